@@ -1,0 +1,258 @@
+"""The nouns: what is asked (Load, PlannedRequest, Plan), what happened (RequestRecord), and under which
+circumstances (Target, RunInfo). Facts only; every interpretation lives in metrics.py and verdict.py.
+
+Times are seconds. A record's times count from the run's origin on one monotonic clock; a plan's `intended_s`
+counts from the start of its cell. A missing value is None, never 0.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+LoadKind = Literal["concurrency", "rate", "burst"]
+Process = Literal["poisson", "constant", "gamma"]
+Phase = Literal["warmup", "measure"]
+TokenSource = Literal["running usage", "final usage", "pieces"]
+Status = Literal["ok", "error", "timeout", "cancelled", "short"]
+Clock = Literal["kernel", "user"]
+
+PHASES: tuple[Phase, Phase] = ("warmup", "measure")
+
+
+class Load(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """When requests are sent, for one cell.
+
+    concurrency  closed loop: `value` requests under way, each end starts the next
+    rate         open loop: `value` requests/s, arrivals by `process` (gamma: shape = `burstiness`)
+    burst        all `value` requests at once
+    `max_concurrency` caps an open loop; waiting for a place counts from the intended time.
+    `duration_s` ends issuing by time instead of by count.
+    """
+
+    kind: LoadKind
+    value: float
+    process: Process = "poisson"
+    burstiness: float = 1.0
+    max_concurrency: int | None = None
+    duration_s: float | None = None
+
+    @property
+    def label(self) -> str:
+        value = f"{self.value:g}"
+        return {"concurrency": f"concurrency {value}", "rate": f"{value} req/s", "burst": f"burst of {value}"}[
+            self.kind
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRequest:
+    """One row of a plan. `index` counts within the cell, warm-up included, and with `cell` names the request."""
+
+    cell: int
+    index: int
+    phase: Phase
+    intended_s: float | None
+    input_tokens: int
+    output_tokens: int
+    prefix_group: int | None
+    prefix_tokens: int
+    prompt: str | None
+
+    @property
+    def request_id(self) -> str:
+        return f"{self.cell}-{self.index}"
+
+
+@dataclass(eq=False)
+class Plan:
+    """Every request of a run, fixed before the first is sent: the same seed gives the same plan.
+
+    Columns have one entry per request, cells one after another, warm-up first within a cell:
+    cell i4; phase u1 (index into PHASES); intended_s f8 (NaN in a closed loop: the moment a slot frees);
+    input_tokens i4 (total demanded, prefix included; −1 where a dataset's text decides);
+    output_tokens i4; prefix_group i4 (−1: none); prefix_tokens i4; prompt i4 (index into `prompts`; −1: synthetic).
+
+    `prompts` holds texts, or chat messages as a JSON array. `exact_output`: lengths are demanded, not a cap.
+    `cyclic`: cells that run by time in a closed loop go round their rows again with new indices.
+    """
+
+    seed: int
+    cells: tuple[Load, ...]
+    workload: dict[str, Any]
+    exact_output: bool
+    cell: NDArray[np.int32]
+    phase: NDArray[np.uint8]
+    intended_s: NDArray[np.float64]
+    input_tokens: NDArray[np.int32]
+    output_tokens: NDArray[np.int32]
+    prefix_group: NDArray[np.int32]
+    prefix_tokens: NDArray[np.int32]
+    prompt: NDArray[np.int32]
+    prompts: list[str] = field(default_factory=list)
+
+    COLUMNS = (
+        "cell", "phase", "intended_s", "input_tokens", "output_tokens", "prefix_group", "prefix_tokens", "prompt",
+    )  # fmt: skip
+
+    def __len__(self) -> int:
+        return len(self.cell)
+
+    @property
+    def plan_id(self) -> str:
+        """Twelve hex digits over everything the plan holds; equal plans have equal ids."""
+        digest = hashlib.sha256(msgspec.json.encode([self.seed, self.cells, self.exact_output]))
+        for name in self.COLUMNS:
+            digest.update(getattr(self, name).tobytes())
+        for prompt in self.prompts:
+            digest.update(prompt.encode())
+        return digest.hexdigest()[:12]
+
+    def rows(self, cell: int) -> range:
+        """The rows of one cell (they are contiguous)."""
+        import numpy as np
+
+        start, stop = np.searchsorted(self.cell, [cell, cell + 1])
+        return range(int(start), int(stop))
+
+    def cyclic(self, cell: int) -> bool:
+        load = self.cells[cell]
+        return load.kind == "concurrency" and load.duration_s is not None
+
+    def warmup_count(self, cell: int) -> int:
+        rows = self.rows(cell)
+        return int((self.phase[rows.start : rows.stop] == 0).sum())
+
+    def request(self, cell: int, index: int) -> PlannedRequest:
+        """Request `index` of `cell`. In a cyclic cell any index ≥ 0 exists: laps repeat the measured rows."""
+        rows = self.rows(cell)
+        if index >= len(rows):
+            if not self.cyclic(cell):
+                raise IndexError(f"cell {cell} has {len(rows)} requests, not {index + 1}")
+            warm = self.warmup_count(cell)
+            row = rows.start + warm + (index - warm) % (len(rows) - warm)
+        else:
+            row = rows.start + index
+        intended = float(self.intended_s[row])
+        group = int(self.prefix_group[row])
+        text = int(self.prompt[row])
+        return PlannedRequest(
+            cell=cell,
+            index=index,
+            phase=PHASES[self.phase[row]],
+            intended_s=None if math.isnan(intended) else intended,
+            input_tokens=int(self.input_tokens[row]),
+            output_tokens=int(self.output_tokens[row]),
+            prefix_group=None if group < 0 else group,
+            prefix_tokens=int(self.prefix_tokens[row]),
+            prompt=None if text < 0 else self.prompts[text],
+        )
+
+    def __iter__(self) -> Iterator[PlannedRequest]:
+        for cell in range(len(self.cells)):
+            for index in range(len(self.rows(cell))):
+                yield self.request(cell, index)
+
+
+class RequestRecord(msgspec.Struct, kw_only=True):
+    """The facts of one request, as measured, simulated or imported.
+
+    arrival_s[i]  when event i, the i-th stream event that carried output, arrived
+    read[i]       index of the socket read that brought event i: events of one read share a stamp, and its true
+                  arrival lies between the previous read and the stamp
+    tokens[i]     cumulative output tokens after event i, from `token_source`: the server's running count, its
+                  final count spread evenly over the events, or one per event (pieces)
+    status        ok: ended with a finish reason or [DONE], no error object, at least one token;
+                  short: ok, but fewer tokens than were demanded, where an exact length was demanded
+    receive_lag_s the worst, over the request's reads, of user-space read time minus kernel arrival time
+    server_*_s    prefill and decode time as the engine itself states them in the stream (llama.cpp does)
+    """
+
+    request_id: str
+    cell: int
+    phase: Phase
+    session_id: str | None = None
+    turn: int | None = None
+    intended_s: float | None = None
+    sent_s: float | None = None
+    arrival_s: list[float] = msgspec.field(default_factory=list)
+    read: list[int] = msgspec.field(default_factory=list)
+    tokens: list[int] = msgspec.field(default_factory=list)
+    token_source: TokenSource | None = None
+    end_s: float | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    finish_reason: str | None = None
+    status: Status
+    error: str | None = None
+    http_status: int | None = None
+    worker: int | None = None
+    reused_connection: bool | None = None
+    receive_lag_s: float | None = None
+    server_prefill_s: float | None = None
+    server_decode_s: float | None = None
+
+
+class Target(msgspec.Struct, kw_only=True):
+    """The server under test, as it described itself before the run."""
+
+    url: str
+    endpoint: str
+    model: str
+    engine: str | None = None
+    engine_version: str | None = None
+    prompt_kind: Literal["token ids", "text"]
+    max_model_tokens: int | None = None
+    models: Any = None
+    """The body of /v1/models."""
+    version: Any = None
+    """The body of /version, where offered."""
+    metrics_names: list[str] = msgspec.field(default_factory=list)
+    """Names that /metrics offers."""
+    accepts: dict[str, bool] = msgspec.field(default_factory=dict)
+    """Request fields tried on the server, and whether it took them."""
+
+
+class CellInfo(msgspec.Struct, kw_only=True):
+    """When a cell ran, seconds from the run's origin; None while it has not."""
+
+    load: Load
+    start_s: float | None = None
+    issue_end_s: float | None = None
+    """When the last planned request was taken up: from here on the load falls."""
+    end_s: float | None = None
+
+
+class RunInfo(msgspec.Struct, kw_only=True):
+    """Everything needed to repeat a run; `run.json` holds it from the first moment on."""
+
+    schema: int = 1
+    run_id: str
+    source: Literal["measured", "simulated", "imported"]
+    status: Literal["running", "done", "interrupted", "failed"] = "running"
+    created: str
+    """Wall-clock start, ISO 8601 UTC: the only wall time in a run."""
+    command: list[str]
+    loadstone: str
+    host: dict[str, Any]
+    target: Target | None = None
+    plan_id: str
+    seed: int
+    salt: str | None
+    """What made this run's prompts differ from every other run's; with the plan it gives them back."""
+    slo: dict[str, float] = msgspec.field(default_factory=dict)
+    settings: dict[str, Any] = msgspec.field(default_factory=dict)
+    cells: list[CellInfo] = msgspec.field(default_factory=list)
+    clock: Clock | None = None
+    error: str | None = None
