@@ -1,9 +1,9 @@
 """What can go wrong, as a tree.
 
-    LoadstoneError
-    ├── InputError       the user can put it right: one line (what, where, remedy), exit code 2
-    │   └── TargetError  the server under test cannot be reached or refuses
-    └── DiskFullError    the run folder cannot take more; what was measured is kept
+LoadstoneError
+├── InputError       the user can put it right: one line (what, where, remedy), exit code 2
+│   └── TargetError  the server under test cannot be reached or refuses
+└── DiskFullError    the run folder cannot take more; what was measured is kept
 """
 
 
