@@ -82,7 +82,8 @@ class Plan:
     input_tokens i4 (total demanded, prefix included; −1 where a dataset's text decides);
     output_tokens i4; prefix_group i4 (−1: none); prefix_tokens i4; prompt i4 (index into `prompts`; −1: synthetic).
 
-    `prompts` holds texts, or chat messages as a JSON array. `exact_output`: lengths are demanded, not a cap.
+    `prompts` holds texts, or chat messages as a JSON array, in order of first use.
+    `exact_output`: output lengths are demanded, not a cap.
     `cyclic`: cells that run by time in a closed loop go round their rows again with new indices.
     """
 

@@ -1,0 +1,252 @@
+"""The command line. Exit codes: 0 done; 1 ran, but the result is not trusted or a bound was missed (`--strict`);
+2 bad input, one line on stderr; 130 interrupted, with what was measured saved.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from loadstone.errors import InputError, LoadstoneError
+from loadstone.units import parse_counts, parse_list, parse_seconds
+
+app = typer.Typer(
+    help="A laboratory for LLM inference serving: measure a live engine, and know how far to trust the numbers.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+_WORKLOAD, _LOAD, _TARGET, _RUN = "Workload", "Load", "Target", "Run"
+Endpoint = Literal["completions", "chat"]
+Engine = Literal["llama.cpp"]
+
+
+def _option(panel: str, text: str, *names: str, **more: Any) -> Any:
+    return typer.Option(*names, help=text, rich_help_panel=panel, show_default=more.pop("show_default", True), **more)
+
+
+@app.command()
+def bench(
+    target: Annotated[
+        str | None,
+        typer.Argument(help="URL of an OpenAI-compatible server; with --sim: the law, e.g. ttft=30ms,itl=5ms"),
+    ] = None,
+    sim: Annotated[
+        bool, _option(_TARGET, "measure the embedded timing server (the default without a URL)", "--sim")
+    ] = False,
+    engine: Annotated[
+        Engine | None, _option(_TARGET, "start this engine with a small random model and measure it")
+    ] = None,
+    model: Annotated[str | None, _option(_TARGET, "model name to ask for (default: the server's first)")] = None,
+    endpoint: Annotated[
+        Endpoint | None, _option(_TARGET, "default: what the server offers, completions first")
+    ] = None,
+    tokenizer: Annotated[str | None, _option(_TARGET, "tokenizer.json, or its folder, to count prompts with")] = None,
+    header: Annotated[
+        list[str] | None, _option(_TARGET, "'Name: value', sent with every request", "--header", "-H")
+    ] = None,
+    extra_body: Annotated[str | None, _option(_TARGET, "JSON object merged into every request body")] = None,
+    timeout_connect: Annotated[str, _option(_TARGET, "to connect")] = "10s",
+    timeout_first: Annotated[str, _option(_TARGET, "from sending to the first output")] = "600s",
+    timeout_idle: Annotated[str, _option(_TARGET, "between outputs")] = "300s",
+    timeout_total: Annotated[str, _option(_TARGET, "from sending to the end")] = "6h",
+    input: Annotated[
+        str, _option(_WORKLOAD, "prompt tokens: 1024, uniform:512:1024, normal:1024:128, lognormal:1024:0.5")
+    ] = "1024",
+    output: Annotated[
+        str | None, _option(_WORKLOAD, "answer tokens, likewise [default: 128; datasets: as they say]")
+    ] = None,
+    range_ratio: Annotated[float, _option(_WORKLOAD, "draw lengths uniformly from [ratio·n, n]")] = 1.0,
+    prefix: Annotated[int, _option(_WORKLOAD, "tokens of each prompt that its group shares, e.g. 2000 of 3200")] = 0,
+    prefix_groups: Annotated[int, _option(_WORKLOAD, "groups of prompts that share a prefix")] = 1,
+    dataset: Annotated[
+        Path | None, _option(_WORKLOAD, "ShareGPT, OpenAI messages or plain prompts; JSONL, JSON or text")
+    ] = None,
+    plan: Annotated[Path | None, _option(_WORKLOAD, "replay the plan of a run folder, or a plan.parquet")] = None,
+    seed: Annotated[int, _option(_WORKLOAD, "same seed, same plan")] = 0,
+    salt: Annotated[
+        str, _option(_WORKLOAD, "makes prompts new to every prefix cache: auto, none, or a run's own to repeat it")
+    ] = "auto",
+    temperature: Annotated[float | None, _option(_WORKLOAD, "sampling temperature (default: the server's)")] = None,
+    top_p: Annotated[float | None, _option(_WORKLOAD, "nucleus sampling (default: the server's)")] = None,
+    concurrency: Annotated[
+        str | None, _option(_LOAD, "closed loop: requests under way, a cell each [default: 1,4,16]")
+    ] = None,
+    rate: Annotated[
+        str | None, _option(_LOAD, "open loop: requests/s, a cell each; inf: all of --requests at once")
+    ] = None,
+    burstiness: Annotated[
+        float, _option(_LOAD, "of arrivals: 1 Poisson, below bunched, above evener, inf constant")
+    ] = 1.0,
+    max_concurrency: Annotated[int | None, _option(_LOAD, "cap of an open loop; waiting counts as latency")] = None,
+    requests: Annotated[str | None, _option(_LOAD, "measured requests per cell (a list with --rate inf)")] = None,
+    requests_per_rate: Annotated[float | None, _option(_LOAD, "measured requests per cell = this × rate")] = None,
+    duration: Annotated[str | None, _option(_LOAD, "measure a cell for this long instead, e.g. 60s")] = None,
+    grace: Annotated[str, _option(_LOAD, "after --duration: time to end for what is under way")] = "30s",
+    warmup: Annotated[
+        int | None, _option(_LOAD, "requests before the measured ones [default: the concurrency; 0: none]")
+    ] = None,
+    slo: Annotated[str | None, _option(_RUN, "bounds, e.g. ttft<500ms,tpot<30ms (goodput) or ttft_p99<1s")] = None,
+    workers: Annotated[int | None, _option(_RUN, "client processes (default: as many as the load needs)")] = None,
+    out: Annotated[Path, _option(_RUN, "where run folders go")] = Path("runs"),
+    json: Annotated[bool, _option(_RUN, "print the summary as JSON on stdout", "--json")] = False,
+    strict: Annotated[
+        bool, _option(_RUN, "exit 1 unless every cell is trusted and every bound met", "--strict")
+    ] = False,
+) -> None:
+    """Measure a live engine: TTFT, ITL, TPOT, E2E and throughput over a sweep of loads."""
+    from loadstone.bench import DEFAULT_LAW, Interrupted, Options
+    from loadstone.bench import bench as run
+    from loadstone.client.protocol import Timeouts
+    from loadstone.progress import Display
+    from loadstone.summary import trusted
+
+    if workers is not None and workers < 1:
+        raise InputError(f"--workers {workers}: must be at least 1")
+    options = Options(
+        url=None if sim else target,
+        sim=(target or DEFAULT_LAW) if sim else None,
+        engine=engine,
+        model=model,
+        endpoint=endpoint,
+        tokenizer=tokenizer,
+        input=input,
+        output=output,
+        range_ratio=range_ratio,
+        prefix=prefix,
+        prefix_groups=prefix_groups,
+        dataset=dataset,
+        plan=plan,
+        rate=parse_list(rate, "--rate") if rate is not None else (),
+        burstiness=burstiness,
+        concurrency=parse_counts(concurrency, "--concurrency") if concurrency is not None else (),
+        max_concurrency=max_concurrency,
+        requests=parse_counts(requests, "--requests") if requests is not None else (),
+        requests_per_rate=requests_per_rate,
+        duration_s=parse_seconds(duration, "--duration") if duration is not None else None,
+        grace_s=parse_seconds(grace, "--grace"),
+        warmup=warmup,
+        slo=slo,
+        seed=seed,
+        salt=salt,
+        temperature=temperature,
+        top_p=top_p,
+        headers=[_header(text) for text in header or ()],
+        extra_body=_extra_body(extra_body),
+        timeouts=Timeouts(
+            parse_seconds(timeout_connect, "--timeout-connect"),
+            parse_seconds(timeout_first, "--timeout-first"),
+            parse_seconds(timeout_idle, "--timeout-idle"),
+            parse_seconds(timeout_total, "--timeout-total"),
+        ),
+        workers=workers,
+        out=out,
+        command=["loadstone", *sys.argv[1:]],
+    )
+    try:
+        with Display() as display:
+            document = run(options, display)
+    except Interrupted as interrupted:
+        _show(interrupted.document, json)
+        print(f"interrupted; what was measured is in {interrupted.folder}", file=sys.stderr)
+        raise typer.Exit(130) from None
+    _show(document, json)
+    if document["status"] == "failed":
+        raise typer.Exit(1)
+    if strict and not trusted(document):
+        raise typer.Exit(1)
+
+
+@app.command()
+def recover(
+    run: Annotated[Path, typer.Argument(help="a run folder that was cut off")],
+    json: Annotated[bool, typer.Option("--json", help="print the summary as JSON on stdout")] = False,
+) -> None:
+    """Finish a run folder that a crash left: records and summary from its journals. Harmless to repeat."""
+    from loadstone.bench import recover as finish
+
+    _show(finish(run), json)
+
+
+@app.command()
+def query(
+    sql: Annotated[str, typer.Argument(help='e.g. "select run, cell, count(*) from records group by all"')],
+    runs: Annotated[Path, typer.Option(help="folder of run folders")] = Path("runs"),
+    json: Annotated[bool, typer.Option("--json", help="print rows as JSON on stdout")] = False,
+) -> None:
+    """SQL over all runs: tables `records` (one row a request), `cells` (one row a cell), `runs` (one row a run)."""
+    from loadstone.query import rows_of
+    from loadstone.report.table import print_rows
+
+    columns, rows = rows_of(sql, runs)
+    if json:
+        _print_json({"schema": 1, "columns": columns, "rows": [dict(zip(columns, row, strict=True)) for row in rows]})
+    else:
+        print_rows(columns, rows)
+
+
+def _show(document: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        _print_json(document)
+        return
+    from rich.console import Console
+
+    from loadstone.report.table import render
+
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
+    console.print(render(document))
+    console.print(document["run_dir"], markup=False, soft_wrap=True)
+
+
+def _print_json(document: dict[str, Any]) -> None:
+    import msgspec
+
+    sys.stdout.write(msgspec.json.encode(document, enc_hook=str).decode() + "\n")
+
+
+def _header(text: str) -> tuple[str, str]:
+    name, colon, value = text.partition(":")
+    if not colon:
+        raise InputError("--header: write 'Name: value'")
+    return name.strip(), value.strip()
+
+
+def _extra_body(text: str | None) -> dict[str, Any]:
+    import msgspec
+
+    if text is None:
+        return {}
+    try:
+        fields = msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        raise InputError(f"--extra-body: no JSON ({error}); write e.g. '{{\"top_k\": 40}}'") from None
+    if not isinstance(fields, dict):
+        raise InputError("--extra-body: not a JSON object; write e.g. '{\"top_k\": 40}'")
+    return fields
+
+
+def main() -> None:
+    """Entry point: errors become one line and an exit code."""
+    import click
+
+    try:
+        code = app(standalone_mode=False)
+    except click.ClickException as error:
+        print(f"loadstone: {error.format_message()}", file=sys.stderr)
+        sys.exit(2)
+    except (LoadstoneError, OSError) as error:
+        print(f"loadstone: {' '.join(str(error).split())}", file=sys.stderr)
+        sys.exit(error.exit_code if isinstance(error, LoadstoneError) else 1)
+    except (KeyboardInterrupt, click.Abort):
+        print("loadstone: interrupted before anything was measured", file=sys.stderr)
+        sys.exit(130)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+if __name__ == "__main__":
+    main()

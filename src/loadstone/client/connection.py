@@ -1,0 +1,486 @@
+"""One TCP (or TLS) connection, one request on it at a time: write the request, keep what comes back, and when.
+
+The hot path is `_on_readable`: one `recvmsg`, whose kernel stamp says when the data arrived, one append, one test.
+HTTP, SSE and JSON are read later, in `decode`: when the answer ends, when much is held, or when the worker sweeps.
+So a slow decoder never delays the clock, and the memory held for raw bytes stays bounded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+import ssl
+import time
+import zlib
+from array import array
+from typing import Any, Protocol
+
+import httptools
+
+from loadstone.client.clock import ANCILLARY_BYTES, Clock, ask_for_stamps
+from loadstone.records import PlannedRequest, Status, TokenSource
+from loadstone.wire.openai import Answer, error_text, excerpt
+
+READ_BYTES = 65536
+_ERROR_BODY_BYTES = 8192
+_INFLATED_BYTES = 64 * 1024 * 1024
+_CHUNKED_END = b"\r\n\r\n"
+"""An HTTP message in chunks ends so (the last chunk's or the trailers' end); an event's chunk never needs to."""
+_SHORTEST_SURE = 8
+"""A read shorter than this may be the rest of a split ending."""
+
+
+class Stream:
+    """A request under way: its plan, its times, and what was heard so far. Becomes a record when it ends."""
+
+    __slots__ = (
+        "answer",
+        "arrival_s",
+        "body",
+        "decompress",
+        "end_ns",
+        "error",
+        "headers",
+        "http_status",
+        "intended_ns",
+        "is_sse",
+        "last_output_ns",
+        "payload",
+        "plain_sse",
+        "read_index",
+        "reads",
+        "request",
+        "reused",
+        "sent_ns",
+        "started_ns",
+        "status",
+        "worst_lag_ns",
+    )  # fmt: skip
+
+    def __init__(self, request: PlannedRequest, payload: bytes, intended_ns: int) -> None:
+        self.request = request
+        self.payload = payload
+        self.intended_ns = intended_ns
+        self.started_ns = 0  # when it was taken up: connecting comes between this and sending
+        self.sent_ns: int | None = None
+        self.end_ns: int | None = None
+        self.reused = False
+        self.answer = Answer()
+        self.arrival_s = array("d")
+        self.read_index = array("i")
+        self.reads = 0
+        self.last_output_ns = 0
+        self.worst_lag_ns = -1
+        self.http_status: int | None = None
+        self.headers: dict[bytes, bytes] = {}
+        self.is_sse: bool | None = None
+        self.plain_sse = False  # an event stream, not compressed: bodies go straight to the answer
+        self.body = b""
+        self.decompress: Any = None
+        self.status: Status | None = None
+        self.error: str | None = None
+
+    def token_source(self) -> TokenSource:
+        answer = self.answer
+        if answer.events and answer.running:
+            return "running usage"
+        return "final usage" if answer.output_tokens is not None else "pieces"
+
+    def output_tokens(self) -> int:
+        """Tokens the server says it sent, else the output events seen."""
+        answer = self.answer
+        return answer.output_tokens if answer.output_tokens is not None else answer.events
+
+    def judge(self, exact_output: bool) -> None:
+        """Status of an answer that ended by itself; sets `error` where it is none."""
+        self.error = self.error or self._complaint()
+        if self.error is not None:
+            self.status = "error"
+        elif exact_output and self.output_tokens() < self.request.output_tokens:
+            self.status = "short"
+        else:
+            self.status = "ok"
+
+    def _complaint(self) -> str | None:
+        answer = self.answer
+        if self.http_status != 200:
+            said = error_text(self.body) if self.body.strip() else "no further word"
+            return f"HTTP {self.http_status}: {said}"
+        if not self.is_sse:
+            kind = excerpt(self.headers.get(b"content-type", b"no content type"))
+            return f"answer is no event stream ({kind}): {excerpt(self.body)}"
+        if answer.error is not None:
+            return f"error in the stream: {answer.error}"
+        if answer.finish_reason is None and not answer.done:
+            return "stream ended without finish reason or [DONE]"
+        if answer.events == 0 and not answer.output_tokens:
+            return "stream ended without any output"
+        return None
+
+
+class Owner(Protocol):
+    """What a connection asks of the worker that holds it."""
+
+    loop: asyncio.AbstractEventLoop
+    clock: Clock
+    held_limit_bytes: int
+
+    def ended(self, connection: Connection, stream: Stream) -> None: ...
+    def broke(self, connection: Connection, stream: Stream, reason: str, *, retry: bool) -> None: ...
+    def opened(self, connection: Connection) -> None: ...
+    def dropped(self, connection: Connection) -> None: ...
+
+
+class Address:
+    """Where to connect, resolved once: (family, sockaddr), and the name for TLS where there is any."""
+
+    def __init__(self, family: int, sockaddr: Any, tls_name: str | None) -> None:
+        self.family = family
+        self.sockaddr = sockaddr
+        self.tls_name = tls_name
+
+
+class Connection:
+    """Use: `open(stream)` sends it once connected; after `Owner.ended`, `start(stream)` sends the next."""
+
+    def __init__(self, owner: Owner, address: Address, tls: ssl.SSLContext | None) -> None:
+        self.stream: Stream | None = None
+        self.keep_alive = False
+        self.stamped = False
+        self._owner = owner
+        self._held_limit = owner.held_limit_bytes
+        self._raw: list[tuple[bytes, list[Any], int]] = []
+        self._held = 0
+        self._bodies: list[bytes] = []
+        self._unsent = b""
+        self._message_complete = False
+        self._headers_complete = False
+        self._connected = False
+        self._used = False
+        self._closed = False
+        self.on_body = self._bodies.append
+        self._sock = socket.socket(address.family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        self._fd = self._sock.fileno()
+        self._recvmsg = self._sock.recvmsg
+        self._tls: ssl.SSLObject | None = None
+        if tls is not None:
+            self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+            self._tls = tls.wrap_bio(self._incoming, self._outgoing, server_hostname=address.tls_name)
+        self._parser = httptools.HttpResponseParser(self)
+
+    # --- opening and writing ----------------------------------------------------------------------------------
+
+    def open(self, address: Address, stream: Stream | None) -> None:
+        """Begin to connect; `stream` is sent as soon as that is done (None: the connection waits for one)."""
+        self.stream = stream
+        try:
+            self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self.stamped = ask_for_stamps(self._sock)
+            code = self._sock.connect_ex(address.sockaddr)
+        except OSError as error:
+            code = error.errno or errno.EIO
+        if code in (0, errno.EINPROGRESS):
+            self._owner.loop.add_writer(self._fd, self._on_connected)
+        else:
+            self._break(f"cannot connect: {os.strerror(code)}")
+
+    def _on_connected(self) -> None:
+        loop = self._owner.loop
+        code = self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            self._break(f"cannot connect: {os.strerror(code)}")
+            return
+        loop.remove_writer(self._fd)
+        loop.add_reader(self._fd, self._on_readable if self._tls is None else self._on_readable_tls)
+        if self._tls is None:
+            self._ready()
+        else:
+            self._shake_hands()
+
+    def _shake_hands(self) -> None:
+        assert self._tls is not None  # noqa: S101
+        try:
+            self._tls.do_handshake()
+        except ssl.SSLWantReadError:
+            self._write_tls()
+            return
+        except ssl.SSLError as error:
+            self._break(f"TLS failed: {excerpt(str(error).encode())}")
+            return
+        self._write_tls()
+        self._ready()
+
+    def _ready(self) -> None:
+        self._connected = True
+        if self.stream is not None:
+            self._send_request()
+        else:
+            self._owner.opened(self)
+
+    @property
+    def connected(self) -> bool:
+        return self._connected
+
+    def start(self, stream: Stream) -> None:
+        """Send `stream` on this idle connection."""
+        self.stream = stream
+        stream.reused = self._used
+        self._send_request()
+
+    def _send_request(self) -> None:
+        stream = self.stream
+        assert stream is not None  # noqa: S101
+        self._used = True
+        self._message_complete = self._headers_complete = False
+        self.keep_alive = False
+        # Just before the write; a request tried again on a fresh connection keeps its first time.
+        stream.sent_ns = stream.sent_ns or time.monotonic_ns()
+        stream.last_output_ns = stream.sent_ns
+        if self._tls is not None:
+            self._tls.write(stream.payload)
+            self._write_tls()
+        else:
+            self._write(stream.payload)
+        stream.payload = stream.payload if stream.reused else b""
+
+    def _write_tls(self) -> None:
+        if self._outgoing.pending:
+            self._write(self._outgoing.read())
+
+    def _write(self, data: bytes) -> None:
+        if self._unsent:
+            self._unsent += data
+            return
+        try:
+            sent = self._sock.send(data)
+        except (BlockingIOError, InterruptedError):
+            sent = 0
+        except OSError as error:
+            self._break(_broken(error), lost=True)
+            return
+        if sent < len(data):
+            self._unsent = data[sent:]
+            self._owner.loop.add_writer(self._fd, self._on_writable)
+
+    def _on_writable(self) -> None:
+        try:
+            sent = self._sock.send(self._unsent)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self._break(_broken(error), lost=True)
+            return
+        self._unsent = self._unsent[sent:]
+        if not self._unsent:
+            self._owner.loop.remove_writer(self._fd)
+
+    # --- reading: the hot path --------------------------------------------------------------------------------
+
+    def _on_readable(self) -> None:
+        try:
+            data, ancillary, _, _ = self._recvmsg(READ_BYTES, ANCILLARY_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self._lost(error)
+            return
+        self._raw.append((data, ancillary, time.monotonic_ns()))
+        self._held += len(data)
+        if data.endswith(_CHUNKED_END) or len(data) < _SHORTEST_SURE or self._held > self._held_limit:
+            self.decode()
+
+    def _on_readable_tls(self) -> None:
+        assert self._tls is not None  # noqa: S101
+        try:
+            data, ancillary, _, _ = self._recvmsg(READ_BYTES, ANCILLARY_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self._lost(error)
+            return
+        now = time.monotonic_ns()
+        if data:
+            self._incoming.write(data)
+        else:
+            self._incoming.write_eof()
+        if not self._connected:
+            if data:
+                self._shake_hands()
+            else:
+                self._break("TLS failed: the server closed the connection during the handshake")
+            return
+        parts = []
+        ended = not data
+        try:
+            while part := self._tls.read(READ_BYTES):
+                parts.append(part)
+            ended = True
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLError:
+            ended = True
+        self._write_tls()
+        plain = b"".join(parts)
+        if plain:
+            self._raw.append((plain, ancillary, now))
+            self._held += len(plain)
+        if ended:
+            self._raw.append((b"", ancillary, now))
+        if plain.endswith(_CHUNKED_END) or len(plain) < _SHORTEST_SURE or ended or self._held > self._held_limit:
+            self.decode()
+
+    def _lost(self, error: OSError) -> None:
+        """The socket failed: first what arrived before, then the failure."""
+        self.decode()
+        if not self._closed:
+            self._break(_broken(error), lost=True)
+
+    # --- reading: later ---------------------------------------------------------------------------------------
+
+    def decode(self) -> None:
+        """Read what is held: fills the stream's events; tells the owner when the answer ends."""
+        raw, self._raw, self._held = self._raw, [], 0
+        stream = self.stream
+        if stream is None:
+            # An idle connection: the server closed it, or speaks out of turn.
+            if raw:
+                self.close()
+                self._owner.dropped(self)
+            return
+        clock = self._owner.clock
+        origin_ns = clock.origin_ns
+        bodies = self._bodies
+        feed_http = self._parser.feed_data
+        for data, ancillary, read_ns in raw:
+            if not data:
+                self._on_eof(stream, read_ns)
+                return
+            # Never before what came before it, whatever the stamps say.
+            arrival_ns = max(clock.arrival_ns(ancillary, read_ns), stream.last_output_ns)
+            stream.worst_lag_ns = max(stream.worst_lag_ns, read_ns - arrival_ns)
+            try:
+                feed_http(data)
+            except httptools.HttpParserError as error:
+                self._break(f"not HTTP: {excerpt(str(error).encode())}")
+                return
+            if bodies:
+                count = 0
+                for body in bodies:
+                    count += stream.answer.feed(body) if stream.plain_sse else self._take_body(stream, body)
+                bodies.clear()
+                if count:
+                    arrival_s = (arrival_ns - origin_ns) * 1e-9
+                    index = stream.reads
+                    for _ in range(count):
+                        stream.arrival_s.append(arrival_s)
+                        stream.read_index.append(index)
+                    stream.last_output_ns = arrival_ns
+            stream.reads += 1
+            if self._message_complete:
+                self._finish(stream, arrival_ns)
+                return
+
+    def _take_body(self, stream: Stream, body: bytes) -> int:
+        """The first of a body, or one that is no plain event stream. Output events it completed."""
+        if stream.decompress is not None:
+            try:
+                body = stream.decompress.decompress(body, _INFLATED_BYTES)
+            except zlib.error as error:
+                stream.error = stream.error or f"compressed answer cannot be read: {error}"
+                return 0
+        if stream.is_sse is None and body:
+            # Told by its first bytes where the header does not say so; some servers name their streams text/plain.
+            kind = stream.headers.get(b"content-type", b"").lower()
+            begins = (stream.body + body).lstrip()[:6]
+            stream.is_sse = stream.http_status == 200 and (
+                b"event-stream" in kind or begins.startswith((b"data:", b"event:", b":"))
+            )
+        if stream.is_sse:
+            stream.plain_sse = stream.decompress is None
+            return stream.answer.feed(body)
+        stream.body = (stream.body + body)[:_ERROR_BODY_BYTES]
+        return 0
+
+    def _finish(self, stream: Stream, end_ns: int) -> None:
+        stream.end_ns = end_ns
+        late = stream.answer.finish()
+        for _ in range(late):
+            stream.arrival_s.append(self._owner.clock.since_origin_s(end_ns))
+            stream.read_index.append(max(0, stream.reads - 1))
+        self.stream = None
+        if not self.keep_alive or self._raw or self._unsent:
+            self.close()
+        self._owner.ended(self, stream)
+
+    def _on_eof(self, stream: Stream, read_ns: int) -> None:
+        headers = stream.headers
+        until_close = b"content-length" not in headers and b"chunked" not in headers.get(b"transfer-encoding", b"")
+        self.keep_alive = False
+        if self._headers_complete and until_close:
+            self._finish(stream, read_ns)
+        elif self._headers_complete:
+            self._break("the server closed the connection before the answer's end")
+        else:
+            self._break("the server closed the connection before answering", lost=True)
+
+    # --- called by the HTTP parser ----------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        if self._message_complete:
+            self.keep_alive = False
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self.stream is not None and len(self.stream.headers) < 64:
+            self.stream.headers[name.lower()] = value[:256]
+
+    def on_headers_complete(self) -> None:
+        stream = self.stream
+        status = self._parser.get_status_code()
+        if stream is None or status < 200 or self._message_complete:
+            return  # 1xx: the real answer comes after it; or more than was asked for
+        self._headers_complete = True
+        self.keep_alive = self._parser.should_keep_alive()
+        stream.http_status = status
+        coding = stream.headers.get(b"content-encoding", b"identity").lower()
+        if coding in (b"gzip", b"x-gzip", b"deflate"):
+            stream.decompress = zlib.decompressobj(47 if b"gzip" in coding else 15)
+        elif status == 200 and b"event-stream" in stream.headers.get(b"content-type", b""):
+            stream.is_sse = stream.plain_sse = True
+
+    def on_message_complete(self) -> None:
+        if self._headers_complete:
+            self._message_complete = True
+
+    # --- ending -----------------------------------------------------------------------------------------------
+
+    def _break(self, reason: str, *, lost: bool = False) -> None:
+        """The connection is of no more use; `lost`: it was cut, rather than found useless."""
+        stream, self.stream = self.stream, None
+        self.close()
+        if stream is None:
+            self._owner.dropped(self)
+            return
+        # A kept connection that is cut without a word was closed by the server before it saw the request (RFC 9112
+        # §9.3.1): such a request is sent again on a fresh one, its first sending time kept.
+        self._owner.broke(self, stream, reason, retry=lost and stream.reused and stream.reads == 0)
+
+    def close(self) -> None:
+        """Close the socket. Idempotent; the stream, if any, is the caller's to end."""
+        if self._closed:
+            return
+        self._closed = True
+        loop = self._owner.loop
+        loop.remove_reader(self._fd)
+        loop.remove_writer(self._fd)
+        self._sock.close()
+        self._raw.clear()
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+
+def _broken(error: OSError) -> str:
+    return f"connection lost: {error.strerror or error}"

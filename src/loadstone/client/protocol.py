@@ -1,0 +1,91 @@
+"""What the run's owner and its workers say to each other: one JSON object a line, over the workers' pipes.
+
+owner → worker (stdin)    Job once, then Step after Step, Stop to end early; the pipe's end means: save and exit
+worker → owner (stdout)   Ready once, Progress four times a second, StepDone per step, Failed if it cannot go on
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from loadstone.workload.prompts import Vocabulary
+
+
+class Timeouts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Seconds: to connect; from sending to the first output; between outputs; from sending to the end."""
+
+    connect_s: float = 10.0
+    first_s: float = 600.0
+    idle_s: float = 300.0
+    total_s: float = 21_600.0
+
+
+class Job(msgspec.Struct, kw_only=True, tag="job"):
+    """All a worker needs to know; travels through a pipe, never through a file, for it may hold secrets."""
+
+    folder: str
+    worker: int
+    origin_ns: int
+    address: tuple[int, list[Any]]
+    """Address family and socket address, resolved by the owner."""
+    tls_name: str | None
+    """Server name for TLS; None: plain HTTP."""
+    request_line: str
+    headers: list[tuple[str, str]]
+    body_fields: dict[str, Any]
+    exact_with: str | None
+    endpoint: Literal["completions", "chat"]
+    vocabulary: Vocabulary
+    salt: str | None
+    request_tag: str
+    """Begins every X-Request-Id of the run."""
+    timeouts: Timeouts
+    grace_s: float
+    held_limit_bytes: int
+
+
+class Step(msgspec.Struct, kw_only=True, tag="step"):
+    """Requests `first` … `last` − 1 of a cell (`last` None: endless), of which this worker sends every `parts`-th."""
+
+    cell: int
+    first: int
+    last: int | None
+    part: int
+    parts: int
+    start_ns: int
+
+
+class Stop(msgspec.Struct, tag="stop"):
+    """End now: what is under way becomes cancelled."""
+
+    reason: str
+
+
+class Ready(msgspec.Struct, tag="ready"):
+    kernel_clock: bool
+
+
+class Progress(msgspec.Struct, tag="progress"):
+    issued: int
+    ended: int
+    failed: int
+    active: int
+    tokens: int
+    """Output events seen so far: live figures only, the records count tokens."""
+    last_error: str | None = None
+
+
+class StepDone(msgspec.Struct, tag="done"):
+    issue_end_ns: int
+    end_ns: int
+
+
+class Failed(msgspec.Struct, tag="failed"):
+    message: str
+    disk_full: bool = False
+
+
+ToWorker = Job | Step | Stop
+FromWorker = Ready | Progress | StepDone | Failed

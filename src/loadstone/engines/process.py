@@ -1,0 +1,175 @@
+"""A server as a child process that cannot outlive the program that started it.
+
+Between the two stands a guard, this module run as a program: it holds the read end of a pipe from the owner and is
+the server's parent. When the pipe closes, or the guard is told to stop, or its own parent changes, the server's
+process group gets SIGTERM and, five seconds later, SIGKILL. So a kill −9 of the owner ends the server too, which no
+`atexit` can do and which Linux's parent-death signal does unreliably where the owner has threads.
+"""
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
+
+from loadstone.errors import TargetError
+
+KILL_AFTER_S = 5.0
+_POLL_S = 0.05
+_TAIL_BYTES = 4096
+_TAIL_LINES = 3
+
+
+class ServerProcess:
+    """A running server. It has a session of its own, so Ctrl-C in the terminal reaches only the owner.
+
+    `pid` is the server's own, `url` whatever base address the owner gave, `log_path` its output, both streams.
+    """
+
+    def __init__(
+        self, command: Sequence[str], *, log_path: Path, url: str = "", env: Mapping[str, str] | None = None
+    ) -> None:
+        """Start `command`, with `env` as its whole environment (default: this process's). Raises TargetError."""
+        self.url = url
+        self.log_path = log_path
+        self._name = Path(command[0]).name
+        log_path.parent.mkdir(parents=True, exist_ok=True)
+        # -P: a file called signal.py in the current folder must not be taken for the library's.
+        guard = [sys.executable, "-P", "-m", __name__, str(os.getpid()), *command]
+        with log_path.open("wb") as log:
+            self._guard = subprocess.Popen(
+                guard, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=env, start_new_session=True
+            )
+        with _pipe(self._guard.stdout) as answer:
+            line = answer.readline().decode(errors="replace").strip()
+        if not line.isdecimal():
+            self.stop()
+            raise TargetError(f"cannot start {command[0]}: {line or self._log_tail()}")
+        self.pid = int(line)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def exit_code(self) -> int | None:
+        """None while the server runs; then its exit code, 128 + n if signal n ended it."""
+        return self._guard.poll()
+
+    def wait_ready(self, url: str, timeout_s: float) -> None:
+        """Return once GET `url` answers 200. Proxies are ignored: the server is on this machine.
+
+        Raises TargetError, with the end of the log in the message, if the server ends first or time runs out. The
+        server is left as it is.
+        """
+        import httpx  # not at the top: the guard does without
+
+        deadline = time.monotonic() + timeout_s
+        with httpx.Client(trust_env=False, timeout=min(5.0, timeout_s)) as client:
+            while True:
+                status = 0
+                with contextlib.suppress(httpx.TransportError):
+                    status = client.get(url).status_code
+                # Asked after the answer: on a port that something else holds, the 200 is not this server's.
+                code = self.exit_code()
+                if code is not None:
+                    raise TargetError(
+                        f"{self._name} ended with exit code {code} before it was ready: {self._log_tail()}"
+                    )
+                if status == 200:
+                    return
+                if time.monotonic() >= deadline:
+                    raise TargetError(f"{self._name} was not ready after {timeout_s:g} s: {self._log_tail()}")
+                time.sleep(_POLL_S)
+
+    def stop(self) -> None:
+        """End the server and everything in its process group; returns when they are gone. May be called again."""
+        # The signal as well as the closed pipe: a process forked off the owner may hold the pipe open.
+        self._guard.terminate()
+        _pipe(self._guard.stdin).close()
+        self._guard.wait()
+
+    def _log_tail(self) -> str:
+        """The last lines of the log as one."""
+        with self.log_path.open("rb") as log:
+            log.seek(max(0, self.log_path.stat().st_size - _TAIL_BYTES))
+            lines = [" ".join(line.split()) for line in log.read().decode(errors="replace").splitlines()]
+        last = " | ".join([line for line in lines if line][-_TAIL_LINES:])
+        return f"{last or 'it wrote nothing'} (log: {self.log_path})"
+
+
+def free_port() -> int:
+    """A TCP port of 127.0.0.1 that nothing listens on at this moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _pipe(stream: IO[bytes] | None) -> IO[bytes]:
+    if stream is None:
+        raise RuntimeError("the guard was started without this pipe")
+    return stream
+
+
+def _guard(owner_pid: int, command: list[str]) -> int:
+    """Run `command` until it ends or must end; standard input is the owner's pipe. Returns the exit code.
+
+    The first line on standard output is the server's pid, or why there is none.
+    """
+    told_to_stop = False
+
+    def stop(_signal: int, _frame: object) -> None:
+        nonlocal told_to_stop
+        told_to_stop = True
+
+    # Every signal also makes the pipe readable, so that the wait below misses none.
+    wake, waker = os.pipe()
+    os.set_blocking(waker, False)
+    signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda _signal, _frame: None)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, stop)
+
+    log = sys.stderr.fileno()
+    try:
+        server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=0)
+    except OSError as error:
+        os.write(sys.stdout.fileno(), f"{error.strerror}\n".encode())
+        return 127
+    with contextlib.suppress(BrokenPipeError):
+        os.write(sys.stdout.fileno(), f"{server.pid}\n".encode())
+
+    owner = sys.stdin.fileno()
+    # The owner's pid is looked at too, once a second: a process that it forked may hold its end of the pipe open.
+    while server.poll() is None and not told_to_stop and os.getppid() == owner_pid:
+        readable, _, _ = select.select([owner, wake], [], [], 1.0)
+        if owner in readable:  # nothing is ever written to it: this is its end
+            break
+        if wake in readable:
+            os.read(wake, 512)
+    _signal_group(server.pid, signal.SIGTERM)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        server.wait(KILL_AFTER_S)
+    _signal_group(server.pid, signal.SIGKILL)  # also what a server that ended by itself has left behind
+    code = server.wait()
+    return code if code >= 0 else 128 - code
+
+
+def _signal_group(group: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS refuses for a group of zombies
+        os.killpg(group, number)
+
+
+if __name__ == "__main__":
+    sys.exit(_guard(int(sys.argv[1]), sys.argv[2:]))

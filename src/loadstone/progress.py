@@ -1,0 +1,135 @@
+"""What one sees while a run goes on: a live bar on a terminal, a line now and then elsewhere. Always on stderr, and
+in the run's log.txt.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from loadstone.bench import Event
+from loadstone.records import Plan
+from loadstone.units import show_number
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+_LOG_EVERY_S = 10.0
+
+
+class Display:
+    """Listener for `bench`. Close it (`with`) before printing anything else."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self._quiet = quiet
+        self._live: Progress | None = None
+        self._log: Path | None = None
+        self._task: TaskID | None = None
+        self._done_before = 0
+        self._tokens_before = 0
+        self._cell_start = 0.0
+        self._last_line = 0.0
+        self._ended = 0
+        self._failed = 0
+
+    def __enter__(self) -> Display:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def __call__(self, event: Event) -> None:
+        if event.kind == "attached" and event.info is not None and event.plan is not None:
+            self._log = event.folder / "log.txt" if event.folder is not None else None
+            self._say(_announce(event))
+            if not self._quiet and sys.stderr.isatty():
+                self._start_live()
+        elif event.kind == "cell" and event.plan is not None and event.cell is not None:
+            self._begin(event.plan, event.cell)
+        elif event.kind == "progress":
+            self._progress(event)
+        elif event.kind == "cell_end" and event.plan is not None and event.cell is not None:
+            seconds = time.monotonic() - self._cell_start
+            self._say(
+                f"{event.plan.cells[event.cell].label}: {self._ended} requests in {seconds:.1f} s"
+                + (f", {self._failed} failed" if self._failed else ""),
+                live=False,
+            )
+        elif event.text:
+            self._say(event.text)
+
+    def _start_live(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+        self._live = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=24),
+            TextColumn("{task.fields[figures]}", markup=False),
+            TimeRemainingColumn(compact=True),
+            console=Console(stderr=True),
+            transient=True,
+        )
+        self._live.start()
+
+    def _begin(self, plan: Plan, cell: int) -> None:
+        self._cell_start = self._last_line = time.monotonic()
+        self._done_before += self._ended
+        self._tokens_before, self._ended, self._failed = 0, 0, 0
+        label = f"{plan.cells[cell].label} ({cell + 1}/{len(plan.cells)})"
+        total = None if plan.cyclic(cell) else len(plan.rows(cell))
+        if self._live is not None:
+            for task in self._live.task_ids:
+                self._live.remove_task(task)
+            self._task = self._live.add_task(label, total=total, figures="")
+        self._say(label, live=False)
+
+    def _progress(self, event: Event) -> None:
+        said = event.progress
+        if said is None:
+            return
+        now = time.monotonic()
+        self._ended = said.ended - self._done_before
+        self._failed = said.failed
+        elapsed = max(1e-3, now - self._cell_start)
+        figures = f"{self._ended} done, {said.active} under way, {said.tokens:,} tokens".replace(",", "\u202f")
+        figures += f", {show_number(self._ended / elapsed)} req/s"
+        if said.failed:
+            figures += f", {said.failed} failed: {said.last_error}"
+        if self._live is not None and self._task is not None:
+            self._live.update(self._task, completed=self._ended, figures=figures)
+        elif now - self._last_line >= _LOG_EVERY_S:
+            self._last_line = now
+            self._say(figures)
+
+    def _say(self, text: str, *, live: bool = True) -> None:
+        if self._log is not None:
+            try:
+                with self._log.open("a") as log:
+                    log.write(text + "\n")
+            except OSError:
+                pass  # a full disk must not end a run for its log's sake
+        if self._quiet or (self._live is not None and not live):
+            return
+        if self._live is not None:
+            self._live.console.print(text, markup=False, highlight=False)
+        else:
+            print(text, file=sys.stderr, flush=True)
+
+
+def _announce(event: Event) -> str:
+    info, plan = event.info, event.plan
+    assert info is not None  # noqa: S101
+    assert plan is not None  # noqa: S101
+    target = info.target
+    engine = " ".join(part for part in (target.engine, target.engine_version) if part) if target else ""
+    model = target.model if target else "?"
+    prompts = target.prompt_kind if target else "?"
+    return (
+        f"{engine or 'unknown engine'} · {model} · {target.endpoint if target else '?'}, prompts as {prompts} · "
+        f"plan {plan.plan_id[:6]} seed {plan.seed} · {len(plan.cells)} cells, {len(plan)} requests · {event.folder}"
+    )

@@ -1,0 +1,51 @@
+"""SQL over run folders, by DuckDB on the files themselves: no server, no import step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from loadstone.errors import InputError
+
+_VIEWS = {
+    "records": (
+        "records.parquet",
+        "select regexp_extract(filename, '([^/]+)/[^/]+$', 1) as run, * exclude (filename) "
+        "from read_parquet({files}, filename = true, union_by_name = true)",
+    ),
+    "runs": (
+        "run.json",
+        "select run_id as run, * exclude (run_id) from read_json({files}, union_by_name = true, "
+        "maximum_object_size = 67108864)",
+    ),
+    "cells": (
+        "summary.json",
+        "select run_id as run, unnest(cells, recursive := false) as cell from read_json({files}, "
+        "union_by_name = true, maximum_object_size = 67108864)",
+    ),
+}
+
+
+def rows_of(sql: str, runs: Path) -> tuple[list[str], list[tuple[Any, ...]]]:
+    """Column names and rows of a query over `runs`' folders. Raises InputError, one line, on bad SQL or no runs.
+
+    The query reads run folders and nothing else: other files and the network are closed to it.
+    """
+    import duckdb
+
+    folders = sorted(path.parent for path in runs.glob("*/run.json"))
+    if not folders:
+        raise InputError(f"{runs}: no run folders here; measure something first, or name the folder with --runs")
+    with duckdb.connect() as connection:
+        try:
+            for name, (file, view) in _VIEWS.items():
+                files = [str(folder / file) for folder in folders if (folder / file).exists()]
+                if files:
+                    # A file list cannot be a parameter of a view; quotes in names are doubled, as SQL has it.
+                    quoted = "[" + ", ".join("'" + path.replace("'", "''") + "'" for path in files) + "]"
+                    connection.execute(f"create table {name} as {view.format(files=quoted)}")
+            connection.execute("set enable_external_access = false")
+            cursor = connection.execute(sql)
+            return [column[0] for column in cursor.description or ()], cursor.fetchall()
+        except duckdb.Error as error:
+            raise InputError(f"query: {' '.join(str(error).split())}") from error

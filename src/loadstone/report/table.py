@@ -1,0 +1,163 @@
+"""The table a person reads at a glance: one row per cell, definitions below it, findings by number."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from loadstone.units import show_number, show_seconds
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+
+_LOAD_HEADS = {"concurrency": "conc", "rate": "req/s", "burst": "burst"}
+
+
+def heading(document: Mapping[str, Any]) -> str:
+    """What was measured, in one line."""
+    target = document["target"] or {}
+    engine = " ".join(part for part in (target.get("engine"), target.get("engine_version")) if part)
+    parts = [engine or "unknown engine", target.get("model", "?"), target.get("endpoint", "?")]
+    return " · ".join([*parts, f"plan {document['plan_id'][:6]} seed {document['seed']}"])
+
+
+def render(document: Mapping[str, Any]) -> RenderableType:
+    """The table with its foot, for a rich console. Everything the engine said is shown as plain text."""
+    from rich.console import Group
+    from rich.text import Text
+
+    cells = document["cells"]
+    if not cells:
+        return Text("nothing was sent")
+    findings: list[dict[str, str]] = []
+    table = _table(cells, findings)
+    lines = [*_definitions(cells), *_findings(findings)]
+    return Group(Text(heading(document)), table, *(Text(line) for line in lines))
+
+
+def _table(cells: list[dict[str, Any]], findings: list[dict[str, str]]) -> Table:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    kind = cells[0]["load"]["kind"]
+    clock = _clock(kind)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1), header_style="bold")
+    heads = ["ok", "failed", "out tok/s", "TTFT p50", "p99", "TPOT p50", "p99", "ITL p99", "E2E p50", "p99"]
+    for head in (_LOAD_HEADS[kind], *heads):
+        table.add_column(head, justify="right", no_wrap=True)
+    table.add_column("trusted", no_wrap=True)
+    for cell in cells:
+        metrics, requests = cell["metrics"], cell["requests"]
+        ttft, e2e = metrics[f"ttft{clock}_s"], metrics[f"e2e{clock}_s"]
+        done = requests["ok"] + requests["short"]
+        steady = metrics["steady"]
+        throughput = steady["output_tokens_per_s"] if steady else metrics["output_tokens_per_s"]
+        table.add_row(
+            f"{cell['load']['value']:g}",
+            str(done),
+            str(requests["sent"] - done) if requests["sent"] != done else "",
+            show_number(throughput, 4),
+            _at(ttft, "p50"),
+            _p99(ttft),
+            _at(metrics["tpot_s"], "p50"),
+            _at(metrics["tpot_s"], "p99"),
+            _at(metrics["itl_s"], "p99"),
+            _at(e2e, "p50"),
+            _p99(e2e),
+            Text(*_trusted(cell, findings)),
+        )
+    return table
+
+
+def _clock(kind: str) -> str:
+    """Open loops are judged from the intended time: waiting that a slow server causes is latency."""
+    return "" if kind == "concurrency" else "_intended"
+
+
+def _at(values: Mapping[str, Any] | None, name: str) -> str:
+    return show_seconds(values[name]) if values is not None else "-"
+
+
+def _p99(values: Mapping[str, Any] | None) -> str:
+    """The p99, marked where the sample cannot bound it from above."""
+    if values is None:
+        return "-"
+    return ("≥ " if values["ci95"]["p99"][1] is None else "") + show_seconds(values["p99"])
+
+
+def _trusted(cell: Mapping[str, Any], findings: list[dict[str, str]]) -> tuple[str, str]:
+    numbers = []
+    for finding in cell["verdict"]["findings"]:
+        if finding["severity"] == "info":
+            continue
+        if finding not in findings:
+            findings.append(finding)
+        numbers.append(str(findings.index(finding) + 1))
+    if not numbers:
+        return "yes", "green"
+    return f"NO ({','.join(numbers)})", "bold red"
+
+
+def _definitions(cells: list[dict[str, Any]]) -> list[str]:
+    first = cells[0]
+    kind = first["load"]["kind"]
+    since = (
+        "TTFT, E2E from sending (closed loop)"
+        if kind == "concurrency"
+        else "TTFT, E2E from the intended time (open loop)"
+    )
+    window = "whole cell" if first["metrics"]["steady"] is None else "steady window"
+    lines = [
+        f"{since} · TPOT = (tT−t1)/(T−1) · ITL per token · out tok/s over the {window}",
+        f"{first['client']['clock']} clock: receive lag p99 {_worst(cells, 'receive_lag_p99_s')}, "
+        f"sends late p99 {_worst(cells, 'send_lag_p99_s')} (largest cell)",
+    ]
+    if any(_p99(cell["metrics"]["ttft_s"]).startswith("≥") for cell in cells):
+        lines.append("≥: too few requests to bound this p99 from above (95 %; it takes 368)")
+    for cell in cells:
+        for bound in cell.get("slo", ()):
+            measured = show_seconds(bound["measured_s"])
+            met = "met" if bound["met"] else "MISSED"
+            lines.append(
+                f"{cell['load']['value']:g}: {bound['bound']} < {show_seconds(bound['limit_s'])} {met}: {measured}"
+            )
+        if "attainment" in cell["metrics"] and cell["metrics"]["attainment"] is not None:
+            lines.append(
+                f"{cell['load']['value']:g}: {cell['metrics']['attainment']:.1%} of requests sent meet the SLO, "
+                f"goodput {show_number(cell['metrics']['goodput_per_s'])} req/s"
+            )
+    return lines
+
+
+def _worst(cells: list[dict[str, Any]], name: str) -> str:
+    return show_seconds(
+        max((cell["client"][name] for cell in cells if cell["client"][name] is not None), default=None), 2
+    )
+
+
+def _findings(findings: list[dict[str, str]]) -> list[str]:
+    return [
+        f"({number}) {finding['kind']}: {finding['evidence']}. {finding['remedy']}"
+        for number, finding in enumerate(findings, 1)
+    ]
+
+
+def print_rows(columns: list[str], rows: list[tuple[Any, ...]]) -> None:
+    """A query's rows on stdout: a table on a terminal, tab-separated values elsewhere."""
+    import sys
+
+    if not sys.stdout.isatty():
+        for row in (columns, *rows):
+            print("\t".join("" if value is None else str(value).replace("\t", " ") for value in row))
+        return
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(*columns, box=SIMPLE_HEAD)
+    for row in rows:
+        table.add_row(*(Text("" if value is None else str(value)) for value in row))
+    Console().print(table)

@@ -1,0 +1,446 @@
+"""Run folders: written as the run goes, whole again after any crash, readable by everything that reads Parquet.
+
+    runs/<run_id>/
+        run.json           RunInfo, from the first moment
+        plan.parquet       the plan; its description in the schema's metadata
+        journal-<w>.arrow  while running: what worker w saw, appended once a second
+        records.parquet    after: one row per request, columns as RequestRecord
+        summary.json       after: the numbers, as `loadstone bench --json` prints them
+        log.txt            what was said
+
+A journal holds fragments: rows of the records' own schema. A request's fragments share its cell and id; list
+columns are continued from one to the next, and the last fragment, the one with a status, has the final scalars.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from loadstone.errors import DiskFullError, InputError
+from loadstone.records import Load, Plan, RequestRecord, RunInfo
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+RECORDS_SCHEMA = 1
+PLAN_SCHEMA = 1
+_GROUP_EVENTS = 2_000_000
+"""Events per Parquet row group: some 32 MB while it is built."""
+
+INTERRUPTED = "interrupted: the run ended before this request did"
+
+
+def records_schema() -> pa.Schema:
+    """Arrow schema of records and journals: the fields of RequestRecord, in order."""
+    import pyarrow as pa
+
+    types = {
+        "cell": pa.int32(),
+        "turn": pa.int32(),
+        "arrival_s": pa.list_(pa.float64()),
+        "read": pa.list_(pa.int32()),
+        "tokens": pa.list_(pa.int32()),
+        "http_status": pa.int32(),
+        "worker": pa.int32(),
+        "reused_connection": pa.bool_(),
+    }
+    counts = {"input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens"}
+    texts = {
+        "request_id", "phase", "session_id", "token_source", "finish_reason", "status", "error",
+    }  # fmt: skip
+    fields = []
+    for name in RequestRecord.__struct_fields__:
+        kind = pa.int64() if name in counts else pa.string() if name in texts else pa.float64()
+        fields.append(pa.field(name, types.get(name, kind)))
+    return pa.schema(fields, metadata={"loadstone.records": str(RECORDS_SCHEMA)})
+
+
+# --- the folder -----------------------------------------------------------------------------------------------
+
+
+def create(parent: Path, run_id: str) -> Path:
+    """A new run folder `parent/run_id`, with a number behind it where that is taken. Raises InputError, one line."""
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        for attempt in range(1, 1000):
+            folder = parent / (run_id if attempt == 1 else f"{run_id}-{attempt}")
+            try:
+                folder.mkdir()
+            except FileExistsError:
+                continue
+            return folder
+    except OSError as error:
+        raise _unwritable(error, parent) from error
+    raise InputError(f"{parent}: a thousand runs named {run_id}; give another folder with --out")
+
+
+def _unwritable(error: OSError, path: Path) -> InputError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return DiskFullError(f"{path}: disk full; free some room, or give another folder with --out")
+    return InputError(f"{path}: cannot write here ({error.strerror}); give another folder with --out")
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Replace `path` by `value` as JSON, whole or not at all. Raises InputError, one line, where it cannot."""
+    partial = path.with_name(path.name + ".part")
+    try:
+        partial.write_bytes(msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n")
+        partial.replace(path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise _unwritable(error, path) from error
+
+
+def write_info(folder: Path, info: RunInfo) -> None:
+    write_json(folder / "run.json", info)
+
+
+def read_info(folder: Path) -> RunInfo:
+    """Raises InputError where `folder` is no run folder, or one of a later version of this program."""
+    path = folder / "run.json"
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=RunInfo)
+    except OSError as error:
+        raise InputError(f"{folder}: no run folder ({path.name}: {error.strerror}); give one under runs/") from error
+    except msgspec.DecodeError as error:
+        raise InputError(f"{path}: not a run this version of Loadstone can read ({error})") from error
+
+
+# --- the plan -------------------------------------------------------------------------------------------------
+
+
+def write_plan(path: Path, plan: Plan) -> None:
+    """Save a plan. Raises InputError, one line, where it cannot be written."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    columns = {name: pa.array(getattr(plan, name)) for name in Plan.COLUMNS}
+    columns["prompt"] = pa.array([None if i < 0 else plan.prompts[i] for i in plan.prompt], pa.large_string())
+    table = pa.table(columns)
+    description = {
+        "schema": PLAN_SCHEMA,
+        "seed": plan.seed,
+        "cells": plan.cells,
+        "workload": plan.workload,
+        "exact_output": plan.exact_output,
+    }
+    table = table.replace_schema_metadata({"loadstone.plan": msgspec.json.encode(description)})
+    partial = path.with_name(path.name + ".part")
+    try:
+        pq.write_table(table, partial, compression="zstd")
+        partial.replace(path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise _unwritable(error, path) from error
+
+
+class _PlanDescription(msgspec.Struct, forbid_unknown_fields=True):
+    schema: int
+    seed: int
+    cells: tuple[Load, ...]
+    workload: dict[str, Any]
+    exact_output: bool
+
+
+def read_plan(path: Path) -> Plan:
+    """Load a saved plan. Raises InputError where the file is not one, or of another version."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if path.is_dir():
+        path = path / "plan.parquet"
+    try:
+        table = pq.read_table(path)
+        about = msgspec.json.decode(table.schema.metadata[b"loadstone.plan"], type=_PlanDescription)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror or error}); give a saved plan.parquet") from error
+    except (pa.ArrowInvalid, KeyError, TypeError, msgspec.DecodeError) as error:
+        raise InputError(f"{path}: not a plan this version of Loadstone can read ({error})") from error
+    if about.schema != PLAN_SCHEMA:
+        raise InputError(f"{path}: plan of schema {about.schema}; this version of Loadstone reads {PLAN_SCHEMA}")
+    texts = table["prompt"].combine_chunks().dictionary_encode()
+    columns = {name: table[name].to_numpy() for name in Plan.COLUMNS if name != "prompt"}
+    columns["prompt"] = texts.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int32)
+    return Plan(
+        seed=about.seed,
+        cells=about.cells,
+        workload=about.workload,
+        exact_output=about.exact_output,
+        prompts=texts.dictionary.to_pylist(),
+        **columns,
+    )
+
+
+# --- the journal and its assembly -----------------------------------------------------------------------------
+
+
+RESERVE_BYTES = 32 * 1024 * 1024
+
+
+class JournalWriter:
+    """Appends record batches to one worker's journal, an Arrow IPC stream. What was written survives kill −9.
+
+    On a full disk the reserve file is given up, so that what was measured so far still finds room.
+    """
+
+    def __init__(self, folder: Path, worker: int) -> None:
+        self._path = folder / f"journal-{worker}.arrow"
+        self._reserve = folder / f".reserve-{worker}"
+        try:
+            with self._reserve.open("wb") as file:
+                os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
+            self._file = self._path.open("wb", buffering=0)
+            self._append(records_schema().serialize())
+        except OSError as error:
+            raise _unwritable(error, folder) from error
+
+    def write(self, batch: pa.RecordBatch) -> bool:
+        """Append `batch`. False if the disk was full: the batch is safe in the reserve's room, the run should end."""
+        message = batch.serialize()
+        try:
+            self._append(message)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not self._reserve.exists():
+                raise _unwritable(error, self._path) from error
+            self._reserve.unlink()
+            try:
+                self._append(message)
+            except OSError as again:
+                raise _unwritable(again, self._path) from again
+            return False
+        return True
+
+    def _append(self, message: pa.Buffer) -> None:
+        """All of `message` or none of it: half a message would end the stream for every reader."""
+        start = self._file.tell()
+        view = memoryview(message)
+        try:
+            while view:
+                view = view[self._file.write(view) :]
+        except OSError:
+            self._file.truncate(start)
+            self._file.seek(start)
+            raise
+
+    def close(self) -> None:
+        self._file.close()
+        self._reserve.unlink(missing_ok=True)
+
+
+def read_journal(path: Path) -> Iterator[pa.RecordBatch]:
+    """Batches of a journal, as far as they are whole: a torn end, as a crash leaves it, just ends it."""
+    import pyarrow as pa
+
+    try:
+        with pa.OSFile(str(path), "rb") as file, pa.ipc.open_stream(file) as reader:
+            while True:
+                try:
+                    yield reader.read_next_batch()
+                except StopIteration:
+                    return
+    except (pa.ArrowInvalid, OSError):
+        return
+
+
+def assemble(folder: Path) -> int:
+    """Make records.parquet of the journals; returns the number of records.
+
+    Requests without a final fragment become `cancelled`, with what had arrived. Works in one pass, holding only
+    requests whose fragments are still incomplete. The journals are removed once the records are on disk.
+    Raises DiskFullError where there is no room: journals stay, and `loadstone recover` goes on from there.
+    """
+    import pyarrow.parquet as pq
+
+    journals = sorted(folder.glob("journal-*.arrow"))
+    target = folder / "records.parquet"
+    if not journals:
+        if target.exists():
+            return int(pq.read_metadata(target).num_rows)
+        raise InputError(f"{folder}: neither journals nor records; nothing was measured in this run")
+    for reserve in folder.glob(".reserve-*"):
+        reserve.unlink(missing_ok=True)
+    partial = folder / "records.parquet.part"
+    count = 0
+    try:
+        with pq.ParquetWriter(partial, records_schema(), compression="zstd") as writer:
+            for table in _whole_requests(journals):
+                writer.write_table(table)
+                count += table.num_rows
+        partial.replace(target)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise DiskFullError(
+                f"{folder}: disk full; all that was measured is in its journals: free some room, "
+                f"then `loadstone recover {folder}`"
+            ) from error
+        raise _unwritable(error, target) from error
+    for journal in journals:
+        journal.unlink()
+    return count
+
+
+def _whole_requests(journals: Iterable[Path]) -> Iterator[pa.Table]:
+    """Tables of complete records, row-group sized."""
+    import pyarrow as pa
+
+    schema = records_schema()
+    ready: list[pa.Table] = []
+    events = 0
+    for journal in journals:
+        open_fragments: dict[tuple[int, str], list[pa.Table]] = {}
+        for batch in read_journal(journal):
+            for table in _complete(pa.Table.from_batches([batch]), open_fragments):
+                ready.append(table)
+                events += len(table["arrival_s"].combine_chunks().flatten()) + table.num_rows
+            if events > _GROUP_EVENTS:
+                yield _with_tokens(pa.concat_tables(ready))
+                ready, events = [], 0
+        # Fragments without an end: streams in flight when the run was killed.
+        for fragments in open_fragments.values():
+            row = _joined(fragments)
+            row["status"], row["error"] = "cancelled", INTERRUPTED
+            row["token_source"] = row["token_source"] or "pieces"
+            ready.append(pa.Table.from_pylist([row], schema=schema))
+    if ready:
+        yield _with_tokens(pa.concat_tables(ready))
+
+
+def _complete(batch: pa.Table, open_fragments: dict[tuple[int, str], list[pa.Table]]) -> Iterator[pa.Table]:
+    """What of `batch` needs no earlier fragment, as it is; then requests whose last fragment it brings, joined.
+
+    A fragment of a request that has others is told by its status (missing: not the last) or by being awaited.
+    """
+    import pyarrow as pa
+
+    statuses = batch["status"].to_pylist()
+    if not open_fragments and None not in statuses:
+        yield batch
+        return
+    keys = list(zip(batch["cell"].to_pylist(), batch["request_id"].to_pylist(), strict=True))
+    alone = [i for i, key in enumerate(keys) if statuses[i] is not None and key not in open_fragments]
+    pieces = set(range(len(keys))).difference(alone)
+    if alone:
+        yield batch.take(alone)
+    joined = []
+    for i in sorted(pieces):
+        fragments = open_fragments.setdefault(keys[i], [])
+        fragments.append(batch.slice(i, 1))
+        if statuses[i] is not None:
+            joined.append(_joined(fragments))
+            del open_fragments[keys[i]]
+    if joined:
+        yield pa.Table.from_pylist(joined, schema=batch.schema)
+
+
+def _joined(fragments: list[pa.Table]) -> dict[str, Any]:
+    """One row of a request's fragments: scalars of the last that has them, lists one after another."""
+    import numpy as np
+
+    rows = [fragment.to_pylist()[0] for fragment in fragments]
+    row = {name: next((r[name] for r in reversed(rows) if r[name] is not None), None) for name in rows[0]}
+    for name, kind in (("arrival_s", np.float64), ("read", np.int32), ("tokens", np.int32)):
+        row[name] = np.concatenate([np.asarray(r[name] or (), dtype=kind) for r in rows])
+    return row
+
+
+def _with_tokens(table: pa.Table) -> pa.Table:
+    """Fill `tokens` where the journal has none: the server's final count spread evenly over the events, or one each.
+
+    tokens[k] = max(1, round((k + 1) · T / n)) for event k of n and T tokens in all (T = n for pieces).
+    A running count stays as the server sent it.
+    """
+    import numpy as np
+    import pyarrow as pa
+
+    table = table.combine_chunks()
+    arrivals = _list_column(table, "arrival_s")
+    tokens = _list_column(table, "tokens")
+    offsets = np.asarray(arrivals.offsets)
+    offsets = offsets - offsets[0]
+    events = np.diff(offsets)
+    running = np.diff(np.asarray(tokens.offsets)) == events
+    total = table["output_tokens"].to_numpy().astype(float)
+    source = np.asarray(table["token_source"].to_pylist(), dtype=object)
+    total = np.where((source == "final usage") & (total > 0), total, events)
+    row = np.repeat(np.arange(len(events)), events)
+    position = np.arange(offsets[-1]) - offsets[row] + 1
+    with np.errstate(divide="ignore", invalid="ignore"):
+        values = np.maximum(1, np.rint(position * total[row] / events[row])).astype(np.int32)
+    given = running & (source == "running usage")
+    values[given[row]] = np.asarray(tokens.flatten())[np.repeat(given, np.diff(np.asarray(tokens.offsets)))]
+    column = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(values, pa.int32()))
+    return table.set_column(table.schema.get_field_index("tokens"), "tokens", column)
+
+
+def _list_column(table: pa.Table, name: str) -> pa.ListArray:
+    import pyarrow as pa
+
+    chunks = table[name].chunks
+    column = pa.concat_arrays(chunks) if chunks else pa.array([], table.schema.field(name).type)
+    return column.fill_null([]) if column.null_count else column
+
+
+def issued(folder: Path, plan: Plan) -> Plan:
+    """`plan` with the rows that were really issued: cyclic cells unrolled as far as they went."""
+    import numpy as np
+
+    rows = []
+    for cell in range(len(plan.cells)):
+        planned = np.arange(plan.rows(cell).start, plan.rows(cell).stop)
+        if plan.cyclic(cell):
+            names = read_columns(folder, ["request_id"], cell)["request_id"].to_pylist()
+            count = 1 + max((int(name.rpartition("-")[2]) for name in names), default=-1)
+            warm = plan.warmup_count(cell)
+            lap = np.arange(max(0, count - warm)) % (len(planned) - warm)
+            planned = np.concatenate([planned[: min(warm, count)], planned[warm + lap]])
+        rows.append(planned)
+    picked = np.concatenate(rows)
+    columns = {name: getattr(plan, name)[picked] for name in Plan.COLUMNS}
+    return replace(plan, **columns)
+
+
+def read_records(folder: Path, cell: int | None = None) -> Iterator[pa.RecordBatch]:
+    """Batches of a run's records, row group by row group, of one cell or of all."""
+    for table in _row_groups(folder, None, cell):
+        yield from table.to_batches()
+
+
+def read_columns(folder: Path, columns: Sequence[str], cell: int) -> pa.Table:
+    """Some columns of one cell's records, whole."""
+    import pyarrow as pa
+
+    tables = list(_row_groups(folder, columns, cell))
+    if tables:
+        return pa.concat_tables(tables)
+    schema = records_schema()
+    return pa.schema([schema.field(name) for name in columns]).empty_table()
+
+
+def _row_groups(folder: Path, columns: Sequence[str] | None, cell: int | None) -> Iterator[pa.Table]:
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    try:
+        file = pq.ParquetFile(folder / "records.parquet")
+    except OSError as error:
+        raise InputError(f"{folder}: no records; if the run was cut off, `loadstone recover {folder}`") from error
+    at = file.schema_arrow.get_field_index("cell")
+    with file:
+        for group in range(file.num_row_groups):
+            statistics = file.metadata.row_group(group).column(at).statistics
+            if cell is not None and statistics is not None and not statistics.min <= cell <= statistics.max:
+                continue
+            wanted = None if columns is None else [*columns, "cell"]
+            table = file.read_row_group(group, columns=wanted)
+            if cell is not None:
+                table = table.filter(pc.equal(table["cell"], cell))
+            yield table if columns is None else table.select(columns)

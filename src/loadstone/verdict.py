@@ -1,0 +1,236 @@
+"""Whether a cell's numbers can be believed: findings, each with its evidence and what to do about it.
+
+No warning and no error means trusted. Thresholds are named below, with their reasons.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from loadstone.metrics import CellMetrics
+from loadstone.records import Clock, Load, Plan
+from loadstone.statistics import Distribution
+from loadstone.units import show_seconds
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+Severity = Literal["info", "warning", "error"]
+
+LATE_SHARE = 0.05
+"""Sends later than this share of the median E2E (p99) spoil latency from the intended time."""
+LATE_FLOOR_S = 0.005
+CACHED_SHARE = 0.01
+"""Cached tokens beyond the plan's promise, as a share of input tokens, from which a run is flattered."""
+LENGTH_SHARE = 0.01
+"""Requests whose input is not as long as asked, from which the workload is another one."""
+COALESCED_TOKENS = 1.05
+"""Tokens per output event from which events are no tokens."""
+
+
+class Finding(msgspec.Struct, frozen=True):
+    kind: str
+    severity: Severity
+    evidence: str
+    remedy: str
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    trusted: bool
+    findings: list[Finding]
+
+
+def judge(findings: list[Finding]) -> Verdict:
+    order = ("error", "warning", "info")
+    ranked = sorted(findings, key=lambda finding: order.index(finding.severity))
+    return Verdict(all(finding.severity == "info" for finding in ranked), ranked)
+
+
+SCALARS = ("request_id", "phase", "status", "error", "input_tokens", "output_tokens", "cached_tokens", "token_source")
+"""The columns of the records that `cell_findings` looks at, beside the metrics."""
+
+
+def cell_findings(
+    metrics: CellMetrics, scalars: pa.Table, plan: Plan, cell: int, clock: Clock, interrupted: str | None
+) -> list[Finding]:
+    """Findings of one cell. `scalars`: the cell's records, columns SCALARS; `interrupted`: why it ended early."""
+    import pyarrow.compute as pc
+
+    load = plan.cells[cell]
+    measured = scalars.filter(pc.equal(scalars["phase"], "measure"))
+    found = [
+        _interrupted(interrupted),
+        _failures(metrics, measured),
+        _short(metrics),
+        _late(metrics, load),
+        _user_clock(clock),
+        _few(metrics),
+    ]
+    if measured.num_rows:
+        rows = _plan_rows(measured, plan, cell)
+        found += [
+            _input_lengths(measured, plan, rows),
+            _cached(measured, plan, rows, load),
+            _token_counts(metrics, measured),
+        ]
+    return [finding for finding in found if finding is not None]
+
+
+def _interrupted(reason: str | None) -> Finding | None:
+    if reason is None:
+        return None
+    return Finding("interrupted", "warning", reason, "Run the cell again to its end.")
+
+
+def _failures(metrics: CellMetrics, measured: pa.Table) -> Finding | None:
+    counts = metrics.requests
+    failed = counts.error + counts.timeout + counts.cancelled
+    if not failed:
+        return None
+    texts = Counter(error for error in measured["error"].to_pylist() if error)
+    most = "; ".join(f"{count} × {text}" for text, count in texts.most_common(2))
+    return Finding(
+        "request_errors",
+        "error",
+        f"{failed} of {counts.sent} requests failed ({counts.error} error, {counts.timeout} timeout, "
+        f"{counts.cancelled} cancelled): {most}",
+        "Percentiles leave failed requests out: mend the cause, or read them with the attainment.",
+    )
+
+
+def _short(metrics: CellMetrics) -> Finding | None:
+    counts = metrics.requests
+    if not counts.short:
+        return None
+    return Finding(
+        "short_outputs",
+        "warning",
+        f"{counts.short} of {counts.sent} answers ended before the demanded length",
+        "The engine ignores ignore_eos: compare tokens per second, not requests per second.",
+    )
+
+
+def _late(metrics: CellMetrics, load: Load) -> Finding | None:
+    lag, e2e = _p99(metrics.send_lag_s), metrics.e2e_s
+    if lag is None or e2e is None or load.max_concurrency is not None:
+        return None
+    limit = max(LATE_FLOOR_S, LATE_SHARE * e2e.p50)
+    if lag <= limit:
+        return None
+    return Finding(
+        "sends_late",
+        "warning",
+        f"sends were late by {show_seconds(lag)} at p99, more than {show_seconds(limit)}",
+        "Give the client more room: fewer other processes, more --workers, or another machine.",
+    )
+
+
+def _user_clock(clock: Clock) -> Finding | None:
+    if clock == "kernel":
+        return None
+    return Finding(
+        "user_clock",
+        "info",
+        "arrivals are timed when they are read, not by the kernel",
+        "On Linux the kernel stamps them; elsewhere mind the receive lag under load.",
+    )
+
+
+def _few(metrics: CellMetrics) -> Finding | None:
+    ttft = metrics.ttft_s
+    if ttft is None:
+        return None
+    low, high = ttft.ci95["p99"]
+    if high is not None:
+        return None
+    at_least = f", only that it is at least {show_seconds(low)}" if low is not None else ""
+    return Finding(
+        "few_samples",
+        "info",
+        f"{ttft.n} requests do not bound the p99{at_least}",
+        "For a p99 with a 95 % bound on both sides measure 368 requests or more.",
+    )
+
+
+def _plan_rows(measured: pa.Table, plan: Plan, cell: int) -> NDArray[np.int64]:
+    """The plan's row of each record."""
+    import numpy as np
+
+    index = np.array([int(name.rpartition("-")[2]) for name in measured["request_id"].to_pylist()])
+    rows, warm = plan.rows(cell), plan.warmup_count(cell)
+    lap = max(1, len(rows) - warm)
+    return rows.start + np.where(index < len(rows), index, warm + (index - warm) % lap)
+
+
+def _input_lengths(measured: pa.Table, plan: Plan, rows: NDArray[np.int64]) -> Finding | None:
+    import numpy as np
+
+    asked = plan.input_tokens[rows]
+    got = measured["input_tokens"].to_numpy().astype(float)
+    known = ~np.isnan(got) & (asked >= 0)
+    wrong = known & (got != asked)
+    if not known.any() or wrong.sum() <= LENGTH_SHARE * known.sum():
+        return None
+    off = np.median((got - asked)[wrong])
+    return Finding(
+        "input_length",
+        "warning",
+        f"{wrong.sum()} of {known.sum()} prompts are not as long as asked by the server's count (median {off:+.0f})",
+        "Give the model's --tokenizer, or use an endpoint that takes token ids.",
+    )
+
+
+def _cached(measured: pa.Table, plan: Plan, rows: NDArray[np.int64], load: Load) -> Finding | None:
+    """Tokens the server took from its prefix cache, beyond what the plan shares on purpose."""
+    import numpy as np
+
+    cached = measured["cached_tokens"].to_numpy().astype(float)
+    inputs = measured["input_tokens"].to_numpy().astype(float)
+    known = ~np.isnan(cached) & ~np.isnan(inputs)
+    if not known.any() or plan.workload.get("kind") != "synthetic":
+        return None
+    excess = np.clip(cached[known] - plan.prefix_tokens[rows][known], 0, None).sum()
+    # Engines find a begun block or a template's first tokens in the cache: a few tokens each, that is no help.
+    share = excess / max(1.0, inputs[known].sum())
+    if share <= CACHED_SHARE:
+        return None
+    return Finding(
+        "prefix_cache_helped",
+        "warning",
+        f"{share:.0%} of input tokens came from the prefix cache beyond what the plan shares",
+        "Restart the engine or switch its prefix cache off; leave --salt alone.",
+    )
+
+
+def _token_counts(metrics: CellMetrics, measured: pa.Table) -> Finding | None:
+    sources = Counter(measured["token_source"].to_pylist())
+    if sources["pieces"] and not sources["final usage"] and not sources["running usage"]:
+        return Finding(
+            "no_usage",
+            "warning",
+            "the server states no usage: output tokens are counted as stream events",
+            "Events can hold several tokens or none; use an engine version that reports usage.",
+        )
+    events = metrics.output_events
+    if events and metrics.output_tokens > COALESCED_TOKENS * events:
+        return Finding(
+            "several_tokens_an_event",
+            "info",
+            f"{metrics.output_tokens / events:.2f} tokens per stream event",
+            "ITL is the gap between events shared among their tokens; TPOT is not affected.",
+        )
+    return None
+
+
+def _p99(values: Distribution | None) -> float | None:
+    return values.p99 if values is not None else None
+
+
+def to_json(verdict: Verdict) -> dict[str, Any]:
+    built: dict[str, Any] = msgspec.to_builtins(verdict)
+    return built

@@ -1,0 +1,124 @@
+"""What stands in a prompt. A prompt follows from (plan seed, salt, cell, index) alone: any worker can write it,
+nothing is stored, and a new salt makes every prompt of a run new to every prefix cache.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Literal
+
+import msgspec
+
+from loadstone.errors import InputError
+from loadstone.records import PlannedRequest
+
+
+class Vocabulary(msgspec.Struct, frozen=True):
+    """Pieces worth one token each to the server under test, and what it adds to every prompt.
+
+    token ids: `ids`; text: `words`, each of which, after a space, is one token.
+    `overhead_tokens`: tokens of an empty prompt (BOS, chat template), counted by the server in its usage.
+    `verified`: the server's own count agreed; else one word is hoped to be one token.
+    """
+
+    kind: Literal["token ids", "text"]
+    ids: tuple[int, ...] = ()
+    words: tuple[str, ...] = ()
+    overhead_tokens: int = 0
+    verified: bool = False
+
+
+class PromptWriter:
+    """Writes the prompts of a plan as JSON, ready for a request body.
+
+    Raises InputError where a prompt is demanded shorter than what the server adds to any prompt.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, *, seed: int, salt: str | None, chat: bool) -> None:
+        import numpy as np
+
+        self._chat = chat
+        self._as_ids = vocabulary.kind == "token ids"
+        self._overhead = vocabulary.overhead_tokens
+        self._key = f"{seed}/{salt}/"
+        self._salt = salt
+        self._prefixes: dict[tuple[int, int, int], bytes] = {}
+        if self._as_ids:
+            # Equal width, padded with spaces (JSON allows them): then a prompt is one gather from a table.
+            width = len(str(max(vocabulary.ids)))
+            cells = [b"%*d," % (width, token) for token in vocabulary.ids]
+            self._table = np.frombuffer(b"".join(cells), np.uint8).reshape(len(cells), width + 1)
+        else:
+            self._words = [f" {word}".encode() for word in vocabulary.words]
+        self._size = len(vocabulary.ids or vocabulary.words)
+
+    def write(self, request: PlannedRequest) -> bytes:
+        """The prompt (a JSON string, or array of ids) or, for chat, the array of messages."""
+        if request.prompt is not None:
+            return self._given(request)
+        own = request.input_tokens - request.prefix_tokens - self._overhead
+        if own < 1:
+            raise InputError(
+                f"--input {request.input_tokens}: the server adds {self._overhead} tokens to every prompt"
+                + (f" and {request.prefix_tokens} are shared" if request.prefix_tokens else "")
+                + f"; ask for at least {request.prefix_tokens + self._overhead + 1}"
+            )
+        pieces = self._pieces(f"{request.cell}-{request.index}", own)
+        if request.prefix_tokens:
+            pieces = self._prefix(request) + pieces
+        if self._as_ids:
+            return b"[" + pieces[:-1] + b"]"
+        text = pieces[1:]
+        if self._chat:
+            return b'[{"role":"user","content":"' + text + b'"}]'
+        return b'"' + text + b'"'
+
+    def _pieces(self, name: str, count: int) -> bytes:
+        """`count` pieces that follow from the key and `name`, joined."""
+        import numpy as np
+
+        # SHAKE-128 gives the same bytes on every platform and version, which no library's generator promises.
+        raw = hashlib.shake_128((self._key + name).encode()).digest(2 * count)
+        picks = np.frombuffer(raw, "<u2") % self._size
+        if self._as_ids:
+            return bytes(self._table[picks].tobytes())
+        words = self._words
+        return b"".join([words[pick] for pick in picks.tolist()])
+
+    def _prefix(self, request: PlannedRequest) -> bytes:
+        key = (request.cell, request.prefix_group or 0, request.prefix_tokens)
+        if key not in self._prefixes:
+            self._prefixes[key] = self._pieces(f"prefix/{key[0]}/{key[1]}", key[2])
+        return self._prefixes[key]
+
+    def _given(self, request: PlannedRequest) -> bytes:
+        """A dataset's prompt, with a mark in front that is new for every run, cell and phase.
+
+        The mark is the same within a cell, so that prefixes which the dataset's prompts share stay shared.
+        """
+        prompt = request.prompt or ""
+        messages = msgspec.json.decode(prompt) if prompt.startswith("[{") else None
+        mark = ""
+        if self._salt is not None:
+            key = f"{self._key}{request.cell}/{request.phase}"
+            mark = f"[{hashlib.shake_128(key.encode()).hexdigest(4)}] "
+        if messages is None:
+            if not self._chat:
+                return msgspec.json.encode(mark + prompt)
+            messages = [{"role": "user", "content": prompt}]
+        if not self._chat:
+            # Completions take no messages: their text, one after another.
+            return msgspec.json.encode(mark + "\n\n".join(_content(message) for message in messages))
+        first = messages[0]
+        if isinstance(first.get("content"), str):
+            first = {**first, "content": mark + first["content"]}
+        else:
+            first = {**first, "content": [{"type": "text", "text": mark}, *(first.get("content") or [])]}
+        return msgspec.json.encode([first, *messages[1:]])
+
+
+def _content(message: dict[str, object]) -> str:
+    content = message.get("content")
+    if isinstance(content, list):
+        return "\n".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
+    return str(content or "")

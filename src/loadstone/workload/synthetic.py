@@ -1,0 +1,109 @@
+"""Synthetic workloads: how long prompts and answers are. What stands in them is prompts.py's business."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from loadstone.errors import InputError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+MAX_TOKENS = 16_777_216
+
+
+class Length(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A distribution of lengths in tokens; every draw is a whole number ≥ 1.
+
+    fixed      always `mean`
+    uniform    whole numbers from `low` to `high`, both included
+    normal     mean `mean`, standard deviation `sd` tokens
+    lognormal  median `mean`, `sd` the standard deviation of the logarithm
+    """
+
+    kind: Literal["fixed", "uniform", "normal", "lognormal"]
+    mean: float
+    sd: float = 0.0
+    low: int = 1
+    high: int = MAX_TOKENS
+
+    def draw(self, rng: np.random.Generator, count: int) -> NDArray[np.int32]:
+        """`count` lengths, int32."""
+        import numpy as np
+
+        if self.kind == "fixed":
+            return np.full(count, int(self.mean), np.int32)
+        if self.kind == "uniform":
+            return rng.integers(self.low, self.high, size=count, endpoint=True, dtype=np.int32)
+        if self.kind == "normal":
+            values = rng.normal(self.mean, self.sd, count)
+        else:
+            values = rng.lognormal(math.log(self.mean), self.sd, count)
+        return np.clip(np.rint(values), self.low, self.high).astype(np.int32)
+
+    @property
+    def smallest(self) -> int:
+        return int(self.mean) if self.kind == "fixed" else self.low
+
+
+def parse_length(text: str, range_ratio: float, what: str) -> Length:
+    """A Length from `1024`, `uniform:512:1024`, `normal:1024:128` or `lognormal:1024:0.5`.
+
+    A plain number with `range_ratio` r < 1 is uniform in [r·n, n], as vLLM's and SGLang's benchmarks at ratio r
+    (InferenceX's 0.8 among them). `what` names the flag. Raises InputError.
+    """
+    kind, *numbers = text.strip().split(":")
+    if not numbers:
+        kind, numbers = "fixed", [kind]
+    wanted = {"fixed": 1, "uniform": 2, "normal": 2, "lognormal": 2}.get(kind)
+    try:
+        values = [float(number) for number in numbers]
+    except ValueError:
+        values = []
+    if wanted is None or len(values) != wanted or not all(map(math.isfinite, values)):
+        raise InputError(
+            f"{what}: {text!r} is no length; write 1024, uniform:512:1024, normal:1024:128 or lognormal:1024:0.5"
+        )
+    first, second = values[0], values[-1]
+    if not 1 <= first <= MAX_TOKENS or (kind in ("fixed", "uniform") and any(v != int(v) for v in values)):
+        raise InputError(f"{what}: a length must be a whole number from 1 to {MAX_TOKENS:,}, not {text!r}")
+    if kind == "uniform":
+        if not first <= second <= MAX_TOKENS:
+            raise InputError(f"{what}: {text!r} goes from {first:g} down to {second:g}; write the smaller one first")
+        return Length("uniform", (first + second) / 2, low=int(first), high=int(second))
+    if kind != "fixed":
+        if second < 0:
+            raise InputError(f"{what}: the spread in {text!r} is negative")
+        return Length(kind, first, sd=second)  # type: ignore[arg-type]
+    if range_ratio < 1:
+        low = max(1, math.ceil(first * range_ratio))
+        return Length("uniform", (low + first) / 2, low=low, high=int(first))
+    return Length("fixed", first)
+
+
+class Synthetic(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="synthetic"):
+    """Random prompts with demanded lengths.
+
+    `prefix_tokens` of each prompt's input tokens are shared with the others of its group, one of `prefix_groups`
+    drawn at random.
+    """
+
+    input: Length
+    output: Length
+    prefix_tokens: int = 0
+    prefix_groups: int = 1
+
+    def __post_init__(self) -> None:
+        if self.prefix_tokens and self.prefix_tokens >= self.input.smallest:
+            raise InputError(
+                f"--prefix {self.prefix_tokens}: inputs may be as short as {self.input.smallest} tokens; "
+                "a prompt must be longer than its shared prefix"
+            )
+
+    def describe(self) -> dict[str, Any]:
+        described: dict[str, Any] = msgspec.to_builtins(self)
+        return described

@@ -1,0 +1,154 @@
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from loadstone.engines.process import ServerProcess, free_port
+from loadstone.errors import TargetError
+
+SERVE = (
+    "import http.server, sys; "
+    "h = http.server.SimpleHTTPRequestHandler; "
+    "http.server.HTTPServer(('127.0.0.1', int(sys.argv[1])), h).serve_forever()"
+)
+SLEEP = "import time; time.sleep(600)"
+
+
+def python(code: str, *arguments: str) -> list[str]:
+    return [sys.executable, "-c", code, *arguments]
+
+
+def gone(pid: int) -> bool:
+    """Whether it has ended; what is left of an orphan may wait long for a container's init to collect it."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    stat = Path(f"/proc/{pid}/stat")
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def eventually(condition: Callable[[], bool]) -> bool:
+    """Whether it comes true within a time that only a broken guard needs."""
+    deadline = time.monotonic() + 20
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def written_pid(path: Path) -> int:
+    assert eventually(lambda: path.exists() and path.read_text().endswith("\n"))
+    return int(path.read_text())
+
+
+def test_a_server_is_ready_and_then_gone(tmp_path: Path) -> None:
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    log = tmp_path / "made" / "server.log"
+    with ServerProcess(python(SERVE, str(port)), log_path=log, url=url) as server:
+        server.wait_ready(f"{url}/", 20)
+        assert server.url == url
+        assert server.exit_code() is None
+        assert os.getsid(server.pid) != os.getsid(0)  # Ctrl-C in the owner's terminal goes elsewhere
+        assert os.getpgid(server.pid) == server.pid
+    assert gone(server.pid)
+    assert server.exit_code() == 128 + signal.SIGTERM
+    server.stop()
+    assert "GET / HTTP" in log.read_text()
+
+
+def test_the_environment_is_the_one_given(tmp_path: Path) -> None:
+    code = "import os; print(os.environ.get('COLOUR'), os.environ.get('HOME'))"
+    with ServerProcess(python(code), log_path=tmp_path / "log", env={"COLOUR": "blue"}) as server:
+        assert eventually(lambda: server.exit_code() == 0)
+    assert (tmp_path / "log").read_text() == "blue None\n"
+
+
+def test_a_server_that_ends_at_once_is_one_line_with_the_end_of_its_log(tmp_path: Path) -> None:
+    code = (
+        "import sys; print('starting'); print(); print('no   such model', file=sys.stderr, flush=True); sys.exit(3)"
+    )
+    with ServerProcess(python(code), log_path=tmp_path / "log") as server, pytest.raises(TargetError) as caught:
+        server.wait_ready(f"http://127.0.0.1:{free_port()}/health", 20)
+    message = str(caught.value)
+    assert "exit code 3 before it was ready" in message
+    assert "no such model" in message
+    assert str(tmp_path / "log") in message
+    assert "\n" not in message
+
+
+def test_another_server_on_the_port_is_not_taken_for_this_one(tmp_path: Path) -> None:
+    port = free_port()
+    with ServerProcess(python(SERVE, str(port)), log_path=tmp_path / "first") as first:
+        first.wait_ready(f"http://127.0.0.1:{port}/", 20)
+        with ServerProcess(python("raise SystemExit(1)"), log_path=tmp_path / "second") as second:
+            assert eventually(lambda: second.exit_code() is not None)
+            with pytest.raises(TargetError, match="exit code 1"):
+                second.wait_ready(f"http://127.0.0.1:{port}/", 20)
+
+
+def test_a_server_that_never_answers_is_reported_after_the_time_given(tmp_path: Path) -> None:
+    with ServerProcess(python(SLEEP), log_path=tmp_path / "log") as server:
+        with pytest.raises(TargetError, match=r"not ready after 0\.2 s: it wrote nothing"):
+            server.wait_ready(f"http://127.0.0.1:{free_port()}/", 0.2)
+        assert server.exit_code() is None
+
+
+def test_a_command_that_does_not_exist_is_reported(tmp_path: Path) -> None:
+    with pytest.raises(TargetError, match="cannot start no-such-server: No such file or directory"):
+        ServerProcess(["no-such-server"], log_path=tmp_path / "log")
+
+
+def test_stop_also_ends_what_the_server_started_and_what_ignores_sigterm(tmp_path: Path) -> None:
+    child = (
+        "import os, sys, pathlib, time; pathlib.Path(sys.argv[1]).write_text(f'{os.getpid()}\\n'); time.sleep(600)"
+    )
+    code = (
+        "import signal, subprocess, sys; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+        "subprocess.run([sys.executable, '-c', *sys.argv[1:]])"
+    )
+    pid_file = tmp_path / "pid"
+    with ServerProcess(python(code, child, str(pid_file)), log_path=tmp_path / "log") as server:
+        grandchild = written_pid(pid_file)
+    assert gone(server.pid)
+    assert eventually(lambda: gone(grandchild))
+    assert server.exit_code() == 128 + signal.SIGKILL
+
+
+@pytest.mark.parametrize("fork", [False, True], ids=["alone", "with a fork that keeps the pipe open"])
+def test_kill_9_of_the_owner_ends_the_server(tmp_path: Path, fork: bool) -> None:
+    owner_code = textwrap.dedent(
+        """
+        import os, sys, time
+        from pathlib import Path
+        from loadstone.engines.process import ServerProcess
+        folder = Path(sys.argv[1])
+        server = ServerProcess([sys.executable, "-c", sys.argv[2]], log_path=folder / "log")
+        if sys.argv[3] == "True":
+            forked = os.fork()
+            if forked == 0:
+                time.sleep(600)
+            (folder / "forked").write_text(f"{forked}\\n")
+        (folder / "pid").write_text(f"{server.pid}\\n")
+        time.sleep(600)
+        """
+    )
+    with subprocess.Popen(python(owner_code, str(tmp_path), SLEEP, str(fork))) as owner:
+        pid = written_pid(tmp_path / "pid")
+        assert not gone(pid)
+        owner.kill()
+    try:
+        assert eventually(lambda: gone(pid))
+    finally:
+        if fork:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(written_pid(tmp_path / "forked"), signal.SIGKILL)

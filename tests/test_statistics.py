@@ -1,0 +1,175 @@
+from math import comb
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadstone.statistics import PERCENTILES, distribution, percentile, percentile_bounds
+
+values = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=40)
+
+
+def binomial_cdf(k: int, n: int, q: float) -> float:
+    return sum(comb(n, i) * q**i * (1 - q) ** (n - i) for i in range(k + 1))
+
+
+def test_percentile_interpolates_linearly_between_neighbours() -> None:
+    ordered = np.array([1.0, 2.0, 4.0, 8.0, 16.0])
+    assert percentile(ordered, 0.0) == 1.0
+    assert percentile(ordered, 0.25) == 2.0
+    assert percentile(ordered, 0.5) == 4.0
+    assert percentile(ordered, 0.625) == 6.0
+    assert percentile(ordered, 1.0) == 16.0
+
+
+def test_percentile_of_one_value_is_that_value_and_of_none_is_missing() -> None:
+    assert percentile(np.array([7.0]), 0.99) == 7.0
+    assert percentile(np.array([]), 0.5) is None
+
+
+@given(values, st.floats(0, 1))
+def test_percentile_is_numpys_linear(sample: list[float], q: float) -> None:
+    ordered = np.sort(np.array(sample))
+    assert percentile(ordered, q) == pytest.approx(np.quantile(ordered, q, method="linear"), rel=1e-12, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("n", "q", "ranks"),
+    [
+        (5, 0.5, (None, None)),
+        (6, 0.5, (1, 6)),
+        (10, 0.5, (2, 9)),
+        (20, 0.5, (6, 15)),
+        (100, 0.5, (40, 61)),
+        (0, 0.5, (None, None)),
+        (1, 0.99, (1, None)),
+        (1, 0.95, (None, None)),
+    ],
+)
+def test_bounds_of_known_samples(n: int, q: float, ranks: tuple[int | None, int | None]) -> None:
+    assert percentile_bounds(n, q) == ranks
+
+
+@pytest.mark.parametrize(("q", "smallest"), [(0.5, 6), (0.9, 36), (0.95, 72), (0.99, 368)])
+def test_both_sides_exist_from_this_many_values_on(q: float, smallest: int) -> None:
+    assert None in percentile_bounds(smallest - 1, q)
+    assert None not in percentile_bounds(smallest, q)
+
+
+def test_tables_of_the_documentation_hold() -> None:
+    lines = (Path(__file__).parents[1] / "docs" / "metrics.md").read_text(encoding="utf-8").splitlines()
+    cells = [[cell.strip(" *") for cell in line.strip("|").split("|")] for line in lines]
+    needed = {row[0]: row[1:] for row in cells if row[0] in ("90 %", "95 %", "99 %")}
+    ranks = {row[0]: row[1:] for row in cells if row[0] in ("100", "400", "1 000", "10 000")}
+    assert (len(needed), len(ranks)) == (3, 4)
+    for confidence, row in needed.items():
+        for smallest, q in zip(map(int, row), PERCENTILES.values(), strict=True):
+            level = int(confidence[:2]) / 100
+            assert None in percentile_bounds(smallest - 1, q, level)
+            assert None not in percentile_bounds(smallest, q, level)
+    for n, row in ranks.items():
+        for shown, q in zip(row, PERCENTILES.values(), strict=True):
+            low, high = percentile_bounds(int(n.replace(" ", "")), q)
+            assert shown.replace(" ", "") == f"{low}–{'none' if high is None else high}"
+
+
+@pytest.mark.parametrize("confidence", [0.8, 0.95, 0.99])
+@pytest.mark.parametrize("q", [0.5, 0.9, 0.99])
+@pytest.mark.parametrize("n", [1, 7, 40, 300])
+def test_bounds_are_the_tightest_that_keep_each_tail(n: int, q: float, confidence: float) -> None:
+    tail = (1 - confidence) / 2
+    low, high = percentile_bounds(n, q, confidence)
+    lows = [rank for rank in range(1, n + 1) if binomial_cdf(rank - 1, n, q) <= tail]
+    highs = [rank for rank in range(1, n + 1) if 1 - binomial_cdf(rank - 1, n, q) <= tail]
+    assert low == max(lows, default=None)
+    assert high == min(highs, default=None)
+
+
+def test_bounds_of_a_hundred_million_values_agree_with_the_normal_approximation() -> None:
+    n, q = 100_000_000, 0.99
+    low, high = percentile_bounds(n, q)
+    half = 1.959964 * (n * q * (1 - q)) ** 0.5
+    assert low == pytest.approx(n * q - half, abs=3)
+    assert high == pytest.approx(n * q + half, abs=3)
+
+
+@pytest.mark.parametrize(("n", "q"), [(30, 0.5), (60, 0.9), (400, 0.99)])
+def test_bounds_cover_the_true_quantile_as_often_as_they_promise(n: int, q: float) -> None:
+    low, high = percentile_bounds(n, q)
+    assert low is not None
+    assert high is not None
+    # Exponential values, whose q-quantile is −ln(1 − q).
+    samples = np.sort(np.random.default_rng(0).exponential(size=(4000, n)), axis=1)
+    truth = -np.log(1 - q)
+    missed_low = float((samples[:, low - 1] > truth).mean())
+    missed_high = float((samples[:, high - 1] < truth).mean())
+    three_sigma = 3 * (0.025 * 0.975 / 4000) ** 0.5
+    assert missed_low <= 0.025 + three_sigma
+    assert missed_high <= 0.025 + three_sigma
+    promised = binomial_cdf(high - 1, n, q) - binomial_cdf(low - 1, n, q)
+    assert 1 - missed_low - missed_high == pytest.approx(promised, abs=3 * (0.05 * 0.95 / 4000) ** 0.5)
+
+
+def test_distribution_of_ten_values() -> None:
+    found = distribution(np.array([10.0, 9, 8, 7, 6, 5, 4, 3, 2, 1]))
+    assert found is not None
+    assert (found.n, found.mean, found.min, found.max) == (10, 5.5, 1.0, 10.0)
+    assert found.std == 8.25**0.5
+    assert found.p50 == 5.5
+    assert found.p90 == pytest.approx(9.1, rel=1e-15)
+    assert found.p95 == pytest.approx(9.55, rel=1e-15)
+    assert found.p99 == pytest.approx(9.91, rel=1e-15)
+    assert found.ci95 == {"p50": [2.0, 9.0], "p90": [7.0, None], "p95": [8.0, None], "p99": [9.0, None]}
+
+
+def test_distribution_of_nothing_is_missing() -> None:
+    assert distribution(np.array([])) is None
+
+
+def test_values_that_depend_on_one_another_get_no_bounds() -> None:
+    found = distribution(np.arange(1000.0), independent=False)
+    assert found is not None
+    assert found.ci95 == {name: [None, None] for name in PERCENTILES}
+
+
+def test_distribution_leaves_its_input_as_it_was() -> None:
+    given_values = np.array([3.0, 1.0, 2.0])
+    distribution(given_values)
+    assert given_values.tolist() == [3.0, 1.0, 2.0]
+
+
+def test_moments_of_many_float32_values_are_taken_in_double_precision() -> None:
+    sample = np.random.default_rng(1).normal(1000.0, 1.0, 1_200_000).astype(np.float32)
+    found = distribution(sample)
+    assert found is not None
+    assert found.mean == pytest.approx(sample.astype(np.float64).mean(), rel=1e-12)
+    assert found.std == pytest.approx(sample.astype(np.float64).std(), rel=1e-9)
+
+
+def test_distribution_is_plain_data() -> None:
+    plain = msgspec.to_builtins(distribution(np.array([2.0])))
+    assert list(plain) == ["n", "mean", "std", "min", "max", "p50", "p90", "p95", "p99", "ci95"]
+    assert plain["ci95"]["p99"] == [2.0, None]
+
+
+def test_lower_bound_of_the_p99_of_two_values_is_the_larger_one() -> None:
+    # Both lie below the true p99 with a chance of 98 %: it is the interpolated 0.99 that is too low.
+    found = distribution(np.array([0.0, 1.0]))
+    assert found is not None
+    assert found.p99 == 0.99
+    assert found.ci95["p99"] == [1.0, None]
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=3, max_size=400))
+def test_percentiles_rise_and_lie_within_their_bounds(sample: list[float]) -> None:
+    found = distribution(np.array(sample))
+    assert found is not None
+    points = [found.min, found.p50, found.p90, found.p95, found.p99, found.max]
+    assert points == sorted(points)
+    for name in PERCENTILES:
+        low, high = found.ci95[name]
+        assert low is None or low <= getattr(found, name)
+        assert high is None or high >= getattr(found, name)
