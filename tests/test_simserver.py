@@ -19,7 +19,8 @@ import pytest
 
 from loadstone import __version__
 from loadstone.errors import InputError, LoadstoneError
-from loadstone.simserver import Law, TimingServer, _Scheduler, start
+from loadstone.simserver import Law, TimingServer, start
+from loadstone.simserver.scheduler import Scheduler
 
 LAW = Law(ttft_s=0.02, itl_s=0.002)
 Json = dict[str, Any]
@@ -444,32 +445,28 @@ def test_bundles_come_when_their_last_token_is_due() -> None:
         assert stamp - sent_ns >= law.due_ns(3, last)
 
 
-def test_the_loops_own_timer() -> None:
+def test_the_loops_own_timer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where there is no timerfd."""
+    early_ns: list[int] = []
 
-    class Ticks:
-        def __init__(self, due_ns: int) -> None:
-            self.due_ns, self.left, self.early_ns = due_ns, 3, 0
+    def ticks(due_ns: int) -> Iterator[int]:
+        for tick_ns in range(due_ns, due_ns + 15_000_000, 5_000_000):
+            yield tick_ns
+            early_ns.append(tick_ns - time.monotonic_ns())
 
-        def step(self) -> int:
-            self.early_ns = max(self.early_ns, self.due_ns - time.monotonic_ns())
-            self.left -= 1
-            self.due_ns += 5_000_000
-            return self.due_ns if self.left else 0
-
-    async def run() -> list[Ticks]:
-        scheduler = _Scheduler(asyncio.get_running_loop(), use_fd=False)
+    async def run() -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "platform", "darwin")
+            scheduler = Scheduler(asyncio.get_running_loop())
         now_ns = time.monotonic_ns()
-        ticks = [Ticks(now_ns + 20_000_000), Ticks(now_ns + 3_000_000)]
-        for each in ticks:
-            scheduler.add(each.due_ns, each)  # type: ignore[arg-type]
-        while any(each.left for each in ticks):
+        scheduler.add(ticks(now_ns + 20_000_000))
+        scheduler.add(ticks(now_ns + 3_000_000))
+        while len(early_ns) < 6:
             await asyncio.sleep(0.005)
         scheduler.close()
-        return ticks
 
-    for each in asyncio.run(asyncio.wait_for(run(), 10)):
-        assert (each.left, each.early_ns) == (0, 0)
+    asyncio.run(asyncio.wait_for(run(), 10))
+    assert max(early_ns) <= 0
 
 
 # The process.
@@ -480,10 +477,16 @@ def launch(*arguments: str, code: str = "") -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, *program, *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
 
 
+def test_import_is_light() -> None:
+    code = "import sys, loadstone.simserver; print({'asyncio', 'httptools', 'uvloop'} & set(sys.modules))"
+    with launch(code=code) as process:
+        assert process.communicate()[0] == b"set()\n"
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
 def test_signals_end_it(number: signal.Signals, loop: str) -> None:
-    without = "import sys; sys.modules['uvloop'] = None; from loadstone.simserver import main; sys.exit(main())"
+    without = "import sys; sys.modules['uvloop'] = None; from loadstone.simserver.__main__ import main; main()"
     with launch("--law", "ttft=1ms,itl=1ms", code=without if loop == "asyncio" else "") as process:
         assert process.stdout
         server = TimingServer(json.loads(process.stdout.readline())["url"], process.pid)

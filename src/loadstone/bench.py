@@ -202,6 +202,7 @@ def _run(
                     start_s=(measured.start_ns - origin_ns) * 1e-9,
                     issue_end_s=(measured.issue_end_ns - origin_ns) * 1e-9,
                     end_s=(measured.end_ns - origin_ns) * 1e-9,
+                    client_cpu_s=measured.cpu_s,
                 )
                 on_event(Event(kind="cell_end", cell=cell, info=info, plan=plan))
                 store.write_info(folder, info)

@@ -233,6 +233,8 @@ class CellInfo(msgspec.Struct, kw_only=True):
     issue_end_s: float | None = None
     """When the last planned request was taken up: from here on the load falls."""
     end_s: float | None = None
+    client_cpu_s: float | None = None
+    """Processor seconds the client's workers took."""
 
 
 class RunInfo(msgspec.Struct, kw_only=True):

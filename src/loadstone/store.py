@@ -326,12 +326,12 @@ def _complete(batch: pa.Table, open_fragments: dict[tuple[int, str], list[pa.Tab
         yield batch
         return
     keys = list(zip(batch["cell"].to_pylist(), batch["request_id"].to_pylist(), strict=True))
-    alone = [i for i, key in enumerate(keys) if statuses[i] is not None and key not in open_fragments]
-    pieces = set(range(len(keys))).difference(alone)
+    in_parts = {key for key, status in zip(keys, statuses, strict=True) if status is None}.union(open_fragments)
+    alone = [i for i, key in enumerate(keys) if key not in in_parts]
     if alone:
         yield batch.take(alone)
     joined = []
-    for i in sorted(pieces):
+    for i in (i for i, key in enumerate(keys) if key in in_parts):
         fragments = open_fragments.setdefault(keys[i], [])
         fragments.append(batch.slice(i, 1))
         if statuses[i] is not None:

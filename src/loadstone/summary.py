@@ -74,7 +74,7 @@ def _cell(folder: Path, info: RunInfo, plan: Plan, cell: int) -> dict[str, Any] 
         "requests": built["requests"],
         "duration_s": built["duration_s"],
         "metrics": {name: built[name] for name in (*_LATENCIES, *_TOTALS)},
-        "client": _client(metrics, clock),
+        "client": {**_client(metrics, clock), "cpu_s": info.cells[cell].client_cpu_s},
         "verdict": verdict.to_json(judged),
     }
     if per_request:

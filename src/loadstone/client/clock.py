@@ -10,7 +10,7 @@ import socket
 import struct
 import sys
 import time
-from typing import Any
+from operator import sub
 
 SO_TIMESTAMPNS = 35
 """asm-generic/socket.h: the value on x86-64 and arm64; Python 3.11's socket module lacks the name."""
@@ -46,14 +46,29 @@ class Clock:
     def since_origin_s(self, monotonic_ns: int) -> float:
         return (monotonic_ns - self.origin_ns) * 1e-9
 
-    def arrival_ns(self, ancillary: list[Any], read_ns: int) -> int:
-        """When the newest byte of a read arrived, CLOCK_MONOTONIC ns: the kernel's stamp, else `read_ns`."""
-        if not ancillary:
+    def arrivals_ns(self, stamps: list[bytes], reads_ns: list[int]) -> list[int]:
+        """When the newest byte of each read arrived, CLOCK_MONOTONIC ns.
+
+        `stamps` as the kernel wrote them, a struct timespec, or b"" where there is none: then it is the time of the
+        read, `reads_ns`.
+        """
+        offset_ns = self._offset_ns
+        try:
+            arrivals = [s * 1_000_000_000 + ns + offset_ns for s, ns in _STAMP.iter_unpack(b"".join(stamps))]
+            lags = list(map(sub, reads_ns, arrivals))
+            if len(arrivals) == len(reads_ns) and min(lags) >= 0 and max(lags) <= _LATE_NS:
+                return arrivals
+        except struct.error:
+            pass
+        return [self._arrival_ns(stamp, read_ns) for stamp, read_ns in zip(stamps, reads_ns, strict=True)]
+
+    def _arrival_ns(self, stamp: bytes, read_ns: int) -> int:
+        if len(stamp) != _STAMP.size:
             return read_ns
-        seconds, nanoseconds = _STAMP.unpack(ancillary[0][2])
+        seconds, nanoseconds = _STAMP.unpack(stamp)
         arrival: int = seconds * 1_000_000_000 + nanoseconds + self._offset_ns
         if -_EARLY_NS <= read_ns - arrival <= _LATE_NS:
-            return arrival if arrival < read_ns else read_ns
+            return min(arrival, read_ns)
         return self._doubtful(seconds * 1_000_000_000 + nanoseconds, read_ns)
 
     def _doubtful(self, stamp_ns: int, read_ns: int) -> int:

@@ -15,6 +15,8 @@ import ssl
 import time
 import zlib
 from array import array
+from itertools import accumulate
+from operator import sub
 from typing import Any, Protocol
 
 import httptools
@@ -22,12 +24,15 @@ import httptools
 from loadstone.client.clock import ANCILLARY_BYTES, Clock, ask_for_stamps
 from loadstone.records import PlannedRequest, Status, TokenSource
 from loadstone.wire.openai import Answer, error_text, excerpt
+from loadstone.wire.template import Template
 
 READ_BYTES = 65536
 _ERROR_BODY_BYTES = 8192
 _INFLATED_BYTES = 64 * 1024 * 1024
 _CHUNKED_END = b"\r\n\r\n"
 """An HTTP message in chunks ends so (the last chunk's or the trailers' end); an event's chunk never needs to."""
+_WINDOW_READS = 64
+_RETRY_READS = 8
 _SHORTEST_SURE = 8
 """A read shorter than this may be the rest of a split ending."""
 
@@ -47,6 +52,7 @@ class Stream:
         "intended_ns",
         "is_sse",
         "last_output_ns",
+        "part_ns",
         "payload",
         "plain_sse",
         "read_index",
@@ -73,6 +79,7 @@ class Stream:
         self.reads = 0
         self.last_output_ns = 0
         self.worst_lag_ns = -1
+        self.part_ns = 0  # when it was last journaled
         self.http_status: int | None = None
         self.headers: dict[bytes, bytes] = {}
         self.is_sse: bool | None = None
@@ -145,14 +152,24 @@ class Address:
 class Connection:
     """Use: `open(stream)` sends it once connected; after `Owner.ended`, `start(stream)` sends the next."""
 
+    __slots__ = (
+        "_bodies", "_closed", "_connected", "_fd", "_headers_complete", "_held", "_held_limit", "_incoming",
+        "_learnings", "_message_complete", "_outgoing", "_owner", "_parser", "_reads", "_reads_ns", "_recvmsg",
+        "_sock", "_stamps", "_template", "_tls", "_unsent", "_used", "keep_alive", "on_body", "stamped", "stream",
+    )  # fmt: skip
+
     def __init__(self, owner: Owner, address: Address, tls: ssl.SSLContext | None) -> None:
         self.stream: Stream | None = None
         self.keep_alive = False
         self.stamped = False
         self._owner = owner
         self._held_limit = owner.held_limit_bytes
-        self._raw: list[tuple[bytes, list[Any], int]] = []
+        self._reads: list[bytes] = []
+        self._stamps: list[bytes] = []
+        self._reads_ns: list[int] = []
         self._held = 0
+        self._template: Template | None = None  # what the next reads of this answer will probably be
+        self._learnings = 0  # tries left to learn one: each use of a template earns another
         self._bodies: list[bytes] = []
         self._unsent = b""
         self._message_complete = False
@@ -234,6 +251,7 @@ class Connection:
         assert stream is not None  # noqa: S101
         self._used = True
         self._message_complete = self._headers_complete = False
+        self._template, self._learnings = None, 4
         self.keep_alive = False
         # Just before the write; a request tried again on a fresh connection keeps its first time.
         stream.sent_ns = stream.sent_ns or time.monotonic_ns()
@@ -286,7 +304,9 @@ class Connection:
         except OSError as error:
             self._lost(error)
             return
-        self._raw.append((data, ancillary, time.monotonic_ns()))
+        self._reads.append(data)
+        self._stamps.append(ancillary[0][2] if ancillary else b"")
+        self._reads_ns.append(time.monotonic_ns())
         self._held += len(data)
         if data.endswith(_CHUNKED_END) or len(data) < _SHORTEST_SURE or self._held > self._held_limit:
             self.decode()
@@ -323,11 +343,11 @@ class Connection:
             ended = True
         self._write_tls()
         plain = b"".join(parts)
-        if plain:
-            self._raw.append((plain, ancillary, now))
-            self._held += len(plain)
-        if ended:
-            self._raw.append((b"", ancillary, now))
+        for part in (plain, b"") if plain and ended else (plain,) if plain else (b"",) if ended else ():
+            self._reads.append(part)
+            self._stamps.append(ancillary[0][2] if ancillary else b"")
+            self._reads_ns.append(now)
+            self._held += len(part)
         if plain.endswith(_CHUNKED_END) or len(plain) < _SHORTEST_SURE or ended or self._held > self._held_limit:
             self.decode()
 
@@ -341,46 +361,90 @@ class Connection:
 
     def decode(self) -> None:
         """Read what is held: fills the stream's events; tells the owner when the answer ends."""
-        raw, self._raw, self._held = self._raw, [], 0
+        reads, stamps, reads_ns = self._reads, self._stamps, self._reads_ns
+        self._reads, self._stamps, self._reads_ns, self._held = [], [], [], 0
         stream = self.stream
         if stream is None:
             # An idle connection: the server closed it, or speaks out of turn.
-            if raw:
+            if reads:
                 self.close()
                 self._owner.dropped(self)
             return
+        at = 0
+        retry_at = 0  # where a template is worth trying again, after it failed
+        while at < len(reads):
+            if self._template is not None and at >= retry_at:
+                window = reads[at : at + _WINDOW_READS]
+                plain, counts = self._template.run(window)
+                if plain:
+                    self._take_plain(stream, stamps[at : at + plain], reads_ns[at : at + plain], counts)
+                    at += plain
+                else:
+                    retry_at = at + _RETRY_READS
+                if plain == len(window):
+                    continue
+            if self._parse(stream, reads[at], stamps[at], reads_ns[at]):
+                return
+            at += 1
+
+    def _take_plain(self, stream: Stream, stamps: list[bytes], reads_ns: list[int], counts: list[int]) -> None:
+        """Reads that the template recognised: an output event each."""
         clock = self._owner.clock
-        origin_ns = clock.origin_ns
-        bodies = self._bodies
-        feed_http = self._parser.feed_data
-        for data, ancillary, read_ns in raw:
-            if not data:
-                self._on_eof(stream, read_ns)
-                return
+        arrivals = clock.arrivals_ns(stamps, reads_ns)
+        if arrivals[0] < stream.last_output_ns or arrivals != sorted(arrivals):
             # Never before what came before it, whatever the stamps say.
-            arrival_ns = max(clock.arrival_ns(ancillary, read_ns), stream.last_output_ns)
-            stream.worst_lag_ns = max(stream.worst_lag_ns, read_ns - arrival_ns)
-            try:
-                feed_http(data)
-            except httptools.HttpParserError as error:
-                self._break(f"not HTTP: {excerpt(str(error).encode())}")
-                return
-            if bodies:
-                count = 0
-                for body in bodies:
-                    count += stream.answer.feed(body) if stream.plain_sse else self._take_body(stream, body)
-                bodies.clear()
-                if count:
-                    arrival_s = (arrival_ns - origin_ns) * 1e-9
-                    index = stream.reads
-                    for _ in range(count):
-                        stream.arrival_s.append(arrival_s)
-                        stream.read_index.append(index)
-                    stream.last_output_ns = arrival_ns
-            stream.reads += 1
-            if self._message_complete:
-                self._finish(stream, arrival_ns)
-                return
+            arrivals = list(accumulate(arrivals, max, initial=stream.last_output_ns))[1:]
+        stream.worst_lag_ns = max(stream.worst_lag_ns, *map(sub, reads_ns, arrivals))
+        origin_ns = clock.origin_ns
+        stream.arrival_s.extend([(arrival - origin_ns) * 1e-9 for arrival in arrivals])
+        stream.read_index.extend(range(stream.reads, stream.reads + len(arrivals)))
+        stream.reads += len(arrivals)
+        stream.last_output_ns = arrivals[-1]
+        stream.answer.take_plain(len(arrivals), counts)
+        self._learnings += len(arrivals)
+
+    def _parse(self, stream: Stream, data: bytes, stamp: bytes, read_ns: int) -> bool:
+        """One read, whatever it holds. True if the answer or the connection ended with it."""
+        if not data:
+            self._on_eof(stream, read_ns)
+            return True
+        arrival_ns = max(self._owner.clock.arrivals_ns([stamp], [read_ns])[0], stream.last_output_ns)
+        stream.worst_lag_ns = max(stream.worst_lag_ns, read_ns - arrival_ns)
+        bodies = self._bodies
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            self._break(f"not HTTP: {excerpt(str(error).encode())}")
+            return True
+        for body in bodies:
+            count = stream.answer.feed(body) if stream.plain_sse else self._take_body(stream, body)
+            if count:
+                arrival_s = self._owner.clock.since_origin_s(arrival_ns)
+                stream.arrival_s.extend([arrival_s] * count)
+                stream.read_index.extend([stream.reads] * count)
+                stream.last_output_ns = arrival_ns
+        stream.reads += 1
+        if self._message_complete:
+            bodies.clear()
+            self._finish(stream, arrival_ns)
+            return True
+        self._learn(stream, data)
+        bodies.clear()
+        return False
+
+    def _learn(self, stream: Stream, data: bytes) -> None:
+        """Choose the template for the next reads, after `data` was parsed.
+
+        A template skips the HTTP parser, so it may only be used from the end of a chunk to the end of a chunk: which
+        is where things stand if the read was made of whole chunks.
+        """
+        bodies = self._bodies
+        whole = b"".join([b"%x\r\n%b\r\n" % (len(body), body) for body in bodies])
+        if not bodies or data != whole or not stream.plain_sse:
+            self._template = None
+        elif self._learnings > 0:
+            self._learnings -= 1
+            self._template = stream.answer.template(bodies[-1]) or self._template
 
     def _take_body(self, stream: Stream, body: bytes) -> int:
         """The first of a body, or one that is no plain event stream. Output events it completed."""
@@ -410,7 +474,7 @@ class Connection:
             stream.arrival_s.append(self._owner.clock.since_origin_s(end_ns))
             stream.read_index.append(max(0, stream.reads - 1))
         self.stream = None
-        if not self.keep_alive or self._raw or self._unsent:
+        if not self.keep_alive or self._reads or self._unsent:
             self.close()
         self._owner.ended(self, stream)
 
@@ -475,7 +539,7 @@ class Connection:
         loop.remove_reader(self._fd)
         loop.remove_writer(self._fd)
         self._sock.close()
-        self._raw.clear()
+        self._reads.clear()
 
     @property
     def closed(self) -> bool:

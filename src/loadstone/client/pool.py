@@ -36,11 +36,15 @@ def workers_for(loads: tuple[Load, ...]) -> int:
 
 
 class StepResult(msgspec.Struct):
-    """Monotonic ns: when the step was to start, the last request was taken up, and the last one ended."""
+    """Monotonic ns: when the step was to start, the last request was taken up, and the last one ended.
+
+    `cpu_s`: processor seconds of all workers together.
+    """
 
     start_ns: int
     issue_end_ns: int
     end_ns: int
+    cpu_s: float = 0.0
 
 
 class Pool:
@@ -105,6 +109,7 @@ class Pool:
                     busy.discard(worker)
                     result.issue_end_ns = max(result.issue_end_ns, message.issue_end_ns)
                     result.end_ns = max(result.end_ns, message.end_ns)
+                    result.cpu_s += message.cpu_s
             busy = {worker for worker in busy if worker.alive}
             yield self._progress()
         result.end_ns = max(result.end_ns, result.issue_end_ns)

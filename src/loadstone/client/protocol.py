@@ -80,6 +80,8 @@ class Progress(msgspec.Struct, tag="progress"):
 class StepDone(msgspec.Struct, tag="done"):
     issue_end_ns: int
     end_ns: int
+    cpu_s: float
+    """Processor time this worker took for the step, user and system."""
 
 
 class Failed(msgspec.Struct, tag="failed"):

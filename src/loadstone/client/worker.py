@@ -35,12 +35,15 @@ from loadstone.wire.openai import RequestBody
 from loadstone.workload.prompts import PromptWriter
 
 _READY_REQUESTS = 128
-_READY_BYTES = 32 * 1024 * 1024
+_READY_BYTES = 128 * 1024 * 1024
 _SWEEP_S = 0.02
 _SWEEP_PARTS = 50  # every stream is looked at once in _SWEEP_S · _SWEEP_PARTS = 1 s
 _FLUSH_S = 0.5
 _PROGRESS_S = 0.25
 _RECONNECT_S = 0.05
+_PART_EVENTS = 64
+_PART_NS = 5_000_000_000
+"""A stream that goes on is journaled when it has so many new events, or any for so long."""
 _AFTER_DONE_NS = 1_000_000_000
 """How long after [DONE] the HTTP message may still take to end before the answer counts as ended."""
 
@@ -75,6 +78,7 @@ class Worker:
         self._stopping: str | None = None
         self._measure_start_ns: int | None = None
         self._duration_ns = 0
+        self._cpu_before_s = 0.0
         self._issue_end_ns = 0
         self._progress = Progress(0, 0, 0, 0, 0)
         self._swept: list[Stream] = []
@@ -88,13 +92,17 @@ class Worker:
         self._measure_start_ns = None
         self._duration_ns = round((load.duration_s or 0.0) * 1e9)
         self._issue_end_ns = step.start_ns
+        self._cpu_before_s = time.process_time()
         first = step.first + step.part
         self._indices = (
             itertools.count(first, step.parts) if step.last is None else iter(range(first, step.last, step.parts))
         )
+        # What is sent at the very start is written before it, as far as memory allows.
+        at_once = 8 if load.kind == "rate" else _share(int(load.value), step)
         if load.kind != "rate":
-            self._preconnect(_share(int(load.value), step) - len(self._idle))
-        self._prepare_ahead(8)
+            self._preconnect(at_once - len(self._idle))
+        while len(self._ready) < at_once and self._ready_bytes < _READY_BYTES and self._prepare_ahead(1):
+            pass
         self._refill()
         self._pacer.wake_at(step.start_ns)
 
@@ -181,7 +189,9 @@ class Worker:
         if self._step is not None and not self._active and not self._ready and not self._prepare_ahead(1):
             self._step = None
             self._flush()
-            _say(StepDone(self._issue_end_ns, time.monotonic_ns()))
+            self._report()
+            cpu_s = time.process_time() - self._cpu_before_s
+            _say(StepDone(self._issue_end_ns, time.monotonic_ns(), cpu_s))
 
     # --- preparing requests before they are due ---------------------------------------------------------------
 
@@ -318,7 +328,8 @@ class Worker:
                 self.ended(connection, stream)
             else:
                 self._fail(stream, reason, "timeout")
-        elif stream.arrival_s:
+        elif len(stream.arrival_s) >= _PART_EVENTS or (stream.arrival_s and now > stream.part_ns + _PART_NS):
+            stream.part_ns = now
             self._fragments.add_part(stream)
 
     def _overdue(self, stream: Stream, now_ns: int) -> str | None:
@@ -357,6 +368,9 @@ class Worker:
 
     def _report_regularly(self) -> None:
         self.loop.call_later(_PROGRESS_S, self._report_regularly)
+        self._report()
+
+    def _report(self) -> None:
         self._progress.active = len(self._active)
         self._progress.tokens = self._fragments.events
         _say(self._progress)

@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from loadstone.wire.sse import SseDecoder, SseError
+from loadstone.wire.template import Template, learn
 
 Endpoint = Literal["completions", "chat"]
 
@@ -142,6 +143,34 @@ class Answer:
         for payload in payloads:
             self._fold(payload)
         return self.events - before
+
+    def template(self, body: bytes) -> Template | None:
+        """A template for the chunks to come, if `body` was one, held one whole event, and that a plain one."""
+        if not self._sse.at_rest:
+            return None
+        try:
+            chunk = _decode_chunk(body[len(b"data: ") :])
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return None
+        choices, usage = chunk.choices, chunk.usage
+        if choices is None or len(choices) != 1 or choices[0].finish_reason or chunk.timings is not None:
+            return None
+        if chunk.error is not _NO_RAW or chunk.message is not _NO_RAW:
+            return None
+        delta = choices[0].delta or _Delta()
+        text = choices[0].text or delta.content or delta.reasoning_content or delta.reasoning
+        counted = usage is not None and usage.completion_tokens is not None
+        # Counted events where others were not, or the reverse, change what counts mean: those are read in full.
+        if not text or counted != self.running or (usage is not None and not counted):
+            return None
+        return learn(body, text, counted=counted)
+
+    def take_plain(self, events: int, counts: list[int]) -> None:
+        """Events that a template recognised, with their running counts if it counts."""
+        self.events += events
+        if counts:
+            self.running_tokens += counts
+            self._last_running = self.output_tokens = counts[-1]
 
     def finish(self) -> int:
         """The stream has ended. Output events of a last event that lacked its blank line."""

@@ -29,6 +29,11 @@ class SseDecoder:
         self._skip_lf = False
         self._start = True
 
+    @property
+    def at_rest(self) -> bool:
+        """Nothing is held: the next piece begins a new event."""
+        return not self._tail and not self._data and not self._skip_lf
+
     def feed(self, piece: bytes) -> list[bytes]:
         """Payloads of the events that `piece` completes, in order. Raises SseError on an endless event."""
         # What nearly every server sends: one piece, one event, one data line.

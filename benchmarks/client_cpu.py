@@ -1,0 +1,111 @@
+"""CPU per streamed token: Loadstone's client beside a bare uvloop loop that only reads and counts.
+
+    python benchmarks/client_cpu.py [--streams 200,1000] [--tokens 200] [--itl 50ms] [--rounds 3]
+
+Both read the same streams of the embedded timing server, in turn, several rounds. The bare loop does `add_reader` and
+`recvmsg`, looks for the last chunk and counts: no kernel stamps, no HTTP, no JSON, no records. Loadstone does all of
+that, journals, and is charged for connecting and for writing the requests too; only process start is left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from loadstone import simserver
+from loadstone.bench import Options, bench
+
+
+def bare(url: str, streams: int, tokens: int) -> float:
+    """CPU µs per token of the bare loop, in a process of its own."""
+    command = [sys.executable, __file__, "--bare", url, "--streams", str(streams), "--tokens", str(tokens)]
+    return float(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+
+
+def run_bare(url: str, streams: int, tokens: int) -> float:
+    import time
+
+    import uvloop
+
+    parts = urlsplit(url)
+    # The same stream as Loadstone asks for: with the running token count in every event.
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    body = json.dumps(
+        {"model": "timing", "prompt": [1, 2], "max_tokens": tokens, "stream": True, "stream_options": options}
+    ).encode()
+    request = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+    loop = uvloop.new_event_loop()
+    left, reads = streams, 0
+
+    def on_readable(sock: socket.socket) -> None:
+        nonlocal left, reads
+        data, _, _, _ = sock.recvmsg(65536, 64)
+        reads += 1
+        if not data or data.endswith(b"0\r\n\r\n"):
+            loop.remove_reader(sock)
+            left -= 1
+            if not left:
+                loop.stop()
+
+    sockets = [socket.create_connection((parts.hostname or "", parts.port or 80)) for _ in range(streams)]
+    for sock in sockets:
+        sock.setblocking(False)
+        loop.add_reader(sock, on_readable, sock)
+    for sock in sockets:
+        sock.send(request)
+    started = time.process_time()
+    loop.run_forever()
+    spent = time.process_time() - started
+    for sock in sockets:
+        sock.close()
+    return spent / (streams * tokens) * 1e6
+
+
+def ours(url: str, streams: int, tokens: int) -> float:
+    """CPU µs per token of Loadstone's worker."""
+    with tempfile.TemporaryDirectory() as folder:
+        document = bench(
+            Options(
+                url=url, concurrency=[streams], requests=[streams], warmup=0, input="2", output=str(tokens),
+                workers=1, out=Path(folder),
+            )
+        )  # fmt: skip
+    cell = document["cells"][0]
+    assert cell["requests"]["ok"] == streams, cell["requests"]
+    assert cell["metrics"]["output_tokens"] == streams * tokens
+    return float(cell["client"]["cpu_s"]) / (streams * tokens) * 1e6
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--streams", default="200,1000")
+    parser.add_argument("--tokens", type=int, default=200)
+    parser.add_argument("--itl", default="50ms")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--bare", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.bare:
+        print(run_bare(arguments.bare, int(arguments.streams), arguments.tokens))
+        return
+    law = simserver.Law.parse(f"ttft=50ms,itl={arguments.itl}")
+    print(f"{'streams':>8} {'bare µs/token':>14} {'loadstone':>10} {'ratio':>6}   rounds")
+    for streams in map(int, arguments.streams.split(",")):
+        pairs = []
+        with simserver.start(law) as server:
+            for _ in range(arguments.rounds):
+                pairs.append((bare(server.url, streams, arguments.tokens), ours(server.url, streams, arguments.tokens)))
+        ratios = [mine / other for other, mine in pairs]
+        plain, full = (statistics.median(column) for column in zip(*pairs, strict=True))
+        shown = " ".join(f"{ratio:.2f}" for ratio in ratios)
+        print(f"{streams:>8} {plain:>14.2f} {full:>10.2f} {statistics.median(ratios):>6.2f}   {shown}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""The timing server: OpenAI-compatible HTTP that streams tokens at times known beforehand.
+
+It is the target of `loadstone bench` when none is given, and the bench on which the client itself is measured. It
+therefore costs little (it shares the host with the client) and keeps time: one heap of streams by due time, one
+kernel timer, times absolute from the arrival of the request so that nothing drifts. The bytes follow vLLM 0.32.
+
+Run `python -m loadstone.simserver --help`, or `with start(Law()) as server:` and `server.url`.
+
+Request header `X-Loadstone-Truth: 1` puts an SSE comment `: t=<CLOCK_MONOTONIC ns at the write>` before each event.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from loadstone.errors import LoadstoneError
+from loadstone.simserver.law import DEFAULT_MAX_MODEL_LEN, MODEL, Law, Usage
+
+__all__ = ["DEFAULT_MAX_MODEL_LEN", "MODEL", "Law", "TimingServer", "Usage", "start"]
+
+
+class TimingServer(NamedTuple):
+    """A timing server that runs in another process."""
+
+    url: str
+    pid: int
+
+
+@contextlib.contextmanager
+def start(
+    law: Law,
+    *,
+    host: str = "127.0.0.1",
+    tokens_per_event: int = 1,
+    usage: Usage = "asked",
+    done: bool = True,
+    max_model_len: int = DEFAULT_MAX_MODEL_LEN,
+) -> Iterator[TimingServer]:
+    """Run a timing server as a child process until the block ends, or this process does.
+
+    The options are those of `law.Options`; max_model_len counts tokens.
+    Raises LoadstoneError if the server does not come up; why is on stderr.
+    """
+    command = [sys.executable, "-P", "-m", "loadstone.simserver", "--with-parent", "--law", str(law), "--host", host]
+    command += ["--tokens-per-event", str(tokens_per_event), "--usage", usage, "--max-model-len", str(max_model_len)]
+    command += [] if done else ["--no-done"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, start_new_session=True) as process:
+        try:
+            line = process.stdout.readline() if process.stdout else b""
+            if not line:
+                raise LoadstoneError("the timing server did not start; stderr says why")
+            yield TimingServer(json.loads(line)["url"], process.pid)
+        finally:
+            process.kill()  # it holds nothing worth saving

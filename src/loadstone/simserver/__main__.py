@@ -1,0 +1,80 @@
+"""`python -m loadstone.simserver`: the process of the timing server."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import gc
+import json
+import os
+import resource
+import signal
+import sys
+from typing import get_args
+
+from loadstone.errors import InputError
+from loadstone.simserver.http import Connection, Server
+from loadstone.simserver.law import DEFAULT_MAX_MODEL_LEN, Law, Options, Usage
+from loadstone.simserver.metrics import Metrics
+from loadstone.simserver.scheduler import Scheduler
+
+
+async def _serve(law: Law, options: Options, host: str, port: int, with_parent: bool) -> None:
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ended.set)
+    if with_parent:
+        loop.add_reader(0, lambda: None if os.read(0, 4096) else ended.set())
+    server = Server(law, options, Scheduler(loop), Metrics())
+    listener = await loop.create_server(lambda: Connection(server), host, port, backlog=4096)
+    bound = listener.sockets[0].getsockname()
+    print(json.dumps({"url": f"http://{f'[{bound[0]}]' if ':' in bound[0] else bound[0]}:{bound[1]}"}), flush=True)
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    await ended.wait()
+    listener.close()
+    server.scheduler.close()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Serve until SIGTERM; the exit code."""
+    about = "Stream tokens over OpenAI-compatible HTTP at times known beforehand."
+    parser = argparse.ArgumentParser("python -m loadstone.simserver", description=about)
+    parser.add_argument("--law", default=str(Law()), help="ttft=50ms,itl=10ms[,per_input_token=20us]")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=0, help="0: any; the line on stdout says which")
+    parser.add_argument("--tokens-per-event", type=int, default=1, metavar="K")
+    parser.add_argument("--usage", choices=get_args(Usage), default="asked")
+    parser.add_argument("--no-done", action="store_true", help="send no [DONE]")
+    parser.add_argument("--max-model-len", type=int, default=DEFAULT_MAX_MODEL_LEN, metavar="TOKENS")
+    parser.add_argument("--with-parent", action="store_true", help="end when stdin does")
+    given = parser.parse_args(arguments)
+    try:
+        law = Law.parse(given.law, "--law")
+    except InputError as error:
+        parser.error(str(error))
+    if given.tokens_per_event < 1 or given.max_model_len < 1:
+        parser.error("--tokens-per-event and --max-model-len must be at least 1")
+    with contextlib.suppress(ValueError, OSError):
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    try:
+        import uvloop
+
+        factory = uvloop.new_event_loop
+    except ImportError:
+        factory = None
+    options = Options(given.tokens_per_event, given.usage, not given.no_done, given.max_model_len)
+    with asyncio.Runner(loop_factory=factory) as runner:
+        try:
+            runner.run(_serve(law, options, given.host, given.port, given.with_parent))
+        except (OSError, OverflowError) as error:
+            parser.error(f"cannot listen on {given.host}:{given.port}: {error}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

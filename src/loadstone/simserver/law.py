@@ -1,0 +1,63 @@
+"""What the timing server is told: when tokens are due, and in what form it sends them."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from loadstone.errors import InputError
+from loadstone.units import parse_seconds
+
+Usage = Literal["asked", "none", "final", "running", "unasked"]
+
+MODEL = "timing"
+DEFAULT_MAX_MODEL_LEN = 131_072  # tokens
+
+
+class Law(msgspec.Struct, frozen=True):
+    """When tokens are due, in seconds from the arrival of the request: TTFT = a + b·input_tokens, ITL = c."""
+
+    ttft_s: float = 0.05
+    itl_s: float = 0.01
+    per_input_token_s: float = 0.0
+
+    @classmethod
+    def parse(cls, text: str, what: str = "--sim") -> Law:
+        """A law from `ttft=50ms,itl=10ms[,per_input_token=20us]`; what is left out keeps its default.
+
+        A number without a unit is seconds. `what` names the flag in the InputError for anything else.
+        """
+        seconds: dict[str, float] = {}
+        for part in text.split(","):
+            key, _, value = part.partition("=")
+            name = f"{key.strip()}_s"
+            if name not in cls.__struct_fields__ or name in seconds:
+                raise InputError(f"{what}: {part.strip()!r} in {text!r} is no law; write ttft=50ms,itl=10ms")
+            seconds[name] = parse_seconds(value, f"{what} {key.strip()}")
+        return cls(**seconds)
+
+    def __str__(self) -> str:
+        """What `parse` reads, all in seconds."""
+        return f"ttft={self.ttft_s}s,itl={self.itl_s}s,per_input_token={self.per_input_token_s}s"
+
+    def due_ns(self, input_tokens: int, index: int) -> int:
+        """Nanoseconds from arrival to the output token `index` (from 0)."""
+        return int((self.ttft_s + self.per_input_token_s * input_tokens + self.itl_s * index) * 1e9)
+
+
+class Options(NamedTuple):
+    """The form of the answers.
+
+    tokens_per_event   the first event carries one token, each later one up to so many, and is sent when the last of
+                       them is due (vLLM's `--stream-interval`)
+    usage              `asked`: as `stream_options` asks; `none`; `final`: in an event of its own before the end;
+                       `running`: on every event too; `unasked`: on the last event with text (llama.cpp)
+    done               ends streams with `[DONE]`
+    max_model_len      the most tokens of input and output together
+    """
+
+    tokens_per_event: int
+    usage: Usage
+    done: bool
+    max_model_len: int
