@@ -20,7 +20,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from loadstone import simserver
-from loadstone.bench import Options, bench
+from loadstone.measure import Options, bench
 
 
 def bare(url: str, streams: int, tokens: int) -> float:

@@ -100,8 +100,8 @@ def bench(
     ] = False,
 ) -> None:
     """Measure a live engine: TTFT, ITL, TPOT, E2E and throughput over a sweep of loads."""
-    from loadstone.bench import DEFAULT_LAW, Interrupted, Options
-    from loadstone.bench import bench as run
+    from loadstone.measure import DEFAULT_LAW, Interrupted, Options
+    from loadstone.measure import bench as run
     from loadstone.client.protocol import Timeouts
     from loadstone.progress import Display
     from loadstone.summary import trusted
@@ -168,7 +168,7 @@ def recover(
     json: Annotated[bool, typer.Option("--json", help="print the summary as JSON on stdout")] = False,
 ) -> None:
     """Finish a run folder that a crash left: records and summary from its journals. Harmless to repeat."""
-    from loadstone.bench import recover as finish
+    from loadstone.measure import recover as finish
 
     _show(finish(run), json)
 

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from loadstone.bench import Event
+from loadstone.measure import Event
 from loadstone.records import Plan
 from loadstone.units import show_number
 

@@ -11,6 +11,7 @@ import hashlib
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -56,7 +57,10 @@ class Load(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class PlannedRequest:
-    """One row of a plan. `index` counts within the cell, warm-up included, and with `cell` names the request."""
+    """One row of a plan. `index` counts within the cell, warm-up included, and with `cell` names the request.
+
+    `prompt` is None where it is synthetic; `chat`: it is messages as a JSON array, not text.
+    """
 
     cell: int
     index: int
@@ -67,6 +71,7 @@ class PlannedRequest:
     prefix_group: int | None
     prefix_tokens: int
     prompt: str | None
+    chat: bool = False
 
     @property
     def request_id(self) -> str:
@@ -82,7 +87,7 @@ class Plan:
     input_tokens i4 (total demanded, prefix included; −1 where a dataset's text decides);
     output_tokens i4; prefix_group i4 (−1: none); prefix_tokens i4; prompt i4 (index into `prompts`; −1: synthetic).
 
-    `prompts` holds texts, or chat messages as a JSON array, in order of first use.
+    `prompts` holds texts or, with `chat`, messages as JSON arrays.
     `exact_output`: output lengths are demanded, not a cap.
     `cyclic`: cells that run by time in a closed loop go round their rows again with new indices.
     """
@@ -100,6 +105,7 @@ class Plan:
     prefix_tokens: NDArray[np.int32]
     prompt: NDArray[np.int32]
     prompts: list[str] = field(default_factory=list)
+    chat: bool = False
 
     COLUMNS = (
         "cell", "phase", "intended_s", "input_tokens", "output_tokens", "prefix_group", "prefix_tokens", "prompt",
@@ -111,19 +117,28 @@ class Plan:
     @property
     def plan_id(self) -> str:
         """Twelve hex digits over everything the plan holds; equal plans have equal ids."""
-        digest = hashlib.sha256(msgspec.json.encode([self.seed, self.cells, self.exact_output]))
-        for name in self.COLUMNS:
+        import numpy as np
+
+        digest = hashlib.sha256(msgspec.json.encode([self.seed, self.cells, self.exact_output, self.chat]))
+        for name in self.COLUMNS[:-1]:
             digest.update(getattr(self, name).tobytes())
-        for prompt in self.prompts:
-            digest.update(prompt.encode())
+        # Of prompts, what each row asks: not in which order they are kept, nor what no row uses. The last is for −1.
+        texts = [hashlib.sha256(prompt.encode()).digest() for prompt in self.prompts]
+        each = np.frombuffer(b"".join([*texts, bytes(32)]), np.uint8).reshape(-1, 32)
+        digest.update(each[self.prompt].tobytes())
         return digest.hexdigest()[:12]
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        """First row of each cell, and the end."""
+        import numpy as np
+
+        starts: list[int] = np.searchsorted(self.cell, np.arange(len(self.cells) + 1, dtype=np.int32)).tolist()
+        return starts
 
     def rows(self, cell: int) -> range:
         """The rows of one cell (they are contiguous)."""
-        import numpy as np
-
-        start, stop = np.searchsorted(self.cell, [cell, cell + 1])
-        return range(int(start), int(stop))
+        return range(self._starts[cell], self._starts[cell + 1])
 
     def cyclic(self, cell: int) -> bool:
         load = self.cells[cell]
@@ -134,15 +149,17 @@ class Plan:
         return int((self.phase[rows.start : rows.stop] == 0).sum())
 
     def request(self, cell: int, index: int) -> PlannedRequest:
-        """Request `index` of `cell`. In a cyclic cell any index ≥ 0 exists: laps repeat the measured rows."""
-        rows = self.rows(cell)
-        if index >= len(rows):
-            if not self.cyclic(cell):
-                raise IndexError(f"cell {cell} has {len(rows)} requests, not {index + 1}")
-            warm = self.warmup_count(cell)
-            row = rows.start + warm + (index - warm) % (len(rows) - warm)
+        """Request `index` of `cell`. In a cyclic cell any index ≥ 0 exists: laps repeat the measured rows.
+
+        Raises IndexError where there is no such request.
+        """
+        rows, warm = self.rows(cell), self.warmup_count(cell)
+        if 0 <= index < len(rows):
+            row = rows[index]
+        elif index >= 0 and self.cyclic(cell):
+            row = rows[warm + (index - warm) % (len(rows) - warm)]
         else:
-            row = rows.start + index
+            raise IndexError(f"cell {cell} has {len(rows)} requests; there is none with index {index}")
         intended = float(self.intended_s[row])
         group = int(self.prefix_group[row])
         text = int(self.prompt[row])
@@ -156,6 +173,7 @@ class Plan:
             prefix_group=None if group < 0 else group,
             prefix_tokens=int(self.prefix_tokens[row]),
             prompt=None if text < 0 else self.prompts[text],
+            chat=self.chat and text >= 0,
         )
 
     def __iter__(self) -> Iterator[PlannedRequest]:

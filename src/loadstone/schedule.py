@@ -1,7 +1,7 @@
 """From a workload and loads to a Plan: which requests, how long, when. Everything is drawn here, before the run.
 
-Each purpose has its own generator, seeded by (seed, purpose, …), so that one choice never shifts another. Lengths
-are the same sequence in every cell of a run: cells then differ by their load alone.
+Each purpose has its own generator, seeded by (seed, purpose, …), so that one choice never shifts another. Measured
+requests have the same sequence of lengths in every cell of a run: cells then differ by their load alone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-_LENGTHS, _GROUPS, _ARRIVALS, _ORDER, _WARMUP = range(5)
+_LENGTHS, _GROUPS, _ARRIVALS, _ORDER = range(4)
 
 CYCLE_MIN_REQUESTS = 1024
 """A closed loop that runs by time goes round at least this many requests."""
@@ -82,27 +82,26 @@ def make_plan(
     for cell, load in enumerate(loads):
         warm = default_warmup(load) if warmup is None else warmup
         count = warm + (requests[cell] if requests is not None else _count(load))
-        rng = {
-            purpose: np.random.default_rng([seed, purpose, *key])
-            for purpose, key in ((_LENGTHS, ()), (_GROUPS, ()), (_ARRIVALS, (cell,)), (_WARMUP, (cell,)))
-        }
         intended = np.full(count, np.nan)
         if load.kind == "burst":
             intended[:] = 0.0
         elif load.kind == "rate":
-            intended = arrivals(load, count, rng[_ARRIVALS])
+            rng = np.random.default_rng([seed, _ARRIVALS, cell])
+            intended = arrivals(load, count, rng)
             if load.duration_s is not None and requests is None:
-                intended = _cut(intended, load, warm, rng[_ARRIVALS])
+                intended = _cut(intended, load, warm, rng)
                 count = len(intended)
         phase = np.ones(count, np.uint8)
         phase[:warm] = 0
         columns["cell"].append(np.full(count, cell, np.int32))
         columns["phase"].append(phase)
         columns["intended_s"].append(intended)
-        rows = _synthetic(workload, count, rng) if isinstance(workload, Synthetic) else None
-        if rows is None:
-            assert isinstance(workload, Dataset)  # noqa: S101  (narrowing for the type checker)
+        if isinstance(workload, Synthetic):
+            rows = _synthetic(workload, count, seed)
+        else:
             rows = _dataset(workload, count, warm, output, seed)
+        # Drawn with the measured ones first: how long the warm-up is does not shift what is measured.
+        rows = {name: np.roll(values, warm) for name, values in rows.items()}
         if load.kind == "concurrency" and warm > 1:
             rows["output_tokens"] = _staggered(rows["output_tokens"], warm)
         for name, values in rows.items():
@@ -117,6 +116,7 @@ def make_plan(
         workload=describe(workload, output),
         exact_output=isinstance(workload, Synthetic) or output is not None,
         prompts=prompts,
+        chat=isinstance(workload, Dataset) and workload.format in ("sharegpt", "messages"),
         **joined,
     )
 
@@ -125,14 +125,14 @@ def _count(load: Load) -> int:
     if load.duration_s is None:
         return default_requests(load)
     if load.kind == "rate":
-        # Enough for the duration but for a chance of 1e-9 or so; `_cut` draws more where it is not.
+        # Mostly enough for the duration; `_cut` draws more where it is not.
         expected = load.value * load.duration_s
         return math.ceil(expected + 6 * math.sqrt(expected) + 6)
     return max(CYCLE_MIN_REQUESTS, 4 * int(load.value))
 
 
 def _cut(intended: NDArray[np.float64], load: Load, warm: int, rng: np.random.Generator) -> NDArray[np.float64]:
-    """The arrivals up to `duration_s` after the warm-up ended."""
+    """The arrivals up to `duration_s` after the warm-up ended, and at least one."""
     import numpy as np
 
     duration = load.duration_s or 0.0
@@ -142,16 +142,16 @@ def _cut(intended: NDArray[np.float64], load: Load, warm: int, rng: np.random.Ge
     return intended[: max(warm + 1, int(np.searchsorted(intended, start + duration)))]
 
 
-def _synthetic(workload: Synthetic, count: int, rng: dict[int, np.random.Generator]) -> dict[str, NDArray[np.int32]]:
+def _synthetic(workload: Synthetic, count: int, seed: int) -> dict[str, NDArray[np.int32]]:
     import numpy as np
 
-    # Inputs and outputs come pairwise from one stream, so that a longer cell begins like a shorter one.
-    pairs = rng[_LENGTHS].spawn(2)
+    # A stream for each: a longer cell begins like a shorter one.
+    inputs, outputs = np.random.default_rng([seed, _LENGTHS]).spawn(2)
     prefix = workload.prefix_tokens > 0
-    groups = rng[_GROUPS].integers(workload.prefix_groups, size=count, dtype=np.int32)
+    groups = np.random.default_rng([seed, _GROUPS]).integers(workload.prefix_groups, size=count, dtype=np.int32)
     return {
-        "input_tokens": workload.input.draw(pairs[0], count),
-        "output_tokens": workload.output.draw(pairs[1], count),
+        "input_tokens": workload.input.draw(inputs, count),
+        "output_tokens": workload.output.draw(outputs, count),
         "prefix_group": groups if prefix else np.full(count, -1, np.int32),
         "prefix_tokens": np.full(count, workload.prefix_tokens, np.int32),
         "prompt": np.full(count, -1, np.int32),
@@ -161,11 +161,11 @@ def _synthetic(workload: Synthetic, count: int, rng: dict[int, np.random.Generat
 def _dataset(
     workload: Dataset, count: int, warm: int, output: Length | None, seed: int
 ) -> dict[str, NDArray[np.int32]]:
-    """Measured requests take the prompts in the file's order shuffled by seed; warm-up takes them from the end."""
+    """Measured requests, here first, take the prompts shuffled by seed; warm-up takes them from the end of that."""
     import numpy as np
 
     order = np.random.default_rng([seed, _ORDER]).permutation(len(workload.prompts))
-    picks = np.concatenate([order[::-1][np.arange(warm) % len(order)], order[np.arange(count - warm) % len(order)]])
+    picks = np.concatenate([order[np.arange(count - warm) % len(order)], order[::-1][np.arange(warm) % len(order)]])
     lengths = np.array([-1 if n is None else n for n in workload.output_tokens], np.int32)[picks]
     if output is not None:
         drawn = output.draw(np.random.default_rng([seed, _LENGTHS]), count)

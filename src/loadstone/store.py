@@ -15,7 +15,10 @@ columns are continued from one to the next, and the last fragment, the one with 
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
+import sys
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +32,7 @@ from loadstone.records import Load, Plan, RequestRecord, RunInfo
 if TYPE_CHECKING:
     import pyarrow as pa
 
+RUN_SCHEMA = 1
 RECORDS_SCHEMA = 1
 PLAN_SCHEMA = 1
 _GROUP_EVENTS = 2_000_000
@@ -103,14 +107,20 @@ def write_info(folder: Path, info: RunInfo) -> None:
 
 
 def read_info(folder: Path) -> RunInfo:
-    """Raises InputError where `folder` is no run folder, or one of a later version of this program."""
+    """A run's papers; fields that later versions added are passed over.
+
+    Raises InputError where `folder` is no run folder, or its schema another than this version of the program reads.
+    """
     path = folder / "run.json"
     try:
-        return msgspec.json.decode(path.read_bytes(), type=RunInfo)
+        info = msgspec.json.decode(path.read_bytes(), type=RunInfo)
     except OSError as error:
         raise InputError(f"{folder}: no run folder ({path.name}: {error.strerror}); give one under runs/") from error
     except msgspec.DecodeError as error:
         raise InputError(f"{path}: not a run this version of Loadstone can read ({error})") from error
+    if info.schema != RUN_SCHEMA:
+        raise InputError(f"{path}: run of schema {info.schema}, and this version of Loadstone reads {RUN_SCHEMA}")
+    return info
 
 
 # --- the plan -------------------------------------------------------------------------------------------------
@@ -130,6 +140,7 @@ def write_plan(path: Path, plan: Plan) -> None:
         "cells": plan.cells,
         "workload": plan.workload,
         "exact_output": plan.exact_output,
+        "chat": plan.chat,
     }
     table = table.replace_schema_metadata({"loadstone.plan": msgspec.json.encode(description)})
     partial = path.with_name(path.name + ".part")
@@ -147,6 +158,7 @@ class _PlanDescription(msgspec.Struct, forbid_unknown_fields=True):
     cells: tuple[Load, ...]
     workload: dict[str, Any]
     exact_output: bool
+    chat: bool
 
 
 def read_plan(path: Path) -> Plan:
@@ -160,20 +172,21 @@ def read_plan(path: Path) -> Plan:
     try:
         table = pq.read_table(path)
         about = msgspec.json.decode(table.schema.metadata[b"loadstone.plan"], type=_PlanDescription)
+        columns = {name: table[name].to_numpy() for name in Plan.COLUMNS if name != "prompt"}
+        texts = table["prompt"].combine_chunks().dictionary_encode()
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror or error}); give a saved plan.parquet") from error
     except (pa.ArrowInvalid, KeyError, TypeError, msgspec.DecodeError) as error:
         raise InputError(f"{path}: not a plan this version of Loadstone can read ({error})") from error
     if about.schema != PLAN_SCHEMA:
         raise InputError(f"{path}: plan of schema {about.schema}; this version of Loadstone reads {PLAN_SCHEMA}")
-    texts = table["prompt"].combine_chunks().dictionary_encode()
-    columns = {name: table[name].to_numpy() for name in Plan.COLUMNS if name != "prompt"}
     columns["prompt"] = texts.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int32)
     return Plan(
         seed=about.seed,
         cells=about.cells,
         workload=about.workload,
         exact_output=about.exact_output,
+        chat=about.chat,
         prompts=texts.dictionary.to_pylist(),
         **columns,
     )
@@ -183,6 +196,7 @@ def read_plan(path: Path) -> Plan:
 
 
 RESERVE_BYTES = 32 * 1024 * 1024
+_WRITERS_S = 5.0
 
 
 class JournalWriter:
@@ -196,10 +210,15 @@ class JournalWriter:
         self._reserve = folder / f".reserve-{worker}"
         try:
             with self._reserve.open("wb") as file:
-                os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
+                if sys.platform == "linux":
+                    os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
+                else:
+                    file.write(bytes(RESERVE_BYTES))
             self._file = self._path.open("wb", buffering=0)
+            fcntl.flock(self._file, fcntl.LOCK_EX)  # held while this process lives: told from a journal left behind
             self._append(records_schema().serialize())
         except OSError as error:
+            self._reserve.unlink(missing_ok=True)
             raise _unwritable(error, folder) from error
 
     def write(self, batch: pa.RecordBatch) -> bool:
@@ -255,16 +274,21 @@ def assemble(folder: Path) -> int:
 
     Requests without a final fragment become `cancelled`, with what had arrived. Works in one pass, holding only
     requests whose fragments are still incomplete. The journals are removed once the records are on disk.
-    Raises DiskFullError where there is no room: journals stay, and `loadstone recover` goes on from there.
+    Raises DiskFullError where there is no room: journals stay, and `loadstone recover` goes on from there; and
+    InputError where a worker still writes, after waiting _WRITERS_S for it to end.
     """
     import pyarrow.parquet as pq
 
     journals = sorted(folder.glob("journal-*.arrow"))
     target = folder / "records.parquet"
+    if target.exists():
+        # Whole, since it comes by renaming; journals beside it are what a crash left of their removal.
+        for journal in journals:
+            journal.unlink()
+        return int(pq.read_metadata(target).num_rows)
     if not journals:
-        if target.exists():
-            return int(pq.read_metadata(target).num_rows)
         raise InputError(f"{folder}: neither journals nor records; nothing was measured in this run")
+    _wait_for_writers(folder, journals)
     for reserve in folder.glob(".reserve-*"):
         reserve.unlink(missing_ok=True)
     partial = folder / "records.parquet.part"
@@ -286,6 +310,23 @@ def assemble(folder: Path) -> int:
     for journal in journals:
         journal.unlink()
     return count
+
+
+def _wait_for_writers(folder: Path, journals: Iterable[Path]) -> None:
+    """Return once no worker has a journal open; one that lost its owner still saves what it has. Raises InputError."""
+    deadline = time.monotonic() + _WRITERS_S
+    for journal in journals:
+        with journal.open("rb") as file:
+            while True:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() > deadline:
+                        raise InputError(
+                            f"{folder}: this run is still going on; wait for its end, or stop it"
+                        ) from None
+                    time.sleep(0.05)
 
 
 def _whole_requests(journals: Iterable[Path]) -> Iterator[pa.Table]:
@@ -333,7 +374,7 @@ def _complete(batch: pa.Table, open_fragments: dict[tuple[int, str], list[pa.Tab
     joined = []
     for i in (i for i, key in enumerate(keys) if key in in_parts):
         fragments = open_fragments.setdefault(keys[i], [])
-        fragments.append(batch.slice(i, 1))
+        fragments.append(batch.take([i]))  # a slice would keep the whole batch in memory
         if statuses[i] is not None:
             joined.append(_joined(fragments))
             del open_fragments[keys[i]]
@@ -356,7 +397,7 @@ def _with_tokens(table: pa.Table) -> pa.Table:
     """Fill `tokens` where the journal has none: the server's final count spread evenly over the events, or one each.
 
     tokens[k] = max(1, round((k + 1) · T / n)) for event k of n and T tokens in all (T = n for pieces).
-    A running count stays as the server sent it.
+    A running count stays as the server sent it; one that broke off counts by its newest value, as a final one.
     """
     import numpy as np
     import pyarrow as pa
@@ -370,15 +411,17 @@ def _with_tokens(table: pa.Table) -> pa.Table:
     running = np.diff(np.asarray(tokens.offsets)) == events
     total = table["output_tokens"].to_numpy().astype(float)
     source = np.asarray(table["token_source"].to_pylist(), dtype=object)
+    source[(source == "running usage") & ~running] = "final usage"
     total = np.where((source == "final usage") & (total > 0), total, events)
     row = np.repeat(np.arange(len(events)), events)
     position = np.arange(offsets[-1]) - offsets[row] + 1
-    with np.errstate(divide="ignore", invalid="ignore"):
-        values = np.maximum(1, np.rint(position * total[row] / events[row])).astype(np.int32)
+    values = np.maximum(1, np.rint(position * total[row] / events[row])).astype(np.int32)
     given = running & (source == "running usage")
     values[given[row]] = np.asarray(tokens.flatten())[np.repeat(given, np.diff(np.asarray(tokens.offsets)))]
     column = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(values, pa.int32()))
-    return table.set_column(table.schema.get_field_index("tokens"), "tokens", column)
+    for name, filled in (("tokens", column), ("token_source", pa.array(source, pa.string()))):
+        table = table.set_column(table.schema.get_field_index(name), name, filled)
+    return table
 
 
 def _list_column(table: pa.Table, name: str) -> pa.ListArray:
@@ -400,8 +443,10 @@ def issued(folder: Path, plan: Plan) -> Plan:
             names = read_columns(folder, ["request_id"], cell)["request_id"].to_pylist()
             count = 1 + max((int(name.rpartition("-")[2]) for name in names), default=-1)
             warm = plan.warmup_count(cell)
-            lap = np.arange(max(0, count - warm)) % (len(planned) - warm)
-            planned = np.concatenate([planned[: min(warm, count)], planned[warm + lap]])
+            # A cell that came to no measured request keeps its rows: there is no lap to write, but one to repeat.
+            if count > warm:
+                lap = np.arange(count - warm) % (len(planned) - warm)
+                planned = np.concatenate([planned[:warm], planned[warm + lap]])
         rows.append(planned)
     picked = np.concatenate(rows)
     columns = {name: getattr(plan, name)[picked] for name in Plan.COLUMNS}
@@ -426,6 +471,7 @@ def read_columns(folder: Path, columns: Sequence[str], cell: int) -> pa.Table:
 
 
 def _row_groups(folder: Path, columns: Sequence[str] | None, cell: int | None) -> Iterator[pa.Table]:
+    import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
@@ -433,6 +479,10 @@ def _row_groups(folder: Path, columns: Sequence[str] | None, cell: int | None) -
         file = pq.ParquetFile(folder / "records.parquet")
     except OSError as error:
         raise InputError(f"{folder}: no records; if the run was cut off, `loadstone recover {folder}`") from error
+    except pa.ArrowInvalid as error:
+        raise InputError(
+            f"{folder / 'records.parquet'}: no Parquet file ({error}); fetch or measure it again"
+        ) from error
     at = file.schema_arrow.get_field_index("cell")
     with file:
         for group in range(file.num_row_groups):

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import math
 import re
+from decimal import Decimal
 
 from loadstone.errors import InputError
 
-_SECONDS = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
-_DURATION = re.compile(r"\s*([0-9.]+(?:e[+-]?[0-9]+)?)\s*(us|µs|ms|s|min|m|h)?\s*", re.IGNORECASE)
+_SECONDS = {"us": "1e-6", "ms": "1e-3", "s": "1", "": "1", "m": "60", "min": "60", "h": "3600"}
+_DURATION = re.compile(r"([0-9.]+(?:e[+-]?[0-9]+)?)\s*([a-z]*)")
+_MICRO = str.maketrans("µμ", "uu")  # the sign, and the Greek letter
 
 
 def parse_seconds(text: str, what: str) -> float:
-    """Seconds from `250ms`, `1.5s`, `2m`, `1h`, or a bare number of seconds.
+    """Seconds from `20us`, `250ms`, `1.5s`, `2m`, `1h`, or a bare number of seconds.
 
     `what` names the flag for the error. Raises InputError unless finite and ≥ 0.
     """
-    match = _DURATION.fullmatch(text)
+    match = _DURATION.fullmatch(text.strip().lower().translate(_MICRO))
     try:
-        value = float(match[1]) * _SECONDS[(match[2] or "s").lower()] if match else math.nan
-    except ValueError:
+        # Decimal: 20us is then the number nearest to 0.00002.
+        value = float(Decimal(match[1]) * Decimal(_SECONDS[match[2]])) if match else math.nan
+    except (ArithmeticError, KeyError):
         value = math.nan
     if not math.isfinite(value):
         raise InputError(f"{what}: {text!r} is no duration; write 250ms, 1.5s, 2m or 1h")
@@ -40,10 +43,10 @@ def parse_list(text: str, what: str) -> list[float]:
 
 
 def parse_counts(text: str, what: str) -> list[int]:
-    """Whole numbers ≥ 1 from a comma-separated list. Raises InputError on anything else."""
+    """Whole numbers from 1 to 2³¹ − 1 from a comma-separated list. Raises InputError on anything else."""
     values = parse_list(text, what)
     for value in values:
-        if not (value >= 1 and value == int(value) if math.isfinite(value) else False):
+        if not (1 <= value < 2**31 and value == int(value)):
             raise InputError(f"{what}: {value:g} is not a whole number of at least 1; write e.g. 1,8,64")
     return [int(value) for value in values]
 
@@ -63,12 +66,13 @@ def show_seconds(value: float | None, digits: int = 3) -> str:
 
 
 def show_number(value: float | None, digits: int = 3) -> str:
-    """A number for people, to `digits` significant digits, thousands apart: `7 410`, `181`, `0.37`."""
+    """A number for people, to `digits` significant digits but never without a whole one: `7 413`, `181`, `0.370`."""
     if value is None or math.isnan(value):
         return "-"
     if math.isinf(value):
         return "inf"
     if value == 0:
         return "0"
-    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    exponent = int(f"{value:.{digits - 1}e}".partition("e")[2])  # of the rounded number: 9.996 has two digits
+    decimals = max(0, digits - 1 - exponent)
     return f"{value:,.{decimals}f}".replace(",", "\u202f")

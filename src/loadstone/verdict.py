@@ -75,7 +75,7 @@ def cell_findings(
         rows = _plan_rows(measured, plan, cell)
         found += [
             _input_lengths(measured, plan, rows),
-            _cached(measured, plan, rows, load),
+            _cached(measured, plan, rows),
             _token_counts(metrics, measured),
         ]
     return [finding for finding in found if finding is not None]
@@ -185,7 +185,7 @@ def _input_lengths(measured: pa.Table, plan: Plan, rows: NDArray[np.int64]) -> F
     )
 
 
-def _cached(measured: pa.Table, plan: Plan, rows: NDArray[np.int64], load: Load) -> Finding | None:
+def _cached(measured: pa.Table, plan: Plan, rows: NDArray[np.int64]) -> Finding | None:
     """Tokens the server took from its prefix cache, beyond what the plan shares on purpose."""
     import numpy as np
 
@@ -216,12 +216,14 @@ def _token_counts(metrics: CellMetrics, measured: pa.Table) -> Finding | None:
             "the server states no usage: output tokens are counted as stream events",
             "Events can hold several tokens or none; use an engine version that reports usage.",
         )
-    events = metrics.output_events
-    if events and metrics.output_tokens > COALESCED_TOKENS * events:
+    # Of completed requests alone, as the metrics count events.
+    done = [status in ("ok", "short") for status in measured["status"].to_pylist()]
+    events, tokens = metrics.output_events, sum(filter(None, measured["output_tokens"].filter(done).to_pylist()))
+    if events and tokens > COALESCED_TOKENS * events:
         return Finding(
             "several_tokens_an_event",
             "info",
-            f"{metrics.output_tokens / events:.2f} tokens per stream event",
+            f"{tokens / events:.2f} tokens per stream event",
             "ITL is the gap between events shared among their tokens; TPOT is not affected.",
         )
     return None

@@ -10,12 +10,13 @@ character) or for none; an `error` object after a 200; `choices: null`; numbers 
 from __future__ import annotations
 
 import json
+from itertools import accumulate
 from typing import Any, Literal, TypeVar
 
 import msgspec
 
 from loadstone.wire.sse import SseDecoder, SseError
-from loadstone.wire.template import Template, learn
+from loadstone.wire.template import MAX_COUNT, Template, learn
 
 Endpoint = Literal["completions", "chat"]
 
@@ -25,7 +26,10 @@ _T = TypeVar("_T", bound=msgspec.Struct)
 
 _DONE = b"[DONE]"
 _NO_RAW = msgspec.Raw(b"")
-_NULLISH = (b"null", b'""', b"[]", b"{}")
+_NULLISH = (b"null", b'""', b"[]", b"{}", b"false", b"0")
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_MAX_MS = 1e12
+_REASON_LENGTH = 40
 
 
 def _present(raw: msgspec.Raw) -> bool:
@@ -101,6 +105,7 @@ class Answer:
 
     __slots__ = (
         "_last_running",
+        "_plain_usage",
         "_sse",
         "cached_tokens",
         "done",
@@ -119,6 +124,7 @@ class Answer:
     def __init__(self) -> None:
         self._sse = SseDecoder()
         self._last_running = 0
+        self._plain_usage: _Usage | None = None  # of the event that the template in use was made from
         self.events = 0
         self.running = True
         self.running_tokens: list[int] = []
@@ -150,7 +156,7 @@ class Answer:
             return None
         try:
             chunk = _decode_chunk(body[len(b"data: ") :])
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except _UNREADABLE:
             return None
         choices, usage = chunk.choices, chunk.usage
         if choices is None or len(choices) != 1 or choices[0].finish_reason or chunk.timings is not None:
@@ -159,33 +165,51 @@ class Answer:
             return None
         delta = choices[0].delta or _Delta()
         text = choices[0].text or delta.content or delta.reasoning_content or delta.reasoning
-        counted = usage is not None and usage.completion_tokens is not None
+        counted = usage is not None and _count(usage.completion_tokens) is not None
         # Counted events where others were not, or the reverse, change what counts mean: those are read in full.
         if not text or counted != self.running or (usage is not None and not counted):
             return None
-        return learn(body, text, counted=counted)
+        template = learn(body, text, counted=counted, sse=self._sse)
+        if template is not None:
+            self._plain_usage = usage
+        return template
 
     def take_plain(self, events: int, counts: list[int]) -> None:
-        """Events that a template recognised, with their running counts if it counts."""
+        """Events that the newest template recognised, with their running counts if it counts."""
         self.events += events
-        if counts:
+        if self._plain_usage is None or not counts:
+            return
+        # What an event between said of the rest of usage, these say again as the template has it.
+        self._take_details(self._plain_usage)
+        self.output_tokens = counts[-1]
+        if counts[0] < self._last_running or counts != sorted(counts):
+            counts = list(accumulate(counts, max, initial=self._last_running))[1:]
+        if self.running:
             self.running_tokens += counts
-            self._last_running = self.output_tokens = counts[-1]
+        self._last_running = counts[-1]
 
     def finish(self) -> int:
         """The stream has ended. Output events of a last event that lacked its blank line."""
         before = self.events
-        for payload in self._sse.finish():
+        try:
+            payloads = self._sse.finish()
+        except SseError as error:
+            self.error = self.error or str(error)
+            return 0
+        for payload in payloads:
             self._fold(payload)
         return self.events - before
 
     def _fold(self, payload: bytes) -> None:
         try:
             chunk = _decode_chunk(payload)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            if payload.strip() == _DONE:
+        except _UNREADABLE:
+            said = payload.strip()
+            if said == _DONE:
                 self.done = True
                 return
+            if not said:
+                return  # an empty event keeps a connection alive
             tolerant = _decode_tolerantly(payload)
             if tolerant is None:
                 self.error = self.error or f"stream event is no JSON object: {excerpt(payload)}"
@@ -197,7 +221,7 @@ class Answer:
                 if choice.text or ((delta := choice.delta) is not None and delta.carries_output()):
                     output = True
                 if choice.finish_reason:
-                    self.finish_reason = choice.finish_reason
+                    self.finish_reason = excerpt(choice.finish_reason.encode("utf-8", "replace"), _REASON_LENGTH)
         if chunk.usage is not None:
             output = self._take_usage(chunk.usage, output, bool(chunk.choices))
         elif output:
@@ -215,18 +239,11 @@ class Answer:
 
     def _take_usage(self, usage: _Usage, output: bool, has_choices: bool) -> bool:
         """Keep the newest counts. True if the event stands for output: text, or a running count that grew."""
-        if usage.prompt_tokens is not None:
-            self.input_tokens = int(usage.prompt_tokens)
-        cached = usage.prompt_tokens_details
-        if cached is not None and cached.cached_tokens is not None:
-            self.cached_tokens = int(cached.cached_tokens)
-        thinking = usage.completion_tokens_details
-        if thinking is not None and thinking.reasoning_tokens is not None:
-            self.reasoning_tokens = int(thinking.reasoning_tokens)
-        if usage.completion_tokens is None:
+        self._take_details(usage)
+        count = _count(usage.completion_tokens)
+        if count is None:
             self.running = self.running and not output
             return output
-        count = int(usage.completion_tokens)
         self.output_tokens = count
         if self.running and not output and has_choices and count > self._last_running:
             # A token without text. A first count above one, without text, is a total that comes at the end.
@@ -234,11 +251,27 @@ class Answer:
         self._last_running = max(self._last_running, count)
         return output
 
+    def _take_details(self, usage: _Usage) -> None:
+        """Everything in `usage` but the count of output tokens."""
+        if (count := _count(usage.prompt_tokens)) is not None:
+            self.input_tokens = count
+        cached = usage.prompt_tokens_details
+        if cached is not None and (count := _count(cached.cached_tokens)) is not None:
+            self.cached_tokens = count
+        thinking = usage.completion_tokens_details
+        if thinking is not None and (count := _count(thinking.reasoning_tokens)) is not None:
+            self.reasoning_tokens = count
+
     def _take_timings(self, timings: _Timings) -> None:
-        if timings.prompt_ms is not None:
+        if timings.prompt_ms is not None and 0 <= timings.prompt_ms <= _MAX_MS:
             self.server_prefill_s = timings.prompt_ms / 1e3
-        if timings.predicted_ms is not None:
+        if timings.predicted_ms is not None and 0 <= timings.predicted_ms <= _MAX_MS:
             self.server_decode_s = timings.predicted_ms / 1e3
+
+
+def _count(value: float | None) -> int | None:
+    """A count of tokens; None for what cannot be one (negative, huge, NaN, which compares to nothing)."""
+    return int(value) if value is not None and 0 <= value <= MAX_COUNT else None
 
 
 def _decode_tolerantly(payload: bytes) -> _Chunk | None:
@@ -246,10 +279,12 @@ def _decode_tolerantly(payload: bytes) -> _Chunk | None:
     try:
         # Python's decoder takes NaN and Infinity, which some engines print.
         fields = json.loads(payload.decode("utf-8", "replace"))
+        return _chunk(fields) if isinstance(fields, dict) else None
     except (ValueError, RecursionError):
         return None
-    if not isinstance(fields, dict):
-        return None
+
+
+def _chunk(fields: dict[str, Any]) -> _Chunk:
     choices = fields.get("choices")
     chunk = _Chunk(
         choices=[_choice(c) for c in choices if isinstance(c, dict)] if isinstance(choices, list) else None,
@@ -283,8 +318,8 @@ def _choice(fields: dict[str, Any]) -> _Choice:
 
 
 def _text(value: Any) -> str | None:
-    if value is None or isinstance(value, str):
-        return value
+    if not value or isinstance(value, str):
+        return value or None
     return json.dumps(value)
 
 
@@ -305,12 +340,13 @@ def error_text(body: bytes) -> str:
     """One printable line from an error body: its message where it is an OpenAI error object, else its beginning."""
     try:
         error = json.loads(body)
+        for _ in range(2):
+            if isinstance(error, dict):
+                error = error.get("error") or error.get("message") or error.get("detail") or error
+        said = error if isinstance(error, str) else json.dumps(error, ensure_ascii=False)
     except (ValueError, RecursionError):
         return excerpt(body)
-    for _ in range(2):
-        if isinstance(error, dict):
-            error = error.get("error") or error.get("message") or error.get("detail") or error
-    return excerpt((error if isinstance(error, str) else json.dumps(error)).encode("utf-8", "replace"))
+    return excerpt(said.encode("utf-8", "replace"))
 
 
 def excerpt(body: bytes, limit: int = 200) -> str:

@@ -9,6 +9,8 @@ from __future__ import annotations
 MAX_EVENT_BYTES = 32 * 1024 * 1024
 """A line or an event longer than this is hostile: SseError."""
 
+_BOM = b"\xef\xbb\xbf"
+
 
 class SseError(ValueError):
     """The stream cannot be read as server-sent events."""
@@ -18,80 +20,99 @@ class SseDecoder:
     """Cuts a byte stream, fed in pieces of any size, into the data payloads of its events.
 
     The events are the same wherever the pieces are cut. An event is complete at its blank line.
+    at_rest   nothing is held, and nothing went wrong: the next piece begins a new event
     """
 
-    __slots__ = ("_data", "_held_bytes", "_skip_lf", "_start", "_tail")
+    __slots__ = ("_data", "_endless", "_skip_lf", "_start", "_tail", "at_rest")
 
     def __init__(self) -> None:
-        self._tail: list[bytes] = []  # pieces of the unfinished line
-        self._data: list[bytes] = []  # data lines of the unfinished event
-        self._held_bytes = 0
+        self._tail = bytearray()  # the unfinished line
+        self._data = bytearray()  # data lines of the unfinished event, each with its \n
         self._skip_lf = False
         self._start = True
-
-    @property
-    def at_rest(self) -> bool:
-        """Nothing is held: the next piece begins a new event."""
-        return not self._tail and not self._data and not self._skip_lf
+        self._endless = False
+        self.at_rest = True
 
     def feed(self, piece: bytes) -> list[bytes]:
-        """Payloads of the events that `piece` completes, in order. Raises SseError on an endless event."""
+        """Payloads of the events that `piece` completes, in order.
+
+        Raises SseError from an endless event on (after the call that gave what was complete before it).
+        """
         # What nearly every server sends: one piece, one event, one data line.
+        end = len(piece) - 2
         if (
-            piece.startswith(b"data: ")
-            and piece.find(b"\n") == len(piece) - 2
+            self.at_rest
+            and piece.startswith(b"data: ")
+            and piece.find(b"\n") == end
             and piece.endswith(b"\n\n")
-            and not self._tail
-            and not self._data
-            and not self._skip_lf
             and b"\r" not in piece
+            and end <= MAX_EVENT_BYTES
         ):
             self._start = False
             return [piece[6:-2]]
         return self._feed_lines(piece)
 
     def _feed_lines(self, piece: bytes) -> list[bytes]:
-        if not piece:
-            return []
-        if self._skip_lf:
+        if self._endless:
+            raise _endless_event()
+        if self._skip_lf and piece:
             # The last piece ended in \r, which ended a line; a \n here belongs to it.
             self._skip_lf = False
             piece = piece.removeprefix(b"\n")
         if b"\r" in piece:
             self._skip_lf = piece.endswith(b"\r")
             piece = piece.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        self._tail.append(piece)
-        self._held_bytes += len(piece)
-        if self._held_bytes > MAX_EVENT_BYTES:
-            raise SseError(f"one event exceeds {MAX_EVENT_BYTES >> 20} MiB")
-        if b"\n" not in piece:
-            return []
-        lines = b"".join(self._tail).split(b"\n")
-        if self._start:
-            lines[0] = lines[0].removeprefix(b"\xef\xbb\xbf")
-            self._start = False
-        self._tail = [lines[-1]] if lines[-1] else []
-        payloads = []
-        for line in lines[:-1]:
-            if line:
-                self._take(line)
-            elif self._data:
-                payloads.append(b"\n".join(self._data))
-                self._data = []
-        self._held_bytes = sum(map(len, self._tail)) + sum(map(len, self._data))
+        payloads: list[bytes] = []
+        if b"\n" in piece:
+            lines = (bytes(self._tail) + piece).split(b"\n")
+            self._tail = bytearray(lines.pop())
+            for line in lines:
+                if line:
+                    if len(line) > MAX_EVENT_BYTES:
+                        return self._give_up(payloads)
+                    self._take(line)
+                    if len(self._data) > MAX_EVENT_BYTES:
+                        return self._give_up(payloads)
+                elif self._data:
+                    payloads.append(bytes(self._data[:-1]))
+                    self._data.clear()
+                self._start = False
+        else:
+            self._tail += piece
+        if len(self._tail) > MAX_EVENT_BYTES:
+            return self._give_up(payloads)
+        self.at_rest = not (self._tail or self._data or self._skip_lf)
         return payloads
 
     def _take(self, line: bytes) -> None:
+        if self._start:
+            line = line.removeprefix(_BOM)
         name, colon, value = line.partition(b":")
         if name == b"data":
-            self._data.append(value.removeprefix(b" ") if colon else b"")
+            self._data += (value.removeprefix(b" ") if colon else b"") + b"\n"
         # `event`, `id`, `retry` and comments (empty name) carry no output.
 
+    def _give_up(self, payloads: list[bytes]) -> list[bytes]:
+        """Hold nothing from here on. What was complete before is still given out."""
+        self._endless = True
+        self.at_rest = False
+        self._tail.clear()
+        self._data.clear()
+        if payloads:
+            return payloads
+        raise _endless_event()
+
     def finish(self) -> list[bytes]:
-        """The last payload, if the stream ended without its blank line."""
+        """The last payload, if the stream ended without its blank line. Raises SseError after an endless event."""
+        if self._endless:
+            raise _endless_event()
         if self._tail:
-            self._take(b"".join(self._tail))
-            self._tail = []
-        payloads = [b"\n".join(self._data)] if self._data else []
-        self._data = []
+            self._take(bytes(self._tail))
+            self._tail.clear()
+        payloads = [bytes(self._data[:-1])] if self._data else []
+        self._data.clear()
         return payloads
+
+
+def _endless_event() -> SseError:
+    return SseError(f"one event exceeds {MAX_EVENT_BYTES >> 20} MiB")

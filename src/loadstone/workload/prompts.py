@@ -49,7 +49,7 @@ class PromptWriter:
             cells = [b"%*d," % (width, token) for token in vocabulary.ids]
             self._table = np.frombuffer(b"".join(cells), np.uint8).reshape(len(cells), width + 1)
         else:
-            self._words = [f" {word}".encode() for word in vocabulary.words]
+            self._words = [b" " + msgspec.json.encode(word)[1:-1] for word in vocabulary.words]
         self._size = len(vocabulary.ids or vocabulary.words)
 
     def write(self, request: PlannedRequest) -> bytes:
@@ -97,7 +97,7 @@ class PromptWriter:
         The mark is the same within a cell, so that prefixes which the dataset's prompts share stay shared.
         """
         prompt = request.prompt or ""
-        messages = msgspec.json.decode(prompt) if prompt.startswith("[{") else None
+        messages = msgspec.json.decode(prompt) if request.chat else None
         mark = ""
         if self._salt is not None:
             key = f"{self._key}{request.cell}/{request.phase}"
@@ -112,7 +112,7 @@ class PromptWriter:
         first = messages[0]
         if isinstance(first.get("content"), str):
             first = {**first, "content": mark + first["content"]}
-        else:
+        elif mark:
             first = {**first, "content": [{"type": "text", "text": mark}, *(first.get("content") or [])]}
         return msgspec.json.encode([first, *messages[1:]])
 

@@ -80,7 +80,7 @@ def parse_length(text: str, range_ratio: float, what: str) -> Length:
             raise InputError(f"{what}: the spread in {text!r} is negative")
         return Length(kind, first, sd=second)  # type: ignore[arg-type]
     if range_ratio < 1:
-        low = max(1, math.ceil(first * range_ratio))
+        low = max(1, int(first * range_ratio))  # rounded down, as they do
         return Length("uniform", (low + first) / 2, low=low, high=int(first))
     return Length("fixed", first)
 

@@ -1,0 +1,110 @@
+"""Memory and accounting at scale: many streams at once, and a plan of many requests.
+
+    python benchmarks/scale.py streams [--streams 10000] [--tokens 1024] [--itl 200ms]
+    python benchmarks/scale.py requests [--requests 1000000] [--concurrency 64] [--tokens 2]
+
+Prints the largest resident memory of the workers and of the owner (planning, assembly, summary), and checks that
+every request is in the records with all its tokens. The target is the embedded timing server.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from loadstone import simserver
+from loadstone.measure import Options, bench
+
+
+class WorkerMemory(threading.Thread):
+    """Watches the largest resident size (VmHWM, bytes) of any worker."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.peak_bytes = 0
+        self.running = True
+
+    def run(self) -> None:
+        while self.running:
+            for process in Path("/proc").iterdir():
+                if process.name.isdigit():
+                    self._look(process)
+            time.sleep(0.5)
+
+    def _look(self, process: Path) -> None:
+        try:
+            if b"loadstone.client.worker" not in (process / "cmdline").read_bytes():
+                return
+            for line in (process / "status").read_text().splitlines():
+                if line.startswith("VmHWM:"):
+                    self.peak_bytes = max(self.peak_bytes, int(line.split()[1]) * 1024)
+        except OSError:
+            return
+
+
+def run(law: str, options: Callable[[str, Path], Options], expected_requests: int, expected_tokens: int) -> None:
+    memory = WorkerMemory()
+    memory.start()
+    with simserver.start(simserver.Law.parse(law)) as server, tempfile.TemporaryDirectory() as folder:
+        started = time.monotonic()
+        document: dict[str, Any] = bench(options(server.url, Path(folder)))
+        wall_s = time.monotonic() - started
+        size = sum(file.stat().st_size for file in Path(document["run_dir"]).iterdir())
+    memory.running = False
+    cell = document["cells"][0]
+    assert cell["requests"]["sent"] == cell["requests"]["ok"] == expected_requests, cell["requests"]
+    assert cell["metrics"]["output_tokens"] == expected_tokens, cell["metrics"]["output_tokens"]
+    owner = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    print(f"requests            {cell['requests']}")
+    print(f"duration            {cell['duration_s']:.1f} s measured, {wall_s:.1f} s in all, {os.cpu_count()} cores")
+    print(f"output tokens       {cell['metrics']['output_tokens']:,} at {cell['metrics']['output_tokens_per_s']:,.0f}/s")
+    print(f"client CPU          {cell['client']['cpu_s']:.1f} s")
+    print(f"receive lag p99     {cell['client']['receive_lag_p99_s'] * 1e3:.2f} ms")
+    print(f"largest worker      {memory.peak_bytes / 2**20:.0f} MiB")
+    print(f"owner               {owner / 2**20:.0f} MiB")
+    print(f"run folder          {size / 2**20:.0f} MiB")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["streams", "requests"])
+    parser.add_argument("--streams", type=int, default=10_000)
+    parser.add_argument("--requests", type=int, default=1_000_000)
+    parser.add_argument("--concurrency", type=int, default=64)
+    parser.add_argument("--tokens", type=int)
+    parser.add_argument("--itl", default="200ms")
+    parser.add_argument("--workers", type=int, default=1)
+    given = parser.parse_args()
+    if given.what == "streams":
+        tokens = given.tokens or 1024
+        run(
+            f"ttft=1s,itl={given.itl}",
+            lambda url, out: Options(
+                url=url, concurrency=[given.streams], requests=[given.streams], warmup=0, input="8",
+                output=str(tokens), workers=given.workers, out=out,
+            ),
+            given.streams,
+            given.streams * tokens,
+        )  # fmt: skip
+    else:
+        tokens = given.tokens or 2
+        run(
+            "ttft=1ms,itl=1ms",
+            lambda url, out: Options(
+                url=url, concurrency=[given.concurrency], requests=[given.requests], input="8",
+                output=str(tokens), workers=given.workers, out=out,
+            ),
+            given.requests,
+            given.requests * tokens,
+        )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
