@@ -1,3 +1,4 @@
+from itertools import pairwise
 import tracemalloc
 from collections.abc import Iterable
 from pathlib import Path
@@ -25,7 +26,7 @@ def events(pieces: Iterable[bytes]) -> list[bytes]:
 
 def cut(stream: bytes, places: Iterable[int]) -> list[bytes]:
     edges = [0, *sorted({place % (len(stream) + 1) for place in places}), len(stream)]
-    return [stream[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    return [stream[a:b] for a, b in pairwise(edges)]
 
 
 # --- lines and events, by hand --------------------------------------------------------------------------------
@@ -111,7 +112,7 @@ def by_the_book(stream: bytes) -> list[bytes]:
     """The standard's algorithm on a whole stream, plus the event that lacks its blank line."""
     text = stream.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     payloads, buffer = [], b""
-    for line in text.split(b"\n") + [b""]:
+    for line in [*text.split(b"\n"), b""]:
         if line == b"":
             if buffer:
                 payloads.append(buffer[:-1])

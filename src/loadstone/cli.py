@@ -92,6 +92,9 @@ def bench(
         int | None, _option(_LOAD, "requests before the measured ones [default: the concurrency; 0: none]")
     ] = None,
     slo: Annotated[str | None, _option(_RUN, "bounds, e.g. ttft<500ms,tpot<30ms (goodput) or ttft_p99<1s")] = None,
+    proxy: Annotated[
+        str | None, _option(_TARGET, "http://host:port to go through; proxies in the environment are ignored")
+    ] = None,
     workers: Annotated[int | None, _option(_RUN, "client processes (default: as many as the load needs)")] = None,
     out: Annotated[Path, _option(_RUN, "where run folders go")] = Path("runs"),
     json: Annotated[bool, _option(_RUN, "print the summary as JSON on stdout", "--json")] = False,
@@ -100,9 +103,9 @@ def bench(
     ] = False,
 ) -> None:
     """Measure a live engine: TTFT, ITL, TPOT, E2E and throughput over a sweep of loads."""
+    from loadstone.client.protocol import Timeouts
     from loadstone.measure import DEFAULT_LAW, Interrupted, Options
     from loadstone.measure import bench as run
-    from loadstone.client.protocol import Timeouts
     from loadstone.progress import Display
     from loadstone.summary import trusted
 
@@ -145,6 +148,7 @@ def bench(
             parse_seconds(timeout_total, "--timeout-total"),
         ),
         workers=workers,
+        proxy=proxy,
         out=out,
         command=["loadstone", *sys.argv[1:]],
     )
@@ -232,20 +236,27 @@ def _extra_body(text: str | None) -> dict[str, Any]:
 
 def main() -> None:
     """Entry point: errors become one line and an exit code."""
-    import click
-
     try:
         code = app(standalone_mode=False)
-    except click.ClickException as error:
-        print(f"loadstone: {error.format_message()}", file=sys.stderr)
-        sys.exit(2)
     except (LoadstoneError, OSError) as error:
-        print(f"loadstone: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"loadstone: {_one_line(error)}", file=sys.stderr)
         sys.exit(error.exit_code if isinstance(error, LoadstoneError) else 1)
-    except (KeyboardInterrupt, click.Abort):
+    except (KeyboardInterrupt, typer.Abort):
         print("loadstone: interrupted before anything was measured", file=sys.stderr)
         sys.exit(130)
+    except Exception as error:
+        # What typer's parser raises lives in click, or in its own copy of click: told by its methods, not its class.
+        message = getattr(error, "format_message", None)
+        if message is None:
+            raise
+        usage = type(error).__name__ == "NoArgsIsHelpError"
+        print(message() if usage else f"loadstone: {_one_line(message())}; see --help", file=sys.stderr)
+        sys.exit(2)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _one_line(said: object) -> str:
+    return " ".join(str(said).split())
 
 
 if __name__ == "__main__":

@@ -76,6 +76,8 @@ class Options(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     top_p: float | None = None
     headers: Sequence[tuple[str, str]] = ()
     extra_body: Mapping[str, Any] = {}
+    proxy: str | None = None
+    """http://host:port to go through; proxies named in the environment are not used."""
     timeouts: Timeouts = Timeouts()
     workers: int | None = None
     out: Path = Path("runs")
@@ -116,7 +118,7 @@ def bench(options: Options, on_event: Callable[[Event], None] = lambda event: No
     with contextlib.ExitStack() as stack:
         signals = stack.enter_context(_Signals())
         url, engine_log = _target_url(options, plan, stack)
-        with attach.Server(url, headers) as server:
+        with attach.Server(url, headers, options.proxy) as server:
             target, vocabulary = attach.attach(
                 server,
                 model=options.model,
@@ -479,10 +481,14 @@ def _jobs(
     endpoint: Endpoint = "chat" if target.endpoint == "chat" else "completions"
     tls = parts.scheme == "https"
     port = parts.port or (443 if tls else 80)
+    via = attach.check_url(options.proxy) if options.proxy is not None else None
+    host_name, host_port = (parts.hostname, port) if via is None else (via.hostname, via.port or 80)
     try:
-        family, _, _, _, sockaddr = socket.getaddrinfo(parts.hostname, port, type=socket.SOCK_STREAM)[0]
+        family, _, _, _, sockaddr = socket.getaddrinfo(host_name, host_port, type=socket.SOCK_STREAM)[0]
     except OSError as error:
-        raise TargetError(f"{target.url}: host not found ({error.strerror or error}); correct the URL") from error
+        raise TargetError(f"{host_name}: host not found ({error.strerror or error}); correct the URL") from error
+    # A proxy forwards plain HTTP, named whole in the request line; for TLS it is asked for a tunnel.
+    forward = f"{parts.scheme}://{parts.netloc}" if via is not None and not tls else ""
     fields: dict[str, Any] = {"model": target.model, "stream": True}
     if target.accepts.get("stream_options"):
         running = bool(target.accepts.get("continuous_usage_stats"))
@@ -509,7 +515,8 @@ def _jobs(
             origin_ns=origin_ns,
             address=(int(family), list(sockaddr)),
             tls_name=parts.hostname if tls else None,
-            request_line=f"POST {base_path}{PATHS[endpoint]} HTTP/1.1",
+            tunnel=f"{parts.hostname}:{port}" if via is not None and tls else None,
+            request_line=f"POST {forward}{base_path}{PATHS[endpoint]} HTTP/1.1",
             headers=[(name, value) for name, value in fixed if name.lower() not in own] + headers,
             body_fields=fields,
             exact_with="min_tokens" if plan.exact_output and target.accepts.get("min_tokens") else None,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -29,23 +31,35 @@ _VIEWS = {
 def rows_of(sql: str, runs: Path) -> tuple[list[str], list[tuple[Any, ...]]]:
     """Column names and rows of a query over `runs`' folders. Raises InputError, one line, on bad SQL or no runs.
 
-    The query reads run folders and nothing else: other files and the network are closed to it.
+    The query reads these runs' files and nothing else: other files and the network are closed to it.
     """
     import duckdb
 
     folders = sorted(path.parent for path in runs.glob("*/run.json"))
     if not folders:
         raise InputError(f"{runs}: no run folders here; measure something first, or name the folder with --runs")
+    readable: list[str] = []
     with duckdb.connect() as connection:
         try:
             for name, (file, view) in _VIEWS.items():
-                files = [str(folder / file) for folder in folders if (folder / file).exists()]
+                files = [folder / file for folder in folders if (folder / file).exists()]
                 if files:
-                    # A file list cannot be a parameter of a view; quotes in names are doubled, as SQL has it.
-                    quoted = "[" + ", ".join("'" + path.replace("'", "''") + "'" for path in files) + "]"
-                    connection.execute(f"create table {name} as {view.format(files=quoted)}")
+                    # A list of files cannot be a parameter of a view.
+                    connection.execute(f"create view {name} as {view.format(files=_quoted(map(_literally, files)))}")
+                    readable += [*map(str, files), *map(_literally, files)]
+            connection.execute(f"set allowed_paths = {_quoted(readable)}")
             connection.execute("set enable_external_access = false")
             cursor = connection.execute(sql)
             return [column[0] for column in cursor.description or ()], cursor.fetchall()
         except duckdb.Error as error:
             raise InputError(f"query: {' '.join(str(error).split())}") from error
+
+
+def _literally(path: Path) -> str:
+    """A pattern that matches this path alone: DuckDB takes every file name for one."""
+    return re.sub(r"([*?\[])", r"[\1]", str(path))
+
+
+def _quoted(texts: Iterable[str]) -> str:
+    """A list of strings in SQL."""
+    return "[" + ", ".join("'" + text.replace("'", "''") + "'" for text in texts) + "]"

@@ -153,10 +153,11 @@ class Plan:
 
         Raises IndexError where there is no such request.
         """
-        rows, warm = self.rows(cell), self.warmup_count(cell)
+        rows = self.rows(cell)
         if 0 <= index < len(rows):
             row = rows[index]
         elif index >= 0 and self.cyclic(cell):
+            warm = self.warmup_count(cell)
             row = rows[warm + (index - warm) % (len(rows) - warm)]
         else:
             raise IndexError(f"cell {cell} has {len(rows)} requests; there is none with index {index}")

@@ -313,7 +313,10 @@ def assemble(folder: Path) -> int:
 
 
 def _wait_for_writers(folder: Path, journals: Iterable[Path]) -> None:
-    """Return once no worker has a journal open; one that lost its owner still saves what it has. Raises InputError."""
+    """Return once no worker has a journal open: one that lost its owner still saves what it has.
+
+    Raises InputError where one goes on for longer than _WRITERS_S.
+    """
     deadline = time.monotonic() + _WRITERS_S
     for journal in journals:
         with journal.open("rb") as file:

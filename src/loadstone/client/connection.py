@@ -141,12 +141,16 @@ class Owner(Protocol):
 
 
 class Address:
-    """Where to connect, resolved once: (family, sockaddr), and the name for TLS where there is any."""
+    """Where to connect, resolved once: (family, sockaddr), and the name for TLS where there is any.
 
-    def __init__(self, family: int, sockaddr: Any, tls_name: str | None) -> None:
+    `tunnel`: host:port to ask a proxy at that address to connect to first.
+    """
+
+    def __init__(self, family: int, sockaddr: Any, tls_name: str | None, tunnel: str | None = None) -> None:
         self.family = family
         self.sockaddr = sockaddr
         self.tls_name = tls_name
+        self.tunnel = tunnel
 
 
 class Connection:
@@ -155,7 +159,8 @@ class Connection:
     __slots__ = (
         "_bodies", "_closed", "_connected", "_fd", "_headers_complete", "_held", "_held_limit", "_incoming",
         "_learnings", "_message_complete", "_outgoing", "_owner", "_parser", "_reads", "_reads_ns", "_recvmsg",
-        "_sock", "_stamps", "_template", "_tls", "_unsent", "_used", "keep_alive", "on_body", "stamped", "stream",
+        "_sock", "_stamps", "_template", "_tls", "_tunnel", "_unsent", "_used", "keep_alive", "on_body", "stamped",
+        "stream",
     )  # fmt: skip
 
     def __init__(self, owner: Owner, address: Address, tls: ssl.SSLContext | None) -> None:
@@ -185,6 +190,7 @@ class Connection:
         if tls is not None:
             self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
             self._tls = tls.wrap_bio(self._incoming, self._outgoing, server_hostname=address.tls_name)
+        self._tunnel = address.tunnel
         self._parser = httptools.HttpResponseParser(self)
 
     # --- opening and writing ----------------------------------------------------------------------------------
@@ -210,7 +216,31 @@ class Connection:
             self._break(f"cannot connect: {os.strerror(code)}")
             return
         loop.remove_writer(self._fd)
-        loop.add_reader(self._fd, self._on_readable if self._tls is None else self._on_readable_tls)
+        if self._tunnel is None:
+            self._begin()
+        else:
+            loop.add_reader(self._fd, self._on_proxy_answer)
+            self._write(f"CONNECT {self._tunnel} HTTP/1.1\r\nHost: {self._tunnel}\r\n\r\n".encode("latin-1"))
+
+    def _on_proxy_answer(self) -> None:
+        try:
+            answer = self._sock.recv(4096)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self._break(_broken(error))
+            return
+        # A proxy says nothing after its answer until we do, and the answer is short: it comes in one piece.
+        if answer[:8] in (b"HTTP/1.1", b"HTTP/1.0") and answer[9:12] == b"200" and answer.endswith(b"\r\n\r\n"):
+            self._begin()
+        else:
+            said = excerpt(answer.partition(b"\r")[0])
+            self._break(f"the proxy refused: {said or 'it closed the connection'}")
+
+    def _begin(self) -> None:
+        """The way to the server is open."""
+        reader = self._on_readable if self._tls is None else self._on_readable_tls
+        self._owner.loop.add_reader(self._fd, reader)
         if self._tls is None:
             self._ready()
         else:

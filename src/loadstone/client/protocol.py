@@ -32,6 +32,8 @@ class Job(msgspec.Struct, kw_only=True, tag="job"):
     """Address family and socket address, resolved by the owner."""
     tls_name: str | None
     """Server name for TLS; None: plain HTTP."""
+    tunnel: str | None
+    """host:port that the proxy at `address` is asked for; None: no proxy, or one that forwards plain HTTP."""
     request_line: str
     headers: list[tuple[str, str]]
     body_fields: dict[str, Any]

@@ -64,7 +64,7 @@ class Worker:
         head = [job.request_line, *(f"{name}: {value}" for name, value in job.headers)]
         self._head = ("\r\n".join(head) + "\r\nX-Request-Id: " + job.request_tag).encode("latin-1")
         family, sockaddr = job.address
-        self._address = Address(family, tuple(sockaddr), job.tls_name)
+        self._address = Address(family, tuple(sockaddr), job.tls_name, job.tunnel)
         self._tls = ssl.create_default_context() if job.tls_name is not None else None
         self._pacer = Pacer(loop, self._on_time)
         self._idle: list[Connection] = []

@@ -37,10 +37,10 @@ _OPTIONAL: dict[str, dict[str, Any]] = {
 class Server:
     """The control plane of one server: `api` is the URL up to and without `/v1`. Close it before the run.
 
-    `headers` go with every request. Proxies in the environment are not used.
+    `headers` go with every request. Proxies in the environment are not used, only `proxy` is.
     """
 
-    def __init__(self, url: str, headers: Sequence[tuple[str, str]]) -> None:
+    def __init__(self, url: str, headers: Sequence[tuple[str, str]], proxy: str | None = None) -> None:
         self.parts = check_url(url)
         path = self.parts.path.rstrip("/")
         self.base_path = path.removesuffix("/v1")
@@ -50,6 +50,9 @@ class Server:
             headers=dict(headers),
             timeout=httpx.Timeout(_TIMEOUT_S, connect=10.0),
             trust_env=False,
+            proxy=proxy,
+            # A kept connection would hold a thread of llama-server's, and some servers and proxies cut it unasked.
+            limits=httpx.Limits(max_keepalive_connections=0),
             verify=ssl.create_default_context() if self.parts.scheme == "https" else True,
         )
 

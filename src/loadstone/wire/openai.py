@@ -339,7 +339,7 @@ def _convert(value: Any, kind: type[_T]) -> _T | None:
 def error_text(body: bytes) -> str:
     """One printable line from an error body: its message where it is an OpenAI error object, else its beginning."""
     try:
-        error = json.loads(body)
+        error = json.loads(body.decode("utf-8-sig", "replace"))
         for _ in range(2):
             if isinstance(error, dict):
                 error = error.get("error") or error.get("message") or error.get("detail") or error

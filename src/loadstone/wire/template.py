@@ -67,11 +67,9 @@ class Template:
 
     def _all(self, reads: Sequence[bytes]) -> list[int] | None:
         """The counts if every one of `reads` is plain, else None."""
-        digits = reads[0].find(b"\r")
-        sizes = [read[:digits] for read in reads]
-        if sizes != [b"%x" % (len(read) - digits - 4) for read in reads]:
+        rests = _unframed(reads)
+        if rests is None:
             return None
-        rests = [read[digits:] for read in reads]
         left = sum(map(len, rests)) - len(self._head) * len(reads)
         rests = [rest.removeprefix(self._head) for rest in rests]
         counts: list[int] = []
@@ -100,6 +98,19 @@ class Template:
         if (b'"' in texts or b"\\" in texts) and not all(map(_TEXT.fullmatch, rests)):
             return None
         return counts
+
+
+def _unframed(reads: Sequence[bytes]) -> list[bytes] | None:
+    """What follows the chunk size, if each read is as long as that says."""
+    digits = reads[0].find(b"\r")
+    if [read[:digits] for read in reads] == [b"%x" % (len(read) - digits - 4) for read in reads]:
+        return [read[digits:] for read in reads]
+    # Sizes about 256 have two digits or three.
+    ends = [read.find(b"\r") for read in reads]
+    for read, end in zip(reads, ends, strict=True):
+        if end < 1 or read[:end] != b"%x" % (len(read) - end - 4):
+            return None
+    return [read[end:] for read, end in zip(reads, ends, strict=True)]
 
 
 def learn(body: bytes, text: str, *, counted: bool, sse: SseDecoder) -> Template | None:
