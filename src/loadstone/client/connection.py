@@ -570,6 +570,8 @@ class Connection:
         loop.remove_writer(self._fd)
         self._sock.close()
         self._reads.clear()
+        # Parser and connection hold each other, and the worker's garbage collector is off.
+        self._parser = None
 
     @property
     def closed(self) -> bool:

@@ -1,0 +1,25 @@
+"""How many workers a load needs; their work is tested end to end."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from loadstone.client.pool import workers_for
+from loadstone.records import Load
+
+
+def test_small_loads_have_one_worker() -> None:
+    assert workers_for((Load("concurrency", 1), Load("concurrency", 64), Load("rate", 8.0))) == 1
+
+
+def test_the_heaviest_cell_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 16)
+    assert workers_for((Load("concurrency", 1), Load("concurrency", 10_000))) == 3
+    assert workers_for((Load("rate", 2500.0),)) == 3
+
+
+def test_there_are_never_more_workers_than_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    assert workers_for((Load("burst", 1_000_000),)) == 2
