@@ -64,7 +64,9 @@ def run(law: str, options: Callable[[str, Path], Options], expected_requests: in
     owner = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     print(f"requests            {cell['requests']}")
     print(f"duration            {cell['duration_s']:.1f} s measured, {wall_s:.1f} s in all, {os.cpu_count()} cores")
-    print(f"output tokens       {cell['metrics']['output_tokens']:,} at {cell['metrics']['output_tokens_per_s']:,.0f}/s")
+    print(
+        f"output tokens       {cell['metrics']['output_tokens']:,} at {cell['metrics']['output_tokens_per_s']:,.0f}/s"
+    )
     print(f"client CPU          {cell['client']['cpu_s']:.1f} s")
     print(f"receive lag p99     {cell['client']['receive_lag_p99_s'] * 1e3:.2f} ms")
     print(f"largest worker      {memory.peak_bytes / 2**20:.0f} MiB")

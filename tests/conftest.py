@@ -266,6 +266,20 @@ Loadstone = Callable[..., Outcome]
 
 
 @pytest.fixture(autouse=True)
+def not_for_ever() -> Iterator[None]:
+    """A test that hangs fails, and the rest goes on."""
+
+    def late(*_: object) -> None:
+        raise TimeoutError("the test did not end within 60 s")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(60)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture(autouse=True)
 def no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("LOADSTONE_API_KEY", "OPENAI_API_KEY"):
         monkeypatch.delenv(name, raising=False)

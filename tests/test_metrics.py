@@ -277,7 +277,11 @@ def test_no_measured_requests_give_no_numbers(batches: list[pa.RecordBatch]) -> 
     assert found.requests.sent == 0
     assert found.output_tokens == 0
     plain = msgspec.to_builtins(found)
-    assert {key for key, value in plain.items() if value is not None} == {"requests", "output_tokens"}
+    assert {key for key, value in plain.items() if value is not None} == {
+        "requests",
+        "output_tokens",
+        "output_events",
+    }
 
 
 def test_requests_that_all_failed_give_counts_only() -> None:

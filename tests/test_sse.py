@@ -1,6 +1,6 @@
-from itertools import pairwise
 import tracemalloc
 from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest

@@ -179,47 +179,56 @@ DIALECTS = st.builds(
 TEXTS = st.sampled_from(
     [b" Found", b"a", b"12", b"0", "日本".encode(), "😀".encode(), b"}", b"{", b"[DONE]", b"data: x", b":", b"/"]
 )
-ODD_TEXTS = st.sampled_from(
-    [
-        b"",
-        b'\\"',
-        b"\\\\",
-        b"\\n",
-        b"\\r\\n",
-        b"\\u00e9",
-        b"\\ud83d\\ude00",
-        b"\\ud83d",
-        b"\\/",
-        b"\\u0000",
-        b"\\",
-        b"a\\",
-        b"\\x41",
-        b"\\u12",
-        b"\\u12g4",
-        b"\\N",
-        b'"',
-        b'a"b',
-        b"\x00",
-        b"\t",
-        b"\x1b[0m",
-        b"\x1f",
-        b"\x7f",
-        b"\n",
-        b"a\n\nb",
-        b"\r",
-        b"\r\n",
-        b"\xff",
-        b"\xe2\x82",
-        b'","finish_reason":"stop',
-        b'"}]}\n\ndata: {"choices":[{"text":"b',
-        b'\\"}]}',
-        b"x" * 300,
-    ]
-)
-ODD_COUNTS = st.sampled_from(
-    [b"0", b"007", b"-1", b"1.0", b"1.5", b"2e1", b"null", b'"3"', b"", b"NaN", b"9" * 12, b"9" * 5000]
-    + [b"%d" % (MAX_COUNT + more) for more in (0, 1)]
-)
+SOME_ODD_TEXTS = [
+    b"",
+    b'\\"',
+    b"\\\\",
+    b"\\n",
+    b"\\r\\n",
+    b"\\u00e9",
+    b"\\ud83d\\ude00",
+    b"\\ud83d",
+    b"\\/",
+    b"\\u0000",
+    b"\\",
+    b"a\\",
+    b"\\x41",
+    b"\\u12",
+    b"\\u12g4",
+    b"\\N",
+    b'"',
+    b'a"b',
+    b"\x00",
+    b"\t",
+    b"\x1b[0m",
+    b"\x1f",
+    b"\x7f",
+    b"\n",
+    b"a\n\nb",
+    b"\r",
+    b"\r\n",
+    b"\xff",
+    b"\xe2\x82",
+    b'","finish_reason":"stop',
+    b'"}]}\n\ndata: {"choices":[{"text":"b',
+    b'\\"}]}',
+    b"x" * 300,
+]
+SOME_ODD_COUNTS = [
+    b"0",
+    b"007",
+    b"-1",
+    b"1.0",
+    b"1.5",
+    b"2e1",
+    b"null",
+    b'"3"',
+    b"",
+    b"NaN",
+    b"9" * 12,
+    b"9" * 5000,
+] + [b"%d" % (MAX_COUNT + more) for more in (0, 1)]
+ODD_TEXTS, ODD_COUNTS = st.sampled_from(SOME_ODD_TEXTS), st.sampled_from(SOME_ODD_COUNTS)
 
 
 @st.composite
@@ -336,6 +345,19 @@ def answers(draw: st.DrawFn) -> list[bytes]:
 @given(answers(), st.lists(st.integers(0, 30), max_size=6))
 def test_templates_hear_what_full_parsing_hears(reads: list[bytes], sweeps: list[int]) -> None:
     agree(reads, sweeps)
+
+
+@pytest.mark.parametrize("chat", [False, True])
+@pytest.mark.parametrize("counted", [False, True])
+def test_templates_hear_what_full_parsing_hears_around_each_odd_text_and_count(chat: bool, counted: bool) -> None:
+    dialect = Dialect(chat=chat, counted=counted, spaces=False, field="content")
+    plain = [chunk(dialect.plain(b"ab", b"%d" % (i + 1))) for i in range(9)]
+    odd = [dialect.plain(text, b"6") for text in SOME_ODD_TEXTS]
+    odd += [dialect.plain(b"ab", number) for number in SOME_ODD_COUNTS]
+    # The total is of no interest, but must be JSON all the same.
+    odd += [dialect.plain(b"ab", b"6").replace(b'"total_tokens":6', b'"total_tokens":' + n) for n in SOME_ODD_COUNTS]
+    for body in odd:
+        assert agree([HEADER, *plain[:5], chunk(body), *plain[6:]], [4]) >= 3
 
 
 @settings(deadline=None, max_examples=300)

@@ -28,7 +28,7 @@ from loadstone.client.protocol import Job, Progress, Timeouts
 from loadstone.engines import attach
 from loadstone.errors import DiskFullError, InputError, TargetError
 from loadstone.records import CellInfo, Load, Plan, RunInfo, Target
-from loadstone.schedule import make_plan
+from loadstone.schedule import default_requests, default_warmup, make_plan
 from loadstone.summary import parse_slo, summarise
 from loadstone.wire.openai import PATHS, Endpoint
 from loadstone.workload import dataset
@@ -39,6 +39,19 @@ DEFAULT_LAW = "ttft=30ms,itl=5ms"
 _HELD_BYTES = 256 * 1024 * 1024
 """Raw bytes that all streams together may hold undecoded, about."""
 _EVENT_BYTES = 20
+_MOST_REQUESTS = 20_000_000
+"""In one run: a plan of more would not fit into memory, and its run would take days."""
+_PLANNED = (
+    "rate",
+    "concurrency",
+    "max-concurrency",
+    "requests",
+    "requests-per-rate",
+    "warmup",
+    "dataset",
+    "prefix",
+)
+"""Flags that a plan answers already."""
 _SECRET_FLAGS = ("--header", "-H", "--extra-body")
 KEY_VARIABLES = ("LOADSTONE_API_KEY", "OPENAI_API_KEY")
 
@@ -181,6 +194,7 @@ def _run(
 ) -> None:
     """All cells, one after another; `info` is kept up to date on disk."""
     origin_ns = pool.origin_ns
+    stopped = False
     with pool:
         info.clock = "kernel" if pool.kernel_clock else "user"
         signals.on_first = lambda: pool.stop("interrupted")
@@ -196,6 +210,10 @@ def _run(
                         on_event(Event(kind="progress", cell=cell, progress=said, info=info, plan=plan))
                     if signals.count > 1:
                         break
+                    if pool.failures and not stopped:
+                        # What goes on without a worker is not the load that was planned.
+                        pool.stop(pool.failures[0])
+                        stopped = True
                 if signals.count or pool.failures:
                     break
             else:
@@ -260,21 +278,35 @@ class _Signals:
 
 
 def _plan(options: Options) -> Plan:
+    if options.seed < 0 or options.seed >= 1 << 63:
+        raise InputError(f"--seed {options.seed}: must be 0 or more, and below 2^63")
     if options.plan is not None:
+        told = [name for name in _PLANNED if getattr(options, name.replace("-", "_"))]
+        if told or options.duration_s is not None:
+            flag = (told or ["duration"])[0]
+            raise InputError(f"--plan and --{flag}: the plan says what is sent and when; give one")
         return store.read_plan(options.plan)
     if not 0 < options.range_ratio <= 1:
         raise InputError(f"--range-ratio {options.range_ratio:g}: must be above 0 and at most 1")
     if options.prefix < 0 or options.prefix_groups < 1:
         raise InputError("--prefix must be 0 or more tokens, and --prefix-groups at least 1")
-    if options.seed < 0:
-        raise InputError(f"--seed {options.seed}: must be 0 or more")
     if options.warmup is not None and options.warmup < 0:
         raise InputError(f"--warmup {options.warmup}: must be 0 or more")
     output: Length | None = None
     if options.output is not None or options.dataset is None:
         output = parse_length(options.output or "128", options.range_ratio, "--output")
     loads, requests = _loads(options)
+    most = sum(
+        (requests[i] if requests is not None else 0 if load.duration_s is not None else default_requests(load))
+        + (default_warmup(load) if options.warmup is None else options.warmup)
+        + (load.value * (load.duration_s or 0.0) if load.kind == "rate" else 0)
+        for i, load in enumerate(loads)
+    )
+    if most > _MOST_REQUESTS:
+        raise InputError(f"{most:.3g} requests in one run: at most {_MOST_REQUESTS:,}; lower the load or --requests")
     if options.dataset is not None:
+        if options.prefix:
+            raise InputError("--prefix: a dataset's prompts share what they share; it goes with --input")
         return make_plan(
             dataset.read(options.dataset),
             loads,
@@ -304,13 +336,16 @@ def _loads(options: Options) -> tuple[list[Load], list[int] | None]:
     bad = [rate for rate in options.rate if not rate > 0]
     if bad:
         raise InputError(f"--rate {bad[0]:g}: must be above 0 requests/s, or inf for all at once")
-    if options.requests_per_rate is not None and not (options.rate and options.requests_per_rate > 0):
+    per_rate = options.requests_per_rate
+    if per_rate is not None and not (options.rate and 0 < per_rate < float("inf")):
         raise InputError("--requests-per-rate: needs --rate, and a number above 0")
     if not options.burstiness > 0:
         raise InputError(f"--burstiness {options.burstiness:g}: must be above 0 (1 is Poisson, inf constant)")
     if float("inf") in options.rate:
         if len(options.rate) > 1:
             raise InputError("--rate: inf stands alone; its bursts are as large as --requests says")
+        if options.duration_s is not None or per_rate is not None:
+            raise InputError("--rate inf: only --requests says how large its bursts are; leave out the rest")
         return [Load("burst", size, max_concurrency=cap) for size in options.requests or (32,)], None
     if len(options.requests) > 1:
         raise InputError("--requests: a list goes with --rate inf only; give one number for every cell")
@@ -327,8 +362,8 @@ def _loads(options: Options) -> tuple[list[Load], list[int] | None]:
             Load("rate", rate, process=process, burstiness=shape, max_concurrency=cap, duration_s=options.duration_s)
             for rate in options.rate
         ]
-    if options.requests_per_rate is not None:
-        return loads, [max(1, round(options.requests_per_rate * load.value)) for load in loads]
+    if per_rate is not None:
+        return loads, [max(1, round(per_rate * load.value)) for load in loads]
     if options.requests:
         if options.duration_s is not None:
             raise InputError("--requests and --duration: a cell ends by count or by time; give one")
@@ -364,12 +399,12 @@ def _target_url(options: Options, plan: Plan, stack: contextlib.ExitStack) -> tu
 def _headers(given: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     headers = list(given)
     for name, value in headers:
-        if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name) or "\r" in value or "\n" in value:
-            raise InputError(f"--header {name}: no HTTP header; write 'Name: value'")
+        if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name) or not re.fullmatch(r"[\t -~]*", value):
+            raise InputError("--header: no HTTP header, whose name and value are plain ASCII; write 'Name: value'")
     key = next((os.environ[name] for name in KEY_VARIABLES if os.environ.get(name)), None)
     if key is not None and not any(name.lower() == "authorization" for name, _ in headers):
-        if not key.isprintable():
-            raise InputError(f"{' or '.join(KEY_VARIABLES)}: the key holds unprintable characters")
+        if not re.fullmatch("[!-~]+", key):
+            raise InputError(f"{' or '.join(KEY_VARIABLES)}: the key holds a space or what is no ASCII character")
         headers.append(("Authorization", f"Bearer {key}"))
     return headers
 
@@ -387,6 +422,8 @@ def _sampling(options: Options) -> dict[str, Any]:
 def _salt(options: Options) -> str | None:
     if options.salt == "none":
         return None
+    if not re.fullmatch("[0-9A-Za-z._-]{1,64}", options.salt):
+        raise InputError("--salt: write auto, none, or up to 64 letters, digits, dots and dashes")
     return os.urandom(6).hex() if options.salt == "auto" else options.salt
 
 
@@ -459,6 +496,8 @@ def _without_secrets(command: Sequence[str]) -> list[str]:
                 shown[i + 1] = "…"
             elif part.startswith(flag + "="):
                 shown[i] = f"{flag}=…"
+            elif part.startswith(flag) and not flag.startswith("--"):
+                shown[i] = f"{flag}…"
     return shown
 
 

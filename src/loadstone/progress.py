@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from loadstone.measure import Event
 from loadstone.records import Plan
 from loadstone.units import show_number
+from loadstone.wire.openai import excerpt
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -29,8 +30,10 @@ class Display:
         self._task: TaskID | None = None
         self._done_before = 0
         self._tokens_before = 0
+        self._failed_before = 0
         self._cell_start = 0.0
         self._last_line = 0.0
+        self._tokens = 0
         self._ended = 0
         self._failed = 0
 
@@ -79,7 +82,9 @@ class Display:
     def _begin(self, plan: Plan, cell: int) -> None:
         self._cell_start = self._last_line = time.monotonic()
         self._done_before += self._ended
-        self._tokens_before, self._ended, self._failed = 0, 0, 0
+        self._failed_before += self._failed
+        self._tokens_before += self._tokens
+        self._tokens = self._ended = self._failed = 0
         label = f"{plan.cells[cell].label} ({cell + 1}/{len(plan.cells)})"
         total = None if plan.cyclic(cell) else len(plan.rows(cell))
         if self._live is not None:
@@ -94,12 +99,13 @@ class Display:
             return
         now = time.monotonic()
         self._ended = said.ended - self._done_before
-        self._failed = said.failed
+        self._failed = said.failed - self._failed_before
+        self._tokens = said.tokens - self._tokens_before
         elapsed = max(1e-3, now - self._cell_start)
-        figures = f"{self._ended} done, {said.active} under way, {said.tokens:,} tokens".replace(",", "\u202f")
+        figures = f"{self._ended} done, {said.active} under way, {self._tokens:,} tokens".replace(",", "\u202f")
         figures += f", {show_number(self._ended / elapsed)} req/s"
-        if said.failed:
-            figures += f", {said.failed} failed: {said.last_error}"
+        if self._failed:
+            figures += f", {self._failed} failed: {said.last_error}"
         if self._live is not None and self._task is not None:
             self._live.update(self._task, completed=self._ended, figures=figures)
         elif now - self._last_line >= _LOG_EVERY_S:
@@ -127,7 +133,7 @@ def _announce(event: Event) -> str:
     assert plan is not None  # noqa: S101
     target = info.target
     engine = " ".join(part for part in (target.engine, target.engine_version) if part) if target else ""
-    model = target.model if target else "?"
+    model = excerpt(target.model.encode("utf-8", "replace"), 120) if target else "?"
     prompts = target.prompt_kind if target else "?"
     return (
         f"{engine or 'unknown engine'} · {model} · {target.endpoint if target else '?'}, prompts as {prompts} · "

@@ -50,6 +50,8 @@ def rows_of(sql: str, runs: Path) -> tuple[list[str], list[tuple[Any, ...]]]:
             connection.execute(f"set allowed_paths = {_quoted(readable)}")
             connection.execute("set enable_external_access = false")
             cursor = connection.execute(sql)
+            if cursor is None:
+                raise InputError('query: no statement; write e.g. "select run, cell.load.value from cells"')
             return [column[0] for column in cursor.description or ()], cursor.fetchall()
         except duckdb.Error as error:
             raise InputError(f"query: {' '.join(str(error).split())}") from error

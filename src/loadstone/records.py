@@ -47,6 +47,12 @@ class Load(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_concurrency: int | None = None
     duration_s: float | None = None
 
+    def __post_init__(self) -> None:
+        # 8 and 8.0 are the same load, and must be the same in a plan's id.
+        msgspec.structs.force_setattr(self, "value", float(self.value))
+        if self.duration_s is not None:
+            msgspec.structs.force_setattr(self, "duration_s", float(self.duration_s))
+
     @property
     def label(self) -> str:
         value = f"{self.value:g}"

@@ -195,6 +195,7 @@ def read_plan(path: Path) -> Plan:
 # --- the journal and its assembly -----------------------------------------------------------------------------
 
 
+_LISTS = ("arrival_s", "read", "tokens")
 RESERVE_BYTES = 32 * 1024 * 1024
 _WRITERS_S = 5.0
 
@@ -277,6 +278,7 @@ def assemble(folder: Path) -> int:
     Raises DiskFullError where there is no room: journals stay, and `loadstone recover` goes on from there; and
     InputError where a worker still writes, after waiting _WRITERS_S for it to end.
     """
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     journals = sorted(folder.glob("journal-*.arrow"))
@@ -294,7 +296,11 @@ def assemble(folder: Path) -> int:
     partial = folder / "records.parquet.part"
     count = 0
     try:
-        with pq.ParquetWriter(partial, records_schema(), compression="zstd") as writer:
+        # A file of our own: a writer that fails on a full disk leaves its own open, and the room taken.
+        with (
+            pa.OSFile(str(partial), "wb") as file,
+            pq.ParquetWriter(file, records_schema(), compression="zstd") as writer,
+        ):
             for table in _whole_requests(journals):
                 writer.write_table(table)
                 count += table.num_rows
@@ -340,17 +346,17 @@ def _whole_requests(journals: Iterable[Path]) -> Iterator[pa.Table]:
     ready: list[pa.Table] = []
     events = 0
     for journal in journals:
-        open_fragments: dict[tuple[int, str], list[pa.Table]] = {}
+        open_requests: dict[tuple[int, str], dict[str, Any]] = {}
         for batch in read_journal(journal):
-            for table in _complete(pa.Table.from_batches([batch]), open_fragments):
+            for table in _complete(pa.Table.from_batches([batch]), open_requests):
                 ready.append(table)
                 events += len(table["arrival_s"].combine_chunks().flatten()) + table.num_rows
             if events > _GROUP_EVENTS:
                 yield _with_tokens(pa.concat_tables(ready))
                 ready, events = [], 0
         # Fragments without an end: streams in flight when the run was killed.
-        for fragments in open_fragments.values():
-            row = _joined(fragments)
+        for parts in open_requests.values():
+            row = _joined(parts)
             row["status"], row["error"] = "cancelled", INTERRUPTED
             row["token_source"] = row["token_source"] or "pieces"
             ready.append(pa.Table.from_pylist([row], schema=schema))
@@ -358,42 +364,44 @@ def _whole_requests(journals: Iterable[Path]) -> Iterator[pa.Table]:
         yield _with_tokens(pa.concat_tables(ready))
 
 
-def _complete(batch: pa.Table, open_fragments: dict[tuple[int, str], list[pa.Table]]) -> Iterator[pa.Table]:
+def _complete(batch: pa.Table, open_requests: dict[tuple[int, str], dict[str, Any]]) -> Iterator[pa.Table]:
     """What of `batch` needs no earlier fragment, as it is; then requests whose last fragment it brings, joined.
 
     A fragment of a request that has others is told by its status (missing: not the last) or by being awaited.
+    `open_requests` keeps copies, so that no batch stays in memory for a single row of it.
     """
+    import numpy as np
     import pyarrow as pa
 
     statuses = batch["status"].to_pylist()
-    if not open_fragments and None not in statuses:
+    if not open_requests and None not in statuses:
         yield batch
         return
     keys = list(zip(batch["cell"].to_pylist(), batch["request_id"].to_pylist(), strict=True))
-    in_parts = {key for key, status in zip(keys, statuses, strict=True) if status is None}.union(open_fragments)
+    in_parts = {key for key, status in zip(keys, statuses, strict=True) if status is None}.union(open_requests)
     alone = [i for i, key in enumerate(keys) if key not in in_parts]
     if alone:
         yield batch.take(alone)
+    scalars = {name: batch[name].to_pylist() for name in batch.column_names if name not in _LISTS}
+    columns = {name: _list_column(batch, name) for name in _LISTS}
+    lists = {name: (np.asarray(column.offsets), np.asarray(column.values)) for name, column in columns.items()}
     joined = []
     for i in (i for i, key in enumerate(keys) if key in in_parts):
-        fragments = open_fragments.setdefault(keys[i], [])
-        fragments.append(batch.take([i]))  # a slice would keep the whole batch in memory
+        row = open_requests.setdefault(keys[i], dict.fromkeys(scalars) | {name: [] for name in _LISTS})
+        row.update((name, values[i]) for name, values in scalars.items() if values[i] is not None)
+        for name, (offsets, values) in lists.items():
+            row[name].append(values[offsets[i] : offsets[i + 1]].copy())
         if statuses[i] is not None:
-            joined.append(_joined(fragments))
-            del open_fragments[keys[i]]
+            joined.append(_joined(open_requests.pop(keys[i])))
     if joined:
         yield pa.Table.from_pylist(joined, schema=batch.schema)
 
 
-def _joined(fragments: list[pa.Table]) -> dict[str, Any]:
-    """One row of a request's fragments: scalars of the last that has them, lists one after another."""
+def _joined(row: dict[str, Any]) -> dict[str, Any]:
+    """A request's row whose lists are still in parts, made whole."""
     import numpy as np
 
-    rows = [fragment.to_pylist()[0] for fragment in fragments]
-    row = {name: next((r[name] for r in reversed(rows) if r[name] is not None), None) for name in rows[0]}
-    for name, kind in (("arrival_s", np.float64), ("read", np.int32), ("tokens", np.int32)):
-        row[name] = np.concatenate([np.asarray(r[name] or (), dtype=kind) for r in rows])
-    return row
+    return row | {name: np.concatenate(row[name]) for name in _LISTS}
 
 
 def _with_tokens(table: pa.Table) -> pa.Table:

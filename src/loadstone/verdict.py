@@ -93,14 +93,19 @@ def _failures(metrics: CellMetrics, measured: pa.Table) -> Finding | None:
     if not failed:
         return None
     texts = Counter(error for error in measured["error"].to_pylist() if error)
-    most = "; ".join(f"{count} × {text}" for text, count in texts.most_common(2))
+    most = "; ".join(f"{count} × {_printable(text)}" for text, count in texts.most_common(2))
     return Finding(
         "request_errors",
         "error",
         f"{failed} of {counts.sent} requests failed ({counts.error} error, {counts.timeout} timeout, "
-        f"{counts.cancelled} cancelled): {most}",
+        f"{counts.cancelled} cancelled)" + (f": {most}" if most else ""),
         "Percentiles leave failed requests out: mend the cause, or read them with the attainment.",
     )
+
+
+def _printable(text: str) -> str:
+    """Other programs' words, which records of any origin hold, made harmless for terminals."""
+    return "".join(character if character.isprintable() else "\ufffd" for character in text)
 
 
 def _short(metrics: CellMetrics) -> Finding | None:

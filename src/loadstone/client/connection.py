@@ -286,12 +286,14 @@ class Connection:
         # Just before the write; a request tried again on a fresh connection keeps its first time.
         stream.sent_ns = stream.sent_ns or time.monotonic_ns()
         stream.last_output_ns = stream.sent_ns
+        payload = stream.payload
+        # Before the write: when that fails at once, the stream may have gone to another connection.
+        stream.payload = payload if stream.reused else b""
         if self._tls is not None:
-            self._tls.write(stream.payload)
+            self._tls.write(payload)
             self._write_tls()
         else:
-            self._write(stream.payload)
-        stream.payload = stream.payload if stream.reused else b""
+            self._write(payload)
 
     def _write_tls(self) -> None:
         if self._outgoing.pending:

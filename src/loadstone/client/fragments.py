@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from loadstone.client.clock import Clock
 from loadstone.client.connection import Stream
+from loadstone.records import PlannedRequest
 from loadstone.store import records_schema
 
 if TYPE_CHECKING:
@@ -21,6 +22,15 @@ class Fragments:
         self._clock = clock
         self._schema = records_schema()
         self._rows: list[tuple[Any, ...]] = []
+        self.events = 0
+
+    def warm_up(self) -> None:
+        """Write a batch and throw it away: what libraries do at their first use, they do before the run."""
+        request = PlannedRequest(0, 0, "warmup", 0.0, 1, 1, None, 0, None)
+        self.add(Stream(request, b"", self._clock.origin_ns))
+        batch = self.take()
+        if batch is not None:
+            batch.serialize()
         self.events = 0
 
     def add(self, stream: Stream) -> None:

@@ -59,6 +59,7 @@ class Worker:
         self._plan = store.read_plan(Path(job.folder))
         self._journal = store.JournalWriter(Path(job.folder), job.worker)
         self._fragments = Fragments(job.worker, self.clock)
+        self._fragments.warm_up()
         self._prompts = PromptWriter(job.vocabulary, seed=self._plan.seed, salt=job.salt, chat=job.endpoint == "chat")
         self._body = RequestBody(job.endpoint, job.body_fields, job.exact_with)
         head = [job.request_line, *(f"{name}: {value}" for name, value in job.headers)]

@@ -6,7 +6,9 @@ believed further than it is used: names become excerpts, counts become ints.
 
 from __future__ import annotations
 
+import contextlib
 import ssl
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
@@ -62,13 +64,18 @@ class Server:
     def __exit__(self, *_: object) -> None:
         self._http.close()
 
-    def get(self, path: str) -> httpx.Response | None:
-        """The answer if it is a 200, else None. Raises TargetError where there is no server."""
+    def get(self, path: str, *, must_allow: bool = False) -> httpx.Response | None:
+        """The answer if it is a 200, else None. Raises TargetError where there is no server.
+
+        `must_allow`: also where the server wants a key, or another one.
+        """
         answer = self._ask("GET", path, None)
+        if must_allow and answer.status_code in (401, 403):
+            raise TargetError(_refusal(f"{self.origin}{self.base_path}{path}", answer))
         return answer if answer.status_code == 200 else None
 
-    def get_json(self, path: str) -> Any:
-        answer = self.get(path)
+    def get_json(self, path: str, *, must_allow: bool = False) -> Any:
+        answer = self.get(path, must_allow=must_allow)
         return _json(answer) if answer is not None else None
 
     def post(self, path: str, body: dict[str, Any]) -> httpx.Response:
@@ -76,22 +83,30 @@ class Server:
 
     def _ask(self, method: str, path: str, body: dict[str, Any] | None) -> httpx.Response:
         try:
+            deadline = time.monotonic() + _TIMEOUT_S
             request = self._http.build_request(method, path, json=body)
             answer = self._http.send(request, stream=True)
             with_limit = bytearray()
-            for piece in answer.iter_bytes():
-                with_limit += piece
-                if len(with_limit) > _BODY_BYTES:
-                    break
+            with contextlib.closing(answer):
+                for piece in answer.iter_bytes():
+                    with_limit += piece
+                    if len(with_limit) > _BODY_BYTES:
+                        break
+                    if time.monotonic() > deadline:  # sending a little for ever is no better than silence
+                        raise httpx.ReadTimeout("the answer does not end", request=request)
             answer._content = bytes(with_limit)
-            answer.close()
         except httpx.ConnectError as error:
+            if "CERTIFICATE" in str(error):
+                raise TargetError(
+                    f"{self.origin}: its certificate is not trusted ({_reason(error)}); "
+                    "name the file of its issuer's in SSL_CERT_FILE"
+                ) from error
             raise TargetError(
                 f"{self.origin}: no server answers there ({_reason(error)}); start it, or correct the URL"
             ) from error
         except httpx.TimeoutException as error:
             raise TargetError(
-                f"{self.origin}{path}: no answer within {_TIMEOUT_S:.0f} s; is the server well?"
+                f"{self.origin}{path}: no whole answer within {_TIMEOUT_S:.0f} s; is the server well?"
             ) from error
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise TargetError(
@@ -102,13 +117,18 @@ class Server:
 
 def check_url(url: str) -> SplitResult:
     """The parts of a server's URL. Raises InputError, one line, on anything but http(s)://host[:port][/path]."""
+    if not url.isascii() or not url.isprintable() or " " in url:
+        raise InputError(f"{_safe(url)}: no URL, which is ASCII and has no spaces; write e.g. http://localhost:8000")
     try:
         parts = urlsplit(url)
         port = parts.port
+        (parts.hostname or "").encode("idna")
     except ValueError as error:
         raise InputError(f"{url}: no URL ({error}); write e.g. http://localhost:8000") from error
     if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
         raise InputError(f"{url}: no URL of a server; write e.g. http://localhost:8000")
+    if parts.query or parts.fragment:
+        raise InputError(f"{parts.scheme}://{parts.hostname}: leave out what begins with ? or # in the URL")
     if parts.username or parts.password:
         raise InputError("the URL holds a user name or password; give keys in LOADSTONE_API_KEY or OPENAI_API_KEY")
     return parts
@@ -118,7 +138,7 @@ def attach(
     server: Server, *, model: str | None, endpoint: Endpoint | None, tokenizer: str | None, extra: dict[str, Any]
 ) -> tuple[Target, Vocabulary]:
     """Ask the server who it is and try what it takes. Raises TargetError, one line, where it cannot be measured."""
-    models = server.get_json("/v1/models")
+    models = server.get_json("/v1/models", must_allow=True)
     version = server.get_json("/version")
     metrics = server.get("/metrics")
     model = _choose_model(server, models, model)
@@ -222,7 +242,10 @@ def _choose_endpoint(server: Server, target: Target, wanted: Endpoint | None, ex
         if answer.status_code not in (404, 405, 501):
             break
     endpoint, answer = refusals[-1]
-    where = f"{target.url}{PATHS[endpoint]}"
+    raise TargetError(_refusal(f"{target.url}{PATHS[endpoint]}", answer))
+
+
+def _refusal(where: str, answer: httpx.Response) -> str:
     said = error_text(answer.content) if answer.content.strip() else "no further word"
     remedy = {
         401: "set LOADSTONE_API_KEY or OPENAI_API_KEY",
@@ -230,7 +253,7 @@ def _choose_endpoint(server: Server, target: Target, wanted: Endpoint | None, ex
         404: "check --model and the URL",
         429: "the server limits requests; raise its limit",
     }.get(answer.status_code, "the server refuses the simplest request; see its log")
-    raise TargetError(f"{where}: HTTP {answer.status_code}: {said}; {remedy}")
+    return f"{where}: HTTP {answer.status_code}: {said}; {remedy}"
 
 
 def _body(target: Target, endpoint: Endpoint, prompt: Any, extra: dict[str, Any], *, stream: bool) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from loadstone.units import show_number, show_seconds
+from loadstone.wire.openai import excerpt
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -18,7 +19,8 @@ def heading(document: Mapping[str, Any]) -> str:
     """What was measured, in one line."""
     target = document["target"] or {}
     engine = " ".join(part for part in (target.get("engine"), target.get("engine_version")) if part)
-    parts = [engine or "unknown engine", target.get("model", "?"), target.get("endpoint", "?")]
+    model = excerpt(target.get("model", "?").encode("utf-8", "replace"), 120)
+    parts = [engine or "unknown engine", model, target.get("endpoint", "?")]
     return " · ".join([*parts, f"plan {document['plan_id'][:6]} seed {document['seed']}"])
 
 

@@ -240,21 +240,26 @@ class Answer:
     def _take_usage(self, usage: _Usage, output: bool, has_choices: bool) -> bool:
         """Keep the newest counts. True if the event stands for output: text, or a running count that grew."""
         self._take_details(usage)
-        count = _count(usage.completion_tokens)
-        if count is None:
+        # As `_count`, without the call: engines may send this on every event.
+        stated = usage.completion_tokens
+        if stated is None or not 0 <= stated <= MAX_COUNT:
             self.running = self.running and not output
             return output
+        count = int(stated)
         self.output_tokens = count
-        if self.running and not output and has_choices and count > self._last_running:
+        grew = count > self._last_running
+        if grew:
+            self._last_running = count
+        if grew and self.running and not output and has_choices:
             # A token without text. A first count above one, without text, is a total that comes at the end.
             output = self.events > 0 or count == 1
-        self._last_running = max(self._last_running, count)
         return output
 
     def _take_details(self, usage: _Usage) -> None:
         """Everything in `usage` but the count of output tokens."""
-        if (count := _count(usage.prompt_tokens)) is not None:
-            self.input_tokens = count
+        stated = usage.prompt_tokens
+        if stated is not None and 0 <= stated <= MAX_COUNT:
+            self.input_tokens = int(stated)
         cached = usage.prompt_tokens_details
         if cached is not None and (count := _count(cached.cached_tokens)) is not None:
             self.cached_tokens = count

@@ -1,0 +1,190 @@
+"""Whatever ends a run before its time: what was measured is there afterwards, and nobody is left behind."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from conftest import Loadstone, eventually, gone, kill, processes_about, read_records, spawn
+from loadstone.simserver import Law, TimingServer, start
+
+LONG = ("--input", "8", "--output", "400", "--concurrency", "3", "--requests", "60", "--warmup", "0", "--json")
+SHORT = ("--input", "8", "--output", "10", "--concurrency", "3", "--requests", "6000", "--warmup", "0", "--json")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[TimingServer]:
+    with start(Law(ttft_s=0.02, itl_s=0.005)) as running:
+        yield running
+
+
+def workers_of(process: subprocess.Popen[str]) -> list[int]:
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    return [int(pid) for pid in children if b"loadstone.client.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+def under_way(process: subprocess.Popen[str], out: Path) -> tuple[Path, list[int]]:
+    """The run's folder and its workers, once something has been written to a journal."""
+
+    def started() -> bool:
+        return any(path.stat().st_size > 4096 for path in out.glob("*/journal-*.arrow"))
+
+    assert eventually(started), process.poll()
+    (folder,) = out.iterdir()
+    return folder, workers_of(process)
+
+
+@pytest.mark.parametrize("after_s", [0.0, 0.3, 1.1])
+def test_kill_9_of_everything(loadstone: Loadstone, server: TimingServer, tmp_path: Path, after_s: float) -> None:
+    out = tmp_path / "runs"
+    with spawn(out, "bench", server.url, *SHORT, "--workers", "2") as process:
+        folder, workers = under_way(process, out)
+        time.sleep(after_s)
+        kill(process.pid, *workers)
+    assert len(workers) == 2
+    before = json.loads((folder / "run.json").read_bytes())
+    assert before["status"] == "running"
+    outcome = loadstone("recover", folder, "--json")
+    assert outcome.code == 0
+    assert outcome.document["status"] == "interrupted"
+    assert "interrupted" in outcome.findings
+    records = read_records(folder)
+    assert records
+    for worker in (0, 1):
+        # Of what it sent nothing is missing but the last moments: the numbers have no holes.
+        numbers = sorted(int(r["request_id"].split("-")[1]) for r in records if r["worker"] == worker)
+        known = numbers[0] if numbers else 0
+        missing = set(range(known, max(numbers, default=known), 2)) - set(numbers)
+        assert len(missing) <= 3, missing
+    assert {record["status"] for record in records} <= {"ok", "cancelled"}
+    assert loadstone("recover", folder, "--json").document == outcome.document
+    assert not list(folder.glob("journal-*"))
+    assert not list(folder.glob(".reserve-*"))
+
+
+def test_streams_under_way_come_back_with_what_had_arrived(
+    loadstone: Loadstone, server: TimingServer, tmp_path: Path
+) -> None:
+    out = tmp_path / "runs"
+    with spawn(out, "bench", server.url, *LONG) as process:
+        folder, workers = under_way(process, out)
+        time.sleep(1.2)
+        kill(process.pid, *workers)
+    assert loadstone("recover", folder, "--json").code == 0
+    cancelled = [record for record in read_records(folder) if record["status"] == "cancelled"]
+    assert cancelled
+    for record in cancelled:
+        assert len(record["arrival_s"]) == len(record["tokens"]) > 10
+        assert "interrupted" in record["error"]
+
+
+def test_workers_save_and_go_when_their_owner_is_killed(
+    loadstone: Loadstone, server: TimingServer, tmp_path: Path
+) -> None:
+    out = tmp_path / "runs"
+    with spawn(out, "bench", server.url, *LONG, "--workers", "2") as process:
+        folder, workers = under_way(process, out)
+        kill(process.pid)
+        assert eventually(lambda: all(map(gone, workers)))
+    assert loadstone("recover", folder, "--json").code == 0
+    records = read_records(folder)
+    # They had time to write what was under way.
+    assert sum(record["status"] == "cancelled" for record in records) == 3
+    assert all(record["arrival_s"] for record in records)
+
+
+@pytest.mark.parametrize("signals", [[signal.SIGINT], [signal.SIGINT, signal.SIGINT], [signal.SIGTERM]])
+def test_interrupted(server: TimingServer, tmp_path: Path, signals: list[signal.Signals]) -> None:
+    out = tmp_path / "runs"
+    with spawn(out, "bench", server.url, *LONG, "--workers", "2") as process:
+        folder, workers = under_way(process, out)
+        for number in signals:
+            process.send_signal(number)
+        said, err = process.communicate(timeout=50)
+    assert process.returncode == 130
+    assert err.splitlines()[-1] == f"interrupted; what was measured is in {folder}"
+    assert "Traceback" not in err
+    document = json.loads(said)
+    assert document["status"] == "interrupted"
+    assert document["cells"][0]["requests"]["cancelled"] == 3
+    assert json.loads((folder / "run.json").read_bytes())["status"] == "interrupted"
+    assert len(read_records(folder)) == document["cells"][0]["requests"]["sent"]
+    assert all(map(gone, workers))
+    assert eventually(lambda: not processes_about(str(tmp_path)))
+
+
+def test_interrupted_before_anything_was_measured(tmp_path: Path) -> None:
+    with spawn(tmp_path, "bench", "--sim", "--concurrency", "1", "--requests", "100") as process:
+        time.sleep(0.4)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=50)
+    assert process.returncode == 130
+    assert "Traceback" not in err
+
+
+def test_a_worker_that_dies(server: TimingServer, tmp_path: Path) -> None:
+    out = tmp_path / "runs"
+    with spawn(out, "bench", server.url, *SHORT, "--workers", "2") as process:
+        folder, workers = under_way(process, out)
+        kill(workers[0])
+        said, err = process.communicate(timeout=50)
+    assert process.returncode == 1
+    info = json.loads((folder / "run.json").read_bytes())
+    assert info["status"] == "failed"
+    assert "worker 0 died (signal 9)" in info["error"]
+    assert "worker 0 died (signal 9)" in err
+    document = json.loads(said)
+    assert document["cells"][0]["requests"]["ok"] > 0
+    assert "interrupted" in {finding["kind"] for finding in document["cells"][0]["verdict"]["findings"]}
+    assert {record["worker"] for record in read_records(folder)} == {0, 1}
+    assert all(map(gone, workers))
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "small"
+    folder.mkdir()
+    try:
+        mounted = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=72m", "none", str(folder)], capture_output=True, check=False
+        )
+    except OSError as error:
+        pytest.skip(f"no mount here: {error}")
+    if mounted.returncode:
+        pytest.skip(f"mounting is not permitted: {mounted.stderr.decode().strip()}")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_disk_too_small_from_the_start(loadstone: Loadstone, server: TimingServer, small_disk: Path) -> None:
+    (small_disk / "ballast").write_bytes(bytes(20_000_000))
+    line = loadstone("bench", server.url, *SHORT, "--out", small_disk).line()
+    assert "MB free, and the run may need" in line
+    assert [path.name for path in small_disk.iterdir()] == ["ballast"]
+
+
+def test_a_disk_that_fills_up(loadstone: Loadstone, server: TimingServer, small_disk: Path) -> None:
+    with spawn(small_disk, "bench", server.url, *SHORT) as process:
+        assert eventually(lambda: any(p.stat().st_size > 4096 for p in small_disk.glob("*/journal-*.arrow")))
+        (folder,) = small_disk.iterdir()
+        with (small_disk / "ballast").open("wb") as ballast:
+            try:
+                while True:
+                    ballast.write(bytes(65536))
+                    ballast.flush()
+            except OSError:
+                pass
+        said, err = process.communicate(timeout=50)
+    assert process.returncode in (1, 2)
+    assert "disk full" in err
+    assert "Traceback" not in err
+    os.unlink(small_disk / "ballast")  # noqa: PTH108  (its file object went with an error)
+    outcome = loadstone("recover", folder, "--json")
+    assert outcome.code == 0
+    assert outcome.document["cells"][0]["requests"]["ok"] > 0
+    assert not said or json.loads(said)["status"] == "failed"

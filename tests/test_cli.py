@@ -1,0 +1,180 @@
+"""The command line: what it refuses, in one line each, and what it keeps to itself."""
+
+from pathlib import Path
+
+import pytest
+
+from conftest import QUICK, Ask, Loadstone, ScriptedServer, Send, answer, whole
+from loadstone.simserver import TimingServer, start
+from loadstone.simserver.law import Law
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--input", "0"), "--input"),
+        (("--input", "-5"), "--input"),
+        (("--output", "1.5"), "--output"),
+        (("--output", "many"), "--output"),
+        (("--range-ratio", "0"), "--range-ratio"),
+        (("--range-ratio", "nan"), "--range-ratio"),
+        (("--rate", "0"), "--rate 0"),
+        (("--rate", "-1"), "--rate -1"),
+        (("--rate", "nan"), "--rate"),
+        (("--rate", "1,x"), "--rate: 'x'"),
+        (("--rate", "1,inf"), "--rate: inf stands alone"),
+        (("--rate", "1e300"), "requests in one run"),
+        (("--rate", "1", "--concurrency", "1"), "--rate and --concurrency"),
+        (("--rate", "inf", "--duration", "5s"), "--rate inf"),
+        (("--rate", "1", "--requests-per-rate", "inf"), "--requests-per-rate"),
+        (("--concurrency", "0"), "--concurrency"),
+        (("--concurrency", "1.5"), "--concurrency"),
+        (("--concurrency", "inf"), "--concurrency"),
+        (("--concurrency", "1", "--max-concurrency", "1"), "--max-concurrency"),
+        (("--rate", "1", "--max-concurrency", "0"), "--max-concurrency 0"),
+        (("--requests", "1,2"), "--requests"),
+        (("--requests", "1e15"), "--requests"),
+        (("--requests", "100000000"), "requests in one run"),
+        (("--requests", "5", "--duration", "5s"), "--requests and --duration"),
+        (("--duration", "0"), "--duration"),
+        (("--duration", "soon"), "--duration"),
+        (("--burstiness", "0", "--rate", "1"), "--burstiness"),
+        (("--warmup", "-1"), "--warmup"),
+        (("--warmup", "many"), "--warmup"),
+        (("--seed", "-1"), "--seed"),
+        (("--seed", "99999999999999999999999"), "--seed"),
+        (("--salt", "a\r\nb"), "--salt"),
+        (("--workers", "0"), "--workers"),
+        (("--endpoint", "speech"), "speech"),
+        (("--no-such-flag",), "--no-such-flag"),
+        (("--slo", "speed<1s"), "--slo"),
+        (("--slo", "ttft<fast"), "--slo"),
+        (("--header", "no colon"), "--header"),
+        (("--header", "Näme: x"), "--header"),
+        (("--header", "X: ü"), "--header"),
+        (("--extra-body", "{"), "--extra-body"),
+        (("--extra-body", "[1]"), "--extra-body"),
+        (("--timeout-first", "never"), "--timeout-first"),
+        (("--prefix", "8", "--input", "8"), "--prefix 8"),
+        (("--prefix-groups", "0"), "--prefix-groups"),
+        (("--plan", "no-such-folder"), "no-such-folder"),
+        (("--plan", "x", "--rate", "1"), "--plan and --rate"),
+        (("--dataset", "no-such-file"), "no-such-file"),
+        (("--model", "gpt-x"), "--model gpt-x: the server offers timing"),
+        (("--tokenizer", "no-such-file"), "--tokenizer"),
+        (("--engine", "llama.cpp"), "--engine"),
+        (("--input", "131072", "--output", "1"), "context of 131072 tokens"),
+        (("--out", "/proc/runs"), "/proc/runs"),
+    ],
+)
+def test_bad_input_is_one_line(loadstone: Loadstone, timing: TimingServer, flags: tuple[str, ...], said: str) -> None:
+    assert said in loadstone("bench", timing.url, *flags).line()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "", "localhost:8000", "ftp://x", "http://", "http://127.0.0.1:99999", "http://127.0.0.1:x", "http://[::1",
+        "http://127.0.0.1:0", "http://a b", "http://no.such.host.invalid", "http://u:geheim@127.0.0.1", "http://x\x1b[31m",
+        "http://127.0.0.1/?key=geheim", "http://\u00e9\u0000", "http://..",
+    ],
+)  # fmt: skip
+def test_a_bad_url_is_one_line(loadstone: Loadstone, url: str) -> None:
+    line = loadstone("bench", url).line()
+    assert "geheim" not in line
+    assert "\x1b" not in line
+
+
+def test_an_unreadable_line_of_a_dataset_is_named(loadstone: Loadstone, timing: TimingServer, tmp_path: Path) -> None:
+    file = tmp_path / "data.jsonl"
+    file.write_text('{"prompt": "a"}\n{"prompt": "b"}\n{"prompt": \n')
+    assert f"{file}, line 3" in loadstone("bench", timing.url, "--dataset", file, "--output", "4").line()
+    file.write_text('{"prompt": "a"}\n')
+    assert "--output" in loadstone("bench", timing.url, "--dataset", file).line()
+    assert "--prefix" in loadstone("bench", timing.url, "--dataset", file, "--output", "4", "--prefix", "2").line()
+
+
+def test_a_chat_prompt_shorter_than_its_template(loadstone: Loadstone, timing: TimingServer) -> None:
+    line = loadstone("bench", timing.url, "--endpoint", "chat", "--input", "7").line()
+    assert "the server adds 7 tokens to every prompt; ask for at least 8" in line
+
+
+def test_a_folder_that_is_no_run(loadstone: Loadstone, tmp_path: Path) -> None:
+    assert "no run folder" in loadstone("recover", tmp_path).line()
+    assert "no run folder" in loadstone("recover", tmp_path / "nowhere").line()
+    (tmp_path / "run.json").write_text("{}")
+    assert "run.json" in loadstone("recover", tmp_path).line()
+    (tmp_path / "file").touch()
+    assert "cannot write here" in loadstone("bench", "--sim", *QUICK, "--out", tmp_path / "file" / "runs").line()
+
+
+@pytest.mark.parametrize("law", ["ttft", "ttft=x", "speed=1s", "ttft=1s,ttft=2s"])
+def test_a_law_that_is_none(loadstone: Loadstone, law: str) -> None:
+    assert "--sim" in loadstone("bench", law, "--sim").line()
+
+
+SECRETS = {"key": "sk-geheim-1", "header": "geheim-2", "extra": "geheim-3"}
+
+
+@pytest.mark.parametrize("variable", ["LOADSTONE_API_KEY", "OPENAI_API_KEY"])
+@pytest.mark.parametrize("attached", [False, True])
+def test_secrets_reach_the_server_and_nothing_else(
+    loadstone: Loadstone, monkeypatch: pytest.MonkeyPatch, variable: str, attached: bool
+) -> None:
+    monkeypatch.setenv(variable, SECRETS["key"])
+    header = [f"-HX-Pass: {SECRETS['header']}"] if attached else ["--header", f"X-Pass: {SECRETS['header']}"]
+    extra = f'{{"user": "{SECRETS["extra"]}"}}'
+    body = [f"--extra-body={extra}"] if attached else ["--extra-body", extra]
+    with ScriptedServer() as server:
+        run = (*QUICK, "--concurrency", "1", "--requests", "3", "--json", *header, *body)
+        outcome = loadstone("bench", server.url, *run)
+    assert outcome.cell["requests"]["ok"] == 3
+    for ask in server.asks:
+        assert ask.headers["authorization"] == f"Bearer {SECRETS['key']}"
+        assert ask.headers["x-pass"] == SECRETS["header"]
+        assert not ask.path.startswith("/v1/") or not ask.body or ask.json["user"] == SECRETS["extra"]
+    kept = b"".join(path.read_bytes() for path in outcome.folder.rglob("*") if path.is_file())
+    for secret in SECRETS.values():
+        assert secret not in outcome.out + outcome.err
+        assert secret.encode() not in kept
+
+
+def test_a_header_of_ones_own_goes_before_the_key(loadstone: Loadstone, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "other")
+    with ScriptedServer() as server:
+        loadstone("bench", server.url, *QUICK, "--concurrency", "1", "--requests", "1", "-H", "authorization: mine")
+    assert {ask.headers["authorization"] for ask in server.asks} == {"mine"}
+
+
+def test_a_key_that_is_no_key(loadstone: Loadstone, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "geheim\n")
+    line = loadstone("bench", "http://127.0.0.1:1").line()
+    assert "OPENAI_API_KEY" in line
+    assert "geheim" not in line
+
+
+def test_a_context_too_short(loadstone: Loadstone) -> None:
+    with start(Law(), max_model_len=100) as server:
+        line = loadstone("bench", server.url, "--input", "90", "--output", "11").line()
+        assert "--input 90 and --output 11: together beyond the server's context of 100 tokens" in line
+
+
+def test_models_of_hostile_names(loadstone: Loadstone) -> None:
+    name = b"[bold]x[/bold]\\x1b]0;owned\\x07\\n".decode("unicode_escape")
+
+    def named(ask: Ask, send: Send) -> None:
+        import json
+
+        if ask.path == "/v1/models":
+            send(whole("200 OK", json.dumps({"data": [{"id": name}]}).encode()))
+        else:
+            answer(ask, send)
+
+    with ScriptedServer(named, meets=True) as server:
+        outcome = loadstone("bench", server.url, *QUICK, "--concurrency", "1", "--requests", "2")
+    assert outcome.code == 0
+    assert server.measured[0].json["model"] == name
+    for text in (outcome.out, outcome.err):
+        assert "[bold]x[/bold]\ufffd]0;owned\ufffd" in text
+        assert "\x1b" not in text
+        assert "\x07" not in text

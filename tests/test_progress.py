@@ -1,0 +1,81 @@
+"""What is said while a run goes on: whole lines into logs, a bar on a terminal that leaves nothing behind."""
+
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from conftest import QUICK, Loadstone, ScriptedServer, command, whole
+from loadstone.simserver import TimingServer
+
+
+def on_a_terminal(out: Path, *arguments: object) -> str:
+    """What `loadstone …` writes to a terminal of 120 columns."""
+    main, side = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "120", "LINES": "30"}
+    words = [sys.executable, "-m", "loadstone.cli", *command(out, arguments)]
+    with subprocess.Popen(words, stdin=side, stdout=side, stderr=side, env=environment) as process:
+        os.close(side)
+        data = b""
+        while True:
+            try:
+                piece = os.read(main, 65536)
+            except OSError:  # nobody holds the other side any more
+                break
+            if not piece:
+                break
+            data += piece
+        process.wait()
+    os.close(main)
+    return data.decode()
+
+
+def screen(text: str) -> list[str]:
+    """The lines that stay, for the control sequences that rich uses: erase line, up, carriage return, colours."""
+    lines, row, column = [""], 0, 0
+    for part in re.findall(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b.|[^\x1b]", text):
+        if part == "\n":
+            row, column = row + 1, 0
+            lines += [""] * (row + 1 - len(lines))
+        elif part == "\r":
+            column = 0
+        elif part.endswith("K") and part.startswith("\x1b["):
+            lines[row] = "" if part == "\x1b[2K" else lines[row][:column]
+        elif part.endswith("A") and part.startswith("\x1b["):
+            row -= int(part[2:-1] or 1)
+        elif not part.startswith("\x1b"):
+            line = lines[row].ljust(column)
+            lines[row] = line[:column] + part + line[column + 1 :]
+            column += 1
+    return [line.rstrip() for line in lines]
+
+
+@pytest.fixture
+def written(tmp_path: Path, timing: TimingServer) -> str:
+    return on_a_terminal(tmp_path, "bench", timing.url, *QUICK, "--concurrency", "1,2", "--requests", "40")
+
+
+def test_the_bar_leaves_nothing_behind(written: str) -> None:
+    assert "under way" in written  # there was a bar
+    kept = "\n".join(screen(written))
+    assert "under way" not in kept
+    assert "━" not in kept
+    assert "TTFT p50" in kept
+    assert written.count("\x1b[?25l") == written.count("\x1b[?25h")  # the cursor shows again
+    assert not re.search(r"\n\n\n", kept)
+
+
+def test_failures_are_told_cell_by_cell(loadstone: Loadstone) -> None:
+    with ScriptedServer(lambda ask, send: send(whole("500 Oh", b""))) as server:
+        outcome = loadstone("bench", server.url, *QUICK, "--concurrency", "1,2", "--requests", "3")
+    lines = [re.sub(r"in [0-9.]+ s", "in … s", line) for line in outcome.err.splitlines()]
+    assert lines[1:] == [
+        "concurrency 1 (1/2)",
+        "concurrency 1: 3 requests in … s, 3 failed",
+        "concurrency 2 (2/2)",
+        "concurrency 2: 3 requests in … s, 3 failed",
+    ]

@@ -1,0 +1,80 @@
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import loadstone
+from loadstone import measure, store
+from loadstone.errors import InputError
+from loadstone.summary import summarise
+from test_summary import CLOSED, make_run
+
+
+def test_the_public_names() -> None:
+    assert loadstone.__all__ == ["Run", "__version__", "bench", "open_run", "recover"]
+    assert all(hasattr(loadstone, name) for name in loadstone.__all__)
+
+
+def test_importing_loadstone_takes_no_heavy_library() -> None:
+    code = "import sys, loadstone; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    modules = set(done.stdout.split())
+    heavy = {"numpy", "pyarrow", "httpx", "msgspec", "asyncio", "duckdb", "rich", "scipy", "typer", "uvloop"}
+    assert not modules & heavy
+    assert {name for name in modules if name.startswith("loadstone.")} == set()
+
+
+def test_a_run_is_opened(tmp_path: Path) -> None:
+    make_run(tmp_path / "r", [CLOSED], {})
+    for path in (tmp_path / "r", str(tmp_path / "r")):
+        run = loadstone.open_run(path)
+        assert isinstance(run, loadstone.Run)
+        assert (run.folder, run.info.run_id, len(run.plan)) == (tmp_path / "r", "r", 5)
+        assert run.info.plan_id == run.plan.plan_id
+        table = run.records()
+        assert isinstance(table, pa.Table)
+        assert table.schema.equals(store.records_schema())
+        assert (table.num_rows, table["tokens"].to_pylist()) == (5, [[1, 2, 3]] * 5)
+        assert run.summary() == summarise(tmp_path / "r")
+
+
+def test_what_is_no_run_is_not_opened(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no run folder"):
+        loadstone.open_run(tmp_path)
+
+
+def test_a_run_is_recovered(tmp_path: Path) -> None:
+    make_run(tmp_path / "r", [CLOSED], {})
+    document = loadstone.recover(str(tmp_path / "r"))
+    assert document["cells"][0]["requests"]["sent"] == 4
+    assert (tmp_path / "r" / "summary.json").exists()
+    assert loadstone.recover(tmp_path / "r") == document
+
+
+def test_bench_takes_options_as_the_flags_name_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    def answer(options: measure.Options) -> dict[str, Any]:
+        asked.append(options)
+        return {"schema": 1}
+
+    monkeypatch.setattr(measure, "bench", answer)
+    assert loadstone.bench("http://x", concurrency=[2], output="4", seed=7) == {"schema": 1}
+    assert loadstone.bench() == {"schema": 1}
+    assert asked == [measure.Options(url="http://x", concurrency=[2], output="4", seed=7), measure.Options()]
+    with pytest.raises(TypeError, match="no_such_option"):
+        loadstone.bench(no_such_option=1)
+
+
+def test_bench_measures(tmp_path: Path) -> None:
+    document = loadstone.bench(
+        sim="ttft=5ms,itl=1ms", input="8", output="4", concurrency=[2], requests=[4], warmup=0, out=tmp_path
+    )
+    assert document["cells"][0]["requests"]["ok"] == 4
+    run = loadstone.open_run(document["run_dir"])
+    assert run.records()["output_tokens"].to_pylist() == [4] * 4
+    assert run.summary() == document
+    assert run.info.status == "done"

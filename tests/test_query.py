@@ -1,0 +1,129 @@
+from pathlib import Path
+
+import pytest
+
+from loadstone import store
+from loadstone.errors import InputError
+from loadstone.query import rows_of
+from loadstone.records import CellInfo, Load, RunInfo
+from loadstone.summary import summarise
+from test_summary import CLOSED, make_run
+
+LOADS = [Load("rate", 2.5), Load("rate", 5.0)]
+
+
+def finished(folder: Path, loads: list[Load], *, failed: bool = False, slo: dict[str, float] | None = None) -> None:
+    change = {f"{c}-{i}": {"status": "error", "error": "x"} for c in range(2) for i in range(5)} if failed else {}
+    make_run(folder, loads, change, slo=slo or {}, **({"target": None} if failed else {}))
+    store.write_json(folder / "summary.json", summarise(folder))
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    """Two runs of different shape, and one of which there are papers alone."""
+    finished(tmp_path / "a", [CLOSED], failed=True)  # no latency at all
+    finished(tmp_path / "b", LOADS, slo={"ttft": 1.0, "tpot_p99": 1.0})
+    info = RunInfo(
+        run_id="c", source="measured", created="2026-01-02T03:04:05+00:00", command=[], loadstone="0.1.0", host={},
+        plan_id="x", seed=0, salt=None, cells=[CellInfo(load=CLOSED)],
+    )  # fmt: skip
+    (tmp_path / "c").mkdir()
+    store.write_info(tmp_path / "c", info)
+    return tmp_path
+
+
+def test_cells_of_runs_that_differ_in_shape(runs: Path) -> None:
+    columns, rows = rows_of("select run, cell.load.value, cell.metrics.ttft_s.p50 from cells order by all", runs)
+    assert columns == ["run", "value", "p50"]
+    assert rows == [("a", 1.0, None), ("b", 2.5, 0.5), ("b", 5.0, 0.5)]
+    sql = "select cell.load.kind, cell.requests.error, cell.metrics.attainment, cell.slo[1].met, cell.verdict.trusted"
+    assert rows_of(f"{sql} from cells order by run, cell.load.value", runs)[1] == [
+        ("concurrency", 4, None, None, False), ("rate", 0, 1.0, True, False), ("rate", 0, 1.0, True, False),
+    ]  # fmt: skip
+
+
+def test_cells_where_no_run_has_a_latency(tmp_path: Path) -> None:
+    finished(tmp_path / "a", [CLOSED], failed=True)
+    assert rows_of("select run, cell.metrics.ttft_s.p50 from cells", tmp_path)[1] == [("a", None)]
+
+
+def test_records_of_all_runs(runs: Path) -> None:
+    sql = "select run, cell, count(*), max(list_max(arrival_s)) from records group by all order by all"
+    assert rows_of(sql, runs)[1] == [("a", 0, 5, 5.25), ("b", 0, 5, 5.25), ("b", 1, 5, 5.25)]
+    assert rows_of("select * from records", runs)[0][:4] == ["run", "request_id", "cell", "phase"]
+
+
+def test_runs_have_their_papers(runs: Path) -> None:
+    sql = "select run, status, seed, cells[1].load.value, target.model from runs order by run"
+    assert rows_of(sql, runs)[1] == [
+        ("a", "done", 0, 1.0, None), ("b", "done", 0, 2.5, "m"), ("c", "running", 0, 1.0, None),
+    ]  # fmt: skip
+
+
+def test_tables_join(runs: Path) -> None:
+    sql = "select count(*) from records join runs using (run) join cells using (run)"
+    assert rows_of(sql, runs)[1] == [(5 + 2 * 10,)]
+
+
+@pytest.mark.parametrize("name", ["it's", 'a "quote"', "br[ack]ets", "st*r?", "{braces}", "ü space", "a;b--c"])
+def test_any_name_of_a_folder(tmp_path: Path, name: str) -> None:
+    finished(tmp_path / name / name, [CLOSED])
+    finished(tmp_path / name / "other", [CLOSED])
+    for table in ("records", "cells", "runs"):
+        sql = f"select distinct run from {table} order by run"  # noqa: S608
+        assert rows_of(sql, tmp_path / name)[1] == sorted([(name,), ("other",)])
+
+
+def test_a_relative_folder(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(runs.parent)
+    assert rows_of("select count(*) from records", Path(runs.name))[1] == [(15,)]
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "selct 1",
+        "select nothing from records",
+        "select * from moons",
+        "select 1/",
+        "select 'a'::int",
+        "",
+        ";",
+        "-- x",
+    ],
+)
+def test_bad_sql_is_told_in_one_line(runs: Path, sql: str) -> None:
+    with pytest.raises(InputError, match=r"^query: ") as raised:
+        rows_of(sql, runs)
+    assert str(raised.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "select * from read_csv('/etc/passwd')",
+        "select * from read_text('/etc/passwd')",
+        "select * from '/etc/passwd'",
+        "select * from glob('/etc/*')",
+        "copy (select 1) to '{runs}/x.csv'",
+        "attach '{runs}/x.db' as x",
+        "install httpfs",
+        "set enable_external_access = true",
+        "set allowed_paths = ['/etc/passwd']",
+        "select * from read_text('{runs}/b/secret.txt')",
+    ],
+)
+def test_nothing_but_the_runs_is_open_to_a_query(runs: Path, sql: str) -> None:
+    (runs / "b" / "secret.txt").write_text("x")
+    before = sorted(runs.rglob("*"))
+    with pytest.raises(InputError, match=r"^query: "):
+        rows_of(sql.replace("{runs}", str(runs)), runs)
+    assert sorted(runs.rglob("*")) == before
+
+
+@pytest.mark.parametrize("name", ["", "not there"])
+def test_a_folder_without_runs_is_told(tmp_path: Path, name: str) -> None:
+    with pytest.raises(
+        InputError, match="no run folders here; measure something first, or name the folder with --runs"
+    ):
+        rows_of("select 1", tmp_path / name)
