@@ -42,12 +42,11 @@ def shown(doc: dict[str, Any], width: int = 120) -> str:
 def test_every_column_fits_into_120() -> None:
     lines = [line.rstrip() for line in shown(document()).splitlines()]
     assert lines[0] == "vLLM 0.32.0 · m · completions · plan 012345 seed 0"
-    assert lines[2].split() == (
-        ["conc", "ok", "failed", "out", "tok/s", "TTFT", "p50", "p99", "TPOT", "p50", "p99", "ITL", "p99"]
-        + ["E2E", "p50", "p99", "trusted"]
-    )
+    heads = "conc ok failed out tok/s TTFT p50 p99 TPOT p50 p99 ITL p99 E2E p50 p99 trusted"
+    assert lines[2].split() == heads.split()
     row = lines[4]
-    assert row.split()[:4] == ["1024", "99000", "1000", "123\u202f457"]
+    assert row.split()[:3] == ["1024", "99000", "1000"]
+    assert "123\u202f457" in row
     assert row.count("12.3 s") == 7
     assert row.count("≥ 12.3 s") == 2
     assert row.endswith("NO (1)")

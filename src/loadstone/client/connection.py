@@ -15,7 +15,8 @@ import ssl
 import time
 import zlib
 from array import array
-from itertools import accumulate
+from collections.abc import Sequence
+from itertools import accumulate, chain, repeat
 from operator import sub
 from typing import Any, Protocol
 
@@ -33,6 +34,8 @@ _CHUNKED_END = b"\r\n\r\n"
 """An HTTP message in chunks ends so (the last chunk's or the trailers' end); an event's chunk never needs to."""
 _WINDOW_READS = 64
 _RETRY_READS = 8
+_EVENT_END = b"\n\n\r\n"
+"""An event's end and its HTTP chunk's, as nearly all servers write them."""
 _SHORTEST_SURE = 8
 """A read shorter than this may be the rest of a split ending."""
 
@@ -402,6 +405,11 @@ class Connection:
                 self.close()
                 self._owner.dropped(self)
             return
+        indices: Sequence[int] = range(stream.reads, stream.reads + len(reads))
+        stream.reads += len(reads) if reads and reads[-1] else max(0, len(reads) - 1)  # an empty one is the end
+        if max([read.count(_EVENT_END) for read in reads], default=0) > 1:
+            # A late client finds several events in a read: it must not fall further behind over them.
+            reads, stamps, reads_ns, indices = _pieces(reads, stamps, reads_ns, indices)
         at = 0
         retry_at = 0  # where a template is worth trying again, after it failed
         while at < len(reads):
@@ -409,17 +417,24 @@ class Connection:
                 window = reads[at : at + _WINDOW_READS]
                 plain, counts = self._template.run(window)
                 if plain:
-                    self._take_plain(stream, stamps[at : at + plain], reads_ns[at : at + plain], counts)
-                    at += plain
+                    end = at + plain
+                    self._take_plain(stream, stamps[at:end], reads_ns[at:end], indices[at:end], counts)
+                    at = end
                 else:
                     retry_at = at + _RETRY_READS
                 if plain == len(window):
                     continue
-            if self._parse(stream, reads[at], stamps[at], reads_ns[at]):
-                return
             at += 1
+            if self._parse(stream, reads[at - 1], stamps[at - 1], reads_ns[at - 1], indices[at - 1]):
+                if self.stream is stream:
+                    # Something after the answer, or the connection's end: no more requests on this one.
+                    self.keep_alive = self.keep_alive and at == len(reads)
+                    self._finish(stream)
+                return
 
-    def _take_plain(self, stream: Stream, stamps: list[bytes], reads_ns: list[int], counts: list[int]) -> None:
+    def _take_plain(
+        self, stream: Stream, stamps: list[bytes], reads_ns: list[int], indices: Sequence[int], counts: list[int]
+    ) -> None:
         """Reads that the template recognised: an output event each."""
         clock = self._owner.clock
         arrivals = clock.arrivals_ns(stamps, reads_ns)
@@ -429,17 +444,18 @@ class Connection:
         stream.worst_lag_ns = max(stream.worst_lag_ns, *map(sub, reads_ns, arrivals))
         origin_ns = clock.origin_ns
         stream.arrival_s.extend([(arrival - origin_ns) * 1e-9 for arrival in arrivals])
-        stream.read_index.extend(range(stream.reads, stream.reads + len(arrivals)))
-        stream.reads += len(arrivals)
+        stream.read_index.extend(indices)
         stream.last_output_ns = arrivals[-1]
         stream.answer.take_plain(len(arrivals), counts)
         self._learnings += len(arrivals)
 
-    def _parse(self, stream: Stream, data: bytes, stamp: bytes, read_ns: int) -> bool:
-        """One read, whatever it holds. True if the answer or the connection ended with it."""
+    def _parse(self, stream: Stream, data: bytes, stamp: bytes, read_ns: int, index: int) -> bool:
+        """One read, whatever it holds. True if the answer or the connection ended with it; `stream.end_ns` says when.
+
+        A connection that broke has no stream any more.
+        """
         if not data:
-            self._on_eof(stream, read_ns)
-            return True
+            return self._on_eof(stream, read_ns)
         arrival_ns = max(self._owner.clock.arrivals_ns([stamp], [read_ns])[0], stream.last_output_ns)
         stream.worst_lag_ns = max(stream.worst_lag_ns, read_ns - arrival_ns)
         bodies = self._bodies
@@ -453,16 +469,14 @@ class Connection:
             if count:
                 arrival_s = self._owner.clock.since_origin_s(arrival_ns)
                 stream.arrival_s.extend([arrival_s] * count)
-                stream.read_index.extend([stream.reads] * count)
+                stream.read_index.extend([index] * count)
                 stream.last_output_ns = arrival_ns
-        stream.reads += 1
         if self._message_complete:
-            bodies.clear()
-            self._finish(stream, arrival_ns)
-            return True
-        self._learn(stream, data)
+            stream.end_ns = arrival_ns
+        else:
+            self._learn(stream, data)
         bodies.clear()
-        return False
+        return self._message_complete
 
     def _learn(self, stream: Stream, data: bytes) -> None:
         """Choose the template for the next reads, after `data` was parsed.
@@ -499,27 +513,27 @@ class Connection:
         stream.body = (stream.body + body)[:_ERROR_BODY_BYTES]
         return 0
 
-    def _finish(self, stream: Stream, end_ns: int) -> None:
-        stream.end_ns = end_ns
+    def _finish(self, stream: Stream) -> None:
         late = stream.answer.finish()
-        for _ in range(late):
-            stream.arrival_s.append(self._owner.clock.since_origin_s(end_ns))
-            stream.read_index.append(max(0, stream.reads - 1))
+        if late and stream.end_ns is not None:
+            stream.arrival_s.extend([self._owner.clock.since_origin_s(stream.end_ns)] * late)
+            stream.read_index.extend([max(0, stream.reads - 1)] * late)
         self.stream = None
         if not self.keep_alive or self._reads or self._unsent:
             self.close()
         self._owner.ended(self, stream)
 
-    def _on_eof(self, stream: Stream, read_ns: int) -> None:
+    def _on_eof(self, stream: Stream, read_ns: int) -> bool:
         headers = stream.headers
         until_close = b"content-length" not in headers and b"chunked" not in headers.get(b"transfer-encoding", b"")
         self.keep_alive = False
         if self._headers_complete and until_close:
-            self._finish(stream, read_ns)
+            stream.end_ns = read_ns
         elif self._headers_complete:
             self._break("the server closed the connection before the answer's end")
         else:
             self._break("the server closed the connection before answering", lost=True)
+        return True
 
     # --- called by the HTTP parser ----------------------------------------------------------------------------
 
@@ -578,6 +592,20 @@ class Connection:
     @property
     def closed(self) -> bool:
         return self._closed
+
+
+def _pieces(
+    reads: list[bytes], stamps: list[bytes], reads_ns: list[int], indices: Sequence[int]
+) -> tuple[list[bytes], list[bytes], list[int], list[int]]:
+    """Reads of several events cut into one piece an event; each piece keeps its read's stamp, time and index."""
+    cut = [[part + _EVENT_END for part in read.split(_EVENT_END)] for read in reads]
+    for parts, read in zip(cut, reads, strict=True):
+        rest = parts.pop()[: -len(_EVENT_END)]
+        if rest or not read:
+            parts.append(rest)
+    sizes = list(map(len, cut))
+    spread = [list(chain.from_iterable(map(repeat, column, sizes))) for column in (stamps, reads_ns, indices)]
+    return list(chain.from_iterable(cut)), *spread  # type: ignore[return-value]
 
 
 def _broken(error: OSError) -> str:
