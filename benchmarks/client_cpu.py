@@ -1,6 +1,7 @@
 """CPU per streamed token: Loadstone's client beside a bare uvloop loop that only reads and counts.
 
-    python benchmarks/client_cpu.py [--streams 200,1000] [--tokens 400] [--itl 25ms] [--rounds 5]
+    python benchmarks/client_cpu.py [--streams 200,1000] [--tokens 400] [--itl 25ms]
+                                    [--rounds 5] [--usage final|running]
 
 Both read the same streams of the embedded timing server, in turn, several rounds. The bare loop does `add_reader` and
 `recvmsg`, looks for the last chunk and counts: no kernel stamps, no HTTP, no JSON, no records. Loadstone does all of
@@ -25,24 +26,28 @@ from loadstone import simserver
 from loadstone.measure import Options, bench
 
 RAMP_S = 1.0
+OPTIONS = {
+    "final": {"include_usage": True},
+    "running": {"include_usage": True, "continuous_usage_stats": True},
+}
+"""Token counts at the end of the stream, or in every event, as Loadstone asks where the server can."""
 
 
-def bare(url: str, streams: int, tokens: int) -> float:
+def bare(url: str, streams: int, tokens: int, usage: str) -> float:
     """CPU µs per token of the bare loop, in a process of its own."""
     command = [sys.executable, __file__, "--bare", url, "--streams", str(streams), "--tokens", str(tokens)]
+    command += ["--usage", usage]
     return float(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
 
 
-def run_bare(url: str, streams: int, tokens: int) -> float:
+def run_bare(url: str, streams: int, tokens: int, usage: str) -> float:
     import time
 
     import uvloop
 
     parts = urlsplit(url)
-    # The same stream as Loadstone asks for: with the running token count in every event.
-    options = {"include_usage": True, "continuous_usage_stats": True}
     body = json.dumps(
-        {"model": "timing", "prompt": [1, 2], "max_tokens": tokens, "stream": True, "stream_options": options}
+        {"model": "timing", "prompt": [1, 2], "max_tokens": tokens, "stream": True, "stream_options": OPTIONS[usage]}
     ).encode()
     request = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
     loop = uvloop.new_event_loop()
@@ -72,13 +77,14 @@ def run_bare(url: str, streams: int, tokens: int) -> float:
     return spent / (streams * tokens) * 1e6
 
 
-def ours(url: str, streams: int, tokens: int) -> float:
+def ours(url: str, streams: int, tokens: int, usage: str) -> float:
     """CPU µs per token of Loadstone's worker."""
     with tempfile.TemporaryDirectory() as folder:
         document = bench(
             Options(
                 url=url, rate=[streams / RAMP_S], burstiness=float("inf"), requests=[streams], warmup=0, input="2",
                 output=str(tokens), workers=1, out=Path(folder),
+                extra_body={"stream_options": OPTIONS[usage]},
             )
         )  # fmt: skip
     cell = document["cells"][0]
@@ -93,10 +99,11 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=400)
     parser.add_argument("--itl", default="25ms")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--usage", choices=sorted(OPTIONS), default="final")
     parser.add_argument("--bare", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.bare:
-        print(run_bare(arguments.bare, int(arguments.streams), arguments.tokens))
+        print(run_bare(arguments.bare, int(arguments.streams), arguments.tokens, arguments.usage))
         return
     law = simserver.Law.parse(f"ttft=50ms,itl={arguments.itl}")
     print(f"{'streams':>8} {'bare µs/token':>14} {'loadstone':>10} {'ratio':>6}   rounds")
@@ -104,9 +111,8 @@ def main() -> None:
         pairs = []
         with simserver.start(law) as server:
             for _ in range(arguments.rounds):
-                pairs.append(
-                    (bare(server.url, streams, arguments.tokens), ours(server.url, streams, arguments.tokens))
-                )
+                given = server.url, streams, arguments.tokens, arguments.usage
+                pairs.append((bare(*given), ours(*given)))
         ratios = [mine / other for other, mine in pairs]
         plain, full = (statistics.median(column) for column in zip(*pairs, strict=True))
         shown = " ".join(f"{ratio:.2f}" for ratio in ratios)

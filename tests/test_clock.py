@@ -26,19 +26,18 @@ def clock() -> Clock:
 def test_a_stamp_is_mapped_to_the_monotonic_clock(clock: Clock) -> None:
     read_ns = time.monotonic_ns()
     arrived_ns = read_ns - 3_000_000
-    found = clock.arrivals_ns([stamp(arrived_ns - clock._offset_ns)], [read_ns])
-    assert found == [arrived_ns]
+    assert clock.arrivals_ns([stamp(arrived_ns - clock._offset_ns)], [read_ns]) == ([arrived_ns], 3_000_000)
 
 
 def test_without_a_stamp_the_time_of_the_read_is_taken(clock: Clock) -> None:
     read_ns = time.monotonic_ns()
-    assert clock.arrivals_ns([b""], [read_ns]) == [read_ns]
+    assert clock.arrivals_ns([b""], [read_ns]) == ([read_ns], 0)
 
 
 def test_stamped_and_unstamped_reads_may_be_mixed(clock: Clock) -> None:
     read_ns = time.monotonic_ns()
     arrived_ns = read_ns - 1_000_000
-    found = clock.arrivals_ns([stamp(arrived_ns - clock._offset_ns), b""], [read_ns, read_ns + 5])
+    found, _ = clock.arrivals_ns([stamp(arrived_ns - clock._offset_ns), b""], [read_ns, read_ns + 5])
     assert found == [arrived_ns, read_ns + 5]
 
 
@@ -51,13 +50,13 @@ def test_a_host_clock_that_was_set_does_not_move_arrivals(
     read_ns = time.monotonic_ns()
     arrived_ns = read_ns - 2_000_000
     realtime_ns = time.time_ns() - (time.monotonic_ns() - arrived_ns)
-    found = clock.arrivals_ns([stamp(realtime_ns)], [read_ns])
+    found, _ = clock.arrivals_ns([stamp(realtime_ns)], [read_ns])
     assert abs(found[0] - arrived_ns) < 1_000_000  # to what two clock reads can be apart, not to an hour
 
 
 def test_an_arrival_is_never_after_its_own_reading(clock: Clock) -> None:
     read_ns = time.monotonic_ns()
-    found = clock.arrivals_ns([stamp(read_ns + 100_000 - clock._offset_ns)], [read_ns])
+    found, _ = clock.arrivals_ns([stamp(read_ns + 100_000 - clock._offset_ns)], [read_ns])
     assert found == [read_ns]
 
 
@@ -77,6 +76,7 @@ def test_the_kernel_stamps_what_arrives_over_loopback() -> None:
             time.sleep(0.05)
             _, ancillary, _, _ = client.recvmsg(100, ANCILLARY_BYTES)
             read_ns = time.monotonic_ns()
-            arrived_ns = clock.arrivals_ns([ancillary[0][2]], [read_ns])[0]
+            (arrived_ns,), lag_ns = clock.arrivals_ns([ancillary[0][2]], [read_ns])
     # Stamped when it arrived, not when it was read 50 ms later.
     assert before_ns - 1_000_000 < arrived_ns < read_ns - 25_000_000
+    assert lag_ns == read_ns - arrived_ns

@@ -46,8 +46,8 @@ class Clock:
     def since_origin_s(self, monotonic_ns: int) -> float:
         return (monotonic_ns - self.origin_ns) * 1e-9
 
-    def arrivals_ns(self, stamps: list[bytes], reads_ns: list[int]) -> list[int]:
-        """When the newest byte of each read arrived, CLOCK_MONOTONIC ns.
+    def arrivals_ns(self, stamps: list[bytes], reads_ns: list[int]) -> tuple[list[int], int]:
+        """When the newest byte of each read arrived, CLOCK_MONOTONIC ns, and the longest that one waited to be read.
 
         `stamps` as the kernel wrote them, a struct timespec, or b"" where there is none: then it is the time of the
         read, `reads_ns`.
@@ -56,11 +56,12 @@ class Clock:
         try:
             arrivals = [s * 1_000_000_000 + ns + offset_ns for s, ns in _STAMP.iter_unpack(b"".join(stamps))]
             lags = list(map(sub, reads_ns, arrivals))
-            if len(arrivals) == len(reads_ns) and min(lags) >= 0 and max(lags) <= _LATE_NS:
-                return arrivals
+            if len(arrivals) == len(reads_ns) and min(lags) >= 0 and (worst := max(lags)) <= _LATE_NS:
+                return arrivals, worst
         except struct.error:
             pass
-        return [self._arrival_ns(stamp, read_ns) for stamp, read_ns in zip(stamps, reads_ns, strict=True)]
+        arrivals = [self._arrival_ns(stamp, read_ns) for stamp, read_ns in zip(stamps, reads_ns, strict=True)]
+        return arrivals, max(map(sub, reads_ns, arrivals))
 
     def _arrival_ns(self, stamp: bytes, read_ns: int) -> int:
         if len(stamp) != _STAMP.size:

@@ -17,7 +17,6 @@ import zlib
 from array import array
 from collections.abc import Sequence
 from itertools import accumulate, chain, repeat
-from operator import sub
 from typing import Any, Protocol
 
 import httptools
@@ -332,8 +331,9 @@ class Connection:
     # --- reading: the hot path --------------------------------------------------------------------------------
 
     def _on_readable(self) -> None:
+        recvmsg = self._recvmsg
         try:
-            data, ancillary, _, _ = self._recvmsg(READ_BYTES, ANCILLARY_BYTES)
+            data, ancillary, _, _ = recvmsg(READ_BYTES, ANCILLARY_BYTES)
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
@@ -407,9 +407,7 @@ class Connection:
             return
         indices: Sequence[int] = range(stream.reads, stream.reads + len(reads))
         stream.reads += len(reads) if reads and reads[-1] else max(0, len(reads) - 1)  # an empty one is the end
-        if max([read.count(_EVENT_END) for read in reads], default=0) > 1:
-            # A late client finds several events in a read: it must not fall further behind over them.
-            reads, stamps, reads_ns, indices = _pieces(reads, stamps, reads_ns, indices)
+        cut = False
         at = 0
         retry_at = 0  # where a template is worth trying again, after it failed
         while at < len(reads):
@@ -424,6 +422,13 @@ class Connection:
                     retry_at = at + _RETRY_READS
                 if plain == len(window):
                     continue
+                if not cut and reads[at].count(_EVENT_END) > 1:
+                    # A late client finds several events in a read: it must not fall further behind over them.
+                    cut = True
+                    rest = reads[at:], stamps[at:], reads_ns[at:], indices[at:]
+                    reads, stamps, reads_ns, indices = _pieces(*rest)
+                    at = retry_at = 0
+                    continue
             at += 1
             if self._parse(stream, reads[at - 1], stamps[at - 1], reads_ns[at - 1], indices[at - 1]):
                 if self.stream is stream:
@@ -437,11 +442,11 @@ class Connection:
     ) -> None:
         """Reads that the template recognised: an output event each."""
         clock = self._owner.clock
-        arrivals = clock.arrivals_ns(stamps, reads_ns)
+        arrivals, lag_ns = clock.arrivals_ns(stamps, reads_ns)
+        stream.worst_lag_ns = max(stream.worst_lag_ns, lag_ns)
         if arrivals[0] < stream.last_output_ns or arrivals != sorted(arrivals):
             # Never before what came before it, whatever the stamps say.
             arrivals = list(accumulate(arrivals, max, initial=stream.last_output_ns))[1:]
-        stream.worst_lag_ns = max(stream.worst_lag_ns, *map(sub, reads_ns, arrivals))
         origin_ns = clock.origin_ns
         stream.arrival_s.extend([(arrival - origin_ns) * 1e-9 for arrival in arrivals])
         stream.read_index.extend(indices)
@@ -456,27 +461,33 @@ class Connection:
         """
         if not data:
             return self._on_eof(stream, read_ns)
-        arrival_ns = max(self._owner.clock.arrivals_ns([stamp], [read_ns])[0], stream.last_output_ns)
-        stream.worst_lag_ns = max(stream.worst_lag_ns, read_ns - arrival_ns)
+        (arrival_ns,), lag_ns = self._owner.clock.arrivals_ns([stamp], [read_ns])
+        arrival_ns = max(arrival_ns, stream.last_output_ns)
+        stream.worst_lag_ns = max(stream.worst_lag_ns, lag_ns)
         bodies = self._bodies
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
+            self._take_bodies(stream, arrival_ns, index)  # what came before the fault
             self._break(f"not HTTP: {excerpt(str(error).encode())}")
             return True
-        for body in bodies:
-            count = stream.answer.feed(body) if stream.plain_sse else self._take_body(stream, body)
-            if count:
-                arrival_s = self._owner.clock.since_origin_s(arrival_ns)
-                stream.arrival_s.extend([arrival_s] * count)
-                stream.read_index.extend([index] * count)
-                stream.last_output_ns = arrival_ns
+        self._take_bodies(stream, arrival_ns, index)
         if self._message_complete:
             stream.end_ns = arrival_ns
         else:
             self._learn(stream, data)
         bodies.clear()
         return self._message_complete
+
+    def _take_bodies(self, stream: Stream, arrival_ns: int, index: int) -> None:
+        """What the HTTP parser found of the answer's body in one read."""
+        for body in self._bodies:
+            count = stream.answer.feed(body) if stream.plain_sse else self._take_body(stream, body)
+            if count:
+                arrival_s = self._owner.clock.since_origin_s(arrival_ns)
+                stream.arrival_s.extend([arrival_s] * count)
+                stream.read_index.extend([index] * count)
+                stream.last_output_ns = arrival_ns
 
     def _learn(self, stream: Stream, data: bytes) -> None:
         """Choose the template for the next reads, after `data` was parsed.
