@@ -6,7 +6,6 @@ import contextlib
 import os
 import re
 import resource
-import shlex
 import shutil
 import signal
 import socket
@@ -26,7 +25,7 @@ from loadstone import host, store
 from loadstone.client.pool import Pool, StepResult, workers_for
 from loadstone.client.protocol import Job, Progress, Timeouts
 from loadstone.engines import attach
-from loadstone.errors import DiskFullError, InputError, TargetError
+from loadstone.errors import DiskFullError, InputError, LoadstoneError, TargetError
 from loadstone.records import CellInfo, Load, Plan, RunInfo, Target
 from loadstone.schedule import default_requests, default_warmup, make_plan
 from loadstone.summary import parse_slo, summarise
@@ -152,6 +151,10 @@ def bench(options: Options, on_event: Callable[[Event], None] = lambda event: No
         jobs = _jobs(options, plan, info, vocabulary, folder, (parts, base_path, headers))
         try:
             _run(Pool(jobs, folder / "log.txt"), plan, info, folder, on_event, signals)
+        except LoadstoneError as error:
+            info.status, info.error = "failed", str(error)
+            store.write_info(folder, info)
+            raise
         finally:
             if engine_log is not None:
                 with contextlib.suppress(OSError):
@@ -499,11 +502,6 @@ def _without_secrets(command: Sequence[str]) -> list[str]:
             elif part.startswith(flag) and not flag.startswith("--"):
                 shown[i] = f"{flag}…"
     return shown
-
-
-def command_line(info: RunInfo) -> str:
-    """The command as one would type it."""
-    return shlex.join(info.command)
 
 
 def _jobs(

@@ -444,7 +444,7 @@ def _list_column(table: pa.Table, name: str) -> pa.ListArray:
 
 
 def issued(folder: Path, plan: Plan) -> Plan:
-    """`plan` with the rows that were really issued: cyclic cells unrolled as far as they went."""
+    """`plan` with the rows that were really issued: cyclic cells unrolled as far as they went, by count."""
     import numpy as np
 
     rows = []
@@ -461,7 +461,11 @@ def issued(folder: Path, plan: Plan) -> Plan:
         rows.append(planned)
     picked = np.concatenate(rows)
     columns = {name: getattr(plan, name)[picked] for name in Plan.COLUMNS}
-    return replace(plan, **columns)
+    cells = [
+        msgspec.structs.replace(load, duration_s=None) if plan.cyclic(cell) else load
+        for cell, load in enumerate(plan.cells)
+    ]
+    return replace(plan, cells=tuple(cells), **columns)
 
 
 def read_records(folder: Path, cell: int | None = None) -> Iterator[pa.RecordBatch]:

@@ -61,7 +61,7 @@ def _cell(folder: Path, info: RunInfo, plan: Plan, cell: int) -> dict[str, Any] 
     scalars = store.read_columns(folder, verdict.SCALARS, cell)
     if scalars.num_rows == 0:
         return None
-    load = plan.cells[cell]
+    load = info.cells[cell].load  # the plan of a cell that ran by time has become one by count
     per_request = {name: limit for name, limit in info.slo.items() if name in SLO_KEYS}
     metrics = cell_metrics(lambda: store.read_records(folder, cell), load, per_request)
     clock = info.clock or "user"

@@ -108,7 +108,6 @@ def test_a_closed_loop_for_a_time(loadstone: Loadstone, timing: TimingServer) ->
     assert again.document["plan_id"] == outcome.document["plan_id"] or again.cell["requests"]["ok"] > 0
 
 
-@pytest.mark.xfail(strict=True, reason="the grace period begins only when a slot frees, and never in an open loop")
 @pytest.mark.parametrize("load", [("--concurrency", "2"), ("--rate", "20", "--burstiness", "inf")])
 def test_what_does_not_end_within_the_grace_is_cancelled(loadstone: Loadstone, load: tuple[str, ...]) -> None:
     def some(ask: Ask, send: Send) -> None:

@@ -39,7 +39,8 @@ def check_counts(outcome: Outcome, sent: list[int]) -> None:
         assert {record["output_tokens"] for record in records} == {OUTPUT}
         assert cell["metrics"]["output_tokens"] == OUTPUT * sent[number]
         assert cell["metrics"]["input_tokens"] == INPUT * sent[number]
-        assert sum(record["cached_tokens"] for record in records) <= 0.01 * INPUT * len(records)
+        # What every prompt begins with, a chat template and a first word, is found in the cache: a token or two.
+        assert max(record["cached_tokens"] for record in records) <= 4
         assert {record["finish_reason"] for record in records} == {"length"}
 
 
@@ -76,9 +77,6 @@ def test_an_open_loop(loadstone: Loadstone, engine: ServerProcess) -> None:
     assert all(record["sent_s"] >= record["intended_s"] for record in outcome.records)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the first word of a text has no space before it and so another cost than others"
-)
 def test_the_chat_endpoint_has_prompts_of_exact_length(loadstone: Loadstone, engine: ServerProcess) -> None:
     outcome = loadstone("bench", engine.url, *SHAPE, "--endpoint", "chat", "--concurrency", "2", "--requests", "6")
     check_counts(outcome, [6])

@@ -43,7 +43,7 @@ _PROGRESS_S = 0.25
 _RECONNECT_S = 0.05
 _PART_EVENTS = 64
 _PART_NS = 5_000_000_000
-"""A stream that goes on is journaled when it has so many new events, or any for so long."""
+"""A stream that goes on is journaled at its first sweep, then at so many new events, or after so long."""
 _AFTER_DONE_NS = 1_000_000_000
 """How long after [DONE] the HTTP message may still take to end before the answer counts as ended."""
 
@@ -144,9 +144,10 @@ class Worker:
         if request.phase == "measure":
             if self._measure_start_ns is None:
                 self._measure_start_ns = now
+                if self._duration_ns:
+                    self.loop.call_later(self._duration_ns * 1e-9 + self._job.grace_s, self._end_grace, self._step)
             if self._plan.cyclic(request.cell) and now >= self._measure_start_ns + self._duration_ns:
                 self._indices_ended()
-                self.loop.call_later(self._job.grace_s, self._end_grace, self._step)
                 return
         self._ready.popleft()
         self._ready_bytes -= len(payload)
@@ -162,12 +163,13 @@ class Worker:
 
     def _end_grace(self, step: Step | None) -> None:
         if step is self._step:
+            self._indices_ended()
             self._cancel_all("not ended within the grace period after the duration")
             self._settle()
 
-    def _launch(self, stream: Stream, now_ns: int) -> None:
+    def _launch(self, stream: Stream, now_ns: int, *, fresh: bool = False) -> None:
         stream.started_ns = now_ns
-        while self._idle:
+        while self._idle and not fresh:
             connection = self._idle.pop()
             if not connection.closed and connection.connected:
                 self._active[stream] = connection
@@ -237,7 +239,7 @@ class Worker:
         """A connection failed under its request."""
         if retry and self._stopping is None:
             stream.reused = False
-            self._launch(stream, time.monotonic_ns())
+            self._launch(stream, time.monotonic_ns(), fresh=True)
             return
         # Not from here: an error may come before the caller has finished setting up.
         self.loop.call_soon(self._fail, stream, reason)
@@ -329,7 +331,7 @@ class Worker:
                 self.ended(connection, stream)
             else:
                 self._fail(stream, reason, "timeout")
-        elif len(stream.arrival_s) >= _PART_EVENTS or (stream.arrival_s and now > stream.part_ns + _PART_NS):
+        elif not stream.part_ns or len(stream.arrival_s) >= _PART_EVENTS or now > stream.part_ns + _PART_NS:
             stream.part_ns = now
             self._fragments.add_part(stream)
 

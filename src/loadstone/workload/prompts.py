@@ -68,7 +68,9 @@ class PromptWriter:
             pieces = self._prefix(request) + pieces
         if self._as_ids:
             return b"[" + pieces[:-1] + b"]"
-        text = pieces[1:]
+        # A word without a space before it may cost another number of tokens; the overhead was counted with this one.
+        _, space, rest = pieces[1:].partition(b" ")
+        text = self._words[0][1:] + space + rest
         if self._chat:
             return b'[{"role":"user","content":"' + text + b'"}]'
         return b'"' + text + b'"'
