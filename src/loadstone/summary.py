@@ -67,7 +67,8 @@ def _cell(folder: Path, info: RunInfo, plan: Plan, cell: int) -> dict[str, Any] 
     clock = info.clock or "user"
     over = info.cells[cell].end_s is not None
     reason = None if over else f"the cell did not run to its end ({info.error or info.status})"
-    judged = verdict.judge(verdict.cell_findings(metrics, scalars, plan, cell, clock, reason))
+    overhead = info.target.overhead_tokens if info.target is not None else 0
+    judged = verdict.judge(verdict.cell_findings(metrics, scalars, plan, cell, clock, reason, overhead))
     built: dict[str, Any] = msgspec.to_builtins(metrics)
     document = {
         "load": msgspec.to_builtins(load),

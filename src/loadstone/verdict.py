@@ -56,9 +56,19 @@ SCALARS = ("request_id", "phase", "status", "error", "input_tokens", "output_tok
 
 
 def cell_findings(
-    metrics: CellMetrics, scalars: pa.Table, plan: Plan, cell: int, clock: Clock, interrupted: str | None
+    metrics: CellMetrics,
+    scalars: pa.Table,
+    plan: Plan,
+    cell: int,
+    clock: Clock,
+    interrupted: str | None,
+    overhead_tokens: int = 0,
 ) -> list[Finding]:
-    """Findings of one cell. `scalars`: the cell's records, columns SCALARS; `interrupted`: why it ended early."""
+    """Findings of one cell.
+
+    `scalars`: the cell's records, columns SCALARS. `interrupted`: why it ended early. `overhead_tokens`: what the
+    server adds to every prompt.
+    """
     import pyarrow.compute as pc
 
     load = plan.cells[cell]
@@ -75,7 +85,7 @@ def cell_findings(
         rows = _plan_rows(measured, plan, cell)
         found += [
             _input_lengths(measured, plan, rows),
-            _cached(measured, plan, rows),
+            _cached(measured, plan, rows, overhead_tokens),
             _token_counts(metrics, measured),
         ]
     return [finding for finding in found if finding is not None]
@@ -190,7 +200,7 @@ def _input_lengths(measured: pa.Table, plan: Plan, rows: NDArray[np.int64]) -> F
     )
 
 
-def _cached(measured: pa.Table, plan: Plan, rows: NDArray[np.int64]) -> Finding | None:
+def _cached(measured: pa.Table, plan: Plan, rows: NDArray[np.int64], overhead_tokens: int) -> Finding | None:
     """Tokens the server took from its prefix cache, beyond what the plan shares on purpose."""
     import numpy as np
 
@@ -199,8 +209,9 @@ def _cached(measured: pa.Table, plan: Plan, rows: NDArray[np.int64]) -> Finding 
     known = ~np.isnan(cached) & ~np.isnan(inputs)
     if not known.any() or plan.workload.get("kind") != "synthetic":
         return None
-    excess = np.clip(cached[known] - plan.prefix_tokens[rows][known], 0, None).sum()
-    # Engines find a begun block or a template's first tokens in the cache: a few tokens each, that is no help.
+    # A template, and the word that every text begins with, are in any cache after the first request.
+    shared = plan.prefix_tokens[rows][known] + overhead_tokens + 1
+    excess = np.clip(cached[known] - shared, 0, None).sum()
     share = excess / max(1.0, inputs[known].sum())
     if share <= CACHED_SHARE:
         return None

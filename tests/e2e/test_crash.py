@@ -131,6 +131,7 @@ def test_a_worker_that_dies(server: TimingServer, tmp_path: Path) -> None:
     out = tmp_path / "runs"
     with spawn(out, "bench", server.url, *SHORT, "--workers", "2") as process:
         folder, workers = under_way(process, out)
+        assert eventually(lambda: all(path.stat().st_size > 8192 for path in folder.glob("journal-*.arrow")))
         kill(workers[0])
         said, err = process.communicate(timeout=50)
     assert process.returncode == 1

@@ -39,8 +39,8 @@ def check_counts(outcome: Outcome, sent: list[int]) -> None:
         assert {record["output_tokens"] for record in records} == {OUTPUT}
         assert cell["metrics"]["output_tokens"] == OUTPUT * sent[number]
         assert cell["metrics"]["input_tokens"] == INPUT * sent[number]
-        # What every prompt begins with, a chat template and a first word, is found in the cache: a token or two.
-        assert max(record["cached_tokens"] for record in records) <= 4
+        # What every prompt begins with, a chat template and a first word (in bytes), is found in the cache.
+        assert max(record["cached_tokens"] for record in records) <= 8
         assert {record["finish_reason"] for record in records} == {"length"}
 
 

@@ -162,7 +162,7 @@ def attach(
         vocabulary = _id_vocabulary(server, target, tokenizer, extra)
     if vocabulary is None:
         vocabulary = _word_vocabulary(server, target, endpoint, tokenizer, extra)
-    target.prompt_kind = vocabulary.kind
+    target.prompt_kind, target.overhead_tokens = vocabulary.kind, vocabulary.overhead_tokens
     return target, vocabulary
 
 
