@@ -8,7 +8,8 @@ import socket
 import time
 
 from loadstone.client.clock import Clock
-from loadstone.client.connection import Address, Connection, Stream
+from loadstone.client.connection import Address, Connection
+from loadstone.client.stream import Stream
 
 
 class Owner:

@@ -4,8 +4,8 @@ from typing import Any
 import pytest
 
 from loadstone.client.clock import Clock
-from loadstone.client.connection import Stream
 from loadstone.client.fragments import Fragments
+from loadstone.client.stream import Stream
 from loadstone.records import PlannedRequest
 from loadstone.store import records_schema
 

@@ -6,7 +6,7 @@ from array import array
 from typing import TYPE_CHECKING, Any
 
 from loadstone.client.clock import Clock
-from loadstone.client.connection import Stream
+from loadstone.client.stream import Stream
 from loadstone.records import PlannedRequest
 from loadstone.store import records_schema
 

@@ -25,10 +25,11 @@ import msgspec
 
 from loadstone import store
 from loadstone.client.clock import Clock, ask_for_stamps
-from loadstone.client.connection import Address, Connection, Stream
+from loadstone.client.connection import Address, Connection
 from loadstone.client.fragments import Fragments
 from loadstone.client.pacer import Pacer
 from loadstone.client.protocol import Failed, FromWorker, Job, Progress, Ready, Step, StepDone, Stop, ToWorker
+from loadstone.client.stream import Stream
 from loadstone.errors import DiskFullError, LoadstoneError
 from loadstone.records import Load, PlannedRequest, Status
 from loadstone.wire.openai import RequestBody

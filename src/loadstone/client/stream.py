@@ -1,0 +1,99 @@
+"""A request under way at the client."""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any
+
+from loadstone.records import PlannedRequest, Status, TokenSource
+from loadstone.wire.openai import Answer, error_text, excerpt
+
+
+class Stream:
+    """A request under way: its plan, its times, and what was heard so far. Becomes a record when it ends."""
+
+    __slots__ = (
+        "answer",
+        "arrival_s",
+        "body",
+        "decompress",
+        "end_ns",
+        "error",
+        "headers",
+        "http_status",
+        "intended_ns",
+        "is_sse",
+        "last_output_ns",
+        "part_ns",
+        "payload",
+        "plain_sse",
+        "read_index",
+        "reads",
+        "request",
+        "reused",
+        "sent_ns",
+        "started_ns",
+        "status",
+        "worst_lag_ns",
+    )  # fmt: skip
+
+    def __init__(self, request: PlannedRequest, payload: bytes, intended_ns: int) -> None:
+        self.request = request
+        self.payload = payload
+        self.intended_ns = intended_ns
+        self.started_ns = 0  # when it was taken up: connecting comes between this and sending
+        self.sent_ns: int | None = None
+        self.end_ns: int | None = None
+        self.reused = False
+        self.answer = Answer()
+        self.arrival_s = array("d")
+        self.read_index = array("i")
+        self.reads = 0
+        self.last_output_ns = 0
+        self.worst_lag_ns = -1
+        self.part_ns = 0  # when it was last journaled
+        self.http_status: int | None = None
+        self.headers: dict[bytes, bytes] = {}
+        self.is_sse: bool | None = None
+        self.plain_sse = False  # an event stream, not compressed: bodies go straight to the answer
+        self.body = b""
+        self.decompress: Any = None
+        self.status: Status | None = None
+        self.error: str | None = None
+
+    def token_source(self) -> TokenSource:
+        answer = self.answer
+        if answer.events and answer.running:
+            return "running usage"
+        return "final usage" if answer.output_tokens is not None else "pieces"
+
+    def output_tokens(self) -> int:
+        """Tokens the server says it sent, else the output events seen."""
+        answer = self.answer
+        return answer.output_tokens if answer.output_tokens is not None else answer.events
+
+    def judge(self, exact_output: bool) -> None:
+        """Status of an answer that ended by itself; sets `error` where it is none."""
+        self.error = self.error or self._complaint()
+        if self.error is not None:
+            self.status = "error"
+        elif exact_output and self.output_tokens() < self.request.output_tokens:
+            self.status = "short"
+        else:
+            self.status = "ok"
+
+    def _complaint(self) -> str | None:
+        answer = self.answer
+        if self.http_status != 200:
+            said = error_text(self.body) if self.body.strip() else "no further word"
+            return f"HTTP {self.http_status}: {said}"
+        if not self.is_sse:
+            kind = excerpt(self.headers.get(b"content-type", b"no content type"))
+            return f"answer is no event stream ({kind}): {excerpt(self.body)}"
+        if answer.error is not None:
+            return f"error in the stream: {answer.error}"
+        if answer.finish_reason is None and not answer.done:
+            return "stream ended without finish reason or [DONE]"
+        if answer.events == 0 and not answer.output_tokens:
+            return "stream ended without any output"
+        return None
