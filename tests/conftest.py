@@ -216,7 +216,11 @@ def answer(ask: Ask, send: Send) -> None:
         choice = {"text": " time", "finish_reason": "length"}
         send(whole("200 OK", json.dumps({"choices": [choice], "usage": counts}).encode()))
     else:
-        send(SSE + b"".join(map(chunk, events(ask))) + LAST_CHUNK)
+        send(SSE)
+        for event in events(ask):
+            send(chunk(event))
+            time.sleep(0.0005)  # a stream, not a bunch
+        send(LAST_CHUNK)
 
 
 class Outcome(NamedTuple):

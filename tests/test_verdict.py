@@ -188,3 +188,10 @@ def test_laps_of_a_closed_loop_by_time_are_compared_with_their_rows(index: int) 
         row["request_id"] = f"0-{index + i}"
         row["input_tokens"] = int(plan.input_tokens[2 + i])
     assert found(records, plan) == {}
+
+
+def test_answers_that_arrive_whole_were_buffered_on_the_way() -> None:
+    finding = found(rows(arrival_s=[5.0, 5.0, 5.0, 5.0]))["arrivals_bunched"]
+    assert finding.severity == "warning"
+    assert "arrived whole" in finding.evidence
+    assert "arrivals_bunched" not in found(rows())

@@ -29,6 +29,8 @@ CACHED_SHARE = 0.01
 """Cached tokens beyond the plan's promise, as a share of input tokens, from which a run is flattered."""
 LENGTH_SHARE = 0.01
 """Requests whose input is not as long as asked, from which the workload is another one."""
+BUNCHED_S = 1e-5
+"""Time per output token, median, below which tokens were not streamed: well below any engine's step."""
 COALESCED_TOKENS = 1.05
 """Tokens per output event from which events are no tokens."""
 
@@ -79,6 +81,7 @@ def cell_findings(
         _short(metrics),
         _late(metrics, load),
         _user_clock(clock),
+        _bunched(metrics),
         _few(metrics),
     ]
     if measured.num_rows:
@@ -142,6 +145,19 @@ def _late(metrics: CellMetrics, load: Load) -> Finding | None:
         "warning",
         f"sends were late by {show_seconds(lag)} at p99, more than {show_seconds(limit)}",
         "Give the client more room: fewer other processes, more --workers, or another machine.",
+    )
+
+
+def _bunched(metrics: CellMetrics) -> Finding | None:
+    """Answers of several tokens that came all at once: no engine writes them so, but what lies between may."""
+    tpot = metrics.tpot_s
+    if tpot is None or tpot.p50 > BUNCHED_S:
+        return None
+    return Finding(
+        "arrivals_bunched",
+        "warning",
+        f"half of the answers arrived whole, their tokens within {show_seconds(BUNCHED_S)} of each other",
+        "Something between buffers the stream: measure without the proxy, or switch its buffering off.",
     )
 
 
