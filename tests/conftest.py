@@ -252,6 +252,12 @@ class Outcome(NamedTuple):
     def findings(self) -> set[str]:
         return {finding["kind"] for cell in self.document["cells"] for finding in cell["verdict"]["findings"]}
 
+    @property
+    def spoilt_by(self) -> set[str]:
+        """Findings that spoil a cell, but for sends that a busy test machine made late: that finding is then true."""
+        findings = [finding for cell in self.document["cells"] for finding in cell["verdict"]["findings"]]
+        return {finding["kind"] for finding in findings if finding["severity"] != "info"} - {"sends_late"}
+
     def line(self) -> str:
         """The one line of an error, without the program's name."""
         assert self.code == 2, self

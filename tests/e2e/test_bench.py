@@ -192,7 +192,7 @@ def test_prefixes_are_shared_within_their_groups_and_nowhere_else(loadstone: Loa
     assert all(len(prompt) == 16 for prompt in sent)
     assert len({tuple(prompt[:10]) for prompt in sent}) == 2
     assert len({tuple(prompt[10:]) for prompt in sent}) == len(sent)
-    assert outcome.cell["verdict"]["trusted"]
+    assert not outcome.spoilt_by
 
 
 def test_slo_and_strict(loadstone: Loadstone, timing: TimingServer) -> None:
@@ -227,14 +227,14 @@ def test_wherever_the_usage_stands_the_tokens_are_counted(loadstone: Loadstone, 
         outcome = loadstone("bench", server.url, *SMALL, "--concurrency", "2", "--requests", "6")
     assert outcome.cell["metrics"]["output_tokens"] == 36
     assert {record["token_source"] for record in outcome.records} == {source}
-    assert outcome.cell["verdict"]["trusted"]
+    assert not outcome.spoilt_by
 
 
 def test_events_of_several_tokens_are_told_and_spoil_nothing(loadstone: Loadstone) -> None:
     with start(FAST, tokens_per_event=3) as server:
         outcome = loadstone("bench", server.url, *SMALL, "--concurrency", "2", "--requests", "6", "--warmup", "0")
     assert outcome.findings >= {"several_tokens_an_event"}
-    assert outcome.cell["verdict"]["trusted"]
+    assert not outcome.spoilt_by
     assert outcome.cell["metrics"]["output_tokens"] == 36
     assert {tuple(record["tokens"]) for record in outcome.records} == {(1, 4, 6)}
 

@@ -81,7 +81,7 @@ def test_the_chat_endpoint_has_prompts_of_exact_length(loadstone: Loadstone, eng
     outcome = loadstone("bench", engine.url, *SHAPE, "--endpoint", "chat", "--concurrency", "2", "--requests", "6")
     check_counts(outcome, [6])
     assert outcome.document["target"]["prompt_kind"] == "text"
-    assert outcome.cell["verdict"]["trusted"], outcome.cell["verdict"]
+    assert not outcome.spoilt_by
 
 
 def test_a_dataset(loadstone: Loadstone, engine: ServerProcess, tmp_path: Path) -> None:
