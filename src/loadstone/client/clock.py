@@ -40,9 +40,6 @@ class Clock:
         self.origin_ns = origin_ns
         self._offset_ns = measure_offset_ns()
 
-    def now_s(self) -> float:
-        return (time.monotonic_ns() - self.origin_ns) * 1e-9
-
     def since_origin_s(self, monotonic_ns: int) -> float:
         return (monotonic_ns - self.origin_ns) * 1e-9
 

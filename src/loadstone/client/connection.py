@@ -70,14 +70,13 @@ class Connection:
     __slots__ = (
         "_bodies", "_closed", "_connected", "_fd", "_headers_complete", "_held", "_held_limit", "_incoming",
         "_learnings", "_message_complete", "_outgoing", "_owner", "_parser", "_reads", "_reads_ns", "_recvmsg",
-        "_sock", "_stamps", "_template", "_tls", "_tunnel", "_unsent", "_used", "keep_alive", "on_body", "stamped",
+        "_sock", "_stamps", "_template", "_tls", "_tunnel", "_unsent", "_used", "keep_alive", "on_body",
         "stream",
     )  # fmt: skip
 
     def __init__(self, owner: Owner, address: Address, tls: ssl.SSLContext | None) -> None:
         self.stream: Stream | None = None
         self.keep_alive = False
-        self.stamped = False
         self._owner = owner
         self._held_limit = owner.held_limit_bytes
         self._reads: list[bytes] = []
@@ -111,7 +110,7 @@ class Connection:
         self.stream = stream
         try:
             self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self.stamped = ask_for_stamps(self._sock)
+            ask_for_stamps(self._sock)
             code = self._sock.connect_ex(address.sockaddr)
         except OSError as error:
             code = error.errno or errno.EIO

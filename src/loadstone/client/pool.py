@@ -60,7 +60,6 @@ class Pool:
         self._workers: list[_Worker] = []
         self._jobs = jobs
         self._log = log
-        self._stop_reason: str | None = None
 
     def __enter__(self) -> Pool:
         try:
@@ -129,7 +128,6 @@ class Pool:
 
     def stop(self, reason: str) -> None:
         """Have every worker cancel what is under way and send nothing more."""
-        self._stop_reason = reason
         for worker in self._workers:
             worker.tell(Stop(reason))
 
