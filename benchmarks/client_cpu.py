@@ -23,7 +23,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from loadstone import simserver
-from loadstone.measure import Options, bench
+from loadstone.measure import bench
+from loadstone.options import Options
 
 RAMP_S = 1.0
 OPTIONS = {

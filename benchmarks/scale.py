@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from loadstone import simserver
-from loadstone.measure import Options, bench
+from loadstone.measure import bench
+from loadstone.options import Options
 
 
 class WorkerMemory(threading.Thread):

@@ -158,6 +158,77 @@ def test_stated_output_lengths(write: Write, field: str) -> None:
     assert read(write(lines(*items))).output_tokens == [7, None, None, 9]
 
 
+def conversations(dataset: Dataset) -> list[tuple[str | None, list[str]]]:
+    return list(zip(dataset.system, dataset.turns, strict=True))
+
+
+def test_sharegpt_as_conversations_has_every_human_turn(write: Write) -> None:
+    items = [
+        [turn("human", "one"), turn("gpt", "answer"), turn("user", "two"), turn("gpt", "b"), turn("human", " ")],
+        [turn("system", "be brief"), turn("human", "three"), turn("system", "late"), turn("bing", "x")],
+        [turn("system", " "), turn("human", "four")],
+        [turn("gpt", "go on"), turn("human", "five")],
+        [turn("system", "alone")],
+    ]
+    path = write(lines(*({"conversations": item, "max_tokens": i + 1} for i, item in enumerate(items))))
+    dataset = read(path, conversations=True)
+    assert conversations(dataset) == [(None, ["one", "two"]), ("be brief", ["three"]), (None, ["four"])]
+    assert (dataset.output_tokens, dataset.skipped) == ([1, 2, 3], 2)
+    alone = read(path)
+    assert (alone.prompts, alone.turns, alone.system) == (dataset.prompts, [], [])
+
+
+def test_messages_as_conversations_have_the_users_messages(write: Write) -> None:
+    answer = {"role": "assistant", "content": "b"}
+    call = {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}
+    result = {"role": "tool", "content": "r", "tool_call_id": "1"}
+    parts = [{"type": "text", "text": "look"}, {"type": "text", "text": "here"}]
+    image = [{"type": "image_url", "image_url": {"url": "data:,"}}]
+    items = [
+        [{"role": "system", "content": "s"}, user("a"), answer, user("c"), answer],
+        [{"role": "developer", "content": parts}, user(parts), call, result, user("d")],
+        [user("a"), answer, user("")],
+        [user("a"), {"role": "assistant", "content": image}],
+        [user("a"), answer, user(image)],
+        [result],
+    ]
+    path = write(lines(*({"messages": item} for item in items)))
+    dataset = read(path, conversations=True)
+    assert conversations(dataset) == [
+        ("s", ["a", "c"]),
+        ("look\nhere", ["look\nhere", "d"]),
+        (None, ["a"]),
+        (None, ["a"]),
+    ]
+    # The last item has something to send, but nobody who asks.
+    assert (dataset.skipped, read(path).skipped) == (2, 1)
+    assert dataset.prompts == read(path).prompts[:4]
+
+
+def test_turns_and_single_prompts_as_conversations(write: Write) -> None:
+    turns = read(write(lines({"turns": ["one", "", "two"]}, {"turns": ["three"]}, {"turns": []})), conversations=True)
+    assert (conversations(turns), turns.skipped) == ([(None, ["one", "two"]), (None, ["three"])], 1)
+    assert turns.prompts == ["one", "three"]
+    for content in ("one\ntwo\n", '"one"\n"two"\n', lines({"prompt": "one"}, {"prompt": "two"})):
+        assert conversations(read(write(content), conversations=True)) == [(None, ["one"]), (None, ["two"])]
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        (lines({"turns": ["one", 2]}), "line 1: one of 'turns' is not text; "),
+        (lines({"conversations": [turn("human", "a"), {"from": "gpt"}]}), "line 1: a turn of 'conversations' lacks"),
+        (lines({"messages": [{"role": "tool", "content": "a"}]}), "none of its 1 items has a prompt to send; "),
+    ],
+)
+def test_what_only_conversations_need_is_checked_only_there(write: Write, content: str, what: str) -> None:
+    path = write(content)
+    assert len(read(path).prompts) == 1
+    with pytest.raises(InputError) as caught:
+        read(path, conversations=True)
+    assert what in str(caught.value)
+
+
 def test_gzip_and_byte_order_mark(write: Write) -> None:
     for content in (lines({"prompt": "a"}), json.dumps([{"prompt": "a"}]), "\n" + json.dumps([{"prompt": "a"}])):
         marked = b"\xef\xbb\xbf" + content.encode()

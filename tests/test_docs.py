@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,7 @@ from loadstone import simserver
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-READERS_SERVER = "http://localhost:8000"
+READERS_SERVERS = ("http://localhost:8000", "http://localhost:8001")
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -29,14 +30,39 @@ def test_examples_on_the_page_run(page: Path, tmp_path: Path) -> None:
     programs = blocks(page, "python")
     if not commands and not programs:
         pytest.skip("no examples on this page")
-    prompts = [{"prompt": f"What is {i} times {i}?"} for i in range(12)]
-    (tmp_path / "prompts.jsonl").write_text("".join(json.dumps(prompt) + "\n" for prompt in prompts))
-    with simserver.start(simserver.Law.parse("ttft=5ms,itl=1ms")) as server:
+    signal.alarm(300)  # a page may have many
+    for name, text in files().items():
+        (tmp_path / name).write_text(text)
+    law = simserver.Law.parse("ttft=5ms,itl=1ms")
+    with simserver.start(law) as first, simserver.start(law) as second:
+
+        def real(text: str) -> str:
+            return text.replace(READERS_SERVERS[0], first.url).replace(READERS_SERVERS[1], second.url)
+
         for command in commands:
-            parts = shlex.split(command.replace(READERS_SERVER, server.url))
-            run([sys.executable, "-m", "loadstone.cli", *parts[1:]], tmp_path, command)
+            run([sys.executable, "-m", "loadstone.cli", *shlex.split(real(command))[1:]], tmp_path, command)
         for program in programs:
-            run([sys.executable, "-c", program.replace(READERS_SERVER, server.url)], tmp_path, program)
+            run([sys.executable, "-c", real(program)], tmp_path, program)
+
+
+def files() -> dict[str, str]:
+    """What a reader would have in the folder."""
+    prompts = [{"prompt": f"What is {i} times {i}?"} for i in range(12)]
+    talk = {"conversations": [{"from": who, "value": f"{who} says"} for who in ("human", "gpt", "human", "gpt")]}
+    lines = {
+        "azure.csv": ["TIMESTAMP,ContextTokens,GeneratedTokens"]
+        + [f"2023-11-16 18:15:{46 + i}.6805900,{300 + i},{4 + i}" for i in range(12)],
+        "mooncake.jsonl": [
+            json.dumps({"timestamp": 500 * i, "input_length": 1000, "output_length": 40, "hash_ids": [0, i + 1]})
+            for i in range(12)
+        ],
+        "burstgpt.csv": ["Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type"]
+        + [f"{5 + 4 * i},ChatGPT,{100 + i},{5 + i},{105 + 2 * i},Conversation log" for i in range(24)],
+        "own.csv": ["timestamp_s,input_tokens,output_tokens"] + [f"{i / 10},{50 + i},{5}" for i in range(12)],
+        "prompts.jsonl": list(map(json.dumps, prompts)),
+        "conversations.json": [json.dumps([talk] * 6)],
+    }
+    return {name: "\n".join(of) + "\n" for name, of in lines.items()}
 
 
 def run(command: list[str], folder: Path, shown: str) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadstone.errors import InputError
-from loadstone.metrics import CellMetrics, cell_metrics
+from loadstone.metrics import CellMetrics, cell_metrics, parts
 from loadstone.records import Load, RequestRecord
 
 TEXT = pa.string()
@@ -20,8 +20,9 @@ SCHEMA = pa.schema(
         ("read", pa.list_(pa.int32())), ("tokens", pa.list_(pa.int32())), ("token_source", TEXT),
         ("end_s", pa.float64()), ("input_tokens", pa.int64()), ("output_tokens", pa.int64()),
         ("cached_tokens", pa.int64()), ("reasoning_tokens", pa.int64()), ("finish_reason", TEXT), ("status", TEXT),
-        ("error", TEXT), ("http_status", pa.int32()), ("worker", pa.int32()), ("reused_connection", pa.bool_()),
-        ("receive_lag_s", pa.float64()), ("server_prefill_s", pa.float64()), ("server_decode_s", pa.float64()),
+        ("error", TEXT), ("http_status", pa.int32()), ("worker", pa.int32()), ("replica", pa.int32()),
+        ("reused_connection", pa.bool_()), ("receive_lag_s", pa.float64()),
+        ("server_prefill_s", pa.float64()), ("server_decode_s", pa.float64()),
     ]
 )  # fmt: skip
 
@@ -415,3 +416,42 @@ def test_two_hundred_thousand_requests_agree_with_plain_numpy() -> None:
     assert found.steady.output_tokens_per_s == pytest.approx(made / (end - start), rel=1e-12)
     assert found.steady.total_tokens_per_s == pytest.approx((made + 100 * inside[:, 0].sum()) / (end - start))
     assert found.steady.requests_per_s == pytest.approx((inside[:, -1] & ~failed).sum() / (end - start))
+
+
+def test_answers_in_one_piece_have_an_end_and_no_first_token() -> None:
+    whole = [record(0.0, [2.0], [8])]
+    found = cell_metrics(lambda: [batch(whole)], CLOSED, {}, streams=False)
+    assert found.ttft_s is None
+    assert found.ttft_intended_s is None
+    assert found.tpot_s is None
+    assert found.itl_s is None
+    assert found.e2e_s is not None
+    assert found.e2e_s.mean == 2.0
+    assert found.output_tokens == 8
+
+
+def test_parts_of_a_cell() -> None:
+    records = [
+        record(0.0, [1.0, 2.0], turn=0, input_tokens=10, cached_tokens=0),
+        record(0.0, [3.0, 4.0, 5.0], turn=0, input_tokens=12, cached_tokens=4),
+        record(6.0, [6.5], turn=1, input_tokens=20, cached_tokens=10),
+        record(6.0, status="cancelled", turn=1),
+        record(0.0, [1.0], turn=0, phase="warmup"),
+        record(0.0, [1.0]),
+    ]
+
+    def turns(rows: pa.RecordBatch) -> Any:
+        return rows.column("turn").fill_null(-1).to_numpy(zero_copy_only=False)
+
+    found = parts(lambda: [batch(records[:2]), batch(records[2:])], turns)
+    assert sorted(found) == [0, 1]
+    first, second = found[0], found[1]
+    assert (first.requests.sent, first.requests.ok, first.input_tokens, first.cached_input_tokens) == (2, 2, 22, 4)
+    assert first.output_tokens == 5
+    assert first.token_share == 5 / 7  # of seven: the row without a turn is the cell's too
+    assert first.ttft_s is not None
+    assert first.ttft_s.mean == 2.0
+    assert (second.requests.sent, second.requests.cancelled) == (2, 1)
+    assert second.e2e_s is not None
+    assert second.e2e_s.mean == 0.5
+    assert parts(lambda: [batch(records)], turns, streams=False)[0].ttft_s is None

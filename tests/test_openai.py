@@ -7,8 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from loadstone.wire import answer as base
 from loadstone.wire import sse
-from loadstone.wire.openai import PATHS, Answer, RequestBody, error_text, excerpt
+from loadstone.wire.answer import Whole
+from loadstone.wire.openai import OpenAIAnswer as Answer
+from loadstone.wire.text import error_text, excerpt
 
 WIRE = Path(__file__).resolve().parents[2] / "shared" / "data" / "wire"
 RECORDED = sorted(WIRE.glob("*.sse"))
@@ -24,7 +27,8 @@ def heard(*pieces: bytes) -> Answer:
 
 def state(answer: Answer) -> dict[str, Any]:
     """Every fact an answer holds."""
-    return {name: getattr(answer, name) for name in Answer.__slots__ if name not in ("_sse", "_plain_usage")}
+    names = [*base.Answer.__slots__, *Answer.__slots__]
+    return {name: getattr(answer, name) for name in names if name not in ("_sse", "_plain_usage", "_decode")}
 
 
 def event(**fields: Any) -> bytes:
@@ -563,62 +567,123 @@ def test_mutated_recorded_streams_never_raise(data: st.DataObject) -> None:
     assert state(heard(*pieces)) == state(heard(bytes(stream)))
 
 
-# --- request bodies -------------------------------------------------------------------------------------------
+# --- answers in one piece ---------------------------------------------------------------------------------------
+
+
+def whole(body: bytes, *, keep_text: bool = False) -> Answer:
+    """An answer in one piece, which comes in two pieces of TCP's making."""
+    answer = Answer(stream=False, keep_text=keep_text)
+    assert answer.feed(body[:7]) == answer.feed(body[7:]) == 0
+    assert answer.finish() == answer.events
+    return answer
+
+
+def document(text_: Any, finish: Any = "length", **fields: Any) -> bytes:
+    return json.dumps({"choices": [{"index": 0, "text": text_, "finish_reason": finish}], **fields}).encode()
+
+
+def message(finish: Any = "stop", **fields: Any) -> bytes:
+    choice = {"index": 0, "message": {"role": "assistant", **fields}, "finish_reason": finish}
+    return json.dumps({"choices": [choice], "usage": usage(3)}).encode()
+
+
+@needs_recordings
+@pytest.mark.parametrize("name", ["debllama", "hf", "lcpp", "lcppbin", "max", "mlx", "vllm"])
+def test_a_recorded_answer_in_one_piece_is_one_event_with_all_its_tokens(name: str) -> None:
+    answer = whole((WIRE / f"{name}.completions.json").read_bytes(), keep_text=True)
+    said = (answer.events, answer.finish_reason, answer.done, answer.error, answer.input_tokens, answer.output_tokens)
+    assert said == (1, "length", True, None, 7, 12)
+    assert (answer.running, answer.running_tokens) == (False, [])
+    assert len(answer.text) > 12
 
 
 @pytest.mark.parametrize(
-    ("endpoint", "fields", "exact_with", "prompt", "body"),
+    ("body", "events", "text_"),
     [
-        ("completions", {}, None, b"[1,2,3]", b'{"max_tokens":16,"prompt":[1,2,3]}'),
-        ("completions", {"model": "m"}, None, b'"a\\"b"', b'{"model":"m","max_tokens":16,"prompt":"a\\"b"}'),
-        (
-            "completions",
-            {"model": "m", "stream": True, "ignore_eos": True},
-            "min_tokens",
-            b"[7]",
-            b'{"model":"m","stream":true,"ignore_eos":true,"max_tokens":16,"min_tokens":16,"prompt":[7]}',
-        ),
-        (
-            "chat",
-            {"model": "m\u00e9", "stream_options": {"include_usage": True}, "temperature": 0.5, "stop": None},
-            None,
-            b'[{"role":"user","content":"hi"}]',
-            '{"model":"m\u00e9","stream_options":{"include_usage":true},"temperature":0.5,"stop":null,"max_tokens":16,'
-            '"messages":[{"role":"user","content":"hi"}]}'.encode(),
-        ),
-        (
-            "chat",
-            {"100%d": "%b"},
-            "min_new_tokens",
-            b"[]",
-            b'{"100%d":"%b","max_tokens":16,"min_new_tokens":16,"messages":[]}',
-        ),
+        (document("all of it", usage=usage(4)), 1, "all of it"),
+        (document("all of it"), 1, "all of it"),
+        (document("", usage=usage(1)), 1, ""),  # special tokens alone
+        (document("", usage=usage(0)), 0, ""),
+        (message(content="said"), 1, "said"),
+        (message(content=None, reasoning_content="thought"), 1, ""),
+        (message(content=None, tool_calls=[{"function": {"name": "f"}}]), 1, ""),
+        (message(content=[{"type": "text", "text": "parts"}]), 1, '[{"type": "text", "text": "parts"}]'),
     ],
 )
-def test_a_request_body_is_rendered_to_the_byte(
-    endpoint: Any, fields: dict[str, Any], exact_with: str | None, prompt: bytes, body: bytes
-) -> None:
-    assert RequestBody(endpoint, fields, exact_with).render(prompt, 16) == body
+def test_an_answer_in_one_piece(body: bytes, events: int, text_: str) -> None:
+    answer = whole(body, keep_text=True)
+    assert (answer.events, answer.error, answer.text) == (events, None, text_)
+    assert answer.done is (events == 1)
 
 
-@settings(deadline=None)
-@given(
-    st.sampled_from(["completions", "chat"]),
-    st.dictionaries(st.text(max_size=5).map("x_".__add__), st.text(max_size=5) | st.integers(-9, 9), max_size=4),
-    st.none() | st.just("min_tokens"),
-    st.text(max_size=9) | st.lists(st.integers(0, 2**31), max_size=9),
-    st.integers(1, 10**6),
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b'{"error": {"message": "out of memory"}}', "out of memory"),
+        (b'{"object": "error", "message": "bad"}', "bad"),
+        (b"<html>", "answer is no JSON object: <html>"),
+        (b'{"choices": [{"te', 'answer is no JSON object: {"choices": [{"te'),
+        (b'data: {"choices": []}', 'answer is no JSON object: data: {"choices": []}'),
+        (b"[1]", "answer is no JSON object: [1]"),
+    ],
 )
-def test_a_rendered_body_decodes_to_what_was_asked(
-    endpoint: Any, fields: dict[str, Any], exact_with: str | None, prompt: Any, tokens: int
-) -> None:
-    body = RequestBody(endpoint, fields, exact_with)
-    for length in (tokens, 1):
-        expected = {**fields, "max_tokens": length, "messages" if endpoint == "chat" else "prompt": prompt}
-        if exact_with:
-            expected[exact_with] = length
-        assert json.loads(body.render(json.dumps(prompt).encode(), length)) == expected
+def test_what_is_no_answer_in_one_piece(body: bytes, said: str) -> None:
+    answer = whole(body)
+    assert (answer.error, answer.events, answer.done) == (said, 0, False)
 
 
-def test_the_paths_are_the_standards() -> None:
-    assert PATHS == {"completions": "/v1/completions", "chat": "/v1/chat/completions"}
+def test_an_endless_answer_in_one_piece_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sse, "MAX_EVENT_BYTES", 2**20)
+    answer = Answer(stream=False)
+    for _ in range(17):
+        assert answer.feed(b" " * 65536) == 0
+    assert (answer.feed(b"{}"), answer.finish()) == (0, 0)
+    assert answer.error == "the answer exceeds 1 MiB"
+    assert isinstance(answer._sse, Whole)
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.binary(max_size=200) | EVENTS.map(lambda fields: json.dumps(fields).encode()))
+def test_no_body_makes_an_answer_in_one_piece_raise(body: bytes) -> None:
+    answer = whole(body) if len(body) > 7 else Answer(stream=False)
+    assert answer.events in (0, 1)
+    assert answer.template(body) is None
+
+
+# --- its text ---------------------------------------------------------------------------------------------------
+
+
+def test_the_text_is_kept_where_it_is_asked_for() -> None:
+    stream = [
+        delta(role="assistant", content=""),
+        delta(reasoning_content="hm"),
+        delta(content="Hel"),
+        delta(content="lo \u00e9"),
+        delta(content="", finish="stop"),
+        DONE,
+    ]
+    answer = Answer(keep_text=True)
+    for piece in stream:
+        answer.feed(piece)
+    assert (answer.text, answer.events) == ("Hello \u00e9", 3)
+    assert answer.template(delta(content="Hel")) is None  # a template tells nothing of texts
+    plain = Answer()
+    plain.feed(text("a"))
+    assert plain.text == ""
+
+
+def test_the_text_of_completions_is_kept_too() -> None:
+    answer = Answer(keep_text=True)
+    for word in ("a", " b", " c"):
+        answer.feed(text(word))
+    assert answer.text == "a b c"
+    answer.feed(text(" d"))
+    assert answer.text == "a b c d"
+
+
+def test_no_more_text_is_kept_than_has_its_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "MAX_TEXT", 10)
+    answer = Answer(keep_text=True)
+    for _ in range(5):
+        answer.feed(text("abcd"))
+    assert (answer.text, answer.events) == ("abcdabcdab", 5)

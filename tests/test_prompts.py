@@ -175,3 +175,83 @@ def test_messages_become_text_where_the_endpoint_takes_none() -> None:
 def test_text_that_looks_like_messages_is_text(text: str) -> None:
     assert written(given_prompt(text), WORDS, salt=None) == text
     assert written(given_prompt(text), WORDS, salt=None, chat=True) == [{"role": "user", "content": text}]
+
+
+def test_blocks_are_shared_by_all_that_name_them() -> None:
+    writer = PromptWriter(IDS, seed=0, salt="s", chat=False)
+
+    def ids(index: int, tokens: int, *blocks: int, cell: int = 0) -> list[int]:
+        asked = request(index, tokens, blocks=blocks, block_tokens=16, cell=cell)
+        return list(msgspec.json.decode(writer.write(asked)))
+
+    one, two, three = ids(0, 40, 7, 8, 9), ids(1, 32, 7, 8), ids(2, 30, 7, 3)
+    assert [len(prompt) for prompt in (one, two, three)] == [40, 32, 30]
+    assert one[:32] == two
+    assert one[:16] == three[:16]
+    assert one[16:30] != three[16:30]
+    assert ids(3, 40, 7, 8, 9, cell=1)[:16] != one[:16]  # a cell's cache must not help the next
+    own = ids(4, 40, 7)  # more than its blocks hold: the rest is its own
+    assert own[:16] == one[:16]
+    assert own[16:] != one[16:]
+
+
+def test_blocks_leave_room_for_what_the_server_adds() -> None:
+    vocabulary = Vocabulary("text", words=WORDS.words, overhead_tokens=5)
+    text = written(request(0, 32, blocks=(1, 2), block_tokens=16), vocabulary).split()
+    longer = written(request(1, 48, blocks=(1, 2, 3), block_tokens=16), vocabulary).split()
+    assert len(text) == 27
+    assert longer[:27] == text
+
+
+def conversation(vocabulary: Vocabulary, chat: bool, *asked: PlannedRequest, answer: str = 'say "so"\n') -> list[Any]:
+    """The prompts of a session's turns, each with the history that led to it."""
+    writer = PromptWriter(vocabulary, seed=0, salt="s", chat=chat)
+    history, prompts = b"", []
+    for turn in asked:
+        opened = writer.opened(turn, history)
+        prompts.append(msgspec.json.decode(writer.closed(opened)))
+        history = writer.answered(opened, answer)
+    return prompts
+
+
+def test_a_turn_asks_with_all_that_was_said() -> None:
+    turns = [request(n, 4, turn=n) for n in range(3)]
+    first, second, third = conversation(WORDS, True, *turns)
+    assert [message["role"] for message in third] == ["user", "assistant", "user", "assistant", "user"]
+    assert third[:3] == second
+    assert second[:1] == first
+    assert second[1]["content"] == 'say "so"\n'
+    assert [len(message["content"].split()) for message in third[::2]] == [4, 4, 4]
+    assert third[0]["content"] != third[2]["content"]
+
+
+def test_a_turn_of_completions_is_one_text() -> None:
+    first, second = conversation(WORDS, False, request(0, 4, turn=0), request(1, 3, turn=1), answer=" so")
+    assert second.startswith(first + " so ")
+    assert len(second.split()) == 4 + 1 + 3
+
+
+def test_a_system_prompt_is_said_once_and_shared() -> None:
+    turns = [request(0, 24, turn=0, prefix_group=1, prefix_tokens=20), request(1, 4, turn=1, prefix_group=1)]
+    first, second = conversation(WORDS, True, *turns)
+    assert [message["role"] for message in second] == ["system", "user", "assistant", "user"]
+    assert len(first[0]["content"].split()) == 20
+    assert len(first[1]["content"].split()) == 4
+    (other, *_), *_ = conversation(WORDS, True, request(9, 24, turn=0, prefix_group=1, prefix_tokens=20))
+    assert other == first[0]
+
+
+def test_a_file_s_conversation_has_its_mark_once() -> None:
+    turns = [
+        request(n, -1, turn=n, prompt=json.dumps([{"role": "user", "content": f"Q{n}"}]), chat=True) for n in (0, 1)
+    ]
+    first, second = conversation(WORDS, True, *turns)
+    assert first[0]["content"].endswith("] Q0")
+    assert second == [*first, {"role": "assistant", "content": 'say "so"\n'}, {"role": "user", "content": "Q1"}]
+    text = conversation(WORDS, False, *turns, answer="A")[1]
+    assert text.endswith("] Q0A\n\nQ1")
+
+
+def test_half_a_surrogate_pair_in_an_answer_is_no_trouble() -> None:
+    turns = [request(n, 4, turn=n) for n in range(2)]
+    assert conversation(WORDS, True, *turns, answer="a\ud83d")[1][1]["content"] == "a?"

@@ -170,9 +170,9 @@ def test_what_is_no_plan_is_told_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"plan\.parquet: not a plan"):
         store.read_plan(path)
     about = msgspec.json.decode(table.schema.metadata[b"loadstone.plan"])
-    later = msgspec.json.encode({**about, "schema": 2})
+    later = msgspec.json.encode({**about, "schema": 3})
     pq.write_table(table.replace_schema_metadata({"loadstone.plan": later}), path)
-    with pytest.raises(InputError, match="plan of schema 2; this version of Loadstone reads 1"):
+    with pytest.raises(InputError, match="plan of schema 3; this version of Loadstone reads 2"):
         store.read_plan(path)
 
 

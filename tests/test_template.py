@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadstone.wire.openai import Answer
+from loadstone.wire.openai import OpenAIAnswer as Answer
 from loadstone.wire.sse import SseDecoder
 from loadstone.wire.template import MAX_COUNT, Template, learn
 

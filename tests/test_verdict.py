@@ -102,9 +102,17 @@ def test_late_sends() -> None:
     assert late(0.019) == {}  # up to 5 % of an E2E of 0.4 s
     finding = late(0.03)["sends_late"]
     assert finding.severity == "warning"
-    assert finding.evidence == "sends were late by 30.0 ms at p99, more than 20.0 ms"
+    assert finding.evidence == "10 of 400 requests were sent more than 20.0 ms late, up to 30.0 ms"
     assert "sends_late" in late(0.03, Load("concurrency", 4))
     assert late(0.03, Load("rate", 100.0, max_concurrency=4)) == {}  # waiting for a place is no lateness
+
+
+def test_a_hiccup_is_one_request_among_others() -> None:
+    records = rows()[:6]
+    records[0]["intended_s"] -= 0.5
+    assert "sends_late" not in found(records)
+    records[1]["intended_s"] -= 0.5
+    assert "sends_late" in found(records)
 
 
 def test_a_user_space_clock() -> None:

@@ -9,6 +9,7 @@ Importing it takes no time: each function imports what it needs when it is calle
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,15 +24,18 @@ __version__ = "0.1.0"
 __all__ = ["Run", "__version__", "bench", "open_run", "recover"]
 
 
-def bench(url: str | None = None, **options: Any) -> dict[str, Any]:
+def bench(url: str | Sequence[str] | None = None, **options: Any) -> dict[str, Any]:
     """Measure a live engine, or an embedded one without `url`; returns the summary, as `loadstone bench --json`.
 
-    `options` are the fields of `loadstone.measure.Options`, named as the flags; a TypeError tells of any other.
+    Several URLs are a fleet of servers with the same model behind them.
+
+    `options` are the fields of `loadstone.options.Options`, named as the flags; a TypeError tells of any other.
     Raises loadstone.errors.InputError, one line, where it cannot be done; requests that fail are records.
     """
     from loadstone import measure
+    from loadstone.options import Options
 
-    return measure.bench(measure.Options(url=url, **options))
+    return measure.bench(Options(url=url, **options))
 
 
 def recover(path: str | PathLike[str]) -> dict[str, Any]:

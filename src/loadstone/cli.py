@@ -22,7 +22,8 @@ app = typer.Typer(
 )
 
 _WORKLOAD, _LOAD, _TARGET, _RUN = "Workload", "Load", "Target", "Run"
-Endpoint = Literal["completions", "chat"]
+Endpoint = Literal["completions", "chat", "sglang", "triton", "triton-grpc"]
+Route = Literal["round-robin", "least-busy", "sticky"]
 Engine = Literal["llama.cpp"]
 
 
@@ -33,8 +34,8 @@ def _option(panel: str, text: str, *names: str, **more: Any) -> Any:
 @app.command()
 def bench(
     target: Annotated[
-        str | None,
-        typer.Argument(help="URL of an OpenAI-compatible server; with --sim: the law, e.g. ttft=30ms,itl=5ms"),
+        list[str] | None,
+        typer.Argument(help="URL of a server, or several: a fleet; with --sim: the law, e.g. ttft=30ms,itl=5ms"),
     ] = None,
     sim: Annotated[
         bool, _option(_TARGET, "measure the embedded timing server (the default without a URL)", "--sim")
@@ -46,6 +47,10 @@ def bench(
     endpoint: Annotated[
         Endpoint | None, _option(_TARGET, "default: what the server offers, completions first")
     ] = None,
+    route: Annotated[
+        Route | None,
+        _option(_TARGET, "how a fleet's requests are spread [default: round-robin; sessions: sticky]"),
+    ] = None,
     tokenizer: Annotated[str | None, _option(_TARGET, "tokenizer.json, or its folder, to count prompts with")] = None,
     header: Annotated[
         list[str] | None, _option(_TARGET, "'Name: value', sent with every request", "--header", "-H")
@@ -56,8 +61,12 @@ def bench(
     timeout_idle: Annotated[str, _option(_TARGET, "between outputs")] = "300s",
     timeout_total: Annotated[str, _option(_TARGET, "from sending to the end")] = "6h",
     input: Annotated[
-        str, _option(_WORKLOAD, "prompt tokens: 1024, uniform:512:1024, normal:1024:128, lognormal:1024:0.5")
-    ] = "1024",
+        str | None,
+        _option(
+            _WORKLOAD,
+            "prompt tokens: 1024, uniform:512:1024, normal:1024:128, lognormal:1024:0.5 [default: 1024]",
+        ),
+    ] = None,
     output: Annotated[
         str | None, _option(_WORKLOAD, "answer tokens, likewise [default: 128; datasets: as they say]")
     ] = None,
@@ -67,6 +76,26 @@ def bench(
     dataset: Annotated[
         Path | None, _option(_WORKLOAD, "ShareGPT, OpenAI messages or plain prompts; JSONL, JSON or text")
     ] = None,
+    turns: Annotated[
+        str | None, _option(_WORKLOAD, "sessions of so many turns, e.g. 4 or uniform:2:6; loads then count sessions")
+    ] = None,
+    think_time: Annotated[
+        str | None, _option(_WORKLOAD, "between turns: 2s, uniform:1s:3s, exponential:2s, lognormal:2s:0.5")
+    ] = None,
+    trace: Annotated[
+        Path | None, _option(_WORKLOAD, "Azure, Mooncake or BurstGPT trace, or plain CSV or JSONL, at its own times")
+    ] = None,
+    time_scale: Annotated[
+        str | None, _option(_LOAD, "a trace's times × this, a cell each: 0.1 is ten times as fast [default: 1]")
+    ] = None,
+    trace_window: Annotated[str | None, _option(_LOAD, "replay only FROM:TO of a trace, e.g. 0s:10m")] = None,
+    trace_sample: Annotated[float | None, _option(_LOAD, "replay this share of a trace's requests, e.g. 0.1")] = None,
+    length_scale: Annotated[
+        float | None, _option(_WORKLOAD, "a trace's lengths × this, with the same sharing of prefixes")
+    ] = None,
+    skip_bad: Annotated[
+        bool, _option(_WORKLOAD, "leave out bad lines of a trace, and count them", "--skip-bad")
+    ] = False,
     plan: Annotated[Path | None, _option(_WORKLOAD, "replay the plan of a run folder, or a plan.parquet")] = None,
     seed: Annotated[int, _option(_WORKLOAD, "same seed, same plan")] = 0,
     salt: Annotated[
@@ -74,6 +103,14 @@ def bench(
     ] = "auto",
     temperature: Annotated[float | None, _option(_WORKLOAD, "sampling temperature (default: the server's)")] = None,
     top_p: Annotated[float | None, _option(_WORKLOAD, "nucleus sampling (default: the server's)")] = None,
+    sampling_seed: Annotated[int | None, _option(_WORKLOAD, "the engine's own sampling seed")] = None,
+    stop: Annotated[list[str] | None, _option(_WORKLOAD, "end an answer at this text (may be repeated)")] = None,
+    structured: Annotated[
+        str | None, _option(_WORKLOAD, "constrain answers: json-schema:FILE, grammar:FILE or regex:PATTERN")
+    ] = None,
+    stream: Annotated[
+        bool, _option(_WORKLOAD, "answers in one piece instead: E2E only", "--stream/--no-stream")
+    ] = True,
     concurrency: Annotated[
         str | None, _option(_LOAD, "closed loop: requests under way, a cell each [default: 1,4,16]")
     ] = None,
@@ -83,6 +120,10 @@ def bench(
     burstiness: Annotated[
         float, _option(_LOAD, "of arrivals: 1 Poisson, below bunched, above evener, inf constant")
     ] = 1.0,
+    ramp: Annotated[
+        str | None,
+        _option(_LOAD, "rate in pieces: 1:20:60s,20:30s (1 to 20 in a minute, then 20); or concurrency=1:64:60s"),
+    ] = None,
     max_concurrency: Annotated[int | None, _option(_LOAD, "cap of an open loop; waiting counts as latency")] = None,
     requests: Annotated[str | None, _option(_LOAD, "measured requests per cell (a list with --rate inf)")] = None,
     requests_per_rate: Annotated[float | None, _option(_LOAD, "measured requests per cell = this × rate")] = None,
@@ -104,16 +145,18 @@ def bench(
 ) -> None:
     """Measure a live engine: TTFT, ITL, TPOT, E2E and throughput over a sweep of loads."""
     from loadstone.client.protocol import Timeouts
-    from loadstone.measure import DEFAULT_LAW, Interrupted, Options
+    from loadstone.measure import DEFAULT_LAW, Interrupted
     from loadstone.measure import bench as run
+    from loadstone.options import Options
     from loadstone.progress import Display
     from loadstone.summary import trusted
 
     if workers is not None and workers < 1:
         raise InputError(f"--workers {workers}: must be at least 1")
     options = Options(
-        url=None if sim else target,
-        sim=(target or DEFAULT_LAW) if sim else None,
+        url=None if sim else target or (),
+        sim=(target or [DEFAULT_LAW])[0] if sim else None,
+        route=route,
         engine=engine,
         model=model,
         endpoint=endpoint,
@@ -124,9 +167,18 @@ def bench(
         prefix=prefix,
         prefix_groups=prefix_groups,
         dataset=dataset,
+        trace=trace,
+        time_scale=_scales(time_scale),
+        trace_window_s=_window(trace_window),
+        trace_sample=trace_sample,
+        length_scale=length_scale,
+        skip_bad=skip_bad,
+        turns=turns,
+        think_time=think_time,
         plan=plan,
         rate=parse_list(rate, "--rate") if rate is not None else (),
         burstiness=burstiness,
+        ramp=ramp,
         concurrency=parse_counts(concurrency, "--concurrency") if concurrency is not None else (),
         max_concurrency=max_concurrency,
         requests=parse_counts(requests, "--requests") if requests is not None else (),
@@ -139,6 +191,10 @@ def bench(
         salt=salt,
         temperature=temperature,
         top_p=top_p,
+        sampling_seed=sampling_seed,
+        stop=stop or (),
+        structured=structured,
+        stream=stream,
         headers=[_header(text) for text in header or ()],
         extra_body=_extra_body(extra_body),
         timeouts=Timeouts(
@@ -218,6 +274,30 @@ def _header(text: str) -> tuple[str, str]:
     if not colon:
         raise InputError("--header: write 'Name: value'")
     return name.strip(), value.strip()
+
+
+def _scales(text: str | None) -> list[float]:
+    """`0.1` or `1/10`, several with commas."""
+    scales = []
+    for part in (text or "").split(",") if text is not None else ():
+        number, slash, divisor = part.partition("/")
+        values = parse_list(f"{number},{divisor}" if slash else number, "--time-scale")
+        if slash and values[1] == 0:
+            raise InputError(f"--time-scale: {part!r} divides by zero; write 0.1 or 1/10")
+        scales.append(values[0] / values[1] if slash else values[0])
+    return scales
+
+
+def _window(text: str | None) -> tuple[float, float] | None:
+    if text is None:
+        return None
+    start, colon, end = text.partition(":")
+    if not colon:
+        raise InputError(f"--trace-window: {text!r} is no stretch of time; write FROM:TO, e.g. 0s:10m")
+    window = parse_seconds(start or "0", "--trace-window"), parse_seconds(end, "--trace-window")
+    if window[0] >= window[1]:
+        raise InputError(f"--trace-window: {text!r} ends before it begins; write FROM:TO, e.g. 0s:10m")
+    return window
 
 
 def _extra_body(text: str | None) -> dict[str, Any]:

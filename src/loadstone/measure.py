@@ -12,89 +12,34 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 from typing import Any, Literal
+from urllib.parse import SplitResult
 
 import msgspec
 
 import loadstone
 from loadstone import host, store
 from loadstone.client.pool import Pool, StepResult, workers_for
-from loadstone.client.protocol import Job, Progress, Timeouts
+from loadstone.client.protocol import Destination, Job, Progress, Route
 from loadstone.engines import attach
 from loadstone.errors import DiskFullError, InputError, LoadstoneError, TargetError
-from loadstone.records import CellInfo, Load, Plan, RunInfo, Target
-from loadstone.schedule import default_requests, default_warmup, make_plan
+from loadstone.options import Options, parse_structured, plan_of
+from loadstone.records import CellInfo, Plan, RunInfo, Target
 from loadstone.summary import parse_slo, summarise
-from loadstone.wire.openai import PATHS, Endpoint
-from loadstone.workload import dataset
+from loadstone.wire import ask
+from loadstone.wire.ask import Ask, Sampling
 from loadstone.workload.prompts import PromptWriter, Vocabulary
-from loadstone.workload.synthetic import Length, Synthetic, parse_length
 
 DEFAULT_LAW = "ttft=30ms,itl=5ms"
 _HELD_BYTES = 256 * 1024 * 1024
 """Raw bytes that all streams together may hold undecoded, about."""
 _EVENT_BYTES = 20
-_MOST_REQUESTS = 20_000_000
-"""In one run: a plan of more would not fit into memory, and its run would take days."""
-_PLANNED = (
-    "rate",
-    "concurrency",
-    "max-concurrency",
-    "requests",
-    "requests-per-rate",
-    "warmup",
-    "dataset",
-    "prefix",
-)
-"""Flags that a plan answers already."""
 _SECRET_FLAGS = ("--header", "-H", "--extra-body")
 KEY_VARIABLES = ("LOADSTONE_API_KEY", "OPENAI_API_KEY")
-
-
-class Options(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What to measure, named as the flags of `loadstone bench`; see `loadstone bench --help`."""
-
-    url: str | None = None
-    engine: Literal["llama.cpp"] | None = None
-    sim: str | None = None
-    """Law of the embedded timing server, as `ttft=30ms,itl=5ms`; used where neither url nor engine is given."""
-    model: str | None = None
-    endpoint: Endpoint | None = None
-    tokenizer: str | None = None
-    input: str = "1024"
-    output: str | None = None
-    range_ratio: float = 1.0
-    prefix: int = 0
-    prefix_groups: int = 1
-    dataset: Path | None = None
-    plan: Path | None = None
-    rate: Sequence[float] = ()
-    burstiness: float = 1.0
-    concurrency: Sequence[int] = ()
-    max_concurrency: int | None = None
-    requests: Sequence[int] = ()
-    requests_per_rate: float | None = None
-    duration_s: float | None = None
-    grace_s: float = 30.0
-    warmup: int | None = None
-    slo: str | None = None
-    seed: int = 0
-    salt: str = "auto"
-    temperature: float | None = None
-    top_p: float | None = None
-    headers: Sequence[tuple[str, str]] = ()
-    extra_body: Mapping[str, Any] = {}
-    proxy: str | None = None
-    """http://host:port to go through; proxies named in the environment are not used."""
-    timeouts: Timeouts = Timeouts()
-    workers: int | None = None
-    out: Path = Path("runs")
-    command: Sequence[str] = ()
-    """The command line, for the run's papers; secrets in it are blanked."""
 
 
 class Event(msgspec.Struct, kw_only=True):
@@ -124,21 +69,15 @@ def bench(options: Options, on_event: Callable[[Event], None] = lambda event: No
     Raises InputError (TargetError, DiskFullError) with one line where it cannot be done, and Interrupted, after
     saving, when a signal ended it. Requests that fail during the run are records, not exceptions.
     """
-    plan = _plan(options)
+    plan = plan_of(options)
     slo = parse_slo(options.slo) if options.slo else {}
     headers = _headers(options.headers)
     with contextlib.ExitStack() as stack:
         signals = stack.enter_context(_Signals())
-        url, engine_log = _target_url(options, plan, stack)
-        with attach.Server(url, headers, options.proxy) as server:
-            target, vocabulary = attach.attach(
-                server,
-                model=options.model,
-                endpoint=options.endpoint,
-                tokenizer=options.tokenizer,
-                extra=_sampling(options),
-            )
-            base_path, parts = server.base_path, server.parts
+        urls, engine_log = _target_urls(options, plan, stack)
+        target, vocabulary, asking, servers = _meet(options, plan, urls, headers)
+        if options.trace is not None:
+            plan = plan_of(options, target.max_model_tokens, target.overhead_tokens + 1)
         salt = _salt(options)
         _check(plan, target, vocabulary, salt)
         info = _run_info(options, plan, target, slo, salt)
@@ -148,7 +87,9 @@ def bench(options: Options, on_event: Callable[[Event], None] = lambda event: No
         store.write_info(folder, info)
         store.write_plan(folder / "plan.parquet", plan)
         on_event(Event(kind="attached", info=info, plan=plan, folder=folder))
-        jobs = _jobs(options, plan, info, vocabulary, folder, (parts, base_path, headers))
+        jobs = _jobs(options, plan, info, vocabulary, asking, folder, [
+            _destination(options, parts, base_path, ask.path(asking), headers) for parts, base_path in servers
+        ])  # fmt: skip
         try:
             _run(Pool(jobs, folder / "log.txt"), plan, info, folder, on_event, signals)
         except LoadstoneError as error:
@@ -277,126 +218,76 @@ class _Signals:
             self.on_first()
 
 
-# --- from options to a plan -----------------------------------------------------------------------------------
-
-
-def _plan(options: Options) -> Plan:
-    if options.seed < 0 or options.seed >= 1 << 63:
-        raise InputError(f"--seed {options.seed}: must be 0 or more, and below 2^63")
-    if options.plan is not None:
-        told = [name for name in _PLANNED if getattr(options, name.replace("-", "_"))]
-        if told or options.duration_s is not None:
-            flag = (told or ["duration"])[0]
-            raise InputError(f"--plan and --{flag}: the plan says what is sent and when; give one")
-        return store.read_plan(options.plan)
-    if not 0 < options.range_ratio <= 1:
-        raise InputError(f"--range-ratio {options.range_ratio:g}: must be above 0 and at most 1")
-    if options.prefix < 0 or options.prefix_groups < 1:
-        raise InputError("--prefix must be 0 or more tokens, and --prefix-groups at least 1")
-    if options.warmup is not None and options.warmup < 0:
-        raise InputError(f"--warmup {options.warmup}: must be 0 or more")
-    output: Length | None = None
-    if options.output is not None or options.dataset is None:
-        output = parse_length(options.output or "128", options.range_ratio, "--output")
-    loads, requests = _loads(options)
-    most = sum(
-        (requests[i] if requests is not None else 0 if load.duration_s is not None else default_requests(load))
-        + (default_warmup(load) if options.warmup is None else options.warmup)
-        + (load.value * (load.duration_s or 0.0) if load.kind == "rate" else 0)
-        for i, load in enumerate(loads)
-    )
-    if most > _MOST_REQUESTS:
-        raise InputError(f"{most:.3g} requests in one run: at most {_MOST_REQUESTS:,}; lower the load or --requests")
-    if options.dataset is not None:
-        if options.prefix:
-            raise InputError("--prefix: a dataset's prompts share what they share; it goes with --input")
-        return make_plan(
-            dataset.read(options.dataset),
-            loads,
-            seed=options.seed,
-            requests=requests,
-            warmup=options.warmup,
-            output=output,
-        )
-    assert output is not None  # noqa: S101
-    workload = Synthetic(
-        parse_length(options.input, options.range_ratio, "--input"), output, options.prefix, options.prefix_groups
-    )
-    return make_plan(workload, loads, seed=options.seed, requests=requests, warmup=options.warmup)
-
-
-def _loads(options: Options) -> tuple[list[Load], list[int] | None]:
-    """Loads, and measured requests per load where they are said."""
-    if options.rate and options.concurrency:
-        raise InputError(
-            "--rate and --concurrency: one run is an open or a closed loop; give one, cap with --max-concurrency"
-        )
-    if options.duration_s is not None and options.duration_s <= 0:
-        raise InputError("--duration: must be above 0")
-    cap = options.max_concurrency
-    if cap is not None and cap < 1:
-        raise InputError(f"--max-concurrency {cap}: must be at least 1")
-    bad = [rate for rate in options.rate if not rate > 0]
-    if bad:
-        raise InputError(f"--rate {bad[0]:g}: must be above 0 requests/s, or inf for all at once")
-    per_rate = options.requests_per_rate
-    if per_rate is not None and not (options.rate and 0 < per_rate < float("inf")):
-        raise InputError("--requests-per-rate: needs --rate, and a number above 0")
-    if not options.burstiness > 0:
-        raise InputError(f"--burstiness {options.burstiness:g}: must be above 0 (1 is Poisson, inf constant)")
-    if float("inf") in options.rate:
-        if len(options.rate) > 1:
-            raise InputError("--rate: inf stands alone; its bursts are as large as --requests says")
-        if options.duration_s is not None or per_rate is not None:
-            raise InputError("--rate inf: only --requests says how large its bursts are; leave out the rest")
-        return [Load("burst", size, max_concurrency=cap) for size in options.requests or (32,)], None
-    if len(options.requests) > 1:
-        raise InputError("--requests: a list goes with --rate inf only; give one number for every cell")
-    if not options.rate:
-        if cap is not None:
-            raise InputError("--max-concurrency: caps an open loop; a closed one has --concurrency")
-        loads = [Load("concurrency", n, duration_s=options.duration_s) for n in options.concurrency or (1, 4, 16)]
-    else:
-        process: Literal["poisson", "constant", "gamma"] = "gamma"
-        if options.burstiness in (1.0, float("inf")):
-            process = "poisson" if options.burstiness == 1.0 else "constant"
-        shape = options.burstiness if process == "gamma" else 1.0
-        loads = [
-            Load("rate", rate, process=process, burstiness=shape, max_concurrency=cap, duration_s=options.duration_s)
-            for rate in options.rate
-        ]
-    if per_rate is not None:
-        return loads, [max(1, round(per_rate * load.value)) for load in loads]
-    if options.requests:
-        if options.duration_s is not None:
-            raise InputError("--requests and --duration: a cell ends by count or by time; give one")
-        return loads, [options.requests[0]] * len(loads)
-    return loads, None
-
-
 # --- from options to a target ---------------------------------------------------------------------------------
 
 
-def _target_url(options: Options, plan: Plan, stack: contextlib.ExitStack) -> tuple[str, Path | None]:
-    """The URL to measure, starting an engine of our own where none is given; and its log."""
-    if options.url is not None:
+def _target_urls(options: Options, plan: Plan, stack: contextlib.ExitStack) -> tuple[list[str], Path | None]:
+    """The URLs to measure, starting an engine of our own where none is given; and its log."""
+    if options.urls:
         if options.engine is not None or options.sim is not None:
             raise InputError("a URL and --engine or --sim: measure a running server, or one of our own; give one")
-        return options.url, None
+        twice = [url for i, url in enumerate(options.urls) if url in options.urls[:i]]
+        if twice:
+            raise InputError(f"{twice[0]}: given twice; name each server of a fleet once")
+        return options.urls, None
     if options.engine is None:
         from loadstone import simserver
 
         law = simserver.Law.parse(options.sim or DEFAULT_LAW)
-        return stack.enter_context(simserver.start(law)).url, None
+        return [stack.enter_context(simserver.start(law)).url], None
     from loadstone.engines import llama_cpp
 
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="loadstone-")))
     most = max((int(load.value) for load in plan.cells if load.kind != "rate"), default=8)
-    longest = int((plan.input_tokens.clip(min=2048 if plan.prompts else 1) + plan.output_tokens).max())
     engine = llama_cpp.launch(
-        slots=min(64, max(1, most)), context_tokens=longest + 64, log_path=folder / "engine.log", cache_prompt=True
+        slots=min(64, max(1, most)),
+        context_tokens=_longest_tokens(plan) + 64,
+        log_path=folder / "engine.log",
+        cache_prompt=True,
     )
-    return stack.enter_context(engine).url, folder / "engine.log"
+    return [stack.enter_context(engine).url], folder / "engine.log"
+
+
+def _longest_tokens(plan: Plan) -> int:
+    """The most tokens that a request of the plan, or a whole session, has in and out; guessed where texts decide."""
+    import numpy as np
+
+    tokens = plan.input_tokens.clip(min=2048 if plan.prompts else 1).astype(np.int64) + plan.output_tokens
+    if not plan.has_sessions:
+        return int(tokens.max())
+    session = np.cumsum(plan.turn <= 0)
+    # Each turn also has what its template adds.
+    return int(np.bincount(session, tokens + 16).max())
+
+
+def _meet(
+    options: Options, plan: Plan, urls: list[str], headers: list[tuple[str, str]]
+) -> tuple[Target, Vocabulary, Ask, list[tuple[SplitResult, str]]]:
+    """Get to know the first server; the others of a fleet must offer the same. With each one's URL in parts."""
+    if options.endpoint == "triton-grpc":
+        raise InputError("--endpoint triton-grpc: not yet")
+    with attach.Server(urls[0], headers, options.proxy) as server:
+        target, vocabulary, asking = attach.meet(
+            server,
+            model=options.model,
+            endpoint=options.endpoint,
+            tokenizer=options.tokenizer,
+            sampling=_sampling(options),
+            structured=parse_structured(options.structured) if options.structured is not None else None,
+            extra=dict(options.extra_body),
+            stream=options.stream,
+            exact=plan.exact_output,
+            text_only=plan.has_sessions,
+        )
+        target.urls = [target.url]
+        target.streams = options.stream
+        servers = [(server.parts, server.base_path)]
+    for url in urls[1:]:
+        with attach.Server(url, headers, options.proxy) as server:
+            attach.check_same(server, target)
+            target.urls.append(server.origin + server.base_path)
+            servers.append((server.parts, server.base_path))
+    return target, vocabulary, asking, servers
 
 
 def _headers(given: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -412,14 +303,13 @@ def _headers(given: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     return headers
 
 
-def _sampling(options: Options) -> dict[str, Any]:
-    """Fields of every request body beside model, prompt and length; what the user wrote last wins."""
-    fields: dict[str, Any] = {}
-    if options.temperature is not None:
-        fields["temperature"] = options.temperature
-    if options.top_p is not None:
-        fields["top_p"] = options.top_p
-    return {**fields, **options.extra_body}
+def _sampling(options: Options) -> Sampling:
+    return Sampling(
+        temperature=options.temperature,
+        top_p=options.top_p,
+        seed=options.sampling_seed,
+        stop=tuple(options.stop),
+    )
 
 
 def _salt(options: Options) -> str | None:
@@ -432,18 +322,22 @@ def _salt(options: Options) -> str | None:
 
 def _check(plan: Plan, target: Target, vocabulary: Vocabulary, salt: str | None) -> None:
     """Refuse before the run what the server would refuse in it."""
+    longest = _longest_tokens(plan)
     if not plan.prompts:
-        rows = [int(plan.input_tokens.argmin()), int((plan.input_tokens + plan.output_tokens).argmax())]
+        firsts = (plan.turn <= 0).nonzero()[0]
+        row = int(firsts[plan.input_tokens[firsts].argmin()])
+        cell = int(plan.cell[row])
         writer = PromptWriter(vocabulary, seed=plan.seed, salt=salt, chat=target.endpoint == "chat")
-        for row in rows:
-            cell = int(plan.cell[row])
-            writer.write(plan.request(cell, row - plan.rows(cell).start))
-        longest = int(plan.input_tokens[rows[1]] + plan.output_tokens[rows[1]])
-        if target.max_model_tokens is not None and longest > target.max_model_tokens:
-            raise InputError(
-                f"--input {plan.input_tokens[rows[1]]} and --output {plan.output_tokens[rows[1]]}: together beyond "
-                f"the server's context of {target.max_model_tokens} tokens; ask for less, or start it with more"
-            )
+        writer.write(plan.request(cell, row - plan.rows(cell).start))
+    if target.max_model_tokens is not None and longest > target.max_model_tokens and not plan.prompts:
+        row = int((plan.input_tokens + plan.output_tokens).argmax())
+        what = f"--input {plan.input_tokens[row]} and --output {plan.output_tokens[row]}: together"
+        if plan.has_sessions:
+            what = f"--turns: a session grows to {longest} tokens,"
+        raise InputError(
+            f"{what} beyond the server's context of {target.max_model_tokens} tokens; "
+            "ask for less, or start it with more"
+        )
     most = max((load.value for load in plan.cells if load.kind != "rate"), default=0)
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if limit != resource.RLIM_INFINITY and most / workers_for(plan.cells) + 64 > limit:
@@ -481,7 +375,9 @@ def _run_info(options: Options, plan: Plan, target: Target, slo: dict[str, float
         slo=slo,
         settings={
             "workload": plan.workload,
-            "sampling": {name: value for name, value in _sampling(options).items() if name not in options.extra_body},
+            "sampling": msgspec.to_builtins(_sampling(options)),
+            "structured": options.structured,
+            "route": _route(options, plan),
             "extra_body_fields": sorted(options.extra_body),
             "headers": sorted(name for name, _ in options.headers),
             "timeouts": msgspec.to_builtins(options.timeouts),
@@ -504,18 +400,14 @@ def _without_secrets(command: Sequence[str]) -> list[str]:
     return shown
 
 
-def _jobs(
-    options: Options,
-    plan: Plan,
-    info: RunInfo,
-    vocabulary: Vocabulary,
-    folder: Path,
-    server: tuple[Any, str, list[tuple[str, str]]],
-) -> list[Job]:
-    parts, base_path, headers = server
-    target = info.target
-    assert target is not None  # noqa: S101
-    endpoint: Endpoint = "chat" if target.endpoint == "chat" else "completions"
+def _route(options: Options, plan: Plan) -> Route:
+    return options.route or ("sticky" if plan.has_sessions else "round-robin")
+
+
+def _destination(
+    options: Options, parts: SplitResult, base_path: str, path: str, headers: list[tuple[str, str]]
+) -> Destination:
+    """How workers reach one server."""
     tls = parts.scheme == "https"
     port = parts.port or (443 if tls else 80)
     via = attach.check_url(options.proxy) if options.proxy is not None else None
@@ -526,38 +418,45 @@ def _jobs(
         raise TargetError(f"{host_name}: host not found ({error.strerror or error}); correct the URL") from error
     # A proxy forwards plain HTTP, named whole in the request line; for TLS it is asked for a tunnel.
     forward = f"{parts.scheme}://{parts.netloc}" if via is not None and not tls else ""
-    fields: dict[str, Any] = {"model": target.model, "stream": True}
-    if target.accepts.get("stream_options"):
-        running = bool(target.accepts.get("continuous_usage_stats"))
-        fields["stream_options"] = {"include_usage": True, **({"continuous_usage_stats": True} if running else {})}
-    if plan.exact_output and target.accepts.get("ignore_eos"):
-        fields["ignore_eos"] = True
-    fields.update(_sampling(options))
-    workers = options.workers or workers_for(plan.cells)
-    streams = max((load.value for load in plan.cells if load.kind != "rate"), default=1000)
     own = {name.lower() for name, _ in headers}
     fixed = [
         ("Host", parts.netloc),
         ("User-Agent", f"loadstone/{loadstone.__version__}"),
         ("Content-Type", "application/json"),
-        ("Accept", "text/event-stream"),
+        ("Accept", "text/event-stream" if options.stream else "application/json"),
         # A compressed stream would be bunched by the compressor.
         ("Accept-Encoding", "identity"),
     ]
+    return Destination(
+        address=(int(family), list(sockaddr)),
+        tls_name=parts.hostname if tls else None,
+        tunnel=f"{parts.hostname}:{port}" if via is not None and tls else None,
+        request_line=f"POST {forward}{base_path}{path} HTTP/1.1",
+        headers=[(name, value) for name, value in fixed if name.lower() not in own] + headers,
+    )
+
+
+def _jobs(
+    options: Options,
+    plan: Plan,
+    info: RunInfo,
+    vocabulary: Vocabulary,
+    asking: Ask,
+    folder: Path,
+    destinations: list[Destination],
+) -> list[Job]:
+    streams = max((load.value for load in plan.cells if load.kind != "rate"), default=1000)
     origin_ns = time.monotonic_ns()
     return [
         Job(
             folder=str(folder),
             worker=worker,
             origin_ns=origin_ns,
-            address=(int(family), list(sockaddr)),
-            tls_name=parts.hostname if tls else None,
-            tunnel=f"{parts.hostname}:{port}" if via is not None and tls else None,
-            request_line=f"POST {forward}{base_path}{PATHS[endpoint]} HTTP/1.1",
-            headers=[(name, value) for name, value in fixed if name.lower() not in own] + headers,
-            body_fields=fields,
-            exact_with="min_tokens" if plan.exact_output and target.accepts.get("min_tokens") else None,
-            endpoint=endpoint,
+            destinations=destinations,
+            route=_route(options, plan),
+            endpoint=asking.endpoint,
+            streams=asking.stream,
+            body=ask.body(asking),
             vocabulary=vocabulary,
             salt=info.salt,
             request_tag=f"{info.salt or info.run_id}-",
@@ -565,5 +464,5 @@ def _jobs(
             grace_s=options.grace_s,
             held_limit_bytes=int(min(65_536, max(2048, _HELD_BYTES / streams))),
         )
-        for worker in range(workers)
+        for worker in range(options.workers or workers_for(plan.cells))
     ]

@@ -73,7 +73,7 @@ class Steady(msgspec.Struct, kw_only=True, frozen=True):
 class CellMetrics(msgspec.Struct, kw_only=True, frozen=True):
     """The numbers of one cell. Distributions are over measured requests that are ok or short; seconds.
 
-    ttft_s, ttft_intended_s  t1 − t0; t1 − intended
+    ttft_s, ttft_intended_s  t1 − t0; t1 − intended; None where answers came in one piece, as tpot_s and itl_s
     e2e_s, e2e_intended_s    tT − t0; tT − intended: to the last output, not to the end of the stream
     tpot_s                   (tT − t1)/(T − 1), for T ≥ 2
     itl_s                    gaps between tokens, pooled over all requests, see _token_gaps(); no bounds, because
@@ -116,10 +116,70 @@ class CellMetrics(msgspec.Struct, kw_only=True, frozen=True):
     attainment: float | None
 
 
-def cell_metrics(read: Callable[[], Iterable[pa.RecordBatch]], load: Load, slo: Mapping[str, float]) -> CellMetrics:
+class Part(msgspec.Struct, kw_only=True, frozen=True):
+    """The numbers of some of a cell's requests: one turn's, one server's. Fields as in CellMetrics.
+
+    token_share  of the cell's output tokens
+    """
+
+    requests: Requests
+    ttft_s: Distribution | None
+    tpot_s: Distribution | None
+    e2e_s: Distribution | None
+    ttft_intended_s: Distribution | None
+    e2e_intended_s: Distribution | None
+    input_tokens: int | None
+    cached_input_tokens: int | None
+    output_tokens: int
+    token_share: float | None
+
+
+def parts(
+    read: Callable[[], Iterable[pa.RecordBatch]],
+    keys: Callable[[pa.RecordBatch], NDArray[np.int64]],
+    *,
+    streams: bool = True,
+) -> dict[int, Part]:
+    """The measured requests of a cell by a key ≥ 0 that `keys` gives to each record of a batch; −1: to none."""
+    rows, labels = [np.empty(0, _ROW)], [np.empty(0, np.int64)]
+    for piece in _pieces(read()):
+        rows.append(_rows(piece, *_events(piece)))
+        labels.append(keys(piece))
+    all_rows, label = np.concatenate(rows), np.concatenate(labels)
+    label = np.where(all_rows["measured"], label, -1)
+    tokens = float(np.nansum(all_rows["tokens"][all_rows["measured"]]))
+    return {int(key): _part(all_rows[label == key], tokens, streams) for key in np.unique(label) if key >= 0}
+
+
+def _part(rows: NDArray[Any], all_tokens: float, streams: bool) -> Part:
+    done = rows[_completed(rows)]
+    output_tokens = int(np.nansum(rows["tokens"]))
+    return Part(
+        requests=_requests(rows),
+        ttft_s=_over(done["first"] - done["sent"]) if streams else None,
+        tpot_s=_over(_tpot_s(done)) if streams else None,
+        e2e_s=_over(done["last"] - done["sent"]),
+        ttft_intended_s=_over(done["first"] - done["intended"]) if streams else None,
+        e2e_intended_s=_over(done["last"] - done["intended"]),
+        input_tokens=_total(rows["input"][~np.isnan(rows["first"])]),
+        cached_input_tokens=_total(rows["cached"]),
+        output_tokens=output_tokens,
+        token_share=output_tokens / all_tokens if all_tokens else None,
+    )
+
+
+def _requests(measured: NDArray[Any]) -> Requests:
+    status = measured["status"]
+    return Requests(sent=len(measured), **{name: int((status == code).sum()) for code, name in enumerate(_STATUSES)})
+
+
+def cell_metrics(
+    read: Callable[[], Iterable[pa.RecordBatch]], load: Load, slo: Mapping[str, float], *, streams: bool = True
+) -> CellMetrics:
     """The numbers of one cell. `read` starts reading its records anew, columns named as in RequestRecord.
 
     It is called twice, but for a burst: the steady window ends at a send that is only known when all was read.
+    `streams`: False where answers came in one piece: there is no TTFT then, nor TPOT and ITL.
     `slo` has upper bounds in seconds, each met or missed per request: "ttft", "tpot", "e2e"; may be empty.
     Raises InputError on any other name.
 
@@ -143,28 +203,25 @@ def cell_metrics(read: Callable[[], Iterable[pa.RecordBatch]], load: Load, slo: 
     rows = np.concatenate(parts)
     pooled = np.concatenate(gaps)
     gaps.clear()
-    itl = distribution(pooled, independent=False)
+    itl = distribution(pooled, independent=False) if streams else None
     del pooled
 
     measured = rows[rows["measured"]]
     done = measured[_completed(measured)]
     started = measured[~np.isnan(measured["first"])]
-    status = measured["status"]
     duration_s = _duration_s(measured)
     output_tokens = int(np.nansum(measured["tokens"]))
     input_tokens = _total(started["input"])
     met = _met(measured, load, slo) if slo else None
 
     return CellMetrics(
-        requests=Requests(
-            sent=len(measured), **{name: int((status == code).sum()) for code, name in enumerate(_STATUSES)}
-        ),
+        requests=_requests(measured),
         duration_s=duration_s,
-        ttft_s=_over(done["first"] - done["sent"]),
-        tpot_s=_over(_tpot_s(done)),
+        ttft_s=_over(done["first"] - done["sent"]) if streams else None,
+        tpot_s=_over(_tpot_s(done)) if streams else None,
         itl_s=itl,
         e2e_s=_over(done["last"] - done["sent"]),
-        ttft_intended_s=_over(done["first"] - done["intended"]),
+        ttft_intended_s=_over(done["first"] - done["intended"]) if streams else None,
         e2e_intended_s=_over(done["last"] - done["intended"]),
         send_lag_s=_over(done["sent"] - done["intended"]),
         receive_lag_s=_over(done["lag"]),

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 LoadKind = Literal["concurrency", "rate", "burst"]
-Process = Literal["poisson", "constant", "gamma"]
+Process = Literal["poisson", "constant", "gamma", "trace"]
+Unit = Literal["requests", "sessions"]
 Phase = Literal["warmup", "measure"]
 TokenSource = Literal["running usage", "final usage", "pieces"]
 Status = Literal["ok", "error", "timeout", "cancelled", "short"]
@@ -34,10 +35,14 @@ class Load(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """When requests are sent, for one cell.
 
     concurrency  closed loop: `value` requests under way, each end starts the next
-    rate         open loop: `value` requests/s, arrivals by `process` (gamma: shape = `burstiness`)
+    rate         open loop: `value` requests/s, arrivals by `process` (gamma: shape = `burstiness`; trace: as they
+                 were recorded, times multiplied by `time_scale`, and `value` is their mean)
     burst        all `value` requests at once
     `max_concurrency` caps an open loop; waiting for a place counts from the intended time.
     `duration_s` ends issuing by time instead of by count.
+    `profile`: the rate or concurrency follows pieces of (from, to, seconds), linear within each; `value` is then the
+    mean of the rate, the largest concurrency.
+    `unit`: what is counted; of sessions, the first turns follow the load and the others their answers.
     """
 
     kind: LoadKind
@@ -46,6 +51,9 @@ class Load(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     burstiness: float = 1.0
     max_concurrency: int | None = None
     duration_s: float | None = None
+    profile: tuple[tuple[float, float, float], ...] = ()
+    unit: Unit = "requests"
+    time_scale: float = 1.0
 
     def __post_init__(self) -> None:
         # 8 and 8.0 are the same load, and must be the same in a plan's id.
@@ -56,9 +64,18 @@ class Load(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def label(self) -> str:
         value = f"{self.value:g}"
-        return {"concurrency": f"concurrency {value}", "rate": f"{value} req/s", "burst": f"burst of {value}"}[
-            self.kind
-        ]
+        if self.profile:
+            value = ", ".join(
+                f"{start:g} for {seconds:g} s" if start == end else f"{start:g}–{end:g} in {seconds:g} s"
+                for start, end, seconds in self.profile
+            )
+        what = "req" if self.unit == "requests" else "sessions"
+        label = {
+            "concurrency": f"concurrency {value}" + (" sessions" if self.unit == "sessions" else ""),
+            "rate": f"{value} {what}/s",
+            "burst": f"burst of {value}",
+        }[self.kind]
+        return f"trace at {1 / self.time_scale:g}× speed, {label}" if self.process == "trace" else label
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +83,8 @@ class PlannedRequest:
     """One row of a plan. `index` counts within the cell, warm-up included, and with `cell` names the request.
 
     `prompt` is None where it is synthetic; `chat`: it is messages as a JSON array, not text.
+    `turn` counts from 0 within a session, None outside of one; `think_s` lies between the answer to the turn before
+    and this one. `blocks`: the prompt is made of these, `block_tokens` each, shared with all that name them too.
     """
 
     cell: int
@@ -78,10 +97,43 @@ class PlannedRequest:
     prefix_tokens: int
     prompt: str | None
     chat: bool = False
+    turn: int | None = None
+    think_s: float = 0.0
+    blocks: tuple[int, ...] = ()
+    block_tokens: int = 0
 
     @property
     def request_id(self) -> str:
         return f"{self.cell}-{self.index}"
+
+    @property
+    def session_id(self) -> str | None:
+        """Named after its first request; turns of a session have indices in sequence."""
+        return None if self.turn is None else f"{self.cell}-{self.index - self.turn}"
+
+
+@dataclass(eq=False)
+class Blocks:
+    """Which blocks each row's prompt is made of: ids[offsets[row]:offsets[row + 1]], `tokens` tokens each.
+
+    offsets i8, one more than rows; ids i4. The last block of a row may be cut by its length.
+    """
+
+    tokens: int
+    offsets: NDArray[np.int64]
+    ids: NDArray[np.int32]
+
+    def of(self, row: int) -> NDArray[np.int32]:
+        return self.ids[self.offsets[row] : self.offsets[row + 1]]
+
+    def take(self, rows: NDArray[np.int64]) -> Blocks:
+        """The blocks of these rows, in their order."""
+        import numpy as np
+
+        lengths = np.diff(self.offsets)[rows]
+        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        within = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths)
+        return Blocks(self.tokens, offsets, self.ids[np.repeat(self.offsets[:-1][rows], lengths) + within])
 
 
 @dataclass(eq=False)
@@ -89,11 +141,14 @@ class Plan:
     """Every request of a run, fixed before the first is sent: the same seed gives the same plan.
 
     Columns have one entry per request, cells one after another, warm-up first within a cell:
-    cell i4; phase u1 (index into PHASES); intended_s f8 (NaN in a closed loop: the moment a slot frees);
-    input_tokens i4 (total demanded, prefix included; −1 where a dataset's text decides);
-    output_tokens i4; prefix_group i4 (−1: none); prefix_tokens i4; prompt i4 (index into `prompts`; −1: synthetic).
+    cell i4; phase u1 (index into PHASES); intended_s f8 (NaN in a closed loop: the moment a slot frees; and for
+    later turns of a session: `think_s` after the answer before);
+    input_tokens i4 (total demanded, prefix included; of later turns, what they add; −1 where a dataset's text
+    decides); output_tokens i4; prefix_group i4 (−1: none); prefix_tokens i4; turn i4 (from 0; −1: no session);
+    think_s f8; prompt i4 (index into `prompts`; −1: synthetic).
 
-    `prompts` holds texts or, with `chat`, messages as JSON arrays.
+    Turns of a session follow one another. `prompts` holds texts or, with `chat`, messages as JSON arrays.
+    `blocks`: what synthetic prompts of a trace share, None where they share nothing.
     `exact_output`: output lengths are demanded, not a cap.
     `cyclic`: cells that run by time in a closed loop go round their rows again with new indices.
     """
@@ -109,12 +164,16 @@ class Plan:
     output_tokens: NDArray[np.int32]
     prefix_group: NDArray[np.int32]
     prefix_tokens: NDArray[np.int32]
+    turn: NDArray[np.int32]
+    think_s: NDArray[np.float64]
     prompt: NDArray[np.int32]
     prompts: list[str] = field(default_factory=list)
     chat: bool = False
+    blocks: Blocks | None = None
 
     COLUMNS = (
-        "cell", "phase", "intended_s", "input_tokens", "output_tokens", "prefix_group", "prefix_tokens", "prompt",
+        "cell", "phase", "intended_s", "input_tokens", "output_tokens", "prefix_group", "prefix_tokens", "turn",
+        "think_s", "prompt",
     )  # fmt: skip
 
     def __len__(self) -> int:
@@ -132,6 +191,9 @@ class Plan:
         texts = [hashlib.sha256(prompt.encode()).digest() for prompt in self.prompts]
         each = np.frombuffer(b"".join([*texts, bytes(32)]), np.uint8).reshape(-1, 32)
         digest.update(each[self.prompt].tobytes())
+        if self.blocks is not None:
+            digest.update(msgspec.json.encode(self.blocks.tokens))
+            digest.update(self.blocks.offsets.tobytes() + self.blocks.ids.tobytes())
         return digest.hexdigest()[:12]
 
     @cached_property
@@ -154,22 +216,41 @@ class Plan:
         rows = self.rows(cell)
         return int((self.phase[rows.start : rows.stop] == 0).sum())
 
-    def request(self, cell: int, index: int) -> PlannedRequest:
-        """Request `index` of `cell`. In a cyclic cell any index ≥ 0 exists: laps repeat the measured rows.
+    @cached_property
+    def has_sessions(self) -> bool:
+        return bool((self.turn >= 0).any())
+
+    def row(self, cell: int, index: int) -> int:
+        """The row of request `index` of `cell`. In a cyclic cell any index ≥ 0 exists: laps repeat the measured rows.
 
         Raises IndexError where there is no such request.
         """
         rows = self.rows(cell)
         if 0 <= index < len(rows):
-            row = rows[index]
-        elif index >= 0 and self.cyclic(cell):
+            return rows[index]
+        if index >= 0 and self.cyclic(cell):
             warm = self.warmup_count(cell)
-            row = rows[warm + (index - warm) % (len(rows) - warm)]
-        else:
-            raise IndexError(f"cell {cell} has {len(rows)} requests; there is none with index {index}")
+            return rows[warm + (index - warm) % (len(rows) - warm)]
+        raise IndexError(f"cell {cell} has {len(rows)} requests; there is none with index {index}")
+
+    def next_turn(self, request: PlannedRequest) -> PlannedRequest | None:
+        """The turn after `request` in its session, if there is one."""
+        if request.turn is None:
+            return None
+        try:
+            following = self.request(request.cell, request.index + 1)
+        except IndexError:
+            return None
+        return following if following.turn else None
+
+    def request(self, cell: int, index: int) -> PlannedRequest:
+        """Request `index` of `cell`. Raises IndexError where there is no such request."""
+        row = self.row(cell, index)
         intended = float(self.intended_s[row])
         group = int(self.prefix_group[row])
         text = int(self.prompt[row])
+        turn = int(self.turn[row])
+        blocks = self.blocks
         return PlannedRequest(
             cell=cell,
             index=index,
@@ -181,6 +262,10 @@ class Plan:
             prefix_tokens=int(self.prefix_tokens[row]),
             prompt=None if text < 0 else self.prompts[text],
             chat=self.chat and text >= 0,
+            turn=None if turn < 0 else turn,
+            think_s=float(self.think_s[row]),
+            blocks=() if blocks is None else tuple(blocks.of(row).tolist()),
+            block_tokens=0 if blocks is None else blocks.tokens,
         )
 
     def __iter__(self) -> Iterator[PlannedRequest]:
@@ -199,6 +284,8 @@ class RequestRecord(msgspec.Struct, kw_only=True):
                   final count spread evenly over the events, or one per event (pieces)
     status        ok: ended with a finish reason or [DONE], no error object, at least one token;
                   short: ok, but fewer tokens than were demanded, where an exact length was demanded
+    session_id    of a conversation: the request_id of its first turn; `turn` counts from 0
+    replica       which of the target's URLs, from 0
     receive_lag_s the worst, over the request's reads, of user-space read time minus kernel arrival time
     server_*_s    prefill and decode time as the engine itself states them in the stream (llama.cpp does)
     """
@@ -224,6 +311,7 @@ class RequestRecord(msgspec.Struct, kw_only=True):
     error: str | None = None
     http_status: int | None = None
     worker: int | None = None
+    replica: int | None = None
     reused_connection: bool | None = None
     receive_lag_s: float | None = None
     server_prefill_s: float | None = None
@@ -234,7 +322,11 @@ class Target(msgspec.Struct, kw_only=True):
     """The server under test, as it described itself before the run."""
 
     url: str
+    urls: list[str] = msgspec.field(default_factory=list)
+    """All servers of a fleet, `url` first; a record's `replica` counts in it."""
     endpoint: str
+    streams: bool = True
+    """False: answers come in one piece, and have no TTFT."""
     model: str
     engine: str | None = None
     engine_version: str | None = None

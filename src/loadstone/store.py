@@ -27,14 +27,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from loadstone.errors import DiskFullError, InputError
-from loadstone.records import Load, Plan, RequestRecord, RunInfo
+from loadstone.records import Blocks, Load, Plan, RequestRecord, RunInfo
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 RUN_SCHEMA = 1
 RECORDS_SCHEMA = 1
-PLAN_SCHEMA = 1
+PLAN_SCHEMA = 2
 _GROUP_EVENTS = 2_000_000
 """Events per Parquet row group: some 32 MB while it is built."""
 
@@ -53,6 +53,7 @@ def records_schema() -> pa.Schema:
         "tokens": pa.list_(pa.int32()),
         "http_status": pa.int32(),
         "worker": pa.int32(),
+        "replica": pa.int32(),
         "reused_connection": pa.bool_(),
     }
     counts = {"input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens"}
@@ -133,6 +134,8 @@ def write_plan(path: Path, plan: Plan) -> None:
 
     columns = {name: pa.array(getattr(plan, name)) for name in Plan.COLUMNS}
     columns["prompt"] = pa.array([None if i < 0 else plan.prompts[i] for i in plan.prompt], pa.large_string())
+    if plan.blocks is not None:
+        columns["blocks"] = pa.LargeListArray.from_arrays(pa.array(plan.blocks.offsets), pa.array(plan.blocks.ids))
     table = pa.table(columns)
     description = {
         "schema": PLAN_SCHEMA,
@@ -141,6 +144,7 @@ def write_plan(path: Path, plan: Plan) -> None:
         "workload": plan.workload,
         "exact_output": plan.exact_output,
         "chat": plan.chat,
+        "block_tokens": 0 if plan.blocks is None else plan.blocks.tokens,
     }
     table = table.replace_schema_metadata({"loadstone.plan": msgspec.json.encode(description)})
     partial = path.with_name(path.name + ".part")
@@ -159,6 +163,7 @@ class _PlanDescription(msgspec.Struct, forbid_unknown_fields=True):
     workload: dict[str, Any]
     exact_output: bool
     chat: bool
+    block_tokens: int
 
 
 def read_plan(path: Path) -> Plan:
@@ -174,6 +179,7 @@ def read_plan(path: Path) -> Plan:
         about = msgspec.json.decode(table.schema.metadata[b"loadstone.plan"], type=_PlanDescription)
         columns = {name: table[name].to_numpy() for name in Plan.COLUMNS if name != "prompt"}
         texts = table["prompt"].combine_chunks().dictionary_encode()
+        blocks = _blocks(table, about.block_tokens) if about.block_tokens else None
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror or error}); give a saved plan.parquet") from error
     except (pa.ArrowInvalid, KeyError, TypeError, msgspec.DecodeError) as error:
@@ -188,8 +194,17 @@ def read_plan(path: Path) -> Plan:
         exact_output=about.exact_output,
         chat=about.chat,
         prompts=texts.dictionary.to_pylist(),
+        blocks=blocks,
         **columns,
     )
+
+
+def _blocks(table: pa.Table, tokens: int) -> Blocks:
+    import numpy as np
+
+    lists = table["blocks"].combine_chunks()
+    offsets = np.asarray(lists.offsets).astype(np.int64)
+    return Blocks(tokens, offsets - offsets[0], np.asarray(lists.flatten()).astype(np.int32))
 
 
 # --- the journal and its assembly -----------------------------------------------------------------------------
@@ -465,7 +480,8 @@ def issued(folder: Path, plan: Plan) -> Plan:
         msgspec.structs.replace(load, duration_s=None) if plan.cyclic(cell) else load
         for cell, load in enumerate(plan.cells)
     ]
-    return replace(plan, cells=tuple(cells), **columns)
+    blocks = None if plan.blocks is None else plan.blocks.take(picked)
+    return replace(plan, cells=tuple(cells), blocks=blocks, **columns)
 
 
 def read_records(folder: Path, cell: int | None = None) -> Iterator[pa.RecordBatch]:

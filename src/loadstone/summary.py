@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from loadstone import store, verdict
 from loadstone.errors import InputError
-from loadstone.metrics import SLO_KEYS, CellMetrics, cell_metrics
+from loadstone.metrics import SLO_KEYS, CellMetrics, cell_metrics, parts
 from loadstone.records import Clock, Load, Plan, RunInfo
+from loadstone.schedule import WARMUP_S, promised_tokens
 from loadstone.statistics import PERCENTILES
 from loadstone.units import parse_seconds
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 SCHEMA = 1
 _LATENCIES = ("ttft_s", "tpot_s", "itl_s", "e2e_s", "ttft_intended_s", "e2e_intended_s")
@@ -63,18 +69,32 @@ def _cell(folder: Path, info: RunInfo, plan: Plan, cell: int) -> dict[str, Any] 
         return None
     load = info.cells[cell].load  # the plan of a cell that ran by time has become one by count
     per_request = {name: limit for name, limit in info.slo.items() if name in SLO_KEYS}
-    metrics = cell_metrics(lambda: store.read_records(folder, cell), load, per_request)
+    streams = info.target is None or info.target.streams
+    metrics = cell_metrics(lambda: store.read_records(folder, cell), load, per_request, streams=streams)
     clock = info.clock or "user"
     over = info.cells[cell].end_s is not None
     reason = None if over else f"the cell did not run to its end ({info.error or info.status})"
-    overhead = info.target.overhead_tokens if info.target is not None else 0
-    judged = verdict.judge(verdict.cell_findings(metrics, scalars, plan, cell, clock, reason, overhead))
+    breakdown = _breakdown(folder, info, plan, cell, load, streams)
+    judged = verdict.judge(
+        verdict.cell_findings(
+            metrics,
+            scalars,
+            plan,
+            cell,
+            clock,
+            reason,
+            overhead_tokens=info.target.overhead_tokens if info.target is not None else 0,
+            streams=streams,
+            replicas=breakdown.get("by_replica", []),
+        )
+    )
     built: dict[str, Any] = msgspec.to_builtins(metrics)
     document = {
-        "load": msgspec.to_builtins(load),
+        "load": msgspec.to_builtins(load) | {"profile": [list(piece) for piece in load.profile]},
         "requests": built["requests"],
         "duration_s": built["duration_s"],
-        "metrics": {name: built[name] for name in (*_LATENCIES, *_TOTALS)},
+        "metrics": {name: built[name] for name in (*_LATENCIES, *_TOTALS)} | _promised(plan, cell),
+        **breakdown,
         "client": {**_client(metrics, clock), "cpu_s": info.cells[cell].client_cpu_s},
         "verdict": verdict.to_json(judged),
     }
@@ -84,6 +104,72 @@ def _cell(folder: Path, info: RunInfo, plan: Plan, cell: int) -> dict[str, Any] 
     if bounds := _bounds(info.slo, load, built):
         document["slo"] = bounds
     return document
+
+
+def _promised(plan: Plan, cell: int) -> dict[str, int]:
+    """Input tokens that the measured requests share with earlier ones on purpose: what a cache could give at best."""
+    shared = promised_tokens(plan, cell)
+    rows = plan.rows(cell)
+    shared = shared[(plan.phase[rows.start : rows.stop] == 1) & (shared > 0)]
+    return {"shared_input_tokens": int(shared.sum())} if len(shared) else {}
+
+
+def _breakdown(
+    folder: Path, info: RunInfo, plan: Plan, cell: int, load: Load, streams: bool
+) -> dict[str, list[dict[str, Any]]]:
+    """The cell's numbers by turn, by server of a fleet, by piece of a profile: whichever there are."""
+
+    def read() -> Iterator[pa.RecordBatch]:
+        return store.read_records(folder, cell)
+
+    found: dict[str, list[dict[str, Any]]] = {}
+    if plan.has_sessions:
+        by_turn = parts(read, _whole("turn"), streams=streams)
+        found["by_turn"] = [{"turn": turn, **msgspec.to_builtins(part)} for turn, part in by_turn.items()]
+    urls = info.target.urls if info.target is not None else []
+    if len(urls) > 1:
+        by_replica = parts(read, _whole("replica"), streams=streams)
+        found["by_replica"] = [
+            {"replica": number, "url": urls[number] if number < len(urls) else None, **msgspec.to_builtins(part)}
+            for number, part in by_replica.items()
+        ]
+    if load.profile:
+        edges = np.cumsum([0.0, *(seconds for _, _, seconds in load.profile)])
+        begin_s = _profile_start_s(folder, info, plan, cell, load)
+
+        def piece(batch: pa.RecordBatch) -> NDArray[np.int64]:
+            at_s = batch.column("intended_s").to_numpy(zero_copy_only=False) - begin_s
+            at: NDArray[np.int64] = np.searchsorted(edges, at_s, side="right").astype(np.int64) - 1
+            return at.clip(0, len(load.profile) - 1)
+
+        found["by_piece"] = [
+            {
+                "from": load.profile[number][0],
+                "to": load.profile[number][1],
+                "seconds": load.profile[number][2],
+                "output_tokens_per_s": part.output_tokens / load.profile[number][2],
+                **msgspec.to_builtins(part),
+            }
+            for number, part in parts(read, piece, streams=streams).items()
+        ]
+    return found
+
+
+def _whole(column: str) -> Callable[[pa.RecordBatch], NDArray[np.int64]]:
+    return lambda batch: batch.column(column).fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+
+
+def _profile_start_s(folder: Path, info: RunInfo, plan: Plan, cell: int, load: Load) -> float:
+    """When the profile began: after the warm-up, for a rate by its plan, for a concurrency with the first request."""
+    columns = store.read_columns(folder, ["phase", "intended_s"], cell)
+    measured = columns["intended_s"].to_numpy()[[phase == "measure" for phase in columns["phase"].to_pylist()]]
+    if load.kind == "concurrency" or info.cells[cell].start_s is None:
+        return float(measured.min()) if len(measured) else 0.0
+    rows = plan.rows(cell)
+    planned = plan.intended_s[rows.start : rows.stop][plan.phase[rows.start : rows.stop] == 1]
+    # The plan's times count from the cell's start; a profile's first piece begins when the warm-up is over.
+    lead_s = WARMUP_S if plan.warmup_count(cell) else 0.0
+    return float(np.nanmin(measured) - np.nanmin(planned) + lead_s)
 
 
 def _client(metrics: CellMetrics, clock: Clock) -> dict[str, Any]:

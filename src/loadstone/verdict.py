@@ -6,13 +6,14 @@ No warning and no error means trusted. Thresholds are named below, with their re
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from loadstone.metrics import CellMetrics
 from loadstone.records import Clock, Load, Plan
-from loadstone.statistics import Distribution
+from loadstone.schedule import promised_tokens
 from loadstone.units import show_seconds
 
 if TYPE_CHECKING:
@@ -23,8 +24,13 @@ if TYPE_CHECKING:
 Severity = Literal["info", "warning", "error"]
 
 LATE_SHARE = 0.05
-"""Sends later than this share of the median E2E (p99) spoil latency from the intended time."""
+"""A send later than this share of the median E2E changes what is measured."""
 LATE_FLOOR_S = 0.005
+LATE_REQUESTS = 0.01
+"""Late sends, as a share of requests and at least two, from which percentiles suffer: one hiccup in a short run is
+one request among others."""
+IMBALANCE = 1.25
+"""The busiest server's output tokens over the mean, from which a fleet is unevenly used."""
 CACHED_SHARE = 0.01
 """Cached tokens beyond the plan's promise, as a share of input tokens, from which a run is flattered."""
 LENGTH_SHARE = 0.01
@@ -53,7 +59,10 @@ def judge(findings: list[Finding]) -> Verdict:
     return Verdict(all(finding.severity == "info" for finding in ranked), ranked)
 
 
-SCALARS = ("request_id", "phase", "status", "error", "input_tokens", "output_tokens", "cached_tokens", "token_source")
+SCALARS = (
+    "request_id", "phase", "status", "error", "turn", "intended_s", "sent_s", "input_tokens", "output_tokens",
+    "cached_tokens", "token_source",
+)  # fmt: skip
 """The columns of the records that `cell_findings` looks at, beside the metrics."""
 
 
@@ -64,12 +73,16 @@ def cell_findings(
     cell: int,
     clock: Clock,
     interrupted: str | None,
+    *,
     overhead_tokens: int = 0,
+    streams: bool = True,
+    replicas: Sequence[Mapping[str, Any]] = (),
 ) -> list[Finding]:
     """Findings of one cell.
 
     `scalars`: the cell's records, columns SCALARS. `interrupted`: why it ended early. `overhead_tokens`: what the
-    server adds to every prompt.
+    server adds to every prompt. `streams`: False where answers came in one piece. `replicas`: the summary's figures
+    of each server of a fleet.
     """
     import pyarrow.compute as pc
 
@@ -79,16 +92,18 @@ def cell_findings(
         _interrupted(interrupted),
         _failures(metrics, measured),
         _short(metrics),
-        _late(metrics, load),
+        _late(metrics, load, measured),
         _user_clock(clock),
+        _not_streamed(streams),
         _bunched(metrics),
         _few(metrics),
+        _imbalance(replicas),
     ]
     if measured.num_rows:
         rows = _plan_rows(measured, plan, cell)
         found += [
             _input_lengths(measured, plan, rows),
-            _cached(measured, plan, rows, overhead_tokens),
+            _cached(measured, plan, cell, rows, overhead_tokens),
             _token_counts(metrics, measured),
         ]
     return [finding for finding in found if finding is not None]
@@ -133,18 +148,51 @@ def _short(metrics: CellMetrics) -> Finding | None:
     )
 
 
-def _late(metrics: CellMetrics, load: Load) -> Finding | None:
-    lag, e2e = _p99(metrics.send_lag_s), metrics.e2e_s
-    if lag is None or e2e is None or load.max_concurrency is not None:
+def _late(metrics: CellMetrics, load: Load, measured: pa.Table) -> Finding | None:
+    import numpy as np
+
+    e2e = metrics.e2e_s
+    if e2e is None or load.max_concurrency is not None:
         return None
-    limit = max(LATE_FLOOR_S, LATE_SHARE * e2e.p50)
-    if lag <= limit:
+    lag_s = measured["sent_s"].to_numpy() - measured["intended_s"].to_numpy()
+    limit_s = max(LATE_FLOOR_S, LATE_SHARE * e2e.p50)
+    late = int((lag_s > limit_s).sum())
+    if late < max(2, LATE_REQUESTS * len(lag_s)):
         return None
     return Finding(
         "sends_late",
         "warning",
-        f"sends were late by {show_seconds(lag)} at p99, more than {show_seconds(limit)}",
+        f"{late} of {len(lag_s)} requests were sent more than {show_seconds(limit_s)} late, "
+        f"up to {show_seconds(float(np.nanmax(lag_s)))}",
         "Give the client more room: fewer other processes, more --workers, or another machine.",
+    )
+
+
+def _not_streamed(streams: bool) -> Finding | None:
+    if streams:
+        return None
+    return Finding(
+        "not_streamed",
+        "info",
+        "answers came in one piece: TTFT, TPOT and ITL are not measured, E2E is",
+        "Leave out --no-stream to measure them.",
+    )
+
+
+def _imbalance(replicas: Sequence[Mapping[str, Any]]) -> Finding | None:
+    """How unevenly the output of a fleet came from its servers."""
+    shares = [replica["token_share"] for replica in replicas]
+    if len(shares) < 2 or None in shares:
+        return None
+    most = max(range(len(shares)), key=shares.__getitem__)
+    over = shares[most] * len(shares)
+    if over < IMBALANCE:
+        return None
+    return Finding(
+        "fleet_imbalance",
+        "info",
+        f"{replicas[most]['url']} gave {shares[most]:.0%} of the output tokens, {over:.2f} times its equal share",
+        "A server may be down or slower, or the routing uneven; try --route least-busy.",
     )
 
 
@@ -173,17 +221,17 @@ def _user_clock(clock: Clock) -> Finding | None:
 
 
 def _few(metrics: CellMetrics) -> Finding | None:
-    ttft = metrics.ttft_s
-    if ttft is None:
+    values = metrics.ttft_s or metrics.e2e_s
+    if values is None:
         return None
-    low, high = ttft.ci95["p99"]
+    low, high = values.ci95["p99"]
     if high is not None:
         return None
     at_least = f", only that it is at least {show_seconds(low)}" if low is not None else ""
     return Finding(
         "few_samples",
         "info",
-        f"{ttft.n} requests do not bound the p99{at_least}",
+        f"{values.n} requests do not bound the p99{at_least}",
         "For a p99 with a 95 % bound on both sides measure 368 requests or more.",
     )
 
@@ -201,7 +249,9 @@ def _plan_rows(measured: pa.Table, plan: Plan, cell: int) -> NDArray[np.int64]:
 def _input_lengths(measured: pa.Table, plan: Plan, rows: NDArray[np.int64]) -> Finding | None:
     import numpy as np
 
-    asked = plan.input_tokens[rows]
+    # What a session's later turns hold depends on the answers, and a template may add more for a system message.
+    unsure = (plan.turn[rows] > 0) | ((plan.turn[rows] == 0) & (plan.prefix_tokens[rows] > 0))
+    asked = np.where(unsure, -1, plan.input_tokens[rows])
     got = measured["input_tokens"].to_numpy().astype(float)
     known = ~np.isnan(got) & (asked >= 0)
     wrong = known & (got != asked)
@@ -216,17 +266,21 @@ def _input_lengths(measured: pa.Table, plan: Plan, rows: NDArray[np.int64]) -> F
     )
 
 
-def _cached(measured: pa.Table, plan: Plan, rows: NDArray[np.int64], overhead_tokens: int) -> Finding | None:
+def _cached(
+    measured: pa.Table, plan: Plan, cell: int, rows: NDArray[np.int64], overhead_tokens: int
+) -> Finding | None:
     """Tokens the server took from its prefix cache, beyond what the plan shares on purpose."""
     import numpy as np
 
     cached = measured["cached_tokens"].to_numpy().astype(float)
     inputs = measured["input_tokens"].to_numpy().astype(float)
-    known = ~np.isnan(cached) & ~np.isnan(inputs)
-    if not known.any() or plan.workload.get("kind") != "synthetic":
+    promised = promised_tokens(plan, cell)[rows - plan.rows(cell).start]
+    # Texts of a file share what they share, and later turns what was said.
+    known = ~np.isnan(cached) & ~np.isnan(inputs) & (promised >= 0)
+    if not known.any() or plan.prompts:
         return None
     # A template, and the word that every text begins with, are in any cache after the first request.
-    shared = plan.prefix_tokens[rows][known] + overhead_tokens + 1
+    shared = promised[known] + overhead_tokens + 1
     excess = np.clip(cached[known] - shared, 0, None).sum()
     share = excess / max(1.0, inputs[known].sum())
     if share <= CACHED_SHARE:
@@ -259,10 +313,6 @@ def _token_counts(metrics: CellMetrics, measured: pa.Table) -> Finding | None:
             "ITL is the gap between events shared among their tokens; TPOT is not affected.",
         )
     return None
-
-
-def _p99(values: Distribution | None) -> float | None:
-    return values.p99 if values is not None else None
 
 
 def to_json(verdict: Verdict) -> dict[str, Any]:

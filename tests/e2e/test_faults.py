@@ -28,7 +28,7 @@ from conftest import (
     token,
     whole,
 )
-from loadstone.engines import attach
+from loadstone.engines import server as control_plane
 from loadstone.engines.process import free_port
 
 PLANNED = 6
@@ -132,7 +132,7 @@ def test_a_key_is_wanted_for_the_list_of_models_already(loadstone: Loadstone) ->
 def test_a_server_that_never_ends_its_first_answer(
     loadstone: Loadstone, endless: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attach, "_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(control_plane, "_TIMEOUT_S", 1.0)
 
     def drip(ask: Ask, send: Send) -> None:
         if not (ask.body and ask.json.get("stream")):

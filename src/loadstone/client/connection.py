@@ -22,8 +22,8 @@ import httptools
 
 from loadstone.client.clock import ANCILLARY_BYTES, Clock, ask_for_stamps
 from loadstone.client.stream import Stream
-from loadstone.wire.openai import excerpt
 from loadstone.wire.template import Template
+from loadstone.wire.text import excerpt
 
 READ_BYTES = 65536
 _ERROR_BODY_BYTES = 8192
@@ -192,6 +192,8 @@ class Connection:
         self._used = True
         self._message_complete = self._headers_complete = False
         self._template, self._learnings = None, 4
+        # The end of an answer in one piece cannot be told from its bytes: each read is looked at as it comes.
+        self._held_limit = self._owner.held_limit_bytes if stream.answer.streams else -1
         self.keep_alive = False
         # Just before the write; a request tried again on a fresh connection keeps its first time.
         stream.sent_ns = stream.sent_ns or time.monotonic_ns()
@@ -390,7 +392,7 @@ class Connection:
     def _take_bodies(self, stream: Stream, arrival_ns: int, index: int) -> None:
         """What the HTTP parser found of the answer's body in one read."""
         for body in self._bodies:
-            count = stream.answer.feed(body) if stream.plain_sse else self._take_body(stream, body)
+            count = stream.answer.feed(body) if stream.plain else self._take_body(stream, body)
             if count:
                 arrival_s = self._owner.clock.since_origin_s(arrival_ns)
                 stream.arrival_s.extend([arrival_s] * count)
@@ -405,29 +407,29 @@ class Connection:
         """
         bodies = self._bodies
         whole = b"".join([b"%x\r\n%b\r\n" % (len(body), body) for body in bodies])
-        if not bodies or data != whole or not stream.plain_sse:
+        if not bodies or data != whole or not stream.plain:
             self._template = None
         elif self._learnings > 0:
             self._learnings -= 1
             self._template = stream.answer.template(bodies[-1]) or self._template
 
     def _take_body(self, stream: Stream, body: bytes) -> int:
-        """The first of a body, or one that is no plain event stream. Output events it completed."""
+        """The first of a body, or one that is not plainly what was asked for. Output events it completed."""
         if stream.decompress is not None:
             try:
                 body = stream.decompress.decompress(body, _INFLATED_BYTES)
             except zlib.error as error:
                 stream.error = stream.error or f"compressed answer cannot be read: {error}"
                 return 0
-        if stream.is_sse is None and body:
+        if stream.expected is None and body:
             # Told by its first bytes where the header does not say so; some servers name their streams text/plain.
             kind = stream.headers.get(b"content-type", b"").lower()
             begins = (stream.body + body).lstrip()[:6]
-            stream.is_sse = stream.http_status == 200 and (
-                b"event-stream" in kind or begins.startswith((b"data:", b"event:", b":"))
-            )
-        if stream.is_sse:
-            stream.plain_sse = stream.decompress is None
+            is_sse = b"event-stream" in kind or begins.startswith((b"data:", b"event:", b":"))
+            is_json = not is_sse and (b"json" in kind or begins.startswith(b"{"))
+            stream.expected = stream.http_status == 200 and (is_sse if stream.answer.streams else is_json)
+        if stream.expected:
+            stream.plain = stream.decompress is None
             return stream.answer.feed(body)
         stream.body = (stream.body + body)[:_ERROR_BODY_BYTES]
         return 0
@@ -475,8 +477,8 @@ class Connection:
         coding = stream.headers.get(b"content-encoding", b"identity").lower()
         if coding in (b"gzip", b"x-gzip", b"deflate"):
             stream.decompress = zlib.decompressobj(47 if b"gzip" in coding else 15)
-        elif status == 200 and b"event-stream" in stream.headers.get(b"content-type", b""):
-            stream.is_sse = stream.plain_sse = True
+        elif status == 200 and b"event-stream" in stream.headers.get(b"content-type", b"") and stream.answer.streams:
+            stream.expected = stream.plain = True
 
     def on_message_complete(self) -> None:
         if self._headers_complete:

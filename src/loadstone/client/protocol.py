@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from loadstone.wire.ask import Endpoint
 from loadstone.workload.prompts import Vocabulary
 
 
@@ -22,12 +23,12 @@ class Timeouts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     total_s: float = 21_600.0
 
 
-class Job(msgspec.Struct, kw_only=True, tag="job"):
-    """All a worker needs to know; travels through a pipe, never through a file, for it may hold secrets."""
+Route = Literal["round-robin", "least-busy", "sticky"]
 
-    folder: str
-    worker: int
-    origin_ns: int
+
+class Destination(msgspec.Struct, kw_only=True):
+    """One server of a fleet."""
+
     address: tuple[int, list[Any]]
     """Address family and socket address, resolved by the owner."""
     tls_name: str | None
@@ -36,9 +37,20 @@ class Job(msgspec.Struct, kw_only=True, tag="job"):
     """host:port that the proxy at `address` is asked for; None: no proxy, or one that forwards plain HTTP."""
     request_line: str
     headers: list[tuple[str, str]]
-    body_fields: dict[str, Any]
-    exact_with: str | None
-    endpoint: Literal["completions", "chat"]
+
+
+class Job(msgspec.Struct, kw_only=True, tag="job"):
+    """All a worker needs to know; travels through a pipe, never through a file, for it may hold secrets."""
+
+    folder: str
+    worker: int
+    origin_ns: int
+    destinations: list[Destination]
+    route: Route
+    endpoint: Endpoint
+    streams: bool
+    body: dict[str, Any]
+    """Every request's body, with marks for prompt and length; see wire.ask."""
     vocabulary: Vocabulary
     salt: str | None
     request_tag: str

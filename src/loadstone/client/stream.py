@@ -6,11 +6,17 @@ from array import array
 from typing import Any
 
 from loadstone.records import PlannedRequest, Status, TokenSource
-from loadstone.wire.openai import Answer, error_text, excerpt
+from loadstone.wire.answer import Answer
+from loadstone.wire.openai import OpenAIAnswer
+from loadstone.wire.text import error_text, excerpt
 
 
 class Stream:
-    """A request under way: its plan, its times, and what was heard so far. Becomes a record when it ends."""
+    """A request under way: its plan, its times, and what was heard so far. Becomes a record when it ends.
+
+    expected   the body is of the kind that was asked for, an event stream or one JSON object; None: not known yet
+    plain      it is, and not compressed: bodies go straight to the answer
+    """
 
     __slots__ = (
         "answer",
@@ -19,16 +25,17 @@ class Stream:
         "decompress",
         "end_ns",
         "error",
+        "expected",
         "headers",
         "http_status",
         "intended_ns",
-        "is_sse",
         "last_output_ns",
         "part_ns",
         "payload",
-        "plain_sse",
+        "plain",
         "read_index",
         "reads",
+        "replica",
         "request",
         "reused",
         "sent_ns",
@@ -37,15 +44,18 @@ class Stream:
         "worst_lag_ns",
     )  # fmt: skip
 
-    def __init__(self, request: PlannedRequest, payload: bytes, intended_ns: int) -> None:
+    def __init__(
+        self, request: PlannedRequest, payload: bytes, intended_ns: int, answer: Answer | None = None
+    ) -> None:
         self.request = request
         self.payload = payload
         self.intended_ns = intended_ns
         self.started_ns = 0  # when it was taken up: connecting comes between this and sending
         self.sent_ns: int | None = None
         self.end_ns: int | None = None
+        self.replica: int = 0
         self.reused = False
-        self.answer = Answer()
+        self.answer = OpenAIAnswer() if answer is None else answer
         self.arrival_s = array("d")
         self.read_index = array("i")
         self.reads = 0
@@ -54,12 +64,21 @@ class Stream:
         self.part_ns = 0  # when it was last journaled
         self.http_status: int | None = None
         self.headers: dict[bytes, bytes] = {}
-        self.is_sse: bool | None = None
-        self.plain_sse = False  # an event stream, not compressed: bodies go straight to the answer
+        self.expected: bool | None = None
+        self.plain = False
         self.body = b""
         self.decompress: Any = None
         self.status: Status | None = None
         self.error: str | None = None
+
+    @property
+    def is_sse(self) -> bool | None:
+        """The old name of `expected`."""
+        return self.expected
+
+    @is_sse.setter
+    def is_sse(self, value: bool | None) -> None:
+        self.expected = value
 
     def token_source(self) -> TokenSource:
         answer = self.answer
@@ -87,13 +106,15 @@ class Stream:
         if self.http_status != 200:
             said = error_text(self.body) if self.body.strip() else "no further word"
             return f"HTTP {self.http_status}: {said}"
-        if not self.is_sse:
+        if not self.expected:
             kind = excerpt(self.headers.get(b"content-type", b"no content type"))
-            return f"answer is no event stream ({kind}): {excerpt(self.body)}"
+            wanted = "no event stream" if answer.streams else "not one JSON object"
+            return f"answer is {wanted} ({kind}): {excerpt(self.body)}"
+        what = "stream" if answer.streams else "answer"
         if answer.error is not None:
-            return f"error in the stream: {answer.error}"
-        if answer.finish_reason is None and not answer.done:
-            return "stream ended without finish reason or [DONE]"
+            return f"error in the {what}: {answer.error}"
         if answer.events == 0 and not answer.output_tokens:
-            return "stream ended without any output"
+            return f"{what} ended without any output"
+        if answer.finish_reason is None and not answer.done:
+            return f"{what} ended without finish reason or [DONE]"
         return None

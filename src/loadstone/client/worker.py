@@ -8,40 +8,41 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import itertools
+import math
 import os
 import resource
 import signal
 import socket
-import ssl
 import sys
 import time
 import traceback
-from collections import deque
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
 from loadstone import store
+from loadstone.arrivals import level
 from loadstone.client.clock import Clock, ask_for_stamps
-from loadstone.client.connection import Address, Connection
+from loadstone.client.connection import Connection
+from loadstone.client.feed import Due, Feed
+from loadstone.client.fleet import Fleet
 from loadstone.client.fragments import Fragments
 from loadstone.client.pacer import Pacer
 from loadstone.client.protocol import Failed, FromWorker, Job, Progress, Ready, Step, StepDone, Stop, ToWorker
 from loadstone.client.stream import Stream
 from loadstone.errors import DiskFullError, LoadstoneError
 from loadstone.records import Load, PlannedRequest, Status
-from loadstone.wire.openai import RequestBody
+from loadstone.wire.ask import RequestBody
+from loadstone.wire.dialects import new_answer
 from loadstone.workload.prompts import PromptWriter
 
-_READY_REQUESTS = 128
-_READY_BYTES = 128 * 1024 * 1024
 _SWEEP_S = 0.02
 _SWEEP_PARTS = 50  # every stream is looked at once in _SWEEP_S · _SWEEP_PARTS = 1 s
 _FLUSH_S = 0.5
 _PROGRESS_S = 0.25
 _RECONNECT_S = 0.05
+_PROFILE_S = 0.01
+"""How often a closed loop that ramps looks how many places it has."""
 _PART_EVENTS = 64
 _PART_NS = 5_000_000_000
 """A stream that goes on is journaled at its first sweep, then at so many new events, or after so long."""
@@ -50,7 +51,10 @@ _AFTER_DONE_NS = 1_000_000_000
 
 
 class Worker:
-    """Everything of one worker. `run()` returns the process's exit code."""
+    """Everything of one worker. `run()` returns the process's exit code.
+
+    A *place* is what a closed loop has so many of: a request under way, or a session with its pauses.
+    """
 
     def __init__(self, job: Job, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
@@ -61,22 +65,22 @@ class Worker:
         self._journal = store.JournalWriter(Path(job.folder), job.worker)
         self._fragments = Fragments(job.worker, self.clock)
         self._fragments.warm_up()
-        self._prompts = PromptWriter(job.vocabulary, seed=self._plan.seed, salt=job.salt, chat=job.endpoint == "chat")
-        self._body = RequestBody(job.endpoint, job.body_fields, job.exact_with)
-        head = [job.request_line, *(f"{name}: {value}" for name, value in job.headers)]
-        self._head = ("\r\n".join(head) + "\r\nX-Request-Id: " + job.request_tag).encode("latin-1")
-        family, sockaddr = job.address
-        self._address = Address(family, tuple(sockaddr), job.tls_name, job.tunnel)
-        self._tls = ssl.create_default_context() if job.tls_name is not None else None
-        self._pacer = Pacer(loop, self._on_time)
-        self._idle: list[Connection] = []
+        prompts = PromptWriter(job.vocabulary, seed=self._plan.seed, salt=job.salt, chat=job.endpoint == "chat")
+        self._feed = Feed(self._plan, prompts, RequestBody(job.body), loop.call_soon)
+        self._fleet = Fleet(self, job.destinations, job.route)
+        tag = f"X-Request-Id: {job.request_tag}"
+        self._heads = [
+            "\r\n".join([to.request_line, *(f"{name}: {value}" for name, value in to.headers), tag]).encode("latin-1")
+            for to in job.destinations
+        ]
+        self._pacer = Pacer(loop, self._pump)
         self._active: dict[Stream, Connection | None] = {}
-        self._ready: deque[tuple[PlannedRequest, bytes]] = deque()
-        self._ready_bytes = 0
-        self._refilling = False
-        self._indices: Iterator[int] = iter(())
+        self._sessions: dict[Stream, bytes] = {}
+        """Of streams whose session goes on: the prompt that its next turn begins with."""
+        self._places = 0
         self._step: Step | None = None
         self._load: Load | None = None
+        self._begun = False
         self._stopping: str | None = None
         self._measure_start_ns: int | None = None
         self._duration_ns = 0
@@ -91,179 +95,172 @@ class Worker:
     def begin(self, step: Step) -> None:
         load = self._plan.cells[step.cell]
         self._step, self._load = step, load
+        self._begun = False
+        self._places = 0
         self._measure_start_ns = None
         self._duration_ns = round((load.duration_s or 0.0) * 1e9)
         self._issue_end_ns = step.start_ns
         self._cpu_before_s = time.process_time()
-        first = step.first + step.part
-        self._indices = (
-            itertools.count(first, step.parts) if step.last is None else iter(range(first, step.last, step.parts))
-        )
-        # What is sent at the very start is written before it, as far as memory allows.
+        # What is sent at the very start is written before it.
         at_once = 8 if load.kind == "rate" else _share(int(load.value), step)
         if load.kind != "rate":
-            self._preconnect(at_once - len(self._idle))
-        while len(self._ready) < at_once and self._ready_bytes < _READY_BYTES and self._prepare_ahead(1):
-            pass
-        self._refill()
+            self._fleet.preconnect(at_once, self.loop.call_later)
+        if self._stopping is None:
+            self._feed.begin(step, at_once)
         self._pacer.wake_at(step.start_ns)
+        if load.kind == "concurrency" and load.profile:
+            self._follow_profile(step)
 
-    def _on_time(self) -> None:
-        """The pacer's call: the cell starts, or requests of an open loop are due."""
-        step, load = self._step, self._load
-        if step is None or load is None:
+    def _pump(self) -> None:
+        """The pacer's call: send what is due."""
+        if self._step is None:
             return
-        if load.kind == "concurrency":
-            for _ in range(_share(int(load.value), step)):
-                self._issue(step.start_ns)
-        else:
-            self._issue_due()
+        freed_ns = time.monotonic_ns() if self._begun else self._step.start_ns
+        self._begun = True
+        self._send_due(freed_ns)
         self._settle()
 
-    def _issue_due(self) -> None:
+    def _follow_profile(self, step: Step) -> None:
+        if step is self._step:
+            self.loop.call_later(_PROFILE_S, self._follow_profile, step)
+            if self._begun:
+                self._pump()
+
+    def _send_due(self, freed_ns: int) -> None:
+        """Send what may be sent now, and have the pacer call for what comes next.
+
+        `freed_ns`: when a place of a closed loop came free, which is when its next request should begin.
+        """
+        step, load = self._step, self._load
+        if step is None or load is None or not self._begun or self._stopping is not None:
+            return
+        if self._plan.cyclic(step.cell) and self._over():
+            self._feed.end()
+            return
+        cap = _share(load.max_concurrency, step) if load.max_concurrency is not None else None
+        while cap is None or len(self._active) < cap:
+            due = self._feed.later()
+            if due is not None and due.due_ns <= time.monotonic_ns():
+                self._send(self._feed.take_later(), due.due_ns)
+                continue
+            starter = self._feed.starter()
+            if load.kind == "concurrency":
+                if starter is None or self._places >= self._slots():
+                    break
+                self._places += 1
+                self._send(self._feed.take_starter(), freed_ns)
+                continue
+            if starter is not None and starter.due_ns <= time.monotonic_ns():
+                self._places += 1
+                self._send(self._feed.take_starter(), starter.due_ns)
+                continue
+            if starter is not None and (due is None or starter.due_ns < due.due_ns):
+                due = starter
+            break
+        else:
+            return  # the end of a request makes room, and calls again
+        if due is not None:
+            self._pacer.wake_at(due.due_ns)
+
+    def _slots(self) -> int:
+        """Places of a closed loop at this moment."""
         step, load = self._step, self._load
         assert step is not None  # noqa: S101
         assert load is not None  # noqa: S101
-        cap = _share(load.max_concurrency, step) if load.max_concurrency is not None else None
-        while cap is None or len(self._active) < cap:
-            if not self._ready and not self._prepare_ahead(1):
-                self._indices_ended()
-                return
-            due_ns = step.start_ns + round((self._ready[0][0].intended_s or 0.0) * 1e9)
-            if due_ns > time.monotonic_ns():
-                self._pacer.wake_at(due_ns)
-                return
-            self._issue(due_ns)
-
-    def _issue(self, intended_ns: int) -> None:
-        """Send the next request of the step, if there is one."""
-        if self._stopping is not None or not (self._ready or self._prepare_ahead(1)):
-            self._indices_ended()
-            return
-        request, payload = self._ready[0]
-        now = time.monotonic_ns()
-        if request.phase == "measure":
+        value = load.value
+        if load.profile:
             if self._measure_start_ns is None:
-                self._measure_start_ns = now
-                if self._duration_ns:
-                    self.loop.call_later(self._duration_ns * 1e-9 + self._job.grace_s, self._end_grace, self._step)
-            if self._plan.cyclic(request.cell) and now >= self._measure_start_ns + self._duration_ns:
-                self._indices_ended()
-                return
-        self._ready.popleft()
-        self._ready_bytes -= len(payload)
+                value = max(1.0, math.ceil(load.profile[0][0]))
+            else:
+                value = level(load.profile, (time.monotonic_ns() - self._measure_start_ns) * 1e-9)
+        return _share(int(value), step)
+
+    def _send(self, due: Due, intended_ns: int) -> None:
+        request = due.request
+        now = time.monotonic_ns()
+        if request.phase == "measure" and self._measure_start_ns is None:
+            self._measure_start_ns = now
+            if self._duration_ns:
+                self.loop.call_later(self._duration_ns * 1e-9, self._time_is_up, self._step)
+                self.loop.call_later(self._duration_ns * 1e-9 + self._job.grace_s, self._end_grace, self._step)
         self._progress.issued += 1
         self._issue_end_ns = now
-        self._launch(Stream(request, payload, intended_ns), now)
-        self._refill()
+        stream = Stream(request, b"", intended_ns, new_answer(
+            self._job.endpoint, stream=self._job.streams, keep_text=bool(due.opened)
+        ))  # fmt: skip
+        stream.replica = self._fleet.choose(request) if due.replica is None else due.replica
+        stream.payload = b"%b%b\r\nContent-Length: %d\r\n\r\n%b" % (
+            self._heads[stream.replica], request.request_id.encode(), len(due.body), due.body
+        )  # fmt: skip
+        if due.opened:
+            self._sessions[stream] = due.opened
+        self._launch(stream, now)
 
-    def _indices_ended(self) -> None:
-        self._indices = iter(())
-        self._ready.clear()
-        self._ready_bytes = 0
+    def _time_is_up(self, step: Step | None) -> None:
+        if step is self._step:
+            self._pump()
 
     def _end_grace(self, step: Step | None) -> None:
         if step is self._step:
-            self._indices_ended()
+            self._feed.end()
             self._cancel_all("not ended within the grace period after the duration")
             self._settle()
 
     def _launch(self, stream: Stream, now_ns: int, *, fresh: bool = False) -> None:
         stream.started_ns = now_ns
-        while self._idle and not fresh:
-            connection = self._idle.pop()
-            if not connection.closed and connection.connected:
-                self._active[stream] = connection
-                connection.start(stream)
-                return
+        self._active[stream] = None
         try:
-            connection = Connection(self, self._address, self._tls)
+            connection = self._fleet.launch(stream, fresh=fresh)
         except OSError as error:
             limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-            self._active[stream] = None
             self.loop.call_soon(
                 self._fail, stream, f"cannot open a socket: {error.strerror} (limit {limit}; see ulimit -n)"
             )
             return
-        self._active[stream] = connection
-        connection.open(self._address, stream)
+        if connection.stream is stream:  # else it broke at once, and the stream is elsewhere
+            self._active[stream] = connection
 
     def _settle(self) -> None:
         """Report the step's end once nothing is left to send and nothing under way."""
-        if self._step is not None and not self._active and not self._ready and not self._prepare_ahead(1):
+        if self._step is not None and self._begun and not self._active and self._feed.ended:
             self._step = None
             self._flush()
             self._report()
             cpu_s = time.process_time() - self._cpu_before_s
             _say(StepDone(self._issue_end_ns, time.monotonic_ns(), cpu_s))
 
-    # --- preparing requests before they are due ---------------------------------------------------------------
-
-    def _prepare_ahead(self, count: int) -> int:
-        """Write up to `count` more requests; returns how many there were."""
-        if self._step is None or self._stopping is not None:
-            return 0
-        made = 0
-        for index in itertools.islice(self._indices, count):
-            request = self._plan.request(self._step.cell, index)
-            body = self._body.render(self._prompts.write(request), request.output_tokens)
-            head = b"%b%b\r\nContent-Length: %d\r\n\r\n" % (self._head, request.request_id.encode(), len(body))
-            self._ready.append((request, head + body))
-            self._ready_bytes += len(body)
-            made += 1
-        return made
-
-    def _refill(self) -> None:
-        """Keep requests ready, a few at a time between other work, so that none is written when it is due."""
-        if not self._refilling and len(self._ready) < _READY_REQUESTS and self._ready_bytes < _READY_BYTES:
-            self._refilling = True
-            self.loop.call_soon(self._refill_some)
-
-    def _refill_some(self) -> None:
-        self._refilling = False
-        if self._prepare_ahead(4):
-            self._refill()
-
     # --- what connections report ------------------------------------------------------------------------------
 
     def ended(self, connection: Connection, stream: Stream) -> None:
         """An answer came to its end."""
-        if not connection.closed:
-            self._idle.append(connection)
+        self._fleet.keep(connection)
         stream.judge(self._plan.exact_output)
-        self._active.pop(stream, None)
-        self._next(stream.end_ns or time.monotonic_ns())
+        if self._active.pop(stream, self) is not self:
+            self._fleet.free(stream)
+        self._go_on(stream, stream.end_ns or time.monotonic_ns())
         self._record(stream)
         self._settle()
 
     def broke(self, connection: Connection, stream: Stream, reason: str, *, retry: bool) -> None:
         """A connection failed under its request."""
+        self._fleet.drop(connection)
+        self._fleet.free(stream)
         if retry and self._stopping is None:
             stream.reused = False
             self._launch(stream, time.monotonic_ns(), fresh=True)
             return
+        self._fleet.failed(stream)
+        self._active[stream] = None
         # Not from here: an error may come before the caller has finished setting up.
         self.loop.call_soon(self._fail, stream, reason)
 
-    def _preconnect(self, count: int) -> None:
-        """Open what a closed loop or a burst needs before it starts, a few at a time for the server's backlog."""
-        now = min(count, 64)
-        for _ in range(now):
-            try:
-                Connection(self, self._address, self._tls).open(self._address, None)
-            except OSError:
-                return  # told when a request finds no socket
-        if count > now:
-            self.loop.call_later(0.005, self._preconnect, count - now)
-
     def opened(self, connection: Connection) -> None:
         """A connection opened ahead is ready."""
-        self._idle.append(connection)
+        self._fleet.keep(connection)
 
     def dropped(self, connection: Connection) -> None:
         """An idle connection was closed by the server."""
-        if connection in self._idle:
-            self._idle.remove(connection)
+        self._fleet.drop(connection)
 
     def _fail(self, stream: Stream, reason: str, status: Status = "error") -> None:
         if self._active.pop(stream, self) is self:
@@ -272,29 +269,47 @@ class Worker:
         stream.end_ns = time.monotonic_ns()
         if stream.sent_ns is None and self._step is not None:
             # No connection: a closed loop would burn its whole plan in a second; it takes a breath.
-            self.loop.call_later(_RECONNECT_S, self._next_after_failure, self._step)
+            self.loop.call_later(_RECONNECT_S, self._after_failure, stream, self._step)
         else:
-            self._next(stream.end_ns)
+            self._go_on(stream, stream.end_ns)
         self._record(stream)
-        self._settle_soon()
-
-    def _next_after_failure(self, step: Step) -> None:
-        if step is self._step:
-            self._next(time.monotonic_ns())
-            self._settle()
-
-    def _settle_soon(self) -> None:
         self.loop.call_later(_RECONNECT_S * 2, self._settle)
 
-    def _next(self, freed_ns: int) -> None:
-        """A place is free: a closed loop fills it; a capped open loop may have one waiting."""
-        load = self._load
-        if self._step is None or load is None:
-            return
-        if load.kind == "concurrency":
-            self._issue(freed_ns)
-        elif load.max_concurrency is not None:
-            self._issue_due()
+    def _after_failure(self, stream: Stream, step: Step) -> None:
+        if step is self._step:
+            self._go_on(stream, time.monotonic_ns())
+            self._settle()
+
+    def _go_on(self, stream: Stream, freed_ns: int) -> None:
+        """After a request: its session's next turn, or its place is free for another."""
+        opened = self._sessions.pop(stream, b"")
+        following = self._plan.next_turn(stream.request) if opened and self._stopping is None else None
+        if following is not None and stream.status not in ("ok", "short"):
+            self._give_up(following, f"turn {stream.request.turn} of its session failed")
+            following = None
+        if following is not None and not self._over():
+            self._feed.follow(stream, opened, following, stream.replica if self._fleet.sticky else None)
+        else:
+            self._places -= 1
+        self._send_due(freed_ns)
+
+    def _over(self) -> bool:
+        """The cell's time is up."""
+        return bool(
+            self._duration_ns
+            and self._measure_start_ns is not None
+            and time.monotonic_ns() >= self._measure_start_ns + self._duration_ns
+        )
+
+    def _give_up(self, following: PlannedRequest | None, reason: str) -> None:
+        """Turns that can no longer be asked: nothing is dropped."""
+        now = time.monotonic_ns()
+        while following is not None:
+            stream = Stream(following, b"", now)
+            stream.status, stream.error, stream.end_ns = "cancelled", reason, now
+            self._progress.issued += 1
+            self._record(stream)
+            following = self._plan.next_turn(following)
 
     def _record(self, stream: Stream) -> None:
         self._progress.ended += 1
@@ -331,6 +346,10 @@ class Worker:
                 stream.end_ns = stream.last_output_ns
                 self.ended(connection, stream)
             else:
+                self._fleet.drop(connection)
+                self._fleet.free(stream)
+                if stream.sent_ns is None:
+                    self._fleet.failed(stream)
                 self._fail(stream, reason, "timeout")
         elif not stream.part_ns or len(stream.arrival_s) >= _PART_EVENTS or now > stream.part_ns + _PART_NS:
             stream.part_ns = now
@@ -382,7 +401,7 @@ class Worker:
     def stop(self, reason: str) -> None:
         """Send nothing more, cancel what is under way."""
         self._stopping = reason
-        self._indices_ended()
+        self._feed.end()
         self._cancel_all(reason)
         self._settle()
 
@@ -394,7 +413,10 @@ class Worker:
                     continue
                 connection.stream = None
                 connection.close()
+                self._fleet.drop(connection)
+                self._fleet.free(stream)
             del self._active[stream]
+            self._sessions.pop(stream, None)
             stream.status, stream.error, stream.end_ns = "cancelled", reason, time.monotonic_ns()
             self._record(stream)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from loadstone.units import show_number, show_seconds
@@ -35,7 +35,8 @@ def render(document: Mapping[str, Any]) -> RenderableType:
     findings: list[dict[str, str]] = []
     table = _table(cells, findings)
     lines = [*_definitions(cells), *_findings(findings)]
-    return Group(Text(heading(document)), table, *(Text(line) for line in lines))
+    parts = [_parts(cells, key, *heads) for key, heads in _PARTS.items() if any(key in cell for cell in cells)]
+    return Group(Text(heading(document)), table, *parts, *(Text(line) for line in lines))
 
 
 def _table(cells: list[dict[str, Any]], findings: list[dict[str, str]]) -> Table:
@@ -71,6 +72,54 @@ def _table(cells: list[dict[str, Any]], findings: list[dict[str, str]]) -> Table
             Text(*_trusted(cell, findings)),
         )
     return table
+
+
+def _parts(cells: list[dict[str, Any]], key: str, head: str, name: Callable[[Mapping[str, Any]], str]) -> Table:
+    """One row for each turn, server or piece of a profile, of each cell; tokens are a request's mean."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    kind = cells[0]["load"]["kind"]
+    clock = _clock(kind)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1), header_style="bold")
+    table.add_column(_LOAD_HEADS[kind], justify="right", no_wrap=True)
+    table.add_column(head, justify="left" if key == "by_replica" else "right", no_wrap=True)
+    for column in ("ok", "failed", "in tok", "cached", "out tok", "share", "TTFT p50", "p99", "TPOT p50", "E2E p50", "p99"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for cell in cells:
+        for part in cell.get(key, ()):
+            requests, cached, given = part["requests"], part["cached_input_tokens"], part["input_tokens"]
+            done = requests["ok"] + requests["short"]
+            ttft, e2e = part[f"ttft{clock}_s"], part[f"e2e{clock}_s"]
+            table.add_row(
+                f"{cell['load']['value']:g}",
+                Text(name(part)),
+                str(done),
+                str(requests["sent"] - done) if requests["sent"] != done else "",
+                show_number(given / done, 4) if given is not None and done else "-",
+                f"{cached / given:.0%}" if cached is not None and given else "-",
+                show_number(part["output_tokens"] / done, 4) if done else "-",
+                f"{part['token_share']:.0%}" if part["token_share"] is not None else "-",
+                _at(ttft, "p50"),
+                _p99(ttft),
+                _at(part["tpot_s"], "p50"),
+                _at(e2e, "p50"),
+                _p99(e2e),
+            )
+    return table
+
+
+def _piece(part: Mapping[str, Any]) -> str:
+    start, end = part["from"], part["to"]
+    return f"{start:g} for {part['seconds']:g} s" if start == end else f"{start:g}–{end:g} in {part['seconds']:g} s"
+
+
+_PARTS: dict[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
+    "by_turn": ("turn", lambda part: str(part["turn"] + 1)),
+    "by_replica": ("server", lambda part: excerpt(str(part["url"]).encode("utf-8", "replace"), 60)),
+    "by_piece": ("load", _piece),
+}
 
 
 def _clock(kind: str) -> str:
@@ -116,6 +165,15 @@ def _definitions(cells: list[dict[str, Any]]) -> list[str]:
         f"{first['client']['clock']} clock: receive lag p99 {_worst(cells, 'receive_lag_p99_s')}, "
         f"sends late p99 {_worst(cells, 'send_lag_p99_s')} (largest cell)",
     ]
+    shared = [
+        f"{cell['load']['value']:g}: {metrics['shared_input_tokens'] / metrics['input_tokens']:.1%} of input tokens "
+        f"are shared on purpose, {metrics['cached_input_tokens'] / metrics['input_tokens']:.1%} were in the cache"
+        for cell in cells
+        if (metrics := cell["metrics"]).get("shared_input_tokens")
+        and metrics["cached_input_tokens"] is not None
+        and metrics["input_tokens"]
+    ]
+    lines += shared
     if any(_p99(cell["metrics"]["ttft_s"]).startswith("≥") for cell in cells):
         lines.append("≥: too few requests to bound this p99 from above (95 %; it takes 368)")
     for cell in cells:

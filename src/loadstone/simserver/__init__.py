@@ -1,8 +1,9 @@
-"""The timing server: OpenAI-compatible HTTP that streams tokens at times known beforehand.
+"""The timing server: OpenAI-compatible HTTP, and SGLang's /generate, that stream tokens at times known beforehand.
 
 It is the target of `loadstone bench` when none is given, and the bench on which the client itself is measured. It
 therefore costs little (it shares the host with the client) and keeps time: one heap of streams by due time, one
-kernel timer, times absolute from the arrival of the request so that nothing drifts. The bytes follow vLLM 0.32.
+kernel timer, times absolute from the arrival of the request so that nothing drifts. The bytes follow vLLM 0.32, and
+SGLang 0.5.
 
 Run `python -m loadstone.simserver --help`, or `with start(Law()) as server:` and `server.url`.
 

@@ -12,7 +12,7 @@ import msgspec
 from loadstone.simserver.ask import Ask, lengths, usage_asked
 from loadstone.simserver.law import MODEL, Options
 
-_WORDS = [b" w%04d" % number for number in range(1000)]  # all of one length, so the chunk's size is known beforehand
+WORDS = [b" w%04d" % number for number in range(1000)]  # all of one length, so the chunk's size is known beforehand
 
 
 class _Shape(NamedTuple):
@@ -49,7 +49,7 @@ _CHAT = _Shape(
     first=b'{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}',
 )
 # What follows the head of a plain event, by token: a token then costs one concatenation.
-_TAILS = {shape: [word + shape.chunk_after + b"]}\n\n\r\n" for word in _WORDS] for shape in (_COMPLETION, _CHAT)}
+_TAILS = {shape: [word + shape.chunk_after + b"]}\n\n\r\n" for word in WORDS] for shape in (_COMPLETION, _CHAT)}
 
 
 class Answer:
@@ -75,9 +75,7 @@ class Answer:
 
     def ends(self) -> Iterable[int]:
         """How many tokens are sent after each write: one, then some more at a time, then all."""
-        if not self.is_stream:
-            return (self.max_tokens,)
-        return itertools.chain(range(1, self.max_tokens, self._options.tokens_per_event), (self.max_tokens,))
+        return ends(self.max_tokens, self._options.tokens_per_event) if self.is_stream else (self.max_tokens,)
 
     def role(self) -> bytes:
         """The event before the first token; nothing where there is none."""
@@ -89,7 +87,7 @@ class Answer:
     def piece(self, begin: int, end: int) -> bytes:
         """The event of the tokens from `begin` to before `end`; with the last of them, all that ends the response."""
         if self._plain_head and end < self.max_tokens:
-            return self._plain_head + self._tails[begin % len(_WORDS)]
+            return self._plain_head + self._tails[begin % len(WORDS)]
         shape = self._shape
         choice = self._prefix + shape.chunk_before + self._text(begin, end)
         if end < self.max_tokens:
@@ -109,13 +107,10 @@ class Answer:
         return self._prefix + choice + b"]" + usage + b"}"
 
     def _text(self, begin: int, end: int) -> bytes:
-        return b"".join([_WORDS[index % len(_WORDS)] for index in range(begin, end)])
+        return b"".join([WORDS[index % len(WORDS)] for index in range(begin, end)])
 
     def _event(self, payload: bytes) -> bytes:
-        """One HTTP chunk with one server-sent event."""
-        stamp = b": t=%d\n" % time.monotonic_ns() if self._truth else b""
-        event = b"%bdata: %b\n\n" % (stamp, payload)
-        return b"%x\r\n%b\r\n" % (len(event), event)
+        return event(payload, self._truth)
 
     def _counts(self, tokens: int) -> bytes:
         counts = (self.input_tokens, self.input_tokens + tokens, tokens)
@@ -127,3 +122,15 @@ class Answer:
 
     def _final_usage(self) -> bytes:
         return b',"usage":{%b,"prompt_tokens_details":{"cached_tokens":0}}' % self._counts(self.max_tokens)
+
+
+def ends(tokens: int, tokens_per_event: int) -> Iterable[int]:
+    """How many of `tokens` a stream has sent after each write: one, then up to so many more at a time, then all."""
+    return itertools.chain(range(1, tokens, tokens_per_event), (tokens,))
+
+
+def event(payload: bytes, truth: bool) -> bytes:
+    """One HTTP chunk with one server-sent event; `truth` stamps it with the CLOCK_MONOTONIC ns of now."""
+    stamp = b": t=%d\n" % time.monotonic_ns() if truth else b""
+    said = b"%bdata: %b\n\n" % (stamp, payload)
+    return b"%x\r\n%b\r\n" % (len(said), said)

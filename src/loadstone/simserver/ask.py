@@ -9,6 +9,7 @@ import msgspec
 from loadstone.simserver.law import MODEL, Usage
 
 _COMPLETION_TOKENS = 16  # the OpenAI API's default, kept by vLLM
+_GENERATE_TOKENS = 128  # SGLang's
 _CHAT_TOKENS, _MESSAGE_TOKENS = 3, 4  # what the pretended chat template adds: in all, and per message
 
 
@@ -33,6 +34,10 @@ class _StreamOptions(msgspec.Struct):
     continuous_usage_stats: bool | None = None
 
 
+class _SamplingParams(msgspec.Struct):
+    max_new_tokens: int | None = None
+
+
 class Ask(msgspec.Struct):
     """The fields of a request that matter here; others are accepted and ignored. Lengths are in tokens."""
 
@@ -44,6 +49,9 @@ class Ask(msgspec.Struct):
     max_completion_tokens: int | None = None
     stream: bool | None = None
     stream_options: _StreamOptions | None = None
+    text: Any = None
+    input_ids: Any = None
+    sampling_params: _SamplingParams | None = None
 
 
 _decode = msgspec.json.Decoder(Ask).decode
@@ -91,6 +99,20 @@ def lengths(ask: Ask, chat: bool, max_model_len: int) -> tuple[int, int]:
     output_tokens = ask.max_tokens if ask.max_completion_tokens is None else ask.max_completion_tokens
     if output_tokens is None:
         output_tokens = max(1, room if chat else min(room, _COMPLETION_TOKENS))
+    return _fitting(input_tokens, output_tokens, max_model_len)
+
+
+def generate_lengths(ask: Ask, max_model_len: int) -> tuple[int, int]:
+    """As `lengths`, of a request to /generate."""
+    input_tokens = len(prompt_tokens(ask.text if ask.input_ids is None else ask.input_ids))
+    output_tokens = (ask.sampling_params or _SamplingParams()).max_new_tokens
+    if output_tokens is None:
+        output_tokens = max(1, min(max_model_len - input_tokens, _GENERATE_TOKENS))
+    return _fitting(input_tokens, output_tokens, max_model_len)
+
+
+def _fitting(input_tokens: int, output_tokens: int, max_model_len: int) -> tuple[int, int]:
+    room = max_model_len - input_tokens
     if output_tokens < 1:
         raise RefusalError(400, f"max_tokens must be at least 1, got {output_tokens}.")
     if output_tokens > room:

@@ -16,11 +16,13 @@ import msgspec
 from loadstone import __version__
 from loadstone.simserver.answer import Answer
 from loadstone.simserver.ask import Ask, RefusalError, parse_ask, prompt_tokens
+from loadstone.simserver.generate import GenerateAnswer
 from loadstone.simserver.law import MODEL, Law, Options
 from loadstone.simserver.metrics import Metrics
 from loadstone.simserver.scheduler import Scheduler
 
 _CHAT = "/v1/chat/completions"
+_GENERATE = "/generate"
 _METHODS = {
     "/health": "GET",
     "/metrics": "GET",
@@ -29,6 +31,7 @@ _METHODS = {
     "/tokenize": "POST",
     "/v1/completions": "POST",
     _CHAT: "POST",
+    _GENERATE: "POST",
 }
 _REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed"}
 _VOCABULARY = 32_000
@@ -162,14 +165,19 @@ class Connection(asyncio.Protocol):
 
     def _generate(self, request: _Request, ask: Ask) -> None:
         name = request.id or next(_names)
-        answer = Answer(ask, self._server.options, chat=request.path == _CHAT, name=name, truth=request.truth)
+        options, truth = self._server.options, request.truth
+        answer: Answer | GenerateAnswer
+        if request.path == _GENERATE:
+            answer = GenerateAnswer(ask, options, name=name, truth=truth)
+        else:
+            answer = Answer(ask, options, chat=request.path == _CHAT, name=name, truth=truth)
         self._generating = True
         self._server.metrics.running += 1
         if answer.is_stream:  # like vLLM's, long before the first token
             self._write(_head(200, request, "text/event-stream; charset=utf-8", "transfer-encoding: chunked"))
         self._server.scheduler.add(self._stream(request, answer))
 
-    def _stream(self, request: _Request, answer: Answer) -> Iterator[int]:
+    def _stream(self, request: _Request, answer: Answer | GenerateAnswer) -> Iterator[int]:
         """Write an answer as it falls due. Yields when, in CLOCK_MONOTONIC ns, and is resumed then."""
         law, metrics = self._server.law, self._server.metrics
         sent = 0

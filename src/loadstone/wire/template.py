@@ -12,9 +12,9 @@ import re
 from collections.abc import Sequence
 
 from loadstone.wire.sse import SseDecoder
+from loadstone.wire.tolerant import MAX_COUNT
 
-MAX_COUNT = 2**31 - 1
-"""Token counts above this are no counts: records hold them in 32 bits."""
+__all__ = ["MAX_COUNT", "Template", "learn"]
 
 _MARKS = tuple(
     f'"{key}":{space}"'.encode()

@@ -8,6 +8,9 @@ messages  {"messages": [{"role", "content"}, …]}: OpenAI chat, without the ans
 prompts   a JSON string, or text under the first of these fields that is there: turns (a list, of which the first
           counts: MT-bench, Spec-Bench), prompt (HumanEval), question (GSM8K), instruction, input, text
 text      a line of plain text
+
+Read as conversations, an item is all its user's turns: what a session asks one after another, each with the answers
+it got to those before. The file's own answers are not used.
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ _FORMATS = {
 }
 _OUTPUT_FIELDS = ("output_tokens", "output_len", "output_length", "max_tokens", "max_completion_tokens")
 _MESSAGE_FIELDS = ("role", "content", "name", "tool_calls", "tool_call_id")  # what a server takes; the rest is notes
-_ROLES = {"human": "user", "user": "user", "system": "system"}
+_ROLES = {"human": "user", "user": "user", "system": "system", "developer": "system"}
 
 _BOM = b"\xef\xbb\xbf"
 _HEAD_BYTES = 1 << 24  # of the first line, to tell the format: more than the longest prompt, less than a big file
@@ -50,12 +53,15 @@ class _ItemError(Exception):
 
 
 class Dataset(msgspec.Struct, frozen=True):
-    """What a file asks. Entry i of both lists belongs together.
+    """What a file asks. Entry i of every list belongs together.
 
     prompts        plain text, or chat messages as a compact JSON array (formats sharegpt and messages)
     output_tokens  the tokens to ask for, None where the file does not state a count
     sha256         of the file as it lies on disk, hexadecimal
-    skipped        items without a usable prompt: empty, parts other than text, not begun by a human
+    skipped        items without a usable prompt: empty, parts other than text, not begun by a human; among
+                   conversations also those without a user's message
+    turns          only of conversations: the user's texts in their order, at least one each
+    system         only of conversations: the system message they begin with, None where they have none
     """
 
     format: str
@@ -63,10 +69,14 @@ class Dataset(msgspec.Struct, frozen=True):
     output_tokens: list[int | None]
     sha256: str
     skipped: int
+    turns: list[list[str]] = []
+    system: list[str | None] = []
 
 
-def read(path: Path) -> Dataset:
+def read(path: Path, *, conversations: bool = False) -> Dataset:
     """Read every prompt of a file. Lines are read one by one; an array is held whole, as bytes, beside its prompts.
+
+    With `conversations` the turns of every item too.
 
     Raises InputError, with the line (of an array: the element), where the file cannot be read, is not text, is
     broken, lacks a field or holds no prompt.
@@ -79,20 +89,22 @@ def read(path: Path) -> Dataset:
             file.seek(0)
             packed = file.read(2) == b"\x1f\x8b"
             file.seek(0)
-            return _read(path, cast(BinaryIO, gzip.GzipFile(fileobj=file)) if packed else file, sha256)
+            return _read(path, cast(BinaryIO, gzip.GzipFile(fileobj=file)) if packed else file, sha256, conversations)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise InputError(f"{path}: damaged gzip file ({error}); fetch or pack it again") from None
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}; check the path and who may read it") from None
 
 
-def _read(path: Path, stream: BinaryIO, sha256: str) -> Dataset:
+def _read(path: Path, stream: BinaryIO, sha256: str, conversations: bool) -> Dataset:
     kind = _kind(path, stream)
     unit = "element" if kind == "array" else "line"
     field: str | None = None
     format = "text" if kind == "text" else ""
     prompts: list[str] = []
     output_tokens: list[int | None] = []
+    turns: list[list[str]] = []
+    systems: list[str | None] = []
     skipped = 0
     for number, data in _array(path, stream) if kind == "array" else _lines(stream):
         try:
@@ -102,19 +114,23 @@ def _read(path: Path, stream: BinaryIO, sha256: str) -> Dataset:
                 format = _FORMATS[field] if field else "prompts"
             prompt = _prompt(item, field)
             tokens = None if field is None else _output_tokens(item)
+            system, asked = _turns(item, field, prompt) if conversations and prompt else (None, [])
         except UnicodeDecodeError:
             raise InputError(f"{path}, {unit} {number}: invalid UTF-8; {_GIVE}") from None
         except _ItemError as error:
             raise InputError(f"{path}, {unit} {number}: {error}") from None
-        if prompt is None:
+        if prompt is None or (conversations and not asked):
             skipped += 1
-        else:
-            prompts.append(prompt)
-            output_tokens.append(tokens)
+            continue
+        prompts.append(prompt)
+        output_tokens.append(tokens)
+        if conversations:
+            turns.append(asked)
+            systems.append(system)
     if not prompts:
         why = f": none of its {skipped} items has a prompt to send" if skipped else ""
         raise InputError(f"{path}: no prompts{why}; {_GIVE}")
-    return Dataset(format, prompts, output_tokens, sha256, skipped)
+    return Dataset(format, prompts, output_tokens, sha256, skipped, turns, systems)
 
 
 def _kind(path: Path, stream: BinaryIO) -> str:
@@ -206,19 +222,15 @@ def _prompt(item: Any, field: str | None) -> str | None:
 def _conversation(turns: list[Any]) -> str | None:
     messages: list[dict[str, Any]] = []
     for turn in turns:
-        if not (isinstance(turn, dict) and isinstance(turn.get("from"), str) and isinstance(turn.get("value"), str)):
-            raise _ItemError(
-                "a turn of 'conversations' lacks 'from' or 'value' as a string; put it right or leave it out"
-            )
-        role = _ROLES.get(turn["from"])
+        role, text = _turn(turn)
         # Only a system turn may stand in front: a question that follows an answer means nothing without it.
         if role is None or (role == "system" and messages):
             return None
         if role == "user":
-            messages.append({"role": role, "content": turn["value"]})
-            return _compact(messages) if turn["value"].strip() else None
-        if turn["value"].strip():
-            messages.append({"role": role, "content": turn["value"]})
+            messages.append({"role": role, "content": text})
+            return _compact(messages) if text.strip() else None
+        if text.strip():
+            messages.append({"role": role, "content": text})
     return None
 
 
@@ -240,6 +252,41 @@ def _messages(messages: list[Any]) -> str | None:
     parts = [part for message in kept if isinstance(message.get("content"), list) for part in message["content"]]
     # An image cannot be sent to a language model, and without it the text is another question.
     return _compact(kept) if all(isinstance(part, dict) and part.get("type") == "text" for part in parts) else None
+
+
+def _turns(item: Any, field: str | None, prompt: str) -> tuple[str | None, list[str]]:
+    """The system message that an item begins with, and its user's texts; of an item that has a prompt."""
+    said: list[tuple[str | None, str]] = [("user", prompt)]
+    if field == "turns":
+        if not all(isinstance(text, str) for text in item[field]):
+            raise _ItemError("one of 'turns' is not text; give each as a string")
+        said = [("user", text) for text in item[field]]
+    elif field == "conversations":
+        said = [_turn(turn) for turn in item[field]]
+    elif field == "messages":
+        said = [_message(message) for message in item[field]]
+    role, text = said[0]
+    system = text if role == "system" and text.strip() else None
+    return system, [text for role, text in said if role == "user" and text.strip()]
+
+
+def _turn(turn: Any) -> tuple[str | None, str]:
+    """Role (None: neither user nor system) and text."""
+    if not (isinstance(turn, dict) and isinstance(turn.get("from"), str) and isinstance(turn.get("value"), str)):
+        raise _ItemError(
+            "a turn of 'conversations' lacks 'from' or 'value' as a string; put it right or leave it out"
+        )
+    return _ROLES.get(turn["from"]), turn["value"]
+
+
+def _message(message: dict[str, Any]) -> tuple[str | None, str]:
+    """Role (None: neither user nor system) and text, of a message that `_messages` has let pass."""
+    role = _ROLES.get(message["role"])
+    content = message.get("content") or ""
+    # What a user or system says has no parts but text, or the item would have no prompt.
+    if role and isinstance(content, list):
+        content = "\n".join(str(part.get("text", "")) for part in content)
+    return role, content if role else ""
 
 
 def _compact(messages: list[dict[str, Any]]) -> str:

@@ -54,26 +54,60 @@ class PromptWriter:
 
     def write(self, request: PlannedRequest) -> bytes:
         """The prompt (a JSON string, or array of ids) or, for chat, the array of messages."""
+        return self.closed(self.opened(request))
+
+    def opened(self, request: PlannedRequest, history: bytes = b"") -> bytes:
+        """The prompt without its closing bracket or quotation mark.
+
+        `history`: what `answered` made of the turn before, for a later turn of a session.
+        """
         if request.prompt is not None:
-            return self._given(request)
-        own = request.input_tokens - request.prefix_tokens - self._overhead
+            return self._given(request, history)
+        own = request.input_tokens - request.prefix_tokens - (0 if history else self._overhead)
         if own < 1:
             raise InputError(
                 f"--input {request.input_tokens}: the server adds {self._overhead} tokens to every prompt"
                 + (f" and {request.prefix_tokens} are shared" if request.prefix_tokens else "")
                 + f"; ask for at least {request.prefix_tokens + self._overhead + 1}"
             )
-        pieces = self._pieces(f"{request.cell}-{request.index}", own)
+        pieces = b""
+        for block in request.blocks:
+            # All of a request's tokens are its blocks', the last one cut short; so is what the server adds.
+            pieces += self._pieces(f"block/{request.cell}/{block}", min(own, request.block_tokens))
+            own -= request.block_tokens
+            if own <= 0:
+                break
+        if own > 0:
+            pieces += self._pieces(f"{request.cell}-{request.index}", own)
+        if self._chat and request.prefix_tokens and request.turn is not None:
+            system = _message(b"system", self._text(self._prefix(request)))
+            return b"[" + system + b"," + _message(b"user", self._text(pieces))
         if request.prefix_tokens:
             pieces = self._prefix(request) + pieces
         if self._as_ids:
-            return b"[" + pieces[:-1] + b"]"
-        # A word without a space before it may cost another number of tokens; the overhead was counted with this one.
-        _, space, rest = pieces[1:].partition(b" ")
-        text = self._words[0][1:] + space + rest
+            return b"[" + pieces[:-1]
+        text = self._text(pieces)
         if self._chat:
-            return b'[{"role":"user","content":"' + text + b'"}]'
-        return b'"' + text + b'"'
+            return (history + b"," if history else b"[") + _message(b"user", text)
+        return history + b" " + text if history else b'"' + text
+
+    def closed(self, opened: bytes) -> bytes:
+        """The prompt whole."""
+        return opened + (b'"' if opened.startswith(b'"') else b"]")
+
+    def answered(self, opened: bytes, answer: str) -> bytes:
+        """The history that the next turn of a session begins with: this turn's prompt, and what was answered."""
+        # What a hostile server sent may hold halves of surrogate pairs, which JSON in UTF-8 cannot.
+        text = msgspec.json.encode(answer.encode("utf-8", "replace").decode())[1:-1]
+        return opened + (b"," + _message(b"assistant", text) if self._chat else text)
+
+    def _text(self, pieces: bytes) -> bytes:
+        """Pieces as the inside of a JSON string, begun by a word that is known to cost one token there.
+
+        A word without a space before it may cost another number of tokens; the overhead was counted with this one.
+        """
+        _, space, rest = pieces[1:].partition(b" ")
+        return self._words[0][1:] + space + rest
 
     def _pieces(self, name: str, count: int) -> bytes:
         """`count` pieces that follow from the key and `name`, joined."""
@@ -93,30 +127,36 @@ class PromptWriter:
             self._prefixes[key] = self._pieces(f"prefix/{key[0]}/{key[1]}", key[2])
         return self._prefixes[key]
 
-    def _given(self, request: PlannedRequest) -> bytes:
-        """A dataset's prompt, with a mark in front that is new for every run, cell and phase.
+    def _given(self, request: PlannedRequest, history: bytes) -> bytes:
+        """A file's prompt, with a mark in front that is new for every run, cell and phase.
 
-        The mark is the same within a cell, so that prefixes which the dataset's prompts share stay shared.
+        The mark is the same within a cell, so that prefixes which the file's prompts share stay shared. A later turn
+        follows its history and needs none.
         """
         prompt = request.prompt or ""
         messages = msgspec.json.decode(prompt) if request.chat else None
         mark = ""
-        if self._salt is not None:
+        if self._salt is not None and not history:
             key = f"{self._key}{request.cell}/{request.phase}"
             mark = f"[{hashlib.shake_128(key.encode()).hexdigest(4)}] "
-        if messages is None:
-            if not self._chat:
-                return msgspec.json.encode(mark + prompt)
-            messages = [{"role": "user", "content": prompt}]
         if not self._chat:
             # Completions take no messages: their text, one after another.
-            return msgspec.json.encode(mark + "\n\n".join(_content(message) for message in messages))
+            text = prompt if messages is None else "\n\n".join(_content(message) for message in messages)
+            if history:
+                text = "\n\n" + text
+            return (history or b'"') + msgspec.json.encode(mark + text)[1:-1]
+        if messages is None:
+            messages = [{"role": "user", "content": prompt}]
         first = messages[0]
         if isinstance(first.get("content"), str):
             first = {**first, "content": mark + first["content"]}
         elif mark:
             first = {**first, "content": [{"type": "text", "text": mark}, *(first.get("content") or [])]}
-        return msgspec.json.encode([first, *messages[1:]])
+        return (history + b"," if history else b"[") + msgspec.json.encode([first, *messages[1:]])[1:-1]
+
+
+def _message(role: bytes, text: bytes) -> bytes:
+    return b'{"role":"%b","content":"%b"}' % (role, text)
 
 
 def _content(message: dict[str, object]) -> str:

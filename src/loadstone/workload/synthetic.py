@@ -89,16 +89,17 @@ class Synthetic(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fie
     """Random prompts with demanded lengths.
 
     `prefix_tokens` of each prompt's input tokens are shared with the others of its group, one of `prefix_groups`
-    drawn at random.
+    drawn at random. `system_prompt`: they come before the user's own words instead, once in each session.
     """
 
     input: Length
     output: Length
     prefix_tokens: int = 0
     prefix_groups: int = 1
+    system_prompt: bool = False
 
     def __post_init__(self) -> None:
-        if self.prefix_tokens and self.prefix_tokens >= self.input.smallest:
+        if self.prefix_tokens and not self.system_prompt and self.prefix_tokens >= self.input.smallest:
             raise InputError(
                 f"--prefix {self.prefix_tokens}: inputs may be as short as {self.input.smallest} tokens; "
                 "a prompt must be longer than its shared prefix"

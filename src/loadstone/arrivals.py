@@ -1,0 +1,106 @@
+"""When the requests of an open loop are sent, and how a load may change in the course of a cell."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from loadstone.errors import InputError
+from loadstone.records import Load
+from loadstone.units import parse_list, parse_seconds
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+Profile = tuple[tuple[float, float, float], ...]
+"""Pieces of (from, to, seconds), one after another; linear within each."""
+
+
+def arrivals(load: Load, count: int, rng: np.random.Generator) -> NDArray[np.float64]:
+    """`count` intended times in seconds at a steady rate, the first one gap after 0.
+
+    constant  gaps 1/rate
+    poisson   exponential gaps, mean 1/rate
+    gamma     gamma gaps, shape k = burstiness, mean 1/rate: k < 1 bunches, 1 is Poisson, k > 1 evens out
+    """
+    import numpy as np
+
+    return np.cumsum(_gaps(load, count, rng) / load.value)
+
+
+def profile_arrivals(load: Load, rng: np.random.Generator) -> NDArray[np.float64]:
+    """Intended times in seconds under `load.profile`, up to its end.
+
+    Times of the same process at rate 1, put through the inverse of Λ(t), the number expected up to t: for Poisson
+    gaps this is the inhomogeneous Poisson process of that rate (time rescaling; Çinlar 1975, ch. 4.7).
+    """
+    import numpy as np
+
+    starts, ends, seconds = np.array(load.profile).T
+    expected = np.cumsum((starts + ends) / 2 * seconds)
+    total = float(expected[-1])
+    unit = np.cumsum(_gaps(load, math.ceil(total + 6 * math.sqrt(total) + 6), rng))
+    while unit[-1] < total:
+        unit = np.concatenate([unit, unit[-1] + np.cumsum(_gaps(load, len(unit), rng))])
+    unit = unit[unit < total]
+    piece = np.searchsorted(expected, unit, side="right")
+    within = unit - np.concatenate([[0.0], expected])[piece]
+    begin = np.concatenate([[0.0], np.cumsum(seconds)])[piece]
+    # within = a·t + (b − a)/(2·d)·t², solved in the form that holds for a = b and for a = 0 too.
+    a, slope = starts[piece], (ends[piece] - starts[piece]) / seconds[piece]
+    root = np.sqrt(np.maximum(0.0, a * a + 2 * slope * within))
+    return np.asarray(begin + 2 * within / np.maximum(a + root, 1e-300))
+
+
+def _gaps(load: Load, count: int, rng: np.random.Generator) -> NDArray[np.float64]:
+    """Gaps of mean 1."""
+    import numpy as np
+
+    if load.process == "constant":
+        return np.ones(count)
+    if load.process == "gamma":
+        return rng.gamma(load.burstiness, 1 / load.burstiness, count)
+    return rng.exponential(1.0, count)
+
+
+def level(profile: Profile, at_s: float) -> float:
+    """The profile's value at a time; 0 after its end."""
+    for start, end, seconds in profile:
+        if at_s < seconds:
+            return start + (end - start) * at_s / seconds
+        at_s -= seconds
+    return 0.0
+
+
+def duration_s(profile: Profile) -> float:
+    return sum(seconds for _, _, seconds in profile)
+
+
+def mean(profile: Profile) -> float:
+    """Over time."""
+    return sum((start + end) / 2 * seconds for start, end, seconds in profile) / duration_s(profile)
+
+
+def parse_profile(text: str, what: str = "--ramp") -> tuple[str, Profile]:
+    """("rate" | "concurrency", pieces) from `1:20:60s,20:30s`: 1 to 20 in a minute, then 20 for half a minute.
+
+    `concurrency=1:64:60s` ramps the requests under way instead of the rate. Raises InputError.
+    """
+    kind, equals, pieces = text.strip().rpartition("=")
+    kind = kind.strip() if equals else "rate"
+    if kind not in ("rate", "concurrency"):
+        raise InputError(f"{what}: {kind!r} cannot ramp; write rate=… or concurrency=…")
+    profile = []
+    for piece in pieces.split(","):
+        *levels, length = piece.split(":")
+        values = parse_list(",".join(levels), what) if len(levels) in (1, 2) else []
+        if not values or not all(0 <= value < math.inf for value in values):
+            raise InputError(f"{what}: {piece.strip()!r} is no piece; write FROM:TO:TIME or LEVEL:TIME, as 1:20:60s")
+        seconds = parse_seconds(length, what)
+        if seconds <= 0:
+            raise InputError(f"{what}: {piece.strip()!r} takes no time; give it some, as 1:20:60s")
+        profile.append((values[0], values[-1], seconds))
+    if not any(start + end for start, end, _ in profile):
+        raise InputError(f"{what}: {text!r} is nothing but zeros; write e.g. 1:20:60s")
+    return kind, tuple(profile)

@@ -1,0 +1,119 @@
+"""Where requests go: the servers of a fleet, the connections kept to each, and which server is next."""
+
+from __future__ import annotations
+
+import ssl
+import time
+from collections.abc import Callable
+from typing import Any
+
+from loadstone.client.connection import Address, Connection, Owner
+from loadstone.client.protocol import Destination, Route
+from loadstone.client.stream import Stream
+from loadstone.records import PlannedRequest
+
+_AVOID_NS = 1_000_000_000
+"""How long the least busy server is not chosen after a connection to it failed: it is idle because it is dead."""
+
+
+class Fleet:
+    """One or more servers. Replicas are numbered as the destinations are."""
+
+    def __init__(self, owner: Owner, destinations: list[Destination], route: Route) -> None:
+        self._owner = owner
+        self._addresses = [
+            Address(to.address[0], tuple(to.address[1]), to.tls_name, to.tunnel) for to in destinations
+        ]
+        self._tls = ssl.create_default_context() if any(to.tls_name for to in destinations) else None
+        self._route = route
+        self._idle: list[list[Connection]] = [[] for _ in destinations]
+        self._busy = [0] * len(destinations)
+        self._avoid_until_ns = [0] * len(destinations)
+        self._replica_of: dict[Connection, int] = {}
+        self._turn = 0
+
+    def __len__(self) -> int:
+        return len(self._addresses)
+
+    def choose(self, request: PlannedRequest) -> int:
+        """The replica for a request, or for a session's first turn.
+
+        round-robin  by the request's index, so that several workers go round together
+        least-busy   the fewest requests of this worker's under way
+        sticky       by prefix group, where there are any; sessions go round as they begin, and then stay
+        """
+        count = len(self._addresses)
+        if count == 1:
+            return 0
+        self._turn += 1
+        if self._route == "least-busy":
+            now = time.monotonic_ns()
+            up = [i for i in range(count) if self._avoid_until_ns[i] <= now] or range(count)
+            return min(up, key=lambda i: (self._busy[i], (i - self._turn) % count))
+        if self._route == "sticky" and request.prefix_group is not None:
+            return request.prefix_group % count
+        if self._route == "sticky" and request.turn is not None:
+            return self._turn % count
+        return request.index % count
+
+    @property
+    def sticky(self) -> bool:
+        return self._route == "sticky"
+
+    def launch(self, stream: Stream, *, fresh: bool = False) -> Connection:
+        """Send `stream` to its replica, over a kept connection unless `fresh`. Raises OSError without a socket."""
+        idle = self._idle[stream.replica]
+        while idle and not fresh:
+            connection = idle.pop()
+            if not connection.closed and connection.connected:
+                self._busy[stream.replica] += 1
+                connection.start(stream)
+                return connection
+        return self._open(stream.replica, stream)
+
+    def _open(self, replica: int, stream: Stream | None) -> Connection:
+        address = self._addresses[replica]
+        connection = Connection(self._owner, address, self._tls if address.tls_name is not None else None)
+        self._replica_of[connection] = replica
+        if stream is not None:
+            self._busy[replica] += 1
+        connection.open(address, stream)
+        return connection
+
+    def free(self, stream: Stream) -> None:
+        """The request under way at a replica has ended, however it did."""
+        self._busy[stream.replica] -= 1
+
+    def failed(self, stream: Stream) -> None:
+        """A connection could not be made, or was cut."""
+        self._avoid_until_ns[stream.replica] = time.monotonic_ns() + _AVOID_NS
+
+    def keep(self, connection: Connection) -> None:
+        """An idle connection, for the next request."""
+        if connection.closed:
+            self._replica_of.pop(connection, None)
+        else:
+            self._idle[self._replica_of[connection]].append(connection)
+
+    def drop(self, connection: Connection) -> None:
+        """A connection that is of no more use."""
+        replica = self._replica_of.pop(connection, None)
+        if replica is not None and connection in self._idle[replica]:
+            self._idle[replica].remove(connection)
+
+    def preconnect(self, count: int, call_later: Callable[..., Any]) -> None:
+        """Open connections before they are needed, over all replicas, a few at a time for the servers' backlog."""
+        wanted = []
+        for replica, idle in enumerate(self._idle):
+            share = count // len(self) + (replica < count % len(self))
+            wanted += [replica] * max(0, share - len(idle))
+        self._preconnect(wanted, call_later)
+
+    def _preconnect(self, wanted: list[int], call_later: Callable[..., Any]) -> None:
+        for replica in wanted[:64]:
+            try:
+                self._open(replica, None)
+            except OSError:
+                return  # told when a request finds no socket
+        if len(wanted) > 64:
+            call_later(0.005, self._preconnect, wanted[64:], call_later)

@@ -1,0 +1,143 @@
+"""One small request to a server, asked and heard just as in a run; and which fields of requests it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import httpx
+import msgspec
+
+from loadstone.engines.server import Server
+from loadstone.errors import InputError
+from loadstone.records import Target
+from loadstone.wire import triton
+from loadstone.wire.answer import Answer
+from loadstone.wire.ask import Ask, RequestBody, Sampling, body, path
+from loadstone.wire.dialects import new_answer
+from loadstone.wire.structured import Structured, obeyed, spellings
+from loadstone.wire.text import error_text, excerpt
+from loadstone.workload.words import WORDS
+
+_WORDS = " ".join(WORDS[:8])
+_SHAPED_TOKENS = 24
+"""Enough to tell a constrained answer from another."""
+
+
+class Heard(NamedTuple):
+    """What came of one request. `error`: why it is no answer, one line; None: it is one."""
+
+    response: httpx.Response
+    answer: Answer
+    error: str | None
+
+
+def ask_once(
+    server: Server, ask: Ask, prompt: str | Sequence[int] = _WORDS, *, tokens: int = 1, keep_text: bool = False
+) -> Heard:
+    """One request of an answer of at most so many tokens. Raises TargetError where there is no server."""
+    asked: Any = [{"role": "user", "content": prompt}] if ask.endpoint == "chat" else prompt
+    response = server.post(path(ask), RequestBody(body(ask)).render(msgspec.json.encode(asked), tokens))
+    answer = new_answer(ask.endpoint, stream=ask.stream, keep_text=keep_text)
+    if response.status_code != 200:
+        said = error_text(response.content) if response.content.strip() else "no further word"
+        return Heard(response, answer, f"HTTP {response.status_code}: {said}")
+    answer.feed(response.content)
+    answer.finish()
+    error = answer.error
+    if error is None and answer.finish_reason is None and not answer.done:
+        error = excerpt(response.content) or "an empty answer"
+    return Heard(response, answer, error)
+
+
+def try_fields(server: Server, target: Target, ask: Ask, *, exact: bool) -> Ask:
+    """Ask for token counts, and with `exact` for answers of exact length, as far as the server takes the fields.
+
+    Each is tried alone, on an answer of one token; `target.accepts` says what came of it.
+    """
+    if ask.endpoint == "triton":
+        return _triton_fields(target, ask, exact=exact)
+    trials = {"ignore_eos": {"ignore_eos": True}, "min_tokens": {"min_tokens": True}}
+    if ask.endpoint in ("completions", "chat") and ask.stream:
+        trials |= {"stream_options": {"usage": "final"}, "continuous_usage_stats": {"usage": "running"}}  # type: ignore[dict-item]
+    for name, change in trials.items():
+        target.accepts[name] = ask_once(server, msgspec.structs.replace(ask, **change)).error is None
+    accepts = target.accepts
+    return msgspec.structs.replace(
+        ask,
+        usage="running"
+        if accepts.get("continuous_usage_stats")
+        else "final"
+        if accepts.get("stream_options")
+        else "none",
+        ignore_eos=exact and accepts["ignore_eos"],
+        min_tokens=exact and accepts["min_tokens"],
+    )
+
+
+def _triton_fields(target: Target, ask: Ask, *, exact: bool) -> Ask:
+    """What the model has inputs for: Triton takes others silently, as parameters that nobody reads."""
+    for name in ("min_tokens", "return_num_output_tokens"):
+        target.accepts[name] = triton.spelled(name, ask.inputs) in ask.inputs
+    counted = target.accepts["return_num_output_tokens"]
+    return msgspec.structs.replace(
+        ask, usage="running" if counted else "none", min_tokens=exact and target.accepts["min_tokens"]
+    )
+
+
+def with_sampling(server: Server, ask: Ask, sampling: Sampling) -> Ask:
+    """Ask for tokens to be drawn so. Raises InputError, which names the flag, where the server does not take it."""
+    for flag, name, value in _flags(sampling):
+        shown = f"{flag} {excerpt(str(value).encode(), 40)}"
+        if ask.endpoint == "triton" and triton.spelled(_TRITON_NAMES.get(name, name), ask.inputs) not in ask.inputs:
+            raise InputError(f"{shown}: the model {ask.model} has no input for it; leave it out")
+        heard = ask_once(server, msgspec.structs.replace(ask, sampling=Sampling(**{name: value})))
+        if heard.error is not None:
+            raise InputError(f"{shown}: the server does not take it ({heard.error}); leave it out")
+    return msgspec.structs.replace(ask, sampling=sampling)
+
+
+_TRITON_NAMES = {"stop": "stop_words"}
+
+
+def _flags(sampling: Sampling) -> Iterator[tuple[str, str, Any]]:
+    """Flag, field and value of what is said."""
+    for flag, name in (
+        ("--temperature", "temperature"),
+        ("--top-p", "top_p"),
+        ("--sampling-seed", "seed"),
+        ("--stop", "stop"),
+    ):
+        value = getattr(sampling, name)
+        if value is not None and value != ():
+            yield flag, name, value
+
+
+def with_shape(server: Server, ask: Ask, structured: Structured) -> Ask:
+    """Ask for answers of a shape, in the first of the known spellings that the server takes and does not ignore.
+
+    Raises InputError, which names the flag, where there is none.
+    """
+    if ask.endpoint == "triton" and "guided_decoding_guide" not in ask.inputs:
+        raise InputError(f"--structured: the model {ask.model} has no input guided_decoding_guide; leave it out")
+    # Greedy, and free to end: then an answer that differs from the free one differs for the wish's sake.
+    calm = msgspec.structs.replace(ask, sampling=Sampling(temperature=0.0), ignore_eos=False, min_tokens=False)
+    free: str | None = None
+    tried = []
+    for spelling in spellings(ask.endpoint, structured.kind):
+        shape = {"structured": structured, "spelling": spelling}
+        heard = ask_once(server, msgspec.structs.replace(calm, **shape), tokens=_SHAPED_TOKENS, keep_text=True)
+        if heard.error is None:
+            text = heard.answer.text
+            obeys = obeyed(structured, text, ended=heard.answer.finish_reason == "stop")
+            if obeys is None and text:
+                if free is None:
+                    free = ask_once(server, calm, tokens=_SHAPED_TOKENS, keep_text=True).answer.text
+                obeys = text != free
+            if obeys is not False:
+                return msgspec.structs.replace(ask, **shape)
+        tried.append(f"{spelling}: {heard.error or 'ignored'}")
+    raise InputError(
+        f"--structured: the server takes no {structured.kind.replace('_', ' ')} in any form known "
+        f"({excerpt('; '.join(tried).encode(), 400)}); leave it out, or say it with --extra-body"
+    )

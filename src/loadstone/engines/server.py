@@ -1,0 +1,156 @@
+"""The control plane of a server: single small requests over httpx, before the run.
+
+Nothing that the server says is believed further than it is used: bodies are cut, names become excerpts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ssl
+import time
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import SplitResult, urlsplit
+
+import httpx
+import msgspec
+
+from loadstone.errors import InputError, TargetError
+from loadstone.wire.text import error_text, excerpt
+
+_TIMEOUT_S = 60.0
+_BODY_BYTES = 4 * 1024 * 1024
+
+
+class Server:
+    """The control plane of one server: `api` is the URL up to and without `/v1`. Close it before the run.
+
+    `headers` go with every request. Proxies in the environment are not used, only `proxy` is.
+    """
+
+    def __init__(self, url: str, headers: Sequence[tuple[str, str]], proxy: str | None = None) -> None:
+        self.parts = check_url(url)
+        path = self.parts.path.rstrip("/")
+        self.base_path = path.removesuffix("/v1")
+        self.origin = f"{self.parts.scheme}://{self.parts.netloc}"
+        self._http = httpx.Client(
+            base_url=self.origin + self.base_path,
+            headers=dict(headers),
+            timeout=httpx.Timeout(_TIMEOUT_S, connect=10.0),
+            trust_env=False,
+            proxy=proxy,
+            # A kept connection would hold a thread of llama-server's, and some servers and proxies cut it unasked.
+            limits=httpx.Limits(max_keepalive_connections=0),
+            verify=ssl.create_default_context() if self.parts.scheme == "https" else True,
+        )
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._http.close()
+
+    def get(self, path: str, *, must_allow: bool = False) -> httpx.Response | None:
+        """The answer if it is a 200, else None. Raises TargetError where there is no server.
+
+        `must_allow`: also where the server wants a key, or another one.
+        """
+        answer = self._ask("GET", path, None)
+        if must_allow and answer.status_code in (401, 403):
+            raise TargetError(refusal(self.where(path), answer))
+        return answer if answer.status_code == 200 else None
+
+    def get_json(self, path: str, *, must_allow: bool = False) -> Any:
+        answer = self.get(path, must_allow=must_allow)
+        return _json(answer) if answer is not None else None
+
+    def post(self, path: str, body: bytes) -> httpx.Response:
+        """The answer to a JSON body, whatever its status. Raises TargetError where there is no server."""
+        return self._ask("POST", path, body)
+
+    def post_json(self, path: str, fields: dict[str, Any]) -> Any:
+        """The JSON in an answer that is a 200, else None."""
+        answer = self.post(path, msgspec.json.encode(fields))
+        return _json(answer) if answer.status_code == 200 else None
+
+    def where(self, path: str) -> str:
+        """A path of this server's as one would type it."""
+        return f"{self.origin}{self.base_path}{path}"
+
+    def _ask(self, method: str, path: str, body: bytes | None) -> httpx.Response:
+        try:
+            deadline = time.monotonic() + _TIMEOUT_S
+            headers = {"Content-Type": "application/json"} if body is not None else {}
+            request = self._http.build_request(method, path, content=body, headers=headers)
+            answer = self._http.send(request, stream=True)
+            with_limit = bytearray()
+            with contextlib.closing(answer):
+                for piece in answer.iter_bytes():
+                    with_limit += piece
+                    if len(with_limit) > _BODY_BYTES:
+                        break
+                    if time.monotonic() > deadline:  # sending a little for ever is no better than silence
+                        raise httpx.ReadTimeout("the answer does not end", request=request)
+            answer._content = bytes(with_limit)
+        except httpx.ConnectError as error:
+            if "CERTIFICATE" in str(error):
+                raise TargetError(
+                    f"{self.origin}: its certificate is not trusted ({_reason(error)}); "
+                    "name the file of its issuer's in SSL_CERT_FILE"
+                ) from error
+            raise TargetError(
+                f"{self.origin}: no server answers there ({_reason(error)}); start it, or correct the URL"
+            ) from error
+        except httpx.TimeoutException as error:
+            raise TargetError(
+                f"{self.origin}{path}: no whole answer within {_TIMEOUT_S:.0f} s; is the server well?"
+            ) from error
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise TargetError(
+                f"{self.origin}{path}: not an HTTP server ({_reason(error)}); correct the URL"
+            ) from error
+        return answer
+
+
+def check_url(url: str) -> SplitResult:
+    """The parts of a server's URL. Raises InputError, one line, on anything but http(s)://host[:port][/path]."""
+    if not url.isascii() or not url.isprintable() or " " in url:
+        raise InputError(
+            f"{excerpt(url.encode('utf-8', 'replace'), 120)}: no URL, which is ASCII and has no spaces; write e.g. http://localhost:8000"
+        )
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+        (parts.hostname or "").encode("idna")
+    except ValueError as error:
+        raise InputError(f"{url}: no URL ({error}); write e.g. http://localhost:8000") from error
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
+        raise InputError(f"{url}: no URL of a server; write e.g. http://localhost:8000")
+    if parts.query or parts.fragment:
+        raise InputError(f"{parts.scheme}://{parts.hostname}: leave out what begins with ? or # in the URL")
+    if parts.username or parts.password:
+        raise InputError("the URL holds a user name or password; give keys in LOADSTONE_API_KEY or OPENAI_API_KEY")
+    return parts
+
+
+def refusal(where: str, answer: httpx.Response) -> str:
+    """One line about an answer that is no 200: where, what, remedy."""
+    said = error_text(answer.content) if answer.content.strip() else "no further word"
+    remedy = {
+        401: "set LOADSTONE_API_KEY or OPENAI_API_KEY",
+        403: "set LOADSTONE_API_KEY or OPENAI_API_KEY",
+        404: "check --model and the URL",
+        429: "the server limits requests; raise its limit",
+    }.get(answer.status_code, "the server refuses the simplest request; see its log")
+    return f"{where}: HTTP {answer.status_code}: {said}; {remedy}"
+
+
+def _json(answer: httpx.Response) -> Any:
+    try:
+        return answer.json()
+    except (ValueError, RecursionError):
+        return None
+
+
+def _reason(error: Exception) -> str:
+    return excerpt(str(error).encode()) or type(error).__name__

@@ -1,0 +1,131 @@
+"""What a run asks of the server: everything that all its requests say beside their prompt and length. No I/O.
+
+`body` writes it in the endpoint's own words with two markers, which RequestBody replaces by prompts and lengths.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Literal
+from urllib.parse import quote
+
+import msgspec
+
+from loadstone.errors import InputError
+from loadstone.wire import sglang, triton
+from loadstone.wire.structured import Spelling, Structured, fields
+
+__all__ = ["LENGTH", "PROMPT", "Ask", "Endpoint", "RequestBody", "Sampling", "Spelling", "Structured", "body", "path"]
+
+Endpoint = Literal["completions", "chat", "sglang", "triton", "triton-grpc"]
+
+PROMPT = "\x02prompt\x03"
+LENGTH = "\x02length\x03"
+"""Stand in a body for the prompt and for each number of output tokens: whole strings that nobody writes."""
+
+
+class Sampling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How tokens are drawn; None, and no stops: as the server does by itself. `seed` is each request's own."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+
+
+class Ask(msgspec.Struct, kw_only=True, frozen=True):
+    """usage        the server is asked for no token counts, one at the end, or one on every event
+    ignore_eos   the server goes on after its end token; min_tokens: the length is demanded as a minimum, too
+    spelling     how the engine is asked for `structured`
+    inputs       Triton: the names of the model's inputs; others are not sent
+    extra        the user's own fields, merged last, object by object: they win
+    """
+
+    endpoint: Endpoint
+    model: str
+    prompt_kind: Literal["text", "token ids"] = "text"
+    stream: bool = True
+    usage: Literal["none", "final", "running"] = "none"
+    ignore_eos: bool = False
+    min_tokens: bool = False
+    sampling: Sampling = Sampling()
+    structured: Structured | None = None
+    spelling: Spelling | None = None
+    inputs: tuple[str, ...] = ()
+    extra: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+def path(ask: Ask) -> str:
+    """Where the requests go, from the server's root on. Raises InputError where the endpoint is not HTTP."""
+    match ask.endpoint:
+        case "completions":
+            return "/v1/completions"
+        case "chat":
+            return "/v1/chat/completions"
+        case "sglang":
+            return "/generate"
+        case "triton":
+            return f"/v2/models/{quote(ask.model, safe='')}/generate{'_stream' if ask.stream else ''}"
+    raise InputError(f"--endpoint {ask.endpoint}: is not reached over HTTP; give the gRPC port, or --endpoint triton")
+
+
+def body(ask: Ask) -> dict[str, Any]:
+    """The JSON body of every request, with PROMPT and LENGTH in the places of what differs."""
+    if ask.endpoint == "sglang":
+        written = sglang.body(ask, PROMPT, LENGTH)
+    elif ask.endpoint in ("triton", "triton-grpc"):
+        written = triton.inputs(ask, PROMPT, LENGTH)
+    else:
+        written = _openai(ask)
+    return _merged(written, ask.extra)
+
+
+def _openai(ask: Ask) -> dict[str, Any]:
+    written: dict[str, Any] = {"model": ask.model, "stream": ask.stream}
+    if ask.stream and ask.usage != "none":
+        written["stream_options"] = {"include_usage": True}
+        if ask.usage == "running":
+            written["stream_options"]["continuous_usage_stats"] = True
+    if ask.ignore_eos:
+        written["ignore_eos"] = True
+    for name in ("temperature", "top_p", "seed"):
+        if (value := getattr(ask.sampling, name)) is not None:
+            written[name] = value
+    if ask.sampling.stop:
+        written["stop"] = list(ask.sampling.stop)
+    if ask.structured is not None and ask.spelling is not None:
+        written |= fields(ask.structured, ask.spelling)
+    written["max_tokens"] = LENGTH
+    if ask.min_tokens:
+        written["min_tokens"] = LENGTH
+    written["messages" if ask.endpoint == "chat" else "prompt"] = PROMPT
+    return written
+
+
+def _merged(fields: dict[str, Any], extra: dict[str, Any]) -> dict[str, Any]:
+    """`fields` with those of `extra` laid over them; objects on both sides are merged."""
+    merged = dict(fields)
+    for name, value in extra.items():
+        before = merged.get(name)
+        merged[name] = _merged(before, value) if isinstance(before, dict) and isinstance(value, dict) else value
+    return merged
+
+
+class RequestBody:
+    """Writes the request bodies of one run: everything but prompt and length is encoded once."""
+
+    def __init__(self, template: dict[str, Any]) -> None:
+        prompt, length = msgspec.json.encode(PROMPT), msgspec.json.encode(LENGTH)
+        marks = re.compile(b"(%b|%b)" % (re.escape(prompt), re.escape(length)))
+        self._pieces = marks.split(msgspec.json.encode(template))
+        self._prompts = [i for i, piece in enumerate(self._pieces) if piece == prompt]
+        self._lengths = [i for i, piece in enumerate(self._pieces) if piece == length]
+
+    def render(self, prompt: bytes, output_tokens: int) -> bytes:
+        """The body for a prompt already in JSON (a string, an array of token ids, or an array of messages)."""
+        pieces = self._pieces.copy()
+        for place in self._prompts:
+            pieces[place] = prompt
+        for place in self._lengths:
+            pieces[place] = b"%d" % output_tokens
+        return b"".join(pieces)

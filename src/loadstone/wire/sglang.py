@@ -1,0 +1,168 @@
+"""SGLang's own dialect, `POST /generate`: request body out, answers in. No I/O.
+
+Source: sgl-project/sglang, python/sglang/srt: entrypoints/http_server.py (`generate_request`), managers/io_struct.py
+(`GenerateReqInput`), managers/tokenizer_manager.py (`_handle_batch_output`), sampling/sampling_params.py.
+Each event states the whole text so far (with --incremental-streaming-output: what is new of it) and, in `meta_info`,
+the number of tokens so far: that count tells what is output, so the text is not even decoded unless it is wanted.
+A request that is refused while streaming is answered by 200 and an `error` event; one that the server gave up has the
+finish reason `abort`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from loadstone.wire.answer import MAX_TEXT, Answer
+from loadstone.wire.structured import fields
+from loadstone.wire.text import error_text, excerpt
+from loadstone.wire.tolerant import NO_RAW, UNREADABLE, convert, count, load_object, present, raw
+
+if TYPE_CHECKING:
+    from loadstone.wire.ask import Ask
+
+_DONE = b"[DONE]"
+_REASON_LENGTH = 40
+_decode_any = msgspec.json.decode
+
+
+def body(ask: Ask, prompt: str, length: str) -> dict[str, Any]:
+    """The body of a request; `prompt` and `length` stand in their places."""
+    params: dict[str, Any] = {"max_new_tokens": length}
+    if ask.min_tokens:
+        params["min_new_tokens"] = length
+    if ask.ignore_eos:
+        params["ignore_eos"] = True
+    sampling = ask.sampling
+    for name, value in (
+        ("temperature", sampling.temperature),
+        ("top_p", sampling.top_p),
+        ("sampling_seed", sampling.seed),
+        ("stop", list(sampling.stop) or None),
+    ):
+        if value is not None:
+            params[name] = value
+    if ask.structured is not None and ask.spelling is not None:
+        params |= fields(ask.structured, ask.spelling)
+    kind = "input_ids" if ask.prompt_kind == "token ids" else "text"
+    return {"sampling_params": params, "stream": ask.stream, kind: prompt}
+
+
+class _Meta(msgspec.Struct):
+    finish_reason: msgspec.Raw = NO_RAW
+    prompt_tokens: float | None = None
+    completion_tokens: float | None = None
+    cached_tokens: float | None = None
+    reasoning_tokens: float | None = None
+
+
+class _Event(msgspec.Struct):
+    text: msgspec.Raw = NO_RAW
+    output_ids: msgspec.Raw = NO_RAW
+    meta_info: _Meta | None = None
+    error: msgspec.Raw = NO_RAW
+    message: msgspec.Raw = NO_RAW
+
+
+_decode = msgspec.json.Decoder(_Event).decode
+
+
+class SglangAnswer(Answer):
+    """An answer of /generate. An event is output if its count of tokens grew."""
+
+    __slots__ = ()
+
+    def _fold(self, payload: bytes) -> None:
+        try:
+            event = _decode(payload)
+        except UNREADABLE:
+            said = payload.strip()
+            if said == _DONE:
+                self.done = True
+                return
+            if not said:
+                return
+            fields = load_object(payload)
+            if fields is None:
+                what = "stream event" if self.streams else "answer"
+                self._complain(f"{what} is no JSON object: {excerpt(payload)}")
+                return
+            event = _tolerated(fields)
+        meta = event.meta_info
+        if meta is None:
+            if present(event.error):
+                self._complain(error_text(bytes(event.error)))
+            elif present(event.message):
+                self._complain(error_text(payload))
+            elif present(event.text) or present(event.output_ids):
+                self._take_uncounted(event)
+            return
+        tokens = count(meta.completion_tokens)
+        if tokens is None:
+            if present(event.text) or present(event.output_ids):
+                self._take_uncounted(event)
+        elif tokens > self._last_running:
+            self._last_running = self.output_tokens = tokens
+            self.events += 1
+            if self.running:
+                self.running_tokens.append(tokens)
+        else:
+            self.output_tokens = self._last_running
+        if self._keeps:
+            self._take_text(event.text)
+        self.input_tokens = _newer(meta.prompt_tokens, self.input_tokens)
+        self.cached_tokens = _newer(meta.cached_tokens, self.cached_tokens)
+        self.reasoning_tokens = _newer(meta.reasoning_tokens, self.reasoning_tokens)
+        if present(meta.finish_reason):
+            self._take_reason(meta.finish_reason)
+        if present(event.error):
+            self._complain(error_text(bytes(event.error)))
+
+    def _take_uncounted(self, event: _Event) -> None:
+        """Output without a count: then none of the counts are of use for a curve."""
+        self.running = False
+        self.events += 1
+        if self._keeps:
+            self._take_text(event.text)
+
+    def _take_text(self, field: msgspec.Raw) -> None:
+        """The whole text so far, or what is new of it: the whole begins with what was said before."""
+        try:
+            text = _decode_any(field)
+        except UNREADABLE:
+            return
+        if isinstance(text, str):
+            before = self.text
+            self._texts = [(text if text.startswith(before) else before + text)[:MAX_TEXT]]
+
+    def _take_reason(self, reason: msgspec.Raw) -> None:
+        """`{"type": "length", "length": 8}`, or a bare word from old servers."""
+        try:
+            said = _decode_any(reason)
+        except UNREADABLE:
+            return
+        kind = said.get("type") if isinstance(said, dict) else said
+        word = kind if isinstance(kind, str) else msgspec.json.encode(said).decode()
+        self.finish_reason = excerpt(word.encode("utf-8", "replace"), _REASON_LENGTH)
+        if kind == "abort":
+            message = said.get("message") if isinstance(said, dict) else None
+            self._complain(error_text(bytes(raw(message))) if message else "aborted by the server")
+
+
+def _newer(stated: float | None, known: int | None) -> int | None:
+    tokens = count(stated)
+    return known if tokens is None else tokens
+
+
+def _tolerated(fields: dict[str, Any]) -> _Event:
+    """An event where a field has an odd type, or the text is no valid UTF-8."""
+    meta = fields.get("meta_info")
+    numbers = convert(meta, _Meta)
+    if numbers is not None and isinstance(meta, dict):
+        numbers.finish_reason = raw(meta.get("finish_reason"))
+    event = _Event(meta_info=numbers)
+    for name in ("text", "output_ids", "error", "message"):
+        if fields.get(name):
+            setattr(event, name, raw(fields[name]))
+    return event

@@ -1,0 +1,90 @@
+"""Structured output: a shape that answers must have, and how each engine spells the wish for it. No I/O."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Literal
+
+import msgspec
+
+StructuredKind = Literal["json_schema", "regex", "grammar"]
+Spelling = Literal[
+    "response_format", "structured_outputs", "guided", "sglang", "llama.cpp", "sampling_params", "guided_decoding"
+]
+"""Whose field names: response_format is OpenAI's; structured_outputs vLLM's, and guided its older ones (to 0.11);
+sglang SGLang's on the OpenAI endpoints, sampling_params its native ones; guided_decoding TensorRT-LLM's on Triton.
+"""
+
+_OPENAI: dict[StructuredKind, tuple[Spelling, ...]] = {
+    "json_schema": ("response_format", "structured_outputs", "guided", "llama.cpp", "sglang"),
+    "regex": ("structured_outputs", "guided", "sglang"),  # llama.cpp has no field for it
+    "grammar": ("structured_outputs", "guided", "sglang", "llama.cpp"),
+}
+_JSON_BEGINNINGS = {
+    "object": "{",
+    "array": "[",
+    "string": '"',
+    "number": "-0123456789",
+    "integer": "-0123456789",
+    "boolean": "tf",
+    "null": "n",
+}
+
+
+class Structured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The shape. `value`: the schema as an object, or the regular expression or grammar as text.
+
+    A grammar is in whatever form the engine reads: GBNF for llama.cpp, EBNF or Lark for others.
+    """
+
+    kind: StructuredKind
+    value: dict[str, Any] | str
+
+
+def spellings(endpoint: str, kind: StructuredKind) -> tuple[Spelling, ...]:
+    """What is worth trying at an endpoint, in order of preference."""
+    if endpoint == "sglang":
+        return ("sampling_params",)
+    if endpoint in ("triton", "triton-grpc"):
+        return ("guided_decoding",)
+    return _OPENAI[kind]
+
+
+def fields(structured: Structured, spelling: Spelling) -> dict[str, Any]:
+    """The fields of a request body that ask for the shape; those of `sampling_params` belong into that object."""
+    kind, value = structured.kind, structured.value
+    as_text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    match spelling:
+        case "response_format":
+            schema = {"name": "answer", "schema": value, "strict": True}
+            return {"response_format": {"type": "json_schema", "json_schema": schema}}
+        case "structured_outputs":
+            return {"structured_outputs": {"json" if kind == "json_schema" else kind: value}}
+        case "guided":
+            return {"guided_json" if kind == "json_schema" else f"guided_{kind}": value}
+        case "llama.cpp":
+            return {kind: value}
+        case "guided_decoding":
+            name = "ebnf_grammar" if kind == "grammar" else kind
+            return {"guided_decoding_guide_type": name, "guided_decoding_guide": as_text}
+        case _:
+            return {"ebnf" if kind == "grammar" else kind: as_text}
+
+
+def obeyed(structured: Structured, text: str, *, ended: bool) -> bool | None:
+    """Whether an answer, or its beginning where it has not `ended` by itself, has the shape; None: cannot be told."""
+    begun = text.lstrip()
+    if not begun:
+        return None
+    if structured.kind == "regex" and isinstance(structured.value, str):
+        try:
+            # Nothing here tells whether more could still make it match.
+            return True if re.fullmatch(structured.value, text) else False if ended else None
+        except re.error:
+            return None  # written for another reader of regular expressions
+    if structured.kind == "json_schema" and isinstance(structured.value, dict):
+        kind = structured.value.get("type")
+        known = [kind] if isinstance(kind, str) else kind if isinstance(kind, list) else []
+        beginnings = "".join(_JSON_BEGINNINGS.get(name, "") for name in known if isinstance(name, str))
+        return begun[0] in (beginnings or "".join(_JSON_BEGINNINGS.values()))
+    return None

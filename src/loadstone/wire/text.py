@@ -1,0 +1,25 @@
+"""Words of engines, made harmless: what a server said, as one short printable line. No I/O."""
+
+from __future__ import annotations
+
+import json
+
+
+def error_text(body: bytes) -> str:
+    """One printable line from an error body: its message where it is an OpenAI error object, else its beginning."""
+    try:
+        error = json.loads(body.decode("utf-8-sig", "replace"))
+        for _ in range(2):
+            if isinstance(error, dict):
+                error = error.get("error") or error.get("message") or error.get("detail") or error
+        said = error if isinstance(error, str) else json.dumps(error, ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return excerpt(body)
+    return excerpt(said.encode("utf-8", "replace"))
+
+
+def excerpt(body: bytes, limit: int = 200) -> str:
+    """The beginning of engine output, made harmless for terminals and logs: one line, printable, short."""
+    text = " ".join(body[: 4 * limit].decode("utf-8", "replace").split())
+    text = "".join(character if character.isprintable() else "\ufffd" for character in text)
+    return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -1,0 +1,69 @@
+"""Reading JSON that is not quite as it should be: an odd type, an impossible number, invalid UTF-8. No I/O.
+
+Nothing here raises on what a server sent: what cannot be used is missing.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, TypeVar
+
+import msgspec
+
+MAX_COUNT = 2**31 - 1
+"""Token counts above this are no counts: records hold them in 32 bits."""
+
+NO_RAW = msgspec.Raw(b"")
+"""Default of a field that is kept as bytes: it was not sent."""
+
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What a strict decoder raises; the tolerant way is then tried."""
+
+_NULLISH = (b"null", b'""', b"[]", b"{}", b"false", b"0")
+
+_T = TypeVar("_T", bound=msgspec.Struct)
+
+
+def present(field: msgspec.Raw) -> bool:
+    """The field was sent and says something."""
+    return field is not NO_RAW and bytes(field) not in _NULLISH
+
+
+def count(value: float | None) -> int | None:
+    """A count of tokens; None for what cannot be one (negative, huge, NaN, which compares to nothing)."""
+    return int(value) if value is not None and 0 <= value <= MAX_COUNT else None
+
+
+def load_object(payload: bytes) -> dict[str, Any] | None:
+    """A JSON object, invalid UTF-8 replaced; None for anything else."""
+    try:
+        # Python's decoder takes NaN and Infinity, which some engines print.
+        fields = json.loads(payload.decode("utf-8", "replace"))
+    except (ValueError, RecursionError):
+        return None
+    return fields if isinstance(fields, dict) else None
+
+
+def raw(value: Any) -> msgspec.Raw:
+    """A decoded value as bytes again."""
+    return msgspec.Raw(json.dumps(value).encode())
+
+
+def text(value: Any) -> str | None:
+    """Text of any value; None of one that says nothing."""
+    if not value or isinstance(value, str):
+        return value or None
+    return json.dumps(value)
+
+
+def convert(value: Any, kind: type[_T]) -> _T | None:
+    """A struct from a dict, leaving out fields that have another type than expected; None of what is no dict."""
+    if not isinstance(value, dict):
+        return None
+    fields = {}
+    for field in msgspec.structs.fields(kind):
+        try:
+            fields[field.name] = msgspec.convert(value.get(field.encode_name), field.type, strict=False)
+        except (msgspec.ValidationError, ValueError, OverflowError):
+            continue
+    return kind(**fields)

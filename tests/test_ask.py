@@ -1,0 +1,267 @@
+"""Request bodies: what each endpoint calls things, and prompts and lengths put in their places."""
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loadstone.errors import InputError
+from loadstone.wire.ask import LENGTH, PROMPT, Ask, RequestBody, Sampling, body, path
+from loadstone.wire.dialects import new_answer
+from loadstone.wire.structured import Structured, fields, obeyed, spellings
+
+SAMPLING = Sampling(temperature=0.5, top_p=0.9, seed=0, stop=("\n", "END"))
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
+
+
+def ask(endpoint: Any = "completions", **more: Any) -> Ask:
+    return Ask(endpoint=endpoint, model="m", **more)
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        (ask(), {"model": "m", "stream": True, "max_tokens": LENGTH, "prompt": PROMPT}),
+        (ask(stream=False, usage="running"), {"model": "m", "stream": False, "max_tokens": LENGTH, "prompt": PROMPT}),
+        (
+            ask("chat", usage="running", ignore_eos=True, min_tokens=True, sampling=SAMPLING),
+            {
+                "model": "m",
+                "stream": True,
+                "stream_options": {"include_usage": True, "continuous_usage_stats": True},
+                "ignore_eos": True,
+                "temperature": 0.5,
+                "top_p": 0.9,
+                "seed": 0,
+                "stop": ["\n", "END"],
+                "max_tokens": LENGTH,
+                "min_tokens": LENGTH,
+                "messages": PROMPT,
+            },
+        ),
+        (
+            ask(usage="final", extra={"stream_options": {"x": 1}, "max_tokens": 5, "model": "n"}),
+            {
+                "model": "n",
+                "stream": True,
+                "stream_options": {"include_usage": True, "x": 1},
+                "max_tokens": 5,
+                "prompt": PROMPT,
+            },
+        ),
+        (
+            ask("sglang", ignore_eos=True, min_tokens=True, sampling=SAMPLING, prompt_kind="token ids"),
+            {
+                "sampling_params": {
+                    "max_new_tokens": LENGTH,
+                    "min_new_tokens": LENGTH,
+                    "ignore_eos": True,
+                    "temperature": 0.5,
+                    "top_p": 0.9,
+                    "sampling_seed": 0,
+                    "stop": ["\n", "END"],
+                },
+                "stream": True,
+                "input_ids": PROMPT,
+            },
+        ),
+        (
+            ask("sglang", stream=False, extra={"sampling_params": {"top_k": 5, "max_new_tokens": 3}}),
+            {"sampling_params": {"max_new_tokens": 3, "top_k": 5}, "stream": False, "text": PROMPT},
+        ),
+        (
+            ask("triton", sampling=Sampling(top_p=0.9, stop=("END",)), min_tokens=True, usage="running"),
+            {
+                "text_input": PROMPT,
+                "max_tokens": LENGTH,
+                "stream": True,
+                "bad_words": "",
+                "stop_words": "END",
+                "top_p": 0.9,
+                "min_tokens": LENGTH,
+                "return_num_input_tokens": True,
+                "return_num_output_tokens": True,
+            },
+        ),
+        (
+            ask(
+                "triton",
+                stream=False,
+                sampling=SAMPLING,
+                min_tokens=True,
+                usage="running",
+                inputs=("text_input", "max_tokens", "min_length", "random_seed", "stop_words"),
+            ),
+            {
+                "text_input": PROMPT,
+                "max_tokens": LENGTH,
+                "stop_words": ["\n", "END"],
+                "random_seed": 0,
+                "min_length": LENGTH,
+            },
+        ),
+    ],
+)
+def test_each_endpoint_has_its_own_words(asked: Ask, expected: dict[str, Any]) -> None:
+    assert body(asked) == expected
+
+
+def test_an_answer_in_one_piece_does_not_begin_with_its_prompt() -> None:
+    assert body(ask("triton", stream=False))["exclude_input_in_output"] is True
+    assert "exclude_input_in_output" not in body(ask("triton"))
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        (ask(), "/v1/completions"),
+        (ask("chat"), "/v1/chat/completions"),
+        (ask("sglang", stream=False), "/generate"),
+        (ask("triton"), "/v2/models/m/generate_stream"),
+        (ask("triton", stream=False), "/v2/models/m/generate"),
+        (Ask(endpoint="triton", model="a/b ?"), "/v2/models/a%2Fb%20%3F/generate_stream"),
+    ],
+)
+def test_paths(asked: Ask, expected: str) -> None:
+    assert path(asked) == expected
+
+
+def test_what_is_not_http_is_said_to_be_so() -> None:
+    with pytest.raises(InputError, match="--endpoint triton-grpc"):
+        path(ask("triton-grpc"))
+    with pytest.raises(InputError, match="--endpoint triton-grpc"):
+        new_answer("triton-grpc")
+
+
+TEXTS = st.text(max_size=9) | st.sampled_from(["%d", "%b", '"', "\\", "{}", "prompt", "\x02", "\x03", "\x00"])
+VALUES = st.recursive(
+    TEXTS | st.integers(-9, 9) | st.none() | st.booleans(),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(TEXTS, inner, max_size=2),
+    max_leaves=4,
+)
+
+
+@settings(deadline=None)
+@given(
+    st.sampled_from(["completions", "chat", "sglang", "triton"]),
+    st.dictionaries(TEXTS.map("x_".__add__), VALUES, max_size=4),
+    st.booleans(),
+    TEXTS | st.lists(st.integers(0, 2**31), max_size=9),
+    st.integers(1, 10**6),
+)
+def test_a_rendered_body_decodes_to_what_was_asked(
+    endpoint: Any, extra: dict[str, Any], min_tokens: bool, prompt: Any, tokens: int
+) -> None:
+    kind: Any = "token ids" if isinstance(prompt, list) else "text"
+    template = body(ask(endpoint, extra=extra, min_tokens=min_tokens, prompt_kind=kind, sampling=SAMPLING))
+
+    def filled(value: Any, length: int) -> Any:
+        if isinstance(value, dict):
+            return {name: filled(inner, length) for name, inner in value.items()}
+        return prompt if value == PROMPT else length if value == LENGTH else value
+
+    written = RequestBody(template)
+    for length in (tokens, 1):
+        assert json.loads(written.render(json.dumps(prompt).encode(), length)) == filled(template, length)
+
+
+def test_a_body_is_rendered_to_the_byte() -> None:
+    written = RequestBody(body(ask(min_tokens=True)))
+    assert written.render(b"[1,2,3]", 16) == (
+        b'{"model":"m","stream":true,"max_tokens":16,"min_tokens":16,"prompt":[1,2,3]}'
+    )
+
+
+def test_what_a_prompt_says_is_never_taken_for_a_place() -> None:
+    prompt = json.dumps([PROMPT, LENGTH]).encode()
+    assert json.loads(RequestBody(body(ask())).render(prompt, 3))["prompt"] == [PROMPT, LENGTH]
+
+
+def test_it_travels_to_a_worker() -> None:
+    asked = ask(
+        "sglang",
+        sampling=SAMPLING,
+        structured=Structured("json_schema", SCHEMA),
+        spelling="sampling_params",
+        inputs=("a",),
+    )
+    assert msgspec.json.decode(msgspec.json.encode(asked), type=Ask) == asked
+
+
+# --- structured output --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "spelling", "expected"),
+    [
+        (
+            "json_schema",
+            "response_format",
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "answer", "schema": SCHEMA, "strict": True},
+                }
+            },
+        ),
+        ("json_schema", "structured_outputs", {"structured_outputs": {"json": SCHEMA}}),
+        ("json_schema", "guided", {"guided_json": SCHEMA}),
+        ("json_schema", "llama.cpp", {"json_schema": SCHEMA}),
+        ("json_schema", "sglang", {"json_schema": msgspec.json.encode(SCHEMA).decode()}),
+        ("regex", "structured_outputs", {"structured_outputs": {"regex": "a+"}}),
+        ("regex", "guided", {"guided_regex": "a+"}),
+        ("regex", "sglang", {"regex": "a+"}),
+        ("grammar", "structured_outputs", {"structured_outputs": {"grammar": "a+"}}),
+        ("grammar", "guided", {"guided_grammar": "a+"}),
+        ("grammar", "sglang", {"ebnf": "a+"}),
+        ("grammar", "llama.cpp", {"grammar": "a+"}),
+        (
+            "grammar",
+            "guided_decoding",
+            {"guided_decoding_guide_type": "ebnf_grammar", "guided_decoding_guide": "a+"},
+        ),
+        ("regex", "guided_decoding", {"guided_decoding_guide_type": "regex", "guided_decoding_guide": "a+"}),
+    ],
+)
+def test_each_engine_spells_a_shape_its_own_way(kind: Any, spelling: Any, expected: dict[str, Any]) -> None:
+    structured = Structured(kind, SCHEMA if kind == "json_schema" else "a+")
+    assert fields(structured, spelling) == expected
+    endpoint = "triton" if spelling == "guided_decoding" else "chat"
+    assert spelling in spellings(endpoint, kind)
+    asked = body(ask(endpoint, structured=structured, spelling=spelling))
+    assert expected.items() <= asked.items()
+
+
+def test_sglang_takes_a_shape_among_its_sampling_parameters() -> None:
+    assert spellings("sglang", "json_schema") == ("sampling_params",)
+    asked = body(ask("sglang", structured=Structured("json_schema", SCHEMA), spelling="sampling_params"))
+    assert json.loads(asked["sampling_params"]["json_schema"]) == SCHEMA
+
+
+@pytest.mark.parametrize(
+    ("structured", "text", "ended", "expected"),
+    [
+        (Structured("json_schema", SCHEMA), ' {"a": 1', False, True),
+        (Structured("json_schema", SCHEMA), "Sure! {", False, False),
+        (Structured("json_schema", SCHEMA), "[1", False, False),
+        (Structured("json_schema", SCHEMA), " \n", False, None),
+        (Structured("json_schema", {"enum": ["x"]}), '"x', False, True),
+        (Structured("json_schema", {"enum": ["x"]}), "x", False, False),
+        (Structured("json_schema", {"type": ["integer", "null"]}), "nul", False, True),
+        (Structured("json_schema", {"type": "odd"}), "-1", False, True),
+        (Structured("regex", "[0-9]+"), "123", True, True),
+        (Structured("regex", "[0-9]+"), "123", False, True),
+        (Structured("regex", "[0-9]+"), "one", True, False),
+        (Structured("regex", "[0-9]+x"), "123", False, None),
+        (Structured("regex", "("), "123", True, None),
+        (Structured("regex", "[0-9]+"), "", True, None),
+        (Structured("grammar", 'root ::= "a"'), "a", True, None),
+    ],
+)
+def test_whether_an_answer_has_its_shape(
+    structured: Structured, text: str, ended: bool, expected: bool | None
+) -> None:
+    assert obeyed(structured, text, ended=ended) is expected
