@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import gzip
+import json
 import socket
 import time
+from typing import Any
 
+import pytest
+
+from conftest import LAST_CHUNK, SSE, Ask, Hangup, ScriptedServer, Send, chunk, token, whole
+from conftest import event as sse_event
 from loadstone.client.clock import Clock
 from loadstone.client.connection import Address, Connection
 from loadstone.client.stream import Stream
+from loadstone.records import PlannedRequest
+from loadstone.wire.dialects import new_answer
 
 
 class Owner:
@@ -24,9 +33,11 @@ class Owner:
 
     def ended(self, connection: Connection, stream: Stream) -> None:
         self.told.append("ended")
+        self.loop.stop()
 
     def broke(self, connection: Connection, stream: Stream, reason: str, *, retry: bool) -> None:
         self.told.append(reason)
+        self.loop.stop()
 
     def opened(self, connection: Connection) -> None:
         self.told.append("opened")
@@ -57,3 +68,124 @@ def test_closing_twice_is_harmless() -> None:
     connection.close()
     owner.loop.close()
     assert connection.closed
+
+
+# --- answers of other kinds than the usual stream ---------------------------------------------------------------
+
+DOCUMENT = json.dumps(
+    {
+        "choices": [{"text": " one two", "finish_reason": "length"}],
+        "usage": {"prompt_tokens": 3, "completion_tokens": 2},
+    }
+).encode()
+CHUNKED = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+def exchange(*parts: bytes, endpoint: Any = "completions", stream: bool = False) -> tuple[Stream, str, bool]:
+    """A request answered by `parts`, some milliseconds apart: what was heard, and how the connection fared.
+
+    An empty last part: the server then hangs up. Nothing sweeps here: what ends must be noticed as it arrives.
+    """
+
+    def reply(ask: Ask, send: Send) -> None:
+        for part in parts:
+            if not part:
+                raise Hangup
+            send(part)
+            time.sleep(0.01)
+
+    owner = Owner()
+    heard = Stream(
+        PlannedRequest(0, 0, "measure", 0.0, 3, 2, None, 0, None),
+        b"POST / HTTP/1.1\r\nHost: x\r\nX-Request-Id: 1\r\n\r\n",
+        owner.clock.origin_ns,
+        new_answer(endpoint, stream=stream),
+    )
+    with ScriptedServer(reply) as server:
+        host, port = server.url.removeprefix("http://").split(":")
+        address = Address(socket.AF_INET, (host, int(port)), None)
+        connection = Connection(owner, address, None)
+        connection.open(address, heard)
+        owner.loop.call_later(20, owner.loop.stop)
+        owner.loop.run_forever()
+        kept = not connection.closed
+        connection.close()
+    owner.loop.close()
+    (told,) = owner.told
+    if told == "ended":
+        heard.judge(exact_output=True)
+    return heard, told, kept
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [whole("200 OK", DOCUMENT)],
+        [whole("200 OK", DOCUMENT)[:-30], DOCUMENT[-30:]],
+        [whole("200 OK", DOCUMENT, "text/plain")],
+        [CHUNKED, chunk(DOCUMENT[:9]), chunk(DOCUMENT[9:]) + LAST_CHUNK],
+        [CHUNKED + chunk(DOCUMENT), LAST_CHUNK],
+    ],
+    ids=["at once", "in two reads", "named plain text", "in chunks", "its end alone"],
+)
+def test_an_answer_in_one_piece_is_heard_when_its_message_ends(parts: list[bytes]) -> None:
+    heard, told, kept = exchange(*parts)
+    assert (told, heard.status, heard.error, kept) == ("ended", "ok", None, True)
+    assert (heard.answer.events, heard.output_tokens(), heard.token_source()) == (1, 2, "final usage")
+    assert heard.end_ns is not None
+    assert list(heard.arrival_s) == [pytest.approx((heard.end_ns - heard.intended_ns) * 1e-9)]
+    assert list(heard.read_index) == [heard.reads - 1]
+    assert heard.sent_ns is not None
+    assert heard.end_ns - heard.sent_ns >= 10_000_000 * (len(parts) - 1)
+
+
+def test_a_compressed_answer_in_one_piece() -> None:
+    body = gzip.compress(DOCUMENT)
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Encoding: gzip\r\n"
+    heard, told, _ = exchange(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+    assert (told, heard.status, heard.output_tokens()) == ("ended", "ok", 2)
+
+
+@pytest.mark.parametrize(
+    ("parts", "stream", "error"),
+    [
+        ([CHUNKED + chunk(DOCUMENT) + LAST_CHUNK], True, "answer is no event stream (application/json): {"),
+        ([SSE + chunk(token()) + LAST_CHUNK], False, "answer is not one JSON object (text/event-stream): data: {"),
+        ([whole("200 OK", b"<html>", "text/html")], False, "answer is not one JSON object (text/html): <html>"),
+        ([whole("200 OK", b"{")], False, "error in the answer: answer is no JSON object: {"),
+        ([whole("200 OK", b'{"error": "no memory"}')], False, "error in the answer: no memory"),
+        ([whole("200 OK", b"{}")], False, "answer ended without any output"),
+        ([whole("422 Odd", b'{"detail": "unknown field"}')], False, "HTTP 422: unknown field"),
+    ],
+)
+def test_an_answer_of_another_kind_than_was_asked_for(parts: list[bytes], stream: bool, error: str) -> None:
+    heard, told, _ = exchange(*parts, stream=stream)
+    assert (told, heard.status, len(heard.arrival_s)) == ("ended", "error", 0)
+    assert (heard.error or "").startswith(error)
+
+
+def test_a_cut_answer_in_one_piece_is_no_answer() -> None:
+    heard, told, _ = exchange(whole("200 OK", DOCUMENT)[:-9], b"")
+    assert told == "the server closed the connection before the answer's end"
+    assert (heard.answer.events, len(heard.arrival_s)) == (0, 0)
+
+
+def test_a_triton_stream_ends_with_its_message() -> None:
+    piece = chunk(sse_event({"text_output": " one", "num_output_tokens": 1}))
+    heard, told, kept = exchange(SSE, piece, piece, LAST_CHUNK, endpoint="triton", stream=True)
+    assert (told, heard.status, heard.error, kept) == ("ended", "ok", None, True)
+    assert (heard.output_tokens(), heard.token_source(), len(heard.arrival_s)) == (2, "running usage", 2)
+    heard, told, _ = exchange(SSE, piece, piece, b"", endpoint="triton", stream=True)
+    assert told == "the server closed the connection before the answer's end"
+    assert heard.answer.events == 2
+    assert not heard.answer.done
+
+
+def test_an_sglang_stream() -> None:
+    meta = {"prompt_tokens": 3, "completion_tokens": 1, "finish_reason": None}
+    first = chunk(sse_event({"text": " one", "meta_info": meta}))
+    meta |= {"completion_tokens": 2, "finish_reason": {"type": "length", "length": 2}}
+    last = chunk(sse_event({"text": " one two", "meta_info": meta})) + chunk(sse_event("[DONE]"))
+    heard, told, kept = exchange(SSE, first, last, LAST_CHUNK, endpoint="sglang", stream=True)
+    assert (told, heard.status, heard.error, kept) == ("ended", "ok", None, True)
+    assert (heard.output_tokens(), heard.token_source(), len(heard.arrival_s)) == (2, "running usage", 2)

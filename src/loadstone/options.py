@@ -222,7 +222,7 @@ def _loads(options: Options, workload: Workload, unit: Unit) -> tuple[list[Load]
     given = [flag for flag in ("rate", "concurrency", "ramp") if getattr(options, flag)]
     if len(given) > 1:
         raise InputError(
-            f"--{given[0]} and --{given[1]}: one run is an open or a closed loop; give one, cap with --max-concurrency"
+            f"--{given[0]} and --{given[1]}: one run is an open or a closed loop; give one (--max-concurrency caps)"
         )
     if options.duration_s is not None and options.duration_s <= 0:
         raise InputError("--duration: must be above 0")

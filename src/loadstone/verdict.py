@@ -33,6 +33,8 @@ IMBALANCE = 1.25
 """The busiest server's output tokens over the mean, from which a fleet is unevenly used."""
 CACHED_SHARE = 0.01
 """Cached tokens beyond the plan's promise, as a share of input tokens, from which a run is flattered."""
+SYSTEM_TOKENS = 16
+"""What a chat template may add for a system message, which is shared too."""
 LENGTH_SHARE = 0.01
 """Requests whose input is not as long as asked, from which the workload is another one."""
 BUNCHED_S = 1e-5
@@ -281,6 +283,7 @@ def _cached(
         return None
     # A template, and the word that every text begins with, are in any cache after the first request.
     shared = promised[known] + overhead_tokens + 1
+    shared += SYSTEM_TOKENS * (plan.turn[rows][known] == 0)
     excess = np.clip(cached[known] - shared, 0, None).sum()
     share = excess / max(1.0, inputs[known].sum())
     if share <= CACHED_SHARE:

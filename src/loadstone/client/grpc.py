@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import socket
 import time
 from collections.abc import Callable, Sequence
@@ -67,6 +68,8 @@ class Library(NamedTuple):
 
 def library() -> Library:
     """grpc, and the messages of Triton's protocol. Raises InputError where the extra is not installed."""
+    # It logs what it also reports; a worker's errors are for the worker to tell.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         import grpc.aio
         from tritonclient.grpc import service_pb2
@@ -143,18 +146,18 @@ class Channels:
         self.request_tag = request_tag
         self._metadata = metadata(headers)
         self._per_address = per_address
-        self._channels: dict[str, list[Any]] = {}
+        self._channels: list[Any] = []  # only kept: one that nobody holds closes itself
+        self._methods: dict[str, list[Any]] = {}
         self._turns = itertools.count()
 
     def call(self, address: Address) -> Any:
         """A new stream of bytes messages."""
         target = host_port(address)
-        if target not in self._channels:
-            aio = self.library.grpc.aio
-            self._channels[target] = [
-                aio.insecure_channel(target, OPTIONS).stream_stream(METHOD) for _ in range(self._per_address)
-            ]
-        methods = self._channels[target]
+        if target not in self._methods:
+            channels = [self.library.grpc.aio.insecure_channel(target, OPTIONS) for _ in range(self._per_address)]
+            self._channels += channels
+            self._methods[target] = [channel.stream_stream(METHOD) for channel in channels]
+        methods = self._methods[target]
         return methods[next(self._turns) % len(methods)](metadata=self._metadata)
 
 

@@ -85,7 +85,8 @@ def _parts(cells: list[dict[str, Any]], key: str, head: str, name: Callable[[Map
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1), header_style="bold")
     table.add_column(_LOAD_HEADS[kind], justify="right", no_wrap=True)
     table.add_column(head, justify="left" if key == "by_replica" else "right", no_wrap=True)
-    for column in ("ok", "failed", "in tok", "cached", "out tok", "share", "TTFT p50", "p99", "TPOT p50", "E2E p50", "p99"):
+    counts, times = ("ok", "failed", "in tok", "cached", "out tok", "share"), ("TTFT p50", "p99", "TPOT p50")
+    for column in (*counts, *times, "E2E p50", "p99"):
         table.add_column(column, justify="right", no_wrap=True)
     for cell in cells:
         for part in cell.get(key, ()):

@@ -75,7 +75,9 @@ def _raw(tensor: Mapping[str, Any]) -> bytes:
         return struct.pack(f"<{len(data)}{_CODES[datatype]}", *data)
     except (AttributeError, KeyError, struct.error, OverflowError) as error:
         said = excerpt(msgspec.json.encode(data), 60)
-        raise InputError(f"--extra-body: input {tensor['name']!r} is {datatype}, and cannot be {said}") from error
+        raise InputError(
+            f"input {tensor['name']!r} of the model is {datatype}, and cannot be {said}; correct the flag or --extra-body"
+        ) from error
 
 
 class GrpcAnswer(TritonAnswer):
