@@ -28,7 +28,7 @@ from loadstone.options import Options
 
 RAMP_S = 1.0
 OPTIONS = {
-    "final": {"include_usage": True},
+    "final": {"include_usage": True, "continuous_usage_stats": False},
     "running": {"include_usage": True, "continuous_usage_stats": True},
 }
 """Token counts at the end of the stream, or in every event, as Loadstone asks where the server can."""

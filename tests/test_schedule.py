@@ -3,9 +3,11 @@ import math
 import numpy as np
 import pytest
 
+from loadstone.arrivals import arrivals, default_requests, default_warmup
 from loadstone.errors import InputError
 from loadstone.records import Load, Plan
-from loadstone.schedule import CYCLE_MIN_REQUESTS, arrivals, default_requests, default_warmup, make_plan
+from loadstone.rows import CYCLE_MIN_REQUESTS
+from loadstone.schedule import make_plan
 from loadstone.workload.dataset import Dataset
 from loadstone.workload.synthetic import Length, Synthetic
 

@@ -10,7 +10,8 @@ import pytest
 from loadstone import store
 from loadstone.errors import InputError
 from loadstone.records import Load, Plan, PlannedRequest
-from loadstone.schedule import WARMUP_S, make_plan, promised_tokens
+from loadstone.rows import WARMUP_S
+from loadstone.schedule import make_plan, promised_tokens
 from loadstone.workload import trace
 from loadstone.workload.dataset import Dataset
 from loadstone.workload.session import Sessions, Think

@@ -64,6 +64,27 @@ def _gaps(load: Load, count: int, rng: np.random.Generator) -> NDArray[np.float6
     return rng.exponential(1.0, count)
 
 
+def default_requests(load: Load) -> int:
+    """How many requests, or sessions, a cell measures when nothing is said.
+
+    Enough for each place of a closed loop to turn over; a minute of arrivals.
+    """
+    if load.kind == "burst":
+        return int(load.value)
+    if load.kind == "rate":
+        return max(32, math.ceil(60 * load.value))
+    return max(32, 8 * int(load.value), min(512, 16 * int(load.value)))
+
+
+def default_warmup(load: Load) -> int:
+    """As many as fill the engine: the concurrency; a second's worth of a rate; one before a burst or a ramp."""
+    if load.kind == "concurrency":
+        return math.ceil(load.profile[0][0] if load.profile else load.value)
+    if load.kind == "burst" or load.profile:
+        return 1
+    return max(1, math.ceil(min(load.value, load.max_concurrency or math.inf)))
+
+
 def level(profile: Profile, at_s: float) -> float:
     """The profile's value at a time; 0 after its end."""
     for start, end, seconds in profile:

@@ -13,7 +13,7 @@ from loadstone import arrivals, store
 from loadstone.client.protocol import Route, Timeouts
 from loadstone.errors import InputError
 from loadstone.records import Load, Plan, Unit
-from loadstone.schedule import Workload, default_requests, default_warmup, make_plan
+from loadstone.schedule import Workload, make_plan
 from loadstone.wire.ask import Endpoint, Structured
 from loadstone.workload import dataset, trace
 from loadstone.workload.session import Sessions, parse_think
@@ -114,7 +114,7 @@ def plan_of(options: Options, max_tokens: int | None = None, min_input_tokens: i
     loads, requests = _loads(options, workload, "requests" if sessions is None else "sessions")
     most = sum(
         (requests[i] if requests is not None else _begun(load, workload))
-        + (default_warmup(load) if options.warmup is None else options.warmup)
+        + (arrivals.default_warmup(load) if options.warmup is None else options.warmup)
         for i, load in enumerate(loads)
     )
     if most > _MOST_REQUESTS:
@@ -145,7 +145,7 @@ def _begun(load: Load, workload: Workload) -> float:
         return workload.count
     if load.kind == "rate" and (load.profile or load.duration_s is not None):
         return load.value * (load.duration_s or arrivals.duration_s(load.profile))
-    return 0 if load.duration_s is not None else default_requests(load)
+    return 0 if load.duration_s is not None else arrivals.default_requests(load)
 
 
 def _check_numbers(options: Options) -> None:

@@ -14,7 +14,8 @@ from loadstone import store, verdict
 from loadstone.errors import InputError
 from loadstone.metrics import SLO_KEYS, CellMetrics, cell_metrics, parts
 from loadstone.records import Clock, Load, Plan, RunInfo
-from loadstone.schedule import WARMUP_S, promised_tokens
+from loadstone.rows import WARMUP_S
+from loadstone.schedule import promised_tokens
 from loadstone.statistics import PERCENTILES
 from loadstone.units import parse_seconds
 

@@ -5,7 +5,7 @@ channels of `Channels`. gRPC reads the socket itself, so there are no kernel sta
 process got it whole, and how long it waited before is not known (`worst_lag_ns` stays −1, the run's clock is "user").
 
 On arrival a response's bytes are kept with the time. They are read as protobuf later, in `decode`: when the answer
-ends, when much is held, or when the worker sweeps. Plaintext only, and no proxy: whoever asks for another must refuse.
+ends, when much is held, or when the worker sweeps. There is no TLS and no proxy: engines.triton_grpc refuses them.
 """
 
 from __future__ import annotations
@@ -141,7 +141,9 @@ class Channels:
     `triton` extra is not installed.
     """
 
-    def __init__(self, *, headers: Sequence[tuple[str, str]] = (), request_tag: str = "", per_address: int = 1) -> None:
+    def __init__(
+        self, *, headers: Sequence[tuple[str, str]] = (), request_tag: str = "", per_address: int = 1
+    ) -> None:
         self.library = library()
         self.request_tag = request_tag
         self._metadata = metadata(headers)

@@ -135,7 +135,8 @@ def with_shape(server: Server, ask: Ask, structured: Structured) -> Ask:
                     free = ask_once(server, calm, tokens=_SHAPED_TOKENS, keep_text=True).answer.text
                 obeys = text != free
             if obeys is not False:
-                return msgspec.structs.replace(ask, **shape)
+                # Such an answer ends where its shape does.
+                return msgspec.structs.replace(ask, **shape, ignore_eos=False, min_tokens=False)
         tried.append(f"{spelling}: {heard.error or 'ignored'}")
     raise InputError(
         f"--structured: the server takes no {structured.kind.replace('_', ' ')} in any form known "

@@ -46,13 +46,14 @@ class GrpcServer:
             raise InputError("--proxy: gRPC is measured without a proxy only; leave it out")
         if parts.path.strip("/"):
             raise InputError(f"{url}: a gRPC port has no path; give http://{parts.netloc}")
-        self.url = f"http://{parts.netloc}"
+        self.parts = parts
+        self.base_path = ""
+        self.origin = f"http://{parts.netloc}"
         self.messages = library().messages
         self._grpc = library().grpc
         self._metadata = metadata(headers)
-        port = parts.port or 8001
         host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
-        self._channel = self._grpc.insecure_channel(f"{host}:{port}", OPTIONS)
+        self._channel = self._grpc.insecure_channel(f"{host}:{parts.port or 80}", OPTIONS)
 
     def __enter__(self) -> Self:
         return self
@@ -83,9 +84,7 @@ class GrpcServer:
         request = encode(self.messages, written, "meet")
         answer = GrpcAnswer(stream=ask.stream, keep_text=keep_text)
         parse = self.messages.ModelStreamInferResponse.FromString
-        responses = self._channel.stream_stream(METHOD)(
-            iter([request]), timeout=_TIMEOUT_S, metadata=self._metadata
-        )
+        responses = self._channel.stream_stream(METHOD)(iter([request]), timeout=_TIMEOUT_S, metadata=self._metadata)
         try:
             for number, data in enumerate(responses):
                 if fold(parse, answer, data)[1]:
@@ -112,7 +111,7 @@ class GrpcServer:
             "DEADLINE_EXCEEDED": "is the server well?",
             "NOT_FOUND": "check --model",
         }.get(code, "see the server's log")
-        return f"{self.url}: {name}: gRPC {code}: {said}; {remedy}"
+        return f"{self.origin}: {name}: gRPC {code}: {said}; {remedy}"
 
 
 def meet(
@@ -135,7 +134,7 @@ def meet(
         {"name": entry.name, "version": entry.version, "state": entry.state or "READY"}
         for entry in server.call("RepositoryIndex", ready=True).models
     ]
-    model = choose_triton_model(server.url, index, model)
+    model = choose_triton_model(server.origin, index, model)
     ask = _plain(server, model, stream, extra)
     _check(server, ask)
     accepts = {
@@ -151,7 +150,7 @@ def meet(
         ask = _with_shape(server, ask, structured)
     vocabulary = find_words(tokenizer, lambda words: server.ask_once(ask, " ".join(words)).input_tokens)
     target = Target(
-        url=server.url,
+        url=server.origin,
         endpoint="triton-grpc",
         streams=stream,
         model=model,
@@ -184,7 +183,7 @@ def _plain(server: GrpcServer, model: str, stream: bool, extra: dict[str, Any]) 
         endpoint="triton-grpc",
         model=model,
         stream=stream,
-        inputs=triton_inputs(server.url, list(types)),
+        inputs=triton_inputs(server.origin, list(types)),
         types=types,
         batched=config.max_batch_size > 0,
         extra=extra,
@@ -198,7 +197,7 @@ def _check(server: GrpcServer, ask: GrpcAsk) -> None:
         return
     if ask.extra and server.ask_once(msgspec.structs.replace(ask, extra={})).error is None:
         raise InputError(f"--extra-body: the server does not take it ({error}); correct it")
-    raise TargetError(f"{server.url}: {ask.model} does not answer the simplest request: {error}; see the server's log")
+    raise TargetError(f"{server.origin}: {ask.model} refuses the simplest request: {error}; see the server's log")
 
 
 def _with_sampling(server: GrpcServer, ask: GrpcAsk, sampling: Sampling) -> GrpcAsk:

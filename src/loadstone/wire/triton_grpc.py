@@ -76,12 +76,13 @@ def _raw(tensor: Mapping[str, Any]) -> bytes:
     except (AttributeError, KeyError, struct.error, OverflowError) as error:
         said = excerpt(msgspec.json.encode(data), 60)
         raise InputError(
-            f"input {tensor['name']!r} of the model is {datatype}, and cannot be {said}; correct the flag or --extra-body"
+            f"input {tensor['name']!r} of the model is {datatype}, and cannot be {said}; "
+            "correct the flag, or --extra-body"
         ) from error
 
 
 class GrpcAnswer(TritonAnswer):
-    """One answer, folded response by response: `receive` what each holds, `finish` after the last, `fail` on an error."""
+    """One answer: `receive` what each response holds, `finish` after the last, `fail` on an error."""
 
     __slots__ = ()
 

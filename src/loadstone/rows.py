@@ -1,0 +1,301 @@
+"""The rows of a plan's cell: lengths, times, turns, drawn from a workload under a load.
+
+Each purpose has its own generator, seeded by (seed, purpose, …), so that one choice never shifts another. Measured
+requests have the same sequence of lengths in every cell of a run: cells then differ by their load alone.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from loadstone.arrivals import arrivals, default_requests, profile_arrivals
+from loadstone.errors import InputError
+from loadstone.records import Load
+from loadstone.workload.dataset import Dataset
+from loadstone.workload.session import Sessions
+from loadstone.workload.synthetic import Length, Synthetic
+from loadstone.workload.trace import Trace
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Rows = dict[str, NDArray[Any]]
+
+_LENGTHS, _GROUPS, _ARRIVALS, _ORDER, _TURNS, _THINK = range(6)
+
+CYCLE_MIN_REQUESTS = 1024
+"""A closed loop that runs by time goes round at least this many requests."""
+WARMUP_S = 1.0
+"""The warm-up of a trace or a ramp is spread evenly over so long before it begins."""
+
+
+# --- drawn workloads ------------------------------------------------------------------------------------------
+
+
+def drawn_rows(
+    workload: Synthetic | Dataset,
+    load: Load,
+    warm: int,
+    asked: int | None,
+    sessions: Sessions | None,
+    output: Length | None,
+    seed: int,
+    cell: int,
+) -> Rows:
+    """The rows of one cell, warm-up first; `warm` counts sessions where there are any, `asked` requests."""
+    import numpy as np
+
+    mean_turns = 1.0 if sessions is None else _mean_turns(workload, sessions)
+    begun = _begun(load, warm, None if asked is None else math.ceil(asked / mean_turns), [seed, _ARRIVALS, cell])
+    if sessions is None:
+        turns = np.ones(len(begun), np.int64)
+    else:
+        begun, turns = _session_turns(workload, sessions, load, begun, warm, asked, seed, cell)
+    first = np.cumsum(turns) - turns
+    count, warm_rows = int(turns.sum()), int(turns[:warm].sum())
+    intended = np.full(count, np.nan)
+    intended[first] = begun
+    phase = np.ones(count, np.uint8)
+    phase[:warm_rows] = 0
+    if isinstance(workload, Synthetic):
+        rows = _synthetic(workload, count, seed)
+    elif sessions is None:
+        rows = _dataset(workload, count, warm, output, seed)
+    else:
+        rows = _conversations(workload, turns, warm, output, seed)
+    # Drawn with the measured ones first: how long the warm-up is does not shift what is measured.
+    rows = {name: np.roll(values, warm_rows) for name, values in rows.items()}
+    turn = np.full(count, -1, np.int32)
+    think = np.zeros(count)
+    if sessions is not None:
+        turn = (np.arange(count) - np.repeat(first, turns)).astype(np.int32)
+        drawn = sessions.think.draw(np.random.default_rng([seed, _THINK]), count)
+        think = np.where(turn > 0, np.roll(drawn, warm_rows), 0.0)
+        # All turns of a session belong to its group, whose system prompt comes on top of the first one's own words.
+        rows["prefix_group"] = np.repeat(rows["prefix_group"][first], turns)
+        rows["prefix_tokens"] = np.where(turn == 0, rows["prefix_tokens"], 0).astype(np.int32)
+        rows["input_tokens"] = rows["input_tokens"] + rows["prefix_tokens"]
+    elif load.kind == "concurrency" and warm > 1:
+        rows["output_tokens"] = _staggered(rows["output_tokens"], warm)
+    return {"phase": phase, "intended_s": intended, "turn": turn, "think_s": think, **rows}
+
+
+def _begun(load: Load, warm: int, asked: int | None, key: list[int]) -> NDArray[np.float64]:
+    """When requests (first turns) are to be sent, seconds from the cell's start; NaN where an answer decides."""
+    import numpy as np
+
+    rng = np.random.default_rng(key)
+    if load.kind == "rate" and load.profile:
+        times = profile_arrivals(load, rng)[:asked]
+        if not len(times):
+            raise InputError("--ramp: nothing would be sent in so short a time at so low a rate; give it more")
+        # The warm-up comes before the profile begins, as in a trace.
+        lead = np.linspace(0, WARMUP_S, warm, endpoint=False)
+        return np.concatenate([lead, times + (WARMUP_S if warm else 0.0)])
+    count = warm + (_count(load) if asked is None else asked)
+    if load.kind == "burst":
+        return np.zeros(count)
+    if load.kind == "concurrency":
+        return np.full(count, np.nan)
+    times = arrivals(load, count, rng)
+    return times if load.duration_s is None or asked is not None else _cut(times, load, warm, rng)
+
+
+def _count(load: Load) -> int:
+    if load.duration_s is None:
+        return default_requests(load)
+    if load.kind == "rate":
+        # Mostly enough for the duration; `_cut` draws more where it is not.
+        expected = load.value * load.duration_s
+        return math.ceil(expected + 6 * math.sqrt(expected) + 6)
+    return max(CYCLE_MIN_REQUESTS, 4 * int(load.value))
+
+
+def _cut(intended: NDArray[np.float64], load: Load, warm: int, rng: np.random.Generator) -> NDArray[np.float64]:
+    """The arrivals up to `duration_s` after the warm-up ended, and at least one."""
+    import numpy as np
+
+    duration = load.duration_s or 0.0
+    start = intended[warm - 1] if warm else 0.0
+    while intended[-1] - start < duration:
+        intended = np.concatenate([intended, intended[-1] + arrivals(load, len(intended), rng)])
+    return intended[: max(warm + 1, int(np.searchsorted(intended, start + duration)))]
+
+
+def _synthetic(workload: Synthetic, count: int, seed: int) -> Rows:
+    import numpy as np
+
+    # A stream for each: a longer cell begins like a shorter one.
+    inputs, outputs = np.random.default_rng([seed, _LENGTHS]).spawn(2)
+    prefix = workload.prefix_tokens > 0
+    groups = np.random.default_rng([seed, _GROUPS]).integers(workload.prefix_groups, size=count, dtype=np.int32)
+    return {
+        "input_tokens": workload.input.draw(inputs, count),
+        "output_tokens": workload.output.draw(outputs, count),
+        "prefix_group": groups if prefix else np.full(count, -1, np.int32),
+        "prefix_tokens": np.full(count, workload.prefix_tokens, np.int32),
+        "prompt": np.full(count, -1, np.int32),
+    }
+
+
+def _dataset(workload: Dataset, count: int, warm: int, output: Length | None, seed: int) -> Rows:
+    """Measured requests, here first, take the prompts shuffled by seed; warm-up takes them from the end of that."""
+    import numpy as np
+
+    order = np.random.default_rng([seed, _ORDER]).permutation(len(workload.prompts))
+    picks = np.concatenate([order[np.arange(count - warm) % len(order)], order[::-1][np.arange(warm) % len(order)]])
+    lengths = np.array([-1 if n is None else n for n in workload.output_tokens], np.int32)[picks]
+    if output is not None:
+        drawn = output.draw(np.random.default_rng([seed, _LENGTHS]), count)
+        lengths = np.where(lengths < 0, drawn, lengths)
+    elif (lengths < 0).any():
+        raise InputError("--output: the dataset does not say how long answers should be; give e.g. --output 256")
+    return _given(picks, lengths)
+
+
+def _given(picks: NDArray[Any], output_tokens: NDArray[Any]) -> Rows:
+    """Rows whose prompts are given as texts."""
+    import numpy as np
+
+    count = len(picks)
+    return {
+        "input_tokens": np.full(count, -1, np.int32),
+        "output_tokens": output_tokens.astype(np.int32),
+        "prefix_group": np.full(count, -1, np.int32),
+        "prefix_tokens": np.zeros(count, np.int32),
+        "prompt": picks.astype(np.int32),
+    }
+
+
+# --- sessions -------------------------------------------------------------------------------------------------
+
+
+def _mean_turns(workload: Synthetic | Dataset, sessions: Sessions) -> float:
+    """About how many turns a session has: to know how many sessions give the requests asked for."""
+    if isinstance(workload, Dataset):
+        return sum(min(len(turns), sessions.turns.mean) for turns in workload.turns) / len(workload.turns)
+    return max(1.0, sessions.turns.mean)
+
+
+def _session_turns(
+    workload: Synthetic | Dataset,
+    sessions: Sessions,
+    load: Load,
+    begun: NDArray[np.float64],
+    warm: int,
+    asked: int | None,
+    seed: int,
+    cell: int,
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """When each session begins and how many turns it has; the measured turns are `asked` exactly, if it is said."""
+    import numpy as np
+
+    measured = len(begun) - warm
+    if isinstance(workload, Dataset):
+        available = np.minimum([len(turns) for turns in workload.turns], int(sessions.turns.mean))
+        turns = available[_session_order(workload, measured, warm, seed)]
+    else:
+        turns = sessions.turns.draw(np.random.default_rng([seed, _TURNS]), len(begun)).astype(np.int64)
+    mine, before = turns[:measured], turns[measured:]
+    if asked is not None:
+        reached = np.cumsum(mine)
+        if reached[-1] < asked:
+            # Sessions turned out shorter than the mean: more of them.
+            more = _begun(load, warm, 2 * measured + 1, [seed, _ARRIVALS, cell])
+            return _session_turns(workload, sessions, load, more, warm, asked, seed, cell)
+        last = int(np.searchsorted(reached, asked))
+        mine = mine[: last + 1].copy()
+        mine[last] -= reached[last] - asked
+        begun = begun[: warm + last + 1]
+    if load.kind == "concurrency" and warm > 1:
+        # Slots that begin in step would meet all their long prompts together; see _staggered().
+        before = np.maximum(1, np.rint(before * (np.arange(warm) + 1) / warm)).astype(np.int64)
+    return begun, np.concatenate([before, mine]).astype(np.int64)
+
+
+def _session_order(workload: Dataset, measured: int, warm: int, seed: int) -> NDArray[np.int64]:
+    """Which conversation each session holds: the measured ones first, as in `_dataset`."""
+    import numpy as np
+
+    order = np.random.default_rng([seed, _ORDER]).permutation(len(workload.turns))
+    return np.concatenate([order[np.arange(measured) % len(order)], order[::-1][np.arange(warm) % len(order)]])
+
+
+def _conversations(workload: Dataset, turns: NDArray[np.int64], warm: int, output: Length | None, seed: int) -> Rows:
+    """A row per turn, measured sessions first (`turns` has the warm-up's first)."""
+    import numpy as np
+
+    if output is None:
+        raise InputError("--output: say how long the answers of a conversation's turns should be, e.g. --output 256")
+    lengths = np.concatenate([turns[warm:], turns[:warm]])
+    order = _session_order(workload, len(turns) - warm, warm, seed)
+    offsets = np.cumsum([0, *map(len, workload.turns)])  # where a conversation's texts begin, all laid end to end
+    first = np.cumsum(lengths) - lengths
+    picks = np.repeat(offsets[order] - first, lengths) + np.arange(lengths.sum())
+    return _given(picks, output.draw(np.random.default_rng([seed, _LENGTHS]), len(picks)))
+
+
+# --- traces ---------------------------------------------------------------------------------------------------
+
+
+def trace_rows(workload: Trace, load: Load, warm: int, asked: int | None, seed: int, cell: int) -> Rows:
+    """The trace's rows in their order, behind `warm` requests as long as its first but with prompts of their own.
+
+    `line`: the trace's row of each, −1 for the warm-up.
+    """
+    import numpy as np
+
+    most = len(workload.time_s)
+    if load.process == "trace" or load.duration_s is not None:
+        count = most if asked is None else min(asked, most)
+    else:
+        count = min(most, default_requests(load) if asked is None else asked)
+    if load.process == "trace":
+        lead = np.linspace(0, WARMUP_S, warm, endpoint=False)
+        times = workload.time_s[:count] * load.time_scale
+        intended = np.concatenate([lead, times + (WARMUP_S if warm else 0.0)])
+    else:
+        intended = _begun(
+            load,
+            warm,
+            None if load.duration_s is not None and load.kind == "rate" else count,
+            [seed, _ARRIVALS, cell],
+        )
+        count = min(count, len(intended) - warm)
+        intended = intended[: warm + count]
+    line = np.concatenate([np.full(warm, -1), np.arange(count)])
+    source = np.concatenate([np.arange(warm) % most, np.arange(count)])
+    output = workload.output_tokens[source].astype(np.int32)
+    if load.kind == "concurrency" and warm > 1:
+        output = _staggered(output, warm)
+    phase = np.ones(len(line), np.uint8)
+    phase[:warm] = 0
+    prompt = source if workload.prompts else np.full(len(line), -1)
+    rows = _given(prompt, output)
+    if not workload.prompts:
+        rows["input_tokens"] = workload.input_tokens[source].astype(np.int32)
+    return {
+        "phase": phase,
+        "intended_s": intended,
+        "turn": np.full(len(line), -1, np.int32),
+        "think_s": np.zeros(len(line)),
+        "line": line,
+        **rows,
+    }
+
+
+def _staggered(output_tokens: NDArray[np.int32], warm: int) -> NDArray[np.int32]:
+    """Warm-up answers of a closed loop cut to evenly spread parts of their length.
+
+    All slots start at once. With whole answers they would also end at once, and prefill bursts would go round the
+    loop for the whole cell; with the remaining lives of a loop long under way (uniform, for equal lengths) the
+    first measured requests already meet the steady state.
+    """
+    import numpy as np
+
+    shares = (np.arange(warm) + 1) / warm
+    staggered = output_tokens.copy()
+    staggered[:warm] = np.maximum(1, np.rint(output_tokens[:warm] * shares))
+    return staggered

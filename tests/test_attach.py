@@ -1,0 +1,428 @@
+"""Meeting servers: the timing server, and scripted ones that are as odd as real ones."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from conftest import LAST_CHUNK, MODEL, SSE, Json, ScriptedServer, Send, answer, chunk, event, whole
+from conftest import Ask as Request
+from loadstone.engines import attach
+from loadstone.errors import InputError, TargetError
+from loadstone.records import Target
+from loadstone.simserver import TimingServer
+from loadstone.wire.ask import Ask, Sampling, Structured, body
+from loadstone.workload.prompts import Vocabulary
+
+SCHEMA = Structured("json_schema", {"type": "object"})
+REGEX = Structured("regex", "[0-9]{40}")
+GRAMMAR = Structured("grammar", "root ::= [0-9]+")
+
+
+def meet(url: str, **more: Any) -> tuple[Target, Vocabulary, Ask]:
+    asked = {
+        "model": None,
+        "endpoint": None,
+        "tokenizer": None,
+        "sampling": Sampling(),
+        "structured": None,
+        "extra": {},
+        "stream": True,
+        "exact": True,
+        "text_only": False,
+    }
+    with attach.Server(url, []) as server:
+        return attach.meet(server, **{**asked, **more})
+
+
+def refused(url: str, **more: Any) -> str:
+    with pytest.raises(InputError) as raised:
+        meet(url, **more)
+    line = str(raised.value)
+    assert "\n" not in line
+    return line
+
+
+def not_found(send: Send) -> None:
+    send(whole("404 Not Found", b'{"detail": "Not Found"}'))
+
+
+def streamed(send: Send, *events: bytes) -> None:
+    send(SSE + b"".join(map(chunk, events)) + LAST_CHUNK)
+
+
+# --- the OpenAI endpoints -----------------------------------------------------------------------------------------
+
+
+def test_the_timing_server_takes_everything(timing: TimingServer) -> None:
+    target, vocabulary, ask = meet(timing.url)
+    assert (target.endpoint, target.engine, target.model, target.streams) == (
+        "completions",
+        "timing server",
+        "timing",
+        True,
+    )
+    assert set(target.accepts.values()) == {True}
+    assert (vocabulary.kind, vocabulary.verified, vocabulary.overhead_tokens) == ("token ids", True, 0)
+    assert (ask.usage, ask.ignore_eos, ask.min_tokens, ask.prompt_kind) == ("running", True, True, "token ids")
+    assert (target.prompt_kind, target.overhead_tokens) == ("token ids", 0)
+
+
+def test_lengths_are_demanded_only_where_they_must_be_exact(timing: TimingServer) -> None:
+    _, _, ask = meet(timing.url, exact=False)
+    assert (ask.ignore_eos, ask.min_tokens, ask.usage) == (False, False, "running")
+
+
+def test_conversations_are_text_and_prefer_chat(timing: TimingServer) -> None:
+    target, vocabulary, ask = meet(timing.url, text_only=True)
+    assert (target.endpoint, vocabulary.kind, vocabulary.overhead_tokens) == ("chat", "text", 7)
+    assert ask.prompt_kind == "text"
+    target, vocabulary, _ = meet(timing.url, text_only=True, endpoint="completions")
+    assert (target.endpoint, vocabulary.kind, vocabulary.verified) == ("completions", "text", True)
+
+
+def test_answers_in_one_piece_need_no_stream_options(timing: TimingServer) -> None:
+    target, vocabulary, ask = meet(timing.url, stream=False)
+    assert target.accepts == {"ignore_eos": True, "min_tokens": True}
+    assert (target.streams, ask.stream, ask.usage, vocabulary.verified) == (False, False, "none", True)
+    assert "stream_options" not in body(ask)
+
+
+@pytest.mark.parametrize("status", ["404 Not Found", "405 Method Not Allowed", "400 Bad Request"])
+def test_a_server_without_chat_can_hold_a_conversation(status: str) -> None:
+    def reply(request: Request, send: Send) -> None:
+        if "/chat/" in request.path:
+            send(whole(status, b'{"error": {"message": "no chat template"}}'))
+        else:
+            answer(request, send)
+
+    with ScriptedServer(reply, meets=True) as server:
+        assert meet(server.url, text_only=True)[0].endpoint == "completions"
+        assert "no chat template" in refused(server.url, endpoint="chat")
+
+
+def test_what_the_user_asks_for_is_in_every_request_of_the_run(timing: TimingServer) -> None:
+    sampling = Sampling(temperature=0.5, top_p=0.9, seed=3, stop=("x",))
+    _, _, ask = meet(timing.url, sampling=sampling, extra={"top_k": 5})
+    assert (ask.sampling, ask.extra) == (sampling, {"top_k": 5})
+    assert {"temperature": 0.5, "top_p": 0.9, "seed": 3, "stop": ["x"], "top_k": 5}.items() <= body(ask).items()
+
+
+@pytest.mark.parametrize(
+    ("field", "sampling", "said"),
+    [
+        (
+            "temperature",
+            Sampling(temperature=0.5),
+            "--temperature 0.5: the server does not take it (HTTP 422: unknown",
+        ),
+        ("top_p", Sampling(temperature=0.5, top_p=0.9), "--top-p 0.9: "),
+        ("seed", Sampling(seed=0), "--sampling-seed 0: "),
+        ("stop", Sampling(stop=("\x1b[2J",)), "--stop"),
+    ],
+)
+def test_a_field_that_is_refused_is_named_by_its_flag(field: str, sampling: Sampling, said: str) -> None:
+    def strict(request: Request, send: Send) -> None:
+        if request.body and field in request.json:
+            send(whole("422 Unprocessable Entity", b'{"detail": "unknown field"}'))
+        else:
+            answer(request, send)
+
+    with ScriptedServer(strict, meets=True) as server:
+        line = refused(server.url, sampling=sampling)
+        assert line.startswith(said)
+        assert line.isprintable()
+
+
+def test_helpful_fields_that_are_refused_are_left_out() -> None:
+    def strict(request: Request, send: Send) -> None:
+        if request.body and {"ignore_eos", "min_tokens", "stream_options"} & request.json.keys():
+            send(whole("422 Unprocessable Entity", b'{"detail": "unknown field"}'))
+        else:
+            answer(request, send)
+
+    with ScriptedServer(strict, meets=True) as server:
+        target, _, ask = meet(server.url)
+    assert set(target.accepts.values()) == {False}
+    assert (ask.usage, ask.ignore_eos, ask.min_tokens) == ("none", False, False)
+
+
+def test_the_users_own_field_that_is_refused_is_named() -> None:
+    def strict(request: Request, send: Send) -> None:
+        if request.body and "odd" in request.json:
+            send(whole("400 Bad Request", b'{"error": {"message": "odd is odd"}}'))
+        else:
+            answer(request, send)
+
+    with ScriptedServer(strict, meets=True) as server:
+        assert refused(server.url, extra={"odd": 1}) == (
+            "--extra-body: the server does not take it (HTTP 400: odd is odd); correct it"
+        )
+
+
+def test_a_server_that_refuses_to_stream() -> None:
+    def whole_only(request: Request, send: Send) -> None:
+        if request.body and request.json.get("stream"):
+            send(whole("400 Bad Request", b'{"error": {"message": "no streaming"}}'))
+        else:
+            answer(request, send)
+
+    with ScriptedServer(whole_only, meets=True) as server:
+        assert "streaming is refused (HTTP 400: no streaming); measure without it: --no-stream" in refused(server.url)
+        assert meet(server.url, stream=False)[0].streams is False
+
+
+def test_a_model_that_is_not_offered(timing: TimingServer) -> None:
+    assert refused(timing.url, model="nope") == "--model nope: the server offers timing"
+
+
+def test_grpc_is_not_met_over_http(timing: TimingServer) -> None:
+    assert "--endpoint triton" in refused(timing.url, endpoint="triton-grpc")
+
+
+# --- structured output --------------------------------------------------------------------------------------------
+
+
+def shaped(*fields: str, shape: str, done: bool = False) -> Callable[[Request, Send], None]:
+    """An engine that answers " time time …", but `shape` where one of the `fields` is asked."""
+
+    def reply(request: Request, send: Send) -> None:
+        if not (request.body and request.json.get("stream")):
+            answer(request, send)
+            return
+        words = [" time"] * request.output_tokens
+        if any(field in request.json for field in fields):
+            words = list(shape)
+        reason = "stop" if done else "length"
+        streamed(send, *(event({"choices": [{"text": word}]}) for word in words),
+                 event({"choices": [{"text": "", "finish_reason": reason}]}))  # fmt: skip
+
+    return reply
+
+
+@pytest.mark.parametrize(
+    ("structured", "field", "shape", "spelling"),
+    [
+        (SCHEMA, "response_format", '{"a', "response_format"),
+        (SCHEMA, "structured_outputs", '{"a', "structured_outputs"),
+        (SCHEMA, "guided_json", '{"a', "guided"),
+        (SCHEMA, "json_schema", '{"a', "llama.cpp"),
+        (REGEX, "structured_outputs", "0123", "structured_outputs"),
+        (REGEX, "guided_regex", "0123", "guided"),
+        (REGEX, "regex", "0123", "sglang"),
+        (GRAMMAR, "ebnf", "0123", "sglang"),
+        (GRAMMAR, "grammar", "0123", "llama.cpp"),
+    ],
+)
+def test_the_first_spelling_that_is_not_ignored_is_kept(
+    structured: Structured, field: str, shape: str, spelling: str
+) -> None:
+    with ScriptedServer(shaped(field, shape=shape), meets=True) as server:
+        _, _, ask = meet(server.url, structured=structured)
+    assert (ask.structured, ask.spelling) == (structured, spelling)
+    assert field in body(ask)
+    # A constrained answer ends where its shape does.
+    assert (ask.ignore_eos, ask.min_tokens) == (False, False)
+
+
+@pytest.mark.parametrize("structured", [SCHEMA, REGEX, GRAMMAR])
+def test_a_server_that_ignores_all_spellings(structured: Structured) -> None:
+    with ScriptedServer(shaped(shape=""), meets=True) as server:
+        line = refused(server.url, structured=structured)
+    assert line.startswith(f"--structured: the server takes no {structured.kind.replace('_', ' ')} in any form known")
+    assert line.count(": ignored") == (5 if structured is SCHEMA else 3 if structured is REGEX else 4)
+
+
+def test_an_answer_that_ended_and_does_not_match_was_not_constrained() -> None:
+    with ScriptedServer(shaped("guided_regex", shape="one", done=True), meets=True) as server:
+        assert "guided: ignored" in refused(server.url, structured=REGEX)
+
+
+def test_a_shape_that_the_server_cannot_read_is_told_with_its_reason() -> None:
+    def strict(request: Request, send: Send) -> None:
+        if request.body and "grammar" in request.json:
+            send(whole("400 Bad Request", b'{"error": {"message": "failed to parse grammar"}}'))
+        else:
+            shaped(shape="")(request, send)
+
+    with ScriptedServer(strict, meets=True) as server:
+        assert "llama.cpp: HTTP 400: failed to parse grammar" in refused(server.url, structured=GRAMMAR)
+
+
+# --- SGLang's own endpoint ----------------------------------------------------------------------------------------
+
+
+def sglang(request: Request, send: Send) -> None:
+    """A server of SGLang's own endpoints alone."""
+    about = {
+        "/get_model_info": {"model_path": "org/model"},
+        "/server_info": {"version": "0.5.3", "api_key": "secret"},
+    }
+    if request.path in about:
+        send(whole("200 OK", json.dumps(about[request.path]).encode()))
+    elif request.path == "/generate":
+        fields = request.json
+        params = fields["sampling_params"]
+        if "min_new_tokens" in params:
+            streamed(send, event({"error": {"message": "min_new_tokens is unavailable"}}), event("[DONE]"))
+            return
+        prompt = fields.get("input_ids") or fields["text"].split()
+        tokens = params["max_new_tokens"]
+        text = "{" if "json_schema" in params else " time"
+        counts = {"prompt_tokens": len(prompt) + 1, "completion_tokens": tokens}
+        said = {"text": text * tokens, "meta_info": {"finish_reason": {"type": "length", "length": tokens}, **counts}}
+        if fields["stream"]:
+            streamed(send, event(said), event("[DONE]"))
+        else:
+            send(whole("200 OK", json.dumps(said).encode()))
+    else:
+        not_found(send)
+
+
+def test_a_server_of_sglangs_own_endpoint_alone_is_found() -> None:
+    with ScriptedServer(sglang, meets=True) as server:
+        target, vocabulary, ask = meet(server.url)
+    assert (target.endpoint, target.engine, target.engine_version) == ("sglang", "SGLang", "0.5.3")
+    assert target.model == "org/model"
+    assert target.version == {"version": "0.5.3"}  # not all that the server tells of itself
+    assert (vocabulary.kind, vocabulary.overhead_tokens, vocabulary.verified) == ("token ids", 1, True)
+    assert (ask.prompt_kind, ask.ignore_eos, ask.min_tokens) == ("token ids", True, False)
+    assert target.accepts == {"ignore_eos": True, "min_tokens": False}
+
+
+def test_sglangs_shapes_are_sampling_parameters() -> None:
+    with ScriptedServer(sglang, meets=True) as server:
+        _, _, ask = meet(server.url, structured=SCHEMA, text_only=True)
+        assert (ask.spelling, ask.prompt_kind) == ("sampling_params", "text")
+        assert "sampling_params: ignored" in refused(server.url, structured=GRAMMAR)
+
+
+def test_the_timing_server_over_sglangs_endpoint(timing: TimingServer) -> None:
+    target, vocabulary, ask = meet(timing.url, endpoint="sglang", sampling=Sampling(temperature=0.0))
+    assert (target.endpoint, target.model, target.engine) == ("sglang", "timing", "timing server")
+    assert (vocabulary.kind, vocabulary.verified) == ("token ids", True)
+    assert body(ask)["sampling_params"]["temperature"] == 0.0
+    assert meet(timing.url, endpoint="sglang", stream=False)[1].verified
+
+
+# --- Triton -------------------------------------------------------------------------------------------------------
+
+INPUTS = ("text_input", "max_tokens", "stream", "bad_words", "stop_words", "temperature", "min_length")
+COUNTS = ("return_num_input_tokens", "return_num_output_tokens")
+
+
+def triton(
+    *models: str, inputs: tuple[str, ...] = INPUTS, asked: list[Json] | None = None
+) -> Callable[[Request, Send], None]:
+    """A Triton server with these models ready; what is asked of them goes to `asked`."""
+
+    def reply(request: Request, send: Send) -> None:
+        if request.path == "/v2":
+            send(whole("200 OK", b'{"name": "triton", "version": "2.60.0", "extensions": ["generate"]}'))
+        elif request.path == "/v2/repository/index":
+            index = [{"name": name, "version": "1", "state": "READY"} for name in models]
+            index.append({"name": "broken", "version": "1", "state": "UNAVAILABLE", "reason": "x"})
+            send(whole("200 OK", json.dumps(index).encode()))
+        elif request.path.endswith("/config"):
+            config = {"name": "m", "input": [{"name": name, "dims": [1]} for name in inputs]}
+            send(whole("200 OK", json.dumps(config).encode()))
+        elif "/generate" in request.path:
+            fields = request.json
+            if asked is not None:
+                asked.append(fields)
+            counted = "return_num_output_tokens" in fields
+            counts = {"num_input_tokens": len(fields["text_input"].split()) + 1, "num_output_tokens": 1}
+            said = {"model_name": "m", "text_output": " time", **(counts if counted else {})}
+            if request.path.endswith("_stream"):
+                streamed(send, *[event(said)] * fields["max_tokens"])
+            else:
+                send(whole("200 OK", json.dumps({**said, "text_output": " time" * fields["max_tokens"]}).encode()))
+        else:
+            not_found(send)
+
+    return reply
+
+
+@pytest.mark.parametrize(
+    ("models", "chosen"),
+    [
+        (("preprocessing", "tensorrt_llm", "tensorrt_llm_bls", "ensemble"), "ensemble"),
+        (("preprocessing", "tensorrt_llm_bls"), "tensorrt_llm_bls"),
+        (("own",), "own"),
+    ],
+)
+def test_a_triton_server_is_found_with_its_model(models: tuple[str, ...], chosen: str) -> None:
+    asked: list[Json] = []
+    with ScriptedServer(triton(*models, asked=asked), meets=True) as server:
+        target, vocabulary, ask = meet(server.url)
+    assert (target.endpoint, target.engine, target.engine_version) == ("triton", "Triton", "2.60.0")
+    assert (target.model, ask.model, ask.inputs) == (chosen, chosen, INPUTS)
+    # Nothing that the model has no input for, lest it be taken for a parameter and ignored.
+    assert {name for fields in asked for name in fields} <= set(INPUTS)
+    assert (ask.min_tokens, ask.usage, ask.ignore_eos) == (True, "none", False)
+    assert "min_length" in body(ask)
+    assert (vocabulary.kind, vocabulary.verified) == ("text", False)
+
+
+def test_a_triton_model_that_counts_is_believed() -> None:
+    with ScriptedServer(triton("ensemble", inputs=(*INPUTS, *COUNTS)), meets=True) as server:
+        target, vocabulary, ask = meet(server.url, endpoint="triton")
+        assert (ask.usage, vocabulary.verified, vocabulary.overhead_tokens) == ("running", True, 1)
+        assert target.accepts == {"min_tokens": True, "return_num_output_tokens": True}
+        assert meet(server.url, endpoint="triton", stream=False)[1].verified
+
+
+def test_what_a_triton_model_has_no_input_for_is_refused() -> None:
+    with ScriptedServer(triton("ensemble"), meets=True) as server:
+        assert refused(server.url, sampling=Sampling(temperature=0.5, top_p=0.5)) == (
+            "--top-p 0.5: the model ensemble has no input for it; leave it out"
+        )
+        assert "guided_decoding_guide" in refused(server.url, structured=SCHEMA)
+        assert meet(server.url, sampling=Sampling(temperature=0.5, stop=("x",)))[2].sampling.stop == ("x",)
+
+
+def test_which_triton_model_must_be_plain() -> None:
+    with ScriptedServer(triton("a", "b"), meets=True) as server:
+        assert "has ready a, b; say which with --model" in refused(server.url)
+        assert "--model c: the server has ready a, b" in refused(server.url, model="c", endpoint="triton")
+        assert meet(server.url, model="b", endpoint="triton")[0].model == "b"
+    with ScriptedServer(triton(), meets=True) as server:
+        assert "names no model that is ready" in refused(server.url)
+    with ScriptedServer(triton("own", inputs=("image",)), meets=True) as server:
+        assert "the model has no input text_input and max_tokens: it has image" in refused(server.url)
+
+
+def test_what_is_no_triton_server(timing: TimingServer) -> None:
+    assert "no Triton server answers there" in refused(timing.url, endpoint="triton")
+
+
+# --- a fleet ------------------------------------------------------------------------------------------------------
+
+
+def same(url: str, target: Target) -> None:
+    with attach.Server(url, []) as server:
+        attach.check_same(server, target)
+
+
+def test_the_servers_of_a_fleet_offer_the_same(timing: TimingServer) -> None:
+    target, _, _ = meet(timing.url)
+    same(timing.url, target)
+    with ScriptedServer() as other:
+        with pytest.raises(TargetError) as raised:
+            same(other.url, target)
+        assert str(raised.value) == (
+            f"{other.url}: offers {MODEL}, and {timing.url} timing; a fleet serves one model"
+        )
+        with pytest.raises(TargetError, match=f"{other.url}/v1/chat/completions: HTTP 404"):
+            same(other.url, Target(url=timing.url, endpoint="chat", model=MODEL, prompt_kind="text"))
+    with pytest.raises(TargetError, match=f"{other.url}: no server answers there"):
+        same(other.url, target)
+
+
+def test_a_fleet_of_triton_servers() -> None:
+    with ScriptedServer(triton("ensemble"), meets=True) as one, ScriptedServer(meets=True) as other:
+        target, _, _ = meet(one.url)
+        same(one.url, target)
+        with pytest.raises(TargetError, match=other.url):
+            same(other.url, target)
