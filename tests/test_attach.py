@@ -327,7 +327,7 @@ def triton(
         elif request.path.endswith("/config"):
             config = {"name": "m", "input": [{"name": name, "dims": [1]} for name in inputs]}
             send(whole("200 OK", json.dumps(config).encode()))
-        elif "/generate" in request.path:
+        elif request.path.startswith("/v2/models/"):
             fields = request.json
             if asked is not None:
                 asked.append(fields)

@@ -7,36 +7,41 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
 import pytest
 
 from conftest import Json, Loadstone, Outcome
 from engines.launch import ENGINES, Engine, NotInstalled, launch
-from engines.quirks import EOS, documented, observe
+from engines.quirks import documented, observe
 
 INPUT, OUTPUT = 96, 16
-DOCUMENTED = documented()
+
+
+def start(name: str, folders: pytest.TempPathFactory) -> Iterator[Engine]:
+    try:
+        with launch(name, folders.mktemp("engine")) as engine:
+            yield engine
+    except NotInstalled as error:
+        pytest.skip(str(error))
 
 
 @pytest.fixture(
     scope="session",
-    params=[pytest.param(name, marks=[] if name == "llama.cpp" else pytest.mark.slow) for name in ENGINES],
+    params=[pytest.param(name, marks=() if name == "llama.cpp" else pytest.mark.slow) for name in ENGINES],
 )
 def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    with _launched(request.param, tmp_path_factory) as engine:
-        yield engine
+    yield from start(request.param, tmp_path_factory)
 
 
 @pytest.fixture(scope="session")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    with _launched("llama.cpp", tmp_path_factory) as engine:
-        yield engine
+    yield from start("llama.cpp", tmp_path_factory)
 
 
-class _launched:  # noqa: N801
-    pass
+@pytest.fixture(scope="session")
+def quirks(engine: Engine) -> dict[str, str]:
+    return documented()[engine.name]
 
 
 def bench(loadstone: Loadstone, engine: Engine, *more: object) -> Outcome:
@@ -44,3 +49,84 @@ def bench(loadstone: Loadstone, engine: Engine, *more: object) -> Outcome:
     outcome = loadstone("bench", engine.url, "--model", engine.model, *shape, *more)
     assert outcome.code == 0, outcome.err
     return outcome
+
+
+def spoilt_by(outcome: Outcome) -> set[str]:
+    """But for what is true here: engine and client share two cores, and each in turn keeps the other waiting."""
+    return outcome.spoilt_by - {"arrivals_bunched"}
+
+
+def check(outcome: Outcome, quirks: dict[str, str], sent: list[int]) -> None:
+    """Every request ended well, with the lengths asked for, by the counts that this engine gives."""
+    assert [cell["requests"]["ok"] for cell in outcome.document["cells"]] == sent
+    for cell in outcome.document["cells"]:
+        assert cell["metrics"]["input_tokens"] == INPUT * cell["requests"]["sent"]
+        assert cell["metrics"]["output_tokens"] == OUTPUT * cell["requests"]["sent"]
+        assert cell["metrics"]["ttft_s"]["p50"] > 0
+    measured = [record for record in outcome.records if record["phase"] == "measure"]
+    assert len(measured) == sum(sent)
+    for record in measured:
+        assert record["status"] == "ok"
+        assert record["finish_reason"] == "length"
+        assert record["input_tokens"] == INPUT
+        assert record["output_tokens"] == record["tokens"][-1] == OUTPUT
+        assert record["token_source"] == ("running usage" if quirks["running usage"] == "yes" else "final usage")
+        assert record["sent_s"] < record["arrival_s"][0] <= record["arrival_s"][-1] <= record["end_s"]
+        assert (record["cached_tokens"] is None) == (quirks["cached tokens"] == "not told")
+    assert not spoilt_by(outcome), outcome.document["cells"]
+
+
+def test_completions(loadstone: Loadstone, engine: Engine, quirks: dict[str, str]) -> None:
+    outcome = bench(loadstone, engine, "--endpoint", "completions", "--concurrency", "1,4", "--requests", "8")
+    check(outcome, quirks, [8, 8])
+    target = json.loads((outcome.folder / "run.json").read_text())["target"]
+    assert target["prompt_kind"] == ("token ids" if quirks["token ids as prompt"] == "taken" else "text")
+    for field in ("ignore_eos", "min_tokens"):
+        assert target["accepts"][field] == (not quirks[f"`{field}`"].startswith("refused"))
+
+
+def test_chat(loadstone: Loadstone, engine: Engine, quirks: dict[str, str]) -> None:
+    outcome = bench(loadstone, engine, "--endpoint", "chat", "--concurrency", "4", "--requests", "8")
+    check(outcome, quirks, [8])
+    assert outcome.document["target"]["prompt_kind"] == "text"
+
+
+def test_a_cache_that_helped_is_found_out(loadstone: Loadstone, engine: Engine, quirks: dict[str, str]) -> None:
+    """The same prompts twice: no fault of the first run, and of the second wherever the engine tells."""
+    again = ("--salt", "0123456789ab", "--concurrency", "1", "--requests", "4", "--warmup", "0")
+    first, second = (bench(loadstone, engine, *again) for _ in range(2))
+    assert "prefix_cache_helped" not in first.findings
+    assert ("prefix_cache_helped" in second.findings) == (quirks["cached tokens"] != "not told")
+
+
+def test_answers_that_would_end_early(loadstone: Loadstone, engine: Engine, quirks: dict[str, str]) -> None:
+    """The model is made to prefer its end of sequence: full answers where ignore_eos works, else short ones, said."""
+    if quirks["`ignore_eos`"].startswith("refused"):
+        pytest.skip("it takes no ignore_eos, and no logit_bias to show that with")
+    ends = json.dumps({"logit_bias": {"2": 33}})
+    outcome = bench(loadstone, engine, "--extra-body", ends, "--concurrency", "2", "--requests", "8")
+    short = [record for record in outcome.records if record["status"] == "short"]
+    if quirks["`ignore_eos`"] == "honoured":
+        assert not short
+        assert outcome.cell["metrics"]["output_tokens"] == OUTPUT * 8
+        assert not spoilt_by(outcome)
+    else:
+        assert short
+        assert all(record["finish_reason"] == "stop" and record["output_tokens"] < OUTPUT for record in short)
+        assert spoilt_by(outcome) == {"short_outputs"}
+
+
+def test_all_serve_the_same_model(engine: Engine, reference: Engine) -> None:
+    """So that what differs between them is theirs: greedy answers are the same words."""
+
+    def words(server: Engine) -> list[str]:
+        body: Json = {"model": server.model, "prompt": " time water people", "max_tokens": 6, "temperature": 0}
+        answer = httpx.post(f"{server.url}/v1/completions", json=body, timeout=30, trust_env=False).json()
+        return str(answer["choices"][0]["text"]).split()
+
+    assert len(words(reference)) == 6
+    assert words(engine) == words(reference)
+
+
+def test_the_page_says_what_the_engine_does(engine: Engine, quirks: dict[str, str]) -> None:
+    assert observe(engine) == quirks

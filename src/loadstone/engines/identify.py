@@ -70,7 +70,7 @@ def identify(
         found = _elsewhere(server, plain, model, models)
         if found is not None:
             return found
-    _check(server, *(serious or refusals)[-1])
+    _check(server, *(serious or refusals[-1:])[0])
     raise AssertionError  # a refusal does not pass
 
 
