@@ -47,7 +47,7 @@ INPUT_TOKENS = 64
 RUN_TIMEOUT_S = 900
 LINGER_S = 20
 """What a tool leaves running is stopped so long after its own end."""
-PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 
 
 class Work(NamedTuple):
@@ -324,8 +324,10 @@ def run_tree(
 
 def guard(spent: Path, linger_s: int, command: Sequence[str]) -> None:
     """The guard's life. A command that takes too long is killed with all it started, and so is what outstays it."""
-    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+    libc = ctypes.CDLL(None, use_errno=True)
+    # Whoever waits for the guard may die first: that is then an interrupt here.
+    if libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) or libc.prctl(PR_SET_PDEATHSIG, signal.SIGINT, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl")
     signal.signal(signal.SIGALRM, lambda *_: kill_descendants())
     started = time.monotonic()
     child = subprocess.Popen(command, start_new_session=True)

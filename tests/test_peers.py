@@ -5,8 +5,10 @@ from __future__ import annotations
 import http.client
 import importlib.util
 import json
+import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -127,6 +129,13 @@ def python(code: str) -> list[str]:
     return [sys.executable, "-c", code]
 
 
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
 def test_counts_children_and_orphans(tmp_path: Path) -> None:
     """Of a program, of its child, of a grandchild, and of a process that outlives them in a session of its own."""
     burn = BURN.format(cpu_s=0.3)
@@ -159,6 +168,17 @@ def test_stops_what_outstays_its_command(tmp_path: Path) -> None:
     assert time.monotonic() - began < 60
     assert spent.exit_code == 0
     assert not Path("/proc", (tmp_path / "stdout").read_text().strip()).exists()
+
+
+def test_dies_with_its_owner(tmp_path: Path) -> None:
+    sleeper = python("import os, time; print(os.getpid(), flush=True); time.sleep(1000)")
+    load = f"import runpy, pathlib\npeers = runpy.run_path({str(ROOT / 'benchmarks/peers.py')!r})\n"
+    code = f"{load}peers['run_tree']({sleeper!r}, pathlib.Path({str(tmp_path)!r}))"
+    with subprocess.Popen(python(code)) as owner:
+        wait_for(lambda: (tmp_path / "stdout").is_file() and (tmp_path / "stdout").read_text().endswith("\n"))
+        owner.kill()
+    pid = (tmp_path / "stdout").read_text().strip()
+    wait_for(lambda: not Path("/proc", pid).exists())
 
 
 def test_a_command_that_is_not_there(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -268,6 +269,63 @@ def test_tokens_per_event_and_no_done() -> None:
         assert [len(text) for text in texts] == [1, 4, 4, 2]
         assert sum(texts, []) == [f"w{index:04}" for index in range(11)]  # noqa: RUF017  (four short lists)
         assert [document["usage"]["completion_tokens"] for document in documents] == [1, 5, 9, 11, 11]
+
+
+# SGLang's own endpoint.
+
+
+def generate(tokens: int, **fields: Any) -> Json:
+    return {"text": "one two three", "sampling_params": {"max_new_tokens": tokens}, "stream": True} | fields
+
+
+def generated(server: TimingServer, body: Json, *headers: str) -> list[bytes]:
+    head, data = raw(server, request_bytes("/generate", body, *headers))
+    assert head.startswith("HTTP/1.1 200 OK\r\n")
+    assert "content-type: text/event-stream" in head
+    events, rest = chunks(data)
+    assert rest == b""
+    return events
+
+
+def test_generate_bytes(server: TimingServer) -> None:
+    events = generated(server, generate(2), "X-Request-Id: r1")
+    first = '{"text":" w0000","output_ids":[0],"meta_info":{"id":"r1","finish_reason":null,"prompt_tokens":3,'
+    last = '{"text":" w0000 w0001","output_ids":[0,1],"meta_info":{"id":"r1","finish_reason":{"type":"length",'
+    assert [event.decode() for event in events] == [
+        f'data: {first}"completion_tokens":1,"cached_tokens":0}}}}\n\n',
+        f'data: {last}"length":2}},"prompt_tokens":3,"completion_tokens":2,"cached_tokens":0}}}}\n\n',
+        "data: [DONE]\n\n",
+    ]
+
+
+def test_generate_says_all_text_and_the_running_count_each_time(server: TimingServer) -> None:
+    documents = payloads(generated(server, generate(1100, text=None, input_ids=[5] * 7)))
+    assert [document["meta_info"]["completion_tokens"] for document in documents] == list(range(1, 1101))
+    assert {document["meta_info"]["prompt_tokens"] for document in documents} == {7}
+    assert [len(document["text"].split()) for document in documents] == list(range(1, 1101))
+    assert all(later["text"].startswith(earlier["text"]) for earlier, later in itertools.pairwise(documents))
+
+
+def test_generate_stamps_and_bundles() -> None:
+    with start(LAW, tokens_per_event=4, done=False) as server:
+        events = generated(server, generate(10), "X-Loadstone-Truth: 1")
+    stamped = re.compile(rb"^: t=(\d+)\ndata: ")
+    times = [int(stamped.match(event)[1]) for event in events]  # type: ignore[index]
+    assert times == sorted(times)
+    documents = payloads([re.sub(rb"^: t=\d+\n", b"", event) for event in events])
+    assert [document["meta_info"]["completion_tokens"] for document in documents] == [1, 5, 9, 10]
+
+
+def test_generate_in_one_piece_and_refusals(server: TimingServer) -> None:
+    document = httpx.post(f"{server.url}/generate", json=generate(2, stream=False)).json()
+    assert (document["text"], document["meta_info"]["completion_tokens"]) == (" w0000 w0001", 2)
+    assert document["meta_info"]["finish_reason"] == {"type": "length", "length": 2}
+    for body in ({}, generate(0), generate(200_000), {"text": ["a", "b"]}, generate(2) | {"sampling_params": 3}):
+        answer = httpx.post(f"{server.url}/generate", json=body)
+        assert answer.status_code == 400
+        assert answer.json()["error"]["message"]
+    default = httpx.post(f"{server.url}/generate", json={"input_ids": [1, 2]}).json()
+    assert default["meta_info"]["completion_tokens"] == 128
 
 
 def test_other_endpoints(server: TimingServer) -> None:

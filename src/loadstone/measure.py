@@ -32,6 +32,8 @@ from loadstone.records import CellInfo, Plan, RunInfo, Target
 from loadstone.summary import parse_slo, summarise
 from loadstone.wire import ask
 from loadstone.wire.ask import Ask, Sampling
+from loadstone.wire.triton_grpc import GrpcAsk
+from loadstone.wire.triton_grpc import body as grpc_body
 from loadstone.workload.prompts import PromptWriter, Vocabulary
 
 DEFAULT_LAW = "ttft=30ms,itl=5ms"
@@ -76,6 +78,7 @@ def bench(options: Options, on_event: Callable[[Event], None] = lambda event: No
         signals = stack.enter_context(_Signals())
         urls, engine_log = _target_urls(options, plan, stack)
         target, vocabulary, asking, servers = _meet(options, plan, urls, headers)
+        path = "" if asking.endpoint == "triton-grpc" else ask.path(asking)
         if options.trace is not None:
             plan = plan_of(options, target.max_model_tokens, target.overhead_tokens + 1)
         salt = _salt(options)
@@ -88,7 +91,7 @@ def bench(options: Options, on_event: Callable[[Event], None] = lambda event: No
         store.write_plan(folder / "plan.parquet", plan)
         on_event(Event(kind="attached", info=info, plan=plan, folder=folder))
         jobs = _jobs(options, plan, info, vocabulary, asking, folder, [
-            _destination(options, parts, base_path, ask.path(asking), headers) for parts, base_path in servers
+            _destination(options, parts, base_path, path, headers) for parts, base_path in servers
         ])  # fmt: skip
         try:
             _run(Pool(jobs, folder / "log.txt"), plan, info, folder, on_event, signals)
@@ -265,7 +268,7 @@ def _meet(
 ) -> tuple[Target, Vocabulary, Ask, list[tuple[SplitResult, str]]]:
     """Get to know the first server; the others of a fleet must offer the same. With each one's URL in parts."""
     if options.endpoint == "triton-grpc":
-        raise InputError("--endpoint triton-grpc: not yet")
+        return _meet_grpc(options, plan, urls, headers)
     with attach.Server(urls[0], headers, options.proxy) as server:
         target, vocabulary, asking = attach.meet(
             server,
@@ -287,6 +290,33 @@ def _meet(
             attach.check_same(server, target)
             target.urls.append(server.origin + server.base_path)
             servers.append((server.parts, server.base_path))
+    return target, vocabulary, asking, servers
+
+
+def _meet_grpc(
+    options: Options, plan: Plan, urls: list[str], headers: list[tuple[str, str]]
+) -> tuple[Target, Vocabulary, Ask, list[tuple[SplitResult, str]]]:
+    """As `_meet`, where there is gRPC alone."""
+    from loadstone.engines import triton_grpc
+
+    with triton_grpc.GrpcServer(urls[0], headers, options.proxy) as server:
+        target, vocabulary, asking = triton_grpc.meet(
+            server,
+            model=options.model,
+            tokenizer=options.tokenizer,
+            sampling=_sampling(options),
+            structured=parse_structured(options.structured) if options.structured is not None else None,
+            extra=dict(options.extra_body),
+            stream=options.stream,
+            exact=plan.exact_output,
+        )
+        target.urls = [target.url]
+        servers = [(server.parts, "")]
+    for url in urls[1:]:
+        with triton_grpc.GrpcServer(url, headers, options.proxy) as server:
+            triton_grpc.check_same(server, target)
+            target.urls.append(server.origin)
+            servers.append((server.parts, ""))
     return target, vocabulary, asking, servers
 
 
@@ -456,7 +486,7 @@ def _jobs(
             route=_route(options, plan),
             endpoint=asking.endpoint,
             streams=asking.stream,
-            body=ask.body(asking),
+            body=grpc_body(asking) if isinstance(asking, GrpcAsk) else ask.body(asking),
             vocabulary=vocabulary,
             salt=info.salt,
             request_tag=f"{info.salt or info.run_id}-",

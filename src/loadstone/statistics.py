@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+import math
 from typing import Any
 
 import msgspec
@@ -81,13 +81,32 @@ def percentile_bounds(n: int, q: float, confidence: float = 0.95) -> tuple[int |
 
     Hahn and Meeker, Statistical Intervals (1991), 5.2; David and Nagaraja, Order Statistics (2003), 7.1.
     """
-    from scipy.special import bdtr, bdtrc  # a fifth of a second, only paid where a bound is wanted
-
+    if n == 0:
+        return None, None
     tail = (1 - confidence) / 2
-    # Over k = 0 … n − 1, bdtr(k) = P(Bin ≤ k) rises and bdtrc(k) = P(Bin ≥ k + 1) falls.
-    low = bisect_right(range(n), tail, key=lambda k: float(bdtr(k, n, q)))
-    high = bisect_left(range(n), -tail, key=lambda k: -float(bdtrc(k, n, q))) + 1
+    first, mass = _binomial(n, q)
+    # Over k = first, first + 1, …: P(Bin ≤ k) rises, P(Bin ≥ k) falls.
+    low = first + int(np.searchsorted(np.cumsum(mass), tail, side="right"))
+    high = first + int(np.count_nonzero(np.cumsum(mass[::-1])[::-1] > tail))
     return low if low >= 1 else None, high if high <= n else None
+
+
+def _binomial(n: int, q: float) -> tuple[int, NDArray[np.float64]]:
+    """P(Bin(n, q) = k) for k = first, first + 1, …, as far as that is not next to nothing, for 0 < q < 1.
+
+    By the ratio of neighbours, from the mode; twelve standard deviations either way leave out less than 1e-30.
+    (scipy.special has it too, at a fifth of a second of processor time for its import, in every run.)
+    """
+    reach = math.ceil(12 * math.sqrt(n * q * (1 - q))) + 12
+    mode = min(n, math.floor((n + 1) * q))
+    first, last = max(0, mode - reach), min(n, mode + reach)
+    k = np.arange(first, last, dtype=np.float64)
+    log_mass = np.concatenate([[0.0], np.cumsum(np.log((n - k) / (k + 1)) + math.log(q / (1 - q)))])
+    at_mode = (
+        math.lgamma(n + 1) - math.lgamma(mode + 1) - math.lgamma(n - mode + 1)
+        + mode * math.log(q) + (n - mode) * math.log1p(-q)
+    )  # fmt: skip
+    return first, np.exp(log_mass - log_mass[mode - first] + at_mode)
 
 
 def _interpolate(ordered: NDArray[Any], q: float) -> float:

@@ -14,6 +14,9 @@ from conftest import Ask, Json, Loadstone, ScriptedServer, Send, answer, eventua
 from loadstone.engines import llama_cpp
 from loadstone.simserver import Law, TimingServer, start
 
+CONVERSATIONS = (
+    Path(__file__).resolve().parents[3] / "shared" / "data" / "traces" / "mooncake" / "conversation_trace.jsonl"
+)
 MOONCAKE = [
     {"timestamp": 0, "input_length": 1000, "output_length": 40, "hash_ids": [0, 1]},
     {"timestamp": 1000, "input_length": 1400, "output_length": 40, "hash_ids": [0, 1, 2]},
@@ -138,6 +141,19 @@ def test_blocks_are_shared_text(loadstone: Loadstone, tmp_path: Path) -> None:
     assert third[:51] == first[:51]
     assert third[51] != first[51]
     assert fourth[:140] == second
+
+
+@pytest.mark.skipif(not CONVERSATIONS.is_file(), reason="needs the Mooncake trace of shared/data beside the checkout")
+def test_llama_server_s_cache_gives_what_the_trace_promises(loadstone: Loadstone, tmp_path: Path) -> None:
+    # One request at a time, in the trace's order: what an earlier one left in the cache is there.
+    flags = words("--length-scale 0.0078125 --concurrency 1 --requests 300 --warmup 0 --json")
+    with llama_cpp.launch(slots=1, context_tokens=1200, log_path=tmp_path / "log") as engine:
+        outcome = loadstone("bench", engine.url, "--trace", CONVERSATIONS, *flags)
+    metrics = outcome.cell["metrics"]
+    assert outcome.cell["requests"]["ok"] == 300
+    assert metrics["shared_input_tokens"] > 2000
+    assert metrics["cached_input_tokens"] == pytest.approx(metrics["shared_input_tokens"], rel=0.02)
+    assert "prefix_cache_helped" not in outcome.findings
 
 
 def test_bad_lines_are_told_or_left_out(loadstone: Loadstone, timing: TimingServer, tmp_path: Path) -> None:

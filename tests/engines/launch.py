@@ -50,7 +50,7 @@ RECIPES = {
     ),
     "mlx-lm": Recipe(
         "mlx",
-        "mlx_lm.server --model {model} --host 127.0.0.1 --port {port}",
+        "mlx_lm.server --model {model} --host 127.0.0.1 --port {port} --prompt-cache-size 1024",
         {"HF_HUB_OFFLINE": "1"},
         None,
     ),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from loadstone.engines.process import ServerProcess, free_port
 
-PROGRAM = Path(__file__).resolve().parents[2] / ".cache" / "engines" / "sglang" / "sglang"
+PROGRAM = Path(__file__).resolve().parents[2] / ".cache" / "engines" / "sglang" / "bin" / "sglang-cpu"
 _READY_TIMEOUT_S = 180.0
 
 

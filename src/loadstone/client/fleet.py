@@ -8,9 +8,12 @@ from collections.abc import Callable
 from typing import Any
 
 from loadstone.client.connection import Address, Connection, Owner
+from loadstone.client.grpc import Channels, GrpcConnection
 from loadstone.client.protocol import Destination, Route
 from loadstone.client.stream import Stream
 from loadstone.records import PlannedRequest
+
+AnyConnection = Connection | GrpcConnection
 
 _AVOID_NS = 1_000_000_000
 """How long the least busy server is not chosen after a connection to it failed: it is idle because it is dead."""
@@ -19,17 +22,21 @@ _AVOID_NS = 1_000_000_000
 class Fleet:
     """One or more servers. Replicas are numbered as the destinations are."""
 
-    def __init__(self, owner: Owner, destinations: list[Destination], route: Route) -> None:
+    def __init__(
+        self, owner: Owner, destinations: list[Destination], route: Route, channels: Channels | None = None
+    ) -> None:
+        """`channels`: over gRPC."""
         self._owner = owner
+        self._channels = channels
         self._addresses = [
             Address(to.address[0], tuple(to.address[1]), to.tls_name, to.tunnel) for to in destinations
         ]
         self._tls = ssl.create_default_context() if any(to.tls_name for to in destinations) else None
         self._route = route
-        self._idle: list[list[Connection]] = [[] for _ in destinations]
+        self._idle: list[list[AnyConnection]] = [[] for _ in destinations]
         self._busy = [0] * len(destinations)
         self._avoid_until_ns = [0] * len(destinations)
-        self._replica_of: dict[Connection, int] = {}
+        self._replica_of: dict[AnyConnection, int] = {}
         self._turn = 0
 
     def __len__(self) -> int:
@@ -60,7 +67,7 @@ class Fleet:
     def sticky(self) -> bool:
         return self._route == "sticky"
 
-    def launch(self, stream: Stream, *, fresh: bool = False) -> Connection:
+    def launch(self, stream: Stream, *, fresh: bool = False) -> AnyConnection:
         """Send `stream` to its replica, over a kept connection unless `fresh`. Raises OSError without a socket."""
         idle = self._idle[stream.replica]
         while idle and not fresh:
@@ -71,9 +78,13 @@ class Fleet:
                 return connection
         return self._open(stream.replica, stream)
 
-    def _open(self, replica: int, stream: Stream | None) -> Connection:
+    def _open(self, replica: int, stream: Stream | None) -> AnyConnection:
         address = self._addresses[replica]
-        connection = Connection(self._owner, address, self._tls if address.tls_name is not None else None)
+        connection: AnyConnection
+        if self._channels is not None:
+            connection = GrpcConnection(self._owner, self._channels)
+        else:
+            connection = Connection(self._owner, address, self._tls if address.tls_name is not None else None)
         self._replica_of[connection] = replica
         if stream is not None:
             self._busy[replica] += 1
@@ -88,14 +99,14 @@ class Fleet:
         """A connection could not be made, or was cut."""
         self._avoid_until_ns[stream.replica] = time.monotonic_ns() + _AVOID_NS
 
-    def keep(self, connection: Connection) -> None:
+    def keep(self, connection: AnyConnection) -> None:
         """An idle connection, for the next request."""
         if connection.closed:
             self._replica_of.pop(connection, None)
         else:
             self._idle[self._replica_of[connection]].append(connection)
 
-    def drop(self, connection: Connection) -> None:
+    def drop(self, connection: AnyConnection) -> None:
         """A connection that is of no more use."""
         replica = self._replica_of.pop(connection, None)
         if replica is not None and connection in self._idle[replica]:

@@ -23,10 +23,10 @@ import msgspec
 from loadstone import store
 from loadstone.arrivals import level
 from loadstone.client.clock import Clock, ask_for_stamps
-from loadstone.client.connection import Connection
 from loadstone.client.feed import Due, Feed
-from loadstone.client.fleet import Fleet
+from loadstone.client.fleet import AnyConnection, Fleet
 from loadstone.client.fragments import Fragments
+from loadstone.client.grpc import Channels, shut
 from loadstone.client.pacer import Pacer
 from loadstone.client.protocol import Failed, FromWorker, Job, Progress, Ready, Step, StepDone, Stop, ToWorker
 from loadstone.client.stream import Stream
@@ -67,14 +67,19 @@ class Worker:
         self._fragments.warm_up()
         prompts = PromptWriter(job.vocabulary, seed=self._plan.seed, salt=job.salt, chat=job.endpoint == "chat")
         self._feed = Feed(self._plan, prompts, RequestBody(job.body), loop.call_soon)
-        self._fleet = Fleet(self, job.destinations, job.route)
+        self._grpc = (
+            Channels(headers=job.destinations[0].headers, request_tag=job.request_tag)
+            if job.endpoint == "triton-grpc"
+            else None
+        )
+        self._fleet = Fleet(self, job.destinations, job.route, self._grpc)
         tag = f"X-Request-Id: {job.request_tag}"
         self._heads = [
             "\r\n".join([to.request_line, *(f"{name}: {value}" for name, value in to.headers), tag]).encode("latin-1")
             for to in job.destinations
         ]
         self._pacer = Pacer(loop, self._pump)
-        self._active: dict[Stream, Connection | None] = {}
+        self._active: dict[Stream, AnyConnection | None] = {}
         self._sessions: dict[Stream, bytes] = {}
         """Of streams whose session goes on: the prompt that its next turn begins with."""
         self._places = 0
@@ -189,9 +194,12 @@ class Worker:
             self._job.endpoint, stream=self._job.streams, keep_text=bool(due.opened)
         ))  # fmt: skip
         stream.replica = self._fleet.choose(request) if due.replica is None else due.replica
-        stream.payload = b"%b%b\r\nContent-Length: %d\r\n\r\n%b" % (
-            self._heads[stream.replica], request.request_id.encode(), len(due.body), due.body
-        )  # fmt: skip
+        if self._grpc is not None:
+            stream.payload = due.body
+        else:
+            stream.payload = b"%b%b\r\nContent-Length: %d\r\n\r\n%b" % (
+                self._heads[stream.replica], request.request_id.encode(), len(due.body), due.body
+            )  # fmt: skip
         if due.opened:
             self._sessions[stream] = due.opened
         self._launch(stream, now)
@@ -231,7 +239,7 @@ class Worker:
 
     # --- what connections report ------------------------------------------------------------------------------
 
-    def ended(self, connection: Connection, stream: Stream) -> None:
+    def ended(self, connection: AnyConnection, stream: Stream) -> None:
         """An answer came to its end."""
         self._fleet.keep(connection)
         stream.judge(self._plan.exact_output)
@@ -241,7 +249,7 @@ class Worker:
         self._record(stream)
         self._settle()
 
-    def broke(self, connection: Connection, stream: Stream, reason: str, *, retry: bool) -> None:
+    def broke(self, connection: AnyConnection, stream: Stream, reason: str, *, retry: bool) -> None:
         """A connection failed under its request."""
         self._fleet.drop(connection)
         self._fleet.free(stream)
@@ -254,11 +262,11 @@ class Worker:
         # Not from here: an error may come before the caller has finished setting up.
         self.loop.call_soon(self._fail, stream, reason)
 
-    def opened(self, connection: Connection) -> None:
+    def opened(self, connection: AnyConnection) -> None:
         """A connection opened ahead is ready."""
         self._fleet.keep(connection)
 
-    def dropped(self, connection: Connection) -> None:
+    def dropped(self, connection: AnyConnection) -> None:
         """An idle connection was closed by the server."""
         self._fleet.drop(connection)
 
@@ -433,8 +441,10 @@ class Worker:
             gc.collect()
             gc.freeze()
             gc.disable()
-            _say(Ready(kernel_clock=stamps))
+            _say(Ready(kernel_clock=stamps and self._grpc is None))
             self.loop.run_forever()
+        if self._grpc is not None:
+            shut(self.loop)
         self._flush()
         self._journal.close()
         self._pacer.close()

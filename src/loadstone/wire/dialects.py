@@ -8,12 +8,14 @@ from loadstone.wire.ask import Endpoint
 from loadstone.wire.openai import OpenAIAnswer
 from loadstone.wire.sglang import SglangAnswer
 from loadstone.wire.triton import TritonAnswer
+from loadstone.wire.triton_grpc import GrpcAnswer
 
 _ANSWERS: dict[Endpoint, type[Answer]] = {
     "completions": OpenAIAnswer,
     "chat": OpenAIAnswer,
     "sglang": SglangAnswer,
     "triton": TritonAnswer,
+    "triton-grpc": GrpcAnswer,
 }
 
 

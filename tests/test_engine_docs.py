@@ -1,0 +1,54 @@
+"""docs/engines.md against what the tests launch. Its cells are compared with live engines in tests/engines."""
+
+from __future__ import annotations
+
+import itertools
+import shlex
+from pathlib import Path
+
+import pytest
+
+from engines.launch import ENGINES, RECIPES
+from engines.quirks import NOT_RUN, PAGE, documented
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def test_every_engine_has_a_row_in_every_table_or_is_marked_as_not_run() -> None:
+    tables = documented()
+    run = {engine for engine in tables if not engine.endswith(NOT_RUN)}
+    assert run == set(ENGINES)
+    columns = set(tables["llama.cpp"])
+    for engine in tables:
+        assert set(tables[engine]) == columns, engine
+        assert all(tables[engine].values()), engine
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_commands_on_the_page_are_those_of_the_tests(name: str) -> None:
+    recipe = RECIPES[name]
+    shown = shlex.split(section(name).split("```")[1])
+    environment = [f"{key}={value}" for key, value in recipe.environment.items()]
+    started = [*environment, *shlex.split(recipe.command.format(model="MODEL", port=8000))]
+    assert shown[: len(started)] == started
+    script = ROOT / "scripts" / "engines" / recipe.home
+    assert f"`{script.relative_to(ROOT)}`" in section(name)
+    assert script.stat().st_mode & 0o111
+
+
+def section(name: str) -> str:
+    lines = PAGE.read_text().splitlines()
+    begin = lines.index(f"### {name}") + 1
+    return "\n".join(itertools.takewhile(lambda line: not line.startswith("#"), lines[begin:]))
+
+
+def test_the_versions_on_the_page_are_those_of_the_scripts() -> None:
+    sentence = next(part for part in PAGE.read_text().split("\n\n") if part.startswith("Versions:"))
+    scripts = {home: (ROOT / "scripts" / "engines" / home).read_text() for home in ("vllm", "transformers", "mlx")}
+    for home, version in {
+        "vllm": "vLLM 0.32.0",
+        "transformers": "transformers 5.23.0",
+        "mlx": "mlx-lm 0.32.2",
+    }.items():
+        assert version in sentence
+        assert version.split()[1] in scripts[home]
