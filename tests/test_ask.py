@@ -1,7 +1,7 @@
 """Request bodies: what each endpoint calls things, and prompts and lengths put in their places."""
 
 import json
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadstone.errors import InputError
-from loadstone.wire.ask import LENGTH, PROMPT, Ask, RequestBody, Sampling, body, path
+from loadstone.wire.ask import LENGTH, PROMPT, TEXT_OR_IDS, Ask, Endpoint, RequestBody, Sampling, body, path
 from loadstone.wire.dialects import new_answer
 from loadstone.wire.structured import Structured, fields, obeyed, spellings
 
@@ -53,7 +53,7 @@ def ask(endpoint: Any = "completions", **more: Any) -> Ask:
             },
         ),
         (
-            ask("sglang", ignore_eos=True, min_tokens=True, sampling=SAMPLING, prompt_kind="token ids"),
+            ask("sglang", ignore_eos=True, min_tokens=True, sampling=SAMPLING),
             {
                 "sampling_params": {
                     "max_new_tokens": LENGTH,
@@ -65,12 +65,12 @@ def ask(endpoint: Any = "completions", **more: Any) -> Ask:
                     "stop": ["\n", "END"],
                 },
                 "stream": True,
-                "input_ids": PROMPT,
+                TEXT_OR_IDS: PROMPT,
             },
         ),
         (
             ask("sglang", stream=False, extra={"sampling_params": {"top_k": 5, "max_new_tokens": 3}}),
-            {"sampling_params": {"max_new_tokens": 3, "top_k": 5}, "stream": False, "text": PROMPT},
+            {"sampling_params": {"max_new_tokens": 3, "top_k": 5}, "stream": False, TEXT_OR_IDS: PROMPT},
         ),
         (
             ask("triton", sampling=Sampling(top_p=0.9, stop=("END",)), min_tokens=True, usage="running"),
@@ -132,8 +132,13 @@ def test_paths(asked: Ask, expected: str) -> None:
 def test_what_is_not_http_is_said_to_be_so() -> None:
     with pytest.raises(InputError, match="--endpoint triton-grpc"):
         path(ask("triton-grpc"))
-    with pytest.raises(InputError, match="--endpoint triton-grpc"):
-        new_answer("triton-grpc")
+
+
+@pytest.mark.parametrize("endpoint", get_args(Endpoint))
+def test_every_endpoint_has_answers_of_both_kinds(endpoint: Any) -> None:
+    for stream in (True, False):
+        answer = new_answer(endpoint, stream=stream, keep_text=True)
+        assert (answer.streams, answer.events, answer.text, answer.done) == (stream, 0, "", False)
 
 
 TEXTS = st.text(max_size=9) | st.sampled_from(["%d", "%b", '"', "\\", "{}", "prompt", "\x02", "\x03", "\x00"])
@@ -155,12 +160,12 @@ VALUES = st.recursive(
 def test_a_rendered_body_decodes_to_what_was_asked(
     endpoint: Any, extra: dict[str, Any], min_tokens: bool, prompt: Any, tokens: int
 ) -> None:
-    kind: Any = "token ids" if isinstance(prompt, list) else "text"
-    template = body(ask(endpoint, extra=extra, min_tokens=min_tokens, prompt_kind=kind, sampling=SAMPLING))
+    template = body(ask(endpoint, extra=extra, min_tokens=min_tokens, sampling=SAMPLING))
+    kind = "input_ids" if isinstance(prompt, list) else "text"
 
     def filled(value: Any, length: int) -> Any:
         if isinstance(value, dict):
-            return {name: filled(inner, length) for name, inner in value.items()}
+            return {kind if name == TEXT_OR_IDS else name: filled(inner, length) for name, inner in value.items()}
         return prompt if value == PROMPT else length if value == LENGTH else value
 
     written = RequestBody(template)

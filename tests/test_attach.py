@@ -65,7 +65,7 @@ def test_the_timing_server_takes_everything(timing: TimingServer) -> None:
     )
     assert set(target.accepts.values()) == {True}
     assert (vocabulary.kind, vocabulary.verified, vocabulary.overhead_tokens) == ("token ids", True, 0)
-    assert (ask.usage, ask.ignore_eos, ask.min_tokens, ask.prompt_kind) == ("running", True, True, "token ids")
+    assert (ask.usage, ask.ignore_eos, ask.min_tokens) == ("running", True, True)
     assert (target.prompt_kind, target.overhead_tokens) == ("token ids", 0)
 
 
@@ -75,9 +75,8 @@ def test_lengths_are_demanded_only_where_they_must_be_exact(timing: TimingServer
 
 
 def test_conversations_are_text_and_prefer_chat(timing: TimingServer) -> None:
-    target, vocabulary, ask = meet(timing.url, text_only=True)
+    target, vocabulary, _ = meet(timing.url, text_only=True)
     assert (target.endpoint, vocabulary.kind, vocabulary.overhead_tokens) == ("chat", "text", 7)
-    assert ask.prompt_kind == "text"
     target, vocabulary, _ = meet(timing.url, text_only=True, endpoint="completions")
     assert (target.endpoint, vocabulary.kind, vocabulary.verified) == ("completions", "text", True)
 
@@ -287,14 +286,14 @@ def test_a_server_of_sglangs_own_endpoint_alone_is_found() -> None:
     assert target.model == "org/model"
     assert target.version == {"version": "0.5.3"}  # not all that the server tells of itself
     assert (vocabulary.kind, vocabulary.overhead_tokens, vocabulary.verified) == ("token ids", 1, True)
-    assert (ask.prompt_kind, ask.ignore_eos, ask.min_tokens) == ("token ids", True, False)
+    assert (ask.ignore_eos, ask.min_tokens) == (True, False)
     assert target.accepts == {"ignore_eos": True, "min_tokens": False}
 
 
 def test_sglangs_shapes_are_sampling_parameters() -> None:
     with ScriptedServer(sglang, meets=True) as server:
-        _, _, ask = meet(server.url, structured=SCHEMA, text_only=True)
-        assert (ask.spelling, ask.prompt_kind) == ("sampling_params", "text")
+        _, vocabulary, ask = meet(server.url, structured=SCHEMA, text_only=True)
+        assert (ask.spelling, vocabulary.kind) == ("sampling_params", "text")
         assert "sampling_params: ignored" in refused(server.url, structured=GRAMMAR)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import shlex
 from pathlib import Path
 
@@ -44,11 +45,7 @@ def section(name: str) -> str:
 
 def test_the_versions_on_the_page_are_those_of_the_scripts() -> None:
     sentence = next(part for part in PAGE.read_text().split("\n\n") if part.startswith("Versions:"))
-    scripts = {home: (ROOT / "scripts" / "engines" / home).read_text() for home in ("vllm", "transformers", "mlx")}
-    for home, version in {
-        "vllm": "vLLM 0.32.0",
-        "transformers": "transformers 5.23.0",
-        "mlx": "mlx-lm 0.32.2",
-    }.items():
-        assert version in sentence
-        assert version.split()[1] in scripts[home]
+    versions = dict(re.findall(r"(\S+) (\d+\.\d+\.\d+)", sentence))
+    assert set(versions) >= set(RECIPES)
+    for name, recipe in RECIPES.items():
+        assert versions[name] in (ROOT / "scripts" / "engines" / recipe.home).read_text(), name

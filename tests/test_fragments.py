@@ -16,7 +16,7 @@ def stream(index: int = 0, **fields: Any) -> Stream:
     request = PlannedRequest(2, index, "measure", None, 40, 8, None, 0, None)
     made = Stream(request, b"", ORIGIN_NS + 500_000_000)
     made.sent_ns = ORIGIN_NS + 750_000_000
-    made.http_status, made.is_sse = 200, True
+    made.http_status, made.expected = 200, True
     for name, value in fields.items():
         setattr(made, name, value)
     return made
@@ -84,8 +84,8 @@ def test_a_stream_that_goes_on_gives_its_parts_then_its_end(fragments: Fragments
 
 
 def test_a_request_that_was_never_answered_states_nothing(fragments: Fragments) -> None:
-    fragments.add(stream(sent_ns=None, http_status=None, is_sse=None, status="error", error="refused"))
-    fragments.add(stream(1, http_status=500, is_sse=False, status="error", error="HTTP 500"))
+    fragments.add(stream(sent_ns=None, http_status=None, expected=None, status="error", error="refused"))
+    fragments.add(stream(1, http_status=500, expected=False, status="error", error="HTTP 500"))
     batch = fragments.take()
     assert batch is not None
     first, second = batch.to_pylist()

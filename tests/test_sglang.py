@@ -49,6 +49,35 @@ def state(answer: SglangAnswer) -> dict[str, Any]:
     return {name: getattr(answer, name) for name in base.Answer.__slots__ if name != "_sse"}
 
 
+_META = (
+    b'"weight_version":"default","num_retractions":0,"storage_prefetch_wait":0.0,"storage_staging_wait":0.0,'
+    b'"forward_entry_time":1795264883.0317378,"prefill_finished_time":1795264883.276586,'
+    b'"queue_time":0.0005316579999998794,"reasoning_tokens":0,'
+)
+RECORDED = [
+    b'data: {"text":" there","output_ids":[2886],"meta_info":{"id":"3a0c","finish_reason":null,"prompt_tokens":6,'
+    + _META
+    + b'"completion_tokens":1,"cached_tokens":0,"cached_tokens_details":null,"dp_rank":null,'
+    b'"response_sent_to_client_ts":1795264883.2963517}}\n\n',
+    b'data: {"text":" there clearly","output_ids":[2886,703],"meta_info":{"id":"3a0c",'
+    b'"finish_reason":{"type":"length","length":2},"prompt_tokens":6,'
+    + _META
+    + b'"completion_tokens":2,"cached_tokens":5,"weight_versions":[{"version":"default","start":0,"end":2}],'
+    b'"cached_tokens_details":{"device":5,"host":0},"dp_rank":null,"e2e_latency":0.44274040599975706,'
+    b'"request_received_ts":1795264883.0298407,"decode_throughput":28.28071718158632}}\n\n',
+    DONE,
+]
+"""The first and the last event that SGLang 0.5.23 sent."""
+
+
+def test_a_recorded_stream_says_what_its_engine_meant() -> None:
+    answer = heard(*RECORDED, keep_text=True)
+    assert (answer.events, answer.running_tokens, answer.text) == (2, [1, 2], " there clearly")
+    assert (answer.finish_reason, answer.done, answer.error) == ("length", True, None)
+    counts = (answer.input_tokens, answer.output_tokens, answer.cached_tokens, answer.reasoning_tokens)
+    assert counts == (6, 2, 5, 0)
+
+
 def test_a_stream_is_counted_by_the_servers_running_count() -> None:
     answer = heard(*STREAM)
     assert [SglangAnswer().feed(piece) for piece in STREAM] == [1, 1, 1, 1, 0]

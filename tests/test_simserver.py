@@ -320,7 +320,14 @@ def test_generate_in_one_piece_and_refusals(server: TimingServer) -> None:
     document = httpx.post(f"{server.url}/generate", json=generate(2, stream=False)).json()
     assert (document["text"], document["meta_info"]["completion_tokens"]) == (" w0000 w0001", 2)
     assert document["meta_info"]["finish_reason"] == {"type": "length", "length": 2}
-    for body in ({}, generate(0), generate(200_000), {"text": ["a", "b"]}, generate(2) | {"sampling_params": 3}):
+    for body in (
+        {},
+        generate(0),
+        generate(200_000),
+        {"text": ["a", "b"]},
+        {"input_ids": "a b"},
+        {"sampling_params": 3},
+    ):
         answer = httpx.post(f"{server.url}/generate", json=body)
         assert answer.status_code == 400
         assert answer.json()["error"]["message"]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from loadstone.measure import Event
 from loadstone.records import Plan
 from loadstone.units import show_number
-from loadstone.wire.openai import excerpt
+from loadstone.wire.text import excerpt
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID

@@ -106,7 +106,7 @@ def cell_findings(
         found += [
             _input_lengths(measured, plan, rows),
             _cached(measured, plan, cell, rows, overhead_tokens),
-            _token_counts(metrics, measured),
+            _token_counts(metrics, measured) if streams else None,
         ]
     return [finding for finding in found if finding is not None]
 

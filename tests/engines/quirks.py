@@ -88,7 +88,7 @@ class _Probe:
     def telling(self) -> dict[str, str]:
         models = self._http.get("/v1/models").json()["data"]
         metrics = self._http.get("/metrics")
-        prefixes = {name for name in re.findall(r"^# TYPE (\w+:)", metrics.text, re.MULTILINE)}
+        prefixes = set(re.findall(r"^# TYPE (\w+:)", metrics.text, re.MULTILINE))
         tokenized = self._http.post("/tokenize", json={"model": self._model, "prompt": " time", "content": " time"})
         return {
             "model in `/v1/models`": "yes" if self._model in [entry["id"] for entry in models] else "no",

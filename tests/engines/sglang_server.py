@@ -22,7 +22,7 @@ def sglang(model: Path, log_path: Path, *extra: str) -> Iterator[ServerProcess]:
     """A ready server for `model`, on a free port of 127.0.0.1, gone after the block. Raises TargetError.
 
     `model` is a Hugging Face folder, small: its name without folders is the model's name in requests. It needs
-    config.json and a tokenizer; with `--load-format dummy` in `extra`, no weights. Starting takes about half a minute.
+    config.json and a tokenizer; with `--load-format dummy` in `extra`, no weights. It starts in about half a minute.
     """
     port = free_port()
     command = [

@@ -1,7 +1,7 @@
 """The tiny model of `loadstone.engines.tiny_gguf` as a Hugging Face folder, for engines that load those.
 
-The same weights and the same vocabulary, so that every engine of the tests serves the same model: each of `WORDS` with
-its leading space is one token, answers are such words, and greedy answers can be compared between engines.
+The same weights and the same vocabulary, so that every engine of the tests serves the same model: each of `WORDS`
+with its leading space is one token, answers are such words, and greedy answers can be compared between engines.
 Written without torch: a safetensors file is a length, a JSON header and the tensors' bytes.
 """
 

@@ -35,7 +35,7 @@ class Fragments:
 
     def add(self, stream: Stream) -> None:
         """The last fragment of a stream, which has ended."""
-        heard = stream.http_status == 200 and stream.is_sse
+        heard = stream.http_status == 200 and stream.expected
         source = stream.token_source() if heard else None
         self._add(stream, source, stream.end_ns, stream.output_tokens() if heard else None, stream.status)
 

@@ -71,15 +71,6 @@ class Stream:
         self.status: Status | None = None
         self.error: str | None = None
 
-    @property
-    def is_sse(self) -> bool | None:
-        """The old name of `expected`."""
-        return self.expected
-
-    @is_sse.setter
-    def is_sse(self, value: bool | None) -> None:
-        self.expected = value
-
     def token_source(self) -> TokenSource:
         answer = self.answer
         if answer.events and answer.running:

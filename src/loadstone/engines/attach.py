@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from loadstone.engines.identify import check_same, identify
-from loadstone.engines.probe import try_fields, with_sampling, with_shape
+from loadstone.engines.probe import check_inputs, try_fields, with_sampling, with_shape
 from loadstone.engines.server import Server, check_url
 from loadstone.engines.vocabulary import find_vocabulary
 from loadstone.errors import InputError
@@ -43,10 +43,12 @@ def meet(
         raise InputError("--endpoint triton-grpc: this is met over gRPC; over HTTP it is --endpoint triton")
     target, ask = identify(server, model=model, endpoint=endpoint, extra=extra, stream=stream, text_only=text_only)
     target.streams = stream
+    if ask.endpoint == "triton":
+        check_inputs(ask, sampling, structured)
     ask = try_fields(server, target, ask, exact=exact)
     ask = with_sampling(server, ask, sampling)
     if structured is not None:
         ask = with_shape(server, ask, structured)
-    vocabulary, ask = find_vocabulary(server, target, ask, tokenizer, text_only=text_only)
+    vocabulary = find_vocabulary(server, target, ask, tokenizer, text_only=text_only)
     target.prompt_kind, target.overhead_tokens = vocabulary.kind, vocabulary.overhead_tokens
     return target, vocabulary, ask

@@ -56,7 +56,7 @@ def try_fields(server: Server, target: Target, ask: Ask, *, exact: bool) -> Ask:
     Each is tried alone, on an answer of one token; `target.accepts` says what came of it.
     """
     if ask.endpoint == "triton":
-        return _triton_fields(target, ask, exact=exact)
+        return triton_fields(target, ask, exact=exact)
     trials = {"ignore_eos": {"ignore_eos": True}, "min_tokens": {"min_tokens": True}}
     if ask.endpoint in ("completions", "chat") and ask.stream:
         trials |= {"stream_options": {"usage": "final"}, "continuous_usage_stats": {"usage": "running"}}  # type: ignore[dict-item]
@@ -75,7 +75,7 @@ def try_fields(server: Server, target: Target, ask: Ask, *, exact: bool) -> Ask:
     )
 
 
-def _triton_fields(target: Target, ask: Ask, *, exact: bool) -> Ask:
+def triton_fields(target: Target, ask: Ask, *, exact: bool) -> Ask:
     """What the model has inputs for: Triton takes others silently, as parameters that nobody reads."""
     for name in ("min_tokens", "return_num_output_tokens"):
         target.accepts[name] = triton.spelled(name, ask.inputs) in ask.inputs
@@ -88,16 +88,23 @@ def _triton_fields(target: Target, ask: Ask, *, exact: bool) -> Ask:
 def with_sampling(server: Server, ask: Ask, sampling: Sampling) -> Ask:
     """Ask for tokens to be drawn so. Raises InputError, which names the flag, where the server does not take it."""
     for flag, name, value in _flags(sampling):
-        shown = f"{flag} {excerpt(str(value).encode(), 40)}"
-        if ask.endpoint == "triton" and triton.spelled(_TRITON_NAMES.get(name, name), ask.inputs) not in ask.inputs:
-            raise InputError(f"{shown}: the model {ask.model} has no input for it; leave it out")
         heard = ask_once(server, msgspec.structs.replace(ask, sampling=Sampling(**{name: value})))
         if heard.error is not None:
-            raise InputError(f"{shown}: the server does not take it ({heard.error}); leave it out")
+            raise InputError(f"{_shown(flag, value)}: the server does not take it ({heard.error}); leave it out")
     return msgspec.structs.replace(ask, sampling=sampling)
 
 
-_TRITON_NAMES = {"stop": "stop_words"}
+def check_inputs(ask: Ask, sampling: Sampling, structured: Structured | None) -> None:
+    """Raises InputError, which names the flag, where a Triton model has no input for what is wished."""
+    for flag, name, value in _flags(sampling):
+        if triton.spelled("stop_words" if name == "stop" else name, ask.inputs) not in ask.inputs:
+            raise InputError(f"{_shown(flag, value)}: the model {ask.model} has no input for it; leave it out")
+    if structured is not None and "guided_decoding_guide" not in ask.inputs:
+        raise InputError(f"--structured: the model {ask.model} has no input guided_decoding_guide; leave it out")
+
+
+def _shown(flag: str, value: Any) -> str:
+    return f"{flag} {excerpt(str(value).encode('utf-8', 'replace'), 40)}"
 
 
 def _flags(sampling: Sampling) -> Iterator[tuple[str, str, Any]]:
@@ -118,8 +125,6 @@ def with_shape(server: Server, ask: Ask, structured: Structured) -> Ask:
 
     Raises InputError, which names the flag, where there is none.
     """
-    if ask.endpoint == "triton" and "guided_decoding_guide" not in ask.inputs:
-        raise InputError(f"--structured: the model {ask.model} has no input guided_decoding_guide; leave it out")
     # Greedy, and free to end: then an answer that differs from the free one differs for the wish's sake.
     calm = msgspec.structs.replace(ask, sampling=Sampling(temperature=0.0), ignore_eos=False, min_tokens=False)
     free: str | None = None

@@ -22,11 +22,11 @@ _ID_PROBE = 32
 
 def find_vocabulary(
     server: Server, target: Target, ask: Ask, tokenizer: str | None, *, text_only: bool
-) -> tuple[Vocabulary, Ask]:
-    """The best vocabulary that the server takes, and the request that goes with it. Raises InputError."""
+) -> Vocabulary:
+    """The best vocabulary that the server takes. Raises InputError."""
     vocabulary = None
     if ask.endpoint in ("completions", "sglang") and not text_only:
-        vocabulary = _ids(server, target, msgspec.structs.replace(ask, prompt_kind="token ids"), tokenizer)
+        vocabulary = _ids(server, target, ask, tokenizer)
     if vocabulary is None:
 
         def by_usage(words: Sequence[str]) -> int | None:
@@ -38,7 +38,7 @@ def find_vocabulary(
 
         known = tokenizer is None and by_tokenize(["time"]) is not None
         vocabulary = find_words(tokenizer, by_usage, by_tokenize if known else None)
-    return vocabulary, msgspec.structs.replace(ask, prompt_kind=vocabulary.kind)
+    return vocabulary
 
 
 def find_words(

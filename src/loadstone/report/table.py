@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from loadstone.units import show_number, show_seconds
-from loadstone.wire.openai import excerpt
+from loadstone.wire.text import excerpt
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

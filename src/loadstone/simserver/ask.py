@@ -50,7 +50,7 @@ class Ask(msgspec.Struct):
     stream: bool | None = None
     stream_options: _StreamOptions | None = None
     text: Any = None
-    input_ids: Any = None
+    input_ids: list[int] | None = None
     sampling_params: _SamplingParams | None = None
 
 

@@ -1,4 +1,4 @@
-"""The bytes of an answer of /generate, streamed or in one piece, as SGLang 0.5 writes them."""
+"""The bytes of an answer of /generate, streamed or in one piece, as SGLang 0.5 writes them, less its own times."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What a run asks of the server: everything that all its requests say beside their prompt and length. No I/O.
 
-`body` writes it in the endpoint's own words with two markers, which RequestBody replaces by prompts and lengths.
+`body` writes it in the endpoint's own words with markers, which RequestBody replaces by prompts and lengths.
 """
 
 from __future__ import annotations
@@ -15,13 +15,27 @@ from loadstone.errors import InputError
 from loadstone.wire import sglang, triton
 from loadstone.wire.structured import Spelling, Structured, fields
 
-__all__ = ["LENGTH", "PROMPT", "Ask", "Endpoint", "RequestBody", "Sampling", "Spelling", "Structured", "body", "path"]
+__all__ = [
+    "LENGTH",
+    "PROMPT",
+    "TEXT_OR_IDS",
+    "Ask",
+    "Endpoint",
+    "RequestBody",
+    "Sampling",
+    "Spelling",
+    "Structured",
+    "body",
+    "path",
+]
 
 Endpoint = Literal["completions", "chat", "sglang", "triton", "triton-grpc"]
 
 PROMPT = "\x02prompt\x03"
 LENGTH = "\x02length\x03"
 """Stand in a body for the prompt and for each number of output tokens: whole strings that nobody writes."""
+TEXT_OR_IDS = "\x02text or ids\x03"
+"""Stands for the name of SGLang's field for the prompt, which follows from what the prompt is."""
 
 
 class Sampling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -43,7 +57,6 @@ class Ask(msgspec.Struct, kw_only=True, frozen=True):
 
     endpoint: Endpoint
     model: str
-    prompt_kind: Literal["text", "token ids"] = "text"
     stream: bool = True
     usage: Literal["none", "final", "running"] = "none"
     ignore_eos: bool = False
@@ -72,7 +85,7 @@ def path(ask: Ask) -> str:
 def body(ask: Ask) -> dict[str, Any]:
     """The JSON body of every request, with PROMPT and LENGTH in the places of what differs."""
     if ask.endpoint == "sglang":
-        written = sglang.body(ask, PROMPT, LENGTH)
+        written = {**sglang.fields(ask, LENGTH), TEXT_OR_IDS: PROMPT}
     elif ask.endpoint in ("triton", "triton-grpc"):
         written = triton.inputs(ask, PROMPT, LENGTH)
     else:
@@ -115,11 +128,11 @@ class RequestBody:
     """Writes the request bodies of one run: everything but prompt and length is encoded once."""
 
     def __init__(self, template: dict[str, Any]) -> None:
-        prompt, length = msgspec.json.encode(PROMPT), msgspec.json.encode(LENGTH)
-        marks = re.compile(b"(%b|%b)" % (re.escape(prompt), re.escape(length)))
-        self._pieces = marks.split(msgspec.json.encode(template))
-        self._prompts = [i for i, piece in enumerate(self._pieces) if piece == prompt]
-        self._lengths = [i for i, piece in enumerate(self._pieces) if piece == length]
+        marks = [msgspec.json.encode(mark) for mark in (PROMPT, LENGTH, TEXT_OR_IDS)]
+        self._pieces = re.split(b"(%b)" % b"|".join(map(re.escape, marks)), msgspec.json.encode(template))
+        self._prompts, self._lengths, self._names = (
+            [i for i, piece in enumerate(self._pieces) if piece == mark] for mark in marks
+        )
 
     def render(self, prompt: bytes, output_tokens: int) -> bytes:
         """The body for a prompt already in JSON (a string, an array of token ids, or an array of messages)."""
@@ -128,4 +141,6 @@ class RequestBody:
             pieces[place] = prompt
         for place in self._lengths:
             pieces[place] = b"%d" % output_tokens
+        for place in self._names:
+            pieces[place] = b'"input_ids"' if prompt.startswith(b"[") else b'"text"'
         return b"".join(pieces)

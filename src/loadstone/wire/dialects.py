@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from loadstone.errors import InputError
 from loadstone.wire.answer import Answer
 from loadstone.wire.ask import Endpoint
 from loadstone.wire.openai import OpenAIAnswer
@@ -20,8 +19,5 @@ _ANSWERS: dict[Endpoint, type[Answer]] = {
 
 
 def new_answer(endpoint: Endpoint, *, stream: bool = True, keep_text: bool = False) -> Answer:
-    """An answer about to be heard, over HTTP. Raises InputError for an endpoint that is not HTTP."""
-    kind = _ANSWERS.get(endpoint)
-    if kind is None:
-        raise InputError(f"--endpoint {endpoint}: its answers do not come over HTTP")
-    return kind(stream=stream, keep_text=keep_text)
+    """An answer about to be heard: of a stream or in one piece, and whether its text is of use."""
+    return _ANSWERS[endpoint](stream=stream, keep_text=keep_text)

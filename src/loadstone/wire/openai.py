@@ -25,8 +25,6 @@ from loadstone.wire.template import Template, learn
 from loadstone.wire.text import error_text, excerpt
 from loadstone.wire.tolerant import MAX_COUNT, NO_RAW, UNREADABLE, count, present
 
-__all__ = ["OpenAIAnswer", "excerpt"]
-
 _DONE = b"[DONE]"
 _MAX_MS = 1e12
 _REASON_LENGTH = 40
@@ -118,7 +116,7 @@ class OpenAIAnswer(Answer):
             self._take_timings(chunk.timings)
         if chunk.error is not NO_RAW and present(chunk.error):
             self._complain(error_text(bytes(chunk.error)))
-        elif chunk.message is not NO_RAW and present(chunk.message) and not choices:
+        elif not choices and present(chunk.message):
             self._complain(error_text(payload))
 
     def _take_usage(self, usage: Usage, output: bool, has_choices: bool) -> bool:

@@ -4,8 +4,8 @@ Source: sgl-project/sglang, python/sglang/srt: entrypoints/http_server.py (`gene
 (`GenerateReqInput`), managers/tokenizer_manager.py (`_handle_batch_output`), sampling/sampling_params.py.
 Each event states the whole text so far (with --incremental-streaming-output: what is new of it) and, in `meta_info`,
 the number of tokens so far: that count tells what is output, so the text is not even decoded unless it is wanted.
-A request that is refused while streaming is answered by 200 and an `error` event; one that the server gave up has the
-finish reason `abort`.
+A stream that is refused is answered by 200 and an `error` event (0.5.23: a prompt too long) or by 400 (an unknown
+field); a request that the server gave up has the finish reason `abort`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from loadstone.wire import structured
 from loadstone.wire.answer import MAX_TEXT, Answer
-from loadstone.wire.structured import fields
 from loadstone.wire.text import error_text, excerpt
 from loadstone.wire.tolerant import NO_RAW, UNREADABLE, convert, count, load_object, present, raw
 
@@ -27,8 +27,8 @@ _REASON_LENGTH = 40
 _decode_any = msgspec.json.decode
 
 
-def body(ask: Ask, prompt: str, length: str) -> dict[str, Any]:
-    """The body of a request; `prompt` and `length` stand in their places."""
+def fields(ask: Ask, length: str) -> dict[str, Any]:
+    """The body of a request, all but its prompt (`text` or `input_ids`); `length` stands for a number of tokens."""
     params: dict[str, Any] = {"max_new_tokens": length}
     if ask.min_tokens:
         params["min_new_tokens"] = length
@@ -44,9 +44,8 @@ def body(ask: Ask, prompt: str, length: str) -> dict[str, Any]:
         if value is not None:
             params[name] = value
     if ask.structured is not None and ask.spelling is not None:
-        params |= fields(ask.structured, ask.spelling)
-    kind = "input_ids" if ask.prompt_kind == "token ids" else "text"
-    return {"sampling_params": params, "stream": ask.stream, kind: prompt}
+        params |= structured.fields(ask.structured, ask.spelling)
+    return {"sampling_params": params, "stream": ask.stream}
 
 
 class _Meta(msgspec.Struct):
@@ -83,12 +82,12 @@ class SglangAnswer(Answer):
                 return
             if not said:
                 return
-            fields = load_object(payload)
-            if fields is None:
+            loaded = load_object(payload)
+            if loaded is None:
                 what = "stream event" if self.streams else "answer"
                 self._complain(f"{what} is no JSON object: {excerpt(payload)}")
                 return
-            event = _tolerated(fields)
+            event = _tolerated(loaded)
         meta = event.meta_info
         if meta is None:
             if present(event.error):

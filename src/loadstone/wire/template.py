@@ -14,8 +14,6 @@ from collections.abc import Sequence
 from loadstone.wire.sse import SseDecoder
 from loadstone.wire.tolerant import MAX_COUNT
 
-__all__ = ["MAX_COUNT", "Template", "learn"]
-
 _MARKS = tuple(
     f'"{key}":{space}"'.encode()
     for key in ("text", "content", "reasoning_content", "reasoning")
