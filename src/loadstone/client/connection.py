@@ -320,9 +320,11 @@ class Connection:
         cut = False
         at = 0
         retry_at = 0  # where a template is worth trying again, after it failed
+        # The read that ends an answer is never plain, and a batch with one such read costs as much as two without.
+        ends = bool(reads) and reads[-1].endswith(_CHUNKED_END)
         while at < len(reads):
-            if self._template is not None and at >= retry_at:
-                window = reads[at : at + _WINDOW_READS]
+            if self._template is not None and retry_at <= at < len(reads) - ends:
+                window = reads[at : min(at + _WINDOW_READS, len(reads) - ends)]
                 plain, counts = self._template.run(window)
                 if plain:
                     end = at + plain
