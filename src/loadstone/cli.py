@@ -101,6 +101,14 @@ def bench(
     salt: Annotated[
         str, _option(_WORKLOAD, "makes prompts new to every prefix cache: auto, none, or a run's own to repeat it")
     ] = "auto",
+    flush_cache: Annotated[
+        bool | None,
+        _option(
+            _WORKLOAD,
+            "empty the engine's prefix cache before each cell [default: if --salt makes no new prompts]",
+            "--flush-cache/--no-flush-cache",
+        ),
+    ] = None,
     temperature: Annotated[float | None, _option(_WORKLOAD, "sampling temperature (default: the server's)")] = None,
     top_p: Annotated[float | None, _option(_WORKLOAD, "nucleus sampling (default: the server's)")] = None,
     sampling_seed: Annotated[int | None, _option(_WORKLOAD, "the engine's own sampling seed")] = None,
@@ -189,6 +197,7 @@ def bench(
         slo=slo,
         seed=seed,
         salt=salt,
+        flush_cache=flush_cache,
         temperature=temperature,
         top_p=top_p,
         sampling_seed=sampling_seed,

@@ -25,7 +25,7 @@ import loadstone
 from loadstone import host, store
 from loadstone.client.pool import Pool, StepResult, workers_for
 from loadstone.client.protocol import Destination, Job, Progress, Route
-from loadstone.engines import attach
+from loadstone.engines import attach, cache
 from loadstone.errors import DiskFullError, InputError, LoadstoneError, TargetError
 from loadstone.options import Options, parse_structured, plan_of
 from loadstone.records import CellInfo, Plan, RunInfo, Target
@@ -90,11 +90,12 @@ def bench(options: Options, on_event: Callable[[Event], None] = lambda event: No
         store.write_info(folder, info)
         store.write_plan(folder / "plan.parquet", plan)
         on_event(Event(kind="attached", info=info, plan=plan, folder=folder))
+        flush = _flush(options, headers, target, info)
         jobs = _jobs(options, plan, info, vocabulary, asking, folder, [
             _destination(options, parts, base_path, path, headers) for parts, base_path in servers
         ])  # fmt: skip
         try:
-            _run(Pool(jobs, folder / "log.txt"), plan, info, folder, on_event, signals)
+            _run(Pool(jobs, folder / "log.txt"), plan, info, folder, on_event, signals, flush)
         except LoadstoneError as error:
             info.status, info.error = "failed", str(error)
             store.write_info(folder, info)
@@ -137,7 +138,13 @@ def finish(folder: Path, info: RunInfo) -> dict[str, Any]:
 
 
 def _run(
-    pool: Pool, plan: Plan, info: RunInfo, folder: Path, on_event: Callable[[Event], None], signals: _Signals
+    pool: Pool,
+    plan: Plan,
+    info: RunInfo,
+    folder: Path,
+    on_event: Callable[[Event], None],
+    signals: _Signals,
+    before_cell: Callable[[], None],
 ) -> None:
     """All cells, one after another; `info` is kept up to date on disk."""
     origin_ns = pool.origin_ns
@@ -148,6 +155,7 @@ def _run(
         for cell, load in enumerate(plan.cells):
             if signals.count or pool.failures:
                 break
+            before_cell()
             on_event(Event(kind="cell", cell=cell, info=info, plan=plan))
             for first, last in _steps(plan, cell):
                 for said in pool.run_step(cell, load, first, last):
@@ -182,6 +190,25 @@ def _run(
         on_event(Event(kind="note", text=info.error))
     else:
         info.status = "done"
+
+
+def _flush(options: Options, headers: list[tuple[str, str]], target: Target, info: RunInfo) -> Callable[[], None]:
+    """What empties the servers' prefix caches before a cell; `info` tells what came of it."""
+    wanted = options.flush_cache if options.flush_cache is not None else options.salt != "auto"
+    info.settings["prefix_cache"] = "prompts are new" if options.salt == "auto" else "left as it was"
+
+    def flush_all() -> None:
+        done = []
+        for url in target.urls:
+            with attach.Server(url, headers, options.proxy) as server:
+                done.append(cache.flush(server))
+        info.settings["prefix_cache"] = (
+            f"emptied before each cell, POST {done[0]}"
+            if None not in done
+            else "not emptied: the server offers no way"
+        )
+
+    return flush_all if wanted and target.endpoint != "triton-grpc" else lambda: None
 
 
 def _steps(plan: Plan, cell: int) -> Iterator[tuple[int, int | None]]:

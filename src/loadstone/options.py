@@ -72,6 +72,8 @@ class Options(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     slo: str | None = None
     seed: int = 0
     salt: str = "auto"
+    flush_cache: bool | None = None
+    """Empty the engine's prefix cache before each cell; None: where `salt` does not make prompts new anyway."""
     stream: bool = True
     temperature: float | None = None
     top_p: float | None = None
