@@ -178,3 +178,20 @@ def test_models_of_hostile_names(loadstone: Loadstone) -> None:
         assert "[bold]x[/bold]\ufffd]0;owned\ufffd" in text
         assert "\x1b" not in text
         assert "\x07" not in text
+
+
+def test_another_tool_s_numbers_beside_ours(loadstone: Loadstone, timing: TimingServer) -> None:
+    outcome = loadstone(
+        "bench", timing.url, *QUICK, "--concurrency", "1", "--requests", "4", "--dialect", "vllm", "--json"
+    )
+    beside = outcome.cell["dialect"]
+    assert beside["tool"].startswith("vllm bench serve")
+    assert beside["metrics"]["completed"] == 4
+    assert beside["metrics"]["mean_ttft_ms"] == pytest.approx(1000 * outcome.cell["metrics"]["ttft_s"]["mean"])
+    assert beside["metrics"].keys() == beside["definitions"].keys()
+    again = loadstone("show", outcome.folder, "--json")
+    assert again.cell["dialect"] == beside
+    shown = loadstone("show", outcome.folder, "--dialect", "mlperf")
+    assert "MLPerf LoadGen" in shown.out
+    assert "--dialect no-tool: unknown" in loadstone("show", outcome.folder, "--dialect", "no-tool").line()
+    assert "--dialect no-tool: unknown" in loadstone("bench", timing.url, "--dialect", "no-tool").line()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import signal
@@ -66,7 +67,8 @@ def files() -> dict[str, str]:
 
 
 def run(command: list[str], folder: Path, shown: str) -> None:
-    result = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+    env = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache")}  # a self-test is kept there
+    result = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=120, check=False)
     assert result.returncode == 0, f"{shown}\n{result.stdout}\n{result.stderr}"
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from engines.launch import ENGINES, RECIPES
 from engines.quirks import NOT_RUN, PAGE, documented
+from engines.triton_server import COMMAND
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -32,9 +33,20 @@ def test_the_commands_on_the_page_are_those_of_the_tests(name: str) -> None:
     environment = [f"{key}={value}" for key, value in recipe.environment.items()]
     started = [*environment, *shlex.split(recipe.command.format(model="MODEL", port=8000))]
     assert shown[: len(started)] == started
-    script = ROOT / "scripts" / "engines" / recipe.home
-    assert f"`{script.relative_to(ROOT)}`" in section(name)
-    assert script.stat().st_mode & 0o111
+    assert names_its_script(name, recipe.home)
+
+
+def test_triton_s_command_on_the_page_is_that_of_the_tests() -> None:
+    shown = shlex.split(section("Triton").split("```")[1])
+    started = COMMAND.format(models="tests/engines/triton/models", http=8000, grpc=8001, metrics=8002).split()
+    assert shown[: len(started)] == started
+    assert (ROOT / "tests" / "engines" / "triton" / "models").is_dir()
+    assert names_its_script("Triton", "triton")
+
+
+def names_its_script(engine: str, home: str) -> bool:
+    executable = (ROOT / "scripts" / "engines" / home).stat().st_mode & 0o111
+    return bool(executable) and f"`scripts/engines/{home}`" in section(engine)
 
 
 def section(name: str) -> str:

@@ -534,6 +534,30 @@ def test_the_loops_own_timer(monkeypatch: pytest.MonkeyPatch) -> None:
     assert max(early_ns) <= 0
 
 
+def test_truth_is_kept_until_it_is_taken() -> None:
+    with start(LAW, keep_truth=True) as server:
+        begun_ns = time.monotonic_ns()
+        events = stream(server, completion(5), "X-Request-Id: a", "X-Loadstone-Truth: 1")
+        stream(server, chat(3), "X-Request-Id: b")
+        httpx.post(f"{server.url}/v1/completions", json=completion(2, stream=False), headers={"X-Request-Id": "c"})
+        truth = httpx.get(f"{server.url}/truth").json()
+        ended_ns = time.monotonic_ns()
+        assert httpx.get(f"{server.url}/truth").json() == {}
+    assert {name: len(times) for name, times in truth.items()} == {"a": 6, "b": 4, "c": 2}
+    times = [begun_ns, *itertools.chain(*truth.values()), ended_ns]
+    assert times == sorted(times)
+    # Each event's own stamp is made with it, just before it is written; the next is not made before that.
+    stamps = [int(re.match(rb": t=(\d+)\n", event)[1]) for event in events[:5]]  # type: ignore[index]
+    read_ns, *written_ns = truth["a"]
+    assert all(stamp <= at for stamp, at in zip(stamps, written_ns, strict=True))
+    assert all(at <= stamp for stamp, at in zip(stamps[1:], written_ns[:-1], strict=True))
+    assert all(at - read_ns >= LAW.due_ns(3, index) for index, at in enumerate(written_ns))
+
+
+def test_truth_is_not_kept_unasked(server: TimingServer) -> None:
+    assert httpx.get(f"{server.url}/truth").status_code == 404
+
+
 # The process.
 
 

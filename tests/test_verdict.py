@@ -1,60 +1,17 @@
-from typing import Any
-
-import pyarrow as pa
 import pytest
 
-from loadstone import store, verdict
-from loadstone.metrics import cell_metrics
-from loadstone.records import Load, Plan
+from loadstone import verdict
+from loadstone.records import Load
 from loadstone.schedule import make_plan
-from loadstone.verdict import Finding, cell_findings, judge
+from loadstone.verdict import Finding, judge
 from loadstone.workload.dataset import Dataset
 from loadstone.workload.synthetic import Length, Synthetic
-
-LOAD = Load("rate", 100.0, process="constant")
-WORKLOAD = Synthetic(Length("fixed", 100), Length("fixed", 4))
-COUNT = 400
-PLAN = make_plan(WORKLOAD, [LOAD], requests=[COUNT], warmup=2)
-
-
-def rows(**changed: Any) -> list[dict[str, Any]]:
-    """A cell that nothing is wrong with, 400 requests; `changed` holds for all of them."""
-    made = []
-    for index in range(2, COUNT + 2):
-        at = index / 100
-        made.append(
-            dict.fromkeys(store.records_schema().names) | {
-                "request_id": f"0-{index}", "cell": 0, "phase": "measure", "intended_s": at, "sent_s": at,
-                "arrival_s": [at + 0.1, at + 0.2, at + 0.3, at + 0.4], "read": [0, 1, 2, 3], "tokens": [1, 2, 3, 4],
-                "token_source": "final usage", "end_s": at + 0.4, "input_tokens": 100, "output_tokens": 4,
-                "cached_tokens": 0, "status": "ok", "receive_lag_s": 0.0,
-            } | changed
-        )  # fmt: skip
-    return made
-
-
-def found(
-    records: list[dict[str, Any]], plan: Plan = PLAN, clock: Any = "kernel", interrupted: str | None = None
-) -> dict[str, Finding]:
-    batch = pa.RecordBatch.from_pylist(records, schema=store.records_schema())
-    metrics = cell_metrics(lambda: [batch], plan.cells[0], {})
-    scalars = pa.Table.from_batches([batch]).select(verdict.SCALARS)
-    findings = cell_findings(metrics, scalars, plan, 0, clock, interrupted)
-    assert len({finding.kind for finding in findings}) == len(findings)
-    assert all(f"{f.evidence}{f.remedy}".isprintable() and f.remedy.endswith(".") for f in findings)
-    return {finding.kind: finding for finding in findings}
-
-
-def spoilt(count: int, **changed: Any) -> list[dict[str, Any]]:
-    """The clean cell, its first `count` requests changed."""
-    made = rows()
-    for row in made[:count]:
-        row.update(changed)
-    return made
+from verdict_cells import COUNT, LOAD, WORKLOAD, closed, found, plan_of, rows, spoilt
 
 
 def test_a_clean_cell_has_no_findings() -> None:
     assert found(rows()) == {}
+    assert found(closed(8, 400), plan_of(Load("concurrency", 8), warm=8)) == {}
     assert judge([]) == verdict.Verdict(True, [])
 
 
@@ -80,10 +37,20 @@ def test_failed_requests() -> None:
     finding = found(records)["request_errors"]
     assert finding.severity == "error"
     assert finding.evidence == (
-        "5 of 400 requests failed (3 error, 1 timeout, 1 cancelled): 3 × HTTP 500: \ufffd[31mboom\ufffd; 1 × timeout"
+        "5 of 400 requests failed (3 error, 1 timeout, 1 cancelled), 3 of the errors after HTTP 200: 3 × "
+        "HTTP 500: \ufffd[31mboom\ufffd; 1 × timeout"
     )
     silent = found(spoilt(1, status="cancelled"))["request_errors"]
     assert silent.evidence.endswith("1 cancelled)")
+
+
+def test_errors_in_the_stream_are_told_apart() -> None:
+    records = spoilt(5, status="error", error="HTTP 503: busy", http_status=503)
+    for row in records[:2]:
+        row.update(error="error in the stream: out of memory", http_status=200)
+    assert found(records)["request_errors"].evidence.startswith(
+        "5 of 400 requests failed (5 error, 0 timeout, 0 cancelled), 2 of the errors after HTTP 200: 3 × HTTP 503"
+    )
 
 
 def test_short_answers() -> None:
@@ -92,19 +59,35 @@ def test_short_answers() -> None:
     assert finding.evidence.startswith("2 of 400 answers")
 
 
-def test_late_sends() -> None:
-    def late(by: float, load: Load = LOAD) -> dict[str, Finding]:
-        records = rows()
-        for row in records[:10]:
-            row["intended_s"] -= by
-        return found(records, make_plan(WORKLOAD, [load], requests=[COUNT], warmup=2))
+def late(by: float, count: int = 10, load: Load = LOAD) -> dict[str, Finding]:
+    records = rows()
+    for row in records[:count]:
+        row["intended_s"] -= by
+    return found(records, plan_of(load))
 
+
+def test_late_sends() -> None:
     assert late(0.019) == {}  # up to 5 % of an E2E of 0.4 s
     finding = late(0.03)["sends_late"]
     assert finding.severity == "warning"
     assert finding.evidence == "10 of 400 requests were sent more than 20.0 ms late, up to 30.0 ms"
-    assert "sends_late" in late(0.03, Load("concurrency", 4))
-    assert late(0.03, Load("rate", 100.0, max_concurrency=4)) == {}  # waiting for a place is no lateness
+    # In a closed loop latencies count from sending: what is missing is load, 5 % of it from 20 ms in each request on.
+    closed = Load("concurrency", 60)
+    assert late(0.03, load=closed) == {}
+    assert late(0.03, 200, closed) == {}
+    assert "sends_late" in late(0.03, 400, closed)
+
+
+def test_waiting_for_a_place_is_no_lateness() -> None:
+    capped = Load("rate", 100.0, max_concurrency=60)
+    assert late(0.03, 3, capped) == {}
+    some = late(0.03, 10, capped)
+    assert set(some) == {"cap_held_back"}
+    assert some["cap_held_back"].severity == "info"
+    assert some["cap_held_back"].evidence == (
+        "10 of 400 requests (2%) waited more than 20.0 ms for one of 60 places, up to 30.0 ms"
+    )
+    assert late(0.03, 60, capped)["cap_held_back"].severity == "warning"
 
 
 def test_a_hiccup_is_one_request_among_others() -> None:
@@ -196,10 +179,3 @@ def test_laps_of_a_closed_loop_by_time_are_compared_with_their_rows(index: int) 
         row["request_id"] = f"0-{index + i}"
         row["input_tokens"] = int(plan.input_tokens[2 + i])
     assert found(records, plan) == {}
-
-
-def test_answers_that_arrive_whole_were_buffered_on_the_way() -> None:
-    finding = found(rows(arrival_s=[5.0, 5.0, 5.0, 5.0]))["arrivals_bunched"]
-    assert finding.severity == "warning"
-    assert "arrived whole" in finding.evidence
-    assert "arrivals_bunched" not in found(rows())

@@ -141,6 +141,10 @@ def bench(
         int | None, _option(_LOAD, "requests before the measured ones [default: the concurrency; 0: none]")
     ] = None,
     slo: Annotated[str | None, _option(_RUN, "bounds, e.g. ttft<500ms,tpot<30ms (goodput) or ttft_p99<1s")] = None,
+    dialect: Annotated[
+        str | None,
+        _option(_RUN, "the same records by another tool's definitions too: vllm, sglang, aiperf, guidellm, mlperf …"),
+    ] = None,
     proxy: Annotated[
         str | None, _option(_TARGET, "http://host:port to go through; proxies in the environment are ignored")
     ] = None,
@@ -195,6 +199,7 @@ def bench(
         grace_s=parse_seconds(grace, "--grace"),
         warmup=warmup,
         slo=slo,
+        dialect=dialect,
         seed=seed,
         salt=salt,
         flush_cache=flush_cache,
@@ -240,6 +245,45 @@ def recover(
     from loadstone.measure import recover as finish
 
     _show(finish(run), json)
+
+
+@app.command()
+def selftest(
+    quick: Annotated[bool, typer.Option("--quick", help="the three small levels only, some 12 s")] = False,
+    json: Annotated[bool, typer.Option("--json", help="print the figures as JSON on stdout")] = False,
+) -> None:
+    """Measure how exact the client is on this host; later runs quote it."""
+    from loadstone.selftest import LEVELS, QUICK_LEVELS, render, run, save
+
+    def say(text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    found = run(QUICK_LEVELS if quick else LEVELS, not quick, say)
+    kept = save(found)
+    if json:
+        import msgspec
+
+        _print_json(msgspec.to_builtins(found))
+        return
+    from rich.console import Console
+
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
+    console.print(render(found))
+    console.print(f"kept in {kept}; later runs quote it", markup=False, soft_wrap=True)
+
+
+@app.command()
+def show(
+    run: Annotated[Path, typer.Argument(help="a run folder")],
+    dialect: Annotated[
+        str | None, typer.Option(help="by another tool's definitions too: vllm, sglang, aiperf, guidellm, mlperf …")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="print the summary as JSON on stdout")] = False,
+) -> None:
+    """Show a run again: its numbers, computed anew from its records."""
+    from loadstone.summary import summarise
+
+    _show(summarise(run, dialect), json)
 
 
 @app.command()

@@ -23,9 +23,12 @@ import msgspec
 
 import loadstone
 from loadstone import host, store
+from loadstone.accuracy import load as load_selftest
 from loadstone.client.pool import Pool, StepResult, workers_for
 from loadstone.client.protocol import Destination, Job, Progress, Route
+from loadstone.dialects import DIALECTS
 from loadstone.engines import attach, cache
+from loadstone.engines.observe import Observer
 from loadstone.errors import DiskFullError, InputError, LoadstoneError, TargetError
 from loadstone.options import Options, parse_structured, plan_of
 from loadstone.records import CellInfo, Plan, RunInfo, Target
@@ -73,6 +76,8 @@ def bench(options: Options, on_event: Callable[[Event], None] = lambda event: No
     """
     plan = plan_of(options)
     slo = parse_slo(options.slo) if options.slo else {}
+    if options.dialect is not None and options.dialect not in DIALECTS:
+        raise InputError(f"--dialect {options.dialect}: unknown; choose of {', '.join(DIALECTS)}")
     headers = _headers(options.headers)
     with contextlib.ExitStack() as stack:
         signals = stack.enter_context(_Signals())
@@ -95,7 +100,12 @@ def bench(options: Options, on_event: Callable[[Event], None] = lambda event: No
             _destination(options, parts, base_path, path, headers) for parts, base_path in servers
         ])  # fmt: skip
         try:
-            _run(Pool(jobs, folder / "log.txt"), plan, info, folder, on_event, signals, flush)
+            pages = [f"{url}/metrics" if target.metrics_names else None for url in target.urls]
+            observer = Observer(folder, pages, jobs[0].origin_ns, headers=headers, proxy=options.proxy)
+            with observer:
+                _run(Pool(jobs, folder / "log.txt"), plan, info, folder, on_event, signals, flush, observer.look)
+            for note in observer.notes:
+                on_event(Event(kind="note", text=note))
         except LoadstoneError as error:
             info.status, info.error = "failed", str(error)
             store.write_info(folder, info)
@@ -145,9 +155,10 @@ def _run(
     on_event: Callable[[Event], None],
     signals: _Signals,
     before_cell: Callable[[], None],
+    look: Callable[[], None],
 ) -> None:
     """All cells, one after another; `info` is kept up to date on disk."""
-    origin_ns = pool.origin_ns
+    origin_ns = info.origin_ns = pool.origin_ns
     stopped = False
     with pool:
         info.clock = "kernel" if pool.kernel_clock else "user"
@@ -156,6 +167,7 @@ def _run(
             if signals.count or pool.failures:
                 break
             before_cell()
+            look()
             on_event(Event(kind="cell", cell=cell, info=info, plan=plan))
             for first, last in _steps(plan, cell):
                 for said in pool.run_step(cell, load, first, last):
@@ -179,6 +191,7 @@ def _run(
                     end_s=(measured.end_ns - origin_ns) * 1e-9,
                     client_cpu_s=measured.cpu_s,
                 )
+                look()
                 on_event(Event(kind="cell_end", cell=cell, info=info, plan=plan))
                 store.write_info(folder, info)
         # Closing the pool lets workers write their last rows: not to be cut short by impatience.
@@ -434,6 +447,7 @@ def _run_info(options: Options, plan: Plan, target: Target, slo: dict[str, float
             "workload": plan.workload,
             "sampling": msgspec.to_builtins(_sampling(options)),
             "structured": options.structured,
+            "dialect": options.dialect,
             "route": _route(options, plan),
             "extra_body_fields": sorted(options.extra_body),
             "headers": sorted(name for name, _ in options.headers),
@@ -441,6 +455,7 @@ def _run_info(options: Options, plan: Plan, target: Target, slo: dict[str, float
             "grace_s": options.grace_s,
         },
         cells=[CellInfo(load=load) for load in plan.cells],
+        selftest=msgspec.to_builtins(load_selftest()),
     )
 
 

@@ -70,6 +70,8 @@ class Options(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     grace_s: float = 30.0
     warmup: int | None = None
     slo: str | None = None
+    dialect: str | None = None
+    """Another tool's numbers of the same records beside ours, e.g. `vllm`."""
     seed: int = 0
     salt: str = "auto"
     flush_cache: bool | None = None

@@ -377,4 +377,8 @@ class RunInfo(msgspec.Struct, kw_only=True):
     settings: dict[str, Any] = msgspec.field(default_factory=dict)
     cells: list[CellInfo] = msgspec.field(default_factory=list)
     clock: Clock | None = None
+    origin_ns: int | None = None
+    """CLOCK_MONOTONIC of the host at the records' time 0."""
+    selftest: Any = None
+    """What this host's self-test had found when the run was made; see accuracy.Selftest."""
     error: str | None = None

@@ -4,7 +4,9 @@
         run.json           RunInfo, from the first moment
         plan.parquet       the plan; its description in the schema's metadata
         journal-<w>.arrow  while running: what worker w saw, appended once a second
+        server.arrow       while running: what the servers said of themselves in /metrics, where they do
         records.parquet    after: one row per request, columns as RequestRecord
+        server.parquet     after: what server.arrow held
         summary.json       after: the numbers, as `loadstone bench --json` prints them
         log.txt            what was said
 
@@ -14,6 +16,7 @@ columns are continued from one to the next, and the last fragment, the one with 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -525,3 +528,59 @@ def _row_groups(folder: Path, columns: Sequence[str] | None, cell: int | None) -
             if cell is not None:
                 table = table.filter(pc.equal(table["cell"], cell))
             yield table if columns is None else table.select(columns)
+
+
+# --- what the servers say of themselves ---------------------------------------------------------------------------
+
+
+def server_schema() -> pa.Schema:
+    """Samples of the servers' /metrics, one row each: time_s since the run's origin, replica (which of the target's
+    URLs), name, labels (a JSON object, keys in order), value.
+    """
+    import pyarrow as pa
+
+    return pa.schema(
+        [
+            ("time_s", pa.float64()),
+            ("replica", pa.int32()),
+            ("name", pa.string()),
+            ("labels", pa.string()),
+            ("value", pa.float64()),
+        ],
+        metadata={"loadstone.server": "1"},
+    )
+
+
+def read_server(folder: Path) -> pa.Table | None:
+    """The samples of /metrics of a run, in the order they were taken; None where there are none that can be read.
+
+    Nothing depends on them, so nothing fails for want of them.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    schema = server_schema()
+    try:
+        if (folder / "server.parquet").exists():
+            table = pq.read_table(folder / "server.parquet", columns=schema.names).cast(schema)
+        else:
+            table = pa.Table.from_batches(read_journal(folder / "server.arrow"), schema)
+    except (OSError, ValueError, KeyError):  # Arrow's errors are among these
+        return None
+    return table if table.num_rows else None
+
+
+def seal_server(folder: Path) -> None:
+    """Make server.parquet of server.arrow. Where that cannot be, server.arrow stays, and is read in its place."""
+    import pyarrow.parquet as pq
+
+    table = read_server(folder)
+    partial = folder / "server.parquet.part"
+    try:
+        if table is not None and not (folder / "server.parquet").exists():
+            pq.write_table(table, partial, compression="zstd")
+            partial.replace(folder / "server.parquet")
+        (folder / "server.arrow").unlink(missing_ok=True)
+    except OSError:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadstone import store, verdict
+from loadstone.accuracy import Selftest, quote
 from loadstone.errors import InputError
 from loadstone.metrics import SLO_KEYS, CellMetrics, cell_metrics, parts
 from loadstone.records import Clock, Load, Plan, RunInfo
@@ -45,11 +46,20 @@ def parse_slo(text: str) -> dict[str, float]:
     return bounds
 
 
-def summarise(folder: Path) -> dict[str, Any]:
-    """The run's summary, from its records alone. Raises InputError where they are missing."""
+def summarise(folder: Path, dialect: str | None = None) -> dict[str, Any]:
+    """The run's summary, from its records alone. Raises InputError where they are missing.
+
+    `dialect`: another tool's numbers of the same records beside ours; None: as the run was told.
+    """
     info = store.read_info(folder)
+    dialect = dialect or info.settings.get("dialect")
     plan = store.read_plan(folder)
-    cells = [_cell(folder, info, plan, cell) for cell in range(len(plan.cells))]
+    samples = store.read_server(folder)
+    cells = [_cell(folder, info, plan, cell, samples) for cell in range(len(plan.cells))]
+    if dialect is not None:
+        for number, document in enumerate(cells):
+            if document is not None:
+                document["dialect"] = _in_dialect(folder, info, number, dialect)
     return {
         "schema": SCHEMA,
         "run_id": info.run_id,
@@ -63,7 +73,9 @@ def summarise(folder: Path) -> dict[str, Any]:
     }
 
 
-def _cell(folder: Path, info: RunInfo, plan: Plan, cell: int) -> dict[str, Any] | None:
+def _cell(
+    folder: Path, info: RunInfo, plan: Plan, cell: int, samples: pa.Table | None = None
+) -> dict[str, Any] | None:
     """One cell's part of the document; None where nothing of it was sent."""
     scalars = store.read_columns(folder, verdict.SCALARS, cell)
     if scalars.num_rows == 0:
@@ -76,17 +88,22 @@ def _cell(folder: Path, info: RunInfo, plan: Plan, cell: int) -> dict[str, Any] 
     over = info.cells[cell].end_s is not None
     reason = None if over else f"the cell did not run to its end ({info.error or info.status})"
     breakdown = _breakdown(folder, info, plan, cell, load, streams)
+    figures = _server(info, cell, samples)
     judged = verdict.judge(
         verdict.cell_findings(
             metrics,
             scalars,
+            lambda: store.read_records(folder, cell),
             plan,
             cell,
             clock,
             reason,
             overhead_tokens=info.target.overhead_tokens if info.target is not None else 0,
             streams=streams,
+            measured_live=info.source == "measured",
+            info=info.cells[cell],
             replicas=breakdown.get("by_replica", []),
+            figures=figures,
         )
     )
     built: dict[str, Any] = msgspec.to_builtins(metrics)
@@ -99,12 +116,44 @@ def _cell(folder: Path, info: RunInfo, plan: Plan, cell: int) -> dict[str, Any] 
         "client": {**_client(metrics, clock), "cpu_s": info.cells[cell].client_cpu_s},
         "verdict": verdict.to_json(judged),
     }
+    if figures is not None:
+        document["server"] = figures.to_json()
     if per_request:
         document["metrics"]["goodput_per_s"] = built["goodput_per_s"]
         document["metrics"]["attainment"] = built["attainment"]
+    said, beyond = quote(document, _selftest(info))
+    if said is not None:
+        document["client"]["selftest"] = said
+    if beyond is not None:
+        document["verdict"]["findings"].append(beyond)
     if bounds := _bounds(info.slo, load, built):
         document["slo"] = bounds
     return document
+
+
+def _selftest(info: RunInfo) -> Selftest | None:
+    """What the host's self-test had found, as the run's papers keep it."""
+    try:
+        return msgspec.convert(info.selftest, Selftest) if info.selftest is not None else None
+    except msgspec.ValidationError:
+        return None  # another version's
+
+
+def _in_dialect(folder: Path, info: RunInfo, cell: int, dialect: str) -> dict[str, Any]:
+    """The cell's numbers under another tool's names, by its definitions."""
+    from loadstone.dialects import DEFINITIONS, TOOLS, summarise_as
+
+    streams = info.target is None or info.target.streams
+    numbers = summarise_as(dialect, lambda: store.read_records(folder, cell), info.cells[cell].load, streams=streams)
+    return {"name": dialect, "tool": TOOLS[dialect], "metrics": numbers, "definitions": DEFINITIONS[dialect]}
+
+
+def _server(info: RunInfo, cell: int, samples: pa.Table | None) -> verdict.ServerFigures | None:
+    """What the servers said of themselves while the cell ran."""
+    start_s, end_s = info.cells[cell].start_s, info.cells[cell].end_s
+    if samples is None or start_s is None or end_s is None:
+        return None
+    return verdict.server_figures(samples, start_s, end_s)
 
 
 def _promised(plan: Plan, cell: int) -> dict[str, int]:

@@ -44,7 +44,9 @@ def test_the_document_that_scripts_rely_on(loadstone: Loadstone, timing: TimingS
     # Only the measured phase counts; the rest is in the records all the same.
     assert [record["phase"] for record in outcome.records].count("warmup") == 6
     folder = {path.name for path in outcome.folder.iterdir()}
-    assert folder == {"run.json", "plan.parquet", "records.parquet", "summary.json", "log.txt"}
+    assert folder == {
+        "run.json", "plan.parquet", "records.parquet", "server.parquet", "summary.json", "log.txt"
+    }  # fmt: skip
     assert json.loads((outcome.folder / "summary.json").read_bytes()) == document
     info = json.loads((outcome.folder / "run.json").read_bytes())
     assert info["status"] == "done"

@@ -17,10 +17,10 @@ from loadstone.engines import llama_cpp
 from loadstone.engines.process import ServerProcess, free_port
 from loadstone.errors import InputError
 
-ENGINES = ("llama.cpp", "vLLM", "transformers", "mlx-lm")
+ENGINES = ("llama.cpp", "vLLM", "SGLang", "transformers", "mlx-lm")
 _HOMES = Path(__file__).resolve().parents[2] / ".cache" / "engines"
 _READY_TIMEOUT_S = 300.0
-_SETTINGS = ("VLLM_", "HF_", "TRANSFORMERS_", "MLX_", "TORCH", "OMP_", "CUDA_")
+_SETTINGS = ("VLLM_", "SGLANG_", "HF_", "TRANSFORMERS_", "MLX_", "TORCH", "OMP_", "CUDA_")
 
 
 class Recipe(NamedTuple):
@@ -39,6 +39,14 @@ RECIPES = {
         "--dtype float32 --max-model-len 4096 --max-num-seqs 16 --enforce-eager "
         "--enable-prefix-caching --block-size 32 --enable-prompt-tokens-details",
         {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"},
+        "tiny",
+    ),
+    "SGLang": Recipe(
+        "sglang",
+        "sglang-cpu --model-path {model} --served-model-name tiny --host 127.0.0.1 --port {port} "
+        "--dtype float32 --max-total-tokens 16384 --max-running-requests 8 --sleep-on-idle "
+        "--enable-metrics --enable-cache-report",
+        {},
         "tiny",
     ),
     "transformers": Recipe(
@@ -109,5 +117,6 @@ def _installed(name: str, folder: Path) -> Iterator[Engine]:
     env |= {"HF_HOME": str(cache), "OMP_NUM_THREADS": "1", **recipe.environment}
     url = f"http://127.0.0.1:{port}"
     with ServerProcess(command, log_path=folder / "server.log", url=url, env=env) as process:
-        process.wait_ready(f"{url}/v1/models", _READY_TIMEOUT_S)
+        # /v1/models may answer sooner: SGLang's does while it tries itself out.
+        process.wait_ready(f"{url}/health", _READY_TIMEOUT_S)
         yield Engine(name, url, recipe.named or str(model), process)

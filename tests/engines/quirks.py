@@ -22,8 +22,12 @@ NOT_RUN = "†"
 """Marks engines on the page that were not run for it."""
 EOS = {"2": 100}
 """Bias after which the tiny model says nothing but its end of sequence."""
+ONE_OR_TWO: Json = {"enum": ["one", "two"]}
+"""A JSON schema that no free answer of the tiny model meets, and that leaves it no room to ramble."""
 _LENGTH = 6
+_SHAPED_TOKENS = 64
 _REPEATED_TOKENS = 100
+_PATHS = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}
 
 
 class Stream(NamedTuple):
@@ -83,6 +87,8 @@ class _Probe:
             "`min_tokens`": self._demand(min_tokens=_LENGTH),
             "token ids as prompt": _answered(self._post(prompt=[300, 301, 302]), "taken"),
             "another model's name": _answered(self._post(model="another"), "served"),
+            "JSON schema, completions": self._shaped("completions"),
+            "JSON schema, chat": self._shaped("chat"),
         }
 
     def telling(self) -> dict[str, str]:
@@ -115,12 +121,24 @@ class _Probe:
         assert stops == 1, "the model does not stop by itself, so that nothing is shown"
         return "honoured" if goes_on >= _LENGTH else "ignored"
 
-    def _post(self, **fields: Any) -> httpx.Response:
-        return self._http.post("/v1/completions", json=self._body("completions", fields))
+    def _shaped(self, kind: str) -> str:
+        """What `response_format` comes to: whether an answer is one of the two that the schema allows."""
+        shape = {"type": "json_schema", "json_schema": {"name": "answer", "schema": ONE_OR_TWO, "strict": True}}
+        answer = self._post(kind, response_format=shape, max_tokens=_SHAPED_TOKENS)
+        if answer.status_code != 200:
+            return f"refused, {answer.status_code}"
+        (choice,) = answer.json()["choices"]
+        text = choice["message"]["content"] if kind == "chat" else choice["text"]
+        try:
+            return "honoured" if json.loads(text) in ONE_OR_TWO["enum"] else "ignored"
+        except ValueError:
+            return "ignored"
+
+    def _post(self, kind: str = "completions", **fields: Any) -> httpx.Response:
+        return self._http.post(_PATHS[kind], json=self._body(kind, fields))
 
     def _stream(self, kind: str, **fields: Any) -> Stream:
-        path = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}[kind]
-        answer = self._http.post(path, json=self._body(kind, {"stream": True, **fields}))
+        answer = self._post(kind, stream=True, **fields)
         lines = answer.text.splitlines()
         data = [line.removeprefix("data:").strip() for line in lines if line.startswith("data:")]
         return Stream(

@@ -11,6 +11,13 @@ from loadstone.engines.process import ServerProcess, free_port
 
 PROGRAM = Path(__file__).resolve().parents[2] / ".cache" / "engines" / "triton" / "tritonserver"
 MODELS = Path(__file__).resolve().parent / "triton" / "models"
+COMMAND = (
+    "tritonserver --model-repository={models} --exit-timeout-secs=2 "
+    "--http-address=127.0.0.1 --http-port={http} --grpc-address=127.0.0.1 --grpc-port={grpc} "
+    "--metrics-address=127.0.0.1 --metrics-port={metrics}"
+)
+"""As docs/engines.md shows it. The Python process of the model finds its parent gone within a second; the server
+itself need not wait longer than two."""
 _READY_TIMEOUT_S = 60.0
 
 
@@ -34,16 +41,10 @@ def triton(log_path: Path, *extra: str) -> Iterator[TritonServer]:
     ports = [free_port() for _ in range(3)]
     while len(set(ports)) < 3:
         ports = [free_port() for _ in range(3)]
-    http, grpc, metrics = (f"http://127.0.0.1:{port}" for port in ports)
-    command = [
-        *(str(PROGRAM), f"--model-repository={MODELS}"),
-        *("--http-address=127.0.0.1", f"--http-port={ports[0]}"),
-        *("--grpc-address=127.0.0.1", f"--grpc-port={ports[1]}"),
-        *("--metrics-address=127.0.0.1", f"--metrics-port={ports[2]}"),
-        # Its Python process finds its parent gone within a second; the server itself need not wait longer.
-        "--exit-timeout-secs=2",
-        *extra,
-    ]
-    with ServerProcess(command, log_path=log_path, url=http) as process:
-        process.wait_ready(f"{http}/v2/health/ready", _READY_TIMEOUT_S)
-        yield TritonServer(process, http, grpc, metrics)
+    http, grpc, metrics = ports
+    words = COMMAND.split()[1:]
+    given = [word.format(models=MODELS, http=http, grpc=grpc, metrics=metrics) for word in words]
+    url = f"http://127.0.0.1:{http}"
+    with ServerProcess([str(PROGRAM), *given, *extra], log_path=log_path, url=url) as process:
+        process.wait_ready(f"{url}/v2/health/ready", _READY_TIMEOUT_S)
+        yield TritonServer(process, url, f"http://127.0.0.1:{grpc}", f"http://127.0.0.1:{metrics}")

@@ -36,7 +36,8 @@ def render(document: Mapping[str, Any]) -> RenderableType:
     table = _table(cells, findings)
     lines = [*_definitions(cells), *_findings(findings)]
     parts = [_parts(cells, key, *heads) for key, heads in _PARTS.items() if any(key in cell for cell in cells)]
-    return Group(Text(heading(document)), table, *parts, *(Text(line) for line in lines))
+    dialect = [_dialect(cells)] if "dialect" in cells[0] else []
+    return Group(Text(heading(document)), table, *parts, *dialect, *(Text(line) for line in lines))
 
 
 def _table(cells: list[dict[str, Any]], findings: list[dict[str, str]]) -> Table:
@@ -111,6 +112,24 @@ def _parts(cells: list[dict[str, Any]], key: str, head: str, name: Callable[[Map
     return table
 
 
+def _dialect(cells: list[dict[str, Any]]) -> Table:
+    """Another tool's numbers, a column for each cell, each with its definition."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    first = cells[0]["dialect"]
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1), header_style="bold")
+    table.add_column(first["tool"], no_wrap=True)
+    for cell in cells:
+        table.add_column(f"{cell['load']['value']:g}", justify="right", no_wrap=True)
+    table.add_column("is")
+    for key, definition in first["definitions"].items():
+        values = [cell["dialect"]["metrics"][key] for cell in cells]
+        if any(value is not None for value in values):
+            table.add_row(key, *(show_number(value, 4) for value in values), definition)
+    return table
+
+
 def _piece(part: Mapping[str, Any]) -> str:
     start, end = part["from"], part["to"]
     return f"{start:g} for {part['seconds']:g} s" if start == end else f"{start:g}–{end:g} in {part['seconds']:g} s"
@@ -175,6 +194,7 @@ def _definitions(cells: list[dict[str, Any]]) -> list[str]:
         and metrics["input_tokens"]
     ]
     lines += shared
+    lines += dict.fromkeys(said for cell in cells if (said := cell["client"].get("selftest")) is not None)
     if any(_p99(cell["metrics"]["ttft_s"]).startswith("≥") for cell in cells):
         lines.append("≥: too few requests to bound this p99 from above (95 %; it takes 368)")
     for cell in cells:

@@ -8,6 +8,8 @@ SGLang 0.5.
 Run `python -m loadstone.simserver --help`, or `with start(Law()) as server:` and `server.url`.
 
 Request header `X-Loadstone-Truth: 1` puts an SSE comment `: t=<CLOCK_MONOTONIC ns at the write>` before each event.
+With `keep_truth` the server keeps those times instead, and streams are the bytes they always are: GET /truth answers
+`{"<X-Request-Id>": [ns when the request was read, ns at the write of each event with text, …], …}`, and forgets them.
 """
 
 from __future__ import annotations
@@ -41,6 +43,7 @@ def start(
     usage: Usage = "asked",
     done: bool = True,
     max_model_len: int = DEFAULT_MAX_MODEL_LEN,
+    keep_truth: bool = False,
 ) -> Iterator[TimingServer]:
     """Run a timing server as a child process until the block ends, or this process does.
 
@@ -50,6 +53,7 @@ def start(
     command = [sys.executable, "-P", "-m", "loadstone.simserver", "--with-parent", "--law", str(law), "--host", host]
     command += ["--tokens-per-event", str(tokens_per_event), "--usage", usage, "--max-model-len", str(max_model_len)]
     command += [] if done else ["--no-done"]
+    command += ["--keep-truth"] if keep_truth else []
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, start_new_session=True) as process:
         try:

@@ -27,7 +27,7 @@ async def _serve(law: Law, options: Options, host: str, port: int, with_parent: 
         loop.add_signal_handler(number, ended.set)
     if with_parent:
         loop.add_reader(0, lambda: None if os.read(0, 4096) else ended.set())
-    server = Server(law, options, Scheduler(loop), Metrics())
+    server = Server(law, options, Scheduler(loop), Metrics(), {})
     listener = await loop.create_server(lambda: Connection(server), host, port, backlog=4096)
     bound = listener.sockets[0].getsockname()
     print(json.dumps({"url": f"http://{f'[{bound[0]}]' if ':' in bound[0] else bound[0]}:{bound[1]}"}), flush=True)
@@ -50,6 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--usage", choices=get_args(Usage), default="asked")
     parser.add_argument("--no-done", action="store_true", help="send no [DONE]")
     parser.add_argument("--max-model-len", type=int, default=DEFAULT_MAX_MODEL_LEN, metavar="TOKENS")
+    parser.add_argument("--keep-truth", action="store_true", help="offer GET /truth: when each event was written")
     parser.add_argument("--with-parent", action="store_true", help="end when stdin does")
     given = parser.parse_args(arguments)
     try:
@@ -67,7 +68,7 @@ def main(arguments: list[str] | None = None) -> int:
         factory = uvloop.new_event_loop
     except ImportError:
         factory = None
-    options = Options(given.tokens_per_event, given.usage, not given.no_done, given.max_model_len)
+    options = Options(given.tokens_per_event, given.usage, not given.no_done, given.max_model_len, given.keep_truth)
     with asyncio.Runner(loop_factory=factory) as runner:
         try:
             runner.run(_serve(law, options, given.host, given.port, given.with_parent))

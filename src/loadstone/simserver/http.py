@@ -7,6 +7,7 @@ import itertools
 import os
 import time
 import zlib
+from array import array
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -27,6 +28,7 @@ _METHODS = {
     "/health": "GET",
     "/metrics": "GET",
     "/version": "GET",
+    "/truth": "GET",
     "/v1/models": "GET",
     "/tokenize": "POST",
     "/v1/completions": "POST",
@@ -46,6 +48,8 @@ class Server(NamedTuple):
     options: Options
     scheduler: Scheduler
     metrics: Metrics
+    truth: dict[str, array[int]]
+    """By X-Request-Id, CLOCK_MONOTONIC ns: when the request was read, when each event with text was written."""
 
 
 class _Request(NamedTuple):
@@ -136,7 +140,7 @@ class Connection(asyncio.Protocol):
 
     def _serve(self, request: _Request) -> None:
         method = _METHODS.get(request.path)
-        if method is None:
+        if method is None or (request.path == "/truth" and not self._server.options.keep_truth):
             raise RefusalError(404, f"no {request.path} here")
         if request.method != method:
             raise RefusalError(405, f"{request.path} takes no {request.method}")
@@ -152,6 +156,9 @@ class Connection(asyncio.Protocol):
                 card = {"id": MODEL, "object": "model", "created": _STARTED_S, "owned_by": "loadstone"}
                 card |= {"root": MODEL, "parent": None, "max_model_len": self._server.options.max_model_len}
                 self._respond(request, msgspec.json.encode({"object": "list", "data": [card]}))
+            case "/truth":
+                self._respond(request, msgspec.json.encode(self._server.truth, enc_hook=array.tolist))
+                self._server.truth.clear()
             case "/tokenize":
                 self._tokenize(request, parse_ask(request.body))
             case _:
@@ -175,10 +182,16 @@ class Connection(asyncio.Protocol):
         self._server.metrics.running += 1
         if answer.is_stream:  # like vLLM's, long before the first token
             self._write(_head(200, request, "text/event-stream; charset=utf-8", "transfer-encoding: chunked"))
-        self._server.scheduler.add(self._stream(request, answer))
+        times = None
+        if options.keep_truth:
+            times = self._server.truth[name.decode("latin-1")] = array("q", [request.arrival_ns])
+        self._server.scheduler.add(self._stream(request, answer, times))
 
-    def _stream(self, request: _Request, answer: Answer | GenerateAnswer) -> Iterator[int]:
-        """Write an answer as it falls due. Yields when, in CLOCK_MONOTONIC ns, and is resumed then."""
+    def _stream(self, request: _Request, answer: Answer | GenerateAnswer, times: array[int] | None) -> Iterator[int]:
+        """Write an answer as it falls due. Yields when, in CLOCK_MONOTONIC ns, and is resumed then.
+
+        `times`: gets when each event was written, in the same ns.
+        """
         law, metrics = self._server.law, self._server.metrics
         sent = 0
         for end in answer.ends():
@@ -190,10 +203,13 @@ class Connection(asyncio.Protocol):
                 metrics.prompt_tokens += answer.input_tokens
                 if role := answer.role():
                     self._write(role)
+            data = answer.piece(sent, end) if answer.is_stream else answer.whole()
+            if times is not None:
+                times.append(time.monotonic_ns())
             if answer.is_stream:
-                self._write(answer.piece(sent, end))
+                self._write(data)
             else:
-                self._respond(request, answer.whole())
+                self._respond(request, data)
             sent = end
         self._ended("length")
         if not request.keep_alive:

@@ -55,9 +55,11 @@ class Options(NamedTuple):
                        `running`: on every event too; `unasked`: on the last event with text (llama.cpp)
     done               ends streams with `[DONE]`
     max_model_len      the most tokens of input and output together
+    keep_truth         keeps when each event with text was written, until GET /truth takes it
     """
 
     tokens_per_event: int
     usage: Usage
     done: bool
     max_model_len: int
+    keep_truth: bool

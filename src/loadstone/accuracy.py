@@ -1,0 +1,188 @@
+"""What the self-test found out about the client on this host: kept for later runs, and quoted under their tables."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+import loadstone
+from loadstone import host, store
+from loadstone.errors import InputError
+from loadstone.units import show_number, show_seconds
+
+SCHEMA = 1
+_MOST_BYTES = 1 << 20
+
+
+class Spread(msgspec.Struct, frozen=True, kw_only=True):
+    """A sample of `n` times, seconds; a percentile is None where fewer than one value lies beyond it."""
+
+    n: int
+    min: float
+    p50: float
+    p90: float | None
+    p99: float | None
+    p999: float | None
+    max: float
+
+
+class Shift(msgspec.Struct, frozen=True):
+    """A metric's percentiles by the client's times minus the same by the server's, seconds."""
+
+    p50: float
+    p99: float
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """Records against the truth, over measured requests that are ok.
+
+    error_s            of each token: our arrival − its write
+    ttft_s, itl_s      shifts; TTFT from our `sent_s` in both
+    request_s          of each request: read by the server − our `sent_s`, which can be no later than this
+    server_late_s      of each token: its write − when the law had it due
+    coalesced          tokens that one read brought together with a later one, as a share: they have its stamp
+    unmatched          requests of which the truth knows nothing, or another number of tokens
+    """
+
+    error_s: Spread
+    ttft_s: Shift | None
+    itl_s: Shift | None
+    request_s: Spread
+    server_late_s: Spread
+    coalesced: float
+    unmatched: int
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """One level. `note`: why there are no numbers, or what to know about them. `client_cores`: busy, on average."""
+
+    streams: int
+    tokens_per_s: float
+    contended: bool
+    created: str
+    note: str | None = None
+    clock: str | None = None
+    events_per_s: float | None = None
+    comparison: Comparison | None = None
+    receive_lag_p99_s: float | None = None
+    send_lag_p99_s: float | None = None
+    client_cores: float | None = None
+
+
+class Selftest(msgspec.Struct, frozen=True, kw_only=True):
+    """What one host's client was found to be; as JSON it is what `--json` prints and the cache folder keeps."""
+
+    schema: int = SCHEMA
+    host: dict[str, Any]
+    rows: list[Row]
+
+
+# --- what is kept ---------------------------------------------------------------------------------------------
+
+
+def path() -> Path:
+    """Where this host's self-test is kept: a host is its processor, cores, kernel, Python and this program."""
+    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    about = host.describe()
+    same = [about["cpu"], about["cores"], about["system"], about["python"], loadstone.__version__]
+    key = hashlib.sha256(msgspec.json.encode(same)).hexdigest()[:12]
+    return (base if base.is_absolute() else Path.home() / ".cache") / "loadstone" / f"selftest-{key}.json"
+
+
+def save(selftest: Selftest) -> Path:
+    """Keep it for later runs, beside levels of an earlier one that it has not. Raises InputError, one line."""
+    file, earlier = path(), load()
+
+    def level(row: Row) -> tuple[bool, int, float]:
+        return row.contended, row.streams, row.tokens_per_s
+
+    rows = {level(row): row for row in [*(earlier.rows if earlier is not None else ()), *selftest.rows]}
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        store.write_json(file, msgspec.structs.replace(selftest, rows=sorted(rows.values(), key=level)))
+    except (OSError, InputError) as error:
+        raise InputError(f"the self-test cannot be kept in {file.parent}; set XDG_CACHE_HOME") from error
+    return file
+
+
+def load() -> Selftest | None:
+    """This host's self-test; None where there is none that can be read."""
+    try:
+        with path().open("rb") as file:
+            found = msgspec.json.decode(file.read(_MOST_BYTES), type=Selftest)
+    except (OSError, ValueError, RuntimeError):  # no file, no JSON, no home
+        return None
+    return found if found.schema == SCHEMA else None
+
+
+# --- what a run may say of it ---------------------------------------------------------------------------------
+
+
+def bound(selftest: Selftest, streams: float, events_per_s: float) -> Row | None:
+    """The smallest level without contention that had at least so many streams and events; None beyond the largest."""
+    rows = [
+        row
+        for row in selftest.rows
+        if not row.contended
+        and row.comparison is not None
+        and row.streams >= streams
+        and (row.events_per_s or 0) >= events_per_s
+    ]
+    return min(rows, key=lambda row: (row.streams, row.tokens_per_s), default=None)
+
+
+def quote(cell: Mapping[str, Any], selftest: Selftest | None) -> tuple[str | None, dict[str, str] | None]:
+    """What the self-test says of a run's cell (of its summary): a line for the table's foot, and a finding or None.
+
+    Both are None where there is no self-test, or nothing arrived. A run beyond the self-test is an info, no warning:
+    that nobody looked is no evidence against it, and its own receive lag and late sends are judged in any case.
+    """
+    streams, rate = _streams(cell), events_per_s(cell)
+    if selftest is None or streams is None or not rate:
+        return None, None
+    row = bound(selftest, streams, rate)
+    if row is not None and row.comparison is not None:
+        error = row.comparison.error_s
+        name, most_s = ("p99", error.p99) if error.p99 is not None else ("at most", error.max)
+        off = f"a token's time is off by {show_seconds(error.p50, 2)}, {name} {show_seconds(most_s, 2)}"
+        return f"self-test of this host at {_size(row.streams, row.events_per_s)}: {off}", None
+    tested = [row for row in selftest.rows if row.comparison is not None and not row.contended]
+    most = max(tested, key=lambda row: row.events_per_s or 0, default=None)
+    reached = f", which went up to {_size(most.streams, most.events_per_s)}" if most is not None else ""
+    finding = {
+        "kind": "beyond_selftest",
+        "severity": "info",
+        "evidence": f"{_size(streams, rate)} are beyond the self-test of this host{reached}",
+        "remedy": "Run `loadstone selftest` without --quick, or see the cell's own receive lag and late sends.",
+    }
+    return "beyond what was self-tested on this host", finding
+
+
+def _size(streams: float, events_per_s: float | None) -> str:
+    return f"{show_number(math.ceil(streams), 1)} streams, {show_number(events_per_s, 2)} events/s"
+
+
+def _streams(cell: Mapping[str, Any]) -> float | None:
+    """Requests under way at once: as the load says, and of an open loop as many as Little's law gives."""
+    load, metrics = cell["load"], cell["metrics"]
+    cap = load.get("max_concurrency") or math.inf
+    if load["kind"] != "rate":
+        return min(float(load["value"]), cap)
+    if metrics["requests_per_s"] is None or metrics["e2e_s"] is None:
+        return None
+    return min(float(metrics["requests_per_s"] * metrics["e2e_s"]["mean"]), cap)
+
+
+def events_per_s(cell: Mapping[str, Any]) -> float | None:
+    """Stream events/s while the load was full."""
+    metrics = cell["metrics"]
+    tokens_per_s = (metrics["steady"] or metrics)["output_tokens_per_s"]
+    if tokens_per_s is None or not metrics["output_tokens"]:
+        return None
+    return float(tokens_per_s * metrics["output_events"] / metrics["output_tokens"])

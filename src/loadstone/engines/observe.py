@@ -1,0 +1,239 @@
+"""What servers say of themselves while they are measured: their Prometheus /metrics, about once a second.
+
+A bystander: threads of the owner's process, never of a worker's; nothing that a server sends, or does not send, ends
+a run or lengthens it. Samples go to server.arrow as the run goes, and to server.parquet when it is over (store.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import ssl
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple
+
+import httpx
+import msgspec
+from prometheus_client.parser import text_string_to_metric_families
+
+from loadstone import store
+from loadstone.verdict.server import NAMES
+
+INTERVAL_S = 1.0
+FLUSH_S = 10.0
+SERIES = 256
+"""Of each server; those that findings are based on first."""
+_TIMEOUT_S = 2.0
+_BODY_BYTES = 2 * 1024 * 1024
+_LINE_CHARS = 2048
+_NAME_CHARS = 128
+_LABELS_CHARS = 512
+_REST = 4
+"""A server is left in peace for at least so many times as long as it, and the reading of it, took."""
+_CLOSE_S = 5.0
+_SAMPLE = re.compile(r"([A-Za-z_:][A-Za-z0-9_:]*)[ \t{]")
+_TYPE = re.compile(r"# TYPE ([A-Za-z_:][A-Za-z0-9_:]*) (counter|gauge|histogram|summary)\s*")
+_PASSED_OVER = ("_bucket", "_created", "_info")
+_PASSED_OVER_FAMILIES = ("python_", "go_", "promhttp_")
+
+
+class Sample(NamedTuple):
+    """One value of one series: `labels` as a JSON object, keys in order."""
+
+    name: str
+    labels: str
+    value: float
+
+
+def read_metrics(text: str) -> list[Sample]:
+    """The samples worth keeping of a /metrics page: counters, gauges, sums and counts of histograms; at most SERIES.
+
+    A line that is none is passed over, so that one does not cost all others.
+    """
+    known: list[str] = []
+    others: list[str] = []
+    types: dict[str, str] = {}
+    for line in text.splitlines():
+        if len(line) > _LINE_CHARS:
+            continue
+        if (said := _TYPE.fullmatch(line)) is not None:
+            types[said[1]] = said[2]
+        elif (found := _SAMPLE.match(line)) is not None and len(found[1]) <= _NAME_CHARS:
+            if found[1] in NAMES:
+                known.append(line)
+            elif _wanted(found[1], types) and len(others) < SERIES:
+                others.append(line)
+    samples = []
+    for line in (known + others)[:SERIES]:
+        with contextlib.suppress(ValueError, IndexError, KeyError):
+            for family in text_string_to_metric_families(line + "\n"):
+                samples += [
+                    Sample(sample.name, labels, float(sample.value))
+                    for sample in family.samples
+                    if len(labels := _as_json(sample.labels)) <= _LABELS_CHARS
+                ]
+    return samples
+
+
+def _wanted(name: str, types: dict[str, str]) -> bool:
+    if name.endswith(_PASSED_OVER) or name.startswith(_PASSED_OVER_FAMILIES):
+        return False
+    if types.get(name) in ("counter", "gauge") or types.get(name.removesuffix("_total")) == "counter":
+        return True
+    base, _, last = name.rpartition("_")
+    return last in ("sum", "count") and types.get(base) in ("histogram", "summary")
+
+
+def _as_json(labels: dict[str, str]) -> str:
+    return msgspec.json.encode(dict(sorted(labels.items()))).decode()
+
+
+class Observer:
+    """Reads `urls`, each the whole URL of a server's /metrics, while its block lasts. Raises nothing.
+
+    The place of a URL is the server's number in the target's URLs; None where one has no metrics. Times count from
+    `origin_ns` (CLOCK_MONOTONIC), the run's. `notes` says, one line each, what could not be had.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        urls: Sequence[str | None],
+        origin_ns: int,
+        *,
+        headers: Iterable[tuple[str, str]] = (),
+        proxy: str | None = None,
+        interval_s: float = INTERVAL_S,
+    ) -> None:
+        self.notes: list[str] = []
+        self._folder = folder
+        self._origin_ns = origin_ns
+        self._headers = list(headers)
+        self._proxy = proxy
+        self._interval_s = interval_s
+        self._lock = threading.Lock()
+        self._rows: list[tuple[float, int, str, str, float]] = []
+        self._file: Any = None
+        self._keeps = True
+        self._flushed_s = time.monotonic()
+        self._closing = False
+        self._wake = [threading.Event() for _ in urls]
+        # Daemons: an interpreter that ends does not wait for a server that hangs.
+        self._threads = [
+            threading.Thread(target=self._watch, args=(number, url), daemon=True, name=f"metrics-{number}")
+            for number, url in enumerate(urls)
+            if url is not None
+        ]
+
+    def __enter__(self) -> Observer:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        """A last look at every server, then server.parquet."""
+        self._closing = True
+        self.look()
+        deadline = time.monotonic() + _CLOSE_S
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        with self._lock:
+            self._flush()
+            if self._file is not None:
+                with contextlib.suppress(OSError):
+                    self._file.close()
+                store.seal_server(self._folder)
+            self._keeps = False  # a thread that hangs adds nothing any more
+
+    def look(self) -> None:
+        """Have every server read now, as where a cell begins or ends. Does not wait for it."""
+        for event in self._wake:
+            event.set()
+
+    def _watch(self, number: int, url: str) -> None:
+        failed: str | None = None
+        try:
+            with self._client(url) as http:
+                while True:
+                    closing = self._closing
+                    self._wake[number].clear()
+                    begun_s = time.monotonic()
+                    reason = self._read(http, number, url)
+                    if reason is not None and failed is None:
+                        self.notes.append(f"{url}: {reason}; what the server says of itself is missing then")
+                    failed = reason
+                    if closing:
+                        return
+                    took_s = time.monotonic() - begun_s
+                    self._wake[number].wait(max(self._interval_s - took_s, _REST * took_s if reason is None else 1.0))
+        except Exception as error:  # a bystander: whatever it is, the run goes on
+            self.notes.append(f"{url}: no longer read ({type(error).__name__})")
+
+    def _client(self, url: str) -> httpx.Client:
+        return httpx.Client(
+            # As it is: a short answer could unfold into a very long one.
+            headers=[*self._headers, ("Accept-Encoding", "identity")],
+            timeout=_TIMEOUT_S,
+            trust_env=False,
+            proxy=self._proxy,
+            # A kept connection would hold a thread of llama-server's.
+            limits=httpx.Limits(max_keepalive_connections=0),
+            verify=ssl.create_default_context() if url.startswith("https:") else True,
+        )
+
+    def _read(self, http: httpx.Client, number: int, url: str) -> str | None:
+        """One look at a server; why there is none of it, if so."""
+        begun_ns = time.monotonic_ns()
+        deadline = time.monotonic() + _TIMEOUT_S
+        body = bytearray()
+        try:
+            with http.stream("GET", url) as answer:
+                if answer.status_code != 200:
+                    return f"HTTP {answer.status_code}"
+                if answer.headers.get("Content-Encoding", "identity") != "identity":
+                    return "compressed, though asked not to be"
+                for piece in answer.iter_raw():
+                    body += piece
+                    if len(body) > _BODY_BYTES:
+                        return f"more than {_BODY_BYTES} bytes"
+                    if time.monotonic() > deadline:
+                        return f"no whole answer within {_TIMEOUT_S:g} s"
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            return f"no answer ({type(error).__name__})"
+        # The server counted somewhere between the question and its answer.
+        time_s = ((begun_ns + time.monotonic_ns()) / 2 - self._origin_ns) * 1e-9
+        samples = read_metrics(body.decode("utf-8", "replace"))
+        with self._lock:
+            if self._keeps:
+                self._rows += [(time_s, number, *sample) for sample in samples]
+                if time.monotonic() - self._flushed_s >= FLUSH_S:
+                    self._flush()
+        return None if samples else "no metrics in the answer"
+
+    def _flush(self) -> None:
+        """Append what was read to server.arrow. A full disk ends the keeping, not the run."""
+        import pyarrow as pa
+
+        self._flushed_s = time.monotonic()
+        if not self._rows:
+            return
+        schema = store.server_schema()
+        columns = [
+            pa.array(column, field.type) for column, field in zip(zip(*self._rows, strict=True), schema, strict=True)
+        ]
+        self._rows = []
+        message = pa.RecordBatch.from_arrays(columns, schema=schema).serialize()
+        try:
+            if self._file is None:
+                self._file = (self._folder / "server.arrow").open("wb", buffering=0)
+                self._file.write(schema.serialize())
+            self._file.write(message)
+        except OSError as error:
+            self.notes.append(f"{self._folder / 'server.arrow'}: {error.strerror}; the servers' metrics end here")
+            self._keeps = False

@@ -1,0 +1,307 @@
+"""The client proves itself on this host: its time of every token against the server's time of writing that token.
+
+The server is the timing server in a process of its own, the client the real one: workers, sockets, journal, records.
+Both read CLOCK_MONOTONIC, so the two times of a token differ by its way through the kernel and by the client's error.
+docs/selftest.md has the method, its limits and an example.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from loadstone import host, measure, store
+from loadstone.accuracy import Comparison, Row, Selftest, Shift, Spread, bound, events_per_s, load, path, quote, save
+from loadstone.errors import LoadstoneError
+from loadstone.metrics import cell_metrics
+from loadstone.options import Options
+from loadstone.records import Load
+from loadstone.simserver import Law, TimingServer, start
+from loadstone.statistics import Distribution, percentile
+from loadstone.units import show_number, show_seconds
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from rich.console import RenderableType
+    from rich.table import Table
+
+__all__ = [
+    "LEVELS", "QUICK_LEVELS", "Comparison", "Level", "Row", "Selftest", "Shift", "Spread", "bound", "compare", "load",
+    "path", "quote", "render", "run", "save", "spread",
+]  # fmt: skip
+
+_SALT = "selftest"
+_INPUT_TOKENS, _OUTPUT_TOKENS = 32, 20
+_SPARE_FILES = 64
+_LATE_SHARE = 0.5
+"""Of the time between a stream's tokens: a server later than this (p99) does not offer the load that a row names."""
+
+
+class Level(msgspec.Struct, frozen=True):
+    """So many streams at once, each at this rate, measured for about so many seconds."""
+
+    streams: int
+    tokens_per_s: float
+    seconds: float = 4.0
+
+
+LEVELS = (Level(1, 20), Level(10, 20), Level(100, 20), Level(1000, 20), Level(5000, 10))
+QUICK_LEVELS = (Level(1, 20, 2), Level(10, 20, 2), Level(100, 20, 2))
+
+
+# --- measuring ------------------------------------------------------------------------------------------------
+
+
+def run(
+    levels: Sequence[Level] = LEVELS,
+    contention: bool = True,
+    on_event: Callable[[str], None] = lambda text: None,
+) -> Selftest:
+    """Measure every level, then with `contention` every level again beside as many busy processes as cores.
+
+    `on_event` is told what comes next. A level that this host cannot do is a row with a note. Ctrl-C raises.
+    """
+    described = host.describe()
+    rows = []
+    for contended in (False, True) if contention else (False,):
+        with _busy(described["cores"] or 1) if contended else contextlib.nullcontext():
+            for level in levels:
+                beside = ", beside busy processes" if contended else ""
+                on_event(f"{level.streams} × {level.tokens_per_s:g} tokens/s{beside}")
+                rows.append(_row(level, contended))
+    return Selftest(host=described, rows=rows)
+
+
+def _row(level: Level, contended: bool) -> Row:
+    row = Row(
+        streams=level.streams,
+        tokens_per_s=level.tokens_per_s,
+        contended=contended,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if limit not in (resource.RLIM_INFINITY, -1) and level.streams + _SPARE_FILES > limit:
+        return msgspec.structs.replace(row, note=f"the limit of open files is {limit}; raise it with ulimit -n")
+    itl_s = 1 / level.tokens_per_s
+    law = Law(ttft_s=itl_s, itl_s=itl_s)
+    try:
+        with tempfile.TemporaryDirectory(prefix="loadstone-") as out, start(law, keep_truth=True) as server:
+            options = Options(
+                url=server.url,
+                concurrency=[level.streams],
+                requests=[level.streams * max(1, round(level.seconds / (_OUTPUT_TOKENS * itl_s)))],
+                input=str(_INPUT_TOKENS),
+                output=str(_OUTPUT_TOKENS),
+                salt=_SALT,
+                out=Path(out),
+            )
+            document = measure.bench(options)
+            return _numbers(row, document, law, _truth(server))
+    except LoadstoneError as error:
+        return msgspec.structs.replace(row, note=str(error))
+
+
+def _truth(server: TimingServer) -> dict[str, list[int]]:
+    """By X-Request-Id, CLOCK_MONOTONIC ns: when the request was read, then when each token was written."""
+    import httpx
+
+    try:
+        answer = httpx.get(f"{server.url}/truth", timeout=60, trust_env=False)
+    except httpx.HTTPError as error:
+        raise LoadstoneError(f"the timing server did not say when it wrote ({error})") from error
+    return msgspec.json.decode(answer.content, type=dict[str, list[int]])
+
+
+def _numbers(row: Row, document: Mapping[str, Any], law: Law, truth: Mapping[str, Sequence[int]]) -> Row:
+    import pyarrow as pa
+
+    if not document["cells"]:
+        return msgspec.structs.replace(row, note="nothing was sent")
+    folder, cell = Path(document["run_dir"]), document["cells"][0]
+    info = store.read_info(folder)
+    records = pa.Table.from_batches(store.read_records(folder, 0), schema=store.records_schema())
+    comparison = compare(records, truth, info.origin_ns or 0, law, info.cells[0].load)
+    ran, requests = info.cells[0], cell["requests"]
+    ran_s = ran.end_s - ran.start_s if ran.end_s is not None and ran.start_s is not None else None
+    notes = [] if info.clock == "kernel" else ["no kernel stamps here: arrivals are times of reading"]
+    if comparison is None:
+        notes.append("no request could be compared")
+    if requests["ok"] < requests["sent"]:
+        notes.append(f"{requests['sent'] - requests['ok']} of {requests['sent']} requests failed")
+    if comparison is not None and comparison.unmatched:
+        notes.append(f"{comparison.unmatched} requests have another number of tokens than were written")
+    late_s = comparison.server_late_s.p99 if comparison is not None else None
+    if late_s is not None and late_s > _LATE_SHARE / row.tokens_per_s:
+        notes.append(f"the server itself was {show_seconds(late_s, 2)} late: the load was less even than this")
+    return msgspec.structs.replace(
+        row,
+        note="; ".join(notes) or None,
+        clock=info.clock,
+        events_per_s=events_per_s(cell),
+        comparison=comparison,
+        receive_lag_p99_s=cell["client"]["receive_lag_p99_s"],
+        send_lag_p99_s=cell["client"]["send_lag_p99_s"],
+        client_cores=ran.client_cpu_s / ran_s if ran_s and ran.client_cpu_s is not None else None,
+    )
+
+
+@contextlib.contextmanager
+def _busy(processes: int) -> Iterator[list[int]]:
+    """So many processes that only count, at this one's priority: their ids. They end with the block, or with us."""
+    program = f"import os\nwhile os.getppid() == {os.getpid()}:\n for _ in range(100_000): pass"
+    pids = []
+    with contextlib.ExitStack() as stack:
+        for _ in range(processes):
+            process = stack.enter_context(subprocess.Popen([sys.executable, "-c", program], start_new_session=True))
+            stack.callback(process.kill)
+            pids.append(process.pid)
+        yield pids
+
+
+# --- arithmetic -----------------------------------------------------------------------------------------------
+
+
+def compare(
+    records: pa.Table, truth: Mapping[str, Sequence[int]], origin_ns: int, law: Law, load: Load
+) -> Comparison | None:
+    """Records of one cell against the truth (see `_truth`); None where no measured request is ok and matched.
+
+    `origin_ns`: CLOCK_MONOTONIC at the records' time 0.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    chosen = records.filter(pc.and_(pc.equal(records["phase"], "measure"), pc.equal(records["status"], "ok")))
+    lengths = pc.fill_null(pc.list_value_length(chosen["arrival_s"]), 0).to_pylist()
+    matched, written, late, asked = [], [], [], []
+    for row, (name, tokens) in enumerate(zip(chosen["request_id"].to_pylist(), lengths, strict=True)):
+        read_ns, *written_ns = truth.get(f"{_SALT}-{name}") or [0]
+        if not written_ns or len(written_ns) != tokens:
+            continue
+        due_ns = [read_ns + law.due_ns(0, token) for token in range(tokens)]
+        matched.append(row)
+        asked.append(read_ns)
+        written.append(np.subtract(written_ns, origin_ns) * 1e-9)
+        late.append(np.subtract(written_ns, due_ns) * 1e-9)
+    if not matched:
+        return None
+    ours = chosen.take(matched)
+    index = ours.schema.get_field_index("arrival_s")
+    theirs = ours.set_column(index, ours.schema.field(index), pa.array(written, pa.list_(pa.float64())))
+    arrival_s = ours["arrival_s"].combine_chunks().flatten().to_numpy()
+    by_us, by_them = (cell_metrics(table.to_batches, load, {}) for table in (ours, theirs))
+    return Comparison(
+        error_s=spread(arrival_s - np.concatenate(written)),
+        ttft_s=_shift(by_us.ttft_s, by_them.ttft_s),
+        itl_s=_shift(by_us.itl_s, by_them.itl_s),
+        request_s=spread(np.subtract(asked, origin_ns) * 1e-9 - ours["sent_s"].to_numpy()),
+        server_late_s=spread(np.concatenate(late)),
+        coalesced=_coalesced(ours),
+        unmatched=len(chosen) - len(matched),
+    )
+
+
+def _coalesced(records: pa.Table) -> float:
+    """Of all events, the share that shares a read with the event after it."""
+    reads = records["read"].combine_chunks()
+    numbers = reads.flatten().to_numpy()
+    same = np.flatnonzero(numbers[1:] == numbers[:-1]) + 1
+    firsts = np.cumsum(reads.value_lengths().to_numpy())[:-1]
+    return len(np.setdiff1d(same, firsts)) / len(numbers)
+
+
+def spread(values: NDArray[np.float64]) -> Spread:
+    """The spread of at least one value, in any order."""
+    ordered = np.sort(values)
+    n = len(ordered)
+
+    def at(q: float) -> float | None:
+        return percentile(ordered, q) if n * (1 - q) >= 1 - 1e-9 else None
+
+    low, median, high = float(ordered[0]), float(np.median(ordered)), float(ordered[-1])
+    return Spread(n=n, min=low, p50=median, p90=at(0.9), p99=at(0.99), p999=at(0.999), max=high)
+
+
+def _shift(ours: Distribution | None, theirs: Distribution | None) -> Shift | None:
+    if ours is None or theirs is None:
+        return None
+    return Shift(ours.p50 - theirs.p50, ours.p99 - theirs.p99)
+
+
+def render(selftest: Selftest) -> RenderableType:
+    """Two tables and what their columns mean, for a rich console."""
+    from rich.console import Group
+    from rich.text import Text
+
+    about = selftest.host
+    heading = [about.get("cpu"), f"{about.get('cores')} cores", about.get("system"), f"Python {about.get('python')}"]
+    notes = [f"{_name(row)}: {row.note}" for row in selftest.rows if row.note]
+    lines = [
+        "error: our time of a token − the server's just before its write, every token of measured requests",
+        "coalesced: read together with a later token of the stream, whose time it then has",
+        "TTFT, ITL shift: by our times − by the server's · receive lag, sends late, server late (written − due): p99",
+        "request: read by the server − sent, p50 · busy: beside as many busy processes as cores",
+    ]
+    return Group(
+        Text(" · ".join(map(str, heading))),
+        _errors(selftest.rows),
+        _shifts(selftest.rows),
+        *(Text(line) for line in (*lines, *notes)),
+    )
+
+
+def _name(row: Row) -> str:
+    return f"{row.streams} × {row.tokens_per_s:g}/s{' busy' if row.contended else ''}"
+
+
+def _table(*heads: str) -> Table:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1), header_style="bold")
+    table.add_column("streams", no_wrap=True)
+    for head in heads:
+        table.add_column(head, justify="right", no_wrap=True)
+    return table
+
+
+def _errors(rows: Sequence[Row]) -> Table:
+    table = _table("tokens/s", "tokens", "error min", "p50", "p90", "p99", "p99.9", "max", "coalesced")
+    for row in rows:
+        if row.comparison is not None:
+            error = row.comparison.error_s
+            times = (error.min, error.p50, error.p90, error.p99, error.p999, error.max)
+            share = f"{row.comparison.coalesced:.2%}"
+            table.add_row(_name(row), show_number(row.events_per_s), str(error.n), *_times(*times), share)
+    return table
+
+
+def _shifts(rows: Sequence[Row]) -> Table:
+    heads = ("TTFT shift p50", "p99", "ITL shift p50", "p99", "receive lag", "sends late", "request", "server late")
+    table = _table(*heads, "cores")
+    for row in rows:
+        if (found := row.comparison) is not None:
+            times = (*_both(found.ttft_s), *_both(found.itl_s))
+            more = (row.receive_lag_p99_s, row.send_lag_p99_s, found.request_s.p50, found.server_late_s.p99)
+            table.add_row(_name(row), *_times(*times, *more), show_number(row.client_cores, 2))
+    return table
+
+
+def _both(shift: Shift | None) -> tuple[float | None, float | None]:
+    return (shift.p50, shift.p99) if shift is not None else (None, None)
+
+
+def _times(*values: float | None) -> list[str]:
+    return [show_seconds(value, 2) for value in values]

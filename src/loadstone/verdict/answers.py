@@ -1,0 +1,150 @@
+"""Are the answers what was asked for?"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+from loadstone.metrics import CellMetrics
+from loadstone.records import Plan
+from loadstone.verdict.facts import Facts, plan_rows
+from loadstone.verdict.finding import Finding
+
+LENGTH_SHARE = 0.01
+"""Requests whose input or output is not as long as asked, from which the workload is another one."""
+EMPTY_SHARE = 0.01
+"""Answers without any output, though complete: as for lengths."""
+EMPTY_ASKED_TOKENS = 8
+ONE_TOKEN_SHARE = 0.5
+"""Answers of one token where EMPTY_ASKED_TOKENS or more were allowed, from which there is no decoding to measure.
+Some are natural: a yes, a no."""
+SAME_REQUESTS = 20
+SAME_SHARE = 0.5
+"""Answers whose gaps are equal to the microsecond, from which they are none of an engine's: no two requests agree in
+several gaps by chance."""
+
+
+def request_errors(metrics: CellMetrics, measured: Facts) -> Finding | None:
+    counts = metrics.requests
+    failed = counts.error + counts.timeout + counts.cancelled
+    if not failed:
+        return None
+    texts = Counter(error for error in measured.error if error)
+    most = "; ".join(f"{count} × {_printable(text)}" for text, count in texts.most_common(2))
+    after = int(((measured.status == "error") & (measured.http_status == 200)).sum())
+    within = f", {after} of the errors after HTTP 200" if after else ""
+    return Finding(
+        "request_errors",
+        "error",
+        f"{failed} of {counts.sent} requests failed ({counts.error} error, {counts.timeout} timeout, "
+        f"{counts.cancelled} cancelled){within}" + (f": {most}" if most else ""),
+        "Percentiles leave failed requests out: mend the cause, or read them with the attainment.",
+    )
+
+
+def _printable(text: str) -> str:
+    """Other programs' words, which records of any origin hold, made harmless for terminals."""
+    return "".join(character if character.isprintable() else "\ufffd" for character in text)
+
+
+def short_outputs(metrics: CellMetrics) -> Finding | None:
+    counts = metrics.requests
+    if not counts.short:
+        return None
+    return Finding(
+        "short_outputs",
+        "warning",
+        f"{counts.short} of {counts.sent} answers ended before the demanded length",
+        "The engine ignores ignore_eos: compare tokens per second, not requests per second.",
+    )
+
+
+def empty_answers(done: Facts, plan: Plan, cell: int, streams: bool) -> Finding | None:
+    """`done`: measured requests that completed."""
+    silent = int((done.events == 0).sum())
+    if silent > EMPTY_SHARE * len(done):
+        return Finding(
+            "empty_answers",
+            "warning",
+            f"{silent} of {len(done)} complete answers carried no output, only a count of tokens",
+            "They have no TTFT, and no E2E: look at one with curl, and at the server's chat template and parsers.",
+        )
+    allowed = plan.output_tokens[plan_rows(done, plan, cell)] >= EMPTY_ASKED_TOKENS
+    single = int((allowed & (done.output_tokens <= 1)).sum())
+    if not streams or plan.exact_output or single <= ONE_TOKEN_SHARE * len(done):
+        return None
+    return Finding(
+        "empty_answers",
+        "warning",
+        f"{single} of {len(done)} answers ended after one token, though {EMPTY_ASKED_TOKENS} or more were allowed",
+        "There is hardly any decoding to measure: ask for exact lengths with --output, or look at the prompts.",
+    )
+
+
+def output_length(done: Facts, plan: Plan, cell: int) -> Finding | None:
+    """Answers longer than allowed. One token more is let pass: some count the end of the sequence."""
+    asked = plan.output_tokens[plan_rows(done, plan, cell)]
+    over = (asked > 0) & (done.output_tokens > asked + 1)
+    if over.sum() <= LENGTH_SHARE * len(done):
+        return None
+    more = float(np.median((done.output_tokens - asked)[over]))
+    return Finding(
+        "output_length",
+        "warning",
+        f"{over.sum()} of {len(done)} answers are longer than was allowed by the server's count (median {more:+.0f})",
+        "The server ignores max_tokens, or counts otherwise: look at its usage, and compare tokens per second.",
+    )
+
+
+def input_length(measured: Facts, plan: Plan, cell: int) -> Finding | None:
+    # What a session's later turns hold depends on the answers, and a template may add more for a system message.
+    rows = plan_rows(measured, plan, cell)
+    unsure = (plan.turn[rows] > 0) | ((plan.turn[rows] == 0) & (plan.prefix_tokens[rows] > 0))
+    asked = np.where(unsure, -1, plan.input_tokens[rows])
+    got = measured.input_tokens
+    known = ~np.isnan(got) & (asked >= 0)
+    wrong = known & (got != asked)
+    if not known.any() or wrong.sum() <= LENGTH_SHARE * known.sum():
+        return None
+    off = np.median((got - asked)[wrong])
+    return Finding(
+        "input_length",
+        "warning",
+        f"{wrong.sum()} of {known.sum()} prompts are not as long as asked by the server's count (median {off:+.0f})",
+        "Give the model's --tokenizer, or use an endpoint that takes token ids.",
+    )
+
+
+def finish_reasons(done: Facts, plan: Plan) -> Finding | None:
+    """Several reasons to finish, where lengths were demanded exactly: then none but the length is one."""
+    reasons = Counter(_printable(reason) for reason in done.finish_reason if reason)
+    if len(reasons) < 2:
+        return None
+    said = ", ".join(f"{count} × {reason[:40]}" for reason, count in reasons.most_common(4))
+    against = plan.exact_output and reasons["stop"] > 0
+    return Finding(
+        "finish_reasons",
+        "warning" if against else "info",
+        f"answers ended for different reasons: {said}",
+        "Exact lengths were demanded, and some answers stopped by themselves: see if the engine takes ignore_eos."
+        if against
+        else "Answers ended by themselves or at their limit: lengths are the model's, and vary between runs.",
+    )
+
+
+def answers_identical(done: Facts) -> Finding | None:
+    """Answers that arrive in the same rhythm to the microsecond: recorded, or made up, not computed."""
+    patterns = done.pattern[done.pattern != 0]
+    if len(patterns) < SAME_REQUESTS:
+        return None
+    _, counts = np.unique(patterns, return_counts=True)
+    same = int(counts.max())
+    if same < SAME_SHARE * len(patterns):
+        return None
+    return Finding(
+        "answers_identical",
+        "warning",
+        f"{same} of {len(patterns)} answers arrived with gaps that are equal to the microsecond",
+        "No engine on a real machine is so even: see whether a cache, a replay or a mock answers.",
+    )

@@ -1,0 +1,98 @@
+"""All rules, applied to one cell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from loadstone.metrics import CellMetrics
+from loadstone.records import CellInfo, Clock, Plan
+from loadstone.verdict import answers, client, load, server, steady, tokens
+from loadstone.verdict.facts import gather
+from loadstone.verdict.finding import Finding
+from loadstone.verdict.server import ServerFigures
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def cell_findings(
+    metrics: CellMetrics,
+    scalars: pa.Table,
+    read: Callable[[], Iterable[pa.RecordBatch]],
+    plan: Plan,
+    cell: int,
+    clock: Clock,
+    interrupted: str | None,
+    *,
+    overhead_tokens: int = 0,
+    streams: bool = True,
+    measured_live: bool = True,
+    info: CellInfo | None = None,
+    replicas: Sequence[Mapping[str, Any]] = (),
+    figures: ServerFigures | None = None,
+) -> list[Finding]:
+    """Findings of one cell.
+
+    `scalars`: the cell's records, columns SCALARS; `read`: the same records whole, in the same order.
+    `interrupted`: why it ended early. `overhead_tokens`: what the server adds to every prompt. `streams`: False where
+    answers came in one piece. `measured_live`: False for simulated records, whose arrivals may well be all alike.
+    `info`: when it ran. `replicas`: the summary's figures of each server of a fleet. `figures`: what servers said.
+    """
+    asked = plan.cells[cell]
+    facts = gather(scalars, read())
+    measured = facts.pick(facts.measured)
+    done = facts.pick(facts.measured & facts.completed)
+    found = [
+        load.interrupted(interrupted),
+        answers.request_errors(metrics, measured),
+        server.engine_restarted(figures),
+        client.client_saturated(facts, info.client_cpu_s if info else None, _duration_s(info)),
+        load.sends_late(metrics, asked, measured),
+        load.rate_not_reached(asked, measured),
+        load.cap_held_back(metrics, asked, measured),
+        load.warmup_leaked(asked, facts),
+        steady.overload(asked, measured, streams)
+        or steady.not_stationary(metrics, asked, measured, plan, cell, streams),
+        answers.short_outputs(metrics),
+        client.arrivals_bunched(metrics, done),
+        client.events_together(metrics, done, streams),
+        client.connections_not_kept(metrics, facts),
+        client.user_clock(clock),
+        _not_streamed(streams),
+        steady.few_samples(metrics),
+        load.fleet_imbalance(replicas),
+        server.preemptions(figures),
+    ]
+    if len(measured):
+        found += [
+            answers.input_length(measured, plan, cell),
+            tokens.prefix_cache_helped(facts, plan, cell, overhead_tokens, figures),
+            tokens.no_usage(measured) if streams else None,
+        ]
+    if len(done):
+        found += [
+            answers.empty_answers(done, plan, cell, streams),
+            answers.output_length(done, plan, cell),
+            answers.finish_reasons(done, plan),
+            answers.answers_identical(done) if measured_live else None,
+            tokens.tokens_and_events(done) if streams else None,
+        ]
+    return [finding for finding in found if finding is not None]
+
+
+def _duration_s(info: CellInfo | None) -> float | None:
+    if info is None or info.start_s is None or info.end_s is None:
+        return None
+    return info.end_s - info.start_s
+
+
+def _not_streamed(streams: bool) -> Finding | None:
+    if streams:
+        return None
+    return Finding(
+        "not_streamed",
+        "info",
+        "answers came in one piece: TTFT, TPOT and ITL are not measured, E2E is",
+        "Leave out --no-stream to measure them.",
+    )

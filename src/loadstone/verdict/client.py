@@ -1,0 +1,140 @@
+"""Did the client, or the way to it, spoil what it measured?
+
+Kernel stamps make a late reader less harmful, not harmless: data that waited together carries the stamp of the
+newest. What cannot be known is then the gap between events of one read, and the first of them is early by unknown.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from loadstone.metrics import CellMetrics
+from loadstone.records import Clock
+from loadstone.units import show_seconds
+from loadstone.verdict.facts import Facts, under_way
+from loadstone.verdict.finding import Finding
+
+BUSY_SHARE = 0.9
+"""A worker's processor time as a share of the cell, from which it works without a pause: what comes next, waits."""
+BUSY_CELL_S = 1.0
+"""A cell so short is mostly beginning and end."""
+TOGETHER_SHARE = 0.1
+"""Events that share a read with the one before, as a share of all that follow another, from which percentiles of ITL
+are those of reads."""
+READ_LATE_SHARE = 0.5
+"""And from which the median gap is one that was not measured."""
+BUNCHED_S = 1e-5
+"""Time per output token, median, below which tokens were not streamed: well below any engine's step."""
+STARVED_SHARE = 0.1
+"""Receive lag over E2E, medians, from which a client that got no processor is what bunched an answer."""
+CHURN_SHARE = 0.5
+"""Requests on fresh connections, beyond the first for each place, from which connections are not kept."""
+CHURN_REQUESTS = 10
+CHURN_COST = 0.05
+"""Time to connect over E2E, medians, from which that is no small matter."""
+CHURN_FLOOR_S = 0.005
+
+
+def client_saturated(facts: Facts, cpu_s: float | None, duration_s: float | None) -> Finding | None:
+    """`cpu_s`: processor time of all workers; `duration_s`: of the cell, its warm-up included."""
+    workers = len(np.unique(facts.worker[~np.isnan(facts.worker)]))
+    if cpu_s is None or duration_s is None or duration_s < BUSY_CELL_S or not workers:
+        return None
+    share = cpu_s / (duration_s * workers)
+    if share < BUSY_SHARE:
+        return None
+    return Finding(
+        "client_saturated",
+        "warning",
+        f"{workers} client worker{'s' * (workers > 1)} took {cpu_s:.3g} s of processor time in {duration_s:.3g} s "
+        f"({share:.0%})",
+        "The client may be what limits: give it more --workers, or another machine.",
+    )
+
+
+def events_together(metrics: CellMetrics, done: Facts, streams: bool) -> Finding | None:
+    """Events that came in one read, told by the receive lag: were they read late, or did they arrive together?
+
+    `done`: measured requests that completed. Left to `arrivals_bunched` where whole answers came so.
+    """
+    followers = int(np.clip(done.events - 1, 0, None).sum())
+    if not streams or not followers or metrics.tpot_s is None or metrics.tpot_s.p50 <= BUNCHED_S:
+        return None
+    share = float(done.together.sum()) / followers
+    if share < TOGETHER_SHARE:
+        return None
+    lag_s = float(np.nanmedian(done.receive_lag_s)) if not np.isnan(done.receive_lag_s).all() else 0.0
+    seen = f"{share:.0%} of events came in one read with the event before"
+    if lag_s >= metrics.tpot_s.p50:
+        return Finding(
+            "client_read_late",
+            "warning" if share >= READ_LATE_SHARE else "info",
+            f"{seen}, and half of the requests had a read that waited {show_seconds(lag_s)} or longer for the client "
+            f"(TPOT p50 {show_seconds(metrics.tpot_s.p50)})",
+            "The client got no processor in time: fewer other processes, more --workers, or another machine.",
+        )
+    return Finding(
+        "events_coalesced",
+        "info",
+        f"{seen}, though they were read within {show_seconds(lag_s)} of their arrival",
+        "The engine or the network sends several at once: ITL is that of batches; TPOT and E2E are not affected.",
+    )
+
+
+def arrivals_bunched(metrics: CellMetrics, done: Facts) -> Finding | None:
+    """Answers of several tokens that came all at once: no engine writes them so, but what lies between may; and a
+    client that is starved sees them so, whoever wrote them.
+    """
+    tpot = metrics.tpot_s
+    if tpot is None or tpot.p50 > BUNCHED_S:
+        return None
+    seen = f"half of the answers arrived whole, their tokens within {show_seconds(BUNCHED_S)} of each other"
+    lag_s, e2e = metrics.receive_lag_s, metrics.e2e_s
+    if lag_s is not None and e2e is not None and lag_s.p50 >= STARVED_SHARE * e2e.p50 and done.together.any():
+        return Finding(
+            "arrivals_bunched",
+            "warning",
+            f"{seen}, after waiting {show_seconds(lag_s.p50)} (median) for the client to read them",
+            "The client was starved of processor time: do not let it share cores with the engine, or use another "
+            "machine.",
+        )
+    return Finding(
+        "arrivals_bunched",
+        "warning",
+        seen,
+        "Something between buffers the stream: measure without the proxy, or switch its buffering off.",
+    )
+
+
+def connections_not_kept(metrics: CellMetrics, facts: Facts) -> Finding | None:
+    """Requests on fresh connections, though others had been used before. A place needs one fresh connection."""
+    sent = facts.pick(~np.isnan(facts.sent_s) & ~np.isnan(facts.reused))
+    if not len(sent) or metrics.e2e_s is None:
+        return None
+    places = int(under_way(sent, sent.sent_s).max())
+    more = len(sent) - places
+    fresh = int((sent.reused == 0).sum()) - places
+    if more < CHURN_REQUESTS or fresh < CHURN_SHARE * more:
+        return None
+    wait_s = (sent.sent_s - sent.intended_s)[(sent.reused == 0) & ~np.isnan(sent.intended_s)]
+    cost_s = float(np.median(wait_s)) if len(wait_s) else 0.0
+    dear = cost_s > max(CHURN_FLOOR_S, CHURN_COST * metrics.e2e_s.p50)
+    return Finding(
+        "connections_not_kept",
+        "warning" if dear else "info",
+        f"{fresh} of {more} requests needed a new connection where one had been used before; sent "
+        f"{show_seconds(max(0.0, cost_s))} (median) after they were due",
+        "The server, or a proxy, closes connections: TTFT from sending leaves connecting out, from the intended time "
+        "it is in; raise its keep-alive time.",
+    )
+
+
+def user_clock(clock: Clock) -> Finding | None:
+    if clock == "kernel":
+        return None
+    return Finding(
+        "user_clock",
+        "info",
+        "arrivals are timed when they are read, not by the kernel",
+        "On Linux the kernel stamps them; elsewhere mind the receive lag under load.",
+    )

@@ -1,0 +1,39 @@
+"""What a verdict is made of."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+Severity = Literal["info", "warning", "error"]
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One thing to know about a cell: what was seen, in numbers, and what to do about it.
+
+    info     a reader should know it; it spoils nothing
+    warning  some of the numbers do not mean what they seem to
+    error    some of what was asked for was not measured
+    """
+
+    kind: str
+    severity: Severity
+    evidence: str
+    remedy: str
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    trusted: bool
+    findings: list[Finding]
+
+
+def judge(findings: list[Finding]) -> Verdict:
+    order = ("error", "warning", "info")
+    ranked = sorted(findings, key=lambda finding: order.index(finding.severity))
+    return Verdict(all(finding.severity == "info" for finding in ranked), ranked)
+
+
+def to_json(verdict: Verdict) -> dict[str, Any]:
+    built: dict[str, Any] = msgspec.to_builtins(verdict)
+    return built

@@ -1,0 +1,160 @@
+"""Was the load offered as it was planned?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from loadstone.metrics import CellMetrics
+from loadstone.records import Load
+from loadstone.units import show_seconds
+from loadstone.verdict.facts import Bools, Facts, Floats, under_way
+from loadstone.verdict.finding import Finding
+
+LATE_SHARE = 0.05
+"""A send later than this share of the median E2E changes what is measured; in a closed loop, where latencies count
+from sending, the mean lag over the mean E2E: the part of the load that was not there."""
+LATE_FLOOR_S = 0.005
+LATE_REQUESTS = 0.01
+"""Late sends, as a share of requests and at least two, from which percentiles suffer: one hiccup in a short run is
+one request among others."""
+RATE_SHARE = 0.95
+"""Achieved rate over planned rate, below which another load was measured than the one asked for."""
+RATE_REQUESTS = 20
+"""Sends from which a rate is worth comparing: the middle nine tenths of them are."""
+WAITED_SHARE = 0.1
+"""Requests that waited for a place, from which a capped open loop is a closed one for the most part that matters:
+its tail."""
+WARM_TIMES = 2.0
+WARM_MORE = 4
+"""Warm-up requests under way when the first measured one is sent, beyond this many times the p95 of requests under
+way later, and so many more: a backlog of the start. Arrivals at random alone do not come near."""
+IMBALANCE = 1.25
+"""The busiest server's output tokens over the mean, from which a fleet is unevenly used."""
+
+
+def interrupted(reason: str | None) -> Finding | None:
+    if reason is None:
+        return None
+    return Finding("interrupted", "warning", reason, "Run the cell again to its end.")
+
+
+def _late(metrics: CellMetrics, measured: Facts) -> tuple[Floats, float, Bools] | None:
+    """Lags of sends behind their intended times, the lag that matters, and which are beyond it."""
+    if metrics.e2e_s is None:
+        return None
+    lag_s = measured.sent_s - measured.intended_s
+    limit_s = max(LATE_FLOOR_S, LATE_SHARE * metrics.e2e_s.p50)
+    return lag_s, limit_s, lag_s > limit_s
+
+
+def sends_late(metrics: CellMetrics, load: Load, measured: Facts) -> Finding | None:
+    found = _late(metrics, measured)
+    if found is None or metrics.e2e_s is None or load.max_concurrency is not None:
+        return None
+    lag_s, limit_s, late = found
+    if late.sum() < max(2, LATE_REQUESTS * len(lag_s)):
+        return None
+    if load.kind == "concurrency" and np.nanmean(lag_s) <= LATE_SHARE * metrics.e2e_s.mean:
+        # Latencies of a closed loop count from sending: a place that stands empty costs load, in proportion.
+        return None
+    return Finding(
+        "sends_late",
+        "warning",
+        f"{late.sum()} of {len(lag_s)} requests were sent more than {show_seconds(limit_s)} late, "
+        f"up to {show_seconds(float(np.nanmax(lag_s)))}",
+        "Give the client more room: fewer other processes, more --workers, or another machine.",
+    )
+
+
+def cap_held_back(metrics: CellMetrics, load: Load, measured: Facts) -> Finding | None:
+    """An open loop whose cap on requests under way was reached is no open loop while it is."""
+    found = _late(metrics, measured)
+    if found is None or load.max_concurrency is None:
+        return None
+    lag_s, limit_s, late = found
+    if late.sum() < max(2, LATE_REQUESTS * len(lag_s)):
+        return None
+    share = late.sum() / len(lag_s)
+    return Finding(
+        "cap_held_back",
+        "warning" if share > WAITED_SHARE else "info",
+        f"{late.sum()} of {len(lag_s)} requests ({share:.0%}) waited more than {show_seconds(limit_s)} for one of "
+        f"{load.max_concurrency} places, up to {show_seconds(float(np.nanmax(lag_s)))}",
+        "Read latencies from the intended time, which has the waiting in it; or raise --max-concurrency.",
+    )
+
+
+def rate_not_reached(load: Load, measured: Facts) -> Finding | None:
+    """Compares the time that the middle nine tenths of the sends took with the time they were planned to take: one
+    late send at either end makes no difference. Later turns of sessions follow their answers and are left out.
+    """
+    if load.kind != "rate" or load.max_concurrency is not None:
+        return None
+    first = measured.pick(~(measured.turn > 0) & ~np.isnan(measured.sent_s) & ~np.isnan(measured.intended_s))
+    if len(first) < RATE_REQUESTS:
+        return None
+    low, high = np.array([0.05, 0.95])
+    planned_s = float(np.quantile(first.intended_s, high) - np.quantile(first.intended_s, low))
+    took_s = float(np.quantile(first.sent_s, high) - np.quantile(first.sent_s, low))
+    if planned_s <= 0 or took_s <= 0 or planned_s / took_s >= RATE_SHARE:
+        return None
+    count = 0.9 * (len(first) - 1)
+    return Finding(
+        "rate_not_reached",
+        "warning",
+        f"{count / took_s:.3g} requests/s were sent where {count / planned_s:.3g} were planned "
+        f"({planned_s / took_s:.0%})",
+        "The client could not keep up: give it more --workers or another machine, or ask for a lower rate.",
+    )
+
+
+def warmup_leaked(load: Load, facts: Facts) -> Finding | None:
+    """Warm-up that burdens what is measured beyond what is meant.
+
+    Meant is: in a closed loop measured requests take over the places of warm-up ones as these end; in an open loop
+    the warm-up is the first second of the same arrivals, and what is still under way is part of the load; a burst
+    begins from rest. Wrong is: more under way than places; a backlog of the start that later load does not have
+    (an engine compiled, or captured graphs, while the warm-up waited); anything at all beside a burst.
+    """
+    sent_s = np.sort(facts.sent_s[facts.measured & ~np.isnan(facts.sent_s)])
+    if not len(sent_s) or facts.measured.all():
+        return None
+    warm = facts.pick(~facts.measured)
+    still = int(under_way(warm, sent_s[:1])[0])
+    if load.kind == "burst":
+        usual = 0
+    elif load.kind == "concurrency":
+        usual = int(load.value)
+    else:
+        later = under_way(facts, sent_s[len(sent_s) // 2 :])
+        usual = int(WARM_TIMES * np.quantile(later, 0.95)) + WARM_MORE
+    if still <= usual:
+        return None
+    beside = "nothing" if load.kind == "burst" else f"{usual}"
+    return Finding(
+        "warmup_leaked",
+        "warning",
+        f"{still} warm-up requests were still under way when the first measured one was sent, where {beside} "
+        "would be no burden",
+        "The first measured requests waited behind the warm-up: send a request or two beforehand, or measure longer.",
+    )
+
+
+def fleet_imbalance(replicas: Sequence[Mapping[str, Any]]) -> Finding | None:
+    """How unevenly the output of a fleet came from its servers."""
+    shares = [replica["token_share"] for replica in replicas]
+    if len(shares) < 2 or None in shares:
+        return None
+    most = max(range(len(shares)), key=shares.__getitem__)
+    over = shares[most] * len(shares)
+    if over < IMBALANCE:
+        return None
+    return Finding(
+        "fleet_imbalance",
+        "info",
+        f"{replicas[most]['url']} gave {shares[most]:.0%} of the output tokens, {over:.2f} times its equal share",
+        "A server may be down or slower, or the routing uneven; try --route least-busy.",
+    )

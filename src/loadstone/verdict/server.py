@@ -1,0 +1,261 @@
+"""What the servers say of a cell in their /metrics, in words that all engines share, and what that means.
+
+Names as the engines write them, which is also what `loadstone.engines.observe` always keeps:
+
+    running, waiting   gauges, requests
+    kv_usage           gauge, share of the KV cache in use
+    preemptions        counter, requests put back in the queue with their KV lost
+    prefix_hits        counter, prompt tokens taken from a prefix cache
+    prefix_queries     counter, prompt tokens looked for in it
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from loadstone.verdict.finding import Finding
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Floats = NDArray[np.float64]
+Series = tuple[Floats, Floats]
+"""Times, values; at least one."""
+
+GAUGES: dict[str, tuple[str, ...]] = {
+    "running": (
+        "vllm:num_requests_running",
+        "sglang:num_running_reqs",
+        "llamacpp:requests_processing",
+        "trtllm_num_requests_running",
+        "nv_trt_llm_request_metrics{request_type=scheduled}",
+    ),
+    "waiting": (
+        "vllm:num_requests_waiting",
+        "sglang:num_queue_reqs",
+        "llamacpp:requests_deferred",
+        "trtllm_num_requests_waiting",
+        "nv_trt_llm_request_metrics{request_type=waiting}",
+    ),
+    "kv_usage": (
+        "vllm:kv_cache_usage_perc",  # a share, in spite of its name
+        "vllm:gpu_cache_usage_perc",
+        "sglang:token_usage",
+        "llamacpp:kv_cache_usage_ratio",
+        "trtllm_kv_cache_utilization",
+        "nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=fraction}",
+    ),
+}
+COUNTERS: dict[str, tuple[str, ...]] = {
+    "preemptions": ("vllm:num_preemptions_total", "sglang:num_retracted_requests_total"),
+    "prefix_hits": (
+        "vllm:prefix_cache_hits_total",
+        "sglang:cached_tokens_total",
+        "llamacpp:prompt_tokens_cached_total",
+        "trtllm_prompt_cached_tokens_total",
+    ),
+    "prefix_queries": (
+        "vllm:prefix_cache_queries_total",
+        "sglang:prompt_tokens_total",
+        "llamacpp:prompt_tokens_total+llamacpp:prompt_tokens_cached_total",  # the former leaves the latter out
+        "trtllm_prompt_tokens_total",
+    ),
+}
+START_TIME = "process_start_time_seconds"
+NAMES = frozenset(
+    name.partition("{")[0]
+    for names in (*GAUGES.values(), *COUNTERS.values())
+    for both in names
+    for name in both.split("+")
+) | {START_TIME}
+
+RANKS = frozenset({"tp_rank", "pp_rank", "moe_ep_rank", "engine_rank", "pid"})
+"""Labels of processes that work on the same requests: what they say is one thing said several times."""
+FELL_SHARE = 0.5
+"""Counters that fell between two samples, of those above 0, from which the engine began anew: all do then, and a
+single one may only be misnamed."""
+START_MOVED_S = 1.0
+SANE = 1e18
+"""Values from here on, and what is no number, are no engine's: they are left out."""
+
+
+class Level(msgspec.Struct, frozen=True):
+    mean: float
+    max: float
+
+
+class ServerFigures(msgspec.Struct, kw_only=True, frozen=True):
+    """The servers of a target together, over one cell from its start to its end; None where unknown.
+
+    samples      times that /metrics was read within; a gauge is known from these alone
+    restarts     times that an engine began anew
+    other fields see the module; gauges are sums over servers (kv_usage: mean), counters what was added
+    """
+
+    samples: int
+    restarts: int
+    running: Level | None = None
+    waiting: Level | None = None
+    kv_usage: Level | None = None
+    preemptions: float | None = None
+    prefix_hits: float | None = None
+    prefix_queries: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """What is known."""
+        built: dict[str, Any] = msgspec.to_builtins(self)
+        return {name: value for name, value in built.items() if value is not None}
+
+
+def server_figures(samples: pa.Table, start_s: float, end_s: float) -> ServerFigures | None:
+    """`samples` as store.read_server gives them. None where none were taken near the cell.
+
+    Counters run from the last sample before the cell to the first one after it: what happened in between is in them,
+    and of what neighbouring cells did as little as the samples allow.
+    """
+    import pyarrow.compute as pc
+
+    # Scrapes come about every second, and one may fail: look a little beyond both ends.
+    near = pc.and_(pc.greater(samples["time_s"], start_s - 5.0), pc.less(samples["time_s"], end_s + 5.0))
+    by_server: dict[int, dict[str, dict[str, Series]]] = {}
+    times: set[float] = set()
+    for replica, name, labels, time_s, value in _series(
+        samples.filter(pc.and_(near, pc.less(pc.abs(samples["value"]), SANE)))
+    ):
+        by_server.setdefault(replica, defaultdict(dict))[name][labels] = _between(time_s, value, start_s, end_s)
+        times.update(time_s[(time_s >= start_s) & (time_s <= end_s)].tolist())
+    if not by_server:
+        return None
+    at_s = np.array(sorted(times))
+    return ServerFigures(
+        samples=len(times),
+        restarts=sum(_restarts(families) for families in by_server.values()),
+        running=_level(by_server, GAUGES["running"], at_s),
+        waiting=_level(by_server, GAUGES["waiting"], at_s),
+        kv_usage=_level(by_server, GAUGES["kv_usage"], at_s, mean=True),
+        preemptions=_added(by_server, COUNTERS["preemptions"]),
+        prefix_hits=_added(by_server, COUNTERS["prefix_hits"]),
+        prefix_queries=_added(by_server, COUNTERS["prefix_queries"]),
+    )
+
+
+def _series(samples: pa.Table) -> list[tuple[int, str, str, Floats, Floats]]:
+    """(replica, name, labels, times, values) of each series."""
+    keys = list(zip(*(samples[column].to_pylist() for column in ("replica", "name", "labels")), strict=True))
+    time_s, value = samples["time_s"].to_numpy(), samples["value"].to_numpy()
+    rows: dict[tuple[int, str, str], list[int]] = defaultdict(list)
+    for row, key in enumerate(keys):
+        rows[key].append(row)
+    return [(*key, time_s[at], value[at]) for key, at in rows.items()]
+
+
+def _between(time_s: Floats, value: Floats, start_s: float, end_s: float) -> Series:
+    first = max(0, int(np.searchsorted(time_s, start_s, side="right")) - 1)
+    last = min(len(time_s), int(np.searchsorted(time_s, end_s, side="left")) + 1)
+    return time_s[first:last], value[first:last]
+
+
+def _merged(families: Mapping[str, Mapping[str, Series]], wanted: str) -> list[list[Series]]:
+    """The series of `name` or `name{label=value}`, those of several ranks of one engine put together."""
+    name, _, condition = wanted.partition("{")
+    key, _, value = condition.rstrip("}").partition("=")
+    groups: dict[tuple[tuple[str, str], ...], list[Series]] = defaultdict(list)
+    for text, series in families.get(name, {}).items():
+        labels = _labels(text)
+        if key and labels.get(key) != value:
+            continue
+        groups[tuple(sorted((k, v) for k, v in labels.items() if k not in RANKS))].append(series)
+    return list(groups.values())
+
+
+def _labels(text: str) -> dict[str, str]:
+    try:
+        return msgspec.json.decode(text, type=dict[str, str])
+    except msgspec.DecodeError:
+        return {}
+
+
+def _level(
+    by_server: Mapping[int, Mapping[str, Mapping[str, Series]]],
+    names: tuple[str, ...],
+    at_s: Floats,
+    *,
+    mean: bool = False,
+) -> Level | None:
+    """A gauge at each of the moments: its newest value then, or its first one."""
+    found = []
+    for families in by_server.values():
+        groups = next(filter(None, (_merged(families, name) for name in names)), [])
+        for ranks in groups:
+            newest = [values[np.searchsorted(t, at_s, side="right").clip(1) - 1] for t, values in ranks]
+            found.append(np.max(newest, axis=0))
+    if not found or not len(at_s):
+        return None
+    total = np.sum(found, axis=0) / (len(found) if mean else 1)
+    return Level(float(total.mean()), float(total.max()))
+
+
+def _added(by_server: Mapping[int, Mapping[str, Mapping[str, Series]]], names: tuple[str, ...]) -> float | None:
+    """What a counter gained, all servers together. One that fell began anew at 0."""
+    total, known = 0.0, False
+    for families in by_server.values():
+        for name in names:
+            parts = [_merged(families, part) for part in name.split("+")]
+            if not all(parts):
+                continue
+            known = True
+            total += sum(max(_gain(values) for _, values in ranks) for groups in parts for ranks in groups)
+            break
+    return total if known else None
+
+
+def _gain(values: Floats) -> float:
+    steps = np.diff(values)
+    return float(np.where(steps < 0, values[1:], steps).sum())
+
+
+def _restarts(families: Mapping[str, Mapping[str, Series]]) -> int:
+    """Times that a process began anew, by its start time where it tells it, else by counters that fell together."""
+    started = [values for _, values in families.get(START_TIME, {}).values() if len(values)]
+    if started:
+        return max(int((np.diff(values) > START_MOVED_S).sum()) for values in started)
+    above: dict[float, int] = defaultdict(int)
+    fell: dict[float, int] = defaultdict(int)
+    for name, series in families.items():
+        if not name.endswith("_total"):
+            continue
+        for time_s, values in series.values():
+            for before, after, at in zip(values[:-1], values[1:], time_s[1:], strict=True):
+                above[at] += int(before > 0)
+                fell[at] += int(after < before)
+    return sum(1 for at, count in fell.items() if count > 0 and count >= FELL_SHARE * above[at])
+
+
+def engine_restarted(server: ServerFigures | None) -> Finding | None:
+    if server is None or not server.restarts:
+        return None
+    return Finding(
+        "engine_restarted",
+        "error",
+        f"an engine began anew {server.restarts} time{'s' * (server.restarts > 1)} during the cell: its start time "
+        "moved, or its counters fell back",
+        "What was measured is two engines, one of them cold: see its log for the reason, and run the cell again.",
+    )
+
+
+def preemptions(server: ServerFigures | None) -> Finding | None:
+    if server is None or not server.preemptions:
+        return None
+    used = f", with up to {server.kv_usage.max:.0%} of its KV cache in use" if server.kv_usage is not None else ""
+    return Finding(
+        "preemptions",
+        "info",
+        f"the engine preempted requests {server.preemptions:.0f} times{used}",
+        "Their KV cache is computed twice, and tails grow: give the engine more memory for it, or fewer requests.",
+    )

@@ -1,0 +1,135 @@
+"""Do the numbers describe a state of the server, or a moment on its way to another? And are they enough?
+
+Trends are looked for in blocks: the requests in the order they were due, cut into BLOCKS of equal count, each block
+known by its median. Medians of blocks are robust against outliers, and neighbouring requests, which share their fate
+in a queue, count as one. Kendall's τ of the blocks says how steadily they rise, the first against the last three how
+far: a trend needs both. For ten blocks in random order |τ| ≥ 0.7 has a probability of about 0.002 (Kendall 1938).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from loadstone.metrics import CellMetrics
+from loadstone.records import Load, Plan
+from loadstone.units import show_seconds
+from loadstone.verdict.facts import Facts, Floats, plan_rows, under_way
+from loadstone.verdict.finding import Finding
+
+BLOCKS = 10
+BLOCK_REQUESTS = 5
+"""Requests in a block, at least: below 50 in all, chance looks like a trend."""
+TAU = 0.7
+ENDS = 3
+DRIFT_RATIO = 1.25
+"""The last blocks over the first, or the inverse, from which a cell has no one latency."""
+DRIFT_SHARE = 0.05
+"""The change's share of the median E2E from which it matters."""
+LENGTHS_RATIO = 1.1
+"""A change of the lengths asked for, from which a change of latencies is their doing."""
+OVERLOAD_RATIO = 2.5
+"""Growth of TTFT from the intended time, from which a server does not keep up: in a queue that grows evenly the last
+blocks wait more than five times as long as the first, their own prefill apart."""
+BACKLOG_RATIO = 1.5
+BACKLOG_MORE = 4
+"""Growth of the requests under way that goes with it: times, and requests at least."""
+
+
+def few_samples(metrics: CellMetrics) -> Finding | None:
+    values = metrics.ttft_s or metrics.e2e_s
+    if values is None:
+        return None
+    low, high = values.ci95["p99"]
+    if high is not None:
+        return None
+    at_least = f", only that it is at least {show_seconds(low)}" if low is not None else ""
+    return Finding(
+        "few_samples",
+        "info",
+        f"{values.n} requests do not bound the p99{at_least}",
+        "For a p99 with a 95 % bound on both sides measure 368 requests or more.",
+    )
+
+
+def trend(values: Floats) -> tuple[float, float] | None:
+    """Medians of the first and the last ENDS of BLOCKS blocks, where the blocks rise or fall steadily; else None.
+
+    `values` in the order they were due, without NaN.
+    """
+    if len(values) < BLOCKS * BLOCK_REQUESTS:
+        return None
+    medians = np.array([np.median(block) for block in np.array_split(values, BLOCKS)])
+    pairs = np.sign(medians[None, :] - medians[:, None])[np.triu_indices(BLOCKS, 1)]
+    if abs(pairs.mean()) < TAU:
+        return None
+    return float(np.median(medians[:ENDS])), float(np.median(medians[-ENDS:]))
+
+
+def overload(load: Load, measured: Facts, streams: bool) -> Finding | None:
+    """In an open loop: requests under way and the time to the first token (whole answer, without streaming) both
+    rise through the cell. A short cell that only fills up has the first without the second.
+    """
+    if load.kind != "rate" or load.profile or load.process == "trace":
+        return None
+    done = _in_order(measured.pick(measured.completed & ~(measured.turn > 0)))
+    waited = trend((done.first_s if streams else done.last_s) - done.intended_s)
+    if waited is None or waited[1] < OVERLOAD_RATIO * waited[0]:
+        return None
+    due_s = np.sort(measured.intended_s[~np.isnan(measured.intended_s)])
+    backlog = np.array_split(under_way(measured, due_s, since=measured.intended_s), BLOCKS)
+    first, last = float(np.mean(backlog[ENDS - 1])), float(np.mean(backlog[-1]))
+    if last < BACKLOG_RATIO * first or last - first < BACKLOG_MORE:
+        return None
+    what = "TTFT" if streams else "E2E"
+    return Finding(
+        "overload",
+        "warning",
+        f"requests under way rose from {first:.0f} to {last:.0f}, and {what} from the intended time from "
+        f"{show_seconds(waited[0])} to {show_seconds(waited[1])} in the course of the cell",
+        "The server does not keep up with this rate: latencies are as long as the cell lasts. Ask for a lower rate.",
+    )
+
+
+def not_stationary(
+    metrics: CellMetrics, load: Load, measured: Facts, plan: Plan, cell: int, streams: bool
+) -> Finding | None:
+    """TTFT or TPOT (E2E, without streaming) rises or falls through the cell, though nothing that was asked did."""
+    if metrics.e2e_s is None or load.kind == "burst" or load.profile or load.process == "trace" or plan.has_sessions:
+        return None
+    done = _in_order(measured.pick(measured.completed))
+    rows = plan_rows(done, plan, cell)
+    for asked in (plan.input_tokens[rows], plan.output_tokens[rows]):
+        ends = trend(asked.astype(np.float64))
+        if ends is not None and not 1 / LENGTHS_RATIO < (ends[1] + 1) / (ends[0] + 1) < LENGTHS_RATIO:
+            return None
+    tokens = np.where(done.output_tokens >= 2, done.output_tokens - 1, np.nan)
+    looked_at = {"E2E": (done.last_s - done.sent_s, 1.0)}
+    if streams:
+        mean = float(np.nanmean(tokens)) if not np.isnan(tokens).all() else 0.0
+        looked_at = {
+            "TTFT": (done.first_s - done.sent_s, 1.0),
+            "TPOT": ((done.last_s - done.first_s) / tokens, mean),  # × its count is its part of E2E
+        }
+    for what, (values, times) in looked_at.items():
+        ends = trend(values[~np.isnan(values)])
+        if ends is None:
+            continue
+        low, high = sorted(ends)
+        if high < DRIFT_RATIO * low or (high - low) * times < DRIFT_SHARE * metrics.e2e_s.p50:
+            continue
+        return Finding(
+            "not_stationary",
+            "warning",
+            f"{what} went steadily from {show_seconds(ends[0])} to {show_seconds(ends[1])} in the course of the cell",
+            "The percentiles mix different states: warm up or measure longer, until the change has come to an end.",
+        )
+    return None
+
+
+def _in_order(facts: Facts) -> Facts:
+    """By when they were due; those that were, and have arrivals."""
+    due_s = np.where(np.isnan(facts.intended_s), facts.sent_s, facts.intended_s)
+    order = np.argsort(due_s, kind="stable")
+    known = ~np.isnan(due_s) & ~np.isnan(facts.first_s)
+    chosen = order[known[order]]
+    return facts.pick(chosen)

@@ -1,0 +1,113 @@
+"""Findings about answers: their lengths, their ends, their tokens."""
+
+import numpy as np
+import pytest
+
+from loadstone.records import Plan
+from loadstone.schedule import make_plan
+from loadstone.workload.dataset import Dataset
+from loadstone.workload.synthetic import Length, Synthetic
+from verdict_cells import COUNT, LOAD, WORKLOAD, found, plan_of, rows, spoilt
+
+
+def natural(output: int = 64) -> Plan:
+    """Answers may end by themselves."""
+    return make_plan(
+        Synthetic(WORKLOAD.input, Length("fixed", output)), [LOAD], requests=[COUNT], warmup=2, exact=False
+    )
+
+
+def test_answers_without_output() -> None:
+    nothing = {"arrival_s": [], "read": [], "tokens": []}
+    assert "empty_answers" not in found(spoilt(4, **nothing))
+    finding = found(spoilt(5, **nothing))["empty_answers"]
+    assert finding.severity == "warning"
+    assert finding.evidence.startswith("5 of 400 complete answers carried no output")
+
+
+def test_answers_of_one_token() -> None:
+    one = {"arrival_s": [5.0], "read": [0], "tokens": [1], "output_tokens": 1, "finish_reason": "stop"}
+    assert "empty_answers" not in found(spoilt(200, **one), natural())  # a yes, a no
+    finding = found(spoilt(201, **one), natural())["empty_answers"]
+    assert finding.evidence.startswith("201 of 400 answers ended after one token, though 8 or more were allowed")
+    assert "empty_answers" not in found(spoilt(201, **one), natural(1))  # as asked
+
+
+def test_answers_longer_than_allowed() -> None:
+    assert "output_length" not in found(spoilt(4, output_tokens=7))
+    assert "output_length" not in found(rows(output_tokens=5))  # some count the end of the sequence
+    finding = found(spoilt(5, output_tokens=7))["output_length"]
+    assert finding.severity == "warning"
+    assert finding.evidence.startswith(
+        "5 of 400 answers are longer than was allowed by the server's count (median +3)"
+    )
+
+
+def test_answers_that_end_for_different_reasons() -> None:
+    finding = found(spoilt(100, finish_reason="stop"), natural())["finish_reasons"]
+    assert finding.severity == "info"
+    assert finding.evidence == "answers ended for different reasons: 300 × length, 100 × stop"
+    assert found(spoilt(100, finish_reason="stop"))["finish_reasons"].severity == "warning"
+    assert found(spoilt(100, finish_reason="\x1b[31m"))["finish_reasons"].severity == "info"
+
+
+@pytest.mark.parametrize("reason", ["stop", "length", None])
+def test_one_reason_for_all_is_the_servers_word_for_it(reason: str | None) -> None:
+    assert found(rows(finish_reason=reason)) == {}
+    assert found(spoilt(5, finish_reason=None)) == {}
+
+
+def test_answers_in_the_same_rhythm() -> None:
+    records = rows()
+    for each in records[:200]:
+        each["arrival_s"] = [each["sent_s"] + 0.1 * (i + 1) for i in range(4)]
+    finding = found(records)["answers_identical"]
+    assert finding.severity == "warning"
+    assert finding.evidence.startswith("200 of 400 answers arrived with gaps that are equal to the microsecond")
+    assert found(records, measured_live=False) == {}
+    for each in records[:1]:
+        each["arrival_s"] = [at + 1e-5 * i * i for i, at in enumerate(each["arrival_s"])]
+    assert found(records) == {}
+
+
+def test_a_steady_engine_is_no_replay() -> None:
+    rng = np.random.default_rng(0)
+    records = rows()
+    for each in records:  # within 20 µs of each other, as of an engine alone on its machine
+        each["arrival_s"] = [each["sent_s"] + 0.1 * (i + 1) + float(rng.normal(0, 2e-5)) for i in range(4)]
+    assert found(records) == {}
+
+
+def test_few_requests_or_short_answers_have_no_rhythm() -> None:
+    same = {"arrival_s": [5.0, 5.1, 5.2, 5.3]}
+    assert "answers_identical" not in found(rows(19, **same))
+    assert "answers_identical" in found(rows(20, **same))
+    assert "answers_identical" not in found(rows(arrival_s=[5.0, 5.1, 5.2], read=[0, 1, 2], tokens=[1, 2, 3]))
+
+
+def test_a_counted_end_of_sequence_is_no_token_of_an_event() -> None:
+    """mlx-lm: four events, usage of five."""
+    assert found(rows(output_tokens=5, tokens=[1, 2, 3, 5])) == {}
+
+
+def test_tokens_that_were_never_streamed() -> None:
+    plan = plan_of(LOAD)
+    plan.output_tokens[:] = 1024
+    finding = found(rows(output_tokens=1000, tokens=[1, 300, 700, 1000]), plan)["tokens_not_streamed"]
+    assert finding.severity == "warning"
+    assert finding.evidence == "250 tokens per stream event by the server's count"
+    assert "several_tokens_an_event" in found(rows(output_tokens=200, tokens=[1, 50, 100, 200]), plan)
+
+
+def test_fewer_tokens_than_events() -> None:
+    finding = found(rows(output_tokens=2, tokens=[1, 1, 2, 2]))["fewer_tokens_than_events"]
+    assert finding.severity == "warning"
+    assert finding.evidence.startswith("the server counts 800 output tokens, and 1600 events with output came")
+    assert "fewer_tokens_than_events" not in found(rows(output_tokens=3, tokens=[1, 2, 2, 3]))
+    assert "fewer_tokens_than_events" not in found(spoilt(10, output_tokens=2, tokens=[1, 1, 2, 2]))
+
+
+def test_a_dataset_allows_what_it_says() -> None:
+    plan = make_plan(Dataset("text", ["a"], [4], "00", 0), [LOAD], requests=[COUNT], warmup=2)
+    assert found(rows(output_tokens=4), plan) == {}
+    assert "output_length" in found(rows(output_tokens=9), plan)

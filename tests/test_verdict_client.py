@@ -1,0 +1,130 @@
+"""Findings about the client, and about what lies between it and the server."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from loadstone.records import CellInfo, Load
+from loadstone.verdict import Finding
+from verdict_cells import LOAD, Rows, closed, found, plan_of, rows
+
+
+def ran(cpu_s: float | None, seconds: float = 10.0) -> dict[str, Any]:
+    return {"info": CellInfo(load=LOAD, start_s=5.0, issue_end_s=5.0, end_s=5.0 + seconds, client_cpu_s=cpu_s)}
+
+
+def test_a_saturated_client() -> None:
+    assert found(rows(), **ran(8.9)) == {}
+    finding = found(rows(), **ran(9.5))["client_saturated"]
+    assert finding.severity == "warning"
+    assert finding.evidence == "1 client worker took 9.5 s of processor time in 10 s (95%)"
+
+
+def test_what_saturates_one_worker_does_not_saturate_two() -> None:
+    records = rows()
+    records[7]["worker"] = 1
+    assert found(records, **ran(9.5)) == {}
+    assert found(records, **ran(19))["client_saturated"].evidence.startswith("2 client workers took 19 s")
+
+
+def test_a_busy_moment_is_no_saturation() -> None:
+    assert found(rows(), **ran(0.95, 0.95)) == {}
+    assert found(rows(), **ran(None)) == {}
+
+
+def in_one_read(share: float, **changed: Any) -> Rows:
+    """Of the events that follow another, a share come in its read."""
+    records = rows(**changed)
+    for each in records[: round(share * len(records))]:
+        first = each["arrival_s"][0]
+        # Three of four in one read; the last much later, so that the answer was streamed.
+        each.update(read=[0, 0, 0, 1], arrival_s=[first, first, first, each["arrival_s"][3]])
+    return records
+
+
+@pytest.mark.parametrize("lag_s", [1e-4, 0.2])
+def test_some_events_in_one_read_are_normal(lag_s: float) -> None:
+    assert found(in_one_read(0.1, receive_lag_s=lag_s)) == {}
+
+
+def test_events_that_arrived_together() -> None:
+    finding = found(in_one_read(0.9))["events_coalesced"]
+    assert finding.severity == "info"
+    assert finding.evidence.startswith("60% of events came in one read with the event before, though they were read")
+
+
+def test_events_that_were_read_late() -> None:
+    assert set(found(in_one_read(0.3, receive_lag_s=0.2))) == {"client_read_late"}
+    assert found(in_one_read(0.3, receive_lag_s=0.2))["client_read_late"].severity == "info"
+    finding = found(in_one_read(0.9, receive_lag_s=0.2))["client_read_late"]
+    assert finding.severity == "warning"
+    assert "waited 200 ms or longer for the client" in finding.evidence
+
+
+def test_late_reading_that_brought_nothing_together_spoils_nothing() -> None:
+    assert found(rows(receive_lag_s=0.3)) == {}
+
+
+def whole(**changed: Any) -> Finding:
+    kinds = found(rows(arrival_s=[5.0, 5.0, 5.0, 5.0], read=[0, 0, 0, 0], end_s=5.0, **changed))
+    assert not {"events_coalesced", "client_read_late"} & set(kinds)
+    return kinds["arrivals_bunched"]
+
+
+def test_answers_that_arrive_whole_were_buffered_on_the_way() -> None:
+    finding = whole()
+    assert finding.severity == "warning"
+    assert "arrived whole" in finding.evidence
+    assert "proxy" in finding.remedy
+    assert "arrivals_bunched" not in found(rows())
+
+
+def test_a_starved_client_is_not_a_proxy() -> None:
+    finding = whole(receive_lag_s=2.0)
+    assert finding.severity == "warning"
+    assert "waiting 2.00 s (median) for the client" in finding.evidence
+    assert "proxy" not in finding.remedy
+    assert "starved" in finding.remedy
+
+
+def connected(fresh: int, wait_s: float = 0.0) -> dict[str, Finding]:
+    """A closed loop of 8 places; `fresh` requests after the first eight on a connection of their own."""
+    records = closed(8, 400)
+    for number, each in enumerate(records):
+        each["reused_connection"] = not (number < 8 or number < 8 + fresh)
+        each["intended_s"] -= 0.0 if each["reused_connection"] else wait_s
+    return found(records, plan_of(Load("concurrency", 8), warm=8))
+
+
+def test_connections_that_are_not_kept() -> None:
+    assert connected(150) == {}
+    assert connected(408 - 8)["connections_not_kept"].severity == "info"
+    finding = connected(408 - 8, 0.1)["connections_not_kept"]
+    assert finding.severity == "warning"
+    assert finding.evidence == (
+        "400 of 400 requests needed a new connection where one had been used before; sent 100 ms (median) "
+        "after they were due"
+    )
+
+
+def test_connections_of_which_nothing_is_known_or_that_are_few() -> None:
+    assert found(rows(reused_connection=None)) == {}
+    records = rows(6, reused_connection=False)
+    assert "connections_not_kept" not in found(records)
+    # All at once: each needs its own.
+    burst = rows(reused_connection=False)
+    rng = np.random.default_rng(0)
+    for each in burst:
+        each.update(intended_s=0.0, sent_s=0.0)
+        each["arrival_s"] = [t + float(rng.uniform(0, 1e-4)) for t in each["arrival_s"]]
+    assert "connections_not_kept" not in found(burst, plan_of(Load("burst", 400)))
+
+
+def test_answers_in_one_piece_are_not_streamed() -> None:
+    piece = {"read": [0], "tokens": [4]}
+    records = rows(**piece)
+    for each in records:
+        each["arrival_s"] = each["arrival_s"][3:]
+    kinds = found(records, streams=False)
+    assert {kind: finding.severity for kind, finding in kinds.items()} == {"not_streamed": "info"}

@@ -1,0 +1,206 @@
+"""Findings about the load: was it offered as planned, and did it meet one state of the server?"""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from loadstone.records import Load
+from loadstone.schedule import make_plan
+from loadstone.verdict import Finding
+from loadstone.workload.session import Sessions
+from loadstone.workload.synthetic import Length, Synthetic
+from verdict_cells import COUNT, LOAD, WARM, WORKLOAD, Rows, closed, found, plan_of, row, rows
+
+SPOILS = {"overload", "not_stationary", "warmup_leaked", "rate_not_reached"}
+
+
+def opened(latency: Callable[[float], float], count: int = 400, rate: float = 100.0, seed: int = 1) -> Rows:
+    """An open loop: a request's TTFT is `latency` of the time it is sent at, with some noise; E2E as before."""
+    rng = np.random.default_rng(seed)
+    at = np.cumsum(rng.exponential(1 / rate, count))
+    return [
+        row(WARM + i, float(at[i]), ttft=latency(float(at[i])) * float(rng.uniform(0.7, 1.3))) for i in range(count)
+    ]
+
+
+# --- rate -------------------------------------------------------------------------------------------------------
+
+
+def stretched(by: float, load: Load = LOAD, count: int = COUNT) -> dict[str, Finding]:
+    records = rows(count)
+    for each in records:
+        each["intended_s"] = each["sent_s"] / by
+    return found(records, plan_of(load, count))
+
+
+def test_a_rate_that_was_not_reached() -> None:
+    assert "rate_not_reached" not in stretched(1.04)
+    finding = stretched(1.25)["rate_not_reached"]
+    assert finding.severity == "warning"
+    assert finding.evidence == "100 requests/s were sent where 125 were planned (80%)"
+
+
+def test_where_a_rate_says_nothing() -> None:
+    assert "rate_not_reached" not in stretched(1.25, Load("concurrency", 60))
+    assert "rate_not_reached" not in stretched(1.25, Load("rate", 100.0, max_concurrency=60))  # that is told
+    assert "rate_not_reached" not in stretched(1.25, count=19)
+
+
+def test_one_send_late_at_the_end_is_no_lower_rate() -> None:
+    records = rows(30)
+    records[-1].update(sent_s=records[-1]["intended_s"] + 1, end_s=records[-1]["end_s"] + 1)
+    assert "rate_not_reached" not in found(records, plan_of(LOAD, 30))
+
+
+# --- warm-up ----------------------------------------------------------------------------------------------------
+
+
+def handed_over(load: Load, still: int, warm: int = 60) -> dict[str, Finding]:
+    """Warm-up requests before a clean cell, `still` of them under way when it begins at 0.02 s."""
+    before = []
+    for index in range(warm):
+        end_s = 0.3 if index < still else 0.01
+        before.append(row(1000 + index, -1 + index / warm, phase="warmup", end_s=end_s))
+    return found(before + rows(), plan_of(load, warm=warm))
+
+
+@pytest.mark.parametrize(
+    ("load", "meant", "leaked"),
+    [
+        (Load("rate", 100.0), 60, 90),  # 40 are under way at any time
+        (Load("concurrency", 60), 60, 61),
+        (Load("burst", 400), 0, 1),
+    ],
+)
+def test_warm_up_that_burdens_what_is_measured(load: Load, meant: int, leaked: int) -> None:
+    assert "warmup_leaked" not in handed_over(load, meant, 100)
+    finding = handed_over(load, leaked, 100)["warmup_leaked"]
+    assert finding.severity == "warning"
+    assert finding.evidence.startswith(f"{leaked} warm-up requests were still under way")
+
+
+# --- overload ---------------------------------------------------------------------------------------------------
+
+
+def test_a_server_that_does_not_keep_up() -> None:
+    finding = found(opened(lambda at: 0.05 + 2 * at))["overload"]
+    assert finding.severity == "warning"
+    assert finding.evidence.startswith("requests under way rose from ")
+    assert "not_stationary" not in found(opened(lambda at: 0.05 + 2 * at))
+
+
+def test_overload_behind_a_cap_shows_from_the_intended_time() -> None:
+    records = opened(lambda _: 0.05)
+    for each in records:
+        each["intended_s"] /= 4
+    assert "overload" in found(records, plan_of(Load("rate", 400.0, max_concurrency=60)))
+
+
+def test_overload_of_answers_in_one_piece() -> None:
+    records = opened(lambda at: 0.05 + 2 * at)
+    for each in records:
+        each.update(arrival_s=each["arrival_s"][-1:], read=[0], tokens=[4])
+    assert "overload" in found(records, streams=False)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_load_that_a_server_bears_is_no_overload(seed: int) -> None:
+    """Poisson arrivals, noisy latencies, some of them long: chance rises and falls."""
+    assert not SPOILS & set(found(opened(lambda _: 0.1, seed=seed), plan_of(Load("rate", 100.0))))
+    tail = np.random.default_rng(seed)
+    assert not SPOILS & set(found(opened(lambda _: float(tail.lognormal(-2, 1)), seed=seed)))
+    assert not SPOILS & set(found(opened(lambda _: 0.1, count=60, rate=2, seed=seed), plan_of(Load("rate", 2.0), 60)))
+
+
+def test_a_short_cell_that_only_fills_up_is_no_overload() -> None:
+    records = opened(lambda _: 0.1)
+    for each in records:
+        each.update(arrival_s=[each["sent_s"] + each["arrival_s"][0] * 0 + s for s in (0.1, 2, 4, 6)])
+        each["end_s"] = each["sent_s"] + 6  # nothing ends while requests are sent
+    assert not {"overload", "not_stationary"} & set(found(records))
+
+
+def test_one_slow_stretch_is_no_overload() -> None:
+    assert "overload" not in found(opened(lambda at: 0.5 if 2.0 < at < 2.6 else 0.05))
+
+
+# --- drift ------------------------------------------------------------------------------------------------------
+
+
+def drifting(e2e: Callable[[float], float], count: int = 400, load: Load | None = None) -> dict[str, Finding]:
+    load = load or Load("concurrency", 8)
+    return found(closed(8, count, e2e), plan_of(load, count, 8))
+
+
+def test_a_cell_that_is_not_stationary() -> None:
+    finding = drifting(lambda at: 0.3 + at / 50)["not_stationary"]
+    assert finding.severity == "warning"
+    assert finding.evidence.startswith("TTFT went steadily from ")
+    assert "not_stationary" in drifting(lambda at: 0.3 * np.exp(-at / 10))  # a server that warms up
+
+
+def test_decoding_that_slows_down_is_not_stationary() -> None:
+    records = closed(8, 400)
+    for each in records:
+        first = each["arrival_s"][0]
+        stretch = 1 + each["sent_s"] / 20
+        each["arrival_s"] = [first + (at - first) * stretch for at in each["arrival_s"]]
+    finding = found(records, plan_of(Load("concurrency", 8), warm=8))["not_stationary"]
+    assert finding.evidence.startswith("TPOT went steadily from ")
+
+
+def test_small_drift_is_let_pass() -> None:
+    assert drifting(lambda at: 0.4 * (1 + at / 200)) == {}
+    assert "not_stationary" not in drifting(lambda at: 0.3 + at / 10, count=49)  # too few to tell from chance
+
+
+def test_drift_of_what_hardly_counts_is_let_pass() -> None:
+    records = closed(8, 400)
+    for each in records:  # TTFT trebles, from a thousandth of E2E
+        each["arrival_s"][0] = each["sent_s"] + 4e-4 * (1 + each["sent_s"] / 10)
+    assert "not_stationary" not in found(records, plan_of(Load("concurrency", 8), warm=8))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_noise_is_no_drift(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    assert drifting(lambda _: 0.4 * float(rng.lognormal(0, 0.5))).keys() <= {"few_samples"}
+    assert drifting(lambda _: 0.4 * float(rng.lognormal(0, 1)), count=64).keys() <= {"few_samples"}
+    # What lasts some seconds and comes again: another process, a batch of long prompts.
+    assert drifting(lambda at: 0.4 * (2 if int(at) % 5 == seed % 5 else 1)).keys() <= {"few_samples"}
+
+
+def test_what_is_meant_to_change_is_no_drift() -> None:
+    def rising(at: float) -> float:
+        return 0.3 + at / 50
+
+    ramp = Load("concurrency", 8, profile=((1, 8, 60),))
+    assert "not_stationary" not in drifting(rising, load=ramp)
+    longer = Synthetic(Length("fixed", 100), WORKLOAD.output)
+    plan = make_plan(longer, [Load("concurrency", 8)], requests=[400], warmup=8)
+    plan.input_tokens[8:] = np.linspace(100, 400, 400)
+    records = closed(8, 400, rising)
+    for each in records:
+        each["input_tokens"] = int(plan.input_tokens[int(each["request_id"][2:])])
+    assert "not_stationary" not in found(records, plan)
+    turns = make_plan(
+        WORKLOAD, [Load("concurrency", 8)], requests=[400], warmup=0, sessions=Sessions(Length("fixed", 8))
+    )
+    assert "not_stationary" not in found(closed(8, 400, rising, warm=0), turns)
+
+
+# --- a fleet ----------------------------------------------------------------------------------------------------
+
+
+def shared(*shares: float | None) -> dict[str, Finding]:
+    return found(rows(), replicas=[{"url": f"http://{i}", "token_share": share} for i, share in enumerate(shares)])
+
+
+def test_a_fleet_unevenly_used() -> None:
+    assert shared(0.6, 0.4) == {}
+    assert shared(1.0) == {}
+    assert shared(None, None) == {}
+    finding = shared(0.2, 0.8)["fleet_imbalance"]
+    assert finding.severity == "info"
+    assert finding.evidence == "http://1 gave 80% of the output tokens, 1.60 times its equal share"

@@ -1,0 +1,223 @@
+"""What servers say of themselves, as figures of a cell and as findings."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from loadstone import store
+from loadstone.records import Load
+from loadstone.schedule import make_plan
+from loadstone.summary import summarise
+from loadstone.verdict import Finding, ServerFigures, server_figures
+from loadstone.workload.session import Sessions
+from loadstone.workload.synthetic import Length, Synthetic
+from test_summary import make_run
+from verdict_cells import LOAD, WORKLOAD, found, rows
+
+Said = tuple[float, int, str, dict[str, str], float]
+
+
+def table(said: list[Said]) -> pa.Table:
+    lines = [
+        {"time_s": t, "replica": r, "name": n, "labels": msgspec.json.encode(labels).decode(), "value": v}
+        for t, r, n, labels, v in sorted(said, key=lambda each: each[0])
+    ]
+    return pa.Table.from_pylist(lines, schema=store.server_schema())
+
+
+def said(name: str, values: list[float], replica: int = 0, start_s: float = 10.0, **labels: str) -> list[Said]:
+    """One value a second."""
+    return [(start_s + i, replica, name, labels, value) for i, value in enumerate(values)]
+
+
+def figures(*series: list[Said], start_s: float = 10.0, end_s: float = 14.0) -> dict[str, Any]:
+    made = server_figures(table([each for one in series for each in one]), start_s, end_s)
+    assert made is not None
+    known = made.to_json()
+    known.pop("samples")
+    return known
+
+
+# --- figures ----------------------------------------------------------------------------------------------------
+
+
+def test_gauges_are_of_the_cell_alone() -> None:
+    running = said("vllm:num_requests_running", [99, 1, 2, 3, 99], start_s=9.5, engine="0")
+    assert figures(running, start_s=10, end_s=13) == {"restarts": 0, "running": {"mean": 2, "max": 3}}
+
+
+def test_counters_are_what_the_cell_added() -> None:
+    hits = said("vllm:prefix_cache_hits_total", [100, 104, 110, 150, 990], start_s=8.5)
+    # From the last sample before it to the first one after it.
+    assert figures(hits, start_s=9.7, end_s=11.4) == {"restarts": 0, "prefix_hits": 46.0}
+
+
+def test_servers_of_a_fleet_count_together() -> None:
+    one = said("sglang:num_running_reqs", [1, 1, 5, 1, 1])
+    two = said("sglang:num_running_reqs", [2, 2, 2, 2, 2], replica=1)
+    used = said("sglang:token_usage", [0.2] * 5) + said("sglang:token_usage", [0.4] * 5, replica=1)
+    known = figures(one, two, used)
+    assert known["running"] == {"mean": 3.8, "max": 7}
+    assert known["kv_usage"] == {"mean": pytest.approx(0.3), "max": pytest.approx(0.3)}
+
+
+def test_engines_of_one_server_count_together_but_ranks_say_the_same() -> None:
+    by_engine = [said("vllm:num_requests_waiting", [3] * 5, engine=number) for number in "01"]
+    assert figures(*by_engine)["waiting"]["max"] == 6
+    by_rank = [said("sglang:num_queue_reqs", [3] * 5, tp_rank=number, dp_rank="0") for number in "01"]
+    by_rank += [said("sglang:num_queue_reqs", [4] * 5, tp_rank="0", dp_rank="1")]
+    assert figures(*by_rank)["waiting"]["max"] == 7
+    counted = [said("sglang:cached_tokens_total", [0, 1, 2, 3, 4], tp_rank=number) for number in "01"]
+    assert figures(*counted)["prefix_hits"] == 4
+
+
+def test_labels_may_be_part_of_a_name() -> None:
+    family = "nv_trt_llm_request_metrics"
+    known = figures(
+        said(family, [5] * 5, request_type="scheduled", model="m"),
+        said(family, [2] * 5, request_type="waiting", model="m"),
+        said(family, [512] * 5, request_type="max", model="m"),
+        said("nv_trt_llm_kv_cache_block_metrics", [0.5] * 5, kv_cache_block_type="fraction"),
+        said("nv_trt_llm_kv_cache_block_metrics", [64] * 5, kv_cache_block_type="tokens_per"),
+    )
+    assert known == {
+        "restarts": 0,
+        "running": {"mean": 5, "max": 5},
+        "waiting": {"mean": 2, "max": 2},
+        "kv_usage": {"mean": 0.5, "max": 0.5},
+    }
+
+
+def test_llama_cpp_counts_prompts_without_what_was_cached() -> None:
+    known = figures(
+        said("llamacpp:prompt_tokens_total", [0, 10, 20, 30, 60]),
+        said("llamacpp:prompt_tokens_cached_total", [0, 0, 0, 20, 40]),
+    )
+    assert known == {"restarts": 0, "prefix_hits": 40, "prefix_queries": 100}
+
+
+def test_no_figures_without_samples_near() -> None:
+    samples = table(said("vllm:num_requests_running", [1] * 5))
+    assert server_figures(samples, 100.0, 110.0) is None
+    assert server_figures(samples.slice(0, 0), 0.0, 10.0) is None
+
+
+def test_a_cell_between_two_samples_has_its_counters() -> None:
+    made = server_figures(table(said("vllm:num_preemptions_total", [1, 4])), 10.2, 10.7)
+    assert made == ServerFigures(samples=0, restarts=0, preemptions=3)
+
+
+def test_odd_values_harm_nothing() -> None:
+    nan, inf = float("nan"), float("inf")
+    known = figures(
+        said("vllm:num_requests_running", [nan, 1, 1, 1, nan]),
+        said("vllm:num_preemptions_total", [nan, 1, 2, 2, nan]),
+    )
+    assert known["running"]["max"] == 1
+    assert known["preemptions"] == 1
+    huge = figures(said("vllm:num_requests_running", [1e308, -1e308, inf, 2, 1e308]))
+    assert huge["running"] == {"mean": 2, "max": 2}
+    broken = table(said("vllm:num_requests_running", [1] * 5)).to_pylist()
+    broken[0]["labels"] = "no json"
+    assert server_figures(pa.Table.from_pylist(broken, schema=store.server_schema()), 10, 12) is not None
+
+
+# --- a new beginning --------------------------------------------------------------------------------------------
+
+
+def test_an_engine_that_began_anew_by_its_start_time() -> None:
+    started = said("process_start_time_seconds", [1e9, 1e9, 1e9 + 60, 1e9 + 60])
+    assert figures(started)["restarts"] == 1
+    assert figures(said("process_start_time_seconds", [1e9, 1e9 + 0.5, 1e9, 1e9]))["restarts"] == 0
+
+
+def test_an_engine_that_began_anew_by_its_counters() -> None:
+    names = [f"x{i}_total" for i in range(4)]
+    anew = [said(name, [5, 9, 1, 2, 3]) for name in names]
+    assert figures(*anew)["restarts"] == 1
+    assert figures(anew[0], *(said(name, [5, 9, 10, 11, 12]) for name in names[1:]))["restarts"] == 0  # misnamed
+    gained = figures(*(said(f"vllm:{name}", [5, 9, 1, 2, 3]) for name in ("num_preemptions_total",)))
+    assert gained["preemptions"] == 4 + 1 + 1 + 1
+
+
+def test_what_happened_before_the_cell_is_not_its_own() -> None:
+    anew = [said(f"x{i}_total", [9, 1, 2, 3, 4], start_s=7.0) for i in range(4)]
+    assert figures(*anew, start_s=9.5, end_s=12)["restarts"] == 0
+
+
+# --- findings ---------------------------------------------------------------------------------------------------
+
+
+def with_server(known: ServerFigures, **changed: Any) -> dict[str, Finding]:
+    return found(rows(**changed), figures=known)
+
+
+def test_a_restart_is_an_error() -> None:
+    assert with_server(ServerFigures(samples=5, restarts=0)) == {}
+    finding = with_server(ServerFigures(samples=5, restarts=2))["engine_restarted"]
+    assert finding.severity == "error"
+    assert finding.evidence.startswith("an engine began anew 2 times during the cell")
+
+
+def test_preemptions_are_told() -> None:
+    assert with_server(ServerFigures(samples=5, restarts=0, preemptions=0)) == {}
+    finding = with_server(ServerFigures(samples=5, restarts=0, preemptions=29))["preemptions"]
+    assert (finding.severity, finding.evidence) == ("info", "the engine preempted requests 29 times")
+
+
+def cached(hits: float, **more: Any) -> dict[str, Finding]:
+    known = ServerFigures(samples=5, restarts=0, prefix_hits=hits, prefix_queries=40_000)
+    return found(rows(cached_tokens=None), figures=known, **more)
+
+
+def test_the_servers_counters_tell_of_its_prefix_cache_where_usage_does_not() -> None:
+    assert cached(400 + 400) == {}
+    finding = cached(400 + 20_000)["prefix_cache_helped"]
+    assert finding.severity == "warning"
+    assert finding.evidence == (
+        "50% of input tokens came from the prefix cache beyond what the plan shares by the server's counters"
+    )
+    assert cached(8 * 400, overhead_tokens=8) == {}  # of a template
+    shared = Synthetic(WORKLOAD.input, WORKLOAD.output, prefix_tokens=50)
+    assert cached(51 * 400, plan=make_plan(shared, [LOAD], requests=[400], warmup=2)) == {}
+
+
+def test_usage_is_believed_before_counters() -> None:
+    known = ServerFigures(samples=5, restarts=0, prefix_hits=20_000, prefix_queries=40_000)
+    assert with_server(known, cached_tokens=0) == {}  # others may use the server too
+
+
+def test_sessions_share_what_only_the_answers_tell() -> None:
+    plan = make_plan(WORKLOAD, [LOAD], requests=[400], warmup=0, sessions=Sessions(Length("fixed", 4)))
+    records = rows(cached_tokens=None)
+    for index, each in enumerate(records):
+        each["request_id"] = f"0-{index}"
+        each["turn"] = index % 4
+    known = ServerFigures(samples=5, restarts=0, prefix_hits=20_000, prefix_queries=40_000)
+    assert "prefix_cache_helped" not in found(records, plan, figures=known)
+
+
+# --- in the summary ---------------------------------------------------------------------------------------------
+
+
+def test_the_summary_has_what_the_server_said(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "r", [Load("concurrency", 1)], {})
+    assert "server" not in summarise(folder)["cells"][0]
+    series = said("vllm:num_requests_running", [1.0] * 9, start_s=0.5) + said(
+        "vllm:num_preemptions_total", [2.0 * i for i in range(9)], start_s=0.5
+    )
+    pq.write_table(table(series), folder / "server.parquet")
+    (cell,) = summarise(folder)["cells"]
+    assert cell["server"] == {
+        "samples": 9,
+        "restarts": 0,
+        "running": {"mean": 1.0, "max": 1.0},
+        "preemptions": 16.0,
+    }
+    assert "preemptions" in {finding["kind"] for finding in cell["verdict"]["findings"]}
+    (folder / "server.parquet").write_bytes(b"no Parquet file")
+    assert "server" not in summarise(folder)["cells"][0]

@@ -1,0 +1,95 @@
+"""Cells for tests of the verdict: one that nothing is wrong with, to be spoilt in one way at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from loadstone import store, verdict
+from loadstone.metrics import cell_metrics
+from loadstone.records import Load, Plan
+from loadstone.schedule import make_plan
+from loadstone.verdict import Finding, cell_findings
+from loadstone.workload.synthetic import Length, Synthetic
+
+LOAD = Load("rate", 100.0, process="constant")
+WORKLOAD = Synthetic(Length("fixed", 100), Length("fixed", 4))
+COUNT = 400
+WARM = 2
+PLAN = make_plan(WORKLOAD, [LOAD], requests=[COUNT], warmup=WARM)
+
+Rows = list[dict[str, Any]]
+
+
+def plan_of(load: Load, count: int = COUNT, warm: int = WARM, **more: Any) -> Plan:
+    return make_plan(WORKLOAD, [load], requests=[count], warmup=warm, **more)
+
+
+def row(
+    index: int, at: float, *, ttft: float = 0.1, tpot: float = 0.1, phase: str = "measure", **changed: Any
+) -> dict[str, Any]:
+    """A request sent at `at`, as it should be; its gaps are its own, as an engine's are."""
+    jitter = np.random.default_rng(index).uniform(0, 5e-5, 4)
+    arrival = [at + ttft + k * tpot + float(jitter[k]) for k in range(4)]
+    return (
+        dict.fromkeys(store.records_schema().names)
+        | {
+            "request_id": f"0-{index}", "cell": 0, "phase": phase, "intended_s": at, "sent_s": at,
+            "arrival_s": arrival, "read": [0, 1, 2, 3], "tokens": [1, 2, 3, 4], "token_source": "final usage",
+            "end_s": arrival[-1], "input_tokens": 100, "output_tokens": 4, "cached_tokens": 0, "status": "ok",
+            "finish_reason": "length", "http_status": 200, "worker": 0, "reused_connection": True,
+            "receive_lag_s": 1e-4,
+        }
+        | changed
+    )  # fmt: skip
+
+
+def rows(count: int = COUNT, **changed: Any) -> Rows:
+    """A cell of an open loop that nothing is wrong with, 100 requests/s; `changed` holds for all of them."""
+    return [row(index, index / 100, **changed) for index in range(WARM, count + WARM)]
+
+
+def spoilt(count: int, **changed: Any) -> Rows:
+    """The clean cell, its first `count` requests changed."""
+    made = rows()
+    for each in made[:count]:
+        each.update(changed)
+    return made
+
+
+def closed(
+    places: int, count: int, e2e: Callable[[float], float] = lambda _: 0.4, warm: int | None = None, **changed: Any
+) -> Rows:
+    """A cell of a closed loop: each place sends when its answer has ended; `e2e` of the time it is sent at."""
+    warm = places if warm is None else warm
+    free = [0.0] * places
+    made = []
+    for index in range(warm + count):
+        place = int(np.argmin(free))
+        at = free[place]
+        ttft = e2e(at) / 4
+        phase = "warmup" if index < warm else "measure"
+        # The first answers end spread out, as those of a staggered warm-up do.
+        tpot = ttft * (1 if index >= places else index / places)
+        made.append(row(index, at, ttft=ttft, tpot=tpot, phase=phase, **changed))
+        free[place] = made[-1]["end_s"]
+    return made
+
+
+def found(
+    records: Rows, plan: Plan = PLAN, clock: Any = "kernel", interrupted: str | None = None, **more: Any
+) -> dict[str, Finding]:
+    """The findings by their kinds."""
+    batch = pa.RecordBatch.from_pylist(records, schema=store.records_schema())
+    streams = more.get("streams", True)
+    metrics = cell_metrics(lambda: [batch], plan.cells[0], {}, streams=streams)
+    scalars = pa.Table.from_batches([batch]).select(verdict.SCALARS)
+    # Cut anywhere: batches are as the file has them.
+    cut = [batch.slice(0, 7), batch.slice(7)]
+    findings = cell_findings(metrics, scalars, lambda: cut, plan, 0, clock, interrupted, **more)
+    assert len({finding.kind for finding in findings}) == len(findings)
+    assert all(f"{f.evidence}{f.remedy}".isprintable() and f.remedy.endswith(".") for f in findings)
+    return {finding.kind: finding for finding in findings}
