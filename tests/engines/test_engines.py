@@ -118,7 +118,10 @@ def test_answers_that_would_end_early(loadstone: Loadstone, engine: Engine, quir
         assert all(record["finish_reason"] == "stop" and record["output_tokens"] < OUTPUT for record in short)
         # mlx-lm sends no event for the end of sequence: an answer of nothing else is empty.
         silent = any(not record["arrival_s"] for record in short)
-        assert spoilt_by(outcome) - ({"empty_answers"} if silent else set()) == {"short_outputs"}
+        # And where some answers were long enough all the same, their ends differ.
+        mixed = len({record["finish_reason"] for record in outcome.records if record["phase"] == "measure"}) > 1
+        also = ({"empty_answers"} if silent else set()) | ({"finish_reasons"} if mixed else set())
+        assert spoilt_by(outcome) - also == {"short_outputs"}
 
 
 @pytest.mark.parametrize("endpoint", ["completions", "chat"])
