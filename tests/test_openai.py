@@ -475,7 +475,8 @@ def test_terminal_escapes_in_an_error_are_made_harmless() -> None:
         (b"<h1>502</h1>\n", "<h1>502</h1>"),
         (b'{"error":"\\ud800"}', "?"),
         (b"3", "3"),
-        (b"", ""),
+        (b"", "no further word"),
+        (b'{"error":" "}', "no further word"),
     ],
 )
 def test_the_message_of_an_error_body_is_found(body: bytes, said: str) -> None:

@@ -324,6 +324,22 @@ def test_a_server_that_dies_takes_its_requests_with_it_and_the_rest_goes_on(
     assert eventually(lambda: "request_errors" in outcome.findings)
 
 
+def test_two_llama_servers_under_a_ramp(loadstone: Loadstone, tmp_path: Path) -> None:
+    with (
+        llama_cpp.launch(slots=2, context_tokens=256, log_path=tmp_path / "first.log") as first,
+        llama_cpp.launch(slots=2, context_tokens=256, log_path=tmp_path / "second.log") as second,
+    ):
+        flags = words("--ramp concurrency=1:4:1s,4:1s --route least-busy --input 32 --output 16 --json")
+        outcome = loadstone("bench", first.url, second.url, *flags)
+    requests = outcome.cell["requests"]
+    assert requests["ok"] == requests["sent"] > 8
+    assert min(counts(outcome.records)) > 2
+    assert [part["requests"]["sent"] > 0 for part in outcome.cell["by_piece"]] == [True, True]
+    assert [part["url"] for part in outcome.cell["by_replica"]] == [first.url, second.url]
+    measured = [row for row in outcome.records if row["phase"] == "measure"]
+    assert all(row["output_tokens"] == 16 and row["input_tokens"] == 32 for row in measured)
+
+
 def test_a_fleet_is_met_whole(loadstone: Loadstone, timing: TimingServer) -> None:
     with ScriptedServer() as stranger:
         line = loadstone("bench", timing.url, stranger.url).line()

@@ -95,7 +95,7 @@ class Stream:
     def _complaint(self) -> str | None:
         answer = self.answer
         if self.http_status != 200:
-            said = error_text(self.body) if self.body.strip() else "no further word"
+            said = error_text(self.body)
             return f"HTTP {self.http_status}: {said}"
         if not self.expected:
             kind = excerpt(self.headers.get(b"content-type", b"no content type"))

@@ -40,7 +40,7 @@ def ask_once(
     response = server.post(path(ask), RequestBody(body(ask)).render(msgspec.json.encode(asked), tokens))
     answer = new_answer(ask.endpoint, stream=ask.stream, keep_text=keep_text)
     if response.status_code != 200:
-        said = error_text(response.content) if response.content.strip() else "no further word"
+        said = error_text(response.content)
         return Heard(response, answer, f"HTTP {response.status_code}: {said}")
     answer.feed(response.content)
     answer.finish()

@@ -135,7 +135,7 @@ def check_url(url: str) -> SplitResult:
 
 def refusal(where: str, answer: httpx.Response) -> str:
     """One line about an answer that is no 200: where, what, remedy."""
-    said = error_text(answer.content) if answer.content.strip() else "no further word"
+    said = error_text(answer.content)
     remedy = {
         401: "set LOADSTONE_API_KEY or OPENAI_API_KEY",
         403: "set LOADSTONE_API_KEY or OPENAI_API_KEY",

@@ -142,7 +142,7 @@ class SglangAnswer(Answer):
         except UNREADABLE:
             return
         kind = said.get("type") if isinstance(said, dict) else said
-        word = kind if isinstance(kind, str) else msgspec.json.encode(said).decode()
+        word = kind if isinstance(kind, str) else bytes(raw(said)).decode()
         self.finish_reason = excerpt(word.encode("utf-8", "replace"), _REASON_LENGTH)
         if kind == "abort":
             message = said.get("message") if isinstance(said, dict) else None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+_WORDLESS = "no further word"
+
 
 def error_text(body: bytes) -> str:
     """One printable line from an error body: its message where it is an OpenAI error object, else its beginning."""
@@ -14,8 +16,8 @@ def error_text(body: bytes) -> str:
                 error = error.get("error") or error.get("message") or error.get("detail") or error
         said = error if isinstance(error, str) else json.dumps(error, ensure_ascii=False)
     except (ValueError, RecursionError):
-        return excerpt(body)
-    return excerpt(said.encode("utf-8", "replace"))
+        return excerpt(body) or _WORDLESS
+    return excerpt(said.encode("utf-8", "replace")) or _WORDLESS
 
 
 def excerpt(body: bytes, limit: int = 200) -> str:

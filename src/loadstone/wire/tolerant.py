@@ -45,15 +45,21 @@ def load_object(payload: bytes) -> dict[str, Any] | None:
 
 
 def raw(value: Any) -> msgspec.Raw:
-    """A decoded value as bytes again."""
-    return msgspec.Raw(json.dumps(value).encode())
+    """A decoded value as bytes again; nested deeper than can be written, as a word that says so."""
+    try:
+        return msgspec.Raw(json.dumps(value, separators=(",", ":")).encode())
+    except RecursionError:
+        return msgspec.Raw(b'"nested too deeply to be shown"')
 
 
 def text(value: Any) -> str | None:
     """Text of any value; None of one that says nothing."""
     if not value or isinstance(value, str):
         return value or None
-    return json.dumps(value)
+    try:
+        return json.dumps(value)
+    except RecursionError:
+        return None
 
 
 def convert(value: Any, kind: type[_T]) -> _T | None:
