@@ -1,0 +1,52 @@
+"""The command line. Exit codes: 0 done; 1 ran, but the result is not trusted or a bound was missed (`--strict`);
+2 bad input, one line on stderr; 130 interrupted, with what was measured saved.
+
+A command is a function of a module here, listed in `COMMANDS`; it imports what it needs when it is called.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from loadstone.cli.bench import bench
+from loadstone.cli.runs import query, recover, selftest, show
+from loadstone.errors import LoadstoneError
+
+COMMANDS = (bench, recover, show, query, selftest)
+
+app = typer.Typer(
+    help="A laboratory for LLM inference serving: measure a live engine, and know how far to trust the numbers.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+for _command in COMMANDS:
+    app.command()(_command)
+
+
+def main() -> None:
+    """Entry point: errors become one line and an exit code."""
+    try:
+        code = app(standalone_mode=False)
+    except (LoadstoneError, OSError) as error:
+        print(f"loadstone: {_one_line(error)}", file=sys.stderr)
+        sys.exit(error.exit_code if isinstance(error, LoadstoneError) else 1)
+    except (KeyboardInterrupt, typer.Abort):
+        print("loadstone: interrupted before anything was measured", file=sys.stderr)
+        sys.exit(130)
+    except Exception as error:
+        # What typer's parser raises lives in click, or in its own copy of click: told by its methods, not its class.
+        message = getattr(error, "format_message", None)
+        if message is None:
+            raise
+        usage = type(error).__name__ == "NoArgsIsHelpError"
+        print(message() if usage else f"loadstone: {_one_line(message())}; see --help", file=sys.stderr)
+        sys.exit(2)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _one_line(said: object) -> str:
+    return " ".join(str(said).split())

@@ -1,0 +1,3 @@
+from loadstone.cli import main
+
+main()

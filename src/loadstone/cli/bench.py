@@ -1,0 +1,151 @@
+"""`loadstone bench`: flags to options, and how the run ended to an exit code."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import typer
+
+from loadstone.cli import flags
+from loadstone.cli.flags import extra_body_of, header_of, scales_of, window_of
+from loadstone.cli.output import show_document
+from loadstone.errors import InputError
+from loadstone.units import parse_counts, parse_list, parse_seconds
+
+
+def bench(
+    target: flags.Target = None,
+    sim: flags.Sim = False,
+    engine: flags.Engine = None,
+    model: flags.Model = None,
+    endpoint: flags.Endpoint = None,
+    route: flags.Route = None,
+    tokenizer: flags.Tokenizer = None,
+    header: flags.Header = None,
+    extra_body: flags.ExtraBody = None,
+    timeout_connect: flags.TimeoutConnect = "10s",
+    timeout_first: flags.TimeoutFirst = "600s",
+    timeout_idle: flags.TimeoutIdle = "300s",
+    timeout_total: flags.TimeoutTotal = "6h",
+    input: flags.Input = None,
+    output: flags.Output = None,
+    range_ratio: flags.RangeRatio = 1.0,
+    prefix: flags.Prefix = 0,
+    prefix_groups: flags.PrefixGroups = 1,
+    dataset: flags.Dataset = None,
+    turns: flags.Turns = None,
+    think_time: flags.ThinkTime = None,
+    trace: flags.Trace = None,
+    time_scale: flags.TimeScale = None,
+    trace_window: flags.TraceWindow = None,
+    trace_sample: flags.TraceSample = None,
+    length_scale: flags.LengthScale = None,
+    skip_bad: flags.SkipBad = False,
+    plan: flags.Plan = None,
+    seed: flags.Seed = 0,
+    salt: flags.Salt = "auto",
+    flush_cache: flags.FlushCache = None,
+    temperature: flags.Temperature = None,
+    top_p: flags.TopP = None,
+    sampling_seed: flags.SamplingSeed = None,
+    stop: flags.Stop = None,
+    structured: flags.Structured = None,
+    stream: flags.Stream = True,
+    concurrency: flags.Concurrency = None,
+    rate: flags.Rate = None,
+    burstiness: flags.Burstiness = 1.0,
+    ramp: flags.Ramp = None,
+    max_concurrency: flags.MaxConcurrency = None,
+    requests: flags.Requests = None,
+    requests_per_rate: flags.RequestsPerRate = None,
+    duration: flags.Duration = None,
+    grace: flags.Grace = "30s",
+    warmup: flags.Warmup = None,
+    slo: flags.Slo = None,
+    dialect: flags.Dialect = None,
+    proxy: flags.Proxy = None,
+    workers: flags.Workers = None,
+    out: flags.Out = Path("runs"),
+    json: flags.Json = False,
+    strict: flags.Strict = False,
+) -> None:
+    """Measure a live engine: TTFT, ITL, TPOT, E2E and throughput over a sweep of loads."""
+    from loadstone.client.protocol import Timeouts
+    from loadstone.measure import DEFAULT_LAW, Interrupted
+    from loadstone.measure import bench as run
+    from loadstone.options import Options
+    from loadstone.progress import Display
+    from loadstone.summary import trusted
+
+    if workers is not None and workers < 1:
+        raise InputError(f"--workers {workers}: must be at least 1")
+    options = Options(
+        url=None if sim else target or (),
+        sim=(target or [DEFAULT_LAW])[0] if sim else None,
+        route=route,
+        engine=engine,
+        model=model,
+        endpoint=endpoint,
+        tokenizer=tokenizer,
+        input=input,
+        output=output,
+        range_ratio=range_ratio,
+        prefix=prefix,
+        prefix_groups=prefix_groups,
+        dataset=dataset,
+        trace=trace,
+        time_scale=scales_of(time_scale),
+        trace_window_s=window_of(trace_window),
+        trace_sample=trace_sample,
+        length_scale=length_scale,
+        skip_bad=skip_bad,
+        turns=turns,
+        think_time=think_time,
+        plan=plan,
+        rate=parse_list(rate, "--rate") if rate is not None else (),
+        burstiness=burstiness,
+        ramp=ramp,
+        concurrency=parse_counts(concurrency, "--concurrency") if concurrency is not None else (),
+        max_concurrency=max_concurrency,
+        requests=parse_counts(requests, "--requests") if requests is not None else (),
+        requests_per_rate=requests_per_rate,
+        duration_s=parse_seconds(duration, "--duration") if duration is not None else None,
+        grace_s=parse_seconds(grace, "--grace"),
+        warmup=warmup,
+        slo=slo,
+        dialect=dialect,
+        seed=seed,
+        salt=salt,
+        flush_cache=flush_cache,
+        temperature=temperature,
+        top_p=top_p,
+        sampling_seed=sampling_seed,
+        stop=stop or (),
+        structured=structured,
+        stream=stream,
+        headers=[header_of(text) for text in header or ()],
+        extra_body=extra_body_of(extra_body),
+        timeouts=Timeouts(
+            parse_seconds(timeout_connect, "--timeout-connect"),
+            parse_seconds(timeout_first, "--timeout-first"),
+            parse_seconds(timeout_idle, "--timeout-idle"),
+            parse_seconds(timeout_total, "--timeout-total"),
+        ),
+        workers=workers,
+        proxy=proxy,
+        out=out,
+        command=["loadstone", *sys.argv[1:]],
+    )
+    try:
+        with Display() as display:
+            document = run(options, display)
+    except Interrupted as interrupted:
+        show_document(interrupted.document, json)
+        print(f"interrupted; what was measured is in {interrupted.folder}", file=sys.stderr)
+        raise typer.Exit(130) from None
+    show_document(document, json)
+    if document["status"] == "failed":
+        raise typer.Exit(1)
+    if strict and not trusted(document):
+        raise typer.Exit(1)

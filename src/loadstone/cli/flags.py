@@ -1,0 +1,168 @@
+"""Flags that several commands share, by the name that `Options` gives them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from loadstone.errors import InputError
+from loadstone.units import parse_list, parse_seconds
+
+_WORKLOAD, _LOAD, _TARGET, _RUN = "Workload", "Load", "Target", "Run"
+
+
+def _option(panel: str, text: str, *names: str, **more: Any) -> Any:
+    return typer.Option(*names, help=text, rich_help_panel=panel, show_default=more.pop("show_default", True), **more)
+
+
+Target = Annotated[
+    list[str] | None,
+    typer.Argument(help="URL of a server, or several: a fleet; with --sim: the law, e.g. ttft=30ms,itl=5ms"),
+]
+Sim = Annotated[bool, _option(_TARGET, "measure the embedded timing server (the default without a URL)", "--sim")]
+Engine = Annotated[
+    Literal["llama.cpp"] | None, _option(_TARGET, "start this engine with a small random model and measure it")
+]
+Model = Annotated[str | None, _option(_TARGET, "model name to ask for (default: the server's first)")]
+Endpoint = Annotated[
+    Literal["completions", "chat", "sglang", "triton", "triton-grpc"] | None,
+    _option(_TARGET, "default: what the server offers, completions first"),
+]
+Route = Annotated[
+    Literal["round-robin", "least-busy", "sticky"] | None,
+    _option(_TARGET, "how a fleet's requests are spread [default: round-robin; sessions: sticky]"),
+]
+Tokenizer = Annotated[str | None, _option(_TARGET, "tokenizer.json, or its folder, to count prompts with")]
+Header = Annotated[list[str] | None, _option(_TARGET, "'Name: value', sent with every request", "--header", "-H")]
+ExtraBody = Annotated[str | None, _option(_TARGET, "JSON object merged into every request body")]
+TimeoutConnect = Annotated[str, _option(_TARGET, "to connect")]
+TimeoutFirst = Annotated[str, _option(_TARGET, "from sending to the first output")]
+TimeoutIdle = Annotated[str, _option(_TARGET, "between outputs")]
+TimeoutTotal = Annotated[str, _option(_TARGET, "from sending to the end")]
+Input = Annotated[
+    str | None,
+    _option(
+        _WORKLOAD,
+        "prompt tokens: 1024, uniform:512:1024, normal:1024:128, lognormal:1024:0.5 [default: 1024]",
+    ),
+]
+Output = Annotated[str | None, _option(_WORKLOAD, "answer tokens, likewise [default: 128; datasets: as they say]")]
+RangeRatio = Annotated[float, _option(_WORKLOAD, "draw lengths uniformly from [ratio·n, n]")]
+Prefix = Annotated[int, _option(_WORKLOAD, "tokens of each prompt that its group shares, e.g. 2000 of 3200")]
+PrefixGroups = Annotated[int, _option(_WORKLOAD, "groups of prompts that share a prefix")]
+Dataset = Annotated[
+    Path | None, _option(_WORKLOAD, "ShareGPT, OpenAI messages or plain prompts; JSONL, JSON or text")
+]
+Turns = Annotated[
+    str | None, _option(_WORKLOAD, "sessions of so many turns, e.g. 4 or uniform:2:6; loads then count sessions")
+]
+ThinkTime = Annotated[
+    str | None, _option(_WORKLOAD, "between turns: 2s, uniform:1s:3s, exponential:2s, lognormal:2s:0.5")
+]
+Trace = Annotated[
+    Path | None, _option(_WORKLOAD, "Azure, Mooncake or BurstGPT trace, or plain CSV or JSONL, at its own times")
+]
+TimeScale = Annotated[
+    str | None, _option(_LOAD, "a trace's times × this, a cell each: 0.1 is ten times as fast [default: 1]")
+]
+TraceWindow = Annotated[str | None, _option(_LOAD, "replay only FROM:TO of a trace, e.g. 0s:10m")]
+TraceSample = Annotated[float | None, _option(_LOAD, "replay this share of a trace's requests, e.g. 0.1")]
+LengthScale = Annotated[
+    float | None, _option(_WORKLOAD, "a trace's lengths × this, with the same sharing of prefixes")
+]
+SkipBad = Annotated[bool, _option(_WORKLOAD, "leave out bad lines of a trace, and count them", "--skip-bad")]
+Plan = Annotated[Path | None, _option(_WORKLOAD, "replay the plan of a run folder, or a plan.parquet")]
+Seed = Annotated[int, _option(_WORKLOAD, "same seed, same plan")]
+Salt = Annotated[
+    str, _option(_WORKLOAD, "makes prompts new to every prefix cache: auto, none, or a run's own to repeat it")
+]
+FlushCache = Annotated[
+    bool | None,
+    _option(
+        _WORKLOAD,
+        "empty the engine's prefix cache before each cell [default: if --salt makes no new prompts]",
+        "--flush-cache/--no-flush-cache",
+    ),
+]
+Temperature = Annotated[float | None, _option(_WORKLOAD, "sampling temperature (default: the server's)")]
+TopP = Annotated[float | None, _option(_WORKLOAD, "nucleus sampling (default: the server's)")]
+SamplingSeed = Annotated[int | None, _option(_WORKLOAD, "the engine's own sampling seed")]
+Stop = Annotated[list[str] | None, _option(_WORKLOAD, "end an answer at this text (may be repeated)")]
+Structured = Annotated[
+    str | None, _option(_WORKLOAD, "constrain answers: json-schema:FILE, grammar:FILE or regex:PATTERN")
+]
+Stream = Annotated[bool, _option(_WORKLOAD, "answers in one piece instead: E2E only", "--stream/--no-stream")]
+Concurrency = Annotated[str | None, _option(_LOAD, "closed loop: requests under way, a cell each [default: 1,4,16]")]
+Rate = Annotated[str | None, _option(_LOAD, "open loop: requests/s, a cell each; inf: all of --requests at once")]
+Burstiness = Annotated[float, _option(_LOAD, "of arrivals: 1 Poisson, below bunched, above evener, inf constant")]
+Ramp = Annotated[
+    str | None,
+    _option(_LOAD, "rate in pieces: 1:20:60s,20:30s (1 to 20 in a minute, then 20); or concurrency=1:64:60s"),
+]
+MaxConcurrency = Annotated[int | None, _option(_LOAD, "cap of an open loop; waiting counts as latency")]
+Requests = Annotated[str | None, _option(_LOAD, "measured requests per cell (a list with --rate inf)")]
+RequestsPerRate = Annotated[float | None, _option(_LOAD, "measured requests per cell = this × rate")]
+Duration = Annotated[str | None, _option(_LOAD, "measure a cell for this long instead, e.g. 60s")]
+Grace = Annotated[str, _option(_LOAD, "after --duration: time to end for what is under way")]
+Warmup = Annotated[
+    int | None, _option(_LOAD, "requests before the measured ones [default: the concurrency; 0: none]")
+]
+Slo = Annotated[str | None, _option(_RUN, "bounds, e.g. ttft<500ms,tpot<30ms (goodput) or ttft_p99<1s")]
+Dialect = Annotated[
+    str | None,
+    _option(_RUN, "the same records by another tool's definitions too: vllm, sglang, aiperf, guidellm, mlperf …"),
+]
+Proxy = Annotated[
+    str | None, _option(_TARGET, "http://host:port to go through; proxies in the environment are ignored")
+]
+Workers = Annotated[int | None, _option(_RUN, "client processes (default: as many as the load needs)")]
+Out = Annotated[Path, _option(_RUN, "where run folders go")]
+Json = Annotated[bool, _option(_RUN, "print the summary as JSON on stdout", "--json")]
+Strict = Annotated[bool, _option(_RUN, "exit 1 unless every cell is trusted and every bound met", "--strict")]
+
+
+def header_of(text: str) -> tuple[str, str]:
+    name, colon, value = text.partition(":")
+    if not colon:
+        raise InputError("--header: write 'Name: value'")
+    return name.strip(), value.strip()
+
+
+def scales_of(text: str | None) -> list[float]:
+    """`0.1` or `1/10`, several with commas."""
+    scales = []
+    for part in (text or "").split(",") if text is not None else ():
+        number, slash, divisor = part.partition("/")
+        values = parse_list(f"{number},{divisor}" if slash else number, "--time-scale")
+        if slash and values[1] == 0:
+            raise InputError(f"--time-scale: {part!r} divides by zero; write 0.1 or 1/10")
+        scales.append(values[0] / values[1] if slash else values[0])
+    return scales
+
+
+def window_of(text: str | None) -> tuple[float, float] | None:
+    if text is None:
+        return None
+    start, colon, end = text.partition(":")
+    if not colon:
+        raise InputError(f"--trace-window: {text!r} is no stretch of time; write FROM:TO, e.g. 0s:10m")
+    window = parse_seconds(start or "0", "--trace-window"), parse_seconds(end, "--trace-window")
+    if window[0] >= window[1]:
+        raise InputError(f"--trace-window: {text!r} ends before it begins; write FROM:TO, e.g. 0s:10m")
+    return window
+
+
+def extra_body_of(text: str | None) -> dict[str, Any]:
+    import msgspec
+
+    if text is None:
+        return {}
+    try:
+        fields = msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        raise InputError(f"--extra-body: no JSON ({error}); write e.g. '{{\"top_k\": 40}}'") from None
+    if not isinstance(fields, dict):
+        raise InputError("--extra-body: not a JSON object; write e.g. '{\"top_k\": 40}'")
+    return fields

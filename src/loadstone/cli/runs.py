@@ -1,0 +1,74 @@
+"""Commands about runs that are there, and about this host: recover, show, query, selftest."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from loadstone.cli.output import print_json, show_document
+
+
+def recover(
+    run: Annotated[Path, typer.Argument(help="a run folder that was cut off")],
+    json: Annotated[bool, typer.Option("--json", help="print the summary as JSON on stdout")] = False,
+) -> None:
+    """Finish a run folder that a crash left: records and summary from its journals. Harmless to repeat."""
+    from loadstone.measure import recover as finish
+
+    show_document(finish(run), json)
+
+
+def selftest(
+    quick: Annotated[bool, typer.Option("--quick", help="the three small levels only, some 12 s")] = False,
+    json: Annotated[bool, typer.Option("--json", help="print the figures as JSON on stdout")] = False,
+) -> None:
+    """Measure how exact the client is on this host; later runs quote it."""
+    from loadstone.selftest import LEVELS, QUICK_LEVELS, render, run, save
+
+    def say(text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    found = run(QUICK_LEVELS if quick else LEVELS, not quick, say)
+    kept = save(found)
+    if json:
+        import msgspec
+
+        print_json(msgspec.to_builtins(found))
+        return
+    from rich.console import Console
+
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
+    console.print(render(found))
+    console.print(f"kept in {kept}; later runs quote it", markup=False, soft_wrap=True)
+
+
+def show(
+    run: Annotated[Path, typer.Argument(help="a run folder")],
+    dialect: Annotated[
+        str | None, typer.Option(help="by another tool's definitions too: vllm, sglang, aiperf, guidellm, mlperf …")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="print the summary as JSON on stdout")] = False,
+) -> None:
+    """Show a run again: its numbers, computed anew from its records."""
+    from loadstone.summary import summarise
+
+    show_document(summarise(run, dialect), json)
+
+
+def query(
+    sql: Annotated[str, typer.Argument(help='e.g. "select run, cell, count(*) from records group by all"')],
+    runs: Annotated[Path, typer.Option(help="folder of run folders")] = Path("runs"),
+    json: Annotated[bool, typer.Option("--json", help="print rows as JSON on stdout")] = False,
+) -> None:
+    """SQL over all runs: tables `records` (one row a request), `cells` (one row a cell), `runs` (one row a run)."""
+    from loadstone.query import rows_of
+    from loadstone.report.table import print_rows
+
+    columns, rows = rows_of(sql, runs)
+    if json:
+        print_json({"schema": 1, "columns": columns, "rows": [dict(zip(columns, row, strict=True)) for row in rows]})
+    else:
+        print_rows(columns, rows)
