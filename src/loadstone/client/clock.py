@@ -1,7 +1,8 @@
 """One clock for a run: seconds since its origin on CLOCK_MONOTONIC, which all processes of a host share.
 
 The kernel stamps arriving data with CLOCK_REALTIME. Both clocks are slewed alike, so the offset between them stays
-the same until somebody sets the time; a stamp that then makes no sense is told by the reading time and not used.
+the same until somebody sets the time. That is looked for through the run (`Clock.resample`); a stamp that makes no
+sense in between is told by the reading time.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ ANCILLARY_BYTES = 64
 _STAMP = struct.Struct("@qq")
 _EARLY_NS = 200_000
 _LATE_NS = 50_000_000
+_STEP_NS = 20_000
+"""A difference between two samples of the offset that is no step: they are taken with some hundreds of ns, in user
+space."""
 
 
 def ask_for_stamps(sock: socket.socket) -> bool:
@@ -38,7 +42,16 @@ class Clock:
 
     def __init__(self, origin_ns: int) -> None:
         self.origin_ns = origin_ns
-        self._offset_ns = measure_offset_ns()
+        self._offset_ns = self._before_ns = measure_offset_ns()[0]
+        self._set_ns = 0
+        """CLOCK_MONOTONIC from which `_offset_ns` holds for sure; reads before may belong to `_before_ns`."""
+
+    def resample(self) -> None:
+        """Look whether the host's clock was set since the last look; call it about once a second."""
+        offset_ns, within_ns = measure_offset_ns()
+        if abs(offset_ns - self._offset_ns) > _STEP_NS + within_ns:
+            self._before_ns, self._offset_ns = self._offset_ns, offset_ns
+            self._set_ns = time.monotonic_ns()
 
     def since_origin_s(self, monotonic_ns: int) -> float:
         return (monotonic_ns - self.origin_ns) * 1e-9
@@ -53,7 +66,8 @@ class Clock:
         try:
             arrivals = [s * 1_000_000_000 + ns + offset_ns for s, ns in _STAMP.iter_unpack(b"".join(stamps))]
             lags = list(map(sub, reads_ns, arrivals))
-            if len(arrivals) == len(reads_ns) and min(lags) >= 0 and (worst := max(lags)) <= _LATE_NS:
+            sane = len(arrivals) == len(reads_ns) and min(lags) >= 0 and (worst := max(lags)) <= _LATE_NS
+            if sane and reads_ns[0] >= self._set_ns:
                 return arrivals, worst
         except struct.error:
             pass
@@ -64,26 +78,26 @@ class Clock:
         if len(stamp) != _STAMP.size:
             return read_ns
         seconds, nanoseconds = _STAMP.unpack(stamp)
-        arrival: int = seconds * 1_000_000_000 + nanoseconds + self._offset_ns
-        if -_EARLY_NS <= read_ns - arrival <= _LATE_NS:
-            return min(arrival, read_ns)
-        return self._doubtful(seconds * 1_000_000_000 + nanoseconds, read_ns)
+        stamp_ns: int = seconds * 1_000_000_000 + nanoseconds
+        offsets = (self._offset_ns,) if read_ns >= self._set_ns else (self._offset_ns, self._before_ns)
+        lags = [lag for offset in offsets if -_EARLY_NS <= (lag := read_ns - stamp_ns - offset) <= _LATE_NS]
+        # Of two that are possible the shorter: a step hides in a wait, and long waits are rare.
+        return read_ns - max(0, min(lags)) if lags else self._doubtful(stamp_ns, read_ns)
 
     def _doubtful(self, stamp_ns: int, read_ns: int) -> int:
         """A stamp after its own reading, or long before it: was the host's clock set, or was this process late?"""
-        self._offset_ns = measure_offset_ns()
+        self.resample()
         arrival = stamp_ns + self._offset_ns
         return arrival if arrival <= read_ns and arrival >= self.origin_ns else read_ns
 
 
-def measure_offset_ns() -> int:
-    """CLOCK_MONOTONIC − CLOCK_REALTIME in ns: of five tries the one in the tightest bracket."""
-    best = None
+def measure_offset_ns() -> tuple[int, int]:
+    """CLOCK_MONOTONIC − CLOCK_REALTIME in ns, of five tries the one in the tightest bracket; and half that bracket."""
+    tries = []
     for _ in range(5):
         before = time.monotonic_ns()
         real = time.time_ns()
         after = time.monotonic_ns()
-        if best is None or after - before < best[0]:
-            best = (after - before, (before + after) // 2 - real)
-    assert best is not None  # noqa: S101  (five tries were made)
-    return best[1]
+        tries.append(((after - before) // 2, (before + after) // 2 - real))
+    within_ns, offset_ns = min(tries)
+    return offset_ns, within_ns

@@ -395,6 +395,7 @@ class Worker:
 
     def _flush_regularly(self) -> None:
         self.loop.call_later(_FLUSH_S, self._flush_regularly)
+        self.clock.resample()
         self._flush()
 
     def _report_regularly(self) -> None:
