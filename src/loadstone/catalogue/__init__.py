@@ -1,0 +1,49 @@
+"""Facts, each with its source: models from their `config.json`, GPUs and nodes from their data sheets."""
+
+from __future__ import annotations
+
+from loadstone.catalogue.deployment import Deployment, parse_deployment
+from loadstone.catalogue.hardware import Gpu, Node
+from loadstone.catalogue.load import _table, find_gpu, find_model, find_node
+from loadstone.catalogue.model import Model
+
+__all__ = [
+    "Deployment",
+    "Gpu",
+    "Model",
+    "Node",
+    "gpu",
+    "gpus",
+    "model",
+    "models",
+    "node",
+    "nodes",
+    "parse_deployment",
+]
+
+
+def model(name_or_path: str) -> Model:
+    """By Hugging Face id, alias, or path to a `config.json`. Raises InputError with the nearest names."""
+    return find_model(name_or_path)
+
+
+def gpu(name: str) -> Gpu:
+    """By name or alias. Raises InputError with the nearest names."""
+    return find_gpu(name)
+
+
+def node(name: str) -> Node:
+    """By name or alias. Raises InputError with the nearest names."""
+    return find_node(name)
+
+
+def models() -> tuple[Model, ...]:
+    return tuple(find_model(name) for name in _table("models"))
+
+
+def gpus() -> tuple[Gpu, ...]:
+    return tuple(find_gpu(name) for name in _table("gpus"))
+
+
+def nodes() -> tuple[Node, ...]:
+    return tuple(find_node(name) for name in _table("nodes"))

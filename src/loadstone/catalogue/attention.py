@@ -1,0 +1,298 @@
+"""Attention of several kinds; each knows its weight matrices and what it keeps of a token.
+
+A `weights(hidden)` lists every matrix with its shape, by the name it has in Hugging Face checkpoints (the common one,
+where families differ). Parameter counts, bytes, FLOPs and how tensor parallelism cuts it all follow from that list.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from loadstone.catalogue.matrix import Matrix, vector
+from loadstone.catalogue.precision import KV_BYTES
+
+
+class FullAttention(msgspec.Struct, frozen=True):
+    """Softmax attention with its own keys and values: MHA (kv_heads = heads), GQA, MQA (kv_heads = 1).
+
+    `window_tokens`: the layer sees at most so many tokens (a sliding window, or a chunk).
+    `top_tokens`: sparse attention's budget; an indexer of `index_heads` × `index_dim` picks the tokens.
+    `gate`: sigmoid gate on the output, one number per element or per head. `qk_norm`: norms over each head or over
+    the whole projection. `keys_as_values`: no value projection, values are the keys (the cache still holds both).
+    `stores_kv` is false where the layer reads the cache of an earlier one.
+    """
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    v_head_dim: int
+    window_tokens: int | None = None
+    top_tokens: int | None = None
+    index_heads: int = 0
+    index_dim: int = 0
+    bias: bool = False
+    output_bias: bool = False
+    qk_norm: Literal["head", "whole"] | None = None
+    gate: Literal["element", "head"] | None = None
+    sinks: bool = False
+    keys_as_values: bool = False
+    stores_kv: bool = True
+
+    def weights(self, hidden: int) -> tuple[Matrix, ...]:
+        query, key, value = self.heads * self.head_dim, self.kv_heads * self.head_dim, self.kv_heads * self.v_head_dim
+        out = self.heads * self.v_head_dim
+        found = [
+            Matrix("self_attn.q_proj", hidden, query, "attention", "column"),
+            Matrix("self_attn.k_proj", hidden, key, "attention", "kv"),
+        ]
+        if not self.keys_as_values:
+            found.append(Matrix("self_attn.v_proj", hidden, value, "attention", "kv"))
+        found.append(Matrix("self_attn.o_proj", out, hidden, "attention", "row"))
+        if self.gate:
+            width = out if self.gate == "element" else self.heads
+            found.append(Matrix("self_attn.g_proj", hidden, width, "attention", "column"))
+        if self.bias:
+            found.append(vector("self_attn.qkv_bias", query + key + value, "attention"))
+        if self.output_bias:
+            found.append(vector("self_attn.o_bias", hidden, "attention"))
+        if self.qk_norm == "head":
+            found.append(vector("self_attn.qk_norm", 2 * self.head_dim))
+        elif self.qk_norm == "whole":
+            found.append(vector("self_attn.qk_norm", query + key))
+        if self.sinks:
+            found.append(vector("self_attn.sinks", self.heads, "attention"))
+        if self.index_heads:
+            found += [
+                Matrix("self_attn.index_q_proj", hidden, self.index_heads * self.index_dim, "attention"),
+                Matrix("self_attn.index_k_proj", hidden, self.index_dim, "attention"),
+                vector("self_attn.index_norm", 2 * self.index_dim),
+            ]
+        return tuple(found)
+
+    def kv_numbers_per_token(self) -> int:
+        """K and V of all KV heads, and the indexer's keys."""
+        if not self.stores_kv:
+            return 0
+        return self.kv_heads * (self.head_dim + self.v_head_dim) + (self.index_dim if self.index_heads else 0)
+
+    def kv_bytes_per_token(self, kv_dtype: str) -> float:
+        return self.kv_numbers_per_token() * KV_BYTES[kv_dtype]
+
+
+class LatentAttention(msgspec.Struct, frozen=True):
+    """MLA (DeepSeek-V2, arXiv 2405.04434): the cache holds one latent of `kv_rank` numbers and one RoPE key of
+    `rope_dim` per token, for all heads together.
+
+    `top_tokens`: sparse attention's budget (DeepSeek-V3.2); `index_heads` is 0 in a layer that reuses the choice of
+    an earlier one.
+    """
+
+    heads: int
+    q_rank: int | None
+    kv_rank: int
+    nope_dim: int
+    rope_dim: int
+    v_dim: int
+    top_tokens: int | None = None
+    index_heads: int = 0
+    index_dim: int = 0
+    gate: Literal["element", "head"] | None = None
+
+    window_tokens: None = None
+
+    def weights(self, hidden: int) -> tuple[Matrix, ...]:
+        query = self.heads * (self.nope_dim + self.rope_dim)
+        found: list[Matrix] = []
+        if self.q_rank is None:
+            found.append(Matrix("self_attn.q_proj", hidden, query, "attention", "column"))
+        else:
+            found += [
+                Matrix("self_attn.q_a_proj", hidden, self.q_rank, "attention"),
+                vector("self_attn.q_a_layernorm", self.q_rank),
+                Matrix("self_attn.q_b_proj", self.q_rank, query, "attention", "column"),
+            ]
+        up = self.heads * (self.nope_dim + self.v_dim)
+        found += [
+            Matrix("self_attn.kv_a_proj_with_mqa", hidden, self.kv_rank + self.rope_dim, "attention"),
+            vector("self_attn.kv_a_layernorm", self.kv_rank),
+            Matrix("self_attn.kv_b_proj", self.kv_rank, up, "attention", "column"),
+            Matrix("self_attn.o_proj", self.heads * self.v_dim, hidden, "attention", "row"),
+        ]
+        if self.gate:
+            width = self.heads * self.v_dim if self.gate == "element" else self.heads
+            found.append(Matrix("self_attn.g_proj", hidden, width, "attention", "column"))
+        if self.index_heads:
+            found += [
+                Matrix(
+                    "self_attn.indexer.wq_b", self.q_rank or hidden, self.index_heads * self.index_dim, "attention"
+                ),
+                Matrix("self_attn.indexer.wk", hidden, self.index_dim, "attention"),
+                vector("self_attn.indexer.k_norm", 2 * self.index_dim),
+                Matrix("self_attn.indexer.weights_proj", hidden, self.index_heads, "attention", quantisable=False),
+            ]
+        return tuple(found)
+
+    def kv_numbers_per_token(self) -> int:
+        return self.kv_rank + self.rope_dim
+
+    def kv_bytes_per_token(self, kv_dtype: str) -> float:
+        """The latent and the RoPE key, and one FP8 key of the indexer with an fp32 scale per 128 numbers.
+
+        `fp8_ds_mla` (vLLM, sparse MLA): the latent in FP8 with an fp32 scale per 128 numbers, the RoPE key in bf16:
+        512 + 16 + 128 = 656 bytes for DeepSeek.
+        """
+        held: float
+        if kv_dtype == "fp8_ds_mla":
+            held = self.kv_rank + 4 * (self.kv_rank // 128) + 2 * self.rope_dim
+        else:
+            held = self.kv_numbers_per_token() * KV_BYTES[kv_dtype]
+        return held + (self.index_dim + 4 * (self.index_dim // 128) if self.index_heads else 0)
+
+
+class CompressedAttention(msgspec.Struct, frozen=True):
+    """DeepSeek-V4's: one key-value vector of `head_dim` for all heads, kept for the last `window_tokens`, and beyond
+    them one compressed vector for every `ratio` tokens (0: window only). `top_tokens` compressed vectors are read,
+    where an indexer picks them; without one, all.
+
+    The output projection is of low rank: `groups` matrices to `o_rank` each, then one back to hidden.
+    """
+
+    heads: int
+    head_dim: int
+    rope_dim: int
+    q_rank: int
+    o_rank: int
+    groups: int
+    ratio: int
+    window_tokens: int
+    top_tokens: int | None = None
+    index_heads: int = 0
+    index_dim: int = 0
+
+    def weights(self, hidden: int) -> tuple[Matrix, ...]:
+        query = self.heads * self.head_dim
+        found = [
+            Matrix("self_attn.wq_a", hidden, self.q_rank, "attention"),
+            vector("self_attn.q_norm", self.q_rank),
+            Matrix("self_attn.wq_b", self.q_rank, query, "attention", "column"),
+            Matrix("self_attn.wkv", hidden, self.head_dim, "attention"),
+            vector("self_attn.kv_norm", self.head_dim),
+            Matrix("self_attn.wo_a", query // self.groups, self.groups * self.o_rank, "attention", "column"),
+            Matrix("self_attn.wo_b", self.groups * self.o_rank, hidden, "attention", "row"),
+            vector("self_attn.sinks", self.heads, "attention"),
+        ]
+        if self.ratio:
+            found += self._compressor("self_attn.compressor", hidden, self.head_dim)
+        if self.index_heads:
+            found += [
+                Matrix("self_attn.indexer.wq_b", self.q_rank, self.index_heads * self.index_dim, "attention"),
+                Matrix("self_attn.indexer.weights_proj", hidden, self.index_heads, "attention", quantisable=False),
+                *self._compressor("self_attn.indexer.compressor", hidden, self.index_dim),
+            ]
+        return tuple(found)
+
+    def _compressor(self, name: str, hidden: int, width: int) -> list[Matrix]:
+        """Keys and gates, twice where blocks overlap (ratio 4), a bias for each position, and a norm."""
+        wide = width * (2 if self.ratio == 4 else 1)
+        return [
+            Matrix(f"{name}.wkv", hidden, wide, "attention", quantisable=False),
+            Matrix(f"{name}.wgate", hidden, wide, "attention", quantisable=False),
+            vector(f"{name}.ape", self.ratio * wide, "attention"),
+            vector(f"{name}.norm", width),
+        ]
+
+    def kv_numbers_per_token(self) -> float:
+        """Compressed numbers that a token adds for good; the window is extra, see `window_bytes`."""
+        held = self.head_dim + (self.index_dim if self.index_heads else 0)
+        return held / self.ratio if self.ratio else 0.0
+
+    def kv_bytes_per_token(self, kv_dtype: str) -> float:
+        return self.kv_numbers_per_token() * KV_BYTES[kv_dtype]
+
+    def window_bytes(self, kv_dtype: str) -> float:
+        """The uncompressed vectors of the last `window_tokens`."""
+        return self.window_tokens * self.head_dim * KV_BYTES[kv_dtype]
+
+
+class LinearAttention(msgspec.Struct, frozen=True):
+    """Attention with a state of constant size in place of a cache.
+
+    mamba2       `heads` × `value_dim` channels, states of `key_dim`, shared by `key_heads` groups
+    gated-delta  Qwen3-Next, Qwen3.5: `key_heads` of `key_dim`, `heads` value heads of `value_dim`
+    kda          Kimi Delta Attention: `heads` of `key_dim` and `value_dim`, decay per channel
+    state numbers per sequence = heads · key_dim · value_dim, and (conv_width − 1) inputs of the short convolution.
+    """
+
+    kind: Literal["mamba2", "gated-delta", "kda"]
+    heads: int
+    key_heads: int
+    key_dim: int
+    value_dim: int
+    conv_width: int
+    conv_bias: bool = False
+    state_dtype: str = "fp32"
+    full_rank_gate: bool = False
+
+    window_tokens: None = None
+
+    @property
+    def conv_channels(self) -> int:
+        return 2 * self.key_heads * self.key_dim + self.heads * self.value_dim
+
+    def weights(self, hidden: int) -> tuple[Matrix, ...]:
+        inner, keys = self.heads * self.value_dim, self.key_heads * self.key_dim
+        convolution = vector("linear_attn.conv1d", self.conv_channels * (self.conv_width + self.conv_bias), "linear")
+        if self.kind == "mamba2":
+            return (
+                Matrix("mixer.in_proj", hidden, inner + self.conv_channels + self.heads, "linear", "column"),
+                convolution,
+                vector("mixer.A_D_dt", 3 * self.heads, "linear"),
+                vector("mixer.norm", inner),
+                Matrix("mixer.out_proj", inner, hidden, "linear", "row"),
+            )
+        if self.kind == "gated-delta":
+            return (
+                Matrix("linear_attn.in_proj_qkv", hidden, self.conv_channels, "linear", "column"),
+                Matrix("linear_attn.in_proj_z", hidden, inner, "linear", "column"),
+                Matrix("linear_attn.in_proj_b", hidden, self.heads, "linear", "column", quantisable=False),
+                Matrix("linear_attn.in_proj_a", hidden, self.heads, "linear", "column", quantisable=False),
+                convolution,
+                vector("linear_attn.A_dt", 2 * self.heads, "linear"),
+                vector("linear_attn.norm", self.value_dim),
+                Matrix("linear_attn.out_proj", inner, hidden, "linear", "row"),
+            )
+        gate = (
+            [Matrix("self_attn.g_proj", hidden, inner, "linear", "column")]
+            if self.full_rank_gate
+            else [
+                Matrix("self_attn.g_a_proj", hidden, self.value_dim, "linear"),
+                Matrix("self_attn.g_b_proj", self.value_dim, inner, "linear", "column"),
+            ]
+        )
+        return (
+            Matrix("self_attn.q_proj", hidden, keys, "linear", "column"),
+            Matrix("self_attn.k_proj", hidden, keys, "linear", "column"),
+            Matrix("self_attn.v_proj", hidden, inner, "linear", "column"),
+            Matrix("self_attn.f_a_proj", hidden, self.key_dim, "linear"),
+            Matrix("self_attn.f_b_proj", self.key_dim, keys, "linear", "column"),
+            Matrix("self_attn.b_proj", hidden, self.heads, "linear", "column", quantisable=False),
+            *gate,
+            convolution,
+            vector("self_attn.A_dt", self.heads + keys, "linear"),
+            vector("self_attn.o_norm", self.value_dim),
+            Matrix("self_attn.o_proj", inner, hidden, "linear", "row"),
+        )
+
+    def kv_bytes_per_token(self, kv_dtype: str) -> float:
+        return 0.0
+
+    @property
+    def state_bytes(self) -> float:
+        """Per sequence and layer: the recurrent state at `state_dtype`, the convolution's inputs in bf16."""
+        recurrent = self.heads * self.key_dim * self.value_dim * KV_BYTES[self.state_dtype]
+        return recurrent + (self.conv_width - 1) * self.conv_channels * KV_BYTES["bf16"]
+
+
+Attention: TypeAlias = FullAttention | LatentAttention | CompressedAttention | LinearAttention

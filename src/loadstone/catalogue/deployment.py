@@ -1,0 +1,296 @@
+"""Which model runs where and how. Shorthand: `MODEL[:weights]@N×GPU[/tp8,ep8,kv=fp8,engine=vllm]`."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+from typing import NoReturn
+
+import msgspec
+
+from loadstone.catalogue.hardware import Gpu, Node
+from loadstone.catalogue.load import find_gpu, find_model, find_node, gpu_names, nearest, node_names
+from loadstone.catalogue.model import Model
+from loadstone.catalogue.precision import FORMATS, dtype_of, kv_dtype_of
+from loadstone.errors import InputError
+
+ENGINES = ("vllm", "sglang", "tensorrt-llm", "llama.cpp", "transformers")
+_ENGINE_NAMES = {
+    "trtllm": "tensorrt-llm",
+    "trt-llm": "tensorrt-llm",
+    "tensorrt": "tensorrt-llm",
+    "llama-cpp": "llama.cpp",
+}
+
+ARGUMENTS = (
+    "block_size",
+    "chunked_prefill_size",
+    "cuda_graph_max_bs",
+    "enforce_eager",
+    "free_gpu_memory_fraction",
+    "gpu_memory_utilization",
+    "max_batch_size",
+    "max_model_len",
+    "max_num_batched_tokens",
+    "max_num_seqs",
+    "max_num_tokens",
+    "max_prefill_tokens",
+    "max_running_requests",
+    "max_seq_len",
+    "max_total_tokens",
+    "mem_fraction_static",
+    "num_speculative_tokens",
+    "page_size",
+    "prefix_caching",
+)
+"""Engines' own arguments that a shorthand may carry, `-` or `_` alike; what they do is sizing's and the scheduler's
+business."""
+
+_MOST_GPUS = 65_536
+_WHERE = re.compile(r"(?:([0-9]+)\s*[x×*]\s*)?([a-z0-9][a-z0-9 ._-]*)", re.IGNORECASE)
+_COUNT = re.compile(r"(tp|pp|dp|ep|nodes)=?([0-9]+)")
+_FORM = "write e.g. llama-3.1-70b:fp8@8xh200/tp8,engine=vllm"
+
+
+class Deployment(msgspec.Struct, frozen=True):
+    """Model, hardware, engine, precision, parallelism.
+
+    gpus = tp · pp · dp, over all `nodes`. tp, pp, dp are those of the attention: `dp` replicas, each with its own
+    scheduler and KV cache, each cut `tp` ways within layers and `pp` ways between them.
+    attention_dp  the replicas share one set of experts, so these are cut over tp · dp ranks (vLLM's
+                  `--data-parallel-size` with a mixture of experts; SGLang's `--enable-dp-attention`, whose `--tp 8
+                  --dp 8` is tp1,dp8 here)
+    ep            over how many ranks whole experts are dealt out; 1: every rank has a slice of each expert
+    node          the node that was named, if one was
+    arguments     the engine's own, as (name, value)
+    """
+
+    model: Model
+    gpu: Gpu
+    gpus: int
+    nodes: int = 1
+    tp: int = 1
+    pp: int = 1
+    dp: int = 1
+    ep: int = 1
+    attention_dp: bool = False
+    weights_dtype: str = "bf16"
+    kv_dtype: str = "bf16"
+    engine: str = "vllm"
+    engine_version: str | None = None
+    arguments: tuple[tuple[str, str], ...] = ()
+    node: Node | None = None
+
+    @property
+    def name(self) -> str:
+        """The shorthand that gives this deployment again."""
+        parts = [f"tp{self.tp}"]
+        parts += [f"{key}{value}" for key, value in (("pp", self.pp), ("dp", self.dp), ("ep", self.ep)) if value > 1]
+        if self.nodes > 1:
+            parts.append(f"nodes={self.nodes}")
+        if self.attention_dp:
+            parts.append("attention-dp")
+        if self.kv_dtype != self.model.kv_dtype:
+            parts.append(f"kv={self.kv_dtype}")
+        parts.append(f"engine={self.engine}")
+        if self.engine_version:
+            parts.append(f"version={self.engine_version}")
+        parts += [f"{key}={value}" for key, value in self.arguments]
+        model = next((alias for alias in self.model.aliases if "/" not in alias), self.model.name)
+        weights = "" if self.weights_dtype == self.model.weights_dtype else f":{self.weights_dtype}"
+        hardware = f"{self.nodes}x{self.node.name}" if self.node else f"{self.gpus}x{self.gpu.name}"
+        return f"{model}{weights}@{hardware}/{','.join(parts)}"
+
+    @property
+    def moe_ranks(self) -> int:
+        """Ranks that one set of experts is cut over: by whole experts `ep` ways, within experts moe_ranks / ep."""
+        return self.tp * self.dp if self.attention_dp else self.tp
+
+    def argument(self, name: str) -> str | None:
+        return dict(self.arguments).get(name)
+
+
+class _Options(msgspec.Struct):
+    """What stands after the slash."""
+
+    counts: dict[str, int] = msgspec.field(default_factory=dict)
+    attention_dp: bool = False
+    kv_dtype: str | None = None
+    engine: str = "vllm"
+    engine_version: str | None = None
+    arguments: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+def parse_deployment(text: str) -> Deployment:
+    """A deployment from its shorthand.
+
+    `N×` defaults to 1; GPU may be a node of the catalogue, and N then counts nodes. Without parallelism: tensor
+    parallel within a node, pipeline parallel between nodes. `dp` alone: tp takes the rest; `tp` alone: pp takes the
+    nodes if that fits, dp the rest. Whether the model can be cut that way is not looked at here.
+    Raises InputError: syntax, unknown names (with the nearest), tp·pp·dp ≠ GPUs, ep that fits no rank count.
+    """
+    left, at, right = text.strip().rpartition("@")
+    if not at or not left or not right:
+        raise InputError(f"deployment {text!r}: no MODEL@GPUS; {_FORM}")
+    # Only what follows the GPU's name is options: a model's name may hold slashes, a GPU's none.
+    where, _, rest = right.partition("/")
+    model, weights = _model_of(left, text)
+    gpu, gpus, nodes, node = _hardware_of(where.strip(), text)
+    options = _options_of(rest, text)
+    return arrange(model, gpu, gpus, nodes, node, weights, options, text)
+
+
+def _model_of(left: str, text: str) -> tuple[Model, str]:
+    name, colon, dtype = left.rpartition(":")
+    if not colon:
+        model = find_model(left)
+        return model, model.weights_dtype
+    try:
+        weights = dtype_of(dtype, f"deployment {text!r}")
+    except InputError:
+        if dtype.lower() not in FORMATS and ("/" in dtype or "\\" in dtype or "." in dtype):
+            model = find_model(left)  # a path with a colon in it
+            return model, model.weights_dtype
+        raise
+    return find_model(name), weights
+
+
+def _hardware_of(where: str, text: str) -> tuple[Gpu, int, int, Node | None]:
+    match = _WHERE.fullmatch(where)
+    if match is None:
+        raise InputError(f"deployment {text!r}: {where!r} names no GPUs; write e.g. 8xh200")
+    count, name = int(match[1] or 1), match[2].strip()
+    if not 1 <= count <= _MOST_GPUS:
+        raise InputError(f"deployment {text!r}: {count} GPUs; write 1 to {_MOST_GPUS}")
+    if name.lower() in node_names():
+        node = find_node(name)
+        return find_gpu(node.gpu), count * node.gpus, count, node
+    if name.lower() not in gpu_names():
+        close = nearest(name, [*gpu_names(), *node_names()])
+        raise InputError(
+            f"deployment {text!r}: no GPU or node {name!r} in the catalogue; nearest: {', '.join(close)}"
+        )
+    gpu = find_gpu(name)
+    return gpu, count, -(-count // gpu.per_node), None
+
+
+def _options_of(rest: str, text: str) -> _Options:
+    found = _Options()
+    for part in (piece.strip() for piece in rest.split(",") if piece.strip()):
+        lower = part.lower()
+        count = _COUNT.fullmatch(lower)
+        key, equals, value = (piece.strip() for piece in part.partition("="))
+        key = key.lower()
+        if count:
+            _once(count[1], found.counts, text)
+            found.counts[count[1]] = int(count[2])
+        elif lower in ("attention-dp", "dp-attention", "attention_dp"):
+            found.attention_dp = True
+        elif key == "kv":
+            found.kv_dtype = kv_dtype_of(value, f"deployment {text!r}, kv")
+        elif key == "engine":
+            found.engine = _engine_of(value, text)
+        elif key == "version":
+            found.engine_version = value or None
+        elif key.replace("-", "_").lstrip("_") in ARGUMENTS and equals and value:
+            key = key.replace("-", "_").lstrip("_")
+            _once(key, found.arguments, text)
+            found.arguments[key] = value
+        else:
+            known = ["tp8", "pp2", "dp2", "ep8", "nodes=2", "attention-dp", "kv=fp8", "engine=vllm", "version=1.0"]
+            _unknown("option", part, key, [*known, *ARGUMENTS], text)
+    return found
+
+
+def _once(key: str, seen: Iterable[str], text: str) -> None:
+    if key in seen:
+        raise InputError(f"deployment {text!r}: {key} is given twice")
+
+
+def _engine_of(value: str, text: str) -> str:
+    name = _ENGINE_NAMES.get(value.lower(), value.lower())
+    if name not in ENGINES:
+        _unknown("engine", value, name, ENGINES, text)
+    return name
+
+
+def _unknown(what: str, said: str, key: str, known: Iterable[str], text: str) -> NoReturn:
+    heads = {name.partition("=")[0]: name for name in known}
+    close = difflib.get_close_matches(key, heads, 3, 0.5) or list(heads)
+    raise InputError(
+        f"deployment {text!r}: unknown {what} {said!r}; write {', '.join(heads[name] for name in close)}"
+    )
+
+
+def arrange(
+    model: Model,
+    gpu: Gpu,
+    gpus: int,
+    nodes: int,
+    node: Node | None,
+    weights_dtype: str,
+    options: _Options,
+    text: str,
+) -> Deployment:
+    """Fills in the parallelism that was not said, and checks what was."""
+    counts = options.counts
+    for key, value in counts.items():
+        if not 1 <= value <= _MOST_GPUS:
+            raise InputError(f"deployment {text!r}: {key}{value} is no count; write at least 1")
+    if node is None:
+        nodes = counts.get("nodes", nodes)
+    elif counts.get("nodes", nodes) != nodes:
+        raise InputError(f"deployment {text!r}: nodes={counts['nodes']} beside {nodes}x{node.name}; leave one out")
+    tp, pp, dp = _parallelism(counts, gpus, nodes)
+    if tp * pp * dp != gpus:
+        hint = ""
+        if options.attention_dp and tp == gpus:
+            ours = f"tp{max(1, tp // dp)},dp{dp},attention-dp"
+            hint = f"; SGLang's --tp {tp} --dp {dp} --enable-dp-attention is {ours} here"
+        raise InputError(f"deployment {text!r}: tp{tp} · pp{pp} · dp{dp} is {tp * pp * dp}, not {gpus} GPUs{hint}")
+    if gpus < nodes:
+        raise InputError(f"deployment {text!r}: {gpus} GPUs on {nodes} nodes; write at least one for each")
+    ep = counts.get("ep", 1)
+    attention_dp = options.attention_dp or (ep > tp and ep <= tp * dp)
+    ranks = tp * dp if attention_dp else tp
+    if ranks % ep:
+        raise InputError(
+            f"deployment {text!r}: ep{ep} does not divide the {ranks} ranks that share the experts; "
+            f"write ep{ranks}, or leave ep out"
+        )
+    return Deployment(
+        model=model,
+        gpu=gpu,
+        gpus=gpus,
+        nodes=nodes,
+        tp=tp,
+        pp=pp,
+        dp=dp,
+        ep=ep,
+        attention_dp=attention_dp,
+        weights_dtype=weights_dtype,
+        kv_dtype=options.kv_dtype or model.kv_dtype,
+        engine=options.engine,
+        engine_version=options.engine_version,
+        arguments=tuple(sorted(options.arguments.items())),
+        node=node,
+    )
+
+
+def _parallelism(counts: dict[str, int], gpus: int, nodes: int) -> tuple[int, int, int]:
+    tp, pp, dp = counts.get("tp"), counts.get("pp"), counts.get("dp")
+    if pp is None:
+        if tp is None and dp is None:
+            pp = nodes if gpus % nodes == 0 else 1
+        elif tp is not None and dp is None:
+            pp = nodes if gpus % (tp * nodes) == 0 else 1
+        elif tp is not None and dp is not None:
+            pp = max(1, gpus // (tp * dp))
+        else:
+            pp = 1
+    if tp is None:
+        tp = max(1, gpus // (pp * (dp or 1)))
+    if dp is None:
+        dp = max(1, gpus // (tp * pp))
+    return tp, pp, dp

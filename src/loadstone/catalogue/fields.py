@@ -1,0 +1,102 @@
+"""A config.json is others' text: read with bounds, remembering which fields were understood."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from loadstone.errors import InputError
+
+_MOST = 10**9
+MOST_LAYERS = 2_000
+
+
+class Fields:
+    """The fields of one JSON object. Names of a getter are tried in order; null counts as absent."""
+
+    def __init__(self, values: dict[str, Any], where: str) -> None:
+        self.values = values
+        self.where = where
+        self.used: set[str] = set()
+        self.assumed: list[str] = []
+
+    def find(self, *names: str) -> tuple[str, Any] | None:
+        found = None
+        for name in names:
+            if name in self.values:
+                self.used.add(name)
+                if found is None and self.values[name] is not None:
+                    found = name, self.values[name]
+        return found
+
+    def count(self, *names: str, default: int | None = None, least: int = 0) -> int:
+        """A whole number. Raises InputError where it is absent without default, or out of bounds."""
+        number = self.maybe(*names, least=least)
+        if number is not None:
+            return number
+        if default is None:
+            raise InputError(f"{self.where}: no {names[0]}; is it the config.json of a language model?")
+        return default
+
+    def maybe(self, *names: str, least: int = 0) -> int | None:
+        found = self.find(*names)
+        return None if found is None else self.whole(*found, least=least)
+
+    def whole(self, name: str, value: Any, least: int = 0) -> int:
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= _MOST:
+            raise InputError(
+                f"{self.where}: {name} is {_short(value)}; it must be a whole number of {least} to {_MOST}"
+            )
+        return value
+
+    def layers(self, count: int) -> int:
+        """A number of layers, looked at before anything is made of each."""
+        if not 0 < count <= MOST_LAYERS:
+            raise InputError(f"{self.where}: {count} layers; a model has 1 to {MOST_LAYERS}")
+        return count
+
+    def flag(self, *names: str, default: bool = False) -> bool:
+        found = self.find(*names)
+        return default if found is None else bool(found[1])
+
+    def text(self, *names: str, default: str = "") -> str:
+        found = self.find(*names)
+        if found is None:
+            return default
+        if not isinstance(found[1], str) or len(found[1]) > 10_000:
+            raise InputError(f"{self.where}: {found[0]} is {_short(found[1])}; it must be a text")
+        return found[1]
+
+    def items(self, *names: str) -> list[Any] | None:
+        found = self.find(*names)
+        if found is None:
+            return None
+        if not isinstance(found[1], list) or len(found[1]) > 100 * MOST_LAYERS:
+            raise InputError(f"{self.where}: {found[0]} is {_short(found[1])}; it must be a list")
+        return found[1]
+
+    def inner(self, *names: str) -> Fields | None:
+        """An object within; its own fields are remembered by itself."""
+        found = self.find(*names)
+        if found is None or not isinstance(found[1], dict):
+            return None
+        return Fields(found[1], f"{self.where}, {found[0]}")
+
+    def per_layer(self, layers: int, *names: str) -> list[Any] | None:
+        """A list with an entry for each layer; longer ones (draft layers at the end) are cut."""
+        found = self.items(*names)
+        if found is None:
+            return None
+        if len(found) < layers:
+            raise InputError(f"{self.where}: {names[0]} has {len(found)} entries for {layers} layers")
+        return found[:layers]
+
+    def assume(self, text: str) -> None:
+        if text not in self.assumed:
+            self.assumed.append(text)
+
+
+def _short(value: Any) -> str:
+    text = repr(value) if isinstance(value, (str, int, float, bool, type(None))) else type(value).__name__
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,87 @@
+"""What a GPU and a node are: numbers of their data sheets, each with its source."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+
+Link = Literal["nvlink", "nvlink-switch", "xgmi", "ethernet", "pcie"]
+
+
+class Gpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
+    """An accelerator. All rates are peaks of the data sheet.
+
+    hbm_bytes           the data sheet's capacity, whose GB are 2³⁰ bytes (drivers confirm it, see gpus.toml)
+    usable_bytes        total memory as its driver reports it to programs; what engines take their fraction of
+    hbm_bytes_per_s     memory bandwidth
+    flops_per_s         dense FLOP/s (integer OP/s) of matrix units by dtype, no sparsity: bf16, fp16, fp8, fp4, int8
+    link_bytes_per_s    scale-up network, per GPU and per direction, to all its peers together
+    pair_bytes_per_s    per direction between two GPUs; smaller than `link_bytes_per_s` in a mesh
+    per_node            GPUs that the scale-up network joins
+    nic_bytes_per_s     scale-out network per GPU and direction in the usual node; None where there is no usual one
+    tdp_w               board power
+    source              field (for flops: `flops.fp8`) to where its number is from
+    """
+
+    name: str
+    vendor: Literal["nvidia", "amd", "intel"]
+    hbm_bytes: int
+    usable_bytes: int
+    hbm_bytes_per_s: float
+    flops_per_s: dict[str, float]
+    link: Link
+    link_bytes_per_s: float
+    pair_bytes_per_s: float
+    per_node: int
+    tdp_w: float
+    source: dict[str, str]
+    nic_bytes_per_s: float | None = None
+    architecture: str = ""
+    aliases: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def peak_flops_per_s(self, dtype: str) -> float:
+        """Dense peak for products in `dtype`; where the GPU has no units for it, the next wider kind it would use:
+        fp4 → fp8 → bf16 (weights are widened before the product), int8 → bf16, int4 → bf16.
+        """
+        while dtype not in self.flops_per_s:
+            dtype = WIDER.get(dtype, "bf16")
+        return self.flops_per_s[dtype]
+
+
+WIDER: Mapping[str, str] = {"nvfp4": "fp4", "mxfp4": "fp4", "fp4": "fp8", "fp8": "bf16", "int8": "bf16"}
+
+
+class Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A server: `gpus` GPUs of one kind, its processors, memory and networks.
+
+    scale_up_bytes_per_s, scale_out_bytes_per_s: per GPU and direction. `nics`: for scale-out, all together.
+    A missing value is None: the source does not say.
+    """
+
+    name: str
+    gpu: str
+    gpus: int
+    source: str
+    cpu: str | None = None
+    cpus: int | None = None
+    cores: int | None = None
+    ram_bytes: int | None = None
+    scale_up: str | None = None
+    scale_out: str | None = None
+    nics: int | None = None
+    nic_bytes_per_s: float | None = None
+    aliases: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def scale_out_bytes_per_s(self) -> float | None:
+        """Per GPU and direction."""
+        if self.nics is None or self.nic_bytes_per_s is None:
+            return None
+        return self.nics * self.nic_bytes_per_s / self.gpus

@@ -1,0 +1,160 @@
+"""From a config's fields to its layers: which attention and which MLP each has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from loadstone.catalogue.attention import Attention, FullAttention
+from loadstone.catalogue.families import Family
+from loadstone.catalogue.fields import Fields
+from loadstone.catalogue.matrix import Matrix, vector
+from loadstone.catalogue.mlp import DenseMlp, Mlp
+from loadstone.catalogue.read_attention import attention_kinds, full_attention, linear_attention, read_attention
+from loadstone.catalogue.read_mlp import read_dense, read_experts, sparse_layers
+from loadstone.errors import InputError
+
+_MOST_DRAFTS = 16
+
+
+class Layer(msgspec.Struct, frozen=True):
+    """One layer, before equal ones are put together."""
+
+    attention: Attention | None
+    mlp: Mlp | None
+    extra: tuple[Matrix, ...] = ()
+
+
+def read_layers(fields: Fields, family: Family, hidden: int) -> list[Layer]:
+    blocks = fields.items("block_configs")
+    if blocks is not None:
+        fields.layers(len(blocks))
+        return _searched(fields, blocks, hidden)
+    halves = _halves(fields)
+    if halves is not None:
+        return [_half(fields, family, kind, hidden) for kind in halves]
+    count = fields.layers(fields.count("num_hidden_layers", "n_layer", "num_layers", "n_layers"))
+    kinds = attention_kinds(fields, count)
+    sparse = sparse_layers(fields, count)
+    extra = _extra(fields, family, hidden)
+    return [
+        Layer(
+            read_attention(fields, family, kinds[index], index, count, hidden),
+            read_experts(fields, family) if sparse[index] else read_dense(fields, family, hidden),
+            extra,
+        )
+        for index in range(count)
+    ]
+
+
+def _extra(fields: Fields, family: Family, hidden: int) -> tuple[Matrix, ...]:
+    found = [vector("norms", family.norms * hidden)]
+    streams = fields.maybe("hc_mult")
+    if streams:
+        # Manifold-constrained hyper-connections: before and after each half, a map from all residual streams to
+        # their mixing weights: n to read, n to write, n² among themselves.
+        mix = (2 + streams) * streams
+        found.append(vector("hyper_connections", 2 * (mix * streams * hidden + mix + 3), "other"))
+    return tuple(found)
+
+
+# --- layers that are only one half, and searched architectures -----------------------------------------------------
+
+_LETTERS = {"M": "mamba", "*": "attention", "E": "moe", "-": "mlp"}
+
+
+def _halves(fields: Fields, prefix: str = "") -> list[str] | None:
+    """Nemotron-H: every layer is a mixer of one kind."""
+    names = (
+        ("mtp_hybrid_override_pattern", "mtp_layers_block_type")
+        if prefix
+        else ("hybrid_override_pattern", "layers_block_type")
+    )
+    pattern = fields.text(names[0])
+    if pattern:
+        unknown = sorted(set(pattern) - set(_LETTERS))
+        if unknown:
+            raise InputError(f"{fields.where}: {names[0]} has {unknown[0]!r}; known are {' '.join(_LETTERS)}")
+        kinds = [_LETTERS[letter] for letter in pattern]
+    else:
+        listed = fields.items(names[1])
+        if listed is None:
+            return None
+        kinds = [str(kind) for kind in listed]
+    fields.find("num_hidden_layers")
+    fields.layers(len(kinds))
+    return kinds
+
+
+def _half(fields: Fields, family: Family, kind: str, hidden: int) -> Layer:
+    extra = _extra(fields, family, hidden)
+    if kind in ("mamba", "linear_attention"):
+        return Layer(linear_attention(fields), None, extra)
+    if kind in ("attention", "full_attention"):
+        return Layer(full_attention(fields, family, False, 0, 1, hidden), None, extra)
+    if kind == "moe":
+        return Layer(None, read_experts(fields, family), extra)
+    if kind == "mlp":
+        return Layer(None, read_dense(fields, family, hidden), extra)
+    raise InputError(
+        f"{fields.where}: layer kind {kind[:40]!r} is not known; known are {', '.join(_LETTERS.values())}"
+    )
+
+
+def _searched(fields: Fields, blocks: list[Any], hidden: int) -> list[Layer]:
+    """Nemotron-NAS (DeciLM): a block per layer, with or without each half."""
+    fields.find("num_hidden_layers", "num_key_value_heads", "intermediate_size")
+    heads = fields.count("num_attention_heads", least=1)
+    found = []
+    for index, entry in enumerate(blocks):
+        where = f"{fields.where}, block_configs[{index}]"
+        if not isinstance(entry, dict):
+            raise InputError(f"{where}: must be an object")
+        block = Fields(entry, where)
+        attention, mlp = block.inner("attention"), block.inner("ffn")
+        mixer, feed = None, None
+        if attention is not None and not attention.flag("no_op"):
+            group = attention.count("n_heads_in_group", default=1, least=1)
+            dim, window = hidden // heads, attention.maybe("window_length")
+            mixer = FullAttention(heads, max(1, heads // group), dim, dim, window)
+            if attention.flag("replace_with_linear"):
+                fields.assume("attention replaced by linear layers: sized as attention")
+        if mlp is not None and not mlp.flag("no_op"):
+            feed = DenseMlp(_searched_width(mlp, hidden))
+        norms = (mixer is not None) + (feed is not None)
+        found.append(Layer(mixer, feed, (vector("norms", norms * hidden),)))
+    return found
+
+
+def _searched_width(mlp: Fields, hidden: int) -> int:
+    """ffn_mult · hidden · 2/3, to the next multiple of 256."""
+    said = mlp.find("intermediate_size")
+    if said:
+        return mlp.whole("intermediate_size", said[1], least=1)
+    factor = mlp.find("ffn_mult")
+    if factor is None or not isinstance(factor[1], (int, float)) or not 0 < factor[1] < 1000:
+        raise InputError(f"{mlp.where}: no ffn_mult and no intermediate_size")
+    return -(-int(2 * factor[1] * hidden / 3) // 256) * 256
+
+
+def draft_layers(fields: Fields, family: Family, hidden: int, last: Layer) -> list[Layer]:
+    """Multi-token-prediction heads: layers like the last one, each behind a projection that joins the hidden state
+    with the embedding of the next token (2·hidden → hidden).
+    """
+    count = fields.maybe("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules") or 0
+    if count > _MOST_DRAFTS:
+        raise InputError(f"{fields.where}: {count} draft layers; {_MOST_DRAFTS} at most")
+    fields.find("mtp_use_dedicated_embeddings", "use_mtp", "mtp_transformer_layers", "num_mtp_modules")
+    halves = _halves(fields, "mtp") if count else None
+    if family.draft_dense and count:
+        window = fields.maybe("sliding_window") is not None
+        last = Layer(
+            full_attention(fields, family, window, 0, 1, hidden), read_dense(fields, family, hidden), last.extra
+        )
+    joining = (Matrix("eh_proj", 2 * hidden, hidden, "other"), vector("enorm_hnorm_norm", 3 * hidden))
+    if halves:
+        parts = [_half(fields, family, kind, hidden) for kind in halves]
+        parts[0] = Layer(parts[0].attention, parts[0].mlp, parts[0].extra + joining)
+        return parts * count
+    return [Layer(last.attention, last.mlp, last.extra + joining)] * count

@@ -1,0 +1,228 @@
+"""What a model is: its layers, what they weigh, and what a token of context costs.
+
+Everything is counted from shapes; a published total is a test, not an input.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from functools import cached_property
+
+import msgspec
+
+from loadstone.catalogue.attention import (
+    Attention,
+    CompressedAttention,
+    FullAttention,
+    LatentAttention,
+    LinearAttention,
+)
+from loadstone.catalogue.matrix import Matrix, vector
+from loadstone.catalogue.mlp import DenseMlp, Experts, Mlp
+from loadstone.catalogue.precision import FORMATS, KV_BYTES, Format
+
+__all__ = [
+    "Attention",
+    "CompressedAttention",
+    "DenseMlp",
+    "Experts",
+    "FullAttention",
+    "LatentAttention",
+    "Layers",
+    "LinearAttention",
+    "Matrix",
+    "Mlp",
+    "Model",
+    "Quantisation",
+]
+
+
+class Quantisation(msgspec.Struct, frozen=True):
+    """How a checkpoint is quantised, as its config says: the `method`'s own name (`fp8`, `modelopt`, `awq` …), the
+    `format` that most of it has, the precision of activations in its products (None: as the model's), what its KV
+    cache is made for, and the patterns of what stays at full precision.
+
+    Which matrix has which format is in `Layers.formats`.
+    """
+
+    method: str
+    format: Format
+    activations: str | None = None
+    kv_dtype: str | None = None
+    kept: tuple[str, ...] = ()
+
+
+class Layers(msgspec.Struct, frozen=True):
+    """A run of `count` equal layers, in the model's order. A hybrid's layer may have only one of its two halves.
+
+    `extra`: weights beside the two halves, norms above all. `formats`: (matrix name, format) of what the checkpoint
+    does not keep at the model's full precision.
+    """
+
+    count: int
+    attention: Attention | None
+    mlp: Mlp | None
+    extra: tuple[Matrix, ...] = ()
+    formats: tuple[tuple[str, Format], ...] = ()
+
+    def weights(self, hidden: int) -> tuple[Matrix, ...]:
+        """Of one layer."""
+        parts = [part.weights(hidden) for part in (self.attention, self.mlp) if part is not None]
+        return tuple(matrix for part in parts for matrix in part) + self.extra
+
+    def kv_bytes_per_token(self, kv_dtype: str) -> float:
+        """Of one layer; 0 without attention."""
+        return self.attention.kv_bytes_per_token(kv_dtype) if self.attention is not None else 0.0
+
+    def sequence_bytes(self, context_tokens: int, kv_dtype: str) -> float:
+        """What one sequence holds in one layer: windows end growth, states have one size."""
+        attention = self.attention
+        if attention is None:
+            return 0.0
+        if isinstance(attention, LinearAttention):
+            return attention.state_bytes
+        if isinstance(attention, CompressedAttention):
+            window = attention.window_bytes(kv_dtype) * min(1.0, context_tokens / attention.window_tokens)
+            return window + context_tokens * attention.kv_bytes_per_token(kv_dtype)
+        seen = context_tokens if attention.window_tokens is None else min(context_tokens, attention.window_tokens)
+        return seen * attention.kv_bytes_per_token(kv_dtype)
+
+
+class Model(msgspec.Struct, frozen=True, dict=True):
+    """Architecture facts of a model.
+
+    name                a Hugging Face id, or a path
+    layers              in order, runs of equal ones; `draft_layers`: multi-token-prediction heads, not counted in
+                        totals (engines load them only for speculative decoding)
+    max_context_tokens  as its config says; None where it does not
+    dtype               full precision: what is not quantised (`bf16`)
+    weights_dtype       what most of the checkpoint is kept in (`fp8` for DeepSeek-V3)
+    kv_dtype            what a KV cache has unless the engine is told otherwise
+    vision_parameters   of towers beside the text model, counted where the config says enough; kept at `dtype`
+    assumed             what the config left open and was assumed, and fields not understood; for the reader
+    """
+
+    name: str
+    hidden: int
+    vocab: int
+    layers: tuple[Layers, ...]
+    tied_embeddings: bool
+    max_context_tokens: int | None
+    dtype: str = "bf16"
+    weights_dtype: str = "bf16"
+    quantisation: Quantisation | None = None
+    kv_dtype: str = "bf16"
+    draft_layers: tuple[Layers, ...] = ()
+    vision_parameters: int = 0
+    embedding_formats: tuple[tuple[str, Format], ...] = ()
+    extra: tuple[Matrix, ...] = ()
+    aliases: tuple[str, ...] = ()
+    source: str = ""
+    assumed: tuple[str, ...] = ()
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.weights_dtype, self.hidden, len(self.layers)))
+
+    @property
+    def layer_count(self) -> int:
+        return sum(run.count for run in self.layers)
+
+    @cached_property
+    def kinds(self) -> tuple[Layers, ...]:
+        """The layers with equal ones together, whatever their order: for sums over layers."""
+        counts: Counter[Layers] = Counter()
+        for run in self.layers:
+            counts[msgspec.structs.replace(run, count=1)] += run.count
+        return tuple(msgspec.structs.replace(run, count=count) for run, count in counts.items())
+
+    @cached_property
+    def embeddings(self) -> tuple[Matrix, ...]:
+        """The input table, the output head (tied: one matrix for both), the last norm, and `extra`."""
+        found = [Matrix("embed_tokens", self.vocab, self.hidden, "embedding", "vocab", quantisable=False)]
+        if not self.tied_embeddings:
+            found.append(Matrix("lm_head", self.hidden, self.vocab, "embedding", "vocab", quantisable=False))
+        return (*found, vector("norm", self.hidden), *self.extra)
+
+    def weights(self) -> Iterator[tuple[Layers | None, Matrix, int]]:
+        """Every matrix of the text model, (its run, itself, how many layers have it); None: the embeddings.
+
+        Draft layers and vision towers are not in it.
+        """
+        for matrix in self.embeddings:
+            yield None, matrix, 1
+        for run in self.kinds:
+            for matrix in run.weights(self.hidden):
+                yield run, matrix, run.count
+
+    def format_of(self, run: Layers | None, matrix: Matrix, dtype: str | None = None) -> Format:
+        """How a matrix is kept: as in the checkpoint (`dtype` None or the checkpoint's own), or with all that
+        engines quantise at `dtype`.
+        """
+        full = FORMATS[self.dtype]
+        if dtype is None or dtype == self.weights_dtype:
+            formats = self.embedding_formats if run is None else run.formats
+            return dict(formats).get(matrix.name, full)
+        if dtype in ("bf16", "fp16", "fp32"):
+            return FORMATS[dtype]
+        return FORMATS[dtype] if matrix.quantisable else full
+
+    @cached_property
+    def parameters_by_kind(self) -> dict[str, int]:
+        """embedding, attention, linear, mlp, experts, router, norm, other; vision where it was counted."""
+        counts: Counter[str] = Counter()
+        for _, matrix, count in self.weights():
+            counts[matrix.kind] += matrix.parameters * count
+        if self.vision_parameters:
+            counts["vision"] += self.vision_parameters
+        return dict(counts)
+
+    @property
+    def text_parameters(self) -> int:
+        return self.parameters - self.vision_parameters
+
+    @cached_property
+    def parameters(self) -> int:
+        """All but the draft layers."""
+        return sum(self.parameters_by_kind.values())
+
+    @cached_property
+    def active_parameters(self) -> int:
+        """What one token of text passes: of the experts those it takes; both embeddings; no vision tower."""
+        return sum(matrix.active_parameters * count for _, matrix, count in self.weights())
+
+    @cached_property
+    def draft_parameters(self) -> int:
+        return sum(matrix.parameters * run.count for run in self.draft_layers for matrix in run.weights(self.hidden))
+
+    def weights_bytes(self, dtype: str | None = None) -> float:
+        """As in the checkpoint, or with all that engines quantise at `dtype`. Without draft layers."""
+        text = sum(
+            matrix.parameters * count * self.format_of(run, matrix, dtype).bytes
+            for run, matrix, count in self.weights()
+        )
+        return text + self.vision_parameters * FORMATS[self.dtype].bytes
+
+    def kv_bytes_per_token(self, kv_dtype: str | None = None) -> float:
+        """KV cache of one token over all layers, all ranks together, without replication: Σ layers · 2 · kv_heads ·
+        head_dim · bytes, or what the layer's kind of attention keeps. Windows are not looked at: every token is
+        written; `sequence_bytes` has what stays.
+        """
+        dtype = kv_dtype or self.kv_dtype
+        return sum(run.count * run.kv_bytes_per_token(dtype) for run in self.kinds)
+
+    def sequence_bytes(self, context_tokens: int, kv_dtype: str | None = None) -> float:
+        """What one sequence of `context_tokens` holds over all layers, windows and states included."""
+        dtype = kv_dtype or self.kv_dtype
+        return sum(run.count * run.sequence_bytes(context_tokens, dtype) for run in self.kinds)
+
+    @property
+    def state_bytes(self) -> float:
+        """Of one sequence, whatever its length: the states of linear attention."""
+        return sum(
+            run.count * run.attention.state_bytes for run in self.kinds if isinstance(run.attention, LinearAttention)
+        )
+
+    @property
+    def kv_dtypes(self) -> tuple[str, ...]:
+        return tuple(KV_BYTES)

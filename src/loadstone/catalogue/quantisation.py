@@ -1,0 +1,207 @@
+"""Which precision a checkpoint keeps each matrix in: `quantization_config`, or `hf_quant_config.json` beside it.
+
+The dialects: DeepSeek's `fp8` with blocks, `mxfp4`, `compressed-tensors`, NVIDIA's ModelOpt (`quant_algo`), AWQ,
+GPTQ, bitsandbytes. All say what is quantised and list modules that are not; they differ in how they write names.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from loadstone.catalogue.fields import Fields
+from loadstone.catalogue.matrix import Matrix
+from loadstone.catalogue.model import Quantisation
+from loadstone.catalogue.patterns import Patterns, paths_of
+from loadstone.catalogue.precision import FORMATS, Format
+from loadstone.errors import InputError
+
+_MOST_NAMES = 200_000
+
+
+class Rules:
+    """How each matrix of a checkpoint is kept."""
+
+    def __init__(self, experts_apart: bool) -> None:
+        self.experts_apart = experts_apart
+        self.method = ""
+        self.activations: str | None = None
+        self.kv_dtype: str | None = None
+        self.base: Format | None = None
+        """What a matrix has that nothing else is said of."""
+        self.experts: Format | None = None
+        """Likewise for routed experts, where it differs."""
+        self.kept = Patterns([])
+        self.kept_names: tuple[str, ...] = ()
+        self.groups: list[tuple[Format, Patterns]] = []
+        self.named: dict[str, Format] = {}
+        self.assumed: list[str] = []
+        self._usual: dict[str, Format | None] = {}
+
+    def format(self, layer: int | None, matrix: Matrix) -> Format | None:
+        """None: full precision."""
+        if layer is None or self.named or not all(part.alike(layer) for part in self._patterns()):
+            return self._looked_up(layer, matrix)
+        # No pattern is about this layer in particular: what holds for one such layer holds for all.
+        if matrix.name not in self._usual:
+            self._usual[matrix.name] = self._looked_up(layer, matrix)
+        return self._usual[matrix.name]
+
+    def _patterns(self) -> list[Patterns]:
+        return [self.kept, *(targets for _, targets in self.groups)]
+
+    def _looked_up(self, layer: int | None, matrix: Matrix) -> Format | None:
+        paths = paths_of(layer, matrix, self.experts_apart)
+        for path in paths:
+            for name in (path, path.rpartition(".")[0]):
+                if name in self.named:
+                    return self.named[name]
+        if self.kept.match(layer, paths):
+            return None
+        for form, targets in self.groups:
+            if targets.match(layer, paths):
+                return form
+        if not matrix.quantisable:
+            return None
+        if matrix.kind == "experts" and self.experts is not None:
+            return self.experts
+        return self.base
+
+    def quantisation(self, most: Format) -> Quantisation:
+        return Quantisation(self.method, most, self.activations, self.kv_dtype, self.kept_names)
+
+
+def read_quantisation(config: Fields, beside: dict[str, Any] | None, experts_apart: bool = False) -> Rules | None:
+    """`beside`: what hf_quant_config.json holds. None where nothing is quantised."""
+    found = config.inner("quantization_config")
+    experts = config.text("expert_dtype")
+    if beside is not None and isinstance(beside.get("quantization"), dict):
+        beside = beside["quantization"]
+    if found is None and beside is None:
+        return None
+    fields = found or Fields(beside or {}, f"{config.where}, hf_quant_config.json")
+    rules = Rules(experts_apart)
+    rules.method = fields.text("quant_method", default="modelopt")
+    kept: list[str] = []
+    for source in (fields, Fields(beside, "hf_quant_config.json") if beside else None):
+        if source is not None:
+            _read_one(source, rules, kept)
+    if experts in ("fp4", "mxfp4"):
+        rules.experts = FORMATS["mxfp4"]
+    rules.kept_names = tuple(dict.fromkeys(kept))
+    rules.kept = Patterns(list(rules.kept_names))
+    refused = rules.kept.refused + [name for _, targets in rules.groups for name in targets.refused]
+    if refused:
+        rules.assumed.append(f"patterns of the quantisation config not understood, ignored: {', '.join(refused[:3])}")
+    if rules.base is None and not rules.groups and not rules.named:
+        rules.assumed.append(f"quantisation {rules.method!r} not understood: full precision assumed")
+    return rules
+
+
+def _read_one(fields: Fields, rules: Rules, kept: list[str]) -> None:
+    algorithm = fields.text("quant_algo").upper()
+    method = fields.text("quant_method", default="modelopt" if algorithm else "").lower()
+    blocked = fields.items("weight_block_size")
+    kv = fields.find("kv_cache_quant_algo", "kv_cache_scheme")
+    rules.kv_dtype = rules.kv_dtype or _kv_dtype(kv[1] if kv else None)
+    named = fields.find("quantized_layers")
+    if named and isinstance(named[1], dict):
+        for name, entry in list(named[1].items())[:_MOST_NAMES]:
+            form = _of_algorithm(str(entry.get("quant_algo", "")).upper()) if isinstance(entry, dict) else None
+            if form is not None and "*" in str(name):
+                rules.groups.append((form, Patterns([str(name)])))
+            elif form is not None:
+                rules.named[str(name)] = form
+    if method == "fp8":
+        scale = 8 if "ue8m0" in fields.text("scale_fmt") else 32
+        size = _block(blocked, fields)
+        rules.base = Format("fp8", 8, size, scale) if size else FORMATS["fp8"]
+        rules.activations = "fp8"
+        kept += _names(fields, "modules_to_not_convert", "ignored_layers")
+    elif method == "mxfp4":
+        rules.base = FORMATS["mxfp4"]
+        kept += _names(fields, "modules_to_not_convert")
+    elif method in ("awq", "gptq", "gptq_marlin", "awq_marlin", "auto-round"):
+        bits = fields.count("bits", "w_bit", default=4, least=1)
+        group = fields.find("group_size", "q_group_size")
+        size = group[1] if group and isinstance(group[1], int) and group[1] > 0 else 0
+        zero = 0 if "sym" in fields.values and fields.flag("sym") and method != "gptq" else bits
+        rules.base = Format("int4" if bits == 4 else f"int{bits}", bits, size, 16, zero)
+        kept += _names(fields, "modules_to_not_convert")
+    elif method == "bitsandbytes":
+        four = fields.flag("load_in_4bit", "_load_in_4bit")
+        rules.base = Format("int4", 4, 64, 32) if four else FORMATS["int8"]
+        kept += _names(fields, "llm_int8_skip_modules")
+    elif algorithm and algorithm != "MIXED_PRECISION":
+        rules.base = _of_algorithm(algorithm)
+        if rules.base is None:
+            rules.assumed.append(f"quant_algo {algorithm[:40]!r} not understood: full precision assumed")
+        elif not algorithm.startswith("W4A16"):
+            rules.activations = rules.base.dtype
+        kept += _names(fields, "exclude_modules", "ignore")
+    elif not rules.named and not rules.groups:
+        _read_groups(fields, rules)
+        kept += _names(fields, "ignore", "exclude_modules")
+
+
+def _read_groups(fields: Fields, rules: Rules) -> None:
+    """compressed-tensors and newer ModelOpt: formats, and the modules each is for."""
+    groups = fields.find("config_groups")
+    if groups is None or not isinstance(groups[1], dict):
+        return
+    for entry in list(groups[1].values())[:1000]:
+        weights = entry.get("weights") if isinstance(entry, dict) else None
+        if not isinstance(weights, dict):
+            continue
+        group = Fields(weights, f"{fields.where}, config_groups")
+        bits, size = group.count("num_bits", default=8, least=1), group.maybe("group_size") or 0
+        if group.text("type", default="int") == "float":
+            form = FORMATS["fp8"] if bits == 8 else FORMATS["mxfp4" if size == 32 else "nvfp4"]
+        else:
+            zero = 0 if group.flag("symmetric", default=True) else bits
+            form = Format(f"int{bits}", bits, size, 16, zero)
+        targets = [str(name) for name in entry.get("targets") or ["Linear"]][:_MOST_NAMES]
+        taken = entry.get("input_activations")
+        if isinstance(taken, dict) and rules.activations is None:
+            rules.activations = form.dtype
+        if "Linear" in targets:
+            rules.base = rules.base or form
+        else:
+            rules.groups.append((form, Patterns(targets)))
+
+
+def _of_algorithm(name: str) -> Format | None:
+    if "NVFP4" in name or name == "FP4":
+        return FORMATS["nvfp4"]
+    if "MXFP4" in name:
+        return FORMATS["mxfp4"]
+    if name.startswith("FP8"):
+        return FORMATS["fp8"]
+    if name.startswith("W4A"):
+        return FORMATS["int4"]
+    if name.startswith(("W8A8", "INT8")):
+        return FORMATS["int8"]
+    return None
+
+
+def _kv_dtype(value: Any) -> str | None:
+    if isinstance(value, dict):
+        value = "FP8" if value.get("num_bits") == 8 else None
+    if not isinstance(value, str):
+        return None
+    return {"FP8": "fp8", "INT8": "int8", "NVFP4": "nvfp4"}.get(value.upper())
+
+
+def _block(sizes: list[Any] | None, fields: Fields) -> int:
+    if sizes is None:
+        return 0
+    size = 1
+    for value in sizes[:4]:
+        size *= fields.whole("weight_block_size", value, least=1)
+    return size
+
+
+def _names(fields: Fields, *names: str) -> list[str]:
+    found = fields.items(*names) or []
+    if len(found) > _MOST_NAMES:
+        raise InputError(f"{fields.where}: {names[0]} has {len(found)} entries; {_MOST_NAMES} at most")
+    return [name for name in found if isinstance(name, str)]

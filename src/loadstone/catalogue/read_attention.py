@@ -1,0 +1,217 @@
+"""From a config's fields to the attention of each layer."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from loadstone.catalogue.attention import (
+    Attention,
+    CompressedAttention,
+    FullAttention,
+    LatentAttention,
+    LinearAttention,
+)
+from loadstone.catalogue.families import Family
+from loadstone.catalogue.fields import Fields
+
+Half = Literal["full", "window", "linear", "none"]
+_NAMES: dict[str, Half] = {
+    "full_attention": "full",
+    "attention": "full",
+    "deepseek_sparse_attention": "full",
+    "sliding_attention": "window",
+    "chunked_attention": "window",
+    "linear_attention": "linear",
+    "mamba": "linear",
+    "moe": "none",
+    "mlp": "none",
+}
+
+
+def attention_kinds(fields: Fields, count: int) -> list[Half]:
+    named = fields.per_layer(count, "layer_types")
+    if named is not None:
+        fields.find("full_attention_interval", "sliding_window_pattern")
+        return [_kind(fields, name) for name in named]
+    hybrid = fields.per_layer(count, "hybrid_layer_pattern")  # MiMo: 1 is a sliding window
+    if hybrid is not None:
+        return ["window" if value else "full" for value in hybrid]
+    linear = fields.inner("linear_attn_config")
+    if linear is not None:
+        full = {value for value in linear.items("full_attn_layers") or [] if isinstance(value, int)}
+        return ["full" if index + 1 in full else "linear" for index in range(count)]
+    interval = fields.maybe("full_attention_interval", least=1)
+    if interval:
+        return ["full" if (index + 1) % interval == 0 else "linear" for index in range(count)]
+    chunk = fields.maybe("attention_chunk_size")
+    if chunk and "sliding_window" not in fields.values:
+        # Llama 4: every fourth layer has no RoPE and sees everything.
+        step = fields.count("no_rope_layer_interval", default=4, least=1)
+        return ["full" if (index + 1) % step == 0 else "window" for index in range(count)]
+    window = fields.maybe("sliding_window")
+    if not window or not fields.flag("use_sliding_window", default=True):
+        return ["full"] * count
+    every = fields.maybe("sliding_window_pattern", "_sliding_window_pattern", least=1)
+    if every:
+        return ["full" if (index + 1) % every == 0 else "window" for index in range(count)]
+    return ["window"] * count
+
+
+def _kind(fields: Fields, name: Any) -> Half:
+    if name not in _NAMES:
+        fields.assume(f"layer type {str(name)[:40]!r} not understood: full attention assumed")
+        return "full"
+    return _NAMES[name]
+
+
+def read_attention(
+    fields: Fields, family: Family, kind: Half, index: int, count: int, hidden: int
+) -> Attention | None:
+    if kind == "none":
+        return None
+    ratios = fields.items("compress_ratios")
+    if ratios is not None:
+        return _compressed(fields, fields.whole("compress_ratios", ratios[index]) if index < len(ratios) else 0)
+    if kind == "linear":
+        return linear_attention(fields)
+    if fields.find("kv_lora_rank"):
+        return _latent(fields, index)
+    return full_attention(fields, family, kind == "window", index, count, hidden)
+
+
+def full_attention(
+    fields: Fields, family: Family, window: bool, index: int, count: int, hidden: int
+) -> FullAttention:
+    swa = ("swa_",) if window else ()
+    heads = fields.count(*[f"{p}num_attention_heads" for p in swa], "num_attention_heads", "n_head", least=1)
+    kv_names = ["num_key_value_heads", "num_attention_groups", "n_head_kv"]
+    kv_heads = fields.maybe(*[f"{p}num_key_value_heads" for p in swa], *kv_names, least=1) or heads
+    head_dim = fields.maybe(*[f"{p}head_dim" for p in swa], "head_dim", "attention_head_dim", least=1)
+    if head_dim is None:
+        head_dim = hidden // heads
+        if hidden % heads:
+            fields.assume(f"no head_dim, and {heads} heads do not divide {hidden}: head_dim {head_dim} assumed")
+    v_head_dim = fields.maybe(*[f"{p}v_head_dim" for p in swa], "v_head_dim", least=1) or head_dim
+    wide = fields.maybe("global_head_dim", least=1)
+    wide_heads = fields.maybe("num_global_key_value_heads", least=1)
+    same = fields.flag("attention_k_eq_v")
+    if not window:
+        # Gemma 4: layers that see everything have fewer and wider heads, and values that are the keys.
+        head_dim, v_head_dim = wide or head_dim, wide or v_head_dim
+        kv_heads = wide_heads or kv_heads
+    shared = fields.count("num_kv_shared_layers", default=0)
+    sinks = fields.flag(f"add_{'swa' if window else 'full'}_attention_sink_bias", default=family.sinks)
+    fields.find(f"add_{'full' if window else 'swa'}_attention_sink_bias")
+    sparse = _block_sparse(fields, index, count)
+    window_tokens = fields.maybe("sliding_window", "attention_chunk_size", least=1) if window else None
+    gated = fields.flag(
+        "attn_output_gate", "use_head_wise_attn_gate", "attention_output_gate", default=bool(family.gate)
+    )
+    return FullAttention(
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        v_head_dim=v_head_dim,
+        window_tokens=window_tokens,
+        top_tokens=sparse[0],
+        index_heads=sparse[1],
+        index_dim=sparse[2],
+        bias=fields.flag("attention_bias", "qkv_bias", default=family.bias),
+        output_bias=family.output_bias,
+        qk_norm=family.qk_norm,
+        gate=(family.gate or "element") if gated else None,
+        sinks=sinks,
+        keys_as_values=same and not window,
+        stores_kv=index < count - shared,
+    )
+
+
+def _block_sparse(fields: Fields, index: int, count: int) -> tuple[int | None, int, int]:
+    """MiniMax-M3: budget in tokens, heads and width of the index; none where the layer is dense."""
+    config = fields.inner("sparse_attention_config")
+    if config is None or not config.flag("use_sparse_attention", default=True):
+        return None, 0, 0
+    where = config.per_layer(count, "sparse_attention_freq")
+    if where is not None and not where[index]:
+        return None, 0, 0
+    block = config.count("sparse_block_size", least=1)
+    return (
+        block * config.count("sparse_topk_blocks", least=1),
+        config.count("sparse_num_index_heads", default=0),
+        config.count("sparse_index_dim", default=0),
+    )
+
+
+def _latent(fields: Fields, index: int) -> LatentAttention:
+    fields.find("head_dim", "qk_head_dim", "num_key_value_heads", "num_attention_heads")
+    top = fields.maybe("index_topk", least=1)
+    who = fields.items("indexer_types")  # GLM-5.2: `shared` layers use the choice of the last `full` one
+    own = top is not None and (who is None or index >= len(who) or who[index] == "full")
+    heads, dim = fields.maybe("index_n_heads"), fields.maybe("index_head_dim")
+    return LatentAttention(
+        heads=fields.count("num_attention_heads", least=1),
+        q_rank=fields.maybe("q_lora_rank", least=1),
+        kv_rank=fields.count("kv_lora_rank", least=1),
+        nope_dim=fields.count("qk_nope_head_dim"),
+        rope_dim=fields.count("qk_rope_head_dim"),
+        v_dim=fields.count("v_head_dim", least=1),
+        top_tokens=top,
+        index_heads=(heads or 0) if own else 0,
+        index_dim=(dim or 0) if own else 0,
+        gate="element" if fields.flag("mla_use_output_gate") else None,
+    )
+
+
+def _compressed(fields: Fields, ratio: int) -> CompressedAttention:
+    fields.find("num_key_value_heads")
+    # The overlapping fine compression has the indexer; the coarse one is read whole.
+    indexed = 0 < ratio <= 4
+    return CompressedAttention(
+        heads=fields.count("num_attention_heads", least=1),
+        head_dim=fields.count("head_dim", least=1),
+        rope_dim=fields.count("qk_rope_head_dim"),
+        q_rank=fields.count("q_lora_rank", least=1),
+        o_rank=fields.count("o_lora_rank", least=1),
+        groups=fields.count("o_groups", least=1),
+        ratio=ratio,
+        window_tokens=fields.count("sliding_window", least=1),
+        top_tokens=fields.maybe("index_topk") if indexed else None,
+        index_heads=fields.count("index_n_heads") if indexed else 0,
+        index_dim=fields.count("index_head_dim") if indexed else 0,
+    )
+
+
+def linear_attention(fields: Fields) -> LinearAttention:
+    kda = fields.inner("linear_attn_config")
+    if kda is not None:
+        kda.find("kda_layers", "full_attn_layers", "gate_lower_bound")
+        heads, dim = kda.count("num_heads", least=1), kda.count("head_dim", least=1)
+        full = kda.flag("use_full_rank_gate")
+        width = kda.count("short_conv_kernel_size", default=4, least=1)
+        return LinearAttention("kda", heads, heads, dim, dim, width, full_rank_gate=full)
+    if fields.find("linear_num_value_heads"):
+        return LinearAttention(
+            "gated-delta",
+            heads=fields.count("linear_num_value_heads", least=1),
+            key_heads=fields.count("linear_num_key_heads", least=1),
+            key_dim=fields.count("linear_key_head_dim", least=1),
+            value_dim=fields.count("linear_value_head_dim", least=1),
+            conv_width=fields.count("linear_conv_kernel_dim", default=4, least=1),
+            state_dtype=_state_dtype(fields, "mamba_ssm_dtype"),
+        )
+    fields.find("expand", "use_bias", "mamba_proj_bias")
+    return LinearAttention(
+        "mamba2",
+        heads=fields.count("mamba_num_heads", "mamba_n_heads", "n_mamba_heads", least=1),
+        key_heads=fields.count("n_groups", "mamba_n_groups", default=1, least=1),
+        key_dim=fields.count("ssm_state_size", "mamba_d_state", least=1),
+        value_dim=fields.count("mamba_head_dim", "mamba_d_head", least=1),
+        conv_width=fields.count("conv_kernel", "mamba_d_conv", default=4, least=1),
+        conv_bias=fields.flag("use_conv_bias", "mamba_conv_bias", default=True),
+        state_dtype=_state_dtype(fields, "mamba_ssm_cache_dtype"),
+    )
+
+
+def _state_dtype(fields: Fields, name: str) -> str:
+    said = fields.text(name, default="float32")
+    return {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}.get(said, "fp32")

@@ -1,0 +1,174 @@
+"""`config.json` to Model: the one way into the catalogue, for its own entries and for a user's files alike."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from loadstone.catalogue.families import FAMILIES, IGNORED, Family
+from loadstone.catalogue.fields import Fields
+from loadstone.catalogue.layers import Layer, draft_layers, read_layers
+from loadstone.catalogue.matrix import Matrix, vector
+from loadstone.catalogue.model import Layers, Model, Quantisation
+from loadstone.catalogue.precision import FORMATS, Format
+from loadstone.catalogue.quantisation import Rules, read_quantisation
+from loadstone.catalogue.vision import vision_parameters
+from loadstone.errors import InputError
+
+MOST_BYTES = 64 << 20
+_PARTS = {"text_config", "llm_config", "language_config", "vision_config", "vision_tower_config", "audio_config"}
+
+
+def read_path(path: Path) -> Model:
+    """From a `config.json`, or the folder that holds one; `hf_quant_config.json` beside it is read too.
+
+    Raises InputError: no such file, no JSON, no language model.
+    """
+    file = path / "config.json" if path.is_dir() else path
+    config = _json(file)
+    for other in (file.with_name("hf_quant_config.json"), _collected(file)):
+        if other != file and other.is_file():
+            return read_config(config, str(path), _json(other))
+    return read_config(config, str(path), None)
+
+
+def _collected(file: Path) -> Path:
+    """Collections keep many models in one folder: `<model>_config.json` beside `<model>_hf_quant_config.json`."""
+    return file.with_name(file.name.removesuffix("config.json") + "hf_quant_config.json")
+
+
+def _json(file: Path) -> dict[str, Any]:
+    try:
+        if file.stat().st_size > MOST_BYTES:
+            raise InputError(f"{file}: more than {MOST_BYTES >> 20} MiB; that is no config.json")
+        found = json.loads(file.read_text("utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{file}: no such file; give a config.json or the folder that holds it") from None
+    except (OSError, UnicodeDecodeError, ValueError, RecursionError) as error:
+        raise InputError(f"{file}: not a readable JSON file ({str(error)[:100]})") from None
+    if not isinstance(found, dict):
+        raise InputError(f"{file}: a JSON {type(found).__name__}, not an object; give a model's config.json")
+    return found
+
+
+def read_config(config: dict[str, Any], name: str, beside: dict[str, Any] | None = None) -> Model:
+    """`beside`: what hf_quant_config.json holds, or None. Raises InputError for what is no language model."""
+    whole = Fields(config, name)
+    fields = whole.inner("text_config", "llm_config", "language_config") or whole
+    kind = fields.text("model_type", default=whole.text("model_type"))
+    family = FAMILIES.get(kind)
+    if family is None:
+        fields.assume(f"model_type {kind[:40]!r} not known: read as a Llama-like model with the fields it has")
+        family = Family()
+    hidden = fields.count("hidden_size", "n_embd", "d_model", least=1)
+    vocab = fields.count("vocab_size", least=1)
+    layers = read_layers(fields, family, hidden)
+    place = fields if "quantization_config" in fields.values else whole
+    rules = read_quantisation(place, beside, experts_apart=kind.startswith("gemma4"))
+    dtype = _dtype(fields, whole)
+    tied = fields.flag("tie_word_embeddings", default=whole.flag("tie_word_embeddings", default=family.tied))
+    if "tie_word_embeddings" not in fields.values and "tie_word_embeddings" not in whole.values:
+        fields.assume(f"tie_word_embeddings absent: {'tied' if tied else 'not tied'}, as this model_type is")
+    runs = _runs(layers, rules, 0)
+    drafts = draft_layers(fields, family, hidden, layers[-1])
+    vision, said = vision_parameters(whole, hidden)
+    if said:
+        fields.assume(said)
+    context = fields.maybe(
+        "max_position_embeddings", "max_sequence_length", "seq_length", "n_positions", "model_max_length", least=1
+    )
+    extra: tuple[Matrix, ...] = ()
+    if family.outer_norms > 1:
+        extra += (vector("outer_norms", (family.outer_norms - 1) * hidden),)
+    embeddings: tuple[tuple[str, Format], ...] = ()
+    if family.positions is not None and context:
+        extra += (vector("positions", (context + family.positions) * hidden, "embedding"),)
+    if rules is not None:
+        table = Matrix("embed_tokens", vocab, hidden, "embedding", "vocab", quantisable=False)
+        head = Matrix("lm_head", hidden, vocab, "embedding", "vocab", quantisable=False)
+        embeddings = tuple((m.name, form) for m in (table, head) if (form := rules.format(None, m)) is not None)
+    most, quantisation = _quantised(runs, hidden, rules, dtype)
+    _unknown(fields, whole)
+    return Model(
+        name=name,
+        hidden=hidden,
+        vocab=vocab,
+        layers=runs,
+        tied_embeddings=tied,
+        max_context_tokens=context,
+        dtype=dtype,
+        weights_dtype=most,
+        quantisation=quantisation,
+        kv_dtype=(rules.kv_dtype if rules else None) or dtype,
+        draft_layers=_runs(drafts, rules, len(layers)),
+        vision_parameters=vision,
+        embedding_formats=embeddings,
+        extra=extra,
+        source="config.json",
+        assumed=tuple(dict.fromkeys([*fields.assumed, *whole.assumed, *(rules.assumed if rules else ())])),
+    )
+
+
+def _dtype(fields: Fields, whole: Fields) -> str:
+    said = fields.text("torch_dtype", "dtype", default=whole.text("torch_dtype", "dtype"))
+    known = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+    if said not in known:
+        fields.assume(f"dtype {said[:40]!r}: bf16 assumed" if said else "no dtype: bf16 assumed")
+    return known.get(said, "bf16")
+
+
+def _runs(layers: list[Layer], rules: Rules | None, first: int) -> tuple[Layers, ...]:
+    """Equal neighbours together. `first`: the number that checkpoints give the first of these layers."""
+    found: list[Layers] = []
+    for number, layer in enumerate(layers, first):
+        run = Layers(1, layer.attention, layer.mlp, layer.extra, _formats(layer, rules, number))
+        last = found[-1] if found else None
+        same = last is not None and (last.attention, last.mlp, last.extra, last.formats) == (
+            run.attention,
+            run.mlp,
+            run.extra,
+            run.formats,
+        )
+        if last is not None and same:
+            found[-1] = Layers(last.count + 1, last.attention, last.mlp, last.extra, last.formats)
+        else:
+            found.append(run)
+    return tuple(found)
+
+
+def _formats(layer: Layer, rules: Rules | None, number: int) -> tuple[tuple[str, Format], ...]:
+    if rules is None:
+        return ()
+    # Shapes do not matter for names: any hidden size will do.
+    matrices = Layers(1, layer.attention, layer.mlp, layer.extra).weights(1)
+    pairs = (
+        (matrix.name, rules.format(number, matrix)) for matrix in matrices if matrix.inputs > 1 or matrix.quantisable
+    )
+    return tuple((name, form) for name, form in pairs if form is not None)
+
+
+def _quantised(
+    runs: tuple[Layers, ...], hidden: int, rules: Rules | None, dtype: str
+) -> tuple[str, Quantisation | None]:
+    """The precision that most of the layers' parameters have."""
+    if rules is None:
+        return dtype, None
+    counts: Counter[Format] = Counter()
+    for run in runs:
+        formats = dict(run.formats)
+        for matrix in run.weights(hidden):
+            counts[formats.get(matrix.name, FORMATS[dtype])] += matrix.parameters * run.count
+    most = max(counts, key=lambda form: counts[form])
+    return most.dtype, rules.quantisation(most)
+
+
+def _unknown(fields: Fields, whole: Fields) -> None:
+    """Names what was neither read nor known to change no size. What is null, false, 0 or empty adds nothing."""
+    left: set[str] = set()
+    for part in (fields, whole):
+        left |= {key[:60] for key, value in part.values.items() if value and key not in part.used | IGNORED | _PARTS}
+    if left:
+        shown = ", ".join(sorted(left)[:12]) + (f" and {len(left) - 12} more" if len(left) > 12 else "")
+        fields.assume(f"fields not understood, taken to change no size: {shown}")

@@ -1,0 +1,218 @@
+"""What the catalogue holds, and things of a kind side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+
+import typer
+
+from loadstone.cli.output import print_json
+from loadstone.errors import InputError
+
+if TYPE_CHECKING:
+    from loadstone.catalogue import Gpu, Model, Node
+
+Row: TypeAlias = tuple[str, str, float | str | None]
+"""(what, unit, number or word)"""
+
+_T, _G, _GIB = 1e12, 1e9, 1 << 30
+
+
+def catalogue(
+    kind: Annotated[Literal["gpus", "models", "nodes"], typer.Argument(help="what to list")],
+    names: Annotated[
+        list[str] | None, typer.Argument(help="these only, in full, sources and assumptions too; models: or paths")
+    ] = None,
+    compare: Annotated[
+        str | None, typer.Option(help="side by side, with ratios to the first, e.g. h100,h200")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="print as JSON on stdout")] = False,
+) -> None:
+    """What is known of GPUs, models and nodes, each number with its source."""
+    from loadstone import catalogue as facts
+    from loadstone.report.table import print_rows
+
+    find: Any = {"gpus": facts.gpu, "models": facts.model, "nodes": facts.node}[kind]
+    rows_of: Any = {"gpus": gpu_rows, "models": model_rows, "nodes": node_rows}[kind]
+    if compare is not None:
+        wanted = [name.strip() for name in compare.split(",") if name.strip()]
+        if len(wanted) < 2 or names:
+            raise InputError("--compare: write at least two names with commas, and none beside it, e.g. h100,h200")
+        found = [find(name) for name in wanted]
+        table = [rows_of(item) for item in found]
+        if json:
+            print_json(_comparison(kind, found, table))
+        else:
+            print_rows(*_side_by_side([item.name for item in found], table))
+        return
+    every: Any = {"gpus": facts.gpus, "models": facts.models, "nodes": facts.nodes}[kind]
+    found = [find(name) for name in names] if names else list(every())
+    if json:
+        print_json({"schema": 1, kind: [_document(item, rows_of(item)) for item in found]})
+    elif names:
+        for item in found:
+            lines = [(what, _shown(value), unit) for what, unit, value in rows_of(item)]
+            more = [(what, text, "") for what, text in _remarks(item)]
+            print_rows([item.name, "", ""], [*lines, *more])
+    else:
+        heads, lists = _listing(kind, found, rows_of)
+        print_rows(heads, lists)
+
+
+def gpu_rows(gpu: Gpu) -> list[Row]:
+    rows: list[Row] = [
+        ("vendor", "", gpu.vendor),
+        ("memory", "GiB", gpu.hbm_bytes / _GIB),
+        ("usable", "GiB", gpu.usable_bytes / _GIB),
+        ("bandwidth", "TB/s", gpu.hbm_bytes_per_s / _T),
+    ]
+    for dtype in ("bf16", "fp16", "fp8", "int8", "fp4"):
+        flops = gpu.flops_per_s.get(dtype)
+        rows.append((dtype, "TFLOP/s dense", None if flops is None else flops / _T))
+    nic = gpu.nic_bytes_per_s
+    return [
+        *rows,
+        ("link", "", gpu.link),
+        ("link bandwidth", "GB/s per direction", gpu.link_bytes_per_s / _G),
+        ("of a pair", "GB/s per direction", gpu.pair_bytes_per_s / _G),
+        ("joined by it", "GPUs", gpu.per_node),
+        ("network", "GB/s per direction", None if nic is None else nic / _G),
+        ("TDP", "W", gpu.tdp_w),
+    ]
+
+
+def model_rows(model: Model) -> list[Row]:
+    return [
+        ("parameters", "B", model.parameters / _G),
+        ("active", "B", model.active_parameters / _G),
+        ("layers", "", model.layer_count),
+        ("hidden", "", model.hidden),
+        ("weights", "", model.weights_dtype),
+        ("weights as published", "GB", model.weights_bytes() / _G),
+        ("weights in bf16", "GB", model.weights_bytes("bf16") / _G),
+        ("KV cache", "", model.kv_dtype),
+        ("KV cache per token", "B", model.kv_bytes_per_token()),
+        ("KV cache per token in bf16", "B", model.kv_bytes_per_token("bf16")),
+        ("state per sequence", "B", model.state_bytes),
+        ("longest context", "tokens", model.max_context_tokens),
+        ("draft layers", "B", model.draft_parameters / _G),
+        ("vision tower", "B", model.vision_parameters / _G),
+    ]
+
+
+def node_rows(node: Node) -> list[Row]:
+    return [
+        ("GPUs", "", node.gpus),
+        ("GPU", "", node.gpu),
+        ("processor", "", node.cpu),
+        ("processors", "", node.cpus),
+        ("cores", "", node.cores),
+        ("RAM", "GiB", None if node.ram_bytes is None else node.ram_bytes / _GIB),
+        ("scale-up", "", node.scale_up),
+        ("scale-out", "", node.scale_out),
+        ("adapters", "", node.nics),
+        ("adapter", "GB/s per direction", None if node.nic_bytes_per_s is None else node.nic_bytes_per_s / _G),
+    ]
+
+
+def _shown(value: float | str | None) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, str):
+        return value
+    return f"{round(value, 2 if abs(value) >= 10 else 3):.12g}"
+
+
+def _remarks(item: Gpu | Model | Node) -> list[tuple[str, str]]:
+    said = item.source if isinstance(item.source, dict) else {"all": item.source}
+    found = [("source" if key == "all" else f"source of {key}", text) for key, text in said.items()]
+    found += [("note", text) for text in getattr(item, "notes", ())]
+    found += [("assumed", text) for text in getattr(item, "assumed", ())]
+    return [("aliases", ", ".join(item.aliases)), *found] if item.aliases else found
+
+
+_BRIEF = {
+    "gpus": ("memory", "usable", "bandwidth", "bf16", "fp8", "fp4", "link", "link bandwidth", "TDP"),
+    "models": ("parameters", "active", "weights", "weights as published", "KV cache per token", "longest context"),
+    "nodes": ("GPUs", "GPU", "processor", "cores", "RAM", "adapters", "adapter"),
+}
+
+
+def _listing(kind: str, found: Sequence[Any], rows_of: Any) -> tuple[list[str], list[tuple[str, ...]]]:
+    units = {what: unit for what, unit, _ in rows_of(found[0])}
+    heads = [f"{what}, {units[what]}" if units[what] else what for what in _BRIEF[kind]]
+    lines = []
+    for item in found:
+        values = {what: _shown(value) for what, _, value in rows_of(item)}
+        lines.append((item.name, *(values[what] for what in _BRIEF[kind])))
+    return ["name", *heads], lines
+
+
+def _side_by_side(names: list[str], table: list[list[Row]]) -> tuple[list[str], list[tuple[str, ...]]]:
+    """A line per number; after each name but the first its ratio to the first."""
+    heads = ["", "unit", names[0]]
+    for name in names[1:]:
+        heads += [name, f"÷ {names[0]}"]
+    lines = []
+    for rows in zip(*table, strict=True):
+        what, unit, first = rows[0]
+        if all(value is None for _, _, value in rows):
+            continue
+        line = [what, unit, _shown(first)]
+        for _, _, value in rows[1:]:
+            ratio = _ratio(value, first)
+            line += [_shown(value), "" if ratio is None else f"{ratio:.2f}"]
+        lines.append(tuple(line))
+    return heads, lines
+
+
+def _ratio(value: float | str | None, first: float | str | None) -> float | None:
+    if value is None or first is None or isinstance(value, str) or isinstance(first, str) or not first:
+        return None
+    return value / first
+
+
+def _comparison(kind: str, found: Sequence[Any], table: list[list[Row]]) -> dict[str, Any]:
+    rows = [
+        {
+            "what": lines[0][0],
+            "unit": lines[0][1],
+            "values": [value for _, _, value in lines],
+            "ratios": [_ratio(value, lines[0][2]) for _, _, value in lines],
+        }
+        for lines in zip(*table, strict=True)
+    ]
+    return {"schema": 1, "kind": kind, "names": [item.name for item in found], "rows": rows}
+
+
+def _document(item: Gpu | Model | Node, rows: list[Row]) -> dict[str, Any]:
+    """Hardware as it is in the catalogue; of a model what follows from its config."""
+    import msgspec
+
+    from loadstone.catalogue import Model
+
+    if not isinstance(item, Model):
+        found: dict[str, Any] = msgspec.to_builtins(item)
+        return found
+    return {
+        "name": item.name,
+        "aliases": item.aliases,
+        "parameters": item.parameters,
+        "active_parameters": item.active_parameters,
+        "parameters_by_kind": item.parameters_by_kind,
+        "draft_parameters": item.draft_parameters,
+        "vision_parameters": item.vision_parameters,
+        "layers": item.layer_count,
+        "hidden": item.hidden,
+        "vocab": item.vocab,
+        "weights_dtype": item.weights_dtype,
+        "weights_bytes": item.weights_bytes(),
+        "kv_dtype": item.kv_dtype,
+        "kv_bytes_per_token": item.kv_bytes_per_token(),
+        "kv_bytes_per_token_bf16": item.kv_bytes_per_token("bf16"),
+        "state_bytes": item.state_bytes,
+        "max_context_tokens": item.max_context_tokens,
+        "source": item.source,
+        "assumed": item.assumed,
+    }

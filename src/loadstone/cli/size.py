@@ -1,0 +1,128 @@
+"""`loadstone size`: does it fit, how long a context, how many at once."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from loadstone.cli.output import print_json
+from loadstone.errors import InputError
+from loadstone.units import parse_counts
+
+_WHAT, _HOW, _OUT = "Deployment", "Engine", "Output"
+_TOKENS = re.compile(r"([0-9]+)\s*([km]?)", re.IGNORECASE)
+_UNITS = {"": 1, "k": 1024, "m": 1024 * 1024}
+
+
+def _option(panel: str, text: str, *names: str) -> Any:
+    return typer.Option(*names, help=text, rich_help_panel=panel)
+
+
+def size(
+    models: Annotated[
+        list[str],
+        typer.Argument(
+            help="models (names or config.json, several with commas), or deployments: llama-3.1-70b@8xh200"
+        ),
+    ],
+    gpu: Annotated[str | None, _option(_WHAT, "GPUs of the catalogue, e.g. h100,h200")] = None,
+    gpus: Annotated[str | None, _option(_WHAT, "how many, e.g. 1,2,4,8 [default: 1]")] = None,
+    context: Annotated[str | None, _option(_WHAT, "tokens of a request, e.g. 8k,128k [default: the longest]")] = None,
+    batch: Annotated[str, _option(_WHAT, "requests at once, e.g. 1,32")] = "1",
+    weights_dtype: Annotated[str | None, _option(_WHAT, "e.g. bf16,fp8,int4 [default: as the checkpoint]")] = None,
+    kv_dtype: Annotated[str | None, _option(_WHAT, "of the KV cache, e.g. bf16,fp8 [default: the model's]")] = None,
+    tp: Annotated[str | None, _option(_WHAT, "tensor parallel [default: a node's GPUs]")] = None,
+    pp: Annotated[str | None, _option(_WHAT, "pipeline parallel [default: nodes]")] = None,
+    dp: Annotated[str | None, _option(_WHAT, "data parallel: replicas")] = None,
+    ep: Annotated[str | None, _option(_WHAT, "expert parallel: ranks that whole experts are dealt to")] = None,
+    attention_dp: Annotated[bool, _option(_WHAT, "the replicas share one set of experts", "--attention-dp")] = False,
+    engine: Annotated[
+        str | None, _option(_HOW, "vllm, sglang, tensorrt-llm; several: a row each [default: vllm]")
+    ] = None,
+    engine_version: Annotated[
+        str | None, _option(_HOW, "e.g. 0.19.0 [default: the newest whose rules are known]")
+    ] = None,
+    gpu_memory_utilization: Annotated[float | None, _option(_HOW, "vLLM's")] = None,
+    mem_fraction_static: Annotated[float | None, _option(_HOW, "SGLang's")] = None,
+    argument: Annotated[
+        list[str] | None, _option(_HOW, "any other argument of the engine, e.g. max_num_seqs=64", "--argument", "-a")
+    ] = None,
+    by: Annotated[
+        str | None, _option(_OUT, "a table of two facts instead, e.g. gpus,model or weights_dtype,gpu")
+    ] = None,
+    show: Annotated[
+        str, _option(_OUT, "what that table shows: max-context, requests, kv-tokens, fits")
+    ] = "max-context",
+    csv: Annotated[Path | None, _option(_OUT, "write the rows there too")] = None,
+    picture: Annotated[Path | None, _option(_OUT, "draw the memory there: .png, .svg or .html")] = None,
+    json: Annotated[bool, _option(_OUT, "print the rows as JSON on stdout", "--json")] = False,
+) -> None:
+    """Does it fit, how long a context, how many requests at once: by the engine's own rules, on no GPU."""
+    from loadstone.sizing.table import Ask, answer, split_models
+
+    given = (("gpu_memory_utilization", gpu_memory_utilization), ("mem_fraction_static", mem_fraction_static))
+    arguments = [f"{name}={value}" for name, value in given if value is not None]
+    document = answer(
+        Ask(
+            models=tuple(part for text in models for part in split_models(text)),
+            gpu=_words(gpu),
+            gpus=_counts(gpus, "--gpus"),
+            tp=_counts(tp, "--tp"),
+            pp=_counts(pp, "--pp"),
+            dp=_counts(dp, "--dp"),
+            ep=_counts(ep, "--ep"),
+            attention_dp=attention_dp,
+            weights_dtype=_words(weights_dtype),
+            kv_dtype=_words(kv_dtype),
+            engine=_words(engine),
+            engine_version=engine_version,
+            arguments=(*arguments, *(argument or ())),
+            context=tokens_of(context, "--context"),
+            batch=_counts(batch, "--batch"),
+        )
+    )
+    _write(document, csv, picture)
+    if json:
+        print_json(document)
+        return
+    from rich.console import Console
+
+    from loadstone.report.sizes import render, table_of
+
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
+    console.print(render(document) if by is None else table_of(document, _words(by), show))
+
+
+def _write(document: dict[str, Any], csv: Path | None, picture: Path | None) -> None:
+    if csv is not None:
+        from loadstone.report.sizes import to_csv
+
+        csv.write_text(to_csv(document), encoding="utf-8")
+    if picture is not None:
+        from loadstone.report.memory import memory_picture, save_picture
+
+        save_picture(memory_picture(document["rows"]), picture)
+
+
+def _words(text: str | None) -> tuple[str, ...]:
+    return tuple(part.strip() for part in (text or "").split(",") if part.strip())
+
+
+def _counts(text: str | None, flag: str) -> tuple[int, ...]:
+    return tuple(parse_counts(text, flag)) if text is not None else ()
+
+
+def tokens_of(text: str | None, flag: str) -> tuple[int, ...]:
+    """`8k,131072` in tokens; k is 1024, as in "128k" of 131,072. Raises InputError."""
+    found = []
+    for part in _words(text):
+        match = _TOKENS.fullmatch(part)
+        tokens = int(match[1]) * _UNITS[match[2].lower()] if match and len(match[1]) < 10 else 0
+        if tokens < 1:
+            raise InputError(f"{flag}: {part!r} is no number of tokens; write e.g. 4096, 8k or 1m")
+        found.append(tokens)
+    return tuple(found)

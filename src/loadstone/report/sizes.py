@@ -1,0 +1,165 @@
+"""Sizing for people: one line per deployment, or one number of each as a table of two facts."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from loadstone.errors import InputError
+from loadstone.report.points import clean
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+
+_GIB = 1 << 30
+
+SHOWN = {
+    "max-context": "max_context_tokens",
+    "requests": "max_concurrent_requests",
+    "kv-tokens": "kv_capacity_tokens",
+    "fits": "fits",
+}
+"""What a table of two facts may show, and where a row has it."""
+FACTS = (
+    "model",
+    "gpu",
+    "gpus",
+    "tp",
+    "pp",
+    "dp",
+    "ep",
+    "weights_dtype",
+    "kv_dtype",
+    "engine",
+    "context_tokens",
+    "batch",
+)
+
+
+def render(document: Mapping[str, Any]) -> RenderableType:
+    """A line per row, GiB per GPU; below it why, by number."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    rows = document["rows"]
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1), header_style="bold")
+    table.add_column("model", overflow="fold")
+    table.add_column("GPUs", no_wrap=True)
+    table.add_column("cut", no_wrap=True)
+    for head in ("weights", "activ.", "KV room", "KV tokens", "context", "batch", "longest", "at once"):
+        table.add_column(head, justify="right", no_wrap=True)
+    table.add_column("fits", no_wrap=True)
+    reasons: list[str] = []
+    for row in rows:
+        each = row["gpus"] * _GIB
+        table.add_row(
+            Text(f"{clean(row['model'].rpartition('/')[2])} {row['weights_dtype']}, KV {row['kv_dtype']}"),
+            f"{row['gpus']}×{row['gpu']}",
+            _cut(row),
+            f"{row['weights_bytes'] / each:.1f}",
+            f"{row['activation_bytes'] / each:.1f}",
+            f"{(row['free_bytes'] + row['kv_bytes']) / each:.1f}",
+            f"{row['kv_capacity_tokens']:,}",
+            f"{row['context_tokens']:,}",
+            f"{row['batch']:,}",
+            f"{row['max_context_tokens']:,}",
+            f"{row['max_concurrent_requests']:,}",
+            Text(*_fits(row, reasons)),
+        )
+    engines = dict.fromkeys(" ".join(filter(None, (row["engine"], row["engine_version"]))) for row in rows)
+    foot = [
+        f"GiB per GPU · rules of {', '.join(engines)} · longest: context at which the batch is held · "
+        "at once: requests of that context",
+        *(f"({number}) {clean(reason, 400)}" for number, reason in enumerate(reasons, 1)),
+    ]
+    return Group(table, *(Text(line) for line in foot))
+
+
+def _cut(row: Mapping[str, Any]) -> str:
+    return " ".join(f"{name}{row[name]}" for name in ("tp", "pp", "dp", "ep") if row[name] > 1) or "whole"
+
+
+def _fits(row: Mapping[str, Any], reasons: list[str]) -> tuple[str, str]:
+    word, style = ("yes", "green") if row["fits"] else ("NO", "bold red")
+    if not row["why"]:
+        return word, style
+    if row["why"] not in reasons:
+        reasons.append(row["why"])
+    return f"{word} ({reasons.index(row['why']) + 1})", style
+
+
+def table_of(document: Mapping[str, Any], by: Sequence[str], shown: str) -> Table:
+    """One number of each row, `by` two facts: down, across. Raises InputError: a fact that no row has, and rows that
+    differ in a third.
+    """
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    down, across, cells = pivot(document, by, shown)
+    table = Table(
+        box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1), header_style="bold", title=f"{shown}", caption=None
+    )
+    table.add_column(by[0], overflow="fold")
+    for head in across:
+        table.add_column(Text(head), justify="right")
+    for name in down:
+        table.add_row(Text(name), *(_show(cells.get((name, head))) for head in across))
+    return table
+
+
+def pivot(
+    document: Mapping[str, Any], by: Sequence[str], shown: str
+) -> tuple[list[str], list[str], dict[tuple[str, str], Any]]:
+    """Rows' names, columns' names, and the values; see table_of()."""
+    names = [name.replace("-", "_") for name in by]
+    for name in names:
+        if name not in FACTS:
+            raise InputError(f"--by: {name!r} is no fact of a row; write two of {', '.join(FACTS)}")
+    if len(names) != 2 or names[0] == names[1]:
+        raise InputError(f"--by: two facts are needed; write e.g. gpus,model, of {', '.join(FACTS)}")
+    if shown not in SHOWN:
+        raise InputError(f"--show: {shown!r} is not known; write one of {', '.join(SHOWN)}")
+    down: dict[str, None] = {}
+    across: dict[str, None] = {}
+    cells: dict[tuple[str, str], Any] = {}
+    for row in document["rows"]:
+        place = clean(str(row[names[0]])), clean(str(row[names[1]]))
+        if place in cells:
+            more = [n for n in FACTS if n not in names and len({r[n] for r in document["rows"]}) > 1]
+            raise InputError(f"--by: rows differ in {', '.join(more) or 'nothing'} too; ask for one of each")
+        down[place[0]] = across[place[1]] = None
+        cells[place] = row[SHOWN[shown]]
+    return list(down), list(across), cells
+
+
+def _show(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:,}"
+
+
+def to_csv(document: Mapping[str, Any]) -> str:
+    """A line per row under the JSON's names. Text that a spreadsheet would run as a formula is marked as text."""
+    text = io.StringIO()
+    rows = document["rows"]
+    writer = csv.DictWriter(text, fieldnames=list(rows[0]) if rows else ["model"], lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        writer.writerow({name: _cell(value) for name, value in row.items()})
+    return text.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r"):
+        return "'" + value
+    return "" if value is None else value

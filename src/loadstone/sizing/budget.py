@@ -1,0 +1,115 @@
+"""What an engine leaves of a GPU for the KV cache, in pieces, and the limits that it schedules under."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import msgspec
+
+from loadstone.catalogue.deployment import Deployment
+from loadstone.errors import InputError
+
+GIB = 1 << 30
+MIB = 1 << 20
+
+
+class Budget(msgspec.Struct, frozen=True):
+    """The memory of one rank. total = weights + activation + runtime + graphs + outside + kv (where that is ≥ 0).
+
+    total_bytes       what the driver reports
+    outside_bytes     what the engine leaves alone: 1 − gpu_memory_utilization, or the slack of mem_fraction_static
+    weights_bytes     this rank's weights
+    activation_bytes  peak of a step's intermediate results
+    runtime_bytes     contexts, kernels, collectives' buffers
+    graphs_bytes      CUDA graphs, where the engine counts them
+    state_bytes       pools of fixed size for linear attention's states, where the engine has them apart
+    """
+
+    total_bytes: float
+    outside_bytes: float
+    weights_bytes: float
+    activation_bytes: float
+    runtime_bytes: float
+    graphs_bytes: float = 0.0
+    state_bytes: float = 0.0
+
+    @property
+    def kv_bytes(self) -> float:
+        """Room for the KV cache; negative where the rest alone does not fit."""
+        taken = self.outside_bytes + self.weights_bytes + self.activation_bytes + self.runtime_bytes
+        return self.total_bytes - taken - self.graphs_bytes - self.state_bytes
+
+
+class EngineLimits(msgspec.Struct, frozen=True):
+    """What a scheduler works under: one data-parallel replica of the engine.
+
+    kv_tokens           that its cache holds; kv_blocks · block_tokens, but for hybrids, see Cache.tokens()
+    kv_blocks           of `block_tokens` tokens each
+    max_batched_tokens  of one step
+    max_seqs            of one step
+    """
+
+    kv_tokens: int
+    kv_blocks: int
+    block_tokens: int
+    max_batched_tokens: int
+    max_seqs: int
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """What an engine decides before it has looked at the memory."""
+
+    block_tokens: int
+    max_batched_tokens: int
+    max_seqs: int
+
+
+def version_of(deployment: Deployment, newest: tuple[int, ...]) -> tuple[int, ...]:
+    """`0.19.0` as (0, 19, 0); `newest`, the release whose source was read, where none is said or it is no number."""
+    parts = []
+    for part in (deployment.engine_version or "").lstrip("v").split(".")[:3]:
+        digits = re.match(r"[0-9]{1,6}", part)
+        if digits is None:
+            break
+        parts.append(int(digits[0]))
+    return tuple(parts) or newest
+
+
+def count(deployment: Deployment, *names: str) -> int | None:
+    """The first of the engine's arguments `names` that was given, a whole number of at least 1. Raises InputError."""
+    for name in names:
+        text = deployment.argument(name)
+        if text is not None:
+            if not (text.isascii() and text.isdigit() and 1 <= int(text) < 2**40):
+                raise InputError(f"{_flag(name)}: {text!r} is not a whole number of at least 1; write e.g. 8192")
+            return int(text)
+    return None
+
+
+def fraction(deployment: Deployment, name: str) -> float | None:
+    """Likewise a number above 0 and up to 1."""
+    text = deployment.argument(name)
+    if text is None:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value <= 1:
+        raise InputError(f"{_flag(name)}: {text!r} is no fraction; write a number above 0 and up to 1, e.g. 0.9")
+    return value
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def switched(deployment: Deployment, name: str) -> bool | None:
+    """Likewise true or false."""
+    text = deployment.argument(name)
+    if text is None:
+        return None
+    if text.lower() not in ("1", "true", "yes", "on", "0", "false", "no", "off"):
+        raise InputError(f"{_flag(name)}: {text!r} is neither true nor false")
+    return text.lower() in ("1", "true", "yes", "on")

@@ -1,0 +1,145 @@
+"""Does it fit, how long a context, how many at once: one row per deployment."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from loadstone.catalogue.deployment import Deployment
+from loadstone.sizing.check import context_limit, contradictions
+from loadstone.sizing.memory import NO_LIMIT_TOKENS, Memory, max_context, max_seqs, memory_of, no_room
+from loadstone.sizing.ranks import kv_replication, sequence_bytes
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer for one deployment. Bytes are of all its GPUs together, copies included, unless said otherwise.
+
+    kv_bytes_per_token       of the model, all ranks together, nothing counted twice
+    kv_replication           bytes stored per token / kv_bytes_per_token, in one replica: above 1 where tensor
+                             parallelism exceeds the KV heads, or with MLA
+    context_tokens, batch    what was asked; without a context, the longest that the model allows
+    kv_bytes                 of batch × context_tokens, copies included; windows and states as they are
+    activation_bytes         peak of a step, runtime and CUDA graphs; SGLang: all it keeps beside weights and KV
+    reserve_bytes            what the engine leaves alone
+    free_bytes               room for KV that batch × context_tokens leaves; negative: it lacks
+    fits                     whether batch requests of context_tokens are held at once
+    max_context_tokens       at which `batch` requests are held at once, up to the model's limit
+    max_concurrent_requests  of context_tokens, held and run at once, over all replicas
+    kv_capacity_tokens       that the KV caches of all replicas hold
+    why                      what stands against it and what would work, or what else binds; empty: nothing
+    """
+
+    model: str
+    gpu: str
+    gpus: int
+    tp: int
+    pp: int
+    dp: int
+    ep: int
+    weights_dtype: str
+    kv_dtype: str
+    engine: str
+    engine_version: str | None
+    weights_bytes: float
+    kv_bytes_per_token: float
+    kv_replication: float
+    context_tokens: int
+    batch: int
+    kv_bytes: float
+    activation_bytes: float
+    reserve_bytes: float
+    free_bytes: float
+    usable_bytes: float
+    fits: bool
+    max_context_tokens: int
+    max_concurrent_requests: int
+    kv_capacity_tokens: int
+    kv_blocks: int
+    block_tokens: int
+    why: str
+
+
+def size(deployment: Deployment, context_tokens: int | None = None, batch: int = 1) -> Row:
+    """The row of one deployment, under its engine's rules. Raises InputError: an engine without rules, an argument
+    that is no number.
+    """
+    model, dp = deployment.model, deployment.dp
+    limit = context_limit(deployment)
+    context = context_tokens or limit or NO_LIMIT_TOKENS
+    wrong = contradictions(deployment, context_tokens)
+    memory = memory_of(deployment, context)
+    each = -(-batch // dp)  # requests of the fullest replica
+    fits = not wrong and memory.holds(context, each)
+    longest = 0 if contradictions(deployment) else max_context(deployment, each)
+    held = 0 if wrong or memory.budget.kv_bytes <= 0 else memory.requests(context)
+    seqs = max_seqs(deployment, memory) if memory.budget.kv_bytes > 0 else 0
+    ways = deployment.tp * dp
+    per_token = model.kv_bytes_per_token(deployment.kv_dtype)
+    kv_bytes = batch * deployment.tp * sum(sequence_bytes(rank.cache, context) for rank, _, _ in memory.stages)
+    room = ways * sum(budget.kv_bytes + budget.state_bytes for _, budget, _ in memory.stages)
+    capacity = memory.cache.tokens(memory.blocks, context) if memory.cache.block_bytes else 0
+    return Row(
+        model=model.name,
+        gpu=deployment.gpu.name,
+        gpus=deployment.gpus,
+        tp=deployment.tp,
+        pp=deployment.pp,
+        dp=dp,
+        ep=deployment.ep,
+        weights_dtype=deployment.weights_dtype,
+        kv_dtype=deployment.kv_dtype,
+        engine=deployment.engine,
+        engine_version=deployment.engine_version,
+        weights_bytes=ways * sum(rank.weights_bytes for rank, _, _ in memory.stages),
+        kv_bytes_per_token=per_token,
+        kv_replication=kv_replication(model, deployment.tp, deployment.kv_dtype),
+        context_tokens=context,
+        batch=batch,
+        kv_bytes=kv_bytes,
+        activation_bytes=ways
+        * sum(budget.activation_bytes + budget.runtime_bytes + budget.graphs_bytes for _, budget, _ in memory.stages),
+        reserve_bytes=ways * sum(budget.outside_bytes for _, budget, _ in memory.stages),
+        free_bytes=room - kv_bytes,
+        usable_bytes=float(deployment.gpu.usable_bytes * deployment.gpus),
+        fits=fits,
+        max_context_tokens=longest,
+        max_concurrent_requests=dp * min(seqs, math.floor(held) if held < math.inf else seqs),
+        kv_capacity_tokens=dp * capacity,
+        kv_blocks=memory.blocks,
+        block_tokens=memory.cache.block_tokens if memory.cache.groups else 0,
+        why=_why(deployment, memory, wrong, fits, context, batch, longest, seqs),
+    )
+
+
+def _why(
+    deployment: Deployment,
+    memory: Memory,
+    wrong: list[str],
+    fits: bool,
+    context: int,
+    batch: int,
+    longest: int,
+    seqs: int,
+) -> str:
+    if wrong:
+        return "; ".join(wrong)
+    if memory.budget.kv_bytes <= 0:
+        return no_room(deployment, memory)
+    if not fits:
+        requests = memory.requests(context)
+        held = math.floor(requests) * deployment.dp
+        text = f"the KV cache holds {requests * deployment.dp:.2f} requests of {context:,} tokens, {batch} asked"
+        remedies = []
+        if longest:
+            remedies.append(f"a context of {longest:,} fits")
+        if batch > 1 and held:
+            remedies.append(f"a batch of {held} fits")
+        if deployment.kv_dtype in ("bf16", "fp16", "fp32"):
+            remedies.append("an fp8 KV cache (--kv-dtype fp8) takes half")
+        return "; ".join([text, *(remedies or ["more GPUs"])])
+    if batch > seqs * deployment.dp:
+        return f"held, but {deployment.engine} runs {seqs * deployment.dp} requests at once at its defaults"
+    if deployment.tp > deployment.gpu.per_node:
+        return f"tp{deployment.tp} reaches beyond the {deployment.gpu.per_node} GPUs of a node: slow links"
+    return ""

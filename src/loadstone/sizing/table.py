@@ -1,0 +1,152 @@
+"""Many deployments at once: every model × GPU × count × … that was asked for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import product
+from typing import Any
+
+import msgspec
+
+from loadstone.catalogue import parse_deployment
+from loadstone.catalogue.deployment import Deployment
+from loadstone.errors import InputError
+from loadstone.sizing.size import Row, size
+
+MOST_ROWS = 100_000
+
+_OPTION = re.compile(r"(tp|pp|dp|ep|nodes)=?[0-9]+|attention-dp|[a-z_-]+=.*", re.IGNORECASE)
+
+
+class Ask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What to size: each of `models` with all that the other fields list; an empty one leaves the default.
+
+    models            names, paths, or whole deployments (with an `@`): these take engine, context and batch alone
+    gpus              counts of each of `gpu`
+    tp, pp, dp, ep    combinations that make no deployment are left out, unless none is left
+    arguments         the engine's own, `name=value`
+    context, batch    tokens and requests; no context: the longest that the model allows
+    """
+
+    models: tuple[str, ...]
+    gpu: tuple[str, ...] = ()
+    gpus: tuple[int, ...] = ()
+    tp: tuple[int, ...] = ()
+    pp: tuple[int, ...] = ()
+    dp: tuple[int, ...] = ()
+    ep: tuple[int, ...] = ()
+    attention_dp: bool = False
+    weights_dtype: tuple[str, ...] = ()
+    kv_dtype: tuple[str, ...] = ()
+    engine: tuple[str, ...] = ()
+    engine_version: str | None = None
+    arguments: tuple[str, ...] = ()
+    context: tuple[int, ...] = ()
+    batch: tuple[int, ...] = (1,)
+
+
+def split_models(text: str) -> list[str]:
+    """Models from a list with commas; those in a deployment's options (`@8xh200/tp4,engine=sglang`) part nothing."""
+    found: list[str] = []
+    for part in text.split(","):
+        if found and "@" in found[-1] and _OPTION.fullmatch(part.strip()):
+            found[-1] += "," + part.strip()
+        elif part.strip():
+            found.append(part.strip())
+    return found
+
+
+def deployments(ask: Ask) -> Iterator[Deployment]:
+    """All that were asked for, in order. Raises InputError: unknown names, and what no deployment can be."""
+    if not ask.models:
+        raise InputError("MODEL: none given; write e.g. llama-3.1-70b, or llama-3.1-70b@8xh200")
+    for model in ask.models:
+        yield from _whole(model, ask) if "@" in model else _combined(model, ask)
+
+
+def _whole(model: str, ask: Ask) -> Iterator[Deployment]:
+    for flag in ("gpu", "gpus", "tp", "pp", "dp", "ep", "attention_dp", "weights_dtype", "kv_dtype"):
+        if getattr(ask, flag):
+            raise InputError(f"--{flag.replace('_', '-')}: {model!r} is a whole deployment; leave one of them out")
+    where, slash, rest = model.rpartition("@")[2].partition("/")
+    for engine in ask.engine or (None,):
+        parts = [*(rest.split(",") if slash else ()), *_engine(ask, engine)]
+        yield parse_deployment(f"{model.rpartition('@')[0]}@{where}/{','.join(parts)}")
+
+
+def _combined(model: str, ask: Ask) -> Iterator[Deployment]:
+    if not ask.gpu:
+        raise InputError(f"--gpu: none given for {model!r}; write e.g. --gpu h200, or {model}@8xh200")
+    counts = ask.gpus or (1,)
+    ways = list(product(ask.tp or (None,), ask.pp or (None,), ask.dp or (None,), ask.ep or (None,)))
+    choosy = len(counts) * len(ways) > 1
+    some = False
+    for weights, gpu, count, kv, engine in product(
+        ask.weights_dtype or (None,), ask.gpu, counts, ask.kv_dtype or (None,), ask.engine or (None,)
+    ):
+        for tp, pp, dp, ep in ways:
+            if choosy and not _possible(count, tp, pp, dp, ep):
+                continue
+            some = True
+            named = (("tp", tp), ("pp", pp), ("dp", dp), ("ep", ep))
+            parts = [f"{name}{value}" for name, value in named if value is not None]
+            parts += ["attention-dp"] if ask.attention_dp else []
+            parts += [f"kv={kv}"] if kv else []
+            name = f"{model}:{weights}" if weights else model
+            yield parse_deployment(f"{name}@{count}x{gpu}/{','.join([*parts, *_engine(ask, engine)])}")
+    if not some:
+        raise InputError("--gpus: no count is tp · pp · dp for any of those given; leave one of --tp, --pp, --dp out")
+
+
+def _engine(ask: Ask, engine: str | None) -> list[str]:
+    parts = [f"engine={engine}"] if engine else []
+    parts += [f"version={ask.engine_version}"] if ask.engine_version else []
+    return [*parts, *ask.arguments]
+
+
+def _possible(gpus: int, tp: int | None, pp: int | None, dp: int | None, ep: int | None) -> bool:
+    ways = (tp or 1) * (pp or 1) * (dp or 1)
+    whole = None not in (tp, pp, dp)
+    return (ways == gpus if whole else gpus % ways == 0) and gpus % (ep or 1) == 0
+
+
+def rows(wanted: Iterable[Deployment], contexts: Sequence[int] = (), batches: Sequence[int] = (1,)) -> list[Row]:
+    """A row for each deployment × context × batch. Raises InputError, also where there would be too many."""
+    found: list[Row] = []
+    for deployment in wanted:
+        for context, batch in product(contexts or (None,), batches):
+            if len(found) >= MOST_ROWS:
+                raise InputError(f"more than {MOST_ROWS:,} rows; ask for fewer at a time")
+            found.append(size(deployment, context, batch))
+    return found
+
+
+def document(found: Sequence[Row]) -> dict[str, Any]:
+    """The JSON document; whole numbers of bytes are integers."""
+    builtin = [msgspec.to_builtins(row) for row in found]
+    for row in builtin:
+        for name, value in row.items():
+            if isinstance(value, float) and (value.is_integer() or (name.endswith("_bytes") and abs(value) > 1e6)):
+                row[name] = round(value)
+    return {"schema": 1, "rows": builtin}
+
+
+def ask(models: str | Sequence[str], **options: Any) -> dict[str, Any]:
+    """answer() with single values for lists, and models as on the command line. TypeError: no such option."""
+    texts = [models] if isinstance(models, str) else models
+    plain = Ask(models=())
+    for name, value in options.items():
+        if name == "models" or name not in Ask.__struct_fields__:
+            raise TypeError(f"size() has no option {name!r}")
+        if isinstance(getattr(plain, name), tuple):
+            options[name] = tuple(value) if isinstance(value, (list, tuple)) else (value,)
+    return answer(Ask(models=tuple(part for text in texts for part in split_models(text)), **options))
+
+
+def answer(ask: Ask) -> dict[str, Any]:
+    """The whole way: what was asked, as a document. A deployment that cannot be has a row that says why.
+
+    Raises InputError: names and numbers that mean nothing.
+    """
+    return document(rows(deployments(ask), ask.context, ask.batch))

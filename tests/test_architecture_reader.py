@@ -1,0 +1,454 @@
+"""Every public config that is at hand is read, and what follows from it is what its makers publish."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from loadstone import catalogue
+from loadstone.catalogue.load import _table
+from loadstone.catalogue.model import (
+    CompressedAttention,
+    Experts,
+    FullAttention,
+    LatentAttention,
+    LinearAttention,
+    Model,
+)
+from loadstone.catalogue.patterns import Patterns
+from loadstone.catalogue.reader import read_config, read_path
+from loadstone.errors import InputError
+
+CONFIGS = Path(__file__).resolve().parents[2] / "shared" / "data" / "configs"
+FILES = sorted(file for file in CONFIGS.glob("*_config.json") if "hf_quant" not in file.name)
+needs_configs = pytest.mark.skipif(not FILES, reason="the collection of public configs is not beside the checkout")
+
+LLAMA: dict[str, Any] = {
+    "model_type": "llama",
+    "torch_dtype": "bfloat16",
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 128,
+    "vocab_size": 100,
+    "tie_word_embeddings": False,
+    "max_position_embeddings": 512,
+}
+
+
+def read(**changes: Any) -> Model:
+    config = {**LLAMA, **changes}
+    return read_config({key: value for key, value in config.items() if value != "absent"}, "test")
+
+
+# --- by hand ----------------------------------------------------------------------------------------------------
+
+
+def test_a_small_llama_counted_by_hand() -> None:
+    model = read()
+    attention = 64 * 64 + 2 * 64 * 32 + 64 * 64  # q; k and v of two heads of 16; o
+    layer = attention + 3 * 64 * 128 + 2 * 64
+    assert model.parameters == 2 * layer + 2 * 100 * 64 + 64
+    assert model.active_parameters == model.parameters
+    assert model.weights_bytes() == 2 * model.parameters
+    assert model.kv_bytes_per_token() == 2 * 2 * 2 * 16 * 2  # layers, K and V, heads, head_dim, bytes
+    assert model.kv_bytes_per_token("fp8") == model.kv_bytes_per_token() / 2
+    assert model.assumed == ()
+
+
+def test_fp8_leaves_embeddings_and_norms() -> None:
+    model = read()
+    kept = 2 * 100 * 64 + 64 + 2 * 2 * 64
+    assert model.weights_bytes("fp8") == (model.parameters - kept) + 2 * kept
+
+
+def test_tied_embeddings_are_one_matrix() -> None:
+    assert read().parameters - read(tie_word_embeddings=True).parameters == 100 * 64
+
+
+def test_an_explicit_head_dim_is_not_hidden_over_heads() -> None:
+    assert read(head_dim=32).kv_bytes_per_token() == 2 * read().kv_bytes_per_token()
+
+
+@pytest.mark.parametrize(("kv_heads", "numbers"), [(4, 128), (2, 64), (1, 32), ("absent", 128)])
+def test_heads_of_mha_gqa_and_mqa(kv_heads: Any, numbers: int) -> None:
+    model = read(num_key_value_heads=kv_heads)
+    assert model.kv_bytes_per_token("fp8") == 2 * numbers
+
+
+def test_a_window_ends_growth() -> None:
+    model = read(model_type="mistral", sliding_window=100)
+    assert model.sequence_bytes(50) == 50 * model.kv_bytes_per_token()
+    assert model.sequence_bytes(400) == 100 * model.kv_bytes_per_token()
+    half = read(layer_types=["sliding_attention", "full_attention"], sliding_window=100)
+    assert half.sequence_bytes(400) == 500 * half.kv_bytes_per_token() / 2
+
+
+def test_experts_of_which_some_are_active() -> None:
+    model = read(model_type="mixtral", num_local_experts=8, num_experts_per_tok=2)
+    expert = 3 * 64 * 128
+    assert model.parameters_by_kind["experts"] == 2 * 8 * expert
+    assert model.parameters - model.active_parameters == 2 * 6 * expert
+
+
+def test_first_layers_dense_then_experts() -> None:
+    model = read(
+        model_type="deepseek_v3", n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=32,
+        n_shared_experts=2, first_k_dense_replace=1,
+    )  # fmt: skip
+    dense, sparse = model.layers
+    assert dense.mlp is not None
+    assert not isinstance(dense.mlp, Experts)
+    assert isinstance(sparse.mlp, Experts)
+    assert sparse.mlp.shared_intermediate == 64
+
+
+def test_latent_attention_keeps_one_latent_for_all_heads() -> None:
+    model = read(
+        model_type="deepseek_v3", kv_lora_rank=32, q_lora_rank=None, qk_nope_head_dim=16, qk_rope_head_dim=8,
+        v_head_dim=16,
+    )  # fmt: skip
+    assert model.kv_bytes_per_token() == 2 * (32 + 8) * 2
+    attention = model.layers[0].attention
+    assert isinstance(attention, LatentAttention)
+    counted = sum(matrix.parameters for matrix in attention.weights(64))
+    assert counted == 64 * 4 * 24 + 64 * 40 + 32 + 32 * 4 * 32 + 4 * 16 * 64
+
+
+def test_sparse_mla_in_vllms_fp8_layout() -> None:
+    model = catalogue.model("deepseek-v3.2")
+    index_key = 128 + 4
+    assert model.kv_bytes_per_token("fp8_ds_mla") == 61 * (656 + index_key)
+
+
+def test_a_state_does_not_grow() -> None:
+    model = catalogue.model("nemotron-h-56b-base-8k")
+    attention_only = 10 * 2 * 8 * 128 * 2
+    assert model.kv_bytes_per_token() == attention_only
+    assert model.sequence_bytes(4000) - model.sequence_bytes(2000) == 2000 * attention_only
+    assert model.sequence_bytes(0) == model.state_bytes > 0
+
+
+def test_draft_layers_are_not_in_the_total() -> None:
+    with_draft, without = read(num_nextn_predict_layers=1), read()
+    assert with_draft.parameters == without.parameters
+    layer = sum(matrix.parameters for matrix in without.layers[0].weights(64))
+    assert with_draft.draft_parameters == layer + 2 * 64 * 64 + 3 * 64
+
+
+# --- quantisation ------------------------------------------------------------------------------------------------
+
+
+def formats(model: Model, number: int = 0) -> dict[str, str]:
+    layers = [run for run in model.layers for _ in range(run.count)]
+    return {name: form.dtype for name, form in layers[number].formats}
+
+
+def test_block_scales_cost_a_little() -> None:
+    model = read(quantization_config={"quant_method": "fp8", "weight_block_size": [128, 128]})
+    assert model.weights_dtype == "fp8"
+    plain = read(quantization_config={"quant_method": "fp8"})
+    quantised = sum(m.parameters for m in plain.layers[0].weights(64) if m.quantisable) * 2
+    assert model.weights_bytes() - plain.weights_bytes() == pytest.approx(quantised * 4 / 128**2)
+
+
+@pytest.mark.parametrize(
+    ("config", "bits"),
+    [
+        ({"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True}, 4 + 20 / 128),
+        ({"quant_method": "gptq", "bits": 4, "group_size": 64}, 4 + 20 / 64),
+        ({"quant_method": "mxfp4"}, 4 + 8 / 32),
+        ({"quant_algo": "NVFP4", "group_size": 16}, 4 + 8 / 16),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, 4 + 32 / 64),
+    ],
+)
+def test_bits_of_a_weight_with_its_scales(config: dict[str, Any], bits: float) -> None:
+    model = read(quantization_config=config)
+    assert model.quantisation is not None
+    assert model.quantisation.format.bytes == pytest.approx(bits / 8)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "model.layers.0.self_attn.o_proj",
+        "model.layers.0.self_attn*",
+        "re:.*layers.0.self_attn.*",
+        "layers.0.self_attn",
+    ],
+)
+def test_what_stays_at_full_precision(pattern: str) -> None:
+    model = read(quantization_config={"quant_algo": "NVFP4", "ignore": [pattern]})
+    assert "self_attn.o_proj" not in formats(model, 0)
+    assert formats(model, 0)["mlp.up_proj"] == "nvfp4"
+    assert formats(model, 1)["self_attn.o_proj"] == "nvfp4"
+    assert len(model.layers) == 2, "layers that differ only in precision are not one run"
+
+
+def test_mixed_precision_by_name() -> None:
+    named = {"model.layers.1.mlp.up_proj": {"quant_algo": "FP8"}, "lm_head": {"quant_algo": "NVFP4"}}
+    model = read_config(dict(LLAMA), "test", {"quant_algo": "MIXED_PRECISION", "quantized_layers": named})
+    assert formats(model, 0) == {}
+    assert formats(model, 1) == {"mlp.up_proj": "fp8"}
+    assert [(name, form.dtype) for name, form in model.embedding_formats] == [("lm_head", "nvfp4")]
+
+
+def test_a_checkpoint_may_say_what_its_cache_is_for() -> None:
+    model = read_config(dict(LLAMA), "test", {"quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}})
+    assert model.kv_dtype == "fp8"
+    assert model.kv_bytes_per_token() == read().kv_bytes_per_token("fp8")
+
+
+# --- bad input ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"hidden_size": "absent"}, "no hidden_size"),
+        ({"hidden_size": "64"}, "hidden_size is '64'"),
+        ({"hidden_size": 10**12}, "hidden_size is 1000000000000"),
+        ({"vocab_size": 0}, "vocab_size is 0"),
+        ({"num_hidden_layers": 10**6}, "1000000 layers"),
+        ({"num_hidden_layers": 0}, "0 layers"),
+        ({"num_nextn_predict_layers": 10**6}, "1000000 draft layers"),
+        ({"block_configs": [{}] * 3000}, "3000 layers"),
+        ({"model_type": "nemotron_h", "hybrid_override_pattern": "*" * 3000}, "3000 layers"),
+        ({"num_attention_heads": True}, "num_attention_heads is True"),
+        ({"layer_types": ["full_attention"]}, "1 entries for 2 layers"),
+        ({"model_type": "nemotron_h", "hybrid_override_pattern": "MX"}, "'X'"),
+        ({"n_routed_experts": 4, "num_experts_per_tok": 5}, "5 experts of 4"),
+        ({"block_configs": ["x"]}, "block_configs[0]"),
+        ({"quantization_config": {"quant_method": "fp8", "weight_block_size": ["a"]}}, "weight_block_size is 'a'"),
+    ],
+)
+def test_a_bad_config_gets_one_line(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError) as caught:
+        read(**changes)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_fields_not_understood_are_named() -> None:
+    assert read(quantum_heads=3).assumed == ("fields not understood, taken to change no size: quantum_heads",)
+    assert read(quantum_heads=None).assumed == ()
+
+
+def test_an_unknown_family_is_read_with_the_fields_it_has() -> None:
+    model = read(model_type="newest")
+    assert model.parameters == read().parameters
+    assert "model_type 'newest' not known" in model.assumed[0]
+
+
+def test_lists_beyond_reason_are_cut_and_said() -> None:
+    """Every name against every matrix of every layer would take hours: names are looked up, globs are bounded."""
+    names = [f"model.layers.{index % 90}.mlp.experts.{index}.up_proj" for index in range(100_000)]
+    globs = [f"model.layers.*.mlp.x{index}*" for index in range(10_000)]
+    expressions = [f"re:.*a{index}.*b" for index in range(1000)]
+    listed = Patterns([*names, *globs, *expressions])
+    assert len(listed.refused) == 10_000 - 500 + 1000 - 100
+    assert listed.match(7, ["model.layers.7.mlp.experts.7.up_proj"])
+    assert not listed.match(7, ["model.layers.7.mlp.experts.8.up_proj"])
+    model = read(num_hidden_layers=100, quantization_config={"quant_algo": "FP8", "ignore": globs})
+    assert any("not understood, ignored" in said for said in model.assumed)
+
+
+def test_expressions_that_could_take_for_ever_are_refused() -> None:
+    model = read(quantization_config={"quant_algo": "FP8", "ignore": ["re:(a+)+$", "lm_head"]})
+    assert any("(a+)+$" in said for said in model.assumed)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"a": ' * 20_000, "\ud800"])
+def test_files_that_are_no_config(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "config.json"
+    file.write_bytes(text.encode("utf-8", "surrogatepass"))
+    with pytest.raises(InputError, match=r"config\.json"):
+        read_path(file)
+
+
+def test_no_file(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such file"):
+        read_path(tmp_path / "config.json")
+
+
+def test_a_folder_with_its_quantisation_beside(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps({"quantization": {"quant_algo": "NVFP4"}}))
+    assert read_path(tmp_path).weights_dtype == "nvfp4"
+
+
+# --- what is published ------------------------------------------------------------------------------------------
+
+PUBLISHED = {
+    # Exact totals: the parameter count of the safetensors, on the model's page.
+    "Qwen/Qwen3-8B": 8_190_735_360,
+    "Qwen/Qwen3-32B": 32_762_123_264,
+    "Qwen/Qwen3-30B-A3B": 30_532_122_624,
+    "Qwen/Qwen3-235B-A22B": 235_093_634_560,
+    "Qwen/Qwen3-Coder-480B-A35B-Instruct": 480_154_875_392,
+    "meta-llama/Meta-Llama-3.1-8B": 8_030_261_248,
+    "meta-llama/Meta-Llama-3.1-70B": 70_553_706_496,
+    "meta-llama/Meta-Llama-3.1-405B": 405_853_388_800,
+    "meta-llama/Llama-3.2-1B": 1_235_814_400,
+    "meta-llama/Llama-3.2-3B": 3_212_749_824,
+    "meta-llama/Llama-2-7b-hf": 6_738_415_616,
+    "meta-llama/Llama-2-70b-hf": 68_976_648_192,
+    "mistralai/Mistral-7B-v0.3": 7_248_023_552,
+    "mistralai/Mistral-Nemo-Instruct-2407": 12_247_782_400,
+    "mistralai/Mistral-Large-Instruct-2407": 122_610_069_504,
+    "mistralai/Mixtral-8x7B-v0.1": 46_702_792_704,
+    "mistralai/Mixtral-8x22B-v0.1": 140_620_634_112,
+    "Qwen/Qwen2.5-0.5B": 494_032_768,
+    "Qwen/Qwen2.5-7B": 7_615_616_512,
+    "Qwen/Qwen2.5-72B": 72_706_203_648,
+    "bigscience/bloom": 176_247_271_424,
+    "deepseek-ai/DeepSeek-V2-Lite": 15_706_484_224,
+    "facebook/opt-125m": 125_239_296,
+    # Model cards and technical reports, as many digits as they give.
+    "openai/gpt-oss-120b": 116.83e9,
+    "openai/gpt-oss-20b": 20.91e9,
+    "google/gemma-4-26B-A4B": 25.2e9,
+    "nvidia/Gemma-4-31B-IT-NVFP4": 30.7e9,
+    "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16": 31.6e9,
+    "nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-FP8": 120.6e9,
+    "deepseek-ai/DeepSeek-V3": 671e9,
+    "deepseek-ai/DeepSeek-R1": 671e9,
+    "deepseek-ai/DeepSeek-V4-Flash": 284e9,
+    "deepseek-ai/DeepSeek-V2.5-1210": 236e9,
+    "zai-org/GLM-5": 744e9,
+    "XiaomiMiMo/MiMo-V2-Flash": 309e9,
+    "stepfun-ai/Step-3.7-Flash": 196e9,
+    "MiniMaxAI/MiniMax-M2.5": 229e9,
+    "MiniMaxAI/MiniMax-M3": 427e9,
+    "nvidia/NVIDIA-Nemotron-3-Ultra-550B-A55B-BF16": 550e9,
+}
+"""Parameters of the text model, without draft layers."""
+
+PUBLISHED_WITH = {
+    # With the vision tower; of Qwen3.5 and MiMo with the draft layers too, as their pages count.
+    "Qwen/Qwen3-VL-8B-Instruct": 8_767_123_696,
+    "Qwen/Qwen3-VL-4B-Instruct": 4_437_815_808,
+    "Qwen/Qwen3-VL-32B-Instruct": 33_357_317_104,
+    "Qwen/Qwen3.5-27B": 27.78e9,
+    "Qwen/Qwen3.5-397B-A17B": 403.4e9,
+    "XiaomiMiMo/MiMo-7B-Base": 7_833_409_536,
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_totals_are_the_published_ones(name: str) -> None:
+    assert catalogue.model(name).text_parameters == pytest.approx(PUBLISHED[name], rel=0.005)
+
+
+@pytest.mark.parametrize("name", [name for name, total in PUBLISHED.items() if isinstance(total, int)])
+def test_totals_to_the_last_parameter(name: str) -> None:
+    assert catalogue.model(name).text_parameters == PUBLISHED[name]
+
+
+@pytest.mark.parametrize("name", PUBLISHED_WITH)
+def test_totals_with_towers_and_draft_layers(name: str) -> None:
+    model = catalogue.model(name)
+    assert model.parameters + model.draft_parameters == pytest.approx(PUBLISHED_WITH[name], rel=0.005)
+
+
+@pytest.mark.parametrize(
+    ("name", "active"),
+    [  # without the input table where the makers leave it out
+        ("openai/gpt-oss-120b", 5.13e9),
+        ("openai/gpt-oss-20b", 3.61e9),
+        ("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", 3.2e9),
+    ],
+)
+def test_active_parameters(name: str, active: float) -> None:
+    model = catalogue.model(name)
+    assert model.active_parameters - model.vocab * model.hidden == pytest.approx(active, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("name", "kv_bytes"),
+    [
+        ("llama-3-8b", 131_072),
+        ("llama-3.1-70b", 327_680),
+        ("llama-3.1-405b", 516_096),
+        ("mixtral-8x22b", 229_376),
+        ("deepseek-v3", 70_272),
+        ("kimi-k2", 70_272),
+        ("qwen3-32b", 262_144),
+        ("gpt-oss-120b", 73_728),
+        ("llama-2-7b", 524_288),
+    ],
+)
+def test_kv_bytes_per_token_exactly(name: str, kv_bytes: int) -> None:
+    assert catalogue.model(name).kv_bytes_per_token("bf16") == kv_bytes
+
+
+@pytest.mark.parametrize(
+    ("name", "gigabytes"),
+    [("gpt-oss-120b", 65.2), ("gpt-oss-20b", 13.8), ("moonshotai/Kimi-K2.5", 595.0), ("qwen3-32b-fp8", 34.3)],
+)
+def test_checkpoints_weigh_what_their_files_do(name: str, gigabytes: float) -> None:
+    assert catalogue.model(name).weights_bytes() / 1e9 == pytest.approx(gigabytes, rel=0.01)
+
+
+# --- the collection ----------------------------------------------------------------------------------------------
+
+
+@needs_configs
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name.removesuffix("_config.json"))
+def test_every_config_is_read(file: Path) -> None:
+    """And the catalogue's entry, of few fields and short patterns, gives the same as the whole file."""
+    model = read_path(file)
+    assert model.parameters > 0
+    assert model.kv_bytes_per_token() > 0
+    assert not any("not known" in said or "not understood: full" in said for said in model.assumed)
+    ours = catalogue.model(file.name.removesuffix("_config.json").replace("--", "/"))
+    assert comparable(ours) == comparable(model)
+
+
+def comparable(model: Model) -> Model:
+    """Without names, and without the precision of draft layers: patterns with a star reach them too."""
+    drafts = tuple(msgspec.structs.replace(run, formats=()) for run in model.draft_layers)
+    said = model.quantisation and msgspec.structs.replace(model.quantisation, kept=())
+    return msgspec.structs.replace(
+        model, name="", aliases=(), source="", assumed=(), draft_layers=drafts, quantisation=said
+    )
+
+
+@needs_configs
+def test_kinds_of_attention_are_told_apart() -> None:
+    def kinds(name: str) -> set[type]:
+        return {type(run.attention) for run in catalogue.model(name).layers if run.attention is not None}
+
+    assert kinds("deepseek-ai/DeepSeek-V4-Flash") == {CompressedAttention}
+    assert kinds("moonshotai/Kimi-K3") == {LatentAttention, LinearAttention}
+    assert kinds("Qwen/Qwen3.5-27B") == {FullAttention, LinearAttention}
+    assert kinds("zai-org/GLM-5.2") == {LatentAttention}
+    windows = [run.attention.window_tokens for run in catalogue.model("google/gemma-4-26B-A4B").layers]  # type: ignore[union-attr]
+    assert windows == [1024, None] * 5
+
+
+JUNK = [None, True, -1, 0, 3, 10**30, 1.5, float("inf"), "x", "", [], {}, [None] * 3, "M*E-", [{}], {"x": {}}]
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_junk_in_any_field_is_read_or_refused(seed: int) -> None:
+    rng = random.Random(seed)
+    config = json.loads(json.dumps(rng.choice(list(_table("models").values())).get("config", LLAMA)))
+    places = [(part, key) for part in (config, *(v for v in config.values() if isinstance(v, dict))) for key in part]
+    for part, key in rng.choices(places, k=rng.randint(1, 3)):
+        part[key] = rng.choice(JUNK)
+    try:
+        model = read_config({**LLAMA, **config}, "test")
+    except InputError as error:
+        refusal = str(error)
+    else:
+        assert model.weights_bytes("fp8") > 0
+        assert model.sequence_bytes(1000) >= 0
+        return
+    assert "\n" not in refusal

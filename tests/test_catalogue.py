@@ -1,0 +1,252 @@
+"""The catalogue's tables, finding things in them, and the shorthand of deployments."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from conftest import Loadstone
+from loadstone import catalogue
+from loadstone.catalogue import Gpu
+from loadstone.errors import InputError
+
+GIB = 1 << 30
+GPUS = catalogue.gpus()
+
+
+# --- hardware ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("gpu", GPUS, ids=lambda gpu: gpu.name)
+def test_a_gpus_numbers_fit_each_other(gpu: Gpu) -> None:
+    assert 0.9 * gpu.hbm_bytes < gpu.usable_bytes <= gpu.hbm_bytes
+    assert gpu.flops_per_s["bf16"] == gpu.flops_per_s["fp16"]
+    wider, narrower = gpu.flops_per_s["bf16"], gpu.flops_per_s.get("fp8")
+    # Dense FP8 is twice bf16 and no more (Gaudi 3: the same); a ratio of four is sparsity printed as dense.
+    assert narrower is None or wider <= narrower <= 2.03 * wider
+    assert gpu.pair_bytes_per_s <= gpu.link_bytes_per_s
+    assert gpu.link != "pcie" or gpu.link_bytes_per_s in (32e9, 64e9)
+    # FLOP per byte of memory at the ridge: a slip of a thousand in either shows.
+    assert 30 < wider / gpu.hbm_bytes_per_s < 600
+
+
+@pytest.mark.parametrize("gpu", GPUS, ids=lambda gpu: gpu.name)
+def test_every_number_has_a_source(gpu: Gpu) -> None:
+    assert "all" in gpu.source
+    named = {key.partition(".")[0] for key in gpu.source} - {"all"}
+    assert named <= {*Gpu.__struct_fields__, "flops"}
+    assert {key.partition(".")[2] for key in gpu.source if "." in key} <= set(gpu.flops_per_s)
+    assert "usable_bytes" in gpu.source
+
+
+def test_the_gpus_that_matter_are_there() -> None:
+    wanted = (
+        "a100-40gb a100 a100-pcie h100 h100-pcie h100-nvl h200 h20 b200 b300 gb200 gb300 gh200 l4 l40s rtx-4090 "
+        "rtx-5090 rtx-pro-6000 mi250x mi300x mi325x mi355x gaudi2 gaudi3"
+    )
+    assert set(wanted.split()) <= {gpu.name for gpu in GPUS}
+
+
+def test_h200_against_h100_as_published() -> None:
+    h100, h200 = catalogue.gpu("h100"), catalogue.gpu("H200")
+    assert h200.hbm_bytes / h100.hbm_bytes == pytest.approx(1.76, abs=0.005)
+    assert h200.hbm_bytes_per_s / h100.hbm_bytes_per_s == pytest.approx(1.43, abs=0.005)
+    assert h200.flops_per_s == h100.flops_per_s == {
+        "bf16": 989.5e12, "fp16": 989.5e12, "fp8": 1979e12, "int8": 1979e12,
+    }  # fmt: skip
+    assert h200.usable_bytes / GIB == pytest.approx(139.8, abs=0.01)
+
+
+def test_products_use_the_next_wider_units() -> None:
+    assert catalogue.gpu("a100").peak_flops_per_s("fp8") == 312e12
+    assert catalogue.gpu("h100").peak_flops_per_s("nvfp4") == 1979e12
+    assert catalogue.gpu("b200").peak_flops_per_s("mxfp4") == 9000e12
+    assert catalogue.gpu("mi250x").peak_flops_per_s("int4") == 383e12
+
+
+def test_nodes_are_of_known_gpus() -> None:
+    for node in catalogue.nodes():
+        assert catalogue.gpu(node.gpu).name == node.gpu
+        assert node.source
+    vultr = catalogue.node("vultr-mi300x")
+    assert (vultr.gpus, vultr.cores, vultr.ram_bytes) == (8, 96, 2048 * GIB)
+    assert vultr.scale_out_bytes_per_s is None
+    assert catalogue.node("dgx-h100").scale_out_bytes_per_s == 50e9
+
+
+# --- finding ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("find", "name", "said"),
+    [
+        (catalogue.gpu, "h1000", "nearest: h100"),
+        (catalogue.gpu, "H 100", "nearest: h100"),
+        (catalogue.node, "dgx-h10", "nearest: dgx-h1"),
+        (catalogue.model, "lama-3.1-8b", "nearest: llama-3.1-8b"),
+        (catalogue.model, "qwen3-32", "nearest: qwen3-32b"),
+        (catalogue.model, "no/such/config.json", "no such file"),
+        (catalogue.model, "", "no model ''"),
+    ],
+)
+def test_unknown_names_get_the_nearest(find: Callable[[str], Any], name: str, said: str) -> None:
+    with pytest.raises(InputError) as caught:
+        find(name)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("llama-3.1-8b", "meta-llama/Meta-Llama-3.1-8B"),
+        ("meta-llama/Llama-3.1-8B-Instruct", "meta-llama/Meta-Llama-3.1-8B"),
+        ("Meta-Llama-3.1-8B", "meta-llama/Meta-Llama-3.1-8B"),
+        ("DEEPSEEK-R1", "deepseek-ai/DeepSeek-R1"),
+        ("qwen3-32b", "Qwen/Qwen3-32B"),
+        ("mixtral-8x7b", "mistralai/Mixtral-8x7B-v0.1"),
+        ("mistral-7b", "mistralai/Mistral-7B-v0.3"),
+        ("mistral-nemo", "mistralai/Mistral-Nemo-Instruct-2407"),
+        ("mistral-large", "mistralai/Mistral-Large-Instruct-2407"),
+    ],
+)
+def test_aliases(name: str, found: str) -> None:
+    assert catalogue.model(name).name == found
+
+
+def test_no_name_means_two_things() -> None:
+    seen: dict[str, str] = {}
+    for things in (catalogue.gpus(), catalogue.nodes(), catalogue.models()):
+        for thing in things:
+            for name in {thing.name.lower(), *(alias.lower() for alias in thing.aliases)}:
+                assert seen.setdefault(name, thing.name) == thing.name
+
+
+# --- deployments ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "parallel"),
+    [  # gpus, nodes, tp, pp, dp, ep, attention_dp
+        ("llama-3.1-70b@8xh200", (8, 1, 8, 1, 1, 1, False)),
+        ("llama-3.1-8b@h100", (1, 1, 1, 1, 1, 1, False)),
+        ("llama-3.1-8b@8×h100/tp2", (8, 1, 2, 1, 4, 1, False)),
+        ("llama-3.1-8b@8xh100/dp8", (8, 1, 1, 1, 8, 1, False)),
+        ("deepseek-v3@16xh200", (16, 2, 8, 2, 1, 1, False)),
+        ("deepseek-v3@16xh200/tp16", (16, 2, 16, 1, 1, 1, False)),
+        ("deepseek-v3@16xh200/tp8", (16, 2, 8, 2, 1, 1, False)),
+        ("deepseek-v3@16xh200/tp8,dp2", (16, 2, 8, 1, 2, 1, False)),
+        ("deepseek-v3:fp8@8xh200/tp8,dp1,ep8", (8, 1, 8, 1, 1, 8, False)),
+        ("deepseek-v3@8xh200/tp1,dp8,ep8", (8, 1, 1, 1, 8, 8, True)),
+        ("deepseek-v3@8xh200/tp1,dp8,attention-dp", (8, 1, 1, 1, 8, 1, True)),
+        ("deepseek-v3@72xgb200/dp72,ep72", (72, 1, 1, 1, 72, 72, True)),
+        ("deepseek-v3@8xh200/nodes=2,tp8", (8, 2, 8, 1, 1, 1, False)),
+        ("deepseek-v3@2xdgx-h200", (16, 2, 8, 2, 1, 1, False)),
+    ],
+)
+def test_parallelism_said_and_filled_in(text: str, parallel: tuple[Any, ...]) -> None:
+    found = catalogue.parse_deployment(text)
+    assert (found.gpus, found.nodes, found.tp, found.pp, found.dp, found.ep, found.attention_dp) == parallel
+    assert catalogue.parse_deployment(found.name) == found, found.name
+
+
+def test_precision_engine_and_arguments() -> None:
+    found = catalogue.parse_deployment(
+        "llama-3.1-70b:fp8@4xh100/tp4, kv=fp8_e5m2, engine=trtllm, version=1.0, gpu-memory-utilization=0.9"
+    )
+    assert (found.weights_dtype, found.kv_dtype) == ("fp8", "fp8")
+    assert (found.engine, found.engine_version) == ("tensorrt-llm", "1.0")
+    assert found.argument("gpu_memory_utilization") == "0.9"
+    assert found.argument("max_model_len") is None
+
+
+def test_what_is_not_said_is_as_the_checkpoint() -> None:
+    found = catalogue.parse_deployment("deepseek-v3@8xh200")
+    assert (found.weights_dtype, found.kv_dtype, found.engine) == ("fp8", "bf16", "vllm")
+    assert catalogue.parse_deployment("nvidia/Llama-3.1-8B-Instruct-FP8@h100").kv_dtype == "fp8"
+
+
+def test_a_config_as_the_model(tmp_path: Any) -> None:
+    entry = {
+        "model_type": "llama", "torch_dtype": "float16", "hidden_size": 64, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "intermediate_size": 128, "vocab_size": 100, "tie_word_embeddings": True,
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(entry))
+    found = catalogue.parse_deployment(f"{tmp_path}:int8@2xl4/tp2")
+    assert (found.model.layer_count, found.weights_dtype, found.kv_dtype) == (2, "int8", "fp16")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("llama-3.1-8b", "no MODEL@GPUS"),
+        ("@8xh100", "no MODEL@GPUS"),
+        ("llama-3.1-8b@", "no MODEL@GPUS"),
+        ("llama-3.1-8b@8x", "no GPU or node '8x'"),
+        ("llama-3.1-8b@8x!", "names no GPUs"),
+        ("llama-3.1-8b@0xh100", "0 GPUs"),
+        ("llama-3.1-8b@99999999xh100", "99999999 GPUs"),
+        ("llama-3.1-8b@8xh1000", "nearest: h100"),
+        ("lama-3.1-8b@8xh100", "nearest: llama-3.1-8b"),
+        ("llama-3.1-8b:fp9@8xh100", "'fp9' is no precision"),
+        ("llama-3.1-8b@8xh100/kv=int3", "'int3' is no precision of a KV cache"),
+        ("llama-3.1-8b@8xh100/engine=vlm", "unknown engine 'vlm'; write vllm"),
+        ("llama-3.1-8b@8xh100/tpp8", "unknown option 'tpp8'"),
+        ("llama-3.1-8b@8xh100/gpu_memory_util=0.9", "gpu_memory_utilization"),
+        ("llama-3.1-8b@8xh100/tp3", "tp3 · pp1 · dp2 is 6, not 8 GPUs"),
+        ("llama-3.1-8b@8xh100/tp0", "tp0 is no count"),
+        ("llama-3.1-8b@8xh100/tp8,tp4", "tp is given twice"),
+        ("llama-3.1-8b@2xh100/nodes=4,tp2,pp1", "2 GPUs on 4 nodes"),
+        ("llama-3.1-8b@2xdgx-h100/nodes=3", "nodes=3 beside 2xdgx-h100"),
+        ("deepseek-v3@8xh200/tp8,ep3", "ep3 does not divide the 8 ranks"),
+        ("deepseek-v3@8xh200/tp8,dp8,attention-dp", "tp1,dp8,attention-dp here"),
+    ],
+)
+def test_a_bad_deployment_gets_one_line(text: str, said: str) -> None:
+    with pytest.raises(InputError) as caught:
+        catalogue.parse_deployment(text)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+# --- the command ------------------------------------------------------------------------------------------------
+
+
+def test_two_gpus_side_by_side(loadstone: Loadstone) -> None:
+    document = json.loads(loadstone("catalogue", "gpus", "--compare", "h100,h200", "--json").out)
+    rows = {row["what"]: row for row in document["rows"]}
+    assert document["names"] == ["h100", "h200"]
+    assert rows["memory"]["values"] == [80, 141]
+    assert rows["bandwidth"]["ratios"][1] == pytest.approx(1.43, abs=0.005)
+    assert rows["fp4"]["ratios"] == [None, None]
+
+
+def test_every_kind_is_listed(loadstone: Loadstone) -> None:
+    for kind in ("gpus", "models", "nodes"):
+        found = json.loads(loadstone("catalogue", kind, "--json").out)
+        assert found["schema"] == 1
+        assert len(found[kind]) > 10
+        lines = loadstone("catalogue", kind).out.splitlines()
+        assert len(lines) == len(found[kind]) + 1
+
+
+def test_one_in_full_with_its_sources(loadstone: Loadstone) -> None:
+    said = loadstone("catalogue", "models", "google/gemma-4-26B-A4B").out
+    assert "vision tower counted" in said
+    assert "source" in loadstone("catalogue", "gpus", "b300").out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("gpus", "h1000"), "nearest: h100"),
+        (("gpus", "--compare", "h100"), "at least two"),
+        (("gpus", "--compare", "h100,h2"), "nearest"),
+        (("planets",), "planets"),
+    ],
+)
+def test_what_cannot_be_shown(loadstone: Loadstone, arguments: tuple[str, ...], said: str) -> None:
+    assert said in loadstone("catalogue", *arguments).line()

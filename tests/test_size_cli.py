@@ -1,0 +1,158 @@
+"""`loadstone size` as a user meets it: rows, tables, CSV, pictures, and one line where it cannot be."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+import loadstone as package
+from conftest import Loadstone
+from loadstone.errors import InputError
+from loadstone.sizing.table import split_models
+
+CONTRACT = {
+    "model", "gpu", "gpus", "tp", "pp", "dp", "weights_dtype", "kv_dtype", "weights_bytes", "kv_bytes_per_token",
+    "kv_replication", "context_tokens", "batch", "kv_bytes", "activation_bytes", "free_bytes", "fits",
+    "max_context_tokens", "max_concurrent_requests", "why",
+}  # fmt: skip
+
+
+def test_json_has_the_contracts_rows(loadstone: Loadstone) -> None:
+    outcome = loadstone("size", "llama-3.1-405b", "--gpu", "h200", "--gpus", "1,2,4,8", "--context", "128k",
+                        "--batch", 32, "--json")  # fmt: skip
+    assert outcome.code == 0
+    document = json.loads(outcome.out)
+    assert document["schema"] == 1
+    rows = document["rows"]
+    assert [row["gpus"] for row in rows] == [1, 2, 4, 8]
+    assert all(row.keys() >= CONTRACT for row in rows)
+    assert [row["tp"] for row in rows] == [1, 2, 4, 8]
+    last = rows[-1]
+    assert (last["kv_bytes_per_token"], last["context_tokens"], last["batch"]) == (516_096, 131_072, 32)
+    assert last["kv_bytes"] == 516_096 * 131_072 * 32
+    assert [row["fits"] for row in rows] == [False] * 4
+    assert rows[0]["max_context_tokens"] == 0 < last["max_context_tokens"]
+    assert "GPUs would" in rows[0]["why"]
+
+
+def test_the_table_shows_what_binds(loadstone: Loadstone) -> None:
+    outcome = loadstone("size", "llama-3.1-8b@1xh100,llama-3.1-70b@1xh100/tp1,engine=sglang", "--context", "4096")
+    assert outcome.code == 0
+    lines = outcome.out.splitlines()
+    assert any("Llama-3.1-8B" in line and line.rstrip().endswith("yes") for line in lines)
+    assert any("Llama-3.1-70B" in line and line.rstrip().endswith("NO (1)") for line in lines)
+    assert any(line.startswith("(1) ") and "do not fit" in line for line in lines)
+
+
+def test_a_table_of_two_facts(loadstone: Loadstone) -> None:
+    outcome = loadstone("size", "llama-3.1-8b,mixtral-8x7b", "--gpu", "h100", "--gpus", "1,2", "--by", "gpus,model")
+    assert outcome.code == 0
+    rows = [line.split() for line in outcome.out.splitlines() if line.strip()[:1] in ("1", "2")]
+    assert rows == [["1", "131,072", "0"], ["2", "131,072", "32,768"]]
+    outcome = loadstone("size", "llama-3.1-8b", "--gpu", "a100,h100", "--weights-dtype", "bf16,fp8", "--by",
+                        "weights-dtype,gpu", "--show", "fits")  # fmt: skip
+    assert [line.split() for line in outcome.out.splitlines() if line.strip()[:2] in ("bf", "fp")] == [
+        ["bf16", "yes", "yes"],
+        ["fp8", "yes", "yes"],
+    ]
+
+
+def test_utilization_moves_the_room(loadstone: Loadstone) -> None:
+    def tokens(*flags: str) -> int:
+        outcome = loadstone("size", "llama-3.1-8b", "--gpu", "h100", "--json", *flags)
+        return int(json.loads(outcome.out)["rows"][0]["kv_capacity_tokens"])
+
+    assert tokens("--gpu-memory-utilization", "0.5") < tokens() < tokens("--gpu-memory-utilization", "0.97")
+    assert tokens("--engine", "sglang", "--mem-fraction-static", "0.5") < tokens("--engine", "sglang")
+    assert tokens("-a", "max_num_seqs=64") > tokens()
+    assert tokens("--kv-dtype", "fp8") == pytest.approx(2 * tokens(), abs=32)
+
+
+def test_csv_has_the_same_rows(loadstone: Loadstone, tmp_path: Path) -> None:
+    out = tmp_path / "sizes.csv"
+    outcome = loadstone("size", "llama-3.1-8b", "--gpu", "h100", "--gpus", "1,2", "--csv", out, "--json")
+    rows = json.loads(outcome.out)["rows"]
+    with out.open(encoding="utf-8", newline="") as file:
+        read = list(csv.DictReader(file))
+    assert [row["weights_bytes"] for row in read] == [str(row["weights_bytes"]) for row in rows]
+    assert [row["fits"] for row in read] == ["true", "true"]
+    assert list(read[0]) == list(rows[0])
+
+
+@pytest.mark.parametrize(("name", "head"), [("m.png", b"\x89PNG"), ("m.svg", b"<svg"), ("m.html", b"<!DOCTYPE html")])
+def test_a_picture(loadstone: Loadstone, tmp_path: Path, name: str, head: bytes) -> None:
+    outcome = loadstone("size", "llama-3.1-8b", "--gpu", "h100", "--picture", tmp_path / name)
+    assert outcome.code == 0
+    assert (tmp_path / name).read_bytes().startswith(head)
+
+
+def test_a_models_name_does_not_end_the_script(loadstone: Loadstone, tmp_path: Path) -> None:
+    folder = tmp_path / "<script>alert(1)<"
+    folder.mkdir()
+    config = {
+        "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 64, "vocab_size": 100,
+        "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 128, "max_position_embeddings": 512,
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(config))
+    outcome = loadstone("size", folder / "config.json", "--gpu", "h100", "--picture", tmp_path / "m.html")
+    assert outcome.code == 0
+    assert "<script>alert" not in (tmp_path / "m.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["lama-3.1-8b", "--gpu", "h100"], "llama-3.1-8b"),
+        (["llama-3.1-8b", "--gpu", "h1000"], "h100"),
+        (["llama-3.1-8b"], "--gpu: none given"),
+        (["llama-3.1-8b@1xh100", "--gpu", "h200"], "--gpu: 'llama-3.1-8b@1xh100' is a whole deployment"),
+        (["llama-3.1-8b", "--gpu", "h100", "--context", "8q"], "--context: '8q'"),
+        (["llama-3.1-8b", "--gpu", "h100", "--batch", "0"], "--batch"),
+        (["llama-3.1-8b", "--gpu", "h100", "--gpus", "2", "--tp", "3"], "tp3"),
+        (["llama-3.1-8b", "--gpu", "h100", "--engine", "vlm"], "vllm"),
+        (["llama-3.1-8b", "--gpu", "h100", "--engine", "transformers"], "no sizing rules"),
+        (["llama-3.1-8b", "--gpu", "h100", "--gpu-memory-utilization", "1.2"], "--gpu-memory-utilization"),
+        (["llama-3.1-8b", "--gpu", "h100", "--by", "gpus,colour"], "--by: 'colour'"),
+        (["llama-3.1-8b", "--gpu", "h100", "--gpus", "1,2", "--by", "model,gpu"], "rows differ in gpus"),
+        (["llama-3.1-8b", "--gpu", "h100", "--picture", "m.bmp"], "--picture: 'm.bmp'"),
+        (["llama-3.1-8b", "--gpu", "h100", "-a", "colour=red"], "colour"),
+    ],
+)
+def test_bad_input_is_one_line(loadstone: Loadstone, flags: list[str], said: str) -> None:
+    outcome = loadstone("size", *flags)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err.count("\n") == 1
+    assert said in outcome.err
+
+
+def test_counts_that_cannot_be_are_left_out(loadstone: Loadstone) -> None:
+    ways = ("--gpus", "1,2,4", "--tp", "1,2", "--pp", "1", "--dp", "1,2")
+    outcome = loadstone("size", "llama-3.1-8b", "--gpu", "h100", *ways, "--json")
+    assert [(row["gpus"], row["tp"], row["dp"]) for row in json.loads(outcome.out)["rows"]] == [
+        (1, 1, 1),
+        (2, 1, 2),
+        (2, 2, 1),
+        (4, 2, 2),
+    ]
+
+
+def test_commas_inside_a_deployment_part_nothing() -> None:
+    assert split_models("a, b@8xh200/tp4,ep8,engine=sglang,c@1xh100 ,d") == [
+        "a",
+        "b@8xh200/tp4,ep8,engine=sglang",
+        "c@1xh100",
+        "d",
+    ]
+
+
+def test_in_python() -> None:
+    one = package.size("llama-3.1-8b", gpu="h100", context=8192)
+    assert package.size(["llama-3.1-8b"], gpu=["h100"], context=[8192]) == one
+    assert one["rows"][0]["fits"]
+    with pytest.raises(TypeError, match="no option 'colour'"):
+        package.size("llama-3.1-8b", colour="red")
+    with pytest.raises(InputError, match="none given"):
+        package.size("llama-3.1-8b")
