@@ -1,0 +1,38 @@
+"""`loadstone view`: runs in a browser."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from loadstone.cli.output import print_json
+
+
+def view(
+    runs: Annotated[
+        list[Path] | None, typer.Argument(help="folders of runs, or run folders [default: runs]", show_default=False)
+    ] = None,
+    host: Annotated[
+        str, typer.Option(help="address to listen on; beyond this machine a token is asked for")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="0: any that is free", min=0, max=65535)] = 8717,
+    token: Annotated[bool, typer.Option("--token", help="ask for a token on this machine too")] = False,
+    name: Annotated[
+        list[str] | None, typer.Option(help="a host name it may be called by (may be repeated)", show_default=False)
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="print the URL as JSON on stdout")] = False,
+) -> None:
+    """Look at runs in a browser: list, reports, comparisons, and live curves while a benchmark runs. Read-only."""
+    from loadstone.view.serve import serve
+
+    def ready(url: str) -> None:
+        if json:
+            print_json({"schema": 1, "url": url})
+            sys.stdout.flush()
+        else:
+            print(f"{url}    (Ctrl-C ends it)", flush=True)
+
+    serve(runs or [Path("runs")], host=host, port=port, token=token, names=name or (), on_ready=ready)

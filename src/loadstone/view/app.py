@@ -1,0 +1,164 @@
+"""The page's addresses. What is slow runs in a thread; a report is made once for each state of its runs.
+
+/                        the list, narrowed by q, engine, source, trusted; part=rows: its table alone
+/runs/KEY                the report of a run; its live page while it has no records
+/runs/KEY/live.json      what the live page draws
+/compare?run=K&run=K     several runs in one report, two compared
+/assets/NAME             scripts and styles
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import Route
+
+from loadstone.errors import InputError
+from loadstone.report.points import clean
+from loadstone.view import pages
+from loadstone.view.live import LiveRuns
+from loadstone.view.shelf import Row, Shelf, signature
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+MOST_COMPARED = 20
+INSIDE = 2
+"""Runs whose records a report of several draws, too: more would make it slow."""
+_KEPT_BYTES = 64 * 1024 * 1024
+_MAX_TEXT = 200
+
+
+class Site:
+    """The pages over one shelf of runs."""
+
+    def __init__(self, shelf: Shelf) -> None:
+        self._shelf = shelf
+        self._live = LiveRuns()
+        self._made: OrderedDict[object, str] = OrderedDict()
+        self._making = threading.Lock()
+
+    def app(self) -> Starlette:
+        return Starlette(
+            routes=[
+                Route("/", self.listing),
+                Route("/runs/{key}", self.run),
+                Route("/runs/{key}/live.json", self.live),
+                Route("/compare", self.compare),
+                Route("/assets/{name}", self.asset),
+            ],
+            exception_handlers={HTTPException: _refused, InputError: _refused},
+        )
+
+    def listing(self, request: Request) -> Response:
+        query = {name: clean(value, _MAX_TEXT) for name, value in request.query_params.items()}
+        start = query.get("start", "")
+        wanted = pages.Wanted(
+            query.get("q", ""),
+            query.get("engine", ""),
+            query.get("source", ""),
+            query.get("trusted", ""),
+            int(start) if start.isascii() and start.isdigit() and len(start) < 9 else 0,
+        )
+        rows = self._shelf.rows()
+        part = query.get("part") == "rows"
+        text = pages.rows_part(rows, wanted) if part else pages.listing(rows, wanted)
+        return _with_tag(request, text)
+
+    def run(self, request: Request) -> Response:
+        row = self._row(request.path_params["key"])
+        if row.state == "unreadable":
+            return HTMLResponse(pages.message(row.name, "This run cannot be read.", [row.why]))
+        return HTMLResponse(pages.live(row) if row.live else self._report([row]))
+
+    def live(self, request: Request) -> Response:
+        row = self._row(request.path_params["key"])
+        if not row.live:
+            return JSONResponse({"schema": 1, "state": row.state})
+        return JSONResponse(self._live.look(row))
+
+    def compare(self, request: Request) -> Response:
+        keys = list(dict.fromkeys(request.query_params.getlist("run")))
+        if not 2 <= len(keys) <= MOST_COMPARED:
+            said = f"{len(keys)} runs are ticked." if len(keys) != 1 else "One run is ticked."
+            return HTMLResponse(
+                pages.message("Compare", said, [f"Go back and tick two, or up to {MOST_COMPARED} for one report."]),
+                400,
+            )
+        rows = [self._row(key) for key in keys]
+        waiting = [row.name for row in rows if row.live or row.state == "unreadable"]
+        if waiting:
+            text = f"These have no result to compare: {', '.join(waiting)}."
+            return HTMLResponse(pages.message("Compare", text), 409)
+        return HTMLResponse(self._report(rows))
+
+    def asset(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        text = pages.asset(name[:40])
+        if text is None:
+            raise HTTPException(404)
+        kind = "text/css" if name.endswith(".css") else "text/javascript"
+        return Response(text, media_type=kind, headers={"cache-control": "private, max-age=86400"})
+
+    def _row(self, key: str) -> Row:
+        row = self._shelf.find(key)
+        if row is None:
+            raise HTTPException(404, "There is no such run here; it may have been removed.")
+        return row
+
+    def _report(self, rows: Sequence[Row]) -> str:
+        """The page of these runs' report, or of why there is none; kept until one of their files changes."""
+        files = ("run.json", "summary.json", "records.parquet", "server.parquet")
+        key = tuple((row.key, signature(row.folder, files)) for row in rows)
+        with self._making:
+            if key not in self._made:
+                try:
+                    self._made[key] = _made(rows)
+                except InputError as error:
+                    return pages.message(rows[0].name, "There is no report of this yet.", [clean(str(error), 400)])
+                except Exception as error:
+                    # Files of others' making may be wrong in ways nobody thought of; this page is about them.
+                    said = f"{type(error).__name__}: {clean(str(error), 300)}"
+                    print(f"loadstone view: {', '.join(row.name for row in rows)}: {said}", file=sys.stderr)
+                    return pages.message(rows[0].name, "No report can be made of these files.", [said])
+                while len(self._made) > 1 and sum(map(len, self._made.values())) > _KEPT_BYTES:
+                    self._made.popitem(last=False)
+            self._made.move_to_end(key)
+            return self._made[key]
+
+
+def _made(rows: Sequence[Row]) -> str:
+    from loadstone.report.document import build
+    from loadstone.report.html import body
+    from loadstone.report.runs import read_run
+    from loadstone.view.comparison import comparison
+
+    runs = [read_run(row.folder) for row in rows]
+    report = build(runs, inside=len(runs) <= INSIDE)
+    before = comparison(*rows) if len(rows) == 2 else ""
+    return pages.report(body(report), report.title, before)
+
+
+def _with_tag(request: Request, text: str) -> Response:
+    """A page, or nothing where the browser has this very one."""
+    tag = f'"{hashlib.sha256(text.encode()).hexdigest()[:20]}"'
+    headers = {"etag": tag, "cache-control": "private, no-cache"}
+    if request.headers.get("if-none-match") == tag:
+        return Response(status_code=304, headers=headers)
+    return HTMLResponse(text, headers=headers)
+
+
+def _refused(request: Request, error: Exception) -> Response:
+    code = error.status_code if isinstance(error, HTTPException) else 404
+    said = error.detail if isinstance(error, HTTPException) else str(error)
+    if request.url.path.endswith(".json"):
+        return JSONResponse({"schema": 1, "error": clean(said, 300)}, code)
+    return HTMLResponse(pages.message("Not here", clean(said, 300)), code)

@@ -1,0 +1,62 @@
+"""Two runs compared, as tables: what `loadstone compare A B` prints, above the report of both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from html import escape
+from typing import Any
+
+from loadstone.compare import compare
+from loadstone.compare.text import HEADS, cells_of, load_of, word
+from loadstone.errors import InputError
+from loadstone.report.html import titled
+from loadstone.report.points import clean
+from loadstone.report.tables import Table
+from loadstone.view.shelf import Row
+
+
+def comparison(a: Row, b: Row) -> str:
+    """The section, or a line that says why there is none."""
+    sides = f"A is {a.name}, B is {b.name}."
+    try:
+        document = compare([a.folder], [b.folder])
+    except InputError as error:
+        why = str(error).replace(str(a.folder), "A").replace(str(b.folder), "B")
+        return _section(sides, f"<p>No comparison: {escape(clean(why, 400))}</p>\n")
+    tables = [_setup(document), *(titled(_cell(cell)) for cell in document["cells"])]
+    alone = [
+        f"{side.upper()} alone has {load['kind']} {load['value']:g}."
+        for side in ("a", "b")
+        for load in document["unmatched"][side]
+    ]
+    said = [clean(f"{one['evidence']}. {one['remedy']}", 400) for one in document["findings"]] + alone
+    items = "".join(f"<li>{escape(clean(each, 400))}</li>\n" for each in said)
+    note = (
+        "of all: p with all metrics of all loads in one family, "
+        f"false alarms {document['level']:.0%}. would show: the "
+        "least difference that this data would have shown."
+    )
+    return _section(sides, f"<ul>{items}</ul>\n" if items else "", *tables, f'<p class="soft">{escape(note)}</p>\n')
+
+
+def _section(sides: str, *parts: str) -> str:
+    heading = '<h1 id="comparison">A against B</h1>\n'
+    return f'<section aria-labelledby="comparison">\n{heading}<p>{escape(sides)}</p>\n{"".join(parts)}</section>\n'
+
+
+def _setup(document: Mapping[str, Any]) -> str:
+    rows = [[clean(one["what"]), clean(str(one["a"]), 200), clean(str(one["b"]), 200)] for one in document["setup"]]
+    if not rows:
+        return "<p>The setup is the same on both sides.</p>\n"
+    return titled(Table(key="setup", title="What differs in the setup", heads=["", "A", "B"], align="lll", rows=rows))
+
+
+def _cell(cell: Mapping[str, Any]) -> Table:
+    rows = [[*cells_of(row), word(row)[0]] for row in cell["metrics"] if row["a"] is not None or row["b"] is not None]
+    return Table(
+        key="cell",
+        title=load_of(cell),
+        heads=["metric", *HEADS, "says"],
+        align="l" + "r" * len(HEADS) + "l",
+        rows=rows,
+    )

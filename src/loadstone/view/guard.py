@@ -1,0 +1,123 @@
+"""The door: which requests reach the page at all, and the headers that every answer has.
+
+- Only GET and HEAD: nothing here changes anything.
+- Host must be an address, localhost or a name that was given: a name that somebody else's DNS points here (rebinding)
+  is refused, since its pages could read ours.
+- Other sites' pages may link here, but may not fetch or embed (Fetch Metadata, W3C).
+- With a token: the URL's `token` opens, and leaves a cookie; every other request needs that cookie.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import secrets
+from collections.abc import Iterable
+from http.cookies import CookieError, SimpleCookie
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qs, urlencode
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
+
+from loadstone.view.pages import opening
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+HEADERS = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
+        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]{1,253})(:[0-9]{1,5})?")
+
+
+class Guard:
+    """ASGI middleware. `names`: hosts, beside addresses and localhost, that the page may be called by.
+
+    `token`: what a first visit must bring, None where none is needed; `cookie`: the name it is kept under.
+    """
+
+    def __init__(
+        self, app: ASGIApp, *, names: Iterable[str] = (), token: str | None = None, cookie: str = ""
+    ) -> None:
+        self._app = app
+        self._names = {name.lower().rstrip(".") for name in names} | {"localhost"}
+        self._token = token
+        self._cookie = cookie
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers[name] = value
+                headers.setdefault("cache-control", "no-store")
+            await send(message)
+
+        answer = self._answer(scope)
+        await (self._app if answer is None else answer)(scope, receive, with_headers)
+
+    def _answer(self, scope: Scope) -> Response | None:
+        """What is said in the page's place; None where the request may pass."""
+        headers = Headers(scope=scope)
+        if scope["method"] not in ("GET", "HEAD"):
+            return PlainTextResponse("This page is read-only.\n", 405, {"allow": "GET, HEAD"})
+        hosts = headers.getlist("host")
+        if len(hosts) != 1 or not self._is_ours(hosts[0]):
+            return PlainTextResponse(
+                "This host name is not one of this page's. Use an address, or give the name with --name.\n", 421
+            )
+        site, mode = headers.get("sec-fetch-site"), headers.get("sec-fetch-mode")
+        if site in ("cross-site", "same-site") and mode != "navigate":
+            return PlainTextResponse("Not from another site.\n", 403)
+        return None if self._token is None else self._unlocked(scope, headers, self._token)
+
+    def _is_ours(self, host: str) -> bool:
+        match = _HOST.fullmatch(host)
+        if match is None:
+            return False
+        name = match[1].strip("[]").lower().rstrip(".")
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return name in self._names
+        return True
+
+    def _unlocked(self, scope: Scope, headers: Headers, token: str) -> Response | None:
+        query = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True, max_num_fields=100)
+        given = query.pop("token", [])
+        if given:
+            if not _same(given[0], token):
+                return PlainTextResponse("Not this token: use the URL that `loadstone view` printed.\n", 401)
+            # Not a redirect: one that begins at another site would arrive without the SameSite=Strict cookie.
+            # The path is as it came, beginning with one slash: `//host` would lead elsewhere.
+            path = "/" + scope["raw_path"].decode("latin-1").lstrip("/\\")
+            rest = urlencode(query, doseq=True)
+            answer = HTMLResponse(opening(f"{path}?{rest}" if rest else path))
+            answer.set_cookie(self._cookie, token, path="/", httponly=True, samesite="strict")
+            return answer
+        cookies: SimpleCookie = SimpleCookie()
+        try:
+            cookies.load(headers.get("cookie", ""))
+        except CookieError:
+            cookies.clear()
+        kept = cookies.get(self._cookie)
+        if kept is not None and _same(kept.value, token):
+            return None
+        return PlainTextResponse("A token is needed: use the URL that `loadstone view` printed.\n", 401)
+
+
+def _same(given: str, token: str) -> bool:
+    """In a time that tells nothing of where they differ."""
+    return secrets.compare_digest(given.encode("utf-8", "replace"), token.encode())

@@ -1,0 +1,143 @@
+"""What a page shows of a run that goes on, or was cut off: its journals, read as they grow, as one JSON document."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from loadstone import store
+from loadstone.errors import InputError
+from loadstone.report.points import clean
+from loadstone.view.curves import Curves, percentile
+from loadstone.view.shelf import Row, Signature, signature
+from loadstone.view.tail import Tail
+
+LOOK_S = 0.4
+"""A look reads no longer than this; what is left is read by the next."""
+KEPT = 8
+"""Runs whose curves are kept between looks."""
+_MOST_JOURNALS = 1024
+
+
+class LiveRun:
+    """The curves of one run. Raises InputError where its papers cannot be read."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        info = store.read_info(folder)
+        self._loads = [clean(cell.load.label) for cell in info.cells]
+        self._closed = [cell.load.kind == "concurrency" for cell in info.cells]
+        self._by_time = [cell.load.duration_s is not None for cell in info.cells]
+        self._curves = Curves([cell.load.kind for cell in info.cells])
+        self._planned = _planned(folder, len(info.cells))
+        self._tails: dict[str, Tail] = {}
+        self._lock = threading.Lock()
+
+    def look(self, row: Row) -> dict[str, Any]:
+        """What there is by now. See the fields of the document in docs/view.md."""
+        with self._lock:
+            behind = self._read()
+            return self._document(row, behind)
+
+    def _read(self) -> bool:
+        deadline = time.monotonic() + LOOK_S
+        for path in sorted(self._folder.glob("journal-*.arrow"))[:_MOST_JOURNALS]:
+            self._tails.setdefault(path.name, Tail(path))
+        more = True
+        while more:
+            more = False
+            for tail in self._tails.values():
+                batches, again = tail.read()
+                more |= again
+                for batch in batches:
+                    self._curves.add(batch)
+                if time.monotonic() > deadline:
+                    return True
+        return False
+
+    def _document(self, row: Row, behind: bool) -> dict[str, Any]:
+        curves, running = self._curves, row.state == "running"
+        return {
+            "schema": 1,
+            "state": row.state,
+            "why": row.why,
+            "behind": behind,
+            "elapsed_s": round(curves.newest_s, 3),
+            "bin_s": curves.bin_s,
+            "curves": curves.series(running),
+            "cells": [self._cell(number) for number in range(len(self._loads))],
+            "notes": [f"{name}: {clean(tail.broken)}" for name, tail in self._tails.items() if tail.broken],
+        }
+
+    def _cell(self, number: int) -> dict[str, Any]:
+        cell = self._curves.cells.get(number)
+        told: dict[str, Any] = {
+            "load": self._loads[number],
+            "origin": "sent" if self._closed[number] else "intended",
+            "planned": None if self._by_time[number] else self._planned[number],
+        }
+        if cell is None:
+            return told | {"sent": 0, "warmup": 0, "ok": 0, "short": 0, "failed": 0, "cancelled": 0, "under_way": 0}
+        return told | {
+            "begin_s": cell.begin_s if math.isfinite(cell.begin_s) else None,
+            "sent": cell.sent,
+            "warmup": cell.warm,
+            "ok": cell.ok,
+            "short": cell.short,
+            "failed": cell.failed,
+            "cancelled": cell.cancelled,
+            "under_way": cell.sent - cell.ended,
+            "output_tokens": round(cell.events * cell.tokens_per_event),
+            **{
+                name: percentile(counts[None, :], level)[0]
+                for name, counts, level in (
+                    ("ttft_p50_s", cell.ttft, 0.5),
+                    ("ttft_p90_s", cell.ttft, 0.9),
+                    ("gap_p50_s", cell.gap, 0.5),
+                    ("gap_p99_s", cell.gap, 0.99),
+                )
+            },
+        }
+
+
+def _planned(folder: Path, cells: int) -> list[int | None]:
+    """Requests of each cell, warm-up included; None where the plan does not say."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        column = pq.read_table(folder / "plan.parquet", columns=["cell"])["cell"].to_numpy()
+        counts = np.bincount(column[(column >= 0) & (column < cells)], minlength=cells)
+    except (OSError, KeyError, TypeError, ValueError, pa.ArrowException):
+        return [None] * cells
+    return [int(count) or None for count in counts]
+
+
+class LiveRuns:
+    """The curves of the runs that were looked at last."""
+
+    def __init__(self) -> None:
+        self._runs: OrderedDict[tuple[str, Signature], LiveRun] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def look(self, row: Row) -> dict[str, Any]:
+        """Raises InputError where the run's papers cannot be read."""
+        # Another plan under the same name is another run; papers change with each cell.
+        key = row.key, signature(row.folder, ("plan.parquet",))
+        with self._lock:
+            if key not in self._runs:
+                try:
+                    self._runs[key] = LiveRun(row.folder)
+                except (ValueError, TypeError) as error:
+                    raise InputError(f"{row.name}: its papers cannot be read ({error})") from error
+            run = self._runs[key]
+            self._runs.move_to_end(key)
+            while len(self._runs) > KEPT:
+                self._runs.popitem(last=False)
+        return run.look(row)

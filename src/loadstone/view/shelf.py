@@ -1,0 +1,283 @@
+"""Which runs there are, and what a list says of each. Looks again each time it is asked; reads only what changed.
+
+A run is known by a key, never by a path: what a browser sends is looked up among the keys found here, and nothing
+else is opened. Links that lead out of the folders that were named are refused, and so is whatever is no plain file.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import re
+import shlex
+import stat
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from loadstone import store
+from loadstone.errors import InputError
+from loadstone.records import RunInfo
+from loadstone.report.points import Point, clean, points_of
+from loadstone.report.runs import RunView
+from loadstone.report.series import lengths_label
+from loadstone.runfacts import run_facts
+from loadstone.wire.text import excerpt
+
+State = Literal["running", "done", "interrupted", "failed", "cut off", "no summary", "unreadable"]
+Signature = tuple[tuple[int, int, int] | None, ...]
+
+FRESH_S = 30.0
+"""A run that says `running` and was written to within this time is believed, even if nobody holds its journals:
+workers come before journals, and the records are made after them."""
+_PAPERS_BYTES = 64 * 1024 * 1024
+_SUMMARY_BYTES = 32 * 1024 * 1024
+"""More than any run's; a file beyond is not opened for a list."""
+_PARTS = ("run.json", "run.json.part", "plan.parquet", "records.parquet", "summary.json")
+_KEY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,150}")
+
+
+class Row(msgspec.Struct, kw_only=True):
+    """What a list says of a run, in harmless text. Numbers are of its cells; None or "" where nobody said.
+
+    why                  what is wrong with it, one line
+    trusted              (trusted cells, cells)
+    output_tokens_per_s  the highest of its cells
+    """
+
+    key: str
+    folder: Path
+    name: str
+    state: State
+    why: str = ""
+    created: str = ""
+    source: str = ""
+    engine: str = ""
+    deployment: str = ""
+    workload: str = ""
+    loads: str = ""
+    trusted: tuple[int, int] = (0, 0)
+    output_tokens_per_s: float | None = None
+    search: str = ""
+
+    @property
+    def live(self) -> bool:
+        """Whether its journals, not its records, are what there is to see."""
+        return self.state in ("running", "cut off")
+
+
+class Shelf:
+    """The runs in `roots`, each a run folder or a folder of them. Raises InputError where one is not there."""
+
+    def __init__(self, roots: Sequence[Path]) -> None:
+        for root in roots:
+            if not root.is_dir():
+                raise InputError(f"{root}: no such folder; name a folder of runs, or a run")
+        self._roots = list(dict.fromkeys(root.resolve() for root in roots))
+        self._known: dict[str, tuple[Signature, Row]] = {}
+        self._lock = threading.Lock()
+
+    def rows(self) -> list[Row]:
+        """All runs, the newest first."""
+        with self._lock:
+            rows = [self._look(key, folder, root) for key, folder, root in self._folders()]
+            present = {row.key for row in rows}
+            self._known = {key: found for key, found in self._known.items() if key in present}
+        return sorted(rows, key=lambda row: (row.created, row.key), reverse=True)
+
+    def find(self, key: str) -> Row | None:
+        """The run of this key, as it is now."""
+        with self._lock:
+            return next((self._look(k, folder, root) for k, folder, root in self._folders() if k == key), None)
+
+    def _folders(self) -> Iterator[tuple[str, Path, Path]]:
+        """(key, folder, what its links must stay within)."""
+        seen = set()
+        for number, root in enumerate(self._roots):
+            for folder in [root] if _is_run(root) else _runs_in(root):
+                if folder not in seen:
+                    seen.add(folder)
+                    yield _key(folder.name, number), folder, root
+
+    def _look(self, key: str, folder: Path, root: Path) -> Row:
+        why = leads_out(folder, root)
+        if why:
+            return Row(key=key, folder=folder, name=_name(folder), state="unreadable", why=why, search=_name(folder))
+        now = signature(folder, ("run.json", "summary.json"))
+        known = self._known.get(key)
+        row = known[1] if known is not None and known[0] == now else self._read(key, folder)
+        self._known[key] = now, row
+        if row.state == "running" and not is_written_to(folder):
+            command = clean(f"loadstone recover {shlex.quote(str(folder))}", 300)
+            return msgspec.structs.replace(row, state="cut off", why=f"the run was cut off; to finish it: {command}")
+        return row
+
+    def _read(self, key: str, folder: Path) -> Row:
+        try:
+            return _row(key, folder)
+        except InputError as error:
+            why = str(error)
+        except Exception as error:
+            # A file of another's making may be wrong in ways nobody thought of: one bad run is one bad line.
+            why = f"cannot be read ({type(error).__name__}: {error})"
+        why = clean(why, 300)
+        return Row(key=key, folder=folder, name=_name(folder), state="unreadable", why=why, search=_name(folder))
+
+
+def _row(key: str, folder: Path) -> Row:
+    _bounded(folder / "run.json", _PAPERS_BYTES)
+    info = store.read_info(folder)
+    document, why = _summary(folder)
+    facts = run_facts(info, document)
+    view = RunView(folder=folder, info=info, document=document, facts=facts)
+    points = points_of([view])
+    rates = [point.output_tokens_per_s for point in points if point.output_tokens_per_s is not None]
+    state: State = info.status if info.status == "running" or not why else "no summary"
+    said = [why if state == "no summary" else "", clean(info.error or "", 300)]
+    first = points[0] if points else None
+    asked = [lengths_label(first), first.prefix, first.work] if first is not None else []
+    row = Row(
+        key=key,
+        folder=folder,
+        name=_name(folder),
+        state=state,
+        why="; ".join(part for part in said if part),
+        created=clean(info.created, 25),
+        source=info.source,
+        engine=clean(facts.engine or "unknown", 60),
+        deployment=clean(facts.label, 160),
+        workload=", ".join(part for part in asked if part),
+        loads=_loads(info, points),
+        trusted=(sum(point.trusted for point in points), len(document["cells"])),
+        output_tokens_per_s=max(rates, default=None),
+    )
+    row.search = " ".join([row.name, row.deployment, row.source, row.state, row.workload, row.loads]).casefold()
+    return row
+
+
+def _summary(folder: Path) -> tuple[dict[str, Any], str]:
+    """summary.json, or nothing, and why."""
+    path = folder / "summary.json"
+    if not path.exists():
+        return {"cells": []}, "it has no summary yet"
+    _bounded(path, _SUMMARY_BYTES)
+    try:
+        document = msgspec.json.decode(path.read_bytes())
+    except (OSError, msgspec.DecodeError) as error:
+        return {"cells": []}, f"summary.json cannot be read ({clean(str(error), 100)})"
+    if not isinstance(document, dict) or not isinstance(document.get("cells"), list):
+        return {"cells": []}, "summary.json has no cells"
+    document["cells"] = [cell for cell in document["cells"] if isinstance(cell, dict)]
+    return document, ""
+
+
+def _bounded(path: Path, limit: int) -> None:
+    try:
+        size = path.stat().st_size
+    except OSError:
+        return  # who reads it says so
+    if size > limit:
+        raise InputError(f"{path.name}: {size} bytes are too many for one")
+
+
+def _loads(info: RunInfo, points: Iterable[Point]) -> str:
+    """`concurrency 1, 4, 16`, of what ran; of what was planned where nothing did."""
+    found = [(point.kind, point.load) for point in points] or [
+        (cell.load.kind, cell.load.value) for cell in info.cells
+    ]
+    kinds = list(dict.fromkeys(kind for kind, _ in found))
+    values = [f"{value:g}" for _, value in found]
+    shown = ", ".join(values if len(values) <= 8 else [*values[:6], "…", values[-1]])
+    return f"{'/'.join(kinds)} {shown}" if found else ""
+
+
+# --- folders and files --------------------------------------------------------------------------------------------
+
+
+def _is_run(folder: Path) -> bool:
+    return any(os.path.lexists(folder / name) for name in _PARTS)
+
+
+def _runs_in(root: Path) -> list[Path]:
+    try:
+        folders = sorted(root.iterdir())
+    except OSError:
+        return []
+    return [folder for folder in folders if _is_run(folder)]
+
+
+def _key(name: str, root: int) -> str:
+    """A name for URLs: the folder's where that is plain, else a digest; `~2` if it is of the second folder named."""
+    plain = name if _KEY.fullmatch(name) else f"run-{hashlib.sha256(os.fsencode(name)).hexdigest()[:12]}"
+    return plain if root == 0 else f"{plain}~{root + 1}"
+
+
+def _name(folder: Path) -> str:
+    return excerpt(os.fsencode(folder.name), 120)
+
+
+def leads_out(folder: Path, root: Path) -> str:
+    """Why this folder is not to be opened: something in it is a link out of `root`, or no plain file; else ""."""
+    if folder.is_symlink() and not _is_within(folder, root):
+        return "refused: a link that leads out of the folder of runs"
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.is_symlink() and not _is_within(Path(entry.path), root):
+                    return f"refused: {clean(entry.name)} is a link that leads out of the folder of runs"
+                try:
+                    mode = entry.stat().st_mode
+                except FileNotFoundError:
+                    continue  # went meanwhile: journals do
+                if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+                    return f"refused: {clean(entry.name)} is no plain file"
+    except OSError as error:
+        return f"cannot be read ({error.strerror})"
+    return ""
+
+
+def _is_within(path: Path, root: Path) -> bool:
+    try:
+        return path.resolve().is_relative_to(root)
+    except (OSError, RuntimeError):  # a circle of links
+        return False
+
+
+def signature(folder: Path, names: Iterable[str]) -> Signature:
+    """What changes when one of these files does."""
+    found: list[tuple[int, int, int] | None] = []
+    for name in names:
+        try:
+            seen = (folder / name).stat()
+        except OSError:
+            found.append(None)
+            continue
+        found.append((seen.st_mtime_ns, seen.st_size, seen.st_ino))
+    return tuple(found)
+
+
+def is_written_to(folder: Path) -> bool:
+    """Whether somebody is at work on this run: a worker holds a journal's lock, or a file is new."""
+    newest_s = 0.0
+    for path in [*folder.glob("journal-*.arrow"), folder / "run.json", folder / "records.parquet.part"]:
+        try:
+            newest_s = max(newest_s, path.stat().st_mtime)
+            if path.suffix == ".arrow" and _is_locked(path):
+                return True
+        except OSError:
+            continue
+    return time.time() - newest_s < FRESH_S
+
+
+def _is_locked(path: Path) -> bool:
+    with path.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        return False

@@ -1,0 +1,313 @@
+"""The page's answers, without a socket and without a browser."""
+
+import asyncio
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import msgspec
+import pytest
+
+from loadstone import store
+from loadstone.errors import InputError
+from loadstone.records import Load, Target
+from loadstone.summary import summarise
+from loadstone.view.app import Site
+from loadstone.view.guard import Guard
+from loadstone.view.serve import listen, url_of
+from loadstone.view.shelf import Shelf
+from test_view_curves import batch, part
+from test_view_shelf import finished, papers
+
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'\x1b[31m"
+TOKEN = "right-token"  # noqa: S105
+
+
+def get(app: Any, path: str, headers: dict[str, str] | None = None, method: str = "GET") -> httpx.Response:
+    async def ask() -> httpx.Response:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
+            return await client.request(method, path, headers=headers)
+
+    return asyncio.run(ask())
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Iterator[Path]:
+    """Two runs that went well, one that goes on, one that is broken."""
+    root = tmp_path / "runs"
+    root.mkdir()
+    target = Target(url="http://x", endpoint="chat", model="m", prompt_kind="text", engine="vllm")
+    finished(root / "one", [Load("concurrency", 1), Load("concurrency", 2)], target=target)
+    finished(root / "two", [Load("concurrency", 1), Load("concurrency", 2)], source="simulated")
+    going = papers(root / "going")
+    writer = store.JournalWriter(going, 0)
+    writer.write(batch(part("0-0", [1.5, 2.0], "ok", end_s=2.0, output_tokens=2)))
+    (root / "broken").mkdir()
+    (root / "broken" / "run.json").write_text("{")
+    yield root
+    writer.close()
+
+
+def open_page(root: Path, **door: Any) -> Guard:
+    return Guard(Site(Shelf([root])).app(), **door)
+
+
+def listed(answer: httpx.Response) -> set[str]:
+    return set(re.findall(r'class=name data-head="">(?:<a [^>]*>)?([^<]+)<', answer.text))
+
+
+# --- the list -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("query", "names"),
+    [
+        ("", {"one", "two", "going", "broken"}),
+        ("?q=VLLM", {"one"}),
+        ("?q=concurrency+simulated", {"two"}),
+        ("?engine=vLLM", {"one"}),
+        ("?source=simulated", {"two"}),
+        ("?trusted=yes", {"two"}),
+        ("?trusted=no&source=measured&q=vllm", {"one"}),
+        ("?q=nothing+like+it", set()),
+        ("?start=2", {"one", "two", "going", "broken"}),
+        ("?start=-1&source=%00", set()),
+    ],
+)
+def test_the_list_is_narrowed(runs: Path, query: str, names: set[str]) -> None:
+    answer = get(open_page(runs), f"/{query}")
+    assert answer.status_code == 200
+    if "start=2" in query:
+        assert len(listed(answer)) == 2
+        assert "Newer runs" in answer.text
+    else:
+        assert listed(answer) == names
+
+
+def test_a_part_of_the_page_is_the_table_alone_and_comes_once(runs: Path) -> None:
+    app = open_page(runs)
+    answer = get(app, "/?part=rows")
+    assert answer.text.startswith("<table")
+    again = get(app, "/?part=rows", {"if-none-match": answer.headers["etag"]})
+    assert (again.status_code, again.text) == (304, "")
+
+
+def test_every_state_is_said_and_only_results_can_be_ticked(runs: Path) -> None:
+    text = get(open_page(runs), "/").text
+    ticks = set(re.findall(r'name="run" value="([^"]+)"', text))
+    assert ticks == {"one", "two"}
+    for state in ("done", "running", "unreadable"):
+        assert f">{state}" in text
+
+
+def test_an_empty_folder_has_a_list_too(tmp_path: Path) -> None:
+    assert "No runs here yet" in get(open_page(tmp_path), "/").text
+
+
+# --- runs ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_has_its_report_which_is_made_once(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from loadstone.report import document
+
+    app = open_page(runs)
+    first = get(app, "/runs/one")
+    assert first.status_code == 200
+    assert '<h2 id="verdicts">' in first.text
+    monkeypatch.setattr(document, "build", None)
+    assert get(app, "/runs/one").text == first.text
+    monkeypatch.undo()
+    summary = runs / "one" / "summary.json"
+    known = msgspec.json.decode(summary.read_bytes())
+    known["cells"] = known["cells"][:1]
+    summary.write_bytes(msgspec.json.encode(known))
+    assert get(app, "/runs/one").text != first.text
+
+
+def test_a_run_that_goes_on_has_a_live_page(runs: Path) -> None:
+    app = open_page(runs)
+    assert 'data-url="/runs/going/live.json"' in get(app, "/runs/going").text
+    told = get(app, "/runs/going/live.json").json()
+    assert (told["state"], told["cells"][0]["ok"]) == ("running", 1)
+    assert get(app, "/runs/one/live.json").json() == {"schema": 1, "state": "done"}
+
+
+@pytest.mark.parametrize("name", ["broken", "empty", "lost", "torn"])
+def test_a_broken_run_has_a_page_that_says_so(runs: Path, name: str) -> None:
+    if name == "empty":  # papers and nothing else
+        papers(runs / name, status="failed", error="the server is gone")
+    elif name == "lost":
+        shutil.copytree(runs / "one", runs / name)
+        for file in ("records.parquet", "summary.json"):
+            (runs / name / file).unlink()
+    elif name == "torn":
+        shutil.copytree(runs / "one", runs / name)
+        (runs / name / "records.parquet").write_bytes(b"PAR1 no more")
+        (runs / name / "plan.parquet").write_bytes(b"")
+    app = open_page(runs)
+    assert name in listed(get(app, "/"))
+    answer = get(app, f"/runs/{name}")
+    assert answer.status_code == 200
+    assert "Traceback" not in answer.text
+    assert ("cannot be read" in answer.text) or ("no report" in answer.text.lower())
+
+
+def test_a_summary_that_breaks_the_report_is_told_in_its_place(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (runs / "two" / "summary.json").write_text('{"cells": [{"verdict": {"findings": [3]}, "load": {}}]}')
+    answer = get(open_page(runs), "/runs/two")
+    assert answer.status_code == 200
+    assert "No report can be made of these files" in answer.text
+    assert "loadstone view: two:" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/runs/nope", "/runs/..", "/runs/%2e%2e%2fone", "/runs/..%2f..%2fetc%2fpasswd", "/runs/one%00",
+     "/runs/one/../..", "/runs/one/run.json", "/run.json", "/assets/..%2fapp.py", "/assets/%2e%2e%2fguard.py",
+     "/assets/view.css%00"],
+)  # fmt: skip
+def test_nothing_else_can_be_reached(runs: Path, path: str) -> None:
+    answer = get(open_page(runs), path)
+    assert answer.status_code in (200, 404)
+    if answer.status_code == 200:  # a client takes `..` out of a path itself
+        assert "<h1>Runs</h1>" in answer.text
+
+
+# --- comparing ----------------------------------------------------------------------------------------------------
+
+
+def test_two_runs_are_compared(runs: Path) -> None:
+    text = get(open_page(runs), "/compare?run=one&run=two").text
+    assert "A against B" in text
+    assert "What differs in the setup" in text
+    assert "<td>source</td>" in text
+    assert "ttft_p50" in text
+    assert "Run 2:" in text
+
+
+@pytest.mark.parametrize(
+    ("query", "status"),
+    [("", 400), ("?run=one", 400), ("?run=one&run=one", 400), ("?run=one&run=nope", 404), ("?run=one&run=going", 409),
+     ("?run=one&run=broken", 409), ("?" + "&".join(f"run={n}" for n in range(50)), 400)],
+)  # fmt: skip
+def test_what_cannot_be_compared_is_said(runs: Path, query: str, status: int) -> None:
+    assert get(open_page(runs), f"/compare{query}").status_code == status
+
+
+def test_runs_that_share_no_load_are_reported_and_the_comparison_says_why(runs: Path) -> None:
+    finished(runs / "other", [Load("concurrency", 9)])
+    text = get(open_page(runs), "/compare?run=one&run=other").text
+    assert "No comparison:" in text
+    assert 'id="verdicts"' in text
+
+
+# --- what others wrote --------------------------------------------------------------------------------------------
+
+
+def test_hostile_text_is_shown_and_never_run(tmp_path: Path) -> None:
+    target = Target(
+        url=HOSTILE, endpoint=HOSTILE, model=HOSTILE, prompt_kind="text", engine=HOSTILE, engine_version=HOSTILE
+    )
+    for name in ("a", "b"):
+        folder = finished(
+            tmp_path / name, [Load("concurrency", 1)], target=target, created=HOSTILE, command=[HOSTILE]
+        )
+        document = summarise(folder)
+        document["cells"][0]["verdict"]["findings"] = [
+            {"kind": HOSTILE, "severity": "warning", "evidence": HOSTILE, "remedy": HOSTILE}
+        ]
+        store.write_json(folder / "summary.json", document)
+    (tmp_path / "<img src=x onerror=alert(3)>").mkdir()
+    papers(tmp_path / "<b>").rename(tmp_path / "<i>x")
+    (tmp_path / "<img src=x onerror=alert(3)>" / "run.json").write_text("<script>")
+    app = open_page(tmp_path)
+    paths = ["/", "/?q=" + quote(HOSTILE), "/runs/a", "/compare?run=a&run=b", "/?part=rows"]
+    paths += re.findall(r'href="(/runs/run-[^"]+)"', get(app, "/").text)
+    assert len(paths) == 6
+    for path in paths:
+        text = get(app, path).text
+        assert "<script>" not in text
+        assert "<img" not in text
+        assert "\x1b" not in text
+        assert re.findall(r"<script[^>]*src=\"(?!/assets/)", text) == []
+
+
+# --- the door -----------------------------------------------------------------------------------------------------
+
+
+def test_every_answer_has_the_headers(runs: Path) -> None:
+    app = open_page(runs)
+    for path in ("/", "/runs/one", "/runs/nope", "/assets/vega.js", "/runs/going/live.json", "/compare"):
+        headers = get(app, path).headers
+        policy = headers["content-security-policy"]
+        assert "unsafe" not in policy
+        assert "default-src 'none'; script-src 'self'; style-src 'self'" in policy
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["referrer-policy"] == "no-referrer"
+    assert get(app, "/").headers["cache-control"] == "private, no-cache"
+    assert get(app, "/runs/one").headers["cache-control"] == "no-store"
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"])
+def test_the_page_only_reads(runs: Path, method: str) -> None:
+    assert get(open_page(runs), "/", method=method).status_code == 405
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [("localhost", 200), ("LOCALHOST.:9000", 200), ("127.0.0.1:8717", 200), ("[::1]:8717", 200), ("10.1.2.3", 200),
+     ("lab.example", 200), ("evil.example", 421), ("localhost.evil.example", 421), ("", 421),
+     ("localhost:8717@evil.example", 421), ("127.0.0.1.evil.example", 421), ("localhost/..", 421), ("[::1", 421)],
+)  # fmt: skip
+def test_only_hosts_of_this_page_are_answered(runs: Path, host: str, status: int) -> None:
+    app = open_page(runs, names=["Lab.example"])
+    assert get(app, "/", {"host": host}).status_code == status
+
+
+def test_other_sites_may_link_here_and_nothing_more(runs: Path) -> None:
+    app = open_page(runs)
+    for site in ("cross-site", "same-site"):
+        assert get(app, "/", {"sec-fetch-site": site, "sec-fetch-mode": "no-cors"}).status_code == 403
+        assert get(app, "/", {"sec-fetch-site": site, "sec-fetch-mode": "navigate"}).status_code == 200
+    assert get(app, "/", {"sec-fetch-site": "same-origin", "sec-fetch-mode": "cors"}).status_code == 200
+
+
+def test_a_token_opens_once_and_leaves_a_cookie(runs: Path) -> None:
+    app = open_page(runs, token=TOKEN, cookie="loadstone-1")
+    for path in ("/", "/runs/one", "/assets/view.css", "/runs/going/live.json", "/nowhere"):
+        assert get(app, path).status_code == 401
+    for wrong in ("", "wrong", TOKEN[:-1], TOKEN + "x", "\u00e9"):
+        assert get(app, f"/?token={wrong}").status_code == 401
+        assert get(app, "/", {"cookie": f"loadstone-1={wrong.encode().hex()}"}).status_code == 401
+    opened = get(app, f"/runs/one?token={TOKEN}&q=a%26b")
+    assert opened.status_code == 200
+    assert TOKEN not in opened.text
+    assert 'href="/runs/one?q=a%26b"' in opened.text
+    cookie = opened.headers["set-cookie"]
+    assert re.fullmatch(f"loadstone-1={TOKEN}; HttpOnly; Path=/; SameSite=strict", cookie)
+    assert get(app, "/", {"cookie": f"other=1; loadstone-1={TOKEN}"}).status_code == 200
+    assert get(app, "/", {"cookie": f"loadstone-2={TOKEN}"}).status_code == 401
+
+
+def test_the_way_on_from_a_token_leads_nowhere_else(runs: Path) -> None:
+    app = open_page(runs, token=TOKEN, cookie="c")
+    for path in (f"//evil.example/?token={TOKEN}", f"/%5Cevil.example/?token={TOKEN}", f'/"><b>?token={TOKEN}'):
+        text = get(app, path).text
+        assert re.findall(r'(?:url=|href=")(//|/\\|http)', text) == []
+        assert "<b>" not in text
+
+
+def test_where_it_listens(tmp_path: Path) -> None:
+    with listen("127.0.0.1", 0) as taken, pytest.raises(InputError, match="--port 0 takes any"):
+        listen("127.0.0.1", taken.getsockname()[1])
+    for host in ("no.such.host.invalid", "999.1.1.1"):
+        with pytest.raises(InputError, match="cannot listen there"):
+            listen(host, 0)
+    assert url_of("127.0.0.1", "127.0.0.1", 1, None) == "http://127.0.0.1:1/"
+    assert url_of("::1", "::1", 1, "t") == "http://[::1]:1/?token=t"

@@ -1,0 +1,238 @@
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from loadstone import store
+from loadstone.errors import InputError
+from loadstone.records import CellInfo, Load, RunInfo
+from loadstone.summary import summarise
+from loadstone.view.shelf import FRESH_S, Row, Shelf
+from test_summary import CLOSED, make_run
+
+
+def finished(folder: Path, loads: list[Load] | None = None, **fields: Any) -> Path:
+    make_run(folder, loads or [CLOSED], {}, **fields)
+    store.write_json(folder / "summary.json", summarise(folder))
+    return folder
+
+
+def papers(folder: Path, **fields: Any) -> Path:
+    folder.mkdir()
+    given: dict[str, Any] = {
+        "run_id": folder.name, "source": "measured", "created": "2026-01-02T03:04:05+00:00", "command": [],
+        "loadstone": "0.1.0", "host": {}, "plan_id": "x", "seed": 0, "salt": None, "cells": [CellInfo(load=CLOSED)],
+    }  # fmt: skip
+    store.write_info(folder, RunInfo(**{**given, **fields}))
+    return folder
+
+
+def old(folder: Path) -> Path:
+    then = time.time() - 2 * FRESH_S
+    for path in folder.iterdir():
+        os.utime(path, (then, then))
+    return folder
+
+
+def only(root: Path) -> Row:
+    (row,) = Shelf([root]).rows()
+    return row
+
+
+def test_a_run_is_told_in_a_line(tmp_path: Path) -> None:
+    finished(tmp_path / "r", [Load("concurrency", 1), Load("concurrency", 2)])
+    row = only(tmp_path)
+    assert (row.key, row.state, row.source, row.why) == ("r", "done", "measured", "")
+    assert row.loads == "concurrency 1, 2"
+    assert row.trusted[1] == 2
+    assert row.output_tokens_per_s is not None
+    assert "m" in row.deployment
+
+
+def test_the_newest_run_comes_first(tmp_path: Path) -> None:
+    finished(tmp_path / "a", created="2026-01-01T00:00:00+00:00")
+    finished(tmp_path / "b", created="2026-03-01T00:00:00+00:00")
+    finished(tmp_path / "c", created="2026-02-01T00:00:00+00:00")
+    assert [row.key for row in Shelf([tmp_path]).rows()] == ["b", "c", "a"]
+
+
+def test_what_changed_is_read_again_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in "abc":
+        finished(tmp_path / name)
+    shelf = Shelf([tmp_path])
+    shelf.rows()
+    read = []
+    honest = store.read_info
+
+    def counted(folder: Path) -> RunInfo:
+        read.append(folder.name)
+        return honest(folder)
+
+    monkeypatch.setattr(store, "read_info", counted)
+    assert len(shelf.rows()) == 3
+    assert read == []
+    (tmp_path / "b" / "summary.json").write_text("[]")
+    assert {row.key: row.state for row in shelf.rows()} == {"a": "done", "b": "no summary", "c": "done"}
+    assert read == ["b"]
+
+
+def test_a_run_that_is_removed_is_gone(tmp_path: Path) -> None:
+    folder = papers(tmp_path / "r")
+    shelf = Shelf([tmp_path])
+    assert shelf.find("r") is not None
+    (folder / "run.json").unlink()
+    assert shelf.rows() == []
+    assert shelf.find("r") is None
+
+
+@pytest.mark.parametrize(
+    ("files", "state"),
+    [
+        ({"run.json": b""}, "unreadable"),
+        ({"run.json": b"{}"}, "unreadable"),
+        ({"run.json": b'{"run_id": 1}'}, "unreadable"),
+        ({"run.json": b"[" * 100_000}, "unreadable"),
+        ({"summary.json": b"{}"}, "unreadable"),
+        ({"run.json.part": b"{"}, "unreadable"),
+    ],
+)
+def test_a_half_written_folder_is_shown_as_such(tmp_path: Path, files: dict[str, bytes], state: str) -> None:
+    (tmp_path / "r").mkdir()
+    for name, text in files.items():
+        (tmp_path / "r" / name).write_bytes(text)
+    row = only(tmp_path)
+    assert row.state == state
+    assert row.why
+    assert "\n" not in row.why
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"", b"{", b"null", b'{"cells": 3}', b'{"cells": [1, null, "x"]}', b'{"cells": [{"load": 1, "metrics": []}]}',
+     b'{"cells": [{"load": {"kind": "rate", "value": "x"}, "requests": {"ok": "y"}, "verdict": 7}]}'],
+)  # fmt: skip
+def test_a_summary_of_anothers_making_spoils_one_line_at_most(tmp_path: Path, text: bytes) -> None:
+    finished(tmp_path / "good")
+    bad = papers(tmp_path / "bad", status="done")
+    (bad / "summary.json").write_bytes(text)
+    rows = {row.key: row for row in Shelf([tmp_path]).rows()}
+    assert rows["good"].state == "done"
+    assert rows["bad"].output_tokens_per_s is None
+
+
+def test_papers_with_settings_of_the_wrong_kind_are_a_line(tmp_path: Path) -> None:
+    settings = {"deployment": 3, "workload": [], "import": "x", "intervals": {}}
+    row = only(papers(tmp_path / "r", status="failed", error="x", settings=settings))
+    assert row.state == "no summary"
+
+
+def test_other_folders_are_no_runs(tmp_path: Path) -> None:
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "file").write_text("x")
+    assert Shelf([tmp_path]).rows() == []
+
+
+def test_a_folder_that_is_not_there_is_said_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such folder"):
+        Shelf([tmp_path / "nowhere"])
+
+
+# --- running, or cut off ------------------------------------------------------------------------------------------
+
+
+def test_a_run_whose_worker_lives_is_running_however_old_its_files(tmp_path: Path) -> None:
+    folder = papers(tmp_path / "r")
+    writer = store.JournalWriter(folder, 0)
+    old(folder)
+    assert only(tmp_path).state == "running"
+    writer.close()
+    row = only(tmp_path)
+    assert row.state == "cut off"
+    assert "loadstone recover" in row.why
+
+
+def test_a_run_that_has_just_begun_is_running(tmp_path: Path) -> None:
+    folder = papers(tmp_path / "r")
+    shelf = Shelf([tmp_path])
+    assert shelf.rows()[0].state == "running"
+    old(folder)
+    assert shelf.rows()[0].state == "cut off"
+
+
+# --- keys and links -----------------------------------------------------------------------------------------------
+
+
+def test_keys_are_plain_and_tell_folders_of_the_same_name_apart(tmp_path: Path) -> None:
+    roots = [tmp_path / "one", tmp_path / "two"]
+    for root in roots:
+        root.mkdir()
+        papers(root / "r")
+    papers(roots[0] / "a b<script>")
+    papers(roots[0] / "b").rename(roots[0] / os.fsdecode(b"\xff\xfe"))
+    keys = {row.key for row in Shelf(roots).rows()}
+    assert {"r", "r~2"} < keys
+    assert len(keys) == 4
+    assert all(key.replace("~", "-").replace("-", "").isalnum() for key in keys)
+
+
+def test_only_keys_of_the_list_are_found(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    papers(runs / "r")
+    papers(tmp_path / "outside")
+    shelf = Shelf([runs])
+    assert shelf.find("r") is not None
+    for key in ("../outside", "..", ".", "", "r/", "r/../../outside", str(tmp_path / "outside"), "r\0"):
+        assert shelf.find(key) is None
+
+
+def test_links_that_lead_out_are_refused(tmp_path: Path) -> None:
+    runs, outside = tmp_path / "runs", finished(tmp_path / "outside")
+    runs.mkdir()
+    (runs / "whole").symlink_to(outside)
+    part = papers(runs / "part", status="done")
+    (part / "summary.json").symlink_to(outside / "summary.json")
+    within = papers(runs / "within", status="done")
+    (within / "log.txt").symlink_to(within / "run.json")
+    circle = papers(runs / "circle")
+    (circle / "log.txt").symlink_to(circle / "log.txt")
+    rows = {row.key: row for row in Shelf([runs]).rows()}
+    assert {key: row.state for key, row in rows.items()} == {
+        "whole": "unreadable", "part": "unreadable", "circle": "unreadable", "within": "no summary",
+    }  # fmt: skip
+    assert "leads out" in rows["whole"].why
+    assert "summary.json is a link" in rows["part"].why
+
+
+def test_a_pipe_in_the_place_of_a_file_does_not_hang_the_page(tmp_path: Path) -> None:
+    (tmp_path / "r").mkdir()
+    os.mkfifo(tmp_path / "r" / "run.json")
+    row = only(tmp_path)
+    assert (row.state, row.why) == ("unreadable", "refused: run.json is no plain file")
+
+
+def test_hostile_names_are_made_harmless(tmp_path: Path) -> None:
+    folder = papers(tmp_path / "r", status="done", created="\x1b[31m", error="a\nb\x1b[2J")
+    summary = {"cells": [], "run_id": "<script>"}
+    (folder / "summary.json").write_bytes(msgspec.json.encode(summary))
+    row = only(tmp_path)
+    assert "\x1b" not in row.created + row.why + row.deployment
+
+
+@pytest.mark.slow
+def test_a_thousand_runs_are_listed_fast_the_second_time(tmp_path: Path) -> None:
+    finished(tmp_path / "0")
+    for number in range(1, 1000):
+        copy = tmp_path / str(number)
+        copy.mkdir()
+        for name in ("run.json", "summary.json"):
+            (copy / name).write_bytes((tmp_path / "0" / name).read_bytes())
+    shelf = Shelf([tmp_path])
+    begin = time.process_time()
+    assert len(shelf.rows()) == 1000
+    first_s = time.process_time() - begin
+    assert len(shelf.rows()) == 1000
+    assert time.process_time() - begin - first_s < first_s / 2
