@@ -1,4 +1,5 @@
-"""What servers say of themselves while they are measured: their Prometheus /metrics, about once a second.
+"""What servers say of themselves while they are measured: their Prometheus /metrics, about once a second; and what
+GPUs of this machine do, where they are watched too.
 
 A bystander: threads of the owner's process, never of a worker's; nothing that a server sends, or does not send, ends
 a run or lengthens it. Samples go to server.arrow as the run goes, and to server.parquet when it is over (store.py).
@@ -21,6 +22,7 @@ import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
 from loadstone import store
+from loadstone.telemetry import Gpus
 from loadstone.verdict.server import NAMES
 
 INTERVAL_S = 1.0
@@ -35,6 +37,8 @@ _LABELS_CHARS = 512
 _REST = 4
 """A server is left in peace for at least so many times as long as it, and the reading of it, took."""
 _CLOSE_S = 5.0
+GPUS = -1
+"""In the column `replica`: what GPUs of this machine say, whichever server they work for."""
 _SAMPLE = re.compile(r"([A-Za-z_:][A-Za-z0-9_:]*)[ \t{]")
 _TYPE = re.compile(r"# TYPE ([A-Za-z_:][A-Za-z0-9_:]*) (counter|gauge|histogram|summary)\s*")
 _PASSED_OVER = ("_bucket", "_created", "_info")
@@ -108,6 +112,7 @@ class Observer:
         headers: Iterable[tuple[str, str]] = (),
         proxy: str | None = None,
         interval_s: float = INTERVAL_S,
+        gpus: Gpus | None = None,
     ) -> None:
         self.notes: list[str] = []
         self._folder = folder
@@ -128,6 +133,9 @@ class Observer:
             for number, url in enumerate(urls)
             if url is not None
         ]
+        if gpus is not None:
+            self._wake.append(threading.Event())
+            self._threads.append(threading.Thread(target=self._watch_gpus, args=(gpus,), daemon=True, name="gpus"))
 
     def __enter__(self) -> Observer:
         for thread in self._threads:
@@ -175,6 +183,21 @@ class Observer:
         except Exception as error:  # a bystander: whatever it is, the run goes on
             self.notes.append(f"{url}: no longer read ({type(error).__name__})")
 
+    def _watch_gpus(self, gpus: Gpus) -> None:
+        wake = self._wake[-1]
+        try:
+            while True:
+                closing = self._closing
+                wake.clear()
+                begun_ns = time.monotonic_ns()
+                samples = [Sample(each.name, _as_json({"gpu": str(each.gpu)}), each.value) for each in gpus.read()]
+                self._keep(((begun_ns + time.monotonic_ns()) / 2 - self._origin_ns) * 1e-9, GPUS, samples)
+                if closing:
+                    return
+                wake.wait(self._interval_s)
+        except Exception as error:  # a bystander, as above
+            self.notes.append(f"GPUs: no longer read ({type(error).__name__})")
+
     def _client(self, url: str) -> httpx.Client:
         return httpx.Client(
             # As it is: a short answer could unfold into a very long one.
@@ -209,12 +232,15 @@ class Observer:
         # The server counted somewhere between the question and its answer.
         time_s = ((begun_ns + time.monotonic_ns()) / 2 - self._origin_ns) * 1e-9
         samples = read_metrics(body.decode("utf-8", "replace"))
+        self._keep(time_s, number, samples)
+        return None if samples else "no metrics in the answer"
+
+    def _keep(self, time_s: float, number: int, samples: list[Sample]) -> None:
         with self._lock:
             if self._keeps:
                 self._rows += [(time_s, number, *sample) for sample in samples]
                 if time.monotonic() - self._flushed_s >= FLUSH_S:
                     self._flush()
-        return None if samples else "no metrics in the answer"
 
     def _flush(self) -> None:
         """Append what was read to server.arrow. A full disk ends the keeping, not the run."""

@@ -5,11 +5,12 @@ docs/verdict.md has them all for readers.
 """
 
 from loadstone.verdict.cell import cell_findings
-from loadstone.verdict.facts import SCALARS
+from loadstone.verdict.facts import SCALARS, Events
 from loadstone.verdict.finding import Finding, Severity, Verdict, judge, to_json
+from loadstone.verdict.gpu import GpuFigures, gpu_figures
 from loadstone.verdict.server import ServerFigures, server_figures
 
 __all__ = [
-    "SCALARS", "Finding", "ServerFigures", "Severity", "Verdict", "cell_findings", "judge", "server_figures",
-    "to_json",
+    "SCALARS", "Events", "Finding", "GpuFigures", "ServerFigures", "Severity", "Verdict", "cell_findings",
+    "gpu_figures", "judge", "server_figures", "to_json",
 ]  # fmt: skip

@@ -118,7 +118,10 @@ def input_length(measured: Facts, plan: Plan, cell: int) -> Finding | None:
 
 def finish_reasons(done: Facts, plan: Plan) -> Finding | None:
     """Several reasons to finish, where lengths were demanded exactly: then none but the length is one."""
-    reasons = Counter(_printable(reason) for reason in done.finish_reason if reason)
+    reasons: Counter[str] = Counter()
+    for reason, count in Counter(done.finish_reason).items():
+        if reason:
+            reasons[_printable(reason)] += count
     if len(reasons) < 2:
         return None
     said = ", ".join(f"{count} × {reason[:40]}" for reason, count in reasons.most_common(4))

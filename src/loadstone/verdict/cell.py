@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from loadstone.metrics import CellMetrics
 from loadstone.records import CellInfo, Clock, Plan
-from loadstone.verdict import answers, client, load, server, steady, tokens
-from loadstone.verdict.facts import gather
+from loadstone.verdict import answers, client, gpu, load, server, steady, tokens
+from loadstone.verdict.facts import Events, gather
 from loadstone.verdict.finding import Finding
+from loadstone.verdict.gpu import GpuFigures
 from loadstone.verdict.server import ServerFigures
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 def cell_findings(
     metrics: CellMetrics,
     scalars: pa.Table,
-    read: Callable[[], Iterable[pa.RecordBatch]],
+    read: Callable[[], Iterable[pa.RecordBatch]] | Events,
     plan: Plan,
     cell: int,
     clock: Clock,
@@ -28,42 +29,50 @@ def cell_findings(
     overhead_tokens: int = 0,
     streams: bool = True,
     measured_live: bool = True,
+    simulated: bool = False,
     info: CellInfo | None = None,
     replicas: Sequence[Mapping[str, Any]] = (),
     figures: ServerFigures | None = None,
+    gpus: GpuFigures | None = None,
 ) -> list[Finding]:
     """Findings of one cell.
 
-    `scalars`: the cell's records, columns SCALARS; `read`: the same records whole, in the same order.
+    `scalars`: the cell's records, columns SCALARS; `read`: the same records whole, in the same order, or what
+    was gathered of them.
     `interrupted`: why it ended early. `overhead_tokens`: what the server adds to every prompt. `streams`: False where
     answers came in one piece. `measured_live`: False for simulated records, whose arrivals may well be all alike.
-    `info`: when it ran. `replicas`: the summary's figures of each server of a fleet. `figures`: what servers said.
+    `simulated`: there was no client whose doing it could be. `info`: when it ran. `replicas`: the summary's
+    figures of each server of a fleet. `figures`: what servers said. `gpus`: what this machine's GPUs said.
     """
     asked = plan.cells[cell]
-    facts = gather(scalars, read())
+    facts = gather(scalars, read if isinstance(read, Events) else read())
     measured = facts.pick(facts.measured)
-    done = facts.pick(facts.measured & facts.completed)
+    done = measured.pick(measured.completed)
     found = [
         load.interrupted(interrupted),
         answers.request_errors(metrics, measured),
         server.engine_restarted(figures),
-        client.client_saturated(facts, info.client_cpu_s if info else None, _duration_s(info)),
-        load.sends_late(metrics, asked, measured),
+        gpu.gpu_throttled(gpus),
+        None if simulated else load.sends_late(metrics, asked, measured),
         load.rate_not_reached(asked, measured),
         load.cap_held_back(metrics, asked, measured),
         load.warmup_leaked(asked, facts),
         steady.overload(asked, measured, streams)
         or steady.not_stationary(metrics, asked, measured, plan, cell, streams),
         answers.short_outputs(metrics),
-        client.arrivals_bunched(metrics, done),
-        client.events_together(metrics, done, streams),
-        client.connections_not_kept(metrics, facts),
-        client.user_clock(clock),
         _not_streamed(streams),
         steady.few_samples(metrics),
         load.fleet_imbalance(replicas),
         server.preemptions(figures),
     ]
+    if not simulated:
+        found += [
+            client.client_saturated(facts, info.client_cpu_s if info else None, _duration_s(info)),
+            client.arrivals_bunched(metrics, done),
+            client.events_together(metrics, done, streams),
+            client.connections_not_kept(metrics, facts),
+            client.user_clock(clock),
+        ]
     if len(measured):
         found += [
             answers.input_length(measured, plan, cell),

@@ -69,22 +69,55 @@ class Facts:
 
     def pick(self, chosen: NDArray[Any]) -> Facts:
         """Those of a mask, or of row numbers in their order."""
+        if chosen.dtype == np.bool_ and chosen.all():
+            return self  # a million requests have some 150 MB of facts
         return Facts(**{field.name: getattr(self, field.name)[chosen] for field in fields(self)})
 
 
-def gather(scalars: pa.Table, batches: Iterable[pa.RecordBatch]) -> Facts:
+class Events:
+    """What the rules know of the requests' events, from records that come a batch at a time, whole."""
+
+    def __init__(self, *, rhythm: bool = True) -> None:
+        """`rhythm`: also `together` and `pattern`, which say something of live servers only."""
+        self._rhythm = rhythm
+        self._found: list[dict[str, Any]] = []
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        self._found.append(_events(batch, self._rhythm))
+
+    def arrays(self) -> dict[str, Any]:
+        names = _events_of_none().keys()
+        return {name: np.concatenate([each[name] for each in [_events_of_none(), *self._found]]) for name in names}
+
+
+def gather(scalars: pa.Table, batches: Iterable[pa.RecordBatch] | Events) -> Facts:
     """`scalars`: one cell's records, columns SCALARS. `batches`: the same records in the same order, whole."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
 
     def texts(name: str) -> NDArray[np.object_]:
-        return np.array(scalars[name].to_pylist(), dtype=object)
+        # Few are different: each is made once.
+        column = scalars[name].combine_chunks()
+        if column.type != pa.string():
+            column = column.cast(pa.string())
+        coded = column.dictionary_encode()
+        words = np.array([*coded.dictionary.to_pylist(), None], dtype=object)
+        codes = coded.indices.fill_null(len(words) - 1).to_numpy(zero_copy_only=False)
+        return np.asarray(words[codes.astype(np.int64)])
 
     def numbers(name: str) -> Floats:
         values: Floats = scalars[name].to_numpy().astype(np.float64)
         return values
 
+    if not isinstance(batches, Events):
+        events = Events()
+        for batch in batches:
+            events.add(batch)
+        batches = events
     status = texts("status")
+    numbers_of = pc.replace_substring_regex(scalars["request_id"].combine_chunks(), "^.*-", "")
     return Facts(
-        index=np.array([int(name.rpartition("-")[2]) for name in scalars["request_id"].to_pylist()], np.int64),
+        index=numbers_of.cast(pa.int64()).to_numpy(zero_copy_only=False),
         measured=texts("phase") == "measure",
         completed=np.isin(status, ["ok", "short"]) if len(status) else np.zeros(0, np.bool_),
         status=status,
@@ -102,47 +135,46 @@ def gather(scalars: pa.Table, batches: Iterable[pa.RecordBatch]) -> Facts:
         worker=numbers("worker"),
         reused=numbers("reused_connection"),
         receive_lag_s=numbers("receive_lag_s"),
-        **_events(scalars.num_rows, batches),
+        **batches.arrays(),
     )
 
 
-def _events(count: int, batches: Iterable[pa.RecordBatch]) -> dict[str, Any]:
-    found: dict[str, Any] = {
+def _events_of_none(count: int = 0) -> dict[str, Any]:
+    return {
         "first_s": np.full(count, np.nan),
         "last_s": np.full(count, np.nan),
         "events": np.zeros(count, np.int64),
         "together": np.zeros(count, np.int64),
         "pattern": np.zeros(count, np.uint64),
     }
-    start = 0
-    for batch in batches:
-        rows = slice(start, start + batch.num_rows)
-        start += batch.num_rows
-        arrival, lengths = _flat(batch.column("arrival_s"))
-        read, read_lengths = _flat(batch.column("read"))
-        found["events"][rows] = lengths
-        some = lengths > 0
-        ends = np.cumsum(lengths)[some]
-        firsts = ends - lengths[some]
-        first_s = arrival[firsts]
-        found["first_s"][rows][some] = first_s
-        found["last_s"][rows][some] = arrival[ends - 1]
-        if not len(arrival):
-            continue
-        gap_us = np.diff(arrival, prepend=0.0) * 1e6
-        gap_us[firsts] = 0.0
-        # Sums of gaps times a number for each position, modulo 2⁶⁴: different gaps give different sums.
-        position = np.arange(len(arrival)) - np.repeat(firsts, lengths[some])
-        weight = (position.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
-        weight ^= weight >> np.uint64(29)
-        whole_us = np.nan_to_num(np.rint(gap_us)).astype(np.int64)
-        sums = np.add.reduceat(whole_us.astype(np.uint64) * weight, firsts)
-        gaps = np.add.reduceat((whole_us > 0).astype(np.int64), firsts)
-        found["pattern"][rows][some] = np.where(gaps >= _PATTERN_EVENTS, sums, np.uint64(0))
-        if np.array_equal(lengths, read_lengths):
-            same = np.diff(read, prepend=-1) == 0
-            same[firsts] = False
-            found["together"][rows][some] = np.add.reduceat(same.astype(np.int64), firsts)
+
+
+def _events(batch: pa.RecordBatch, rhythm: bool) -> dict[str, Any]:
+    found = _events_of_none(batch.num_rows)
+    arrival, lengths = _flat(batch.column("arrival_s"))
+    found["events"][:] = lengths
+    some = lengths > 0
+    ends = np.cumsum(lengths)[some]
+    firsts = ends - lengths[some]
+    found["first_s"][some] = arrival[firsts]
+    found["last_s"][some] = arrival[ends - 1]
+    if not len(arrival) or not rhythm:
+        return found
+    read, read_lengths = _flat(batch.column("read"))
+    gap_us = np.diff(arrival, prepend=0.0) * 1e6
+    gap_us[firsts] = 0.0
+    # Sums of gaps times a number for each position, modulo 2⁶⁴: different gaps give different sums.
+    position = np.arange(len(arrival)) - np.repeat(firsts, lengths[some])
+    weight = (position.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    weight ^= weight >> np.uint64(29)
+    whole_us = np.nan_to_num(np.rint(gap_us)).astype(np.int64)
+    sums = np.add.reduceat(whole_us.astype(np.uint64) * weight, firsts)
+    gaps = np.add.reduceat((whole_us > 0).astype(np.int64), firsts)
+    found["pattern"][some] = np.where(gaps >= _PATTERN_EVENTS, sums, np.uint64(0))
+    if np.array_equal(lengths, read_lengths):
+        same = np.diff(read, prepend=-1) == 0
+        same[firsts] = False
+        found["together"][some] = np.add.reduceat(same.astype(np.int64), firsts)
     return found
 
 

@@ -72,11 +72,11 @@ def overload(load: Load, measured: Facts, streams: bool) -> Finding | None:
     if load.kind != "rate" or load.profile or load.process == "trace":
         return None
     done = _in_order(measured.pick(measured.completed & ~(measured.turn > 0)))
-    waited = trend((done.first_s if streams else done.last_s) - done.intended_s)
+    waited = trend((done.first_s if streams else done.last_s) - _due_s(done))
     if waited is None or waited[1] < OVERLOAD_RATIO * waited[0]:
         return None
-    due_s = np.sort(measured.intended_s[~np.isnan(measured.intended_s)])
-    backlog = np.array_split(under_way(measured, due_s, since=measured.intended_s), BLOCKS)
+    due_s = _due_s(measured)
+    backlog = np.array_split(under_way(measured, np.sort(due_s[~np.isnan(due_s)]), since=due_s), BLOCKS)
     first, last = float(np.mean(backlog[ENDS - 1])), float(np.mean(backlog[-1]))
     if last < BACKLOG_RATIO * first or last - first < BACKLOG_MORE:
         return None
@@ -126,9 +126,14 @@ def not_stationary(
     return None
 
 
+def _due_s(facts: Facts) -> Floats:
+    """Intended times; of imported requests, whose are not told, when they were sent."""
+    return np.where(np.isnan(facts.intended_s), facts.sent_s, facts.intended_s)
+
+
 def _in_order(facts: Facts) -> Facts:
     """By when they were due; those that were, and have arrivals."""
-    due_s = np.where(np.isnan(facts.intended_s), facts.sent_s, facts.intended_s)
+    due_s = _due_s(facts)
     order = np.argsort(due_s, kind="stable")
     known = ~np.isnan(due_s) & ~np.isnan(facts.first_s)
     chosen = order[known[order]]

@@ -1,0 +1,36 @@
+"""`python -m loadstone.gpubench OUT`: the benchmarks without the command line's libraries.
+
+Usage: python -m loadstone.gpubench OUT.json [--budget SECONDS] [--device cuda|cpu] [--only GROUP]…
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from loadstone.errors import InputError
+from loadstone.gpubench import session
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m loadstone.gpubench")
+    parser.add_argument("out", type=Path, help="file to write")
+    parser.add_argument("--budget", type=float, default=session.BUDGET_S, help="seconds")
+    parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"), help="cpu: tiny shapes, to try the code")
+    parser.add_argument("--only", action="append", default=[], help="groups whose name begins so")
+    given = parser.parse_args()
+
+    def say(text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    try:
+        session.run(given.out, given.budget, say, device=given.device, only=tuple(given.only))
+    except InputError as error:
+        print(f"loadstone: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

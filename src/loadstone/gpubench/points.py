@@ -1,0 +1,155 @@
+"""The nouns of a GPU benchmark, and its file: one JSON document, written anew after every group of points."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from loadstone.errors import InputError
+
+SCHEMA = 1
+_MOST_BYTES = 64 * 1024 * 1024
+Method = Literal["graph", "eager", "host"]
+
+
+class Point(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One operator of one shape, timed `n` times.
+
+    operator   copy, read; product (y = x·Wᵀ), experts; attention_decode, attention_prefill; norm, silu_mul, rotary,
+               kv_write, quantise; launch, graph_launch; layer (a decoder layer without its attention)
+    shape      sizes by name: a product has tokens, inputs, outputs
+    dtype      bf16, fp8 (one scale a tensor), fp8-rows (a scale a row), fp32
+    kernel     whose code ran: cublas, scaled_mm (torch's choice of cuBLAS or CUTLASS), flash, cudnn, paged (ours, in
+               Triton), torch, triton, cpu
+    method     graph: seconds of one call within a CUDA graph of many, by events; eager: the same, launched one by
+               one; host: seconds of the host for launching it
+    median_s, p10_s, p90_s   of one call, over n repeats of `calls` calls
+    flops      of one call; a multiplication and an addition are two
+    bytes      that one call must move to or from device memory at least, weights and caches once
+    error      ‖result − float64 result‖ / ‖float64 result‖, from a sample of the result; None where there is nothing
+               to compute
+    sm_clock_mhz, power_w    while it ran, where telemetry is there
+    """
+
+    operator: str
+    shape: dict[str, int]
+    dtype: str
+    kernel: str
+    method: Method
+    median_s: float
+    p10_s: float
+    p90_s: float
+    n: int
+    calls: int
+    flops: float = 0.0
+    bytes: float = 0.0
+    error: float | None = None
+    sm_clock_mhz: float | None = None
+    power_w: float | None = None
+
+    @property
+    def flops_per_s(self) -> float:
+        return self.flops / self.median_s
+
+    @property
+    def bytes_per_s(self) -> float:
+        return self.bytes / self.median_s
+
+
+class Skipped(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What was not measured, and why: no time left, no room, not supported, or a wrong result."""
+
+    what: str
+    why: str
+
+
+class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What was measured, and with what."""
+
+    name: str
+    memory_bytes: int
+    multiprocessors: int
+    l2_bytes: int
+    capability: str
+    driver: str | None
+    power_limit_w: float | None
+    sm_clock_max_mhz: float | None
+    software: dict[str, str]
+
+
+class Moment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The GPU's own word at a moment, names as in loadstone.telemetry without their prefix."""
+
+    when: str
+    time_s: float
+    values: dict[str, float]
+
+
+class Bench(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """A whole session. `complete` is false where time ran out, or something broke, before all was measured."""
+
+    created: str
+    loadstone: str
+    device: Device
+    budget_s: float
+    took_s: float = 0.0
+    complete: bool = False
+    points: list[Point] = []
+    skipped: list[Skipped] = []
+    moments: list[Moment] = []
+    schema: int = SCHEMA
+
+    def of(self, operator: str, dtype: str | None = None, method: Method | None = None) -> list[Point]:
+        return [
+            point
+            for point in self.points
+            if point.operator == operator
+            and (dtype is None or point.dtype == dtype)
+            and (method is None or point.method == method)
+        ]
+
+
+def fastest(points: Iterable[Point]) -> list[Point]:
+    """Of points that differ only in their kernel, the fastest."""
+    best: dict[tuple[object, ...], Point] = {}
+    for point in points:
+        key = (point.operator, tuple(sorted(point.shape.items())), point.dtype, point.method)
+        if key not in best or point.median_s < best[key].median_s:
+            best[key] = point
+    return list(best.values())
+
+
+def save(bench: Bench, path: Path) -> None:
+    """Whole or not at all: a reader never sees half of it."""
+    partial = path.with_name(path.name + ".part")
+    partial.write_bytes(msgspec.json.format(msgspec.json.encode(bench), indent=1) + b"\n")
+    partial.replace(path)
+
+
+def load(path: Path) -> Bench:
+    """Raises InputError where the file is no such document, or holds what no measurement gives."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MOST_BYTES + 1)
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}; `loadstone calibrate --gpu` writes such a file") from None
+    if len(data) > _MOST_BYTES:
+        raise InputError(f"{path}: more than {_MOST_BYTES} bytes; that is no GPU benchmark")
+    try:
+        bench = msgspec.json.decode(data, type=Bench)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise InputError(f"{path}: no GPU benchmark ({error}); `loadstone calibrate --gpu` writes one") from None
+    if bench.schema != SCHEMA:
+        raise InputError(f"{path}: schema {bench.schema}, and this version reads {SCHEMA}; measure again")
+    for number, point in enumerate(bench.points):
+        times = (point.median_s, point.p10_s, point.p90_s)
+        amounts = (point.flops, point.bytes, *map(float, point.shape.values()))
+        if not all(0 < time < math.inf for time in times) or not all(0 <= each < 1e30 for each in amounts):
+            raise InputError(f"{path}: point {number} ({point.operator}) has impossible numbers; measure again")
+        if not point.p10_s <= point.median_s <= point.p90_s or point.n < 1 or point.calls < 1:
+            raise InputError(f"{path}: point {number} ({point.operator}) contradicts itself; measure again")
+    return bench

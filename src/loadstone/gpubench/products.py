@@ -1,0 +1,168 @@
+"""Matrix products of a model's layers: y = x·Wᵀ with 16-bit and 8-bit weights, and the grouped ones of experts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from loadstone.gpubench.lab import Lab
+from loadstone.gpubench.shapes import ExpertShape
+
+_SAMPLE = 48
+"""Rows and columns of a result that are computed in float64."""
+_MOST_COPIES_BYTES = 6 << 30
+
+
+def measure_products(lab: Lab, inputs: int, outputs: int, tokens: Iterable[int], dtype: str) -> None:
+    """One weight matrix, in copies enough to come from memory, at several numbers of tokens."""
+    bits = 1 if dtype.startswith("fp8") else 2
+    copies = min(lab.copies(bits * inputs * outputs), max(1, _MOST_COPIES_BYTES // (bits * inputs * outputs)))
+    make = _fp8 if dtype.startswith("fp8") else _bf16
+    weights = [lab.random(outputs, inputs, scale=inputs**-0.5) for _ in range(copies)]
+    if dtype.startswith("fp8"):
+        scaled = [_to_fp8(lab, weight, dtype == "fp8-rows") for weight in weights]
+        del weights
+    else:
+        scaled = [(weight, None) for weight in weights]
+    for count in tokens:
+        lab.check_time()
+        x = lab.random(count, inputs)
+        call, reference = make(lab, x, scaled, dtype)
+        lab.measure(
+            "product",
+            {"tokens": count, "inputs": inputs, "outputs": outputs},
+            dtype,
+            "cublas" if bits == 2 else "scaled_mm",
+            call,
+            copies=copies,
+            flops=2.0 * count * inputs * outputs,
+            moved_bytes=bits * inputs * outputs + count * (bits * inputs + 2 * outputs),
+            error=_error(lab, call, reference, count, outputs, copies),
+            # Quantised inputs are the reference's too. What is left is rounding, and 8-bit products are added up in
+            # fewer bits than 32 on Hopper (DeepSeek-V3, arXiv 2412.19437, 3.3.2).
+            limit=1e-2 if bits == 2 else 3e-2,
+        )
+    lab.tidy()
+
+
+Reference = Callable[[int, Any, Any], Any]
+"""(which copy, rows, columns) to that part of the result, in float64."""
+
+
+def _error(
+    lab: Lab, call: Callable[[int], Any], reference: Reference, rows: int, columns: int, copies: int
+) -> Callable[[], float]:
+    """The error of a sample of rows and columns, of the first and of the last copy."""
+
+    def error() -> float:
+        row = lab.integers(0, rows, min(_SAMPLE, rows))
+        column = lab.integers(0, columns, _SAMPLE)
+        return max(
+            lab.relative_error(call(copy)[row][:, column], reference(copy, row, column)) for copy in {0, copies - 1}
+        )
+
+    return error
+
+
+def _bf16(lab: Lab, x: Any, weights: list[tuple[Any, Any]], dtype: str) -> tuple[Callable[[int], Any], Reference]:
+    out = lab.torch.empty(len(x), len(weights[0][0]), dtype=x.dtype, device=lab.device)
+
+    def call(copy: int) -> Any:
+        return lab.torch.mm(x, weights[copy][0].t(), out=out)
+
+    def reference(copy: int, row: Any, column: Any) -> Any:
+        return x[row].double() @ weights[copy][0][column].double().t()
+
+    return call, reference
+
+
+def _fp8(lab: Lab, x: Any, weights: list[tuple[Any, Any]], dtype: str) -> tuple[Callable[[int], Any], Reference]:
+    torch = lab.torch
+    by_row = dtype == "fp8-rows"
+    small, x_scale = _to_fp8(lab, x, by_row)
+
+    def call(copy: int) -> Any:
+        weight, scale = weights[copy]
+        return torch._scaled_mm(
+            small,
+            weight.t(),
+            scale_a=x_scale,
+            scale_b=scale.t() if by_row else scale,
+            out_dtype=torch.bfloat16,
+            use_fast_accum=True,
+        )
+
+    def reference(copy: int, row: Any, column: Any) -> Any:
+        weight, scale = weights[copy]
+        left = small[row].double() * (x_scale[row] if by_row else x_scale).double()
+        right = weight[column].double() * (scale[column] if by_row else scale).double()
+        return left @ right.t()
+
+    return call, reference
+
+
+def _to_fp8(lab: Lab, x: Any, by_row: bool) -> tuple[Any, Any]:
+    """E4M3 numbers and the scale they are to be multiplied by: one, or one a row (rows × 1)."""
+    largest = x.abs().amax(-1, keepdim=True) if by_row else x.abs().amax()
+    scale = largest.float().clamp(min=1e-12) / 448.0
+    return (x.float() / scale).clamp(-448.0, 448.0).to(lab.torch.float8_e4m3fn), scale
+
+
+def measure_experts(lab: Lab, shape: ExpertShape, tokens: Iterable[int]) -> None:
+    """The first product of a layer's experts (gate and up), tokens dealt out evenly at random, in bf16.
+
+    `flops` of the tokens there are; `bytes` of the experts that some token goes to.
+    """
+    torch = lab.torch
+    grouped = getattr(torch.nn.functional, "grouped_mm", None) or getattr(torch, "_grouped_mm", None)
+    what = f"experts bf16 {shape.experts}×{shape.hidden}×{2 * shape.intermediate}"
+    if grouped is None:
+        lab.skip(what, "this torch has no grouped product")
+        return
+    size = 2 * shape.experts * shape.hidden * 2 * shape.intermediate
+    if 2 * size > lab.free_bytes:
+        lab.skip(what, "not enough free memory")
+        return
+    # Each expert's rows are outputs × inputs in memory, as engines keep them.
+    weights = lab.random(shape.experts, 2 * shape.intermediate, shape.hidden, scale=shape.hidden**-0.5)
+    for count in tokens:
+        lab.check_time()
+        chosen = torch.stack([lab.shuffled(shape.experts)[: shape.per_token] for _ in range(min(count, 1024))])
+        chosen = chosen.repeat(-(-count // len(chosen)), 1)[:count].flatten()
+        each = torch.bincount(chosen, minlength=shape.experts)
+        ends = each.cumsum(0).to(torch.int32)
+        x = lab.random(count * shape.per_token, shape.hidden)
+        touched = int((each > 0).sum())
+        rows = len(x)
+
+        def call(_: int, x: Any = x, ends: Any = ends, weights: Any = weights) -> Any:
+            return grouped(x, weights.transpose(1, 2), offs=ends)
+
+        some = weights[:, :_SAMPLE]
+
+        def error(call: Any = call, x: Any = x, ends: Any = ends, rows: int = rows, some: Any = some) -> float:
+            row = lab.integers(0, rows, min(_SAMPLE, rows))
+            expert = torch.searchsorted(ends, row.to(torch.int32), right=True)
+            reference = torch.einsum("rk,rnk->rn", x[row].double(), some[expert].double())
+            return lab.relative_error(call(0)[row][:, :_SAMPLE], reference)
+
+        lab.measure(
+            "experts",
+            {
+                "tokens": count,
+                "experts": shape.experts,
+                "per_token": shape.per_token,
+                "touched": touched,
+                "inputs": shape.hidden,
+                "outputs": 2 * shape.intermediate,
+            },
+            "bf16",
+            "torch",
+            call,
+            copies=1,  # a layer's experts are many times the cache
+            flops=2.0 * rows * shape.hidden * 2 * shape.intermediate,
+            moved_bytes=2.0 * touched * shape.hidden * 2 * shape.intermediate
+            + 2.0 * rows * (shape.hidden + 2 * shape.intermediate),
+            error=error,
+        )
+    lab.tidy()

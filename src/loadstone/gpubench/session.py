@@ -1,0 +1,186 @@
+"""A session: what is measured, in the order of what matters most, within a budget of time."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import loadstone
+from loadstone.errors import InputError
+from loadstone.gpubench import attention, launches, memory, products, shapes
+from loadstone.gpubench.lab import Lab, OutOfTimeError, describe_device
+from loadstone.gpubench.points import Bench, Skipped, save
+from loadstone.telemetry import Gpus
+
+BUDGET_S = 480.0
+LARGE = 8192
+"""A square product of this size shows the best rate that a library reaches."""
+_SPEND_S = 0.02
+"""Time spent on the repeats of a point, about."""
+
+
+class Job(NamedTuple):
+    """A group of points: the lower `rank`, the sooner."""
+
+    rank: int
+    name: str
+    run: Callable[[Lab], None]
+
+
+def run(
+    out: Path,
+    budget_s: float = BUDGET_S,
+    say: Callable[[str], None] = lambda text: None,
+    *,
+    device: str = "cuda",
+    only: tuple[str, ...] = (),
+) -> Bench:
+    """Measure, and keep what was measured in the file `out` after every group of points.
+
+    Ends soon after `budget_s` seconds whatever is left; `Bench.complete` says whether all was measured. `only`:
+    groups whose name begins with one of these. Raises InputError where there is no torch or no GPU.
+    """
+    if budget_s <= 0:
+        raise InputError(f"--budget {budget_s:g}: must be above 0 seconds")
+    try:
+        import torch
+    except ImportError:
+        raise InputError("--gpu: torch is missing; install it beside loadstone, built for this GPU") from None
+    if not out.parent.is_dir():
+        raise InputError(f"{out}: its folder is missing; make it first")
+    if device != "cpu" and not torch.cuda.is_available():
+        raise InputError("--gpu: torch sees no GPU here; see what nvidia-smi says, and that torch is built for CUDA")
+    with contextlib.ExitStack() as stack:
+        gpus = None
+        if device != "cpu":
+            try:
+                gpus = stack.enter_context(Gpus())
+            except InputError as missing:
+                say(f"no clocks and no power: {missing}")
+        bench = Bench(
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            loadstone=loadstone.__version__,
+            device=describe_device(device, gpus),
+            budget_s=budget_s,
+        )
+        lab = Lab(bench, device, budget_s, gpus=gpus, spend_s=_SPEND_S)
+        # Captures may collect garbage: what is there by now need not be looked through each time.
+        gc.freeze()
+        stack.callback(gc.unfreeze)
+        with torch.inference_mode():
+            _measure(lab, jobs(small=not lab.cuda), only, out, say)
+    return bench
+
+
+def _measure(lab: Lab, wanted: list[Job], only: tuple[str, ...], out: Path, say: Callable[[str], None]) -> None:
+    bench = lab.bench
+    wanted = [job for job in wanted if not only or job.name.startswith(only)]
+    lab.note("before")
+    left = list(wanted)
+    try:
+        for job in wanted:
+            lab.check_time()
+            before = len(bench.points)
+            try:
+                job.run(lab)
+            except OutOfTimeError:
+                raise
+            except Exception as error:  # out of memory, or not supported here: the others still count
+                lab.skip(job.name, error)
+            left.remove(job)
+            bench.took_s = round(lab.took_s, 3)
+            save(bench, out)
+            say(f"{lab.took_s:5.0f} s  {job.name}: {len(bench.points) - before} points")
+        bench.complete = True
+    except OutOfTimeError:
+        why = f"the GPU failed: {lab.broken}" if lab.broken else f"the budget of {bench.budget_s:g} s was spent"
+        bench.skipped += [Skipped(job.name, why) for job in left]
+        say(f"{why}; {len(left)} of {len(wanted)} groups are missing or not whole")
+    if not lab.broken:
+        lab.note("after")
+    bench.took_s = round(lab.took_s, 3)
+    save(bench, out)
+
+
+def jobs(small: bool = False) -> list[Job]:
+    """All groups in their order. `small`: tiny shapes, for trying the code on a processor."""
+    return sorted(_small() if small else _full(), key=lambda job: job.rank)
+
+
+def _product(inputs: int, outputs: int, tokens: tuple[int, ...], dtype: str) -> Callable[[Lab], None]:
+    return lambda lab: products.measure_products(lab, inputs, outputs, tokens, dtype)
+
+
+def _prefill(heads: shapes.Heads, chunks: tuple[tuple[int, int], ...]) -> Callable[[Lab], None]:
+    return lambda lab: attention.measure_prefill(lab, heads, chunks)
+
+
+def _decode(heads: shapes.Heads, batches: tuple[tuple[int, int], ...]) -> Callable[[Lab], None]:
+    return lambda lab: attention.measure_decode(lab, heads, batches)
+
+
+def _layer(hidden: int, heads: shapes.Heads, intermediate: int, tokens: tuple[int, ...]) -> Callable[[Lab], None]:
+    return lambda lab: launches.layer(lab, hidden, heads, intermediate, tokens)
+
+
+def _experts(shape: shapes.ExpertShape, tokens: tuple[int, ...]) -> Callable[[Lab], None]:
+    return lambda lab: products.measure_experts(lab, shape, tokens)
+
+
+def _full() -> Iterator[Job]:
+    yield Job(0, "memory bandwidth", memory.bandwidth)
+    for dtype in ("bf16", "fp8", "fp8-rows"):
+        yield Job(1, f"product {LARGE}³ {dtype}", _product(LARGE, LARGE, (LARGE,), dtype))
+    yield Job(2, "launch floors", launches.floors)
+    seen: set[Any] = set()
+    for place, (name, tp) in enumerate(shapes.MODELS):
+        model = shapes.known(name)
+        if model is None:
+            continue
+        far = 10 * min(place, 1) + place
+        for product in shapes.products(model, tp):
+            if (product.inputs, product.outputs) in seen:
+                continue
+            seen.add((product.inputs, product.outputs))
+            size = f"{product.inputs}→{product.outputs}"
+            for later, dtype in enumerate(("bf16", "fp8-rows", "fp8")):
+                task = f"product {size} {dtype} ({name}/tp{tp} {product.name})"
+                yield Job(10 + far + 2 * later, task, _product(product.inputs, product.outputs, shapes.TOKENS, dtype))
+                more = _product(product.inputs, product.outputs, shapes.TOKENS_BETWEEN, dtype)
+                yield Job(60 + far + 2 * later, f"{task}, between", more)
+        for heads in shapes.heads(model, tp):
+            if heads in seen:
+                continue
+            seen.add(heads)
+            task = f"{heads.heads}/{heads.kv_heads} heads of {heads.head_dim} ({name}/tp{tp})"
+            yield Job(11 + far, f"attention decode {task}", _decode(heads, shapes.DECODE))
+            yield Job(12 + far, f"attention prefill {task}", _prefill(heads, shapes.PREFILL))
+            yield Job(61 + far, f"attention decode {task}, between", _decode(heads, shapes.DECODE_BETWEEN))
+            yield Job(62 + far, f"attention prefill {task}, between", _prefill(heads, shapes.PREFILL_BETWEEN))
+        dense = shapes.dense_layer(model) if tp == 1 else None
+        if dense is not None:
+            whole = _layer(model.hidden, dense[0], dense[1], (1, 8, 64, 256))
+            yield Job(13 + far, f"layer of {name}", whole)
+    yield Job(14, "small kernels", memory.small_kernels)
+    yield Job(40, "sustained product", launches.sustained)
+    for place, name in enumerate(shapes.MODELS_OF_EXPERTS):
+        model = shapes.known(name)
+        for shape in shapes.experts(model) if model is not None else ():
+            yield Job(50 + place, f"experts of {name}", _experts(shape, (1, 8, 64, 512, 4096)))
+
+
+def _small() -> Iterator[Job]:
+    heads = shapes.Heads(4, 2, 32)
+    yield Job(0, "memory bandwidth", memory.bandwidth)
+    yield Job(1, "launch floors", launches.floors)
+    for dtype in ("bf16", "fp8", "fp8-rows"):
+        yield Job(2, f"product {dtype}", _product(64, 96, (1, 16), dtype))
+    yield Job(3, "attention decode", _decode(heads, ((2, 50),)))
+    yield Job(3, "attention prefill", _prefill(heads, ((16, 0), (8, 24))))
+    yield Job(4, "small kernels", memory.small_kernels)
+    yield Job(5, "layer", _layer(64, heads, 96, (1, 4)))
+    yield Job(6, "experts", _experts(shapes.ExpertShape(8, 2, 64, 32), (1, 16)))

@@ -1,0 +1,112 @@
+"""Run by test_gpubench_torch.py: the code that only runs on a GPU, on the processor with a stand-in for torch.cuda.
+
+Events are clock readings. A graph runs its calls once, when it is captured, and a replay sleeps as long as that took.
+So the times mean little; that every line runs, and that what fails is told and costs nothing else, is the point.
+Prints {"points": [[operator, kernel, method, calls, SM clock]], "skipped": [[what, why]], "moments": [when]}.
+"""
+
+import contextlib
+import json
+import time
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from fake_nvml import FakeNvml, h100
+from loadstone.gpubench import attention, launches, memory, products, shapes
+from loadstone.gpubench.lab import Lab, describe_device
+from loadstone.gpubench.points import Bench
+from loadstone.telemetry import Gpus
+
+
+class Event:
+    def __init__(self, enable_timing: bool) -> None:
+        assert enable_timing
+
+    def record(self) -> None:
+        self.at = time.perf_counter()
+
+    def elapsed_time(self, other: "Event") -> float:
+        return (other.at - self.at) * 1e3
+
+
+class Graph:
+    capturing = False
+    took_s = 0.0
+    replays = 0
+
+    def replay(self) -> None:
+        self.replays += 1
+        time.sleep(min(self.took_s, 1e-3))
+
+    def reset(self) -> None:
+        del self.took_s
+
+
+@contextlib.contextmanager
+def capture(graph: Graph) -> Iterator[None]:
+    begun = time.perf_counter()
+    Graph.capturing = True
+    try:
+        yield
+    finally:
+        Graph.capturing = False
+    graph.took_s = time.perf_counter() - begun
+
+
+def stand_in() -> None:
+    uuid = "11111111-2222-3333-4444-555555555555"
+    properties = SimpleNamespace(
+        name="NVIDIA H100 80GB HBM3", total_memory=85_000_000_000, multi_processor_count=8, major=9, minor=0,
+        L2_cache_size=1 << 16, uuid=uuid,
+    )  # fmt: skip
+    for name, made in {
+        "Event": Event, "CUDAGraph": Graph, "graph": capture, "synchronize": lambda *_: None,
+        "empty_cache": lambda: None, "mem_get_info": lambda *_: (1 << 28, 1 << 30), "is_available": lambda: True,
+        "device_count": lambda: 1, "get_device_properties": lambda *_: properties,
+    }.items():  # fmt: skip
+        setattr(torch.cuda, name, made)
+
+
+def only_outside_graphs(_: int) -> None:
+    if Graph.capturing:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+
+def main() -> None:
+    stand_in()
+    heads = shapes.Heads(4, 2, 32)
+    with Gpus(FakeNvml(h100())) as gpus, torch.inference_mode():
+        bench = Bench(created="", loadstone="", device=describe_device("cuda", gpus), budget_s=600)
+        lab: Any = Lab(bench, "cpu", 600, gpus=gpus, spend_s=0.0)
+        lab.cuda, lab._gpu = True, gpus.number_of("11111111-2222-3333-4444-555555555555")
+        lab.note("before")
+        memory.bandwidth(lab)  # more than there is room for
+        memory._read(lab, lab.random(1 << 16), {"bytes": 1 << 17})
+        launches.floors(lab)
+        for dtype in ("bf16", "fp8", "fp8-rows"):
+            products.measure_products(lab, 64, 96, (1, 16), dtype)
+        attention.measure_prefill(lab, heads, ((16, 0), (8, 24)))
+        attention.measure_decode(lab, heads, ((2, 50),))
+        launches.layer(lab, 64, heads, 96, (1, 4))
+        memory.TOKENS = (1, 4)
+        memory.small_kernels(lab)
+        launches.sustained(lab, 0.2, size=64)
+        products.measure_experts(lab, shapes.ExpertShape(8, 2, 64, 32), (1, 16))
+        lab.measure("uncapturable", {}, "bf16", "torch", only_outside_graphs)
+    print(
+        json.dumps(
+            {
+                "points": [[p.operator, p.kernel, p.method, p.calls, p.sm_clock_mhz] for p in bench.points],
+                "skipped": [[each.what, each.why] for each in bench.skipped],
+                "moments": [each.when for each in bench.moments],
+                "device": [bench.device.name, bench.device.driver, bench.device.power_limit_w],
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

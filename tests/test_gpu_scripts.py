@@ -1,0 +1,208 @@
+"""The scripts for a GPU machine: what they would run, the models they make, and how predictions are scored."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+SCRIPTS = ROOT / "scripts" / "gpu"
+VLLM = ROOT / ".cache" / "engines" / "vllm" / "bin" / "python"
+SMALL = {
+    "model_type": "llama", "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64, "vocab_size": 8192,
+    "max_position_embeddings": 4096, "tie_word_embeddings": False,
+}  # fmt: skip
+
+
+@pytest.fixture
+def scripts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+
+
+def run(name: str, *arguments: str, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, SCRIPTS / f"{name}.py", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+
+
+def test_a_dry_run_prints_every_command_and_what_is_missing(tmp_path: Path) -> None:
+    done = run(
+        "engines", "--dry-run", "--out", str(tmp_path / "out"), "--work", str(tmp_path), "--engine", "vllm",
+        "transformers", "--model", "llama-3.1-8b", "llama-3.1-8b:fp8", "--prefix-cache", "off,on",
+    )  # fmt: skip
+    # This Python has neither engine.
+    assert done.returncode == 1
+    assert "cannot import vllm" in done.stderr
+    cases = [line.removeprefix("# ") for line in done.stdout.splitlines() if line.startswith("# ")]
+    assert cases == [
+        "vllm-llama-3.1-8b-bf16-nocache", "vllm-llama-3.1-8b-bf16-cache", "transformers-llama-3.1-8b-bf16",
+        "vllm-llama-3.1-8b-fp8-nocache", "vllm-llama-3.1-8b-fp8-cache",
+    ]  # fmt: skip
+    starts = [line for line in done.stdout.splitlines() if "vllm.entrypoints" in line]
+    assert all("--load-format dummy" in line for line in starts)
+    assert [" --quantization fp8 " in line for line in starts] == [False, False, True, True]
+    asks = [line for line in done.stdout.splitlines() if " bench " in line]
+    assert len(asks) == 2 * len(cases)
+    # Both settings of the cache are asked the same.
+    assert all("--prefix 512 " in line or "--prefix 256 " in line for line in asks)
+    assert not list((tmp_path / "out").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--model", "no-such-model"), "no model 'no-such-model'"),
+        (("--prefix-cache", "maybe"), "--prefix-cache maybe"),
+    ],
+)
+def test_bad_input_is_told_before_anything_starts(tmp_path: Path, arguments: tuple[str, str], said: str) -> None:
+    done = run("engines", "--dry-run", "--out", str(tmp_path / "out"), "--work", str(tmp_path), *arguments)
+    assert done.returncode in (1, 2)
+    assert said in done.stderr
+
+
+@pytest.mark.usefixtures("scripts")
+def test_a_model_folder_has_a_token_for_every_id(tmp_path: Path) -> None:
+    made = load("model_folder")
+    made.write(tmp_path, made.config_of("llama-3.1-8b", layers=2))
+    config, tokenizer = (json.loads((tmp_path / name).read_text()) for name in ("config.json", "tokenizer.json"))
+    assert config["num_hidden_layers"] == 2
+    assert config["architectures"] == ["LlamaForCausalLM"]
+    assert config["vocab_size"] == 128256
+    assert sorted(tokenizer["model"]["vocab"].values()) == list(range(128256))
+    # Another engine's reader of the same folder: ours.
+    from loadstone import catalogue
+
+    assert catalogue.model(str(tmp_path / "config.json")).hidden == 4096
+
+
+@pytest.mark.usefixtures("scripts")
+def test_a_vocabulary_too_small_is_one_line(tmp_path: Path) -> None:
+    made = load("model_folder")
+    with pytest.raises(Exception, match="at least"):
+        made.write(tmp_path, SMALL | {"vocab_size": 100})
+
+
+def load(name: str) -> ModuleType:
+    import importlib
+
+    return importlib.import_module(name)
+
+
+@pytest.mark.usefixtures("scripts")
+@pytest.mark.parametrize(
+    ("stem", "deployment"),
+    [
+        ("vllm-llama-3.1-8b-bf16-nocache-1024-128", "llama-3.1-8b@1xh200/engine=vllm"),
+        ("vllm-qwen3-32b-fp8-cache-512-256", "qwen3-32b:fp8@1xh200/engine=vllm,prefix_caching=1"),
+        ("transformers-llama-3.1-8b-bf16-1024-128", "llama-3.1-8b@1xh200/engine=transformers"),
+        ("vllm-llama-3.1-8b-bf16-nocache-1024-128.run", None),
+        ("gpu", None),
+    ],
+)
+def test_a_files_name_says_what_was_deployed(stem: str, deployment: str | None) -> None:
+    assert load("score").deployment_of(stem, "h200") == deployment
+
+
+@pytest.mark.usefixtures("scripts")
+def test_errors_are_of_the_prediction() -> None:
+    def cells(ttft: float, tpot: float, rate: float) -> dict[str, Any]:
+        metrics = {"ttft_s": {"p50": ttft}, "tpot_s": {"p50": tpot}, "output_tokens_per_s": rate}
+        return {"cells": [{"load": {"value": 8}, "verdict": {"trusted": True}, "metrics": metrics}]}
+
+    (row,) = load("score").rows_of(cells(0.1, 0.02, 400.0), cells(0.11, 0.01, 400.0))
+    assert row["ttft_s"]["error"] == pytest.approx(0.1)
+    assert row["tpot_s"]["error"] == pytest.approx(-0.5)
+    assert row["output_tokens_per_s"] == {"measured": 400.0, "predicted": 400.0, "error": 0.0}
+
+
+def test_what_was_simulated_is_predicted_without_error(tmp_path: Path) -> None:
+    """The same model over the same plan: scoring adds nothing of its own."""
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "loadstone.cli", "simulate", "llama-3.1-8b@1xh200/engine=vllm", "--input", "64",
+            "--output", "8", "--concurrency", "1,4", "--requests", "8", "--json", "--out", str(tmp_path / "runs"),
+        ],
+        capture_output=True, text=True, timeout=120, check=True,
+    )  # fmt: skip
+    kept = tmp_path / "vllm-llama-3.1-8b-bf16-nocache-64-8.json"
+    kept.write_text(done.stdout)
+    shutil.copyfile(Path(json.loads(done.stdout)["run_dir"]) / "plan.parquet", kept.with_suffix(".plan.parquet"))
+    scored = run("score", str(tmp_path), "--gpu", "h200")
+    assert scored.returncode == 0, scored.stderr
+    (one,) = json.loads(scored.stdout)["runs"]
+    assert one["profile"] == "shipped"
+    assert [cell["load"] for cell in one["cells"]] == [1, 4]
+    for cell in one["cells"]:
+        for metric in ("ttft_s", "tpot_s", "output_tokens_per_s"):
+            assert cell[metric]["measured"] > 0
+            assert cell[metric]["error"] == pytest.approx(0.0, abs=1e-6)
+    slower = json.loads(kept.read_text())
+    for cell in slower["cells"]:
+        cell["metrics"]["tpot_s"]["p50"] *= 2
+    kept.write_text(json.dumps(slower))
+    (one,) = json.loads(run("score", str(tmp_path), "--gpu", "h200").stdout)["runs"]
+    assert one["cells"][0]["tpot_s"]["error"] == pytest.approx(-0.5, abs=1e-6)
+
+
+def test_nothing_to_score_is_one_line(tmp_path: Path) -> None:
+    done = run("score", str(tmp_path), "--gpu", "h200")
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["microbench", "engines", "score"])
+def test_a_script_runs_from_anywhere(name: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [SCRIPTS / name, "--help"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "usage:" in done.stdout
+
+
+def test_a_packed_wheel_comes_out_whole(tmp_path: Path) -> None:
+    import zipfile
+
+    wheel = tmp_path / "thing-1-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as file:
+        file.writestr("thing/__init__.py", "word = 'here'\n")
+        file.writestr("thing/large.so", "x" * 1000)
+    packed = tmp_path / "parts"
+    subprocess.run([SCRIPTS / "pack", wheel, packed, "1", "*/large.so"], capture_output=True, check=True, timeout=60)
+    assert [path.name for path in packed.iterdir()] == ["part.00"]
+    site = tmp_path / "site"
+    site.mkdir()
+    subprocess.run(["tar", "--extract", "--xz", "--directory", site, "--file", packed / "part.00"], check=True)
+    assert sorted(path.name for path in (site / "thing").iterdir()) == ["__init__.py"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not VLLM.exists(), reason="no vLLM: scripts/engines/vllm puts one into .cache/engines")
+def test_a_real_engine_with_random_weights_is_measured(tmp_path: Path) -> None:
+    """vLLM on the processor, from a config.json alone."""
+    config = tmp_path / "small.json"
+    config.write_text(json.dumps(SMALL))
+    done = run(
+        "engines", "--out", str(tmp_path / "out"), "--work", str(tmp_path / "work"), "--device", "cpu", "--model",
+        str(config), "--python", str(VLLM), "--lengths", "64/16", "--concurrency", "1,2", "--duration", "2s",
+        timeout_s=400,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    summary = json.loads((tmp_path / "out" / "vllm-small-bf16-nocache-64-16.json").read_text())
+    for cell in summary["cells"]:
+        assert cell["requests"]["ok"] == cell["requests"]["sent"] > 0
+        assert cell["metrics"]["output_tokens_per_s"] > 0
+    assert summary["target"]["engine"] == "vLLM"
+    assert (tmp_path / "out" / "vllm-small-bf16-nocache-64-16.plan.parquet").is_file()

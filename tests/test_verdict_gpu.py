@@ -1,0 +1,85 @@
+"""What GPUs say, as figures of a cell and as a finding."""
+
+from typing import Any
+
+import pytest
+
+from loadstone.verdict import gpu_figures, server_figures
+from loadstone.verdict.gpu import GpuFigures, gpu_throttled
+from test_verdict_server import Said, said, table
+
+
+def of_gpu(name: str, values: list[float], gpu: int = 0, start_s: float = 10.0) -> list[Said]:
+    return said(f"nvml:{name}", values, replica=-1, start_s=start_s, gpu=str(gpu))
+
+
+def figures(*series: list[Said], start_s: float = 10.0, end_s: float = 13.0) -> dict[str, Any]:
+    made = gpu_figures(table([each for one in series for each in one]), start_s, end_s)
+    assert made is not None
+    return made.to_json()
+
+
+def test_gpus_together_over_a_cell() -> None:
+    found = figures(
+        of_gpu("power_w", [100.0, 300.0, 500.0, 300.0, 9999.0]),  # the last after the cell
+        of_gpu("power_w", [10.0, 30.0, 50.0, 30.0], gpu=1),
+        of_gpu("sm_clock_mhz", [1980.0, 1980.0, 1200.0, 1980.0]),
+        of_gpu("memory_used_bytes", [1.0, 2.0, 3.0, 2.0]),
+        of_gpu("memory_used_bytes", [1.0, 1.0, 1.0, 1.0], gpu=1),
+        of_gpu("busy_share", [0.0, 1.0, 1.0, 1.0]),
+        of_gpu("energy_j_total", [1000.0, 1300.0, 1800.0, 2100.0, 2200.0], start_s=9.5),
+        of_gpu("energy_j_total", [50.0, 80.0, 130.0, 160.0], gpu=1),
+        of_gpu("clock_reasons", [1.0, 4.0, 0x24, 0.0]),
+    )
+    assert found == {
+        "gpus": 2,
+        "samples": 8,
+        "throttled": {"power_cap": 0.5, "thermal": 0.25},
+        "power_w": {"mean": pytest.approx(330.0), "max": 550.0},
+        "sm_clock_mhz": {"mean": 1785.0, "max": 1980.0},
+        "sm_clock_min_mhz": 1200.0,
+        "memory_used_bytes": 4.0,
+        "busy_share": {"mean": 0.75, "max": 1.0},
+        # From halfway between 1000 and 1300 to halfway between 2100 and 2200; and 160 − 50.
+        "energy_j": pytest.approx(1000.0 + 110.0),
+    }
+
+
+def test_gpus_are_no_server_and_servers_no_gpu() -> None:
+    engine, gpu = said("vllm:num_requests_running", [1.0, 2.0]), of_gpu("power_w", [100.0, 200.0], start_s=10.5)
+    assert gpu_figures(table(engine), 10.0, 13.0) is None
+    assert server_figures(table(gpu), 10.0, 13.0) is None
+    both = server_figures(table(engine + gpu), 10.0, 13.0)
+    assert both is not None
+    assert both.samples == 2
+
+
+@pytest.mark.parametrize(
+    ("throttled", "samples", "severity"),
+    [
+        ({"thermal": 0.05}, 100, "warning"),
+        ({"hardware_slowdown": 0.02, "power_cap": 0.9}, 100, "warning"),
+        ({"power_brake": 1 / 60}, 60, None),  # one reading
+        ({"thermal": 0.5}, 2, None),
+        ({"power_cap": 0.4}, 100, "info"),
+        ({"power_cap": 0.4, "thermal": 0.01}, 100, "info"),
+        ({"power_cap": 0.05}, 100, None),
+        ({"application_clocks": 1.0}, 100, None),
+        ({}, 100, None),
+    ],
+)
+def test_heat_is_a_warning_and_the_power_cap_a_word(
+    throttled: dict[str, float], samples: int, severity: str | None
+) -> None:
+    finding = gpu_throttled(GpuFigures(gpus=1, samples=samples, throttled=throttled, sm_clock_min_mhz=1234.5))
+    assert (finding.severity if finding else None) == severity
+    if finding is not None:
+        assert finding.kind == "gpu_throttled"
+        assert "1234 MHz" in finding.evidence
+        assert f"of {samples} readings" in finding.evidence
+        # A warning names the trouble, not the ordinary.
+        assert ("power cap" in finding.evidence) == (severity == "info")
+
+
+def test_without_telemetry_there_is_no_finding() -> None:
+    assert gpu_throttled(None) is None
