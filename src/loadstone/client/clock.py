@@ -92,7 +92,7 @@ class Clock:
 
 
 def measure_offset_ns() -> tuple[int, int]:
-    """CLOCK_MONOTONIC − CLOCK_REALTIME in ns, of five tries the one in the tightest bracket; and half that bracket."""
+    """CLOCK_MONOTONIC − CLOCK_REALTIME in ns, of five tries the one in the tightest bracket; half that bracket."""
     tries = []
     for _ in range(5):
         before = time.monotonic_ns()

@@ -19,7 +19,7 @@ def heading(document: Mapping[str, Any]) -> str:
     """What was measured, in one line."""
     target = document["target"] or {}
     engine = " ".join(part for part in (target.get("engine"), target.get("engine_version")) if part)
-    model = excerpt(target.get("model", "?").encode("utf-8", "replace"), 120)
+    model = excerpt((target.get("model") or "?").encode("utf-8", "replace"), 120)
     parts = [engine or "unknown engine", model, target.get("endpoint", "?")]
     return " · ".join([*parts, f"plan {document['plan_id'][:6]} seed {document['seed']}"])
 
@@ -46,7 +46,7 @@ def _table(cells: list[dict[str, Any]], findings: list[dict[str, str]]) -> Table
     from rich.text import Text
 
     kind = cells[0]["load"]["kind"]
-    clock = _clock(kind)
+    clock = _clock(kind, cells)
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1), header_style="bold")
     heads = ["ok", "failed", "out tok/s", "TTFT p50", "p99", "TPOT p50", "p99", "ITL p99", "E2E p50", "p99"]
     for head in (_LOAD_HEADS[kind], *heads):
@@ -55,13 +55,13 @@ def _table(cells: list[dict[str, Any]], findings: list[dict[str, str]]) -> Table
     for cell in cells:
         metrics, requests = cell["metrics"], cell["requests"]
         ttft, e2e = metrics[f"ttft{clock}_s"], metrics[f"e2e{clock}_s"]
-        done = requests["ok"] + requests["short"]
+        done = _done(requests)
         steady = metrics["steady"]
         throughput = steady["output_tokens_per_s"] if steady else metrics["output_tokens_per_s"]
         table.add_row(
             f"{cell['load']['value']:g}",
             str(done),
-            str(requests["sent"] - done) if requests["sent"] != done else "",
+            _failed(requests),
             show_number(throughput, 4),
             _at(ttft, "p50"),
             _p99(ttft),
@@ -82,7 +82,7 @@ def _parts(cells: list[dict[str, Any]], key: str, head: str, name: Callable[[Map
     from rich.text import Text
 
     kind = cells[0]["load"]["kind"]
-    clock = _clock(kind)
+    clock = _clock(kind, cells)
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1), header_style="bold")
     table.add_column(_LOAD_HEADS[kind], justify="right", no_wrap=True)
     table.add_column(head, justify="left" if key == "by_replica" else "right", no_wrap=True)
@@ -142,9 +142,23 @@ _PARTS: dict[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
 }
 
 
-def _clock(kind: str) -> str:
-    """Open loops are judged from the intended time: waiting that a slow server causes is latency."""
-    return "" if kind == "concurrency" else "_intended"
+def _clock(kind: str, cells: list[dict[str, Any]]) -> str:
+    """Open loops are judged from the intended time: waiting that a slow server causes is latency.
+
+    Other tools do not tell it, and it is from sending then.
+    """
+    told = any(cell["metrics"]["e2e_intended_s"] is not None for cell in cells)
+    return "_intended" if kind != "concurrency" and told else ""
+
+
+def _done(requests: Mapping[str, Any]) -> int:
+    """Imported runs may not tell how many were short."""
+    return (requests["ok"] or 0) + (requests["short"] or 0)
+
+
+def _failed(requests: Mapping[str, Any]) -> str:
+    sent, done = requests["sent"], _done(requests)
+    return "?" if sent is None else str(sent - done) if sent != done else ""
 
 
 def _at(values: Mapping[str, Any] | None, name: str) -> str:
@@ -155,7 +169,9 @@ def _p99(values: Mapping[str, Any] | None) -> str:
     """The p99, marked where the sample cannot bound it from above."""
     if values is None:
         return "-"
-    return ("≥ " if values["ci95"]["p99"][1] is None else "") + show_seconds(values["p99"])
+    low, high = values["ci95"]["p99"]
+    # Without either bound there was no sample to take them from.
+    return ("≥ " if high is None and low is not None else "") + show_seconds(values["p99"])
 
 
 def _trusted(cell: Mapping[str, Any], findings: list[dict[str, str]]) -> tuple[str, str]:
@@ -167,7 +183,7 @@ def _trusted(cell: Mapping[str, Any], findings: list[dict[str, str]]) -> tuple[s
             findings.append(finding)
         numbers.append(str(findings.index(finding) + 1))
     if not numbers:
-        return "yes", "green"
+        return ("as stated", "") if cell["requests"].get("short", 0) is None else ("yes", "green")
     return f"NO ({','.join(numbers)})", "bold red"
 
 
@@ -178,11 +194,15 @@ def _definitions(cells: list[dict[str, Any]]) -> list[str]:
         "TTFT, E2E from sending (closed loop)"
         if kind == "concurrency"
         else "TTFT, E2E from the intended time (open loop)"
+        if _clock(kind, cells)
+        else "TTFT, E2E from sending (open loop, intended times not told)"
     )
     window = "whole cell" if first["metrics"]["steady"] is None else "steady window"
     lines = [
         f"{since} · TPOT = (tT−t1)/(T−1) · ITL per token · out tok/s over the {window}",
-        f"{first['client']['clock']} clock: receive lag p99 {_worst(cells, 'receive_lag_p99_s')}, "
+        f"measured by {first['measured_by']}"
+        if first.get("measured_by")
+        else f"{first['client']['clock']} clock: receive lag p99 {_worst(cells, 'receive_lag_p99_s')}, "
         f"sends late p99 {_worst(cells, 'send_lag_p99_s')} (largest cell)",
     ]
     shared = [

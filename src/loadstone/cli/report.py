@@ -1,0 +1,37 @@
+"""`loadstone report`: runs to a page, a text, a sheet or pictures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from loadstone.cli.output import print_json
+
+
+def report(
+    runs: Annotated[
+        list[Path], typer.Argument(help="run folders, or folders of them; measured, simulated, imported")
+    ],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="file to write, or folder of pictures [default: report.html]")
+    ] = None,
+    format: Annotated[
+        Literal["html", "md", "csv", "png", "svg"] | None,
+        typer.Option(help="what to write [default: as the file is named, else html]"),
+    ] = None,
+    set: Annotated[
+        list[str] | None, typer.Option(help="of result files, a fact they do not tell: model=…, gpu=h200, gpus=8 …")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="print what was written as JSON on stdout")] = False,
+) -> None:
+    """Report on runs: verdicts, findings in words, tables and charts, in one file that opens without a network."""
+    from loadstone.report.writing import report as write
+
+    written = write(runs, out, format, given=set or ())
+    if json:
+        print_json({"schema": 1, "files": [str(path) for path in written]})
+        return
+    for path in written:
+        print(path)

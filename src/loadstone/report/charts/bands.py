@@ -1,0 +1,165 @@
+"""Spread over the load, and predictions under measurements."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+from loadstone.report.charts.colours import BLUE, GREY, ORANGE
+from loadstone.report.charts.curves import unit_of
+from loadstone.report.charts.frames import OUTPUT, TPOT, TTFT, Frame, Measure
+from loadstone.report.charts.theme import Figure, Row, data, figure, load_scale
+from loadstone.report.points import Point, counted
+from loadstone.report.series import lengths_label
+
+WIDE = 30
+"""Times that the p99 must be above the median for a logarithmic axis."""
+
+
+def spread(frame: Frame, measure: Measure, *, key: str, section: str) -> Figure | None:
+    """p50, p90 and p99 of one series over its loads, with the bounds of the p99."""
+    import altair as alt
+
+    unit, scale = unit_of(measure, frame.points)
+    rows: list[Row] = []
+    for point in frame.points:
+        stat = measure.stat(point) if measure.stat is not None else None
+        at = frame.x(point)
+        if stat is None or at is None or stat.which != "median" or stat.p90 is None or stat.p99 is None:
+            continue
+        row: Row = {"x": at, "n": stat.n, "p50": stat.value * scale, "p90": stat.p90 * scale, "p99": stat.p99 * scale}
+        p99 = {"low": stat.p99_low, "high": stat.p99_high}
+        rows.append(row | {name: bound * scale for name, bound in p99.items() if bound is not None})
+    if len(rows) < 2:
+        return None
+    rows.sort(key=lambda row: row["x"])
+    xs = [row["x"] for row in rows]
+    x = alt.X("x:Q", title=frame.x_title, scale=load_scale(xs), axis=alt.Axis(values=xs, format="~g", grid=False))
+    base = alt.Chart(data(rows)).encode(x=x)
+    y_title = f"{measure.name} ({unit})"
+    lowest, highest = min(row["p50"] for row in rows), max(row["p99"] for row in rows)
+    wide = lowest > 0 and highest / lowest > WIDE
+    y_scale = alt.Scale(type="log", nice=False) if wide else alt.Scale()
+    chart = (
+        base.mark_area(opacity=0.18, color=BLUE).encode(y=alt.Y("p90:Q", title=y_title, scale=y_scale), y2="p99:Q")
+        + base.mark_area(opacity=0.38, color=BLUE).encode(y=alt.Y("p50:Q", title=y_title), y2="p90:Q")
+        + base.mark_line(color=BLUE, point=alt.OverlayMarkDef(color=BLUE, size=60)).encode(
+            y=alt.Y("p50:Q", title=y_title),
+            tooltip=[
+                alt.Tooltip("x:Q", title=frame.x_title),
+                *(
+                    alt.Tooltip(f"{name}:Q", title=f"{name} ({unit})", format=".4~g")
+                    for name in ("p50", "p90", "p99")
+                ),
+                alt.Tooltip("n:Q", title="requests"),
+            ],
+        )
+    )
+    if any("low" in row and "high" in row for row in rows):
+        bounded = base.transform_filter("isValid(datum.low) && isValid(datum.high)")
+        bars = bounded.mark_rule(color=ORANGE, strokeWidth=2.2)
+        chart += bars.encode(y=alt.Y("low:Q", title=y_title), y2="high:Q")
+    sizes = sorted({row["n"] for row in rows if row["n"]})
+    span = f"{counted(sizes)} requests a load" if sizes else ""
+    words = " · ".join(frame.words)
+    said = (
+        "bars: 95 % bounds of the p99" if any("high" in row for row in rows) else "too few requests to bound the p99"
+    )
+    return figure(
+        key,
+        f"{measure.name}: median, p90, p99",
+        [words, "; ".join(part for part in ("line: median; dark: to p90; light: to p99", said, span) if part)],
+        chart,
+        section=section,
+        summary=f"{measure.name} percentiles, {words}: "
+        + "; ".join(f"at {row['x']:g}: {row['p50']:.4g}, {row['p90']:.4g}, {row['p99']:.4g} {unit}" for row in rows),
+    )
+
+
+def predictions(points: Sequence[Point]) -> list[tuple[list[Point], list[Point]]]:
+    """(simulated, measured or imported) points of the same deployment under the same work, where both are there."""
+    groups: dict[Any, tuple[list[Point], list[Point]]] = defaultdict(lambda: ([], []))
+    for point in points:
+        key = (
+            point.model, point.engine, point.gpu, point.gpus, point.parallel, point.kind, point.offline, point.prefix,
+            point.near_input, point.near_output,
+        )  # fmt: skip
+        groups[key][0 if point.source == "simulated" else 1].append(point)
+    return [pair for pair in groups.values() if pair[0] and pair[1]]
+
+
+def predicted(
+    pair: tuple[list[Point], list[Point]], measure: Measure, x_title: str, *, key: str, section: str,
+) -> Figure | None:  # fmt: skip
+    """Measurements laid over the prediction with its interval, and over the roofline where it is known."""
+    import altair as alt
+
+    unit, scale = unit_of(measure, [*pair[0], *pair[1]])
+    lines, dots = _rows(pair[0], measure, scale), _rows(pair[1], measure, scale)
+    if not lines or not dots:
+        return None
+    xs = sorted({row["x"] for row in (*lines, *dots)})
+    x = alt.X("x:Q", title=x_title, scale=load_scale(xs), axis=alt.Axis(values=xs, format="~g", grid=False))
+    title = f"{measure.name} ({unit})"
+    y = alt.Y("y:Q", title=title)
+    light: list[Row] = [
+        {"x": point.load, "y": value * scale, "what": "speed of light"}
+        for point in sorted(pair[0], key=lambda each: each.load)
+        if (value := _light(point, measure)) is not None
+    ]
+    shown = {"simulated": ORANGE, "measured": BLUE} | ({"speed of light": GREY} if light else {})
+    names, shades = list(shown), list(shown.values())
+    colour = alt.Color("what:N", scale=alt.Scale(domain=names, range=shades), legend=alt.Legend(title=None))
+    line = alt.Chart(data(lines)).mark_line(strokeDash=[6, 3]).encode(x=x, y=y, color=colour)
+    layers = [line]
+    if any("low" in row for row in lines):
+        band = alt.Chart(data(lines)).transform_filter("isValid(datum.low)").mark_area(opacity=0.2, color=ORANGE)
+        layers.insert(0, band.encode(x=x, y=alt.Y("low:Q", title=title), y2="high:Q"))
+    if any("low" in row for row in dots):
+        bars = alt.Chart(data(dots)).transform_filter("isValid(datum.low)").mark_rule(color=BLUE)
+        layers.append(bars.encode(x=x, y=alt.Y("low:Q", title=title), y2="high:Q"))
+    tooltip = ["run:N", "x:Q", alt.Tooltip("y:Q", title=title, format=".4~g")]
+    layers.append(alt.Chart(data(dots)).mark_point(size=90).encode(x=x, y=y, color=colour, tooltip=tooltip))
+    if light:
+        layers.append(alt.Chart(data(light)).mark_line(strokeDash=[2, 3]).encode(x=x, y=y, color=colour))
+    off = [row["y"] / at["y"] for row in dots for at in lines if at["x"] == row["x"] and at["y"]]
+    words = " · ".join(
+        part for part in (pair[1][0].model, pair[1][0].engine, pair[1][0].hardware, lengths_label(pair[1][0])) if part
+    )
+    said = (
+        f"measured / simulated: {min(off):.2f} to {max(off):.2f} over {len(off)} loads"
+        if off
+        else "no load in common"
+    )
+    return figure(
+        key,
+        f"{measure.name}: measured over simulated",
+        [words, f"{said}; band: 80 % interval of the prediction; bars: 95 % interval of the measured median"],
+        alt.layer(*layers),
+        section=section,
+        summary=f"{measure.name}, measured over simulated, {words}. {said}",
+    )
+
+
+def _light(point: Point, measure: Measure) -> float | None:
+    return point.light_tpot_s if measure is TPOT else point.light_ttft_s if measure is TTFT else None
+
+
+def _rows(points: Sequence[Point], measure: Measure, scale: float) -> list[Row]:
+    rows: list[Row] = []
+    for point in sorted(points, key=lambda each: each.load):
+        value = measure.of(point)
+        stat = measure.stat(point) if measure.stat is not None else None
+        if value is None:
+            continue
+        row = {
+            "x": point.load, "y": value * scale, "run": f"run {point.number}",
+            "what": "simulated" if point.source == "simulated" else "measured",
+        }  # fmt: skip
+        if stat is not None and stat.low is not None and stat.high is not None:
+            row |= {"low": stat.low * scale, "high": stat.high * scale}
+        elif measure is OUTPUT and point.output_low is not None and point.output_high is not None:
+            row |= {"low": point.output_low, "high": point.output_high}
+        rows.append(row)
+    return rows

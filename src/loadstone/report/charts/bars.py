@@ -1,0 +1,270 @@
+"""Side by side: one thing switched, everything else equal. Bars of values, and ratios of one GPU to another."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from loadstone.report.charts.colours import SEQUENCE
+from loadstone.report.charts.curves import unit_of
+from loadstone.report.charts.frames import E2E, ITL, OUTPUT, TPOT, TTFT, Measure, load_label
+from loadstone.report.charts.theme import WIDTH, Figure, Row, data, figure
+from loadstone.report.points import Point, count, counted
+from loadstone.report.series import common, lengths_label, series_of
+
+ROWS = 24
+"""Bars beyond these are left to the table."""
+NEAR = 0.1
+"""Lengths that differ by less are the same: a shared prefix is seldom cut to the token."""
+
+
+class Switch(msgspec.Struct, frozen=True):
+    """Points that are equal but for one thing, `values[i]` of which `points[i]` has."""
+
+    points: tuple[Point, ...]
+    values: tuple[str, ...]
+
+
+def switches(points: Sequence[Point], fact: Literal["prefix", "parallel", "context"]) -> list[Switch]:
+    """All sets of points that differ in `fact` alone, each of its values once.
+
+    Of prefixes, input lengths that nearly are the same are taken to be.
+    """
+    groups: dict[Any, list[Point]] = defaultdict(list)
+    for point in points:
+        key = [
+            point.engine, point.model, point.gpu, point.gpus, point.version, point.precision, point.source,
+            point.kind, point.load, point.offline, point.work,
+            *(getattr(point, each) for each in ("prefix", "parallel", "context") if each != fact),
+        ]  # fmt: skip
+        groups[tuple(key)].append(point)
+    found = []
+    for group in groups.values():
+        for base in _alike(group, fact != "prefix"):
+            chosen = {getattr(point, fact): point for point in reversed(base)}
+            if len(chosen) > 1:
+                ordered = dict(sorted(chosen.items()))
+                found.append(Switch(tuple(ordered.values()), tuple(ordered)))
+    return found
+
+
+def _alike(group: Sequence[Point], exactly: bool) -> list[list[Point]]:
+    sets: list[list[Point]] = []
+    for point in group:
+        for known in sets:
+            if _near(known[0].input_tokens, point.input_tokens, exactly) and _near(
+                known[0].output_tokens, point.output_tokens, exactly
+            ):
+                known.append(point)
+                break
+        else:
+            sets.append([point])
+    return sets
+
+
+def _near(a: int | None, b: int | None, exactly: bool) -> bool:
+    if a is None or b is None or exactly:
+        return a == b
+    return abs(a - b) <= NEAR * max(a, b)
+
+
+def side_by_side(
+    found: Sequence[Switch], measure: Measure, what: str, *, none: str, key: str, section: str
+) -> Figure | None:
+    """A group of bars for each set, a bar for each value of what was switched."""
+    import altair as alt
+
+    every = [point for switch in found for point in switch.points]
+    if not every:
+        return None
+    unit, scale = unit_of(measure, every)
+    names = [series.label for series in series_of(every, without=("prefix", "parallel"))]
+    loads = {(point.kind, point.load) for point in every}
+    rows: list[Row] = []
+    at = 0
+    for switch in found:
+        for point, value in zip(switch.points, switch.values, strict=True):
+            name = names[at] + (f" · {load_label(point)}" if len(loads) > 1 else "")
+            at += 1
+            if (y := measure.of(point)) is not None:
+                rows.append({"set": name, "value": value or none, "y": y * scale, "order": point.load, "n": point.ok})
+    rows = rows[: 2 * ROWS]
+    if not rows:
+        return None
+    values = sorted({row["value"] for row in rows}, key=lambda value: (value != none, value))
+    shades = list(SEQUENCE[: len(values)])
+    sets = list(
+        dict.fromkeys(
+            row["set"] for row in sorted(rows, key=lambda row: (row["set"].partition(" · ")[0], row["order"]))
+        )
+    )
+    title = f"{measure.name} ({unit})"
+    base = alt.Chart(data(rows)).encode(
+        y=alt.Y("set:N", title=None, sort=sets, axis=alt.Axis(labelLimit=240)),
+        yOffset=alt.YOffset("value:N", sort=values),
+    )
+    bars = base.mark_bar().encode(
+        x=alt.X("y:Q", title=title, axis=alt.Axis(tickCount=5)),
+        color=alt.Color("value:N", scale=alt.Scale(domain=values, range=shades), legend=alt.Legend(title=None)),
+        tooltip=[
+            "set:N",
+            "value:N",
+            alt.Tooltip("y:Q", title=title, format=".4~g"),
+            alt.Tooltip("n:Q", title="requests"),
+        ],
+    )
+    texts = base.mark_text(align="left", dx=4, fontSize=12).encode(x="y:Q", text=alt.Text("y:Q", format=".4~g"))
+    height = max(120, len(sets) * (18 * len(values) + 12))
+    words = common(every, without=("prefix", "parallel"))
+    lengths = {lengths_label(point) for point in every if point.prefix == ""}
+    counts = sorted({point.ok for point in every if point.ok})
+    span = f"{counted(counts)} requests a bar" if counts else ""
+    return figure(
+        key,
+        f"{measure.name}: {what}",
+        [
+            " · ".join(
+                [
+                    *words,
+                    *(lengths if len(lengths) == 1 else ()),
+                    *({load_label(every[0])} if len(loads) == 1 else ()),
+                ]
+            ),
+            measure.definition.format(since=every[0].since, window=every[0].window),
+            "; ".join(part for part in (span, "no interval drawn: see the table") if part),
+        ],
+        (bars + texts).properties(width=WIDTH - 60, height=height),
+        section=section,
+        summary=f"{measure.name} in {unit}, {what}: "
+        + "; ".join(f"{row['set']} {row['value']} {row['y']:.4g}" for row in rows[:12]),
+    )
+
+
+class Ratio(msgspec.Struct, frozen=True):
+    """How many times better `over` does than `under`: throughput divided, latency the other way round."""
+
+    over: Point
+    under: Point
+    measure: Measure
+    times: float
+
+
+def gpu_ratios(points: Sequence[Point], *, of: Callable[[Point], str] = lambda point: point.gpu) -> list[Ratio]:
+    """All pairs of cells that differ in their GPU alone, the better GPU (by its throughputs) over the other."""
+    groups: dict[Any, dict[str, Point]] = defaultdict(dict)
+    for point in points:
+        if not of(point):
+            continue
+        key = (
+            point.engine, point.model, point.gpus, point.parallel, point.precision, point.context, point.kind,
+            point.load, point.offline, point.work, point.prefix, point.near_input, point.near_output,
+            point.source,
+        )  # fmt: skip
+        groups[key].setdefault(of(point), point)
+    wins: dict[tuple[str, str], float] = defaultdict(float)
+    for group in groups.values():
+        for a in group.values():
+            for b in group.values():
+                if a is not b and a.output_tokens_per_s and b.output_tokens_per_s:
+                    wins[of(a), of(b)] += math.log(a.output_tokens_per_s / b.output_tokens_per_s)
+    found = []
+    for group in groups.values():
+        for (over, under), sum_log in wins.items():
+            if sum_log < 0 or over not in group or under not in group or (sum_log == 0 and over > under):
+                continue
+            for measure in (OUTPUT, TTFT, TPOT if group[over].tpot else ITL, E2E):
+                much, less = measure.of(group[over]), measure.of(group[under])
+                if much and less and much > 0 and less > 0:
+                    times = much / less if measure.better == "higher" else less / much
+                    found.append(Ratio(group[over], group[under], measure, times))
+    return found
+
+
+def heaviest(ratios: Sequence[Ratio]) -> list[Ratio]:
+    """Of each sweep the highest load that both have."""
+    tops: dict[Any, float] = defaultdict(float)
+
+    def sweep(ratio: Ratio) -> tuple[Any, ...]:
+        over = ratio.over
+        return (
+            over.gpu, ratio.under.gpu, over.engine, over.model, over.gpus, over.parallel, over.kind, over.offline,
+            over.near_input, over.near_output, over.prefix,
+        )  # fmt: skip
+
+    for ratio in ratios:
+        tops[sweep(ratio)] = max(tops[sweep(ratio)], ratio.over.load)
+    return [ratio for ratio in ratios if ratio.over.load == tops[sweep(ratio)]]
+
+
+def ratio_figures(ratios: Sequence[Ratio], *, section: str, key: str) -> list[Figure]:
+    """A picture for each pair of GPUs: a row for each model, number of GPUs and length; a mark for each measure."""
+    import altair as alt
+
+    pairs: dict[tuple[str, str], list[Ratio]] = defaultdict(list)
+    for ratio in heaviest(ratios):
+        pairs[ratio.over.gpu, ratio.under.gpu].append(ratio)
+    made = []
+    for (over, under), found in pairs.items():
+        names = [series.label for series in series_of([ratio.over for ratio in found], without=("gpu",))]
+        several = {
+            what: len({of(ratio.over) for ratio in found}) > 1
+            for what, of in (("load", load_label), ("lengths", lengths_label))
+        }
+        rows: list[Row] = []
+        for ratio, name in zip(found, names, strict=True):
+            parts = [
+                name,
+                load_label(ratio.over) if several["load"] else "",
+                _out(ratio.over) if several["lengths"] else "",
+            ]
+            row = " · ".join(part for part in parts if part and part != over)
+            place = (name, ratio.over.kind, ratio.over.load, ratio.over.near_output or 0)
+            rows.append({"row": row or over, "measure": ratio.measure.name, "times": ratio.times, "place": place})
+        order = list(dict.fromkeys(row["row"] for row in sorted(rows, key=lambda row: row["place"])))
+        shown = [{**row, "place": None} for row in rows if row["row"] in order[:ROWS]]
+        measures = list(dict.fromkeys(row["measure"] for row in shown))
+        shades = alt.Scale(domain=measures, range=list(SEQUENCE[: len(measures)]))
+        values = [row["times"] for row in shown]
+        spread = max(values) / min(values) > 8
+        x_scale = alt.Scale(type="log", nice=False, padding=14) if spread else alt.Scale(zero=False, padding=14)
+        marks = (
+            alt.Chart(data(shown))
+            .mark_point(size=110, opacity=0.95)
+            .encode(
+                x=alt.X("times:Q", title=f"{over} over {under}, times better", scale=x_scale),
+                y=alt.Y("row:N", title=None, sort=order, axis=alt.Axis(labelLimit=320, grid=True)),
+                color=alt.Color("measure:N", scale=shades, legend=alt.Legend(title=None)),
+                shape=alt.Shape("measure:N", scale=alt.Scale(domain=measures), legend=alt.Legend(title=None)),
+                tooltip=["row:N", "measure:N", alt.Tooltip("times:Q", format=".3~g")],
+            )
+        )
+        even = alt.Chart(data([{"times": 1}])).mark_rule(color="#777777", strokeDash=[3, 3]).encode(x="times:Q")
+        left_out = f"; {len(order) - ROWS} more rows are in the table" if len(order) > ROWS else ""
+        words = common([ratio.over for ratio in found], without=("gpu",))
+        words = [f"{ratio.over.gpus} GPUs each" if part == ratio.over.hardware else part for part in words]
+        made.append(
+            figure(
+                f"{key}-{over}-{under}",
+                f"{over} against {under}",
+                [
+                    " · ".join(words),
+                    "Throughput: ratio; latencies: inverse ratio, so that right is better for all" + left_out,
+                    "The highest load that both have; model, engine, GPUs and lengths are the same; no interval",
+                ],
+                (even + marks).properties(width=WIDTH - 100, height=max(100, 26 * min(len(order), ROWS))),
+                section=section,
+                summary=f"{over} over {under}: "
+                + "; ".join(f"{row['row']} {row['measure']} {row['times']:.2f}×" for row in shown[:12]),
+            )
+        )
+    return made
+
+
+def _out(point: Point) -> str:
+    return " · ".join(
+        part for part in (f"{count(point.output_tokens)} out" if point.output_tokens else "", point.prefix) if part
+    )

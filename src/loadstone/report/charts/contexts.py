@@ -1,0 +1,72 @@
+"""The longest context of each model on each machine, as a map."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from loadstone.report.charts.theme import Figure, data, figure
+from loadstone.report.points import clean
+from loadstone.runfacts import gpu_name
+
+
+def context_map(
+    rows: Sequence[Mapping[str, Any]], *, key: str = "contexts", section: str = "sizing"
+) -> Figure | None:
+    """`rows` as `loadstone size --json` has them: model, gpu, gpus, max_context_tokens (None or 0: does not fit)."""
+    import altair as alt
+
+    cells: dict[tuple[str, str], dict[str, Any]] = {}
+    for row in rows:
+        tokens = row.get("max_context_tokens") or 0
+        where, model = (
+            clean(f"{row['gpus']}×{gpu_name(str(row['gpu']))}"),
+            clean(str(row["model"]).rsplit("/", 1)[-1]),
+        )
+        known = cells.get((model, where))
+        if known is None or tokens > known["tokens"]:
+            cells[model, where] = {"model": model, "where": where, "tokens": tokens, "text": _short(tokens)}
+    if not cells:
+        return None
+    values = list(cells.values())
+    models, machines = (
+        list(dict.fromkeys(v["model"] for v in values)),
+        list(dict.fromkeys(v["where"] for v in values)),
+    )
+    fitting = [value["tokens"] for value in values if value["tokens"]]
+    edge = (min(fitting) * max(fitting)) ** 0.5 if fitting else 1
+    base = alt.Chart(data(values)).encode(
+        x=alt.X(
+            "where:N",
+            title=None,
+            sort=machines,
+            axis=alt.Axis(orient="top", labelAngle=0 if len(machines) < 7 else -40),
+        ),
+        y=alt.Y("model:N", title=None, sort=models, axis=alt.Axis(labelLimit=260)),
+    )
+    colour = alt.Color("tokens:Q", scale=alt.Scale(type="log", scheme="cividis"), legend=None)
+    chart = (
+        base.transform_filter("datum.tokens > 0").mark_rect(stroke="white", strokeWidth=2).encode(color=colour)
+        + base.transform_filter("datum.tokens == 0").mark_rect(stroke="white", strokeWidth=2, color="#bbbbbb")
+        + base.mark_text(fontSize=14, fontWeight=600).encode(
+            text="text:N",
+            color=alt.condition(
+                f"datum.tokens > {edge} || datum.tokens == 0", alt.value("#111111"), alt.value("white")
+            ),
+        )
+    )
+    size = {"width": max(240, 74 * len(machines)), "height": 44 * len(models)}
+    return figure(
+        key,
+        "Longest context that fits",
+        ["tokens of one request, with weights and activations beside it; grey: the model does not fit"],
+        chart.properties(**size),
+        section=section,
+        summary="; ".join(f"{v['model']} on {v['where']}: {v['text']}" for v in values[:40]),
+    )
+
+
+def _short(tokens: int) -> str:
+    if tokens <= 0:
+        return "–"
+    return f"{tokens / 1024:.0f}k" if tokens >= 1024 else str(tokens)

@@ -1,0 +1,166 @@
+"""Which points belong into one picture: those that differ by what is compared and by one thing more, the x axis."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from loadstone.report.points import Point, Stat, count
+from loadstone.report.series import Series, common, lengths_label, series_of
+
+Axis = Literal["load", "output", "input"]
+FLAT = 4.0
+"""Times that the highest series must tower above the others to be left out of a second picture."""
+
+
+class Measure(msgspec.Struct, frozen=True):
+    """What a picture shows of a point. `of` gives SI units; `better` is the direction of improvement."""
+
+    key: str
+    name: str
+    unit: str
+    definition: str
+    of: Callable[[Point], float | None]
+    stat: Callable[[Point], Stat | None] | None = None
+    better: Literal["lower", "higher"] = "lower"
+
+
+def _value(stat: Stat | None) -> float | None:
+    return stat.value if stat is not None else None
+
+
+TTFT = Measure(
+    "ttft", "TTFT", "s", "TTFT = first token − {since}", lambda p: _value(p.ttft), lambda p: p.ttft
+)  # fmt: skip
+TPOT = Measure(
+    "tpot", "TPOT", "s", "TPOT = (last − first token) / (tokens − 1) of a request",
+    lambda p: _value(p.tpot), lambda p: p.tpot,
+)  # fmt: skip
+ITL = Measure(
+    "itl", "ITL", "s", "ITL = time between neighbouring tokens, all requests pooled",
+    lambda p: _value(p.itl), lambda p: p.itl,
+)  # fmt: skip
+E2E = Measure("e2e", "E2E latency", "s", "E2E = last token − {since}", lambda p: _value(p.e2e), lambda p: p.e2e)
+OUTPUT = Measure(
+    "output_tok_s", "Output throughput", "tok/s", "output tokens of all requests per second, {window}",
+    lambda p: p.output_tokens_per_s, better="higher",
+)  # fmt: skip
+TOTAL = Measure(
+    "total_tok_s", "Total throughput", "tok/s", "input and output tokens of all requests per second, {window}",
+    lambda p: p.total_tokens_per_s, better="higher",
+)  # fmt: skip
+PER_USER = Measure(
+    "user_tok_s", "Tokens per user", "tok/s", "1 / TPOT: the pace one reader sees",
+    lambda p: p.tokens_per_s_per_user, better="higher",
+)  # fmt: skip
+PER_GPU = Measure(
+    "gpu_tok_s", "Output throughput per GPU", "tok/s", "output tok/s / GPUs, {window}",
+    lambda p: p.tokens_per_s_per_gpu, better="higher",
+)  # fmt: skip
+BATCH_S = Measure(
+    "batch_s", "Batch latency", "s", "from the batch's start to its last token",
+    lambda p: p.duration_s if p.kind == "burst" else None,
+)  # fmt: skip
+
+
+class Frame(msgspec.Struct, frozen=True):
+    """The points of one picture, each with its series, x by `axis`. `words`: what they have in common."""
+
+    axis: Axis
+    points: tuple[Point, ...]
+    series: tuple[Series, ...]
+    words: tuple[str, ...]
+
+    def x(self, point: Point) -> float | None:
+        return {"load": point.load, "output": point.near_output, "input": point.near_input}[self.axis]
+
+    @property
+    def offline(self) -> bool:
+        return self.points[0].offline
+
+    @property
+    def x_title(self) -> str:
+        if self.axis != "load":
+            return f"{self.axis} length (tokens)"
+        kinds = {"concurrency": "concurrency (requests under way)", "rate": "arrival rate (requests/s)"}
+        return kinds.get(self.points[0].kind, "batch size (requests)" if self.offline else "burst (requests at once)")
+
+    def only(self, keep: Callable[[Point, Series], bool]) -> Frame:
+        kept = [(p, s) for p, s in zip(self.points, self.series, strict=True) if keep(p, s)]
+        return Frame(self.axis, tuple(p for p, _ in kept), tuple(s for _, s in kept), self.words)
+
+
+def frames(points: Sequence[Point], axis: Axis, *, by: Literal["setup", "model"] = "setup") -> list[Frame]:
+    """All groups of points that are comparable but for their series and x, where at least one series has two x.
+
+    by setup: one model, whatever runs it. by model: one engine and hardware, whatever model it runs.
+    """
+    groups: dict[Any, list[Point]] = defaultdict(list)
+    for point in points:
+        if axis == "output" and (point.near_output is None or (not point.offline and point.kind == "rate")):
+            continue
+        key: list[Any] = [point.kind, point.offline, point.work, point.prefix]
+        key += [point.model] if by == "setup" else [point.engine, point.hardware]
+        for name, value in (("load", point.load), ("input", point.near_input), ("output", point.near_output)):
+            key.append(None if name == axis else value)
+        groups[tuple(key)].append(point)
+    found = []
+    for group in groups.values():
+        if by == "model" and len({point.model for point in group}) < 2:
+            continue
+        frame = _frame(group, axis)
+        spread = defaultdict(set)
+        for point, series in zip(frame.points, frame.series, strict=True):
+            spread[series].add(frame.x(point))
+        if any(len(xs) > 1 for xs in spread.values()):
+            found.append(frame)
+    return found
+
+
+def _frame(group: list[Point], axis: Axis) -> Frame:
+    without = ("prefix",)
+    return Frame(axis, tuple(group), tuple(series_of(group, without=without)), tuple(_words(group, axis, without)))
+
+
+def _words(group: Sequence[Point], axis: Axis | None, without: Iterable[str]) -> list[str]:
+    """The title's second half: model, lengths and loads that all points share."""
+    first = group[0]
+    lengths = {(point.near_input, point.near_output) for point in group}
+    words = common(group, without=without)
+    if len(lengths) == 1:
+        words.append(lengths_label(first))
+    elif axis == "output" and first.near_input:
+        words.append(f"{count(first.near_input)} in")
+    elif axis == "input" and first.near_output:
+        words.append(f"{count(first.near_output)} out")
+    loads = {point.load for point in group}
+    if axis != "load" and len(loads) == 1:
+        words.append(load_label(first))
+    return [word for word in (*words, first.prefix, first.work) if word]
+
+
+def load_label(point: Point) -> str:
+    if point.kind == "concurrency":
+        return f"concurrency {point.load:g}"
+    if point.kind == "rate":
+        return f"{point.load:g} requests/s"
+    return f"batch {point.load:g}" if point.offline else f"burst of {point.load:g}"
+
+
+def outliers(frame: Frame, measure: Measure) -> tuple[Frame, str] | None:
+    """The frame without the few series that press all others flat, and their names; None where none does."""
+    tops: dict[Series, float] = {}
+    for point, series in zip(frame.points, frame.series, strict=True):
+        value = measure.of(point)
+        if value is not None:
+            tops[series] = max(tops.get(series, 0.0), value)
+    ranked = sorted(tops, key=lambda series: -tops[series])
+    for few in range(1, len(ranked) // 2 + 1):
+        if tops[ranked[0]] > FLAT * tops[ranked[few]] > 0:
+            names = [each.label for each in ranked[:few]]
+            rest = {each.label for each in ranked[few:]}
+            return frame.only(lambda _, series, rest=rest: series.label in rest), " and ".join(names)  # type: ignore[misc]
+    return None

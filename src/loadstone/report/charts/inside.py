@@ -1,0 +1,189 @@
+"""Inside one run: distributions, the course of time, every inter-token gap."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from loadstone.report.charts.colours import BLUE, GREEN, GREY, ORANGE, PURPLE, SEQUENCE, VERMILION
+from loadstone.report.charts.theme import WIDTH, Figure, Row, data, figure
+from loadstone.report.points import count, counted
+from loadstone.report.samples import LEVELS, Heat, RunSample, Track
+
+_TRACKS = {
+    "under way": BLUE,
+    "before their first token": ORANGE,
+    "running, says the server": GREEN,
+    "waiting, says the server": VERMILION,
+    "arrived": BLUE,
+    "says the server": PURPLE,
+    "all GPUs": GREY,
+}
+
+
+def cumulative(sample: RunSample, metric: str, name: str, since: str, *, key: str, section: str) -> Figure | None:
+    """The share of requests below each latency, a line for each load."""
+    import altair as alt
+
+    found = [cdf for cdf in sample.cdfs if cdf.metric == metric]
+    if not found:
+        return None
+    top = max(cdf.values[-1] for cdf in found)
+    unit, scale = ("ms", 1e3) if top < 2 else ("s", 1.0)
+    rows: list[Row] = [
+        {"x": value * scale, "y": 100 * float(level), "load": cdf.label}
+        for cdf in found
+        for level, value in zip(LEVELS, cdf.values, strict=True)
+    ]
+    positive = [row["x"] for row in rows if row["x"] > 0]
+    wide = len(positive) == len(rows) and max(positive) / min(positive) > 30
+    names = [cdf.label for cdf in found]
+    chart = (
+        alt.Chart(data(rows))
+        .mark_line(interpolate="step-after")
+        .encode(
+            x=alt.X("x:Q", title=f"{metric} ({unit})", scale=alt.Scale(type="log" if wide else "linear", nice=False)),
+            y=alt.Y("y:Q", title="requests below (%)", scale=alt.Scale(domain=[0, 100])),
+            color=alt.Color(
+                "load:N",
+                scale=alt.Scale(domain=names, range=list(SEQUENCE[: len(names)])),
+                legend=alt.Legend(title=None) if len(names) > 1 else None,
+            ),
+            order=alt.Order("y:Q"),
+            tooltip=[
+                alt.Tooltip("load:N"),
+                alt.Tooltip("x:Q", title=f"{metric} ({unit})", format=".4~g"),
+                alt.Tooltip("y:Q", title="% below", format=".4~g"),
+            ],
+        )
+    )
+    counts = sorted({cdf.n for cdf in found})
+    sizes = counted(counts)
+    definition = "(last − first token) / (tokens − 1)" if metric == "TPOT" else f"from {since}"
+    spoken = "; ".join(
+        f"{cdf.label}: median {cdf.values[_at(0.5)] * scale:.4g} {unit}, p99 {cdf.values[_at(0.99)] * scale:.4g}"
+        for cdf in found
+    )
+    return figure(
+        key,
+        f"{metric} of single requests",
+        [name, f"{metric} {definition}; {sizes} requests a line, ok and short ones of the measured phase"],
+        chart,
+        section=section,
+        summary=f"Cumulative distribution of {metric}, {name}. {spoken}",
+    )
+
+
+def _at(level: float) -> int:
+    return int(np.argmin(np.abs(LEVELS - level)))
+
+
+def timeline(sample: RunSample, name: str, *, key: str, section: str) -> Figure | None:
+    """The run's course: a panel for each kind of thing that was counted, all over the same seconds."""
+    import altair as alt
+
+    panels: dict[str, list[Track]] = {}
+    for track in sample.tracks:
+        panels.setdefault(track.panel, []).append(track)
+    if not panels:
+        return None
+    end = max(track.times_s[-1] for track in sample.tracks)
+    x_scale = alt.Scale(domain=[min(track.times_s[0] for track in sample.tracks), end], nice=False)
+    spans = [{"label": label, "start": start, "end": over} for label, start, over in sample.cells]
+    charts = []
+    for number, (panel, tracks) in enumerate(panels.items()):
+        rows = [
+            {"x": at, "y": value, "what": track.name}
+            for track in tracks
+            for at, value in zip(track.times_s, track.values, strict=True)
+        ]
+        names = [track.name for track in tracks]
+        last = number == len(panels) - 1
+        x_title = "seconds of the run" if last else None
+        x = alt.X("x:Q", scale=x_scale, title=x_title, axis=alt.Axis(labels=last, grid=False))
+        lines = (
+            alt.Chart(data(rows))
+            .mark_line(strokeWidth=2, interpolate="step")
+            .encode(
+                x=x,
+                y=alt.Y("y:Q", title=panel, axis=alt.Axis(tickCount=4)),
+                color=alt.Color(
+                    "what:N",
+                    scale=alt.Scale(domain=names, range=[_TRACKS.get(each, GREY) for each in names]),
+                    legend=alt.Legend(title=None, columns=2) if len(names) > 1 else None,
+                ),
+                tooltip=["what:N", alt.Tooltip("x:Q", title="s", format=".4~g"), alt.Tooltip("y:Q", format=".4~g")],
+            )
+        )
+        edges = alt.Chart(data(spans)).mark_rule(color="#999999", strokeDash=[2, 3], strokeWidth=1.2)
+        layers = [edges.encode(x=alt.X("start:Q", scale=x_scale, title=x_title))] if len(spans) > 1 else []
+        charts.append(alt.layer(*layers, lines).properties(width=WIDTH, height=120 if len(tracks) > 1 else 90))
+    chart = alt.vconcat(*charts, spacing=14).resolve_scale(color="independent")
+    words = "dotted: a new cell begins" if len(spans) > 1 else ""
+    return figure(
+        key,
+        "The run over time",
+        [
+            name,
+            "; ".join(part for part in ("under way: sent and not ended", "at 160 moments of the run", words) if part),
+        ],
+        chart,
+        section=section,
+        summary=f"Timeline of {name}: "
+        + "; ".join(f"{track.name} up to {max(track.values):.4g}" for track in sample.tracks),
+    )
+
+
+def gaps(heat: Heat, name: str, *, key: str, section: str) -> Figure:
+    """ITL over the run: how many tokens came after which gap, when."""
+    import altair as alt
+
+    used = np.flatnonzero(heat.counts.sum(axis=0))
+    low, high = int(used[0]), int(used[-1]) + 1
+    total = int(heat.counts.sum())
+    rows = [
+        {
+            "x": float(heat.time_edges_s[t]),
+            "x2": float(heat.time_edges_s[t + 1]),
+            "y": 1e3 * float(heat.gap_edges_s[g]),
+            "y2": 1e3 * float(heat.gap_edges_s[g + 1]),
+            "n": int(heat.counts[t, g]),
+        }
+        for t, g in zip(*np.nonzero(heat.counts), strict=True)
+    ]
+    edges_ms = [1e3 * float(heat.gap_edges_s[low]), 1e3 * float(heat.gap_edges_s[high])]
+    chart = (
+        alt.Chart(data(rows))
+        .mark_rect()
+        .encode(
+            x=alt.X(
+                "x:Q", title="seconds of the run", scale=alt.Scale(nice=False, zero=False), axis=alt.Axis(grid=False)
+            ),
+            x2="x2:Q",
+            y=alt.Y(
+                "y:Q",
+                title="ITL (ms)",
+                scale=alt.Scale(type="log", domain=edges_ms, nice=False),
+                axis=alt.Axis(grid=False),
+            ),
+            y2="y2:Q",
+            color=alt.Color(
+                "n:Q",
+                scale=alt.Scale(type="log", scheme="cividis"),
+                legend=alt.Legend(title="tokens", orient="right", gradientLength=180, tickCount=4, format="~s"),
+            ),
+            tooltip=[
+                alt.Tooltip("x:Q", title="from (s)", format=".4~g"),
+                alt.Tooltip("y:Q", title="ITL from (ms)", format=".4~g"),
+                alt.Tooltip("n:Q", title="tokens"),
+            ],
+        )
+    )
+    return figure(
+        key,
+        "Every gap between tokens",
+        [name, f"ITL: a gap counts once per token it brought, shared among them; {count(total)} gaps, both phases"],
+        chart,
+        section=section,
+        summary=f"Heat map of inter-token latency over time, {name}: {count(total)} gaps between "
+        f"{edges_ms[0]:.3g} and {edges_ms[1]:.3g} ms",
+    )

@@ -1,0 +1,148 @@
+"""Which pictures a set of points asks for."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+from loadstone.report.charts.bands import predicted, predictions
+from loadstone.report.charts.bars import gpu_ratios, ratio_figures, side_by_side, switches
+from loadstone.report.charts.curves import against, pareto, trade_off
+from loadstone.report.charts.frames import (
+    BATCH_S,
+    E2E,
+    ITL,
+    OUTPUT,
+    PER_USER,
+    TOTAL,
+    TPOT,
+    TTFT,
+    Frame,
+    Measure,
+    frames,
+    outliers,
+)
+from loadstone.report.charts.theme import Figure
+from loadstone.report.points import Point
+
+MAX_FIGURES = 120
+MAX_LINES = 24
+"""Series in one picture; a frame with more is cut to those with the most points."""
+
+
+def figures(points: Sequence[Point]) -> list[Figure]:
+    """All pictures of these points, at most MAX_FIGURES, in the order of a report."""
+    made: list[Figure] = []
+    keys: dict[str, int] = defaultdict(int)
+    for figure in _all(points):
+        keys[figure.key] += 1
+        if keys[figure.key] > 1:
+            figure.key += f"-{keys[figure.key]}"
+        made.append(figure)
+        if len(made) == MAX_FIGURES:
+            break
+    return made
+
+
+def _all(points: Sequence[Point]) -> Iterator[Figure]:
+    sweeps = [_cut(frame) for frame in frames(points, "load")]
+    served = [frame for frame in sweeps if not frame.offline]
+    offline = [frame for frame in sweeps if frame.offline]
+    for frame in served:
+        yield from _served(frame)
+    for frame in served:
+        for measure in (TTFT, TPOT, ITL, E2E, OUTPUT):
+            yield from _line(frame, measure, "load")
+    for frame in offline:
+        yield from _present(
+            trade_off(frame, BATCH_S, _widest(frame), section="offline", key="offline-throughput-latency")
+        )
+        for measure in (_widest(frame), BATCH_S):
+            yield from _line(frame, measure, "offline")
+    for axis in ("output", "input"):
+        for frame in map(_cut, frames(points, axis)):
+            if frame.offline and not _full(frame):
+                continue
+            section = "offline" if frame.offline else axis
+            measures = (_widest(frame), BATCH_S) if frame.offline else (TTFT, TPOT, E2E, _widest(frame))
+            for measure in measures:
+                yield from _line(frame, measure, section)
+    found = switches(points, "prefix")
+    for measure in (OUTPUT, TTFT, TPOT, E2E):
+        yield from _present(
+            side_by_side(
+                found,
+                measure,
+                "shared prefix or not",
+                none="no prefix shared",
+                key=f"prefix-{measure.key}",
+                section="prefix",
+            )
+        )
+    split = switches(points, "parallel")
+    for measure in (OUTPUT, TTFT, TPOT, ITL):
+        yield from _present(
+            side_by_side(
+                split, measure, "by parallelism", none="not told", key=f"parallel-{measure.key}", section="parallel"
+            )
+        )
+    yield from ratio_figures(gpu_ratios(points), section="gpus", key="gpus")
+    for frame in map(_cut, frames(points, "load", by="model")):
+        latency = TPOT if any(point.tpot for point in frame.points) else ITL
+        yield from _present(trade_off(frame, latency, OUTPUT, section="models", key="models"))
+    for pair in predictions(points):
+        title = {"concurrency": "concurrency (requests under way)", "rate": "arrival rate (requests/s)"}
+        for measure in (TTFT, TPOT, ITL, E2E, OUTPUT):
+            x_title = title.get(pair[0][0].kind, "requests at once")
+            yield from _present(
+                predicted(pair, measure, x_title, key=f"predicted-{measure.key}", section="predicted")
+            )
+
+
+def _served(frame: Frame) -> Iterator[Figure]:
+    total = _widest(frame)
+    for latency, throughput in ((E2E, total), (TPOT, OUTPUT), (ITL, OUTPUT), (PER_USER, OUTPUT)):
+        yield from _present(
+            trade_off(frame, latency, throughput, section="throughput", key=f"throughput-{latency.key}")
+        )
+    if len({series.label for series in frame.series}) > 1:
+        yield from _present(pareto(frame, section="throughput", key="pareto"))
+
+
+def _line(frame: Frame, measure: Measure, section: str) -> Iterator[Figure]:
+    key = f"{'offline-' if frame.offline else ''}{measure.key}-by-{frame.axis}"
+    yield from _present(against(frame, measure, section=section, key=key))
+    rest = outliers(frame, measure)
+    if rest is not None:
+        yield from _present(
+            against(rest[0], measure, section=section, key=f"{key}-rest", suffix=f", without {rest[1]}")
+        )
+
+
+def _widest(frame: Frame) -> Measure:
+    """Total tokens where every point has them: what offline results are given in."""
+    return TOTAL if all(point.total_tokens_per_s is not None for point in frame.points) else OUTPUT
+
+
+def _full(frame: Frame) -> bool:
+    """Whether most series of the frame have more than one length."""
+    xs = defaultdict(set)
+    for point, series in zip(frame.points, frame.series, strict=True):
+        xs[series].add(frame.x(point))
+    return 2 * sum(len(each) > 1 for each in xs.values()) > len(xs)
+
+
+def _cut(frame: Frame) -> Frame:
+    sizes: dict[str, int] = defaultdict(int)
+    for series in frame.series:
+        sizes[series.label] += 1
+    if len(sizes) <= MAX_LINES:
+        return frame
+    kept = set(sorted(sizes, key=lambda label: -sizes[label])[:MAX_LINES])
+    cut = frame.only(lambda _, series: series.label in kept)
+    return Frame(cut.axis, cut.points, cut.series, (*cut.words, f"{len(kept)} of {len(sizes)} series"))
+
+
+def _present(figure: Figure | None) -> Iterator[Figure]:
+    if figure is not None:
+        yield figure

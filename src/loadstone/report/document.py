@@ -1,0 +1,206 @@
+"""A report before it is written: tables, sentences and pictures. HTML, Markdown and PNG are made of it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from loadstone import __version__
+from loadstone.errors import InputError
+from loadstone.report import tables
+from loadstone.report.charts.bands import spread
+from loadstone.report.charts.frames import E2E, TPOT, TTFT, Frame
+from loadstone.report.charts.inside import cumulative, gaps, timeline
+from loadstone.report.charts.select import figures
+from loadstone.report.charts.theme import Figure
+from loadstone.report.findings import Sentence, observations
+from loadstone.report.points import Point, clean, points_of
+from loadstone.report.runs import RunView
+from loadstone.report.samples import sample
+from loadstone.report.series import Series, lengths_label
+
+SECTIONS = {
+    "throughput": "Throughput against latency",
+    "load": "Latency and throughput by load",
+    "offline": "Offline batches",
+    "output": "By output length",
+    "input": "By input length",
+    "prefix": "Shared prefixes",
+    "parallel": "Parallelism",
+    "gpus": "GPU against GPU",
+    "models": "Models on the same machine",
+    "predicted": "Measured over simulated",
+    "sizing": "Memory",
+}
+INSIDE_RUNS = 100
+"""Runs whose records are drawn: distributions, timeline, gaps."""
+
+
+class RunPart(msgspec.Struct, kw_only=True):
+    """What a report says of one run alone. `facts`: (name, value) pairs of its papers."""
+
+    number: int
+    title: str
+    table: tables.Table
+    figures: list[Figure]
+    facts: list[tuple[str, str]]
+    repeat: str
+    notes: list[str]
+
+
+class Report(msgspec.Struct, kw_only=True):
+    """`passed_over`: what could not be read, a line each. `trusted`: (trusted cells, cells)."""
+
+    title: str
+    runs: int
+    trusted: tuple[int, int]
+    overview: tables.Table
+    verdicts: tables.Table
+    sentences: list[Sentence]
+    tables: list[tables.Table]
+    figures: list[Figure]
+    parts: list[RunPart]
+    passed_over: list[str]
+    points: list[Point]
+    version: str = __version__
+
+    def sections(self) -> list[tuple[str, str, list[Figure]]]:
+        """(key, title, figures) of the sections that have any."""
+        found = [(key, title, [f for f in self.figures if f.section == key]) for key, title in SECTIONS.items()]
+        return [section for section in found if section[2]]
+
+
+def build(runs: Sequence[RunView], *, passed_over: Sequence[str] = (), inside: bool = True) -> Report:
+    """The report of these runs. `inside`: also read their records, for what only single requests show."""
+    from altair.utils.schemapi import debug_mode
+
+    with debug_mode(False):  # checking specifications against their schema is the tests' work, and most of the time
+        return _build(runs, passed_over, inside)
+
+
+def _build(runs: Sequence[RunView], passed_over: Sequence[str], inside: bool) -> Report:
+    points = points_of(runs)
+    own: dict[int, list[Point]] = {}
+    for point in points:
+        own.setdefault(point.number, []).append(point)
+    parts = [
+        _part(number, run, own.get(number, []), inside and number <= INSIDE_RUNS)
+        for number, run in enumerate(runs, 1)
+    ]
+    return Report(
+        title=_title(points, len(runs)),
+        runs=len(runs),
+        trusted=(sum(point.trusted for point in points), len(points)),
+        overview=tables.overview(runs, points),
+        verdicts=tables.verdicts(runs),
+        sentences=observations(points),
+        tables=[*tables.matrices(points), *tables.ratios(points), tables.cells(points)],
+        figures=figures(points),
+        parts=parts,
+        passed_over=[clean(said, 300) for said in passed_over],
+        points=points,
+    )
+
+
+def _title(points: Sequence[Point], runs: int) -> str:
+    def few(values: Sequence[str], noun: str) -> str:
+        names = list(dict.fromkeys(value for value in values if value))
+        return ", ".join(names) if len(names) <= 3 else f"{len(names)} {noun}"
+
+    parts = [
+        few([point.engine for point in points], "engines"),
+        few([point.model for point in points], "models"),
+        few([point.hardware for point in points], "machines"),
+    ]
+    return " · ".join(part for part in parts if part) or f"{runs} runs"
+
+
+def _part(number: int, run: RunView, points: Sequence[Point], inside: bool) -> RunPart:
+    name = clean(run.facts.label, 120)
+    notes: list[str] = []
+    made: list[Figure | None] = []
+    key = f"run-{number}"
+    if points and len({point.load for point in points}) > 1:
+        words = tuple(part for part in (name, lengths_label(points[0])) if part)
+        frame = Frame("load", tuple(points), tuple(Series(name, "") for _ in points), words)
+        made += [
+            spread(frame, measure, key=f"{key}-spread-{measure.key}", section="run") for measure in (TTFT, TPOT, E2E)
+        ]
+    if inside and run.has_records:
+        try:
+            made += _inside(run, name, key)
+        except (InputError, ValueError) as error:
+            notes.append(f"its records cannot be read: {clean(str(error), 300)}")
+    elif not run.has_records:
+        notes.append("A summary without records: no distributions, no timeline.")
+    return RunPart(
+        number=number,
+        title=f"Run {number}: {name}",
+        table=tables.cells(points, key=f"{key}-cells", title="Cells", run=False),
+        figures=[figure for figure in made if figure is not None],
+        facts=_papers(run),
+        repeat=_repeat(run),
+        notes=notes,
+    )
+
+
+def _inside(run: RunView, name: str, key: str) -> list[Figure | None]:
+    seen = sample(run)
+    if seen is None:
+        return []
+    closed = run.info.cells[0].load.kind == "concurrency"
+    since = "sending (closed loop)" if closed else "the intended time (open loop)"
+    made: list[Figure | None] = [
+        cumulative(seen, metric, name, since, key=f"{key}-cdf-{metric.lower()}", section="run")
+        for metric in ("TTFT", "TPOT", "E2E")
+    ]
+    made.append(timeline(seen, name, key=f"{key}-timeline", section="run"))
+    if seen.heat is not None:
+        made.append(gaps(seen.heat, name, key=f"{key}-gaps", section="run"))
+    return made
+
+
+def _papers(run: RunView) -> list[tuple[str, str]]:
+    """The environment: what one needs to know, or to have, to repeat it."""
+    info, facts = run.info, run.facts
+    target = info.target
+    host = info.host
+    settings = info.settings
+    told: list[tuple[str, Any]] = [
+        ("run", info.run_id),
+        ("status", info.status + (f": {info.error}" if info.error else "")),
+        ("started", info.created),
+        ("deployment", facts.label),
+        ("endpoint", target.endpoint if target else None),
+        ("longest context", f"{target.max_model_tokens} tokens" if target and target.max_model_tokens else None),
+        (
+            "precision",
+            ", ".join(f for f in (facts.weights_dtype, f"KV {facts.kv_dtype}" if facts.kv_dtype else None) if f),
+        ),
+        ("plan", f"{info.plan_id}, seed {info.seed}" if info.plan_id else None),
+        ("salt", info.salt),
+        ("prefix cache", settings.get("prefix_cache") if isinstance(settings.get("prefix_cache"), str) else None),
+        ("sampling", _flat(settings.get("sampling"))),
+        ("tool", facts.tool),
+        ("client", _flat({name: host.get(name) for name in ("cpu", "cores", "system", "python")})),
+        ("clock", info.clock),
+        ("Loadstone", info.loadstone),
+    ]
+    return [(name, clean(str(value), 300)) for name, value in told if value not in (None, "", "None")]
+
+
+def _flat(value: Any) -> str | None:
+    if not isinstance(value, dict):
+        return None
+    parts = [f"{name} {each}" for name, each in value.items() if each not in (None, [], "")]
+    return ", ".join(parts) or None
+
+
+def _repeat(run: RunView) -> str:
+    """The command that does it again: the same plan, and the same prompts where it was measured."""
+    if run.info.source == "imported":
+        return shlex.join(run.info.command) if run.info.command else ""
+    return clean(shlex.join(str(word) for word in run.info.command), 600)

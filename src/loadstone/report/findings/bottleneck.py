@@ -1,0 +1,138 @@
+"""Where a sweep stops gaining, and what the records show of the reason: queue, KV room, compute, bandwidth, host."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from loadstone.report.charts.frames import Frame, load_label
+from loadstone.report.findings.sentence import Sentence, lengths, setup
+from loadstone.report.points import Point
+from loadstone.units import show_number, show_seconds
+
+GAIN = 0.15
+"""Throughput grows by less than load to this power: it has stopped growing."""
+FREE = 0.85
+"""… by more than load to this power: more requests cost nearly nothing."""
+FULL = 0.95
+"""Share of the KV cache in use from which there is no room."""
+WAITING = 0.5
+"""Mean requests that the server says are waiting."""
+HOST = 0.33
+"""Share of the speed of light below which the steps of the lightest load are bound by something else."""
+FLAT = 0.25
+"""A latency that grows by less than load to this power does not follow it."""
+FOLLOWS = 0.7
+
+
+def bottlenecks(frame: Frame) -> Iterable[Sentence]:
+    """A sentence for each series whose throughput stops growing within the sweep, and for those that grow freely."""
+    if frame.axis != "load" or frame.points[0].kind == "rate":
+        return
+    lines: dict[str, list[Point]] = defaultdict(list)
+    for point, series in zip(frame.points, frame.series, strict=True):
+        lines[series.label].append(point)
+    for points in lines.values():
+        if points[0].engine == "timing server":
+            continue  # nothing bounds it but its law
+        points.sort(key=lambda point: point.load)
+        steps = [(a, b) for a, b in itertools.pairwise(points) if a.load < b.load]
+        gains = [(a, b, gain) for a, b in steps if (gain := _slope(a, b, "output_tokens_per_s")) is not None]
+        if not gains:
+            continue
+        about = "offline" if frame.offline else "load"
+        stop = next((entry for entry in gains if entry[2] < GAIN), None)
+        if stop is not None:
+            before, after, _ = stop
+            text = f"{_name(before)}: output throughput stops growing at {load_label(before)}"
+            grown = f"{show_number(after.output_tokens_per_s, 4)} at {after.load:g}"
+            text += f" ({show_number(before.output_tokens_per_s, 4)} tok/s; {grown})"
+            reason = _reason(before, after)
+            yield Sentence(text=f"{text}{': ' + reason if reason else ''}.", kind="bottleneck", about=about)
+        first = points[0]
+        if first.light_tpot_s and first.tpot is not None:
+            yield Sentence(
+                text=_against_light(first, first.light_tpot_s, first.tpot.value), kind="light", about=about
+            )
+        if stop is None and all(gain > FREE for _, _, gain in gains) and len(gains) > 1:
+            last = points[-1]
+            text = (
+                f"{_name(first)}: output throughput grows with the load all the way "
+                f"({show_number(first.output_tokens_per_s, 4)} tok/s at {first.load:g} to "
+                f"{show_number(last.output_tokens_per_s, 4)} at {last.load:g}): steps take about as long with more "
+                "requests in them, so compute is not what bounds them; what every step pays does, reading the "
+                "weights (memory bandwidth) or host time"
+            )
+            yield Sentence(text=text + ".", kind="bottleneck", about=about)
+
+
+def _against_light(point: Point, light_s: float, tpot_s: float) -> str:
+    """At the lightest load a decode step reads weights and does next to nothing else."""
+    share = light_s / tpot_s
+    said = (
+        f"{_name(point)}: at {load_label(point)} TPOT is {show_seconds(tpot_s)}, where the memory's bandwidth allows "
+        f"{show_seconds(light_s)} ({share:.0%} of the speed of light)"
+    )
+    if share < HOST:
+        return f"{said}: most of a step is neither weights nor KV cache, but host, launches or links."
+    return f"{said}." if share <= 1 else f"{said}: faster than possible, so what it says of itself is not so."
+
+
+def _name(point: Point) -> str:
+    return ", ".join(part for part in (setup(point), point.parallel, lengths(point), point.prefix) if part)
+
+
+def _reason(before: Point, after: Point) -> str | None:
+    """What the records show, most direct evidence first; None where they show nothing."""
+    server = _mapping(after.server)
+    waiting, usage = _level(server, "waiting", "mean"), _level(server, "kv_usage", "max")
+    preempted = server.get("preemptions")
+    if usage is not None and usage >= FULL and waiting is not None and waiting >= WAITING:
+        return f"KV room: the cache is {usage:.0%} full and {show_number(waiting)} requests wait, says the server"
+    if isinstance(preempted, int | float) and preempted > 0:
+        return f"KV room: {show_number(float(preempted))} requests were preempted, says the server"
+    if waiting is not None and waiting >= WAITING:
+        return f"queue: {show_number(waiting)} requests wait on average, says the server, with room in its KV cache"
+    ttft, tpot = _latency_slope(before, after, "ttft"), _latency_slope(before, after, "tpot")
+    if ttft is None or tpot is None:
+        return None
+    if tpot < FLAT and ttft > FOLLOWS:
+        wait = _ratio(before, after)
+        waits = f"what is added waits before its first token (TTFT {wait}, TPOT hardly changed)"
+        return f"queue: {waits}, for a place or for KV room"
+    if tpot > FOLLOWS:
+        return "compute or KV reads: steps take longer in proportion to the requests in them (TPOT follows the load)"
+    return None
+
+
+def _ratio(before: Point, after: Point) -> str:
+    if before.ttft is None or after.ttft is None:
+        return ""
+    return f"{after.ttft.value / before.ttft.value:.3g}×"
+
+
+def _slope(a: Point, b: Point, name: str) -> float | None:
+    """d log(value) / d log(load)."""
+    of_a, of_b = getattr(a, name), getattr(b, name)
+    if not of_a or not of_b:
+        return None
+    return math.log(of_b / of_a) / math.log(b.load / a.load)
+
+
+def _latency_slope(a: Point, b: Point, name: str) -> float | None:
+    of_a, of_b = getattr(a, name), getattr(b, name)
+    if of_a is None or of_b is None or of_a.value <= 0 or of_b.value <= 0:
+        return None
+    return math.log(of_b.value / of_a.value) / math.log(b.load / a.load)
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _level(server: Mapping[str, Any], name: str, which: str) -> float | None:
+    value = _mapping(server.get(name)).get(which)
+    return float(value) if isinstance(value, int | float) else None

@@ -1,0 +1,53 @@
+"""What a finding in words is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from loadstone.report.points import Point, count
+from loadstone.report.series import lengths_label
+from loadstone.units import show_number, show_seconds
+
+
+class Sentence(msgspec.Struct, kw_only=True, frozen=True):
+    """One observation. `about`: the pictures' section it belongs to; `kind`: what sort of observation."""
+
+    text: str
+    kind: str
+    about: str
+
+
+def setup(point: Point) -> str:
+    """`vLLM on 8×H200`."""
+    where = point.hardware or point.gpu
+    return f"{point.engine} on {where}" if where else point.engine
+
+
+def throughput(point: Point) -> str:
+    """Always both, where both are known: nobody can take output for total tokens then."""
+    output, total = point.output_tokens_per_s, point.total_tokens_per_s
+    if total is not None and output is not None:
+        return f"{show_number(total, 4)} tok/s of input and output ({show_number(output, 4)} of output)"
+    if output is not None:
+        return f"{show_number(output, 4)} output tok/s"
+    return f"{show_number(total, 4)} tok/s of input and output"
+
+
+def value(key: str, number: float) -> str:
+    return show_number(number, 4) + " tok/s" if key.endswith("tok_s") else show_seconds(number)
+
+
+def spans(values: Sequence[float]) -> str:
+    """`4 to 64`, `128`, `4 and 16`."""
+    if len(values) == 1:
+        return f"{values[0]:g}"
+    return f"{values[0]:g} {'to' if len(values) > 2 else 'and'} {values[-1]:g}"
+
+
+def lengths(point: Point) -> str:
+    return lengths_label(point)
+
+
+__all__ = ["Sentence", "count", "lengths", "setup", "spans", "throughput", "value"]

@@ -1,0 +1,56 @@
+"""A report as Markdown, for an issue or a wiki: the sentences and tables of the page, without its pictures."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from loadstone.report.document import Report
+from loadstone.report.tables import Table
+
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>()#+!|~&$@-])")
+_PLAIN = re.compile(r"\\([().+-])")
+
+
+def markdown(report: Report) -> str:
+    """The report's text. What engines and files said is escaped: it is neither markup nor HTML."""
+    trusted, cells = report.trusted
+    lines = [f"# {text(report.title)}", "", f"{report.runs} runs, {cells} cells · Loadstone {report.version}", ""]
+    lines += ["## Verdicts", "", f"{trusted} of {cells} cells can be trusted.", ""]
+    if report.verdicts.rows:
+        lines += _table(report.verdicts)
+    lines += _table(report.overview)
+    lines += [f"- passed over: {text(said)}" for said in report.passed_over]
+    lines += ["", "## Findings", "", *(f"- {text(sentence.text)}" for sentence in report.sentences)]
+    if not report.sentences:
+        lines.append("Nothing that these runs show beyond doubt.")
+    lines += ["", "## Tables", ""]
+    for table in report.tables:
+        lines += [f"### {text(table.title)}", "", *_table(table)]
+    lines += ["## Again", ""]
+    for part in report.parts:
+        lines += [
+            f"### {text(part.title)}",
+            "",
+            *(f"- {text(name)}: {text(value)}" for name, value in part.facts),
+            "",
+        ]
+        if part.repeat:
+            lines += ["```", part.repeat.replace("```", "'''"), "```", ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def text(said: str) -> str:
+    """Literally: every character that Markdown reads is escaped, but for those that mean nothing within a line."""
+    return _PLAIN.sub(r"\1", _SPECIAL.sub(r"\\\1", said))
+
+
+def _table(table: Table) -> Iterable[str]:
+    yield "| " + " | ".join(text(head) or " " for head in table.heads) + " |"
+    yield "|" + "|".join("---:" if side == "r" else "---" for side in table.align) + "|"
+    for row in table.rows:
+        yield "| " + " | ".join(text(cell) or " " for cell in row) + " |"
+    yield ""
+    for note in table.notes:
+        yield text(note)
+        yield ""

@@ -1,0 +1,86 @@
+"""Reading runs for a report: their papers, their summaries, whether measured, simulated or imported."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from loadstone import store
+from loadstone.errors import InputError
+from loadstone.records import RunInfo
+from loadstone.runfacts import RunFacts, run_facts
+
+_SUMMARY_BYTES = 256 * 1024 * 1024
+
+
+class RunView(msgspec.Struct, kw_only=True):
+    """A run as a report sees it. `document`: its summary, as `loadstone bench --json` prints it."""
+
+    folder: Path
+    info: RunInfo
+    document: dict[str, Any]
+    facts: RunFacts
+
+    @property
+    def has_records(self) -> bool:
+        return (self.folder / "records.parquet").exists()
+
+
+def read_runs(paths: Sequence[Path]) -> tuple[list[RunView], list[str]]:
+    """The runs in these folders, each a run or a folder of runs, by their start; and what could not be read.
+
+    Raises InputError where a run that was named itself cannot be read, and where there is none at all.
+    """
+    runs: list[RunView] = []
+    passed_over: list[str] = []
+    seen: set[Path] = set()
+    for path in paths:
+        if (path / "run.json").exists():
+            if path.resolve() not in seen:
+                runs.append(read_run(path))
+            seen.add(path.resolve())
+            continue
+        for folder in _folders(path):
+            if folder.resolve() in seen:
+                continue
+            seen.add(folder.resolve())
+            try:
+                runs.append(read_run(folder))
+            except InputError as error:
+                passed_over.append(str(error))
+    if not runs:
+        said = f" ({passed_over[0]})" if passed_over else ""
+        raise InputError(f"{paths[0] if paths else 'runs'}: no run that can be read{said}; name run folders")
+    return sorted(runs, key=lambda run: (run.info.created, run.info.run_id)), passed_over
+
+
+def _folders(path: Path) -> Iterable[Path]:
+    found = sorted(each.parent for each in path.glob("*/run.json")) if path.is_dir() else []
+    if not found:
+        raise InputError(f"{path}: neither a run folder nor a folder of them; give one under runs/")
+    return found
+
+
+def read_run(folder: Path) -> RunView:
+    """One run. Its summary.json where it has one, else computed from its records. Raises InputError."""
+    info = store.read_info(folder)
+    path = folder / "summary.json"
+    document: Any = None
+    if path.exists():
+        if path.stat().st_size > _SUMMARY_BYTES:
+            raise InputError(f"{path}: {path.stat().st_size} bytes are no summary; `loadstone recover {folder}` anew")
+        try:
+            document = msgspec.json.decode(path.read_bytes())
+        except (OSError, msgspec.DecodeError) as error:
+            raise InputError(f"{path}: no summary ({error}); `loadstone recover {folder}` makes it anew") from error
+    else:
+        from loadstone.summary import summarise
+
+        document = summarise(folder)
+    if not isinstance(document, dict) or not isinstance(document.get("cells"), list):
+        raise InputError(f"{path}: no summary (it has no cells); `loadstone recover {folder}` makes it anew")
+    document["cells"] = [cell for cell in document["cells"] if isinstance(cell, dict)]
+    return RunView(folder=folder, info=info, document=document, facts=run_facts(info, document))

@@ -1,0 +1,281 @@
+"""From the records of a run to what pictures of it need: quantiles, counts over time. One pass, bounded memory.
+
+A million requests with a hundred million tokens become a few thousand numbers here; nothing later sees a record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from loadstone import store
+from loadstone.records import RunInfo
+from loadstone.report.runs import RunView
+from loadstone.verdict.server import GAUGES
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Floats = NDArray[np.float64]
+
+TIME_BINS = 160
+HEAT_TIMES, HEAT_GAPS = 80, 48
+GAP_LOW_S, GAP_HIGH_S = 1e-5, 1e2
+"""ITL outside of these is counted at the edge."""
+LEVELS = np.unique(np.concatenate([np.linspace(0, 0.9, 37), np.linspace(0.9, 0.99, 10), [0.995, 0.999, 1.0]]))
+MAX_CELLS = 8
+POWER = (
+    "nvml:power_w",
+    "DCGM_FI_DEV_POWER_USAGE",
+    "nvidia_smi_power_draw_watts",
+    "amd_gpu_average_package_power",
+    "gpu_power_w",
+)
+"""Watts of one GPU each, as common exporters name them."""
+
+
+class Cdf(msgspec.Struct, frozen=True):
+    """Quantiles of a cell's ok and short requests: values[i] s is the LEVELS[i]-quantile of n requests."""
+
+    cell: int
+    label: str
+    metric: str
+    n: int
+    values: list[float]
+
+
+class Track(msgspec.Struct, frozen=True):
+    """A curve over time: `values[i]` at `times_s[i]`."""
+
+    panel: str
+    name: str
+    times_s: list[float]
+    values: list[float]
+
+
+class Heat(msgspec.Struct, frozen=True):
+    """How many inter-token gaps fell into each box: counts[t, g], edges as given; gaps are over all requests."""
+
+    time_edges_s: Floats
+    gap_edges_s: Floats
+    counts: NDArray[np.int64]
+
+
+class RunSample(msgspec.Struct, frozen=True):
+    """`cells`: (label, start, end) of each, seconds of the run."""
+
+    cdfs: list[Cdf]
+    tracks: list[Track]
+    heat: Heat | None
+    cells: list[tuple[str, float, float]]
+
+
+def sample(run: RunView) -> RunSample | None:
+    """What the run's records show; None where it has none. Raises InputError where they cannot be read."""
+    if not run.has_records:
+        return None
+    edges = _edges(run)
+    if edges is None:
+        return None
+    heat = Heat(
+        np.linspace(edges[0], edges[-1], HEAT_TIMES + 1),
+        np.geomspace(GAP_LOW_S, GAP_HIGH_S, HEAT_GAPS + 1),
+        np.zeros((HEAT_TIMES, HEAT_GAPS), np.int64),
+    )
+    tokens = np.zeros(TIME_BINS, np.int64)
+    requests = []
+    for cell in range(len(run.info.cells)):
+        parts = [np.empty(0, _ROW)]
+        for batch in store.read_records(run.folder, cell):
+            parts.append(_requests(batch))
+            _count(batch, heat, tokens, edges)
+        requests.append(np.concatenate(parts))
+    everything = np.concatenate(requests)
+    cells = _spans(run.info, requests)
+    cdfs = [
+        found
+        for number, rows in enumerate(requests)
+        if number in _shown(len(requests))
+        for found in _cdfs(run.info, number, rows)
+    ]
+    streams = run.info.target is None or run.info.target.streams
+    return RunSample(
+        cdfs=cdfs,
+        tracks=[*_tracks(everything, tokens, edges), *_server_tracks(run, edges)],
+        heat=heat if streams and heat.counts.any() else None,
+        cells=cells,
+    )
+
+
+_ROW = np.dtype([(name, "f8") for name in ("intended", "sent", "first", "last", "end", "tokens")] + [("done", "?")])
+
+
+def _edges(run: RunView) -> Floats | None:
+    """TIME_BINS bins from the first send to the last end; None without a send. These columns cost little to read."""
+    columns = ("sent_s", "end_s")
+    tables = [store.read_columns(run.folder, columns, cell) for cell in range(len(run.info.cells))]
+    sent, end = (np.concatenate([table[name].to_numpy() for table in tables] or [np.empty(0)]) for name in columns)
+    if not len(sent) or np.isnan(sent).all():
+        return None
+    first = float(np.nanmin(sent))
+    last = float(np.nanmax(np.concatenate([sent, end])))
+    return np.linspace(first, max(last, first + 1e-6), TIME_BINS + 1)
+
+
+def _requests(batch: pa.RecordBatch) -> NDArray[Any]:
+    """One row per request, warm-up included (its `done` is false, so that no quantile has it)."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    rows = np.zeros(batch.num_rows, _ROW)
+    names = {"intended": "intended_s", "sent": "sent_s", "end": "end_s", "tokens": "output_tokens"}
+    for name, column in names.items():
+        rows[name] = batch.column(column).to_numpy(zero_copy_only=False)
+    arrival, lengths = _arrivals(batch)
+    rows["first"] = rows["last"] = np.nan
+    some = lengths > 0
+    ends = np.cumsum(lengths)[some]
+    rows["first"][some] = arrival[ends - lengths[some]]
+    rows["last"][some] = arrival[ends - 1]
+    well = pc.is_in(batch.column("status"), value_set=pa.array(["ok", "short"]))
+    measured = pc.equal(batch.column("phase"), "measure")
+    rows["done"] = pc.fill_null(pc.and_(well, measured), False).to_numpy(zero_copy_only=False)
+    return rows
+
+
+def _arrivals(batch: pa.RecordBatch) -> tuple[Floats, NDArray[np.int64]]:
+    import pyarrow.compute as pc
+
+    lists = batch.column("arrival_s")
+    lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False).astype(np.int64)
+    return lists.flatten().to_numpy(zero_copy_only=False), lengths
+
+
+def _count(batch: pa.RecordBatch, heat: Heat, tokens: NDArray[np.int64], edges: Floats) -> None:
+    """Adds the batch's events to the heat map and to the tokens per time bin.
+
+    An event brought tokens[i] − tokens[i − 1]. A gap counts once for each token that its later event brought, divided
+    by them, as ITL is defined (metrics.py).
+    """
+    arrival, lengths = _arrivals(batch)
+    counts = batch.column("tokens").flatten().to_numpy(zero_copy_only=False)
+    if len(counts) != len(arrival) or not len(arrival):
+        return
+    gained = np.diff(counts, prepend=0)
+    firsts = (np.cumsum(lengths) - lengths)[lengths > 0]
+    gained[firsts] = counts[firsts]
+    np.maximum(gained, 0, out=gained)
+    tokens += np.bincount(_bin(arrival, edges), weights=gained, minlength=len(tokens)).astype(np.int64)
+    later = np.ones(len(arrival), np.bool_)
+    later[firsts] = False
+    later &= gained > 0
+    gap = np.diff(arrival, prepend=arrival[0])[later] / gained[later]
+    low, high = np.log(GAP_LOW_S), np.log(GAP_HIGH_S)
+    position = (np.log(np.maximum(gap, GAP_LOW_S)) - low) * (HEAT_GAPS / (high - low))
+    row = np.clip(position.astype(np.int64), 0, HEAT_GAPS - 1)
+    box = _bin(arrival[later], heat.time_edges_s) * HEAT_GAPS + row
+    heat.counts[...] += (
+        np.bincount(box, weights=gained[later], minlength=heat.counts.size)
+        .astype(np.int64)
+        .reshape(heat.counts.shape)
+    )
+
+
+def _bin(times: Floats, edges: Floats) -> NDArray[np.int64]:
+    width = (edges[-1] - edges[0]) / (len(edges) - 1)
+    found: NDArray[np.int64] = np.clip(((times - edges[0]) / width).astype(np.int64), 0, len(edges) - 2)
+    return found
+
+
+def _shown(cells: int) -> set[int]:
+    """Cells whose distributions are drawn: all, or some spread evenly over the sweep, its ends among them."""
+    return {int(at) for at in np.linspace(0, cells - 1, min(cells, MAX_CELLS)).round()} if cells else set()
+
+
+def _cdfs(info: RunInfo, cell: int, rows: NDArray[Any]) -> Iterable[Cdf]:
+    load = info.cells[cell].load
+    done = rows[rows["done"]]
+    begin = done["sent"] if load.kind == "concurrency" else done["intended"]
+    many = done["tokens"] > 1
+    values = {
+        "TTFT": done["first"] - begin,
+        "TPOT": ((done["last"] - done["first"])[many]) / (done["tokens"][many] - 1),
+        "E2E": done["last"] - begin,
+    }
+    for metric, each in values.items():
+        present = np.sort(each[~np.isnan(each)])
+        if len(present):
+            quantiles = np.interp(LEVELS * (len(present) - 1), np.arange(len(present)), present)
+            yield Cdf(cell, load.label, metric, len(present), quantiles.tolist())
+
+
+def _spans(info: RunInfo, requests: list[NDArray[Any]]) -> list[tuple[str, float, float]]:
+    found = []
+    for cell, rows in zip(info.cells, requests, strict=True):
+        if len(rows):
+            end = np.nanmax(np.concatenate([rows["end"], rows["last"], rows["sent"]]))
+            found.append((cell.load.label, float(np.nanmin(rows["sent"])), float(end)))
+    return found
+
+
+def _tracks(rows: NDArray[Any], tokens: NDArray[np.int64], edges: Floats) -> Iterable[Track]:
+    """Requests under way and those of them without a first token, at the bins' middles; tokens/s in each bin."""
+    middles = (edges[:-1] + edges[1:]) / 2
+    over = np.where(np.isnan(rows["end"]), rows["last"], rows["end"])
+
+    def up_to(times: Floats) -> NDArray[np.int64]:
+        return np.searchsorted(np.sort(times[~np.isnan(times)]), middles, side="right")
+
+    sent, begun, ended = up_to(rows["sent"]), up_to(rows["first"]), up_to(over)
+    at = middles.tolist()
+    yield Track("requests", "under way", at, (sent - ended).astype(float).tolist())
+    if not np.isnan(rows["first"]).all():
+        never = up_to(np.where(np.isnan(rows["first"]), over, np.nan))
+        yield Track("requests", "before their first token", at, (sent - begun - never).clip(0).astype(float).tolist())
+    width_s = float(edges[1] - edges[0])
+    yield Track("output tok/s", "arrived", at, (tokens / width_s).tolist())
+
+
+def _server_tracks(run: RunView, edges: Floats) -> Iterable[Track]:
+    """What the servers said: running, waiting, KV use; and power where something beside them told it."""
+    table = store.read_server(run.folder)
+    if table is None:
+        return
+    names = np.asarray(table["name"].to_pylist(), dtype=object)
+    times, values = table["time_s"].to_numpy(), table["value"].to_numpy()
+    fine = np.isfinite(values) & (np.abs(values) < 1e12) & (times >= edges[0]) & (times <= edges[-1])
+    panels = {"running": "requests", "waiting": "requests", "kv_usage": "KV cache in use (%)"}
+    spoken = {
+        "running": "running, says the server",
+        "waiting": "waiting, says the server",
+        "kv_usage": "says the server",
+    }
+    for key, known in GAUGES.items():
+        plain = next((name for name in known if "{" not in name and (names == name).any()), None)
+        if plain is not None:
+            scale = 100.0 if key == "kv_usage" else 1.0
+            yield from _series(panels[key], spoken[key], times, values * scale, fine & (names == plain), edges)
+    for name in POWER:
+        if (names == name).any():
+            yield from _series("power (W)", "all GPUs", times, values, fine & (names == name), edges)
+
+
+def _series(
+    panel: str, name: str, times: Floats, values: Floats, wanted: NDArray[np.bool_], edges: Floats
+) -> Iterable[Track]:
+    """Sums over what was said at one time (ranks, GPUs), then means per bin, so that long runs stay small."""
+    if not wanted.any():
+        return
+    at, inverse = np.unique(times[wanted], return_inverse=True)
+    total: NDArray[Any] = np.bincount(inverse, weights=values[wanted])
+    if panel.startswith("KV"):
+        total = total / np.bincount(inverse)
+    box = _bin(at, edges)
+    count = np.bincount(box, minlength=len(edges) - 1)
+    mean = np.bincount(box, weights=total, minlength=len(edges) - 1)[count > 0] / count[count > 0]
+    middles = ((edges[:-1] + edges[1:]) / 2)[count > 0]
+    yield Track(panel, name, middles.tolist(), mean.tolist())

@@ -1,0 +1,103 @@
+"""What differs among points: the names, colours and dashes of the lines of a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from loadstone.report.points import Point, count
+
+SETUP: tuple[tuple[str, Callable[[Point], str]], ...] = (
+    ("engine", lambda point: point.engine),
+    ("gpu", lambda point: point.gpu),
+    ("model", lambda point: point.model),
+    ("gpus", lambda point: f"{point.gpus}×" if point.gpus else ""),
+    ("parallel", lambda point: point.parallel),
+    ("version", lambda point: point.version),
+    ("precision", lambda point: point.precision),
+    ("context", lambda point: point.context),
+    ("prefix", lambda point: point.prefix),
+    ("source", lambda point: point.source),
+)
+"""What tells one series from another, in the order in which it is told."""
+
+
+class Series(msgspec.Struct, frozen=True):
+    """A line of a chart: `colour` is said by colour, `variant` by dashes and shapes; "" where there is one only."""
+
+    colour: str
+    variant: str
+
+    @property
+    def label(self) -> str:
+        return " · ".join(part for part in (self.colour, self.variant) if part)
+
+
+def series_of(points: Sequence[Point], *, without: Iterable[str] = ()) -> list[Series]:
+    """A series for each point, named by what differs among them; by their runs where nothing else tells them apart.
+
+    `without`: what the chart shows in another way, on an axis or as panels.
+    """
+    facts = [of for name, of in SETUP if name not in set(without)]
+    telling: list[Callable[[Point], str]] = []
+    known = 1
+    for of in facts:
+        # A fact that goes with others (the model, where each engine has its own) tells nothing more.
+        distinct = len({tuple(each(point) for each in (*telling, of)) for point in points})
+        if distinct > known:
+            telling.append(of)
+            known = distinct
+    first, *rest = telling or facts[:1]
+    keys = [(first(point) or "not told", " · ".join(part for of in rest if (part := of(point)))) for point in points]
+    # Two points of one series under the same load cannot be told apart: then the run is part of the name.
+    places: dict[tuple[Any, ...], set[str]] = {}
+    for key, point in zip(keys, points, strict=True):
+        place = (
+            key,
+            point.kind,
+            point.load,
+            point.near_input,
+            point.near_output,
+            point.work,
+            point.prefix,
+            *_left(point, without),
+        )
+        places.setdefault(place, set()).add(point.run)
+    ambiguous = {place[0] for place, runs in places.items() if len(runs) > 1}
+    return [
+        Series(
+            key[0], " · ".join(part for part in (key[1], f"run {point.number}" if key in ambiguous else "") if part)
+        )
+        for key, point in zip(keys, points, strict=True)
+    ]
+
+
+def common(points: Sequence[Point], *, without: Iterable[str] = ()) -> list[str]:
+    """What all points have in common and is known, in words: it stands in the title instead of the legend."""
+    found = []
+    for name, of in SETUP:
+        values = {of(point) for point in points}
+        if name not in {*without, "source", "context"} and len(values) == 1:
+            found.append(next(iter(values)))
+    if len({point.hardware for point in points}) == 1:
+        found = [part for part in found if part not in (points[0].gpu, f"{points[0].gpus}×")]
+        found.insert(0, points[0].hardware)
+    found = [f"{part[:-1]} GPUs each" if part.endswith("×") else part for part in found]
+    return [part for part in found if part]
+
+
+def _left(point: Point, without: Iterable[str]) -> tuple[str, ...]:
+    named = dict(SETUP)
+    return tuple(named[name](point) for name in without if name in named)
+
+
+def lengths_label(point: Point) -> str:
+    """`3,200 in, 800 out`."""
+    parts = [
+        f"{count(tokens)} {name}"
+        for tokens, name in ((point.input_tokens, "in"), (point.output_tokens, "out"))
+        if tokens is not None
+    ]
+    return ", ".join(parts)

@@ -1,0 +1,48 @@
+"""A report's cells as CSV, a row each, plain numbers in SI units: for spreadsheets and scripts."""
+
+from __future__ import annotations
+
+import csv
+import io
+from typing import Any
+
+from loadstone.report.document import Report
+from loadstone.report.points import LATENCIES, Point, Stat
+
+_FACTS = (
+    "run", "cell", "source", "engine", "version", "model", "gpu", "gpus", "parallel", "precision", "context",
+    "offline", "input_tokens", "output_tokens", "prefix", "work", "kind", "load", "ok", "sent", "trusted",
+)  # fmt: skip
+_STATS = ("value", "low", "high", "n", "mean", "p90", "p99", "p99_low", "p99_high")
+_TOTALS = ("output_tokens_per_s", "total_tokens_per_s", "requests_per_s", "duration_s", "window")
+
+
+def sheet(report: Report) -> str:
+    """CSV with a head. `value` is the median, or the mean where `which` says so; low, high: its interval."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    latencies = [
+        f"{name}_{each}"
+        for name in LATENCIES
+        for each in ("which", *(f"{stat}_s" if stat != "n" else "n" for stat in _STATS))
+    ]
+    writer.writerow([*_FACTS, *latencies, *_TOTALS])
+    for point in report.points:
+        writer.writerow([safe(value) for value in _row(point)])
+    return out.getvalue()
+
+
+def _row(point: Point) -> list[Any]:
+    row: list[Any] = [getattr(point, name) for name in _FACTS]
+    for name in LATENCIES:
+        stat: Stat | None = getattr(point, name)
+        row.append(stat.which if stat is not None else None)
+        row += [getattr(stat, each) if stat is not None else None for each in _STATS]
+    return [*row, *(getattr(point, name) for name in _TOTALS)]
+
+
+def safe(value: Any) -> Any:
+    """Text that a spreadsheet would take for a formula gets an apostrophe before it; numbers stay numbers."""
+    if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r"):
+        return "'" + value
+    return "" if value is None else value

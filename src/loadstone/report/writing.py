@@ -1,0 +1,97 @@
+"""A report to files: one page, one text, one sheet, or a folder of pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Literal
+
+from loadstone.errors import InputError
+from loadstone.report.charts.theme import Figure
+from loadstone.report.document import Report, build
+from loadstone.report.runs import read_runs
+
+Format = Literal["html", "md", "csv", "png", "svg"]
+FORMATS: tuple[Format, ...] = ("html", "md", "csv", "png", "svg")
+
+
+def report(
+    paths: Sequence[Path], out: Path | None = None, kind: Format | None = None, *, given: Sequence[str] = ()
+) -> list[Path]:
+    """Write the report of the runs at `paths`; returns the files. Raises InputError, one line.
+
+    A path that is a file is another tool's result: it is imported for this report alone, with the facts that it does
+    not tell in `given` (NAME=VALUE, see importers). `kind`: None takes it from the name of `out`, else it is html.
+    Pictures go into a folder, `out`.
+    """
+    chosen = kind or _kind(out)
+    with TemporaryDirectory(prefix="loadstone-report-") as scratch:
+        made = build_of(paths, Path(scratch), given, inside=chosen not in ("md", "csv"))
+    pictures = chosen in ("png", "svg")
+    out = out or Path("report-pictures" if pictures else f"report.{chosen}")
+    try:
+        if pictures:
+            return write_pictures(made, out, chosen)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        partial = out.with_name(out.name + ".part")
+        partial.write_text(_text(made, chosen), "utf-8", errors="replace")
+        partial.replace(out)
+    except OSError as error:
+        raise InputError(
+            f"{out}: cannot be written ({error.strerror or error}); give another name with -o"
+        ) from error
+    return [out]
+
+
+def build_of(paths: Sequence[Path], scratch: Path, given: Sequence[str], *, inside: bool) -> Report:
+    files = [path for path in paths if path.is_file()]
+    folders = [path for path in paths if not path.is_file()]
+    if files:
+        from loadstone.importers import import_files
+
+        facts = [word for fact in given for word in ("--set", fact)]
+        command = ["loadstone", "import", *map(str, files), *facts]
+        folders += import_files(files, scratch, given=given, command=command).runs
+    elif given:
+        raise InputError("--set: only of result files, and none was named; run folders tell their own facts")
+    runs, passed_over = read_runs(folders)
+    return build(runs, passed_over=passed_over, inside=inside)
+
+
+def _kind(out: Path | None) -> Format:
+    suffix = "" if out is None else out.suffix.removeprefix(".").lower()
+    return next((kind for kind in FORMATS if suffix in (kind, {"html": "htm", "md": "markdown"}.get(kind))), "html")
+
+
+def _text(made: Report, kind: Format) -> str:
+    if kind == "md":
+        from loadstone.report.markdown import markdown
+
+        return markdown(made)
+    if kind == "csv":
+        from loadstone.report.sheet import sheet
+
+        return sheet(made)
+    from loadstone.report.html import page
+
+    return page(made)
+
+
+def write_pictures(made: Report, folder: Path, kind: Format) -> list[Path]:
+    """Every figure as a file of its own, numbered in the report's order. `folder` may be named like a picture."""
+    from loadstone.report.charts.export import to_png, to_svg
+
+    folder = folder.with_suffix("") if folder.suffix.lower() == f".{kind}" else folder
+    folder.mkdir(parents=True, exist_ok=True)
+    figures: list[Figure] = [*made.figures, *(figure for part in made.parts for figure in part.figures)]
+    if not figures:
+        raise InputError(
+            "these runs give no picture: a curve needs two loads, or records; --format md has their table"
+        )
+    written = []
+    for number, figure in enumerate(figures, 1):
+        path = folder / f"{number:03d}-{''.join(c if c.isalnum() else '-' for c in figure.key)}.{kind}"
+        path.write_bytes(to_png(figure) if kind == "png" else to_svg(figure).encode())
+        written.append(path)
+    return written

@@ -1,0 +1,313 @@
+"""Charts: what they show, that all of them can be drawn, and colours that stay."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from loadstone.report.charts import bands, bars, curves, inside
+from loadstone.report.charts.colours import ENGINES, GPUS, colour, colours
+from loadstone.report.charts.contexts import context_map
+from loadstone.report.charts.export import to_png, to_svg
+from loadstone.report.charts.frames import E2E, OUTPUT, TOTAL, TPOT, TTFT, frames, outliers
+from loadstone.report.charts.select import figures
+from loadstone.report.charts.theme import Figure
+from loadstone.report.points import Point, points_of
+from loadstone.report.runs import RunView, read_run, read_runs
+from loadstone.report.samples import LEVELS, sample
+from loadstone.report.series import series_of
+from report_folders import cell, length, record, run
+
+PNG = b"\x89PNG"
+
+
+def points(folder: Path) -> list[Point]:
+    runs, _ = read_runs([folder])
+    return points_of(runs)
+
+
+def two_engines(folder: Path) -> list[Point]:
+    run(folder, "a", [cell(c, ttft=0.1 * c, tpot=0.01 * c, output=100.0 * c) for c in (1, 4, 16)])
+    run(folder, "b", [cell(c, ttft=0.2 * c, tpot=0.02 * c, output=50.0 * c) for c in (1, 4, 16)], engine="SGLang")
+    return points(folder)
+
+
+def rows_of(figure: Figure) -> list[dict[str, Any]]:
+    """The longest data of a specification."""
+    found: list[list[dict[str, Any]]] = list(figure.spec["datasets"].values())
+    return max(found, key=len)
+
+
+def drawn(figure: Figure | None) -> Figure:
+    assert figure is not None
+    assert to_png(figure, scale=1).startswith(PNG)
+    return figure
+
+
+def test_a_curve_shows_units_definition_count_and_interval(tmp_path: Path) -> None:
+    (frame,) = frames(two_engines(tmp_path), "load")
+    figure = drawn(curves.against(frame, TTFT, section="load", key="k"))
+    notes = " ".join(figure.notes)
+    assert "TTFT = first token − sending (closed loop)" in notes
+    assert "500 requests a point; bars: 95 % interval; measured" in notes
+    assert "Model-7B" in notes
+    assert "1\u202f024 in, 128 out" in notes
+    assert "TTFT, median (s)" in json.dumps(figure.spec, ensure_ascii=False)
+    rows = rows_of(figure)
+    assert [(row["x"], row["y"], row["low"], row["high"], row["colour"]) for row in rows][:2] == [
+        (1.0, 0.1, 0.098, 0.102, "vLLM"), (4.0, 0.4, 0.392, 0.408, "vLLM"),
+    ]  # fmt: skip
+    assert figure.spec["title"]["subtitle"]
+    assert "vLLM: 0.1 s at 1 to 1.6 at 16" in figure.summary
+
+
+def test_short_latencies_are_in_milliseconds(tmp_path: Path) -> None:
+    (frame,) = frames(two_engines(tmp_path), "load")
+    assert rows_of(drawn(curves.against(frame, TPOT, section="load", key="k")))[0]["y"] == 10
+
+
+def test_throughput_over_latency_follows_the_load(tmp_path: Path) -> None:
+    (frame,) = frames(two_engines(tmp_path), "load")
+    figure = drawn(curves.trade_off(frame, E2E, TOTAL, section="throughput", key="k"))
+    assert [row["load"] for row in rows_of(figure)] == [1, 4, 16, 1, 4, 16]
+    assert "better is up and left" in " ".join(figure.notes)
+
+
+def test_the_pareto_front_has_what_none_beats(tmp_path: Path) -> None:
+    (frame,) = frames(two_engines(tmp_path), "load")
+    figure = drawn(curves.pareto(frame, section="throughput", key="k"))
+    front = figure.spec["datasets"][figure.spec["layer"][0]["data"]["name"]]
+    assert [(row["x"], row["y"]) for row in front] == [(100, 12.5), (25, 50), (6.25, 200)]
+    assert "per GPU" in figure.title
+
+
+def test_loads_that_double_stand_at_equal_distances(tmp_path: Path) -> None:
+    (frame,) = frames(two_engines(tmp_path), "load")
+    figure = drawn(curves.against(frame, TTFT, section="load", key="k"))
+    scale = figure.spec["layer"][0]["encoding"]["x"]["scale"]
+    assert (scale["type"], scale["base"]) == ("log", 2)
+
+
+def test_a_series_that_towers_is_left_out_of_a_second_picture(tmp_path: Path) -> None:
+    for name, ttft in (("vLLM", 100.0), ("SGLang", 1.0), ("llama.cpp", 1.2)):
+        run(tmp_path, name, [cell(1, ttft=ttft), cell(4, ttft=ttft)], engine=name)
+    (frame,) = frames(points(tmp_path), "load")
+    found = outliers(frame, TTFT)
+    assert found is not None
+    assert found[1] == "vLLM"
+    assert {series.label for series in found[0].series} == {"SGLang", "llama.cpp"}
+    assert outliers(frame, TPOT) is None
+
+
+def test_only_what_is_comparable_shares_a_picture(tmp_path: Path) -> None:
+    run(tmp_path, "a", [cell(1), cell(4)])
+    run(tmp_path, "b", [cell(1), cell(4)], workload={"output": length(999)})
+    run(tmp_path, "c", [cell(1), cell(4)], model="other")
+    run(tmp_path, "d", [cell(1, kind="rate"), cell(4, kind="rate")])
+    assert [len(frame.points) for frame in frames(points(tmp_path), "load")] == [2, 2, 2, 2]
+
+
+def test_lengths_that_nearly_agree_are_one_workload(tmp_path: Path) -> None:
+    run(tmp_path, "a", [cell(1), cell(4)], workload={"input": length(3275)})
+    run(tmp_path, "b", [cell(1), cell(4)], workload={"input": length(3272)}, engine="SGLang")
+    (frame,) = frames(points(tmp_path), "load")
+    assert len(set(frame.series)) == 2
+
+
+def test_series_are_named_by_what_differs(tmp_path: Path) -> None:
+    run(tmp_path, "a", [cell(1)], deployment={"tp": 8})
+    run(tmp_path, "b", [cell(1)], deployment={"tp": 4, "dp": 2})
+    assert [series.label for series in series_of(points(tmp_path))] == ["tp8", "tp4 dp2"]
+    run(tmp_path, "c", [cell(1)], deployment={"tp": 8})
+    assert [series.label for series in series_of(points(tmp_path))] == ["tp8 · run 1", "tp4 dp2", "tp8 · run 3"]
+
+
+def test_bars_of_a_prefix_shared_or_not(tmp_path: Path) -> None:
+    run(tmp_path, "a", [cell(8, ttft=1.0)])
+    run(tmp_path, "b", [cell(8, ttft=0.2)], workload={"prefix_tokens": 512, "input": length(1040)})
+    found = bars.switches(points(tmp_path), "prefix")
+    figure = drawn(bars.side_by_side(found, TTFT, "shared prefix or not", none="none", key="p", section="prefix"))
+    assert [(row["value"], row["y"]) for row in rows_of(figure)] == [("none", 1000), ("512 tokens shared", 200)]
+
+
+def test_ratios_put_better_to_the_right(tmp_path: Path) -> None:
+    for gpu, output, ttft in (("a100", 500.0, 0.4), ("h100", 1000.0, 0.1)):
+        run(
+            tmp_path,
+            gpu,
+            [cell(8, output=output, ttft=ttft), cell(64, output=output, ttft=ttft)],
+            deployment={"gpu": gpu},
+        )
+    ratios = bars.gpu_ratios(points(tmp_path))
+    assert {(ratio.over.gpu, ratio.under.gpu) for ratio in ratios} == {("H100", "A100")}
+    (figure,) = bars.ratio_figures(ratios, section="gpus", key="gpus")
+    drawn(figure)
+    assert {row["measure"]: row["times"] for row in rows_of(figure)} == {
+        "Output throughput": 2, "TTFT": 4, "TPOT": 1, "E2E latency": 1,
+    }  # fmt: skip
+
+
+def test_percentile_bands(tmp_path: Path) -> None:
+    run(tmp_path, "a", [cell(1), cell(4)])
+    (frame,) = frames(points(tmp_path), "load")
+    figure = drawn(bands.spread(frame, TTFT, key="k", section="run"))
+    assert [row["p99"] for row in rows_of(figure)] == [130, 130]
+    assert "too few requests to bound the p99" in " ".join(figure.notes)
+
+
+def test_measured_lies_over_simulated_with_its_interval(tmp_path: Path) -> None:
+    simulated = [cell(c, tpot=0.02) for c in (1, 4)]
+    for each in simulated:
+        each["metrics"]["tpot_s"] |= {"low": 0.015, "high": 0.03}
+    run(tmp_path, "s", simulated, source="simulated")
+    run(tmp_path, "m", [cell(1, tpot=0.022), cell(4, tpot=0.021)])
+    every = points(tmp_path)
+    assert every[0].tpot is not None or every[1].tpot is not None
+    (pair,) = bands.predictions(every)
+    figure = drawn(bands.predicted(pair, TPOT, "concurrency", key="k", section="predicted"))
+    assert "measured / simulated: 1.05 to 1.10 over 2 loads" in " ".join(figure.notes)
+    assert {(row["low"], row["high"]) for row in rows_of(figure) if row["what"] == "simulated"} == {(15, 30)}
+
+
+def test_the_roofline_is_drawn_where_the_catalogue_knows_it(tmp_path: Path) -> None:
+    deployment = {"model": "llama-3.1-8b", "gpus": 1, "tp": 1}
+    run(tmp_path, "s", [cell(1), cell(4)], source="simulated", deployment=deployment)
+    run(tmp_path, "m", [cell(1), cell(4)], deployment=deployment)
+    every = points(tmp_path)
+    # 10 requests/s · 20 ms · 127 tokens: 25 decode at once. 8.03 G parameters but for 128,256 × 4,096 of embedding,
+    # two bytes each, and 131,072 bytes of KV cache for each of 25 × 1,088 tokens, at 4.8 TB/s.
+    expected_s = (2 * (8.03e9 - 128256 * 4096) + 25 * 1088 * 131072) / 4.8e12
+    assert every[0].light_tpot_s == pytest.approx(expected_s, rel=0.02)
+    (pair,) = bands.predictions(every)
+    figure = drawn(bands.predicted(pair, TPOT, "concurrency", key="k", section="predicted"))
+    assert any(row.get("what") == "speed of light" for rows in figure.spec["datasets"].values() for row in rows)
+
+
+def test_the_longest_contexts_as_a_map() -> None:
+    rows = [
+        {"model": "org/a", "gpu": "h200", "gpus": gpus, "max_context_tokens": tokens}
+        for gpus, tokens in ((1, None), (2, 4096), (4, 131072))
+    ]
+    figure = drawn(context_map(rows))
+    assert [row["text"] for row in rows_of(figure)] == ["–", "4k", "128k"]
+
+
+def made_run(folder: Path) -> RunView:
+    """20 requests a second apart; tokens 10 ms apart; the last one is warm-up, the one before failed."""
+    records = [record(n, float(n), [n + 0.1 + 0.01 * k for k in range(11)]) for n in range(18)]
+    records += [record(18, 18.0, [], status="error"), record(19, 19.0, [19.1, 19.2], phase="warmup")]
+    return read_run(run(folder, "a", [cell(1)], records=records))
+
+
+def test_what_records_show(tmp_path: Path) -> None:
+    seen = sample(made_run(tmp_path))
+    assert seen is not None
+    cdfs = {cdf.metric: cdf for cdf in seen.cdfs}
+    assert {cdf.n for cdf in cdfs.values()} == {18}
+    assert np.allclose(cdfs["TTFT"].values, 0.1)
+    assert np.allclose(cdfs["TPOT"].values, 0.01)
+    assert np.allclose(cdfs["E2E"].values, 0.2)
+    assert len(cdfs["TTFT"].values) == len(LEVELS)
+    assert seen.heat is not None
+    assert seen.heat.counts.sum() == 18 * 10 + 1
+    tokens = next(track for track in seen.tracks if track.panel == "output tok/s")
+    width_s = tokens.times_s[1] - tokens.times_s[0]
+    assert sum(tokens.values) * width_s == pytest.approx(18 * 11 + 2)
+    under_way = next(track for track in seen.tracks if track.name == "under way")
+    # One at a time, but for the failed one, whose end nobody knows.
+    assert max(under_way.values[:100]) == 1
+    name = "vLLM"
+    for metric in cdfs:
+        drawn(inside.cumulative(seen, metric, name, "sending", key="c", section="run"))
+    drawn(inside.timeline(seen, name, key="t", section="run"))
+    drawn(inside.gaps(seen.heat, name, key="g", section="run"))
+
+
+def test_a_gap_is_shared_by_the_tokens_that_it_brought(tmp_path: Path) -> None:
+    one = record(0, 0.0, [0.1, 0.2])
+    one.tokens = [1, 5]
+    seen = sample(read_run(run(tmp_path, "a", [cell(1)], records=[one])))
+    assert seen is not None
+    assert seen.heat is not None
+    assert seen.heat.counts.sum() == 4
+    (gap,) = np.flatnonzero(seen.heat.counts.sum(axis=0))
+    assert seen.heat.gap_edges_s[gap] <= 0.025 < seen.heat.gap_edges_s[gap + 1]
+
+
+def test_every_picture_of_a_set_can_be_drawn_as_svg(tmp_path: Path) -> None:
+    for name, engine in (("a", "vLLM"), ("b", "SGLang")):
+        run(tmp_path, name, [cell(1), cell(4)], engine=engine)
+        run(tmp_path, f"{name}-long", [cell(4)], engine=engine, workload={"output": length(512)})
+        offline = [cell(8, kind="burst", ttft=None, tpot=None), cell(32, kind="burst", ttft=None, tpot=None)]
+        run(tmp_path, f"{name}-offline", offline, engine=engine, workload={"mode": "offline"})
+    found = figures(points(tmp_path))
+    assert len({figure.key for figure in found}) == len(found) > 12
+    for figure in found:
+        assert to_svg(figure).startswith("<svg")
+
+
+def test_hostile_names_are_text(tmp_path: Path) -> None:
+    name = '</script><script>alert("x")</script>\x1b[31m=1+1'
+    run(tmp_path, "a", [cell(1), cell(4)], engine=name, model=name)
+    run(tmp_path, "b", [cell(1), cell(4)], engine="vLLM", model=name)
+    for figure in figures(points(tmp_path)):
+        assert "<script" not in to_svg(figure)
+        assert "\x1b" not in json.dumps(figure.spec, ensure_ascii=False)
+
+
+# --- colours ------------------------------------------------------------------------------------------------------
+
+
+def test_engines_and_gpus_keep_their_colours() -> None:
+    assert colour("vLLM") == ENGINES["vllm"]
+    assert colour("TensorRT-LLM") == colour("trt-llm") == ENGINES["tensorrt-llm"]
+    assert colour("8×H200") == colour("NVIDIA H200 SXM") == GPUS["h200"]
+    assert colour("GB200") != colour("B200")
+    assert colours(["SGLang", "vLLM"]) == colours(["vLLM", "SGLang"])[::-1]
+    assert colour("my engine") == colour("my engine")
+
+
+def test_no_two_of_a_picture_are_alike() -> None:
+    names = ["vLLM", "SGLang", *(f"engine {n}" for n in range(8))]
+    assert len(set(colours(names))) == len(names)
+
+
+@pytest.mark.parametrize(
+    "table", [ENGINES, dict(itertools.islice(GPUS.items(), 5)), {"a": GPUS["mi300x"], "b": GPUS["h200"]}]
+)
+def test_colours_are_told_apart_by_the_colour_blind(table: dict[str, str]) -> None:
+    """Machado, Oliveira and Fernandes (2009), severity 1; distance in CIE L*a*b*, of which 10 is seen at a glance."""
+    kinds = {
+        "none": np.eye(3),
+        "protanopia": [[0.152, 1.053, -0.205], [0.115, 0.786, 0.099], [-0.004, -0.048, 1.052]],
+        "deuteranopia": [[0.367, 0.861, -0.228], [0.280, 0.673, 0.047], [-0.012, 0.043, 0.969]],
+        "tritanopia": [[1.256, -0.077, -0.179], [-0.078, 0.931, 0.148], [0.005, 0.691, 0.304]],
+    }
+    for matrix in kinds.values():
+        seen = [_lab(np.clip(np.asarray(matrix) @ _linear(each), 0, 1)) for each in table.values()]
+        nearest = min(float(np.linalg.norm(a - b)) for a, b in itertools.combinations(seen, 2))
+        assert nearest > 10
+
+
+def _linear(hexadecimal: str) -> Any:
+    values = np.array([int(hexadecimal[n : n + 2], 16) for n in (1, 3, 5)]) / 255
+    return np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
+
+
+def _lab(linear: Any) -> Any:
+    to_xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+    x, y, z = (to_xyz @ linear) / np.array([0.9505, 1.0, 1.089])
+    f = [each ** (1 / 3) if each > 0.008856 else 7.787 * each + 16 / 116 for each in (x, y, z)]
+    return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
+
+
+def test_the_output_throughput_of_nothing_is_no_picture(tmp_path: Path) -> None:
+    run(tmp_path, "a", [cell(1, output=None, total=None), cell(4, output=None, total=None)])
+    (frame,) = frames(points(tmp_path), "load")
+    assert curves.against(frame, OUTPUT, section="load", key="k") is None
+    assert curves.pareto(frame, section="load", key="k") is None

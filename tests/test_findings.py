@@ -1,0 +1,233 @@
+"""Findings in words: said where planted data shows it, with sizes; silent where it does not."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadstone.report.charts.frames import OUTPUT, TTFT
+from loadstone.report.findings import observations
+from loadstone.report.findings.effect import OTHER_REPEATS, REPEATS, Effect, effect
+from loadstone.report.points import Point, points_of
+from loadstone.report.runs import read_runs
+from loadstone.report.writing import build_of
+from report_folders import Json, cell, length, run, stat
+
+POINTS = Path(__file__).resolve().parents[2] / "shared" / "data" / "points.csv"
+
+
+def points(folder: Path) -> list[Point]:
+    runs, _ = read_runs([folder])
+    return points_of(runs)
+
+
+def said(folder: Path, kind: str | None = None) -> list[str]:
+    return [each.text.replace("\u202f", " ") for each in observations(points(folder)) if kind in (None, each.kind)]
+
+
+def sweep(tpots: list[float], **more: Any) -> list[Json]:
+    return [cell(4.0 ** (n + 1), tpot=tpot, **more) for n, tpot in enumerate(tpots)]
+
+
+def test_a_leader_is_named_with_its_lead(tmp_path: Path) -> None:
+    run(tmp_path, "a", sweep([0.010, 0.012]))
+    run(tmp_path, "b", sweep([0.020, 0.018]), engine="SGLang")
+    (text,) = [text for text in said(tmp_path, "leader") if "TPOT" in text]
+    assert text.startswith(
+        "On 8×H200, vLLM has the lowest TPOT at every concurrency measured (4 and 16), from 33 % ("
+    )
+    assert " below SGLang at 16 to a factor of 2 (1.91–2.09) below SGLang at 4" in text
+    assert not [text for text in said(tmp_path, "leader") if "TTFT" in text]
+
+
+def test_what_lies_within_the_intervals_is_not_said(tmp_path: Path) -> None:
+    run(tmp_path, "a", sweep([0.0200, 0.0200]))
+    run(tmp_path, "b", sweep([0.0203, 0.0203]), engine="SGLang")
+    assert said(tmp_path, "leader") == []
+
+
+def test_leads_that_change_are_told_by_load(tmp_path: Path) -> None:
+    run(tmp_path, "a", sweep([0.010, 0.020, 0.030]))
+    run(tmp_path, "b", sweep([0.020, 0.020, 0.020]), engine="SGLang")
+    (text,) = [text for text in said(tmp_path, "leader") if "TPOT" in text]
+    assert "vLLM has the lowest TPOT at concurrency 4, 10.0 ms, a factor of 2 (" in text
+    assert "SGLang at concurrency 64, 20.0 ms, 33 %" in text
+    assert "no difference between the first two that this data can show at 16" in text
+
+
+def test_a_peak_says_output_and_total(tmp_path: Path) -> None:
+    run(tmp_path, "a", [cell(4, output=500, total=1000), cell(16, output=900, total=1800)])
+    run(tmp_path, "b", [cell(4, output=500, total=1000), cell(16, output=700, total=1400)], engine="SGLang")
+    (text,) = said(tmp_path, "peak")
+    assert "vLLM on 8×H200 with 1 800 tok/s of input and output (900.0 of output) at concurrency 16, 29 % (" in text
+    run(tmp_path, "c", [cell(4, output=500, total=None), cell(16, output=950, total=None)], engine="llama.cpp")
+    assert "llama.cpp on 8×H200 with 950.0 output tok/s" in said(tmp_path, "peak")[0]
+
+
+def test_a_peak_that_is_none_is_called_so(tmp_path: Path) -> None:
+    run(tmp_path, "a", [cell(4, output=500), cell(16, output=900, total=1801)])
+    run(tmp_path, "b", [cell(4, output=500), cell(16, output=895, total=1790)], engine="SGLang")
+    assert "no difference that this data can show from the next" in said(tmp_path, "peak")[0]
+
+
+def test_the_interval_has_sampling_and_repeats_in_it(tmp_path: Path) -> None:
+    run(tmp_path, "a", [cell(4, ttft=0.2)])
+    run(tmp_path, "b", [cell(4, ttft=0.1)], engine="SGLang")
+    a, b = points(tmp_path)
+    found = effect(a, b, TTFT)
+    assert found is not None
+    assert found.ratio == pytest.approx(2)
+    sampling = 0.5 * math.log(1.02 / 0.98)
+    reach = (2 * sampling**2 + REPEATS["ttft"] ** 2) ** 0.5
+    assert found.high / found.ratio == pytest.approx(math.exp(reach))
+    assert found.clear
+    assert not Effect(1.01, 0.99, 1.03).clear
+    throughput = effect(a, b, OUTPUT)
+    assert throughput is not None
+    assert throughput.high > 1 + OTHER_REPEATS
+
+
+def test_effects_in_words() -> None:
+    assert Effect(1.25, 1.2, 1.3).words == "25 % (20–30)"
+    assert Effect(0.75, 0.7, 0.8).words == "25 % (20–30)"
+    assert Effect(0.25, 0.2, 0.5).words == "a factor of 4 (2–5)"
+
+
+LEVEL: Json = {"samples": 9, "restarts": 0}
+WAITING: Json = {"waiting": {"mean": 30.0, "max": 40.0}}
+
+
+@pytest.mark.parametrize(
+    ("server", "word"),
+    [
+        (LEVEL | WAITING | {"kv_usage": {"mean": 0.9, "max": 0.99}}, "KV room: the cache is 99% full"),
+        (LEVEL | {"preemptions": 12.0}, "KV room: 12.0 requests were preempted"),
+        (LEVEL | WAITING | {"kv_usage": {"mean": 0.2, "max": 0.3}}, "queue: 30.0 requests wait"),
+    ],
+)  # fmt: skip
+def test_the_bottleneck_is_what_the_server_says(tmp_path: Path, server: Json, word: str) -> None:
+    run(tmp_path, "a", [cell(4, output=400), cell(16, output=1500), cell(64, output=1520, server=server)])
+    (text,) = said(tmp_path, "bottleneck")
+    assert "output throughput stops growing at concurrency 16 (1 500 tok/s; 1 520 at 64)" in text
+    assert word in text
+
+
+def test_the_bottleneck_is_what_latencies_show(tmp_path: Path) -> None:
+    full = [cell(16, output=1500, ttft=0.1, tpot=0.02), cell(64, output=1520, ttft=2.0, tpot=0.021)]
+    run(tmp_path / "queue", "a", full)
+    assert "queue: what is added waits before its first token" in said(tmp_path / "queue", "bottleneck")[0]
+    slow = [cell(16, output=1500, ttft=0.1, tpot=0.02), cell(64, output=1520, ttft=0.4, tpot=0.08)]
+    run(tmp_path / "compute", "a", slow)
+    assert "compute or KV reads" in said(tmp_path / "compute", "bottleneck")[0]
+    free = [cell(4, output=400), cell(16, output=1590), cell(64, output=6200)]
+    run(tmp_path / "free", "a", free)
+    assert "memory bandwidth" in said(tmp_path / "free", "bottleneck")[0]
+    bare = [cell(16, output=1500, ttft=None, tpot=None), cell(64, output=1510, ttft=None, tpot=None)]
+    run(tmp_path / "bare", "a", bare)
+    assert said(tmp_path / "bare", "bottleneck")[0].endswith("(1 500 tok/s; 1 510 at 64).")
+
+
+def test_steady_and_rising_by_length(tmp_path: Path) -> None:
+    for name, engine, ttfts in (("a", "vLLM", (0.1, 0.1, 1.5)), ("b", "SGLang", (0.2, 0.2, 0.21))):
+        for n, ttft in enumerate(ttfts):
+            run(tmp_path, f"{name}{n}", [cell(8, ttft=ttft)], engine=engine, workload={"output": length(800 * 2**n)})
+    (text,) = [text for text in said(tmp_path, "trend") if text.startswith("TTFT")]
+    assert "steady for SGLang on 8×H200 (within 5 %)" in text
+    assert "vLLM on 8×H200's grows 15×" in text
+    assert "most of it from 1 600 to 3 200 (15×)" in text
+
+
+def test_a_switch_says_what_it_changes(tmp_path: Path) -> None:
+    run(tmp_path, "a", [cell(8, ttft=1.0, output=500)])
+    run(tmp_path, "b", [cell(8, ttft=0.1, output=1000)], workload={"prefix_tokens": 512})
+    (text,) = said(tmp_path, "switch")
+    assert text.startswith("vLLM on 8×H200 with 512 tokens shared, at concurrency 8: output throughput ")
+    assert "TTFT a factor of 10 (" in text
+    assert "TPOT" not in text
+
+
+def test_gpus_are_compared_where_all_else_is_equal(tmp_path: Path) -> None:
+    for gpu, output, tpot in (("a100", 500.0, 0.04), ("h100", 1000.0, 0.02)):
+        run(tmp_path, gpu, [cell(64, output=output, tpot=tpot)], deployment={"gpu": gpu, "gpus": 1})
+    (text,) = said(tmp_path, "ratio")
+    assert text.startswith("H100 against A100 with vLLM, all else equal: output throughput a factor of 2 (")
+    run(tmp_path / "other", "a", [cell(64)], deployment={"gpu": "a100", "gpus": 1})
+    run(tmp_path / "other", "b", [cell(64)], deployment={"gpu": "h100", "gpus": 2})
+    assert said(tmp_path / "other", "ratio") == []
+
+
+def test_one_run_of_one_cell_says_nothing(tmp_path: Path) -> None:
+    run(tmp_path, "a", [cell(4)])
+    assert said(tmp_path) == []
+
+
+def test_means_stand_in_where_no_median_is_known(tmp_path: Path) -> None:
+    only_mean = {"mean": 0.1, "std": 0.01, "p50": None}
+    bare = cell(4)
+    bare["metrics"]["ttft_s"] = only_mean
+    run(tmp_path, "a", [bare], source="imported")
+    (point,) = points(tmp_path)
+    assert point.ttft is not None
+    assert (point.ttft.which, point.ttft.value, point.ttft.n) == ("mean", 0.1, 500)
+    assert point.ttft.low == pytest.approx(0.1 - 1.96 * 0.01 / 500**0.5, rel=1e-4)
+
+
+def test_odd_summaries_give_points_or_none(tmp_path: Path) -> None:
+    odd: list[Json] = [
+        {"load": {"kind": "concurrency", "value": 1.0}},
+        {"load": {"kind": "concurrency", "value": 2.0}, "metrics": None, "requests": [], "verdict": 3},
+        {"load": None} | {"metrics": {"ttft_s": stat(1.0)}},
+    ]
+    folder = run(tmp_path, "a", [cell(4)])
+    (folder / "summary.json").write_text(json.dumps({"cells": [*odd, "no cell"]}))
+    assert [point.load for point in points(tmp_path)] == [1.0, 2.0]
+
+
+@pytest.mark.skipif(not POINTS.exists(), reason="the published points are not beside the checkout")
+def test_the_tables_of_a_published_comparison_come_out(tmp_path: Path) -> None:
+    """Lambda's vLLM table of 2024: throughput/latency cells, and ratios of H100 to A100."""
+    with POINTS.open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["source"].startswith("seed003")]
+    names = (
+        "engine",
+        "engine_version",
+        "model",
+        "gpu",
+        "num_gpus",
+        "tp",
+        "arrival",
+        "num_prompts",
+        "itl_ms_median",
+        "output_tok_s",
+    )
+    path = tmp_path / "lambda.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, names)
+        writer.writeheader()
+        writer.writerows({name: row[name] for name in names} for row in rows)
+    report = build_of([path], tmp_path / "runs", ["burst=320"], inside=False)
+    (matrix,) = [table for table in report.tables if table.key.startswith("matrix")]
+    cells = {
+        (row[0], model): text.replace("\u202f", "")
+        for row in matrix.rows
+        for model, text in zip(matrix.heads, row, strict=True)
+    }
+    assert cells["1×A100", "Mistral-7B-Instruct-v0.3"] == "1591 / 56.51"
+    assert cells["8×H100", "Hermes-3-Llama-3.1-405B-FP8"] == "1231 / 73.54"
+    assert cells["4×H100", "Mixtral-8x7B-Instruct-v0.1"] == "2103 / 30.36"
+    assert sum(text == "N/A" for text in cells.values()) == 16
+    (ratios,) = [table for table in report.tables if table.key == "ratios-H100-A100"]
+    found = {(row[0], row[2]): (row[4], row[7]) for row in ratios.rows}
+    assert len(found) == 24
+    assert [text.split("×")[0] for text in found["Mistral-7B-Instruct-v0.3", "1×"]] == ["2.06", "2.08"]
+    assert [text.split("×")[0] for text in found["Hermes-3-Llama-3.1-405B-FP8", "8×"]] == ["2.63", "2.46"]
+    text = next(each.text for each in report.sentences if each.kind == "ratio")
+    assert re.search(
+        r"output throughput [\d.]+× as good on average \([\d.]+ to [\d.]+ over 24 pairs of cells\)", text
+    )

@@ -1,0 +1,301 @@
+"""The report: one page that needs no network and believes nobody; Markdown, CSV and pictures beside it."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import io
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+from browser import Browser, needs_chromium
+from conftest import Loadstone
+from loadstone.report.document import build
+from loadstone.report.html import page, script, vega
+from loadstone.report.markdown import markdown, text
+from loadstone.report.runs import read_runs
+from loadstone.report.sheet import safe, sheet
+from report_folders import cell, record, run
+
+HOSTILE = (
+    '</script><script>document.title="owned"</script><img src=x onerror="document.title=1">\x1b]0;owned\x07=cmd()|`x`'
+)
+
+
+class Page(HTMLParser):
+    """Elements of a page: (tag, attributes), and the text of its scripts and of everything else."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: list[tuple[str, str]] = []
+        self.words = ""
+        self._inside = ""
+        self.feed(source)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        self._inside = tag
+        if tag == "script":
+            self.scripts.append((dict(attrs).get("type") or "", ""))
+
+    def handle_endtag(self, tag: str) -> None:
+        self._inside = ""
+
+    def handle_data(self, data: str) -> None:
+        if self._inside == "script":
+            kind, before = self.scripts[-1]
+            self.scripts[-1] = kind, before + data
+        elif self._inside != "style":
+            self.words += data
+
+
+def made(folder: Path) -> str:
+    runs, passed_over = read_runs([folder])
+    return page(build(runs, passed_over=passed_over))
+
+
+def two_runs(folder: Path) -> None:
+    records = [record(n, float(n), [n + 0.1 + 0.01 * k for k in range(11)]) for n in range(20)]
+    run(folder, "a", [cell(1), cell(4, ttft=0.2), cell(16, ttft=0.9)], records=records)
+    run(folder, "b", [cell(1), cell(4, ttft=0.1), cell(16, ttft=0.4)], engine="SGLang", source="simulated")
+
+
+def test_a_page_needs_nothing_but_itself(tmp_path: Path) -> None:
+    two_runs(tmp_path)
+    seen = Page(made(tmp_path))
+    for tag, attributes in seen.tags:
+        for name in ("src", "href", "action", "data"):
+            target = attributes.get(name)
+            assert target is None or target.startswith("#"), (tag, target)
+    policy = next(dict(a)["content"] for tag, a in seen.tags if tag == "meta" and "http-equiv" in a)
+    assert policy is not None
+    assert "default-src 'none'" in policy
+    assert "unsafe-eval" not in policy
+    allowed = re.search(r"script-src ([^;]+)", policy)
+    assert allowed is not None
+    assert "unsafe-inline" not in allowed[1]
+    run_by_browser = [code for kind, code in seen.scripts if kind == ""]
+    hashes = {
+        f"'sha256-{base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()}'" for code in run_by_browser
+    }
+    assert hashes == set(allowed[1].split())
+    assert run_by_browser == [vega(), script()]
+
+
+def test_a_page_has_all_that_a_report_must(tmp_path: Path) -> None:
+    two_runs(tmp_path)
+    spoilt = cell(64)
+    finding = {"kind": "short_answers", "severity": "warning", "evidence": "half of them", "remedy": "Ask for less."}
+    spoilt["verdict"] = {"trusted": False, "findings": [finding]}
+    run(tmp_path, "c", [spoilt], engine="llama.cpp")
+    source = made(tmp_path)
+    words = Page(source).words
+    assert "1 of 7 cells carry a warning" in words
+    assert "short answers" in words
+    assert "run 3, concurrency 64: half of them" in words
+    assert words.index("Verdicts") < words.index("Findings") < words.index("Tables") < words.index("Environment")
+    assert "loadstone bench http://localhost:8000" in words
+    assert "95 %" in words
+    assert source.count('class="chart"') == source.count('<script type="application/json">') > 12
+    for _, code in Page(source).scripts[:-2]:
+        assert json.loads(code)["$schema"].startswith("https://vega.github.io/schema/vega-lite/")
+
+
+def test_what_engines_say_is_text(tmp_path: Path) -> None:
+    bad = cell(1)
+    bad["verdict"] = {
+        "trusted": False,
+        "findings": [dict.fromkeys(("kind", "evidence", "remedy"), HOSTILE) | {"severity": "error"}],
+    }
+    for name in ("a", "b"):
+        run(
+            tmp_path, name, [bad, cell(4)], engine=HOSTILE + name, model=HOSTILE, settings={"prefix_cache": HOSTILE},
+            workload={"name": HOSTILE, "kind": "dataset"}, deployment={"gpu": HOSTILE, "weights_dtype": HOSTILE},
+        )  # fmt: skip
+    runs, _ = read_runs([tmp_path])
+    for each in runs:
+        each.info.command = ["loadstone", HOSTILE]
+        each.info.error = HOSTILE
+    report = build(runs, passed_over=[HOSTILE])
+    source = page(report)
+    seen = Page(source)
+    assert not [tag for tag, _ in seen.tags if tag == "img"]
+    assert [kind for kind, _ in seen.scripts].count("") == 2
+    assert 'owned"</script>' in seen.words
+    for character in ("\x1b", "\x07"):
+        assert character not in source
+        assert character not in markdown(report)
+        assert character not in sheet(report)
+    said = markdown(report)
+    outside_of_code = re.sub(r"(?m)^```\n.*?^```$", "", said, flags=re.DOTALL)
+    assert not re.search(r"(?<!\\)<", outside_of_code)
+
+
+def test_markdown_is_taken_literally() -> None:
+    assert text("a|b_c*d<e>[f](g)`h`") == r"a\|b\_c\*d\<e\>\[f\](g)\`h\`"
+    assert text("1.5-2 (x)") == "1.5-2 (x)"
+
+
+def test_formulas_are_no_formulas_in_csv(tmp_path: Path) -> None:
+    run(tmp_path, "a", [cell(1)], engine="=1+1", model="@x")
+    runs, _ = read_runs([tmp_path])
+    rows = list(csv.DictReader(io.StringIO(sheet(build(runs, inside=False)))))
+    assert (rows[0]["engine"], rows[0]["model"]) == ("'=1+1", "'@x")
+    assert float(rows[0]["ttft_value_s"]) == 0.1
+    assert [safe(value) for value in ("+1", "-x", "\tx", "x=1", -1.5, None)] == [
+        "'+1",
+        "'-x",
+        "'\tx",
+        "x=1",
+        -1.5,
+        "",
+    ]
+
+
+def test_a_measured_run_is_reported_in_every_format(loadstone: Loadstone, tmp_path: Path) -> None:
+    folder = loadstone(
+        "bench",
+        "--sim",
+        "ttft=5ms,itl=1ms",
+        "--concurrency",
+        "1,2",
+        "--requests",
+        6,
+        "--input",
+        8,
+        "--output",
+        4,
+        "--json",
+    ).folder
+    assert folder
+    for name, first in (("r.html", "<!doctype html>"), ("r.md", "# timing server"), ("r.csv", "run,cell,source")):
+        done = loadstone("report", folder, "-o", tmp_path / name, "--json")
+        assert (done.code, done.document) == (0, {"schema": 1, "files": [str(tmp_path / name)]})
+        assert (tmp_path / name).read_text().startswith(first)
+    done = loadstone("report", folder.parent, "--format", "svg", "-o", tmp_path / "pictures")
+    assert done.code == 0
+    pictures = [Path(line) for line in done.out.split()]
+    assert {path.suffix for path in pictures} == {".svg"}
+    names = " ".join(path.stem for path in pictures)
+    assert all(
+        word in names for word in ("ttft-by-load", "throughput-e2e", "run-1-timeline", "run-1-gaps", "run-1-cdf-ttft")
+    )
+
+
+def test_result_files_are_reported_in_one_command(loadstone: Loadstone, tmp_path: Path) -> None:
+    path = tmp_path / "own.csv"
+    path.write_text(
+        "engine,concurrency,output_tok_s,ttft_ms_median\nvllm,1,100,20\nvllm,4,300,30\nsglang,1,90,20\nsglang,4,200,60\n"
+    )
+    done = loadstone("report", path, "--set", "model=m", "-o", tmp_path / "r.md")
+    assert done.code == 0, done.err
+    assert "vLLM has the highest output throughput" in (tmp_path / "r.md").read_text()
+
+
+def test_what_cannot_be_reported_is_said_in_one_line(loadstone: Loadstone, tmp_path: Path) -> None:
+    folder = run(tmp_path / "runs", "a", [cell(1)])
+    assert "neither a run folder nor a folder of them" in loadstone("report", tmp_path / "nowhere").line()
+    assert "cannot be written" in loadstone("report", folder, "-o", "/proc/nowhere/r.html").line()
+    assert "no picture" in loadstone("report", folder, "--format", "png", "-o", tmp_path / "p").line()
+    assert "--set: only of result files" in loadstone("report", folder, "--set", "model=m").line()
+    (folder / "summary.json").write_text("[]")
+    assert "no summary" in loadstone("report", folder).line()
+    (folder / "summary.json").write_text("{")
+    assert "no summary" in loadstone("report", folder).line()
+
+
+def test_a_broken_run_among_others_is_passed_over(tmp_path: Path) -> None:
+    two_runs(tmp_path)
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "run.json").write_text("{}")
+    words = Page(made(tmp_path)).words
+    assert "Passed over" in words
+    assert "not a run this version of Loadstone can read" in words
+
+
+def test_runs_without_cells_records_or_metrics_are_shown(tmp_path: Path) -> None:
+    run(tmp_path, "a", [])
+    bare = cell(1, ttft=None, tpot=None, output=None, total=None)
+    bare["metrics"] = {}
+    run(tmp_path, "b", [bare, cell(4, kind="rate")], source="imported")
+    folder = run(tmp_path, "c", [cell(1), cell(4)])
+    (folder / "records.parquet").write_bytes(b"no parquet")
+    words = Page(made(tmp_path)).words
+    assert "A summary without records" in words
+    assert "its records cannot be read" in words
+    assert "no cells" in words
+
+
+def test_a_report_of_nothing_but_an_empty_run(tmp_path: Path) -> None:
+    run(tmp_path, "a", [])
+    words = Page(made(tmp_path)).words
+    assert "Nothing was measured" in words
+    assert "Nothing that these runs show beyond doubt" in words
+
+
+# --- in a browser -------------------------------------------------------------------------------------------------
+
+
+DRAWN = "document.querySelectorAll('main > .grid .chart.drawn').length"
+
+
+@needs_chromium
+def test_charts_are_drawn_when_they_are_looked_at(tmp_path: Path) -> None:
+    two_runs(tmp_path / "runs")
+    (tmp_path / "r.html").write_text(made(tmp_path / "runs"))
+    with Browser(tmp_path / "profile") as browser:
+        browser.size(375, 700)
+        browser.open((tmp_path / "r.html").as_uri())
+        count = browser.run("document.querySelectorAll('.chart').length")
+        assert count > 12
+        assert browser.run("document.querySelectorAll('.chart.drawn').length") < count
+        for width in (375, 1600):
+            browser.size(width, 12000)
+            browser.until(f"{DRAWN} === document.querySelectorAll('main > .grid .chart').length")
+            browser.until(f"document.documentElement.scrollWidth <= {width}")
+            widest = (
+                "Math.max(...[...document.querySelectorAll('.chart svg')].map(e => e.getBoundingClientRect().right))"
+            )
+            browser.until(f"{widest} <= {width}")
+        assert browser.complaints == []
+
+
+@needs_chromium
+def test_a_run_opens_by_keyboard_and_tells_its_numbers(tmp_path: Path) -> None:
+    two_runs(tmp_path / "runs")
+    (tmp_path / "r.html").write_text(made(tmp_path / "runs"))
+    with Browser(tmp_path / "profile", dark=True) as browser:
+        browser.size(900, 900)
+        browser.open((tmp_path / "r.html").as_uri())
+        browser.press("Tab")
+        assert browser.run("document.activeElement.className") == "skip"
+        browser.run("document.querySelector('#run-1 summary').focus()")
+        browser.press("Enter")
+        browser.until("document.querySelector('#run-1 .chart.drawn') !== null")
+        browser.run("document.querySelector('#run-1 figure details').open = true")
+        browser.until("document.querySelectorAll('#run-1 figure td').length > 4")
+        names = [name for role, name in browser.accessible() if role in ("image", "img")]
+        assert any("TTFT, median" in name and "vLLM" in name for name in names)
+        ink = browser.run("getComputedStyle(document.querySelector('#run-1 .chart text')).fill")
+        assert ink == "rgb(232, 234, 237)"
+        assert browser.complaints == []
+
+
+@needs_chromium
+def test_a_browser_runs_nothing_of_what_engines_say(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        run(tmp_path / "runs", name, [cell(1), cell(4)], engine=HOSTILE + name, model=HOSTILE)
+    (tmp_path / "r.html").write_text(made(tmp_path / "runs"))
+    with Browser(tmp_path / "profile") as browser:
+        browser.size(1600, 12000)
+        browser.open((tmp_path / "r.html").as_uri())
+        browser.until(f"{DRAWN} > 4")
+        browser.run("document.querySelectorAll('figure details').forEach(each => { each.open = true; })")
+        browser.until("document.querySelectorAll('figure td').length > 4")
+        assert browser.run("document.title").endswith("Loadstone")
+        assert browser.run("document.querySelectorAll('img, iframe, object').length") == 0
+        assert browser.complaints == []
