@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 PERCENTILES = {"p50": 0.50, "p90": 0.90, "p95": 0.95, "p99": 0.99}
 
-_BLOCK = 1 << 20
+_BLOCK = 1 << 18
 
 
 class Distribution(msgspec.Struct, kw_only=True, frozen=True):
@@ -60,6 +60,90 @@ def distribution(values: NDArray[Any], *, independent: bool = True) -> Distribut
         ci95=bounds,
         **points,
     )
+
+
+class Pool:
+    """A distribution of float32 values that come a part at a time, without sorting them or holding them twice.
+
+    Floats are ordered as their bits are, but for the sign: counted by the upper half of these, a percentile needs
+    only the values of one bin. The order statistics are exact; mean and std are sums in float64. What comes out does
+    not depend on how the values are cut into parts.
+    """
+
+    def __init__(self) -> None:
+        self._blocks: list[NDArray[np.float32]] = []
+        self._open = np.empty(_BLOCK, np.float32)
+        self._filled = 0
+        self._counts = np.zeros(1 << 16, np.int64)
+        self._shift = 0.0  # near the mean: squares of what is left lose nothing
+        self._sum = self._squares = 0.0
+
+    def add(self, values: NDArray[np.float32]) -> None:
+        """More values, one axis, no NaN."""
+        start = 0
+        while start < len(values):
+            count = min(len(values) - start, _BLOCK - self._filled)
+            self._open[self._filled : self._filled + count] = values[start : start + count]
+            self._filled += count
+            start += count
+            if self._filled == _BLOCK:
+                self._close()
+
+    def _close(self) -> None:
+        """The open block is complete."""
+        block = self._open[: self._filled]
+        if not self._filled:
+            return
+        if not self._blocks:
+            self._shift = float(block.mean(dtype=np.float64))
+        self._counts += np.bincount(_upper(block), minlength=1 << 16)
+        rest = np.subtract(block, self._shift, dtype=np.float64)
+        self._sum += float(rest.sum())
+        self._squares += float(np.dot(rest, rest))
+        self._blocks.append(block)
+        self._open = np.empty(_BLOCK, np.float32)
+        self._filled = 0
+
+    def distribution(self) -> Distribution | None:
+        """Without bounds, which hold for independent values only. None where there are no values."""
+        self._close()
+        n = int(self._counts.sum())
+        if not n:
+            return None
+        ends = np.cumsum(self._counts)
+        wanted = {0, n - 1}
+        for q in PERCENTILES.values():
+            below = int((n - 1) * q)
+            wanted |= {below, min(below + 1, n - 1)}
+        bins: dict[int, NDArray[np.float32]] = {}
+        at: dict[int, float] = {}
+        for rank in wanted:
+            number = int(np.searchsorted(ends, rank, side="right"))
+            if number not in bins:
+                bins[number] = np.sort(np.concatenate([block[_upper(block) == number] for block in self._blocks]))
+            at[rank] = float(bins[number][rank - int(ends[number] - self._counts[number])])
+        points = {}
+        for name, q in PERCENTILES.items():
+            position = (n - 1) * q
+            low, high = at[int(position)], at[min(int(position) + 1, n - 1)]
+            points[name] = low + (position - int(position)) * (high - low)
+        mean = self._sum / n
+        return Distribution(
+            n=n,
+            mean=self._shift + mean,
+            std=math.sqrt(max(0.0, self._squares / n - mean * mean)),
+            min=at[0],
+            max=at[n - 1],
+            ci95={name: [None, None] for name in PERCENTILES},
+            **points,
+        )
+
+
+def _upper(values: NDArray[np.float32]) -> NDArray[np.uint32]:
+    """The upper 16 bits of a key that orders floats: of negative ones all bits flipped, of others the sign's."""
+    bits = values.view(np.uint32)
+    flip = (bits.view(np.int32) >> np.int32(31)).view(np.uint32) | np.uint32(0x80000000)
+    return (bits ^ flip) >> np.uint32(16)
 
 
 def percentile(sorted_values: NDArray[Any], q: float) -> float | None:

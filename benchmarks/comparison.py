@@ -1,0 +1,221 @@
+"""What `loadstone compare` holds: false alarms on pairs that do not differ, power on pairs that do, and coverage.
+
+    python benchmarks/comparison.py [--pairs 1000] [--quick] [--only TEXT] [--simulated DEPLOYMENT]
+
+Pairs of runs come from two laws that share nothing with the product, and whose requests depend on one another as
+those of engines do:
+
+closed   so many places, each taking the next request when its own ends; one step time for all, which waits for
+         prefills and drifts (AR(1), correlation 0.98 from step to step, 10 %); lengths uniform in [64, 128]
+open     Poisson arrivals to eight servers with a common queue (M/G/8, gamma service times, shape 4), at a share of
+         their capacity: near 1, queues outlast the run
+
+simulated  `loadstone simulate` with another seed on each side, through run folders and the whole comparison; no power
+
+Each pair is judged as a comparison is: seven metrics in one family (with 999 relabellings instead of 3,999). `alarms`
+is the share of pairs with any metric called different at 5 %; its 95 % range is binomial. `covered` is the share of
+95 % intervals that hold the true ratio, 1. Power is the share of pairs with a difference shown, of a tenth as many.
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.signal import lfilter
+
+from loadstone import simulation
+from loadstone.compare import compare, judge
+from loadstone.compare.cells import Cell, Row, take_blocks
+from loadstone.compare.metric import DEFAULT, Metric
+from loadstone.compare.sides import Requests, token_curve
+from loadstone.options import Options
+
+Law = Callable[[np.random.Generator, float], Requests]
+
+
+def closed(requests: int, places: int) -> Law:
+    def run(rng: np.random.Generator, slower: float) -> Requests:
+        lengths = rng.integers(64, 129, requests)
+        first, last = np.zeros(requests, np.int64), np.zeros(requests, np.int64)
+        # Steps, not seconds: a place's next request begins in the step after its last token.
+        ends = [(0, place) for place in range(places)]
+        heapq.heapify(ends)
+        for index in range(requests):
+            step, place = heapq.heappop(ends)
+            first[index], last[index] = step, step + lengths[index]
+            heapq.heappush(ends, (int(last[index]) + 1, place))
+        steps = int(last.max()) + 2
+        prefills = np.bincount(first, minlength=steps)
+        noise = rng.normal(size=steps) * np.sqrt(1 - 0.98**2)
+        noise[0] = rng.normal()
+        drift = lfilter([1.0], [1.0, -0.98], noise)
+        took_s = 0.01 * slower * np.exp(0.1 * drift) + 0.03 * slower * prefills
+        at_s = np.concatenate([[0.0], np.cumsum(took_s)])
+        return _requests(at_s[first], at_s[first + 1], at_s[last + 1], lengths + 1.0)
+
+    return run
+
+
+def open_loop(requests: int, share: float) -> Law:
+    def run(rng: np.random.Generator, slower: float) -> Requests:
+        servers = 8
+        arrives = np.cumsum(rng.exponential(1 / (share * servers), requests))
+        service = rng.gamma(4, 0.25, requests) * slower
+        free = [0.0] * servers
+        begins = np.empty(requests)
+        for index in range(requests):
+            begins[index] = max(arrives[index], heapq.heappop(free))
+            heapq.heappush(free, begins[index] + service[index])
+        first = begins + 0.05 * service * rng.gamma(20, 0.05, requests)
+        return _requests(arrives, first, begins + service, np.full(requests, 101.0))
+
+    return run
+
+
+def _requests(sent_s: np.ndarray, first_s: np.ndarray, end_s: np.ndarray, tokens: np.ndarray) -> Requests:
+    order = np.argsort(sent_s, kind="stable")
+    sent_s, first_s, end_s, tokens = sent_s[order], first_s[order], end_s[order], tokens[order]
+    # A request's tokens are evenly spread: 16 events stand for them.
+    shares = np.linspace(0, 1, 16)
+    arrivals = (first_s[:, None] + shares * (end_s - first_s)[:, None]).ravel()
+    return Requests(
+        index=np.arange(len(order)),
+        ttft_s=first_s - sent_s,
+        tpot_s=(end_s - first_s) / (tokens - 1),
+        e2e_s=end_s - sent_s,
+        sent_s=sent_s,
+        end_s=end_s,
+        curve=token_curve([(arrivals, np.repeat(tokens / 16, 16))], float(sent_s[0]), float(sent_s[-1])),
+        window_s=float(sent_s[-1] - sent_s[0]),
+        span_s=float(end_s.max() - sent_s.min()),
+    )
+
+
+def _value(run: Requests, metric: Metric) -> float:
+    if not metric.per_request:
+        assert run.curve is not None
+        assert run.window_s is not None
+        return float(run.curve[-1] / run.window_s)
+    values = getattr(run, f"{metric.base}_s")
+    return float(np.quantile(values, metric.quantile))
+
+
+def compared(law: Law, pair: int, slower: float) -> Cell:
+    a, b = (law(np.random.default_rng([pair, side]), factor) for side, factor in ((0, 1.0), (1, slower)))
+    rows = []
+    for metric in DEFAULT:
+        values = _value(a, metric), _value(b, metric)
+        rows.append(Row(metric, *values, ratio=values[1] / values[0]))
+    cell = Cell({"kind": "concurrency", "value": 1.0}, rows)
+    take_blocks(cell, [[a], [b]], pair, paired=False)
+    judge([cell], pair, relabellings=999)
+    return cell
+
+
+LAWS: dict[str, Law] = {
+    **{f"closed, {c} places, {n} requests": closed(n, c) for c, n in (
+        (1, 32), (8, 128), (8, 512), (32, 256), (32, 512), (32, 2048), (128, 1024), (128, 4096),
+    )},
+    **{f"open at {share:.0%}, {n} requests": open_loop(n, share) for share, n in (
+        (0.5, 300), (0.5, 4000), (0.8, 300), (0.8, 1000), (0.8, 4000), (0.95, 300), (0.95, 2000),
+    )},
+}  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--pairs", type=int, default=1000)
+    parser.add_argument("--quick", action="store_true", help="one law of each sort")
+    parser.add_argument("--only", default="", help="laws whose name holds this")
+    parser.add_argument("--simulated", metavar="DEPLOYMENT", help="pairs of this instead, as llama-3.1-8b@1xh200")
+    options = parser.parse_args()
+    if options.simulated:
+        simulated(options.simulated, options.pairs)
+        return
+    laws = [(name, law) for name, law in LAWS.items() if options.only in name]
+    if options.quick:
+        laws = [laws[2], laws[9]]
+    print("| law | blocks | alarms | 95 % range | covered | power at 2 % | at 5 % | at 10 % | TPOT p50 at 5 % | ms |")
+    print("|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
+    for name, law in laws:
+        begin = time.perf_counter()
+        same = [compared(law, pair, 1.0) for pair in range(options.pairs)]
+        each_ms = (time.perf_counter() - begin) / options.pairs * 1e3
+        alarms = sum(any(row.differs for row in cell.rows) for cell in same)
+        low, high = _binomial_range(alarms, options.pairs)
+        bounded = [row for cell in same for row in cell.rows if row.low is not None and row.high is not None]
+        covered = sum((row.low or 0) <= 1 <= (row.high or 0) for row in bounded)
+        powers, pace = [], 0.0
+        for slower in (1.02, 1.05, 1.10):
+            apart = [compared(law, pair, slower) for pair in range(max(options.pairs // 10, 20))]
+            powers.append(sum(any(row.differs for row in cell.rows) for cell in apart) / len(apart))
+            if slower == 1.05:
+                pace = sum(row.differs for cell in apart for row in cell.rows if row.metric.name == "tpot_p50") / len(
+                    apart
+                )
+        counts = [cell.counts[0] for cell in same if cell.counts]
+        print(
+            f"| {name} | {np.mean(counts) if counts else 0:.0f} | {alarms / options.pairs:.1%} | "
+            f"{low:.1%} – {high:.1%} | {covered / len(bounded) if bounded else float('nan'):.1%} | "
+            + " | ".join(f"{power:.0%}" for power in powers)
+            + f" | {pace:.0%} | {each_ms:.0f} |",
+            flush=True,
+        )
+
+
+SIMULATED: tuple[dict[str, Any], ...] = (
+    {"concurrency": [8], "requests": [256]},
+    {"rate": [24.0], "requests": [300]},
+    {"rate": [24.0], "requests": [1000]},
+)
+
+
+def simulated(deployment: str, pairs: int) -> None:
+    """False alarms on pairs of simulated runs with lengths in [256, 512] and [64, 128] and another seed each."""
+    print("| load | pairs | alarms | 95 % range | covered |")
+    print("|---|---:|---:|---:|---:|")
+    for load in SIMULATED:
+        alarms = covered = bounded = 0
+        with tempfile.TemporaryDirectory() as folder:
+            for pair in range(pairs):
+                runs = []
+                for side in (0, 1):
+                    asked = Options(
+                        input="512", output="128", range_ratio=0.5, seed=2 * pair + side, out=Path(folder), **load
+                    )
+                    runs.append(Path(simulation.simulate(deployment, asked, draws=0)["run_dir"]))
+                document = compare([runs[0]], [runs[1]], seed=pair)
+                rows = [row for cell in document["cells"] for row in cell["metrics"]]
+                alarms += any(row["differs"] for row in rows)
+                within = [row["low"] <= 1 <= row["high"] for row in rows if row["low"] is not None]
+                covered, bounded = covered + sum(within), bounded + len(within)
+                for run in runs:
+                    shutil.rmtree(run)
+        low, high = _binomial_range(alarms, pairs)
+        print(
+            f"| {json.dumps(load)} | {pairs} | {alarms / pairs:.1%} | {low:.1%} – {high:.1%} | "
+            f"{covered / max(bounded, 1):.1%} |",
+            flush=True,
+        )
+
+
+def _binomial_range(found: int, of: int) -> tuple[float, float]:
+    """95 % range of a share (Clopper and Pearson 1934)."""
+    from scipy.special import betaincinv
+
+    low = float(betaincinv(found, of - found + 1, 0.025)) if found else 0.0
+    high = float(betaincinv(found + 1, of - found, 0.975)) if found < of else 1.0
+    return low, high
+
+
+if __name__ == "__main__":
+    main()

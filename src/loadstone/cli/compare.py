@@ -1,0 +1,47 @@
+"""`loadstone compare`: two sides of runs, and whether they differ by more than chance."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from loadstone.cli.output import print_json
+
+
+def compare(
+    a: Annotated[str, typer.Argument(help="a run folder, or repeats with commas: A1,A2,A3")],
+    b: Annotated[str, typer.Argument(help="what is compared with it, likewise")],
+    fail_on: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--fail-on", help="exit 1 if B against A is beyond it: 'ttft_p99>+5%', 'output_tokens_per_s<-3%'"
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="of resampling: same runs and seed, same document")] = 0,
+    json: Annotated[bool, typer.Option("--json", help="print the comparison as JSON on stdout")] = False,
+) -> None:
+    """Compare runs: what differs in the setup, and each metric's ratio, with its interval and a test."""
+    from loadstone.compare import compare as compare_runs
+    from loadstone.errors import InputError
+
+    if seed < 0:
+        raise InputError(f"--seed {seed}: must be 0 or more")
+    document = compare_runs(_folders(a), _folders(b), fail_on=fail_on or (), seed=seed)
+    if json:
+        print_json(document)
+    else:
+        from rich.console import Console
+
+        from loadstone.compare.text import render
+
+        Console(highlight=False, width=None if sys.stdout.isatty() else 160).print(render(document))
+    if any(bound["met"] for bound in document.get("fail_on", ())):
+        raise typer.Exit(1)
+
+
+def _folders(text: str) -> list[Path]:
+    """One folder, or several with commas; a folder whose name has a comma is itself."""
+    return [Path(text)] if Path(text).exists() else [Path(part.strip()) for part in text.split(",") if part.strip()]

@@ -1,0 +1,59 @@
+"""`loadstone import` and `loadstone export`: results of other tools in, results for other tools out."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from loadstone.cli import flags
+from loadstone.cli.output import print_json
+
+
+def import_(
+    files: Annotated[list[Path], typer.Argument(help="result files, or folders of them")],
+    out: flags.Out = Path("runs"),
+    given: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="a fact the files do not tell: model=…, gpu=h200, gpus=8, tp=8, concurrency=16 …"),
+    ] = None,
+    mapped: Annotated[
+        list[str] | None,
+        typer.Option("--map", help='of plain CSV: our name for a column, e.g. ttft_p50_ms="Median TTFT"'),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="print run folders and findings as JSON on stdout")] = False,
+) -> None:
+    """Make run folders of other tools' results: vLLM, SGLang, AIPerf, GuideLLM, inference-perf, MLPerf, CSV …"""
+    from loadstone.importers import import_files
+
+    found = import_files(files, out, mapped=mapped or (), given=given or (), command=["loadstone", *sys.argv[1:]])
+    if json:
+        print_json(found.to_json())
+        return
+    for run in found.runs:
+        print(run)
+    for finding in found.findings:
+        print(f"{finding['severity']}: {finding['evidence']}", file=sys.stderr)
+
+
+def export(
+    run: Annotated[Path, typer.Argument(help="a run folder")],
+    form: Annotated[str, typer.Option("--format", help="vllm, sglang, csv or parquet")] = "csv",
+    out: Annotated[Path | None, typer.Option("--output", "-o", help="file to write [default: stdout]")] = None,
+    json: Annotated[bool, typer.Option("--json", help="print what was written as JSON on stdout; needs -o")] = False,
+) -> None:
+    """A run for other tools: vLLM's or SGLang's JSON, CSV with a row per cell, Parquet with a row per request."""
+    from loadstone.errors import InputError
+    from loadstone.exporters import export_run
+
+    if json and out is None:
+        raise InputError("--json: stdout is the export's own; name a file with -o")
+    body = export_run(run, form, out)
+    if body is not None:
+        sys.stdout.buffer.write(body)
+    elif json:
+        print_json({"schema": 1, "run": str(run), "format": form, "file": str(out)})
+    else:
+        print(out)

@@ -1,0 +1,178 @@
+"""Two sides of runs, A and B: what differs in the setup, and which metrics differ by more than chance.
+
+Units of the statistics are whole runs where both sides have repeats, else blocks of requests within the one run
+(blocks). Differences are tested by permuting units, for all metrics and cells together (permutation); ratios come
+with an interval (interval). docs/compare.md is for readers, docs/statistics.md says what the tests hold.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from loadstone.compare import cells
+from loadstone.compare.cells import Cell
+from loadstone.compare.metric import DEFAULT, Bound, parse_bounds
+from loadstone.compare.permutation import RELABELLINGS, compare_all, holm
+from loadstone.compare.setup import WORKLOAD, differences
+from loadstone.compare.sides import Run, load_key, open_side
+from loadstone.errors import InputError
+from loadstone.verdict import Finding
+
+__all__ = ["compare"]
+
+LEVEL = 0.05
+"""The chance of any false alarm in a comparison."""
+
+
+def compare(a: Sequence[Path], b: Sequence[Path], *, fail_on: Sequence[str] = (), seed: int = 0) -> dict[str, Any]:
+    """The comparison as the JSON document of `loadstone compare`; ratios are B over A.
+
+    `fail_on`: bounds such as `ttft_p99>+5%`. The same runs and seed give the same document.
+    Raises InputError, one line, where a run cannot be read, or no load is on both sides.
+    """
+    bounds = parse_bounds(list(fail_on))
+    metrics = [*DEFAULT, *dict.fromkeys(bound.metric for bound in bounds if bound.metric not in DEFAULT)]
+    sides = open_side(a), open_side(b)
+    matched, alone = _match(*sides)
+    if not matched:
+        raise InputError(
+            f"{a[0]} and {b[0]}: no load is on both sides ({_loads(alone[0])} against {_loads(alone[1])}); "
+            "compare runs of the same loads"
+        )
+    compared = [cells.gather(on_a, on_b, metrics, seed) for on_a, on_b in matched]
+    judge(compared, seed)
+    document: dict[str, Any] = {
+        "schema": 1,
+        "a": _side(sides[0]),
+        "b": _side(sides[1]),
+        "setup": differences(*sides),
+        "cells": [cell.to_json() for cell in compared],
+        "unmatched": {"a": [load for _, load in alone[0]], "b": [load for _, load in alone[1]]},
+        "level": LEVEL,
+    }
+    document["findings"] = [_finding(one) for one in _findings(sides, compared, document["setup"])]
+    if bounds:
+        document["fail_on"] = [_bound(bound, compared) for bound in bounds]
+    return document
+
+
+def _match(a: Sequence[Run], b: Sequence[Run]) -> tuple[list[Any], tuple[list[Any], list[Any]]]:
+    """[(where the load is on A, where on B)], each [(run, position in its summary)]; and loads on one side alone."""
+    places: list[dict[tuple[Any, ...], list[tuple[Run, int]]]] = []
+    loads: dict[tuple[Any, ...], Any] = {}
+    for runs in (a, b):
+        found: dict[tuple[Any, ...], list[tuple[Run, int]]] = {}
+        for run in runs:
+            for position, cell in enumerate(run.document["cells"]):
+                key = load_key(cell["load"])
+                loads.setdefault(key, cell["load"])
+                found.setdefault(key, []).append((run, position))
+        places.append(found)
+    matched = [(places[0][key], places[1][key]) for key in places[0] if key in places[1]]
+    alone = tuple([(key, loads[key]) for key in mine if key not in other] for mine, other in (places, places[::-1]))
+    return matched, (alone[0], alone[1])
+
+
+def _loads(alone: Sequence[tuple[Any, Mapping[str, Any]]]) -> str:
+    return ", ".join(f"{load['kind']} {load['value']:g}" for _, load in alone[:6]) or "none"
+
+
+def _side(runs: Sequence[Run]) -> dict[str, Any]:
+    return {"runs": [str(run.folder) for run in runs], "label": runs[0].facts.label, "source": runs[0].info.source}
+
+
+def judge(compared: Sequence[Cell], seed: int, relabellings: int = RELABELLINGS) -> None:
+    """p values for the family of all metrics of all cells that can be tested."""
+    tested = [cell for cell in compared if cell.units is not None]
+    results = compare_all([cell.units for cell in tested if cell.units is not None], seed, relabellings)
+    for cell, result in zip(tested, results, strict=True):
+        for index, row in enumerate(cell.tested):
+            row.p, row.p_family = float(result.p[index]), float(result.p_family[index])
+            if row.log_error is not None:
+                row.least = math.exp(result.least * row.log_error)
+    few = [row for cell in compared for row in cell.by_t]
+    if few:
+        # So few runs have too few relabellings: t tests, and Holm over all, for these do not know of one another.
+        rows = [row for cell in tested for row in cell.tested] + few
+        adjusted = holm(np.array([row.p if row.p is not None else 1.0 for row in rows]))
+        for row, p in zip(rows, adjusted, strict=True):
+            row.p_family = float(p)
+    for cell in compared:
+        for row in cell.rows:
+            row.differs = row.p_family is not None and row.p_family <= LEVEL
+
+
+def _findings(
+    sides: tuple[list[Run], list[Run]], compared: Sequence[Cell], setup: list[dict[str, Any]]
+) -> list[Finding]:
+    found = []
+    different = [one["what"] for one in setup if one["what"] in WORKLOAD]
+    if different:
+        found.append(Finding(
+            "workloads_differ", "warning", f"the sides were not asked the same: {', '.join(different)} differ",
+            "What differs between the numbers is the question as much as the answer; measure both with one plan.",
+        ))  # fmt: skip
+    doubted = [
+        f"{side} {cell['load']['kind']} {cell['load']['value']:g}"
+        for side, runs in zip("AB", sides, strict=True)
+        for run in runs
+        for cell in run.document["cells"]
+        if not cell["verdict"]["trusted"]
+    ]
+    if doubted:
+        shown = ", ".join(dict.fromkeys(doubted[:12]))
+        found.append(Finding(
+            "untrusted", "warning", f"cells with warnings of their own: {shown}",
+            "Read their findings first (`loadstone show`): what is wrong there is in the ratio too.",
+        ))  # fmt: skip
+    kinds = {cell.unit for cell in compared}
+    if "blocks" in kinds:
+        found.append(Finding(
+            "one_run_each", "info",
+            "one run a side: spread within the runs is known, not how much a run differs from the next",
+            "For what changes from start to start of an engine measure again: compare A1,A2,A3 B1,B2,B3.",
+        ))  # fmt: skip
+    if None in kinds:
+        loads = ", ".join(cell.label for cell in compared if cell.unit is None)
+        reasons = "; ".join(dict.fromkeys(cell.why for cell in compared if cell.unit is None))
+        found.append(Finding(
+            "point_values", "info", f"no test, point values alone, at {loads}: {reasons}",
+            "Measure longer, or repeat both runs.",
+        ))  # fmt: skip
+    return found
+
+
+def _finding(finding: Finding) -> dict[str, str]:
+    import msgspec
+
+    built: dict[str, str] = msgspec.to_builtins(finding)
+    return built
+
+
+def _bound(bound: Bound, compared: Sequence[Cell]) -> dict[str, Any]:
+    """Met where the estimate is beyond the bound and the data shows a difference; without a test, by the estimate."""
+    where, untested, not_shown = [], [], []
+    for cell in compared:
+        row = next((row for row in cell.rows if row.metric == bound.metric), None)
+        if row is None or row.ratio is None or not bound.beyond(row.ratio):
+            continue
+        if row.p_family is None:
+            untested.append(cell.label)
+        elif row.differs:
+            where.append(cell.label)
+        else:
+            not_shown.append(cell.label)
+    missing = all(row.ratio is None for cell in compared for row in cell.rows if row.metric == bound.metric)
+    return {
+        "bound": bound.text,
+        "met": bool(where or untested),
+        "at": where + untested,
+        "untested": untested,
+        "not_shown": not_shown,
+        "missing": missing,
+    }

@@ -1,0 +1,316 @@
+"""One load on both sides: its units, its point values, and how far each can be trusted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadstone.compare import blocks, interval
+from loadstone.compare.metric import Metric
+from loadstone.compare.permutation import Units, welch
+from loadstone.compare.sides import Requests, Run, rates, requests_of
+from loadstone.records import Load
+
+Floats = NDArray[np.float64]
+Place = tuple[Run, int]
+
+PERMUTED_RUNS = 70
+"""Relabellings of whole runs from which a permutation test can find anything: four against four have so many."""
+PAIRED_SHARE = 0.9
+"""Of the requests of a shared plan that must have ended well on both sides for them to be compared in pairs."""
+
+
+@dataclass
+class Row:
+    """One metric of one cell. `log_error`: standard error of log(B/A); `least`: the ratio that would have shown."""
+
+    metric: Metric
+    a: float | None
+    b: float | None
+    ratio: float | None = None
+    low: float | None = None
+    high: float | None = None
+    log_error: float | None = None
+    p: float | None = None
+    p_family: float | None = None
+    least: float | None = None
+    differs: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        better = None
+        if self.differs and self.ratio is not None and self.ratio != 1:
+            better = "b" if (self.ratio > 1) == self.metric.more_is_better else "a"
+        return {
+            "metric": self.metric.name, "a": self.a, "b": self.b, "ratio": self.ratio, "low": self.low,
+            "high": self.high, "p": self.p, "p_family": self.p_family, "would_show": self.least,
+            "differs": self.differs, "better": better,
+        }  # fmt: skip
+
+
+@dataclass
+class Cell:
+    """`unit`: runs, blocks, or None where nothing can be tested, and `why`. `tested` are the rows that `units` has
+    columns for; `by_t` those of too few runs to permute.
+    """
+
+    load: dict[str, Any]
+    rows: list[Row]
+    unit: str | None = None
+    why: str = ""
+    counts: tuple[int, int] | None = None
+    paired: bool = False
+    units: Units | None = None
+    tested: list[Row] = field(default_factory=list)
+    by_t: list[Row] = field(default_factory=list)
+
+    @property
+    def label(self) -> str:
+        known = {key: value for key, value in self.load.items() if key in Load.__struct_fields__}
+        return Load(**known | {"profile": tuple(map(tuple, known.get("profile") or ()))}).label
+
+    def to_json(self) -> dict[str, Any]:
+        units: dict[str, Any] = {"kind": self.unit, "a": None, "b": None, "paired": self.paired}
+        if self.counts is not None:
+            units |= {"a": self.counts[0], "b": self.counts[1]}
+        return {
+            "load": self.load,
+            "units": units,
+            "why_not_tested": self.why or None,
+            "metrics": [row.to_json() for row in self.rows],
+        }
+
+
+def gather(a: Sequence[Place], b: Sequence[Place], metrics: Sequence[Metric], seed: int) -> Cell:
+    """`a`, `b`: the runs that have the load, and where in their summaries."""
+    documents = [[run.document["cells"][position] for run, position in places] for places in (a, b)]
+    every = [cell for side in documents for cell in side]
+    load = dict(every[0]["load"])
+    intended = load["kind"] != "concurrency" and all(cell["metrics"].get("e2e_intended_s") for cell in every)
+    steady = all(cell["metrics"].get("steady") for cell in every)
+    values = {
+        metric: [[metric.value(cell, intended=intended, steady=steady) for cell in side] for side in documents]
+        for metric in metrics
+    }
+    cell = Cell(load, [_row(metric, *values[metric]) for metric in metrics])
+    if min(len(a), len(b)) >= 2:
+        _by_runs(cell, values)
+    elif all(run.has_records for run, _ in (*a, *b)):
+        _by_blocks(cell, a, b, seed, intended=intended)
+    else:
+        cell.why = "a side was imported as sums, without its requests"
+    return cell
+
+
+def _row(metric: Metric, a: Sequence[float | None], b: Sequence[float | None]) -> Row:
+    """Means of a side's runs, geometric in the ratio, where all have the metric."""
+    known = [[value for value in side if value is not None] for side in (a, b)]
+    means = [sum(side) / len(side) if side else None for side in known]
+    row = Row(metric, means[0], means[1])
+    if all(known) and len(known[0]) == len(a) and len(known[1]) == len(b) and min(map(min, known)) > 0:
+        row.ratio = math.exp(float(np.mean(np.log(known[1])) - np.mean(np.log(known[0]))))
+    return row
+
+
+# --- repeats: runs are the units ---------------------------------------------------------------------------------
+
+
+def _by_runs(cell: Cell, values: dict[Metric, list[list[float | None]]]) -> None:
+    """How runs differ from one another holds what differs within them too: nothing is drawn from inside them."""
+    cell.unit = "runs"
+    tested, columns = [], []
+    for row in cell.rows:
+        if row.ratio is None:
+            continue
+        a, b = (np.log(np.array(side, np.float64)) for side in values[row.metric])
+        _, error, freedom = welch(a, b)
+        row.log_error = error
+        row.low, row.high = interval.bounds(row.ratio, error, max(1.0, freedom))
+        tested.append(row)
+        columns.append((a, b))
+    sizes = [len(side) for side in values[cell.rows[0].metric]]
+    cell.counts = sizes[0], sizes[1]
+    if math.comb(sum(sizes), sizes[0]) >= PERMUTED_RUNS and tested:
+        a, b = (np.stack([column[side] for column in columns], axis=1) for side in (0, 1))
+        cell.units, cell.tested = Units(a, b, np.zeros(len(tested))), tested
+        return
+    for row, (a, b) in zip(tested, columns, strict=True):
+        row.p = _welch_p(a, b)
+    cell.by_t = tested
+
+
+def _welch_p(a: Floats, b: Floats) -> float:
+    from scipy.special import stdtr
+
+    difference, error, freedom = welch(a, b)
+    if error == 0:
+        return 1.0 if difference == 0 else 0.0
+    return float(2 * stdtr(max(1.0, freedom), -abs(difference / error)))
+
+
+# --- one run a side: blocks of requests are the units --------------------------------------------------------------
+
+
+def _by_blocks(cell: Cell, a: Sequence[Place], b: Sequence[Place], seed: int, *, intended: bool) -> None:
+    rated = any(row.metric.name == "output_tokens_per_s" and row.ratio is not None for row in cell.rows)
+    sides = [
+        [requests_of(run, position, intended=intended, with_tokens=rated) for run, position in places]
+        for places in (a, b)
+    ]
+    paired = len(a) == len(b) == 1 and _same_plan(a[0][0], b[0][0]) and _pair(sides[0], sides[1])
+    take_blocks(cell, sides, seed, paired=paired)
+
+
+def take_blocks(cell: Cell, sides: Sequence[Sequence[Requests]], seed: int, *, paired: bool) -> None:
+    """Units and intervals of a cell from the requests of each side's runs; `paired`: row by row of the same request.
+
+    Metrics without a ratio are left out. Where nothing can be tested, the cell says why.
+    """
+    if any(len(run.index) == 0 for side in sides for run in side):
+        cell.why = "no request of a side was completed"
+        return
+    cell.paired = paired
+    generations = min(len(run.index) / max(1.0, run.under_way) for side in sides for run in side)
+    most = min(blocks.count(len(run.index), run.under_way) for side in sides for run in side)
+    if most == 0:
+        cell.why = (
+            f"{generations:.1f} times as many requests as were under way at a time; it takes {blocks.LEAST_BLOCKS}"
+            if generations
+            else "it is not known how many requests were under way"
+        )
+        return
+    rows = [row for row in cell.rows if row.ratio is not None and row.metric.per_request]
+    rows += [row for row in cell.rows if row.ratio is not None and row.metric.name == "output_tokens_per_s"]
+    made: dict[int, tuple[Floats, Floats, list[Row]]] = {}
+
+    def correlations(count: int) -> Floats:
+        made[count] = _columns(sides, rows, count)
+        found_a, found_b, _ = made[count]
+        both = [found_b - found_a] if paired else [found_a, found_b]
+        return np.asarray(np.mean([_correlation(side, count) for side in both], axis=0))
+
+    count, rho, careful = blocks.settle(most, correlations)
+    on_a, on_b, cell.tested = made[count]
+    if not cell.tested:
+        cell.why = "no metric is there on both sides for every block of requests"
+        return
+    cell.unit, cell.counts = "blocks", (len(on_a), len(on_b))
+    cell.units = Units(on_a, on_b, careful, paired)
+    _intervals(cell, sides, count, rho, seed)
+
+
+def _same_plan(a: Run, b: Run) -> bool:
+    return a.info.plan_id == b.info.plan_id and "imported" not in (a.info.source, b.info.source)
+
+
+def _pair(a: list[Requests], b: list[Requests]) -> bool:
+    """Keeps, of two cells of one plan, the requests that both completed, in the plan's order."""
+    shared, of_a, of_b = np.intersect1d(a[0].index, b[0].index, return_indices=True)
+    if len(shared) < PAIRED_SHARE * max(len(a[0].index), len(b[0].index)):
+        return False
+    a[0], b[0] = _pick(a[0], of_a), _pick(b[0], of_b)
+    return True
+
+
+def _pick(requests: Requests, chosen: NDArray[Any]) -> Requests:
+    names = ("index", "ttft_s", "tpot_s", "e2e_s", "sent_s", "end_s")
+    return Requests(
+        **{name: getattr(requests, name)[chosen] for name in names},
+        curve=requests.curve, window_s=requests.window_s, span_s=requests.span_s,
+    )  # fmt: skip
+
+
+def _correlation(rows: Floats, count: int) -> Floats:
+    """Of neighbouring blocks, within each run of a side."""
+    return np.asarray(np.mean([blocks.correlation(run) for run in np.split(rows, len(rows) // count)], axis=0))
+
+
+def _columns(
+    sides: Sequence[Sequence[Requests]], rows: Sequence[Row], count: int
+) -> tuple[Floats, Floats, list[Row]]:
+    """Block means of every metric that has them, `count` blocks of each run: (A's, B's, which metrics)."""
+    kept: list[Row] = []
+    columns: list[list[Floats]] = []
+    for row in rows:
+        if not row.metric.per_request:
+            pieces = [[rates(run, count) for run in side] for side in sides]
+        else:
+            name = f"{row.metric.base}_s"
+            pooled = np.concatenate([getattr(run, name) for side in sides for run in side])
+            if np.isnan(pooled).all():
+                continue
+            cut = None if math.isnan(row.metric.quantile) else float(np.nanquantile(pooled, row.metric.quantile))
+            pieces = [
+                [
+                    blocks.means(
+                        getattr(run, name) if cut is None else blocks.above(getattr(run, name), cut),
+                        blocks.labels(len(run.index), count),
+                        count,
+                    )
+                    for run in side
+                ]
+                for side in sides
+            ]
+        joined = [
+            np.concatenate([piece for piece in side if piece is not None] or [np.full(1, np.nan)]) for side in pieces
+        ]
+        if any(piece is None for side in pieces for piece in side) or any(np.isnan(one).any() for one in joined):
+            continue
+        kept.append(row)
+        columns.append(joined)
+    if not kept:
+        return np.empty((count, 0)), np.empty((count, 0)), []
+    a, b = (np.stack([column[side] for column in columns], axis=1) for side in (0, 1))
+    return a, b, kept
+
+
+def _intervals(cell: Cell, sides: Sequence[Sequence[Requests]], count: int, rho: Floats, seed: int) -> None:
+    units = cell.units
+    if units is None:
+        return
+    counts = len(units.a), len(units.b)
+    freedom = float(counts[0] - 1 if cell.paired else sum(counts) - 2)
+    few = math.sqrt(count / (count - 1))
+    for base in ("ttft", "tpot", "e2e"):
+        rows = [(index, row) for index, row in enumerate(cell.tested) if row.metric.base == base]
+        if not rows:
+            continue
+        samples = [_sample(side, f"{base}_s", count) for side in sides]
+        errors = interval.log_errors(
+            samples[0], samples[1], counts, [row.metric.quantile for _, row in rows],
+            paired=cell.paired, seed=seed,
+        )  # fmt: skip
+        for (index, row), error in zip(rows, errors, strict=True):
+            if error is not None:
+                _bound(row, error * few * _inflation(float(rho[index])), freedom)
+    for index, row in enumerate(cell.tested):
+        if row.metric.per_request:
+            continue
+        shares = [side[:, index] / side[:, index].mean() for side in (units.a, units.b) if side[:, index].mean() > 0]
+        if len(shares) == 2:
+            # The error of the log of a mean is that of the mean over it.
+            if cell.paired:
+                error = float(np.std(shares[1] - shares[0], ddof=1)) / math.sqrt(count)
+            else:
+                error = welch(shares[0], shares[1])[1]
+            _bound(row, error * _inflation(float(rho[index])), freedom)
+
+
+def _inflation(rho: float) -> float:
+    return math.sqrt((1 + rho) / (1 - rho))
+
+
+def _bound(row: Row, error: float, freedom: float) -> None:
+    row.log_error = error
+    if row.ratio is not None:
+        row.low, row.high = interval.bounds(row.ratio, error, freedom)
+
+
+def _sample(side: Sequence[Requests], name: str, count: int) -> tuple[Floats, NDArray[np.int64]]:
+    """Values of all runs of a side and the blocks they are in, numbered through."""
+    labels = [number * count + blocks.labels(len(run.index), count) for number, run in enumerate(side)]
+    return np.concatenate([getattr(run, name) for run in side]), np.concatenate(labels)

@@ -1,0 +1,59 @@
+"""What differs between two sides before any number is looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from loadstone.compare.sides import Run
+
+_FACTS = (
+    "source", "tool", "engine", "engine_version", "model", "gpu", "gpus", "nodes", "tp", "pp", "dp", "ep",
+    "weights_dtype", "kv_dtype", "mode", "workload", "input_tokens", "output_tokens", "range_ratio", "prefix_tokens",
+    "prefix_groups", "prefix_cache",
+)  # fmt: skip
+WORKLOAD = ("mode", "workload", "input_tokens", "output_tokens", "range_ratio", "prefix_tokens", "prefix_groups")
+"""Facts that make two sides answer different questions."""
+
+
+def differences(a: Sequence[Run], b: Sequence[Run]) -> list[dict[str, Any]]:
+    """{"what", "a", "b"} of everything that is not the same on both sides; several values in a list."""
+    found = []
+    for what in (*_FACTS, "endpoint", "plan", "seed", "engine arguments", "client", "client host", "loadstone"):
+        sides = [_values(runs, what) for runs in (a, b)]
+        if sides[0] != sides[1]:
+            shown = [values[0] if len(values) == 1 else values for values in sides]
+            found.append({"what": what, "a": shown[0], "b": shown[1]})
+    return found
+
+
+def _values(runs: Sequence[Run], what: str) -> list[Any]:
+    """The distinct values of a side, in a fixed order."""
+    distinct: dict[bytes, Any] = {}
+    for run in runs:
+        value = _value(run, what)
+        distinct[msgspec.json.encode(value, order="sorted")] = value
+    return [distinct[key] for key in sorted(distinct)]
+
+
+def _value(run: Run, what: str) -> Any:
+    info = run.info
+    if what in _FACTS:
+        value = getattr(run.facts, what)
+        return round(value, 1) if isinstance(value, float) else value
+    if what == "endpoint":
+        return info.target.endpoint if info.target else None
+    if what == "engine arguments":
+        deployment = info.settings.get("deployment")
+        return deployment.get("arguments") if isinstance(deployment, dict) else None
+    if what == "client":
+        return {
+            name: info.settings.get(name) for name in ("sampling", "structured", "route") if name in info.settings
+        }
+    if what == "client host":
+        return info.host.get("hostname") or info.host.get("cpu")
+    # Imported runs have no plan or seed of their own.
+    own = info.source != "imported"
+    return {"plan": info.plan_id if own else None, "seed": info.seed if own else None}.get(what, info.loadstone)

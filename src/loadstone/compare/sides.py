@@ -1,0 +1,190 @@
+"""What is compared: the runs of a side, and of each cell its requests, as arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadstone import stated, store
+from loadstone.errors import InputError
+from loadstone.records import RunInfo
+from loadstone.runfacts import RunFacts, run_facts
+from loadstone.summary import summarise
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Floats = NDArray[np.float64]
+MOST_RUNS = 1000
+CURVE = 4096
+
+
+@dataclass
+class Run:
+    """One run: its papers, its summary, and whether its requests are there."""
+
+    folder: Path
+    info: RunInfo
+    document: Mapping[str, Any]
+    facts: RunFacts
+    has_records: bool
+    numbers: dict[int, int] = field(default_factory=dict)
+    """Position in the document's cells to the cell's number in the records."""
+
+
+@dataclass
+class Requests:
+    """The completed measured requests of one cell, in the order of their sends; seconds, NaN where missing.
+
+    index      their numbers within the cell, for pairing
+    curve      output tokens that had come by each of CURVE + 1 evenly spaced moments of the steady window, first to
+               last send; None where it has no length, or times of different requests cannot be compared
+    span_s     how long the cell took
+    """
+
+    index: NDArray[np.int64]
+    ttft_s: Floats
+    tpot_s: Floats
+    e2e_s: Floats
+    sent_s: Floats
+    end_s: Floats
+    curve: Floats | None
+    window_s: float | None
+    span_s: float | None
+
+    @property
+    def under_way(self) -> float:
+        """Mean requests under way, Σ E2E/duration; infinite where it cannot be known."""
+        return float(np.nansum(self.end_s - self.sent_s)) / self.span_s if self.span_s else float("inf")
+
+
+def open_side(folders: Sequence[Path]) -> list[Run]:
+    """The runs of a side: repeats of one another. Raises InputError where one cannot be read or holds nothing."""
+    if not folders:
+        raise InputError("compare: a side without a run; write RUN_A RUN_B, repeats with commas: A1,A2 B1,B2")
+    if len(folders) > MOST_RUNS:
+        raise InputError(f"{len(folders)} runs on a side: at most {MOST_RUNS}; compare fewer")
+    return [_open(folder) for folder in folders]
+
+
+def _open(folder: Path) -> Run:
+    info = store.read_info(folder)
+    document = summarise(folder)
+    if not document["cells"]:
+        raise InputError(f"{folder}: nothing was sent in this run; there is nothing to compare")
+    run = Run(folder, info, document, run_facts(info, document), not stated.is_summary_only(folder, info))
+    left = list(range(len(info.cells)))
+    for position, cell in enumerate(document["cells"]):
+        # Cells of which nothing was sent are left out of a summary.
+        number = next((n for n in left if _same(info.cells[n].load, cell["load"])), None)
+        if number is not None:
+            left.remove(number)
+            run.numbers[position] = number
+    return run
+
+
+def _same(load: Any, stated_load: Mapping[str, Any]) -> bool:
+    return bool(load.kind == stated_load.get("kind") and load.value == stated_load.get("value"))
+
+
+def load_key(load: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Cells with equal keys are of the same load."""
+    profile = tuple(map(tuple, load.get("profile") or ()))
+    names = ("kind", "value", "process", "burstiness", "max_concurrency", "unit", "time_scale")
+    return (*(load.get(name) for name in names), profile)
+
+
+def requests_of(run: Run, position: int, *, intended: bool, with_tokens: bool) -> Requests:
+    """The requests of a cell of a run that has records; `intended`: times count from then, not from the send."""
+    number = run.numbers[position]
+    relative = bool(stated.of_cell(run.info, number).get("relative_times"))
+    parts = [_part(batch, intended) for batch in store.read_records(run.folder, number)]
+    rows = {name: np.concatenate([part[name] for part in parts]) if parts else np.empty(0) for name in _NAMES}
+    order = np.argsort(rows["sent_s"], kind="stable")
+    taken = {name: values[order] for name, values in rows.items()}
+    curve = window_s = None
+    span_s = run.document["cells"][position]["duration_s"]
+    if not relative and len(order):
+        span_s = float(np.nanmax(taken["end_s"]) - np.nanmin(taken["sent_s"]))
+        start, end = float(np.nanmin(taken["sent_s"])), float(np.nanmax(taken["sent_s"]))
+        if with_tokens and end > start:
+            curve, window_s = (
+                token_curve(map(_events, store.read_records(run.folder, number)), start, end),
+                end - start,
+            )
+    return Requests(index=taken.pop("index").astype(np.int64), curve=curve, window_s=window_s, span_s=span_s, **taken)
+
+
+def token_curve(pieces: Iterable[tuple[Floats, Floats]], start_s: float, end_s: float) -> Floats:
+    """Tokens that had come by each of CURVE + 1 moments from `start_s` to `end_s`; pieces of (arrivals, tokens)."""
+    totals = np.zeros(CURVE)
+    for arrivals, tokens in pieces:
+        found, _ = np.histogram(arrivals, bins=CURVE, range=(start_s, end_s), weights=tokens)
+        totals += found
+    return np.concatenate([[0.0], np.cumsum(totals)])
+
+
+_NAMES = ("index", "ttft_s", "tpot_s", "e2e_s", "sent_s", "end_s")
+
+
+def _part(batch: pa.RecordBatch, intended: bool) -> dict[str, Floats]:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    chosen = pc.and_(
+        pc.equal(batch.column("phase"), "measure"),
+        pc.is_in(batch.column("status"), value_set=pa.array(["ok", "short"])),
+    )
+    batch = batch.filter(
+        pc.and_(chosen, pc.greater(pc.fill_null(pc.list_value_length(batch.column("arrival_s")), 0), 0))
+    )
+
+    def numbers(name: str) -> Floats:
+        values: Floats = batch.column(name).to_numpy(zero_copy_only=False).astype(np.float64)
+        return values
+
+    lengths = batch.column("arrival_s").value_lengths().to_numpy(zero_copy_only=False)
+    flat = batch.column("arrival_s").flatten().to_numpy(zero_copy_only=False)
+    counted = batch.column("tokens").flatten().to_numpy(zero_copy_only=False)
+    ends = np.cumsum(lengths).astype(np.int64)
+    first_s, last_s = flat[ends - lengths], flat[ends - 1]
+    made = numbers("output_tokens")
+    made = np.where(np.isnan(made), counted[ends - 1] if len(counted) == len(flat) else lengths, made)
+    sent_s = numbers("sent_s")
+    origin_s = numbers("intended_s") if intended else sent_s
+    tpot_s = np.full(len(made), np.nan)
+    np.divide(last_s - first_s, made - 1, out=tpot_s, where=made >= 2)
+    names = batch.column("request_id").to_pylist()
+    return {
+        "index": np.array([float(name.rpartition("-")[2]) for name in names]),
+        "ttft_s": first_s - origin_s,
+        "tpot_s": tpot_s,
+        "e2e_s": last_s - origin_s,
+        "sent_s": sent_s,
+        "end_s": last_s,
+    }
+
+
+def _events(batch: pa.RecordBatch) -> tuple[Floats, Floats]:
+    """When each event of any request came, and the tokens it brought."""
+    lengths = batch.column("arrival_s").value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
+    arrivals = batch.column("arrival_s").flatten().to_numpy(zero_copy_only=False)
+    counted = batch.column("tokens").flatten().to_numpy(zero_copy_only=False).astype(np.float64)
+    gained = np.diff(counted, prepend=0.0)
+    firsts = (np.cumsum(lengths) - lengths)[lengths > 0]
+    gained[firsts] = counted[firsts]
+    return arrivals, gained
+
+
+def rates(requests: Requests, blocks: int) -> Floats | None:
+    """Output tokens/s in `blocks` equal stretches of the steady window, first to last send; None without one."""
+    if requests.curve is None or not requests.window_s:
+        return None
+    at = np.linspace(0, CURVE, blocks + 1)
+    found: Floats = np.diff(np.interp(at, np.arange(CURVE + 1), requests.curve)) * blocks / requests.window_s
+    return found

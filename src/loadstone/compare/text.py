@@ -1,0 +1,119 @@
+"""A comparison as people read it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from loadstone.units import show_number, show_seconds
+from loadstone.wire.text import excerpt
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+HEADS = ("A", "B", "B/A", "95 %", "p", "of all", "would show")
+
+
+def render(document: Mapping[str, Any]) -> RenderableType:
+    """What differs in the setup, then a table for each load. Everything engines or files said is plain text."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    parts: list[Any] = []
+    for name in ("a", "b"):
+        side = document[name]
+        runs = ", ".join(side["runs"][:4]) + (" …" if len(side["runs"]) > 4 else "")
+        parts.append(Text(f"{name.upper()}  {_plain(side['label'])}  ({_plain(runs, 200)})"))
+    if document["setup"]:
+        parts.append(Text("Setup:"))
+        parts += [Text(f"  {one['what']}: {_plain(one['a'])} → {_plain(one['b'])}") for one in document["setup"]]
+    else:
+        parts.append(Text("Setup: the same"))
+    for cell in document["cells"]:
+        table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1), header_style="bold")
+        table.add_column(load_of(cell), no_wrap=True)
+        for head in HEADS:
+            table.add_column(head, justify="right", no_wrap=True)
+        table.add_column("", no_wrap=True)
+        for row in cell["metrics"]:
+            if row["a"] is not None or row["b"] is not None:
+                table.add_row(*cells_of(row), Text(*word(row)))
+        parts.append(table)
+    for side in ("a", "b"):
+        if loads := document["unmatched"][side]:
+            shown = ", ".join(f"{load['kind']} {load['value']:g}" for load in loads)
+            parts.append(Text(f"{side.upper()} alone has {shown}"))
+    if any(row["p"] is not None for cell in document["cells"] for row in cell["metrics"]):
+        parts.append(
+            Text(
+                f"p of all: with all metrics of all loads in one family, false alarms {document['level']:.0%} · "
+                "would show: the least difference that this data would have shown"
+            )
+        )
+    parts += [Text(f"{one['kind']}: {one['evidence']}. {one['remedy']}") for one in document["findings"]]
+    for bound in document.get("fail_on", ()):
+        where = f" at {', '.join(bound['at'])}" if bound["at"] else ""
+        how = " (by point values, untested)" if bound["untested"] else ""
+        said = "the metric is not there" if bound["missing"] else f"MET{where}{how}" if bound["met"] else "not met"
+        if bound["not_shown"]:
+            said += f"; beyond it at {', '.join(bound['not_shown'])}, but that may be chance"
+        parts.append(Text(f"{bound['bound']}: {said}"))
+    return Group(*parts)
+
+
+def cells_of(row: Mapping[str, Any]) -> list[str]:
+    """A metric's row: its name, then as HEADS."""
+    return [
+        row["metric"],
+        _value(row, "a"),
+        _value(row, "b"),
+        _ratio(row["ratio"]),
+        f"{_ratio(row['low'])} – {_ratio(row['high'])}" if row["low"] is not None else "-",
+        _p(row["p"]),
+        _p(row["p_family"]),
+        f"±{100 * (row['would_show'] - 1):.2g} %" if row["would_show"] is not None else "-",
+    ]
+
+
+def load_of(cell: Mapping[str, Any]) -> str:
+    """The load, and by what it was tested."""
+    units, load = cell["units"], cell["load"]
+    if units["kind"] is None:
+        how = "no test"
+    else:
+        how = f"{units['a']} and {units['b']} {units['kind']}" + (", in pairs" if units["paired"] else "")
+    return f"{load['kind']} {load['value']:g} ({how})"
+
+
+def word(row: Mapping[str, Any]) -> tuple[str, str]:
+    """What is to be said of a metric, and how it is set on a terminal."""
+    if row["ratio"] is None:
+        return "missing on a side", ""
+    if row["p_family"] is None:
+        return "", ""
+    if row["differs"]:
+        return (f"{row['better'].upper()} is better", "bold") if row["better"] else ("differs", "bold")
+    return ("no difference shown" if row["would_show"] is not None else "too little data to tell"), "dim"
+
+
+def _value(row: Mapping[str, Any], side: str) -> str:
+    if row["metric"] == "attainment" and row[side] is not None:
+        return f"{row[side]:.1%}"
+    rate = row["metric"].endswith("per_s")
+    return show_number(row[side], 4) if rate else show_seconds(row[side])
+
+
+def _ratio(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}" if value < 10 else f"{value:.3g}"
+
+
+def _p(value: float | None) -> str:
+    return "-" if value is None else "< 0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def _plain(value: Any, limit: int = 120) -> str:
+    said = value if isinstance(value, str) else "-" if value is None else str(value)
+    return excerpt(said.encode("utf-8", "replace"), limit)

@@ -1,0 +1,38 @@
+"""Runs for other tools: in vLLM's and SGLang's result files, as CSV with a row per cell, as Parquet per request."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from loadstone import stated, store
+from loadstone.errors import InputError
+from loadstone.exporters import bench_json, tables
+
+__all__ = ["FORMATS", "export_run"]
+
+FORMATS = ("vllm", "sglang", "csv", "parquet")
+
+
+def export_run(folder: Path, form: str, out: Path | None = None) -> bytes | None:
+    """The run in `folder` as `form`, of FORMATS: written to `out`, else returned (not Parquet, which needs a file).
+
+    Raises InputError, one line, where there is no such form, or the run lacks the requests it needs.
+    """
+    if form not in FORMATS:
+        raise InputError(f"--format {form}: unknown; choose of {', '.join(FORMATS)}")
+    info = store.read_info(folder)
+    if form != "csv" and stated.is_summary_only(folder, info):
+        raise InputError(f"{folder}: imported without its requests, which {form} needs; use --format csv")
+    if form == "parquet":
+        if out is None:
+            raise InputError("--format parquet: is no text; name a file with -o")
+        tables.write_parquet(folder, info, out)
+        return None
+    body = tables.cells_csv(folder, info) if form == "csv" else bench_json.lines(folder, info, form)
+    if out is None:
+        return body
+    try:
+        out.write_bytes(body)
+    except OSError as error:
+        raise InputError(f"{out}: cannot be written ({error.strerror}); give another file with -o") from error
+    return None

@@ -1,0 +1,140 @@
+"""Result files with the keys of `vllm bench serve --save-result --save-detailed` and `sglang.bench_serving
+--output-details`: a JSON object per cell, one a line (as --append-result and SGLang's own file have them).
+
+The numbers are this run's records by those tools' definitions (loadstone.dialects).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from loadstone import store
+from loadstone.dialects import summarise_as
+from loadstone.records import Load, RunInfo
+from loadstone.runfacts import RunFacts, run_facts
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_COLUMNS = ("phase", "status", "error", "sent_s", "end_s", "arrival_s", "tokens", "input_tokens", "output_tokens")
+
+
+def lines(folder: Path, info: RunInfo, tool: str) -> bytes:
+    """`tool`: vllm or sglang. One line per cell that sent anything."""
+    facts = run_facts(info)
+    made = []
+    for cell, about in enumerate(info.cells):
+        detail = _detail(store.read_columns(folder, _COLUMNS, cell))
+        if not detail["errors"]:
+            continue
+
+        def read(cell: int = cell) -> Iterator[pa.RecordBatch]:
+            return store.read_records(folder, cell)
+
+        native = info.target is not None and info.target.endpoint == "sglang"
+        dialect = tool if tool == "vllm" or native else "sglang-oai"
+        streams = info.target is None or info.target.streams
+        numbers = summarise_as(dialect, read, about.load, streams=streams)
+        head = _vllm(info, facts, about.load, detail) if tool == "vllm" else _sglang(info, facts, about.load)
+        made.append(json.dumps(head | numbers | detail, ensure_ascii=False))
+    return "".join(line + "\n" for line in made).encode("utf-8", "replace")
+
+
+def _detail(table: pa.Table) -> dict[str, list[Any]]:
+    """One entry per measured request, in the records' order; failed ones have lengths and a TTFT of 0, as there."""
+    detail: dict[str, list[Any]] = {
+        name: [] for name in ("input_lens", "output_lens", "ttfts", "itls", "start_times", "errors")
+    }
+    for batch in table.to_batches(max_chunksize=4096):
+        for row in batch.to_pylist():
+            if row["phase"] != "measure":
+                continue
+            done = row["status"] in ("ok", "short") and bool(row["arrival_s"]) and row["sent_s"] is not None
+            arrivals = row["arrival_s"] if done else []
+            tokens = row["output_tokens"] if row["output_tokens"] is not None else (row["tokens"] or [0])[-1]
+            detail["input_lens"].append(row["input_tokens"] or 0)
+            detail["output_lens"].append(tokens if done else 0)
+            detail["ttfts"].append(arrivals[0] - row["sent_s"] if done else 0.0)
+            detail["itls"].append([b - a for a, b in pairwise(arrivals)])
+            detail["start_times"].append(row["sent_s"])
+            detail["errors"].append("" if done else row["error"] or row["status"])
+    return detail
+
+
+def _vllm(info: RunInfo, facts: RunFacts, load: Load, detail: dict[str, list[Any]]) -> dict[str, Any]:
+    rate, places = _offered(load)
+    return {
+        "date": datetime.fromisoformat(info.created).strftime("%Y%m%d-%H%M%S"),
+        "endpoint_type": info.target.endpoint if info.target else None,
+        "backend": info.target.endpoint if info.target else None,
+        "label": info.run_id,
+        "model_id": facts.model,
+        "tokenizer_id": facts.model,
+        "num_prompts": len(detail["errors"]),
+        "request_rate": "inf" if rate is None else rate,
+        "burstiness": load.burstiness,
+        "max_concurrency": places,
+        # What `--metadata` would add, in the names that `loadstone import` knows.
+        **{
+            name: value
+            for name, value in (
+                ("engine", facts.engine), ("engine_version", facts.engine_version), ("gpu", facts.gpu),
+                ("gpus", facts.gpus), ("tp", facts.tp), ("pp", facts.pp), ("dp", facts.dp),
+                ("dtype", facts.weights_dtype), ("kv_cache_dtype", facts.kv_dtype),
+            )
+            if value is not None
+        },
+    }  # fmt: skip
+
+
+def _sglang(info: RunInfo, facts: RunFacts, load: Load) -> dict[str, Any]:
+    rate, places = _offered(load)
+    plain = facts.workload == "synthetic" and facts.range_ratio is not None
+    lengths = [None if tokens is None or not plain else round(_top(tokens, facts)) for tokens in (
+        facts.input_tokens, facts.output_tokens
+    )]  # fmt: skip
+    return {
+        "tag": info.run_id,
+        "backend": _backend(info, facts),
+        "dataset_name": "random" if plain else facts.workload or "unknown",
+        # Its own files have a bare Infinity here, which its readers expect, though it is no JSON.
+        "request_rate": float("inf") if rate is None else rate,
+        "max_concurrency": places,
+        "sharegpt_output_len": None,
+        "random_input_len": lengths[0],
+        "random_output_len": lengths[1],
+        "random_range_ratio": facts.range_ratio if plain else None,
+        "server_info": {
+            name: value
+            for name, value in (
+                ("model_path", facts.model), ("version", facts.engine_version), ("tp_size", facts.tp),
+                ("dp_size", facts.dp), ("pp_size", facts.pp), ("quantization", facts.weights_dtype),
+                ("kv_cache_dtype", facts.kv_dtype),
+            )
+            if value is not None
+        } or None,
+    }  # fmt: skip
+
+
+def _backend(info: RunInfo, facts: RunFacts) -> str:
+    """As its own flag says who is asked, and how."""
+    if info.target is not None and info.target.endpoint == "sglang":
+        return "sglang"
+    return {"vLLM": "vllm", "TensorRT-LLM": "trt", "LMDeploy": "lmdeploy"}.get(facts.engine or "", "sglang-oai")
+
+
+def _top(mean_tokens: float, facts: RunFacts) -> float:
+    """n of lengths uniform in [r·n, n]: the mean is (1 + r)·n/2."""
+    return 2 * mean_tokens / (1 + (facts.range_ratio if facts.range_ratio is not None else 1.0))
+
+
+def _offered(load: Load) -> tuple[float | None, int | None]:
+    """(rate, None: infinite; cap on requests under way)."""
+    if load.kind == "rate":
+        return load.value, load.max_concurrency
+    return None, int(load.value) if load.kind == "concurrency" else load.max_concurrency

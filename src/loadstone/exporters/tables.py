@@ -1,0 +1,120 @@
+"""Runs as tables: CSV with a row per cell, in names that `loadstone import` reads; Parquet with a row per request."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+from typing import Any
+
+from loadstone import store
+from loadstone.errors import InputError
+from loadstone.records import RunInfo
+from loadstone.runfacts import RunFacts, run_facts
+from loadstone.summary import summarise
+
+_STATISTICS = ("mean", "std", "min", "max", "p50", "p90", "p95", "p99")
+_LATENCIES = ("ttft", "tpot", "itl", "e2e", "ttft_intended", "e2e_intended")
+_TOTALS = (
+    "input_tokens", "output_tokens", "cached_input_tokens", "output_tokens_per_s", "total_tokens_per_s",
+    "requests_per_s", "achieved_rate_per_s", "goodput_per_s", "attainment",
+)  # fmt: skip
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def cells_csv(folder: Path, info: RunInfo) -> bytes:
+    """One row per cell: what ran, the load, counts, and every statistic as `<metric>_<statistic>_s`."""
+    document = summarise(folder)
+    facts = run_facts(info, document)
+    rows = [_row(document, facts, cell) for cell in document["cells"]]
+    if not rows:
+        raise InputError(f"{folder}: nothing was sent in this run; there is nothing to export")
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(rows[0])
+    for row in rows:
+        writer.writerow([_safe(value) for value in row.values()])
+    return text.getvalue().encode("utf-8", "replace")
+
+
+def _row(document: dict[str, Any], facts: RunFacts, cell: dict[str, Any]) -> dict[str, Any]:
+    requests, metrics, load = cell["requests"], cell["metrics"], cell["load"]
+    done = None if requests["ok"] is None else requests["ok"] + (requests["short"] or 0)
+    row: dict[str, Any] = {
+        "run": document["run_id"],
+        "source": document["source"],
+        "tool": facts.tool,
+        **{name: getattr(facts, name) for name in ("engine", "engine_version", "model", "gpu", "gpus", "nodes")},
+        **{name: getattr(facts, name) for name in ("tp", "pp", "dp", "ep", "weights_dtype", "kv_dtype", "mode")},
+        "input": facts.input_tokens,
+        "output": facts.output_tokens,
+        "range_ratio": facts.range_ratio,
+        "prefix": facts.prefix_tokens,
+        **{kind: load["value"] if load["kind"] == kind else None for kind in ("concurrency", "rate", "burst")},
+        "requests": done,
+        "failed": None if requests["sent"] is None or done is None else requests["sent"] - done,
+        "duration_s": cell["duration_s"],
+        "trusted": cell["verdict"]["trusted"],
+    }
+    row |= {name: metrics.get(name) for name in _TOTALS}
+    for name in _LATENCIES:
+        values = metrics.get(f"{name}_s") or {}
+        row |= {f"{name}_{statistic}_s": values.get(statistic) for statistic in _STATISTICS}
+    return row
+
+
+def _safe(value: Any) -> Any:
+    """Text that a spreadsheet would take for a formula gets an apostrophe before it; numbers stay numbers."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
+
+
+def write_parquet(folder: Path, info: RunInfo, out: Path) -> None:
+    """The records, each with its cell's load and its TTFT, TPOT and E2E in seconds from its send."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    schema = store.records_schema()
+    more = [("load_kind", pa.string()), ("load_value", pa.float64())]
+    more += [(name, pa.float64()) for name in ("ttft_s", "tpot_s", "e2e_s")]
+    for name, kind in more:
+        schema = schema.append(pa.field(name, kind))
+    kinds = pa.array([cell.load.kind for cell in info.cells], pa.string())
+    values = pa.array([cell.load.value for cell in info.cells], pa.float64())
+    partial = out.with_name(out.name + ".part")
+    try:
+        with pq.ParquetWriter(partial, schema, compression="zstd") as writer:
+            for batch in store.read_records(folder):
+                arrivals = batch.column("arrival_s")
+                some = pc.greater(pc.fill_null(pc.list_value_length(arrivals), 0), 0)
+                ends = [_element(arrivals, some, at) for at in (0, -1)]
+                tokens = batch.column("output_tokens").cast(pa.float64())
+                later = pc.if_else(pc.greater_equal(tokens, 2.0), pc.subtract(tokens, 1.0), None)
+                columns = [
+                    *batch.columns,
+                    kinds.take(batch.column("cell")),
+                    values.take(batch.column("cell")),
+                    pc.subtract(ends[0], batch.column("sent_s")),
+                    pc.divide(pc.subtract(ends[1], ends[0]), later),
+                    pc.subtract(ends[1], batch.column("sent_s")),
+                ]
+                writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
+        partial.replace(out)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise InputError(f"{out}: cannot be written ({error.strerror}); give another file with -o") from error
+
+
+def _element(lists: Any, some: Any, at: int) -> Any:
+    """The first (0) or last (−1) element of each list, null where it has none."""
+    import numpy as np
+    import pyarrow as pa
+
+    given = np.asarray(some)
+    flat = np.asarray(lists.flatten())
+    lengths = np.asarray(lists.value_lengths().fill_null(0))
+    ends = np.cumsum(lengths)
+    places = (ends - lengths if at == 0 else ends - 1)[given]
+    values = np.full(len(given), np.nan)
+    values[given] = flat[places]
+    return pa.array(values, mask=~given)

@@ -1,0 +1,198 @@
+"""Results of other tools as run folders, which report and compare take like any other.
+
+A file with its requests gives records; one with sums alone a run without records, whose summary.json is what the file
+stated. What a file cannot tell stays missing. docs/import.md says which tool tells what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from loadstone.errors import InputError
+from loadstone.importers import detect, table
+from loadstone.importers.cell import Cell
+from loadstone.importers.check import check
+from loadstone.importers.values import amount, lengths, positive, text, whole
+from loadstone.importers.write import runs_of, write
+from loadstone.records import Load
+from loadstone.verdict import Finding
+
+__all__ = ["Imported", "import_files"]
+
+SETTABLE = (*table.FACTS, *table.COUNTS, *table.LOADS, "input", "output", "range_ratio", "prefix", "prefix_cache")
+_MOST_FILES = 10_000
+_SHOWN = 8
+_SUFFIXES = (".json", ".jsonl", ".csv", ".yaml", ".yml", ".txt")
+
+
+class Imported:
+    """What came of an import: run folders, and findings, each with the run and cell it is about (None: of a file)."""
+
+    def __init__(self) -> None:
+        self.runs: list[Path] = []
+        self.findings: list[dict[str, Any]] = []
+
+    def say(self, finding: Finding, where: str, run: Path | None = None) -> None:
+        self.findings.append({
+            "run": str(run) if run is not None else None,
+            "where": where,
+            "kind": finding.kind,
+            "severity": finding.severity,
+            "evidence": finding.evidence,
+            "remedy": finding.remedy,
+        })  # fmt: skip
+
+    def to_json(self) -> dict[str, Any]:
+        return {"schema": 1, "runs": [str(run) for run in self.runs], "findings": self.findings}
+
+
+def import_files(
+    paths: Sequence[Path],
+    out: Path = Path("runs"),
+    *,
+    mapped: Sequence[str] = (),
+    given: Sequence[str] = (),
+    command: Sequence[str] = (),
+) -> Imported:
+    """Run folders in `out` of result files, or of all such in a folder.
+
+    `mapped`: NAME=COLUMN pairs for plain CSV. `given`: NAME=VALUE facts that the files do not tell, of SETTABLE.
+    Raises InputError, one line, where a file that was named is of no known kind or broken; in a folder such files are
+    passed over, each with a finding.
+    """
+    names, facts = table.parse_map(list(mapped)), _parse_given(given)
+    found = Imported()
+    cells: list[Cell] = []
+    others: list[str] = []
+    for path, named in _files(paths):
+        try:
+            cells += detect.read(path, names)
+        except InputError:
+            if named:
+                raise
+            others.append(path.name)
+    if others and cells:
+        shown = ", ".join(others[:_SHOWN]) + (" …" if len(others) > _SHOWN else "")
+        said = f"{len(others)} files of the folder are no results of a known tool, or broken: {shown}"
+        found.say(Finding("passed_over", "info", said, "Name a file itself to hear what is wrong with it."), "")
+    if not cells:
+        raise InputError(f"{paths[0] if paths else 'import'}: no results in it; give a result of {detect.KNOWN}")
+    for cell in cells:
+        _supply(cell, facts)
+        check(cell)
+    for run in runs_of(_loaded(cells, found)):
+        folder = write(run, out, list(command))
+        found.runs.append(folder)
+        for cell in run:
+            for finding in cell.findings:
+                found.say(finding, cell.where, folder)
+    return found
+
+
+def _loaded(cells: Sequence[Cell], found: Imported) -> list[Cell]:
+    """The cells whose load is told. Raises InputError where none is."""
+    bare = [cell for cell in cells if cell.load is None]
+    if bare:
+        said = f"{bare[0].where}: does not tell the load" + (f", nor do {len(bare) - 1} more" if bare[1:] else "")
+        remedy = "say it, e.g. --set concurrency=16, --set rate=4 or --set burst=32"
+        if len(bare) == len(cells):
+            raise InputError(f"{said}; {remedy}")
+        found.say(Finding("load_missing", "warning", f"{said}; left out", f"{remedy.capitalize()}."), bare[0].where)
+    return [cell for cell in cells if cell.load is not None]
+
+
+def _files(paths: Sequence[Path]) -> list[tuple[Path, bool]]:
+    """(file, whether it was named itself), each once."""
+    found: dict[Path, tuple[Path, bool]] = {}
+    for path in paths:
+        if path.is_dir():
+            inside = sorted(one for one in path.rglob("*") if one.suffix in _SUFFIXES and one.is_file())
+            if len(inside) > _MOST_FILES:
+                raise InputError(f"{path}: {len(inside):,} files; name at most {_MOST_FILES:,}")
+            for one in inside:
+                if not _told_elsewhere(one):
+                    found.setdefault(one.resolve(), (one, False))
+        else:
+            found[path.resolve()] = (path, True)
+    named = {resolved for resolved, (_, is_named) in found.items() if is_named}
+    # AIPerf's summary and its requests are one result: reading either reads both.
+    pairs = {one for one in found if one.name == "profile_export.jsonl" and _aiperf_summary(one) in found}
+    return [entry for resolved, entry in found.items() if resolved not in pairs or (
+        resolved in named and _aiperf_summary(resolved) not in named
+    )]  # fmt: skip
+
+
+def _aiperf_summary(requests: Path) -> Path:
+    return requests.with_name("profile_export_aiperf.json")
+
+
+def _told_elsewhere(path: Path) -> bool:
+    """Files of a folder that repeat what others in it say: AIPerf's phases, inference-perf's summary and report."""
+    if "phases" in path.parts and path.name.startswith("profile_export"):
+        return True
+    beside = path.parent / "per_request_lifecycle_metrics.json"
+    stages = any(path.parent.glob("stage_*_lifecycle_metrics.json"))
+    if path.name == "summary_lifecycle_metrics.json" or path.name.startswith("inference-perf."):
+        return stages
+    one_stage = len(list(path.parent.glob("stage_*_lifecycle_metrics.json"))) == 1
+    if path.name.startswith("stage_"):
+        return one_stage and beside.exists()
+    return path == beside and not one_stage and stages
+
+
+def _parse_given(pairs: Sequence[str]) -> dict[str, str]:
+    found = {}
+    for pair in pairs:
+        name, sign, value = pair.partition("=")
+        if not sign or name.strip() not in SETTABLE or not value.strip():
+            raise InputError(f"--set {pair!r}: write NAME=VALUE, NAME being of {', '.join(SETTABLE)}")
+        found[name.strip()] = value.strip()
+    for name in (*table.COUNTS, "input", "output"):
+        if name in found and not whole(found[name]):
+            raise InputError(f"--set {name}={found[name]}: must be a whole number of at least 1")
+    for name in table.LOADS:
+        if name in found and positive(found[name]) is None:
+            raise InputError(f"--set {name}={found[name]}: must be a number above 0")
+    if found.get("prefix_cache", "on") not in ("on", "off"):
+        raise InputError(f"--set prefix_cache={found['prefix_cache']}: write on or off")
+    return found
+
+
+def _supply(cell: Cell, facts: Mapping[str, str]) -> None:
+    """Facts that the user gives go before what the file says: it may be wrong, and the user was there."""
+    for name in table.FACTS:
+        if name in facts:
+            cell.deployment[name] = text(facts[name], 120)
+    for name in table.COUNTS:
+        if name in facts:
+            cell.deployment[name] = whole(facts[name])
+    for kind in table.LOADS:
+        if kind in facts:
+            cell.load = Load(kind, positive(facts[kind]) or 1.0)  # type: ignore[arg-type]
+    if {"input", "output", "range_ratio"} & facts.keys():
+        ratio = amount(facts.get("range_ratio"))
+        cell.workload |= lengths(
+            facts.get("input"), facts.get("output"), min(1.0, ratio) if ratio is not None else None
+        )
+    if "prefix" in facts:
+        cell.workload["prefix_tokens"] = whole(facts["prefix"])
+    if "prefix_cache" in facts:
+        cell.prefix_cache = facts["prefix_cache"] == "on"
+    if cell.load is None and (rate := _rate_per_s(cell)) is not None:
+        cell.load = Load("rate", rate)
+        cell.say(
+            "load_not_told",
+            "warning",
+            f"{cell.where}: does not tell the load; the {rate:.4g} requests/s that were seen stand for it",
+            "Say it, e.g. --set concurrency=16 or --set rate=4.",
+        )
+
+
+def _rate_per_s(cell: Cell) -> float | None:
+    """(sends − 1)/(last − first send) of the requests, else what was answered per second."""
+    sent = sorted(record.sent_s for record in cell.records if record.sent_s is not None)
+    if not cell.relative and len(sent) > 1 and sent[-1] > sent[0]:
+        return (len(sent) - 1) / (sent[-1] - sent[0])
+    return positive(cell.totals.get("requests_per_s"))

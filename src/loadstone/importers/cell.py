@@ -1,0 +1,62 @@
+"""What an importer makes of a file: cells, each a load and what the file says came of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from loadstone.records import Load, RequestRecord
+from loadstone.verdict import Finding
+
+LATENCIES = ("ttft_s", "tpot_s", "itl_s", "e2e_s", "ttft_intended_s", "e2e_intended_s")
+STATISTICS = ("mean", "std", "min", "max", "p50", "p90", "p95", "p99")
+TOTALS = (
+    "input_tokens", "output_tokens", "cached_input_tokens", "output_tokens_per_s", "total_tokens_per_s",
+    "requests_per_s", "achieved_rate_per_s", "goodput_per_s", "attainment",
+)  # fmt: skip
+
+
+@dataclass(kw_only=True)
+class Cell:
+    """One load of an imported file; what the file does not tell is None or absent.
+
+    where        for findings: `results.jsonl, line 3`
+    tool         whose client measured it, with its version where the file tells
+    load         None: not told
+    deployment   as RunInfo.settings["deployment"], see runfacts
+    workload     as Plan.workload; {} where nothing is told
+    requests     `sent`, `ok` (completed, as the tool counts), `error`, `short`, …
+    latencies    metric to statistic to seconds, as stated: {"ttft_s": {"mean": 0.1, "p50": …}}
+    totals       TOTALS, as stated
+    under_way    mean number of requests under way, as stated
+    records      the requests, where the file has them; the cell's numbers are then computed from these
+    relative     each record's times count from its own send: when it was sent is not told
+    unknown      metrics that the records cannot give, though they look as if
+    definitions  the dialect (loadstone.dialects) by whose formulas the numbers were made
+    """
+
+    where: str
+    tool: str
+    load: Load | None
+    endpoint: str | None = None
+    created: str | None = None
+    deployment: dict[str, Any] = field(default_factory=dict)
+    workload: dict[str, Any] = field(default_factory=dict)
+    prefix_cache: bool | None = None
+    requests: dict[str, int | None] = field(default_factory=dict)
+    duration_s: float | None = None
+    latencies: dict[str, dict[str, float]] = field(default_factory=dict)
+    totals: dict[str, float | int | None] = field(default_factory=dict)
+    under_way: float | None = None
+    records: list[RequestRecord] = field(default_factory=list)
+    relative: bool = False
+    unknown: tuple[str, ...] = ()
+    definitions: str | None = None
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def completed(self) -> int | None:
+        return self.requests.get("ok")
+
+    def say(self, kind: str, severity: str, evidence: str, remedy: str) -> None:
+        self.findings.append(Finding(kind, severity, evidence, remedy))  # type: ignore[arg-type]

@@ -1,0 +1,164 @@
+"""Do a file's own numbers fit together? Each rule gives a finding where they cannot all be true."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+from loadstone.importers.cell import Cell
+from loadstone.importers.requests import NO_TOKENS
+from loadstone.units import show_number, show_seconds
+
+SUM_SHARE = 0.02
+"""E2E and TTFT + TPOT·(n − 1) may differ by this share of E2E: clients end E2E with the stream, TPOT with a token."""
+QUOTIENT_SHARE = 0.02
+"""A throughput and its count over the duration may differ by this share: some clients stop the clock elsewhere."""
+UNDER_WAY_SHARE = 0.05
+"""So may requests under way and Σ E2E/duration (Little's law)."""
+ROUNDING = 1e-3
+
+_QUANTILES = {"p50": 0.50, "p90": 0.90, "p95": 0.95, "p99": 0.99}
+_ORDER = ("min", "p50", "p90", "p95", "p99", "max")
+_LABELS = {
+    "ttft_s": "TTFT", "tpot_s": "TPOT", "itl_s": "ITL", "e2e_s": "E2E", "ttft_intended_s": "TTFT",
+    "e2e_intended_s": "E2E",
+}  # fmt: skip
+
+
+def check(cell: Cell) -> None:
+    """Adds findings to `cell`; takes out what cannot be (negative times)."""
+    _impossible(cell)
+    _spread(cell)
+    _sum(cell)
+    _quotients(cell)
+    _under_way(cell)
+    _empty(cell)
+
+
+def _doubt(cell: Cell, kind: str, evidence: str) -> None:
+    cell.say(kind, "warning", f"{cell.where}: {evidence}", "Ask the source; leave the row out of what you conclude.")
+
+
+def _impossible(cell: Cell) -> None:
+    for name, stated in cell.latencies.items():
+        below = sorted(statistic for statistic, value in stated.items() if value < 0)
+        if below:
+            _doubt(cell, "negative_time", f"{_LABELS[name]} {', '.join(below)} below 0; left out")
+            for statistic in below:
+                del stated[statistic]
+
+
+def _spread(cell: Cell) -> None:
+    """For any sample with mean μ and standard deviation σ (over n), a quantile q lies within
+    μ − σ√((1 − q)/q) and μ + σ√(q/(1 − q)) (Cantelli 1928); so mean and median are at most σ apart.
+    """
+    for name, stated in cell.latencies.items():
+        shown = [(statistic, stated[statistic]) for statistic in _ORDER if statistic in stated]
+        for (low, smaller), (high, larger) in pairwise(shown):
+            if smaller > larger * (1 + ROUNDING):
+                _doubt(
+                    cell,
+                    "percentiles_disordered",
+                    f"{_LABELS[name]} {low} {show_seconds(smaller)} is above {high} {show_seconds(larger)}",
+                )
+        mean, std = stated.get("mean"), stated.get("std")
+        if mean is None or std is None:
+            continue
+        slack = ROUNDING * abs(mean)
+        for statistic, q in _QUANTILES.items():
+            value = stated.get(statistic)
+            if value is None:
+                continue
+            least, most = mean - std * math.sqrt((1 - q) / q), mean + std * math.sqrt(q / (1 - q))
+            if not least - slack <= value <= most + slack:
+                _doubt(
+                    cell,
+                    "spread_impossible",
+                    f"{_LABELS[name]} {statistic} {show_seconds(value)} cannot be, with a mean of "
+                    f"{show_seconds(mean)} and a standard deviation of {show_seconds(std)}",
+                )
+
+
+def _sum(cell: Cell) -> None:
+    """Mean E2E = mean TTFT + mean TPOT·(n − 1), where all answers have n tokens.
+
+    Where lengths differ, TPOT and n − 1 may go together, which moves the sum by at most σ(TPOT)·σ(n)
+    (Cauchy–Schwarz): such cells are passed over, for σ(n) is not told.
+    """
+    made, done = cell.totals.get("output_tokens"), cell.completed
+    fixed = cell.workload.get("output", {}).get("kind") == "fixed" if cell.workload.get("output") else None
+    ttft, tpot, e2e = (cell.latencies.get(name, {}).get("mean") for name in ("ttft_s", "tpot_s", "e2e_s"))
+    if ttft is None or tpot is None or e2e is None or not made or not done or fixed is False:
+        return
+    n = made / done
+    if n < 2 or (fixed is None and n != round(n)):
+        return
+    total = ttft + tpot * (n - 1)
+    if abs(total - e2e) > SUM_SHARE * e2e:
+        _doubt(
+            cell,
+            "times_do_not_add_up",
+            f"mean TTFT {show_seconds(ttft)} + TPOT {show_seconds(tpot)} × {n - 1:.0f} = {show_seconds(total)}, "
+            f"and the mean E2E is {show_seconds(e2e)}",
+        )
+
+
+def _quotients(cell: Cell) -> None:
+    if cell.duration_s is None:
+        return
+    given, made = cell.totals.get("input_tokens"), cell.totals.get("output_tokens")
+    both = given + made if given is not None and made is not None else None
+    pairs = (
+        ("output_tokens_per_s", made, "output tokens"),
+        ("total_tokens_per_s", both, "tokens in and out"),
+        ("requests_per_s", cell.completed, "requests"),
+    )
+    for name, count, noun in pairs:
+        rate = cell.totals.get(name)
+        if rate is None or count is None:
+            continue
+        expected = count / cell.duration_s
+        if abs(rate - expected) > QUOTIENT_SHARE * max(expected, rate):
+            _doubt(
+                cell,
+                "throughput_inconsistent",
+                f"{show_number(rate, 4)} {noun}/s are stated, and {count:,.0f} in {show_seconds(cell.duration_s)} "
+                f"are {show_number(expected, 4)}",
+            )
+
+
+def _under_way(cell: Cell) -> None:
+    """Little's law: mean requests under way = Σ E2E/duration; and no more than the cap."""
+    mean = cell.latencies.get("e2e_s", {}).get("mean")
+    little = mean * cell.completed / cell.duration_s if mean and cell.completed and cell.duration_s else None
+    stated = cell.under_way
+    if stated is not None and little is not None and abs(stated - little) > UNDER_WAY_SHARE * little:
+        _doubt(
+            cell,
+            "concurrency_inconsistent",
+            f"{stated:.4g} requests under way are stated, and Σ E2E/duration is {little:.4g}",
+        )
+    cap = cell.load.max_concurrency if cell.load is not None else None
+    if cell.load is not None and cell.load.kind == "concurrency":
+        cap = int(cell.load.value)
+    if cap is not None and little is not None and little > cap * (1 + UNDER_WAY_SHARE):
+        _doubt(
+            cell,
+            "concurrency_inconsistent",
+            f"Σ E2E/duration is {little:.4g} requests under way, where at most {cap} may be",
+        )
+
+
+def _empty(cell: Cell) -> None:
+    """Completed requests without a token are failures that were counted as successes."""
+    empty = sum(record.error == NO_TOKENS for record in cell.records)
+    done = cell.completed or len(cell.records)
+    if not cell.records and cell.completed and cell.totals.get("output_tokens") == 0:
+        empty = done = cell.completed
+    if empty:
+        cell.say(
+            "empty_completed",
+            "error",
+            f"{cell.where}: {empty} of {done} requests counted as completed brought no token",
+            "They failed: their times and the throughput per request flatter. Find out what the server answered.",
+        )

@@ -1,0 +1,48 @@
+"""Logs of requests by an engine's own clock, one JSON object a line: when queued, scheduled, first and last token.
+
+As LLMServingSim's recorder writes them for vLLM. There is no client in it: no network, no HTTP, no tokeniser.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from loadstone.importers.cell import Cell
+from loadstone.importers.requests import record
+from loadstone.importers.values import at, number, whole
+
+_TIMES = ("queued_ts", "first_token_ts", "last_token_ts")
+
+
+def is_row(row: Mapping[str, Any]) -> bool:
+    return {*_TIMES, "input_toks", "output_toks"} <= row.keys()
+
+
+def requests(rows: Sequence[Mapping[str, Any]], where: str) -> Cell:
+    cell = Cell(where=where, tool="engine's request log", load=None, unknown=("itl_s", "output_events"))
+    times = [[number(row.get(name)) for name in _TIMES] for row in rows]
+    origin_s = min((each[0] for each in times if each[0] is not None), default=0.0)
+    order = sorted(range(len(rows)), key=lambda row: times[row][0] or 0.0)
+    for index in order:
+        queued, first, last = times[index]
+        if queued is None:
+            continue
+        made = whole(at(rows[index], "output_toks"))
+        ends = [time - queued for time in (first, last) if time is not None and time >= queued]
+        cell.records.append(
+            record(
+                index=len(cell.records),
+                sent_s=queued - origin_s,
+                offsets_s=ends[:1] if made == 1 else ends,
+                output_tokens=made if ends else None,
+                input_tokens=whole(at(rows[index], "input_toks")),
+            )
+        )
+    cell.say(
+        "engine_clock",
+        "info",
+        f"{where}: times are the engine's own, from queueing to the last token",
+        "A client sees the network, HTTP and the tokeniser on top of them.",
+    )
+    return cell

@@ -1,0 +1,130 @@
+"""Requests out of other tools' files as records, from what these have: a TTFT, gaps, lengths, perhaps a start."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any
+
+from loadstone.importers.cell import Cell
+from loadstone.importers.values import amount, items, number, text, whole
+from loadstone.records import Phase, RequestRecord, Status
+
+NO_TOKENS = "no output, though the tool counts it as completed"
+NO_TIME = "times in the file that cannot be"
+MOST_S = 1e9
+MOST_TOKENS = 1_000_000_000
+
+
+def record(
+    *,
+    index: int,
+    sent_s: float | None,
+    offsets_s: Sequence[float],
+    output_tokens: int | None,
+    input_tokens: int | None = None,
+    end_s: float | None = None,
+    status: Status = "ok",
+    error: str | None = None,
+    phase: Phase = "measure",
+    **more: Any,
+) -> RequestRecord:
+    """A record whose output arrived `offsets_s` after its send; `sent_s` None: that moment is time 0.
+
+    `end_s`, too, counts from the send. A request without any output is an error, whatever the tool says of it.
+    """
+    begin_s = 0.0 if sent_s is None else sent_s
+    times = [begin_s, *offsets_s, *([] if end_s is None else [end_s])]
+    if not all(0 <= time <= MOST_S for time in times):
+        begin_s, offsets_s, end_s, status, error = 0.0, [], None, "error", NO_TIME
+    if output_tokens is not None and output_tokens > MOST_TOKENS:
+        output_tokens = None
+    if input_tokens is not None and input_tokens > MOST_TOKENS:
+        input_tokens = None
+    if status == "ok" and (not offsets_s or output_tokens == 0):
+        status, error = "error", error or NO_TOKENS
+    last_s = end_s if end_s is not None else offsets_s[-1] if offsets_s else None
+    return RequestRecord(
+        request_id=f"0-{index}",
+        cell=0,
+        phase=phase,
+        sent_s=begin_s,
+        arrival_s=[begin_s + offset_s for offset_s in offsets_s],
+        read=list(range(len(offsets_s))),
+        token_source=None if not offsets_s else "final usage" if output_tokens else "pieces",
+        end_s=None if last_s is None else begin_s + last_s,
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        status=status,
+        error=error,
+        **more,
+    )
+
+
+def from_gaps(cell: Cell, document: Any) -> None:
+    """Records of `ttfts`, `itls`, `input_lens`, `output_lens`, `errors` [, `start_times`, `latencies`]: seconds, one
+    entry per request, as vLLM's and SGLang's clients write them.
+
+    Lists of unlike length are no requests: a finding, and the cell keeps its sums.
+    """
+    names = ("ttfts", "input_lens", "output_lens", "itls", "errors", "start_times", "latencies")
+    columns = {name: items(document.get(name)) for name in names}
+    count = len(columns["ttfts"])
+    if not count:
+        return
+    unlike = [name for name, column in columns.items() if column and len(column) != count]
+    if unlike:
+        cell.say(
+            "lists_differ",
+            "warning",
+            f"{cell.where}: {', '.join(unlike)} and ttfts differ in length; the requests are left out",
+            "Save the results again; the sums were kept.",
+        )
+        return
+
+    def column(name: str) -> list[Any]:
+        return columns[name] or [None] * count
+
+    starts = [number(value) for value in column("start_times")]
+    known = [start for start in starts if start is not None]
+    cell.relative = len(known) < count
+    origin_s = min(known, default=0.0)
+    rows = zip(*(column(name) for name in names), starts, strict=True)
+    gapless = bundled = 0
+    for index, (ttft, given, made, gaps, error, _, latency, start) in enumerate(rows):
+        ttft_s, tokens = amount(ttft), whole(made)
+        said = text(error)
+        gaps_s = [amount(gap) for gap in items(gaps)]
+        offsets: list[float] = []
+        if said is None and ttft_s is not None and (ttft_s > 0 or tokens) and None not in gaps_s:
+            offsets = list(accumulate([ttft_s, *(gap for gap in gaps_s if gap is not None)]))
+            end_s = amount(latency)
+            if len(offsets) == 1 and (tokens or 0) > 1:
+                # An answer without its gaps: its end is known, how it came is not.
+                gapless += 1
+                if end_s is not None and end_s > ttft_s:
+                    offsets.append(end_s)
+            elif tokens is not None and len(offsets) < tokens:
+                bundled += 1
+        cell.records.append(
+            record(
+                index=index,
+                sent_s=None if cell.relative or start is None else start - origin_s,
+                offsets_s=offsets,
+                output_tokens=tokens if offsets else None,
+                input_tokens=whole(given),
+                end_s=amount(latency) or (offsets[-1] if offsets else None),
+                status="ok" if said is None else "error",
+                error=said,
+            )
+        )
+    if gapless:
+        cell.unknown += ("itl_s", "output_events")
+    if bundled:
+        cell.say(
+            "tokens_bundled",
+            "info",
+            f"{cell.where}: {bundled} of {count} requests have fewer gaps than tokens; a chunk brought several, "
+            "and they count as evenly spread",
+            "Read TPOT: it does not depend on how tokens were bundled.",
+        )

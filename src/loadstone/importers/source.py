@@ -1,0 +1,84 @@
+"""Reading other people's files: bounded, in whatever of JSON, JSON lines, YAML and CSV they are."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+from loadstone.errors import InputError
+
+MOST_BYTES = 1 << 30
+MOST_LINES = 2_000_000
+_YAML_BYTES = 16 << 20
+"""YAML is read slowly, and only reports of a few kilobytes come in it."""
+
+
+def read_text(path: Path, most_bytes: int = MOST_BYTES) -> str:
+    """A file as text, without its byte order mark. Raises InputError, one line."""
+    try:
+        size = path.stat().st_size
+        if not path.is_file():
+            raise InputError(f"{path}: no plain file; name a result file, or a folder of them")
+        if size > most_bytes:
+            limit = f"at most {most_bytes / 1e6:,.0f} MB are read"
+            raise InputError(f"{path}: {size / 1e6:,.0f} MB, and {limit}; split it")
+        return path.read_bytes().decode("utf-8-sig", "replace")
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror or error}); check the name") from error
+
+
+def parse_json(said: str, what: str) -> Any:
+    """JSON as Python reads it: `Infinity` and `NaN`, which SGLang and vLLM write, are numbers. Raises InputError."""
+    try:
+        return json.loads(said)
+    except RecursionError:
+        raise InputError(f"{what}: nested too deep to be a result file") from None
+    except ValueError as error:
+        raise InputError(f"{what}: no JSON ({error}); was it cut off?") from None
+
+
+def parse_lines(said: str, what: str) -> list[tuple[int, dict[str, Any]]]:
+    """(line number, object) of JSON lines. Raises InputError with the first line that is none."""
+    found = []
+    for line, row in enumerate(said.splitlines(), 1):
+        if line > MOST_LINES:
+            raise InputError(f"{what}: more than {MOST_LINES:,} lines; split it")
+        if row.strip():
+            value = parse_json(row, f"{what}, line {line}")
+            if not isinstance(value, dict):
+                raise InputError(f"{what}, line {line}: no JSON object; each line must be one")
+            found.append((line, value))
+    return found
+
+
+def parse_yaml(said: str, what: str) -> Any:
+    """Raises InputError."""
+    import msgspec
+
+    if len(said) > _YAML_BYTES:
+        raise InputError(f"{what}: too large for a report in YAML; write it as JSON")
+    try:
+        return msgspec.yaml.decode(said)
+    except RecursionError:
+        raise InputError(f"{what}: nested too deep to be a result file") from None
+    except (msgspec.DecodeError, ValueError) as error:
+        raise InputError(f"{what}: no YAML ({' '.join(str(error).split())[:200]}); was it cut off?") from None
+
+
+def parse_csv(said: str, what: str) -> tuple[list[str], list[tuple[int, list[str]]]]:
+    """Header, and (line number, cells) of the rows that have any. Raises InputError."""
+    try:
+        rows = csv.reader(io.StringIO(said, newline=""))
+        header = [name.strip() for name in next(rows, [])]
+        found = []
+        for row in rows:
+            if rows.line_num > MOST_LINES:
+                raise InputError(f"{what}: more than {MOST_LINES:,} lines; split it")
+            if any(cell.strip() for cell in row):
+                found.append((rows.line_num, row))
+    except csv.Error as error:
+        raise InputError(f"{what}: no CSV ({error})") from None
+    return header, found

@@ -1,0 +1,171 @@
+"""Values out of other people's files: of the expected kind and finite, or missing. Nothing is raised over them."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from loadstone.records import Load
+from loadstone.wire.text import excerpt
+from loadstone.workload.synthetic import MAX_TOKENS, parse_length
+
+MOST = 1e19
+"""Beyond it nothing in a result file is a number of anything: nanoseconds since 1970 are below."""
+_PERCENTILE = {"p50": "p50", "p90": "p90", "p95": "p95", "p99": "p99", "median": "p50", "avg": "mean", "mean": "mean"}
+_OTHER = {"std": "std", "stddev": "std", "std_dev": "std", "min": "min", "max": "max"}
+STATISTIC_NAMES = _PERCENTILE | _OTHER
+
+
+def number(value: Any) -> float | None:
+    """A finite number of at most MOST in size; also from text, as in CSV."""
+    if isinstance(value, bool) or value is None:
+        return None
+    if isinstance(value, str):
+        try:
+            value = float(value.replace(",", "")) if len(value) <= 40 else None
+        except ValueError:
+            return None
+    if not isinstance(value, int | float):
+        return None
+    try:
+        found = float(value)
+    except OverflowError:
+        return None
+    return found if math.isfinite(found) and abs(found) <= MOST else None
+
+
+def positive(value: Any) -> float | None:
+    found = number(value)
+    return found if found is not None and found > 0 else None
+
+
+def amount(value: Any) -> float | None:
+    """A number of at least 0."""
+    found = number(value)
+    return found if found is not None and found >= 0 else None
+
+
+def whole(value: Any) -> int | None:
+    """A whole number of at least 0, exactly: nanoseconds since 1970 do not fit into a float."""
+    found = amount(value)
+    if isinstance(value, int) and found is not None:
+        return int(value)
+    return int(found) if found is not None and found == int(found) else None
+
+
+def text(value: Any, limit: int = 200) -> str | None:
+    """A short printable line; None where there is no text."""
+    if not isinstance(value, str) or not value.strip():
+        return None
+    return excerpt(value.strip()[: 4 * limit].encode("utf-8", "replace"), limit)
+
+
+def mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def items(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def at(value: Any, *path: str | int) -> Any:
+    """value[a][b]…, None where something on the way is not there."""
+    for step in path:
+        if isinstance(step, int):
+            value = value[step] if isinstance(value, list) and -len(value) <= step < len(value) else None
+        else:
+            value = mapping(value).get(step)
+    return value
+
+
+def infinite(value: Any) -> bool:
+    return value in ("inf", "Infinity") or (isinstance(value, float) and math.isinf(value) and value > 0)
+
+
+def statistics(source: Mapping[str, Any], scale: float = 1.0) -> dict[str, float]:
+    """mean, std, min, max and percentiles under any of their usual names, times `scale`."""
+    found = {}
+    for name, ours in STATISTIC_NAMES.items():
+        value = number(source.get(name))
+        if value is not None and ours not in found:
+            found[ours] = value * scale
+    return found
+
+
+def keyed(source: Mapping[str, Any], name: str, scale: float) -> dict[str, float]:
+    """Statistics spelled as `mean_<name>`, `p99_<name>`: those of vLLM and SGLang."""
+    return statistics({stat: source.get(f"{stat}_{name}") for stat in STATISTIC_NAMES}, scale)
+
+
+def load_of(
+    *,
+    rate: Any = None,
+    concurrency: Any = None,
+    prompts: Any = None,
+    burstiness: Any = None,
+    process: Any = "poisson",
+) -> Load | None:
+    """The load of a client that has a request rate (number or infinite) and a cap on requests under way.
+
+    An infinite rate under a cap is a closed loop; without one, a burst of all prompts. None where it is not told.
+    """
+    per_s, places = positive(rate), positive(concurrency)
+    if per_s is not None:
+        shape = positive(burstiness) or 1.0
+        return Load(
+            "rate",
+            per_s,
+            process="constant" if process == "constant" else "poisson" if shape == 1.0 else "gamma",
+            burstiness=shape,
+            max_concurrency=int(places) if places is not None else None,
+        )
+    if places is not None:
+        return Load("concurrency", places)
+    count = positive(prompts)
+    return Load("burst", count) if infinite(rate) and count is not None else None
+
+
+def lengths(input_tokens: Any, output_tokens: Any, range_ratio: float | None = None, **more: Any) -> dict[str, Any]:
+    """A synthetic workload as Plan.workload has it, of the lengths that are told (tokens per request)."""
+    import msgspec
+
+    found: dict[str, Any] = {}
+    for name, value in (("input", input_tokens), ("output", output_tokens)):
+        tokens = whole(value)
+        if tokens is not None and 1 <= tokens <= MAX_TOKENS:
+            ratio = 1.0 if range_ratio is None else range_ratio
+            found[name] = msgspec.to_builtins(parse_length(str(tokens), ratio, name))
+    if not found:
+        return {key: value for key, value in more.items() if value is not None}
+    return {"kind": "synthetic", **found, **{key: value for key, value in more.items() if value is not None}}
+
+
+def when(value: Any) -> str | None:
+    """A wall-clock time as ISO 8601, from what tools write: `20241109-150842`, ISO, (nano)seconds since 1970."""
+    from datetime import UTC, datetime
+
+    seconds = number(value) if not isinstance(value, str) else None
+    if seconds is not None:
+        if seconds > 1e14:
+            seconds /= 1e9
+        return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds") if 1e9 < seconds < 4e9 else None
+    if not isinstance(value, str):
+        return None
+    if match := re.fullmatch(r"(\d{4})(\d\d)(\d\d)-(\d\d)(\d\d)(\d\d)", value):
+        value = "{}-{}-{}T{}:{}:{}".format(*match.groups())
+    try:
+        return datetime.fromisoformat(value).isoformat(timespec="seconds")
+    except ValueError:
+        return None
+
+
+def known(pairs: Mapping[str, Any]) -> dict[str, Any]:
+    """Without what is missing."""
+    return {key: value for key, value in pairs.items() if value is not None}
+
+
+def mean(values: Iterable[float]) -> float | None:
+    listed = list(values)
+    return sum(listed) / len(listed) if listed else None

@@ -1,0 +1,179 @@
+"""Results of vLLM's own clients: `vllm bench serve` (and benchmark_serving.py before it), `throughput`, `latency`.
+
+Keys: vllm/benchmarks/serve.py, throughput.py, latency.py; all but the oldest optional. `backend` names the client's
+way of asking (`openai-chat`), which tells the engine only where it is an engine's name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from loadstone.importers.cell import Cell
+from loadstone.importers.requests import from_gaps
+from loadstone.importers.values import (
+    amount,
+    items,
+    keyed,
+    known,
+    lengths,
+    load_of,
+    number,
+    positive,
+    statistics,
+    text,
+    when,
+    whole,
+)
+from loadstone.records import Load
+from loadstone.runfacts import engine_name
+from loadstone.statistics import distribution
+
+_ENGINES = {"vllm", "sglang", "tgi", "tensorrt-llm", "lmdeploy", "deepspeed-mii", "llama.cpp"}
+# What people give as --metadata, which lands between the tool's own keys.
+_METADATA = {
+    "engine": "engine", "version": "engine_version", "engine_version": "engine_version", "vllm_version":
+    "engine_version", "gpu": "gpu", "gpu_type": "gpu", "hardware": "gpu", "precision": "weights_dtype", "dtype":
+    "weights_dtype", "quantization": "weights_dtype", "kv_cache_dtype": "kv_dtype",
+}  # fmt: skip
+_COUNTS = {
+    "tp": "tp", "tensor_parallel_size": "tp", "pp": "pp", "pipeline_parallel_size": "pp", "dp": "dp",
+    "data_parallel_size": "dp", "ep": "ep", "gpus": "gpus", "num_gpus": "gpus", "nodes": "nodes",
+}  # fmt: skip
+
+
+def is_serve(document: Mapping[str, Any]) -> bool:
+    return {"duration", "completed", "request_throughput", "output_throughput"} <= document.keys() and (
+        "total_token_throughput" in document or "model_id" in document
+    )
+
+
+def serve(document: Mapping[str, Any], where: str) -> Cell:
+    backend = text(document.get("backend")) or text(document.get("endpoint_type"))
+    cell = Cell(
+        where=where,
+        tool="vllm bench serve",
+        load=load_of(
+            rate=document.get("request_rate"),
+            concurrency=document.get("max_concurrency"),
+            prompts=document.get("num_prompts"),
+            burstiness=document.get("burstiness"),
+        ),
+        endpoint=backend,
+        created=when(document.get("date")),
+        deployment=_deployment(document, backend),
+        workload=_workload(document),
+        definitions="vllm",
+    )
+    completed, failed = whole(document.get("completed")), whole(document.get("failed"))
+    errors = [error for error in items(document.get("errors")) if text(error)]
+    if failed is None and "errors" in document:
+        failed = len(errors)
+    cell.requests = known({
+        "ok": completed,
+        "error": failed,
+        "sent": completed + failed if completed is not None and failed is not None else None,
+    })  # fmt: skip
+    cell.duration_s = positive(document.get("duration"))
+    names = {"ttft_s": "ttft_ms", "tpot_s": "tpot_ms", "itl_s": "itl_ms", "e2e_s": "e2el_ms"}
+    for ours, theirs in names.items():
+        if found := keyed(document, theirs, 1e-3):
+            cell.latencies[ours] = found
+    cell.totals = known({
+        "input_tokens": whole(document.get("total_input_tokens")),
+        "output_tokens": whole(document.get("total_output_tokens")),
+        "requests_per_s": amount(document.get("request_throughput")),
+        "output_tokens_per_s": amount(document.get("output_throughput")),
+        "total_tokens_per_s": amount(document.get("total_token_throughput")),
+        "goodput_per_s": amount(document.get("request_goodput")),
+    })  # fmt: skip
+    from_gaps(cell, document)
+    return cell
+
+
+def _deployment(document: Mapping[str, Any], backend: str | None) -> dict[str, Any]:
+    engine = backend if backend in _ENGINES else None
+    found = known({"model": text(document.get("model_id")), "engine": engine_name(engine)})
+    for theirs, ours in _METADATA.items():
+        if said := text(document.get(theirs)):
+            found[ours] = said
+    for theirs, ours in _COUNTS.items():
+        # --metadata values are texts.
+        if count := whole(document.get(theirs)):
+            found[ours] = count
+    return found
+
+
+def _workload(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Lengths where all requests have the same; the file does not name the data set."""
+    given, made = (items(document.get(name)) for name in ("input_lens", "output_lens"))
+    if given and made and len(set(map(str, given))) == 1 and len(set(map(str, made))) == 1:
+        return lengths(given[0], made[0])
+    return {}
+
+
+def is_throughput(document: Mapping[str, Any]) -> bool:
+    return {"elapsed_time", "num_requests", "tokens_per_second"} <= document.keys()
+
+
+def throughput(document: Mapping[str, Any], where: str) -> Cell:
+    """Offline: all requests at once, without a server. `tokens_per_second` counts input and output."""
+    count = whole(document.get("num_requests"))
+    return Cell(
+        where=where,
+        tool="vllm bench throughput",
+        load=Load("burst", count) if count else None,
+        workload={"mode": "offline"},
+        requests=known({"ok": count, "sent": count}),
+        duration_s=positive(document.get("elapsed_time")),
+        totals=known({
+            "requests_per_s": amount(document.get("requests_per_second")),
+            "total_tokens_per_s": amount(document.get("tokens_per_second")),
+        }),
+    )  # fmt: skip
+
+
+def is_latency(document: Mapping[str, Any]) -> bool:
+    return {"avg_latency", "percentiles"} <= document.keys()
+
+
+def latency(document: Mapping[str, Any], where: str) -> Cell:
+    """Offline: one batch after another, each timed as a whole. How large a batch is, the file does not tell."""
+    import numpy as np
+
+    each = [value for value in map(positive, items(document.get("latencies"))) if value is not None]
+    percentiles = document.get("percentiles")
+    stated = {f"p{key}": value for key, value in percentiles.items()} if isinstance(percentiles, dict) else {}
+    found = statistics(stated | {"mean": document.get("avg_latency")})
+    spread = distribution(np.array(each)) if each else None
+    if spread is not None:
+        found = {name: getattr(spread, name) for name in ("mean", "std", "min", "max", "p50", "p90", "p95", "p99")}
+    return Cell(
+        where=where,
+        tool="vllm bench latency",
+        load=None,
+        workload={"mode": "offline"},
+        latencies={"e2e_s": found} if number(found.get("mean")) is not None else {},
+    )
+
+
+def is_table(header: list[str]) -> bool:
+    return {"backend", "elapsed_time", "num_requests", "tokens_per_second"} <= set(header)
+
+
+def table_row(row: Mapping[str, str], where: str) -> Cell:
+    """One line of a CSV of the throughput benchmark's keys with GPU, backend and lengths, as dstack publishes."""
+    values = {name: value for name, value in row.items() if value is not None and value.strip()}
+    cell = throughput({name: number(value) for name, value in values.items()}, where)
+    cell.deployment = known({
+        "engine": engine_name(text(values.get("backend"), 60)),
+        "gpu": text(values.get("GPU") or values.get("gpu"), 60),
+    })  # fmt: skip
+    cell.workload = lengths(values.get("input_len"), values.get("output_len"), mode="offline")
+    for end in ("input", "output"):
+        if (total := whole(values.get(f"total_{end}_tokens"))) is not None:
+            cell.totals[f"{end}_tokens"] = total
+    made = cell.totals.get("output_tokens")
+    if made is not None and cell.duration_s:
+        cell.totals["output_tokens_per_s"] = made / cell.duration_s
+    return cell

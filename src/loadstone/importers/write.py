@@ -1,0 +1,246 @@
+"""Cells to run folders: those of one deployment and workload are one run, a cell for each load."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+import loadstone
+from loadstone import store, verdict
+from loadstone.errors import InputError
+from loadstone.importers.cell import LATENCIES, STATISTICS, TOTALS, Cell
+from loadstone.records import PHASES, CellInfo, Load, Plan, RequestRecord, RunInfo, Target
+from loadstone.runfacts import run_facts
+from loadstone.summary import SCHEMA, summarise
+
+_COUNTS = ("sent", "ok", "error", "timeout", "cancelled", "short")
+_MOST_RUNS = 10_000
+
+
+def runs_of(cells: Sequence[Cell]) -> list[list[Cell]]:
+    """Cells that belong together, in the order they were met; within a run by load.
+
+    Together belong cells of one tool, deployment, workload and kind of load, all with records or all without; a load
+    that comes again begins another run: a repeat.
+    """
+    runs: dict[tuple[Any, ...], list[list[Cell]]] = {}
+    for cell in cells:
+        load = _load(cell)
+        key = (
+            cell.tool, bool(cell.records), cell.prefix_cache, load.kind, cell.endpoint,
+            msgspec.json.encode([cell.deployment, cell.workload], order="sorted"),
+        )  # fmt: skip
+        repeats = runs.setdefault(key, [])
+        free = next((run for run in repeats if all(_load(one) != load for one in run)), None)
+        if free is None:
+            repeats.append([cell])
+        else:
+            free.append(cell)
+    found = [sorted(run, key=lambda cell: _load(cell).value) for repeats in runs.values() for run in repeats]
+    if len(found) > _MOST_RUNS:
+        raise InputError(f"{len(found):,} runs in one import: at most {_MOST_RUNS:,}; import fewer rows at a time")
+    return found
+
+
+def _load(cell: Cell) -> Load:
+    if cell.load is None:
+        raise ValueError(f"{cell.where}: no load")
+    return cell.load
+
+
+def write(cells: list[Cell], out: Path, command: list[str]) -> Path:
+    """One run folder of one run's cells. Raises InputError where it cannot be written."""
+    first = cells[0]
+    plan = _plan(cells)
+    now = datetime.now(UTC)
+    info = RunInfo(
+        run_id="",
+        source="imported",
+        status="done",
+        created=min((cell.created for cell in cells if cell.created), default=now.isoformat(timespec="seconds")),
+        command=command,
+        loadstone=loadstone.__version__,
+        host={},
+        target=_target(first),
+        plan_id=plan.plan_id,
+        seed=0,
+        salt=None,
+        settings={
+            "deployment": first.deployment,
+            "workload": first.workload,
+            **({} if first.prefix_cache is None else {"prefix_cache": first.prefix_cache}),
+            "import": {
+                "tool": first.tool,
+                "files": sorted({cell.where.partition(", ")[0] for cell in cells}),
+                "cells": [_told(cell) for cell in cells],
+            },
+        },
+        cells=[CellInfo(load=_load(cell)) for cell in cells],
+    )
+    facts = run_facts(info)
+    name = "-".join(part for part in (facts.engine, (facts.model or "").rsplit("/", 1)[-1], facts.gpu) if part)
+    slug = re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-.")[:60] or "run"
+    folder = store.create(out, f"{now:%Y%m%d-%H%M%S}-imported-{slug}")
+    info.run_id = folder.name
+    for cell_info, cell in zip(info.cells, cells, strict=True):
+        _span(cell_info, cell)
+    store.write_info(folder, info)
+    store.write_plan(folder / "plan.parquet", plan)
+    if first.records:
+        _write_records(folder, cells)
+        document = summarise(folder)
+    else:
+        document = {
+            "schema": SCHEMA,
+            "run_id": info.run_id,
+            "run_dir": str(folder),
+            "source": info.source,
+            "status": info.status,
+            "target": msgspec.to_builtins(info.target) if info.target else None,
+            "plan_id": info.plan_id,
+            "seed": info.seed,
+            "cells": [_document(cell) for cell in cells],
+        }
+    store.write_json(folder / "summary.json", document)
+    return folder
+
+
+def _target(cell: Cell) -> Target | None:
+    model, engine = cell.deployment.get("model"), cell.deployment.get("engine")
+    if model is None and engine is None:
+        return None
+    return Target(
+        url="",
+        endpoint=cell.endpoint or "unknown",
+        model=model or "",
+        engine=engine,
+        engine_version=cell.deployment.get("engine_version"),
+        prompt_kind="text",
+    )
+
+
+def _told(cell: Cell) -> dict[str, Any]:
+    return {
+        "where": cell.where,
+        "tool": cell.tool,
+        "definitions": cell.definitions,
+        "relative_times": cell.relative,
+        "unknown": list(cell.unknown),
+        "stated": {
+            "requests": cell.requests,
+            "duration_s": cell.duration_s,
+            "latencies": cell.latencies,
+            "totals": cell.totals,
+            "under_way": cell.under_way,
+        },
+        "findings": [msgspec.to_builtins(finding) for finding in cell.findings],
+    }
+
+
+# --- with records ----------------------------------------------------------------------------------------------
+
+
+def _ordered(records: Sequence[RequestRecord]) -> list[RequestRecord]:
+    """Warm-up first, as in a plan; then by send, or as the file has them where that is not told."""
+    return sorted(records, key=lambda record: (PHASES.index(record.phase), record.sent_s or 0.0))
+
+
+def _span(info: CellInfo, cell: Cell) -> None:
+    """When the cell ran, by its records' clock."""
+    sent = [record.sent_s for record in cell.records if record.sent_s is not None]
+    ends = [record.end_s for record in cell.records if record.end_s is not None]
+    if sent and ends and not cell.relative:
+        info.start_s, info.issue_end_s, info.end_s = min(sent), max(sent), max(*sent, *ends)
+    elif sent:
+        info.start_s, info.end_s = 0.0, max([0.0, *ends])
+
+
+def _plan(cells: Sequence[Cell]) -> Plan:
+    """What was asked, as far as it is told: lengths as they were, no intended times."""
+    rows = [(number, record) for number, cell in enumerate(cells) for record in _ordered(cell.records)]
+    count = len(rows)
+    return Plan(
+        seed=0,
+        cells=tuple(_load(cell) for cell in cells),
+        workload=dict(cells[0].workload),
+        exact_output=False,
+        cell=np.array([number for number, _ in rows], np.int32),
+        phase=np.array([PHASES.index(record.phase) for _, record in rows], np.uint8),
+        intended_s=np.full(count, np.nan),
+        input_tokens=np.array([_tokens(record.input_tokens) for _, record in rows], np.int32),
+        output_tokens=np.array([_tokens(record.output_tokens) for _, record in rows], np.int32),
+        prefix_group=np.full(count, -1, np.int32),
+        prefix_tokens=np.zeros(count, np.int32),
+        turn=np.full(count, -1, np.int32),
+        think_s=np.zeros(count),
+        prompt=np.full(count, -1, np.int32),
+    )
+
+
+def _tokens(count: int | None) -> int:
+    return -1 if count is None else min(count, 2**31 - 1)
+
+
+def _write_records(folder: Path, cells: Sequence[Cell]) -> None:
+    import pyarrow as pa
+
+    schema = store.records_schema()
+    journal = store.JournalWriter(folder, 0)
+    try:
+        for number, cell in enumerate(cells):
+            records = _ordered(cell.records)
+            for index, record in enumerate(records):
+                record.request_id, record.cell = f"{number}-{index}", number
+            columns = {name: [getattr(record, name) for record in records] for name in schema.names}
+            journal.write(pa.RecordBatch.from_pydict(columns, schema=schema))
+    except (pa.ArrowInvalid, OverflowError) as error:
+        raise InputError(f"{cells[0].where}: a number in it is too large for a record ({error})") from error
+    finally:
+        journal.close()
+    store.assemble(folder)
+
+
+# --- without records -------------------------------------------------------------------------------------------
+
+
+def _document(cell: Cell) -> dict[str, Any]:
+    """A cell's part of the summary, as stated. Every key of a measured one is there; what is not told is None."""
+    load = _load(cell)
+    found = [verdict.Finding(
+        "as_stated",
+        "info",
+        f"{cell.where}: sums by {cell.tool}, without the requests they are of",
+        "Nothing here could be checked against requests; save them too where the tool can (docs/import.md).",
+    ), *cell.findings]  # fmt: skip
+    return {
+        "load": msgspec.to_builtins(load) | {"profile": [list(piece) for piece in load.profile]},
+        "requests": {name: cell.requests.get(name) for name in _COUNTS},
+        "duration_s": cell.duration_s,
+        "metrics": {
+            **{name: _distribution(cell, name) for name in LATENCIES},
+            **{name: cell.totals.get(name) for name in TOTALS if name not in ("goodput_per_s", "attainment")},
+            "output_events": None,
+            "steady": None,
+            **{name: cell.totals[name] for name in ("goodput_per_s", "attainment") if name in cell.totals},
+        },
+        "client": {"send_lag_p99_s": None, "receive_lag_p99_s": None, "clock": "user", "cpu_s": None},
+        "measured_by": cell.tool,
+        "definitions": cell.definitions,
+        "verdict": verdict.to_json(verdict.judge(found)),
+    }
+
+
+def _distribution(cell: Cell, name: str) -> dict[str, Any] | None:
+    """As statistics.Distribution; bounds need the sample itself, so there are none."""
+    stated = cell.latencies.get(name)
+    if not stated:
+        return None
+    count = cell.completed if name in ("ttft_s", "e2e_s", "ttft_intended_s", "e2e_intended_s") else None
+    bounds: dict[str, list[None]] = {statistic: [None, None] for statistic in ("p50", "p90", "p95", "p99")}
+    return {"n": count, **{statistic: stated.get(statistic) for statistic in STATISTICS}, "ci95": bounds}

@@ -1,0 +1,189 @@
+"""What a run was of: engine, model, GPU, parallelism, precision, workload. One place for those who compare and draw.
+
+A run says it in its papers (RunInfo), whoever wrote them:
+
+    target                  engine, engine_version, model, as a live server introduced itself
+    settings["deployment"]  gpu, gpus, nodes, tp, pp, dp, ep, weights_dtype, kv_dtype, engine, engine_version, model:
+                            of a simulated run, or as an imported file tells it; goes before the target
+    settings["workload"]    as Plan.workload; with "mode": "offline" where no server was in between
+    settings["prefix_cache"]  what was done about it; True or False where the file says whether it was on
+    settings["import"]      of an imported run: {"tool", …}, see importers
+
+What nobody said is None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from loadstone.records import RunInfo
+
+_ENGINES = {
+    "vllm": "vLLM",
+    "sglang": "SGLang",
+    "tensorrtllm": "TensorRT-LLM",
+    "trtllm": "TensorRT-LLM",
+    "trt": "TensorRT-LLM",
+    "tensorrt": "TensorRT-LLM",
+    "triton": "Triton",
+    "llamacpp": "llama.cpp",
+    "llamaserver": "llama.cpp",
+    "transformers": "transformers",
+    "mlxlm": "mlx-lm",
+    "lmdeploy": "LMDeploy",
+    "tgi": "TGI",
+    "hftgi": "TGI",
+}
+_GPUS = (
+    "GB300", "GB200", "B300", "B200", "GH200", "H200", "H100", "H800", "H20", "A100", "A800", "L40S", "L40", "L4",
+    "A10G", "A10", "A6000", "V100", "T4", "MI355X", "MI350X", "MI325X", "MI300X", "MI300A", "MI250X", "MI210",
+)  # fmt: skip
+
+
+class RunFacts(msgspec.Struct, kw_only=True, frozen=True):
+    """Names as people know them: `vLLM`, `H200`. Lengths are means per request; `gpus` counts all nodes' together.
+
+    input_tokens     asked for, prefix included; else as measured over all cells of the run
+    range_ratio      r where lengths are uniform in [r·n, n], n then being twice the mean over 1 + r; 1: all equal
+    prefix_tokens    of each input, shared with others; 0: none; None: not told
+    prefix_cache     on or off, where it is told; None where not
+    mode             offline: a batch through the engine's own interface, without a server
+    tool             whose client measured it: "Loadstone" for our own runs, None for simulated ones
+    """
+
+    source: Literal["measured", "simulated", "imported"]
+    tool: str | None = None
+    engine: str | None = None
+    engine_version: str | None = None
+    model: str | None = None
+    gpu: str | None = None
+    gpus: int | None = None
+    nodes: int | None = None
+    tp: int | None = None
+    pp: int | None = None
+    dp: int | None = None
+    ep: int | None = None
+    weights_dtype: str | None = None
+    kv_dtype: str | None = None
+    mode: Literal["serving", "offline"] = "serving"
+    workload: str | None = None
+    input_tokens: float | None = None
+    output_tokens: float | None = None
+    range_ratio: float | None = None
+    prefix_tokens: int | None = None
+    prefix_groups: int | None = None
+    prefix_cache: bool | None = None
+
+    @property
+    def label(self) -> str:
+        """One line for a legend or a heading: `vLLM 0.26.0 · Llama-3.1-8B bf16 · 8×H200 tp8`."""
+        engine = " ".join(part for part in (self.engine, self.engine_version) if part)
+        model = " ".join(part for part in ((self.model or "").rsplit("/", 1)[-1], self.weights_dtype) if part)
+        gpu = f"{self.gpus}×{self.gpu}" if self.gpu and self.gpus else self.gpu or ""
+        split = [f"{name}{n}" for name, n in (("tp", self.tp), ("pp", self.pp), ("dp", self.dp)) if n and n > 1]
+        return " · ".join(part for part in (engine, model, " ".join([gpu, *split]).strip()) if part) or "unknown"
+
+
+def run_facts(info: RunInfo, document: Mapping[str, Any] | None = None) -> RunFacts:
+    """The facts of a run. `document`, its summary, gives lengths where the papers have none."""
+    deployment = _mapping(info.settings.get("deployment"))
+    workload = _mapping(info.settings.get("workload"))
+    imported = _mapping(info.settings.get("import"))
+    target = info.target
+    lengths = _lengths(workload)
+    stated, arrived = _means(document)
+    prefix_cache = info.settings.get("prefix_cache")
+    return RunFacts(
+        source=info.source,
+        tool=_text(imported.get("tool")) or ("Loadstone" if info.source == "measured" else None),
+        engine=engine_name(_text(deployment.get("engine")) or (target.engine if target else None)),
+        engine_version=_text(deployment.get("engine_version")) or (target.engine_version if target else None),
+        model=_named(deployment.get("model")) or (target.model if target and target.model else None),
+        gpu=gpu_name(_named(deployment.get("gpu"))),
+        **{name: _whole(deployment.get(name)) for name in ("gpus", "nodes", "tp", "pp", "dp", "ep")},
+        weights_dtype=_text(deployment.get("weights_dtype")),
+        kv_dtype=_text(deployment.get("kv_dtype")),
+        mode="offline" if workload.get("mode") == "offline" else "serving",
+        workload=_text(workload.get("name")) or _text(workload.get("kind")),
+        input_tokens=lengths["input"][0] if lengths["input"][0] is not None else stated,
+        output_tokens=lengths["output"][0] if lengths["output"][0] is not None else arrived,
+        range_ratio=lengths["output"][1],
+        prefix_tokens=_whole(workload.get("prefix_tokens")),
+        prefix_groups=_whole(workload.get("prefix_groups")),
+        prefix_cache=prefix_cache if isinstance(prefix_cache, bool) else None,
+    )
+
+
+def engine_name(said: str | None) -> str | None:
+    """`TensorRT-LLM` for `trt-llm`, `trtllm` …; a name not known stays as it is."""
+    if said is None:
+        return None
+    key = "".join(character for character in said.lower() if character.isalnum())
+    return _ENGINES.get(key, said)
+
+
+def gpu_name(said: str | None) -> str | None:
+    """`H200` for `h200`, `NVIDIA H200`, `H200-SXM-141GB`; a name not known stays as it is."""
+    if said is None:
+        return None
+    upper = said.upper()
+    words = [word for word in "".join(c if c.isalnum() else " " for c in upper).split() if word]
+    if "MI300" in words:  # the only one that is rented in eights under that name
+        return "MI300X"
+    # H100 comes in three sorts that differ by half in bandwidth: a name that says which keeps it.
+    kind = next((f" {word}" for word in ("PCIE", "NVL") if word in words), "").replace("PCIE", "PCIe")
+    found = next((name for name in _GPUS if name in words or f"{name}X" in words), None)
+    return said if found is None else found + kind
+
+
+def _lengths(workload: Mapping[str, Any]) -> dict[str, tuple[float | None, float | None]]:
+    """(mean tokens, range ratio) of input and output, of a synthetic workload's Length."""
+    found: dict[str, tuple[float | None, float | None]] = {"input": (None, None), "output": (None, None)}
+    for name in found:
+        length = _mapping(workload.get(name))
+        mean, kind = _number(length.get("mean")), length.get("kind")
+        if mean is None:
+            continue
+        low, high = _number(length.get("low")), _number(length.get("high"))
+        uniform = low / high if kind == "uniform" and low is not None and high else None
+        found[name] = mean, 1.0 if kind == "fixed" else uniform
+    return found
+
+
+def _means(document: Mapping[str, Any] | None) -> tuple[float | None, float | None]:
+    """Input and output tokens per request, over the cells of a summary."""
+    requests = inputs = outputs = 0.0
+    if document is None:
+        return None, None
+    for cell in document.get("cells") or ():
+        metrics, counts = _mapping(cell.get("metrics")), _mapping(cell.get("requests"))
+        done = (_number(counts.get("ok")) or 0.0) + (_number(counts.get("short")) or 0.0)
+        each = [_number(metrics.get(name)) for name in ("input_tokens", "output_tokens")]
+        if not done or None in each:
+            continue
+        requests, inputs, outputs = requests + done, inputs + (each[0] or 0.0), outputs + (each[1] or 0.0)
+    return (inputs / requests, outputs / requests) if requests else (None, None)
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _named(value: Any) -> str | None:
+    """A name, or the name of something described."""
+    return _text(value) or _text(_mapping(value).get("name"))
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _whole(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -1,0 +1,266 @@
+"""Two sides of runs: what differs, and by more than chance."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from loadstone import cli, store
+from loadstone.compare import compare
+from loadstone.compare.metric import parse_bounds
+from loadstone.errors import InputError
+from loadstone.importers import import_files
+from loadstone.records import CellInfo, Load, RequestRecord, RunInfo, Target, TokenSource
+from loadstone.schedule import make_plan
+from loadstone.workload.synthetic import Length, Synthetic
+from test_import import SGLANG
+
+CLOSED = Load("concurrency", 4)
+TOKENS = 20
+SOURCE: TokenSource = "running usage"
+
+
+def make(
+    folder: Path, *, seed: int = 0, slower: float = 1.0, load: Load = CLOSED, requests: int = 160, **fields: Any
+) -> Path:
+    """A run of four places, each request 0.1 s to its first token and 10 ms a token, times lognormal noise of 5 %."""
+    rng = np.random.default_rng(seed)
+    workload = Synthetic(Length("fixed", 10), Length("fixed", TOKENS))
+    plan = make_plan(workload, [load], requests=[requests], warmup=0, seed=fields.get("seed", 0))
+    columns: dict[str, list[Any]] = {name: [] for name in store.records_schema().names}
+    free = [0.0] * 4
+    for index in range(requests):
+        place = int(np.argmin(free))
+        sent = free[place]
+        noise = np.exp(rng.normal(0, 0.05, 2))
+        first = sent + 0.1 * slower * noise[0]
+        arrivals = first + 0.01 * slower * noise[1] * np.arange(TOKENS)
+        free[place] = float(arrivals[-1]) + 1e-4
+        record = RequestRecord(
+            request_id=f"0-{index}", cell=0, phase="measure", intended_s=sent, sent_s=sent,
+            arrival_s=arrivals.tolist(), read=list(range(TOKENS)), tokens=list(range(1, TOKENS + 1)),
+            token_source=SOURCE, end_s=float(arrivals[-1]), input_tokens=10, output_tokens=TOKENS,
+            status="ok", finish_reason="length",
+        )  # fmt: skip
+        for name, values in columns.items():
+            values.append(getattr(record, name))
+    folder.mkdir(parents=True)
+    target = Target(url="http://x", endpoint="completions", model="m", engine="vLLM", prompt_kind="token ids")
+    given: dict[str, Any] = {
+        "run_id": folder.name, "source": "simulated", "status": "done", "created": "2026-01-02T03:04:05+00:00",
+        "command": [], "loadstone": "0.1.0", "host": {}, "plan_id": plan.plan_id, "seed": 0, "salt": None,
+        "target": target, "settings": {"workload": plan.workload},
+        "cells": [CellInfo(load=load, start_s=0.0, issue_end_s=max(free), end_s=max(free))],
+    }  # fmt: skip
+    store.write_info(folder, RunInfo(**{**given, **fields}))
+    store.write_plan(folder / "plan.parquet", plan)
+    writer = store.JournalWriter(folder, 0)
+    writer.write(pa.RecordBatch.from_pydict(columns, schema=store.records_schema()))
+    writer.close()
+    store.assemble(folder)
+    return folder
+
+
+def rows(document: dict[str, Any], cell: int = 0) -> dict[str, Any]:
+    return {row["metric"]: row for row in document["cells"][cell]["metrics"]}
+
+
+def test_a_run_is_no_different_from_itself(tmp_path: Path) -> None:
+    a = make(tmp_path / "a")
+    document = compare([a], [a])
+    assert document["setup"] == []
+    for row in rows(document).values():
+        assert (row["ratio"], row["differs"], row["better"]) == (1.0, False, None)
+    assert document["cells"][0]["units"]["paired"]
+
+
+def test_a_difference_is_shown_with_its_ratio_and_interval(tmp_path: Path) -> None:
+    document = compare([make(tmp_path / "a", seed=1)], [make(tmp_path / "b", seed=2, slower=1.1)])
+    found = rows(document)
+    for name in ("ttft_p50", "tpot_p50", "e2e_p50"):
+        assert found[name]["differs"], name
+        assert found[name]["better"] == "a"
+        assert found[name]["low"] < 1.1 < found[name]["high"]
+        assert found[name]["p"] <= found[name]["p_family"] <= 0.05
+    assert found["output_tokens_per_s"]["differs"]
+    assert found["output_tokens_per_s"]["ratio"] == pytest.approx(1 / 1.1, rel=0.02)
+    assert found["output_tokens_per_s"]["better"] == "a"
+
+
+def test_the_other_way_round_is_the_reciprocal(tmp_path: Path) -> None:
+    a, b = make(tmp_path / "a", seed=1), make(tmp_path / "b", seed=2, slower=1.1)
+    there, back = rows(compare([a], [b])), rows(compare([b], [a]))
+    for name, row in there.items():
+        assert row["ratio"] * back[name]["ratio"] == pytest.approx(1.0)
+        assert row["differs"] == back[name]["differs"]
+
+
+def test_the_same_runs_and_seed_give_the_same_document(tmp_path: Path) -> None:
+    a, b = make(tmp_path / "a", seed=1), make(tmp_path / "b", seed=2)
+    assert compare([a], [b], seed=3) == compare([a], [b], seed=3)
+
+
+def test_requests_of_one_plan_are_compared_in_pairs(tmp_path: Path) -> None:
+    """Pairs need less data where what varies is the request: here noise that both runs share."""
+    a, b = make(tmp_path / "a", seed=1), make(tmp_path / "b", seed=1, slower=1.01)
+    paired = compare([a], [b])
+    assert paired["cells"][0]["units"]["paired"]
+    assert rows(paired)["e2e_p50"]["differs"]
+    other = make(tmp_path / "c", seed=5, slower=1.01, plan_id="another")
+    apart = compare([a], [other])
+    assert not apart["cells"][0]["units"]["paired"]
+    assert not rows(apart)["e2e_p50"]["differs"]
+    assert rows(apart)["e2e_p50"]["would_show"] > 1.01
+
+
+def test_repeats_are_compared_as_runs(tmp_path: Path) -> None:
+    a = [make(tmp_path / f"a{n}", seed=n) for n in range(4)]
+    b = [make(tmp_path / f"b{n}", seed=10 + n, slower=1.1) for n in range(4)]
+    document = compare(a, b)
+    assert document["cells"][0]["units"] == {"kind": "runs", "a": 4, "b": 4, "paired": False}
+    assert rows(document)["tpot_p50"]["differs"]
+    assert rows(document)["tpot_p50"]["low"] < 1.1 < rows(document)["tpot_p50"]["high"]
+    few = compare(a[:2], b[:2])
+    assert few["cells"][0]["units"] == {"kind": "runs", "a": 2, "b": 2, "paired": False}
+    assert rows(few)["tpot_p50"]["p"] < rows(few)["tpot_p50"]["p_family"]
+
+
+def test_a_short_cell_is_not_tested_and_says_why(tmp_path: Path) -> None:
+    document = compare([make(tmp_path / "a", requests=16)], [make(tmp_path / "b", requests=16, slower=2.0)])
+    (cell,) = document["cells"]
+    assert cell["units"]["kind"] is None
+    assert "as many requests as were under way at a time; it takes 6" in cell["why_not_tested"]
+    assert rows(document)["tpot_p50"]["ratio"] == pytest.approx(2.0, rel=0.1)
+    assert rows(document)["tpot_p50"]["p_family"] is None
+    assert "point_values" in {finding["kind"] for finding in document["findings"]}
+
+
+def test_a_tail_of_few_requests_has_no_interval(tmp_path: Path) -> None:
+    found = rows(compare([make(tmp_path / "a", seed=1)], [make(tmp_path / "b", seed=2)]))
+    assert found["ttft_p99"]["low"] is None  # 1.6 of 160 requests lie beyond it
+    assert found["ttft_p50"]["low"] is not None
+
+
+def test_what_differs_in_the_setup_comes_first(tmp_path: Path) -> None:
+    a = make(tmp_path / "a", settings={"deployment": {"engine": "vllm", "gpu": "h200", "tp": 8}})
+    b = make(tmp_path / "b", settings={"deployment": {"engine": "sglang", "gpu": "h200", "tp": 4}})
+    setup = {one["what"]: (one["a"], one["b"]) for one in compare([a], [b])["setup"]}
+    assert setup == {"engine": ("vLLM", "SGLang"), "tp": (8, 4)}
+
+
+def test_another_workload_is_a_warning(tmp_path: Path) -> None:
+    shorter = {"workload": {"kind": "synthetic", "input": {"kind": "fixed", "mean": 5.0}}}
+    document = compare([make(tmp_path / "a")], [make(tmp_path / "b", settings=shorter)])
+    assert "workloads_differ" in {finding["kind"] for finding in document["findings"]}
+
+
+def test_only_loads_of_both_sides_are_compared(tmp_path: Path) -> None:
+    a, b = make(tmp_path / "a"), make(tmp_path / "b", load=Load("concurrency", 8))
+    with pytest.raises(InputError, match=r"no load is on both sides \(concurrency 4 against concurrency 8\)"):
+        compare([a], [b])
+    document = compare([a, b], [b])
+    assert [cell["load"]["value"] for cell in document["cells"]] == [8]
+    assert [load["value"] for load in document["unmatched"]["a"]] == [4]
+
+
+def test_sums_are_compared_by_their_values(tmp_path: Path) -> None:
+    def imported(name: str, ttft_ms: float) -> Path:
+        (tmp_path / name).write_text(json.dumps(SGLANG | {"median_ttft_ms": ttft_ms}))
+        return import_files([tmp_path / name], tmp_path / "runs").runs[0]
+
+    a, b = imported("a.jsonl", 500.0), imported("b.jsonl", 510.0)
+    document = compare([a], [b], fail_on=["ttft_p50>+1%"])
+    row = rows(document)["ttft_p50"]
+    assert (row["ratio"], row["p"], row["differs"]) == (pytest.approx(1.02), None, False)
+    assert "without its requests" in document["cells"][0]["why_not_tested"]
+    assert document["fail_on"][0]["met"]
+    assert document["fail_on"][0]["untested"] == ["concurrency 4"]
+    # Repeats of sums can be tested: what differs from run to run is there.
+    others = [imported(f"{name}.jsonl", value) for name, value in (("c", 501.0), ("d", 511.0))]
+    assert compare([a, others[0]], [b, others[1]])["cells"][0]["units"]["kind"] == "runs"
+
+
+def test_a_metric_that_is_missing_is_told(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(json.dumps(SGLANG))
+    a = import_files([tmp_path / "a.jsonl"], tmp_path / "runs").runs[0]
+    document = compare([a], [a], fail_on=["itl_p99>+5%"])
+    assert rows(document)["itl_p99"]["ratio"] is None
+    assert document["fail_on"] == [
+        {"bound": "itl_p99>+5%", "met": False, "at": [], "untested": [], "not_shown": [], "missing": True}
+    ]
+
+
+def test_a_bound_is_met_where_the_data_shows_it(tmp_path: Path) -> None:
+    a, b = make(tmp_path / "a", seed=1), make(tmp_path / "b", seed=2, slower=1.1)
+    met = {one["bound"]: one["met"] for one in compare([a], [b], fail_on=[
+        "tpot_p50>+5%,tpot_p50>+20%", "output_tokens_per_s<-5%", "output_tokens_per_s>+5%"
+    ])["fail_on"]}  # fmt: skip
+    assert met == {
+        "tpot_p50>+5%": True, "tpot_p50>+20%": False, "output_tokens_per_s<-5%": True,
+        "output_tokens_per_s>+5%": False,
+    }  # fmt: skip
+    noisy = make(tmp_path / "c", seed=9, requests=60)
+    (bound,) = compare([make(tmp_path / "d", seed=8, requests=60)], [noisy], fail_on=["ttft_p99>-99%"])["fail_on"]
+    assert (bound["met"], bound["not_shown"]) == (False, ["concurrency 4"])
+
+
+@pytest.mark.parametrize("text", ["", "ttft_p99", "ttft_p99>5", "ttft_p98>5%", "x>5%", "ttft_p99>-100%", "tpot>5%"])
+def test_what_is_no_bound_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match=r"^--fail-on"):
+        parse_bounds([text])
+
+
+def test_empty_runs_and_missing_ones_are_told(tmp_path: Path) -> None:
+    empty = make(tmp_path / "a", requests=4, cells=[CellInfo(load=CLOSED)])
+    info = store.read_info(empty)
+    (empty / "records.parquet").unlink()
+    writer = store.JournalWriter(empty, 0)
+    writer.close()
+    store.assemble(empty)
+    store.write_info(empty, info)
+    with pytest.raises(InputError, match="nothing was sent in this run"):
+        compare([empty], [empty])
+    with pytest.raises(InputError, match="no run folder"):
+        compare([tmp_path / "none"], [empty])
+    with pytest.raises(InputError, match="a side without a run"):
+        compare([], [empty])
+
+
+def test_runs_that_all_failed(tmp_path: Path) -> None:
+    a = make(tmp_path / "a")
+    b = make(tmp_path / "b")
+    table = pa.Table.from_batches(store.read_records(b), store.records_schema())
+    failed = table.set_column(table.schema.get_field_index("status"), "status", pa.array(["error"] * table.num_rows))
+    import pyarrow.parquet as pq
+
+    pq.write_table(failed.cast(store.records_schema()), b / "records.parquet")
+    document = compare([a], [b])
+    assert document["cells"][0]["units"]["kind"] is None
+    assert rows(document)["ttft_p50"]["ratio"] is None
+    assert "untrusted" in {finding["kind"] for finding in document["findings"]}
+
+
+def test_the_command_exits_1_where_a_bound_is_met(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a, b = str(make(tmp_path / "a", seed=1)), str(make(tmp_path / "b", seed=2, slower=1.1))
+
+    def call(*arguments: str) -> tuple[int, str]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("sys.argv", ["loadstone", "compare", a, b, *arguments])
+            with pytest.raises(SystemExit) as ended:
+                cli.main()
+        code = ended.value.code
+        assert isinstance(code, int)
+        return code, capsys.readouterr().out
+
+    assert call("--fail-on", "tpot_p50>+20%")[0] == 0
+    code, said = call("--fail-on", "tpot_p50>+5%")
+    assert code == 1
+    assert "tpot_p50>+5%: MET at concurrency 4" in said
+    assert "A is better" in said
+    code, said = call("--json")
+    assert code == 0
+    assert json.loads(said)["cells"][0]["load"]["value"] == 4
+    assert call("--fail-on", "nonsense")[0] == 2

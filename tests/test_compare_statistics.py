@@ -1,0 +1,172 @@
+"""The tests and intervals behind `loadstone compare`, on numbers of known law."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from loadstone.compare import blocks, interval, permutation
+from loadstone.compare.permutation import Units, compare_all, holm, welch
+
+
+def units(a: Any, b: Any, *, paired: bool = False) -> Units:
+    rows = [np.asarray(side, np.float64).reshape(len(side), -1) for side in (a, b)]
+    return Units(rows[0], rows[1], np.zeros(rows[0].shape[1]), paired)
+
+
+def test_blocks_hold_a_generation_at_least() -> None:
+    assert blocks.count(160, 4.0) == 40
+    assert blocks.count(160, 8.0) == 20
+    assert blocks.count(160, 0.3) == 40
+    assert blocks.count(47, 8.0) == 0
+    assert blocks.count(48, 8.0) == 6
+    assert blocks.count(48, float("inf")) == 0
+
+
+def test_block_means() -> None:
+    label = blocks.labels(7, 3)
+    assert label.tolist() == [0, 0, 0, 1, 1, 2, 2]
+    means = blocks.means(np.array([1.0, 2, 3, np.nan, 5, np.nan, np.nan]), label, 3)
+    assert means[:2].tolist() == [2.0, 5.0]
+    assert math.isnan(means[2])
+    assert blocks.above(np.array([1.0, 2, 3]), 2.0).tolist() == [0, 0.5, 1]
+
+
+def test_correlation_of_neighbours() -> None:
+    alternating = np.tile([1.0, -1.0], 20)[:, None]
+    assert blocks.correlation(alternating)[0] == 0
+    slow = np.repeat([1.0, -1.0], 20)[:, None]
+    assert blocks.correlation(slow)[0] == 0.9
+    assert blocks.correlation(np.ones((10, 1)))[0] == pytest.approx(0.1)
+
+
+def test_blocks_are_joined_while_neighbours_go_together() -> None:
+    assert blocks.settle(40, lambda k: np.array([0.5 if k > 10 else 0.1]))[0] == 10
+    count, left, careful = blocks.settle(40, lambda k: np.array([0.5, 0.0]))
+    assert (count, left.tolist(), careful.tolist()) == (10, [0.5, 0.0], [0.8, 0.8])
+
+
+def test_the_p_value_of_a_permutation_test_is_exact() -> None:
+    """Two sides of four that do not overlap: of 70 relabellings two are as far apart."""
+    (result,) = compare_all([units([1, 2, 3, 4], [11, 12, 13, 14])], 0, 20_000)
+    assert result.p[0] == pytest.approx(2 / 70, abs=0.005)
+    (pairs,) = compare_all([units([1, 2, 3, 4, 5, 6], [2, 3.1, 4, 5.1, 6, 7.1], paired=True)], 0, 20_000)
+    assert pairs.p[0] == pytest.approx(2 / 64, abs=0.005)
+    assert pairs.t[0] > 0
+
+
+def test_sides_that_are_the_same_have_p_1() -> None:
+    (result,) = compare_all([units(np.ones((8, 2)), np.ones((8, 2)))], 0)
+    assert result.p.tolist() == result.p_family.tolist() == [1, 1]
+
+
+def test_a_constant_difference_without_noise_is_found() -> None:
+    (result,) = compare_all([units(np.ones((8, 1)), np.full((8, 1), 1.0001))], 0)
+    assert result.p_family[0] < 0.01
+
+
+def test_the_family_pays_for_its_size_but_not_for_copies() -> None:
+    rng = np.random.default_rng(1)
+    a, b = rng.normal(0, 1, (20, 1)), rng.normal(0.9, 1, (20, 1))
+    alone = compare_all([units(a, b)], 0)[0].p_family[0]
+    copies = compare_all([units(np.repeat(a, 10, 1), np.repeat(b, 10, 1))], 0)[0].p_family[0]
+    others = rng.normal(0, 1, (2, 20, 9))
+    apart = compare_all([units(np.hstack([a, others[0]]), np.hstack([b, others[1]]))], 0)[0].p_family[0]
+    assert copies == alone
+    assert apart > 2 * alone
+
+
+def test_correlation_makes_the_test_careful() -> None:
+    rng = np.random.default_rng(1)
+    a, b = rng.normal(0, 1, (20, 1)), rng.normal(0.9, 1, (20, 1))
+    plain = compare_all([units(a, b)], 0)[0]
+    careful = compare_all([Units(a, b, np.array([0.6]))], 0)[0]
+    assert careful.t[0] == pytest.approx(plain.t[0] / 2)
+    assert careful.p[0] > plain.p[0]
+
+
+def test_holm() -> None:
+    assert holm(np.array([0.01, 0.04, 0.03])).tolist() == pytest.approx([0.03, 0.06, 0.06])
+    assert holm(np.array([0.9, 0.5])).tolist() == [1.0, 1.0]
+
+
+def test_welch() -> None:
+    difference, error, freedom = welch(np.array([1.0, 2, 3]), np.array([4.0, 6, 8]))
+    assert difference == 4
+    assert error == pytest.approx(math.sqrt(1 / 3 + 4 / 3))
+    assert freedom == pytest.approx((5 / 3) ** 2 / ((1 / 3) ** 2 / 2 + (4 / 3) ** 2 / 2))
+
+
+def test_false_alarms_on_correlated_blocks_are_held() -> None:
+    """A family of four on 200 pairs that do not differ, each an AR(1) of correlation 0.9 within a block's length."""
+    alarms = 0
+    for pair in range(200):
+        sides = [_autocorrelated(np.random.default_rng([pair, side])) for side in (0, 1)]
+
+        def correlations(count: int, sides: list[NDArray[Any]] = sides) -> NDArray[Any]:
+            return np.asarray(np.mean([blocks.correlation(_means(side, count)) for side in sides], axis=0))
+
+        count, _, rho = blocks.settle(blocks.count(400, 8.0), correlations)
+        (result,) = compare_all([Units(_means(sides[0], count), _means(sides[1], count), rho)], pair, 399)
+        alarms += bool(result.p_family.min() <= 0.05)
+    assert alarms <= 20  # of 5 % of 200, more than 20 have a chance of 1 in 400
+
+
+def _autocorrelated(rng: np.random.Generator) -> NDArray[Any]:
+    values = np.empty((400, 4))
+    values[0] = rng.normal(size=4)
+    for row in range(1, 400):
+        values[row] = 0.9 * values[row - 1] + math.sqrt(1 - 0.81) * rng.normal(size=4)
+    return values
+
+
+def _means(values: NDArray[Any], count: int) -> NDArray[Any]:
+    label = blocks.labels(len(values), count)
+    return np.stack([blocks.means(values[:, column], label, count) for column in range(values.shape[1])], axis=1)
+
+
+def test_bootstrap_errors_are_those_of_theory() -> None:
+    """Of independent values: a mean's is σ/(μ√n), a median's 1/(2·f·median·√n); both sides together √2 times."""
+    rng = np.random.default_rng(3)
+    sides = [(rng.normal(10, 1, 4000), blocks.labels(4000, 40)) for _ in range(2)]
+    mean, median, tail = interval.log_errors(
+        sides[0], sides[1], (40, 40), [float("nan"), 0.5, 0.9999], paired=False, seed=0
+    )
+    assert mean == pytest.approx(math.sqrt(2) * 0.1 / math.sqrt(4000), rel=0.25)
+    assert median == pytest.approx(math.sqrt(2) * 0.1 * math.sqrt(math.pi / 2) / math.sqrt(4000), rel=0.25)
+    assert tail is None
+
+
+def test_pairs_take_out_what_both_share() -> None:
+    rng = np.random.default_rng(3)
+    shared = rng.lognormal(0, 0.5, 1000)
+    label = blocks.labels(1000, 40)
+    a, b = (shared * rng.lognormal(0, 0.01, 1000), label), (shared * rng.lognormal(0, 0.01, 1000), label)
+    (paired,) = interval.log_errors(a, b, (40, 40), [0.5], paired=True, seed=0)
+    (apart,) = interval.log_errors(a, b, (40, 40), [0.5], paired=False, seed=0)
+    assert paired is not None
+    assert apart is not None
+    assert paired < apart / 2
+
+
+def test_bounds_of_a_ratio() -> None:
+    low, high = interval.bounds(1.1, 0.01, 1e9)
+    assert (low, high) == (
+        pytest.approx(1.1 * math.exp(-0.0196), rel=1e-4),
+        pytest.approx(1.1 * math.exp(0.0196), rel=1e-4),
+    )
+    assert interval.student(10) == pytest.approx(2.228, abs=1e-3)
+
+
+def test_a_relabelling_is_a_relabelling() -> None:
+    """The sums behind the t of every relabelling are those of the units it takes."""
+    rng = np.random.default_rng(0)
+    rows = rng.normal(5, 1, (9, 2))
+    first = np.array([[1, 0, 1, 0, 0, 1, 1, 0, 0]], np.float64)
+    found = permutation._welch_t(first, rows)[0]
+    a, b = rows[first[0] == 1], rows[first[0] == 0]
+    for column in (0, 1):
+        difference, error, _ = welch(a[:, column], b[:, column])
+        assert found[column] == pytest.approx(difference / error)

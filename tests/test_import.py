@@ -1,0 +1,412 @@
+"""Other tools' results as run folders."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadstone import store
+from loadstone.errors import InputError
+from loadstone.importers import Imported, import_files
+from loadstone.runfacts import run_facts
+from loadstone.summary import summarise, trusted
+
+SGLANG = {
+    "backend": "sglang", "dataset_name": "random", "request_rate": float("inf"), "max_concurrency": 4,
+    "sharegpt_output_len": None, "random_input_len": 100, "random_output_len": 11, "random_range_ratio": 1.0,
+    "duration": 10.0, "completed": 40, "total_input_tokens": 4000, "total_output_tokens": 440,
+    "total_output_tokens_retokenized": 438, "request_throughput": 4.0, "input_throughput": 400.0,
+    "output_throughput": 44.0, "mean_e2e_latency_ms": 990.0, "median_e2e_latency_ms": 1000.0,
+    "std_e2e_latency_ms": 50.0, "mean_ttft_ms": 490.0, "median_ttft_ms": 500.0, "std_ttft_ms": 30.0,
+    "p99_ttft_ms": 600.0, "mean_tpot_ms": 50.0, "median_tpot_ms": 49.0, "std_tpot_ms": 2.0, "concurrency": 3.96,
+}  # fmt: skip
+VLLM = {
+    "date": "20260102-030405", "backend": "vllm", "model_id": "m/x", "tokenizer_id": "m/x", "num_prompts": 3,
+    "request_rate": 2.0, "burstiness": 1.0, "max_concurrency": None, "duration": 4.0, "completed": 3, "failed": 0,
+    "total_input_tokens": 30, "total_output_tokens": 9, "request_throughput": 0.75, "output_throughput": 2.25,
+    "total_token_throughput": 9.75, "input_lens": [10, 10, 10], "output_lens": [3, 3, 3], "ttfts": [0.5, 0.5, 1.0],
+    "itls": [[0.25, 0.25], [0.25, 0.25], [0.5, 0.5]], "errors": ["", "", ""], "mean_ttft_ms": 666.667,
+}  # fmt: skip
+
+
+def save(folder: Path, name: str, *documents: Any) -> Path:
+    path = folder / name
+    path.write_text("\n".join(text if isinstance(text, str) else json.dumps(text) for text in documents))
+    return path
+
+
+def run(folder: Path, path: Path, **options: Any) -> Imported:
+    return import_files([path], folder / "runs", **options)
+
+
+def document(found: Imported, number: int = 0) -> dict[str, Any]:
+    return summarise(found.runs[number])
+
+
+def kinds(found: Imported) -> set[str]:
+    return {finding["kind"] for finding in found.findings}
+
+
+# --- sums alone -------------------------------------------------------------------------------------------------
+
+
+def test_sums_become_a_run_without_records(tmp_path: Path) -> None:
+    found = run(tmp_path, save(tmp_path, "a.jsonl", SGLANG))
+    (folder,) = found.runs
+    assert not (folder / "records.parquet").exists()
+    info = store.read_info(folder)
+    assert (info.source, info.status, info.run_id) == ("imported", "done", folder.name)
+    made = document(found)
+    assert (made["source"], made["target"]["engine"]) == ("imported", "SGLang")
+    (cell,) = made["cells"]
+    assert cell["load"]["kind"] == "concurrency"
+    assert cell["load"]["value"] == 4
+    assert cell["metrics"]["ttft_s"]["p50"] == 0.5
+    assert cell["metrics"]["ttft_s"]["n"] == 40
+    assert cell["metrics"]["ttft_s"]["p90"] is None
+    assert cell["metrics"]["e2e_s"]["mean"] == 0.99
+    assert cell["metrics"]["output_tokens_per_s"] == 44.0
+    assert cell["metrics"]["total_tokens_per_s"] == 444.0
+    assert [finding["kind"] for finding in cell["verdict"]["findings"]] == ["as_stated"]
+
+
+def test_what_a_format_cannot_tell_is_missing_and_not_0(tmp_path: Path) -> None:
+    (cell,) = document(run(tmp_path, save(tmp_path, "a.jsonl", SGLANG)))["cells"]
+    assert cell["requests"] == {
+        "sent": None, "ok": 40, "error": None, "timeout": None, "cancelled": None, "short": None,
+    }  # fmt: skip
+    metrics = cell["metrics"]
+    absent = ("itl_s", "ttft_intended_s", "steady", "achieved_rate_per_s", "cached_input_tokens", "output_events")
+    assert [metrics[name] for name in absent] == [None] * len(absent)
+    assert metrics["tpot_s"]["ci95"]["p99"] == [None, None]
+
+
+def test_a_measured_summary_has_the_same_keys(tmp_path: Path) -> None:
+    stated = document(run(tmp_path, save(tmp_path, "a.jsonl", SGLANG)))
+    recorded = document(run(tmp_path, save(tmp_path, "b.json", VLLM)))
+    assert set(stated) == set(recorded)
+    assert set(stated["cells"][0]["metrics"]) == set(recorded["cells"][0]["metrics"])
+    assert set(recorded["cells"][0]) <= set(stated["cells"][0])
+
+
+def test_a_sweep_is_one_run_and_a_load_that_comes_again_another(tmp_path: Path) -> None:
+    rows = [SGLANG | {"max_concurrency": places} for places in (8, 4, 16, 4)]
+    found = run(tmp_path, save(tmp_path, "a.jsonl", *rows))
+    assert [[cell["load"]["value"] for cell in document(found, n)["cells"]] for n in (0, 1)] == [[4, 8, 16], [4]]
+    longer = [SGLANG, SGLANG | {"random_output_len": 22}]
+    assert len(run(tmp_path, save(tmp_path, "b.jsonl", *longer)).runs) == 2
+
+
+def test_an_infinite_rate_is_a_burst_and_a_finite_one_an_open_loop(tmp_path: Path) -> None:
+    rows = [SGLANG | {"max_concurrency": None}, SGLANG | {"max_concurrency": 9, "request_rate": 2.5}]
+    found = run(tmp_path, save(tmp_path, "a.jsonl", *rows))
+    loads = [cell["load"] for number in (0, 1) for cell in document(found, number)["cells"]]
+    assert [(load["kind"], load["value"], load["max_concurrency"]) for load in loads] == [
+        ("burst", 40, None), ("rate", 2.5, 9),
+    ]  # fmt: skip
+
+
+def test_the_oldest_lines_give_their_quotients(tmp_path: Path) -> None:
+    old = {key: value for key, value in SGLANG.items() if key not in ("request_throughput", "input_throughput")}
+    (cell,) = document(run(tmp_path, save(tmp_path, "a.jsonl", old)))["cells"]
+    assert cell["metrics"]["requests_per_s"] == 4.0
+    assert cell["metrics"]["total_tokens_per_s"] == 444.0
+
+
+def test_facts_can_be_given_that_no_file_tells(tmp_path: Path) -> None:
+    given = ["model=m/y", "gpu=h200", "gpus=8", "tp=8", "prefix_cache=off", "weights_dtype=fp8"]
+    found = run(tmp_path, save(tmp_path, "a.jsonl", SGLANG), given=given)
+    facts = run_facts(store.read_info(found.runs[0]), document(found))
+    assert (facts.engine, facts.model, facts.gpu, facts.gpus, facts.tp) == ("SGLang", "m/y", "H200", 8, 8)
+    assert (facts.input_tokens, facts.output_tokens, facts.range_ratio) == (100, 11, 1.0)
+    assert (facts.prefix_cache, facts.weights_dtype, facts.tool) == (False, "fp8", "sglang.bench_serving")
+
+
+# --- requests -----------------------------------------------------------------------------------------------------
+
+
+def test_requests_become_records(tmp_path: Path) -> None:
+    found = run(tmp_path, save(tmp_path, "a.json", VLLM | {"start_times": [7.0, 7.5, 8.0]}))
+    batches = list(store.read_records(found.runs[0]))
+    rows = [row for batch in batches for row in batch.to_pylist()]
+    assert [row["sent_s"] for row in rows] == [0.0, 0.5, 1.0]
+    assert [row["arrival_s"] for row in rows] == [[0.5, 0.75, 1.0], [1.0, 1.25, 1.5], [2.0, 2.5, 3.0]]
+    assert [row["tokens"] for row in rows] == [[1, 2, 3]] * 3
+    assert {row["intended_s"] for row in rows} == {None}
+    (cell,) = document(found)["cells"]
+    assert cell["duration_s"] == 3.0
+    assert cell["metrics"]["tpot_s"]["max"] == 0.5
+    assert cell["metrics"]["output_tokens_per_s"] == 3.0
+    assert cell["metrics"]["ttft_intended_s"] is None
+    assert cell["measured_by"] == "vllm bench serve"
+    assert store.read_plan(found.runs[0]).plan_id == store.read_info(found.runs[0]).plan_id
+
+
+def test_without_start_times_only_durations_are_computed(tmp_path: Path) -> None:
+    (cell,) = document(run(tmp_path, save(tmp_path, "a.json", VLLM)))["cells"]
+    assert cell["duration_s"] == 4.0  # as stated: the requests do not tell
+    assert cell["metrics"]["output_tokens_per_s"] == 2.25
+    assert cell["metrics"]["steady"] is None
+    assert cell["metrics"]["achieved_rate_per_s"] is None
+    assert cell["metrics"]["ttft_s"]["p50"] == 0.5
+
+
+def test_completed_requests_without_a_token_are_failures(tmp_path: Path) -> None:
+    empty = {"ttfts": [0.0, 0.5, 1.0], "output_lens": [0, 3, 3], "itls": [[], [0.25, 0.25], [0.5, 0.5]]}
+    found = run(tmp_path, save(tmp_path, "a.json", VLLM | empty))
+    (cell,) = document(found)["cells"]
+    assert (cell["requests"]["ok"], cell["requests"]["error"]) == (2, 1)
+    assert "empty_completed" in kinds(found)
+    assert not trusted(document(found))
+    stated = [one for one in cell["verdict"]["findings"] if one["kind"] == "stated_differs"]
+    assert "TTFT 667 ms as stated, 750 ms by its requests" in stated[0]["evidence"]
+
+
+def test_lists_of_unlike_length_are_no_requests(tmp_path: Path) -> None:
+    found = run(tmp_path, save(tmp_path, "a.json", VLLM | {"itls": [[0.1]]}))
+    assert "lists_differ" in kinds(found)
+    assert not (found.runs[0] / "records.parquet").exists()
+
+
+def test_an_answer_without_its_gaps_has_no_itl(tmp_path: Path) -> None:
+    bare = VLLM | {"itls": [[], [], []], "latencies": [1.0, 1.0, 2.0]}
+    (cell,) = document(run(tmp_path, save(tmp_path, "a.json", bare)))["cells"]
+    assert cell["metrics"]["itl_s"] is None
+    assert cell["metrics"]["tpot_s"]["p50"] == 0.25
+
+
+def test_perf_analyzers_responses_are_events(tmp_path: Path) -> None:
+    def chunk(text: str, tokens: int | None = None) -> dict[str, str]:
+        event: dict[str, Any] = {"choices": [{"delta": {"content": text}}]}
+        if tokens is not None:
+            event = {"choices": [], "usage": {"completion_tokens": tokens}}
+        return {"response": f"data: {json.dumps(event)}\n\n"}
+
+    request = {
+        "timestamp": 10**18, "response_timestamps": [10**18 + n * 10**9 for n in (1, 2, 3, 4)],
+        "response_outputs": [chunk(""), chunk("a"), chunk("b"), chunk("", 4)],
+    }  # fmt: skip
+    profile = {
+        "service_kind": "openai", "endpoint": "v1/chat/completions",
+        "experiments": [{"experiment": {"mode": "concurrency", "value": 2}, "requests": [request]}],
+    }  # fmt: skip
+    found = run(tmp_path, save(tmp_path, "p.json", profile))
+    (row,) = [row for batch in store.read_records(found.runs[0]) for row in batch.to_pylist()]
+    assert (row["arrival_s"], row["tokens"], row["end_s"]) == ([2.0, 3.0], [2, 4], 4.0)
+
+
+# --- each tool's own ----------------------------------------------------------------------------------------------
+
+
+def test_vllm_throughput_counts_input_and_output(tmp_path: Path) -> None:
+    offline = {"elapsed_time": 10.0, "num_requests": 20, "total_num_tokens": 4000, "requests_per_second": 2.0,
+               "tokens_per_second": 400.0}  # fmt: skip
+    found = run(tmp_path, save(tmp_path, "a.json", offline))
+    (cell,) = document(found)["cells"]
+    assert (cell["load"]["kind"], cell["load"]["value"]) == ("burst", 20)
+    assert cell["metrics"]["total_tokens_per_s"] == 400.0
+    assert cell["metrics"]["output_tokens_per_s"] is None
+    assert run_facts(store.read_info(found.runs[0])).mode == "offline"
+
+
+def test_vllm_latency_needs_its_batch_told(tmp_path: Path) -> None:
+    path = save(tmp_path, "a.json", {"avg_latency": 2.0, "latencies": [1.0, 3.0], "percentiles": {"50": 2.0}})
+    with pytest.raises(InputError, match=r"does not tell the load; say it, e\.g\. --set concurrency=16"):
+        run(tmp_path, path)
+    (cell,) = document(run(tmp_path, path, given=["burst=8"]))["cells"]
+    assert (cell["metrics"]["e2e_s"]["mean"], cell["metrics"]["e2e_s"]["max"]) == (2.0, 3.0)
+
+
+def test_sglangs_one_batch(tmp_path: Path) -> None:
+    batch = {"run_name": "x", "batch_size": 4, "input_len": 100, "output_len": 10, "latency": 2.0,
+             "last_ttft": 0.5, "output_throughput": 26.7, "overall_throughput": 220.0}  # fmt: skip
+    (cell,) = document(run(tmp_path, save(tmp_path, "a.jsonl", batch)))["cells"]
+    assert (cell["metrics"]["output_tokens_per_s"], cell["metrics"]["total_tokens_per_s"]) == (20.0, 220.0)
+
+
+def test_mlperfs_summary(tmp_path: Path) -> None:
+    said = """================================================
+MLPerf Results Summary
+================================================
+SUT name : PySUT
+Scenario : Server
+Mode     : PerformanceOnly
+Completed samples per second    : 9.98
+Completed tokens per second: 3200.5
+Result is : INVALID
+  Performance constraints satisfied : NO
+  Min duration satisfied : Yes
+
+Mean First Token latency (ns)               : 300000000
+99.00 percentile first token latency (ns)   : 850000000
+Mean Time per Output Token (ns)             : 20000000
+99.00 percentile time to output token (ns)  : 25000000
+50.00 percentile latency (ns)   : 4000000000
+================================================
+Test Parameters Used
+================================================
+target_qps : 10
+"""
+    found = run(tmp_path, save(tmp_path, "mlperf_log_summary.txt", said))
+    (cell,) = document(found)["cells"]
+    metrics = cell["metrics"]
+    assert (cell["load"]["kind"], cell["load"]["value"]) == ("rate", 10)
+    assert (metrics["ttft_intended_s"]["mean"], metrics["ttft_intended_s"]["p99"]) == (0.3, 0.85)
+    assert (metrics["tpot_s"]["mean"], metrics["tpot_s"]["p99"]) == (0.02, 0.025)
+    assert (metrics["e2e_intended_s"]["p50"], metrics["e2e_s"]) == (4.0, None)
+    assert metrics["output_tokens_per_s"] == 3200.5
+    assert "result_invalid" in kinds(found)
+
+
+def test_llm_ds_report_has_units_beside_its_figures(tmp_path: Path) -> None:
+    report = """version: 0.2.1
+scenario:
+  load: {standardized: {rate_qps: 4, concurrency: .inf, tool: inference-perf, tool_version: 0.3.0,
+    input_seq_len: {distribution: fixed, value: 64}, output_seq_len: {distribution: fixed, value: 32}}}
+  stack:
+  - standardized: {kind: inference_engine, tool: vllm, tool_version: 0.11.0, model: {name: q/q},
+      accelerator: {count: 8, model: NVIDIA-H100-80GB-HBM3, parallelism: {tp: 8, dp: 1}}}
+results: {request_performance: {aggregate: {
+  requests: {total: 24, failures: 0, output_length: {units: count, mean: 32.0}},
+  latency: {time_to_first_token: {units: ms, mean: 16.0, p50: 15.0}, request_latency: {units: s, mean: 0.5}},
+  throughput: {output_token_rate: {units: tokens/s, mean: 128.0}, request_rate: {units: queries/s, mean: 4.0}}}}}
+"""
+    found = run(tmp_path, save(tmp_path, "report.yaml", report))
+    (cell,) = document(found)["cells"]
+    assert (cell["load"]["kind"], cell["load"]["value"]) == ("rate", 4)
+    assert (cell["metrics"]["ttft_s"]["p50"], cell["metrics"]["e2e_s"]["mean"]) == (0.015, 0.5)
+    facts = run_facts(store.read_info(found.runs[0]))
+    assert (facts.engine, facts.engine_version, facts.gpu, facts.gpus, facts.tp) == ("vLLM", "0.11.0", "H100", 8, 8)
+
+
+def test_plain_csv_with_a_map(tmp_path: Path) -> None:
+    path = save(tmp_path, "a.csv", "users,Median TTFT,engine,tok/s", "4,120,vllm,99.5", "8,=1+1,vllm,150")
+    mapped = ["concurrency=users", "ttft_p50_ms=Median TTFT", "output_tokens_per_s=tok/s"]
+    found = run(tmp_path, path, mapped=mapped)
+    first, second = document(found)["cells"]
+    assert (first["metrics"]["ttft_s"]["p50"], first["metrics"]["output_tokens_per_s"]) == (0.12, 99.5)
+    assert second["metrics"]["ttft_s"] is None
+    assert "no_number" in kinds(found)
+    with pytest.raises(InputError, match="no column 'TTFT'; it has 'users'"):
+        run(tmp_path, path, mapped=["concurrency=users", "ttft_p50_ms=TTFT"])
+    with pytest.raises(InputError, match="--map 'foo=users': write NAME=COLUMN"):
+        run(tmp_path, path, mapped=["foo=users"])
+
+
+# --- what does not fit together ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [
+        ({"mean_e2e_latency_ms": 1500.0}, "times_do_not_add_up"),
+        ({"median_ttft_ms": 300.0}, "spread_impossible"),
+        ({"p99_ttft_ms": 400.0}, "percentiles_disordered"),
+        ({"output_throughput": 60.0}, "throughput_inconsistent"),
+        ({"concurrency": 5.0}, "concurrency_inconsistent"),
+        ({"max_concurrency": 2}, "concurrency_inconsistent"),
+        ({"total_output_tokens": 0, "output_throughput": 0.0}, "empty_completed"),
+        ({"total_output_tokens_retokenized": 10}, "tokens_doubtful"),
+        ({"mean_ttft_ms": -1.0, "std_ttft_ms": None}, "negative_time"),
+    ],
+)
+def test_numbers_that_cannot_all_be_true_are_findings(tmp_path: Path, change: dict[str, Any], kind: str) -> None:
+    assert kinds(run(tmp_path, save(tmp_path, "a.jsonl", SGLANG))) == set()
+    found = run(tmp_path, save(tmp_path, "b.jsonl", SGLANG | change))
+    assert kind in kinds(found)
+    assert not document(found)["cells"][0]["verdict"]["trusted"]
+
+
+def test_a_column_that_moved_is_put_back(tmp_path: Path) -> None:
+    header = "GPU,backend,dataset_name,max_concurrency,random_input_len,random_output_len,duration,completed," \
+        "mean_e2e_latency_ms,median_ttft_ms,mean_itl_ms,p99_itl_ms,concurrency"  # fmt: skip
+    rows = [
+        "h200,trt-llm,random,4,100,10,10,40,990,50,9,108,111",
+        "h200,trt-llm,random,8,100,10,10,79,990,50,9,20,7.9",
+    ]
+    found = run(tmp_path, save(tmp_path, "a.csv", "\ufeff" + header, *rows))
+    first, second = document(found)["cells"]
+    assert (first["metrics"]["itl_s"]["p95"], first["metrics"]["itl_s"]["p99"]) == (0.108, 0.111)
+    assert (second["metrics"]["itl_s"]["p95"], second["metrics"]["itl_s"]["p99"]) == (None, 0.02)
+    assert [finding["kind"] for finding in found.findings] == ["columns_shifted"]
+    assert run_facts(store.read_info(found.runs[0])).engine == "TensorRT-LLM"
+
+
+# --- hostile and broken files ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("a.json", "", "empty"),
+        ("a.json", "{", "no JSON"),
+        ("a.json", "[" * 100_000, "nested too deep|no JSON"),
+        ("a.json", "{}", "no result of a tool that is known"),
+        ("a.json", '{"run_id": "x", "cells": []}', "a run folder needs no import"),
+        ("a.jsonl", json.dumps(SGLANG) + "\n{}", "line 2: no result"),
+        ("a.jsonl", json.dumps(SGLANG) + "\n[1]", "line 2: no JSON object"),
+        ("a.yaml", "a: [", "no YAML"),
+        ("a.yaml", "a: 1", "no benchmark report"),
+        ("a.csv", "a,b\n1,2", "no column of it says what it measures"),
+        ("a.json", '{"request_rate": ' + "9" * 5000 + "}", "no JSON|no result"),
+    ],
+)
+def test_what_is_no_result_is_refused_in_one_line(tmp_path: Path, name: str, text: str, said: str) -> None:
+    with pytest.raises(InputError, match=said) as raised:
+        run(tmp_path, save(tmp_path, name, text))
+    assert "\n" not in str(raised.value)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_odd_values_are_missing_and_nothing_breaks(tmp_path: Path) -> None:
+    odd = {
+        "duration": "x", "completed": True, "mean_ttft_ms": float("nan"), "median_ttft_ms": 1e300,
+        "backend": "\x1b[31m<script>", "concurrency": [], "total_input_tokens": -5, "random_input_len": 1e12,
+        "server_info": "no", "output_throughput": None,
+    }  # fmt: skip
+    found = run(tmp_path, save(tmp_path, "a.jsonl", SGLANG | odd))
+    (cell,) = document(found)["cells"]
+    assert cell["metrics"]["ttft_s"]["mean"] is None
+    assert cell["metrics"]["ttft_s"]["p50"] is None
+    assert cell["duration_s"] is None
+    assert "\x1b" not in (found.runs[0] / "run.json").read_text()
+
+
+def test_requests_with_odd_values(tmp_path: Path) -> None:
+    odd = {
+        "ttfts": [None, "x", 1.0], "itls": ["x", [None], [1e308, 1e308]], "output_lens": [1, -3, 10**30],
+        "input_lens": [{}, 2, 10**12], "errors": ["\x1b]0;x\x07", 5, ""],
+    }  # fmt: skip
+    found = run(tmp_path, save(tmp_path, "a.json", VLLM | odd))
+    rows = [row for batch in store.read_records(found.runs[0]) for row in batch.to_pylist()]
+    assert [row["status"] for row in rows] == ["error"] * 3
+    assert all(row["error"].isprintable() for row in rows)
+
+
+def test_in_a_folder_what_is_no_result_is_passed_over(tmp_path: Path) -> None:
+    save(tmp_path, "a.jsonl", SGLANG)
+    save(tmp_path, "notes.txt", "hello")
+    save(tmp_path, "b.json", "{")
+    found = import_files([tmp_path], tmp_path / "runs")
+    assert len(found.runs) == 1
+    assert "2 files of the folder" in found.findings[0]["evidence"]
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match="no results in it"):
+        import_files([tmp_path / "empty"], tmp_path / "runs")
+
+
+@pytest.mark.parametrize("given", ["foo=1", "gpus", "gpus=x", "rate=0", "prefix_cache=maybe", "model="])
+def test_facts_that_are_none_are_refused(tmp_path: Path, given: str) -> None:
+    with pytest.raises(InputError, match=r"^--set"):
+        run(tmp_path, save(tmp_path, "a.jsonl", SGLANG), given=[given])
+
+
+def test_a_run_whose_summary_is_gone_is_told(tmp_path: Path) -> None:
+    (folder,) = run(tmp_path, save(tmp_path, "a.jsonl", SGLANG)).runs
+    (folder / "summary.json").write_text("{}")
+    with pytest.raises(InputError, match="not a summary"):
+        summarise(folder)
+    (folder / "summary.json").unlink()
+    with pytest.raises(InputError, match="neither records nor a summary"):
+        summarise(folder)

@@ -1,0 +1,81 @@
+"""What a run was of, whoever wrote its papers."""
+
+from typing import Any
+
+import pytest
+
+from loadstone.records import RunInfo, Target
+from loadstone.runfacts import engine_name, gpu_name, run_facts
+
+TARGET = Target(
+    url="http://x", endpoint="chat", model="m/live", engine="vLLM", engine_version="0.26.0", prompt_kind="text"
+)
+FIXED, UNIFORM = {"kind": "fixed", "mean": 100.0}, {"kind": "uniform", "mean": 75.0, "low": 50, "high": 100}
+
+
+def info(settings: dict[str, Any], target: Target | None = TARGET) -> RunInfo:
+    return RunInfo(
+        run_id="r", source="measured", created="", command=[], loadstone="", host={}, target=target, plan_id="",
+        seed=0, salt=None, settings=settings,
+    )  # fmt: skip
+
+
+def test_a_live_run_says_what_its_server_said() -> None:
+    facts = run_facts(
+        info({"workload": {"kind": "synthetic", "input": FIXED, "output": UNIFORM, "prefix_tokens": 40}})
+    )
+    assert (facts.engine, facts.engine_version, facts.model) == ("vLLM", "0.26.0", "m/live")
+    assert (facts.input_tokens, facts.output_tokens, facts.range_ratio) == (100, 75, 0.5)
+    assert (facts.prefix_tokens, facts.gpu, facts.tp, facts.mode, facts.tool) == (
+        40,
+        None,
+        None,
+        "serving",
+        "Loadstone",
+    )
+    assert facts.label == "vLLM 0.26.0 · live"
+
+
+def test_a_deployment_goes_before_the_server() -> None:
+    deployment = {"engine": "trt-llm", "model": {"name": "m/x"}, "gpu": "NVIDIA H200", "gpus": 8, "tp": 8, "pp": 1}
+    facts = run_facts(info({"deployment": deployment, "workload": {"mode": "offline"}}, target=None))
+    assert (facts.engine, facts.model, facts.gpu, facts.mode) == ("TensorRT-LLM", "m/x", "H200", "offline")
+    assert facts.label == "TensorRT-LLM · x · 8×H200 tp8"
+
+
+def test_lengths_come_from_the_summary_where_the_papers_have_none() -> None:
+    cells = [
+        {"requests": {"ok": 3, "short": 1}, "metrics": {"input_tokens": 40, "output_tokens": 8}},
+        {"requests": {"ok": 4, "short": None}, "metrics": {"input_tokens": 40, "output_tokens": 8}},
+        {"requests": {"ok": None, "short": None}, "metrics": {"input_tokens": None, "output_tokens": 8}},
+    ]
+    facts = run_facts(info({}), {"cells": cells})
+    assert (facts.input_tokens, facts.output_tokens) == (10, 2)
+
+
+def test_nothing_said_is_none() -> None:
+    facts = run_facts(info({"deployment": "x", "workload": [], "import": 3, "prefix_cache": "left as it was"}, None))
+    assert {getattr(facts, name) for name in ("engine", "model", "gpu", "gpus", "input_tokens", "prefix_cache")} == {
+        None
+    }
+    assert facts.label == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("said", "name"),
+    [
+        ("h200", "H200"), ("H200-SXM-141GB", "H200"), ("NVIDIA-H100-80GB-HBM3", "H100"), ("mi300", "MI300X"),
+        ("AMD Instinct MI300X OAM", "MI300X"), ("a100_sxm", "A100"), ("L40S", "L40S"), ("gb200", "GB200"),
+        ("H100 PCIe", "H100 PCIe"), ("NVIDIA H100 NVL", "H100 NVL"), ("RTX 4090", "RTX 4090"), (None, None),
+    ],
+)  # fmt: skip
+def test_gpus_have_one_name(said: str | None, name: str | None) -> None:
+    assert gpu_name(said) == name
+
+
+@pytest.mark.parametrize(
+    ("said", "name"),
+    [("vllm", "vLLM"), ("trt-llm", "TensorRT-LLM"), ("sglang", "SGLang"), ("own", "own"), (None, None)],
+)
+def test_engines_have_one_name(said: str | None, name: str | None) -> None:
+    assert engine_name(said) == name
