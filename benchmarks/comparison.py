@@ -33,10 +33,10 @@ import numpy as np
 from scipy.signal import lfilter
 
 from loadstone import simulation
-from loadstone.compare import compare, judge
-from loadstone.compare.cells import Cell, Row, take_blocks
-from loadstone.compare.metric import DEFAULT, Metric
-from loadstone.compare.sides import Requests, token_curve
+from loadstone.comparison import compare, judge
+from loadstone.comparison.cells import Cell, Row, take_blocks
+from loadstone.comparison.metric import DEFAULT, Metric
+from loadstone.comparison.sides import Requests, token_curve
 from loadstone.options import Options
 
 Law = Callable[[np.random.Generator, float], Requests]

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from loadstone import cli, store
-from loadstone.compare import compare
-from loadstone.compare.metric import parse_bounds
+from loadstone.comparison import compare
+from loadstone.comparison.metric import parse_bounds
 from loadstone.errors import InputError
 from loadstone.importers import import_files
 from loadstone.records import CellInfo, Load, RequestRecord, RunInfo, Target, TokenSource

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from loadstone.compare import blocks, interval, permutation
-from loadstone.compare.permutation import Units, compare_all, holm, welch
+from loadstone.comparison import blocks, interval, permutation
+from loadstone.comparison.permutation import Units, compare_all, holm, welch
 
 
 def units(a: Any, b: Any, *, paired: bool = False) -> Units:

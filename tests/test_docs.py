@@ -62,6 +62,21 @@ def files() -> dict[str, str]:
         "own.csv": ["timestamp_s,input_tokens,output_tokens"] + [f"{i / 10},{50 + i},{5}" for i in range(12)],
         "prompts.jsonl": list(map(json.dumps, prompts)),
         "conversations.json": [json.dumps([talk] * 6)],
+        "results.jsonl": [
+            json.dumps(
+                {
+                    "backend": "sglang",
+                    "request_rate": float("inf"),
+                    "max_concurrency": 4,
+                    "random_input_len": 8,
+                    "duration": 2.0,
+                    "completed": 9,
+                    "median_ttft_ms": 20.0,
+                    "median_e2e_latency_ms": 90.0,
+                }
+            )
+        ],
+        "results.csv": ["users,Median TTFT", "4,120", "8,250"],
     }
     return {name: "\n".join(of) + "\n" for name, of in lines.items()}
 

@@ -14,7 +14,10 @@ from test_summary import CLOSED, make_run
 
 
 def test_the_public_names() -> None:
-    assert loadstone.__all__ == ["Run", "__version__", "bench", "open_run", "recover"]
+    assert loadstone.__all__ == [
+        *("Run", "__version__", "bench", "compare", "import_files", "open_run", "recover", "simulate", "size"),
+        "write_report",
+    ]
     assert all(hasattr(loadstone, name) for name in loadstone.__all__)
 
 
@@ -25,6 +28,17 @@ def test_importing_loadstone_takes_no_heavy_library() -> None:
     heavy = {"numpy", "pyarrow", "httpx", "msgspec", "asyncio", "duckdb", "rich", "scipy", "typer", "uvloop"}
     assert not modules & heavy
     assert {name for name in modules if name.startswith("loadstone.")} == set()
+
+
+def test_results_are_imported_compared_and_reported(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        make_run(tmp_path / name, [CLOSED], {})
+    document = loadstone.compare(tmp_path / "a", [tmp_path / "b"])
+    assert document["schema"] == 1
+    (page,) = loadstone.write_report([tmp_path / "a", tmp_path / "b"], tmp_path / "both.md")
+    assert page.read_text().startswith("#")
+    with pytest.raises(InputError):
+        loadstone.import_files(page, tmp_path)
 
 
 def test_a_run_is_opened(tmp_path: Path) -> None:

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__all__ = ["Run", "__version__", "bench", "open_run", "recover"]
+__all__ = [
+    "Run", "__version__", "bench", "compare", "import_files", "open_run", "recover", "simulate", "size",
+    "write_report",
+]  # fmt: skip
 
 
 def bench(url: str | Sequence[str] | None = None, **options: Any) -> dict[str, Any]:
@@ -38,11 +41,72 @@ def bench(url: str | Sequence[str] | None = None, **options: Any) -> dict[str, A
     return measure.bench(Options(url=url, **options))
 
 
+def size(models: str | Sequence[str], **options: Any) -> dict[str, Any]:
+    """Does it fit, how long a context, how many requests at once; the document of `loadstone size --json`.
+
+    `models` as the command takes them; `options` are the fields of `loadstone.sizing.Ask`, single values or lists.
+    Raises loadstone.errors.InputError, one line; TypeError where there is no such option.
+    """
+    from loadstone.sizing import table
+
+    return table.ask(models, **options)
+
+
+def simulate(deployment: str, **options: Any) -> dict[str, Any]:
+    """Simulate a deployment, as `llama-3.1-70b@8xh200`; returns the summary, as `loadstone simulate --json`.
+
+    `options` as of bench(); those that are about a server do nothing. Raises loadstone.errors.InputError, one line.
+    """
+    from loadstone import simulation
+    from loadstone.options import Options
+
+    return simulation.simulate(deployment, Options(**options))
+
+
 def recover(path: str | PathLike[str]) -> dict[str, Any]:
     """Finish a run folder that a crash left; returns the summary. Harmless to repeat. Raises InputError."""
     from loadstone import measure
 
     return measure.recover(Path(path))
+
+
+def compare(
+    a: str | PathLike[str] | Sequence[str | PathLike[str]],
+    b: str | PathLike[str] | Sequence[str | PathLike[str]],
+    *,
+    fail_on: Sequence[str] = (),
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Two sides, each a run folder or several repeats; the document of `loadstone compare --json`, ratios B over A.
+
+    `fail_on`: bounds such as `ttft_p99>+5%`. Raises InputError, one line.
+    """
+    from loadstone.comparison import compare as compare_sides
+
+    return compare_sides(_folders(a), _folders(b), fail_on=fail_on, seed=seed)
+
+
+def import_files(
+    paths: str | PathLike[str] | Sequence[str | PathLike[str]], out: str | PathLike[str] = "runs"
+) -> list[Path]:
+    """Run folders, in `out`, of other tools' result files; what is odd in them is in their verdicts.
+
+    Raises InputError, one line.
+    """
+    from loadstone.importers import import_files as import_results
+
+    return import_results(_folders(paths), Path(out)).runs
+
+
+def write_report(runs: str | PathLike[str] | Sequence[str | PathLike[str]], out: str | PathLike[str]) -> list[Path]:
+    """The report of `runs`, of the kind that the name of `out` says: .html, .md, .csv. Raises InputError."""
+    from loadstone.report.writing import report
+
+    return report(_folders(runs), Path(out))
+
+
+def _folders(paths: str | PathLike[str] | Sequence[str | PathLike[str]]) -> list[Path]:
+    return [Path(paths)] if isinstance(paths, str | PathLike) else [Path(path) for path in paths]
 
 
 def open_run(path: str | PathLike[str]) -> Run:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from loadstone.errors import InputError
 from loadstone.records import Load, Status
-from loadstone.statistics import Distribution, distribution
+from loadstone.statistics import Distribution, Pool, distribution
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -173,42 +173,64 @@ def _requests(measured: NDArray[Any]) -> Requests:
     return Requests(sent=len(measured), **{name: int((status == code).sum()) for code, name in enumerate(_STATUSES)})
 
 
+COLUMNS = ("request_id", "phase", "status", *_TAKEN.values(), "output_tokens", "arrival_s", "tokens")
+"""Of the records, what these numbers are made of."""
+
+
 def cell_metrics(
-    read: Callable[[], Iterable[pa.RecordBatch]], load: Load, slo: Mapping[str, float], *, streams: bool = True
+    read: Callable[[], Iterable[pa.RecordBatch]],
+    load: Load,
+    slo: Mapping[str, float],
+    *,
+    streams: bool = True,
+    sent_s: Floats | None = None,
 ) -> CellMetrics:
     """The numbers of one cell. `read` starts reading its records anew, columns named as in RequestRecord.
 
-    It is called twice, but for a burst: the steady window ends at a send that is only known when all was read.
+    It is called twice, but for a burst: the steady window ends at a send that is only known when all was read;
+    unless `sent_s` says beforehand when the measured requests were sent.
     `streams`: False where answers came in one piece: there is no TTFT then, nor TPOT and ITL.
     `slo` has upper bounds in seconds, each met or missed per request: "ttft", "tpot", "e2e"; may be empty.
     Raises InputError on any other name.
 
-    Kept are 74 bytes per request and 4 per output token, three times over while these are sorted: 100 million
-    tokens stay under 2 GiB.
+    Kept are 74 bytes per request and 4 per output token.
     """
     if unknown := sorted(set(slo) - set(SLO_KEYS)):
         raise InputError(f"--slo: {', '.join(unknown)} is no bound; use {', '.join(SLO_KEYS)}")
 
     events = 0
     parts = [np.empty(0, _ROW)]
-    gaps = [np.empty(0, np.float32)]
+    gaps = Pool()
+    window = None if sent_s is None or load.kind == "burst" else _window(sent_s)
+    within = 0
     for piece in _pieces(read()):
         arrival, tokens, lengths = _events(piece)
         part = _rows(piece, arrival, tokens, lengths)
         chosen = part["measured"] & _completed(part)
-        kept = np.repeat(chosen, lengths)
-        events += int(kept.sum())
-        gaps.append(_token_gaps(arrival[kept], _gained(tokens, lengths)[kept], lengths[chosen]))
+        gained = _gained(tokens, lengths)
+        if window is not None:
+            within += _gained_within(arrival, gained, window)
+        if not chosen.all():
+            kept = np.repeat(chosen, lengths)
+            arrival, gained, lengths = arrival[kept], gained[kept], lengths[chosen]
+        events += len(arrival)
+        if streams:
+            gaps.add(_token_gaps(arrival, gained, lengths))
         parts.append(part)
     rows = np.concatenate(parts)
-    pooled = np.concatenate(gaps)
-    gaps.clear()
-    itl = distribution(pooled, independent=False) if streams else None
-    del pooled
+    parts.clear()
+    itl = gaps.distribution()
+    del gaps
+    if window is None and load.kind != "burst":
+        window = _window(rows["sent"][rows["measured"]])
+        if window is not None:
+            for piece in _pieces(read()):
+                arrival, tokens, lengths = _events(piece)
+                within += _gained_within(arrival, _gained(tokens, lengths), window)
 
-    measured = rows[rows["measured"]]
-    done = measured[_completed(measured)]
-    started = measured[~np.isnan(measured["first"])]
+    measured = _those(rows, rows["measured"])
+    done = _those(measured, _completed(measured))
+    started = _those(measured, ~np.isnan(measured["first"]))
     duration_s = _duration_s(measured)
     output_tokens = int(np.nansum(measured["tokens"]))
     input_tokens = _total(started["input"])
@@ -232,28 +254,32 @@ def cell_metrics(
         output_tokens_per_s=_per_s(output_tokens, duration_s),
         total_tokens_per_s=None if input_tokens is None else _per_s(input_tokens + output_tokens, duration_s),
         requests_per_s=_per_s(len(done), duration_s),
-        steady=None if load.kind == "burst" else _steady(read, rows),
+        steady=None if window is None else _steady(within, rows, window),
         achieved_rate_per_s=_achieved_rate_per_s(measured),
         goodput_per_s=None if met is None else _per_s(int(met.sum()), duration_s),
         attainment=float(met.mean()) if met is not None and len(met) else None,
     )
 
 
-def _steady(read: Callable[[], Iterable[pa.RecordBatch]], rows: NDArray[Any]) -> Steady | None:
-    """Throughput over the window, both its ends included; None where it has no length, as with a single send."""
-    sent = _present(rows["sent"][rows["measured"]])
-    if len(sent) == 0 or np.ptp(sent) == 0:
-        return None
-    start_s, end_s = float(sent.min()), float(sent.max())
+def _window(sent_s: Floats) -> tuple[float, float] | None:
+    """From the first to the last send; None where it has no length, as with a single send."""
+    sent = _present(sent_s)
+    return (float(sent.min()), float(sent.max())) if len(sent) and np.ptp(sent) > 0 else None
+
+
+def _gained_within(arrival: Floats, gained: NDArray[Any], window: tuple[float, float]) -> int:
+    """Tokens that arrived within the window, both its ends included."""
+    return int(gained[(arrival >= window[0]) & (arrival <= window[1])].sum())
+
+
+def _steady(tokens: int, rows: NDArray[Any], window: tuple[float, float]) -> Steady:
+    """Throughput over the window, both its ends included; `tokens` arrived within."""
+    start_s, end_s = window
     length_s = end_s - start_s
 
     def within(time_s: Floats) -> Bools:
         return (time_s >= start_s) & (time_s <= end_s)
 
-    tokens = 0
-    for piece in _pieces(read()):
-        arrival, counts, lengths = _events(piece)
-        tokens += int(_gained(counts, lengths)[within(arrival)].sum())
     input_tokens = np.nansum(rows["input"][within(rows["first"])])
     ended = within(rows["end"]) & _completed(rows)
     return Steady(
@@ -342,8 +368,14 @@ def _token_gaps(arrival: Floats, gained: NDArray[Any], lengths: NDArray[np.int64
     The tokens of the first event follow no event and add no gap. An event that brought none passes its gap on to
     the next that does; events after the last token have none to pass it to, and count in tT only.
     """
+    firsts = (np.cumsum(lengths) - lengths)[lengths > 0]
+    if len(gained) and (gained == 1).all():
+        # One token an event, as most engines send them: the gaps as they are, but for those between requests.
+        within = np.ones(len(arrival) - 1, np.bool_)
+        within[firsts[1:] - 1] = False
+        return np.diff(arrival)[within].astype(np.float32)
     first = np.zeros(len(arrival), np.bool_)
-    first[(np.cumsum(lengths) - lengths)[lengths > 0]] = True
+    first[firsts] = True
     kept = first | (gained > 0)
     later = ~first[kept][1:]
     brought = gained[kept][1:][later]
@@ -391,6 +423,10 @@ def _achieved_rate_per_s(measured: NDArray[Any]) -> float | None:
 
 def _completed(rows: NDArray[Any]) -> Bools:
     return np.isin(rows["status"], _COMPLETED)
+
+
+def _those(rows: NDArray[Any], chosen: Bools) -> NDArray[Any]:
+    return rows if chosen.all() else rows[chosen]
 
 
 def _present(values: NDArray[Any]) -> NDArray[Any]:

@@ -87,6 +87,8 @@ class Options(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     proxy: str | None = None
     """http://host:port to go through; proxies named in the environment are not used."""
     timeouts: Timeouts = Timeouts()
+    gpu_telemetry: bool | None = None
+    """Watch this machine's GPUs; None: where a server shares the machine with the client, and a driver answers."""
     workers: int | None = None
     out: Path = Path("runs")
     command: Sequence[str] = ()

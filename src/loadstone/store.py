@@ -23,6 +23,7 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 RUN_SCHEMA = 1
 RECORDS_SCHEMA = 1
 PLAN_SCHEMA = 2
+_TEXTS = ("request_id", "phase", "session_id", "token_source", "finish_reason", "status", "error")
 _GROUP_EVENTS = 2_000_000
 """Events per Parquet row group: some 32 MB while it is built."""
 
@@ -60,12 +62,9 @@ def records_schema() -> pa.Schema:
         "reused_connection": pa.bool_(),
     }
     counts = {"input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens"}
-    texts = {
-        "request_id", "phase", "session_id", "token_source", "finish_reason", "status", "error",
-    }  # fmt: skip
     fields = []
     for name in RequestRecord.__struct_fields__:
-        kind = pa.int64() if name in counts else pa.string() if name in texts else pa.float64()
+        kind = pa.int64() if name in counts else pa.string() if name in _TEXTS else pa.float64()
         fields.append(pa.field(name, types.get(name, kind)))
     return pa.schema(fields, metadata={"loadstone.records": str(RECORDS_SCHEMA)})
 
@@ -296,7 +295,6 @@ def assemble(folder: Path) -> int:
     Raises DiskFullError where there is no room: journals stay, and `loadstone recover` goes on from there; and
     InputError where a worker still writes, after waiting _WRITERS_S for it to end.
     """
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
     journals = sorted(folder.glob("journal-*.arrow"))
@@ -311,29 +309,53 @@ def assemble(folder: Path) -> int:
     _wait_for_writers(folder, journals)
     for reserve in folder.glob(".reserve-*"):
         reserve.unlink(missing_ok=True)
+    try:
+        count = write_records(folder, _whole_requests(journals))
+    except DiskFullError as error:
+        raise DiskFullError(
+            f"{folder}: disk full; all that was measured is in its journals: free some room, "
+            f"then `loadstone recover {folder}`"
+        ) from error
+    for journal in journals:
+        journal.unlink()
+    return count
+
+
+def write_records(folder: Path, tables: Iterable[pa.Table]) -> int:
+    """Write records.parquet, a row group for each table, whole or not at all; returns the number of records.
+
+    Raises InputError, one line, where it cannot be written; DiskFullError where there is no room.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     partial = folder / "records.parquet.part"
     count = 0
     try:
         # A file of our own: a writer that fails on a full disk leaves its own open, and the room taken.
         with (
             pa.OSFile(str(partial), "wb") as file,
-            pq.ParquetWriter(file, records_schema(), compression="zstd") as writer,
+            # Numbers seldom repeat, and a dictionary of them costs more to make than it saves.
+            pq.ParquetWriter(file, records_schema(), compression="zstd", use_dictionary=list(_TEXTS)) as writer,
         ):
-            for table in _whole_requests(journals):
+            for table in _ahead(tables):
                 writer.write_table(table)
                 count += table.num_rows
-        partial.replace(target)
+        partial.replace(folder / "records.parquet")
     except OSError as error:
         partial.unlink(missing_ok=True)
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise DiskFullError(
-                f"{folder}: disk full; all that was measured is in its journals: free some room, "
-                f"then `loadstone recover {folder}`"
-            ) from error
-        raise _unwritable(error, target) from error
-    for journal in journals:
-        journal.unlink()
+        raise _unwritable(error, folder / "records.parquet") from error
     return count
+
+
+def _ahead(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """The same tables; while one is used, a thread makes the next. Arrow and numpy leave it a core."""
+    coming = iter(tables)
+    with ThreadPoolExecutor(1, "tables") as thread:
+        following = thread.submit(next, coming, None)
+        while (table := following.result()) is not None:
+            following = thread.submit(next, coming, None)
+            yield table
 
 
 def _wait_for_writers(folder: Path, journals: Iterable[Path]) -> None:
@@ -487,9 +509,11 @@ def issued(folder: Path, plan: Plan) -> Plan:
     return replace(plan, cells=tuple(cells), blocks=blocks, **columns)
 
 
-def read_records(folder: Path, cell: int | None = None) -> Iterator[pa.RecordBatch]:
-    """Batches of a run's records, row group by row group, of one cell or of all."""
-    for table in _row_groups(folder, None, cell):
+def read_records(
+    folder: Path, cell: int | None = None, columns: Sequence[str] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Batches of a run's records, row group by row group, of one cell or of all; whole, or some columns of them."""
+    for table in _ahead(_row_groups(folder, columns, cell)):
         yield from table.to_batches()
 
 
@@ -523,9 +547,10 @@ def _row_groups(folder: Path, columns: Sequence[str] | None, cell: int | None) -
             statistics = file.metadata.row_group(group).column(at).statistics
             if cell is not None and statistics is not None and not statistics.min <= cell <= statistics.max:
                 continue
+            others = cell is not None and (statistics is None or statistics.min != statistics.max)
             wanted = None if columns is None else [*columns, "cell"]
             table = file.read_row_group(group, columns=wanted)
-            if cell is not None:
+            if others:
                 table = table.filter(pc.equal(table["cell"], cell))
             yield table if columns is None else table.select(columns)
 
@@ -568,6 +593,19 @@ def read_server(folder: Path) -> pa.Table | None:
     except (OSError, ValueError, KeyError):  # Arrow's errors are among these
         return None
     return table if table.num_rows else None
+
+
+def write_server(folder: Path, table: pa.Table) -> None:
+    """Write server.parquet, columns as server_schema(). Raises InputError, one line, where it cannot be written."""
+    import pyarrow.parquet as pq
+
+    partial = folder / "server.parquet.part"
+    try:
+        pq.write_table(table, partial, compression="zstd")
+        partial.replace(folder / "server.parquet")
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise _unwritable(error, folder / "server.parquet") from error
 
 
 def seal_server(folder: Path) -> None:

@@ -10,10 +10,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from loadstone import store, verdict
+from loadstone import stated, store, verdict
 from loadstone.accuracy import Selftest, quote
 from loadstone.errors import InputError
-from loadstone.metrics import SLO_KEYS, CellMetrics, cell_metrics, parts
+from loadstone.metrics import COLUMNS, SLO_KEYS, CellMetrics, cell_metrics, parts
 from loadstone.records import Clock, Load, Plan, RunInfo
 from loadstone.rows import WARMUP_S
 from loadstone.schedule import promised_tokens
@@ -47,11 +47,15 @@ def parse_slo(text: str) -> dict[str, float]:
 
 
 def summarise(folder: Path, dialect: str | None = None) -> dict[str, Any]:
-    """The run's summary, from its records alone. Raises InputError where they are missing.
+    """The run's summary, from its records alone; of an imported run without any, as it was stated.
+
+    Raises InputError where they are missing.
 
     `dialect`: another tool's numbers of the same records beside ours; None: as the run was told.
     """
     info = store.read_info(folder)
+    if stated.is_summary_only(folder, info):
+        return stated.read(folder)
     dialect = dialect or info.settings.get("dialect")
     plan = store.read_plan(folder)
     samples = store.read_server(folder)
@@ -77,23 +81,36 @@ def _cell(
     folder: Path, info: RunInfo, plan: Plan, cell: int, samples: pa.Table | None = None
 ) -> dict[str, Any] | None:
     """One cell's part of the document; None where nothing of it was sent."""
+    import pyarrow.compute as pc
+
     scalars = store.read_columns(folder, verdict.SCALARS, cell)
     if scalars.num_rows == 0:
         return None
     load = info.cells[cell].load  # the plan of a cell that ran by time has become one by count
     per_request = {name: limit for name, limit in info.slo.items() if name in SLO_KEYS}
     streams = info.target is None or info.target.streams
-    metrics = cell_metrics(lambda: store.read_records(folder, cell), load, per_request, streams=streams)
+    # The records are read once, for the numbers and for the verdict.
+    simulated = info.source == "simulated"
+    events = verdict.Events(rhythm=not simulated)
+
+    def read() -> Iterator[pa.RecordBatch]:
+        for batch in store.read_records(folder, cell, COLUMNS if simulated else (*COLUMNS, "read")):
+            events.add(batch)
+            yield batch
+
+    measured = np.array(pc.equal(scalars["phase"], "measure"))
+    sent_s = scalars["sent_s"].to_numpy()[measured]
+    metrics = cell_metrics(read, load, per_request, streams=streams, sent_s=sent_s)
     clock = info.clock or "user"
     over = info.cells[cell].end_s is not None
     reason = None if over else f"the cell did not run to its end ({info.error or info.status})"
     breakdown = _breakdown(folder, info, plan, cell, load, streams)
-    figures = _server(info, cell, samples)
+    figures, gpus = _server(info, cell, samples)
     judged = verdict.judge(
         verdict.cell_findings(
             metrics,
             scalars,
-            lambda: store.read_records(folder, cell),
+            events,
             plan,
             cell,
             clock,
@@ -101,9 +118,11 @@ def _cell(
             overhead_tokens=info.target.overhead_tokens if info.target is not None else 0,
             streams=streams,
             measured_live=info.source == "measured",
+            simulated=simulated,
             info=info.cells[cell],
             replicas=breakdown.get("by_replica", []),
             figures=figures,
+            gpus=gpus,
         )
     )
     built: dict[str, Any] = msgspec.to_builtins(metrics)
@@ -118,6 +137,8 @@ def _cell(
     }
     if figures is not None:
         document["server"] = figures.to_json()
+    if gpus is not None:
+        document["gpu"] = gpus.to_json()
     if per_request:
         document["metrics"]["goodput_per_s"] = built["goodput_per_s"]
         document["metrics"]["attainment"] = built["attainment"]
@@ -128,7 +149,21 @@ def _cell(
         document["verdict"]["findings"].append(beyond)
     if bounds := _bounds(info.slo, load, built):
         document["slo"] = bounds
+    if told := stated.of_cell(info, cell):
+        stated.lay_over(document, told)
+    _add_intervals(document["metrics"], info, cell)
     return document
+
+
+def _add_intervals(metrics: dict[str, Any], info: RunInfo, cell: int) -> None:
+    """Of a simulated run: `low` and `high` beside each p50, and of throughput the interval under `interval`."""
+    known = info.settings.get("intervals") or []
+    for name, (low, high) in known[cell].items() if cell < len(known) else ():
+        values = metrics.get(name)
+        if isinstance(values, dict):
+            values["low"], values["high"] = values["p50"] * low, values["p50"] * high
+        elif values is not None:
+            metrics.setdefault("interval", {})[name] = {"low": values * low, "high": values * high}
 
 
 def _selftest(info: RunInfo) -> Selftest | None:
@@ -148,12 +183,14 @@ def _in_dialect(folder: Path, info: RunInfo, cell: int, dialect: str) -> dict[st
     return {"name": dialect, "tool": TOOLS[dialect], "metrics": numbers, "definitions": DEFINITIONS[dialect]}
 
 
-def _server(info: RunInfo, cell: int, samples: pa.Table | None) -> verdict.ServerFigures | None:
-    """What the servers said of themselves while the cell ran."""
+def _server(
+    info: RunInfo, cell: int, samples: pa.Table | None
+) -> tuple[verdict.ServerFigures | None, verdict.GpuFigures | None]:
+    """What the servers, and this machine's GPUs, said of themselves while the cell ran."""
     start_s, end_s = info.cells[cell].start_s, info.cells[cell].end_s
     if samples is None or start_s is None or end_s is None:
-        return None
-    return verdict.server_figures(samples, start_s, end_s)
+        return None, None
+    return verdict.server_figures(samples, start_s, end_s), verdict.gpu_figures(samples, start_s, end_s)
 
 
 def _promised(plan: Plan, cell: int) -> dict[str, int]:

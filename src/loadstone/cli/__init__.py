@@ -11,10 +11,37 @@ import sys
 import typer
 
 from loadstone.cli.bench import bench
+from loadstone.cli.calibrate import calibrate
+from loadstone.cli.catalogue import catalogue
+from loadstone.cli.compare import compare
+from loadstone.cli.exchange import export, import_
+from loadstone.cli.report import report
 from loadstone.cli.runs import query, recover, selftest, show
+from loadstone.cli.serve_sim import serve_sim
+from loadstone.cli.simulate import simulate
+from loadstone.cli.size import size
+from loadstone.cli.validate import validate
+from loadstone.cli.view import view
 from loadstone.errors import LoadstoneError
 
-COMMANDS = (bench, recover, show, query, selftest)
+COMMANDS = (
+    bench,
+    simulate,
+    serve_sim,
+    size,
+    validate,
+    calibrate,
+    catalogue,
+    recover,
+    show,
+    report,
+    query,
+    selftest,
+    import_,
+    export,
+    compare,
+    view,
+)
 
 app = typer.Typer(
     help="A laboratory for LLM inference serving: measure a live engine, and know how far to trust the numbers.",
@@ -24,7 +51,8 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 for _command in COMMANDS:
-    app.command()(_command)
+    # `import` is a word of Python's: its function has an underscore more.
+    app.command(_command.__name__.rstrip("_").replace("_", "-"))(_command)
 
 
 def main() -> None:

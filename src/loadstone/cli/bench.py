@@ -66,14 +66,16 @@ def bench(
     dialect: flags.Dialect = None,
     proxy: flags.Proxy = None,
     workers: flags.Workers = None,
+    gpu_telemetry: flags.GpuTelemetry = None,
     out: flags.Out = Path("runs"),
     json: flags.Json = False,
     strict: flags.Strict = False,
 ) -> None:
     """Measure a live engine: TTFT, ITL, TPOT, E2E and throughput over a sweep of loads."""
     from loadstone.client.protocol import Timeouts
-    from loadstone.measure import DEFAULT_LAW, Interrupted
+    from loadstone.measure import Interrupted
     from loadstone.measure import bench as run
+    from loadstone.meeting import DEFAULT_LAW
     from loadstone.options import Options
     from loadstone.progress import Display
     from loadstone.summary import trusted
@@ -133,6 +135,7 @@ def bench(
             parse_seconds(timeout_total, "--timeout-total"),
         ),
         workers=workers,
+        gpu_telemetry=gpu_telemetry,
         proxy=proxy,
         out=out,
         command=["loadstone", *sys.argv[1:]],

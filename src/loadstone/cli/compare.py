@@ -24,7 +24,7 @@ def compare(
     json: Annotated[bool, typer.Option("--json", help="print the comparison as JSON on stdout")] = False,
 ) -> None:
     """Compare runs: what differs in the setup, and each metric's ratio, with its interval and a test."""
-    from loadstone.compare import compare as compare_runs
+    from loadstone.comparison import compare as compare_runs
     from loadstone.errors import InputError
 
     if seed < 0:
@@ -35,7 +35,7 @@ def compare(
     else:
         from rich.console import Console
 
-        from loadstone.compare.text import render
+        from loadstone.comparison.text import render
 
         Console(highlight=False, width=None if sys.stdout.isatty() else 160).print(render(document))
     if any(bound["met"] for bound in document.get("fail_on", ())):

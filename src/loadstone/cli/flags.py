@@ -117,6 +117,14 @@ Dialect = Annotated[
 Proxy = Annotated[
     str | None, _option(_TARGET, "http://host:port to go through; proxies in the environment are ignored")
 ]
+GpuTelemetry = Annotated[
+    bool | None,
+    _option(
+        _RUN,
+        "watch this machine's NVIDIA GPUs, once a second [default: if a server is on this machine]",
+        "--gpu-telemetry/--no-gpu-telemetry",
+    ),
+]
 Workers = Annotated[int | None, _option(_RUN, "client processes (default: as many as the load needs)")]
 Out = Annotated[Path, _option(_RUN, "where run folders go")]
 Json = Annotated[bool, _option(_RUN, "print the summary as JSON on stdout", "--json")]

@@ -36,7 +36,7 @@ class TimingServer(NamedTuple):
 
 @contextlib.contextmanager
 def start(
-    law: Law,
+    law: Law | str,
     *,
     host: str = "127.0.0.1",
     tokens_per_event: int = 1,
@@ -47,10 +47,12 @@ def start(
 ) -> Iterator[TimingServer]:
     """Run a timing server as a child process until the block ends, or this process does.
 
+    `law`: when tokens are due; or the shorthand of a deployment, as `llama-3.1-70b@8xh200`, whose scheduler has it.
     The options are those of `law.Options`; max_model_len counts tokens.
     Raises LoadstoneError if the server does not come up; why is on stderr.
     """
-    command = [sys.executable, "-P", "-m", "loadstone.simserver", "--with-parent", "--law", str(law), "--host", host]
+    command = [sys.executable, "-P", "-m", "loadstone.simserver", "--with-parent", "--host", host]
+    command += ["--law", str(law)] if isinstance(law, Law) else ["--deployment", law]
     command += ["--tokens-per-event", str(tokens_per_event), "--usage", usage, "--max-model-len", str(max_model_len)]
     command += [] if done else ["--no-done"]
     command += ["--keep-truth"] if keep_truth else []

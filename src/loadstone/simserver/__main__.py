@@ -11,7 +11,7 @@ import os
 import resource
 import signal
 import sys
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 from loadstone.errors import InputError
 from loadstone.simserver.http import Connection, Server
@@ -19,15 +19,29 @@ from loadstone.simserver.law import DEFAULT_MAX_MODEL_LEN, Law, Options, Usage
 from loadstone.simserver.metrics import Metrics
 from loadstone.simserver.scheduler import Scheduler
 
+if TYPE_CHECKING:
+    from loadstone.simserver.engine import Engine
 
-async def _serve(law: Law, options: Options, host: str, port: int, with_parent: bool) -> None:
+
+async def _serve(
+    law: Law,
+    deployment: str | None,
+    acceptance: float | None,
+    options: Options,
+    host: str,
+    port: int,
+    with_parent: bool,
+) -> None:
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ended.set)
     if with_parent:
         loop.add_reader(0, lambda: None if os.read(0, 4096) else ended.set())
-    server = Server(law, options, Scheduler(loop), Metrics(), {})
+    engine = None
+    if deployment is not None:
+        engine, options = _engine(loop, deployment, acceptance, options)
+    server = Server(law if engine is None else None, options, Scheduler(loop), Metrics(options.model), {}, engine)
     listener = await loop.create_server(lambda: Connection(server), host, port, backlog=4096)
     bound = listener.sockets[0].getsockname()
     print(json.dumps({"url": f"http://{f'[{bound[0]}]' if ':' in bound[0] else bound[0]}:{bound[1]}"}), flush=True)
@@ -37,6 +51,22 @@ async def _serve(law: Law, options: Options, host: str, port: int, with_parent: 
     await ended.wait()
     listener.close()
     server.scheduler.close()
+    if engine is not None:
+        engine.close()
+
+
+def _engine(
+    loop: asyncio.AbstractEventLoop, deployment: str, acceptance: float | None, options: Options
+) -> tuple[Engine, Options]:
+    """A deployment's engine, and the form of its answers. Raises InputError."""
+    from loadstone.batching.defaults import ACCEPTANCE
+    from loadstone.catalogue.deployment import parse_deployment
+    from loadstone.simserver.engine import Engine
+    from loadstone.simulator.fleet import context_tokens, fleet_of
+
+    deployed = parse_deployment(deployment)
+    engine = Engine(loop, fleet_of(deployed, acceptance=ACCEPTANCE if acceptance is None else acceptance))
+    return engine, options._replace(model=deployed.model.name, max_model_len=context_tokens(deployed))
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -44,6 +74,8 @@ def main(arguments: list[str] | None = None) -> int:
     about = "Stream tokens over OpenAI-compatible HTTP at times known beforehand."
     parser = argparse.ArgumentParser("python -m loadstone.simserver", description=about)
     parser.add_argument("--law", default=str(Law()), help="ttft=50ms,itl=10ms[,per_input_token=20us]")
+    parser.add_argument("--deployment", help="instead of a law, e.g. llama-3.1-70b@8xh200")
+    parser.add_argument("--acceptance", type=float, default=None, help="of guessed tokens")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0, help="0: any; the line on stdout says which")
     parser.add_argument("--tokens-per-event", type=int, default=1, metavar="K")
@@ -71,7 +103,11 @@ def main(arguments: list[str] | None = None) -> int:
     options = Options(given.tokens_per_event, given.usage, not given.no_done, given.max_model_len, given.keep_truth)
     with asyncio.Runner(loop_factory=factory) as runner:
         try:
-            runner.run(_serve(law, options, given.host, given.port, given.with_parent))
+            runner.run(
+                _serve(law, given.deployment, given.acceptance, options, given.host, given.port, given.with_parent)
+            )
+        except InputError as error:
+            parser.error(str(error))
         except (OSError, OverflowError) as error:
             parser.error(f"cannot listen on {given.host}:{given.port}: {error}")
     return 0

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from loadstone.simserver.ask import Ask, lengths, usage_asked
-from loadstone.simserver.law import MODEL, Options
+from loadstone.simserver.law import Options
 
 WORDS = [b" w%04d" % number for number in range(1000)]  # all of one length, so the chunk's size is known beforehand
 
@@ -58,6 +58,7 @@ class Answer:
     def __init__(self, ask: Ask, options: Options, *, chat: bool, name: bytes, truth: bool) -> None:
         """`name` is the request's id; `truth` stamps each event with the CLOCK_MONOTONIC ns at which it is made."""
         self.input_tokens, self.max_tokens = lengths(ask, chat, options.max_model_len)
+        self.cached_tokens = 0
         self.is_stream = bool(ask.stream)
         self._usage = usage_asked(ask) if options.usage == "asked" else options.usage
         self._options, self._truth = options, truth
@@ -65,7 +66,7 @@ class Answer:
         text = msgspec.json.encode(name.decode("latin-1"))[1:-1]
         kind = shape.chunk_object if self.is_stream else shape.whole_object
         start = b'{"id":"%b%b","object":"%b","created":%d,"model":"%b","choices":['
-        self._prefix = start % (shape.id, text, kind, int(time.time()), MODEL.encode())
+        self._prefix = start % (shape.id, text, kind, int(time.time()), msgspec.json.encode(options.model)[1:-1])
         # Of a plain event all but the word is known beforehand, its size too.
         self._tails = _TAILS[shape]
         self._plain_head = b""
@@ -121,7 +122,10 @@ class Answer:
         return b',"usage":{%b}' % self._counts(tokens) if self._usage == "running" else b""
 
     def _final_usage(self) -> bytes:
-        return b',"usage":{%b,"prompt_tokens_details":{"cached_tokens":0}}' % self._counts(self.max_tokens)
+        return b',"usage":{%b,"prompt_tokens_details":{"cached_tokens":%d}}' % (
+            self._counts(self.max_tokens),
+            self.cached_tokens,
+        )
 
 
 def ends(tokens: int, tokens_per_event: int) -> Iterable[int]:

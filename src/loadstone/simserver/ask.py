@@ -26,6 +26,7 @@ class _Part(msgspec.Struct):
 
 
 class _Message(msgspec.Struct):
+    role: str | None = None
     content: str | list[_Part] | None = None
 
 
@@ -57,13 +58,13 @@ class Ask(msgspec.Struct):
 _decode = msgspec.json.Decoder(Ask).decode
 
 
-def parse_ask(body: bytes) -> Ask:
-    """The request in a JSON body. Raises RefusalError."""
+def parse_ask(body: bytes, model: str = MODEL) -> Ask:
+    """The request in a JSON body, for the model of that name. Raises RefusalError."""
     try:
         ask = _decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RefusalError(400, str(error)) from None
-    if ask.model not in (None, MODEL):
+    if ask.model not in (None, model):
         raise RefusalError(404, f"The model `{ask.model}` does not exist.")
     return ask
 
@@ -78,6 +79,25 @@ def prompt_tokens(prompt: object) -> list[Any]:
         case [[int(), *_] as ids]:
             return list(ids)
     raise RefusalError(400, "prompt must be one string or one list of token ids")
+
+
+def content_of(ask: Ask, path: str) -> list[Any]:
+    """The prompt's tokens, for what they have in common with other prompts'. Of a conversation, texts with roles.
+
+    Of one without text: none.
+    """
+    if path == "/generate":
+        return prompt_tokens(ask.text if ask.input_ids is None else ask.input_ids)
+    if ask.messages is None:
+        return prompt_tokens(ask.prompt)
+    tokens: list[Any] = []
+    for message in ask.messages:
+        content = message.content or ""
+        texts = [content] if isinstance(content, str) else [part.text or "" for part in content]
+        tokens += [message.role] * _MESSAGE_TOKENS
+        for text in texts:
+            tokens += text.split()
+    return tokens
 
 
 def _chat_tokens(messages: list[_Message] | None) -> int:

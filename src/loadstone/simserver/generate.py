@@ -20,6 +20,7 @@ class GenerateAnswer:
     def __init__(self, ask: Ask, options: Options, *, name: bytes, truth: bool) -> None:
         """`name` is the request's id; `truth` stamps each event with the CLOCK_MONOTONIC ns at which it is made."""
         self.input_tokens, self.max_tokens = generate_lengths(ask, options.max_model_len)
+        self.cached_tokens = 0
         self.is_stream = bool(ask.stream)
         self._options, self._truth = options, truth
         self._id = msgspec.json.encode(name.decode("latin-1"))
@@ -51,6 +52,6 @@ class GenerateAnswer:
             self._text += WORDS[index % len(WORDS)]
             self._ids += b"%d," % (index % len(WORDS))
         reason = b"null" if end < self.max_tokens else b'{"type":"length","length":%d}' % self.max_tokens
-        meta = b'{"id":%b,"finish_reason":%b,"prompt_tokens":%d,"completion_tokens":%d,"cached_tokens":0}'
-        said = meta % (self._id, reason, self.input_tokens, end)
+        meta = b'{"id":%b,"finish_reason":%b,"prompt_tokens":%d,"completion_tokens":%d,"cached_tokens":%d}'
+        said = meta % (self._id, reason, self.input_tokens, end, self.cached_tokens)
         return b'{"text":"%b","output_ids":[%b],"meta_info":%b}' % (bytes(self._text), bytes(self._ids[:-1]), said)

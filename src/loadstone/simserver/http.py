@@ -8,19 +8,23 @@ import os
 import time
 import zlib
 from array import array
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import httptools
 import msgspec
 
 from loadstone import __version__
-from loadstone.simserver.answer import Answer
-from loadstone.simserver.ask import Ask, RefusalError, parse_ask, prompt_tokens
+from loadstone.errors import InputError
+from loadstone.simserver.answer import WORDS, Answer
+from loadstone.simserver.ask import Ask, RefusalError, content_of, parse_ask, prompt_tokens
 from loadstone.simserver.generate import GenerateAnswer
-from loadstone.simserver.law import MODEL, Law, Options
+from loadstone.simserver.law import Law, Options
 from loadstone.simserver.metrics import Metrics
 from loadstone.simserver.scheduler import Scheduler
+
+if TYPE_CHECKING:
+    from loadstone.simserver.engine import Engine
 
 _CHAT = "/v1/chat/completions"
 _GENERATE = "/generate"
@@ -37,19 +41,25 @@ _METHODS = {
 }
 _REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed"}
 _VOCABULARY = 32_000
+_LEAST_BLOCK = 16
 _STARTED_S = int(time.time())
 _names = (b"%016x" % serial for serial in itertools.count(1))  # for requests without an id
 
 
 class Server(NamedTuple):
-    """What all connections share."""
+    """What all connections share.
 
-    law: Law
+    scheduler  when tokens are written by a law
+    engine     when they are as a deployment's scheduler has it: then there is no law
+    """
+
+    law: Law | None
     options: Options
     scheduler: Scheduler
     metrics: Metrics
     truth: dict[str, array[int]]
     """By X-Request-Id, CLOCK_MONOTONIC ns: when the request was read, when each event with text was written."""
+    engine: Engine | None = None
 
 
 class _Request(NamedTuple):
@@ -71,24 +81,26 @@ class Connection(asyncio.Protocol):
         self._server = server
         self._parser = httptools.HttpRequestParser(self)
         self._waiting: list[_Request] = []  # asked before the answer to an earlier request has ended
-        self._generating = False
+        self._stream: Stream | None = None  # the answer that is being written
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport: Any = transport
         self._fd: int = transport.get_extra_info("socket").fileno()
         # Nothing more can be written. Also keeps writes from a descriptor that has passed to a newer connection.
-        self._gone: Callable[[], bool] = transport.is_closing
+        self.gone: Callable[[], bool] = transport.is_closing
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._parser = None  # breaks a circle of references, for the garbage collector is off
-        if self._generating:
-            self._ended("abort")
+        if self._stream is not None:
+            if self._server.engine is not None:
+                self._server.engine.abandon(self._stream)
+            self.ended("abort")
 
     def data_received(self, data: bytes) -> None:
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-            if not self._generating:
+            if self._stream is None:
                 self._refuse(RefusalError(400, "not understood as HTTP/1.1"), _Request())
             self._transport.close()
         self._serve_next()
@@ -108,7 +120,7 @@ class Connection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         if self._headers.get(b"expect", b"").lower() == b"100-continue":
-            self._write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, body: bytes) -> None:
         self._body.append(body)
@@ -129,13 +141,13 @@ class Connection(asyncio.Protocol):
     # What is asked.
 
     def _serve_next(self) -> None:
-        while self._waiting and not self._generating and not self._gone():
+        while self._waiting and self._stream is None and not self.gone():
             request = self._waiting.pop(0)
             try:
                 self._serve(request)
             except RefusalError as refusal:
                 self._refuse(refusal, request)
-            if not request.keep_alive and not self._generating:
+            if not request.keep_alive and self._stream is None:
                 self._transport.close()
 
     def _serve(self, request: _Request) -> None:
@@ -146,29 +158,38 @@ class Connection(asyncio.Protocol):
             raise RefusalError(405, f"{request.path} takes no {request.method}")
         match request.path:
             case "/health":
-                self._respond(request, b"")
+                self.respond(request, b"")
             case "/metrics":
-                text = self._server.metrics.text()
-                self._respond(request, text, content_type="text/plain; version=0.0.4; charset=utf-8")
+                text = self._server.metrics.text(self._server.engine)
+                self.respond(request, text, content_type="text/plain; version=0.0.4; charset=utf-8")
             case "/version":
-                self._respond(request, msgspec.json.encode({"version": __version__}))
+                self.respond(request, msgspec.json.encode({"version": __version__}))
             case "/v1/models":
-                card = {"id": MODEL, "object": "model", "created": _STARTED_S, "owned_by": "loadstone"}
-                card |= {"root": MODEL, "parent": None, "max_model_len": self._server.options.max_model_len}
-                self._respond(request, msgspec.json.encode({"object": "list", "data": [card]}))
+                card = {
+                    "id": self._server.options.model,
+                    "object": "model",
+                    "created": _STARTED_S,
+                    "owned_by": "loadstone",
+                }
+                card |= {
+                    "root": self._server.options.model,
+                    "parent": None,
+                    "max_model_len": self._server.options.max_model_len,
+                }
+                self.respond(request, msgspec.json.encode({"object": "list", "data": [card]}))
             case "/truth":
-                self._respond(request, msgspec.json.encode(self._server.truth, enc_hook=array.tolist))
+                self.respond(request, msgspec.json.encode(self._server.truth, enc_hook=array.tolist))
                 self._server.truth.clear()
             case "/tokenize":
-                self._tokenize(request, parse_ask(request.body))
+                self._tokenize(request, parse_ask(request.body, self._server.options.model))
             case _:
-                self._generate(request, parse_ask(request.body))
+                self._generate(request, parse_ask(request.body, self._server.options.model))
 
     def _tokenize(self, request: _Request, ask: Ask) -> None:
         tokens = prompt_tokens(ask.content if ask.prompt is None else ask.prompt)
         ids = [zlib.crc32(token.encode()) % _VOCABULARY if isinstance(token, str) else token for token in tokens]
         document = {"tokens": ids, "count": len(ids), "max_model_len": self._server.options.max_model_len}
-        self._respond(request, msgspec.json.encode(document))
+        self.respond(request, msgspec.json.encode(document))
 
     def _generate(self, request: _Request, ask: Ask) -> None:
         name = request.id or next(_names)
@@ -178,66 +199,65 @@ class Connection(asyncio.Protocol):
             answer = GenerateAnswer(ask, options, name=name, truth=truth)
         else:
             answer = Answer(ask, options, chat=request.path == _CHAT, name=name, truth=truth)
-        self._generating = True
+        times = array("q", [request.arrival_ns]) if options.keep_truth else None
+        stream = Stream(self, request, answer, options.tokens_per_event, times)
+        if self._server.engine is not None:
+            stream.keys = _keys(content_of(ask, request.path), answer.max_tokens, self._server.engine.block_tokens)
+            try:
+                self._server.engine.submit(stream, request.arrival_ns)
+            except InputError as error:
+                raise RefusalError(400, str(error)) from None
+        self._stream = stream
         self._server.metrics.running += 1
         if answer.is_stream:  # like vLLM's, long before the first token
-            self._write(_head(200, request, "text/event-stream; charset=utf-8", "transfer-encoding: chunked"))
-        times = None
-        if options.keep_truth:
-            times = self._server.truth[name.decode("latin-1")] = array("q", [request.arrival_ns])
-        self._server.scheduler.add(self._stream(request, answer, times))
+            self.write(_head(200, request, "text/event-stream; charset=utf-8", "transfer-encoding: chunked"))
+        if times is not None:
+            self._server.truth[name.decode("latin-1")] = times
+        if self._server.law is not None:
+            self._server.scheduler.add(self._by_law(self._server.law, stream))
 
-    def _stream(self, request: _Request, answer: Answer | GenerateAnswer, times: array[int] | None) -> Iterator[int]:
-        """Write an answer as it falls due. Yields when, in CLOCK_MONOTONIC ns, and is resumed then.
-
-        `times`: gets when each event was written, in the same ns.
-        """
-        law, metrics = self._server.law, self._server.metrics
-        sent = 0
+    def _by_law(self, law: Law, stream: Stream) -> Iterator[int]:
+        """Have an answer written as the law has it. Yields when, in CLOCK_MONOTONIC ns, and is resumed then."""
+        answer, arrival_ns = stream.answer, stream.request.arrival_ns
         for end in answer.ends():
-            yield request.arrival_ns + law.due_ns(answer.input_tokens, end - 1)
-            if self._gone():
+            yield arrival_ns + law.due_ns(answer.input_tokens, end - 1)
+            if not stream.write(end):
                 return
-            metrics.generated_tokens += end - sent
-            if sent == 0:
-                metrics.prompt_tokens += answer.input_tokens
-                if role := answer.role():
-                    self._write(role)
-            data = answer.piece(sent, end) if answer.is_stream else answer.whole()
-            if times is not None:
-                times.append(time.monotonic_ns())
-            if answer.is_stream:
-                self._write(data)
-            else:
-                self._respond(request, data)
-            sent = end
-        self._ended("length")
-        if not request.keep_alive:
-            self._transport.close()
-        asyncio.get_running_loop().call_soon(self._serve_next)  # later, for the scheduler is at work
 
-    def _ended(self, reason: str) -> None:
-        self._generating = False
+    def wrote(self, stream: Stream, tokens: int) -> None:
+        """Tokens of the answer are on their way; with the last of them it has ended."""
+        metrics = self._server.metrics
+        metrics.generated_tokens += tokens
+        if stream.sent == tokens:
+            metrics.prompt_tokens += stream.input_tokens
+        if stream.sent == stream.output_tokens:
+            self.ended("length")
+            if not stream.request.keep_alive:
+                self._transport.close()
+            asyncio.get_running_loop().call_soon(self._serve_next)  # later, for the scheduler is at work
+
+    def ended(self, reason: str) -> None:
+        self._stream = None
         self._server.metrics.running -= 1
         self._server.metrics.ended[reason] += 1
 
     # What is answered.
 
-    def _respond(
+    def respond(
         self, request: _Request, body: bytes, *more: str, status: int = 200, content_type: str = "application/json"
     ) -> None:
         """A response in one piece; `more` are header lines."""
         head = _head(status, request, content_type, f"content-length: {len(body)}", *more)
-        self._write(head + body)
+        self.write(head + body)
 
     def _refuse(self, refusal: RefusalError, request: _Request) -> None:
         status = refusal.status
         kind = f"{_REASONS[status].replace(' ', '')}Error"
         error = {"message": str(refusal), "type": kind, "param": None, "code": status}
         more = [f"allow: {_METHODS[request.path]}"] if status == 405 else []
-        self._respond(request, msgspec.json.encode({"error": error}), *more, status=status)
+        self.respond(request, msgspec.json.encode({"error": error}), *more, status=status)
 
-    def _write(self, data: bytes) -> None:
+    def write(self, data: bytes) -> None:
         """Straight to the socket, so that the bytes leave now; by way of the transport while the client is behind."""
         if self._transport.get_write_buffer_size():
             self._transport.write(data)
@@ -251,6 +271,71 @@ class Connection(asyncio.Protocol):
             return
         if written < len(data):
             self._transport.write(data[written:])
+
+
+class Stream:
+    """An answer that is being written over a connection, when its scheduler says so.
+
+    `times`: gets when each event was written, CLOCK_MONOTONIC ns.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        request: _Request,
+        answer: Answer | GenerateAnswer,
+        tokens_per_event: int,
+        times: array[int] | None,
+    ) -> None:
+        self.request = request
+        self.answer = answer
+        self.sent = 0
+        self.serial = -1
+        self.input_tokens, self.output_tokens = answer.input_tokens, answer.max_tokens
+        self.keys: Sequence[Hashable] = ()
+        self.cached_tokens = 0
+        self._connection = connection
+        self._tokens_per_event = tokens_per_event
+        self._times = times
+
+    def write(self, written: int) -> bool:
+        """Send what is new of the first `written` tokens; False: there is nobody any more.
+
+        A few that are not the last may wait for more to make an event with (`tokens_per_event`).
+        """
+        connection, answer, sent = self._connection, self.answer, self.sent
+        if connection.gone():
+            return False
+        last = written == self.output_tokens
+        if not last and (not answer.is_stream or 0 < written - sent < min(self._tokens_per_event, sent + 1)):
+            return True
+        answer.cached_tokens = self.cached_tokens
+        if sent == 0 and (role := answer.role()):
+            connection.write(role)
+        data = answer.piece(sent, written) if answer.is_stream else answer.whole()
+        if self._times is not None:
+            self._times.append(time.monotonic_ns())
+        if answer.is_stream:
+            connection.write(data)
+        else:
+            connection.respond(self.request, data)
+        self.sent = written
+        connection.wrote(self, written - sent)
+        return True
+
+
+def _keys(tokens: list[Any], output_tokens: int, block_tokens: int) -> list[int]:
+    """Keys of the whole blocks of a prompt and its answer, each with all before it; none without a prefix cache."""
+    if not block_tokens:
+        return []
+    block_tokens = max(block_tokens, _LEAST_BLOCK)
+    said = tokens + [WORDS[index % len(WORDS)].decode().strip() for index in range(output_tokens)]
+    keys: list[int] = []
+    before = 0
+    for start in range(0, len(said) - block_tokens + 1, block_tokens):
+        before = hash((before, *said[start : start + block_tokens]))
+        keys.append(before)
+    return keys
 
 
 def _head(status: int, request: _Request, content_type: str, *more: str) -> bytes:

@@ -47,7 +47,7 @@ class Law(msgspec.Struct, frozen=True):
 
 
 class Options(NamedTuple):
-    """The form of the answers.
+    """The form of the answers, and under which name they are given.
 
     tokens_per_event   the first event carries one token, each later one up to so many, and is sent when the last of
                        them is due (vLLM's `--stream-interval`)
@@ -63,3 +63,4 @@ class Options(NamedTuple):
     done: bool
     max_model_len: int
     keep_truth: bool
+    model: str = MODEL

@@ -3,31 +3,56 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import TYPE_CHECKING
 
 from loadstone.simserver.law import MODEL
+
+if TYPE_CHECKING:
+    from loadstone.simserver.engine import Engine
 
 
 class Metrics:
     """Counters, as Prometheus text under vLLM's names. The tokens sent before an abort count."""
 
-    def __init__(self) -> None:
+    def __init__(self, model: str = MODEL) -> None:
+        self._model = model
         self.running = 0  # requests
         self.prompt_tokens = self.generated_tokens = 0
         self.ended: Counter[str] = Counter()  # requests by finished_reason
 
-    def text(self) -> bytes:
-        """The answer to GET /metrics."""
-        model = f'engine="0",model_name="{MODEL}"'
+    def text(self, engine: Engine | None = None) -> bytes:
+        """The answer to GET /metrics; of a deployment's engine each scheduler's own, as vLLM numbers them."""
+        model = f'engine="0",model_name="{self._model}"'
         ended = {f'{model},finished_reason="{reason}"': self.ended[reason] for reason in ("stop", "length", "abort")}
-        families: list[tuple[str, str, dict[str, int]]] = [
-            ("num_requests_running", "gauge", {model: self.running}),
-            ("num_requests_waiting", "gauge", {model: 0}),
+        families: list[tuple[str, str, dict[str, float]]] = [
             ("prompt_tokens_total", "counter", {model: self.prompt_tokens}),
             ("generation_tokens_total", "counter", {model: self.generated_tokens}),
-            ("request_success_total", "counter", ended),
+            ("request_success_total", "counter", dict(ended)),
         ]
+        if engine is None:
+            families.insert(0, ("num_requests_running", "gauge", {model: self.running}))
+            families.insert(1, ("num_requests_waiting", "gauge", {model: 0}))
+        else:
+            families += self._of_engine(engine)
         lines = []
         for name, kind, samples in families:
             lines.append(f"# TYPE vllm:{name} {kind}\n")
-            lines += [f"vllm:{name}{{{labels}}} {value:.1f}\n" for labels, value in samples.items()]
+            lines += [f"vllm:{name}{{{labels}}} {float(value)!r}\n" for labels, value in samples.items()]
         return "".join(lines).encode()
+
+    def _of_engine(self, engine: Engine) -> list[tuple[str, str, dict[str, float]]]:
+        states = {
+            f'engine="{number}",model_name="{self._model}"': state for number, state in enumerate(engine.states())
+        }
+        return [
+            ("num_requests_running", "gauge", {label: state.running for label, state in states.items()}),
+            ("num_requests_waiting", "gauge", {label: state.waiting for label, state in states.items()}),
+            (
+                "kv_cache_usage_perc",
+                "gauge",
+                {label: state.used_blocks / engine.kv_blocks for label, state in states.items()},
+            ),
+            ("num_preemptions_total", "counter", {label: state.preemptions for label, state in states.items()}),
+            ("prefix_cache_queries_total", "counter", {label: s.cache_queries for label, s in states.items()}),
+            ("prefix_cache_hits_total", "counter", {label: s.cache_hits for label, s in states.items()}),
+        ]

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
-from loadstone.compare import compare
-from loadstone.compare.text import HEADS, cells_of, load_of, word
+from loadstone.comparison import compare
+from loadstone.comparison.text import HEADS, cells_of, load_of, word
 from loadstone.errors import InputError
 from loadstone.report.html import titled
 from loadstone.report.points import clean

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from loadstone.compare.sides import Run
+from loadstone.comparison.sides import Run
 
 _FACTS = (
     "source", "tool", "engine", "engine_version", "model", "gpu", "gpus", "nodes", "tp", "pp", "dp", "ep",

@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from loadstone.compare import cells
-from loadstone.compare.cells import Cell
-from loadstone.compare.metric import DEFAULT, Bound, parse_bounds
-from loadstone.compare.permutation import RELABELLINGS, compare_all, holm
-from loadstone.compare.setup import WORKLOAD, differences
-from loadstone.compare.sides import Run, load_key, open_side
+from loadstone.comparison import cells
+from loadstone.comparison.cells import Cell
+from loadstone.comparison.metric import DEFAULT, Bound, parse_bounds
+from loadstone.comparison.permutation import RELABELLINGS, compare_all, holm
+from loadstone.comparison.setup import WORKLOAD, differences
+from loadstone.comparison.sides import Run, load_key, open_side
 from loadstone.errors import InputError
 from loadstone.verdict import Finding
 

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loadstone.compare import blocks, interval
-from loadstone.compare.metric import Metric
-from loadstone.compare.permutation import Units, welch
-from loadstone.compare.sides import Requests, Run, rates, requests_of
+from loadstone.comparison import blocks, interval
+from loadstone.comparison.metric import Metric
+from loadstone.comparison.permutation import Units, welch
+from loadstone.comparison.sides import Requests, Run, rates, requests_of
 from loadstone.records import Load
 
 Floats = NDArray[np.float64]

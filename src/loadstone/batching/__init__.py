@@ -1,0 +1,8 @@
+"""What an engine's scheduler does: queues, paged KV blocks, chunked prefill, preemption, prefix cache. No clock."""
+
+from loadstone.batching.defaults import policy_of
+from loadstone.batching.policy import EnginePolicy, Order, Route, Speculative
+from loadstone.batching.scheduler import Chunk, Scheduler
+from loadstone.batching.sequence import Sequence
+
+__all__ = ["Chunk", "EnginePolicy", "Order", "Route", "Scheduler", "Sequence", "Speculative", "policy_of"]

@@ -1,0 +1,95 @@
+"""How an engine schedules: its limits and habits, as numbers and names. The scheduler takes them as they are.
+
+What the engines do by default, from their own code and documents:
+
+vLLM (V1 scheduler)      decodes first, prompts in chunks with what is left of the token budget, in one step; a prompt
+                         is let in where all of it fits into the free blocks (`scheduler_reserve_full_isl`); where a
+                         decode finds no block the newest request loses its KV and is computed again later, and
+                         nothing new is let in during that step
+SGLang                   a step is either prompts or decodes, prompts first (no `--enable-mixed-chunk`); a prompt is
+                         let in where it, its whole answer, and a share of what the running may still write fit
+                         (`new_token_ratio`: 0.7 falling to 0.098 within 600 steps; its floor is taken here)
+TensorRT-LLM             prompts and decodes in one step (in-flight batching, fused), whole prompts; a request is let
+                         in where prompt and answer are sure to fit (capacity policy GUARANTEED_NO_EVICT)
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from loadstone.errors import InputError
+
+Order = Literal["mixed", "prefill-first", "static"]
+Route = Literal["least-busy", "round-robin"]
+
+
+class Speculative(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Speculative decoding: `draft_tokens` are guessed per step, each accepted with probability `acceptance` if all
+    before it were. A step then gives 1 to draft_tokens + 1 tokens, (1 − αᵏ⁺¹)/(1 − α) on average (Leviathan 2023).
+    """
+
+    draft_tokens: int
+    acceptance: float
+
+    def __post_init__(self) -> None:
+        if self.draft_tokens < 1 or not 0 <= self.acceptance <= 1:
+            raise InputError("speculative decoding: needs draft tokens, and an acceptance between 0 and 1")
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Expected tokens of one step."""
+        return sum(self.acceptance**i for i in range(self.draft_tokens + 1))
+
+
+class EnginePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One scheduler: one data-parallel replica of an engine.
+
+    kv_blocks, block_tokens  the paged KV cache
+    max_batched_tokens       tokens of one step, decodes included
+    max_seqs                 requests that run at once
+    order                    mixed: prompts and decodes share a step; prefill-first: prompts go alone and first;
+                             static: a batch is let in when the one before has ended, and keeps its size to the end
+    chunked                  a prompt may be cut where the budget ends
+    prefix_cache             full blocks are kept after use, and found again by what is in them and before them
+    keep_free                share of what running requests may still write that letting in another leaves free:
+                             0 vLLM; 1 TensorRT-LLM. Above 0 the whole answer of the newcomer must fit too
+    reserved_tokens          unpaged, for contrast: each request takes room for so many tokens (the longest context)
+                             from the first to the last; None: paged
+    speculative              None: one token per step
+    """
+
+    kv_blocks: int
+    block_tokens: int = 16
+    max_batched_tokens: int = 8192
+    max_seqs: int = 1024
+    order: Order = "mixed"
+    chunked: bool = True
+    prefix_cache: bool = True
+    keep_free: float = 0.0
+    reserved_tokens: int | None = None
+    speculative: Speculative | None = None
+    route: Route = "least-busy"
+
+    def __post_init__(self) -> None:
+        for name in ("kv_blocks", "block_tokens", "max_batched_tokens", "max_seqs"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} {getattr(self, name)}: an engine without any cannot serve")
+        if not 0 <= self.keep_free <= 1:
+            raise InputError(f"keep_free {self.keep_free:g}: is a share, between 0 and 1")
+        if self.order == "mixed" and self.max_seqs * self.decode_tokens > self.max_batched_tokens:
+            # Every running request decodes in every step: that is what the engines ask of these two as well.
+            raise InputError(
+                f"max_seqs {self.max_seqs}: {self.decode_tokens} tokens each are more than the "
+                f"{self.max_batched_tokens} that a step has room for; lower it, or raise max_batched_tokens"
+            )
+
+    @property
+    def decode_tokens(self) -> int:
+        """Tokens that one decode takes of a step's budget."""
+        return 1 if self.speculative is None else 1 + self.speculative.draft_tokens
+
+    @property
+    def kv_tokens(self) -> int:
+        return self.kv_blocks * self.block_tokens

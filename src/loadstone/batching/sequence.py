@@ -1,0 +1,42 @@
+"""One request as the scheduler sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from collections.abc import Sequence as Keys
+
+NO_KEYS: tuple[Hashable, ...] = ()
+
+
+class Sequence:
+    """A request, from its arrival at the scheduler to its last token.
+
+    row            the caller's name for it
+    prompt_tokens  as sent, whatever a prefix cache may have of it
+    output_tokens  that it will have written when it ends
+    keys           of the blocks, from the first on, that other requests may ask for as well
+
+    target         tokens to compute before it decodes: the prompt; after a preemption also what it had written
+    computed       of those, what is done
+    emitted        tokens written before the present run of it began
+    base           tokens in the KV cache less the scheduler's tick, while it decodes
+    growth         tokens written per step while it decodes: 1, more with speculation
+    end_tick       the decode step that writes its last token
+    cached_tokens  of the prompt, taken from the prefix cache when it was first let in
+    most_blocks    that it can come to hold
+    held           keys of its blocks in the prefix cache
+    preempted      how many times
+    """
+
+    # Defaults of the class: a million of these are made, and most fields are set only once it runs.
+    emitted = computed = end_tick = cached_tokens = most_blocks = preempted = 0
+    base: float = 0
+    growth: float = 1
+    held: Keys[Hashable] = NO_KEYS
+    gains: list[int] | None = None
+
+    def __init__(self, row: int, prompt_tokens: int, output_tokens: int, keys: Keys[Hashable] = NO_KEYS) -> None:
+        self.row = row
+        self.prompt_tokens = self.target = prompt_tokens
+        self.output_tokens = output_tokens
+        self.keys = keys

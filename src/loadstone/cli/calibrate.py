@@ -1,0 +1,69 @@
+"""`loadstone calibrate`: the performance model fitted to the user's own runs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from loadstone.errors import InputError
+
+
+def calibrate(
+    runs: Annotated[list[Path], typer.Argument(help="run folders of `loadstone bench`, all of one deployment")],
+    deployment: Annotated[
+        str, typer.Option(help="what the runs were measured on, e.g. llama-3.1-8b@1xh100/tp1,engine=vllm")
+    ],
+    profile: Annotated[str, typer.Option(help="name for the calibrated profile")] = "mine",
+    out: Annotated[Path | None, typer.Option(help="folder for it [default: the user's configuration]")] = None,
+    json: Annotated[bool, typer.Option("--json", help="print the result as JSON on stdout")] = False,
+) -> None:
+    """Fit the performance model to a few of your own runs, and say how much surer it became."""
+    import datetime
+
+    from loadstone.calibrate.runs import cases_of_runs
+    from loadstone.calibrate.update import update
+    from loadstone.catalogue import parse_deployment
+    from loadstone.cli.output import print_json
+    from loadstone.perfmodel.profile import profile_of, save, user_folder
+
+    if not profile.replace("-", "").replace("_", "").replace(".", "").isalnum():
+        raise InputError(f"--profile {profile!r}: letters, digits, - _ . only")
+    target = parse_deployment(deployment)
+    cases = cases_of_runs(runs, target)
+    base = profile_of(target)
+    today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
+    found = update(base, cases, profile, today)
+    path = save(found.profile, out or user_folder())
+    if json:
+        print_json(
+            {
+                "schema": 1, "profile": profile, "path": str(path), "from": base.name, "points": len(cases),
+                "interval_before": _means(found.before), "interval_after": _means(found.after),
+                "error_before": _errors(found.gap_before), "error_after": _errors(found.gap_after),
+            }
+        )  # fmt: skip
+        return
+    print(f"{len(cases)} measured cells of {target.name}, from {base.name}")
+    for key, title in (("tpot", "TPOT"), ("ttft", "TTFT")):
+        before, after = _errors(found.gap_before).get(key), _errors(found.gap_after).get(key)
+        if before is None or after is None:
+            continue
+        print(
+            f"{title}: off by {before:.1%} before, {after:.1%} after; 80 % interval ±{_means(found.before)[key]:.0%} "
+            f"before, ±{_means(found.after)[key]:.0%} after"
+        )
+    print(f"kept in {path}; use it with --profile {profile}", file=sys.stdout)
+
+
+def _means(values: dict[str, list[float]]) -> dict[str, float]:
+    return {key: sum(each) / len(each) for key, each in values.items() if each}
+
+
+def _errors(gaps: dict[str, list[float]]) -> dict[str, float]:
+    from math import expm1
+    from statistics import median
+
+    return {key: median(abs(expm1(-gap)) for gap in each) for key, each in gaps.items() if each}

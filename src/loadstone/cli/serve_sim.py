@@ -1,0 +1,34 @@
+"""`loadstone serve-sim`: a deployment's simulated engine over HTTP, in real time."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+Deployment = Annotated[
+    str,
+    typer.Argument(help="what to simulate: MODEL[:weights]@N×GPU[/tp8,engine=vllm], e.g. llama-3.1-70b@8xh200"),
+]
+Host = Annotated[str, typer.Option(help="address to listen on")]
+Port = Annotated[int, typer.Option(help="0: any; the line on stdout says which")]
+Acceptance = Annotated[
+    float | None,
+    typer.Option(help="share of guessed tokens that are accepted, where it decodes speculatively [default: 0.7]"),
+]
+
+
+def serve_sim(
+    deployment: Deployment, host: Host = "127.0.0.1", port: Port = 8000, acceptance: Acceptance = None
+) -> None:
+    """Serve a simulated engine: OpenAI-compatible HTTP at the speed that the deployment should have."""
+    from loadstone.catalogue.deployment import parse_deployment
+    from loadstone.simserver.__main__ import main
+    from loadstone.simulator.fleet import fleet_of
+
+    # What is wrong with it is told in one line before a server is begun.
+    fleet_of(parse_deployment(deployment))
+    arguments = ["--deployment", deployment, "--host", host, "--port", str(port)]
+    code = main(arguments if acceptance is None else [*arguments, "--acceptance", str(acceptance)])
+    if code:
+        raise typer.Exit(code)

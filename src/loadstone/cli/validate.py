@@ -1,0 +1,33 @@
+"""`loadstone validate`: the performance model against published measurements."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def validate(
+    points: Annotated[
+        Path, typer.Argument(help="CSV of measurements, a line each (docs/accuracy.md has the columns)")
+    ],
+    profile: Annotated[str | None, typer.Option(help="coefficients that `loadstone calibrate` made")] = None,
+    json: Annotated[bool, typer.Option("--json", help="print rows and summary as JSON on stdout")] = False,
+) -> None:
+    """Predict every measurement in a file and say how far off the predictions are. Never fits on what it scores."""
+    from loadstone.calibrate.points import read_points
+    from loadstone.cli.output import print_json
+    from loadstone.validate.document import document_of, footnote, render
+    from loadstone.validate.score import score
+
+    rows = score(read_points(points), profile)
+    if json:
+        print_json(document_of(rows))
+        return
+    from rich.console import Console
+
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
+    console.print(render(rows))
+    console.print(footnote(rows), markup=False, soft_wrap=True)

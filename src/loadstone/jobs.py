@@ -1,0 +1,92 @@
+"""What each worker is told: where the servers are, what to send, and how long to wait."""
+
+from __future__ import annotations
+
+import socket
+import time
+from pathlib import Path
+from urllib.parse import SplitResult
+
+import loadstone
+from loadstone.client.pool import workers_for
+from loadstone.client.protocol import Destination, Job, Route
+from loadstone.engines import attach
+from loadstone.errors import TargetError
+from loadstone.options import Options
+from loadstone.records import Plan, RunInfo
+from loadstone.wire import ask
+from loadstone.wire.ask import Ask
+from loadstone.wire.triton_grpc import GrpcAsk
+from loadstone.wire.triton_grpc import body as grpc_body
+from loadstone.workload.prompts import Vocabulary
+
+_HELD_BYTES = 256 * 1024 * 1024
+"""Raw bytes that all streams together may hold undecoded, about."""
+
+
+def route(options: Options, plan: Plan) -> Route:
+    return options.route or ("sticky" if plan.has_sessions else "round-robin")
+
+
+def destination(
+    options: Options, parts: SplitResult, base_path: str, path: str, headers: list[tuple[str, str]]
+) -> Destination:
+    """How workers reach one server."""
+    tls = parts.scheme == "https"
+    port = parts.port or (443 if tls else 80)
+    via = attach.check_url(options.proxy) if options.proxy is not None else None
+    host_name, host_port = (parts.hostname, port) if via is None else (via.hostname, via.port or 80)
+    try:
+        family, _, _, _, sockaddr = socket.getaddrinfo(host_name, host_port, type=socket.SOCK_STREAM)[0]
+    except OSError as error:
+        raise TargetError(f"{host_name}: host not found ({error.strerror or error}); correct the URL") from error
+    # A proxy forwards plain HTTP, named whole in the request line; for TLS it is asked for a tunnel.
+    forward = f"{parts.scheme}://{parts.netloc}" if via is not None and not tls else ""
+    own = {name.lower() for name, _ in headers}
+    fixed = [
+        ("Host", parts.netloc),
+        ("User-Agent", f"loadstone/{loadstone.__version__}"),
+        ("Content-Type", "application/json"),
+        ("Accept", "text/event-stream" if options.stream else "application/json"),
+        # A compressed stream would be bunched by the compressor.
+        ("Accept-Encoding", "identity"),
+    ]
+    return Destination(
+        address=(int(family), list(sockaddr)),
+        tls_name=parts.hostname if tls else None,
+        tunnel=f"{parts.hostname}:{port}" if via is not None and tls else None,
+        request_line=f"POST {forward}{base_path}{path} HTTP/1.1",
+        headers=[(name, value) for name, value in fixed if name.lower() not in own] + headers,
+    )
+
+
+def jobs(
+    options: Options,
+    plan: Plan,
+    info: RunInfo,
+    vocabulary: Vocabulary,
+    asking: Ask,
+    folder: Path,
+    destinations: list[Destination],
+) -> list[Job]:
+    streams = max((load.value for load in plan.cells if load.kind != "rate"), default=1000)
+    origin_ns = time.monotonic_ns()
+    return [
+        Job(
+            folder=str(folder),
+            worker=worker,
+            origin_ns=origin_ns,
+            destinations=destinations,
+            route=route(options, plan),
+            endpoint=asking.endpoint,
+            streams=asking.stream,
+            body=grpc_body(asking) if isinstance(asking, GrpcAsk) else ask.body(asking),
+            vocabulary=vocabulary,
+            salt=info.salt,
+            request_tag=f"{info.salt or info.run_id}-",
+            timeouts=options.timeouts,
+            grace_s=options.grace_s,
+            held_limit_bytes=int(min(65_536, max(2048, _HELD_BYTES / streams))),
+        )
+        for worker in range(options.workers or workers_for(plan.cells))
+    ]

@@ -1,0 +1,181 @@
+"""From what a user asked to a server that was met: its URLs, who it is, how to ask it, what it would refuse."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import resource
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import SplitResult
+
+from loadstone.client.pool import workers_for
+from loadstone.engines import attach
+from loadstone.errors import InputError
+from loadstone.options import Options, parse_structured
+from loadstone.records import Plan, Target
+from loadstone.wire.ask import Ask, Sampling
+from loadstone.workload.prompts import PromptWriter, Vocabulary
+
+DEFAULT_LAW = "ttft=30ms,itl=5ms"
+KEY_VARIABLES = ("LOADSTONE_API_KEY", "OPENAI_API_KEY")
+
+
+class Met(NamedTuple):
+    """Who was met, how its prompts are written, how it is asked, each server's URL in parts and its base path."""
+
+    target: Target
+    vocabulary: Vocabulary
+    asking: Ask
+    servers: list[tuple[SplitResult, str]]
+
+
+def target_urls(options: Options, plan: Plan, stack: contextlib.ExitStack) -> tuple[list[str], Path | None]:
+    """The URLs to measure, starting an engine of our own where none is given; and its log."""
+    if options.urls:
+        if options.engine is not None or options.sim is not None:
+            raise InputError("a URL and --engine or --sim: measure a running server, or one of our own; give one")
+        twice = [url for i, url in enumerate(options.urls) if url in options.urls[:i]]
+        if twice:
+            raise InputError(f"{twice[0]}: given twice; name each server of a fleet once")
+        return options.urls, None
+    if options.engine is None:
+        from loadstone import simserver
+
+        asked = options.sim or DEFAULT_LAW
+        # MODEL@GPUS is a deployment, whose scheduler then has the times.
+        law = asked if "@" in asked else simserver.Law.parse(asked)
+        return [stack.enter_context(simserver.start(law)).url], None
+    from loadstone.engines import llama_cpp
+
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="loadstone-")))
+    most = max((int(load.value) for load in plan.cells if load.kind != "rate"), default=8)
+    engine = llama_cpp.launch(
+        slots=min(64, max(1, most)),
+        context_tokens=_longest_tokens(plan) + 64,
+        log_path=folder / "engine.log",
+        cache_prompt=True,
+    )
+    return [stack.enter_context(engine).url], folder / "engine.log"
+
+
+def _longest_tokens(plan: Plan) -> int:
+    """The most tokens that a request of the plan, or a whole session, has in and out; guessed where texts decide."""
+    import numpy as np
+
+    tokens = plan.input_tokens.clip(min=2048 if plan.prompts else 1).astype(np.int64) + plan.output_tokens
+    if not plan.has_sessions:
+        return int(tokens.max())
+    session = np.cumsum(plan.turn <= 0)
+    # Each turn also has what its template adds.
+    return int(np.bincount(session, tokens + 16).max())
+
+
+def meet(options: Options, plan: Plan, urls: list[str], headers: list[tuple[str, str]]) -> Met:
+    """Get to know the first server; the others of a fleet must offer the same."""
+    if options.endpoint == "triton-grpc":
+        return _meet_grpc(options, plan, urls, headers)
+    with attach.Server(urls[0], headers, options.proxy) as server:
+        target, vocabulary, asking = attach.meet(
+            server,
+            model=options.model,
+            endpoint=options.endpoint,
+            tokenizer=options.tokenizer,
+            sampling=sampling_of(options),
+            structured=parse_structured(options.structured) if options.structured is not None else None,
+            extra=dict(options.extra_body),
+            stream=options.stream,
+            exact=plan.exact_output,
+            text_only=plan.has_sessions,
+        )
+        target.urls = [target.url]
+        target.streams = options.stream
+        servers = [(server.parts, server.base_path)]
+    for url in urls[1:]:
+        with attach.Server(url, headers, options.proxy) as server:
+            attach.check_same(server, target)
+            target.urls.append(server.origin + server.base_path)
+            servers.append((server.parts, server.base_path))
+    return Met(target, vocabulary, asking, servers)
+
+
+def _meet_grpc(options: Options, plan: Plan, urls: list[str], headers: list[tuple[str, str]]) -> Met:
+    """As `meet`, where there is gRPC alone."""
+    from loadstone.engines import triton_grpc
+
+    with triton_grpc.GrpcServer(urls[0], headers, options.proxy) as server:
+        target, vocabulary, asking = triton_grpc.meet(
+            server,
+            model=options.model,
+            tokenizer=options.tokenizer,
+            sampling=sampling_of(options),
+            structured=parse_structured(options.structured) if options.structured is not None else None,
+            extra=dict(options.extra_body),
+            stream=options.stream,
+            exact=plan.exact_output,
+        )
+        target.urls = [target.url]
+        servers = [(server.parts, "")]
+    for url in urls[1:]:
+        with triton_grpc.GrpcServer(url, headers, options.proxy) as server:
+            triton_grpc.check_same(server, target)
+            target.urls.append(server.origin)
+            servers.append((server.parts, ""))
+    return Met(target, vocabulary, asking, servers)
+
+
+def headers_of(given: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    headers = list(given)
+    for name, value in headers:
+        if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name) or not re.fullmatch(r"[\t -~]*", value):
+            raise InputError("--header: no HTTP header, whose name and value are plain ASCII; write 'Name: value'")
+    key = next((os.environ[name] for name in KEY_VARIABLES if os.environ.get(name)), None)
+    if key is not None and not any(name.lower() == "authorization" for name, _ in headers):
+        if not re.fullmatch("[!-~]+", key):
+            raise InputError(f"{' or '.join(KEY_VARIABLES)}: the key holds a space or what is no ASCII character")
+        headers.append(("Authorization", f"Bearer {key}"))
+    return headers
+
+
+def sampling_of(options: Options) -> Sampling:
+    return Sampling(
+        temperature=options.temperature,
+        top_p=options.top_p,
+        seed=options.sampling_seed,
+        stop=tuple(options.stop),
+    )
+
+
+def salt_of(options: Options) -> str | None:
+    if options.salt == "none":
+        return None
+    if not re.fullmatch("[0-9A-Za-z._-]{1,64}", options.salt):
+        raise InputError("--salt: write auto, none, or up to 64 letters, digits, dots and dashes")
+    return os.urandom(6).hex() if options.salt == "auto" else options.salt
+
+
+def check(plan: Plan, target: Target, vocabulary: Vocabulary, salt: str | None) -> None:
+    """Refuse before the run what the server would refuse in it."""
+    longest = _longest_tokens(plan)
+    if not plan.prompts:
+        firsts = (plan.turn <= 0).nonzero()[0]
+        row = int(firsts[plan.input_tokens[firsts].argmin()])
+        cell = int(plan.cell[row])
+        writer = PromptWriter(vocabulary, seed=plan.seed, salt=salt, chat=target.endpoint == "chat")
+        writer.write(plan.request(cell, row - plan.rows(cell).start))
+    if target.max_model_tokens is not None and longest > target.max_model_tokens and not plan.prompts:
+        row = int((plan.input_tokens + plan.output_tokens).argmax())
+        what = f"--input {plan.input_tokens[row]} and --output {plan.output_tokens[row]}: together"
+        if plan.has_sessions:
+            what = f"--turns: a session grows to {longest} tokens,"
+        raise InputError(
+            f"{what} beyond the server's context of {target.max_model_tokens} tokens; "
+            "ask for less, or start it with more"
+        )
+    most = max((load.value for load in plan.cells if load.kind != "rate"), default=0)
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if limit != resource.RLIM_INFINITY and most / workers_for(plan.cells) + 64 > limit:
+        raise InputError(f"{most:g} connections at once: the limit of open files is {limit}; raise it with ulimit -n")

@@ -1,0 +1,196 @@
+"""A deployment's engine in real time: the simulator's replicas, with a clock on the wall.
+
+Every event has a nominal time: a request reaches the scheduler `request_s` after it was read, a step ends when the
+one before did plus what it takes, a token leaves `stream_s` after its step. Events happen in that order and at those
+times as far as the engine knows; a process that wakes late writes late, and its clock does not slip.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import time
+from collections import deque
+from collections.abc import Hashable
+from collections.abc import Sequence as Keys
+from typing import Protocol
+
+from loadstone.batching import Sequence
+from loadstone.client.pacer import Pacer
+from loadstone.errors import InputError
+from loadstone.simulator.engine import NEVER, Group, Replica
+from loadstone.simulator.fleet import Fleet
+from loadstone.simulator.run import State, state_of
+
+_WRITES_PER_TURN = 256  # then sockets are read again
+_WAKE_GAP_S = 0.0002
+"""Wakes come no closer than this; see scheduler.py."""
+
+
+class Stream(Protocol):
+    """An answer that is being written; `serial` is the engine's name for it, −1 before it is submitted."""
+
+    serial: int
+    input_tokens: int
+    output_tokens: int
+    keys: Keys[Hashable]
+    cached_tokens: int
+
+    def write(self, written: int) -> bool:
+        """Send what is new of so many tokens; False: there is nobody any more."""
+        ...
+
+
+class Engine:
+    """Takes streams with `submit`, and has them write as the deployment would.
+
+    `block_tokens`: of the prefix cache, for the streams' keys; 0: there is none.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, fleet: Fleet) -> None:
+        policy, model = fleet.policy, fleet.model
+        self.block_tokens = policy.block_tokens if policy.prefix_cache else 0
+        self.kv_blocks = policy.kv_blocks
+        self._model = model
+        self._kv_tokens = policy.kv_tokens
+        self._replicas = [
+            Replica(policy, model, None, number=number, shared=policy.prefix_cache, at_once=1)
+            for number in range(fleet.replicas)
+        ]
+        self._units: list[Replica | Group] = [*self._replicas]
+        if fleet.in_step and len(self._replicas) > 1:
+            self._units = [Group(self._replicas)]
+        self._serial = itertools.count()
+        self._turn = 0
+        self._arrivals: list[tuple[float, int, Stream]] = []
+        self._streams: dict[int, Stream] = {}
+        self._where: dict[int, Replica | Group] = {}
+        self._gone: dict[int, Sequence] = {}
+        self._sequences: dict[int, Sequence] = {}
+        self._writes: deque[tuple[float, deque[tuple[int, int]]]] = deque()
+        self._pacer = Pacer(loop, self._run)
+        self.close = self._pacer.close
+
+    def submit(self, stream: Stream, arrival_ns: int) -> None:
+        """A request was read. Raises InputError where it would never fit."""
+        most = stream.input_tokens + stream.output_tokens
+        if most > self._kv_tokens:
+            raise InputError(f"{most} tokens do not fit into the KV cache of {self._kv_tokens} tokens")
+        due_s = arrival_ns * 1e-9 + self._model.request_s + self._model.request_token_s * stream.input_tokens
+        stream.serial = next(self._serial)
+        self._streams[stream.serial] = stream
+        heapq.heappush(self._arrivals, (due_s, stream.serial, stream))
+        if self._arrivals[0][2] is stream:
+            self._wake()
+
+    def abandon(self, stream: Stream) -> None:
+        """Its client has gone: the engine drops it when the step under way is over."""
+        sequence = self._sequences.get(stream.serial)
+        if sequence is not None:
+            self._gone[stream.serial] = sequence
+        else:
+            self._streams.pop(stream.serial, None)
+
+    def states(self) -> list[State]:
+        """The replicas as they stand."""
+        return [state_of(replica) for replica in self._replicas]
+
+    @property
+    def coming(self) -> int:
+        """Requests on their way to the scheduler."""
+        return len(self._arrivals)
+
+    # --- events ------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        now_s = time.monotonic()
+        while True:
+            unit = min(self._units, key=_next_s)
+            arrival_s = self._arrivals[0][0] if self._arrivals else NEVER
+            if arrival_s <= unit.next_s and arrival_s <= now_s:
+                self._arrive()
+            elif unit.next_s <= now_s:
+                self._step(unit)
+            else:
+                break
+        self._write_due()
+        self._wake()
+
+    def _wake(self) -> None:
+        due_s = min(unit.next_s for unit in self._units)
+        if self._writes:
+            due_s = min(due_s, self._writes[0][0])
+        if self._arrivals:
+            due_s = min(due_s, self._arrivals[0][0])
+        if due_s < NEVER:
+            self._pacer.wake_at(int(max(due_s, time.monotonic() + _WAKE_GAP_S) * 1e9))
+
+    def _arrive(self) -> None:
+        due_s, serial, stream = heapq.heappop(self._arrivals)
+        if serial not in self._streams:
+            return
+        sequence = Sequence(serial, stream.input_tokens, stream.output_tokens, stream.keys)
+        self._turn += 1
+        count = len(self._units)
+        unit = self._units[min(range(count), key=lambda at: (self._units[at].load, (at - self._turn) % count))]
+        self._sequences[serial] = sequence
+        self._where[serial] = unit
+        unit.add(sequence, due_s)
+
+    def _step(self, unit: Replica | Group) -> None:
+        """A step is over: who wrote a token, and the next one is under way."""
+        members = unit.members if isinstance(unit, Group) else [unit]
+        wrote = [
+            (sequence, member.scheduler)
+            for member in members
+            if member.scheduler.decoding
+            for sequence in member.scheduler.running
+            if sequence.end_tick > member.scheduler.tick
+        ]
+        at_s = unit.next_s
+        unit.finish()
+        wrote += [(sequence, member.scheduler) for member in members for sequence in member.scheduler.begun]
+        due = deque(
+            (sequence.row, scheduler.written_by(sequence) if sequence.end_tick else sequence.emitted + 1)
+            for sequence, scheduler in wrote
+        )
+        if due:
+            self._writes.append((at_s + self._model.stream_s, due))
+        for serial, sequence in list(self._gone.items()) if self._gone else ():
+            if self._where.get(serial) is unit:
+                for member in members:
+                    if sequence in member.scheduler.running or sequence in member.scheduler.waiting:
+                        member.scheduler.abort(sequence)
+                self._forget(serial)
+        unit.go_on()
+
+    def _write_due(self) -> None:
+        """Some of the tokens that are due; the rest follow once the sockets have been read."""
+        left = _WRITES_PER_TURN
+        writes = self._writes
+        now_s = time.monotonic()
+        while writes and writes[0][0] <= now_s:
+            due = writes[0][1]
+            while due:
+                if not left:
+                    return
+                left -= 1
+                serial, written = due.popleft()
+                stream = self._streams.get(serial)
+                if stream is None:
+                    continue
+                stream.cached_tokens = self._sequences[serial].cached_tokens
+                if not stream.write(written):
+                    self.abandon(stream)
+                elif written == stream.output_tokens:
+                    self._forget(serial)
+            writes.popleft()
+
+    def _forget(self, serial: int) -> None:
+        for known in (self._streams, self._sequences, self._where, self._gone):
+            known.pop(serial, None)
+
+
+def _next_s(unit: Replica | Group) -> float:
+    return unit.next_s

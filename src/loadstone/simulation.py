@@ -1,0 +1,181 @@
+"""How fast should it be? The plan that `bench` would run, through a simulated engine, into the same run folder."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import loadstone
+from loadstone import host, store
+from loadstone.batching import EnginePolicy
+from loadstone.batching.defaults import ACCEPTANCE
+from loadstone.catalogue.deployment import Deployment, parse_deployment
+from loadstone.dialects import DIALECTS
+from loadstone.errors import InputError
+from loadstone.options import Options, plan_of
+from loadstone.perfmodel import StepModel
+from loadstone.records import CellInfo, Plan, RunInfo, Target
+from loadstone.simulator.asked import CHARACTERS_PER_TOKEN, TURNAROUND_S, whole_prompts
+from loadstone.simulator.cell import run_cell
+from loadstone.simulator.counters import Counters
+from loadstone.simulator.fleet import Fleet, context_tokens, fleet_of
+from loadstone.simulator.interval import intervals
+from loadstone.simulator.table import tables
+from loadstone.summary import parse_slo, summarise
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+DRAWS = 24
+_PAUSE_S = 0.1
+"""Between cells."""
+_ENGINE_NAMES = {"vllm": "vLLM", "sglang": "SGLang", "tensorrt-llm": "TensorRT-LLM"}
+
+
+def simulate(
+    deployment: str, options: Options, *, acceptance: float = ACCEPTANCE, draws: int = DRAWS
+) -> dict[str, Any]:
+    """Simulate a deployment; returns the summary (the `--json` document), whose `run_dir` holds the run.
+
+    `acceptance`: of a guessed token, where the deployment decodes speculatively. `draws`: of the coefficients, for
+    the intervals; 0: none. Raises InputError, one line, where it cannot be done.
+    """
+    deployed = parse_deployment(deployment)
+    fleet = fleet_of(deployed, acceptance=acceptance)
+    longest = context_tokens(deployed)
+    plan = plan_of(options, longest if options.trace is not None else None)
+    slo = parse_slo(options.slo) if options.slo else {}
+    if options.dialect is not None and options.dialect not in DIALECTS:
+        raise InputError(f"--dialect {options.dialect}: unknown; choose of {', '.join(DIALECTS)}")
+    check(plan, fleet.policy, longest)
+    info = _run_info(deployed, fleet, options, plan, slo)
+    folder = store.create(options.out, info.run_id)
+    info.run_id = folder.name
+    store.write_info(folder, info)
+    store.write_plan(folder / "plan.parquet", plan)
+    info.settings["intervals"] = uncertainty(plan, fleet, draws)
+    counters = Counters(deployed.model.name, fleet.replicas, fleet.policy.kv_blocks)
+    store.write_records(folder, _cells(plan, fleet, options.grace_s, info, counters))
+    store.write_server(folder, counters.table())
+    _release()
+    if any(plan.cyclic(cell) for cell in range(len(plan.cells))):
+        plan = store.issued(folder, plan)
+        store.write_plan(folder / "plan.parquet", plan)
+        info.plan_id = plan.plan_id
+    info.status = "done"
+    store.write_info(folder, info)
+    document = summarise(folder)
+    store.write_json(folder / "summary.json", document)
+    return document
+
+
+def check(plan: Plan, policy: EnginePolicy, longest: int) -> None:
+    """Refuse before the run what the engine would refuse in it. Raises InputError."""
+    for cell in range(len(plan.cells)):
+        rows = plan.rows(cell)
+        prompts = whole_prompts(plan, cell)
+        both = prompts + plan.output_tokens[rows.start : rows.stop]
+        row = int(both.argmax())
+        limit, what = min((longest, "the model's context"), (policy.kv_tokens, "its whole KV cache"))
+        if both[row] > limit:
+            raise InputError(
+                f"{prompts[row]} tokens in and {both[row] - prompts[row]} out: together beyond {what} of {limit} "
+                "tokens; ask for less"
+            )
+
+
+def _cells(plan: Plan, fleet: Fleet, grace_s: float, info: RunInfo, counters: Counters) -> Iterator[pa.Table]:
+    """The tables of all cells, one cell after another; `info` gets when they ran, and how far off they may be."""
+    start_s = _PAUSE_S
+    for cell, load in enumerate(plan.cells):
+        counters.begin(start_s)
+        run = run_cell(plan, cell, fleet, start_s, grace_s, counters.look)
+        counters.look(run.over_s, run.states())
+        yield from tables(plan, cell, run, fleet.policy)
+        info.cells[cell] = CellInfo(load=load, start_s=start_s, issue_end_s=run.issue_end_s, end_s=run.over_s)
+        start_s = run.over_s + _PAUSE_S
+
+
+def uncertainty(plan: Plan, fleet: Fleet, draws: int) -> list[dict[str, tuple[float, float]]]:
+    """By cell, how far off each metric may be; see simulator.interval. Nothing where the model knows no spread."""
+    model = fleet.model
+    if not isinstance(model, StepModel) or draws < 1:
+        return [{} for _ in plan.cells]
+    drawn = model.draws(draws, plan.seed)
+    return [intervals(plan, cell, fleet, drawn, model.profile.residual) for cell in range(len(plan.cells))]
+
+
+def _release() -> None:
+    """Have the C library return what was freed: a third of a gigabyte after a million requests, which glibc keeps."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def _run_info(deployment: Deployment, fleet: Fleet, options: Options, plan: Plan, slo: dict[str, float]) -> RunInfo:
+    now = datetime.now(UTC)
+    name = f"{deployment.engine}-{deployment.model.name.rsplit('/', 1)[-1]}-{deployment.gpus}x{deployment.gpu.name}"
+    slug = re.sub(r"[^a-z0-9.]+", "-", f"sim-{name}".lower()).strip("-.")[:60]
+    return RunInfo(
+        run_id=f"{now:%Y%m%d-%H%M%S}-{slug}",
+        source="simulated",
+        created=now.isoformat(timespec="seconds"),
+        command=list(options.command),
+        loadstone=loadstone.__version__,
+        host=host.describe(),
+        target=Target(
+            url=deployment.name,
+            urls=[deployment.name],
+            endpoint="completions",
+            model=deployment.model.name,
+            engine=_ENGINE_NAMES.get(deployment.engine, deployment.engine),
+            engine_version=deployment.engine_version,
+            prompt_kind="token ids",
+            max_model_tokens=context_tokens(deployment),
+        ),
+        plan_id=plan.plan_id,
+        seed=plan.seed,
+        salt=None,
+        slo=slo,
+        settings=_settings(deployment, fleet, options, plan),
+        cells=[CellInfo(load=load) for load in plan.cells],
+    )
+
+
+def _settings(deployment: Deployment, fleet: Fleet, options: Options, plan: Plan) -> dict[str, Any]:
+    import msgspec
+
+    model = fleet.model
+    settings: dict[str, Any] = {
+        "deployment": {
+            "model": deployment.model.name,
+            "gpu": deployment.gpu.name,
+            "gpus": deployment.gpus,
+            "nodes": deployment.nodes,
+            "tp": deployment.tp,
+            "pp": deployment.pp,
+            "dp": deployment.dp,
+            "ep": deployment.ep,
+            "attention_dp": deployment.attention_dp,
+            "weights_dtype": deployment.weights_dtype,
+            "kv_dtype": deployment.kv_dtype,
+            "engine": deployment.engine,
+            "engine_version": deployment.engine_version,
+            "name": deployment.name,
+        },
+        "policy": msgspec.to_builtins(fleet.policy),
+        "schedulers": fleet.replicas,
+        "workload": plan.workload,
+        "dialect": options.dialect,
+        "grace_s": options.grace_s,
+        "turnaround_s": TURNAROUND_S,
+        "prefix_cache": fleet.policy.prefix_cache,
+    }
+    if isinstance(model, StepModel):
+        settings["profile"] = model.profile.name
+    if plan.prompts:
+        settings["characters_per_token"] = CHARACTERS_PER_TOKEN
+    return settings

@@ -1,0 +1,268 @@
+"""One data-parallel replica: a scheduler, and the clock of its steps.
+
+Stretches of steps in which nothing but decode happens are walked over at once. A decode step takes
+base + slope·(KV tokens read), and each step of a stretch reads `growth` tokens more than the one before, so the j-th
+of them ends at t0 + a·j + b·j·(j − 1)/2, with a the first step's seconds and b = slope·growth. An arrival in the
+middle of a stretch ends it at the next step's boundary, as it would in the engine.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence as Sequences
+from typing import TYPE_CHECKING, Any, Protocol
+
+from loadstone.batching import EnginePolicy, Scheduler, Sequence
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+NEVER = math.inf
+
+
+class StepTimes(Protocol):
+    """Seconds of an engine's steps and of its host: perfmodel.StepModel, or what a test puts in its place."""
+
+    request_s: float
+    """From a request's sending to the scheduler."""
+    request_token_s: float
+    """The same per prompt token, on top."""
+    stream_s: float
+    """From the end of a step until its token is at the client."""
+
+    def step_s(self, decodes: int, decode_context_tokens: Any, chunks: Sequences[tuple[int, int]], /) -> float:
+        """One step: `decodes` sequences that read so many KV tokens together, and (new, cached) tokens of prompts."""
+        ...
+
+    def decode_line(self, decodes: int, /) -> tuple[float, float]:
+        """A step of decodes alone: seconds, and seconds more per KV token that they read together."""
+        ...
+
+
+class Clock:
+    """When each decode step of a replica ended, kept by stretches: first tick, t0, a, b of the module's formula."""
+
+    def __init__(self) -> None:
+        self.stretches: list[tuple[int, float, float, float]] = []
+
+    def times(self, last_tick: int) -> NDArray[np.float64]:
+        """End of each decode step, f8 seconds, by the tick that it makes; entry 0 is before the first."""
+        import numpy as np
+
+        ticks, *seconds = np.array(self.stretches, np.float64).reshape(-1, 4).T
+        steps = np.diff(np.append(ticks, last_tick)).astype(np.int64)
+        j = np.arange(1, last_tick + 1) - np.repeat(ticks, steps)
+        start, step, more = (np.repeat(values, steps) for values in seconds)
+        return np.concatenate([[np.nan], start + step * j + more * (j * (j - 1) / 2)])
+
+
+class Journal:
+    """What replicas note of each request, by index.
+
+    first_s     end of the step that wrote the first token
+    first_tick  of its replica, after that step
+    replica     which one
+    pieces      of requests that were preempted: (index, end_s, tick, tokens written before) each time they go on
+    """
+
+    def __init__(self, count: int) -> None:
+        self.first_s: list[float] = []
+        self.first_tick: list[int] = []
+        self.replica: list[int] = []
+        self.pieces: list[tuple[int, float, int, int]] = []
+        self.grow(count)
+
+    def grow(self, count: int) -> None:
+        self.first_s += [math.nan] * count
+        self.first_tick += [-1] * count
+        self.replica += [0] * count
+
+
+class Replica:
+    """Drive it so: `add` an arrival when `next_s` lies behind it, else `complete` what ends at `next_s`.
+
+    next_s  end of the step or stretch under way; NEVER while idle
+    """
+
+    def __init__(
+        self,
+        policy: EnginePolicy,
+        model: StepTimes,
+        journal: Journal | None,
+        *,
+        number: int = 0,
+        shared: bool = False,
+        seed: int = 0,
+        at_once: int = 1 << 30,
+    ) -> None:
+        """`journal` None: nothing is noted, nor the steps' clock. `at_once`: the most steps walked over at once."""
+        self.scheduler = Scheduler(policy, shared=shared, seed=seed)
+        self.clock = Clock()
+        self.next_s = NEVER
+        self.now_s = 0.0
+        self.steps = 1
+        self._number = number
+        self._at_once = at_once
+        self._journal = journal
+        self._step_s = model.step_s
+        self._decode_line = model.decode_line
+        self._lines: dict[int, tuple[float, float]] = {}
+        self._a = self._b = 0.0
+
+    @property
+    def load(self) -> int:
+        """Requests here; those that wait count four times, as for vLLM's data-parallel router."""
+        return 4 * len(self.scheduler.waiting) + len(self.scheduler.running)
+
+    @property
+    def under_way_tick(self) -> int:
+        """The tick that the step or stretch under way leads to."""
+        busy = self.next_s < NEVER and self.scheduler.decoding
+        return self.scheduler.tick + (self.steps if busy else 0)
+
+    def add(self, sequence: Sequence, at_s: float) -> None:
+        """A request arrives, no earlier than the replica's last boundary."""
+        scheduler = self.scheduler
+        may_enter = self.steps > 1 and scheduler.open
+        scheduler.add(sequence)
+        if self.next_s == NEVER:
+            self.now_s = at_s
+            self.begin(*self.plan())
+        elif may_enter:
+            self.cut(at_s)
+
+    def complete(self) -> list[Sequence]:
+        """Go to `next_s`: who ended there; and the next step is under way."""
+        ended = self.finish()
+        self.go_on()
+        return ended
+
+    def go_on(self) -> None:
+        """Begin what comes next, if anything."""
+        scheduler = self.scheduler
+        if scheduler.running or scheduler.waiting:
+            self.begin(*self.plan())
+        else:
+            self.next_s = NEVER
+
+    def finish(self) -> list[Sequence]:
+        """What is under way is over."""
+        scheduler = self.scheduler
+        self.now_s = now_s = self.next_s
+        ended = scheduler.advance(self.steps)
+        journal = self._journal
+        if scheduler.begun and journal is not None:
+            tick = scheduler.tick
+            for sequence in scheduler.begun:
+                index = sequence.row
+                if sequence.emitted:
+                    journal.pieces.append((index, now_s, tick, sequence.emitted))
+                else:
+                    journal.first_s[index] = now_s
+                    journal.first_tick[index] = tick
+                    if self._number:
+                        journal.replica[index] = self._number
+        return ended
+
+    def plan(self) -> tuple[float, float, int]:
+        """Schedule the next step: a, b and how many of them go on alike."""
+        scheduler = self.scheduler
+        steps = scheduler.schedule()
+        decodes = scheduler.decodes if scheduler.decoding else 0
+        if scheduler.chunks:
+            chunks = [(new, done) for _, new, done in scheduler.chunks]
+            return self._step_s(decodes, scheduler.context_tokens if decodes else 0, chunks), 0.0, 1
+        if not decodes:
+            return 0.0, 0.0, 0
+        line = self._lines.get(decodes)
+        if line is None:
+            line = self._lines[decodes] = self._decode_line(decodes)
+        base, slope = line
+        return base + slope * scheduler.context_tokens, slope * scheduler.growth, min(steps, self._at_once)
+
+    def begin(self, a: float, b: float, steps: int) -> None:
+        """The step, or the stretch, is under way."""
+        now_s = self.now_s
+        self._a, self._b, self.steps = a, b, steps
+        self.next_s = now_s + a * steps + b * (steps * (steps - 1) / 2)
+        if self.scheduler.decoding and self._journal is not None:
+            self.clock.stretches.append((self.scheduler.tick, now_s, a, b))
+
+    def cut(self, at_s: float) -> None:
+        """End the stretch with the step that is under way at `at_s`."""
+        a, b, start_s = self._a, self._b, self.now_s
+        if b > 0:
+            # From a·j + b·j(j − 1)/2 = elapsed; what rounding makes of it is set right below.
+            half = a - b / 2
+            steps = int((math.sqrt(half * half + 2 * b * (at_s - start_s)) - half) / b)
+        else:
+            steps = int((at_s - start_s) / a)
+        steps = max(1, steps - 1)
+        while steps < self.steps and start_s + a * steps + b * (steps * (steps - 1) / 2) < at_s:
+            steps += 1
+        if steps < self.steps:
+            self.steps = steps
+            self.next_s = start_s + a * steps + b * (steps * (steps - 1) / 2)
+
+
+class Group:
+    """Replicas that go in step, because they share a model's experts: each step takes as long as its slowest needs.
+
+    To its driver it is one Replica. A request goes to the least busy member.
+    """
+
+    def __init__(self, members: list[Replica]) -> None:
+        self.members = members
+        self.next_s = NEVER
+        self.now_s = 0.0
+        self._turn = 0
+
+    @property
+    def load(self) -> int:
+        return sum(member.load for member in self.members)
+
+    def add(self, sequence: Sequence, at_s: float) -> None:
+        members, count = self.members, len(self.members)
+        self._turn += 1
+        if members[0].scheduler.policy.route == "round-robin":
+            member = members[self._turn % count]
+        else:
+            at = min(range(count), key=lambda i: (members[i].load, (i - self._turn) % count))
+            member = members[at]
+        may_enter = member.scheduler.open
+        member.scheduler.add(sequence)
+        if self.next_s == NEVER:
+            self.now_s = at_s
+            self._start()
+        elif may_enter and members[0].steps > 1:
+            for each in members:
+                each.cut(at_s)
+            self.next_s = members[0].next_s
+
+    def complete(self) -> list[Sequence]:
+        ended = self.finish()
+        self.go_on()
+        return ended
+
+    def finish(self) -> list[Sequence]:
+        self.now_s = self.next_s
+        return [sequence for member in self.members for sequence in member.finish()]
+
+    def go_on(self) -> None:
+        if all(member.scheduler.idle for member in self.members):
+            self.next_s = NEVER
+            for member in self.members:
+                member.next_s = NEVER
+        else:
+            self._start()
+
+    def _start(self) -> None:
+        plans = [member.plan() for member in self.members]
+        # Those without work go along with empty steps.
+        steps = min(steps for _, _, steps in plans if steps)
+        a, b, _ = max(plan for plan in plans if plan[2])
+        for member in self.members:
+            member.now_s = self.now_s
+            member.begin(a, b, steps)
+        self.next_s = self.members[0].next_s

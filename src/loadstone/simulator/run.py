@@ -1,0 +1,101 @@
+"""What a simulated cell leaves behind, and what can be seen of it on the way."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from loadstone.simulator.asked import Asked
+from loadstone.simulator.engine import NEVER, Journal, Replica
+
+_MOST_KEPT = 20_000
+
+
+class State(NamedTuple):
+    """A replica at one moment, as its /metrics would have it. Counters count from the cell's beginning."""
+
+    running: int
+    waiting: int
+    used_blocks: int
+    prompt_tokens: int
+    written_tokens: int
+    preemptions: int = 0
+    cache_queries: int = 0
+    cache_hits: int = 0
+
+
+Look = Callable[[float, Sequence[State]], float]
+"""Called with a moment and each replica's state then; returns the moment it wants to see next."""
+
+
+class Seen:
+    """Keeps what there is to look at until it is sure that it happened."""
+
+    def __init__(self) -> None:
+        self._kept: list[tuple[float, Sequence[State]]] = []
+        self._every_s = 1.0
+
+    def look(self, at_s: float, states: Sequence[State]) -> float:
+        self._kept.append((at_s, states))
+        if len(self._kept) > _MOST_KEPT:
+            del self._kept[1::2]
+            self._every_s *= 2
+        return at_s + self._every_s
+
+    def show(self, look: Look) -> None:
+        """Have it seen, as often as `look` asks for."""
+        next_s = -math.inf
+        for at_s, states in self._kept:
+            if at_s >= next_s:
+                next_s = look(at_s, states)
+
+
+class CellRun:
+    """What happened in a cell, by index; NaN where something did not happen.
+
+    end_s    end of the step that wrote the last token; the client has it `stream_s` later
+    stop_s   when all that was still under way was cancelled; NEVER where nothing was
+    over_s   when the last answer was at the client
+    """
+
+    def __init__(self, asked: Asked, start_s: float, stream_s: float) -> None:
+        self.asked = asked
+        self.start_s = self.issue_end_s = self.over_s = start_s
+        self.stream_s = stream_s
+        self.stop_s = NEVER
+        self.journal = Journal(asked.count)
+        self.replicas: list[Replica] = []
+        self.end_s: list[float] = [math.nan] * asked.count
+        self.cached_tokens: list[int] = [0] * asked.count
+
+    def grow(self) -> None:
+        """Room for another round of a cell that runs by time."""
+        count = self.asked.count
+        self.journal.grow(count)
+        self.end_s += [math.nan] * count
+        self.cached_tokens += [0] * count
+
+    def states(self) -> list[State]:
+        """The replicas as they stand."""
+        return [state_of(replica) for replica in self.replicas]
+
+
+def state_of(replica: Replica) -> State:
+    scheduler = replica.scheduler
+    return State(
+        running=len(scheduler.running),
+        waiting=len(scheduler.waiting),
+        used_blocks=scheduler.used_blocks(),
+        prompt_tokens=scheduler.prompt_tokens,
+        written_tokens=scheduler.written_tokens
+        + sum(
+            scheduler.written_by(sequence)
+            for sequence in scheduler.running
+            # Those of a static batch that have ended are counted already.
+            if not 0 < sequence.end_tick <= scheduler.tick
+        ),
+        preemptions=scheduler.preemptions,
+        cache_queries=scheduler.cache_queries,
+        cache_hits=scheduler.cache_hits,
+    )

@@ -1,0 +1,176 @@
+"""`loadstone simulate` from the command line; and the closing test: one plan simulated, and measured on serve-sim."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import loadstone as package
+from conftest import Loadstone, Outcome
+from loadstone.errors import InputError
+
+DEPLOYMENT = "llama-3.1-8b@1xh100"
+Json = dict[str, Any]
+LATENCIES = ("ttft_s", "tpot_s", "itl_s", "e2e_s", "ttft_intended_s", "e2e_intended_s")
+
+
+@pytest.fixture
+def simulate(loadstone: Loadstone, tmp_path: Path) -> Loadstone:
+    def run(deployment: str, *arguments: object) -> Outcome:
+        return loadstone("simulate", deployment, *arguments, "--json", "--out", tmp_path / "runs")
+
+    return run
+
+
+def test_the_document_is_benchs_with_intervals(simulate: Loadstone) -> None:
+    done = simulate(DEPLOYMENT, "--concurrency", "1,8", "--requests", "40", "--output", "32")
+    assert done.code == 0, done.err
+    assert done.document["source"] == "simulated"
+    for cell in done.document["cells"]:
+        assert cell["requests"] == {"sent": 40, "ok": 40, "error": 0, "timeout": 0, "cancelled": 0, "short": 0}
+        for name in LATENCIES:
+            values = cell["metrics"][name]
+            assert 0 < values["low"] < values["p50"] < values["high"]
+        interval = cell["metrics"]["interval"]["output_tokens_per_s"]
+        assert interval["low"] < cell["metrics"]["output_tokens_per_s"] < interval["high"]
+        assert cell["verdict"]["trusted"]
+        assert {finding["kind"] for finding in cell["verdict"]["findings"]} <= {"few_samples"}
+        assert cell["server"]["kv_usage"]["max"] > 0
+        assert cell["server"]["running"]["max"] <= cell["load"]["value"]
+    folder = done.folder
+    assert {path.name for path in folder.iterdir()} == {
+        "run.json", "plan.parquet", "records.parquet", "server.parquet", "summary.json"
+    }  # fmt: skip
+    assert json.loads((folder / "summary.json").read_text()) == done.document
+    opened = package.open_run(folder)
+    assert opened.summary() == done.document
+    assert opened.info.settings["deployment"]["gpu"] == "h100"
+    assert opened.info.settings["deployment"]["engine"] == "vllm"
+    assert len(opened.records()) == 80 + 9
+
+
+def test_the_same_seed_gives_the_same_numbers_and_another_does_not(simulate: Loadstone) -> None:
+    flags = ("--rate", "20", "--requests", "60", "--output", "16", "--range-ratio", "0.5")
+    first, again, other = (simulate(DEPLOYMENT, *flags, "--seed", seed) for seed in (1, 1, 2))
+    assert first.cell == again.cell
+    assert first.cell["metrics"]["e2e_s"] != other.cell["metrics"]["e2e_s"]
+
+
+def test_benchs_plan_is_simulated(loadstone: Loadstone, simulate: Loadstone, timing: Any) -> None:
+    measured = loadstone("bench", timing.url, "--concurrency", "2", "--requests", "6", "--output", "4", "--json")
+    simulated = simulate(DEPLOYMENT, "--plan", measured.folder)
+    assert simulated.document["plan_id"] == measured.document["plan_id"]
+    assert [record["request_id"] for record in simulated.records] == [f"0-{i}" for i in range(8)]
+
+
+def test_traces_sessions_texts_and_bursts(simulate: Loadstone, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.jsonl"
+    lines = [
+        {"timestamp": 200 * i, "input_length": 1100, "output_length": 4, "hash_ids": [0, 1, i + 2]} for i in range(20)
+    ]
+    trace.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    traced = simulate(DEPLOYMENT, "--trace", trace)
+    assert traced.cell["metrics"]["cached_input_tokens"] == 19 * 1024
+    assert traced.cell["metrics"]["shared_input_tokens"] == 19 * 1024
+    sessions = simulate(DEPLOYMENT, "--turns", "3", "--concurrency", "2", "--requests", "12", "--output", "16")
+    assert [turn["turn"] for turn in sessions.cell["by_turn"]] == [0, 1, 2]
+    texts = tmp_path / "prompts.txt"
+    texts.write_text("x" * 400 + "\n" + "y" * 40 + "\n")
+    asked = simulate(DEPLOYMENT, "--dataset", texts, "--output", "4", "--concurrency", "1", "--requests", "4")
+    assert sorted({record["input_tokens"] for record in asked.records}) == [10, 100]
+    burst = simulate(DEPLOYMENT, "--rate", "inf", "--requests", "4,16", "--output", "4")
+    assert [cell["requests"]["ok"] for cell in burst.document["cells"]] == [4, 16]
+
+
+def test_a_cell_by_time_is_kept_as_it_went(simulate: Loadstone) -> None:
+    done = simulate(DEPLOYMENT, "--concurrency", "4", "--duration", "20s", "--input", "64", "--output", "8")
+    issued = simulate(DEPLOYMENT, "--plan", done.folder)
+    assert len(done.records) == len(issued.records) > 200
+    assert done.cell["requests"]["ok"] == issued.cell["requests"]["ok"]
+
+
+@pytest.mark.parametrize(
+    ("deployment", "flags", "said"),
+    [
+        ("llama-3.1-8b", (), "no MODEL@GPUS"),
+        ("llama-3.1-8c@1xh100", (), "llama-3.1-8b"),
+        ("llama-3.1-405b@1xh100", (), "do not fit"),
+        (DEPLOYMENT, ("--input", "200000"), "beyond the model's context of 131072 tokens"),
+        (f"{DEPLOYMENT}/max_model_len=1000", (), "1024 tokens in and 128 out"),
+        (f"{DEPLOYMENT}/max_model_len=x", (), "--max-model-len"),
+        (DEPLOYMENT, ("--dialect", "nobody"), "--dialect nobody"),
+        (DEPLOYMENT, ("--concurrency", "0"), "--concurrency"),
+    ],
+)
+def test_bad_input_is_one_line(simulate: Loadstone, deployment: str, flags: tuple[str, ...], said: str) -> None:
+    assert said in simulate(deployment, *flags).line()
+
+
+def test_from_python(tmp_path: Path) -> None:
+    document = package.simulate(DEPLOYMENT, concurrency=[2], requests=[8], output="4", out=tmp_path)
+    assert document["cells"][0]["requests"]["ok"] == 8
+    with pytest.raises(InputError, match="no MODEL@GPUS"):
+        package.simulate("nothing")
+
+
+# --- the closing test -------------------------------------------------------------------------------------------
+
+WITHIN, WITHIN_S = 0.03, 0.0015
+ATTEMPTS = 3
+BUSY_S = 0.001
+"""Receive lag, p99, from which this machine has no time to measure: the server on it has none to keep either."""
+LOADS = {"closed": ("--concurrency", "8"), "open": ("--rate", "12")}
+LENGTHS = {
+    "fixed": ("--input", "512", "--output", "24"),
+    "spread": ("--input", "512", "--output", "24", "--range-ratio", "0.5"),
+}
+
+
+def apart(simulated: Json, measured: Json) -> dict[str, float]:
+    """By metric, how far the measured is from the simulated, as a multiple of what is allowed.
+
+    Of a p99 both samples know no more than its bounds: the measured may lie between the simulated ones.
+    """
+    found = {}
+    for name in ("ttft_s", "tpot_s"):
+        for point in ("p50", "p99"):
+            values, got = simulated["metrics"][name], measured["metrics"][name][point]
+            low, high = values["ci95"][point]
+            nearest = min(max(got, low or values[point]), high or values["max"])
+            found[f"{name} {point}"] = abs(got - nearest) / max(WITHIN * values[point], WITHIN_S)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("load", "lengths", "requests"),
+    [
+        ("open", "spread", 60),
+        *(
+            pytest.param(load, lengths, 400, marks=pytest.mark.slow)
+            for load in ("closed", "open")
+            for lengths in ("fixed", "spread")
+        ),
+    ],
+)
+def test_simulated_and_measured_agree(
+    loadstone: Loadstone, simulate: Loadstone, load: str, lengths: str, requests: int
+) -> None:
+    signal.alarm(300)
+    simulated = simulate(DEPLOYMENT, *LOADS[load], *LENGTHS[lengths], "--requests", requests)
+    tried = []
+    for _ in range(ATTEMPTS):
+        measured = loadstone("bench", "--sim", DEPLOYMENT, "--plan", simulated.folder, "--json")
+        assert measured.code == 0, measured.err
+        assert measured.document["plan_id"] == simulated.document["plan_id"]
+        found = apart(simulated.cell, measured.cell)
+        if max(found.values()) <= 1:
+            return
+        if measured.cell["client"]["receive_lag_p99_s"] < BUSY_S:
+            tried.append(found)
+    if not tried:
+        pytest.skip(f"a busy machine: answers waited more than {BUSY_S * 1e3:g} ms to be read")
+    pytest.fail(f"apart, in what is allowed: {tried}")

@@ -1,0 +1,387 @@
+"""The scheduler: what engines do, step by step, in examples by hand; and what must hold whatever comes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loadstone.batching import EnginePolicy, Scheduler, Sequence, Speculative
+from loadstone.batching.blocks import PrefixCache
+from loadstone.batching.speculation import gains
+from loadstone.errors import InputError
+
+Step = tuple[list[tuple[int, int, int]], int]
+"""Chunks (row, new, cached) and decodes that take part."""
+
+
+def step(scheduler: Scheduler) -> Step:
+    scheduler.schedule()
+    chunks = [(sequence.row, new, done) for sequence, new, done in scheduler.chunks]
+    return chunks, scheduler.decodes if scheduler.decoding else 0
+
+
+def scheduler_of(*lengths: tuple[int, int], **policy: Any) -> Scheduler:
+    scheduler = Scheduler(EnginePolicy(**{"kv_blocks": 1000, "max_seqs": 8, "max_batched_tokens": 100} | policy))
+    for row, (prompt, output) in enumerate(lengths):
+        scheduler.add(Sequence(row, prompt, output))
+    return scheduler
+
+
+def rows(sequences: list[Sequence]) -> list[int]:
+    return [sequence.row for sequence in sequences]
+
+
+# --- by hand --------------------------------------------------------------------------------------------------
+
+
+def test_mixed_steps_give_prompts_what_the_decodes_leave() -> None:
+    scheduler = scheduler_of((60, 5), (60, 5))
+    assert step(scheduler) == ([(0, 60, 0), (1, 40, 0)], 0)
+    scheduler.advance()
+    assert rows(scheduler.begun) == [0]
+    assert step(scheduler) == ([(1, 20, 40)], 1)
+    assert scheduler.context_tokens == 61  # the prompt and the token it gave
+    scheduler.advance()
+    assert step(scheduler) == ([], 2)
+    assert scheduler.context_tokens == 62 + 61
+
+
+def test_prompts_go_first_and_alone_as_in_sglang() -> None:
+    scheduler = scheduler_of((60, 5), order="prefill-first")
+    assert step(scheduler) == ([(0, 60, 0)], 0)
+    scheduler.advance()
+    scheduler.add(Sequence(1, 150, 5))
+    assert step(scheduler) == ([(1, 100, 0)], 0)
+    scheduler.advance()
+    assert step(scheduler) == ([(1, 50, 100)], 0)
+    scheduler.advance()
+    assert step(scheduler) == ([], 2)
+
+
+def test_whole_prompts_wait_for_room_in_a_step_and_have_it_alone_if_they_are_too_long() -> None:
+    scheduler = scheduler_of((60, 5), (60, 5), (130, 5), chunked=False)
+    assert step(scheduler) == ([(0, 60, 0)], 0)
+    scheduler.advance()
+    assert step(scheduler) == ([(1, 60, 0)], 1)
+    scheduler.advance()
+    # Longer than any step: it waits until nothing else runs, and then goes whole.
+    assert step(scheduler) == ([], 2)
+    while scheduler.decodes:
+        scheduler.schedule()
+        scheduler.advance()
+    assert step(scheduler) == ([(2, 130, 0)], 0)
+
+
+def test_quiet_steps_are_counted_to_the_next_end_and_taken_at_once() -> None:
+    scheduler = scheduler_of((10, 5), (10, 9))
+    scheduler.schedule()
+    scheduler.advance()
+    assert scheduler.schedule() == 4
+    assert scheduler.context_tokens == 22
+    assert rows(scheduler.advance(3)) == []
+    assert scheduler.context_tokens == 28
+    assert scheduler.schedule() == 1
+    assert rows(scheduler.advance()) == [0]
+    assert scheduler.schedule() == 4
+    assert scheduler.context_tokens == 15
+    assert rows(scheduler.advance(4)) == [1]
+    assert scheduler.idle
+    assert scheduler.schedule() == 0
+
+
+def test_a_single_token_ends_with_its_prompt() -> None:
+    scheduler = scheduler_of((10, 1))
+    scheduler.schedule()
+    assert rows(scheduler.advance()) == [0]
+    assert scheduler.idle
+
+
+def test_places_are_as_many_as_max_seqs() -> None:
+    scheduler = scheduler_of((10, 3), (10, 3), (10, 3), max_seqs=2)
+    assert step(scheduler) == ([(0, 10, 0), (1, 10, 0)], 0)
+    scheduler.advance()
+    assert step(scheduler) == ([], 2)
+    assert not scheduler.open
+    scheduler.advance(2)
+    assert step(scheduler) == ([(2, 10, 0)], 0)
+
+
+def test_the_newest_gives_way_and_is_computed_again() -> None:
+    # Two of 16 + 5 in 3 blocks of 16: both prompts fit, then one block is left for two.
+    scheduler = scheduler_of((16, 6), (16, 6), kv_blocks=3)
+    assert step(scheduler) == ([(0, 16, 0), (1, 16, 0)], 0)
+    scheduler.advance()
+    assert step(scheduler) == ([], 1)
+    assert scheduler.preemptions == 1
+    assert scheduler.used_blocks() == 1
+    assert rows(list(scheduler.waiting)) == [1]
+    # Nothing is let in during the step that took a request's place.
+    assert rows(scheduler.advance()) == []
+    assert scheduler.used_blocks() == 2
+    # It comes back as a prompt of 17: what it had written is computed too. Two blocks, and one is free.
+    assert step(scheduler) == ([], 1)
+    assert scheduler.schedule() == 4
+    assert rows(scheduler.advance(4)) == [0]
+    assert step(scheduler) == ([(1, 17, 0)], 0)
+    assert rows(scheduler.advance()) == []
+    assert scheduler.schedule() == 4
+    assert rows(scheduler.advance(4)) == [1]
+
+
+def test_a_prompt_is_let_in_where_all_of_it_fits_not_only_its_first_chunk() -> None:
+    scheduler = scheduler_of((100, 2), (100, 2), kv_blocks=10)
+    assert step(scheduler) == ([(0, 100, 0)], 0)
+    scheduler.advance()
+    assert step(scheduler) == ([], 1)  # 7 blocks are used, 3 free; it needs 7
+
+
+def test_tensorrt_llm_lets_in_what_is_sure_to_fit_and_never_preempts() -> None:
+    scheduler = scheduler_of((16, 17), (16, 17), kv_blocks=3, keep_free=1.0)
+    assert step(scheduler) == ([(0, 16, 0)], 0)
+    scheduler.advance()
+    assert scheduler.schedule() == 16
+    assert rows(scheduler.advance(16)) == [0]
+    assert step(scheduler) == ([(1, 16, 0)], 0)
+    assert scheduler.preemptions == 0
+
+
+def test_a_share_of_what_may_still_be_written_is_kept_free() -> None:
+    # 10 blocks, of which the first holds 1 and may write 97 tokens, 7 blocks' worth; the second needs 5 in all.
+    for keep_free, lets_in in ((0.0, True), (0.6, True), (0.7, False), (1.0, False)):
+        scheduler = scheduler_of((16, 97), (16, 65), kv_blocks=10, keep_free=keep_free)
+        chunks, _ = step(scheduler)
+        assert (len(chunks) == 2) is lets_in, keep_free
+
+
+def test_reserved_memory_lets_in_fewer() -> None:
+    paged = scheduler_of(*[(16, 16)] * 8, kv_blocks=16)
+    unpaged = scheduler_of(*[(16, 16)] * 8, kv_blocks=16, reserved_tokens=128)
+    assert len(step(paged)[0]) == 7  # the seventh is cut at the token budget's end
+    assert len(step(unpaged)[0]) == 2
+    assert unpaged.used_blocks() == 16
+
+
+def test_a_static_batch_keeps_its_size_until_all_have_ended() -> None:
+    scheduler = scheduler_of((10, 2), (10, 5), (10, 2), order="static", max_seqs=2)
+    assert step(scheduler) == ([(0, 10, 0), (1, 10, 0)], 0)
+    scheduler.advance()
+    assert scheduler.schedule() == 1
+    assert rows(scheduler.advance()) == [0]
+    assert step(scheduler) == ([], 2)  # its place is taken, and computed, though it has ended
+    assert rows(scheduler.advance(3)) == [1]
+    assert step(scheduler) == ([(2, 10, 0)], 0)
+
+
+def test_what_can_never_fit_is_refused_with_a_reason() -> None:
+    scheduler = scheduler_of(kv_blocks=2)
+    scheduler.add(Sequence(0, 30, 3))
+    with pytest.raises(InputError, match="31 \\+ 3 tokens does not fit into the KV cache, which holds 32"):
+        scheduler.add(Sequence(1, 31, 3))
+
+
+@pytest.mark.parametrize(
+    ("policy", "said"),
+    [
+        ({"kv_blocks": 0}, "kv_blocks 0"),
+        ({"keep_free": 1.5}, "keep_free 1.5"),
+        ({"max_seqs": 200}, "max_seqs 200"),
+        ({"speculative": Speculative(3, 0.5), "max_seqs": 50}, "4 tokens each"),
+    ],
+)
+def test_policies_that_cannot_be(policy: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        EnginePolicy(**{"kv_blocks": 100, "max_batched_tokens": 100, "max_seqs": 8} | policy)
+
+
+def test_an_abandoned_request_gives_back_what_it_held() -> None:
+    scheduler = scheduler_of((20, 9), (150, 9), (20, 9), kv_blocks=12)
+    waiting = scheduler.waiting[2]
+    scheduler.schedule()
+    scheduler.advance()
+    decoding, prefilling = scheduler.running
+    for sequence in (waiting, prefilling, decoding):
+        scheduler.abort(sequence)
+    assert scheduler.idle
+    assert scheduler.used_blocks() == 0
+    assert scheduler.schedule() == 0
+
+
+# --- prefix cache ---------------------------------------------------------------------------------------------
+
+
+def test_shared_blocks_are_found_but_the_last_token_is_computed() -> None:
+    scheduler = Scheduler(EnginePolicy(kv_blocks=100, max_batched_tokens=200, max_seqs=8), shared=True)
+    keys = ["a", "b", "c", "d"]
+    scheduler.add(Sequence(0, 64, 4, keys))
+    scheduler.add(Sequence(1, 64, 4, keys))
+    # The second finds what the first computes in the same step, as in vLLM; of four full blocks three.
+    assert step(scheduler) == ([(0, 64, 0), (1, 16, 48)], 0)
+    assert scheduler.used_blocks() == 4
+    assert (scheduler.cache_queries, scheduler.cache_hits) == (128, 48)
+
+
+def test_blocks_are_kept_after_use_and_the_oldest_go_first() -> None:
+    cache = PrefixCache()
+    assert cache.take(["a", "b"]) == 2
+    assert cache.take(["a", "c"]) == 1
+    assert cache.give_back(["a", "b"], 3) == 1
+    assert cache.idle_blocks == 4
+    assert cache.match(["a", "b", "x"]) == 2
+    cache.shrink(2)
+    assert cache.idle_blocks == 2  # two of the three that no other can ask for
+    assert cache.match(["a", "b"]) == 2
+    cache.shrink(0)
+    assert cache.match(["a", "b"]) == 1
+    assert cache.give_back(["a", "c"], 0) == 2
+    cache.shrink(1)
+    assert cache.match(["a", "c"]) == 1  # the last of a request goes before its first
+
+
+def test_without_room_the_prefix_is_forgotten() -> None:
+    scheduler = Scheduler(EnginePolicy(kv_blocks=6, max_batched_tokens=200, max_seqs=8), shared=True)
+    hits = []
+    for row, keys in enumerate((["a", "b"], ["a", "b"], ["x", "y", "z", "w", "v"], ["a", "b"])):
+        scheduler.add(Sequence(row, 16 * len(keys) + 8, 2, keys))
+        while not scheduler.idle:
+            steps = scheduler.schedule()
+            scheduler.advance(steps)
+        hits.append(scheduler.cache_hits)
+    assert hits == [0, 32, 32, 32]
+
+
+# --- speculation ----------------------------------------------------------------------------------------------
+
+
+def test_speculation_gives_what_its_acceptance_promises() -> None:
+    speculative = Speculative(3, 0.7)
+    steps = gains(speculative, 0, 0, 0, 200_000)
+    assert steps[-1] == 200_000
+    assert 200_000 / len(steps) == pytest.approx(speculative.tokens_per_step, rel=0.01)
+    assert speculative.tokens_per_step == pytest.approx((1 - 0.7**4) / (1 - 0.7))
+    assert steps == gains(speculative, 0, 0, 0, 200_000)
+    assert steps != gains(speculative, 0, 1, 0, 200_000)
+    assert gains(Speculative(4, 1.0), 0, 0, 0, 12) == [5, 10, 12]
+    assert gains(Speculative(4, 0.0), 0, 0, 0, 3) == [1, 2, 3]
+
+
+def test_speculation_takes_its_guesses_of_the_budget() -> None:
+    scheduler = scheduler_of((10, 9), speculative=Speculative(3, 1.0))
+    scheduler.schedule()
+    scheduler.advance()
+    scheduler.add(Sequence(1, 100, 9))
+    assert step(scheduler) == ([(1, 96, 0)], 1)
+    assert rows(scheduler.advance()) == []
+    scheduler.schedule()
+    assert rows(scheduler.advance()) == [0]  # 1, then 4 and 4
+
+
+# --- whatever comes -------------------------------------------------------------------------------------------
+
+LENGTHS = st.lists(st.tuples(st.integers(1, 90), st.integers(1, 40), st.integers(0, 6)), min_size=1, max_size=25)
+POLICIES = st.fixed_dictionaries(
+    {
+        "kv_blocks": st.integers(9, 60),
+        "block_tokens": st.sampled_from([1, 4, 16]),
+        "max_batched_tokens": st.integers(16, 120),
+        "max_seqs": st.integers(1, 8),
+        "order": st.sampled_from(["mixed", "prefill-first", "static"]),
+        "chunked": st.booleans(),
+        "keep_free": st.sampled_from([0.0, 0.3, 1.0]),
+    },
+    optional={
+        "speculative": st.builds(Speculative, st.integers(1, 1), st.floats(0, 1)),
+        "reserved_tokens": st.just(132),
+    },
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(lengths=LENGTHS, asked=POLICIES, shared=st.booleans(), hurry=st.booleans())
+def test_everyone_ends_in_order_and_no_block_is_lost_or_given_twice(
+    lengths: list[tuple[int, int, int]], asked: dict[str, Any], shared: bool, hurry: bool
+) -> None:
+    # Every request fits alone.
+    asked["kv_blocks"] = max(asked["kv_blocks"], -(-132 // asked["block_tokens"]))
+    policy = EnginePolicy(**asked)
+    scheduler = Scheduler(policy, shared=shared)
+    coming = [
+        Sequence(row, prompt, output, keys_of(row, prompt, output, policy) if shared else ())
+        for row, (prompt, output, _) in enumerate(lengths)
+    ]
+    gaps = [gap for _, _, gap in lengths]
+    let_in: list[int] = []
+    written = dict.fromkeys(range(len(coming)), 0)
+    ended: list[int] = []
+    wait = 0
+    for _ in range(20_000):
+        while coming and (wait >= gaps[-len(coming)] or scheduler.idle):
+            wait = 0
+            scheduler.add(coming.pop(0))
+        steps = scheduler.schedule()
+        if scheduler.idle:
+            break
+        assert steps >= 1, "something runs or waits, and nothing is done"
+        assert_sound(scheduler, policy)
+        for sequence, _, _ in scheduler.chunks:
+            if sequence.row not in let_in:
+                let_in.append(sequence.row)
+        before = {sequence: scheduler.written_by(sequence) for sequence in scheduler.running}
+        steps = steps if hurry else 1
+        wait += steps
+        those = scheduler.advance(steps)
+        assert scheduler.used_blocks() <= policy.kv_blocks
+        for sequence, had in before.items():
+            if sequence in scheduler.running and policy.order != "static":
+                now = scheduler.written_by(sequence)
+                assert now >= had >= written[sequence.row]
+                written[sequence.row] = now
+        ended += rows(those)
+    assert sorted(ended) == list(range(len(lengths)))
+    assert let_in == sorted(let_in), "first come, first served"
+    assert scheduler.used_blocks() == 0
+    assert scheduler.decodes == 0
+    assert scheduler.context_tokens == 0
+    if scheduler._cache is not None:
+        assert scheduler._cache.in_use() == 0
+        assert scheduler._cache.idle_blocks <= policy.kv_blocks
+
+
+def keys_of(row: int, prompt: int, output: int, policy: EnginePolicy) -> list[tuple[int, int]]:
+    """Every other request has the prompt of one of three families, as far as it goes, and some their answers."""
+    if row % 2:
+        return []
+    tokens = prompt + (output if row % 4 else 0)
+    return [(row % 3, place) for place in range(tokens // policy.block_tokens)]
+
+
+def assert_sound(scheduler: Scheduler, policy: EnginePolicy) -> None:
+    assert len(scheduler.running) <= policy.max_seqs
+    assert scheduler.used_blocks() <= policy.kv_blocks
+    tokens = sum(new for _, new, _ in scheduler.chunks)
+    if scheduler.decoding:
+        tokens += scheduler.decodes * policy.decode_tokens
+    alone = len(scheduler.chunks) == 1 and not policy.chunked
+    if policy.order != "static" and not alone:
+        assert tokens <= policy.max_batched_tokens
+    if scheduler.chunks and policy.order != "mixed":
+        assert not scheduler.decoding
+    decoding = [sequence for sequence in scheduler.running if sequence.end_tick]
+    if policy.order != "static":
+        assert scheduler.decodes == len(decoding)
+        total = sum(s.base + scheduler.tick * s.growth + 1 for s in decoding)
+        assert scheduler.context_tokens == pytest.approx(total)
+    cache = scheduler._cache
+    if scheduler._tight and policy.speculative is None:
+        # Counted anew: whole blocks of each, those that are shared once.
+        own = 0
+        planned = {sequence: new for sequence, new, _ in scheduler.chunks}
+        for sequence in scheduler.running:
+            held = scheduler.blocks_for(scheduler._tokens_of(sequence) + planned.get(sequence, 0))
+            own += held - len(sequence.held)
+        shared = cache.in_use() if cache is not None else 0
+        assert scheduler.used_blocks() == own + shared
+    if cache is not None:
+        assert scheduler.used_blocks() + cache.idle_blocks <= policy.kv_blocks

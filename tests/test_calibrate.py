@@ -1,0 +1,328 @@
+"""The closed loop against a hand count, the fit against coefficients it must find again, and the update."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from conftest import Loadstone
+from loadstone.calibrate.closed_loop import Rules, run
+from loadstone.calibrate.fit import faster_twins, group, solve, values_of, weights_of
+from loadstone.calibrate.points import Point, Unpredictable
+from loadstone.calibrate.shipped import profiles, residuals
+from loadstone.calibrate.sources import statistic_of, traffic_of
+from loadstone.calibrate.table import case_of, decode_seconds, predict, refresh, slopes, table_of
+from loadstone.calibrate.update import update
+from loadstone.catalogue import parse_deployment
+from loadstone.perfmodel import StepModel
+from loadstone.perfmodel.coefficients import INDEX, NAMES, PRIOR
+from loadstone.perfmodel.profile import load, prior_profile
+from loadstone.simserver import start
+from loadstone.simserver.law import Law
+
+HOST = {"request_s": 0.010, "stream_s": 0.001}
+
+
+def values(**changes: float) -> np.ndarray:
+    found = np.exp(PRIOR)
+    for name, value in changes.items():
+        found[INDEX[name]] = value
+    return found
+
+
+def model_of(**changes: float) -> StepModel:
+    deployment = parse_deployment("llama-3.1-8b@1xh100/tp1,engine=vllm")
+    return StepModel(deployment, prior_profile(), values=values(**{"request_token_s": 1e-30, **HOST, **changes}))
+
+
+def lengths(*tokens: int) -> np.ndarray:
+    return np.array(tokens, np.int64)
+
+
+MIXED = Rules(order="mixed", budget_tokens=8192, max_seqs=64, kv_tokens=10**9)
+
+
+# --- the closed loop ----------------------------------------------------------------------------------------
+
+
+def test_one_request_is_a_prefill_and_its_steps() -> None:
+    model = model_of()
+    outcome = run(model, MIXED, 1, lengths(1000), lengths(5))
+    prefill = model.step_s(0, 0, [(1000, 0)])
+    assert outcome.ttft_s[0] == pytest.approx(0.010 + prefill + 0.001, rel=1e-9)
+    base, slope = model.decode_line(1)
+    steps = sum(base + slope * (1001 + step) for step in range(4))
+    assert outcome.tpot_s[0] == pytest.approx(steps / 4, rel=1e-9)
+    assert outcome.output_tokens == 5
+
+
+def test_a_long_prompt_goes_in_chunks() -> None:
+    model = model_of()
+    rules = replace(MIXED, budget_tokens=512)
+    outcome = run(model, rules, 1, lengths(1200), lengths(2))
+    chunks = [model.step_s(0, 0, [(new, cached)]) for new, cached in ((512, 0), (512, 512), (176, 1024))]
+    assert outcome.ttft_s[0] == pytest.approx(0.010 + sum(chunks) + 0.001, rel=1e-9)
+
+
+def test_mixed_prompts_share_steps_and_first_ones_wait_for_none() -> None:
+    model = model_of()
+    inputs, outputs = np.full(40, 500), np.full(40, 50)
+    mixed = run(model, MIXED, 4, inputs, outputs)
+    alone = run(model, replace(MIXED, order="prefill-first"), 4, inputs, outputs)
+    for outcome in (mixed, alone):
+        assert (outcome.ttft_s > 0.011).all()
+        assert (outcome.tpot_s > model.decode_line(1)[0]).all()
+    # A step of prompts alone gives no token to the others.
+    assert alone.prompt_steps > 0
+    assert mixed.duration_s < alone.duration_s
+
+
+def test_a_full_cache_holds_back_and_preempts() -> None:
+    model = model_of()
+    inputs, outputs = np.full(16, 400), np.full(16, 200)
+    free = run(model, MIXED, 8, inputs, outputs)
+    tight = run(model, replace(MIXED, kv_tokens=1500), 8, inputs, outputs)
+    sure = run(model, replace(MIXED, kv_tokens=1500, keep_free=1.0), 8, inputs, outputs)
+    assert not free.held_back
+    assert tight.held_back
+    assert sure.held_back
+    assert tight.preemptions > 0
+    assert sure.preemptions == 0
+    assert tight.duration_s > free.duration_s
+    assert len(tight.tpot_s) == 16
+
+
+def test_polling_makes_newcomers_wait() -> None:
+    model = model_of()
+    inputs, outputs = np.full(60, 200), np.arange(60) % 37 + 100
+    prompt = run(model, MIXED, 6, inputs, outputs)
+    polled = run(model, replace(MIXED, poll_steps=30), 6, inputs, outputs)
+    extra = np.median(polled.ttft_s) - np.median(prompt.ttft_s)
+    assert 5 * model.decode_line(5)[0] < extra < 31 * model.decode_line(6)[0]
+
+
+def test_requests_at_given_times_keep_them() -> None:
+    model = model_of()
+    outcome = run(model, MIXED, 3, np.full(3, 100), np.full(3, 10), times=np.array([0.0, 5.0, 10.0]))
+    assert np.ptp(outcome.ttft_s) < 1e-9  # alone each time
+    assert outcome.duration_s > 10
+
+
+# --- points -------------------------------------------------------------------------------------------------
+
+
+def point_of(row: int, users: int, **more: object) -> Point:
+    given = {
+        "engine": "vllm",
+        "engine_version": "0.15.1",
+        "model": "meta-llama/Llama-3.1-8B-Instruct",
+        "precision": "bf16",
+        "gpu": "H100-SXM-80GB",
+        "gpus": 1,
+        "tp": 1,
+        "dp": 1,
+        "input_tokens": 1000,
+        "output_tokens": 200,
+        "load": "concurrency",
+        "load_value": float(users),
+        "requests": 5 * users,
+        "mode": "serving",
+        "fold": "llama",
+        "stat": "median",
+    }
+    return Point(row=row, **(given | more))  # type: ignore[arg-type]
+
+
+def test_a_squared_gpu_count_is_undone() -> None:
+    point = point_of(
+        1, 8, model="deepseek-ai/DeepSeek-R1", precision="fp8", gpu="H200-SXM-141GB", gpus=64, tp=64, moe_tp=8,
+        moe_ep=8, source="aiconfigurator silicon_sample.csv",
+    )  # fmt: skip
+    deployment = case_of(point).deployment
+    assert (deployment.gpus, deployment.tp, deployment.ep, deployment.attention_dp) == (8, 8, 8, False)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"engine": "mystery"}, "not modelled"),
+        ({"model": "nobody/none"}, "not in the catalogue"),
+        ({"gpu": "TPU"}, "not in the catalogue"),
+        ({"input_tokens": None}, "lengths"),
+        ({"gpus": 72, "tp": 72, "gpu": "GB200-NVL72"}, "sums over several"),
+        ({"gpus": 12, "tp": 12, "gpu": "GB200-NVL72"}, "does not divide"),
+        ({"gpus": 0, "tp": 2, "dp": 0}, "not said"),
+        ({"model": "deepseek-ai/DeepSeek-R1", "precision": "fp8"}, "do not fit"),
+        ({"mode": "disagg"}, "disaggregated"),
+        ({"load": "rate", "load_value": None}, "no number"),
+        ({"load_value": 1e9}, "users at once"),
+        ({"output_tokens": 10**9}, "beyond"),
+        ({"input_tokens": -5}, "beyond"),
+    ],
+)
+def test_what_cannot_be_predicted_says_why(changes: dict[str, object], reason: str) -> None:
+    with pytest.raises(Unpredictable, match=reason):
+        case_of(point_of(1, 8, **changes))
+
+
+def test_an_unstated_statistic_of_the_sample_is_a_mean() -> None:
+    assert statistic_of(point_of(1, 1)) == "median"
+    assert statistic_of(point_of(1, 1, notes="mode=agg; stat not stated (…)")) == "mean"
+
+
+def test_range_ratio_is_what_is_sent() -> None:
+    assert traffic_of(point_of(1, 1, range_ratio=0.8))[:2] == (0.8, 1.0)
+    case = case_of(point_of(1, 64, range_ratio=0.8))
+    assert case.inputs.min() >= 800
+    assert case.inputs.max() <= 1000
+    assert np.ptp(case_of(point_of(1, 64)).inputs) == 0
+
+
+# --- fitting ------------------------------------------------------------------------------------------------
+
+
+def measured(cases: list, truth: np.ndarray, noise: float = 0.0) -> list:
+    """The cases with the TTFT and TPOT that the model with these coefficients gives."""
+    rng = np.random.default_rng(0)
+    table = table_of(cases)
+    refresh(table, np.tile(truth, (len(cases), 1)))
+    found = []
+    for at, case in enumerate(cases):
+        off = np.exp(noise * rng.standard_normal(2))
+        case.point = msgspec.structs.replace(
+            case.point, ttft_s=float(table.ttft_s[at] * off[0]), tpot_s=float(table.tpot_s[at] * off[1])
+        )
+        found.append(case)
+    return found
+
+
+def grid(model: str = "meta-llama/Llama-3.1-8B-Instruct", **more: object) -> list:
+    return [
+        case_of(point_of(row, users, model=model, input_tokens=tokens, **more))
+        for row, (users, tokens) in enumerate([(u, n) for u in (1, 4, 16, 64) for n in (200, 1000, 4000)], 1)
+    ]
+
+
+TRUTH = {"gemm_memory_bf16": 0.70, "gemm_compute_bf16": 0.62, "product_s": 6e-6, "request_s": 0.030}
+
+
+def test_the_formula_agrees_with_the_simulation_it_was_taken_from() -> None:
+    cases = measured(grid(), values(**TRUTH))
+    table = table_of(cases)
+    rows = np.tile(values(**TRUTH), (len(cases), 1))
+    refresh(table, rows)
+    ttft, tpot = predict(table, rows)
+    assert np.allclose(np.exp(tpot), table.tpot_s, rtol=1e-9)
+    assert np.allclose(np.exp(ttft), table.ttft_s, rtol=0.3)
+    assert (decode_seconds(table, rows) < table.tpot_s * 1.001).all()
+    by_ttft, by_tpot = slopes(table, np.log(rows))
+    # Slower memory, longer steps; the host's part of a request is in TTFT alone.
+    assert (by_tpot[:, INDEX["gemm_memory_bf16"]] < 0).all()
+    assert np.allclose(by_tpot[:, INDEX["request_s"]], 0)
+    assert (by_ttft[:, INDEX["request_s"]] > 0).all()
+
+
+def test_a_fit_finds_coefficients_again() -> None:
+    cases = measured(grid(), values(**TRUTH), noise=0.01)
+    table = table_of(cases)
+    groups, weights, use = group(cases), weights_of(cases), np.ones(len(cases), bool)
+    fit = None
+    for _ in range(3):
+        refresh(table, np.exp(values_of(fit, cases)))
+        fit = solve(table, groups, use, weights, None if fit is None else fit.unknowns)
+    found = np.exp(values_of(fit, cases)[0])
+    before = abs(np.log(np.exp(PRIOR[INDEX["gemm_memory_bf16"]]) / TRUTH["gemm_memory_bf16"]))
+    after = abs(np.log(found[INDEX["gemm_memory_bf16"]] / TRUTH["gemm_memory_bf16"]))
+    assert after < before
+    refresh(table, np.tile(found, (len(cases), 1)))
+    gap = [abs(np.log(case.point.tpot_s / table.tpot_s[at])) for at, case in enumerate(cases)]
+    assert np.median(gap) < 0.05
+    sure = np.sqrt(np.diag(fit.spread([("all",), ("engine", "vllm")])))
+    unseen = np.sqrt(np.diag(fit.spread([("all",), ("engine", "nobody's")])))
+    assert (sure <= unseen + 1e-9).all()
+
+
+def test_profiles_of_a_fit_hold_a_family_out() -> None:
+    first = measured(grid(fold="llama"), values(**TRUTH))
+    second = measured(grid(model="Qwen/Qwen3-8B", fold="qwen"), values(**TRUTH))
+    cases = first + second
+    table = table_of(cases)
+    refresh(table, np.exp(values_of(None, cases)))
+    use = np.ones(len(cases), bool)
+    fit = solve(table, group(cases), use, weights_of(cases))
+    only = solve(table, fit.groups, np.array([case.point.fold != "qwen" for case in cases]), weights_of(cases))
+    found = profiles(table, fit, {"qwen": only}, {}, {"ttft": 0.2, "tpot": 0.1}, "test", "2026-01-01")
+    names = {profile.name for profile in found}
+    assert "any-any-any" in names
+    mine = next(
+        profile for profile in found if profile.engine == "vllm" and "*" not in (profile.era, profile.architecture)
+    )
+    assert set(mine.held_out) == {"qwen"}
+    assert mine.names == NAMES
+    assert mine.provenance.rows == len(cases)
+
+
+def test_faster_twins_are_not_fitted_on() -> None:
+    cases = [case_of(point_of(row, 8, tpot_s=tpot)) for row, tpot in ((1, 0.020), (2, 0.010), (3, 0.018))]
+    assert faster_twins(cases).tolist() == [False, True, False]
+
+
+def test_repeats_share_one_weight() -> None:
+    cases = [case_of(point_of(row, 8, tpot_s=tpot, ttft_s=0.1)) for row, tpot in ((1, 0.02), (2, 0.02), (3, 0.021))]
+    weights = weights_of(cases)
+    assert weights[0] == pytest.approx(weights[2] / 2)
+
+
+def test_residuals_make_intervals_hold_four_in_five() -> None:
+    rng = np.random.default_rng(3)
+    gap = {"tpot": 0.2 * rng.standard_normal(2000)}
+    found = residuals(gap, {"tpot": np.full(2000, 0.1**2)}, np.ones(2000, bool))
+    assert found["tpot"] == pytest.approx(np.sqrt(0.2**2 - 0.1**2), rel=0.1)
+
+
+# --- calibrating --------------------------------------------------------------------------------------------
+
+
+def test_two_points_bring_the_rest_of_a_sweep_near() -> None:
+    truth = values(gemm_memory_bf16=0.6, gemm_compute_bf16=0.5, product_s=9e-6, sequence_s=3e-5, request_s=0.05)
+    cases = measured([case_of(point_of(row, users)) for row, users in enumerate((1, 8, 32, 128), 1)], truth)
+    found = update(prior_profile(), [cases[0], cases[3]], "mine", "2026-01-01")
+    table = table_of(cases[1:3])
+    gaps = []
+    for profile in (prior_profile(), found.profile):
+        refresh(table, np.tile(profile.values(), (2, 1)))
+        gaps.append(max(abs(np.log(case.point.tpot_s / table.tpot_s[at])) for at, case in enumerate(table.cases)))
+    assert gaps[1] < 0.05 < gaps[0]
+    assert max(found.after["tpot"]) < min(found.before["tpot"])
+    assert found.profile.provenance.note == "from prior"
+
+
+def test_the_command_calibrates_on_runs_of_the_client(loadstone: Loadstone, tmp_path: Path) -> None:
+    """Measured against a server of known times: the profile comes to know this one."""
+    with start(Law(ttft_s=0.04, itl_s=0.006)) as server:
+        asked = ("--input", "200", "--output", "30", "--concurrency", "1,4", "--requests", "8", "--json")
+        run = loadstone("bench", server.url, *asked)
+    where = ("--deployment", "llama-3.1-8b@1xh100/tp1,engine=vllm", "--out", tmp_path / "profiles")
+    found = loadstone("calibrate", run.folder, *where, "--profile", "mine", "--json").document
+    assert found["points"] == 2
+    assert found["error_after"]["tpot"] < found["error_before"]["tpot"]
+    assert found["interval_after"]["tpot"] < found["interval_before"]["tpot"]
+    profile = load(tmp_path / "profiles" / "mine.json")
+    model = StepModel(parse_deployment("llama-3.1-8b@1xh100/tp1,engine=vllm"), profile)
+    assert model.decode_line(1)[0] == pytest.approx(0.006, rel=0.25)
+    said = loadstone("calibrate", run.folder, *where)
+    assert said.code == 0
+    assert "80 % interval" in said.out
+
+
+def test_what_cannot_calibrate_is_one_line(loadstone: Loadstone, tmp_path: Path) -> None:
+    where = ("--deployment", "llama-3.1-8b@1xh100/tp1,engine=vllm")
+    assert loadstone("calibrate", tmp_path, *where).line()
+    assert "--profile" in loadstone("calibrate", tmp_path, *where, "--profile", "../up").line()
+    asked = ("--input", "50", "--output", "5", "--concurrency", "1", "--requests", "2", "--draws", "0", "--json")
+    simulated = loadstone("simulate", "llama-3.1-8b@1xh100/tp1", *asked, "--out", tmp_path / "runs")
+    assert "simulated" in loadstone("calibrate", simulated.folder, *where).line()

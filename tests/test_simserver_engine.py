@@ -1,0 +1,157 @@
+"""The simulated engine over real sockets: a deployment's scheduler in real time."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from conftest import eventually
+from loadstone.simserver import TimingServer, start
+
+DEPLOYMENT = "llama-3.1-8b@1xh100"
+MODEL = "Llama-3.1-8B"
+Json = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[TimingServer]:
+    with start(DEPLOYMENT) as running:
+        yield running
+
+
+def stream(server: TimingServer, path: str = "/v1/completions", **fields: Any) -> tuple[list[float], list[Json]]:
+    """When each event came, from sending, and the events."""
+    body = {"stream": True, "max_tokens": 8, "stream_options": {"include_usage": True}} | fields
+    if "messages" not in body:
+        body.setdefault("prompt", list(range(100)))
+    times, events = [], []
+    begun = time.monotonic()
+    with httpx.stream("POST", server.url + path, json=body, timeout=30) as answer:
+        for line in answer.iter_lines():
+            if line.startswith("data: ") and line != "data: [DONE]":
+                times.append(time.monotonic() - begun)
+                events.append(json.loads(line.removeprefix("data: ")))
+    return times, events
+
+
+def metrics(server: TimingServer) -> dict[str, float]:
+    text = httpx.get(server.url + "/metrics").text
+    return {
+        line.partition("{")[0]: float(line.rpartition(" ")[2])
+        for line in text.splitlines()
+        if not line.startswith("#")
+    }
+
+
+def test_it_answers_under_the_models_name(server: TimingServer) -> None:
+    (card,) = httpx.get(server.url + "/v1/models").json()["data"]
+    assert card["id"].endswith(MODEL)
+    assert card["max_model_len"] == 131_072
+    _, events = stream(server, model=card["id"])
+    assert {event["model"] for event in events} == {card["id"]}
+    refused = httpx.post(server.url + "/v1/completions", json={"model": "timing", "prompt": "a"})
+    assert refused.status_code == 404
+
+
+def test_tokens_come_at_the_deployments_speed(server: TimingServer) -> None:
+    from loadstone.catalogue.deployment import parse_deployment
+    from loadstone.simulator.fleet import fleet_of
+
+    model = fleet_of(parse_deployment(DEPLOYMENT)).model
+    base, slope = model.decode_line(1)
+    ttft = model.request_s + 100 * model.request_token_s + model.step_s(0, 0, [(100, 0)]) + model.stream_s
+    last = ttft + 63 * (base + slope * 130)
+    # A busy machine makes tokens late, never early.
+    for _ in range(5):
+        times, events = stream(server, max_tokens=64)
+        assert len(events) == 65
+        assert times[0] >= 0.98 * ttft
+        assert times[63] >= 0.98 * last
+        if times[63] <= 1.1 * last + 0.01:
+            return
+    pytest.fail(f"{times[63]:.3f} s, not {last:.3f}, for the last token")
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+def test_a_prompt_seen_before_is_in_the_cache(server: TimingServer, path: str) -> None:
+    text = " ".join(f"{path}-{number}" for number in range(200))
+    asked: Json = {"messages": [{"role": "user", "content": text}]} if "chat" in path else {"prompt": text}
+    cached = []
+    for _ in range(2):
+        _, events = stream(server, path, **asked)
+        cached.append(events[-1]["usage"]["prompt_tokens_details"]["cached_tokens"])
+    assert cached[0] == 0
+    assert 176 <= cached[1] <= 208
+    assert cached[1] % 16 == 0
+
+
+def test_the_next_turn_finds_what_was_answered(server: TimingServer) -> None:
+    messages = [{"role": "user", "content": " ".join(f"turn-{number}" for number in range(40))}]
+    _, events = stream(server, "/v1/chat/completions", messages=messages, max_tokens=64)
+    answer = "".join(event["choices"][0]["delta"].get("content") or "" for event in events if event["choices"])
+    messages += [{"role": "assistant", "content": answer}, {"role": "user", "content": "and then?"}]
+    _, events = stream(server, "/v1/chat/completions", messages=messages)
+    # 44 of the first turn in whole blocks; the answer follows after tokens of its own message.
+    assert events[-1]["usage"]["prompt_tokens_details"]["cached_tokens"] >= 32
+
+
+def test_answers_in_one_piece(server: TimingServer) -> None:
+    answer = httpx.post(server.url + "/v1/completions", json={"prompt": "a b c", "max_tokens": 5}, timeout=30).json()
+    assert answer["usage"]["completion_tokens"] == 5
+    assert answer["choices"][0]["finish_reason"] == "length"
+
+
+def test_what_can_never_fit_is_refused(server: TimingServer) -> None:
+    with start(f"{DEPLOYMENT}/gpu_memory_utilization=0.25") as small:
+        refused = httpx.post(small.url + "/v1/completions", json={"prompt": "a", "max_tokens": 120_000})
+        assert refused.status_code == 400
+        assert "KV cache" in refused.json()["error"]["message"]
+        assert httpx.get(small.url + "/health").status_code == 200
+
+
+def test_metrics_in_vllms_names(server: TimingServer) -> None:
+    before = metrics(server)
+    for name in ("num_requests_waiting", "kv_cache_usage_perc", "num_preemptions_total", "prefix_cache_hits_total"):
+        assert f"vllm:{name}" in before
+    started = threading.Thread(target=stream, args=(server,), kwargs={"max_tokens": 200})
+    started.start()
+    assert eventually(lambda: metrics(server)["vllm:num_requests_running"] == 1)
+    assert metrics(server)["vllm:kv_cache_usage_perc"] > 0
+    started.join()
+    after = metrics(server)
+    assert after["vllm:generation_tokens_total"] - before["vllm:generation_tokens_total"] == 200
+    assert after["vllm:prompt_tokens_total"] - before["vllm:prompt_tokens_total"] == 100
+    assert eventually(lambda: metrics(server)["vllm:num_requests_running"] == 0)
+
+
+def test_a_client_that_leaves_leaves_the_batch(server: TimingServer) -> None:
+    host, port = server.url.removeprefix("http://").split(":")
+    body = json.dumps({"prompt": "a b c", "max_tokens": 50_000, "stream": True}).encode()
+    with socket.create_connection((host, int(port))) as connection:
+        connection.sendall(
+            b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+        )
+        assert eventually(lambda: metrics(server)["vllm:num_requests_running"] == 1)
+    assert eventually(lambda: metrics(server)["vllm:num_requests_running"] == 0)
+    assert metrics(server)["vllm:kv_cache_usage_perc"] == 0
+
+
+def test_a_deployment_that_cannot_be_is_one_line() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "loadstone.cli", "serve-sim", "llama-3.1-405b@1xh100", "--port", "0"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "do not fit" in done.stderr

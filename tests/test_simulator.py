@@ -1,0 +1,463 @@
+"""The simulator: hand-sized runs with exact times, the short way against the long one, and the records' laws."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loadstone import store
+from loadstone.batching import EnginePolicy, Speculative
+from loadstone.errors import InputError
+from loadstone.options import Options, plan_of
+from loadstone.records import Plan
+from loadstone.simulator.asked import Asked, whole_prompts
+from loadstone.simulator.cell import run_cell
+from loadstone.simulator.content import Contents
+from loadstone.simulator.counters import Counters
+from loadstone.simulator.engine import NEVER, Group, Journal, Replica
+from loadstone.simulator.fleet import Fleet
+from loadstone.simulator.interval import beginning, intervals
+from loadstone.simulator.run import CellRun
+from loadstone.simulator.table import tables
+
+Json = dict[str, Any]
+
+
+class Times(msgspec.Struct):
+    """A step: `step` s, `token` s per prompt token, `slot` s per decode, `context` s per KV token of decodes."""
+
+    step: float = 0.010
+    token: float = 0.0001
+    slot: float = 0.0
+    context: float = 0.0
+    request_s: float = 0.003
+    request_token_s: float = 0.0
+    stream_s: float = 0.001
+
+    def step_s(self, decodes: int, decode_context_tokens: float, chunks: Sequence[tuple[int, int]]) -> float:
+        tokens = sum(new + cached / 10 for new, cached in chunks)
+        return self.step + self.slot * decodes + self.context * decode_context_tokens + self.token * tokens
+
+    def decode_line(self, decodes: int) -> tuple[float, float]:
+        return self.step + self.slot * decodes, self.context
+
+
+POLICY = EnginePolicy(kv_blocks=10_000, max_batched_tokens=1024, max_seqs=64)
+SLOPED = Times(step=0.006, token=1.2e-5, slot=1e-5, context=3e-9)
+
+
+def plan(**options: Any) -> Plan:
+    return plan_of(Options(**({"input": "100", "output": "5", "warmup": 0} | options)))
+
+
+def records_of(asked: Plan, fleet: Fleet, cell: int = 0, **more: Any) -> list[Json]:
+    run = run_cell(asked, cell, fleet, **more)
+    return [row for table in tables(asked, cell, run, fleet.policy) for row in table.to_pylist()]
+
+
+# --- exact times ----------------------------------------------------------------------------------------------
+
+
+def test_one_request_takes_its_way_its_prompt_and_its_steps() -> None:
+    (record,) = records_of(plan(concurrency=[1], requests=[1]), Fleet(POLICY, Times(context=1e-5)))
+    # 3 ms of way, 10 ms + 100 tokens, then 10 ms and the KV of 101, 102, 103 and 104 tokens; 1 ms of way.
+    sent = record["sent_s"]
+    first = sent + 0.003 + 0.010 + 0.010 + 0.001
+    gaps = np.cumsum([0.010 + 101e-5, 0.010 + 102e-5, 0.010 + 103e-5, 0.010 + 104e-5])
+    assert record["arrival_s"] == pytest.approx([first, *(first + gaps)])
+    assert record["tokens"] == [1, 2, 3, 4, 5]
+    assert record["end_s"] == record["arrival_s"][-1]
+    assert record["intended_s"] == 0.0
+    assert (record["status"], record["finish_reason"], record["token_source"]) == ("ok", "length", "running usage")
+    assert (record["input_tokens"], record["output_tokens"], record["cached_tokens"]) == (100, 5, 0)
+    assert record["read"] is None
+    assert record["receive_lag_s"] is None
+
+
+def test_an_arrival_waits_for_the_end_of_the_step_it_meets() -> None:
+    # The second arrives 25 ms after the first: in the first's first decode step, which ends at 30 ms.
+    two = plan(rate=[40.0], burstiness=math.inf, requests=[2])
+    first, second = records_of(two, Fleet(POLICY, Times()))
+    assert second["sent_s"] - first["sent_s"] == pytest.approx(0.025)
+    begun = first["sent_s"] + 0.003
+    assert second["arrival_s"][0] == pytest.approx(begun + 0.030 + 0.020 + 0.001)
+    # Mixed: the first goes on in the step that computes the second's prompt, and pays for it.
+    assert np.diff(first["arrival_s"]) == pytest.approx([0.010, 0.020, 0.010, 0.010])
+
+
+def test_prefill_first_holds_up_those_that_decode() -> None:
+    two = plan(rate=[40.0], burstiness=math.inf, requests=[2])
+    policy = msgspec.structs.replace(POLICY, order="prefill-first")
+    first, second = records_of(two, Fleet(policy, Times()))
+    assert second["arrival_s"][0] == pytest.approx(first["sent_s"] + 0.003 + 0.030 + 0.020 + 0.001)
+    assert np.diff(first["arrival_s"]) == pytest.approx([0.010, 0.030, 0.010, 0.010])
+
+
+def test_a_closed_loop_sends_the_next_a_moment_after_the_last() -> None:
+    records = records_of(plan(concurrency=[1], requests=[200], output="1"), Fleet(POLICY, Times()))
+    for before, after in itertools.pairwise(records):
+        assert after["intended_s"] == before["end_s"]
+    moments = np.array([record["sent_s"] - record["intended_s"] for record in records])
+    assert (moments > 0).all()
+    assert moments.mean() == pytest.approx(0.001, rel=0.25)
+    assert moments.std() == pytest.approx(0.001, rel=0.35)
+
+
+def test_a_burst_begins_when_its_warm_up_has_ended() -> None:
+    records = records_of(plan(rate=[math.inf], requests=[3], warmup=1), Fleet(POLICY, Times()))
+    assert [record["phase"] for record in records] == ["warmup", "measure", "measure", "measure"]
+    assert {record["sent_s"] for record in records[1:]} == {records[0]["end_s"] + 0.1}
+
+
+def test_a_cap_makes_requests_wait_and_the_intended_time_tells() -> None:
+    records = records_of(
+        plan(rate=[1000.0], max_concurrency=1, requests=[5], burstiness=math.inf), Fleet(POLICY, Times())
+    )
+    for before, after in itertools.pairwise(records):
+        assert after["sent_s"] > before["end_s"]
+    assert [record["intended_s"] for record in records] == pytest.approx([0.001, 0.002, 0.003, 0.004, 0.005])
+
+
+def test_preempted_requests_go_on_where_they_were() -> None:
+    policy = EnginePolicy(kv_blocks=14, max_batched_tokens=1024, max_seqs=8, prefix_cache=False)
+    asked = plan(rate=[math.inf], requests=[2], output="20")
+    fleet = Fleet(policy, Times())
+    run = run_cell(asked, 0, fleet)
+    assert run.replicas[0].scheduler.preemptions == 1
+    for record in records_of(asked, fleet):
+        assert record["tokens"] == list(range(1, 21))
+        assert (np.diff(record["arrival_s"]) > 0).all()
+    (late,) = [record for record in records_of(asked, fleet) if max(np.diff(record["arrival_s"])) > 0.09]
+    assert late["request_id"] == "0-1"
+
+
+def test_what_has_not_ended_after_the_grace_is_cancelled_with_what_had_come() -> None:
+    asked = plan(concurrency=[2], duration_s=0.5, output="40", warmup=2)
+    records = records_of(asked, Fleet(POLICY, Times()), grace_s=0.05)
+    measured = [record for record in records if record["phase"] == "measure"]
+    start = min(record["sent_s"] for record in measured)
+    assert max(record["sent_s"] for record in records) <= start + 0.51
+    cut = [record for record in records if record["status"] == "cancelled"]
+    assert cut
+    for record in cut:
+        assert record["end_s"] == pytest.approx(start + 0.55)
+        assert record["finish_reason"] is None
+        assert 0 < record["output_tokens"] == len(record["arrival_s"]) < 40
+        assert record["arrival_s"][-1] <= record["end_s"]
+        assert record["arrival_s"][-1] > record["end_s"] - 0.02
+    assert {record["status"] for record in records} == {"ok", "cancelled"}
+
+
+def test_a_cell_by_time_goes_round_its_rows() -> None:
+    asked = plan(concurrency=[8], duration_s=30.0, input="8", output="2", warmup=1)
+    run = run_cell(asked, 0, Fleet(POLICY, Times()))
+    sent = int((~np.isnan(run.asked.sent_s_of)).sum())
+    assert sent > len(asked)
+    assert sent == int((~np.isnan(run.end_s)).sum())
+
+
+def test_a_ramp_of_places_is_followed() -> None:
+    asked = plan(ramp="concurrency=2:10:4s,10:2s", output="8")
+    records = records_of(asked, Fleet(POLICY, Times()))
+    start = min(record["sent_s"] for record in records)
+
+    def under_way(at_s: float) -> int:
+        return sum(record["sent_s"] <= start + at_s < record["end_s"] for record in records)
+
+    assert 1 <= under_way(0.3) <= 2
+    assert 5 <= under_way(2.3) <= 6
+    assert 9 <= under_way(5.0) <= 10
+
+
+# --- sessions and what is shared --------------------------------------------------------------------------------
+
+
+def test_turns_bring_what_was_said_and_find_it_in_the_cache() -> None:
+    asked = plan(turns="3", think_time="2s", concurrency=[2], requests=[6], input="64", output="33")
+    assert whole_prompts(asked, 0).tolist() == [64, 161, 258] * 2
+    records = records_of(asked, Fleet(POLICY, Times()))
+    assert [record["input_tokens"] for record in records] == [64, 161, 258] * 2
+    # 64 + 32 computed of the turn before (its last token never was), in whole blocks; then 161 + 32.
+    assert [record["cached_tokens"] for record in records] == [0, 96, 192] * 2
+    for before, after in itertools.pairwise(records):
+        assert before["session_id"] == ("0-0" if before["request_id"] in ("0-0", "0-1", "0-2") else "0-3")
+        if after["turn"]:
+            assert after["intended_s"] == pytest.approx(before["end_s"] + 2.0)
+
+
+def test_a_prefix_is_computed_once() -> None:
+    asked = plan(prefix=64, input="100", concurrency=[1], requests=[4])
+    records = records_of(asked, Fleet(POLICY, Times()))
+    assert [record["cached_tokens"] for record in records] == [0, 64, 64, 64]
+    without = records_of(asked, Fleet(msgspec.structs.replace(POLICY, prefix_cache=False), Times()))
+    assert [record["cached_tokens"] for record in without] == [None] * 4
+
+
+def test_keys_are_equal_where_all_up_to_the_blocks_end_is() -> None:
+    asked = plan(prefix=40, prefix_groups=2, input="100", concurrency=[1], requests=[12])
+    contents = Contents(asked, 0, Asked(asked, 0, 0.0, 0.0), 16)
+    by_group: dict[int, set[tuple[int, ...]]] = {}
+    for index in range(12):
+        keys = contents.keys(index)
+        assert len(keys) == 2  # of 40 tokens, two whole blocks
+        by_group.setdefault(int(asked.prefix_group[index]), set()).add(tuple(keys))
+    assert [len(keys) for keys in by_group.values()] == [1, 1]
+    assert not set.intersection(*by_group.values())
+
+
+# --- replicas ---------------------------------------------------------------------------------------------------
+
+
+def test_replicas_share_the_load() -> None:
+    asked = plan(concurrency=[16], requests=[160])
+    for route in ("least-busy", "round-robin"):
+        policy = msgspec.structs.replace(POLICY, route=route)
+        run = run_cell(asked, 0, Fleet(policy, SLOPED, replicas=4))
+        _, counts = np.unique(run.journal.replica, return_counts=True)
+        assert counts.min() >= 36
+        assert not np.isnan(run.end_s).any()
+
+
+def test_in_step_all_take_as_long_as_the_slowest() -> None:
+    asked = plan(rate=[math.inf], requests=[2], input="uniform:10:1000")
+    apart = run_cell(asked, 0, Fleet(POLICY, Times(), replicas=2))
+    together = run_cell(asked, 0, Fleet(POLICY, Times(), replicas=2, in_step=True))
+    assert len(set(apart.journal.first_s)) == 2
+    tokens = max(asked.input_tokens)
+    first_s = set(together.journal.first_s)
+    assert len(first_s) == 1 or max(first_s) - min(first_s) < 0.02 + tokens * 0.0001
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 1 << 30), order=st.sampled_from(["mixed", "prefill-first"]), kv_blocks=st.integers(9, 90))
+def test_a_group_of_one_is_a_replica(seed: int, order: str, kv_blocks: int) -> None:
+    from loadstone.batching import Sequence as Request
+
+    rng = np.random.default_rng(seed)
+    policy = EnginePolicy(kv_blocks=kv_blocks, max_batched_tokens=64, max_seqs=6, order=order)  # type: ignore[arg-type]
+    arrivals = np.cumsum(rng.exponential(0.02, 20)).tolist()
+    lengths = rng.integers(1, 70, (20, 2)).tolist()
+    found = []
+    for grouped in (False, True):
+        journal = Journal(20)
+        replica = Replica(policy, SLOPED, journal)
+        unit = Group([replica]) if grouped else replica
+        ends = []
+        waiting = list(enumerate(zip(arrivals, lengths, strict=True)))
+        while waiting or unit.next_s < NEVER:
+            if waiting and waiting[0][1][0] <= unit.next_s:
+                row, (at_s, (prompt, output)) = waiting.pop(0)
+                unit.add(Request(row, prompt, output), at_s)
+            else:
+                ends += [(unit.next_s, sequence.row) for sequence in unit.complete()]
+        found.append((journal.first_s, journal.pieces, ends))
+    assert found[0] == found[1]
+
+
+# --- the short way ----------------------------------------------------------------------------------------------
+
+LOADS = st.one_of(
+    st.integers(1, 12).map(lambda places: {"concurrency": [places]}),
+    st.floats(0.5, 60).map(lambda rate: {"rate": [rate]}),
+    st.floats(1, 60).map(lambda rate: {"rate": [rate], "burstiness": 0.3}),
+    st.floats(1, 60).map(lambda rate: {"rate": [rate], "burstiness": math.inf}),
+    st.just({"ramp": "1:40:2s"}),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    load=LOADS,
+    seed=st.integers(0, 1 << 30),
+    order=st.sampled_from(["mixed", "prefill-first"]),
+    chunked=st.booleans(),
+    input=st.sampled_from(["100", "uniform:1:90", "uniform:1:400"]),
+    output=st.sampled_from(["5", "1", "uniform:1:60"]),
+    max_seqs=st.integers(1, 12),
+    budget=st.sampled_from([16, 64, 1024]),
+    kv_blocks=st.sampled_from([400, 60]),
+    warmup=st.integers(0, 3),
+    context=st.sampled_from([0.0, 3e-9, 1e-5]),
+)
+def test_the_short_way_gives_the_same_to_the_last_bit(
+    load: Json,
+    seed: int,
+    order: str,
+    chunked: bool,
+    input: str,
+    output: str,
+    max_seqs: int,
+    budget: int,
+    kv_blocks: int,
+    warmup: int,
+    context: float,
+) -> None:
+    counted = {} if "ramp" in load else {"requests": [40]}
+    asked = plan(**load, **counted, seed=seed, input=input, output=output, warmup=warmup)
+    policy = EnginePolicy(
+        kv_blocks=kv_blocks,
+        max_batched_tokens=budget,
+        max_seqs=max_seqs,
+        order=order,
+        chunked=chunked,  # type: ignore[arg-type]
+    )
+    fleet = Fleet(policy, Times(step=0.006, token=1.2e-5, slot=1e-5, context=context))
+    looks: list[list[tuple[float, ...]]] = []
+    runs: list[CellRun] = []
+    for quick in (True, False):
+        seen: list[tuple[float, ...]] = []
+
+        def look(at_s: float, states: Any, seen: list[tuple[float, ...]] = seen) -> float:
+            seen.append((at_s, *states[0]))
+            return at_s + 1.0
+
+        runs.append(run_cell(asked, 0, fleet, 1.0, look=look, quick=quick))
+        looks.append(seen)
+    short, long = runs
+    assert looks[0] == looks[1]
+    assert short.journal.first_s == long.journal.first_s
+    assert short.journal.first_tick == long.journal.first_tick
+    assert short.end_s == long.end_s
+    assert short.asked.sent_s_of == long.asked.sent_s_of
+    assert short.asked.intended_s_of == long.asked.intended_s_of
+    assert short.issue_end_s == long.issue_end_s
+    assert short.over_s == long.over_s
+    assert short.states() == long.states()
+    times = [run.replicas[0].clock.times(run.replicas[0].under_way_tick) for run in runs]
+    np.testing.assert_array_equal(times[0], times[1])
+
+
+# --- laws of the records ----------------------------------------------------------------------------------------
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    load=LOADS,
+    seed=st.integers(0, 1000),
+    kv_blocks=st.integers(12, 60),
+    order=st.sampled_from(["mixed", "prefill-first", "static"]),
+    speculative=st.sampled_from([None, Speculative(1, 0.6)]),
+    replicas=st.integers(1, 3),
+    in_step=st.booleans(),
+    turns=st.booleans(),
+)
+def test_every_token_has_its_time(
+    load: Json,
+    seed: int,
+    kv_blocks: int,
+    order: str,
+    speculative: Speculative | None,
+    replicas: int,
+    in_step: bool,
+    turns: bool,
+) -> None:
+    more: Json = {} if "ramp" in load else {"requests": [30]}
+    if turns and "ramp" not in load:
+        more |= {"turns": "2", "input": "uniform:1:40", "output": "uniform:1:40"}
+    asked = plan(**({"input": "uniform:1:90", "output": "uniform:1:90"} | load | more), seed=seed)
+    policy = EnginePolicy(
+        kv_blocks=kv_blocks,
+        max_batched_tokens=64,
+        max_seqs=6,
+        order=order,
+        speculative=speculative,  # type: ignore[arg-type]
+    )
+    fleet = Fleet(policy, SLOPED, replicas=replicas, in_step=in_step)
+    records = records_of(asked, fleet)
+    assert len(records) == len(asked)
+    for record, output in zip(records, asked.output_tokens.tolist(), strict=True):
+        times = record["arrival_s"]
+        assert record["tokens"][-1] == record["output_tokens"] == output
+        assert all(b > a for a, b in itertools.pairwise(record["tokens"]))
+        assert all(b > a for a, b in itertools.pairwise(times))
+        assert record["end_s"] == times[-1]
+        assert record["intended_s"] <= record["sent_s"] < times[0]
+        if speculative is None:
+            assert len(times) == output
+    assert records == records_of(asked, fleet), "the same seed gives the same run"
+
+
+def test_counters_count_on_over_cells_and_thin_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loadstone.simulator.counters._MOST", 40)
+    asked = plan(concurrency=[2, 4], requests=[300], output="20")
+    fleet = Fleet(POLICY, Times())
+    counters = Counters("m", 1, POLICY.kv_blocks)
+    start_s = 0.0
+    for cell in (0, 1):
+        counters.begin(start_s)
+        run = run_cell(asked, cell, fleet, start_s, look=counters.look)
+        counters.look(run.over_s, run.states())
+        start_s = run.over_s + 0.1
+    table = counters.table().to_pylist()
+    assert len({row["time_s"] for row in table}) <= 41
+    for name, total in (("prompt_tokens", 60_000), ("generation_tokens", 12_000)):
+        values = [row["value"] for row in table if row["name"] == f"vllm:{name}_total"]
+        assert values == sorted(values)
+        assert values[-1] == total
+    running = [row["value"] for row in table if row["name"] == "vllm:num_requests_running"]
+    assert 2 < max(running) <= 4
+    assert table[0]["labels"] == '{"engine":"0","model_name":"m"}'
+
+
+def test_tables_have_the_stores_schema_and_split_where_they_grow_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loadstone.simulator.table._EVENTS", 50)
+    asked = plan(concurrency=[4], requests=[40], output="uniform:1:20")
+    run = run_cell(asked, 0, Fleet(POLICY, Times()))
+    made = list(tables(asked, 0, run, POLICY))
+    assert len(made) > 5
+    assert {table.schema for table in made} == {store.records_schema()}
+    whole = pa.concat_tables(made)
+    assert whole["request_id"].to_pylist() == [f"0-{index}" for index in range(40)]
+
+
+# --- how far off ------------------------------------------------------------------------------------------------
+
+
+def test_intervals_are_as_wide_as_the_draws_and_what_remained() -> None:
+    asked = plan(concurrency=[4], requests=[2000], output="50", warmup=4)
+    fleet = Fleet(POLICY, Times(request_s=0.0, stream_s=0.0, token=0.0))
+    draws = [
+        Times(step=0.010 * factor, request_s=0.0, stream_s=0.0, token=0.0) for factor in np.linspace(0.8, 1.2, 41)
+    ]
+    found = intervals(asked, 0, fleet, draws, {})
+    assert found["tpot_s"] == pytest.approx((0.84, 1.16), abs=0.005)
+    wider = intervals(asked, 0, fleet, draws, {"tpot": 0.5})
+    assert wider["tpot_s"][0] < 0.6
+    assert wider["tpot_s"][1] > 1.7
+    assert wider["ttft_s"] == found["ttft_s"]
+    low, high = found["output_tokens_per_s"]
+    assert 0.8 < low < 0.9
+    assert 1.1 < high < 1.25
+
+
+def test_the_part_for_intervals_is_whole_sessions() -> None:
+    asked = plan(turns="7", concurrency=[2], requests=[3000], warmup=2)
+    part = beginning(asked, 0)
+    assert 300 <= len(part) < 330
+    assert asked.turn[len(part)] == 0
+
+
+# --- what cannot be -----------------------------------------------------------------------------------------------
+
+
+def test_what_never_fits_is_told() -> None:
+    with pytest.raises(InputError, match="does not fit into the KV cache, which holds 96"):
+        run_cell(plan(concurrency=[1], requests=[1]), 0, Fleet(EnginePolicy(kv_blocks=6), Times()))
+
+
+def test_a_saved_plan_is_simulated_as_it_is(tmp_path: Path) -> None:
+    asked = plan(concurrency=[2], requests=[10])
+    store.write_plan(tmp_path / "plan.parquet", asked)
+    again = plan_of(Options(plan=tmp_path / "plan.parquet"))
+    fleet = Fleet(POLICY, Times())
+    assert records_of(again, fleet) == records_of(asked, fleet)

@@ -1,0 +1,176 @@
+"""Scoring a points file: what is read, what is left out and why, intervals, the document and the command."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from conftest import Loadstone
+from loadstone.calibrate.points import Point, read_points
+from loadstone.errors import InputError
+from loadstone.perfmodel.profile import prior_profile, save
+from loadstone.validate.document import document_of
+from loadstone.validate.score import Scored, figures, regime, score, summarise
+
+POINTS = Path(__file__).resolve().parents[2] / "shared" / "data" / "points.csv"
+
+ROW = {
+    "source": "somewhere", "engine": "vllm", "engine_version": "0.15.1", "model": "meta-llama/Llama-3.1-8B-Instruct",
+    "precision": "bf16", "gpu": "H100-SXM-80GB", "num_gpus": "1", "tp": "1", "dp": "1", "input_len": "1000",
+    "output_len": "200", "arrival": "concurrency", "arrival_value": "8", "num_prompts": "40",
+    "ttft_ms_median": "60", "tpot_ms_median": "8", "mode": "serving", "stat": "median", "fold": "llama-3.1-8b",
+}  # fmt: skip
+
+
+def write(path: Path, *changes: dict[str, str]) -> Path:
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, sorted(set(ROW).union(*changes) if changes else ROW))
+        writer.writeheader()
+        for change in changes:
+            writer.writerow(ROW | change)
+    return path
+
+
+def test_rows_are_predicted_with_intervals(tmp_path: Path) -> None:
+    path = write(tmp_path / "points.csv", {}, {"arrival_value": "64", "num_prompts": "320"})
+    rows = score(read_points(path))
+    for each in rows:
+        assert each.skipped_because is None
+        for name in ("ttft", "tpot", "throughput"):
+            assert 0 < each.low[name] < each.predicted[name] < each.high[name]
+    assert rows[0].predicted["tpot"] < rows[1].predicted["tpot"]
+    assert rows[0].predicted["throughput"] < rows[1].predicted["throughput"]
+    assert score(read_points(path)) == rows
+
+
+def test_a_family_that_was_fitted_is_scored_without_itself(tmp_path: Path) -> None:
+    path = write(tmp_path / "points.csv", {}, {"fold": "never seen"})
+    known, unknown = score(read_points(path))
+    assert known.held_out
+    assert not unknown.held_out
+    assert known.predicted["tpot"] != unknown.predicted["tpot"]
+
+
+def test_what_is_left_out_has_a_reason(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "points.csv",
+        {"exclude": "a claim"},
+        {"engine": "mystery"},
+        {"model": "none/such"},
+        {"input_len": ""},
+        {"arrival": "rate", "arrival_value": ""},
+    )
+    rows = score(read_points(path))
+    reasons = [each.skipped_because or "" for each in rows]
+    for reason, part in zip(
+        reasons, ("excluded: a claim", "mystery", "none/such", "lengths", "number of requests"), strict=True
+    ):
+        assert part in reason
+    document = document_of(rows)
+    assert all(row["predicted"] == {} for row in document["rows"])
+    assert document["summary"] == {}
+
+
+def test_rates_and_bursts_are_predicted_too(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "points.csv",
+        {"arrival": "rate", "arrival_value": "2", "num_prompts": "60"},
+        {"arrival": "rate", "arrival_value": "30", "num_prompts": "600"},
+        {"arrival": "offline", "arrival_value": "", "num_prompts": "64", "mode": "offline", "output_tok_s": "4000"},
+    )
+    slow, fast, offline = score(read_points(path))
+    assert slow.predicted["tpot"] < fast.predicted["tpot"]
+    assert slow.predicted["throughput"] == pytest.approx(2 * 200, rel=0.35)
+    assert offline.predicted["throughput"] > fast.predicted["throughput"] / 3
+
+
+def test_the_document_has_the_files_units(tmp_path: Path) -> None:
+    (row,) = document_of(score(read_points(write(tmp_path / "points.csv", {"output_tok_s": "900"}))))["rows"]
+    assert row["row"] == 1
+    assert row["measured"] == {"ttft_ms": 60, "tpot_ms": 8, "output_tok_s": 900}
+    assert 1 < row["predicted"]["tpot_ms"] < 60
+    assert set(row["low"]) == set(row["high"]) == {"ttft_ms", "tpot_ms", "output_tok_s"}
+    assert row["profile"].startswith("vllm-v1-hopper")
+
+
+def made(measured: float, predicted: float, source: str = "a", users: int = 4) -> Scored:
+    return Scored(
+        Point(row=1, source=source, input_tokens=100),
+        {"tpot": predicted}, {"tpot": predicted * 0.9}, {"tpot": predicted * 1.1}, {"tpot": measured}, users=users,
+    )  # fmt: skip
+
+
+def test_figures_by_hand() -> None:
+    found = figures([made(10, 10.5), made(10, 12), made(10, 8)])["tpot"]
+    assert found["n"] == 3
+    assert found["median_error"] == pytest.approx(0.2)
+    assert found["bias"] == pytest.approx(0.05)
+    assert found["coverage"] == pytest.approx(1 / 3)
+    assert figures([made(10, 10)]).keys() == {"tpot"}
+
+
+def test_summaries_split_by_what_rows_say() -> None:
+    summary = summarise([made(10, 10), made(10, 20, "b", users=200)])
+    assert set(summary["source"]) == {"a", "b"}
+    assert regime(made(1, 1, users=200)) == "65+ users, short prompts"
+    assert set(summary["regime"]) == {"1-8 users, short prompts", "65+ users, short prompts"}
+
+
+def test_a_file_that_is_none_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="No such file"):
+        read_points(tmp_path / "none.csv")
+    (tmp_path / "other.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(InputError, match="no columns engine, model and gpu"):
+        read_points(tmp_path / "other.csv")
+    (tmp_path / "wide.csv").write_text("engine,model,gpu\n" + "x" * 300_000 + ",b,c\n")
+    with pytest.raises(InputError, match="field larger"):
+        read_points(tmp_path / "wide.csv")
+
+
+def test_odd_numbers_are_missing_ones(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "points.csv",
+        {"num_gpus": "many", "tpot_ms_median": "nan", "ttft_ms_median": "-3", "input_len": "1e400", "dp": "1e30"},
+    )
+    (point,) = read_points(path)
+    assert (point.gpus, point.tpot_s, point.ttft_s, point.input_tokens, point.dp) == (None, None, None, None, None)
+
+
+def test_the_command(tmp_path: Path, loadstone: Loadstone) -> None:
+    path = write(tmp_path / "points.csv", {}, {"engine": "mystery"})
+    document = loadstone("validate", path, "--json").document
+    assert document["schema"] == 1
+    assert len(document["rows"]) == 2
+    assert document["summary"]["gpu"]["H100-SXM-80GB"]["tpot"]["n"] == 1
+    said = loadstone("validate", path)
+    assert said.code == 0
+    assert "1 of 2 points predicted" in said.out
+    assert "'mystery' is not modelled" in said.out
+    assert "none.csv" in loadstone("validate", tmp_path / "none.csv").line()
+
+
+def test_a_users_profile_is_used(tmp_path: Path, loadstone: Loadstone, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    path = write(tmp_path / "points.csv", {})
+    assert "loadstone calibrate" in loadstone("validate", path, "--profile", "mine").line()
+    save(prior_profile("mine"), tmp_path / "loadstone" / "profiles")
+    document = loadstone("validate", path, "--profile", "mine", "--json").document
+    assert document["rows"][0]["profile"] == "mine"
+
+
+@pytest.mark.skipif(not POINTS.exists(), reason="the shared measurements are not beside the checkout")
+def test_public_points_are_near() -> None:
+    """A sample of the public points, each with its family held out: as near as docs/accuracy.md says, with room."""
+    points = [
+        each for each in read_points(POINTS) if not each.exclude and each.tpot_s and (each.load_value or 0) <= 64
+    ]
+    rng = np.random.default_rng(1)
+    chosen = [points[at] for at in sorted(rng.choice(len(points), 150, replace=False))]
+    found = figures([each for each in score(chosen) if each.skipped_because is None])
+    assert found["tpot"]["n"] > 120
+    assert found["tpot"]["median_error"] < 0.20
+    assert found["ttft"]["median_error"] < 0.45
+    assert 0.65 < found["tpot"]["coverage"] < 0.95
