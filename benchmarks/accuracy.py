@@ -1,0 +1,257 @@
+"""How far the performance model can be believed: fitted and scored on public points, families and sources held out.
+
+    python benchmarks/accuracy.py POINTS.csv                 fit; score each row with its model family held out
+    python benchmarks/accuracy.py POINTS.csv --write DIR     … and write the profiles
+    python benchmarks/accuracy.py POINTS.csv --sources       score each row with its source held out
+    python benchmarks/accuracy.py POINTS.csv --two           two points of each sweep given, the rest predicted
+    --json FILE   every row: deployment, ln(measured/predicted), interval; --worst N   the rows furthest off
+
+AIConfigurator on the same rows: benchmarks/accuracy_peer.py, from --json's file. Minutes on one core; set
+OMP_NUM_THREADS=1 where others measure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadstone.calibrate.fit import Fit, solve, values_of, weights_of
+from loadstone.calibrate.points import Unpredictable, read_points
+from loadstone.calibrate.shipped import (
+    Z80,
+    family,
+    fit_all,
+    fit_without,
+    gaps,
+    held_out_values,
+    known_variance,
+    profiles,
+    residuals,
+    spreads_of,
+)
+from loadstone.calibrate.table import Case, Table, case_of, refresh, table_of
+from loadstone.calibrate.update import update
+from loadstone.perfmodel.families import architecture_of, era_of
+from loadstone.perfmodel.profile import profile_of, save
+
+QUANTITIES = ("tpot", "ttft", "throughput")
+Floats = NDArray[np.float64]
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def cases_of(path: Path) -> list[Case]:
+    cases, why = [], Counter[str]()
+    for point in read_points(path):
+        if point.exclude:
+            continue
+        try:
+            cases.append(case_of(point))
+        except Unpredictable as reason:
+            why[str(reason)] += 1
+    say(f"{len(cases)} points; left out:")
+    for text, count in why.most_common(20):
+        say(f"{count:6d}  {text}")
+    return cases
+
+
+def regime(case: Case) -> str:
+    users = case.users * case.deployment.dp
+    length = "long prompts" if (case.point.input_tokens or 0) >= 4000 else "short prompts"
+    return f"{'1-8' if users <= 8 else '9-64' if users <= 64 else '65+'} users, {length}"
+
+
+WAYS: dict[str, Callable[[Case], str]] = {
+    "all": lambda case: "all",
+    "GPU": lambda case: case.deployment.gpu.name,
+    "GPU and engine": lambda case: f"{case.deployment.gpu.name} {case.deployment.engine}",
+    "family": family,
+    "regime": regime,
+    "source": lambda case: case.point.source,
+}
+
+
+def show(table: Table, gap: Mapping[str, Floats], spread: Mapping[str, Floats] | None = None) -> None:
+    """|predicted/measured − 1|: median and 90th percentile; bias; share inside the 80 % interval."""
+    for what, way in WAYS.items():
+        members: dict[str, list[int]] = defaultdict(list)
+        for at, case in enumerate(table.cases):
+            members[way(case)].append(at)
+        for which, positions in sorted(members.items()):
+            text = f"{what:15s} {which[:44]:44s}"
+            for name in QUANTITIES:
+                here = gap[name][positions]
+                fine = np.isfinite(here)
+                if not fine.any():
+                    continue
+                off = np.abs(np.exp(-here[fine]) - 1)
+                text += f" {name} n {fine.sum():4d} {np.median(off):6.1%} p90 {np.quantile(off, 0.9):5.0%}"
+                text += f" {np.exp(-np.median(here[fine])) - 1:+5.0%}"
+                if spread is not None:
+                    inside = np.abs(here[fine]) <= Z80 * spread[name][positions][fine]
+                    text += f" in {inside.mean():4.0%}"
+                text += " |"
+            print(text)
+
+
+def worst(table: Table, gap: Mapping[str, Floats], count: int) -> None:
+    for name in ("tpot", "ttft"):
+        size = np.where(np.isfinite(gap[name]), np.abs(gap[name]), 0.0)
+        print(f"furthest off in {name}")
+        for at in np.argsort(-size)[:count]:
+            case = table.cases[at]
+            point = case.point
+            print(
+                f"  row {point.row:5d} {np.exp(-gap[name][at]):6.2f}× {case.deployment.name} {point.input_tokens}/"
+                f"{point.output_tokens} users {point.load_value} {point.source[:40]}"
+            )
+
+
+def key_of(case: Case) -> tuple[str, str, str]:
+    deployment = case.deployment
+    era = era_of(deployment.engine, deployment.engine_version)
+    return deployment.engine, era, architecture_of(deployment.gpu)
+
+
+def families_out(table: Table, arguments: argparse.Namespace) -> None:
+    use = np.ones(len(table.cases), bool)
+    fit = fit_all(table, use, arguments.rounds)
+    fits = fit_without(table, fit, use)
+    logarithms = held_out_values(table, fits, fit)
+    refresh(table, np.exp(logarithms))
+    gap = gaps(table)
+    known = known_variance(table, logarithms, spreads_of(table.cases, fits, fit))
+    keys = [key_of(case) for case in table.cases]
+    everywhere = residuals(gap, known, use)
+    residual_of = {}
+    for key in set(keys):
+        mine = np.array([each == key for each in keys])
+        if mine.sum() >= 60:
+            residual_of[key] = residuals(gap, known, mine)
+    spread: dict[str, Floats] = {}
+    for name in QUANTITIES:
+        rest = np.array([(everywhere | residual_of.get(key, {}))[name] for key in keys])
+        spread[name] = np.sqrt(known[name] + rest**2)
+    show(table, gap, spread)
+    if arguments.worst:
+        worst(table, gap, arguments.worst)
+    if arguments.write:
+        today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
+        for profile in profiles(table, fit, fits, residual_of, everywhere, "benchmarks/accuracy.py", today):
+            save(profile, arguments.write)
+    if arguments.json:
+        arguments.json.write_text(json.dumps([_row(table, gap, spread, at) for at in range(len(table.cases))]))
+
+
+def _row(table: Table, gap: Mapping[str, Floats], spread: Mapping[str, Floats], at: int) -> dict[str, object]:
+    case = table.cases[at]
+    deployment, point = case.deployment, case.point
+    row: dict[str, object] = {
+        "row": point.row,
+        "deployment": deployment.name,
+        "family": family(case),
+        "model": point.model,
+        "gpu": deployment.gpu.name,
+        "engine": deployment.engine,
+        "weights": deployment.weights_dtype,
+        "kv": deployment.kv_dtype,
+        "tp": deployment.tp,
+        "dp": deployment.dp,
+        "ep": deployment.ep,
+        "attention_dp": deployment.attention_dp,
+        "input_tokens": point.input_tokens,
+        "output_tokens": point.output_tokens,
+        "users": point.load_value,
+        "ttft_s": point.ttft_s,
+        "tpot_s": point.tpot_s,
+    }
+    for name in QUANTITIES:
+        if np.isfinite(gap[name][at]):
+            row[name] = {"ln_measured_over_predicted": float(gap[name][at]), "sd": float(spread[name][at])}
+    return row
+
+
+def sources_out(table: Table, arguments: argparse.Namespace) -> None:
+    """Each row from a fit without its source; an extrapolation where no other source has that engine and GPU."""
+    use = np.ones(len(table.cases), bool)
+    fit = fit_all(table, use, arguments.rounds)
+    sources = np.array([case.point.source for case in table.cases])
+    weights = weights_of(table.cases)
+    logarithms = np.empty_like(values_of(fit, table.cases))
+    for source in np.unique(sources):
+        without: Fit = solve(table, fit.groups, use & (sources != source), weights, fit.unknowns, rounds=6)
+        at = np.flatnonzero(sources == source)
+        logarithms[at] = values_of(without, [table.cases[position] for position in at])
+        pair_of = [(case.deployment.engine, case.deployment.gpu.name) for case in table.cases]
+        elsewhere = {pair for pair, other in zip(pair_of, sources, strict=True) if other != source}
+        alone = sorted({" ".join(pair_of[position]) for position in at} - {" ".join(pair) for pair in elsewhere})
+        say(f"{source[:60]}: {len(at)} rows; extrapolated: {', '.join(alone) or 'none'}")
+    refresh(table, np.exp(logarithms))
+    show(table, gaps(table))
+
+
+def two_given(cases: list[Case]) -> None:
+    """The two ends of each sweep calibrate (from the profile without the family), the rest is predicted."""
+    sweeps: dict[str, list[Case]] = defaultdict(list)
+    for case in cases:
+        if case.point.sweep and case.point.tpot_s and case.point.mode == "serving":
+            sweeps[case.point.sweep].append(case)
+    before: list[float] = []
+    after: list[float] = []
+    sizes = 0
+    for members in sweeps.values():
+        members.sort(key=lambda case: (case.users, case.point.row))
+        if len({case.users for case in members}) < 3:
+            continue
+        sizes += 1
+        given = [members[0], members[-1]]
+        rest = [case for case in members[1:-1] if case.users not in (given[0].users, given[1].users)]
+        if not rest:
+            continue
+        profile = profile_of(given[0].deployment)
+        found = update(profile, given, "two", "", without=family(given[0]))
+        table = table_of(rest)
+        for values, kept in ((profile.values(without=family(given[0])), before), (found.profile.values(), after)):
+            refresh(table, np.tile(values, (len(rest), 1)))
+            kept += [abs(table.tpot_s[at] / (case.point.tpot_s or np.nan) - 1) for at, case in enumerate(rest)]
+    print(
+        f"{sizes} sweeps, {len(after)} rows predicted: TPOT off by {np.median(before):.1%} before "
+        f"(p90 {np.quantile(before, 0.9):.0%}), {np.median(after):.1%} after two points "
+        f"(p90 {np.quantile(after, 0.9):.0%})"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("points", type=Path)
+    parser.add_argument("--write", type=Path)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--worst", type=int, default=0)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--sources", action="store_true")
+    parser.add_argument("--two", action="store_true")
+    arguments = parser.parse_args()
+    began = time.perf_counter()
+    cases = cases_of(arguments.points)
+    if arguments.two:
+        two_given(cases)
+    elif arguments.sources:
+        sources_out(table_of(cases), arguments)
+    else:
+        families_out(table_of(cases), arguments)
+    say(f"{time.perf_counter() - began:.0f} s")
+
+
+if __name__ == "__main__":
+    main()

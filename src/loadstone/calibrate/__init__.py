@@ -1,0 +1,1 @@
+"""Coefficients of the performance model from measurements: public points, and a user's own runs."""

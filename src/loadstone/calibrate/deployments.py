@@ -1,0 +1,215 @@
+"""From a point to the deployment it was measured on and the scheduler's rules, or why there is none."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+import msgspec
+
+from loadstone.batching.defaults import policy_of
+from loadstone.calibrate.closed_loop import Rules
+from loadstone.calibrate.points import Point, Unpredictable
+from loadstone.calibrate.sources import Arguments, arguments_of
+from loadstone.catalogue import Deployment, Gpu, Model, gpu, model
+from loadstone.catalogue.model import Experts
+from loadstone.errors import InputError
+
+MOST_TP = 16
+_ENGINES = {"vllm": "vllm", "sglang": "sglang", "tensorrt-llm": "tensorrt-llm", "trtllm": "tensorrt-llm"}
+_IDENTIFIED = re.compile(r"_tp(\d+)(?:_0)?_ep(\d+)(?:_0)?_\d+(?:;|$|\s)")
+_GPU = re.compile(r"(rtx[- ]?pro[- ]?\d+|rtx[- ]?\d+|[a-z]+\d+[a-z]*)", re.IGNORECASE)
+
+
+def deployment_of(point: Point) -> tuple[Deployment, Arguments]:
+    """Raises Unpredictable with the reason, in one line."""
+    engine = _engine(point)
+    device = _gpu(point.gpu)
+    base = _model(point.model)
+    weights = _weights(point, base)
+    if weights == "nvfp4" and base.weights_dtype != "nvfp4":
+        base = _four_bit(base)
+    said = arguments_of(
+        point.source, engine, point.fold, device.name.lower().split("-")[0], point.precision, point.load_value
+    )
+    tp, dp, ep, attention_dp = _parallelism(point, engine, base)
+    gpus = tp * dp
+    per_node = device.per_node
+    if gpus > per_node and not (point.nodes and point.nodes > 1):
+        raise Unpredictable(f"{gpus} GPUs on one node")
+    kv = point.kv_dtype.lower().partition("_")[0] if point.kv_dtype and point.kv_dtype != "auto" else ""
+    # NVIDIA's NVFP4 checkpoints are made for an FP8 cache (kv_cache_quant_algo), and engines follow.
+    implied = "fp8" if weights == "nvfp4" else base.kv_dtype
+    kv_dtype = kv if kv in ("bf16", "fp8", "fp16") else (said.kv_dtype or implied)
+    deployment = Deployment(
+        model=base,
+        gpu=device,
+        gpus=gpus,
+        nodes=max(1, -(-gpus // per_node)),
+        tp=tp,
+        dp=dp,
+        ep=ep,
+        attention_dp=attention_dp,
+        weights_dtype=weights,
+        kv_dtype=kv_dtype,
+        engine=engine,
+        engine_version="0.2" if "2023" in point.engine else point.engine_version or None,
+    )
+    for run in base.layers:
+        heads = getattr(run.attention, "heads", tp)
+        if heads % tp:
+            raise Unpredictable(f"tp {tp} does not divide {heads} heads")
+    if base.weights_bytes(weights) / gpus > device.usable_bytes and "marlin" not in point.precision.lower():
+        raise Unpredictable(
+            f"{base.weights_bytes(weights) / 1e9:.0f} GB of weights do not fit {gpus} × {device.name}"
+        )
+    return _runnable(with_arguments(deployment, said)), said
+
+
+def _runnable(deployment: Deployment) -> Deployment:
+    """The deployment, or the same with experts dealt out where slices of them cannot be (a row may not say `ep`)."""
+    if deployment.ep > 1 or deployment.moe_ranks == 1:
+        return deployment
+    try:
+        policy_of(deployment)
+    except InputError:
+        dealt = msgspec.structs.replace(deployment, ep=deployment.moe_ranks)
+        try:
+            policy_of(dealt)
+        except InputError:
+            return deployment
+        return dealt
+    return deployment
+
+
+_ARGUMENTS = {
+    # engine: (tokens of a step, share of memory), as the engine spells them
+    "vllm": ("max_num_batched_tokens", "gpu_memory_utilization"),
+    "sglang": ("chunked_prefill_size", "mem_fraction_static"),
+    "tensorrt-llm": ("max_num_tokens", "free_gpu_memory_fraction"),
+}
+
+
+def with_arguments(deployment: Deployment, said: Arguments) -> Deployment:
+    """The deployment with what the source's script gave the engine, in the engine's own words."""
+    tokens, share = _ARGUMENTS.get(deployment.engine, ("", ""))
+    found = dict(deployment.arguments)
+    if said.max_batched_tokens and tokens:
+        found[tokens] = str(said.max_batched_tokens)
+    if said.memory_fraction and share:
+        found[share] = str(said.memory_fraction)
+    return msgspec.structs.replace(deployment, arguments=tuple(sorted(found.items())))
+
+
+def rules_of(deployment: Deployment, said: Arguments, longest: int) -> Rules:
+    """What the scheduler of one replica may do, as `loadstone simulate` has it. Raises Unpredictable where the model
+    does not fit."""
+    try:
+        policy = policy_of(deployment)
+    except InputError as error:
+        raise Unpredictable(str(error)) from error
+    budget = policy.max_batched_tokens
+    return Rules(
+        order=policy.order,
+        budget_tokens=budget if policy.chunked else max(budget, longest + policy.max_seqs),
+        max_seqs=min(policy.max_seqs, said.max_seqs or policy.max_seqs),
+        kv_tokens=policy.kv_tokens,
+        chunked=policy.chunked,
+        keep_free=policy.keep_free,
+        poll_steps=said.poll_steps or 0,
+    )
+
+
+def _engine(point: Point) -> str:
+    name = point.engine.lower().split()[0] if point.engine else ""
+    found = _ENGINES.get(name)
+    if found is None:
+        raise Unpredictable(f"engine {point.engine!r} is not modelled")
+    return found
+
+
+@cache
+def _gpu(text: str) -> Gpu:
+    found = _GPU.search(text.replace("NVIDIA", "").replace("AMD", ""))
+    name = found[1].lower().replace("-", " ") if found else text
+    for each in (text, name, name.replace(" ", "-"), name.replace(" ", "")):
+        try:
+            return gpu(each)
+        except InputError:
+            continue
+    raise Unpredictable(f"GPU {text!r} is not in the catalogue")
+
+
+@cache
+def _model(text: str) -> Model:
+    for each in (text, text.rpartition("/")[2]):
+        try:
+            return model(each)
+        except InputError:
+            continue
+    raise Unpredictable(f"model {text!r} is not in the catalogue")
+
+
+@cache
+def _four_bit(base: Model) -> Model:
+    """NVIDIA's checkpoint of that model, where the catalogue has it: it says which layers have four bits."""
+    try:
+        found = model(f"nvidia/{base.name.rpartition('/')[2]}-NVFP4")
+    except InputError:
+        return base
+    return found if found.layer_count == base.layer_count else base
+
+
+def _weights(point: Point, base: Model) -> str:
+    said = re.split(r"[\s(?]", point.precision.lower().strip())[0]
+    if not said:
+        return "bf16" if base.weights_dtype in ("bf16", "fp16") else base.weights_dtype
+    name = {"bfloat16": "bf16", "float16": "fp16", "fp4": "nvfp4", "awq": "int4"}.get(said, said)
+    if name == "nvfp4" and base.weights_dtype == "mxfp4":
+        return "mxfp4"
+    if name not in ("bf16", "fp16", "fp8", "nvfp4", "mxfp4", "int4", "int8"):
+        raise Unpredictable(f"precision {point.precision!r} is not known")
+    return name
+
+
+def _parallelism(point: Point, engine: str, base: Model) -> tuple[int, int, int, bool]:
+    """(tp, dp, ep, attention_dp) in the catalogue's words: tp · dp GPUs.
+
+    Rows that went through AIConfigurator's table multiply InferenceX's `tp` and `ep`, which count the same GPUs: a
+    row of 64 GPUs with moe_tp = moe_ep = 8 has the TTFT and TPOT, to the last digit, of the row of the same run with
+    8. The run's id (tp8_ep8) is believed, else the square is undone.
+    """
+    tp, dp, gpus = point.tp or 0, point.dp or 0, point.gpus or 0
+    moe_tp, moe_ep = point.moe_tp or 0, point.moe_ep or 0
+    attention_dp = False
+    if point.gpus == 0 or point.dp == 0:
+        raise Unpredictable("parallelism is not said: 0 GPUs")
+    if gpus <= 0:
+        gpus = max(tp, 1) * max(dp, 1)
+    found = _IDENTIFIED.search(point.notes)
+    ep = moe_ep or 1
+    if found:
+        width, ep = int(found[1]), int(found[2])
+        attention_dp = dp > 1 and tp < width
+        return (1, width, max(1, ep), True) if attention_dp else (width, 1, max(1, ep), False)
+    if moe_tp == moe_ep > 1 and gpus == moe_tp * moe_ep and gpus > 8:
+        width = moe_tp
+        return (1, width, width, True) if dp == gpus else (width, 1, width, False)
+    if "silicon_sample" in point.source and tp * dp == moe_ep == gpus and tp == dp > 1:
+        return tp, 1, tp, False
+    if tp > MOST_TP:
+        raise Unpredictable(f"tp {tp}: no single instance is cut that finely; the row sums over several")
+    experts = any(isinstance(run.mlp, Experts) for run in base.layers)
+    if "dp-attention" in point.notes and dp > 1:
+        return max(1, gpus // dp), dp, 1, True
+    if tp == 0:
+        raise Unpredictable("parallelism is not said")
+    dp = max(1, dp)
+    if tp * dp > gpus:
+        dp = max(1, gpus // tp)
+    ep = max(1, moe_ep) if experts else 1
+    attention_dp = experts and dp > 1
+    if attention_dp and ep == 1 and engine == "vllm":
+        ep = tp * dp
+    ranks = tp * dp if attention_dp else tp
+    return tp, dp, ep if ranks % ep == 0 else 1, attention_dp

@@ -1,0 +1,90 @@
+"""A user's own runs as cases to calibrate on: what each cell asked and what it measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from loadstone import store
+from loadstone.calibrate.deployments import rules_of
+from loadstone.calibrate.points import Point, Unpredictable
+from loadstone.calibrate.sources import Arguments
+from loadstone.calibrate.table import MOST_REQUESTS, Case
+from loadstone.catalogue import Deployment
+from loadstone.errors import InputError
+from loadstone.perfmodel.work import work_of
+from loadstone.summary import summarise
+
+
+def cases_of_runs(folders: Sequence[Path], deployment: Deployment) -> list[Case]:
+    """A case for each cell with a TPOT. Raises InputError where a folder has none, or the model does not fit."""
+    cases: list[Case] = []
+    work = work_of(deployment)
+    for folder in folders:
+        info = store.read_info(folder)
+        if info.source == "simulated":
+            raise InputError(f"{folder}: is a simulated run; calibrate on measured ones")
+        before = len(cases)
+        for number, cell in enumerate(summarise(folder)["cells"]):
+            point, arrays = _cell(folder, number, cell, len(cases) + 1)
+            if point is None:
+                continue
+            inputs, outputs, times = arrays
+            try:
+                rules = rules_of(deployment, Arguments(), int(inputs.max()))
+            except Unpredictable as reason:
+                raise InputError(f"--deployment: {reason}") from reason
+            replicas = deployment.dp * deployment.pp
+            users = len(inputs) if point.load != "concurrency" else int(point.load_value or 1)
+            keep = slice(0, min(MOST_REQUESTS, len(inputs)), replicas)
+            cases.append(
+                Case(
+                    point, deployment, Arguments(), max(1, round(users / replicas)), rules, inputs[keep],
+                    outputs[keep], work, None if times is None else times[keep],
+                )
+            )  # fmt: skip
+        if len(cases) == before:
+            raise InputError(
+                f"{folder}: no cell with a TPOT; answers of two tokens or more, over a stream, are needed"
+            )
+    return cases
+
+
+def _cell(folder: Path, number: int, cell: dict[str, Any], row: int) -> tuple[Point | None, Any]:
+    metrics = cell["metrics"]
+    tpot, ttft = _middle(metrics, "tpot_s"), _middle(metrics, "ttft_s")
+    if tpot is None:
+        return None, None
+    table = store.read_columns(folder, ["sent_s", "input_tokens", "output_tokens", "phase", "status"], number)
+    columns = {name: table.column(name).to_numpy(zero_copy_only=False) for name in table.column_names}
+    fine = (columns["status"] == "ok") & (columns["phase"] == "measure")
+    order = np.argsort(columns["sent_s"][fine], kind="stable")
+    inputs = columns["input_tokens"][fine][order].astype(float)
+    outputs = columns["output_tokens"][fine][order].astype(float)
+    known = np.isfinite(inputs) & (outputs >= 2)
+    if not known.any():
+        return None, None
+    load = cell["load"]
+    times = columns["sent_s"][fine][order][known]
+    point = Point(
+        row=row,
+        source=str(folder),
+        load=load["kind"],
+        load_value=float(load["value"]),
+        ttft_s=ttft,
+        tpot_s=tpot,
+        output_tokens_per_s=metrics.get("output_tokens_per_s"),
+        stat="median",
+        fold="the user's",
+    )
+    arrays = inputs[known].astype(np.int64), outputs[known].astype(np.int64), times - times[0]
+    return point, (*arrays[:2], arrays[2] if load["kind"] == "rate" else None)
+
+
+def _middle(metrics: dict[str, Any], name: str) -> float | None:
+    found = metrics.get(name)
+    value = found.get("p50") if isinstance(found, dict) else None
+    return float(value) if value else None

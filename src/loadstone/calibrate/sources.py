@@ -1,0 +1,114 @@
+"""What published runs were started with, where their source says so and their rows do not.
+
+InferenceX (github.com/SemiAnalysisAI/InferenceX, benchmarks/*.sh; formerly InferenceMAX) publishes the script of each
+run: engine arguments by model and GPU, `--num-prompts` ten times the concurrency. NVIDIA's gap analysis repeats those
+runs. Only arguments that change what a scheduler does or what a token costs are kept here.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+import msgspec
+
+from loadstone.calibrate.points import Point
+
+PROMPTS_PER_USER = 10
+"""InferenceX: `--num-prompts $(( CONC * 10 ))`; assumed where a closed loop does not say."""
+
+
+class Traffic(NamedTuple):
+    """Lengths are uniform in [low, high] of the nominal ones; a closed loop sends so many requests for each user."""
+
+    low: float
+    high: float
+    requests_per_user: int
+
+
+def traffic_of(point: Point) -> Traffic:
+    """What was really sent.
+
+    Rows of AIConfigurator's sample with an id `…_gap_analysis_…` or `…_cfgN` repeat runs of InferenceX (TTFT and TPOT
+    to the last digit), range ratio 0.8 included. Its other rows come from a client that nobody describes: TTFT rises
+    by 1/10 of a prefill per user, a burst of one in five requests, and no answer keeps step with another, so lengths
+    vary; but for one set (SGLang 0.5.1, Qwen3-32B) where TTFT is half of all users' prefills together: lockstep,
+    exact lengths.
+    """
+    if "silicon_sample" in point.source and point.range_ratio >= 1:
+        if re.search(r"gap_analysis|_cfg\d", point.notes) and point.output_tokens in (1024, 8192):
+            return Traffic(0.8, 1.0, PROMPTS_PER_USER)
+        if point.engine == "sglang" and point.engine_version.startswith("0.5.1."):
+            return Traffic(1.0, 1.0, 5)
+        return Traffic(0.9, 1.1, 5)
+    return Traffic(min(1.0, max(0.0, point.range_ratio)), 1.0, PROMPTS_PER_USER)
+
+
+def statistic_of(point: Point) -> str:
+    """`mean` or `median`: what a point's TTFT and TPOT are.
+
+    AIConfigurator's sample does not say, and its numbers are means: its TTFT rises by 1/20 of a prompt's prefill time
+    for each user, whatever the length of the answers, which is the burst of the first tenth of the requests
+    (½·C·prefill) seen by a mean over ten times C of them. The median of such a run does not see it.
+    """
+    if "stat not stated" in point.notes:
+        return "mean"
+    return point.stat or "median"
+
+
+class Arguments(msgspec.Struct, frozen=True, kw_only=True):
+    """Engine arguments; None: the engine's default.
+
+    kv_dtype           of the KV cache
+    max_batched_tokens of a step
+    poll_steps         SGLang's scheduler-recv-interval: new requests are looked for every so many decode steps
+    """
+
+    kv_dtype: str | None = None
+    max_batched_tokens: int | None = None
+    max_seqs: int | None = None
+    memory_fraction: float | None = None
+    poll_steps: int | None = None
+
+
+def arguments_of(
+    source: str, engine: str, family: str, gpu: str, precision: str, concurrency: float | None
+) -> Arguments:
+    """As the source's own scripts had it; all None for sources without."""
+    if "silicon_sample" not in source:
+        return Arguments()
+    blackwell = gpu in ("b200", "b300", "gb200", "gb300")
+    if engine == "vllm":
+        if family == "llama-70b":
+            return Arguments(kv_dtype="fp8", max_batched_tokens=8192, memory_fraction=0.9)
+        if family == "gpt-oss":
+            return Arguments(kv_dtype="fp8" if blackwell else None, max_batched_tokens=8192, memory_fraction=0.9)
+        if family in ("kimi", "minimax"):
+            return Arguments(memory_fraction=0.9 if precision != "fp8" else 0.95)
+        return Arguments()
+    if engine == "sglang":
+        poll = (30 if (concurrency or 0) >= 16 else 10) if blackwell else None
+        if family == "deepseek-v3":
+            budget = 16384 if precision == "fp4" else 32768
+            return Arguments(
+                kv_dtype="fp8" if blackwell else None,
+                max_batched_tokens=budget,
+                memory_fraction=0.82,
+                poll_steps=poll,
+            )
+        if family == "qwen3.5":
+            kv = None if precision == "bf16" else "fp8"
+            return Arguments(
+                kv_dtype=kv, max_batched_tokens=32768 if blackwell else 16384, memory_fraction=0.82, poll_steps=poll
+            )
+        if family == "glm":
+            return Arguments(kv_dtype="fp8" if blackwell else None, memory_fraction=0.85)
+        return Arguments()
+    if engine == "tensorrt-llm":
+        if family == "deepseek-v3":
+            return Arguments(kv_dtype="fp8", max_batched_tokens=8192 + 1024, memory_fraction=0.8)
+        if family == "gpt-oss":
+            return Arguments(kv_dtype="fp8" if blackwell else None, max_batched_tokens=20000, memory_fraction=0.85)
+        if family == "llama-70b":
+            return Arguments(kv_dtype="fp8", max_batched_tokens=9216)
+    return Arguments()

@@ -1,0 +1,264 @@
+"""Points made ready for a fit: thousands of them evaluated at once, by a formula whose constants the simulator gives.
+
+A point's TTFT and TPOT come from a simulation, which is slow to differentiate. So each point is simulated once at the
+present coefficients; what the scheduler did there (mean batch, context, prompt steps) is kept, and around it
+
+    TPOT ≈ r·(t_decode(B, context) + q·t_prompt(chunk, B))
+    TTFT ≈ request_s + request_token_s·n + stream_s + w·t_decode + k·t_prompt
+
+with q the prompt steps per decode step, w the decode steps waited for, and r and k such that both agree with the
+simulation there. These are smooth in the coefficients, vectorised over points, and right in value and, nearly, in
+slope; a few rounds of simulating and fitting converge.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadstone.calibrate.closed_loop import Outcome, Rules, run
+from loadstone.calibrate.deployments import deployment_of, rules_of
+from loadstone.calibrate.points import Point, Unpredictable
+from loadstone.calibrate.sources import Arguments, statistic_of, traffic_of
+from loadstone.catalogue import Deployment
+from loadstone.perfmodel.coefficients import INDEX, Array
+from loadstone.perfmodel.families import is_eager
+from loadstone.perfmodel.formulas import (
+    body_seconds,
+    context_seconds,
+    head_seconds,
+    launch_seconds,
+    pair_seconds,
+)
+from loadstone.perfmodel.step import StepModel
+from loadstone.perfmodel.work import Work, stack, work_of
+
+MOST_REQUESTS = 4096
+"""A simulated closed loop of more requests says nothing new."""
+MOST_USERS = 65_536
+MOST_TOKENS = 4_000_000
+
+
+@dataclass
+class Case:
+    """One point that can be simulated as a closed loop of users, or as one static batch."""
+
+    point: Point
+    deployment: Deployment
+    said: Arguments
+    users: int
+    rules: Rules
+    inputs: NDArray[np.int64]
+    outputs: NDArray[np.int64]
+    work: Work
+    times: NDArray[np.float64] | None = None
+
+
+@dataclass
+class Table:
+    """Cases, their works as one, and what the last simulation of each said (see the module)."""
+
+    cases: list[Case]
+    work: Work
+    tokens: Array
+    batch: Array = field(default_factory=lambda: np.zeros(0))
+    context: Array = field(default_factory=lambda: np.zeros(0))
+    chunk: Array = field(default_factory=lambda: np.zeros(0))
+    chunk_pairs: Array = field(default_factory=lambda: np.zeros(0))
+    chunk_window_pairs: Array = field(default_factory=lambda: np.zeros(0))
+    chunk_sequences: Array = field(default_factory=lambda: np.zeros(0))
+    beside: Array = field(default_factory=lambda: np.zeros(0))
+    q: Array = field(default_factory=lambda: np.zeros(0))
+    r: Array = field(default_factory=lambda: np.zeros(0))
+    w: Array = field(default_factory=lambda: np.zeros(0))
+    k: Array = field(default_factory=lambda: np.zeros(0))
+    ttft_s: Array = field(default_factory=lambda: np.zeros(0))
+    tpot_s: Array = field(default_factory=lambda: np.zeros(0))
+    rate: Array = field(default_factory=lambda: np.zeros(0))
+    held_back: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))
+    eager: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))
+
+
+def case_of(point: Point, seed: int = 0) -> Case:
+    """Raises Unpredictable with the reason."""
+    if point.mode == "disagg":
+        raise Unpredictable("disaggregated prefill and decode are not modelled")
+    if not point.input_tokens or not point.output_tokens or point.output_tokens < 2:
+        raise Unpredictable("input and output lengths are not said")
+    if not 0 < point.input_tokens <= MOST_TOKENS or point.output_tokens > MOST_TOKENS:
+        raise Unpredictable(f"lengths beyond {MOST_TOKENS} tokens")
+    deployment, said = deployment_of(point)
+    users, requests = _load(point)
+    if not 0 < users <= MOST_USERS:
+        raise Unpredictable(f"{users} users at once; at most {MOST_USERS}")
+    # Pipelined batches and data-parallel replicas each have their part of the users.
+    replicas = deployment.dp * deployment.pp
+    # Each replica has its part of the users; all behave alike, so one is simulated.
+    users, requests = max(1, round(users / replicas)), max(2, round(requests / replicas))
+    rng = np.random.default_rng([seed, point.row])
+    low, high, _ = traffic_of(point)
+    inputs = rng.integers(max(1, int(low * point.input_tokens)), int(high * point.input_tokens) + 1, requests)
+    outputs = rng.integers(max(2, int(low * point.output_tokens)), int(high * point.output_tokens) + 1, requests)
+    rules = rules_of(deployment, said, int(high * point.input_tokens))
+    if point.prefix_tokens:
+        raise Unpredictable("shared prefixes: what was cached is not said")
+    times = None
+    if point.load == "rate" and point.load_value and math.isfinite(point.load_value):
+        times = np.cumsum(rng.exponential(replicas / point.load_value, requests))
+    return Case(point, deployment, said, users, rules, inputs, outputs, work_of(deployment), times)
+
+
+def _load(point: Point) -> tuple[int, int]:
+    """(users, requests)."""
+    if point.mode == "static":
+        users = point.requests or int(point.load_value or 1)
+        return users, users
+    if point.load == "offline":
+        if not point.requests:
+            raise Unpredictable("offline without the number of prompts")
+        return min(point.requests, MOST_REQUESTS), min(point.requests, MOST_REQUESTS)
+    if point.load == "concurrency" and point.load_value:
+        users = int(point.load_value)
+        asked = point.requests or traffic_of(point).requests_per_user * users
+        return users, max(users, min(asked, max(MOST_REQUESTS, 2 * users)))
+    if point.load == "rate" and point.load_value and point.requests:
+        requests = min(point.requests, MOST_REQUESTS)
+        return requests, requests
+    raise Unpredictable(f"load {point.load or 'unknown'!r} has no number of requests")
+
+
+def table_of(cases: Sequence[Case]) -> Table:
+    tokens = np.array([case.inputs.mean() for case in cases])
+    eager = np.array([is_eager(case.deployment) for case in cases])
+    return Table(list(cases), stack([case.work for case in cases]), tokens, eager=eager)
+
+
+def simulate(case: Case, values: Array) -> tuple[Outcome, StepModel]:
+    model = StepModel(case.deployment, values=values, work=case.work)
+    return run(model, case.rules, case.users, case.inputs, case.outputs, case.point.row, case.times), model
+
+
+def refresh(table: Table, values: Array) -> None:
+    """Simulates every case at its own coefficients (d × K) and keeps what the formula needs."""
+    count = len(table.cases)
+    names = (
+        "batch",
+        "context",
+        "chunk",
+        "chunk_pairs",
+        "chunk_window_pairs",
+        "chunk_sequences",
+        "beside",
+        "q",
+        "rate",
+    )
+    kept = {name: np.zeros(count) for name in names}
+    table.ttft_s, table.tpot_s = np.zeros(count), np.zeros(count)
+    table.held_back = np.zeros(count, bool)
+    for at, case in enumerate(table.cases):
+        outcome, _ = simulate(case, values[at])
+        middle = np.mean if statistic_of(case.point) == "mean" else np.median
+        table.ttft_s[at], table.tpot_s[at] = float(middle(outcome.ttft_s)), float(middle(outcome.tpot_s))
+        table.held_back[at] = outcome.held_back
+        kept["rate"][at] = outcome.output_tokens / outcome.duration_s * case.deployment.dp * case.deployment.pp
+        kept["batch"][at] = max(1.0, outcome.decodes)
+        kept["context"][at] = max(1.0, outcome.context)
+        steps = max(1, outcome.prompt_steps)
+        kept["chunk"][at] = outcome.prompt_tokens / steps
+        sequences = max(1.0, len(case.inputs) / steps)
+        kept["chunk_sequences"][at] = sequences
+        # A chunk of a longer prompt has on average half the prompt before it.
+        mean = float(case.inputs.mean())
+        new = min(mean, outcome.prompt_tokens / steps)
+        pairs = new * max(mean - new, 0.0) / 2 + new * new / 2
+        window = float(case.work.window[0])
+        kept["chunk_pairs"][at] = sequences * pairs if sequences > 1 else pairs
+        kept["chunk_window_pairs"][at] = (sequences if sequences > 1 else 1.0) * min(pairs, new * window)
+        mixed = case.rules.order == "mixed"
+        kept["beside"][at] = max(0.0, outcome.decodes - sequences) if mixed else 0.0
+        kept["q"][at] = outcome.prompt_steps / max(1.0, outcome.decode_steps + (outcome.prompt_steps if mixed else 0))
+    for name, column in kept.items():
+        setattr(table, name, column)
+    decode, prompt = decode_seconds(table, values), prompt_seconds(table, values)
+    mixes = table.beside > 0
+    share = np.where(mixes, 1 - table.q, 1.0)
+    table.r = table.tpot_s / (share * decode + table.q * prompt)
+    table.w = np.array([max(0.5, case.rules.poll_steps / 2) for case in table.cases])
+    host = host_seconds(table, values)
+    rest = table.ttft_s - host - table.w * decode
+    low = 0.5 * prompt
+    table.w = np.where(rest < low, np.maximum(0.0, (table.ttft_s - host - low) / decode), table.w)
+    table.k = np.maximum(table.ttft_s - host - table.w * decode, 0.3 * prompt) / prompt
+
+
+def decode_seconds(table: Table, values: Array) -> Array:
+    """A decode step at the mean batch and context."""
+    work, batch = table.work, table.batch
+    full, windowed, state = context_seconds(work, values)
+    seen = np.minimum(table.context, work.window)
+    kernels = (
+        body_seconds(work, values, batch)
+        + head_seconds(work, values, batch)
+        + batch * (full * table.context + windowed * seen + state)
+    )
+    return (
+        np.where(table.eager, np.maximum(kernels, launch_seconds(work, values)), kernels)
+        + values[:, INDEX["step_s"]]
+        + values[:, INDEX["sequence_s"]] * batch
+    )
+
+
+def prompt_seconds(table: Table, values: Array) -> Array:
+    """A mean step that holds prompt tokens."""
+    work = table.work
+    full, windowed, state = context_seconds(work, values)
+    pair, window_pair = pair_seconds(work, values)
+    sequences = table.beside + table.chunk_sequences
+    kernels = (
+        body_seconds(work, values, table.chunk + table.beside)
+        + head_seconds(work, values, sequences)
+        + table.beside * (full * table.context + windowed * np.minimum(table.context, work.window) + state)
+        + pair * table.chunk_pairs
+        + window_pair * table.chunk_window_pairs
+    )
+    kernels = np.cbrt(kernels**3 + launch_seconds(work, values) ** 3)
+    return (
+        kernels
+        + values[:, INDEX["step_s"]]
+        + values[:, INDEX["prefill_step_s"]]
+        + values[:, INDEX["sequence_s"]] * sequences
+    )
+
+
+def host_seconds(table: Table, values: Array) -> Array:
+    return (
+        values[:, INDEX["request_s"]]
+        + values[:, INDEX["request_token_s"]] * table.tokens
+        + values[:, INDEX["stream_s"]]
+    )
+
+
+def predict(table: Table, values: Array) -> tuple[Array, Array]:
+    """(ln TTFT, ln TPOT) by the formula, d each."""
+    decode, prompt = decode_seconds(table, values), prompt_seconds(table, values)
+    share = np.where(table.beside > 0, 1 - table.q, 1.0)
+    tpot = table.r * (share * decode + table.q * prompt)
+    ttft = host_seconds(table, values) + table.w * decode + table.k * prompt
+    return np.log(ttft), np.log(tpot)
+
+
+def slopes(table: Table, logarithms: Array, step: float = 1e-3) -> tuple[Array, Array]:
+    """d ln TTFT / d ln θ and d ln TPOT / d ln θ, d × K each, by differences."""
+    ttft, tpot = predict(table, np.exp(logarithms))
+    by_ttft, by_tpot = np.zeros(logarithms.shape), np.zeros(logarithms.shape)
+    for column in range(logarithms.shape[1]):
+        moved = logarithms.copy()
+        moved[:, column] += step
+        up_ttft, up_tpot = predict(table, np.exp(moved))
+        by_ttft[:, column] = (up_ttft - ttft) / step
+        by_tpot[:, column] = (up_tpot - tpot) / step
+    return by_ttft, by_tpot

@@ -1,0 +1,71 @@
+"""The coefficients of the performance model: few, each with a physical meaning, a prior and its source.
+
+All are positive and live in log space: a prior is log-normal, `spread` its standard deviation in ln (0.2 is about
+±20 %). Efficiencies are fractions of a datasheet peak; times are seconds. Speed of light is the same model with all
+efficiencies 1 and all times 0 (`LIGHT`).
+
+Sources of the priors: [K] kernel tables of aiconfigurator-core 0.12 (GEMM, attention, collectives on A100, H100,
+H200, B200; a fit of t0 + max(FLOPs, bytes)); [B] the host terms of BLIS's fitted step model; [G] a guess from how the
+kernel works, with a spread to match.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+
+HOST = frozenset({"step_s", "sequence_s", "prefill_step_s", "launch_s", "request_s", "request_token_s", "stream_s"})
+"""Times of the host: each engine's own. The others are of kernels, which engines take from the same few libraries."""
+
+
+class Coefficient(NamedTuple):
+    name: str
+    prior: float
+    spread: float
+    unit: str
+    meaning: str
+
+
+COEFFICIENTS = (
+    Coefficient("gemm_compute_bf16", 0.75, 0.15, "of peak", "matrix products on 16-bit weights, many tokens [K]"),
+    Coefficient("gemm_compute_fp8", 0.55, 0.25, "of peak", "the same on 8-bit weights, quantising included [K]"),
+    Coefficient("gemm_compute_fp4", 0.40, 0.35, "of peak", "the same on 4-bit weights [G]"),
+    Coefficient("gemm_memory_bf16", 0.82, 0.12, "of peak", "reading 16-bit weights, few tokens [K]"),
+    Coefficient("gemm_memory_fp8", 0.75, 0.20, "of peak", "reading 8-bit weights [K]"),
+    Coefficient("gemm_memory_fp4", 0.62, 0.30, "of peak", "reading 4-bit weights and their scales [G]"),
+    Coefficient("expert_compute", 0.25, 0.35, "of peak", "grouped products of experts on 16- and 8-bit weights [G]"),
+    Coefficient("expert_compute_fp4", 0.15, 0.40, "of peak", "the same on 4-bit weights [G]"),
+    Coefficient("expert_memory", 0.65, 0.25, "of peak", "reading the experts that a step touches [G]"),
+    Coefficient("imbalance", 0.30, 0.60, "", "the fullest expert rank has 1 + this·(1 − 1/ep) of the mean load [K]"),
+    Coefficient("attention_decode", 0.75, 0.20, "of peak", "reading the KV cache, one new token a sequence [K]"),
+    Coefficient("latent_decode", 0.75, 0.30, "of above", "the same for latent (MLA) caches [G]"),
+    Coefficient("attention_prefill", 0.50, 0.25, "of peak", "attention of prompts, 16-bit products [K]"),
+    Coefficient("latent_prefill", 0.80, 0.30, "of above", "the same for latent attention, keys expanded [G]"),
+    Coefficient("product_s", 4e-6, 0.30, "s", "the floor of one matrix product: launch, tail, gap [K]"),
+    Coefficient("quantised_s", 2e-6, 0.50, "s", "quantising activations before a product of 8 or 4 bits [K]"),
+    Coefficient("layer_s", 8e-6, 0.40, "s", "other small kernels of a layer: norms, rotary, KV write, attention [B]"),
+    Coefficient("expert_layer_s", 15e-6, 0.50, "s", "routing, sorting and combining tokens, per expert layer [G]"),
+    Coefficient("latent_layer_s", 12e-6, 0.50, "s", "splits, norms and joins of latent attention, per layer [G]"),
+    Coefficient("linear_layer_s", 20e-6, 0.50, "s", "convolution and state update, per linear-attention layer [G]"),
+    Coefficient("collective_s", 8e-6, 0.40, "s", "the floor of one collective within a node [K]"),
+    Coefficient("collective_link", 0.60, 0.40, "of peak", "link bandwidth that a large collective reaches [K]"),
+    Coefficient("step_s", 700e-6, 0.80, "s", "host time of a step that its kernels do not hide, and sampling [B]"),
+    Coefficient("sequence_s", 6e-6, 0.80, "s", "the same per sequence of the step [B]"),
+    Coefficient("prefill_step_s", 4e-3, 0.90, "s", "more of it in a step that holds prompt tokens [G]"),
+    Coefficient("launch_s", 8e-6, 0.60, "s", "launching one kernel where no CUDA graph does [B]"),
+    Coefficient("request_s", 15e-3, 0.70, "s", "from the client's send to the scheduler: HTTP, hand-over [B]"),
+    Coefficient("request_token_s", 3e-6, 1.00, "s/token", "the same per prompt token: reading text, tokenising [G]"),
+    Coefficient("stream_s", 2e-3, 0.50, "s", "from the end of a step to the token at the client [G]"),
+)  # fmt: skip
+
+NAMES = tuple(each.name for each in COEFFICIENTS)
+INDEX = {name: position for position, name in enumerate(NAMES)}
+PRIOR: Array = np.log([each.prior for each in COEFFICIENTS])
+SPREAD: Array = np.array([each.spread for each in COEFFICIENTS])
+LIGHT: Array = np.array([1e-30 if each.unit.startswith("s") or not each.unit else 1.0 for each in COEFFICIENTS])
+"""Speed of light, as values (not logarithms)."""

@@ -1,0 +1,45 @@
+"""What shares coefficients: engines by name and era, GPUs by architecture."""
+
+from __future__ import annotations
+
+import re
+
+from loadstone.catalogue.deployment import Deployment
+from loadstone.catalogue.hardware import Gpu
+
+_ERAS = {
+    # engine: (first version of an era, its name), newest first
+    "vllm": (((0, 8), "v1"), ((0, 3), "v0"), ((0, 0), "eager")),
+    "sglang": (((0, 5), "0.5"), ((0, 0), "0.4")),
+    "tensorrt-llm": (((1, 0), "1.0"), ((0, 0), "0.x")),
+}
+"""vLLM before 0.3 had no CUDA graphs; 0.8 made its V1 core the default; SGLang 0.5 and TensorRT-LLM 1.0 (PyTorch
+backend) overlap host and device."""
+
+
+def era_of(engine: str | None, version: str | None) -> str:
+    """The era a version belongs to; without a version, or one that cannot be read, the newest."""
+    eras = _ERAS.get(engine or "")
+    if not eras:
+        return "*"
+    found = re.search(r"(\d+)\.(\d+)", version or "")
+    if not found:
+        return eras[0][1]
+    number = (int(found[1]), int(found[2]))
+    return next(name for first, name in eras if number >= first)
+
+
+def architecture_of(gpu: Gpu) -> str:
+    """GPUs whose kernels are the same code: `hopper`, `blackwell`, `cdna 3` …
+
+    Blackwell Ultra and the Grace boards run Blackwell's; cards without a scale-up network are a kind of their own, as
+    their memory and clocks are other ones.
+    """
+    name = (gpu.architecture or gpu.name).lower().replace("grace ", "").replace(" ultra", "")
+    return f"{name} pcie" if gpu.link == "pcie" else name
+
+
+def is_eager(deployment: Deployment) -> bool:
+    """Whether decode steps run without CUDA graphs: told so, or too old to have them."""
+    said = (deployment.argument("enforce_eager") or "").lower()
+    return said in ("true", "1", "yes") or era_of(deployment.engine, deployment.engine_version) == "eager"

@@ -1,0 +1,129 @@
+"""Seconds of one engine step from its work and the coefficients, over arrays of d deployments.
+
+`values` is d × K, the coefficients in the order of `coefficients.NAMES`, not their logarithms.
+
+    step    = kernels + step_s + sequence_s·S + (prefill_step_s where the step holds prompt tokens)
+    kernels = Σ products(n tokens) + Σ experts(n) + head(S) + Σ collectives(n) + floors + attention
+    with prompt tokens, kernels are at least launch_s·their number (no CUDA graph: the host launches each)
+
+    product     ‖ n·FLOPs/(eC·peak), (weights + n·activations)/(eM·bandwidth) ‖
+    experts     tokens T of all schedulers; touched = E/ep·(1 − ((E − k)/E)^T); the fullest rank has
+                T·k/ep·(1 + imbalance·(1 − 1/ep)) of the token-expert pairs
+    collective  floor·(1/2 + log₂(ranks)/6) + n·message/(eL·link); ring volume: 2(r − 1)/r of the tensor
+    decode      ‖ context·cache/(eA·bandwidth), context·FLOPs/(eP·peak) ‖ + S·state/(eA·bandwidth)
+    prompt      pairs·FLOPs/(eP·peak), pairs = Σ new·(cached + new/2)
+
+‖a, b‖ = (a³ + b³)^⅓: a kernel near its ridge overlaps the two imperfectly.
+Sources: the roofline is Williams et al. 2009; experts touched as in BLIS; ring volume as in NCCL's tests; exponents
+and shapes of the floors are ours, judged on the points (docs/perfmodel.md).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadstone.perfmodel.coefficients import INDEX, Array
+from loadstone.perfmodel.work import COLLECTIVE, EXPERTS, GEMM, HEAD, Work
+
+_GEMM_COMPUTE = np.array([INDEX["gemm_compute_bf16"], INDEX["gemm_compute_fp8"], INDEX["gemm_compute_fp4"]])
+_GEMM_MEMORY = np.array([INDEX["gemm_memory_bf16"], INDEX["gemm_memory_fp8"], INDEX["gemm_memory_fp4"]])
+_EXPERT_COMPUTE = np.array([INDEX["expert_compute"], INDEX["expert_compute"], INDEX["expert_compute_fp4"]])
+
+
+def body_seconds(work: Work, values: Array, tokens: Array) -> Array:
+    """Everything that depends on the number of tokens alone: products, experts, collectives, floors of layers."""
+    row = work.row
+    each = np.zeros(len(row))
+    met = tokens[row] * np.maximum(work.group, 1.0)
+
+    at = np.flatnonzero(work.kind == GEMM)
+    compute, memory = _rates(work, values, at)
+    each[at] = both(met[at] * work.flops[at] / compute, (work.weights[at] + met[at] * work.activations[at]) / memory)
+
+    at = np.flatnonzero(work.kind == EXPERTS)
+    if len(at):
+        mine = row[at]
+        compute = values[mine, _EXPERT_COMPUTE[work.compute[at]]] * work.peak[at]
+        memory = values[mine, INDEX["expert_memory"]] * work.hbm[mine]
+        ep, experts, per_token = work.ep[at], work.experts[at], work.per_token[at]
+        pairs = met[at] * per_token / ep * (1 + values[mine, INDEX["imbalance"]] * (1 - 1 / ep))
+        touched = experts / ep * -np.expm1(met[at] * np.log1p(-np.minimum(per_token / experts, 1 - 1e-9)))
+        each[at] = both(
+            pairs * work.flops[at] / compute,
+            (touched * work.weights[at] + pairs * work.activations[at]) / memory,
+        )
+
+    at = np.flatnonzero(work.kind == COLLECTIVE)
+    if len(at):
+        mine = row[at]
+        floor = values[mine, INDEX["collective_s"]] * (0.5 + np.log2(work.ranks[at]) / 6)
+        link = values[mine, INDEX["collective_link"]] * work.link[at]
+        each[at] = floor + met[at] * work.message[at] / link
+
+    kernels = np.bincount(row, each * work.count, minlength=len(work.hbm))
+    return (
+        kernels
+        + work.layers * values[:, INDEX["layer_s"]]
+        + work.products * values[:, INDEX["product_s"]]
+        + work.quantised * values[:, INDEX["quantised_s"]]
+        + work.expert_layers * values[:, INDEX["expert_layer_s"]]
+        + work.latent_layers * values[:, INDEX["latent_layer_s"]]
+        + work.linear_layers * values[:, INDEX["linear_layer_s"]]
+    )
+
+
+def head_seconds(work: Work, values: Array, sequences: Array) -> Array:
+    """Logits and sampling for so many sequences."""
+    at = np.flatnonzero(work.kind == HEAD)
+    compute, memory = _rates(work, values, at)
+    rows = sequences[work.row[at]]
+    each = both(rows * work.flops[at] / compute, (work.weights[at] + rows * work.activations[at]) / memory)
+    total: Array = np.bincount(work.row[at], each, minlength=len(work.hbm)).astype(np.float64)
+    return total
+
+
+def context_seconds(work: Work, values: Array) -> tuple[Array, Array, Array]:
+    """Decode attention is linear: (s per context token, s per context token within windows, s per sequence)."""
+    read = values[:, INDEX["attention_decode"]] * work.hbm
+    latent = np.where(work.latent > 0, values[:, INDEX["latent_decode"]], 1.0)
+    products = values[:, INDEX["attention_prefill"]] * work.peak16
+    full = both(work.cache / (read * latent), work.context_flops / products)
+    windowed = both(work.window_cache / (read * latent), work.window_flops / products)
+    return full, windowed, work.state / read
+
+
+def pair_seconds(work: Work, values: Array) -> tuple[Array, Array]:
+    """Attention of prompts: (s per pair of a new and an earlier token, the same within windows)."""
+    latent = np.where(work.latent > 0, values[:, INDEX["latent_prefill"]], 1.0)
+    products = values[:, INDEX["attention_prefill"]] * work.peak16 * latent
+    return work.pair_flops / products, work.window_pair_flops / products
+
+
+def launch_seconds(work: Work, values: Array) -> Array:
+    """What launching the kernels one by one takes at least. Per layer there are about so many: the products and the
+    quantising before them, six of norms, rotary, cache write and attention, six of routing, eight of the splits and
+    joins of latent attention.
+    """
+    kernels = work.products + work.quantised + 6 * work.layers + 6 * work.expert_layers
+    kernels = kernels + 8 * (work.latent_layers + work.linear_layers)
+    return kernels * values[:, INDEX["launch_s"]]
+
+
+def both(first: Array, second: Array) -> Array:
+    total: Array = np.cbrt(first**3 + second**3)
+    return total
+
+
+def pairs_of(new: Array, cached: Array, window: Array) -> tuple[Array, Array]:
+    """Pairs of a new token and those it attends to: all earlier ones, and at most `window` of them."""
+    # Token i of the chunk sees min(cached + i, window).
+    rising = np.clip(window - cached, 0.0, new)
+    return new * (cached + new / 2), rising * (cached + rising / 2) + (new - rising) * window
+
+
+def _rates(work: Work, values: Array, at: NDArray[np.int64]) -> tuple[Array, Array]:
+    """FLOP/s and bytes/s that products reach, per operator."""
+    row = work.row[at]
+    compute = values[row, _GEMM_COMPUTE[work.compute[at]]] * work.peak[at]
+    return compute, values[row, _GEMM_MEMORY[work.memory[at]]] * work.hbm[row]

@@ -1,0 +1,139 @@
+"""Profiles: the coefficients of an engine (and its version) on a kind of GPU, how sure they are, and where from.
+
+A profile is a small JSON file. Shipped ones lie in `profiles/`; a user's own, written by `loadstone calibrate`, in
+the configuration folder. `covariance` is of the logarithms, `residual` the spread of ln(measured/predicted) that
+remains with the best coefficients, by quantity. `held_out` has, for each model family that the fit has seen, the
+logarithms of a fit without it: what its own points are scored with.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from importlib import resources
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from loadstone.catalogue.deployment import Deployment
+from loadstone.errors import InputError
+from loadstone.perfmodel.coefficients import NAMES, PRIOR, SPREAD, Array
+from loadstone.perfmodel.families import architecture_of, era_of
+
+
+class Provenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a profile was fitted on."""
+
+    script: str
+    date: str
+    rows: int
+    sources: dict[str, int]
+    note: str = ""
+
+
+class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Coefficients in the order of `names`, as logarithms."""
+
+    name: str
+    engine: str
+    era: str
+    architecture: str
+    names: tuple[str, ...]
+    logarithms: tuple[float, ...]
+    covariance: tuple[tuple[float, ...], ...]
+    residual: dict[str, float]
+    provenance: Provenance
+    held_out: dict[str, tuple[float, ...]] = {}
+    schema: int = 1
+
+    def values(self, without: str | None = None) -> Array:
+        """The coefficients; `without` a model family: as fitted without it, where it was in the fit."""
+        return np.exp(self.held_out.get(without or "", self.logarithms))
+
+    def draws(self, n: int, seed: int, without: str | None = None) -> list[Array]:
+        """`n` vectors of coefficients from the log-normal that the fit left."""
+        rng = np.random.default_rng(seed)
+        centre = np.array(self.held_out.get(without or "", self.logarithms))
+        spread, axes = np.linalg.eigh(np.array(self.covariance))
+        steps = rng.standard_normal((n, len(spread))) * np.sqrt(np.maximum(spread, 0.0))
+        return list(np.exp(centre + steps @ axes.T))
+
+
+def prior_profile(name: str = "prior") -> Profile:
+    """What is believed before any measurement."""
+    return Profile(
+        name=name,
+        engine="*",
+        era="*",
+        architecture="*",
+        names=NAMES,
+        logarithms=tuple(PRIOR.tolist()),
+        covariance=tuple(map(tuple, np.diag(SPREAD**2).tolist())),
+        residual={"ttft": 0.5, "tpot": 0.3, "throughput": 0.3},
+        provenance=Provenance("perfmodel/coefficients.py", "", 0, {}, "priors only"),
+    )
+
+
+def profile_of(deployment: Deployment, name: str | None = None) -> Profile:
+    """The user's profile of that name, else the shipped one for this engine and GPU, else the nearest: the same
+    engine on any GPU, any engine on the same kind of GPU, any on any."""
+    if name:
+        return load(user_folder() / f"{name}.json")
+    engine, era = deployment.engine or "*", era_of(deployment.engine, deployment.engine_version)
+    architecture = architecture_of(deployment.gpu)
+    shipped = _shipped()
+    for key in (
+        (engine, era, architecture),
+        (engine, "*", architecture),
+        (engine, era, "*"),
+        (engine, "*", "*"),
+        ("*", "*", architecture),
+        ("*", "*", "*"),
+    ):
+        if key in shipped:
+            return shipped[key]
+    return prior_profile()
+
+
+def load(path: Path) -> Profile:
+    """A profile file, checked."""
+    try:
+        profile = msgspec.json.decode(path.read_bytes(), type=Profile)
+    except OSError as error:
+        raise InputError(f"profile {path}: {error.strerror}; `loadstone calibrate` writes one") from error
+    except msgspec.DecodeError as error:
+        raise InputError(f"profile {path}: {error}; write it anew with `loadstone calibrate`") from error
+    return _in_order(profile, str(path))
+
+
+def save(profile: Profile, folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{profile.name}.json"
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(profile), indent=1) + b"\n")
+    return path
+
+
+def user_folder() -> Path:
+    home = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    return Path(home) / "loadstone" / "profiles"
+
+
+@cache
+def _shipped() -> dict[tuple[str, str, str], Profile]:
+    folder = resources.files("loadstone.perfmodel") / "profiles"
+    found = {}
+    for each in sorted(folder.iterdir(), key=lambda entry: entry.name):
+        if each.name.endswith(".json"):
+            profile = _in_order(msgspec.json.decode(each.read_bytes(), type=Profile), each.name)
+            found[profile.engine, profile.era, profile.architecture] = profile
+    return found
+
+
+def _in_order(profile: Profile, where: str) -> Profile:
+    if profile.names != NAMES:
+        raise InputError(f"profile {where}: its coefficients are of another version; write it anew")
+    size = len(NAMES)
+    if len(profile.logarithms) != size or any(len(row) != size for row in profile.covariance):
+        raise InputError(f"profile {where}: {size} coefficients expected")
+    return profile

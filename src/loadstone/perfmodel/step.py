@@ -1,0 +1,151 @@
+"""How long one engine step takes: what the simulator asks."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
+
+import numpy as np
+
+from loadstone.catalogue.deployment import Deployment
+from loadstone.perfmodel.coefficients import INDEX, LIGHT, Array
+from loadstone.perfmodel.families import is_eager
+from loadstone.perfmodel.formulas import (
+    body_seconds,
+    context_seconds,
+    head_seconds,
+    launch_seconds,
+    pair_seconds,
+    pairs_of,
+)
+from loadstone.perfmodel.profile import Profile, profile_of
+from loadstone.perfmodel.work import Work, repeat, work_of
+
+_GRID = np.unique(np.concatenate([np.arange(1, 65), np.geomspace(64, 131072, 200)]).astype(np.int64)).astype(float)
+
+
+class StepModel:
+    """Seconds of a step of one scheduler: a data-parallel replica, or one attention rank of an attention-DP group
+    (whose experts then see as many tokens from each of the others).
+
+    A pipeline of pp stages runs pp batches at a time; `step_s` is the way of one of them through all stages, and the
+    requests of a scheduler are shared among `in_flight` = pp batches.
+
+    request_s        seconds of the host per request before the scheduler sees it, of an average prompt
+    request_token_s  the same per prompt token (request_s leaves them out)
+    stream_s         seconds from the end of a step until its token is at the client
+    """
+
+    def __init__(
+        self,
+        deployment: Deployment,
+        profile: Profile | None = None,
+        *,
+        draft_tokens: int = 0,
+        values: Array | None = None,
+        work: Work | None = None,
+    ) -> None:
+        self.deployment = deployment
+        self.profile = profile or profile_of(deployment)
+        self.draft_tokens = draft_tokens
+        self.eager = is_eager(deployment)
+        self.in_flight = max(1, deployment.pp)
+        self.values = self.profile.values() if values is None else values
+        self.work = work or work_of(deployment)
+        self._tables()
+
+    def _tables(self) -> None:
+        # One formula for fits and for this: the deployment at all sizes of the grid at once.
+        many = repeat(self.work, len(_GRID))
+        values = np.broadcast_to(self.values, (len(_GRID), len(self.values)))
+        self._body = body_seconds(many, values, _GRID).tolist()
+        self._head = head_seconds(many, values, _GRID).tolist()
+        self._grid = _GRID.tolist()
+        one = self.values[None, :]
+        full, windowed, state = (float(each[0]) for each in context_seconds(self.work, one))
+        self._context_s, self._window_s, self._state_s = full, windowed, state
+        self._window = float(self.work.window[0])
+        self._pair_s, self._window_pair_s = (float(each[0]) for each in pair_seconds(self.work, one))
+        self._launch_s = float(launch_seconds(self.work, one)[0])
+        self._step_s, self._sequence_s, self._prefill_step_s, self.request_s, self.request_token_s, self.stream_s = (
+            float(self.values[INDEX[name]])
+            for name in ("step_s", "sequence_s", "prefill_step_s", "request_s", "request_token_s", "stream_s")
+        )
+        model = self.deployment.model
+        drafts = sum(run.count for run in model.draft_layers) or 1
+        self._draft = drafts / model.layer_count if self.draft_tokens else 0.0
+        self._lines: dict[int, tuple[float, float]] = {}
+
+    def decode_line(self, decodes: int) -> tuple[float, float]:
+        """(base_s, s_per_context_token) of a step of `decodes` sequences: base + slope·Σ context tokens.
+
+        Layers that see a window are taken as full of it.
+        """
+        found = self._lines.get(decodes)
+        if found is None:
+            base = self._tokens_s(decodes, 0, 0.0) + decodes * (self._window * self._window_s + self._state_s)
+            if self.eager:
+                base = max(base, self._launch_s)
+            found = base + self._step_s + decodes * self._sequence_s, self._context_s
+            self._lines[decodes] = found
+        return found
+
+    def step_s(self, decodes: int, decode_context_tokens: int, chunks: Sequence[tuple[int, int]]) -> float:
+        """Seconds of one step: `decodes` sequences of so many context tokens in all, and chunks of prompts, each
+        (new tokens, tokens already cached)."""
+        if not chunks:
+            base, slope = self.decode_line(decodes)
+            return base + slope * decode_context_tokens
+        new_tokens, pairs, window_pairs = 0, 0.0, 0.0
+        for new, cached in chunks:
+            new_tokens += new
+            pairs += new * (cached + new / 2)
+            if self._window_pair_s:
+                rising = min(max(self._window - cached, 0.0), new)
+                window_pairs += rising * (cached + rising / 2) + (new - rising) * self._window
+        sequences = decodes + len(chunks)
+        attention = (
+            self._context_s * decode_context_tokens
+            + self._window_s * min(decode_context_tokens, decodes * self._window)
+            + self._state_s * sequences
+            + self._pair_s * pairs
+            + self._window_pair_s * window_pairs
+        )
+        kernels = self._tokens_s(decodes, new_tokens, attention, len(chunks))
+        kernels = math.pow(kernels**3 + self._launch_s**3, 1 / 3)
+        return kernels + self._step_s + self._prefill_step_s + sequences * self._sequence_s
+
+    def _tokens_s(self, decodes: int, new_tokens: int, attention: float, chunks: int = 0) -> float:
+        tokens = decodes * (1 + self.draft_tokens)
+        drafting = 0.0
+        if self.draft_tokens and decodes:
+            # Each draft token is a pass through the draft layers and a head of its own.
+            each = self._draft * self._at(self._body, decodes) + self._at(self._head, decodes)
+            drafting = self.draft_tokens * each
+        body = self._at(self._body, tokens + new_tokens)
+        return body + self._at(self._head, tokens + chunks) + attention + drafting
+
+    def _at(self, table: list[float], tokens: int) -> float:
+        """Linear between the points of the grid, and beyond its end."""
+        if tokens <= 64:
+            return table[max(0, tokens - 1)]
+        above = min(bisect_right(self._grid, tokens), len(self._grid) - 1)
+        low, high = self._grid[above - 1], self._grid[above]
+        share = float((tokens - low) / (high - low))
+        return table[above - 1] + (table[above] - table[above - 1]) * share
+
+    def draws(self, n: int, seed: int) -> list[StepModel]:
+        """The same deployment with coefficients drawn from the profile's uncertainty."""
+        drawn = self.profile.draws(n, seed)
+        return [
+            StepModel(self.deployment, self.profile, draft_tokens=self.draft_tokens, values=values, work=self.work)
+            for values in drawn
+        ]
+
+    def light(self) -> StepModel:
+        """Speed of light: all efficiencies 1, all overheads 0."""
+        return StepModel(self.deployment, self.profile, draft_tokens=self.draft_tokens, values=LIGHT, work=self.work)
+
+
+__all__ = ["StepModel", "pairs_of"]

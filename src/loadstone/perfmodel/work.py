@@ -1,0 +1,327 @@
+"""What one rank has to do in one engine step: products, reads and messages, counted from the model's shapes.
+
+A `Work` holds operators as arrays, one entry an operator, each belonging to a deployment (`row`); a deployment has
+its own arrays beside them. So the same formulas (`step.py`) serve one deployment over many batch sizes and, in a fit,
+thousands of deployments at once.
+
+A rank's share follows the parallelism. With attention data-parallel, attention and its projections are whole on each
+attention rank (tp ranks wide) and the MLP or the experts are spread over the tp·dp ranks of a stage, which see the
+tokens of all dp schedulers. Without, a replica's tp ranks share everything. Pipeline stages follow one another, so
+that their times add up: a work holds all layers whatever pp is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadstone.catalogue.attention import CompressedAttention, FullAttention, LatentAttention, LinearAttention
+from loadstone.catalogue.deployment import Deployment
+from loadstone.catalogue.hardware import Gpu
+from loadstone.catalogue.matrix import Matrix
+from loadstone.catalogue.mlp import Experts
+from loadstone.catalogue.model import Layers, Model
+from loadstone.catalogue.precision import FORMATS, KV_BYTES, Format
+from loadstone.perfmodel.coefficients import Array
+
+GEMM, EXPERTS, HEAD, COLLECTIVE = range(4)
+
+ACTIVATION_BYTES = 2.0
+LOGIT_BYTES = 12.0
+"""A logit is written, gathered from the ranks, and read again in 32 bits for sampling."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """Operators (n of them) of d deployments. Bytes and FLOPs are one rank's, per layer; `count` layers are alike.
+
+    n: row (which deployment), kind, count, flops (per token; of experts: per token and expert it
+    goes to), weights
+    (bytes; of experts: one expert's share), activations (bytes per token), peak (FLOP/s), compute and memory (which
+    GEMM efficiency), experts, per_token, ep, group (tokens of so many schedulers meet), ranks, link (bytes/s),
+    message (bytes per token).
+    d: hbm (bytes/s), peak16 (16-bit FLOP/s), cache (bytes per context token, all layers), window, window_cache (the
+    same of windowed layers), context_flops, window_flops (per context token of a decode), pair_flops,
+    window_pair_flops (per pair of a new and an earlier token in a prompt), state (bytes per sequence), latent (0 or
+    1), layers, products, quantised (products with 8- or 4-bit weights), expert_layers,
+    latent_layers, linear_layers.
+    """
+
+    row: NDArray[np.int64]
+    kind: NDArray[np.int64]
+    count: Array
+    flops: Array
+    weights: Array
+    activations: Array
+    peak: Array
+    compute: NDArray[np.int64]
+    memory: NDArray[np.int64]
+    experts: Array
+    per_token: Array
+    ep: Array
+    group: Array
+    ranks: Array
+    link: Array
+    message: Array
+
+    hbm: Array
+    peak16: Array
+    cache: Array
+    window: Array
+    window_cache: Array
+    context_flops: Array
+    window_flops: Array
+    pair_flops: Array
+    window_pair_flops: Array
+    state: Array
+    latent: Array
+    layers: Array
+    products: Array
+    quantised: Array
+    expert_layers: Array
+    latent_layers: Array
+    linear_layers: Array
+
+
+_INTEGERS = {"row", "kind", "compute", "memory"}
+_OPERATOR = (
+    "row", "kind", "count", "flops", "weights", "activations", "peak", "compute", "memory", "experts", "per_token",
+    "ep", "group", "ranks", "link", "message",
+)  # fmt: skip
+
+
+def stack(works: list[Work]) -> Work:
+    """Many works as one, the deployments numbered in order."""
+    columns: dict[str, list[NDArray[np.float64]]] = {each.name: [] for each in fields(Work)}
+    before = 0
+    for work in works:
+        for name, column in columns.items():
+            values = getattr(work, name)
+            column.append(values + before if name == "row" else values)
+        before += len(work.hbm)
+    return Work(**{name: np.concatenate(column) for name, column in columns.items()})  # type: ignore[arg-type]
+
+
+def work_of(deployment: Deployment) -> Work:
+    """The work of one rank of one scheduler (a data-parallel replica, or an attention rank) of `deployment`."""
+    return _Counter(deployment).work()
+
+
+def repeat(work: Work, count: int) -> Work:
+    """The same deployment so many times over: for evaluating it at several batch sizes at once."""
+    return stack([work] * count)
+
+
+class _Counter:
+    def __init__(self, deployment: Deployment) -> None:
+        self.deployment = deployment
+        self.model: Model = deployment.model
+        self.gpu: Gpu = deployment.gpu
+        self.tp = deployment.tp
+        self.group = deployment.dp if deployment.attention_dp else 1
+        self.ranks = self.tp * self.group
+        self.ep = max(1, min(deployment.ep, self.ranks))
+        self.has_experts = any(isinstance(run.mlp, Experts) for run in self.model.layers)
+        self.rows: list[dict[str, float]] = []
+        self.sums = dict.fromkeys((each.name for each in fields(Work) if each.name not in _OPERATOR), 0.0)
+        self.windows: list[tuple[float, float]] = []
+
+    def work(self) -> Work:
+        for run in self.model.kinds:
+            self._layers(run)
+        self._head()
+        if self.deployment.pp > 1:
+            # From stage to stage: a message, not a reduction.
+            self._collective(self.deployment.pp - 1, 2, self._link(self.deployment.gpus), 1.0, 1.0)
+        sums = self.sums
+        sums["hbm"] = self.gpu.hbm_bytes_per_s
+        sums["peak16"] = self.gpu.peak_flops_per_s("bf16")
+        weight = sum(size for _, size in self.windows)
+        sums["window"] = sum(tokens * size for tokens, size in self.windows) / weight if weight else 1.0
+        columns = {
+            name: np.array([row.get(name, 0.0) for row in self.rows], np.int64 if name in _INTEGERS else np.float64)
+            for name in _OPERATOR
+        }
+        return Work(**columns, **{name: np.array([value]) for name, value in sums.items()})  # type: ignore[arg-type]
+
+    def _link(self, ranks: int) -> float:
+        """Bytes/s of the slowest link that a collective over so many ranks crosses."""
+        per_node = max(1, self.deployment.gpus // max(1, self.deployment.nodes))
+        if ranks > per_node and self.gpu.nic_bytes_per_s:
+            return self.gpu.nic_bytes_per_s
+        return self.gpu.link_bytes_per_s
+
+    # --- layers -------------------------------------------------------------------------------------------------
+
+    def _layers(self, run: Layers) -> None:
+        count = run.count
+        self.sums["layers"] += count
+        if run.attention is not None:
+            heads = run.attention.kv_heads if isinstance(run.attention, FullAttention) else 1
+            self._products(run, run.attention.weights(self.model.hidden), self.tp, 1, heads)
+            self._attention(run.attention, float(count))
+            if self.tp > 1:
+                self._collective(count, self.tp, self._link(self.tp), 2 * (self.tp - 1) / self.tp, 1.0)
+        if run.mlp is not None:
+            matrices = run.mlp.weights(self.model.hidden)
+            dense = [matrix for matrix in matrices if matrix.kind != "experts"]
+            self._products(run, dense, self.ranks, self.group, 1)
+            if isinstance(run.mlp, Experts):
+                self._experts(run, run.mlp, [each for each in matrices if each.kind == "experts"])
+            if self.ranks > 1:
+                # All-reduce, or all-gather and reduce-scatter of the tokens of all schedulers: the same volume.
+                volume = 2 * (self.ranks - 1) / self.ranks
+                self._collective(count, self.ranks, self._link(self.ranks), volume, float(self.group))
+
+    def _products(self, run: Layers, matrices: Iterable[Matrix], ranks: int, group: int, kv_heads: int) -> None:
+        """One product for each set of matrices that engines fuse: those with the same input and format."""
+        fused: dict[tuple[str, int, Format], list[float]] = {}
+        for matrix in matrices:
+            if matrix.inputs == 1:
+                continue  # norms and biases: in the layer's floor
+            share = {"column": ranks, "row": ranks, "vocab": ranks, "kv": min(ranks, kv_heads)}.get(matrix.split, 1)
+            inputs = matrix.inputs / (share if matrix.split == "row" else 1)
+            outputs = matrix.outputs / (1 if matrix.split == "row" else share)
+            stem = matrix.name if matrix.split == "row" else matrix.name.rsplit(".", 1)[0]
+            total = fused.setdefault((stem, matrix.inputs, self._format(run, matrix)), [0.0, inputs, 0.0])
+            total[0] += inputs * outputs
+            total[2] += outputs
+        for (_, _, form), (parameters, inputs, outputs) in fused.items():
+            self._floor(run.count, form)
+            self._add(
+                kind=GEMM,
+                count=run.count,
+                flops=2 * parameters,
+                weights=parameters * form.bytes,
+                activations=ACTIVATION_BYTES * (inputs + outputs),
+                group=group,
+                **self._precision(form),
+            )
+
+    def _experts(self, run: Layers, mlp: Experts, matrices: list[Matrix]) -> None:
+        slices = self.ranks / self.ep
+        form = self._format(run, matrices[0])
+        each = sum(matrix.inputs * matrix.outputs for matrix in matrices) / slices
+        width = mlp.latent or self.model.hidden
+        self.sums["expert_layers"] += run.count
+        self._add(
+            kind=EXPERTS,
+            count=run.count,
+            flops=2 * each,
+            weights=each * form.bytes,
+            activations=ACTIVATION_BYTES * (2 * width + mlp.matrices * mlp.intermediate / slices),
+            experts=mlp.experts,
+            per_token=mlp.per_token,
+            ep=self.ep,
+            group=self.group,
+            **self._precision(form),
+        )
+        self._floor(2 * run.count, form)  # grouped: gate and up, down
+
+    # --- attention ----------------------------------------------------------------------------------------------
+
+    def _attention(
+        self, attention: FullAttention | LatentAttention | CompressedAttention | LinearAttention, count: float
+    ) -> None:
+        cache_bytes = KV_BYTES.get(self.deployment.kv_dtype or "", KV_BYTES[self.model.kv_dtype])
+        if isinstance(attention, LinearAttention):
+            # The state is read and written once a step.
+            self.sums["state"] += count * 2 * attention.state_bytes / self.tp
+            self.sums["linear_layers"] += count
+            return
+        heads = max(1.0, attention.heads / self.tp)
+        if isinstance(attention, FullAttention):
+            kv_heads = max(1.0, attention.kv_heads / self.tp)
+            width = attention.head_dim + attention.v_head_dim
+            seen = attention.window_tokens or attention.top_tokens
+            self._attend(count, kv_heads * width * cache_bytes, 2 * heads * width, 2 * heads * width, seen)
+        elif isinstance(attention, LatentAttention):
+            # Decode in the latent space (absorbed); prompts with keys and values expanded.
+            compressed = attention.kv_rank + attention.rope_dim
+            decode = 2 * heads * (compressed + attention.kv_rank)
+            prompt = 2 * heads * (attention.nope_dim + attention.rope_dim + attention.v_dim)
+            self.sums["latent"] = 1.0
+            # Absorbed, the expansion is two small products per head, before and after.
+            self.sums["products"] += count
+            self.sums["latent_layers"] += count
+            self._attend(count, compressed * cache_bytes, decode, prompt, attention.top_tokens)
+        else:
+            # A window of raw vectors, and of the compressed ones the chosen, or all.
+            flops = 4 * heads * attention.head_dim
+            cache = attention.head_dim * cache_bytes
+            self.sums["latent"] = 1.0
+            self.sums["latent_layers"] += count
+            self._attend(count, cache, flops, flops, attention.window_tokens + (attention.top_tokens or 0))
+            if attention.ratio and not attention.top_tokens:
+                self._attend(count, cache / attention.ratio, flops / attention.ratio, flops / attention.ratio, None)
+        if attention.index_heads:
+            # The indexer looks at every token, in FP8: at twice the 16-bit rate.
+            ratio = attention.ratio if isinstance(attention, CompressedAttention) else 1
+            flops = attention.index_heads * attention.index_dim / ratio
+            self._attend(count, attention.index_dim / ratio, flops, flops, None)
+
+    def _attend(self, count: float, cache: float, flops: float, pair_flops: float, seen: int | None) -> None:
+        """cache, flops: per context token of a decode; pair_flops: per pair in a prompt; `seen`: tokens at most."""
+        windowed = "window_" if seen else ""
+        self.sums[f"{windowed}cache"] += count * cache
+        self.sums["window_flops" if seen else "context_flops"] += count * flops
+        self.sums[f"{windowed}pair_flops"] += count * pair_flops
+        if seen:
+            self.windows.append((float(seen), count * cache))
+
+    # --- the rest -----------------------------------------------------------------------------------------------
+
+    def _head(self) -> None:
+        model = self.model
+        form = FORMATS[model.dtype]
+        self._add(
+            kind=HEAD,
+            count=1.0,
+            flops=2 * model.hidden * model.vocab / self.tp,
+            weights=form.bytes * model.hidden * model.vocab / self.tp,
+            activations=model.vocab * LOGIT_BYTES,
+            group=1.0,
+            **self._precision(form),
+        )
+
+    def _collective(self, count: float, ranks: int, link: float, volume: float, group: float) -> None:
+        message = ACTIVATION_BYTES * self.model.hidden * volume
+        self._add(kind=COLLECTIVE, count=count, ranks=ranks, link=link, message=message, group=group, peak=1.0)
+
+    def _floor(self, count: float, form: Format) -> None:
+        self.sums["products"] += count
+        if _class(form):
+            self.sums["quantised"] += count
+
+    def _add(self, **row: float) -> None:
+        self.rows.append(row)
+
+    def _format(self, run: Layers, matrix: Matrix) -> Format:
+        """How a matrix is kept.
+
+        Four-bit checkpoints of models with experts quantise the experts alone (NVFP4 of DeepSeek, Kimi, MiniMax and
+        Qwen, MXFP4 of gpt-oss, INT4 of Kimi), dense ones every product but the head; for a checkpoint that is the
+        model's own, the catalogue knows.
+        """
+        dtype = self.deployment.weights_dtype
+        if dtype and dtype != self.model.weights_dtype and FORMATS[dtype].bits == 4 and self.has_experts:
+            return FORMATS[dtype] if matrix.kind == "experts" else FORMATS[self.model.dtype]
+        return self.model.format_of(run, matrix, dtype or None)
+
+    def _precision(self, form: Format) -> dict[str, float]:
+        """Where the hardware has no products of a type, weights are widened and multiplied in 16 bits."""
+        name = "fp4" if form.dtype in ("nvfp4", "mxfp4") else form.dtype
+        native = name in self.gpu.flops_per_s and name != "int4"
+        return {
+            "peak": self.gpu.flops_per_s[name] if native else self.gpu.peak_flops_per_s("bf16"),
+            "compute": _class(form) if native else 0,
+            "memory": _class(form),
+        }
+
+
+def _class(form: Format) -> int:
+    """Which of the GEMM efficiencies: 16, 8 or 4 bits."""
+    return {16: 0, 32: 0, 8: 1}.get(form.bits, 2)

@@ -1,0 +1,1 @@
+"""Scoring the performance model against published measurements."""

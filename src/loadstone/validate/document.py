@@ -1,0 +1,78 @@
+"""The document of `loadstone validate`: JSON, and the table a person reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from loadstone.validate.score import Scored, summarise
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_KEYS = {"ttft": ("ttft_ms", 1e3), "tpot": ("tpot_ms", 1e3), "throughput": ("output_tok_s", 1.0)}
+_TITLES = {"tpot": "TPOT", "ttft": "TTFT", "throughput": "output tok/s"}
+
+
+def document_of(rows: Sequence[Scored]) -> dict[str, Any]:
+    """Milliseconds and tokens per second, as the points file has them."""
+    return {"schema": 1, "rows": [_row(each) for each in rows], "summary": summarise(rows)}
+
+
+def _row(each: Scored) -> dict[str, Any]:
+    row: dict[str, Any] = {"row": each.point.row}
+    for name, values in (
+        ("predicted", each.predicted),
+        ("low", each.low),
+        ("high", each.high),
+        ("measured", each.measured),
+    ):
+        row[name] = {_KEYS[key][0]: float(f"{value * _KEYS[key][1]:.6g}") for key, value in values.items()}
+    row["skipped_because"] = each.skipped_because
+    if each.skipped_because is None:
+        row["deployment"] = each.deployment
+        row["profile"] = each.profile
+        row["family_held_out"] = each.held_out
+    return row
+
+
+def render(rows: Sequence[Scored]) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="")
+    table.add_column("")
+    for title in _TITLES.values():
+        for head in (title, "n", "bias", "in 80 %"):
+            table.add_column(head, justify="right")
+    for way, groups in summarise(rows).items():
+        if way != "all":
+            table.add_row(f"by {way}")
+        for which, figures in groups.items():
+            cells: list[str] = []
+            for name in _TITLES:
+                each = figures.get(name)
+                cells += ["", "", "", ""] if each is None else _cells(each)
+            table.add_row(which if way == "all" else f"  {which[:48]}", *cells)
+    return table
+
+
+def _cells(figures: dict[str, float]) -> list[str]:
+    error, inside = f"{figures['median_error']:.1%}", f"{figures['coverage']:.0%}"
+    return [error, str(int(figures["n"])), f"{figures['bias']:+.0%}", inside]
+
+
+def footnote(rows: Sequence[Scored]) -> str:
+    scored = [each for each in rows if each.skipped_because is None]
+    held = sum(each.held_out for each in scored)
+    lines = [
+        f"{len(scored)} of {len(rows)} points predicted, {held} of them with coefficients fitted without their model "
+        "family; the others' families were in no fit",
+        "median |predicted/measured − 1|; bias: median of predicted/measured; share inside the 80 % interval",
+    ]
+    reasons: dict[str, int] = {}
+    for each in rows:
+        if each.skipped_because:
+            reasons[each.skipped_because] = reasons.get(each.skipped_because, 0) + 1
+    ordered = sorted(reasons.items(), key=lambda entry: -entry[1])
+    lines += [f"left out, {count}: {reason}" for reason, count in ordered[:8]]
+    return "\n".join(lines)

@@ -1,0 +1,164 @@
+"""Predictions for points, with intervals, beside what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+import numpy as np
+
+from loadstone.calibrate.points import Point, Unpredictable
+from loadstone.calibrate.table import Case, case_of, refresh, slopes, table_of
+from loadstone.perfmodel.coefficients import Array
+from loadstone.perfmodel.profile import Profile, profile_of
+
+Z80 = 1.2816
+"""Half of an 80 % interval, in standard deviations."""
+QUANTITIES = ("ttft", "tpot", "throughput")
+
+
+class Scored(msgspec.Struct, frozen=True):
+    """A point with its prediction.
+
+    Times in seconds, `throughput` in output tokens per second; `low` and `high` bound an 80 % interval. `profile`
+    says which coefficients were used; `held_out` that they were fitted without this point's model family.
+    """
+
+    point: Point
+    predicted: dict[str, float]
+    low: dict[str, float]
+    high: dict[str, float]
+    measured: dict[str, float]
+    skipped_because: str | None = None
+    deployment: str = ""
+    profile: str = ""
+    held_out: bool = False
+    users: int = 0
+
+
+def score(points: Sequence[Point], profile_name: str | None = None) -> list[Scored]:
+    """Every point in order, predicted where that is possible. `profile_name`: a user's profile, in place of the
+    shipped ones."""
+    cases: list[Case] = []
+    skipped: dict[int, str] = {}
+    for point in points:
+        if point.exclude:
+            skipped[point.row] = f"excluded: {point.exclude}"
+            continue
+        try:
+            cases.append(case_of(point))
+        except Unpredictable as reason:
+            skipped[point.row] = str(reason)
+    found = dict(zip((case.point.row for case in cases), _predicted(cases, profile_name), strict=True))
+    return [
+        found.get(point.row)
+        or Scored(point, {}, {}, {}, measured_of(point), skipped.get(point.row, "the same row number twice"))
+        for point in points
+    ]
+
+
+def measured_of(point: Point) -> dict[str, float]:
+    values = {"ttft": point.ttft_s, "tpot": point.tpot_s, "throughput": point.output_tokens_per_s}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _predicted(cases: Sequence[Case], profile_name: str | None) -> list[Scored]:
+    if not cases:
+        return []
+    profiles = [profile_of(case.deployment, profile_name) for case in cases]
+    families = [case.point.fold or case.point.model for case in cases]
+    held = [family in profile.held_out for profile, family in zip(profiles, families, strict=True)]
+    values = np.array([profile.values(without=family) for profile, family in zip(profiles, families, strict=True)])
+    table = table_of(cases)
+    refresh(table, values)
+    variance = _variance(profiles, *slopes(table, np.log(values)))
+    scored = []
+    for at, case in enumerate(cases):
+        predicted = {"ttft": table.ttft_s[at], "tpot": table.tpot_s[at], "throughput": table.rate[at]}
+        spread = {name: float(np.exp(Z80 * np.sqrt(variance[name][at]))) for name in QUANTITIES}
+        scored.append(
+            Scored(
+                point=case.point,
+                predicted={name: float(value) for name, value in predicted.items()},
+                low={name: float(value) / spread[name] for name, value in predicted.items()},
+                high={name: float(value) * spread[name] for name, value in predicted.items()},
+                measured=measured_of(case.point),
+                deployment=case.deployment.name,
+                profile=profiles[at].name,
+                held_out=held[at],
+                users=case.users * case.deployment.dp * case.deployment.pp,
+            )
+        )
+    return scored
+
+
+def _variance(profiles: Sequence[Profile], by_ttft: Array, by_tpot: Array) -> dict[str, Array]:
+    """Of the logarithms: what the coefficients leave open, J·C·Jᵀ, and what is left with the best of them."""
+    covariances: Mapping[str, Array] = {each.name: np.array(each.covariance) for each in profiles}
+    found = {name: np.empty(len(profiles)) for name in QUANTITIES}
+    for at, profile in enumerate(profiles):
+        covariance = covariances[profile.name]
+        known = {
+            "ttft": float(by_ttft[at] @ covariance @ by_ttft[at]),
+            "tpot": float(by_tpot[at] @ covariance @ by_tpot[at]),
+        }
+        known["throughput"] = known["tpot"]
+        for name in QUANTITIES:
+            found[name][at] = known[name] + profile.residual.get(name, 0.3) ** 2
+    return found
+
+
+# --- summaries ----------------------------------------------------------------------------------------------------
+
+
+def regime(scored: Scored) -> str:
+    """By what limits a step: few users read weights, many compute; long prompts hold up the others."""
+    users = "1-8 users" if scored.users <= 8 else "9-64 users" if scored.users <= 64 else "65+ users"
+    long = (scored.point.input_tokens or 0) >= 4000
+    return f"{users}, {'long' if long else 'short'} prompts"
+
+
+WAYS: dict[str, Callable[[Scored], str]] = {
+    "source": lambda each: each.point.source or "unnamed",
+    "engine": lambda each: each.point.engine,
+    "gpu": lambda each: each.point.gpu,
+    "model": lambda each: each.point.fold or each.point.model,
+    "regime": regime,
+}
+
+
+def summarise(rows: Sequence[Scored]) -> dict[str, dict[str, dict[str, dict[str, float]]]]:
+    """{"all" | way: {which: {quantity: {"n", "median_error", "bias", "coverage"}}}}, of the rows with a prediction.
+
+    median_error |predicted/measured − 1|; bias the median of predicted/measured, less 1; coverage the share of
+    measurements inside the 80 % interval.
+    """
+    usable = [each for each in rows if each.skipped_because is None]
+    summary = {"all": {"all": figures(usable)}} if usable else {}
+    for name, way in WAYS.items():
+        members: dict[str, list[Scored]] = {}
+        for each in usable:
+            members.setdefault(way(each), []).append(each)
+        if members:
+            summary[name] = {which: figures(members[which]) for which in sorted(members)}
+    return summary
+
+
+def figures(rows: Sequence[Scored]) -> dict[str, dict[str, float]]:
+    found = {}
+    for name in QUANTITIES:
+        here = [each for each in rows if name in each.measured]
+        if not here:
+            continue
+        ratio = np.array([each.predicted[name] / each.measured[name] for each in here])
+        inside = [each.low[name] <= each.measured[name] <= each.high[name] for each in here]
+        found[name] = {
+            "n": len(here),
+            "median_error": float(np.median(np.abs(ratio - 1))),
+            "bias": float(np.median(ratio) - 1),
+            "coverage": float(np.mean(inside)),
+        }
+    return found
+
+
+__all__ = ["Scored", "figures", "regime", "score", "summarise"]
