@@ -20,7 +20,7 @@ from loadstone.records import Plan, Target
 from loadstone.wire.ask import Ask, Sampling
 from loadstone.workload.prompts import PromptWriter, Vocabulary
 
-DEFAULT_LAW = "ttft=30ms,itl=5ms"
+DEFAULT_SIM = "llama-3.1-8b@1xh100"
 KEY_VARIABLES = ("LOADSTONE_API_KEY", "OPENAI_API_KEY")
 
 
@@ -45,7 +45,7 @@ def target_urls(options: Options, plan: Plan, stack: contextlib.ExitStack) -> tu
     if options.engine is None:
         from loadstone import simserver
 
-        asked = options.sim or DEFAULT_LAW
+        asked = options.sim or DEFAULT_SIM
         # MODEL@GPUS is a deployment, whose scheduler then has the times.
         law = asked if "@" in asked else simserver.Law.parse(asked)
         return [stack.enter_context(simserver.start(law)).url], None

@@ -39,7 +39,7 @@ class Options(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """How a fleet's requests are spread; None: sessions stay with a server, other requests go round."""
     engine: Literal["llama.cpp"] | None = None
     sim: str | None = None
-    """Law of the embedded timing server, as `ttft=30ms,itl=5ms`; used where neither url nor engine is given."""
+    """An embedded server: a deployment, as `llama-3.1-70b@8xh200`, or a law, as `ttft=30ms,itl=5ms`."""
     model: str | None = None
     endpoint: Endpoint | None = None
     tokenizer: str | None = None

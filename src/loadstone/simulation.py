@@ -37,15 +37,21 @@ _ENGINE_NAMES = {"vllm": "vLLM", "sglang": "SGLang", "tensorrt-llm": "TensorRT-L
 
 
 def simulate(
-    deployment: str, options: Options, *, acceptance: float = ACCEPTANCE, draws: int = DRAWS
+    deployment: str,
+    options: Options,
+    *,
+    acceptance: float = ACCEPTANCE,
+    draws: int = DRAWS,
+    profile: str | None = None,
 ) -> dict[str, Any]:
     """Simulate a deployment; returns the summary (the `--json` document), whose `run_dir` holds the run.
 
     `acceptance`: of a guessed token, where the deployment decodes speculatively. `draws`: of the coefficients, for
-    the intervals; 0: none. Raises InputError, one line, where it cannot be done.
+    the intervals; 0: none. `profile`: one that `calibrate` made; None: the shipped
+    one. Raises InputError, one line, where it cannot be done.
     """
     deployed = parse_deployment(deployment)
-    fleet = fleet_of(deployed, acceptance=acceptance)
+    fleet = fleet_of(deployed, acceptance=acceptance, profile=profile)
     longest = context_tokens(deployed)
     plan = plan_of(options, longest if options.trace is not None else None)
     slo = parse_slo(options.slo) if options.slo else {}
@@ -130,7 +136,7 @@ def _run_info(deployment: Deployment, fleet: Fleet, options: Options, plan: Plan
             url=deployment.name,
             urls=[deployment.name],
             endpoint="completions",
-            model=deployment.model.name,
+            model=options.model or deployment.model.name,
             engine=_ENGINE_NAMES.get(deployment.engine, deployment.engine),
             engine_version=deployment.engine_version,
             prompt_kind="token ids",
@@ -169,6 +175,7 @@ def _settings(deployment: Deployment, fleet: Fleet, options: Options, plan: Plan
         "policy": msgspec.to_builtins(fleet.policy),
         "schedulers": fleet.replicas,
         "workload": plan.workload,
+        "sampling": {"temperature": options.temperature, "top_p": options.top_p},
         "dialect": options.dialect,
         "grace_s": options.grace_s,
         "turnaround_s": TURNAROUND_S,

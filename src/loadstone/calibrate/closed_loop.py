@@ -114,6 +114,7 @@ def run(
     promised = 0  # tokens that all admitted may still write
     polled = 0  # decode step at which new requests were looked for
     preemptions = 0
+    gave_way = False  # to make room for this step's decodes: nobody new is let in
     held_back = False
     sums = [0.0, 0.0, 0.0]
     prompt_steps = prompt_tokens = 0
@@ -125,10 +126,12 @@ def run(
             while arrivals and arrivals[0][0] <= now:
                 waiting.append(heapq.heappop(arrivals)[1])
         # --- admission
-        while waiting and decodes + len(partial) < rules.max_seqs:
+        while waiting and not (mixed and gave_way) and decodes + len(partial) < rules.max_seqs:
             need = todo[waiting[0]]
             answer = answers[waiting[0]] - made[waiting[0]]
             room = rules.kv_tokens - (rules.keep_free * (promised + answer) if rules.keep_free else 0)
+            if mixed and not rules.keep_free:
+                room -= decodes  # a token each in the same step
             if held + need > room and (decodes or partial):
                 held_back = True
                 break
@@ -225,7 +228,9 @@ def run(
             done += 1
             send(now + stream_s + turnaround[each])
         # --- KV ran out: the newest gives way
+        gave_way = False
         while held + decodes > rules.kv_tokens and len(running) > 1:
+            gave_way = True
             each = running.pop()
             preemptions += 1
             held_back = True

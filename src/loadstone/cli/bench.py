@@ -75,7 +75,7 @@ def bench(
     from loadstone.client.protocol import Timeouts
     from loadstone.measure import Interrupted
     from loadstone.measure import bench as run
-    from loadstone.meeting import DEFAULT_LAW
+    from loadstone.meeting import DEFAULT_SIM
     from loadstone.options import Options
     from loadstone.progress import Display
     from loadstone.summary import trusted
@@ -84,7 +84,7 @@ def bench(
         raise InputError(f"--workers {workers}: must be at least 1")
     options = Options(
         url=None if sim else target or (),
-        sim=(target or [DEFAULT_LAW])[0] if sim else None,
+        sim=(target or [DEFAULT_SIM])[0] if sim else None,
         route=route,
         engine=engine,
         model=model,

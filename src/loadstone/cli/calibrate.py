@@ -1,4 +1,4 @@
-"""`loadstone calibrate`: the performance model fitted to the user's own runs."""
+"""`loadstone calibrate`: the performance model fitted to the user's own runs, or to a GPU."""
 
 from __future__ import annotations
 
@@ -12,15 +12,36 @@ from loadstone.errors import InputError
 
 
 def calibrate(
-    runs: Annotated[list[Path], typer.Argument(help="run folders of `loadstone bench`, all of one deployment")],
+    runs: Annotated[
+        list[Path] | None, typer.Argument(help="run folders of `loadstone bench`, all of one deployment")
+    ] = None,
     deployment: Annotated[
-        str, typer.Option(help="what the runs were measured on, e.g. llama-3.1-8b@1xh100/tp1,engine=vllm")
-    ],
+        str | None, typer.Option(help="what the runs were measured on, e.g. llama-3.1-8b@1xh100/tp1,engine=vllm")
+    ] = None,
+    gpu: Annotated[
+        bool,
+        typer.Option("--gpu", help="benchmark this machine's GPU instead: memory, products, attention, launches"),
+    ] = False,
+    budget: Annotated[str, typer.Option(help="of time for --gpu")] = "420s",
+    points: Annotated[
+        Path | None, typer.Option(help="with --gpu: a file of points measured before, perhaps elsewhere")
+    ] = None,
+    engine: Annotated[str | None, typer.Option(help="with --gpu: whose profile to update, e.g. vllm")] = None,
     profile: Annotated[str, typer.Option(help="name for the calibrated profile")] = "mine",
     out: Annotated[Path | None, typer.Option(help="folder for it [default: the user's configuration]")] = None,
     json: Annotated[bool, typer.Option("--json", help="print the result as JSON on stdout")] = False,
 ) -> None:
-    """Fit the performance model to a few of your own runs, and say how much surer it became."""
+    """Fit the performance model to a few of your own runs, or to this machine's GPU, and say how sure it became."""
+    if gpu:
+        if runs or deployment:
+            raise InputError("--gpu measures this machine: leave run folders and --deployment out, or --gpu")
+        _of_gpu(profile, out, budget, points, engine, json)
+        return
+    if not runs or deployment is None:
+        raise InputError(
+            "calibrate: give run folders and --deployment, e.g. "
+            "loadstone calibrate runs/a --deployment llama-3.1-8b@1xh100/engine=vllm; or --gpu"
+        )
     import datetime
 
     from loadstone.calibrate.runs import cases_of_runs
@@ -56,6 +77,29 @@ def calibrate(
             f"before, ±{_means(found.after)[key]:.0%} after"
         )
     print(f"kept in {path}; use it with --profile {profile}", file=sys.stdout)
+
+
+def _of_gpu(
+    profile: str, out: Path | None, budget: str, points: Path | None, engine: str | None, as_json: bool
+) -> None:
+    from loadstone.cli.output import print_json
+    from loadstone.gpubench.command import calibrate as benchmark
+    from loadstone.units import parse_seconds
+
+    def say(text: str) -> None:
+        print(text, file=sys.stderr if as_json else sys.stdout, flush=True)
+
+    found = benchmark(
+        Path("gpu.json"),
+        parse_seconds(budget, "--budget"),
+        say,
+        name=profile,
+        engine=engine,
+        measured=points,
+        folder=out,
+    )
+    if as_json:
+        print_json(found)
 
 
 def _means(values: dict[str, list[float]]) -> dict[str, float]:

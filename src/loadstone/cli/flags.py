@@ -19,9 +19,16 @@ def _option(panel: str, text: str, *names: str, **more: Any) -> Any:
 
 Target = Annotated[
     list[str] | None,
-    typer.Argument(help="URL of a server, or several: a fleet; with --sim: the law, e.g. ttft=30ms,itl=5ms"),
+    typer.Argument(
+        help="URL of a server, or several: a fleet; with --sim: a deployment, or a law: ttft=30ms,itl=5ms"
+    ),
 ]
-Sim = Annotated[bool, _option(_TARGET, "measure the embedded timing server (the default without a URL)", "--sim")]
+Sim = Annotated[
+    bool,
+    _option(
+        _TARGET, "measure an embedded simulated engine, by default llama-3.1-8b@1xh100 (as without a URL)", "--sim"
+    ),
+]
 Engine = Annotated[
     Literal["llama.cpp"] | None, _option(_TARGET, "start this engine with a small random model and measure it")
 ]

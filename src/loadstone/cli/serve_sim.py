@@ -16,10 +16,17 @@ Acceptance = Annotated[
     float | None,
     typer.Option(help="share of guessed tokens that are accepted, where it decodes speculatively [default: 0.7]"),
 ]
+Profile = Annotated[
+    str | None, typer.Option(help="performance profile that `calibrate` made [default: the shipped one for it]")
+]
 
 
 def serve_sim(
-    deployment: Deployment, host: Host = "127.0.0.1", port: Port = 8000, acceptance: Acceptance = None
+    deployment: Deployment,
+    host: Host = "127.0.0.1",
+    port: Port = 8000,
+    acceptance: Acceptance = None,
+    profile: Profile = None,
 ) -> None:
     """Serve a simulated engine: OpenAI-compatible HTTP at the speed that the deployment should have."""
     from loadstone.catalogue.deployment import parse_deployment
@@ -27,8 +34,9 @@ def serve_sim(
     from loadstone.simulator.fleet import fleet_of
 
     # What is wrong with it is told in one line before a server is begun.
-    fleet_of(parse_deployment(deployment))
+    fleet_of(parse_deployment(deployment), profile=profile)
     arguments = ["--deployment", deployment, "--host", host, "--port", str(port)]
-    code = main(arguments if acceptance is None else [*arguments, "--acceptance", str(acceptance)])
+    arguments += [] if acceptance is None else ["--acceptance", str(acceptance)]
+    code = main(arguments if profile is None else [*arguments, "--profile", profile])
     if code:
         raise typer.Exit(code)

@@ -21,6 +21,9 @@ Acceptance = Annotated[
     float | None,
     typer.Option(help="share of guessed tokens that are accepted, where it decodes speculatively [default: 0.7]"),
 ]
+Profile = Annotated[
+    str | None, typer.Option(help="performance profile that `calibrate` made [default: the shipped one for it]")
+]
 Draws = Annotated[
     int | None, typer.Option(help="of the model's coefficients, for the 80 % intervals; 0: none [default: 24]")
 ]
@@ -54,6 +57,10 @@ def simulate(
     duration: flags.Duration = None,
     grace: flags.Grace = "30s",
     warmup: flags.Warmup = None,
+    model: flags.Model = None,
+    temperature: flags.Temperature = None,
+    top_p: flags.TopP = None,
+    profile: Profile = None,
     acceptance: Acceptance = None,
     draws: Draws = None,
     slo: flags.Slo = None,
@@ -97,6 +104,9 @@ def simulate(
         warmup=warmup,
         slo=slo,
         dialect=dialect,
+        model=model,
+        temperature=temperature,
+        top_p=top_p,
         seed=seed,
         out=out,
         command=["loadstone", *sys.argv[1:]],
@@ -106,6 +116,7 @@ def simulate(
         options,
         acceptance=ACCEPTANCE if acceptance is None else acceptance,
         draws=DRAWS if draws is None else draws,
+        profile=profile,
     )
     show_document(document, json)
     if strict and not trusted(document):

@@ -16,7 +16,13 @@ from loadstone.wire import triton
 from loadstone.wire.ask import Ask, Endpoint, path
 from loadstone.wire.text import excerpt
 
-_ENGINES = {"vllm": "vLLM", "llamacpp": "llama.cpp", "sglang": "SGLang", "loadstone": "timing server"}
+_ENGINES = {
+    "vllm": "vLLM",
+    "llamacpp": "llama.cpp",
+    "sglang": "SGLang",
+    "loadstone": "timing server",
+    "loadstone-sim": "simulated engine",
+}
 """By what /v1/models says of the models' owner."""
 _METRICS = {"vllm:": "vLLM", "sglang:": "SGLang", "llamacpp:": "llama.cpp", "trtllm_": "TensorRT-LLM"}
 """By how the names in /metrics begin."""

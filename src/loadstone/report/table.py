@@ -20,7 +20,8 @@ def heading(document: Mapping[str, Any]) -> str:
     target = document["target"] or {}
     engine = " ".join(part for part in (target.get("engine"), target.get("engine_version")) if part)
     model = excerpt((target.get("model") or "?").encode("utf-8", "replace"), 120)
-    parts = [engine or "unknown engine", model, target.get("endpoint", "?")]
+    engine = f"simulated {engine}" if document["source"] == "simulated" else engine or "unknown engine"
+    parts = [engine, model, target.get("endpoint", "?")]
     return " · ".join([*parts, f"plan {document['plan_id'][:6]} seed {document['seed']}"])
 
 
@@ -34,7 +35,7 @@ def render(document: Mapping[str, Any]) -> RenderableType:
         return Text("nothing was sent")
     findings: list[dict[str, str]] = []
     table = _table(cells, findings)
-    lines = [*_definitions(cells), *_findings(findings)]
+    lines = [*_definitions(cells, document["source"] == "simulated"), *_findings(findings)]
     parts = [_parts(cells, key, *heads) for key, heads in _PARTS.items() if any(key in cell for cell in cells)]
     dialect = [_dialect(cells)] if "dialect" in cells[0] else []
     return Group(Text(heading(document)), table, *parts, *dialect, *(Text(line) for line in lines))
@@ -187,7 +188,7 @@ def _trusted(cell: Mapping[str, Any], findings: list[dict[str, str]]) -> tuple[s
     return f"NO ({','.join(numbers)})", "bold red"
 
 
-def _definitions(cells: list[dict[str, Any]]) -> list[str]:
+def _definitions(cells: list[dict[str, Any]], simulated: bool) -> list[str]:
     first = cells[0]
     kind = first["load"]["kind"]
     since = (
@@ -202,6 +203,8 @@ def _definitions(cells: list[dict[str, Any]]) -> list[str]:
         f"{since} · TPOT = (tT−t1)/(T−1) · ITL per token · out tok/s over the {window}",
         f"measured by {first['measured_by']}"
         if first.get("measured_by")
+        else _intervals(cells[-1])
+        if simulated
         else f"{first['client']['clock']} clock: receive lag p99 {_worst(cells, 'receive_lag_p99_s')}, "
         f"sends late p99 {_worst(cells, 'send_lag_p99_s')} (largest cell)",
     ]
@@ -230,6 +233,18 @@ def _definitions(cells: list[dict[str, Any]]) -> list[str]:
                 f"goodput {show_number(cell['metrics']['goodput_per_s'])} req/s"
             )
     return lines
+
+
+def _intervals(cell: dict[str, Any]) -> str:
+    """How far a prediction may be off; of the last cell, which is the largest as a rule."""
+    shown = [
+        f"{name} {show_seconds(metric['low'])} to {show_seconds(metric['high'])}"
+        for name, key in (("TTFT p50", "ttft_s"), ("TPOT p50", "tpot_s"), ("E2E p50", "e2e_s"))
+        if (metric := cell["metrics"][key]) is not None and metric.get("low") is not None
+    ]
+    if not shown:
+        return "simulated"
+    return f"simulated; 80 % intervals at {cell['load']['value']:g}: " + ", ".join(shown)
 
 
 def _worst(cells: list[dict[str, Any]], name: str) -> str:

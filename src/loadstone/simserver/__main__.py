@@ -27,6 +27,7 @@ async def _serve(
     law: Law,
     deployment: str | None,
     acceptance: float | None,
+    profile: str | None,
     options: Options,
     host: str,
     port: int,
@@ -40,7 +41,7 @@ async def _serve(
         loop.add_reader(0, lambda: None if os.read(0, 4096) else ended.set())
     engine = None
     if deployment is not None:
-        engine, options = _engine(loop, deployment, acceptance, options)
+        engine, options = _engine(loop, deployment, acceptance, profile, options)
     server = Server(law if engine is None else None, options, Scheduler(loop), Metrics(options.model), {}, engine)
     listener = await loop.create_server(lambda: Connection(server), host, port, backlog=4096)
     bound = listener.sockets[0].getsockname()
@@ -56,7 +57,11 @@ async def _serve(
 
 
 def _engine(
-    loop: asyncio.AbstractEventLoop, deployment: str, acceptance: float | None, options: Options
+    loop: asyncio.AbstractEventLoop,
+    deployment: str,
+    acceptance: float | None,
+    profile: str | None,
+    options: Options,
 ) -> tuple[Engine, Options]:
     """A deployment's engine, and the form of its answers. Raises InputError."""
     from loadstone.batching.defaults import ACCEPTANCE
@@ -65,7 +70,8 @@ def _engine(
     from loadstone.simulator.fleet import context_tokens, fleet_of
 
     deployed = parse_deployment(deployment)
-    engine = Engine(loop, fleet_of(deployed, acceptance=ACCEPTANCE if acceptance is None else acceptance))
+    accepted = ACCEPTANCE if acceptance is None else acceptance
+    engine = Engine(loop, fleet_of(deployed, acceptance=accepted, profile=profile))
     return engine, options._replace(model=deployed.model.name, max_model_len=context_tokens(deployed))
 
 
@@ -76,6 +82,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--law", default=str(Law()), help="ttft=50ms,itl=10ms[,per_input_token=20us]")
     parser.add_argument("--deployment", help="instead of a law, e.g. llama-3.1-70b@8xh200")
     parser.add_argument("--acceptance", type=float, default=None, help="of guessed tokens")
+    parser.add_argument("--profile", default=None, help="performance profile that calibrate made")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0, help="0: any; the line on stdout says which")
     parser.add_argument("--tokens-per-event", type=int, default=1, metavar="K")
@@ -104,7 +111,16 @@ def main(arguments: list[str] | None = None) -> int:
     with asyncio.Runner(loop_factory=factory) as runner:
         try:
             runner.run(
-                _serve(law, given.deployment, given.acceptance, options, given.host, given.port, given.with_parent)
+                _serve(
+                    law,
+                    given.deployment,
+                    given.acceptance,
+                    given.profile,
+                    options,
+                    given.host,
+                    given.port,
+                    given.with_parent,
+                )
             )
         except InputError as error:
             parser.error(str(error))

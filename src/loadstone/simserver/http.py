@@ -169,7 +169,7 @@ class Connection(asyncio.Protocol):
                     "id": self._server.options.model,
                     "object": "model",
                     "created": _STARTED_S,
-                    "owned_by": "loadstone",
+                    "owned_by": "loadstone" if self._server.engine is None else "loadstone-sim",
                 }
                 card |= {
                     "root": self._server.options.model,

@@ -9,6 +9,7 @@ from loadstone.batching.defaults import ACCEPTANCE
 from loadstone.catalogue.deployment import Deployment
 from loadstone.errors import InputError
 from loadstone.perfmodel import StepModel
+from loadstone.perfmodel.profile import profile_of
 from loadstone.simulator.engine import StepTimes
 
 _UNBOUNDED = 1 << 40
@@ -28,15 +29,17 @@ class Fleet:
     in_step: bool = False
 
 
-def fleet_of(deployment: Deployment, *, acceptance: float = ACCEPTANCE) -> Fleet:
-    """The schedulers of a deployment, and their time.
+def fleet_of(deployment: Deployment, *, acceptance: float = ACCEPTANCE, profile: str | None = None) -> Fleet:
+    """The schedulers of a deployment, and their time; by the user's `profile`, None: the one that is shipped for it.
 
     A pipeline works on `pp` batches at a time, each on its own way through all stages: it is taken as so many
     schedulers that share the cache and the places.
     """
     policy = policy_of(deployment, acceptance=acceptance)
     model = StepModel(
-        deployment, draft_tokens=policy.speculative.draft_tokens if policy.speculative is not None else 0
+        deployment,
+        profile_of(deployment, profile),
+        draft_tokens=policy.speculative.draft_tokens if policy.speculative is not None else 0,
     )
     return Fleet(policy, model, deployment.dp * max(1, deployment.pp), in_step=deployment.attention_dp)
 
