@@ -24,6 +24,9 @@ OWN = 0.7
 SIGMA = {"ttft": 0.10, "tpot": 0.03, "throughput": 0.03}
 """One measurement around the best that the model can do for its deployment, in ln."""
 _ROUNDS = 4
+_MOST_ROUNDS = 30
+"""Where the prior is far off (a processor), steps are held back, and it takes more of them."""
+_LONGEST_STEP = 0.7
 
 
 class Calibration(msgspec.Struct, frozen=True):
@@ -56,14 +59,15 @@ def update(
     gap_before: dict[str, list[float]] = {}
     gap: Mapping[str, Array] = {}
     by: dict[str, Array] = {}
-    for turn in range(rounds + 1):
+    last, turn = rounds, 0
+    while True:
         rows = np.tile(logarithms, (len(cases), 1))
         refresh(table, np.exp(rows))
         gap = {"ttft": measured["ttft"] - np.log(table.ttft_s), "tpot": measured["tpot"] - np.log(table.tpot_s)}
         if turn == 0:
             gap_before = {key: _finite(values) for key, values in gap.items()}
         by = dict(zip(("ttft", "tpot"), slopes(table, rows), strict=True))
-        if turn == rounds:
+        if turn == last:
             break
         normal, right = inverse.copy(), inverse @ (start - logarithms)
         for quantity, values in gap.items():
@@ -76,7 +80,11 @@ def update(
             right += slope.T @ (pull * values[at])
         covariance = np.linalg.inv(normal)
         step = covariance @ right
-        logarithms = logarithms + step * min(1.0, 0.7 / max(1e-9, float(np.abs(step).max())))
+        longest = float(np.abs(step).max())
+        logarithms = logarithms + step * min(1.0, _LONGEST_STEP / max(1e-9, longest))
+        turn += 1
+        if longest > _LONGEST_STEP:
+            last = min(_MOST_ROUNDS, turn + rounds)
     wide = np.array(profile.covariance)
     updated = Profile(
         name=name,

@@ -24,8 +24,10 @@ _ENGINE_NAMES = {
 }
 
 ARGUMENTS = (
+    "batch_size",
     "block_size",
     "chunked_prefill_size",
+    "ctx_size",
     "cuda_graph_max_bs",
     "enforce_eager",
     "free_gpu_memory_fraction",
@@ -42,6 +44,7 @@ ARGUMENTS = (
     "mem_fraction_static",
     "num_speculative_tokens",
     "page_size",
+    "parallel",
     "prefix_caching",
 )
 """Engines' own arguments that a shorthand may carry, `-` or `_` alike; what they do is sizing's and the scheduler's

@@ -26,7 +26,7 @@ class Gpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
     """
 
     name: str
-    vendor: Literal["nvidia", "amd", "intel"]
+    vendor: Literal["nvidia", "amd", "intel", "any"]
     hbm_bytes: int
     usable_bytes: int
     hbm_bytes_per_s: float

@@ -36,7 +36,8 @@ def _by_alias(table: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
 
 @cache
 def gpu_names() -> dict[str, str]:
-    return _by_alias(_table("gpus"))
+    """A processor is one more name here: whatever runs a model is a Gpu to what counts."""
+    return _by_alias({**_table("gpus"), **_table("hosts")})
 
 
 @cache
@@ -59,7 +60,7 @@ def find_gpu(name: str) -> Gpu:
     key = gpu_names().get(name.strip().lower())
     if key is None:
         _missing("GPU", name, gpu_names())
-    entry = _table("gpus")[key]
+    entry = _table("gpus").get(key) or _table("hosts")[key]
     fields = {"name": key, "pair_bytes_per_s": entry["link_bytes_per_s"], **entry}
     fields["hbm_bytes"] = round(fields.pop("hbm_gib") * GIB)
     fields["usable_bytes"] = round(fields.pop("usable_gib") * GIB)

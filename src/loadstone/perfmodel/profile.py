@@ -18,6 +18,7 @@ import numpy as np
 
 from loadstone.catalogue.deployment import Deployment
 from loadstone.errors import InputError
+from loadstone.perfmodel import processor
 from loadstone.perfmodel.coefficients import NAMES, PRIOR, SPREAD, Array
 from loadstone.perfmodel.families import architecture_of, era_of
 
@@ -75,6 +76,17 @@ def prior_profile(name: str = "prior") -> Profile:
     )
 
 
+def processor_profile() -> Profile:
+    """The same of an engine on a processor, which no GPU's measurements say anything of."""
+    return msgspec.structs.replace(
+        prior_profile(processor.ARCHITECTURE),
+        architecture=processor.ARCHITECTURE,
+        logarithms=tuple(processor.CENTRE.tolist()),
+        covariance=tuple(map(tuple, np.diag(processor.SPREAD**2).tolist())),
+        residual={"ttft": 1.0, "tpot": 1.0, "throughput": 1.0},
+    )
+
+
 def profile_of(deployment: Deployment, name: str | None = None) -> Profile:
     """The user's profile of that name, else the shipped one for this engine and GPU, else the nearest: the same
     engine on any GPU, any engine on the same kind of GPU, any on any."""
@@ -82,6 +94,8 @@ def profile_of(deployment: Deployment, name: str | None = None) -> Profile:
         return load(user_folder() / f"{name}.json")
     engine, era = deployment.engine or "*", era_of(deployment.engine, deployment.engine_version)
     architecture = architecture_of(deployment.gpu)
+    if architecture == processor.ARCHITECTURE:
+        return processor_profile()
     shipped = _shipped()
     for key in (
         (engine, era, architecture),

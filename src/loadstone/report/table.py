@@ -20,7 +20,7 @@ def heading(document: Mapping[str, Any]) -> str:
     target = document["target"] or {}
     engine = " ".join(part for part in (target.get("engine"), target.get("engine_version")) if part)
     model = excerpt((target.get("model") or "?").encode("utf-8", "replace"), 120)
-    engine = f"simulated {engine}" if document["source"] == "simulated" else engine or "unknown engine"
+    engine = f"simulated {engine}" if document.get("source") == "simulated" else engine or "unknown engine"
     parts = [engine, model, target.get("endpoint", "?")]
     return " · ".join([*parts, f"plan {document['plan_id'][:6]} seed {document['seed']}"])
 
@@ -35,7 +35,7 @@ def render(document: Mapping[str, Any]) -> RenderableType:
         return Text("nothing was sent")
     findings: list[dict[str, str]] = []
     table = _table(cells, findings)
-    lines = [*_definitions(cells, document["source"] == "simulated"), *_findings(findings)]
+    lines = [*_definitions(cells, document.get("source") == "simulated"), *_findings(findings)]
     parts = [_parts(cells, key, *heads) for key, heads in _PARTS.items() if any(key in cell for cell in cells)]
     dialect = [_dialect(cells)] if "dialect" in cells[0] else []
     return Group(Text(heading(document)), table, *parts, *dialect, *(Text(line) for line in lines))

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from loadstone.catalogue.deployment import Deployment
 from loadstone.catalogue.model import Experts, FullAttention, Layers, LinearAttention
+from loadstone.sizing import llama_cpp
 from loadstone.sizing.budget import count
 from loadstone.sizing.ranks import shape_of
 
@@ -14,7 +15,8 @@ from loadstone.sizing.ranks import shape_of
 def context_limit(deployment: Deployment) -> int | None:
     """The model's own limit, or the engine's shorter one where it was given; None where neither says."""
     said = count(deployment, "max_model_len", "max_seq_len")
-    limits = [limit for limit in (deployment.model.max_context_tokens, said) if limit is not None]
+    slot = llama_cpp.slot_tokens(deployment) if deployment.engine == "llama.cpp" else None
+    limits = [limit for limit in (deployment.model.max_context_tokens, said, slot) if limit is not None]
     return min(limits) if limits else None
 
 

@@ -9,13 +9,18 @@ import msgspec
 
 from loadstone.catalogue.deployment import Deployment
 from loadstone.errors import InputError
-from loadstone.sizing import sglang, tensorrt_llm, vllm
+from loadstone.sizing import llama_cpp, sglang, tensorrt_llm, vllm
 from loadstone.sizing.budget import Budget, EngineLimits, Limits, count, version_of
 from loadstone.sizing.cache import Cache
 from loadstone.sizing.check import context_limit, contradictions
 from loadstone.sizing.ranks import Rank, ranks
 
-_ENGINES: dict[str, ModuleType] = {"vllm": vllm, "sglang": sglang, "tensorrt-llm": tensorrt_llm}
+_ENGINES: dict[str, ModuleType] = {
+    "vllm": vllm,
+    "sglang": sglang,
+    "tensorrt-llm": tensorrt_llm,
+    "llama.cpp": llama_cpp,
+}
 
 NO_LIMIT_TOKENS = 1 << 24
 """The longest context looked at where the model's config names none."""

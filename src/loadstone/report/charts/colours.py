@@ -20,7 +20,6 @@ ENGINES = {
     "transformers": VERMILION,
     "mlx-lm": SKY,
     "timing server": GREY,
-    "simulated engine": "#888888",
 }
 GPUS = {
     "a100": ORANGE,
