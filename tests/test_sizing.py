@@ -149,7 +149,7 @@ def test_limits_of_what_does_not_fit_say_so() -> None:
     with pytest.raises(InputError, match=r"tp3 does not divide the 32 attention heads; tp 1, 2, 4, 8, 16, 32 would"):
         engine_limits(parse_deployment("llama-3.1-8b@3xh100/tp3"))
     with pytest.raises(InputError, match="no sizing rules"):
-        engine_limits(parse_deployment("llama-3.1-8b@1xh100/engine=llama.cpp"))
+        engine_limits(parse_deployment("llama-3.1-8b@1xh100/engine=transformers"))
 
 
 def test_sglangs_fraction() -> None:

@@ -52,11 +52,15 @@ class RunPart(msgspec.Struct, kw_only=True):
 
 
 class Report(msgspec.Struct, kw_only=True):
-    """`passed_over`: what could not be read, a line each. `trusted`: (trusted cells, cells)."""
+    """`passed_over`: what could not be read, a line each. `trusted`: (trusted cells, cells).
+
+    `stated`: cells with nothing but figures of another tool's.
+    """
 
     title: str
     runs: int
     trusted: tuple[int, int]
+    stated: int
     overview: tables.Table
     verdicts: tables.Table
     sentences: list[Sentence]
@@ -66,6 +70,19 @@ class Report(msgspec.Struct, kw_only=True):
     passed_over: list[str]
     points: list[Point]
     version: str = __version__
+
+    @property
+    def verdict(self) -> str:
+        """One sentence on all cells together."""
+        trusted, cells = self.trusted
+        if not cells:
+            return "Nothing was measured."
+        if trusted < cells:
+            return f"{cells - trusted} of {cells} cells carry a warning."
+        if self.stated == cells:
+            return f"All {cells} cells are as another tool stated them; nothing in them contradicts itself."
+        said = f"; {self.stated} of them are as another tool stated them" if self.stated else ""
+        return f"All {cells} cells can be trusted{said}."
 
     def sections(self) -> list[tuple[str, str, list[Figure]]]:
         """(key, title, figures) of the sections that have any."""
@@ -94,6 +111,7 @@ def _build(runs: Sequence[RunView], passed_over: Sequence[str], inside: bool) ->
         title=_title(points, len(runs)),
         runs=len(runs),
         trusted=(sum(point.trusted for point in points), len(points)),
+        stated=tables.stated_cells(runs),
         overview=tables.overview(runs, points),
         verdicts=tables.verdicts(runs),
         sentences=observations(points),

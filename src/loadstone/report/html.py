@@ -49,13 +49,8 @@ def page(report: Report) -> str:
 def body(report: Report) -> str:
     """The report without frame: headings, tables, figures with their specifications beside them."""
     trusted, cells = report.trusted
-    verdict = (
-        f'<span class="good">All {cells} cells can be trusted.</span>'
-        if cells and trusted == cells
-        else f'<span class="bad">{cells - trusted} of {cells} cells carry a warning.</span>'
-        if cells
-        else '<span class="bad">Nothing was measured.</span>'
-    )
+    good = "good" if cells and trusted == cells else "bad"
+    verdict = f'<span class="{good}">{report.verdict}</span>'
     sections = report.sections()
     links = [("verdicts", "Verdicts"), ("findings", "Findings"), ("tables", "Tables")]
     links += [(f"section-{key}", title) for key, title, _ in sections] + [("runs", "Runs, and how to repeat them")]

@@ -14,9 +14,9 @@ _PLAIN = re.compile(r"\\([().+-])")
 
 def markdown(report: Report) -> str:
     """The report's text. What engines and files said is escaped: it is neither markup nor HTML."""
-    trusted, cells = report.trusted
+    _, cells = report.trusted
     lines = [f"# {text(report.title)}", "", f"{report.runs} runs, {cells} cells · Loadstone {report.version}", ""]
-    lines += ["## Verdicts", "", f"{trusted} of {cells} cells can be trusted.", ""]
+    lines += ["## Verdicts", "", report.verdict, ""]
     if report.verdicts.rows:
         lines += _table(report.verdicts)
     lines += _table(report.overview)

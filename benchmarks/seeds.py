@@ -1,0 +1,272 @@
+"""The speed tables of docs/seeds.md: what two of the documents measured, simulated as their servers were started.
+
+    python benchmarks/seeds.py POINTS.csv [--json]
+
+POINTS.csv: docs/accuracy.md has the columns; rows whose source begins with `seed000` (DeepSeek-V3, H200, SGLang) and
+`seed002` (DeepSeek-R1, MI300X and H200, dstack) are used, those that were excluded from fits included. Each row is
+simulated with the shipped coefficients (whose fit saw most of these rows) and with those of a fit without this model
+family. `light` has all efficiencies 1 and no overhead. Half a minute on one core.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from loadstone.batching import EnginePolicy, policy_of
+from loadstone.calibrate.points import Point, read_points
+from loadstone.catalogue.deployment import Deployment, parse_deployment
+from loadstone.options import Options, plan_of
+from loadstone.perfmodel import StepModel
+from loadstone.simulator.cell import run_cell
+from loadstone.simulator.fleet import Fleet
+
+FAMILY = "deepseek-v3"
+
+V0 = {"order": "prefill-first", "chunked": False}
+"""vLLM 0.7 without chunked prefill: whole prompts, before all decodes. It is off by default where the longest context
+is at most 32,768, and with latent attention: 0.7.3 says so when it starts ("MLA is enabled; forcing chunked prefill
+and prefix caching to be disabled"). The rows agree: ITL has p99 near its median and a deviation of several times it.
+"""
+
+
+class Server(NamedTuple):
+    """As it was started: the shorthand, and what the shorthand cannot say. Sources: 000 itself; for 002 the tasks in
+    dstackai/benchmarks, Deepseek-R1/README.md."""
+
+    deployment: str
+    policy: dict[str, object] = {}  # noqa: RUF012
+
+
+EAGER = "mem_fraction_static=0.8,enforce_eager=1"
+SERVERS = {
+    "000, 1 node, CUDA graphs off": Server(
+        f"deepseek-v3@8xh200/tp1,dp8,attention-dp,engine=sglang,version=0.4.1,{EAGER}"
+    ),
+    "000, 1 node, FP8 KV cache": Server("deepseek-v3@8xh200/tp1,dp8,attention-dp,kv=fp8,engine=sglang,version=0.4.1"),
+    "000, 2 nodes": Server(f"deepseek-v3@16xh200/tp16,nodes=2,engine=sglang,version=0.4.1,{EAGER}"),
+    "000, 2 nodes, FP8 KV cache": Server(
+        "deepseek-v3@16xh200/tp16,nodes=2,kv=fp8,engine=sglang,version=0.4.1,enforce_eager=1"
+    ),
+    "002, 8×H200, SGLang 0.4.3": Server("deepseek-r1@8xh200/tp1,dp8,attention-dp,engine=sglang,version=0.4.3"),
+    "002, 8×H200, SGLang 0.4.3, offline": Server("deepseek-r1@8xh200/tp8,engine=sglang,version=0.4.3"),
+    "002, 8×H200, vLLM 0.7.4": Server(
+        "deepseek-r1@8xh200/tp8,engine=vllm,version=0.7.4,max_num_batched_tokens=163840", V0
+    ),
+    "002, 8×H200, vLLM 0.7.4, offline": Server(
+        "deepseek-r1@8xh200/tp8,engine=vllm,version=0.7.4,max_model_len=32768", V0
+    ),
+    "002, 8×H200, TensorRT-LLM 0.17": Server(
+        "deepseek-r1@8xh200/tp8,ep4,engine=tensorrt-llm,version=0.17,max_batch_size=512,max_num_tokens=16384,"
+        "max_seq_len=16384,enforce_eager=1"
+    ),
+    "002, 8×MI300X, SGLang 0.4.2": Server("deepseek-r1@8xmi300x/tp8,engine=sglang,version=0.4.2"),
+    "002, 8×MI300X, vLLM 0.7.3": Server("deepseek-r1@8xmi300x/tp8,engine=vllm,version=0.7.3,max_model_len=32768", V0),
+}
+
+
+IMPLIED = {"002, 8×H200, vLLM 0.7.4": 280_000, "002, 8×H200, TensorRT-LLM 0.17": 355_000}
+"""KV tokens that the rows with 128 users imply (docs/seeds.md), where sizing finds more."""
+IMPLIED_NIC_BYTES_PER_S = 5e9
+"""Per GPU, of the network between the two nodes of 000, implied likewise; the catalogue has 50e9."""
+
+
+class Figures(NamedTuple):
+    """Medians, s, and output tokens/s; TTFT and TPOT are None of an offline run."""
+
+    ttft_s: float | None
+    tpot_s: float | None
+    rate: float
+
+
+class Step(NamedTuple):
+    """A decode step of one scheduler, s: the median gap between tokens, and the model's for as many sequences."""
+
+    sequences: int
+    measured_s: float
+    shipped_s: float
+    held_out_s: float
+    light_s: float
+
+
+class Row(NamedTuple):
+    """One measurement and its simulations; `implied`: held out, with what the rows imply."""
+
+    server: str
+    load: str
+    value: float
+    output_tokens: int
+    measured: Figures
+    shipped: Figures
+    held_out: Figures
+    implied: Figures | None
+    step: Step | None
+    layers: int
+    excluded: str
+
+
+def server_of(point: Point) -> str | None:
+    """Which server a row was measured on; None: not simulated (shared prefixes, 16-bit weights that do not fit)."""
+    if point.source.startswith("seed000"):
+        nodes = "2 nodes" if point.nodes == 2 else "1 node"
+        fp8 = point.kv_dtype.startswith("fp8")
+        return f"000, {nodes}" + (", FP8 KV cache" if fp8 else ", CUDA graphs off" if nodes == "1 node" else "")
+    if not point.source.startswith("seed002") or point.prefix_tokens or "BF16" in point.precision:
+        return None
+    gpu = "8×MI300X" if "MI300X" in point.gpu else "8×H200"
+    offline = ", offline" if point.mode == "offline" else ""
+    engine = {"sglang": "SGLang", "vllm": "vLLM", "tensorrt-llm": "TensorRT-LLM"}[point.engine]
+    name = f"002, {gpu}, {engine} {'.'.join(point.engine_version.split('.')[: 2 if engine[0] == 'T' else 3])}"
+    return name + offline if name + offline in SERVERS else name
+
+
+def simulated(point: Point, deployment: Deployment, policy: EnginePolicy, model: StepModel) -> Figures:
+    tokens = {"input": str(round(point.input_tokens or 0)), "output": str(point.output_tokens)}
+    requests = point.requests or 0
+    if point.load == "rate":
+        value = point.load_value or 0.0
+        options = Options(**tokens, warmup=0, rate=[value], requests_per_rate=requests / value)  # type: ignore[arg-type]
+    else:
+        users = requests if point.load == "offline" else int(point.load_value or 0)
+        options = Options(**tokens, warmup=0, concurrency=[users], requests=[requests])  # type: ignore[arg-type]
+    fleet = Fleet(policy, model, deployment.dp * max(1, deployment.pp), in_step=deployment.attention_dp)
+    run = run_cell(plan_of(options), 0, fleet)
+    asked = run.asked
+    sent, first = np.array(asked.sent_s_of), np.array(run.journal.first_s)
+    end, outputs = np.array(run.end_s), np.array(asked.output_tokens)
+    rate = float(outputs.sum() / (end.max() + run.stream_s - sent.min()))
+    if point.load == "offline":
+        return Figures(None, None, rate)
+    ttft, tpot = first + run.stream_s - sent, (end - first) / (outputs - 1)
+    return Figures(float(np.median(ttft)), float(np.median(tpot)), rate)
+
+
+def step_of(point: Point, deployment: Deployment, models: Sequence[StepModel]) -> Step | None:
+    """The median gap is one decode step. A closed loop of equal lengths has all users decoding at once, if the cache
+    holds them; at a rate, output tokens/s · TPOT do on average (Little's law)."""
+    if not point.itl_s or not point.tpot_s or not point.output_tokens_per_s or point.output_tokens is None:
+        return None
+    users = point.output_tokens_per_s * point.tpot_s if point.load == "rate" else point.load_value or 0.0
+    sequences = max(1, round(users / deployment.dp))
+    context = sequences * ((point.input_tokens or 0) + point.output_tokens // 2)
+    return Step(sequences, point.itl_s, *(model.step_s(sequences, round(context), ()) for model in models))
+
+
+def rows_of(points: Sequence[Point]) -> list[Row]:
+    found = []
+    for point in points:
+        name = server_of(point)
+        if name is None:
+            continue
+        deployment = parse_deployment(SERVERS[name].deployment)
+        policy = policy_for(name)
+        shipped = StepModel(deployment)
+        held_out = StepModel(deployment, values=shipped.profile.values(without=FAMILY))
+        implied = None
+        if name in IMPLIED and point.load_value == 128:
+            less = msgspec.structs.replace(policy, kv_blocks=IMPLIED[name] // policy.block_tokens)
+            implied = simulated(point, deployment, less, held_out)
+        elif deployment.nodes > 1:
+            gpu = msgspec.structs.replace(deployment.gpu, nic_bytes_per_s=IMPLIED_NIC_BYTES_PER_S)
+            slower = msgspec.structs.replace(deployment, gpu=gpu)
+            implied = simulated(point, slower, policy, StepModel(slower, values=held_out.values))
+        value = point.requests if point.load == "offline" else point.load_value
+        found.append(
+            Row(
+                server=name,
+                load=point.load,
+                value=value or 0.0,
+                output_tokens=point.output_tokens or 0,
+                measured=Figures(point.ttft_s, point.tpot_s, point.output_tokens_per_s or 0.0),
+                shipped=simulated(point, deployment, policy, shipped),
+                held_out=simulated(point, deployment, policy, held_out),
+                implied=implied,
+                step=step_of(point, deployment, (shipped, held_out, shipped.light())),
+                layers=deployment.model.layer_count,
+                excluded=point.exclude,
+            )
+        )
+    return found
+
+
+def policy_for(name: str) -> EnginePolicy:
+    server = SERVERS[name]
+    return msgspec.structs.replace(policy_of(parse_deployment(server.deployment)), **server.policy)
+
+
+def seconds(values: Sequence[float | None], scale: float = 1.0) -> str:
+    scaled = [each * scale for each in values if each is not None]
+    return " / ".join(f"{each:.3g}" if each < 100 else f"{each:,.0f}" for each in scaled)
+
+
+def tables(rows: Sequence[Row]) -> str:
+    """Markdown: measured / simulated as shipped / with the family held out [/ held out, with what
+    the rows imply of cache or network]."""
+    text = []
+    for name, server in SERVERS.items():
+        mine = [row for row in rows if row.server == name and row.load != "offline"]
+        if not mine:
+            continue
+        text += [f"\n{name}: `{server.deployment}`, KV cache of a scheduler {policy_for(name).kv_tokens:,} tokens\n"]
+        head = "requests/s" if mine[0].load == "rate" else "users, answer"
+        text += [f"| {head} | TTFT, s | TPOT, ms | output tok/s |", "|---|---|---|---|"]
+        for row in sorted(mine, key=lambda row: (row.output_tokens, row.value)):
+            kinds = [each for each in (row.measured, row.shipped, row.held_out, row.implied) if each is not None]
+            load = f"{row.value:g}" if row.load == "rate" else f"{row.value:g}, {row.output_tokens:,}"
+            cells = [load, seconds([each.ttft_s for each in kinds]), seconds([each.tpot_s for each in kinds], 1e3)]
+            text.append(f"| {' | '.join(cells)} | {' / '.join(f'{each.rate:,.0f}' for each in kinds)} |")
+    text += ["\n| offline, answer | requests: measured / shipped / held out, output tok/s |", "|---|---|"]
+    for name in SERVERS:
+        mine = [row for row in rows if row.server == name and row.load == "offline"]
+        for answer in sorted({row.output_tokens for row in mine}):
+            cells = [
+                f"{row.value:g}: {row.measured.rate:,.0f} / {row.shipped.rate:,.0f} / {row.held_out.rate:,.0f}"
+                for row in sorted(mine, key=lambda row: row.value)
+                if row.output_tokens == answer
+            ]
+            text.append(f"| {name.removesuffix(', offline')}, {answer:,} | {'; '.join(cells)} |")
+    return "\n".join([*text, "", *steps(rows)])
+
+
+def steps(rows: Sequence[Row]) -> list[str]:
+    text = [
+        "| server | load | sequences | gap, ms | shipped | held out | light | left, ms | µs per layer |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        step = row.step
+        if step is None or row.output_tokens > 1024:
+            continue
+        left_s = step.measured_s - step.held_out_s
+        times = (step.measured_s, step.shipped_s, step.held_out_s, step.light_s)
+        load = f"{row.value:g}/s" if row.load == "rate" else f"{row.value:g} users"
+        cells = [row.server, load, str(step.sequences), *(f"{each * 1e3:.1f}" for each in times)]
+        text.append(f"| {' | '.join(cells)} | {left_s * 1e3:+.0f} | {left_s * 1e6 / row.layers:+,.0f} |")
+    return text
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("points", type=Path)
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    rows = rows_of(read_points(arguments.points))
+    if not arguments.json:
+        print(tables(rows))
+        return
+    pairs = ("measured", "shipped", "held_out", "implied", "step")
+    dicts = []
+    for row in rows:
+        inner = {name: value._asdict() for name in pairs if (value := getattr(row, name)) is not None}
+        dicts.append(row._asdict() | inner)
+    print(json.dumps(dicts, indent=1))
+
+
+if __name__ == "__main__":
+    main()
