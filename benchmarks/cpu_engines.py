@@ -7,8 +7,9 @@ Each repeat starts the engine anew with the tiny random model, pinned to one cor
 `loadstone bench` from the other cores, in an order that rotates, so that a slow minute does not fall on the same one
 each time. `loadstone calibrate` then gets the runs of the `--given` concurrencies alone, and `loadstone simulate
 --profile` predicts all. What is printed: the median of the repeats, their spread (largest less smallest, over the
-median), the prediction, and its error. Runs in DIR are kept and added to; `--repeats 0` only predicts from them. vLLM
-is installed by scripts/engines/vllm; its recipe is that of tests/engines/launch.py.
+median), the prediction, and its error. Runs in DIR are kept and added to; `--repeats 0` only predicts from them.
+`--fit DIR` calibrates on the runs of another folder: of another load. vLLM is installed by
+scripts/engines/vllm; its recipe is that of tests/engines/launch.py.
 """
 
 from __future__ import annotations
@@ -142,7 +143,7 @@ def rows(asked: argparse.Namespace, measured: Cells, predicted: Cells) -> Iterat
             middle, said = statistics.median(values), predicted[concurrency][0][name]
             spread = (max(values) - min(values)) / middle
             yield {
-                "concurrency": concurrency, "metric": name, "given": concurrency in asked.given,
+                "concurrency": concurrency, "metric": name, "given": concurrency in asked.given and not asked.fit,
                 "measured": middle, "spread": spread, "repeats": len(values), "predicted": said,
                 "error": said / middle - 1, "within": abs(said / middle - 1) <= max(0.15, spread),
             }  # fmt: skip
@@ -156,6 +157,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--engine", choices=tuple(HARDWARE), default="llama.cpp")
     parser.add_argument("--runs", type=Path)
+    parser.add_argument("--fit", type=Path)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--concurrency", type=whole_numbers, default=[1, 2, 4, 8, 16])
     parser.add_argument("--given", type=whole_numbers, default=[1, 8])
@@ -173,7 +175,10 @@ def main() -> None:
         except LoadstoneError as error:
             raise SystemExit(str(error)) from error
         measured, folders = read(runs)
-        missing = [str(each) for each in (*asked.concurrency, *asked.given) if each not in measured]
+        if asked.fit:
+            folders = read(asked.fit)[1]
+        missing = [str(each) for each in asked.concurrency if each not in measured]
+        missing += [str(each) for each in asked.given if each not in folders]
         if missing:
             raise SystemExit(f"--runs {runs}: no run of concurrency {', '.join(missing)}; give --repeats 1 or more")
         fit, predicted = predict(asked, folders, Path(scratch))
@@ -181,7 +186,8 @@ def main() -> None:
     if asked.json:
         print(json.dumps({"engine": asked.engine, "calibration": fit, "rows": found}, indent=1))
         return
-    print(f"{asked.engine}: given {asked.given}, {found[0]['repeats']} repeats; times in ms")
+    given = f"{asked.given} of another load" if asked.fit else str(asked.given)
+    print(f"{asked.engine}: given {given}, {found[0]['repeats']} repeats; times in ms")
     print(f"{'':12}{'metric':22}{'measured':>10}{'spread':>9}{'predicted':>11}{'error':>9}")
     for row in found:
         scale = 1e3 if row["metric"] in ("ttft_s", "tpot_s") else 1.0

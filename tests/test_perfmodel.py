@@ -213,3 +213,15 @@ def test_blackwells_are_one_architecture() -> None:
     }
     assert gpus == {"blackwell"}
     assert architecture_of(parse_deployment("llama-3.1-8b@1xrtx-pro-6000").gpu) != "blackwell"
+
+
+def test_a_group_s_experts_take_what_all_ranks_bring() -> None:
+    """One rank's prompt among decodes of seven others costs its own attention, and an eighth of it in the experts."""
+    model = model_of("deepseek-v3@8xh200/tp1,dp8,ep8,attention-dp,engine=sglang")
+    prompt, decodes, context = [(8192, 0)], 16, 16 * 2048
+    all_bring_one = model.step_s(decodes, context, prompt)
+    one_brings_it = model.step_s(decodes, context, prompt, -(-(8192 + 8 * decodes) // 8))
+    assert model.step_s(decodes, context, prompt, 8192 + decodes) == all_bring_one
+    assert model.step_s(decodes, context, []) < one_brings_it < all_bring_one
+    alone = model_of("deepseek-v3@8xh200/tp8,engine=sglang")
+    assert alone.step_s(decodes, context, prompt, 1) == alone.step_s(decodes, context, prompt)

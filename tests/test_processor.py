@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -134,6 +135,20 @@ def test_two_points_give_the_rest_of_a_sweep(small: str, engine: dict[str, float
         outcome = run(fitted, each.rules, users, each.inputs, each.outputs)
         assert each.point.tpot_s == pytest.approx(float(np.median(outcome.tpot_s)), rel=0.05), users
         assert each.point.ttft_s == pytest.approx(float(np.median(outcome.ttft_s)), rel=0.10), users
+
+
+def test_repeats_that_differ_keep_the_interval_wide(small: str) -> None:
+    deployment = parse_deployment(f"{small}@1xcpu/engine=llama.cpp,parallel=16,ctx_size=8192")
+    profile = profile_of(deployment)
+    measured = case(deployment, StepModel(deployment, profile), 4)
+    tpot = measured.point.tpot_s or 0.0
+    apart = [
+        replace(measured, point=msgspec.structs.replace(measured.point, tpot_s=tpot * factor))
+        for factor in (0.8, 1.0, 1.25)
+    ]
+    found = update(profile, apart, "here", "2026-01-01")
+    assert 0.15 < found.profile.residual["tpot"] < 0.25
+    assert found.after["tpot"][0] > 0.2
 
 
 def test_a_calibration_is_surer_than_what_it_began_with(small: str) -> None:

@@ -44,7 +44,13 @@ class Times(msgspec.Struct):
     request_token_s: float = 0.0
     stream_s: float = 0.001
 
-    def step_s(self, decodes: int, decode_context_tokens: float, chunks: Sequence[tuple[int, int]]) -> float:
+    def step_s(
+        self,
+        decodes: int,
+        decode_context_tokens: float,
+        chunks: Sequence[tuple[int, int]],
+        met_tokens: int | None = None,
+    ) -> float:
         tokens = sum(new + cached / 10 for new, cached in chunks)
         return self.step + self.slot * decodes + self.context * decode_context_tokens + self.token * tokens
 

@@ -86,6 +86,10 @@ def update(
         if longest > _LONGEST_STEP:
             last = min(_MOST_ROUNDS, turn + rounds)
     wide = np.array(profile.covariance)
+    # Repeats that differ by more than σ say that this machine's measurements do.
+    left = {key: values[np.isfinite(values)] for key, values in gap.items()}
+    left["ttft"] = gap["ttft"][np.isfinite(gap["ttft"]) & ~table.held_back]
+    residual = {key: max(sigma, _rms(left.get(key, left["tpot"]))) for key, sigma in SIGMA.items()}
     updated = Profile(
         name=name,
         engine=profile.engine,
@@ -94,7 +98,7 @@ def update(
         names=profile.names,
         logarithms=tuple(logarithms.tolist()),
         covariance=tuple(map(tuple, covariance.tolist())),
-        residual=dict(SIGMA),
+        residual=residual,
         provenance=Provenance(
             "loadstone calibrate", date, len(cases), {case.point.source: 1 for case in cases}, f"from {profile.name}"
         ),
@@ -102,7 +106,7 @@ def update(
     return Calibration(
         updated,
         before={key: _widths(by[key], wide, profile.residual.get(key, 0.3)) for key in gap},
-        after={key: _widths(by[key], covariance, SIGMA[key]) for key in gap},
+        after={key: _widths(by[key], covariance, residual[key]) for key in gap},
         gap_before=gap_before,
         gap_after={key: _finite(values) for key, values in gap.items()},
     )
@@ -120,6 +124,10 @@ def _widths(by: Array, covariance: Array, residual: float) -> list[float]:
     """exp(1.28·√(J·C·Jᵀ + s²)) − 1."""
     variance = np.einsum("ij,jk,ik->i", by, covariance, by) + residual**2
     return [float(value) for value in np.expm1(1.2816 * np.sqrt(variance))]
+
+
+def _rms(values: Array) -> float:
+    return float(np.sqrt(np.mean(values**2))) if len(values) else 0.0
 
 
 def _finite(values: Array) -> list[float]:

@@ -20,6 +20,8 @@ and shapes of the floors are ours, judged on the points (docs/perfmodel.md).
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -70,6 +72,22 @@ def body_seconds(work: Work, values: Array, tokens: Array) -> Array:
         + work.expert_layers * values[:, INDEX["expert_layer_s"]]
         + work.latent_layers * values[:, INDEX["latent_layer_s"]]
         + work.linear_layers * values[:, INDEX["linear_layer_s"]]
+    )
+
+
+def met_part(work: Work) -> Work:
+    """Of the work behind body_seconds what is done on the tokens of all ranks of an attention-DP group together:
+    experts and collectives. Zero without such a group."""
+    none = np.zeros_like(work.layers)
+    return replace(
+        work,
+        count=np.where(work.group > 1, work.count, 0.0),
+        layers=none,
+        products=none,
+        quantised=none,
+        expert_layers=none,
+        latent_layers=none,
+        linear_layers=none,
     )
 
 

@@ -16,6 +16,7 @@ from loadstone.perfmodel.formulas import (
     context_seconds,
     head_seconds,
     launch_seconds,
+    met_part,
     pair_seconds,
     pairs_of,
 )
@@ -59,7 +60,9 @@ class StepModel:
         # One formula for fits and for this: the deployment at all sizes of the grid at once.
         many = repeat(self.work, len(_GRID))
         values = np.broadcast_to(self.values, (len(_GRID), len(self.values)))
-        self._body = body_seconds(many, values, _GRID).tolist()
+        body = body_seconds(many, values, _GRID)
+        met = body_seconds(met_part(many), values, _GRID)
+        self._own, self._met = (body - met).tolist(), met.tolist()
         self._head = head_seconds(many, values, _GRID).tolist()
         self._grid = _GRID.tolist()
         one = self.values[None, :]
@@ -91,10 +94,20 @@ class StepModel:
             self._lines[decodes] = found
         return found
 
-    def step_s(self, decodes: int, decode_context_tokens: int, chunks: Sequence[tuple[int, int]]) -> float:
+    def step_s(
+        self,
+        decodes: int,
+        decode_context_tokens: int,
+        chunks: Sequence[tuple[int, int]],
+        met_tokens: int | None = None,
+    ) -> float:
         """Seconds of one step: `decodes` sequences of so many context tokens in all, and chunks of prompts, each
-        (new tokens, tokens already cached)."""
-        if not chunks:
+        (new tokens, tokens already cached).
+
+        `met_tokens`: of an attention-DP group, how many tokens its ranks bring to the experts in this step, on
+        average; None: as many as this one.
+        """
+        if not chunks and met_tokens is None:
             base, slope = self.decode_line(decodes)
             return base + slope * decode_context_tokens
         new_tokens, pairs, window_pairs = 0, 0.0, 0.0
@@ -112,18 +125,22 @@ class StepModel:
             + self._pair_s * pairs
             + self._window_pair_s * window_pairs
         )
-        kernels = self._tokens_s(decodes, new_tokens, attention, len(chunks))
+        kernels = self._tokens_s(decodes, new_tokens, attention, len(chunks), met_tokens)
         kernels = math.pow(kernels**3 + self._launch_s**3, 1 / 3)
         return kernels + self._step_s + self._prefill_step_s + sequences * self._sequence_s
 
-    def _tokens_s(self, decodes: int, new_tokens: int, attention: float, chunks: int = 0) -> float:
+    def _tokens_s(
+        self, decodes: int, new_tokens: int, attention: float, chunks: int = 0, met_tokens: int | None = None
+    ) -> float:
         tokens = decodes * (1 + self.draft_tokens)
         drafting = 0.0
         if self.draft_tokens and decodes:
             # Each draft token is a pass through the draft layers and a head of its own.
-            each = self._draft * self._at(self._body, decodes) + self._at(self._head, decodes)
+            body = self._at(self._own, decodes) + self._at(self._met, decodes)
+            each = self._draft * body + self._at(self._head, decodes)
             drafting = self.draft_tokens * each
-        body = self._at(self._body, tokens + new_tokens)
+        own = tokens + new_tokens
+        body = self._at(self._own, own) + self._at(self._met, own if met_tokens is None else met_tokens)
         return body + self._at(self._head, tokens + chunks) + attention + drafting
 
     def _at(self, table: list[float], tokens: int) -> float:

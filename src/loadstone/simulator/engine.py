@@ -31,8 +31,18 @@ class StepTimes(Protocol):
     stream_s: float
     """From the end of a step until its token is at the client."""
 
-    def step_s(self, decodes: int, decode_context_tokens: Any, chunks: Sequences[tuple[int, int]], /) -> float:
-        """One step: `decodes` sequences that read so many KV tokens together, and (new, cached) tokens of prompts."""
+    def step_s(
+        self,
+        decodes: int,
+        decode_context_tokens: Any,
+        chunks: Sequences[tuple[int, int]],
+        met_tokens: int | None = None,
+        /,
+    ) -> float:
+        """One step: `decodes` sequences that read so many KV tokens together, and (new, cached) tokens of prompts.
+
+        `met_tokens`: what the ranks of a group bring to its experts, on average; None: as many as this one.
+        """
         ...
 
     def decode_line(self, decodes: int, /) -> tuple[float, float]:
@@ -105,6 +115,7 @@ class Replica:
         self._number = number
         self._at_once = at_once
         self._journal = journal
+        self._draft_tokens = policy.speculative.draft_tokens if policy.speculative is not None else 0
         self._step_s = model.step_s
         self._decode_line = model.decode_line
         self._lines: dict[int, tuple[float, float]] = {}
@@ -167,12 +178,22 @@ class Replica:
 
     def plan(self) -> tuple[float, float, int]:
         """Schedule the next step: a, b and how many of them go on alike."""
+        return self.timed(self.scheduler.schedule())
+
+    @property
+    def tokens(self) -> int:
+        """That pass through the model in the step that was scheduled."""
         scheduler = self.scheduler
-        steps = scheduler.schedule()
         decodes = scheduler.decodes if scheduler.decoding else 0
-        if scheduler.chunks:
+        return decodes * (1 + self._draft_tokens) + sum(new for _, new, _ in scheduler.chunks)
+
+    def timed(self, steps: int, met_tokens: int | None = None) -> tuple[float, float, int]:
+        """As `plan`, of what was scheduled; `met_tokens` as step_s has them, for a group with prompts in its step."""
+        scheduler = self.scheduler
+        decodes = scheduler.decodes if scheduler.decoding else 0
+        if scheduler.chunks or (met_tokens is not None and decodes):
             chunks = [(new, done) for _, new, done in scheduler.chunks]
-            return self._step_s(decodes, scheduler.context_tokens if decodes else 0, chunks), 0.0, 1
+            return self._step_s(decodes, scheduler.context_tokens if decodes else 0, chunks, met_tokens), 0.0, 1
         if not decodes:
             return 0.0, 0.0, 0
         line = self._lines.get(decodes)
@@ -258,7 +279,12 @@ class Group:
             self._start()
 
     def _start(self) -> None:
-        plans = [member.plan() for member in self.members]
+        steps_of = [member.scheduler.schedule() for member in self.members]
+        met = None
+        if any(member.scheduler.chunks for member in self.members):
+            # Each rank's attention waits for its own prompts; the experts take what all bring.
+            met = -(-sum(member.tokens for member in self.members) // len(self.members))
+        plans = [member.timed(steps, met) for member, steps in zip(self.members, steps_of, strict=True)]
         # Those without work go along with empty steps.
         steps = min(steps for _, _, steps in plans if steps)
         a, b, _ = max(plan for plan in plans if plan[2])
