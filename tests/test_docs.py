@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -9,6 +10,7 @@ import shlex
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -40,8 +42,13 @@ def test_examples_on_the_page_run(page: Path, tmp_path: Path) -> None:
         def real(text: str) -> str:
             return text.replace(READERS_SERVERS[0], first.url).replace(READERS_SERVERS[1], second.url)
 
-        for command in commands:
+        def of_page(command: str) -> None:
             run([sys.executable, "-m", "loadstone.cli", *shlex.split(real(command))[1:]], tmp_path, command)
+
+        # Measurements that follow one another take nothing from each other, and mostly wait.
+        for measures, some in itertools.groupby(commands, lambda command: command.startswith("loadstone bench http")):
+            with ThreadPoolExecutor(3 if measures else 1) as pool:
+                list(pool.map(of_page, some))
         for program in programs:
             run([sys.executable, "-c", real(program)], tmp_path, program)
 

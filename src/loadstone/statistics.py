@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any
 
 import msgspec
@@ -96,7 +97,7 @@ class Pool:
             return
         if not self._blocks:
             self._shift = float(block.mean(dtype=np.float64))
-        self._counts += np.bincount(_upper(block), minlength=1 << 16)
+        self._counts += _counted(block)
         rest = np.subtract(block, self._shift, dtype=np.float64)
         self._sum += float(rest.sum())
         self._squares += float(np.dot(rest, rest))
@@ -137,6 +138,17 @@ class Pool:
             ci95={name: [None, None] for name in PERCENTILES},
             **points,
         )
+
+
+def _counted(values: NDArray[np.float32]) -> NDArray[np.int64]:
+    """How many values have each `_upper`."""
+    halves = values.view(np.uint16)[1 if sys.byteorder == "little" else 0 :: 2]
+    if halves.max() >> 15:  # a sign
+        return np.bincount(_upper(values), minlength=1 << 16)
+    # Without one the key's upper half is there to be read: passes over a hundred million gaps less.
+    counts = np.zeros(1 << 16, np.int64)
+    counts[1 << 15 :] = np.bincount(halves, minlength=1 << 15)
+    return counts
 
 
 def _upper(values: NDArray[np.float32]) -> NDArray[np.uint32]:

@@ -8,10 +8,10 @@ from pathlib import Path
 import typer
 
 from loadstone.cli import flags
-from loadstone.cli.flags import extra_body_of, header_of, scales_of, window_of
+from loadstone.cli.flags import common_of, extra_body_of, header_of
 from loadstone.cli.output import show_document
 from loadstone.errors import InputError
-from loadstone.units import parse_counts, parse_list, parse_seconds
+from loadstone.units import parse_seconds
 
 
 def bench(
@@ -72,6 +72,7 @@ def bench(
     strict: flags.Strict = False,
 ) -> None:
     """Measure a live engine: TTFT, ITL, TPOT, E2E and throughput over a sweep of loads."""
+    given = locals()
     from loadstone.client.protocol import Timeouts
     from loadstone.measure import Interrupted
     from loadstone.measure import bench as run
@@ -83,45 +84,15 @@ def bench(
     if workers is not None and workers < 1:
         raise InputError(f"--workers {workers}: must be at least 1")
     options = Options(
+        **common_of(given),
         url=None if sim else target or (),
         sim=(target or [DEFAULT_SIM])[0] if sim else None,
         route=route,
         engine=engine,
-        model=model,
         endpoint=endpoint,
         tokenizer=tokenizer,
-        input=input,
-        output=output,
-        range_ratio=range_ratio,
-        prefix=prefix,
-        prefix_groups=prefix_groups,
-        dataset=dataset,
-        trace=trace,
-        time_scale=scales_of(time_scale),
-        trace_window_s=window_of(trace_window),
-        trace_sample=trace_sample,
-        length_scale=length_scale,
-        skip_bad=skip_bad,
-        turns=turns,
-        think_time=think_time,
-        plan=plan,
-        rate=parse_list(rate, "--rate") if rate is not None else (),
-        burstiness=burstiness,
-        ramp=ramp,
-        concurrency=parse_counts(concurrency, "--concurrency") if concurrency is not None else (),
-        max_concurrency=max_concurrency,
-        requests=parse_counts(requests, "--requests") if requests is not None else (),
-        requests_per_rate=requests_per_rate,
-        duration_s=parse_seconds(duration, "--duration") if duration is not None else None,
-        grace_s=parse_seconds(grace, "--grace"),
-        warmup=warmup,
-        slo=slo,
-        dialect=dialect,
-        seed=seed,
         salt=salt,
         flush_cache=flush_cache,
-        temperature=temperature,
-        top_p=top_p,
         sampling_seed=sampling_seed,
         stop=stop or (),
         structured=structured,
@@ -137,8 +108,6 @@ def bench(
         workers=workers,
         gpu_telemetry=gpu_telemetry,
         proxy=proxy,
-        out=out,
-        command=["loadstone", *sys.argv[1:]],
     )
     try:
         with Display() as display:

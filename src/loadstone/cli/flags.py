@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
 from loadstone.errors import InputError
-from loadstone.units import parse_list, parse_seconds
+from loadstone.units import parse_counts, parse_list, parse_seconds
 
 _WORKLOAD, _LOAD, _TARGET, _RUN = "Workload", "Load", "Target", "Run"
 
@@ -181,3 +183,29 @@ def extra_body_of(text: str | None) -> dict[str, Any]:
     if not isinstance(fields, dict):
         raise InputError("--extra-body: not a JSON object; write e.g. '{\"top_k\": 40}'")
     return fields
+
+
+_AS_GIVEN = (
+    "input", "output", "range_ratio", "prefix", "prefix_groups", "dataset", "trace", "trace_sample", "length_scale",
+    "skip_bad", "turns", "think_time", "plan", "burstiness", "ramp", "max_concurrency", "requests_per_rate", "warmup",
+    "slo", "dialect", "seed", "model", "temperature", "top_p", "out",
+)  # fmt: skip
+
+
+def common_of(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of `Options` from the flags that `bench` and `simulate` share; `given` is a command's parameters."""
+    return {
+        **{name: given[name] for name in _AS_GIVEN},
+        "time_scale": scales_of(given["time_scale"]),
+        "trace_window_s": window_of(given["trace_window"]),
+        "rate": parse_list(given["rate"], "--rate") if given["rate"] is not None else (),
+        "concurrency": _counts(given["concurrency"], "--concurrency"),
+        "requests": _counts(given["requests"], "--requests"),
+        "duration_s": parse_seconds(given["duration"], "--duration") if given["duration"] is not None else None,
+        "grace_s": parse_seconds(given["grace"], "--grace"),
+        "command": ["loadstone", *sys.argv[1:]],
+    }
+
+
+def _counts(text: str | None, flag: str) -> list[int]:
+    return parse_counts(text, flag) if text is not None else []

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from loadstone.cli import flags
-from loadstone.cli.flags import scales_of, window_of
+from loadstone.cli.flags import common_of
 from loadstone.cli.output import show_document
-from loadstone.units import parse_counts, parse_list, parse_seconds
 
 Deployment = Annotated[
     str,
@@ -70,47 +68,14 @@ def simulate(
     strict: flags.Strict = False,
 ) -> None:
     """Simulate a deployment under a load, without hardware: the same run folder and numbers as bench."""
+    given = locals()
     from loadstone.batching.defaults import ACCEPTANCE
     from loadstone.options import Options
     from loadstone.simulation import DRAWS
     from loadstone.simulation import simulate as run
     from loadstone.summary import trusted
 
-    options = Options(
-        input=input,
-        output=output,
-        range_ratio=range_ratio,
-        prefix=prefix,
-        prefix_groups=prefix_groups,
-        dataset=dataset,
-        trace=trace,
-        time_scale=scales_of(time_scale),
-        trace_window_s=window_of(trace_window),
-        trace_sample=trace_sample,
-        length_scale=length_scale,
-        skip_bad=skip_bad,
-        turns=turns,
-        think_time=think_time,
-        plan=plan,
-        rate=parse_list(rate, "--rate") if rate is not None else (),
-        burstiness=burstiness,
-        ramp=ramp,
-        concurrency=parse_counts(concurrency, "--concurrency") if concurrency is not None else (),
-        max_concurrency=max_concurrency,
-        requests=parse_counts(requests, "--requests") if requests is not None else (),
-        requests_per_rate=requests_per_rate,
-        duration_s=parse_seconds(duration, "--duration") if duration is not None else None,
-        grace_s=parse_seconds(grace, "--grace"),
-        warmup=warmup,
-        slo=slo,
-        dialect=dialect,
-        model=model,
-        temperature=temperature,
-        top_p=top_p,
-        seed=seed,
-        out=out,
-        command=["loadstone", *sys.argv[1:]],
-    )
+    options = Options(**common_of(given))
     document = run(
         deployment,
         options,
