@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadstone.statistics import PERCENTILES, distribution, percentile, percentile_bounds
+from loadstone.statistics import PERCENTILES, Pool, distribution, percentile, percentile_bounds
 
 values = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=40)
 
@@ -173,3 +173,23 @@ def test_percentiles_rise_and_lie_within_their_bounds(sample: list[float]) -> No
         low, high = found.ci95[name]
         assert low is None or low <= getattr(found, name)
         assert high is None or high >= getattr(found, name)
+
+
+@given(
+    st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=60),
+    st.booleans(),
+    st.integers(1, 20),
+)
+def test_a_pool_has_the_percentiles_of_all_its_parts(given_values: list[float], positive: bool, part: int) -> None:
+    """Without a sign it counts in another way; −0.0 has one."""
+    values = np.array(given_values, np.float32)
+    values = np.abs(values) if positive else values
+    pool = Pool()
+    for start in range(0, len(values), part):
+        pool.add(values[start : start + part])
+    found = pool.distribution()
+    assert found is not None
+    assert (found.n, found.min, found.max) == (len(values), values.min(), values.max())
+    for name, q in PERCENTILES.items():
+        wanted = percentile(np.sort(values).astype(np.float64), q)
+        assert getattr(found, name) == pytest.approx(wanted, rel=1e-6, abs=1e-6)
