@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from conftest import gone
 from loadstone.errors import InputError
 from loadstone.simserver import MODEL, Law, start
 
@@ -178,7 +179,7 @@ def test_dies_with_its_owner(tmp_path: Path) -> None:
         wait_for(lambda: (tmp_path / "stdout").is_file() and (tmp_path / "stdout").read_text().endswith("\n"))
         owner.kill()
     pid = (tmp_path / "stdout").read_text().strip()
-    wait_for(lambda: not Path("/proc", pid).exists())
+    wait_for(lambda: gone(int(pid)))
 
 
 def test_a_command_that_is_not_there(tmp_path: Path) -> None:
