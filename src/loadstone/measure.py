@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
-import re
 import shutil
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any, Literal
@@ -17,8 +15,7 @@ from urllib.parse import SplitResult
 
 import msgspec
 
-import loadstone
-from loadstone import host, jobs, meeting, store
+from loadstone import jobs, meeting, store
 from loadstone.accuracy import load as load_selftest
 from loadstone.client.pool import Pool, StepResult
 from loadstone.client.protocol import Progress
@@ -28,12 +25,12 @@ from loadstone.engines.observe import Observer
 from loadstone.errors import DiskFullError, InputError, LoadstoneError
 from loadstone.options import Options, plan_of
 from loadstone.records import CellInfo, Plan, RunInfo, Target
+from loadstone.runinfo import run_info
 from loadstone.summary import parse_slo, summarise
 from loadstone.telemetry import Gpus
 from loadstone.wire import ask
 
 _EVENT_BYTES = 20
-_SECRET_FLAGS = ("--header", "-H", "--extra-body")
 
 
 class Event(msgspec.Struct, kw_only=True):
@@ -77,7 +74,7 @@ def bench(options: Options, on_event: Callable[[Event], None] = lambda event: No
             plan = plan_of(options, target.max_model_tokens, target.overhead_tokens + 1)
         salt = meeting.salt_of(options)
         meeting.check(plan, target, vocabulary, salt)
-        info = _run_info(options, plan, target, slo, salt)
+        info = run_info(options, plan, target, slo, salt, load_selftest())
         gpus = _gpus(options, servers, info, stack)
         folder = store.create(options.out, info.run_id)
         info.run_id = folder.name
@@ -286,48 +283,3 @@ def _check_room(folder: Path, plan: Plan) -> None:
             f"{folder.parent}: {free / 1e6:.0f} MB free, and the run may need {needed / 1e6:.0f} MB; "
             "free some room, or give another folder with --out"
         )
-
-
-def _run_info(options: Options, plan: Plan, target: Target, slo: dict[str, float], salt: str | None) -> RunInfo:
-    now = datetime.now(UTC)
-    name = "-".join(part for part in (target.engine, target.model.rsplit("/", 1)[-1]) if part)
-    slug = re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-.")[:60]
-    return RunInfo(
-        run_id=f"{now:%Y%m%d-%H%M%S}-{slug}",
-        source="measured",
-        created=now.isoformat(timespec="seconds"),
-        command=_without_secrets(options.command),
-        loadstone=loadstone.__version__,
-        host=host.describe(),
-        target=target,
-        plan_id=plan.plan_id,
-        seed=plan.seed,
-        salt=salt,
-        slo=slo,
-        settings={
-            "workload": plan.workload,
-            "sampling": msgspec.to_builtins(meeting.sampling_of(options)),
-            "structured": options.structured,
-            "dialect": options.dialect,
-            "route": jobs.route(options, plan),
-            "extra_body_fields": sorted(options.extra_body),
-            "headers": sorted(name for name, _ in options.headers),
-            "timeouts": msgspec.to_builtins(options.timeouts),
-            "grace_s": options.grace_s,
-        },
-        cells=[CellInfo(load=load) for load in plan.cells],
-        selftest=msgspec.to_builtins(load_selftest()),
-    )
-
-
-def _without_secrets(command: Sequence[str]) -> list[str]:
-    shown = list(command)
-    for i, part in enumerate(shown):
-        for flag in _SECRET_FLAGS:
-            if part == flag and i + 1 < len(shown):
-                shown[i + 1] = "…"
-            elif part.startswith(flag + "="):
-                shown[i] = f"{flag}=…"
-            elif part.startswith(flag) and not flag.startswith("--"):
-                shown[i] = f"{flag}…"
-    return shown

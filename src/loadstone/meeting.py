@@ -9,7 +9,7 @@ import resource
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import SplitResult
 
 from loadstone.client.pool import workers_for
@@ -76,54 +76,32 @@ def _longest_tokens(plan: Plan) -> int:
 
 def meet(options: Options, plan: Plan, urls: list[str], headers: list[tuple[str, str]]) -> Met:
     """Get to know the first server; the others of a fleet must offer the same."""
+    asked: dict[str, Any] = {
+        "model": options.model,
+        "tokenizer": options.tokenizer,
+        "sampling": sampling_of(options),
+        "structured": parse_structured(options.structured) if options.structured is not None else None,
+        "extra": dict(options.extra_body),
+        "stream": options.stream,
+        "exact": plan.exact_output,
+    }
+    over: Any
     if options.endpoint == "triton-grpc":
-        return _meet_grpc(options, plan, urls, headers)
-    with attach.Server(urls[0], headers, options.proxy) as server:
-        target, vocabulary, asking = attach.meet(
-            server,
-            model=options.model,
-            endpoint=options.endpoint,
-            tokenizer=options.tokenizer,
-            sampling=sampling_of(options),
-            structured=parse_structured(options.structured) if options.structured is not None else None,
-            extra=dict(options.extra_body),
-            stream=options.stream,
-            exact=plan.exact_output,
-            text_only=plan.has_sessions,
-        )
-        target.urls = [target.url]
-        target.streams = options.stream
+        from loadstone.engines import triton_grpc
+
+        over = triton_grpc
+    else:
+        over = attach
+        asked |= {"endpoint": options.endpoint, "text_only": plan.has_sessions}
+    with over.Server(urls[0], headers, options.proxy) as server:
+        target, vocabulary, asking = over.meet(server, **asked)
         servers = [(server.parts, server.base_path)]
+    target.urls = [target.url]
     for url in urls[1:]:
-        with attach.Server(url, headers, options.proxy) as server:
-            attach.check_same(server, target)
+        with over.Server(url, headers, options.proxy) as server:
+            over.check_same(server, target)
             target.urls.append(server.origin + server.base_path)
             servers.append((server.parts, server.base_path))
-    return Met(target, vocabulary, asking, servers)
-
-
-def _meet_grpc(options: Options, plan: Plan, urls: list[str], headers: list[tuple[str, str]]) -> Met:
-    """As `meet`, where there is gRPC alone."""
-    from loadstone.engines import triton_grpc
-
-    with triton_grpc.GrpcServer(urls[0], headers, options.proxy) as server:
-        target, vocabulary, asking = triton_grpc.meet(
-            server,
-            model=options.model,
-            tokenizer=options.tokenizer,
-            sampling=sampling_of(options),
-            structured=parse_structured(options.structured) if options.structured is not None else None,
-            extra=dict(options.extra_body),
-            stream=options.stream,
-            exact=plan.exact_output,
-        )
-        target.urls = [target.url]
-        servers = [(server.parts, "")]
-    for url in urls[1:]:
-        with triton_grpc.GrpcServer(url, headers, options.proxy) as server:
-            triton_grpc.check_same(server, target)
-            target.urls.append(server.origin)
-            servers.append((server.parts, ""))
     return Met(target, vocabulary, asking, servers)
 
 

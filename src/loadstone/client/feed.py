@@ -36,7 +36,7 @@ class Due(NamedTuple):
 
 
 class Feed:
-    """Use: `begin(step)`, then `peek`, `take` and `follow` until `ended`."""
+    """Use: `begin(step)`, then look at `starter` and `later`, take them, and `follow` answers, until `ended`."""
 
     def __init__(self, plan: Plan, prompts: PromptWriter, body: RequestBody, soon: Callable[..., object]) -> None:
         """`soon(callback)`: call back when there is time."""

@@ -15,27 +15,16 @@ import itertools
 import os
 import socket
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
-import msgspec
-
-from loadstone.client.clock import Clock
-from loadstone.client.connection import Address
+from loadstone.client.connection import Address, Owner
 from loadstone.client.stream import Stream
 from loadstone.errors import InputError
 from loadstone.wire.text import excerpt
-from loadstone.wire.triton_grpc import GrpcAnswer, tensors
+from loadstone.wire.triton_grpc import GrpcAnswer, encode, fold, may_be_last
 
 METHOD = "/inference.GRPCInferenceService/ModelStreamInfer"
-EMPTY_FINAL = "triton_enable_empty_final_response"
-"""Asks for a last response, empty where need be, that says it is the last. Triton knows it from 23.05 on."""
-FINAL = "triton_final_response"
-
-_LAST = b"\n\x15" + FINAL.encode() + b"\x12\x02\x08\x01"
-"""A map entry, key and value, in protobuf: how the last response of an answer looks from outside."""
-_ERROR_TAG = b"\n"
-"""Field 1 of ModelStreamInferResponse, `error_message`, which precedes the response where there is one."""
 _MESSAGE_BYTES = 16 * 1024 * 1024
 
 OPTIONS = (
@@ -51,8 +40,6 @@ OPTIONS = (
     # Else channels to one address would share one TCP connection.
     ("grpc.use_local_subchannel_pool", 1),
 )
-
-
 _HTTP_ONLY = frozenset((
     "host", "user-agent", "content-type", "content-length", "accept", "accept-encoding", "connection", "te",
 ))  # fmt: skip
@@ -87,51 +74,6 @@ def host_port(address: Address) -> str:
     """An address as gRPC names it."""
     host, port = address.sockaddr[:2]
     return f"ipv6:[{host}]:{port}" if address.family == socket.AF_INET6 else f"ipv4:{host}:{port}"
-
-
-def encode(messages: Any, body: bytes, request_id: str) -> bytes:
-    """A ModelInferRequest from its JSON form (see wire.triton_grpc.body)."""
-    fields = msgspec.json.decode(body)
-    request = messages.ModelInferRequest(model_name=fields["model_name"], id=request_id)
-    request.parameters[EMPTY_FINAL].bool_param = True
-    for tensor in tensors(fields):
-        request.inputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
-        request.raw_input_contents.append(tensor.raw)
-    encoded: bytes = request.SerializeToString()
-    return encoded
-
-
-def fold(parse: Callable[[bytes], Any], answer: GrpcAnswer, data: bytes) -> tuple[int, bool]:
-    """One response into its answer: output events that it is, and whether it is the last. Never raises."""
-    try:
-        message = parse(data)
-    except Exception as error:  # DecodeError of whichever protobuf implementation there is
-        answer.fail(f"response is no ModelStreamInferResponse: {error}")
-        return 0, True
-    if message.error_message:
-        answer.fail(message.error_message)
-        return 0, True
-    response = message.infer_response
-    outputs = {
-        output.name: (output.datatype, raw)
-        for output, raw in zip(response.outputs, response.raw_output_contents, strict=False)
-    }
-    events = answer.receive(outputs)
-    last = FINAL in response.parameters and response.parameters[FINAL].bool_param
-    return (events + answer.finish(), True) if last else (events, False)
-
-
-class Owner(Protocol):
-    """What a connection asks of the worker that holds it: connection.Owner, for connections of another kind."""
-
-    loop: asyncio.AbstractEventLoop
-    clock: Clock
-    held_limit_bytes: int
-
-    def ended(self, connection: Any, stream: Stream) -> None: ...
-    def broke(self, connection: Any, stream: Stream, reason: str, *, retry: bool) -> None: ...
-    def opened(self, connection: Any) -> None: ...
-    def dropped(self, connection: Any) -> None: ...
 
 
 class Channels:
@@ -248,7 +190,7 @@ class GrpcConnection:
                     break
                 self._held.append((now, data))
                 self._held_bytes += len(data)
-                if _LAST in data or data[:1] == _ERROR_TAG or self._held_bytes > self._owner.held_limit_bytes:
+                if may_be_last(data) or self._held_bytes > self._owner.held_limit_bytes:
                     self.decode()
         except grpc.aio.AioRpcError as error:
             reason = f"gRPC {error.code().name}: {excerpt((error.details() or 'no further word').encode())}"

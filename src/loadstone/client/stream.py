@@ -5,10 +5,14 @@ from __future__ import annotations
 from array import array
 from typing import Any
 
+from loadstone.client.protocol import Timeouts
 from loadstone.records import PlannedRequest, Status, TokenSource
 from loadstone.wire.answer import Answer
 from loadstone.wire.openai import OpenAIAnswer
 from loadstone.wire.text import error_text, excerpt
+
+_AFTER_DONE_NS = 1_000_000_000
+"""How long after [DONE] the HTTP message may still take to end before the answer counts as ended."""
 
 
 class Stream:
@@ -70,6 +74,22 @@ class Stream:
         self.decompress: Any = None
         self.status: Status | None = None
         self.error: str | None = None
+
+    def overdue(self, limits: Timeouts, now_ns: int) -> str | None:
+        """Why it should end now, if it should. Measured by output: keep-alive comments do not count."""
+        if self.sent_ns is None:
+            waited, limit, what = now_ns - self.started_ns, limits.connect_s, "connecting"
+        elif self.answer.done:
+            return "ended" if now_ns - self.last_output_ns > _AFTER_DONE_NS else None
+        elif self.answer.events == 0:
+            waited, limit, what = now_ns - self.sent_ns, limits.first_s, "the first output"
+        else:
+            waited, limit, what = now_ns - self.last_output_ns, limits.idle_s, "the next output"
+        if waited > limit * 1e9:
+            return f"timeout: waited {limit:g} s for {what}"
+        if self.sent_ns is not None and now_ns - self.sent_ns > limits.total_s * 1e9:
+            return f"timeout: not ended {limits.total_s:g} s after sending"
+        return None
 
     def token_source(self) -> TokenSource:
         answer = self.answer

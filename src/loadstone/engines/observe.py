@@ -2,14 +2,13 @@
 GPUs of this machine do, where they are watched too.
 
 A bystander: threads of the owner's process, never of a worker's; nothing that a server sends, or does not send, ends
-a run or lengthens it. Samples go to server.arrow as the run goes, and to server.parquet when it is over (store.py).
+a run or lengthens it. Samples go to server.arrow as the run goes, and to server.parquet when it is over (store).
 """
 
 from __future__ import annotations
 
 import contextlib
 import re
-import ssl
 import threading
 import time
 from collections.abc import Iterable, Sequence
@@ -22,6 +21,7 @@ import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
 from loadstone import store
+from loadstone.engines.server import trust
 from loadstone.telemetry import Gpus
 from loadstone.verdict.server import NAMES
 
@@ -207,7 +207,7 @@ class Observer:
             proxy=self._proxy,
             # A kept connection would hold a thread of llama-server's.
             limits=httpx.Limits(max_keepalive_connections=0),
-            verify=ssl.create_default_context() if url.startswith("https:") else True,
+            verify=trust(url.partition(":")[0]),
         )
 
     def _read(self, http: httpx.Client, number: int, url: str) -> str | None:

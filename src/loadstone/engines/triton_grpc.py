@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import msgspec
 
-from loadstone.client.grpc import METHOD, OPTIONS, encode, fold, library, metadata
+from loadstone.client.grpc import METHOD, OPTIONS, library, metadata
 from loadstone.engines.identify import choose_triton_model, triton_inputs
 from loadstone.engines.server import check_url
 from loadstone.engines.vocabulary import find_words
@@ -18,7 +18,7 @@ from loadstone.wire import triton
 from loadstone.wire.ask import RequestBody, Sampling
 from loadstone.wire.structured import Structured, obeyed
 from loadstone.wire.text import excerpt
-from loadstone.wire.triton_grpc import GrpcAnswer, GrpcAsk, body
+from loadstone.wire.triton_grpc import GrpcAnswer, GrpcAsk, body, encode, fold
 from loadstone.workload.prompts import Vocabulary
 from loadstone.workload.words import WORDS
 
@@ -32,7 +32,7 @@ _RESPONSES = 1000
 _SAMPLING = {"temperature": "--temperature", "top_p": "--top-p", "seed": "--sampling-seed", "stop": "--stop"}
 
 
-class GrpcServer:
+class Server:
     """Triton's gRPC port, for single small requests; use in a `with`, and leave it before the run.
 
     Raises InputError on a URL of TLS or with a path, on a proxy, and where the `triton` extra is not installed.
@@ -115,7 +115,7 @@ class GrpcServer:
 
 
 def meet(
-    server: GrpcServer,
+    server: Server,
     *,
     model: str | None,
     tokenizer: str | None,
@@ -165,12 +165,12 @@ def meet(
     return target, vocabulary, ask
 
 
-def check_same(server: GrpcServer, target: Target) -> None:
+def check_same(server: Server, target: Target) -> None:
     """Another server of a fleet must have the same model. Raises TargetError, naming it."""
     _check(server, _plain(server, target.model, target.streams, {}))
 
 
-def _plain(server: GrpcServer, model: str, stream: bool, extra: dict[str, Any]) -> GrpcAsk:
+def _plain(server: Server, model: str, stream: bool, extra: dict[str, Any]) -> GrpcAsk:
     """The plainest request to a model: what its configuration says of its inputs."""
     config = server.call("ModelConfig", name=model).config
     data_type = config.DESCRIPTOR.file.enum_types_by_name["DataType"].values_by_number
@@ -190,7 +190,7 @@ def _plain(server: GrpcServer, model: str, stream: bool, extra: dict[str, Any]) 
     )
 
 
-def _check(server: GrpcServer, ask: GrpcAsk) -> None:
+def _check(server: Server, ask: GrpcAsk) -> None:
     """Raises TargetError, or InputError about --extra-body, unless the plain request is answered."""
     error = server.ask_once(ask).error
     if error is None:
@@ -200,7 +200,7 @@ def _check(server: GrpcServer, ask: GrpcAsk) -> None:
     raise TargetError(f"{server.origin}: {ask.model} refuses the simplest request: {error}; see the server's log")
 
 
-def _with_sampling(server: GrpcServer, ask: GrpcAsk, sampling: Sampling) -> GrpcAsk:
+def _with_sampling(server: Server, ask: GrpcAsk, sampling: Sampling) -> GrpcAsk:
     for name, flag in _SAMPLING.items():
         value = getattr(sampling, name)
         if value is None or value == ():
@@ -214,7 +214,7 @@ def _with_sampling(server: GrpcServer, ask: GrpcAsk, sampling: Sampling) -> Grpc
     return msgspec.structs.replace(ask, sampling=sampling)
 
 
-def _with_shape(server: GrpcServer, ask: GrpcAsk, structured: Structured) -> GrpcAsk:
+def _with_shape(server: Server, ask: GrpcAsk, structured: Structured) -> GrpcAsk:
     if "guided_decoding_guide" not in ask.inputs:
         raise InputError(f"--structured: the model {ask.model} has no input guided_decoding_guide; leave it out")
     shaped = msgspec.structs.replace(ask, structured=structured, spelling="guided_decoding")

@@ -3,7 +3,7 @@
 The same formulas as loadstone.perfmodel.formulas, each kernel with a floor t0:
 
     product         t0 + ‖ FLOPs/(eC·peak), bytes/(eM·bandwidth) ‖          ‖a, b‖ = (a³ + b³)^⅓
-    experts         t0 + ‖ FLOPs/(xC·eC·peak), bytes/(xM·eM·bandwidth) ‖, eC and eM of 16-bit products
+    experts         t0 + FLOPs/(xC·c·peak) + bytes/(xM·m·bandwidth), c and m of engines' kernels (expert_kernels.py)
     decode          t0 + ‖ bytes/(eA·bandwidth), FLOPs/(eP·peak) ‖
     prompt          t0 + FLOPs/(eP·peak)
     product_s       t0 of 16-bit products
@@ -29,6 +29,8 @@ from loadstone.catalogue.hardware import Gpu
 from loadstone.errors import InputError
 from loadstone.gpubench.points import Bench, Point, fastest
 from loadstone.perfmodel.coefficients import COEFFICIENTS, INDEX, Array
+from loadstone.perfmodel.expert_kernels import expert_kernel
+from loadstone.perfmodel.families import architecture_of
 from loadstone.perfmodel.formulas import both
 from loadstone.perfmodel.profile import Profile, Provenance
 
@@ -103,7 +105,7 @@ def fit(bench: Bench, gpu: Gpu | None = None) -> Fitted:
 
         floor = "product_s" if dtype == "bf16" else None
         _add(estimates, floors, f"product_{dtype}", names, points, product, floor)
-    _experts(estimates, floors, bench, hbm, peak16)
+    _experts(estimates, floors, bench, gpu)
     prompts = fastest(bench.of("attention_prefill"))
     prompt_s = _column(prompts, "flops") / peak16
     _add(estimates, floors, "attention_prefill", ("attention_prefill",), prompts, lambda e: e[1] + prompt_s / e[0])
@@ -125,16 +127,14 @@ def fit(bench: Bench, gpu: Gpu | None = None) -> Fitted:
     return Fitted(gpu.name, bench.device.name, estimates, floors)
 
 
-def _experts(estimates: dict[str, Estimate], floors: dict[str, float], bench: Bench, hbm: float, peak: float) -> None:
-    compute, memory = estimates.get("gemm_compute_bf16"), estimates.get("gemm_memory_bf16")
-    if compute is None or memory is None:
-        return
+def _experts(estimates: dict[str, Estimate], floors: dict[str, float], bench: Bench, gpu: Gpu) -> None:
+    kernel = expert_kernel("*", architecture_of(gpu), "bf16")
     points = fastest(bench.of("experts", "bf16"))
-    flops_s = _column(points, "flops") / (compute.value * peak)
-    bytes_s = _column(points, "bytes") / (memory.value * hbm)
+    flops_s = _column(points, "flops") / (kernel.compute * gpu.peak_flops_per_s("bf16"))
+    bytes_s = _column(points, "bytes") / (kernel.memory * gpu.hbm_bytes_per_s)
 
     def grouped(e: Array) -> Array:
-        return np.asarray(e[2] + both(flops_s / e[0], bytes_s / e[1]), dtype=np.float64)
+        return np.asarray(e[2] + flops_s / e[0] + bytes_s / e[1], dtype=np.float64)
 
     _add(estimates, floors, "experts", ("expert_compute", "expert_memory"), points, grouped)
 

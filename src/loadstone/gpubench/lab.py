@@ -14,8 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from loadstone.errors import InputError
-from loadstone.gpubench.points import Bench, Device, Method, Moment, Point, Skipped
+from loadstone.gpubench.points import Bench, Method, Moment, Point, Skipped
 from loadstone.telemetry import PREFIX, Gpus
 
 COPIES_OF_L2 = 6
@@ -302,52 +301,6 @@ class Lab:
         found, reference = found.double(), reference.double()
         off = float(self.torch.linalg.vector_norm(found - reference) / self.torch.linalg.vector_norm(reference))
         return off if math.isfinite(off) else math.inf
-
-
-def describe_device(device: str, gpus: Gpus | None) -> Device:
-    """Raises InputError where torch sees no such device."""
-    import platform
-
-    import torch
-
-    versions = {"torch": str(torch.__version__), "python": platform.python_version()}
-    if device == "cpu":
-        return Device(
-            name="cpu",
-            memory_bytes=0,
-            multiprocessors=torch.get_num_threads(),
-            l2_bytes=0,
-            capability="",
-            driver=None,
-            power_limit_w=None,
-            sm_clock_max_mhz=None,
-            software=versions,
-        )
-    if not torch.cuda.is_available():
-        raise InputError("--gpu: torch sees no GPU here; see what nvidia-smi says, and that torch is built for CUDA")
-    properties = torch.cuda.get_device_properties(device)
-    with contextlib.suppress(ImportError):
-        import triton
-
-        versions["triton"] = str(triton.__version__)
-    versions["cuda"] = str(torch.version.cuda)
-    versions["cudnn"] = str(torch.backends.cudnn.version())
-    uuid = str(getattr(properties, "uuid", ""))
-    said = None
-    if gpus is not None:
-        number = gpus.number_of(uuid) if uuid else 0
-        said = gpus.describe()[number] if number is not None else None
-    return Device(
-        name=properties.name,
-        memory_bytes=int(properties.total_memory),
-        multiprocessors=int(properties.multi_processor_count),
-        l2_bytes=int(getattr(properties, "L2_cache_size", 0)) or 64 * 1024 * 1024,
-        capability=f"{properties.major}.{properties.minor}",
-        driver=gpus.driver if gpus is not None else None,
-        power_limit_w=said.power_limit_w if said is not None else None,
-        sm_clock_max_mhz=said.sm_clock_max_mhz if said is not None else None,
-        software=versions,
-    )
 
 
 def fatal(error: BaseException) -> bool:

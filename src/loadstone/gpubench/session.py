@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import loadstone
 from loadstone.errors import InputError
 from loadstone.gpubench import attention, launches, memory, products, shapes
-from loadstone.gpubench.lab import Lab, OutOfTimeError, describe_device
+from loadstone.gpubench.device import describe_device
+from loadstone.gpubench.lab import Lab, OutOfTimeError
 from loadstone.gpubench.points import Bench, Skipped, save
 from loadstone.telemetry import Gpus
 

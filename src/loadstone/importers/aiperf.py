@@ -7,27 +7,12 @@ Its "inter token latency" is our TPOT: (E2E − TTFT)/(n − 1) per request. Its
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any
 
 from loadstone.importers.cell import Cell
 from loadstone.importers.requests import record
-from loadstone.importers.values import (
-    amount,
-    at,
-    items,
-    known,
-    lengths,
-    load_of,
-    mapping,
-    number,
-    positive,
-    statistics,
-    text,
-    when,
-    whole,
-)
+from loadstone.importers.values import Value, known, lengths, load_of
 from loadstone.records import Load
 
 _SCALES = {"ms": 1e-3, "us": 1e-6, "ns": 1e-9, "s": 1.0, "sec": 1.0, "seconds": 1.0}
@@ -40,67 +25,65 @@ _LATENCIES = {
 _MOST_REQUESTS = 2_000_000
 
 
-def is_summary(document: Mapping[str, Any]) -> bool:
-    return "avg" in mapping(document.get("request_latency")) and (
-        "aiperf_version" in document or "input_config" in document
-    )
+def is_summary(document: Value) -> bool:
+    return "avg" in document.at("request_latency") and ("aiperf_version" in document or "input_config" in document)
 
 
-def summary(document: Mapping[str, Any], where: str) -> Cell:
-    config = mapping(document.get("input_config"))
-    version = text(document.get("aiperf_version"), 40)
+def summary(document: Value, where: str) -> Cell:
+    config = document.at("input_config")
+    version = document.text("aiperf_version", limit=40)
     phase = _phase(config)
-    stated = [mapping(at(item, "prompts")) for item in items(config.get("datasets"))]
-    asked = [at(stated[0], end, "mean") if stated else None for end in ("isl", "osl")]
-    spread = any(positive(at(stated[0], end, "stddev")) for end in ("isl", "osl")) if stated else True
+    stated = [item.at("prompts") for item in config.items("datasets")]
+    asked = [stated[0].get(end, "mean") if stated else None for end in ("isl", "osl")]
+    spread = any(stated[0].positive(end, "stddev") for end in ("isl", "osl")) if stated else True
     cell = Cell(
         where=where,
         tool=f"AIPerf {version}" if version else "genai-perf",
         load=_load(phase, config),
-        endpoint=text(at(config, "endpoint", "type")) or text(config.get("endpoint_type")),
-        created=when(document.get("start_time")),
+        endpoint=config.text("endpoint", "type") or config.text("endpoint_type"),
+        created=document.when("start_time"),
         deployment=known({"model": _model(config)}),
         workload=lengths(*asked) if not spread else {},
         definitions="aiperf" if version else None,
     )
     for ours, theirs in _LATENCIES.items():
-        if found := _statistics(document.get(theirs)):
+        if found := _statistics(document.at(theirs)):
             cell.latencies[ours] = found
-    ok, failed = (whole(at(document, f"{name}request_count", "avg")) for name in ("", "error_"))
+    ok, failed = (document.whole(f"{name}request_count", "avg") for name in ("", "error_"))
     if failed is None and "error_summary" in document:
-        failed = sum(whole(at(item, "count")) or 0 for item in items(document.get("error_summary")))
+        failed = sum(item.whole("count") or 0 for item in document.items("error_summary"))
     cell.requests = known({"ok": ok, "error": failed, "sent": ok + failed if ok is not None and failed is not None
                            else None})  # fmt: skip
-    cell.duration_s = positive(at(document, "benchmark_duration", "avg"))
-    inputs, outputs = (whole(at(document, f"total_{end}", "avg")) for end in ("isl", "osl"))
-    output_rate = amount(at(document, "output_token_throughput", "avg"))
-    both = amount(at(document, "total_token_throughput", "avg"))
+    cell.duration_s = document.positive("benchmark_duration", "avg")
+    inputs, outputs = (document.whole(f"total_{end}", "avg") for end in ("isl", "osl"))
+    output_rate = document.amount("output_token_throughput", "avg")
+    both = document.amount("total_token_throughput", "avg")
     if both is None and cell.duration_s and inputs is not None and outputs is not None:
         both = (inputs + outputs) / cell.duration_s
     cell.totals = known({
         "input_tokens": inputs,
         "output_tokens": outputs,
-        "requests_per_s": amount(at(document, "request_throughput", "avg")),
+        "requests_per_s": document.amount("request_throughput", "avg"),
         "output_tokens_per_s": output_rate,
         "total_tokens_per_s": both,
-        "goodput_per_s": amount(at(document, "goodput", "avg")),
+        "goodput_per_s": document.amount("goodput", "avg"),
     })  # fmt: skip
     return cell
 
 
-def _statistics(found: Any) -> dict[str, float]:
-    scale = _SCALES.get(str(at(found, "unit")))
-    return statistics(mapping(found), scale) if scale is not None else {}
+def _statistics(found: Value) -> dict[str, float]:
+    scale = _SCALES.get(str(found.get("unit")))
+    return found.statistics(scale=scale) if scale is not None else {}
 
 
-def _phase(config: Mapping[str, Any]) -> Mapping[str, Any]:
+def _phase(config: Value) -> Value:
     """The measured phase: the last that is not left out of the results; older files have `loadgen` instead."""
-    phases = [phase for phase in map(mapping, items(config.get("phases"))) if not phase.get("exclude_from_results")]
-    return phases[-1] if phases else mapping(config.get("loadgen"))
+    phases = [phase for phase in config.items("phases") if not phase.get("exclude_from_results")]
+    return phases[-1] if phases else config.at("loadgen")
 
 
-def _load(phase: Mapping[str, Any], config: Mapping[str, Any]) -> Load | None:
-    stimulus = mapping(at(config, "perf_analyzer", "stimulus"))  # genai-perf's
+def _load(phase: Value, config: Value) -> Load | None:
+    stimulus = config.at("perf_analyzer", "stimulus")  # genai-perf's
     rate = phase.get("rate") or phase.get("request_rate") or stimulus.get("request_rate")
     return load_of(
         rate=rate,
@@ -110,9 +93,9 @@ def _load(phase: Mapping[str, Any], config: Mapping[str, Any]) -> Load | None:
     )
 
 
-def _model(config: Mapping[str, Any]) -> str | None:
+def _model(config: Value) -> str | None:
     for path in (("models", "items", 0, "name"), ("model_names", 0), ("endpoint", "model_names", 0), ("model",)):
-        if said := text(at(config, *path)):
+        if said := config.text(*path):
             return said
     return None
 
@@ -120,42 +103,41 @@ def _model(config: Mapping[str, Any]) -> str | None:
 # --- requests --------------------------------------------------------------------------------------------------
 
 
-def is_request(row: Mapping[str, Any]) -> bool:
-    return "request_start_ns" in mapping(row.get("metadata")) and "metrics" in row
+def is_request(row: Value) -> bool:
+    return "request_start_ns" in row.at("metadata") and "metrics" in row
 
 
-def requests(rows: Sequence[Mapping[str, Any]], cell: Cell) -> None:
+def requests(rows: Sequence[Value], cell: Cell) -> None:
     """Fills `cell` (of the summary beside it, or bare) with the records of profile_export.jsonl."""
-    starts = [whole(at(row, "metadata", "request_start_ns")) for row in rows]
+    starts = [row.whole("metadata", "request_start_ns") for row in rows]
     origin_ns = min((start for start in starts if start is not None), default=0)
     recounted = 0
     for index, (row, start) in enumerate(zip(rows, starts, strict=True)):
-        metrics = mapping(row.get("metrics"))
-
-        def value(name: str, metrics: Mapping[str, Any] = metrics) -> Any:
-            return at(metrics, name, "value")
-
-        ttft, gaps = amount(value("time_to_first_token")), list(map(amount, items(value("inter_chunk_latency"))))
-        stated, counted = whole(value("usage_completion_tokens")), whole(value("output_sequence_length"))
+        metrics = row.at("metrics")
+        ttft = metrics.amount("time_to_first_token", "value")
+        gaps = [gap.amount() for gap in metrics.items("inter_chunk_latency", "value")]
+        stated = metrics.whole("usage_completion_tokens", "value")
+        counted = metrics.whole("output_sequence_length", "value")
         recounted += stated is not None and counted is not None and stated != counted
         offsets = list(accumulate([ttft, *(gap or 0.0 for gap in gaps)])) if ttft is not None else []
-        latency, credit = amount(value("request_latency")), whole(at(row, "metadata", "credit_issued_ns"))
-        said = at(row, "error")
-        error = (text(at(said, "message")) or text(said) or "an error without a message") if said else None
-        cancelled = at(row, "metadata", "was_cancelled") is True
-        warm = at(row, "metadata", "benchmark_phase") == "warmup"
+        latency, credit = metrics.amount("request_latency", "value"), row.whole("metadata", "credit_issued_ns")
+        said = row.at("error")
+        error = (said.text("message") or said.text() or "an error without a message") if said else None
+        cancelled = row.get("metadata", "was_cancelled") is True
+        warm = row.get("metadata", "benchmark_phase") == "warmup"
         made = record(
             index=index,
             sent_s=(start - origin_ns) / 1e9 if start is not None else None,
             offsets_s=[offset / 1e3 for offset in offsets],
             output_tokens=stated if stated is not None else counted,
-            input_tokens=whole(value("usage_prompt_tokens")) or whole(value("input_sequence_length")),
+            input_tokens=metrics.whole("usage_prompt_tokens", "value")
+            or metrics.whole("input_sequence_length", "value"),
             end_s=latency / 1e3 if latency is not None else None,
             status="cancelled" if cancelled else "error" if error else "ok",
             error=error,
             phase="warmup" if warm else "measure",
             intended_s=(credit - origin_ns) / 1e9 if credit is not None and start is not None else None,
-            reasoning_tokens=whole(value("reasoning_token_count")),
+            reasoning_tokens=metrics.whole("reasoning_token_count", "value"),
         )
         cell.records.append(made)
     cell.relative = None in starts
@@ -172,38 +154,38 @@ def requests(rows: Sequence[Mapping[str, Any]], cell: Cell) -> None:
 # --- perf_analyzer ---------------------------------------------------------------------------------------------
 
 
-def is_profile(document: Mapping[str, Any]) -> bool:
-    return "requests" in mapping(at(document, "experiments", 0)) and "experiment" in at(document, "experiments", 0)
+def is_profile(document: Value) -> bool:
+    return "requests" in document.at("experiments", 0) and "experiment" in document.at("experiments", 0)
 
 
-def profile(document: Mapping[str, Any], where: str) -> list[Cell]:
+def profile(document: Value, where: str) -> list[Cell]:
     """profile_export.json: each request with the times of its responses, which may be chunks or token by token."""
     cells = []
-    for number_, experiment in enumerate(items(document.get("experiments")), 1):
-        asked = mapping(at(experiment, "experiment"))
+    for number, experiment in enumerate(document.items("experiments"), 1):
+        asked = experiment.at("experiment")
         mode, value = asked.get("mode"), asked.get("value")
         cell = Cell(
-            where=f"{where}, experiment {number_}",
+            where=f"{where}, experiment {number}",
             tool="perf_analyzer",
             load=load_of(
                 rate=value if mode == "request_rate" else None, concurrency=value if mode == "concurrency" else None
             ),
-            endpoint=text(document.get("endpoint")) or text(document.get("service_kind")),
+            endpoint=document.text("endpoint") or document.text("service_kind"),
         )
-        _responses(cell, items(at(experiment, "requests"))[:_MOST_REQUESTS])
+        _responses(cell, experiment.items("requests")[:_MOST_REQUESTS])
         if cell.records:
             cells.append(cell)
     return cells
 
 
-def _responses(cell: Cell, rows: Sequence[Any]) -> None:
-    starts = [whole(at(row, "timestamp")) for row in rows]
+def _responses(cell: Cell, rows: Sequence[Value]) -> None:
+    starts = [row.whole("timestamp") for row in rows]
     origin_ns = min((start for start in starts if start is not None), default=0)
     for row, start in zip(rows, starts, strict=True):
         if start is None:
             continue
-        times = list(map(number, items(at(row, "response_timestamps"))))
-        outputs = items(at(row, "response_outputs"))
+        times = [time.number() for time in row.items("response_timestamps")]
+        outputs = row.items("response_outputs")
         offsets, tokens = [], None
         for index, time_ns in enumerate(times):
             said = _spoken(outputs[index]) if index < len(outputs) else (True, None)
@@ -228,27 +210,26 @@ def _responses(cell: Cell, rows: Sequence[Any]) -> None:
         )
 
 
-def _spoken(output: Any) -> tuple[bool, int | None]:
+def _spoken(output: Value) -> tuple[bool, int | None]:
     """Whether a response carries output, and its completion_tokens where stated."""
-    if isinstance(output, str):
-        said: Any = output
-    else:
-        said = at(output, "text_output") if "text_output" in mapping(output) else at(output, "response")
+    said = output.raw
+    if not isinstance(said, str):
+        said = output.get("text_output") if "text_output" in output else output.get("response")
     if not isinstance(said, str):
         return said is not None, None
     body = said.strip().removeprefix("data:").strip()
     if body in ("", "[DONE]"):
         return False, None
     try:
-        event = json.loads(body)
+        event = Value(json.loads(body))
     except (ValueError, RecursionError):
         return True, None
-    if not isinstance(event, dict):
+    if not isinstance(event.raw, dict):
         return True, None
-    tokens = whole(at(event, "usage", "completion_tokens"))
-    choice = at(event, "choices", 0)
-    if choice is None:
+    tokens = event.whole("usage", "completion_tokens")
+    choice = event.at("choices", 0)
+    if choice.raw is None:
         return "choices" not in event and tokens is None, tokens
-    delta, message = mapping(at(choice, "delta")), mapping(at(choice, "message"))
+    delta, message = choice.at("delta"), choice.at("message")
     pieces = (delta.get("content"), delta.get("reasoning_content"), delta.get("tool_calls"), message.get("content"))
-    return any(pieces) or bool(at(choice, "text")), tokens
+    return any(pieces) or bool(choice.get("text")), tokens

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from loadstone.errors import InputError
 from loadstone.importers import (
@@ -20,6 +19,7 @@ from loadstone.importers import (
     vllm,
 )
 from loadstone.importers.cell import Cell
+from loadstone.importers.values import Value
 
 KNOWN = (
     "vLLM's bench serve, throughput or latency, SGLang's bench_serving, AIPerf, genai-perf, GuideLLM, "
@@ -38,8 +38,8 @@ def read(path: Path, mapped: Mapping[str, str]) -> list[Cell]:
     if mlperf.is_summary(said):
         return [mlperf.summary(said, path.name)]
     if path.suffix in (".yaml", ".yml"):
-        document = source.parse_yaml(said, what)
-        if isinstance(document, dict) and llmd.is_report(document):
+        document = Value(source.parse_yaml(said, what))
+        if llmd.is_report(document):
             return [llmd.report(document, path.name)]
         raise InputError(f"{what}: YAML, but no benchmark report of llm-d's; give a result of {KNOWN}")
     if not start:
@@ -50,20 +50,20 @@ def read(path: Path, mapped: Mapping[str, str]) -> list[Cell]:
 def _json(said: str, path: Path) -> list[Cell]:
     what, where = str(path), path.name
     try:
-        document = source.parse_json(said, what)
+        document = Value(source.parse_json(said, what))
     except InputError as error:
         lines = said.split("\n", 2)
         # JSON lines are not one document; a document that breaks off is neither.
         if "Extra data" not in str(error) or len(lines) < 2:
             raise
         rows = source.parse_lines(said, what)
-        return _rows([row for _, row in rows], [line for line, _ in rows], path)
-    if isinstance(document, list):
+        return _rows([Value(row) for _, row in rows], [line for line, _ in rows], path)
+    if isinstance(document.raw, list):
         if inference_perf.is_requests(document):
-            return [_with_stage(inference_perf.requests(document, where), path)]
-        if document and all(isinstance(row, dict) for row in document):
-            return _rows(document, list(range(1, len(document) + 1)), path)
-    elif isinstance(document, dict):
+            return [_with_stage(inference_perf.requests(document.items(), where), path)]
+        if document and all(isinstance(row, dict) for row in document.raw):
+            return _rows(document.items(), range(1, len(document.raw) + 1), path)
+    else:
         if guidellm.is_report(document):
             return guidellm.report(document, where)
         if aiperf.is_profile(document):
@@ -74,12 +74,12 @@ def _json(said: str, path: Path) -> list[Cell]:
             if aiperf.is_summary(document) and (path.parent / _AIPERF_REQUESTS).is_file():
                 _beside(cell, path.parent / _AIPERF_REQUESTS)
             return [cell]
-    if isinstance(document, dict) and {"run_id", "cells"} <= document.keys():
+    if document.has("run_id", "cells"):
         raise InputError(f"{what}: this is Loadstone's own; a run folder needs no import")
     raise InputError(f"{what}: JSON, but no result of a tool that is known; give one of {KNOWN}")
 
 
-def _one(document: Mapping[str, Any], where: str) -> Cell | None:
+def _one(document: Value, where: str) -> Cell | None:
     """A document that is one cell."""
     readers = (
         (sglang.is_serving, sglang.serving),
@@ -98,14 +98,14 @@ def _one(document: Mapping[str, Any], where: str) -> Cell | None:
     return None
 
 
-def _rows(rows: Sequence[Mapping[str, Any]], lines: Sequence[int], path: Path) -> list[Cell]:
+def _rows(rows: Sequence[Value], lines: Sequence[int], path: Path) -> list[Cell]:
     """JSON lines: requests of one cell, or a cell each, as SGLang's and vLLM's clients append them."""
     if rows and all(aiperf.is_request(row) for row in rows):
         summary = path.parent / _AIPERF_SUMMARY
         cell = Cell(where=path.name, tool="AIPerf", load=None, definitions="aiperf")
         if summary.is_file():
-            document = source.parse_json(source.read_text(summary), str(summary))
-            if isinstance(document, dict) and aiperf.is_summary(document):
+            document = Value(source.parse_json(source.read_text(summary), str(summary)))
+            if aiperf.is_summary(document):
                 cell = aiperf.summary(document, path.name)
         aiperf.requests(rows, cell)
         return [cell]
@@ -122,7 +122,7 @@ def _rows(rows: Sequence[Mapping[str, Any]], lines: Sequence[int], path: Path) -
 
 def _beside(cell: Cell, path: Path) -> None:
     """The requests that lie beside AIPerf's summary."""
-    rows = [row for _, row in source.parse_lines(source.read_text(path), str(path))]
+    rows = [Value(row) for _, row in source.parse_lines(source.read_text(path), str(path))]
     if rows and all(aiperf.is_request(row) for row in rows):
         aiperf.requests(rows, cell)
 
@@ -131,8 +131,8 @@ def _with_stage(cell: Cell, path: Path) -> Cell:
     """The load of inference-perf's requests, from the stage's file beside them where there was one stage."""
     stages = sorted(path.parent.glob("stage_*_lifecycle_metrics.json"))[:2]
     if len(stages) == 1:
-        document = source.parse_json(source.read_text(stages[0]), str(stages[0]))
-        if isinstance(document, dict) and inference_perf.is_stage(document):
+        document = Value(source.parse_json(source.read_text(stages[0]), str(stages[0])))
+        if inference_perf.is_stage(document):
             stage = inference_perf.stage(document, stages[0].name)
             cell.load, cell.requests, cell.latencies, cell.totals = (
                 stage.load, stage.requests, stage.latencies, stage.totals

@@ -5,30 +5,29 @@ As LLMServingSim's recorder writes them for vLLM. There is no client in it: no n
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from loadstone.importers.cell import Cell
 from loadstone.importers.requests import record
-from loadstone.importers.values import at, number, whole
+from loadstone.importers.values import Value
 
 _TIMES = ("queued_ts", "first_token_ts", "last_token_ts")
 
 
-def is_row(row: Mapping[str, Any]) -> bool:
-    return {*_TIMES, "input_toks", "output_toks"} <= row.keys()
+def is_row(row: Value) -> bool:
+    return row.has(*_TIMES, "input_toks", "output_toks")
 
 
-def requests(rows: Sequence[Mapping[str, Any]], where: str) -> Cell:
+def requests(rows: Sequence[Value], where: str) -> Cell:
     cell = Cell(where=where, tool="engine's request log", load=None, unknown=("itl_s", "output_events"))
-    times = [[number(row.get(name)) for name in _TIMES] for row in rows]
+    times = [[row.number(name) for name in _TIMES] for row in rows]
     origin_s = min((each[0] for each in times if each[0] is not None), default=0.0)
     order = sorted(range(len(rows)), key=lambda row: times[row][0] or 0.0)
     for index in order:
         queued, first, last = times[index]
         if queued is None:
             continue
-        made = whole(at(rows[index], "output_toks"))
+        made = rows[index].whole("output_toks")
         ends = [time - queued for time in (first, last) if time is not None and time >= queued]
         cell.records.append(
             record(
@@ -36,7 +35,7 @@ def requests(rows: Sequence[Mapping[str, Any]], where: str) -> Cell:
                 sent_s=queued - origin_s,
                 offsets_s=ends[:1] if made == 1 else ends,
                 output_tokens=made if ends else None,
-                input_tokens=whole(at(rows[index], "input_toks")),
+                input_tokens=rows[index].whole("input_toks"),
             )
         )
     cell.say(

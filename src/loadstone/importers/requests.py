@@ -7,7 +7,7 @@ from itertools import accumulate
 from typing import Any
 
 from loadstone.importers.cell import Cell
-from loadstone.importers.values import amount, items, number, text, whole
+from loadstone.importers.values import Value, amount, items, number, text, whole
 from loadstone.records import Phase, RequestRecord, Status
 
 NO_TOKENS = "no output, though the tool counts it as completed"
@@ -61,7 +61,7 @@ def record(
     )
 
 
-def from_gaps(cell: Cell, document: Any) -> None:
+def from_gaps(cell: Cell, document: Value) -> None:
     """Records of `ttfts`, `itls`, `input_lens`, `output_lens`, `errors` [, `start_times`, `latencies`]: seconds, one
     entry per request, as vLLM's and SGLang's clients write them.
 

@@ -11,19 +11,7 @@ from typing import Any
 
 from loadstone.importers.cell import Cell
 from loadstone.importers.requests import from_gaps
-from loadstone.importers.values import (
-    amount,
-    at,
-    keyed,
-    known,
-    lengths,
-    load_of,
-    mapping,
-    number,
-    positive,
-    text,
-    whole,
-)
+from loadstone.importers.values import Value, keyed, known, lengths, load_of, number, text
 from loadstone.records import Load
 from loadstone.runfacts import engine_name
 
@@ -33,15 +21,15 @@ LITTLE = 0.05
 """Requests under way as stated and as Little's law has them may differ by this share."""
 
 
-def is_serving(document: Mapping[str, Any]) -> bool:
-    return {"duration", "completed", "random_input_len"} <= document.keys() and (
+def is_serving(document: Value) -> bool:
+    return document.has("duration", "completed", "random_input_len") and (
         "median_e2e_latency_ms" in document or "mean_e2e_latency_ms" in document
     )
 
 
-def serving(document: Mapping[str, Any], where: str, *, all_sent: bool = False) -> Cell:
+def serving(document: Value, where: str, *, all_sent: bool = False) -> Cell:
     """`all_sent`: an empty rate means an infinite one, as in tables that leave `inf` out."""
-    backend = text(document.get("backend")) or ""
+    backend = document.text("backend") or ""
     rate = document.get("request_rate")
     process = "poisson"
     if rate == "trace":
@@ -58,18 +46,18 @@ def serving(document: Mapping[str, Any], where: str, *, all_sent: bool = False) 
         deployment=_deployment(document, backend),
         definitions="sglang" if backend in ("sglang", "sglang-native") else "sglang-oai",
     )
-    completed = whole(document.get("completed"))
+    completed = document.whole("completed")
     cell.requests = known({"ok": completed})
-    cell.duration_s = positive(document.get("duration"))
+    cell.duration_s = document.positive("duration")
     for ours, theirs in _LATENCIES.items():
         if found := keyed(document, theirs, 1e-3):
             cell.latencies[ours] = found
-    inputs, outputs = (whole(document.get(f"total_{name}_tokens")) for name in ("input", "output"))
-    input_rate, output_rate = (amount(document.get(f"{name}_throughput")) for name in ("input", "output"))
-    both = amount(document.get("total_throughput"))
+    inputs, outputs = (document.whole(f"total_{name}_tokens") for name in ("input", "output"))
+    input_rate, output_rate = (document.amount(f"{name}_throughput") for name in ("input", "output"))
+    both = document.amount("total_throughput")
     if both is None and input_rate is not None and output_rate is not None:
         both = input_rate + output_rate
-    per_s = amount(document.get("request_throughput"))
+    per_s = document.amount("request_throughput")
     if cell.duration_s and completed is not None:
         # The oldest lines leave these out; they are quotients of what is there.
         per_s = completed / cell.duration_s if per_s is None else per_s
@@ -78,14 +66,14 @@ def serving(document: Mapping[str, Any], where: str, *, all_sent: bool = False) 
     cell.totals = known({
         "input_tokens": inputs,
         "output_tokens": outputs,
-        "cached_input_tokens": whole(at(document, "cache_report", "total_cached_tokens")),
+        "cached_input_tokens": document.whole("cache_report", "total_cached_tokens"),
         "requests_per_s": per_s,
         "output_tokens_per_s": output_rate,
         "total_tokens_per_s": both,
-        "goodput_per_s": amount(document.get("request_goodput")),
-        "attainment": amount(document.get("slo_attainment")),
+        "goodput_per_s": document.amount("request_goodput"),
+        "attainment": document.amount("slo_attainment"),
     })  # fmt: skip
-    cell.under_way = amount(document.get("concurrency"))
+    cell.under_way = document.amount("concurrency")
     cell.workload = _workload(cell, document)
     if process == "trace":
         cell.workload["name"] = cell.workload.get("name") or "trace"
@@ -94,11 +82,11 @@ def serving(document: Mapping[str, Any], where: str, *, all_sent: bool = False) 
     return cell
 
 
-def _workload(cell: Cell, document: Mapping[str, Any]) -> dict[str, Any]:
-    name = text(document.get("dataset_name"), 60)
-    asked = [whole(document.get(f"random_{end}_len")) for end in ("input", "output")]
+def _workload(cell: Cell, document: Value) -> dict[str, Any]:
+    name = document.text("dataset_name", limit=60)
+    asked = [document.whole(f"random_{end}_len") for end in ("input", "output")]
     if name in _DRAWN:
-        ratio = amount(document.get("random_range_ratio"))
+        ratio = document.amount("random_range_ratio")
         return lengths(asked[0], asked[1], min(1.0, ratio) if ratio is not None else None)
     if name is None:
         return {}
@@ -117,9 +105,9 @@ def _workload(cell: Cell, document: Mapping[str, Any]) -> dict[str, Any]:
     return {"kind": kind, "name": name}
 
 
-def _retokenised(cell: Cell, document: Mapping[str, Any]) -> None:
+def _retokenised(cell: Cell, document: Value) -> None:
     """SGLang's client may take the length it asked for as the length it got; its own count of the text tells."""
-    counted, again = cell.totals.get("output_tokens"), whole(document.get("total_output_tokens_retokenized"))
+    counted, again = cell.totals.get("output_tokens"), document.whole("total_output_tokens_retokenized")
     if not counted or again is None or again >= 0.9 * counted:
         return
     cell.say(
@@ -130,28 +118,28 @@ def _retokenised(cell: Cell, document: Mapping[str, Any]) -> None:
     )
 
 
-def _deployment(document: Mapping[str, Any], backend: str) -> dict[str, Any]:
-    server = mapping(document.get("server_info"))
+def _deployment(document: Value, backend: str) -> dict[str, Any]:
+    server = document.at("server_info")
     engine = "TensorRT-LLM" if backend.startswith("trt") else engine_name(backend.partition("-")[0])
     return known({
         "engine": None if backend in ("", "truss", "gserver") else engine,
-        "engine_version": text(server.get("version")),
-        "model": text(server.get("model_path")),
-        "weights_dtype": text(server.get("quantization")),
-        "kv_dtype": None if server.get("kv_cache_dtype") == "auto" else text(server.get("kv_cache_dtype")),
-        **{name: whole(server.get(f"{name}_size")) for name in ("tp", "pp", "dp", "ep")},
+        "engine_version": server.text("version"),
+        "model": server.text("model_path"),
+        "weights_dtype": server.text("quantization"),
+        "kv_dtype": None if server.get("kv_cache_dtype") == "auto" else server.text("kv_cache_dtype"),
+        **{name: server.whole(f"{name}_size") for name in ("tp", "pp", "dp", "ep")},
     })  # fmt: skip
 
 
 # --- without a server, or one batch -----------------------------------------------------------------------------
 
 
-def is_offline(document: Mapping[str, Any]) -> bool:
-    return {"successful_requests", "total_latency", "output_throughput"} <= document.keys()
+def is_offline(document: Value) -> bool:
+    return document.has("successful_requests", "total_latency", "output_throughput")
 
 
-def offline(document: Mapping[str, Any], where: str) -> Cell:
-    count = whole(document.get("successful_requests"))
+def offline(document: Value, where: str) -> Cell:
+    count = document.whole("successful_requests")
     return Cell(
         where=where,
         tool="sglang.bench_offline_throughput",
@@ -159,25 +147,25 @@ def offline(document: Mapping[str, Any], where: str) -> Cell:
         deployment=known({"engine": "SGLang"}),
         workload={"mode": "offline"},
         requests=known({"ok": count}),
-        duration_s=positive(document.get("total_latency")),
+        duration_s=document.positive("total_latency"),
         totals=known({
-            "input_tokens": whole(document.get("total_input_tokens")),
-            "output_tokens": whole(document.get("total_output_tokens")),
-            "requests_per_s": amount(document.get("request_throughput")),
-            "output_tokens_per_s": amount(document.get("output_throughput")),
-            "total_tokens_per_s": amount(document.get("total_throughput")),
+            "input_tokens": document.whole("total_input_tokens"),
+            "output_tokens": document.whole("total_output_tokens"),
+            "requests_per_s": document.amount("request_throughput"),
+            "output_tokens_per_s": document.amount("output_throughput"),
+            "total_tokens_per_s": document.amount("total_throughput"),
         }),
     )  # fmt: skip
 
 
-def is_one_batch(document: Mapping[str, Any]) -> bool:
-    return {"batch_size", "input_len", "output_len", "latency"} <= document.keys()
+def is_one_batch(document: Value) -> bool:
+    return document.has("batch_size", "input_len", "output_len", "latency")
 
 
-def one_batch(document: Mapping[str, Any], where: str) -> Cell:
+def one_batch(document: Value, where: str) -> Cell:
     """A burst of equal requests. Its `output_throughput` leaves the time to the last TTFT out; ours does not."""
-    batch, made = whole(document.get("batch_size")), whole(document.get("output_len"))
-    given, took_s = whole(document.get("input_len")), positive(document.get("latency"))
+    batch, made = document.whole("batch_size"), document.whole("output_len")
+    given, took_s = document.whole("input_len"), document.positive("latency")
     cell = Cell(
         where=where,
         tool="sglang.bench_one_batch_server",
@@ -196,7 +184,7 @@ def one_batch(document: Mapping[str, Any], where: str) -> Cell:
             "requests_per_s": batch / took_s,
         }
         cell.latencies["e2e_s"] = {"max": took_s}
-        if (last := positive(document.get("last_ttft"))) is not None:
+        if (last := document.positive("last_ttft")) is not None:
             cell.latencies["ttft_s"] = {"max": last}
     return cell
 
@@ -214,7 +202,7 @@ def table_row(row: Mapping[str, str], where: str) -> Cell:
         name: value if value.strip() else None for name, value in row.items() if value is not None
     }
     repaired = _unshifted(values)
-    cell = serving(values, where, all_sent=True)
+    cell = serving(Value(values), where, all_sent=True)
     cell.deployment |= known({"gpu": text(values.get("GPU") or values.get("gpu"), 60)})
     if repaired:
         cell.say(*repaired)
@@ -228,9 +216,10 @@ def _unshifted(values: dict[str, Any]) -> tuple[str, str, str, str] | None:
     requests under way = Σ E2E/duration. It is put right only where that names another number, and the two ITL
     values are in order.
     """
-    mean_ms, duration_s = number(values.get("mean_e2e_latency_ms")), positive(values.get("duration"))
-    completed, stated = number(values.get("completed")), number(values.get("concurrency"))
-    p99_ms, places = number(values.get("p99_itl_ms")), number(values.get("max_concurrency"))
+    row = Value(values)
+    mean_ms, duration_s = row.number("mean_e2e_latency_ms"), row.positive("duration")
+    completed, stated = row.number("completed"), row.number("concurrency")
+    p99_ms, places = row.number("p99_itl_ms"), row.number("max_concurrency")
     if mean_ms is None or duration_s is None or completed is None or "p95_itl_ms" in values:
         return None
     if stated is None or p99_ms is None or places is None:

@@ -80,6 +80,58 @@ def at(value: Any, *path: str | int) -> Any:
     return value
 
 
+class Value:
+    """A value out of a file: readers of its parts, each at a path of keys and indices (none: the value itself).
+
+    A part that is not there, or is not what is asked for, is None (of `items`: none).
+    """
+
+    __slots__ = ("raw",)
+
+    def __init__(self, raw: Any) -> None:
+        self.raw = raw
+
+    def __bool__(self) -> bool:
+        return bool(self.raw)
+
+    def __contains__(self, name: str) -> bool:
+        return name in mapping(self.raw)
+
+    def has(self, *names: str) -> bool:
+        return mapping(self.raw).keys() >= set(names)
+
+    def get(self, *path: str | int) -> Any:
+        """The part as the file has it."""
+        return at(self.raw, *path)
+
+    def at(self, *path: str | int) -> Value:
+        return Value(at(self.raw, *path))
+
+    def items(self, *path: str | int) -> list[Value]:
+        return [Value(item) for item in items(self.get(*path))]
+
+    def number(self, *path: str | int) -> float | None:
+        return number(self.get(*path))
+
+    def positive(self, *path: str | int) -> float | None:
+        return positive(self.get(*path))
+
+    def amount(self, *path: str | int) -> float | None:
+        return amount(self.get(*path))
+
+    def whole(self, *path: str | int) -> int | None:
+        return whole(self.get(*path))
+
+    def text(self, *path: str | int, limit: int = 200) -> str | None:
+        return text(self.get(*path), limit)
+
+    def when(self, *path: str | int) -> str | None:
+        return when(self.get(*path))
+
+    def statistics(self, *path: str | int, scale: float = 1.0) -> dict[str, float]:
+        return statistics(mapping(self.get(*path)), scale)
+
+
 def infinite(value: Any) -> bool:
     return value in ("inf", "Infinity") or (isinstance(value, float) and math.isinf(value) and value > 0)
 
@@ -94,7 +146,7 @@ def statistics(source: Mapping[str, Any], scale: float = 1.0) -> dict[str, float
     return found
 
 
-def keyed(source: Mapping[str, Any], name: str, scale: float) -> dict[str, float]:
+def keyed(source: Value, name: str, scale: float) -> dict[str, float]:
     """Statistics spelled as `mean_<name>`, `p99_<name>`: those of vLLM and SGLang."""
     return statistics({stat: source.get(f"{stat}_{name}") for stat in STATISTIC_NAMES}, scale)
 

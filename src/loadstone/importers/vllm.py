@@ -12,17 +12,16 @@ from typing import Any
 from loadstone.importers.cell import Cell
 from loadstone.importers.requests import from_gaps
 from loadstone.importers.values import (
-    amount,
+    Value,
     items,
     keyed,
     known,
     lengths,
     load_of,
+    mapping,
     number,
-    positive,
     statistics,
     text,
-    when,
     whole,
 )
 from loadstone.records import Load
@@ -42,14 +41,14 @@ _COUNTS = {
 }  # fmt: skip
 
 
-def is_serve(document: Mapping[str, Any]) -> bool:
-    return {"duration", "completed", "request_throughput", "output_throughput"} <= document.keys() and (
+def is_serve(document: Value) -> bool:
+    return document.has("duration", "completed", "request_throughput", "output_throughput") and (
         "total_token_throughput" in document or "model_id" in document
     )
 
 
-def serve(document: Mapping[str, Any], where: str) -> Cell:
-    backend = text(document.get("backend")) or text(document.get("endpoint_type"))
+def serve(document: Value, where: str) -> Cell:
+    backend = document.text("backend") or document.text("endpoint_type")
     cell = Cell(
         where=where,
         tool="vllm bench serve",
@@ -60,13 +59,13 @@ def serve(document: Mapping[str, Any], where: str) -> Cell:
             burstiness=document.get("burstiness"),
         ),
         endpoint=backend,
-        created=when(document.get("date")),
+        created=document.when("date"),
         deployment=_deployment(document, backend),
         workload=_workload(document),
         definitions="vllm",
     )
-    completed, failed = whole(document.get("completed")), whole(document.get("failed"))
-    errors = [error for error in items(document.get("errors")) if text(error)]
+    completed, failed = document.whole("completed"), document.whole("failed")
+    errors = [error for error in document.items("errors") if error.text()]
     if failed is None and "errors" in document:
         failed = len(errors)
     cell.requests = known({
@@ -74,37 +73,37 @@ def serve(document: Mapping[str, Any], where: str) -> Cell:
         "error": failed,
         "sent": completed + failed if completed is not None and failed is not None else None,
     })  # fmt: skip
-    cell.duration_s = positive(document.get("duration"))
+    cell.duration_s = document.positive("duration")
     names = {"ttft_s": "ttft_ms", "tpot_s": "tpot_ms", "itl_s": "itl_ms", "e2e_s": "e2el_ms"}
     for ours, theirs in names.items():
         if found := keyed(document, theirs, 1e-3):
             cell.latencies[ours] = found
     cell.totals = known({
-        "input_tokens": whole(document.get("total_input_tokens")),
-        "output_tokens": whole(document.get("total_output_tokens")),
-        "requests_per_s": amount(document.get("request_throughput")),
-        "output_tokens_per_s": amount(document.get("output_throughput")),
-        "total_tokens_per_s": amount(document.get("total_token_throughput")),
-        "goodput_per_s": amount(document.get("request_goodput")),
+        "input_tokens": document.whole("total_input_tokens"),
+        "output_tokens": document.whole("total_output_tokens"),
+        "requests_per_s": document.amount("request_throughput"),
+        "output_tokens_per_s": document.amount("output_throughput"),
+        "total_tokens_per_s": document.amount("total_token_throughput"),
+        "goodput_per_s": document.amount("request_goodput"),
     })  # fmt: skip
     from_gaps(cell, document)
     return cell
 
 
-def _deployment(document: Mapping[str, Any], backend: str | None) -> dict[str, Any]:
+def _deployment(document: Value, backend: str | None) -> dict[str, Any]:
     engine = backend if backend in _ENGINES else None
-    found = known({"model": text(document.get("model_id")), "engine": engine_name(engine)})
+    found = known({"model": document.text("model_id"), "engine": engine_name(engine)})
     for theirs, ours in _METADATA.items():
-        if said := text(document.get(theirs)):
+        if said := document.text(theirs):
             found[ours] = said
     for theirs, ours in _COUNTS.items():
         # --metadata values are texts.
-        if count := whole(document.get(theirs)):
+        if count := document.whole(theirs):
             found[ours] = count
     return found
 
 
-def _workload(document: Mapping[str, Any]) -> dict[str, Any]:
+def _workload(document: Value) -> dict[str, Any]:
     """Lengths where all requests have the same; the file does not name the data set."""
     given, made = (items(document.get(name)) for name in ("input_lens", "output_lens"))
     if given and made and len(set(map(str, given))) == 1 and len(set(map(str, made))) == 1:
@@ -112,38 +111,37 @@ def _workload(document: Mapping[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def is_throughput(document: Mapping[str, Any]) -> bool:
-    return {"elapsed_time", "num_requests", "tokens_per_second"} <= document.keys()
+def is_throughput(document: Value) -> bool:
+    return document.has("elapsed_time", "num_requests", "tokens_per_second")
 
 
-def throughput(document: Mapping[str, Any], where: str) -> Cell:
+def throughput(document: Value, where: str) -> Cell:
     """Offline: all requests at once, without a server. `tokens_per_second` counts input and output."""
-    count = whole(document.get("num_requests"))
+    count = document.whole("num_requests")
     return Cell(
         where=where,
         tool="vllm bench throughput",
         load=Load("burst", count) if count else None,
         workload={"mode": "offline"},
         requests=known({"ok": count, "sent": count}),
-        duration_s=positive(document.get("elapsed_time")),
+        duration_s=document.positive("elapsed_time"),
         totals=known({
-            "requests_per_s": amount(document.get("requests_per_second")),
-            "total_tokens_per_s": amount(document.get("tokens_per_second")),
+            "requests_per_s": document.amount("requests_per_second"),
+            "total_tokens_per_s": document.amount("tokens_per_second"),
         }),
     )  # fmt: skip
 
 
-def is_latency(document: Mapping[str, Any]) -> bool:
-    return {"avg_latency", "percentiles"} <= document.keys()
+def is_latency(document: Value) -> bool:
+    return document.has("avg_latency", "percentiles")
 
 
-def latency(document: Mapping[str, Any], where: str) -> Cell:
+def latency(document: Value, where: str) -> Cell:
     """Offline: one batch after another, each timed as a whole. How large a batch is, the file does not tell."""
     import numpy as np
 
-    each = [value for value in map(positive, items(document.get("latencies"))) if value is not None]
-    percentiles = document.get("percentiles")
-    stated = {f"p{key}": value for key, value in percentiles.items()} if isinstance(percentiles, dict) else {}
+    each = [value for item in document.items("latencies") if (value := item.positive()) is not None]
+    stated = {f"p{key}": value for key, value in mapping(document.get("percentiles")).items()}
     found = statistics(stated | {"mean": document.get("avg_latency")})
     spread = distribution(np.array(each)) if each else None
     if spread is not None:
@@ -153,7 +151,7 @@ def latency(document: Mapping[str, Any], where: str) -> Cell:
         tool="vllm bench latency",
         load=None,
         workload={"mode": "offline"},
-        latencies={"e2e_s": found} if number(found.get("mean")) is not None else {},
+        latencies={"e2e_s": found} if "mean" in found else {},
     )
 
 
@@ -164,7 +162,7 @@ def is_table(header: list[str]) -> bool:
 def table_row(row: Mapping[str, str], where: str) -> Cell:
     """One line of a CSV of the throughput benchmark's keys with GPU, backend and lengths, as dstack publishes."""
     values = {name: value for name, value in row.items() if value is not None and value.strip()}
-    cell = throughput({name: number(value) for name, value in values.items()}, where)
+    cell = throughput(Value({name: number(value) for name, value in values.items()}), where)
     cell.deployment = known({
         "engine": engine_name(text(values.get("backend"), 60)),
         "gpu": text(values.get("GPU") or values.get("gpu"), 60),

@@ -9,7 +9,7 @@ each response its own, which add up to a running count.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
@@ -20,6 +20,14 @@ from loadstone.wire.ask import Ask
 from loadstone.wire.text import excerpt
 from loadstone.wire.tolerant import MAX_COUNT
 from loadstone.wire.triton import TritonAnswer
+
+EMPTY_FINAL = "triton_enable_empty_final_response"
+"""Asks for a last response, empty where need be, that says it is the last. Triton knows it from 23.05 on."""
+FINAL = "triton_final_response"
+_LAST = b"\n\x15" + FINAL.encode() + b"\x12\x02\x08\x01"
+"""A map entry, key and value, in protobuf: how the last response of an answer looks from outside."""
+_ERROR_TAG = b"\n"
+"""Field 1 of ModelStreamInferResponse, `error_message`, which precedes the response where there is one."""
 
 _CODES = {
     "BOOL": "?", "INT8": "b", "INT16": "h", "INT32": "i", "INT64": "q", "UINT8": "B", "UINT16": "H", "UINT32": "I",
@@ -104,6 +112,43 @@ class GrpcAnswer(TritonAnswer):
     def fail(self, message: str) -> None:
         """What the server, or who reads it, says in place of a response."""
         self._complain(excerpt(message.encode("utf-8", "replace")))
+
+
+def encode(messages: Any, rendered: bytes, request_id: str) -> bytes:
+    """A ModelInferRequest from its JSON form, which `body` began; `messages` are those of Triton's protocol."""
+    fields = msgspec.json.decode(rendered)
+    request = messages.ModelInferRequest(model_name=fields["model_name"], id=request_id)
+    request.parameters[EMPTY_FINAL].bool_param = True
+    for tensor in tensors(fields):
+        request.inputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
+        request.raw_input_contents.append(tensor.raw)
+    encoded: bytes = request.SerializeToString()
+    return encoded
+
+
+def may_be_last(data: bytes) -> bool:
+    """Of a response still in bytes: does it say that it is the last, or begin with an error?"""
+    return _LAST in data or data[:1] == _ERROR_TAG
+
+
+def fold(parse: Callable[[bytes], Any], answer: GrpcAnswer, data: bytes) -> tuple[int, bool]:
+    """One response into its answer: output events that it is, and whether it is the last. Never raises."""
+    try:
+        message = parse(data)
+    except Exception as error:  # DecodeError of whichever protobuf implementation there is
+        answer.fail(f"response is no ModelStreamInferResponse: {error}")
+        return 0, True
+    if message.error_message:
+        answer.fail(message.error_message)
+        return 0, True
+    response = message.infer_response
+    outputs = {
+        output.name: (output.datatype, raw)
+        for output, raw in zip(response.outputs, response.raw_output_contents, strict=False)
+    }
+    events = answer.receive(outputs)
+    last = FINAL in response.parameters and response.parameters[FINAL].bool_param
+    return (events + answer.finish(), True) if last else (events, False)
 
 
 def _first_bytes(output: tuple[str, bytes] | None) -> bytes | None:

@@ -1,0 +1,54 @@
+"""Which device operators are timed on, as torch and the driver describe it."""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+
+from loadstone.errors import InputError
+from loadstone.gpubench.points import Device
+from loadstone.telemetry import Gpus
+
+
+def describe_device(device: str, gpus: Gpus | None) -> Device:
+    """Raises InputError where torch sees no such device."""
+    import torch
+
+    versions = {"torch": str(torch.__version__), "python": platform.python_version()}
+    if device == "cpu":
+        return Device(
+            name="cpu",
+            memory_bytes=0,
+            multiprocessors=torch.get_num_threads(),
+            l2_bytes=0,
+            capability="",
+            driver=None,
+            power_limit_w=None,
+            sm_clock_max_mhz=None,
+            software=versions,
+        )
+    if not torch.cuda.is_available():
+        raise InputError("--gpu: torch sees no GPU here; see what nvidia-smi says, and that torch is built for CUDA")
+    properties = torch.cuda.get_device_properties(device)
+    with contextlib.suppress(ImportError):
+        import triton
+
+        versions["triton"] = str(triton.__version__)
+    versions["cuda"] = str(torch.version.cuda)
+    versions["cudnn"] = str(torch.backends.cudnn.version())
+    uuid = str(getattr(properties, "uuid", ""))
+    said = None
+    if gpus is not None:
+        number = gpus.number_of(uuid) if uuid else 0
+        said = gpus.describe()[number] if number is not None else None
+    return Device(
+        name=properties.name,
+        memory_bytes=int(properties.total_memory),
+        multiprocessors=int(properties.multi_processor_count),
+        l2_bytes=int(getattr(properties, "L2_cache_size", 0)) or 64 * 1024 * 1024,
+        capability=f"{properties.major}.{properties.minor}",
+        driver=gpus.driver if gpus is not None else None,
+        power_limit_w=said.power_limit_w if said is not None else None,
+        sm_clock_max_mhz=said.sm_clock_max_mhz if said is not None else None,
+        software=versions,
+    )

@@ -1,0 +1,66 @@
+"""What `run.json` says of a measured run before it begins: what was asked, of whom, by whom, without secrets."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import msgspec
+
+import loadstone
+from loadstone import host
+from loadstone.accuracy import Selftest
+from loadstone.jobs import route
+from loadstone.meeting import sampling_of
+from loadstone.options import Options
+from loadstone.records import CellInfo, Plan, RunInfo, Target
+
+_SECRET_FLAGS = ("--header", "-H", "--extra-body")
+
+
+def run_info(
+    options: Options, plan: Plan, target: Target, slo: dict[str, float], salt: str | None, selftest: Selftest | None
+) -> RunInfo:
+    now = datetime.now(UTC)
+    name = "-".join(part for part in (target.engine, target.model.rsplit("/", 1)[-1]) if part)
+    slug = re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-.")[:60]
+    return RunInfo(
+        run_id=f"{now:%Y%m%d-%H%M%S}-{slug}",
+        source="measured",
+        created=now.isoformat(timespec="seconds"),
+        command=_without_secrets(options.command),
+        loadstone=loadstone.__version__,
+        host=host.describe(),
+        target=target,
+        plan_id=plan.plan_id,
+        seed=plan.seed,
+        salt=salt,
+        slo=slo,
+        settings={
+            "workload": plan.workload,
+            "sampling": msgspec.to_builtins(sampling_of(options)),
+            "structured": options.structured,
+            "dialect": options.dialect,
+            "route": route(options, plan),
+            "extra_body_fields": sorted(options.extra_body),
+            "headers": sorted(name for name, _ in options.headers),
+            "timeouts": msgspec.to_builtins(options.timeouts),
+            "grace_s": options.grace_s,
+        },
+        cells=[CellInfo(load=load) for load in plan.cells],
+        selftest=msgspec.to_builtins(selftest),
+    )
+
+
+def _without_secrets(command: Sequence[str]) -> list[str]:
+    shown = list(command)
+    for i, part in enumerate(shown):
+        for flag in _SECRET_FLAGS:
+            if part == flag and i + 1 < len(shown):
+                shown[i + 1] = "…"
+            elif part.startswith(flag + "="):
+                shown[i] = f"{flag}=…"
+            elif part.startswith(flag) and not flag.startswith("--"):
+                shown[i] = f"{flag}…"
+    return shown

@@ -1,0 +1,133 @@
+"""Which request of a step may be sent, and when."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import Any
+
+import pytest
+
+from loadstone.client.feed import Due
+from loadstone.client.load import StepLoad
+from loadstone.client.protocol import Step
+from loadstone.records import Load, Plan
+from loadstone.schedule import make_plan
+from loadstone.workload.synthetic import Length, Synthetic
+
+WORKLOAD = Synthetic(Length("fixed", 8), Length("fixed", 4))
+HOUR_NS = 3_600_000_000_000
+
+
+class StandInFeed:
+    """Requests by the offsets of their times from now, in hours; the order is their own."""
+
+    def __init__(self, plan: Plan, starters: list[float], later: list[float]) -> None:
+        self._plan = plan
+        self._starters = deque(self._due(i, hours) for i, hours in enumerate(starters))
+        self._later = deque(self._due(100 + i, hours) for i, hours in enumerate(later))
+        self.ended = False
+
+    def _due(self, order: int, hours: float) -> Due:
+        request = self._plan.request(0, order % len(self._plan))
+        return Due(time.monotonic_ns() + round(hours * HOUR_NS), order, request, b"", b"", None)
+
+    def starter(self) -> Due | None:
+        return self._starters[0] if self._starters else None
+
+    def later(self) -> Due | None:
+        return self._later[0] if self._later else None
+
+    def take_starter(self) -> Due:
+        return self._starters.popleft()
+
+    def take_later(self) -> Due:
+        return self._later.popleft()
+
+    def end(self) -> None:
+        self.ended = True
+        self._starters.clear()
+        self._later.clear()
+
+
+def step_of(
+    load: Load, starters: list[float], later: list[float] | None = None, *, part: int = 0, parts: int = 1
+) -> tuple[StepLoad, StandInFeed]:
+    plan = make_plan(WORKLOAD, [load], requests=[20], warmup=0)
+    feed: Any = StandInFeed(plan, starters, later or [])
+    return StepLoad(Step(cell=0, first=0, last=20, part=part, parts=parts, start_ns=0), plan, feed), feed
+
+
+def orders(load: StepLoad, under_way: int = 0, freed_ns: int = 7) -> list[int]:
+    """All that may be sent at once, by their order; each is then under way."""
+    sent = []
+    while (may := load.next(freed_ns, under_way + len(sent))) is not None:
+        sent.append(may[0].order)
+    return sent
+
+
+def test_a_closed_loop_fills_its_places_and_no_more() -> None:
+    load, _ = step_of(Load("concurrency", 3), [-1] * 10)
+    due = load.next(7, 0)
+    assert due is not None
+    assert due[1] == 7  # when its place came free
+    assert orders(load) == [1, 2]
+    assert load.wake_ns is None  # until a request ends
+    load.free_place()
+    assert orders(load, 2) == [3]
+
+
+@pytest.mark.parametrize(("part", "places"), [(0, 3), (1, 2), (2, 2)])
+def test_workers_share_the_places(part: int, places: int) -> None:
+    load, _ = step_of(Load("concurrency", 7), [-1] * 10, part=part, parts=3)
+    assert load.at_once == places
+    assert len(orders(load)) == places
+
+
+def test_an_open_loop_sends_what_is_due_and_says_when_to_ask_again() -> None:
+    load, feed = step_of(Load("rate", 1.0), [-2, -1, 1, 2])
+    following = feed._starters[2]
+    first = load.next(7, 0)
+    assert first is not None
+    assert first[1] == first[0].due_ns  # not when something came free
+    assert orders(load, 1) == [1]
+    assert load.wake_ns == following.due_ns
+
+
+def test_later_turns_that_are_due_go_first() -> None:
+    load, feed = step_of(Load("rate", 1.0), [-1, 3], [-1, 2])
+    turn = feed._later[1]
+    assert orders(load) == [100, 0]
+    assert load.wake_ns == turn.due_ns
+    closed, feed = step_of(Load("concurrency", 1), [-1, -1], [-1, 2])
+    turn = feed._later[1]
+    assert orders(closed) == [100, 0]
+    assert closed.wake_ns == turn.due_ns
+
+
+def test_a_cap_holds_back_until_a_request_ends() -> None:
+    load, _ = step_of(Load("rate", 1.0, max_concurrency=2), [-1] * 5)
+    assert orders(load) == [0, 1]
+    assert load.wake_ns is None
+    assert orders(load, 1) == [2]
+
+
+def test_a_ramp_of_places_starts_with_the_first_measured_request() -> None:
+    load, feed = step_of(Load("concurrency", 8, profile=((2, 8, 1e-6), (8, 8, 3600))), [-1] * 10)
+    assert load.follows_profile
+    assert orders(load) == [0, 1]
+    assert load.sent(feed._plan.request(0, 0), time.monotonic_ns() - 1_000_000)
+    assert not load.sent(feed._plan.request(0, 1), time.monotonic_ns())
+    assert len(orders(load, 2)) == 6
+
+
+def test_a_closed_loop_by_time_ends_when_it_is_over() -> None:
+    load, feed = step_of(Load("concurrency", 2, duration_s=60), [-1] * 5)
+    assert orders(load) == [0, 1]
+    load.sent(feed._plan.request(0, 0), time.monotonic_ns() - 59_000_000_000)
+    assert not load.over()
+    other, feed = step_of(Load("concurrency", 2, duration_s=60), [-1] * 5)
+    other.sent(feed._plan.request(0, 0), time.monotonic_ns() - 60_000_000_000)
+    assert other.over()
+    assert orders(other) == []
+    assert feed.ended
