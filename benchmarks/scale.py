@@ -2,9 +2,11 @@
 
     python benchmarks/scale.py streams [--streams 10000] [--tokens 1024] [--itl 200ms]
     python benchmarks/scale.py requests [--requests 1000000] [--concurrency 64] [--tokens 2]
+    python benchmarks/scale.py summary [--requests 1000000] [--concurrency 64] [--tokens 100]
 
-Prints the largest resident memory of the workers and of the owner (planning, assembly, summary), and checks that
-every request is in the records with all its tokens. The target is the embedded timing server.
+The first two print the largest resident memory of the workers and of the owner (planning, assembly, summary), and
+check that every request is in the records with all its tokens. Their target is the embedded timing server.
+The third simulates such a run, and prints what its summary, anew from the records, and its report take.
 """
 
 from __future__ import annotations
@@ -12,6 +14,8 @@ from __future__ import annotations
 import argparse
 import os
 import resource
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -75,9 +79,34 @@ def run(law: str, options: Callable[[str, Path], Options], expected_requests: in
     print(f"run folder          {size / 2**20:.0f} MiB")
 
 
+def timed(*arguments: str) -> None:
+    """Prints what `loadstone` with these arguments takes, its start included."""
+    started = time.monotonic()
+    with subprocess.Popen([sys.executable, "-m", "loadstone.cli", *arguments], stdout=subprocess.DEVNULL) as process:
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0, arguments
+    print(
+        f"{arguments[0]:10} {time.monotonic() - started:5.1f} s wall, "
+        f"{usage.ru_utime + usage.ru_stime:5.1f} s of processor time, {usage.ru_maxrss / 2**20:.2f} GiB"
+    )
+
+
+def summary(requests: int, concurrency: int, tokens: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        timed(
+            "simulate", "llama-3.1-8b@1xh100", "--requests", str(requests), "--concurrency", str(concurrency),
+            "--output", str(tokens), "--out", folder,
+        )  # fmt: skip
+        (made,) = Path(folder).iterdir()
+        for _ in range(3):
+            timed("show", str(made))
+        timed("report", str(made), "-o", str(Path(folder) / "report.html"))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["streams", "requests"])
+    parser.add_argument("what", choices=["streams", "requests", "summary"])
     parser.add_argument("--streams", type=int, default=10_000)
     parser.add_argument("--requests", type=int, default=1_000_000)
     parser.add_argument("--concurrency", type=int, default=64)
@@ -96,6 +125,8 @@ def main() -> None:
             given.streams,
             given.streams * tokens,
         )  # fmt: skip
+    elif given.what == "summary":
+        summary(given.requests, given.concurrency, given.tokens or 100)
     else:
         tokens = given.tokens or 2
         run(

@@ -1,5 +1,6 @@
 from collections.abc import Iterable
 from typing import Any
+from unittest import mock
 
 import msgspec
 import numpy as np
@@ -352,14 +353,15 @@ def test_percentiles_rise(requests: list[tuple[float, list[tuple[float, int]]]])
             assert points == sorted(points)
 
 
-@given(requests, st.integers(0, 8))
+@given(requests, st.integers(0, 8), st.integers(1, 8))
 def test_numbers_do_not_depend_on_how_records_are_cut_into_batches(
-    requests: list[tuple[float, list[tuple[float, int]]]], cut: int
+    requests: list[tuple[float, list[tuple[float, int]]]], cut: int, piece_events: int
 ) -> None:
     records = drawn(requests)
     whole = batch(records)
     slo = {"ttft": 1.0, "tpot": 0.5}
-    in_two = cell_metrics(lambda: [whole.slice(0, cut), whole.slice(cut)], OPEN, slo)
+    with mock.patch("loadstone.arrays._PIECE_EVENTS", piece_events):
+        in_two = cell_metrics(lambda: [whole.slice(0, cut), whole.slice(cut)], OPEN, slo)
     assert in_two == cell_metrics(lambda: [whole], OPEN, slo)
 
 

@@ -1,3 +1,6 @@
+import os
+import subprocess
+import sys
 from math import comb
 from pathlib import Path
 
@@ -133,6 +136,26 @@ def test_values_that_depend_on_one_another_get_no_bounds() -> None:
     found = distribution(np.arange(1000.0), independent=False)
     assert found is not None
     assert found.ci95 == {name: [None, None] for name in PERCENTILES}
+
+
+def test_figures_do_not_depend_on_how_many_threads_blas_has() -> None:
+    code = """
+import numpy as np
+from loadstone.statistics import Pool, distribution
+values = np.random.default_rng(0).gamma(2.0, size=1 << 19)
+pool = Pool()
+pool.add(values.astype(np.float32))
+print(distribution(values).std.hex(), pool.distribution().std.hex())
+"""
+    said = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "OPENBLAS_NUM_THREADS": threads, "MKL_NUM_THREADS": threads},
+            capture_output=True, check=True,
+        ).stdout
+        for threads in ("1", "2")
+    }  # fmt: skip
+    assert len(said) == 1
 
 
 def test_distribution_leaves_its_input_as_it_was() -> None:

@@ -30,7 +30,7 @@ LOADS = [Load("concurrency", 2), Load("rate", 4.0, process="gamma", burstiness=0
 @pytest.fixture(autouse=True)
 def _small_reserve(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if "small_disk" not in request.fixturenames:
-        monkeypatch.setattr(store, "RESERVE_BYTES", 4096)
+        monkeypatch.setattr(store.journal, "RESERVE_BYTES", 4096)
 
 
 def info(**fields: Any) -> RunInfo:
@@ -353,11 +353,11 @@ def test_a_run_that_still_goes_on_is_not_assembled_under_its_workers(
     worker.start()
     try:
         assert ready.wait(30)
-        monkeypatch.setattr(store, "_WRITERS_S", 0.1)
+        monkeypatch.setattr(store.journal, "_WRITERS_S", 0.1)
         with pytest.raises(InputError, match="this run is still going on; wait for its end, or stop it"):
             store.assemble(tmp_path)
         # A worker that is about to end is waited for.
-        monkeypatch.setattr(store, "_WRITERS_S", 30.0)
+        monkeypatch.setattr(store.journal, "_WRITERS_S", 30.0)
         release.set()
         assert set(records(tmp_path)) == {"0-0", "0-1"}
     finally:
@@ -448,7 +448,7 @@ def test_a_disk_full_from_the_start_or_for_good_is_told(small_disk: Path) -> Non
 @pytest.fixture
 def many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Three cells of 40 requests by two workers, in many row groups."""
-    monkeypatch.setattr(store, "_GROUP_EVENTS", 50)
+    monkeypatch.setattr(store.assembly, "_GROUP_EVENTS", 50)
     for worker in (0, 1):
         batches = [[row(f"{c}-{i}", arrival=[1.0, 2.0]) for i in range(worker, 40, 2)] for c in range(3)]
         journal(tmp_path, worker, *(rows[k : k + 4] for rows in batches for k in range(0, 20, 4)))
@@ -476,9 +476,9 @@ def test_a_cell_without_records_has_empty_columns(many: Path) -> None:
 
 
 def test_whole_requests_come_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "_GROUP_EVENTS", 10)
+    monkeypatch.setattr(store.assembly, "_GROUP_EVENTS", 10)
     journal(tmp_path, 0, *([row(f"0-{i}", arrival=[1.0] * 4)] for i in range(9)))
-    sizes = [table.num_rows for table in store._whole_requests([tmp_path / "journal-0.arrow"])]
+    sizes = [table.num_rows for table in store.assembly._whole_requests([tmp_path / "journal-0.arrow"])]
     assert sizes == [3, 3, 3]
 
 

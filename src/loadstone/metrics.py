@@ -5,15 +5,16 @@ Symbols: t0 sent, t1 first and tT last arrival of output, T output tokens; all t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, get_args
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from loadstone import arrays
 from loadstone.errors import InputError
-from loadstone.records import Load, Status
+from loadstone.records import Load
 from loadstone.statistics import Distribution, Pool, distribution
 
 if TYPE_CHECKING:
@@ -23,25 +24,6 @@ Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
 SLO_KEYS = ("ttft", "tpot", "e2e")
-
-_STATUSES: tuple[str, ...] = get_args(Status)
-_COMPLETED = [_STATUSES.index("ok"), _STATUSES.index("short")]
-
-# What is kept of each request; NaN where missing. `tokens`: output tokens that arrived, see _rows().
-_ROW = np.dtype(
-    [("measured", "?"), ("status", "i1")]
-    + [(name, "f8") for name in ("intended", "sent", "first", "last", "end", "input", "tokens", "cached", "lag")]
-)
-# Columns as the record names them, for those that are taken as they are.
-_TAKEN = {
-    "intended": "intended_s",
-    "sent": "sent_s",
-    "end": "end_s",
-    "input": "input_tokens",
-    "cached": "cached_tokens",
-    "lag": "receive_lag_s",
-}
-_SLICE = 1024
 
 
 class Requests(msgspec.Struct, kw_only=True, frozen=True):
@@ -76,8 +58,8 @@ class CellMetrics(msgspec.Struct, kw_only=True, frozen=True):
     ttft_s, ttft_intended_s  t1 − t0; t1 − intended; None where answers came in one piece, as tpot_s and itl_s
     e2e_s, e2e_intended_s    tT − t0; tT − intended: to the last output, not to the end of the stream
     tpot_s                   (tT − t1)/(T − 1), for T ≥ 2
-    itl_s                    gaps between tokens, pooled over all requests, see _token_gaps(); no bounds, because
-                             gaps that one engine step makes in many requests are not independent
+    itl_s                    gaps between tokens, pooled over all requests, see arrays.token_gaps(); no bounds,
+                             because gaps that one engine step makes in many requests are not independent
     send_lag_s               t0 − intended
     receive_lag_s            the record's receive_lag_s
     duration_s               last end − first of intended and sent, over measured requests
@@ -141,10 +123,10 @@ def parts(
     streams: bool = True,
 ) -> dict[int, Part]:
     """The measured requests of a cell by a key ≥ 0 that `keys` gives to each record of a batch; −1: to none."""
-    rows, labels = [np.empty(0, _ROW)], [np.empty(0, np.int64)]
-    for piece in _pieces(read()):
-        rows.append(_rows(piece, *_events(piece)))
-        labels.append(keys(piece))
+    rows, labels = [np.empty(0, arrays.ROW)], [np.empty(0, np.int64)]
+    for batch in read():
+        rows.append(arrays.rows(batch, arrays.events(batch)))
+        labels.append(keys(batch))
     all_rows, label = np.concatenate(rows), np.concatenate(labels)
     label = np.where(all_rows["measured"], label, -1)
     tokens = float(np.nansum(all_rows["tokens"][all_rows["measured"]]))
@@ -152,7 +134,7 @@ def parts(
 
 
 def _part(rows: NDArray[Any], all_tokens: float, streams: bool) -> Part:
-    done = rows[_completed(rows)]
+    done = rows[arrays.completed(rows)]
     output_tokens = int(np.nansum(rows["tokens"]))
     return Part(
         requests=_requests(rows),
@@ -170,11 +152,9 @@ def _part(rows: NDArray[Any], all_tokens: float, streams: bool) -> Part:
 
 def _requests(measured: NDArray[Any]) -> Requests:
     status = measured["status"]
-    return Requests(sent=len(measured), **{name: int((status == code).sum()) for code, name in enumerate(_STATUSES)})
-
-
-COLUMNS = ("request_id", "phase", "status", *_TAKEN.values(), "output_tokens", "arrival_s", "tokens")
-"""Of the records, what these numbers are made of."""
+    return Requests(
+        sent=len(measured), **{name: int((status == code).sum()) for code, name in enumerate(arrays.STATUSES)}
+    )
 
 
 def cell_metrics(
@@ -199,23 +179,23 @@ def cell_metrics(
         raise InputError(f"--slo: {', '.join(unknown)} is no bound; use {', '.join(SLO_KEYS)}")
 
     events = 0
-    parts = [np.empty(0, _ROW)]
+    parts = [np.empty(0, arrays.ROW)]
     gaps = Pool()
     window = None if sent_s is None or load.kind == "burst" else _window(sent_s)
     within = 0
-    for piece in _pieces(read()):
-        arrival, tokens, lengths = _events(piece)
-        part = _rows(piece, arrival, tokens, lengths)
-        chosen = part["measured"] & _completed(part)
-        gained = _gained(tokens, lengths)
-        if window is not None:
-            within += _gained_within(arrival, gained, window)
-        if not chosen.all():
-            kept = np.repeat(chosen, lengths)
-            arrival, gained, lengths = arrival[kept], gained[kept], lengths[chosen]
-        events += len(arrival)
-        if streams:
-            gaps.add(_token_gaps(arrival, gained, lengths))
+    for batch in read():
+        whole = arrays.events(batch)
+        part = arrays.rows(batch, whole)
+        counted = part["measured"] & arrays.completed(part)
+        for at, piece in arrays.pieces(whole):
+            gained = arrays.gained(piece)
+            if window is not None:
+                within += _gained_within(piece.arrival, gained, window)
+            chosen = counted[at]
+            events += int(piece.lengths[chosen].sum())
+            if streams:
+                kept: Any = slice(None) if chosen.all() else np.repeat(chosen, piece.lengths)
+                gaps.add(arrays.token_gaps(piece.arrival[kept], gained[kept], piece.lengths[chosen]))
         parts.append(part)
     rows = np.concatenate(parts)
     parts.clear()
@@ -224,12 +204,12 @@ def cell_metrics(
     if window is None and load.kind != "burst":
         window = _window(rows["sent"][rows["measured"]])
         if window is not None:
-            for piece in _pieces(read()):
-                arrival, tokens, lengths = _events(piece)
-                within += _gained_within(arrival, _gained(tokens, lengths), window)
+            for batch in read():
+                for _, piece in arrays.pieces(arrays.events(batch)):
+                    within += _gained_within(piece.arrival, arrays.gained(piece), window)
 
     measured = _those(rows, rows["measured"])
-    done = _those(measured, _completed(measured))
+    done = _those(measured, arrays.completed(measured))
     started = _those(measured, ~np.isnan(measured["first"]))
     duration_s = _duration_s(measured)
     output_tokens = int(np.nansum(measured["tokens"]))
@@ -269,7 +249,8 @@ def _window(sent_s: Floats) -> tuple[float, float] | None:
 
 def _gained_within(arrival: Floats, gained: NDArray[Any], window: tuple[float, float]) -> int:
     """Tokens that arrived within the window, both its ends included."""
-    return int(gained[(arrival >= window[0]) & (arrival <= window[1])].sum())
+    inside = (arrival >= window[0]) & (arrival <= window[1])
+    return int((gained if inside.all() else gained[inside]).sum())
 
 
 def _steady(tokens: int, rows: NDArray[Any], window: tuple[float, float]) -> Steady:
@@ -281,7 +262,7 @@ def _steady(tokens: int, rows: NDArray[Any], window: tuple[float, float]) -> Ste
         return (time_s >= start_s) & (time_s <= end_s)
 
     input_tokens = np.nansum(rows["input"][within(rows["first"])])
-    ended = within(rows["end"]) & _completed(rows)
+    ended = within(rows["end"]) & arrays.completed(rows)
     return Steady(
         start_s=start_s,
         end_s=end_s,
@@ -289,98 +270,6 @@ def _steady(tokens: int, rows: NDArray[Any], window: tuple[float, float]) -> Ste
         total_tokens_per_s=None if np.isnan(rows["input"]).all() else float(tokens + input_tokens) / length_s,
         requests_per_s=float(ended.sum()) / length_s,
     )
-
-
-def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same records, at most _SLICE at a time, so that memory does not depend on how large batches are."""
-    for batch in batches:
-        for start in range(0, batch.num_rows, _SLICE):
-            yield batch.slice(start, _SLICE)
-
-
-def _events(batch: pa.RecordBatch) -> tuple[Floats, NDArray[Any], NDArray[np.int64]]:
-    """The batch's stream events end to end: arrivals, cumulative token counts, and events per request."""
-    import pyarrow.compute as pc
-
-    arrival, tokens = batch.column("arrival_s"), batch.column("tokens")
-    lengths = _lengths(arrival)
-    if not np.array_equal(lengths, _lengths(tokens)):
-        names = pc.fill_null(batch.column("request_id"), "?").to_pylist()
-        first = int(np.argmax(lengths != _lengths(tokens)))
-        raise ValueError(f"request {names[first]}: arrival_s and tokens differ in length")
-    # flatten() honours the offsets of a sliced batch and skips null lists.
-    return arrival.flatten().to_numpy(zero_copy_only=False), tokens.flatten().to_numpy(zero_copy_only=False), lengths
-
-
-def _lengths(lists: pa.Array) -> NDArray[np.int64]:
-    import pyarrow.compute as pc
-
-    lengths: NDArray[np.int64] = (
-        pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False).astype(np.int64)
-    )
-    return lengths
-
-
-def _rows(batch: pa.RecordBatch, arrival: Floats, tokens: NDArray[Any], lengths: NDArray[np.int64]) -> NDArray[Any]:
-    """One _ROW per request.
-
-    `tokens` is T: what an ok or short request says of itself (`output_tokens`); for others, and where it says
-    nothing, the last of its cumulative counts.
-    """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    rows = np.zeros(batch.num_rows, _ROW)
-    rows["measured"] = pc.fill_null(pc.equal(batch.column("phase"), "measure"), False).to_numpy(zero_copy_only=False)
-    codes = pc.index_in(batch.column("status"), value_set=pa.array(_STATUSES))
-    rows["status"] = pc.fill_null(codes, -1).to_numpy(zero_copy_only=False)
-    for name, column in _TAKEN.items():
-        rows[name] = batch.column(column).to_numpy(zero_copy_only=False)
-
-    rows["first"] = rows["last"] = rows["tokens"] = np.nan
-    any_output = lengths > 0
-    ends = np.cumsum(lengths)[any_output]
-    rows["first"][any_output] = arrival[ends - lengths[any_output]]
-    rows["last"][any_output] = arrival[ends - 1]
-    rows["tokens"][any_output] = tokens[ends - 1]
-    stated = batch.column("output_tokens").to_numpy(zero_copy_only=False).astype(np.float64)
-    trusted = _completed(rows) & ~np.isnan(stated)
-    rows["tokens"][trusted] = stated[trusted]
-    return rows
-
-
-def _gained(tokens: NDArray[Any], lengths: NDArray[np.int64]) -> NDArray[Any]:
-    """Tokens that each event brought, from the cumulative counts; each request counts from 0."""
-    gained = tokens.copy()
-    gained[1:] -= tokens[:-1]
-    firsts = (np.cumsum(lengths) - lengths)[lengths > 0]
-    gained[firsts] = tokens[firsts]
-    return gained
-
-
-def _token_gaps(arrival: Floats, gained: NDArray[Any], lengths: NDArray[np.int64]) -> NDArray[np.float32]:
-    """ITL: the gap between one event and the next, divided by the tokens the later one brought, once per token.
-
-    A chunk is not a token. An engine under load, or with speculative decoding, sends several tokens in one chunk:
-    counting gaps between chunks gives few and long ones (what vLLM prints as ITL), counting zeros within a chunk
-    makes the median 0. Spread over the tokens, the gaps of a request sum to tT − t1 however they were bundled.
-
-    The tokens of the first event follow no event and add no gap. An event that brought none passes its gap on to
-    the next that does; events after the last token have none to pass it to, and count in tT only.
-    """
-    firsts = (np.cumsum(lengths) - lengths)[lengths > 0]
-    if len(gained) and (gained == 1).all():
-        # One token an event, as most engines send them: the gaps as they are, but for those between requests.
-        within = np.ones(len(arrival) - 1, np.bool_)
-        within[firsts[1:] - 1] = False
-        return np.diff(arrival)[within].astype(np.float32)
-    first = np.zeros(len(arrival), np.bool_)
-    first[firsts] = True
-    kept = first | (gained > 0)
-    later = ~first[kept][1:]
-    brought = gained[kept][1:][later]
-    gap_s = np.diff(arrival[kept])[later] / brought
-    return np.repeat(gap_s.astype(np.float32), brought)
 
 
 def _tpot_s(rows: NDArray[Any]) -> Floats:
@@ -398,7 +287,7 @@ def _met(rows: NDArray[Any], load: Load, slo: Mapping[str, float]) -> Bools:
     """
     intended, sent = rows["intended"], rows["sent"]
     origin = sent if load.kind == "concurrency" else np.where(np.isnan(intended), sent, intended)
-    met = _completed(rows)
+    met = arrays.completed(rows)
     if "ttft" in slo:
         met &= rows["first"] - origin <= slo["ttft"]
     if "tpot" in slo:
@@ -421,12 +310,10 @@ def _achieved_rate_per_s(measured: NDArray[Any]) -> float | None:
     return _per_s(len(sent) - 1, float(np.ptp(sent))) if len(sent) >= 2 else None
 
 
-def _completed(rows: NDArray[Any]) -> Bools:
-    return np.isin(rows["status"], _COMPLETED)
-
-
 def _those(rows: NDArray[Any], chosen: Bools) -> NDArray[Any]:
-    return rows if chosen.all() else rows[chosen]
+    """Not copied where they are neighbours, as all but a warm-up are: rows of a million requests are 74 MB."""
+    at = np.flatnonzero(chosen)
+    return rows[at[0] : at[-1] + 1] if len(at) and np.ptp(at) == len(at) - 1 else rows[chosen]
 
 
 def _present(values: NDArray[Any]) -> NDArray[Any]:

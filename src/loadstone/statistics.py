@@ -66,9 +66,9 @@ def distribution(values: NDArray[Any], *, independent: bool = True) -> Distribut
 class Pool:
     """A distribution of float32 values that come a part at a time, without sorting them or holding them twice.
 
-    Floats are ordered as their bits are, but for the sign: counted by the upper half of these, a percentile needs
-    only the values of one bin. The order statistics are exact; mean and std are sums in float64. What comes out does
-    not depend on how the values are cut into parts.
+    Floats are ordered as their bits are, but for the sign: they are counted by the upper half of these, and those of
+    the bins that hold a percentile by the lower half. The order statistics are exact; mean and std are sums in
+    float64. What comes out does not depend on how the values are cut into parts.
     """
 
     def __init__(self) -> None:
@@ -97,10 +97,11 @@ class Pool:
             return
         if not self._blocks:
             self._shift = float(block.mean(dtype=np.float64))
-        self._counts += _counted(block)
+        self._counts += np.bincount(_halves(block)[0], minlength=len(self._counts))
         rest = np.subtract(block, self._shift, dtype=np.float64)
         self._sum += float(rest.sum())
-        self._squares += float(np.dot(rest, rest))
+        # Not np.dot: BLAS sums by as many threads as there are, so the last digits vary, and these spin as they wait.
+        self._squares += float(np.square(rest, out=rest).sum())
         self._blocks.append(block)
         self._open = np.empty(_BLOCK, np.float32)
         self._filled = 0
@@ -116,13 +117,17 @@ class Pool:
         for q in PERCENTILES.values():
             below = int((n - 1) * q)
             wanted |= {below, min(below + 1, n - 1)}
-        bins: dict[int, NDArray[np.float32]] = {}
-        at: dict[int, float] = {}
-        for rank in wanted:
-            number = int(np.searchsorted(ends, rank, side="right"))
-            if number not in bins:
-                bins[number] = np.sort(np.concatenate([block[_upper(block) == number] for block in self._blocks]))
-            at[rank] = float(bins[number][rank - int(ends[number] - self._counts[number])])
+        bin_of = {rank: int(np.searchsorted(ends, rank, side="right")) for rank in wanted}
+        within = {number: np.zeros(1 << 16, np.int64) for number in bin_of.values()}
+        for block in self._blocks:
+            upper, lower = _halves(block)
+            for number in within:
+                if len(found := lower[upper == number]):
+                    within[number] += np.bincount(found, minlength=1 << 16)
+        at = {}
+        for rank, number in bin_of.items():
+            rest = rank - int(ends[number] - self._counts[number])
+            at[rank] = _value(number, int(np.searchsorted(np.cumsum(within[number]), rest, side="right")))
         points = {}
         for name, q in PERCENTILES.items():
             position = (n - 1) * q
@@ -140,22 +145,19 @@ class Pool:
         )
 
 
-def _counted(values: NDArray[np.float32]) -> NDArray[np.int64]:
-    """How many values have each `_upper`."""
-    halves = values.view(np.uint16)[1 if sys.byteorder == "little" else 0 :: 2]
-    if halves.max() >> 15:  # a sign
-        return np.bincount(_upper(values), minlength=1 << 16)
-    # Without one the key's upper half is there to be read: passes over a hundred million gaps less.
-    counts = np.zeros(1 << 16, np.int64)
-    counts[1 << 15 :] = np.bincount(halves, minlength=1 << 15)
-    return counts
+def _halves(values: NDArray[np.float32]) -> tuple[NDArray[np.uint16], NDArray[np.uint16]]:
+    """Upper and lower half of a key that orders floats: of negative ones all bits flipped, of others the sign's."""
+    halves = values.view(np.uint16)
+    first = 0 if sys.byteorder == "little" else 1
+    lower, upper = halves[first::2], halves[1 - first :: 2].copy()
+    negative = (upper.view(np.int16) >> 15).view(np.uint16)
+    return upper ^ (negative | np.uint16(1 << 15)), lower ^ negative
 
 
-def _upper(values: NDArray[np.float32]) -> NDArray[np.uint32]:
-    """The upper 16 bits of a key that orders floats: of negative ones all bits flipped, of others the sign's."""
-    bits = values.view(np.uint32)
-    flip = (bits.view(np.int32) >> np.int32(31)).view(np.uint32) | np.uint32(0x80000000)
-    return (bits ^ flip) >> np.uint32(16)
+def _value(upper: int, lower: int) -> float:
+    """The float that has this key."""
+    key = upper << 16 | lower
+    return float(np.uint32(key ^ (0x80000000 if key >> 31 else 0xFFFFFFFF)).view(np.float32))
 
 
 def percentile(sorted_values: NDArray[Any], q: float) -> float | None:
@@ -218,5 +220,5 @@ def _std(values: NDArray[Any], mean: float) -> float:
     total = 0.0
     for start in range(0, len(values), _BLOCK):
         deviation = np.subtract(values[start : start + _BLOCK], mean, dtype=np.float64)
-        total += float(np.dot(deviation, deviation))
+        total += float(np.square(deviation, out=deviation).sum())
     return float(np.sqrt(total / len(values)))

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from loadstone import stated, store, verdict
 from loadstone.accuracy import Selftest, quote
+from loadstone.arrays import COLUMNS
 from loadstone.errors import InputError
-from loadstone.metrics import COLUMNS, SLO_KEYS, CellMetrics, cell_metrics, parts
+from loadstone.metrics import SLO_KEYS, CellMetrics, cell_metrics, parts
 from loadstone.records import Clock, Load, Plan, RunInfo
 from loadstone.rows import WARMUP_S
 from loadstone.schedule import promised_tokens
@@ -207,7 +208,7 @@ def _breakdown(
     """The cell's numbers by turn, by server of a fleet, by piece of a profile: whichever there are."""
 
     def read() -> Iterator[pa.RecordBatch]:
-        return store.read_records(folder, cell)
+        return store.read_records(folder, cell, (*COLUMNS, "turn", "replica"))
 
     found: dict[str, list[dict[str, Any]]] = {}
     if plan.has_sessions:

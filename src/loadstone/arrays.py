@@ -1,0 +1,161 @@
+"""Records as arrays: one row per request, and the stream events of a batch end to end. Times in seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadstone.records import Status
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+STATUSES: tuple[str, ...] = get_args(Status)
+_COMPLETED = [STATUSES.index("ok"), STATUSES.index("short")]
+
+ROW = np.dtype(
+    [("measured", "?"), ("status", "i1")]
+    + [(name, "f8") for name in ("intended", "sent", "first", "last", "end", "input", "tokens", "cached", "lag")]
+)
+"""What is kept of each request; NaN where missing. `tokens`: output tokens that arrived, see rows()."""
+
+# Columns as the record names them, for those that are taken as they are.
+_TAKEN = {
+    "intended": "intended_s",
+    "sent": "sent_s",
+    "end": "end_s",
+    "input": "input_tokens",
+    "cached": "cached_tokens",
+    "lag": "receive_lag_s",
+}
+COLUMNS = ("request_id", "phase", "status", *_TAKEN.values(), "output_tokens", "arrival_s", "tokens")
+"""Of the records, what these arrays are made of."""
+
+_PIECE_EVENTS = 1 << 16
+
+
+class Events(NamedTuple):
+    """Stream events of some requests, end to end.
+
+    arrival  when each came
+    tokens   output tokens of its request after each
+    lengths  events of each request
+    """
+
+    arrival: Floats
+    tokens: NDArray[Any]
+    lengths: NDArray[np.int64]
+
+
+def events(batch: pa.RecordBatch) -> Events:
+    """The events of a batch of records. Raises ValueError where lists of a request differ in length."""
+    import pyarrow.compute as pc
+
+    arrival, tokens = batch.column("arrival_s"), batch.column("tokens")
+    lengths = _lengths(arrival)
+    if not np.array_equal(lengths, _lengths(tokens)):
+        names = pc.fill_null(batch.column("request_id"), "?").to_pylist()
+        first = int(np.argmax(lengths != _lengths(tokens)))
+        raise ValueError(f"request {names[first]}: arrival_s and tokens differ in length")
+    # flatten() honours the offsets of a sliced batch and skips null lists.
+    arrived, counts = (lists.flatten().to_numpy(zero_copy_only=False) for lists in (arrival, tokens))
+    return Events(arrived, counts, lengths)
+
+
+def _lengths(lists: pa.Array) -> NDArray[np.int64]:
+    import pyarrow.compute as pc
+
+    lengths: NDArray[np.int64] = (
+        pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False).astype(np.int64)
+    )
+    return lengths
+
+
+def pieces(whole: Events) -> Iterator[tuple[slice, Events]]:
+    """The same events, some _PIECE_EVENTS at a time in whole requests, and which requests these are.
+
+    Memory does not depend on how large batches are then, and what is computed of a piece stays in the processor.
+    """
+    ends = np.cumsum(whole.lengths)
+    start = first = 0
+    while start < len(ends):
+        stop = max(start + 1, int(np.searchsorted(ends, first + _PIECE_EVENTS, side="right")))
+        last = int(ends[stop - 1])
+        events = slice(first, last)
+        yield slice(start, stop), Events(whole.arrival[events], whole.tokens[events], whole.lengths[start:stop])
+        start, first = stop, last
+
+
+def rows(batch: pa.RecordBatch, events: Events) -> NDArray[Any]:
+    """One ROW per request; `events`: of the same batch.
+
+    `tokens` is T: what an ok or short request says of itself (`output_tokens`); for others, and where it says
+    nothing, the last of its cumulative counts.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    arrival, tokens, lengths = events
+    found = np.zeros(batch.num_rows, ROW)
+    found["measured"] = pc.fill_null(pc.equal(batch.column("phase"), "measure"), False).to_numpy(zero_copy_only=False)
+    codes = pc.index_in(batch.column("status"), value_set=pa.array(STATUSES))
+    found["status"] = pc.fill_null(codes, -1).to_numpy(zero_copy_only=False)
+    for name, column in _TAKEN.items():
+        found[name] = batch.column(column).to_numpy(zero_copy_only=False)
+
+    found["first"] = found["last"] = found["tokens"] = np.nan
+    any_output = lengths > 0
+    ends = np.cumsum(lengths)[any_output]
+    found["first"][any_output] = arrival[ends - lengths[any_output]]
+    found["last"][any_output] = arrival[ends - 1]
+    found["tokens"][any_output] = tokens[ends - 1]
+    stated = batch.column("output_tokens").to_numpy(zero_copy_only=False).astype(np.float64)
+    trusted = completed(found) & ~np.isnan(stated)
+    found["tokens"][trusted] = stated[trusted]
+    return found
+
+
+def gained(events: Events) -> NDArray[Any]:
+    """Tokens that each event brought, from the cumulative counts; each request counts from 0."""
+    _, tokens, lengths = events
+    found = tokens.copy()
+    found[1:] -= tokens[:-1]
+    firsts = (np.cumsum(lengths) - lengths)[lengths > 0]
+    found[firsts] = tokens[firsts]
+    return found
+
+
+def token_gaps(arrival: Floats, gained: NDArray[Any], lengths: NDArray[np.int64]) -> NDArray[np.float32]:
+    """ITL: the gap between one event and the next, divided by the tokens the later one brought, once per token.
+
+    A chunk is not a token. An engine under load, or with speculative decoding, sends several tokens in one chunk:
+    counting gaps between chunks gives few and long ones (what vLLM prints as ITL), counting zeros within a chunk
+    makes the median 0. Spread over the tokens, the gaps of a request sum to tT − t1 however they were bundled.
+
+    The tokens of the first event follow no event and add no gap. An event that brought none passes its gap on to
+    the next that does; events after the last token have none to pass it to, and count in tT only.
+    """
+    firsts = (np.cumsum(lengths) - lengths)[lengths > 0]
+    if len(gained) and (gained == 1).all():
+        # One token an event, as most engines send them: the gaps as they are, but for those between requests.
+        within = np.ones(len(arrival) - 1, np.bool_)
+        within[firsts[1:] - 1] = False
+        return np.diff(arrival)[within].astype(np.float32)
+    first = np.zeros(len(arrival), np.bool_)
+    first[firsts] = True
+    kept = first | (gained > 0)
+    later = ~first[kept][1:]
+    brought = gained[kept][1:][later]
+    gap_s = np.diff(arrival[kept])[later] / brought
+    return np.repeat(gap_s.astype(np.float32), brought)
+
+
+def completed(rows: NDArray[Any]) -> Bools:
+    """Which of these ROWs are ok or short."""
+    return np.isin(rows["status"], _COMPLETED)

@@ -1,0 +1,27 @@
+"""Run folders: written as the run goes, whole again after any crash, readable by everything that reads Parquet.
+
+    runs/<run_id>/
+        run.json           RunInfo, from the first moment
+        plan.parquet       the plan; its description in the schema's metadata
+        journal-<w>.arrow  while running: what worker w saw, appended once a second
+        server.arrow       while running: what the servers said of themselves in /metrics, where they do
+        records.parquet    after: one row per request, columns as RequestRecord
+        server.parquet     after: what server.arrow held
+        summary.json       after: the numbers, as `loadstone bench --json` prints them
+        log.txt            what was said
+
+What is written at once is there whole or not at all.
+"""
+
+from loadstone.store.assembly import INTERRUPTED, assemble
+from loadstone.store.folder import create, read_info, write_info, write_json
+from loadstone.store.journal import RESERVE_BYTES, JournalWriter, read_journal
+from loadstone.store.plan import issued, read_plan, write_plan
+from loadstone.store.records import read_columns, read_records, records_schema, write_records
+from loadstone.store.server import read_server, seal_server, server_schema, write_server
+
+__all__ = [
+    "INTERRUPTED", "RESERVE_BYTES", "JournalWriter", "assemble", "create", "issued", "read_columns", "read_info",
+    "read_journal", "read_plan", "read_records", "read_server", "records_schema", "seal_server", "server_schema",
+    "write_info", "write_json", "write_plan", "write_records", "write_server",
+]  # fmt: skip

@@ -1,0 +1,159 @@
+"""From journals to records: one way for a run's normal end and for what a crash left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from loadstone.errors import DiskFullError, InputError
+from loadstone.store.journal import read_journal, wait_for_writers
+from loadstone.store.records import records_schema, write_records
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+INTERRUPTED = "interrupted: the run ended before this request did"
+
+_LISTS = ("arrival_s", "read", "tokens")
+_GROUP_EVENTS = 2_000_000
+"""Events per Parquet row group: some 32 MB while it is built."""
+
+
+def assemble(folder: Path) -> int:
+    """Make records.parquet of the journals; returns the number of records.
+
+    Requests without a final fragment become `cancelled`, with what had arrived. Works in one pass, holding only
+    requests whose fragments are still incomplete. The journals are removed once the records are on disk.
+    Raises DiskFullError where there is no room: journals stay, and `loadstone recover` goes on from there; and
+    InputError where a worker still writes, after waiting _WRITERS_S for it to end.
+    """
+    import pyarrow.parquet as pq
+
+    journals = sorted(folder.glob("journal-*.arrow"))
+    target = folder / "records.parquet"
+    if target.exists():
+        # Whole, since it comes by renaming; journals beside it are what a crash left of their removal.
+        for journal in journals:
+            journal.unlink()
+        return int(pq.read_metadata(target).num_rows)
+    if not journals:
+        raise InputError(f"{folder}: neither journals nor records; nothing was measured in this run")
+    wait_for_writers(folder, journals)
+    for reserve in folder.glob(".reserve-*"):
+        reserve.unlink(missing_ok=True)
+    try:
+        count = write_records(folder, _whole_requests(journals))
+    except DiskFullError as error:
+        raise DiskFullError(
+            f"{folder}: disk full; all that was measured is in its journals: free some room, "
+            f"then `loadstone recover {folder}`"
+        ) from error
+    for journal in journals:
+        journal.unlink()
+    return count
+
+
+def _whole_requests(journals: Iterable[Path]) -> Iterator[pa.Table]:
+    """Tables of complete records, row-group sized."""
+    import pyarrow as pa
+
+    schema = records_schema()
+    ready: list[pa.Table] = []
+    events = 0
+    for journal in journals:
+        open_requests: dict[tuple[int, str], dict[str, Any]] = {}
+        for batch in read_journal(journal):
+            for table in _complete(pa.Table.from_batches([batch]), open_requests):
+                ready.append(table)
+                events += len(table["arrival_s"].combine_chunks().flatten()) + table.num_rows
+            if events > _GROUP_EVENTS:
+                yield _with_tokens(pa.concat_tables(ready))
+                ready, events = [], 0
+        # Fragments without an end: streams in flight when the run was killed.
+        for parts in open_requests.values():
+            row = _joined(parts)
+            row["status"], row["error"] = "cancelled", INTERRUPTED
+            row["token_source"] = row["token_source"] or "pieces"
+            ready.append(pa.Table.from_pylist([row], schema=schema))
+    if ready:
+        yield _with_tokens(pa.concat_tables(ready))
+
+
+def _complete(batch: pa.Table, open_requests: dict[tuple[int, str], dict[str, Any]]) -> Iterator[pa.Table]:
+    """What of `batch` needs no earlier fragment, as it is; then requests whose last fragment it brings, joined.
+
+    A fragment of a request that has others is told by its status (missing: not the last) or by being awaited.
+    `open_requests` keeps copies, so that no batch stays in memory for a single row of it.
+    """
+    import numpy as np
+    import pyarrow as pa
+
+    statuses = batch["status"].to_pylist()
+    if not open_requests and None not in statuses:
+        yield batch
+        return
+    keys = list(zip(batch["cell"].to_pylist(), batch["request_id"].to_pylist(), strict=True))
+    in_parts = {key for key, status in zip(keys, statuses, strict=True) if status is None}.union(open_requests)
+    alone = [i for i, key in enumerate(keys) if key not in in_parts]
+    if alone:
+        yield batch.take(alone)
+    scalars = {name: batch[name].to_pylist() for name in batch.column_names if name not in _LISTS}
+    columns = {name: _list_column(batch, name) for name in _LISTS}
+    lists = {name: (np.asarray(column.offsets), np.asarray(column.values)) for name, column in columns.items()}
+    joined = []
+    for i in (i for i, key in enumerate(keys) if key in in_parts):
+        row = open_requests.setdefault(keys[i], dict.fromkeys(scalars) | {name: [] for name in _LISTS})
+        row.update((name, values[i]) for name, values in scalars.items() if values[i] is not None)
+        for name, (offsets, values) in lists.items():
+            row[name].append(values[offsets[i] : offsets[i + 1]].copy())
+        if statuses[i] is not None:
+            joined.append(_joined(open_requests.pop(keys[i])))
+    if joined:
+        yield pa.Table.from_pylist(joined, schema=batch.schema)
+
+
+def _joined(row: dict[str, Any]) -> dict[str, Any]:
+    """A request's row whose lists are still in parts, made whole."""
+    import numpy as np
+
+    return row | {name: np.concatenate(row[name]) for name in _LISTS}
+
+
+def _with_tokens(table: pa.Table) -> pa.Table:
+    """Fill `tokens` where the journal has none: the server's final count spread evenly over the events, or one each.
+
+    tokens[k] = max(1, round((k + 1) · T / n)) for event k of n and T tokens in all (T = n for pieces).
+    A running count stays as the server sent it; one that broke off counts by its newest value, as a final one.
+    """
+    import numpy as np
+    import pyarrow as pa
+
+    table = table.combine_chunks()
+    arrivals = _list_column(table, "arrival_s")
+    tokens = _list_column(table, "tokens")
+    offsets = np.asarray(arrivals.offsets)
+    offsets = offsets - offsets[0]
+    events = np.diff(offsets)
+    running = np.diff(np.asarray(tokens.offsets)) == events
+    total = table["output_tokens"].to_numpy().astype(float)
+    source = np.asarray(table["token_source"].to_pylist(), dtype=object)
+    source[(source == "running usage") & ~running] = "final usage"
+    total = np.where((source == "final usage") & (total > 0), total, events)
+    row = np.repeat(np.arange(len(events)), events)
+    position = np.arange(offsets[-1]) - offsets[row] + 1
+    values = np.maximum(1, np.rint(position * total[row] / events[row])).astype(np.int32)
+    given = running & (source == "running usage")
+    values[given[row]] = np.asarray(tokens.flatten())[np.repeat(given, np.diff(np.asarray(tokens.offsets)))]
+    column = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(values, pa.int32()))
+    for name, filled in (("tokens", column), ("token_source", pa.array(source, pa.string()))):
+        table = table.set_column(table.schema.get_field_index(name), name, filled)
+    return table
+
+
+def _list_column(table: pa.Table, name: str) -> pa.ListArray:
+    import pyarrow as pa
+
+    chunks = table[name].chunks
+    column = pa.concat_arrays(chunks) if chunks else pa.array([], table.schema.field(name).type)
+    return column.fill_null([]) if column.null_count else column

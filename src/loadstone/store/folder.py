@@ -1,0 +1,81 @@
+"""The folder itself, its papers, and files that are replaced whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from loadstone.errors import DiskFullError, InputError
+from loadstone.records import RunInfo
+
+RUN_SCHEMA = 1
+
+
+def create(parent: Path, run_id: str) -> Path:
+    """A new run folder `parent/run_id`, with a number behind it where that is taken. Raises InputError, one line."""
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        for attempt in range(1, 1000):
+            folder = parent / (run_id if attempt == 1 else f"{run_id}-{attempt}")
+            try:
+                folder.mkdir()
+            except FileExistsError:
+                continue
+            return folder
+    except OSError as error:
+        raise unwritable(error, parent) from error
+    raise InputError(f"{parent}: a thousand runs named {run_id}; give another folder with --out")
+
+
+def unwritable(error: OSError, path: Path) -> InputError:
+    """What to tell of a file that could not be written."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return DiskFullError(f"{path}: disk full; free some room, or give another folder with --out")
+    return InputError(f"{path}: cannot write here ({error.strerror}); give another folder with --out")
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Where to write what becomes `path` once all of it is there; until then `path` stays as it was.
+
+    Raises InputError, one line, where it cannot be written; DiskFullError where there is no room.
+    """
+    partial = path.with_name(path.name + ".part")
+    try:
+        yield partial
+        partial.replace(path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise unwritable(error, path) from error
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Replace `path` by `value` as JSON. Raises InputError as replacing() does."""
+    with replacing(path) as partial:
+        partial.write_bytes(msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n")
+
+
+def write_info(folder: Path, info: RunInfo) -> None:
+    write_json(folder / "run.json", info)
+
+
+def read_info(folder: Path) -> RunInfo:
+    """A run's papers; fields that later versions added are passed over.
+
+    Raises InputError where `folder` is no run folder, or its schema another than this version of the program reads.
+    """
+    path = folder / "run.json"
+    try:
+        info = msgspec.json.decode(path.read_bytes(), type=RunInfo)
+    except OSError as error:
+        raise InputError(f"{folder}: no run folder ({path.name}: {error.strerror}); give one under runs/") from error
+    except msgspec.DecodeError as error:
+        raise InputError(f"{path}: not a run this version of Loadstone can read ({error})") from error
+    if info.schema != RUN_SCHEMA:
+        raise InputError(f"{path}: run of schema {info.schema}, and this version of Loadstone reads {RUN_SCHEMA}")
+    return info

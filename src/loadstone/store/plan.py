@@ -1,0 +1,120 @@
+"""Plans as Parquet: columns as Plan has them, its description in the schema's metadata."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from loadstone.errors import InputError
+from loadstone.records import Blocks, Load, Plan
+from loadstone.store.folder import replacing
+from loadstone.store.records import read_columns
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+PLAN_SCHEMA = 2
+
+
+def write_plan(path: Path, plan: Plan) -> None:
+    """Save a plan. Raises InputError as replacing() does."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    columns = {name: pa.array(getattr(plan, name)) for name in Plan.COLUMNS}
+    columns["prompt"] = pa.array([None if i < 0 else plan.prompts[i] for i in plan.prompt], pa.large_string())
+    if plan.blocks is not None:
+        columns["blocks"] = pa.LargeListArray.from_arrays(pa.array(plan.blocks.offsets), pa.array(plan.blocks.ids))
+    table = pa.table(columns)
+    description = {
+        "schema": PLAN_SCHEMA,
+        "seed": plan.seed,
+        "cells": plan.cells,
+        "workload": plan.workload,
+        "exact_output": plan.exact_output,
+        "chat": plan.chat,
+        "block_tokens": 0 if plan.blocks is None else plan.blocks.tokens,
+    }
+    table = table.replace_schema_metadata({"loadstone.plan": msgspec.json.encode(description)})
+    with replacing(path) as partial:
+        pq.write_table(table, partial, compression="zstd")
+
+
+class _PlanDescription(msgspec.Struct, forbid_unknown_fields=True):
+    schema: int
+    seed: int
+    cells: tuple[Load, ...]
+    workload: dict[str, Any]
+    exact_output: bool
+    chat: bool
+    block_tokens: int
+
+
+def read_plan(path: Path) -> Plan:
+    """Load a saved plan. Raises InputError where the file is not one, or of another version."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if path.is_dir():
+        path = path / "plan.parquet"
+    try:
+        table = pq.read_table(path)
+        about = msgspec.json.decode(table.schema.metadata[b"loadstone.plan"], type=_PlanDescription)
+        columns = {name: table[name].to_numpy() for name in Plan.COLUMNS if name != "prompt"}
+        texts = table["prompt"].combine_chunks().dictionary_encode()
+        blocks = _blocks(table, about.block_tokens) if about.block_tokens else None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror or error}); give a saved plan.parquet") from error
+    except (pa.ArrowInvalid, KeyError, TypeError, msgspec.DecodeError) as error:
+        raise InputError(f"{path}: not a plan this version of Loadstone can read ({error})") from error
+    if about.schema != PLAN_SCHEMA:
+        raise InputError(f"{path}: plan of schema {about.schema}; this version of Loadstone reads {PLAN_SCHEMA}")
+    columns["prompt"] = texts.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int32)
+    return Plan(
+        seed=about.seed,
+        cells=about.cells,
+        workload=about.workload,
+        exact_output=about.exact_output,
+        chat=about.chat,
+        prompts=texts.dictionary.to_pylist(),
+        blocks=blocks,
+        **columns,
+    )
+
+
+def _blocks(table: pa.Table, tokens: int) -> Blocks:
+    import numpy as np
+
+    lists = table["blocks"].combine_chunks()
+    offsets = np.asarray(lists.offsets).astype(np.int64)
+    return Blocks(tokens, offsets - offsets[0], np.asarray(lists.flatten()).astype(np.int32))
+
+
+def issued(folder: Path, plan: Plan) -> Plan:
+    """`plan` with the rows that were really issued: cyclic cells unrolled as far as they went, by count."""
+    import numpy as np
+
+    rows = []
+    for cell in range(len(plan.cells)):
+        planned = np.arange(plan.rows(cell).start, plan.rows(cell).stop)
+        if plan.cyclic(cell):
+            names = read_columns(folder, ["request_id"], cell)["request_id"].to_pylist()
+            count = 1 + max((int(name.rpartition("-")[2]) for name in names), default=-1)
+            warm = plan.warmup_count(cell)
+            # A cell that came to no measured request keeps its rows: there is no lap to write, but one to repeat.
+            if count > warm:
+                lap = np.arange(count - warm) % (len(planned) - warm)
+                planned = np.concatenate([planned[:warm], planned[warm + lap]])
+        rows.append(planned)
+    picked = np.concatenate(rows)
+    columns = {name: getattr(plan, name)[picked] for name in Plan.COLUMNS}
+    cells = [
+        msgspec.structs.replace(load, duration_s=None) if plan.cyclic(cell) else load
+        for cell, load in enumerate(plan.cells)
+    ]
+    blocks = None if plan.blocks is None else plan.blocks.take(picked)
+    return replace(plan, cells=tuple(cells), blocks=blocks, **columns)

@@ -1,0 +1,119 @@
+"""The records as Parquet: one row per request, columns as RequestRecord, read a row group at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from loadstone.errors import InputError
+from loadstone.records import RequestRecord
+from loadstone.store.folder import replacing
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+RECORDS_SCHEMA = 1
+_TEXTS = ("request_id", "phase", "session_id", "token_source", "finish_reason", "status", "error")
+
+
+def records_schema() -> pa.Schema:
+    """Arrow schema of records and journals: the fields of RequestRecord, in order."""
+    import pyarrow as pa
+
+    types = {
+        "cell": pa.int32(),
+        "turn": pa.int32(),
+        "arrival_s": pa.list_(pa.float64()),
+        "read": pa.list_(pa.int32()),
+        "tokens": pa.list_(pa.int32()),
+        "http_status": pa.int32(),
+        "worker": pa.int32(),
+        "replica": pa.int32(),
+        "reused_connection": pa.bool_(),
+    }
+    counts = {"input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens"}
+    fields = []
+    for name in RequestRecord.__struct_fields__:
+        kind = pa.int64() if name in counts else pa.string() if name in _TEXTS else pa.float64()
+        fields.append(pa.field(name, types.get(name, kind)))
+    return pa.schema(fields, metadata={"loadstone.records": str(RECORDS_SCHEMA)})
+
+
+def write_records(folder: Path, tables: Iterable[pa.Table]) -> int:
+    """Write records.parquet, a row group for each table; returns the number of records.
+
+    Raises InputError as replacing() does.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    count = 0
+    # A file of our own: a writer that fails on a full disk leaves its own open, and the room taken.
+    with (
+        replacing(folder / "records.parquet") as partial,
+        pa.OSFile(str(partial), "wb") as file,
+        # Numbers seldom repeat, and a dictionary of them costs more to make than it saves.
+        pq.ParquetWriter(file, records_schema(), compression="zstd", use_dictionary=list(_TEXTS)) as writer,
+    ):
+        for table in _ahead(tables):
+            writer.write_table(table)
+            count += table.num_rows
+    return count
+
+
+def _ahead(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """The same tables; while one is used, a thread makes the next. Arrow and numpy leave it a core."""
+    coming = iter(tables)
+    with ThreadPoolExecutor(1, "tables") as thread:
+        following = thread.submit(next, coming, None)
+        while (table := following.result()) is not None:
+            following = thread.submit(next, coming, None)
+            yield table
+
+
+def read_records(
+    folder: Path, cell: int | None = None, columns: Sequence[str] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Batches of a run's records, row group by row group, of one cell or of all; whole, or some columns of them."""
+    for table in _ahead(_row_groups(folder, columns, cell)):
+        yield from table.to_batches()
+
+
+def read_columns(folder: Path, columns: Sequence[str], cell: int) -> pa.Table:
+    """Some columns of one cell's records, whole."""
+    import pyarrow as pa
+
+    tables = list(_row_groups(folder, columns, cell))
+    if tables:
+        return pa.concat_tables(tables)
+    schema = records_schema()
+    return pa.schema([schema.field(name) for name in columns]).empty_table()
+
+
+def _row_groups(folder: Path, columns: Sequence[str] | None, cell: int | None) -> Iterator[pa.Table]:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    try:
+        file = pq.ParquetFile(folder / "records.parquet")
+    except OSError as error:
+        raise InputError(f"{folder}: no records; if the run was cut off, `loadstone recover {folder}`") from error
+    except pa.ArrowInvalid as error:
+        raise InputError(
+            f"{folder / 'records.parquet'}: no Parquet file ({error}); fetch or measure it again"
+        ) from error
+    at = file.schema_arrow.get_field_index("cell")
+    with file:
+        for group in range(file.num_row_groups):
+            statistics = file.metadata.row_group(group).column(at).statistics
+            if cell is not None and statistics is not None and not statistics.min <= cell <= statistics.max:
+                continue
+            others = cell is not None and (statistics is None or statistics.min != statistics.max)
+            wanted = None if columns is None else [*columns, "cell"]
+            table = file.read_row_group(group, columns=wanted)
+            if others:
+                table = table.filter(pc.equal(table["cell"], cell))
+            yield table if columns is None else table.select(columns)

@@ -1,0 +1,68 @@
+"""What the servers say of themselves, as samples: server.arrow while the run goes on, server.parquet after."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from loadstone.errors import InputError
+from loadstone.store.folder import replacing
+from loadstone.store.journal import read_journal
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def server_schema() -> pa.Schema:
+    """Samples of the servers' /metrics, one row each: time_s since the run's origin, replica (which of the target's
+    URLs), name, labels (a JSON object, keys in order), value.
+    """
+    import pyarrow as pa
+
+    return pa.schema(
+        [
+            ("time_s", pa.float64()),
+            ("replica", pa.int32()),
+            ("name", pa.string()),
+            ("labels", pa.string()),
+            ("value", pa.float64()),
+        ],
+        metadata={"loadstone.server": "1"},
+    )
+
+
+def read_server(folder: Path) -> pa.Table | None:
+    """The samples of /metrics of a run, in the order they were taken; None where there are none that can be read.
+
+    Nothing depends on them, so nothing fails for want of them.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    schema = server_schema()
+    try:
+        if (folder / "server.parquet").exists():
+            table = pq.read_table(folder / "server.parquet", columns=schema.names).cast(schema)
+        else:
+            table = pa.Table.from_batches(read_journal(folder / "server.arrow"), schema)
+    except (OSError, ValueError, KeyError):  # Arrow's errors are among these
+        return None
+    return table if table.num_rows else None
+
+
+def write_server(folder: Path, table: pa.Table) -> None:
+    """Write server.parquet, columns as server_schema(). Raises InputError as replacing() does."""
+    import pyarrow.parquet as pq
+
+    with replacing(folder / "server.parquet") as partial:
+        pq.write_table(table, partial, compression="zstd")
+
+
+def seal_server(folder: Path) -> None:
+    """Make server.parquet of server.arrow. Where that cannot be, server.arrow stays, and is read in its place."""
+    table = read_server(folder)
+    with contextlib.suppress(InputError, OSError):
+        if table is not None and not (folder / "server.parquet").exists():
+            write_server(folder, table)
+        (folder / "server.arrow").unlink(missing_ok=True)
