@@ -1,5 +1,6 @@
 """Findings about the load: was it offered as planned, and did it meet one state of the server?"""
 
+import heapq
 from collections.abc import Callable
 
 import numpy as np
@@ -12,7 +13,7 @@ from loadstone.workload.session import Sessions
 from loadstone.workload.synthetic import Length, Synthetic
 from verdict_cells import COUNT, LOAD, WARM, WORKLOAD, Rows, closed, found, plan_of, row, rows
 
-SPOILS = {"overload", "not_stationary", "warmup_leaked", "rate_not_reached"}
+SPOILS = {"overload", "queue_grows", "not_stationary", "warmup_leaked", "rate_not_reached"}
 
 
 def opened(latency: Callable[[float], float], count: int = 400, rate: float = 100.0, seed: int = 1) -> Rows:
@@ -118,11 +119,76 @@ def test_a_short_cell_that_only_fills_up_is_no_overload() -> None:
     for each in records:
         each.update(arrival_s=[each["sent_s"] + each["arrival_s"][0] * 0 + s for s in (0.1, 2, 4, 6)])
         each["end_s"] = each["sent_s"] + 6  # nothing ends while requests are sent
-    assert not {"overload", "not_stationary"} & set(found(records))
+    assert SPOILS & set(found(records)) == {"queue_grows"}
 
 
 def test_one_slow_stretch_is_no_overload() -> None:
     assert "overload" not in found(opened(lambda at: 0.5 if 2.0 < at < 2.6 else 0.05))
+
+
+# --- more begins than ends --------------------------------------------------------------------------------------
+
+
+def decoded_together(rate: float, count: int, seed: int) -> set[str]:
+    """What is found where TTFT is always 20 ms, and decoding, 50 requests/s in all, is shared by those under way."""
+    at = np.cumsum(np.random.default_rng(seed).exponential(1 / rate, count))
+    begins, left, ends = at + 0.02, list[tuple[float, int]](), np.zeros(count)
+    now = served = 0.0  # of each request that was there from the start, in requests
+    for index in range(count + 1):
+        until = begins[index] if index < count else np.inf
+        while left and now + (left[0][0] - served) * len(left) / 50 <= until:
+            now += (left[0][0] - served) * len(left) / 50
+            served, which = heapq.heappop(left)
+            ends[which] = now
+        if left:
+            served += (until - now) * 50 / len(left)
+        now = until
+        heapq.heappush(left, (served + 1, index))
+    tpot = (ends - begins) / 3
+    records = [row(WARM + i, float(at[i]), ttft=0.02, tpot=float(tpot[i])) for i in range(count)]
+    return SPOILS & set(found(records, plan_of(Load("rate", rate), count)))
+
+
+def test_more_begins_than_ends_though_first_tokens_come_at_once() -> None:
+    for seed in range(3):
+        assert "queue_grows" in decoded_together(100, 400, seed)
+    assert "queue_grows" in decoded_together(65, 2000, 0)
+
+
+def test_what_a_growing_queue_says() -> None:
+    records = rows()
+    for each in records[::2]:
+        each["end_s"] = each["sent_s"] + 60
+    finding = found(records)["queue_grows"]
+    assert finding.severity == "warning"
+    assert finding.evidence == (
+        "requests began faster than they ended up to the last: 199 began and 99 ended in the second half of the "
+        "sends, and those under way rose from 121 to 221"
+    )
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_shared_decoding_at_four_fifths_of_its_capacity_is_no_growing_queue(seed: int) -> None:
+    assert "queue_grows" not in decoded_together(40, 60, seed)
+    assert "queue_grows" not in decoded_together(40, 400, seed)
+
+
+def test_filling_up_that_came_to_its_end_is_no_growing_queue() -> None:
+    records = rows()
+    for each in records:  # 4 s of sends; 260 under way from 2.6 s on
+        each["end_s"] = each["sent_s"] + 2.6
+    assert "queue_grows" not in found(records)
+
+
+def test_where_growth_is_meant_or_too_little_is_known() -> None:
+    records = rows()
+    for each in records:
+        each["end_s"] = each["sent_s"] + 60
+    assert "queue_grows" in found(records)
+    assert "queue_grows" not in found(records, plan_of(Load("burst", 400)))
+    assert "queue_grows" not in found(records, plan_of(Load("rate", 100.0, profile=((1, 200, 4),))))
+    assert "queue_grows" not in found(records, plan_of(Load("rate", 100.0, process="trace")))
+    assert "queue_grows" not in found(records[:49], plan_of(LOAD, 49))
 
 
 # --- drift ------------------------------------------------------------------------------------------------------

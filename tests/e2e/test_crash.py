@@ -122,7 +122,8 @@ def test_interrupted(server: TimingServer, tmp_path: Path, signals: list[signal.
 def test_interrupted_before_anything_was_measured(tmp_path: Path) -> None:
     command = ("bench", "--sim", "ttft=30ms,itl=5ms", "--concurrency", "1", "--requests", "100")
     with spawn(tmp_path, *command) as process:
-        time.sleep(0.4)
+        # Before that it imports, where an interrupt ends Python itself.
+        assert eventually(lambda: Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text())
         for _ in range(10):
             # Python drops an interrupt that meets it in a callback, as while it imports on a slow machine.
             process.send_signal(signal.SIGINT)

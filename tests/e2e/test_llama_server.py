@@ -44,6 +44,7 @@ def check_counts(outcome: Outcome, sent: list[int]) -> None:
         assert {record["finish_reason"] for record in records} == {"length"}
 
 
+@pytest.mark.quiet
 def test_a_closed_loop(loadstone: Loadstone, engine: ServerProcess) -> None:
     outcome = loadstone("bench", engine.url, *SHAPE, "--concurrency", "1,2,4,8", "--requests", "16")
     check_counts(outcome, [16] * 4)
@@ -77,6 +78,7 @@ def test_an_open_loop(loadstone: Loadstone, engine: ServerProcess) -> None:
     assert all(record["sent_s"] >= record["intended_s"] for record in outcome.records)
 
 
+@pytest.mark.quiet
 def test_the_chat_endpoint_has_prompts_of_exact_length(loadstone: Loadstone, engine: ServerProcess) -> None:
     outcome = loadstone("bench", engine.url, *SHAPE, "--endpoint", "chat", "--concurrency", "2", "--requests", "6")
     check_counts(outcome, [6])

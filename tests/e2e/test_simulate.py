@@ -145,6 +145,7 @@ def apart(simulated: Json, measured: Json) -> dict[str, float]:
     return found
 
 
+@pytest.mark.quiet
 @pytest.mark.parametrize(
     ("load", "lengths", "requests"),
     [

@@ -58,6 +58,7 @@ def cell_findings(
         load.cap_held_back(metrics, asked, measured),
         load.warmup_leaked(asked, facts),
         steady.overload(asked, measured, streams)
+        or steady.queue_grows(asked, measured)
         or steady.not_stationary(metrics, asked, measured, plan, cell, streams),
         answers.short_outputs(metrics),
         _not_streamed(streams),
