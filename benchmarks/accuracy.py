@@ -67,9 +67,8 @@ def cases_of(path: Path) -> list[Case]:
 
 
 def regime(case: Case) -> str:
-    users = case.users * case.deployment.dp
     length = "long prompts" if (case.point.input_tokens or 0) >= 4000 else "short prompts"
-    return f"{'1-8' if users <= 8 else '9-64' if users <= 64 else '65+'} users, {length}"
+    return f"{'1-8' if case.users <= 8 else '9-64' if case.users <= 64 else '65+'} users, {length}"
 
 
 WAYS: dict[str, Callable[[Case], str]] = {

@@ -330,10 +330,10 @@ def guard(spent: Path, linger_s: int, command: Sequence[str]) -> None:
         raise OSError(ctypes.get_errno(), "prctl")
     signal.signal(signal.SIGALRM, lambda *_: kill_descendants())
     started = time.monotonic()
-    child = subprocess.Popen(command, start_new_session=True)
     wall_s, exit_code = 0.0, -1
     signal.alarm(RUN_TIMEOUT_S)
     try:
+        child = subprocess.Popen(command, start_new_session=True)
         with contextlib.suppress(ChildProcessError):  # no child is left
             while True:
                 pid, status = os.wait()

@@ -14,7 +14,7 @@ import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -25,50 +25,41 @@ from loadstone.catalogue.deployment import Deployment, parse_deployment
 from loadstone.options import Options, plan_of
 from loadstone.perfmodel import StepModel
 from loadstone.simulator.cell import run_cell
-from loadstone.simulator.fleet import Fleet
+from loadstone.simulator.fleet import fleet_with
 
 FAMILY = "deepseek-v3"
 
-V0 = {"order": "prefill-first", "chunked": False}
-"""vLLM 0.7 without chunked prefill: whole prompts, before all decodes. It is off by default where the longest context
-is at most 32,768, and with latent attention: 0.7.3 says so when it starts ("MLA is enabled; forcing chunked prefill
-and prefix caching to be disabled"). The rows agree: ITL has p99 near its median and a deviation of several times it.
-"""
-
-
-class Server(NamedTuple):
-    """As it was started: the shorthand, and what the shorthand cannot say. Sources: 000 itself; for 002 the tasks in
-    dstackai/benchmarks, Deepseek-R1/README.md."""
-
-    deployment: str
-    policy: dict[str, object] = {}  # noqa: RUF012
-
-
 EAGER = "mem_fraction_static=0.8,enforce_eager=1"
+R1_SGLANG = "deepseek-r1@8xh200/tp1,dp8,attention-dp,engine=sglang,version=0.4.3"
+MI300X_SGLANG = "deepseek-r1@8xmi300x/tp8,engine=sglang,version=0.4.2"
 SERVERS = {
-    "000, 1 node, CUDA graphs off": Server(
-        f"deepseek-v3@8xh200/tp1,dp8,attention-dp,engine=sglang,version=0.4.1,{EAGER}"
-    ),
-    "000, 1 node, FP8 KV cache": Server("deepseek-v3@8xh200/tp1,dp8,attention-dp,kv=fp8,engine=sglang,version=0.4.1"),
-    "000, 2 nodes": Server(f"deepseek-v3@16xh200/tp16,nodes=2,engine=sglang,version=0.4.1,{EAGER}"),
-    "000, 2 nodes, FP8 KV cache": Server(
+    "000, 1 node, CUDA graphs off": f"deepseek-v3@8xh200/tp1,dp8,attention-dp,engine=sglang,version=0.4.1,{EAGER}",
+    "000, 1 node, FP8 KV cache": "deepseek-v3@8xh200/tp1,dp8,attention-dp,kv=fp8,engine=sglang,version=0.4.1",
+    "000, 2 nodes": f"deepseek-v3@16xh200/tp16,nodes=2,engine=sglang,version=0.4.1,{EAGER}",
+    "000, 2 nodes, FP8 KV cache": (
         "deepseek-v3@16xh200/tp16,nodes=2,kv=fp8,engine=sglang,version=0.4.1,enforce_eager=1"
     ),
-    "002, 8×H200, SGLang 0.4.3": Server("deepseek-r1@8xh200/tp1,dp8,attention-dp,engine=sglang,version=0.4.3"),
-    "002, 8×H200, SGLang 0.4.3, offline": Server("deepseek-r1@8xh200/tp8,engine=sglang,version=0.4.3"),
-    "002, 8×H200, vLLM 0.7.4": Server(
-        "deepseek-r1@8xh200/tp8,engine=vllm,version=0.7.4,max_num_batched_tokens=163840", V0
+    "002, 8×H200, SGLang 0.4.3": R1_SGLANG,
+    "002, 8×H200, SGLang 0.4.3, shared prefixes": R1_SGLANG,
+    "002, 8×H200, SGLang 0.4.3, offline": "deepseek-r1@8xh200/tp8,engine=sglang,version=0.4.3",
+    "002, 8×H200, vLLM 0.7.4": "deepseek-r1@8xh200/tp8,engine=vllm,version=0.7.4",
+    "002, 8×H200, vLLM 0.7.4, shared prefixes": (
+        "deepseek-r1@8xh200/tp8,engine=vllm,version=0.7.4,prefix_caching=1,enable_chunked_prefill=1"
     ),
-    "002, 8×H200, vLLM 0.7.4, offline": Server(
-        "deepseek-r1@8xh200/tp8,engine=vllm,version=0.7.4,max_model_len=32768", V0
-    ),
-    "002, 8×H200, TensorRT-LLM 0.17": Server(
+    "002, 8×H200, vLLM 0.7.4, offline": "deepseek-r1@8xh200/tp8,engine=vllm,version=0.7.4,max_model_len=32768",
+    "002, 8×H200, TensorRT-LLM 0.17": (
         "deepseek-r1@8xh200/tp8,ep4,engine=tensorrt-llm,version=0.17,max_batch_size=512,max_num_tokens=16384,"
         "max_seq_len=16384,enforce_eager=1"
     ),
-    "002, 8×MI300X, SGLang 0.4.2": Server("deepseek-r1@8xmi300x/tp8,engine=sglang,version=0.4.2"),
-    "002, 8×MI300X, vLLM 0.7.3": Server("deepseek-r1@8xmi300x/tp8,engine=vllm,version=0.7.3,max_model_len=32768", V0),
+    "002, 8×MI300X, SGLang 0.4.2": MI300X_SGLANG,
+    "002, 8×MI300X, SGLang 0.4.2, shared prefixes": MI300X_SGLANG,
+    "002, 8×MI300X, vLLM 0.7.3": "deepseek-r1@8xmi300x/tp8,engine=vllm,version=0.7.3,max_model_len=32768",
 }
+"""As they were started, in shorthand. Sources: 000 itself; for 002 the tasks in dstackai/benchmarks,
+Deepseek-R1/README.md. What vLLM 0.7 makes of its defaults (whole prompts, before all decodes) the shorthand's version
+says; the rows agree: ITL has p99 near its median and a deviation of several times it."""
+PREFIX_GROUPS = 10
+"""Of 50 requests each, shuffled (--gsp-num-groups, --gsp-prompts-per-group), from an empty cache."""
 
 
 IMPLIED = {"002, 8×H200, vLLM 0.7.4": 280_000, "002, 8×H200, TensorRT-LLM 0.17": 355_000}
@@ -112,31 +103,34 @@ class Row(NamedTuple):
 
 
 def server_of(point: Point) -> str | None:
-    """Which server a row was measured on; None: not simulated (shared prefixes, 16-bit weights that do not fit)."""
+    """Which server a row was measured on; None: not simulated (16-bit weights that do not fit)."""
     if point.source.startswith("seed000"):
         nodes = "2 nodes" if point.nodes == 2 else "1 node"
         fp8 = point.kv_dtype.startswith("fp8")
         return f"000, {nodes}" + (", FP8 KV cache" if fp8 else ", CUDA graphs off" if nodes == "1 node" else "")
-    if not point.source.startswith("seed002") or point.prefix_tokens or "BF16" in point.precision:
+    if not point.source.startswith("seed002") or "BF16" in point.precision:
         return None
     gpu = "8×MI300X" if "MI300X" in point.gpu else "8×H200"
     offline = ", offline" if point.mode == "offline" else ""
     engine = {"sglang": "SGLang", "vllm": "vLLM", "tensorrt-llm": "TensorRT-LLM"}[point.engine]
     name = f"002, {gpu}, {engine} {'.'.join(point.engine_version.split('.')[: 2 if engine[0] == 'T' else 3])}"
+    if point.prefix_tokens:
+        return f"{name}, shared prefixes"
     return name + offline if name + offline in SERVERS else name
 
 
 def simulated(point: Point, deployment: Deployment, policy: EnginePolicy, model: StepModel) -> Figures:
-    tokens = {"input": str(round(point.input_tokens or 0)), "output": str(point.output_tokens)}
+    tokens: dict[str, Any] = {"input": str(round(point.input_tokens or 0)), "output": str(point.output_tokens)}
+    if point.prefix_tokens:
+        tokens |= {"prefix": round(point.prefix_tokens), "prefix_groups": PREFIX_GROUPS}
     requests = point.requests or 0
     if point.load == "rate":
         value = point.load_value or 0.0
-        options = Options(**tokens, warmup=0, rate=[value], requests_per_rate=requests / value)  # type: ignore[arg-type]
+        options = Options(**tokens, warmup=0, rate=[value], requests_per_rate=requests / value)
     else:
         users = requests if point.load == "offline" else int(point.load_value or 0)
-        options = Options(**tokens, warmup=0, concurrency=[users], requests=[requests])  # type: ignore[arg-type]
-    fleet = Fleet(policy, model, deployment.dp * max(1, deployment.pp), in_step=deployment.attention_dp)
-    run = run_cell(plan_of(options), 0, fleet)
+        options = Options(**tokens, warmup=0, concurrency=[users], requests=[requests])
+    run = run_cell(plan_of(options), 0, fleet_with(deployment, policy, model))
     asked = run.asked
     sent, first = np.array(asked.sent_s_of), np.array(run.journal.first_s)
     end, outputs = np.array(run.end_s), np.array(asked.output_tokens)
@@ -150,7 +144,9 @@ def simulated(point: Point, deployment: Deployment, policy: EnginePolicy, model:
 def step_of(point: Point, deployment: Deployment, models: Sequence[StepModel]) -> Step | None:
     """The median gap is one decode step. A closed loop of equal lengths has all users decoding at once, if the cache
     holds them; at a rate, output tokens/s · TPOT do on average (Little's law)."""
-    if not point.itl_s or not point.tpot_s or not point.output_tokens_per_s or point.output_tokens is None:
+    if point.prefix_tokens or point.output_tokens is None:
+        return None
+    if not point.itl_s or not point.tpot_s or not point.output_tokens_per_s:
         return None
     users = point.output_tokens_per_s * point.tpot_s if point.load == "rate" else point.load_value or 0.0
     sequences = max(1, round(users / deployment.dp))
@@ -164,8 +160,8 @@ def rows_of(points: Sequence[Point]) -> list[Row]:
         name = server_of(point)
         if name is None:
             continue
-        deployment = parse_deployment(SERVERS[name].deployment)
-        policy = policy_for(name)
+        deployment = parse_deployment(SERVERS[name])
+        policy = policy_of(deployment)
         shipped = StepModel(deployment)
         held_out = StepModel(deployment, values=shipped.profile.values(without=FAMILY))
         implied = None
@@ -195,11 +191,6 @@ def rows_of(points: Sequence[Point]) -> list[Row]:
     return found
 
 
-def policy_for(name: str) -> EnginePolicy:
-    server = SERVERS[name]
-    return msgspec.structs.replace(policy_of(parse_deployment(server.deployment)), **server.policy)
-
-
 def seconds(values: Sequence[float | None], scale: float = 1.0) -> str:
     scaled = [each * scale for each in values if each is not None]
     return " / ".join(f"{each:.3g}" if each < 100 else f"{each:,.0f}" for each in scaled)
@@ -209,11 +200,12 @@ def tables(rows: Sequence[Row]) -> str:
     """Markdown: measured / simulated as shipped / with the family held out [/ held out, with what
     the rows imply of cache or network]."""
     text = []
-    for name, server in SERVERS.items():
+    for name, deployment in SERVERS.items():
         mine = [row for row in rows if row.server == name and row.load != "offline"]
         if not mine:
             continue
-        text += [f"\n{name}: `{server.deployment}`, KV cache of a scheduler {policy_for(name).kv_tokens:,} tokens\n"]
+        kv_tokens = policy_of(parse_deployment(deployment)).kv_tokens
+        text += [f"\n{name}: `{deployment}`, KV cache of a scheduler {kv_tokens:,} tokens\n"]
         head = "requests/s" if mine[0].load == "rate" else "users, answer"
         text += [f"| {head} | TTFT, s | TPOT, ms | output tok/s |", "|---|---|---|---|"]
         for row in sorted(mine, key=lambda row: (row.output_tokens, row.value)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import itertools
 import json
 import os
@@ -275,8 +276,24 @@ def read_records(folder: Path) -> list[Json]:
 Loadstone = Callable[..., Outcome]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests marked `quiet` come last: before that, workers would have to wait for each other."""
+    items.sort(key=lambda item: item.get_closest_marker("quiet") is not None)
+
+
 @pytest.fixture(autouse=True)
-def not_for_ever() -> Iterator[None]:
+def room(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Of workers of pytest-xdist: beside a test marked `quiet` no other one runs."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        yield
+        return
+    with (tmp_path_factory.getbasetemp().parent / "room").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX if request.node.get_closest_marker("quiet") else fcntl.LOCK_SH)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def not_for_ever(room: None) -> Iterator[None]:
     """A test that hangs fails, and the rest goes on."""
 
     def late(*_: object) -> None:

@@ -16,7 +16,8 @@ import torch
 
 from fake_nvml import FakeNvml, h100
 from loadstone.gpubench import attention, launches, memory, products, shapes
-from loadstone.gpubench.lab import Lab, describe_device
+from loadstone.gpubench.device import describe_device
+from loadstone.gpubench.lab import Lab
 from loadstone.gpubench.points import Bench
 from loadstone.telemetry import Gpus
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from loadstone import catalogue
 from loadstone.gpubench.points import Bench, Device, Method, Point
+from loadstone.perfmodel.expert_kernels import expert_kernel
 
 H100 = catalogue.gpu("h100")
 TRUE = {
@@ -97,10 +98,9 @@ def made(noise: float = 0.02, seed: int = 0, tokens: tuple[int, ...] = TOKENS) -
         points.append(point("layer", shape, 95e-6 * off(), kernel="torch", method="host"))
     for n, touched in ((1, 8), (8, 50), (64, 126), (512, 128), (4096, 128), (16384, 128)):
         flops, moved = 2.0 * 8 * n * 2048 * 1536, 2.0 * (touched * 2048 * 1536 + 8 * n * (2048 + 1536))
-        seconds = PRODUCT_FLOOR_S + overlap(
-            flops / (TRUE["expert_compute"] * TRUE["gemm_compute_bf16"] * peak),
-            moved / (TRUE["expert_memory"] * TRUE["gemm_memory_bf16"] * hbm),
-        )
+        kernel = expert_kernel("*", "hopper", "bf16")
+        seconds = PRODUCT_FLOOR_S + flops / (TRUE["expert_compute"] * kernel.compute * peak)
+        seconds += moved / (TRUE["expert_memory"] * kernel.memory * hbm)
         shape = {"tokens": n, "experts": 128, "per_token": 8, "touched": touched, "inputs": 2048, "outputs": 1536}
         points.append(point("experts", shape, seconds * off(), kernel="torch", flops=flops, moved=moved))
     points.append(point("launch", {"kernels": 1}, TRUE["launch_s"], kernel="torch", method="host"))

@@ -9,8 +9,9 @@ import math
 import torch
 
 from loadstone.gpubench.attention import paged_error
+from loadstone.gpubench.device import describe_device
 from loadstone.gpubench.kernels import PagedDecode, block_sums
-from loadstone.gpubench.lab import Lab, describe_device
+from loadstone.gpubench.lab import Lab
 from loadstone.gpubench.points import Bench
 
 PAGE = 16

@@ -49,6 +49,64 @@ def test_mixed_steps_give_prompts_what_the_decodes_leave() -> None:
     assert scheduler.context_tokens == 62 + 61
 
 
+def test_new_requests_are_looked_for_every_so_many_decode_steps() -> None:
+    scheduler = scheduler_of((60, 90), order="prefill-first", poll_steps=5)
+    assert step(scheduler) == ([(0, 60, 0)], 0)
+    scheduler.add(Sequence(1, 10, 9))  # during the step with prompts: after it, they are looked for
+    scheduler.add(Sequence(2, 10, 9))
+    scheduler.advance()
+    assert step(scheduler) == ([], 1)
+    assert scheduler.schedule() == 5
+    scheduler.advance(2)
+    scheduler.add(Sequence(3, 10, 9))
+    assert scheduler.schedule() == 3  # the rest of the five
+    scheduler.advance(3)
+    scheduler.add(Sequence(4, 10, 9))  # just in time
+    assert step(scheduler) == ([(1, 10, 0), (2, 10, 0), (3, 10, 0), (4, 10, 0)], 0)
+    scheduler.advance()
+    # Steps are counted from there on.
+    assert step(scheduler) == ([], 5)
+    scheduler.advance(1)
+    scheduler.add(Sequence(5, 10, 9))
+    assert scheduler.schedule() == 4
+
+
+def test_who_came_before_a_step_with_prompts_is_seen_after_it() -> None:
+    scheduler = scheduler_of((60, 90), (60, 90), order="prefill-first", poll_steps=50)
+    assert step(scheduler) == ([(0, 60, 0), (1, 40, 0)], 0)
+    scheduler.add(Sequence(2, 10, 9))
+    scheduler.advance()
+    assert step(scheduler) == ([(1, 20, 40)], 0)
+    scheduler.advance()
+    assert step(scheduler) == ([(2, 10, 0)], 0)
+
+
+def test_a_request_that_leaves_unseen_is_not_counted_on() -> None:
+    scheduler = scheduler_of((60, 90), order="prefill-first", poll_steps=5)
+    step(scheduler)
+    scheduler.advance()
+    gone, stays = Sequence(1, 10, 9), Sequence(2, 10, 9)
+    scheduler.add(gone)
+    scheduler.add(stays)
+    scheduler.abort(gone)
+    assert scheduler.schedule() == 5
+    scheduler.advance(5)
+    assert step(scheduler) == ([(2, 10, 0)], 0)
+
+
+def test_prompts_that_are_held_wait_while_others_decode() -> None:
+    scheduler = scheduler_of((60, 90))
+    step(scheduler)
+    scheduler.advance()
+    scheduler.add(Sequence(1, 10, 9))
+    assert scheduler.has_prompts
+    assert scheduler.schedule(hold=True) == 89
+    scheduler.advance(3)
+    assert step(scheduler) == ([(1, 10, 0)], 1)
+    scheduler.advance()
+    assert not scheduler.has_prompts
+
+
 def test_prompts_go_first_and_alone_as_in_sglang() -> None:
     scheduler = scheduler_of((60, 5), order="prefill-first")
     assert step(scheduler) == ([(0, 60, 0)], 0)
@@ -290,6 +348,7 @@ POLICIES = st.fixed_dictionaries(
         "order": st.sampled_from(["mixed", "prefill-first", "static"]),
         "chunked": st.booleans(),
         "keep_free": st.sampled_from([0.0, 0.3, 1.0]),
+        "poll_steps": st.sampled_from([0, 0, 1, 7]),
     },
     optional={
         "speculative": st.builds(Speculative, st.integers(1, 1), st.floats(0, 1)),
@@ -368,6 +427,8 @@ def assert_sound(scheduler: Scheduler, policy: EnginePolicy) -> None:
         assert tokens <= policy.max_batched_tokens
     if scheduler.chunks and policy.order != "mixed":
         assert not scheduler.decoding
+    if policy.order != "static":
+        assert scheduler._left() == sum(s.output_tokens - scheduler.written_by(s) for s in scheduler.running)
     decoding = [sequence for sequence in scheduler.running if sequence.end_tick]
     if policy.order != "static":
         assert scheduler.decodes == len(decoding)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -10,11 +9,12 @@ import numpy as np
 import pytest
 
 from conftest import Loadstone
-from loadstone.calibrate.closed_loop import Rules, run
+from loadstone.batching import EnginePolicy
+from loadstone.calibrate.closed_loop import Outcome, run
 from loadstone.calibrate.fit import faster_twins, group, solve, values_of, weights_of
 from loadstone.calibrate.points import Point, Unpredictable
 from loadstone.calibrate.shipped import profiles, residuals
-from loadstone.calibrate.sources import statistic_of, traffic_of
+from loadstone.calibrate.sources import statistic_of, traffic_of, version_of
 from loadstone.calibrate.table import case_of, decode_seconds, predict, refresh, slopes, table_of
 from loadstone.calibrate.update import update
 from loadstone.catalogue import parse_deployment
@@ -23,6 +23,7 @@ from loadstone.perfmodel.coefficients import INDEX, NAMES, PRIOR
 from loadstone.perfmodel.profile import load, prior_profile
 from loadstone.simserver import start
 from loadstone.simserver.law import Law
+from loadstone.simulator.fleet import Fleet
 
 HOST = {"request_s": 0.010, "stream_s": 0.001}
 
@@ -43,7 +44,11 @@ def lengths(*tokens: int) -> np.ndarray:
     return np.array(tokens, np.int64)
 
 
-MIXED = Rules(order="mixed", budget_tokens=8192, max_seqs=64, kv_tokens=10**9)
+MIXED = EnginePolicy(kv_blocks=10**8, max_batched_tokens=8192, max_seqs=64)
+
+
+def loop(model: StepModel, policy: EnginePolicy, users: int, inputs: np.ndarray, outputs: np.ndarray) -> Outcome:
+    return run(Fleet(policy, model), users, inputs, outputs)
 
 
 # --- the closed loop ----------------------------------------------------------------------------------------
@@ -51,7 +56,7 @@ MIXED = Rules(order="mixed", budget_tokens=8192, max_seqs=64, kv_tokens=10**9)
 
 def test_one_request_is_a_prefill_and_its_steps() -> None:
     model = model_of()
-    outcome = run(model, MIXED, 1, lengths(1000), lengths(5))
+    outcome = loop(model, MIXED, 1, lengths(1000), lengths(5))
     prefill = model.step_s(0, 0, [(1000, 0)])
     assert outcome.ttft_s[0] == pytest.approx(0.010 + prefill + 0.001, rel=1e-9)
     base, slope = model.decode_line(1)
@@ -62,8 +67,8 @@ def test_one_request_is_a_prefill_and_its_steps() -> None:
 
 def test_a_long_prompt_goes_in_chunks() -> None:
     model = model_of()
-    rules = replace(MIXED, budget_tokens=512)
-    outcome = run(model, rules, 1, lengths(1200), lengths(2))
+    policy = msgspec.structs.replace(MIXED, max_batched_tokens=512)
+    outcome = loop(model, policy, 1, lengths(1200), lengths(2))
     chunks = [model.step_s(0, 0, [(new, cached)]) for new, cached in ((512, 0), (512, 512), (176, 1024))]
     assert outcome.ttft_s[0] == pytest.approx(0.010 + sum(chunks) + 0.001, rel=1e-9)
 
@@ -71,8 +76,8 @@ def test_a_long_prompt_goes_in_chunks() -> None:
 def test_mixed_prompts_share_steps_and_first_ones_wait_for_none() -> None:
     model = model_of()
     inputs, outputs = np.full(40, 500), np.full(40, 50)
-    mixed = run(model, MIXED, 4, inputs, outputs)
-    alone = run(model, replace(MIXED, order="prefill-first"), 4, inputs, outputs)
+    mixed = loop(model, MIXED, 4, inputs, outputs)
+    alone = loop(model, msgspec.structs.replace(MIXED, order="prefill-first"), 4, inputs, outputs)
     for outcome in (mixed, alone):
         assert (outcome.ttft_s > 0.011).all()
         assert (outcome.tpot_s > model.decode_line(1)[0]).all()
@@ -84,9 +89,10 @@ def test_mixed_prompts_share_steps_and_first_ones_wait_for_none() -> None:
 def test_a_full_cache_holds_back_and_preempts() -> None:
     model = model_of()
     inputs, outputs = np.full(16, 400), np.full(16, 200)
-    free = run(model, MIXED, 8, inputs, outputs)
-    tight = run(model, replace(MIXED, kv_tokens=1500), 8, inputs, outputs)
-    sure = run(model, replace(MIXED, kv_tokens=1500, keep_free=1.0), 8, inputs, outputs)
+    small = msgspec.structs.replace(MIXED, kv_blocks=94)
+    free = loop(model, MIXED, 8, inputs, outputs)
+    tight = loop(model, small, 8, inputs, outputs)
+    sure = loop(model, msgspec.structs.replace(small, keep_free=1.0), 8, inputs, outputs)
     assert not free.held_back
     assert tight.held_back
     assert sure.held_back
@@ -99,15 +105,15 @@ def test_a_full_cache_holds_back_and_preempts() -> None:
 def test_polling_makes_newcomers_wait() -> None:
     model = model_of()
     inputs, outputs = np.full(60, 200), np.arange(60) % 37 + 100
-    prompt = run(model, MIXED, 6, inputs, outputs)
-    polled = run(model, replace(MIXED, poll_steps=30), 6, inputs, outputs)
+    prompt = loop(model, MIXED, 6, inputs, outputs)
+    polled = loop(model, msgspec.structs.replace(MIXED, poll_steps=30), 6, inputs, outputs)
     extra = np.median(polled.ttft_s) - np.median(prompt.ttft_s)
     assert 5 * model.decode_line(5)[0] < extra < 31 * model.decode_line(6)[0]
 
 
 def test_requests_at_given_times_keep_them() -> None:
     model = model_of()
-    outcome = run(model, MIXED, 3, np.full(3, 100), np.full(3, 10), times=np.array([0.0, 5.0, 10.0]))
+    outcome = run(Fleet(MIXED, model), 3, np.full(3, 100), np.full(3, 10), times=np.array([0.0, 5.0, 10.0]))
     assert np.ptp(outcome.ttft_s) < 1e-9  # alone each time
     assert outcome.duration_s > 10
 
@@ -135,6 +141,21 @@ def point_of(row: int, users: int, **more: object) -> Point:
         "stat": "median",
     }
     return Point(row=row, **(given | more))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("version", "notes", "expected"),
+    [
+        ("0.15.1", "measured=2025-10-29", "0.15.1"),
+        ("", "mode=agg; measured=2025-10-29; image=", "0.11"),
+        ("nightly-5b8c30d6", "measured=2026-04-12", "0.19"),
+        ("nightly-5b8c30d6", "measured=; image=x", "nightly-5b8c30d6"),
+        ("", "", None),
+        ("", "measured=2024-01-01", None),
+    ],
+)
+def test_a_version_that_is_not_said_is_that_of_its_month(version: str, notes: str, expected: str | None) -> None:
+    assert version_of(point_of(1, 8, engine_version=version, notes=notes)) == expected
 
 
 def test_a_squared_gpu_count_is_undone() -> None:

@@ -116,7 +116,8 @@ def test_a_kernel_that_is_wrong_is_not_timed() -> None:
 
 WRONG = """
 import json, math
-from loadstone.gpubench.lab import Lab, describe_device
+from loadstone.gpubench.device import describe_device
+from loadstone.gpubench.lab import Lab
 from loadstone.gpubench.points import Bench
 bench = Bench(created="", loadstone="", device=describe_device("cpu", None), budget_s=60)
 lab = Lab(bench, "cpu", 60, spend_s=0.01)

@@ -203,6 +203,7 @@ def test_the_tokenizer_knows_every_word_of_an_answer(tmp_path: Path) -> None:
     assert set(text.split()) <= set(vocabulary)
 
 
+@pytest.mark.quiet
 def test_the_witness_hears_how_late_the_server_is() -> None:
     """By a law that is 10 ms a token quicker than the server's, each write is 10 ms later than the one before."""
     with start(Law(ttft_s=0.01, itl_s=0.02)) as server:

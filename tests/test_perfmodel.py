@@ -199,7 +199,8 @@ def test_coefficients_are_named_once_and_light_is_perfect() -> None:
 
 
 def test_versions_have_eras() -> None:
-    assert era_of("vllm", "0.19.0") == era_of("vllm", None) == "v1"
+    assert era_of("vllm", "0.19.0") == era_of("vllm", None) == "async"
+    assert era_of("vllm", "0.13.0") == "v1"
     assert era_of("vllm", "0.7.3.dev138+g21f6ca217") == "v0"
     assert era_of("sglang", "0.4.3.post2") == "0.4"
     assert era_of("sglang", "nightly-dev") == "0.5"

@@ -13,7 +13,7 @@ import pytest
 from loadstone import catalogue
 from loadstone.batching import policy_of
 from loadstone.calibrate.closed_loop import run
-from loadstone.calibrate.deployments import rules_of
+from loadstone.calibrate.deployments import schedulers_of
 from loadstone.calibrate.points import Point
 from loadstone.calibrate.sources import Arguments
 from loadstone.calibrate.table import Case
@@ -23,6 +23,7 @@ from loadstone.errors import InputError
 from loadstone.perfmodel import StepModel, profile_of
 from loadstone.perfmodel.coefficients import INDEX
 from loadstone.perfmodel.work import work_of
+from loadstone.simulator.fleet import Fleet
 from loadstone.sizing import engine_limits, memory_of, size
 
 SLOTS = "llama-3.1-8b:fp16@1xcpu/engine=llama.cpp,parallel=8,ctx_size=4096"
@@ -104,11 +105,11 @@ def case(deployment: Deployment, truth: StepModel, users: int) -> Case:
     """A closed loop, measured on an engine with the coefficients of `truth`."""
     rng = np.random.default_rng(1)
     inputs, outputs = rng.integers(64, 129, 96), rng.integers(32, 65, 96)
-    rules = rules_of(deployment, Arguments(), 128)
-    outcome = run(truth, rules, users, inputs, outputs)
+    policy = schedulers_of(deployment)
+    outcome = run(Fleet(policy, truth), users, inputs, outputs)
     ttft, tpot = float(np.median(outcome.ttft_s)), float(np.median(outcome.tpot_s))
     point = Point(row=users, source="here", ttft_s=ttft, tpot_s=tpot, stat="median", fold="the user's")
-    return Case(point, deployment, Arguments(), users, rules, inputs, outputs, work_of(deployment))
+    return Case(point, deployment, Arguments(), users, policy, inputs, outputs, work_of(deployment))
 
 
 @pytest.mark.parametrize(
@@ -132,7 +133,7 @@ def test_two_points_give_the_rest_of_a_sweep(small: str, engine: dict[str, float
     assert max(map(abs, found.gap_before["tpot"])) > 0.5
     fitted = StepModel(deployment, found.profile)
     for users, each in cases.items():
-        outcome = run(fitted, each.rules, users, each.inputs, each.outputs)
+        outcome = run(Fleet(each.policy, fitted), users, each.inputs, each.outputs)
         assert each.point.tpot_s == pytest.approx(float(np.median(outcome.tpot_s)), rel=0.05), users
         assert each.point.ttft_s == pytest.approx(float(np.median(outcome.ttft_s)), rel=0.10), users
 

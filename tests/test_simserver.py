@@ -487,6 +487,7 @@ def test_300_streams_at_once(server: TimingServer) -> None:
 # Time.
 
 
+@pytest.mark.quiet
 def test_tokens_come_when_due() -> None:
     law = Law(ttft_s=0.05, itl_s=0.01, per_input_token_s=0.01)
     with start(law) as server:

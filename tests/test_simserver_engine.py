@@ -62,6 +62,7 @@ def test_it_answers_under_the_models_name(server: TimingServer) -> None:
     assert refused.status_code == 404
 
 
+@pytest.mark.quiet
 def test_tokens_come_at_the_deployments_speed(server: TimingServer) -> None:
     from loadstone.catalogue.deployment import parse_deployment
     from loadstone.simulator.fleet import fleet_of

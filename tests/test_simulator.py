@@ -244,6 +244,38 @@ def test_in_step_all_take_as_long_as_the_slowest() -> None:
     assert len(first_s) == 1 or max(first_s) - min(first_s) < 0.02 + tokens * 0.0001
 
 
+def ranks(hold_steps: int, *arrivals: tuple[float, int]) -> list[float]:
+    """First tokens of 100 + 500 tokens on two ranks, 100 ms for each 100-token prompt, 10 ms a decode step."""
+    from loadstone.batching import Sequence as Request
+
+    policy = msgspec.structs.replace(POLICY, hold_steps=hold_steps)
+    journal = Journal(len(arrivals))
+    group = Group([Replica(policy, Times(token=0.0009), journal, number=number) for number in range(2)])
+    coming = list(enumerate(arrivals))
+    while coming or group.next_s < NEVER:
+        if coming and coming[0][1][0] <= group.next_s:
+            row, (at_s, _) = coming.pop(0)
+            group.add(Request(row, 100, arrivals[row][1]), at_s)
+        else:
+            group.complete()
+    return journal.first_s
+
+
+def test_ranks_hold_prompts_back_until_all_have_some() -> None:
+    # One on each rank, the second a step later; from 0.2 s on both decode. A third comes in the first such step.
+    both = [(0.0, 500), (0.0, 500)]
+    assert ranks(0, *both, (0.205, 500))[2] == pytest.approx(0.21 + 0.1)
+    # Of 40 steps the last has its prompt.
+    first = ranks(40, *both, (0.205, 500))
+    assert first[2] == pytest.approx(0.2 + 39 * 0.01 + 0.1)
+    # A fourth, for the other rank, comes first: both go at once.
+    first = ranks(40, *both, (0.205, 500), (0.254, 500))
+    assert first[2] == first[3] == pytest.approx(0.26 + 0.1)
+    # The second ends at 0.29 s: a rank that has nothing to decode waits for nobody.
+    first = ranks(400, (0.0, 500), (0.0, 10), (0.205, 500))
+    assert first[2] == pytest.approx(0.29 + 0.1)
+
+
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 1 << 30), order=st.sampled_from(["mixed", "prefill-first"]), kv_blocks=st.integers(9, 90))
 def test_a_group_of_one_is_a_replica(seed: int, order: str, kv_blocks: int) -> None:
@@ -356,6 +388,7 @@ def test_the_short_way_gives_the_same_to_the_last_bit(
     replicas=st.integers(1, 3),
     in_step=st.booleans(),
     turns=st.booleans(),
+    waits=st.sampled_from([(0, 0), (0, 0), (5, 0), (0, 5), (3, 9)]),
 )
 def test_every_token_has_its_time(
     load: Json,
@@ -366,6 +399,7 @@ def test_every_token_has_its_time(
     replicas: int,
     in_step: bool,
     turns: bool,
+    waits: tuple[int, int],
 ) -> None:
     more: Json = {} if "ramp" in load else {"requests": [30]}
     if turns and "ramp" not in load:
@@ -377,6 +411,8 @@ def test_every_token_has_its_time(
         max_seqs=6,
         order=order,
         speculative=speculative,  # type: ignore[arg-type]
+        poll_steps=waits[0],
+        hold_steps=waits[1],
     )
     fleet = Fleet(policy, SLOPED, replicas=replicas, in_step=in_step)
     records = records_of(asked, fleet)

@@ -20,13 +20,13 @@ from hypothesis import strategies as st
 
 from loadstone.client.clock import Clock
 from loadstone.client.connection import Address
-from loadstone.client.grpc import EMPTY_FINAL, FINAL, METHOD, Channels, GrpcConnection, library, metadata, shut
+from loadstone.client.grpc import METHOD, Channels, GrpcConnection, library, metadata, shut
 from loadstone.client.stream import Stream
 from loadstone.engines import triton_grpc as engine
 from loadstone.errors import InputError
 from loadstone.records import PlannedRequest
 from loadstone.wire.ask import LENGTH, PROMPT, RequestBody, Sampling
-from loadstone.wire.triton_grpc import GrpcAnswer, GrpcAsk, body, tensors
+from loadstone.wire.triton_grpc import EMPTY_FINAL, FINAL, GrpcAnswer, GrpcAsk, body, tensors
 
 TYPES = {"text_input": "BYTES", "max_tokens": "INT32", "stream": "BOOL", "temperature": "FP32", "stop_words": "BYTES"}
 
@@ -174,7 +174,7 @@ def test_without_the_extra_the_remedy_is_told(monkeypatch: pytest.MonkeyPatch) -
 )
 def test_what_grpc_cannot_do_is_told(url: str, proxy: str | None, said: str) -> None:
     with pytest.raises(InputError, match=said):
-        engine.GrpcServer(url, [], proxy)
+        engine.Server(url, [], proxy)
 
 
 # --- the connection -------------------------------------------------------------------------------------------

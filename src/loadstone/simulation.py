@@ -22,9 +22,10 @@ from loadstone.records import CellInfo, Plan, RunInfo, Target
 from loadstone.simulator.asked import CHARACTERS_PER_TOKEN, TURNAROUND_S, whole_prompts
 from loadstone.simulator.cell import run_cell
 from loadstone.simulator.counters import Counters
-from loadstone.simulator.fleet import Fleet, context_tokens, fleet_of
+from loadstone.simulator.fleet import Fleet, fleet_of
 from loadstone.simulator.interval import intervals
 from loadstone.simulator.table import tables
+from loadstone.sizing.check import context_limit
 from loadstone.summary import parse_slo, summarise
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def simulate(
     """
     deployed = parse_deployment(deployment)
     fleet = fleet_of(deployed, acceptance=acceptance, profile=profile)
-    longest = context_tokens(deployed)
+    longest = context_limit(deployed) or fleet.policy.kv_tokens
     plan = plan_of(options, longest if options.trace is not None else None)
     slo = parse_slo(options.slo) if options.slo else {}
     if options.dialect is not None and options.dialect not in DIALECTS:
@@ -140,7 +141,7 @@ def _run_info(deployment: Deployment, fleet: Fleet, options: Options, plan: Plan
             engine=_ENGINE_NAMES.get(deployment.engine, deployment.engine),
             engine_version=deployment.engine_version,
             prompt_kind="token ids",
-            max_model_tokens=context_tokens(deployment),
+            max_model_tokens=context_limit(deployment),
         ),
         plan_id=plan.plan_id,
         seed=plan.seed,

@@ -56,7 +56,8 @@ def documented() -> dict[str, dict[str, str]]:
 
 def observe(engine: Engine) -> dict[str, str]:
     """Column → cell, for every column."""
-    with httpx.Client(base_url=engine.url, trust_env=False, timeout=60.0) as http:
+    fresh = httpx.Limits(max_keepalive_connections=0)  # some close a kept connection unasked
+    with httpx.Client(base_url=engine.url, trust_env=False, timeout=60.0, limits=fresh) as http:
         probe = _Probe(http, engine.model)
         return probe.streams() | probe.requests() | probe.telling()
 

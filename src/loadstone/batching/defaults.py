@@ -1,17 +1,35 @@
-"""How the engine of a deployment schedules by default: the limits from its sizing, the habits from policy.py."""
+"""How the engine of a deployment schedules by default, in its release: limits from its sizing, habits from here."""
 
 from __future__ import annotations
 
-from loadstone.batching.policy import EnginePolicy, Order, Speculative
+from typing import NamedTuple
+
+from loadstone.batching.policy import EnginePolicy, Order, Route, Speculative
 from loadstone.catalogue.deployment import Deployment
 from loadstone.errors import InputError
-from loadstone.sizing import engine_limits
+from loadstone.sizing import engine_limits, sglang, vllm
+from loadstone.sizing.budget import count, switched, version_of
+from loadstone.sizing.check import context_limit
 
 ACCEPTANCE = 0.7
 """Of a guessed token: an assumption, for it depends on the draft and on the text. `--acceptance` has a better one."""
 SGLANG_KEEP_FREE = 0.098
 """The floor of SGLang's new_token_ratio: SGLANG_INIT_NEW_TOKEN_RATIO 0.7 · SGLANG_MIN_NEW_TOKEN_RATIO_FACTOR 0.14."""
-_OFF = ("0", "false", "off", "no")
+SGLANG_DP_CONSERVATIVENESS = 0.3
+"""--enable-dp-attention multiplies schedule_conservativeness by it, and so new_token_ratio (server_args.py)."""
+
+
+class Habits(NamedTuple):
+    """What EnginePolicy has under the same names; `budget_tokens`: max_batched_tokens, None: as sizing has it."""
+
+    order: Order = "mixed"
+    chunked: bool = True
+    keep_free: float = 0.0
+    route: Route = "least-busy"
+    prefix_cache: bool = True
+    budget_tokens: int | None = None
+    poll_steps: int = 0
+    hold_steps: int = 0
 
 
 def policy_of(deployment: Deployment, *, acceptance: float = ACCEPTANCE) -> EnginePolicy:
@@ -28,22 +46,53 @@ def policy_of(deployment: Deployment, *, acceptance: float = ACCEPTANCE) -> Engi
         if not drafts.isdigit():
             raise InputError(f"num_speculative_tokens={drafts}: no number of tokens; write e.g. 3")
         speculative = Speculative(int(drafts), acceptance)
-    engine = deployment.engine
-    order: Order = "prefill-first" if engine == "sglang" else "mixed"
-    caching = (deployment.argument("prefix_caching") or "").lower()
+    caching = switched(deployment, "prefix_caching")
+    habits = _habits(deployment, limits.max_batched_tokens)
+    budget = habits.budget_tokens or limits.max_batched_tokens
     per_decode = 1 if speculative is None else 1 + speculative.draft_tokens
     max_seqs = max(1, limits.max_seqs // share)
-    if order == "mixed":
-        max_seqs = min(max_seqs, limits.max_batched_tokens // per_decode)
+    if habits.order == "mixed":
+        max_seqs = min(max_seqs, budget // per_decode)
     return EnginePolicy(
         kv_blocks=max(1, limits.kv_blocks // share),
         block_tokens=limits.block_tokens,
-        max_batched_tokens=limits.max_batched_tokens,
+        max_batched_tokens=budget,
         max_seqs=max_seqs,
-        order=order,
-        chunked=engine != "tensorrt-llm",
-        prefix_cache=caching not in _OFF,
-        keep_free=1.0 if engine == "tensorrt-llm" else SGLANG_KEEP_FREE if engine == "sglang" else 0.0,
+        order=habits.order,
+        chunked=habits.chunked,
+        prefix_cache=habits.prefix_cache if caching is None else caching,
+        keep_free=habits.keep_free,
         speculative=speculative,
-        route="round-robin" if engine in ("sglang", "tensorrt-llm") else "least-busy",
+        route=habits.route,
+        poll_steps=habits.poll_steps,
+        hold_steps=habits.hold_steps,
     )
+
+
+def _habits(deployment: Deployment, budget_tokens: int) -> Habits:
+    """By engine and release; see policy.py for what they are. llama.cpp has none of its own: mixed, in chunks."""
+    if deployment.engine == "vllm":
+        chunked = vllm.chunks_prompts(deployment, context_limit(deployment) or 0)
+        if not vllm.is_v0(deployment):
+            return Habits(chunked=chunked)
+        return Habits("mixed" if chunked else "prefill-first", chunked, prefix_cache=False)
+    if deployment.engine == "sglang":
+        sglang_s = Habits(
+            "prefill-first",
+            keep_free=SGLANG_KEEP_FREE,
+            route="round-robin",
+            poll_steps=count(deployment, "scheduler_recv_interval") or 0,
+        )
+        if not deployment.attention_dp:
+            return sglang_s
+        # --chunked-prefill-size is of all ranks together since 0.4.4; before, each had half of it.
+        ranks = deployment.dp if version_of(deployment, sglang.NEWEST) >= (0, 4, 4) else 2
+        keep_free = SGLANG_KEEP_FREE * SGLANG_DP_CONSERVATIVENESS
+        return sglang_s._replace(keep_free=keep_free, budget_tokens=max(1, budget_tokens // ranks))
+    if deployment.engine == "tensorrt-llm":
+        chunked = switched(deployment, "enable_chunked_prefill") is True
+        if not deployment.attention_dp:
+            return Habits(chunked=chunked, keep_free=1.0, route="round-robin")
+        # Its ranks are given requests by how many they have.
+        return Habits(chunked=chunked, keep_free=1.0, hold_steps=count(deployment, "timeout_iters") or 0)
+    return Habits()

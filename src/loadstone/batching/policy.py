@@ -2,15 +2,20 @@
 
 What the engines do by default, from their own code and documents:
 
-vLLM (V1 scheduler)      decodes first, prompts in chunks with what is left of the token budget, in one step; a prompt
+vLLM from 0.8 (V1)       decodes first, prompts in chunks with what is left of the token budget, in one step; a prompt
                          is let in where all of it fits into the free blocks (`scheduler_reserve_full_isl`); where a
                          decode finds no block the newest request loses its KV and is computed again later, and
                          nothing new is let in during that step
+vLLM before (V0)         prompts whole, alone and first, as many as the budget holds; with chunked prefill (by default
+                         in long contexts) as V1. No prefix caching unless asked for
 SGLang                   a step is either prompts or decodes, prompts first (no `--enable-mixed-chunk`); a prompt is
                          let in where it, its whole answer, and a share of what the running may still write fit
-                         (`new_token_ratio`: 0.7 falling to 0.098 within 600 steps; its floor is taken here)
+                         (`new_token_ratio`: 0.7 falling to 0.098 within 600 steps; its floor is taken here). With
+                         `--enable-dp-attention` that share is 0.3 times as much, and each rank has its part of
+                         `--chunked-prefill-size`. Ranks go in step, each with prompts or decodes of its own, or empty
 TensorRT-LLM             prompts and decodes in one step (in-flight batching, fused), whole prompts; a request is let
-                         in where prompt and answer are sure to fit (capacity policy GUARANTEED_NO_EVICT)
+                         in where prompt and answer are sure to fit (capacity policy GUARANTEED_NO_EVICT). Ranks of
+                         attention-DP with `enable_balance`: see hold_steps (PyExecutor._balance_adp_requests)
 """
 
 from __future__ import annotations
@@ -58,6 +63,10 @@ class EnginePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     reserved_tokens          unpaged, for contrast: each request takes room for so many tokens (the longest context)
                              from the first to the last; None: paged
     speculative              None: one token per step
+    poll_steps               new requests are looked for after a step with prompts, and every so many decode steps; 0:
+                             after every step (SGLang's --scheduler-recv-interval, scheduler_recv_skipper.py)
+    hold_steps               of ranks that go in step: prompts wait until every rank has some, or one has nothing to
+                             decode, at most so many steps; 0: they do not wait (TensorRT-LLM's timeout_iters)
     """
 
     kv_blocks: int
@@ -71,11 +80,16 @@ class EnginePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     reserved_tokens: int | None = None
     speculative: Speculative | None = None
     route: Route = "least-busy"
+    poll_steps: int = 0
+    hold_steps: int = 0
 
     def __post_init__(self) -> None:
         for name in ("kv_blocks", "block_tokens", "max_batched_tokens", "max_seqs"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} {getattr(self, name)}: an engine without any cannot serve")
+        for name in ("poll_steps", "hold_steps"):
+            if getattr(self, name) < 0:
+                raise InputError(f"{name} {getattr(self, name)}: is a number of steps, 0 or more")
         if not 0 <= self.keep_free <= 1:
             raise InputError(f"keep_free {self.keep_free:g}: is a share, between 0 and 1")
         if self.order == "mixed" and self.max_seqs * self.decode_tokens > self.max_batched_tokens:

@@ -23,6 +23,8 @@ from loadstone.errors import InputError
 Chunk = tuple[Sequence, int, int]
 """A part of a prompt that a step computes: of whom, new tokens, tokens before them in the cache."""
 _NO_CHUNKS: list[Chunk] = []
+_FEW = 32
+"""Ends that are compared with one another; of more, the next one is near."""
 
 
 class Scheduler:
@@ -53,6 +55,7 @@ class Scheduler:
         self.preemptions = 0
         self.cache_queries = self.cache_hits = 0  # prompt tokens looked for, and found
         self.prompt_tokens = self.written_tokens = 0  # of prompts that were computed, of answers that ended
+        self.held_back = False  # whether anybody ever waited for blocks
         self._prefilling: list[Sequence] = []
         self._ends: dict[int, list[Sequence]] = {}  # decodes by the tick that ends them
         self._next_end = 0  # the first such tick
@@ -74,6 +77,12 @@ class Scheduler:
         self._tight = self._cache is not None
         self._used = 0  # blocks in use; known while tight
         self._phases = [0] * self._block  # decodes by what is left of `base` over whole blocks; known while tight
+        self._owed = 0  # tokens still to be written by those that run but do not decode yet
+        self._end_ticks = 0  # sum over those that decode
+        self._poll = policy.poll_steps
+        self._unseen = 0  # of those waiting the last, for whom the engine has not looked yet
+        self._missed = 0  # of these, who came before the step with prompts that is under way
+        self._looked = 0  # the tick at which that ended
         self._resume = False  # a preemption kept those waiting out of this step, and only of this one
         self._padding: list[Sequence] = []  # of a static batch: those that ended, whose places stay taken
 
@@ -93,6 +102,13 @@ class Scheduler:
     def idle(self) -> bool:
         """Nothing runs and nothing waits."""
         return not self.running and not self.waiting
+
+    @property
+    def has_prompts(self) -> bool:
+        """Whether prompts could be computed in the next step, as far as places go."""
+        if self._prefilling:
+            return True
+        return len(self.waiting) > self._unseen and len(self.running) < self._max_seqs
 
     @property
     def open(self) -> bool:
@@ -115,19 +131,26 @@ class Scheduler:
                 f"cache, which holds {self.policy.kv_tokens}; ask for less, or deploy on more memory"
             )
         self.waiting.append(sequence)
+        if self._poll:
+            self._unseen += 1
 
-    def schedule(self) -> int:
-        """Decide the next step; returns how many like it follow one another, 1 with chunks, 0 where nothing runs."""
+    def schedule(self, hold: bool = False) -> int:
+        """Decide the next step; returns how many like it follow one another, 1 with chunks, 0 where nothing runs.
+
+        `hold`: prompts have to wait, as there are decodes.
+        """
         if not self.waiting and not self._prefilling and not self._tight:
             self.chunks = _NO_CHUNKS
             self.decoding = decoding = self.decodes > 0
             return self._next_end - self.tick if decoding else 0
         self.chunks = []
         self._resume = False
+        if self._unseen and (not self.decodes or not self._until_look()):
+            self._unseen = 0
         if self._mixed:
             if self._tight and self.decodes:
                 self._make_room()
-            if self.waiting or self._prefilling:
+            if (self.waiting or self._prefilling) and not hold:
                 self._fill(self._budget - self.decodes * self._decode_tokens)
             self.decoding = self.decodes > 0
         elif self._static:
@@ -135,17 +158,21 @@ class Scheduler:
                 self._fill(1 << 62)
             self.decoding = self.decodes > 0 and not self.chunks
         else:
-            self._fill(self._budget)
+            if not hold:
+                self._fill(self._budget)
             if self._tight and self.decodes and not self.chunks:
                 self._make_room()
             self.decoding = self.decodes > 0 and not self.chunks
         if self.chunks:
+            self._missed = self._unseen
             return 1
         return self._quiet() if self.decoding else 0
 
     def _quiet(self) -> int:
         """How many steps in a row the decodes of this one go on unchanged, if nothing arrives."""
         steps = self._next_end - self.tick
+        if self._unseen:
+            steps = min(steps, self._until_look())
         if not self._tight:
             return steps
         if self._resume or self._luck is not None:
@@ -157,6 +184,11 @@ class Scheduler:
             if free < 0:
                 return max(1, step)
         return steps
+
+    def _until_look(self) -> int:
+        """Decode steps until new requests are looked for; 0: now."""
+        since = self.tick - self._looked
+        return (-since) % self._poll if since else self._poll
 
     def advance(self, steps: int = 1) -> list[Sequence]:
         """The step is over, or `steps` of those that schedule() counted; who ended, in the order they began."""
@@ -183,6 +215,7 @@ class Scheduler:
                 sequence.computed = computed = sequence.computed + new
                 if computed == sequence.target:
                     begun.append(sequence)
+                    self._owed -= sequence.output_tokens - sequence.emitted
                     if not sequence.emitted:
                         self.prompt_tokens += sequence.prompt_tokens
                     if sequence.emitted + 1 == sequence.output_tokens:
@@ -191,6 +224,8 @@ class Scheduler:
                     else:
                         self._start_decoding(sequence)
             self.chunks = _NO_CHUNKS
+            self._looked = self.tick
+            self._unseen -= self._missed
         for sequence in ended:
             self.written_tokens += sequence.output_tokens
         return ended
@@ -198,6 +233,8 @@ class Scheduler:
     def abort(self, sequence: Sequence) -> None:
         """Its client has gone. Between steps only."""
         if sequence not in self.running:
+            if sequence in list(self.waiting)[len(self.waiting) - self._unseen :]:
+                self._unseen -= 1
             self.waiting.remove(sequence)
             return
         if sequence in self._padding:
@@ -207,6 +244,8 @@ class Scheduler:
         if sequence.end_tick:
             self._drop_end(sequence)
             self._stop_decoding(sequence)
+        else:
+            self._owed -= sequence.output_tokens - sequence.emitted
         self._leave(sequence)
 
     # --- prompts ----------------------------------------------------------------------------------------------
@@ -225,7 +264,7 @@ class Scheduler:
         if self._resume:
             return
         waiting, running, max_seqs = self.waiting, self.running, self._max_seqs
-        while waiting and budget > 0 and len(running) < max_seqs:
+        while len(waiting) > self._unseen and budget > 0 and len(running) < max_seqs:
             sequence = waiting[0]
             if self._cache is not None:
                 self._look_up(sequence)
@@ -236,9 +275,11 @@ class Scheduler:
                 elif chunks or budget < self._budget:
                     break  # whole prompts: it waits for a step of its own, which is as long as it needs
             if not self._let_in(sequence, new):
+                self.held_back = True
                 break
             waiting.popleft()
             running[sequence] = None
+            self._owed += sequence.output_tokens - sequence.emitted
             chunks.append((sequence, new, sequence.computed))
             budget -= new
             if sequence.computed + new < sequence.target:
@@ -276,12 +317,18 @@ class Scheduler:
             return False
         wanted = self.blocks_for(sequence.target)
         if policy.keep_free > 0:
-            left = sum(s.output_tokens - self.written_by(s) for s in self.running)
+            left = self._left()
             wanted = sequence.most_blocks + self.blocks_for(left * policy.keep_free)
         if self._cache is not None:
             hits = sequence.keys[: sequence.computed // self._block]
             wanted -= len(hits) - self._cache.unused(hits)
         return wanted <= self._free()
+
+    def _left(self) -> int:
+        """Tokens that all that run have still to write."""
+        if self._luck is not None or self._static:
+            return sum(s.output_tokens - self.written_by(s) for s in self.running)
+        return self._owed + self._end_ticks - self.decodes * self.tick
 
     def written_by(self, sequence: Sequence) -> int:
         """Tokens it has written."""
@@ -305,6 +352,7 @@ class Scheduler:
         else:
             sequence.base = sequence.target - tick
         sequence.end_tick = end = tick + left
+        self._end_ticks += end
         ends = self._ends
         if end in ends:
             ends[end].append(sequence)
@@ -321,7 +369,9 @@ class Scheduler:
     def _find_next_end(self) -> None:
         # Nearly every tick ends something where many decode: looking from tick to tick costs less than a heap.
         ends = self._ends
-        if ends:
+        if len(ends) < _FEW:
+            self._next_end = min(ends, default=0)
+        else:
             tick = self.tick + 1
             while tick not in ends:
                 tick += 1
@@ -337,6 +387,7 @@ class Scheduler:
 
     def _stop_decoding(self, sequence: Sequence) -> None:
         self.decodes -= 1
+        self._end_ticks -= sequence.end_tick
         if self.decodes:
             self.growth -= sequence.growth
             self.context_tokens -= sequence.base + self.tick * sequence.growth + 1
@@ -453,11 +504,14 @@ class Scheduler:
         """The newest loses its KV and waits, in front, to be computed again."""
         sequence = next(reversed(self.running))
         self.preemptions += 1
+        self.held_back = True
         sequence.preempted += 1
         emitted = self.written_by(sequence)
         if sequence.end_tick:
             self._drop_end(sequence)
             self._stop_decoding(sequence)
+        else:
+            self._owed -= sequence.output_tokens - sequence.emitted
         if sequence in self._prefilling:
             self._prefilling.remove(sequence)
         self._leave(sequence)

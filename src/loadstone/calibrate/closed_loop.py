@@ -1,47 +1,31 @@
-"""One scheduler with nothing but lengths and times, in a closed loop or at given times: fast enough for a fit.
-
-It does what an engine's scheduler does with plain traffic: prompts in order of arrival, in chunks within the token
-budget, beside the running answers (`mixed`: vLLM, TensorRT-LLM) or before them (`prefill-first`: SGLang); admission
-by free KV tokens; the newest answer gives way where they run out and is computed anew. Stretches of pure decode are
-one event. Prefix caches, sessions and open loops are `loadstone.simulator`'s.
-"""
+"""A point's traffic through the simulator, and what a fit needs to know of the run: times, and mean steps."""
 
 from __future__ import annotations
 
-import heapq
-import math
-from collections import deque
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from loadstone.perfmodel.step import StepModel
-
-TURNAROUND_S = 1e-3
-"""A benchmark client's mean time from an answer's end to its next request."""
-
-
-@dataclass(frozen=True)
-class Rules:
-    """What the scheduler may do. Tokens.
-
-    keep_free   share of the answers still to be written for which room must be left (1: nobody is ever preempted)
-    poll_steps  new requests are looked for only every so many decode steps (0: every one)
-    """
-
-    order: str
-    budget_tokens: int
-    max_seqs: int
-    kv_tokens: int
-    chunked: bool = True
-    keep_free: float = 0.0
-    poll_steps: int = 0
+from loadstone.batching import EnginePolicy
+from loadstone.records import Load, Plan
+from loadstone.simulator.cell import run_cell
+from loadstone.simulator.engine import StepTimes
+from loadstone.simulator.fleet import Fleet
 
 
 @dataclass
 class Outcome:
-    """Per request, in order of sending: seconds. And what the engine did, for the fit."""
+    """Per request, in order of sending: seconds. And what one scheduler did, on average of all, for the fit.
+
+    decode_steps       with decodes alone; of ranks that go in step, all of them
+    decodes, context   in these: sequences of a step, tokens of a sequence
+    prompt_steps       with prompts, of this scheduler or of one that it goes in step with
+    chunk_tokens       prompt tokens of a step that has some of its own
+    met_tokens         tokens that a scheduler brings to such steps, decodes included, those with nothing counted too
+    held_back          somebody waited for room in the KV cache
+    """
 
     ttft_s: NDArray[np.float64]
     tpot_s: NDArray[np.float64]
@@ -49,207 +33,121 @@ class Outcome:
     output_tokens: int
     duration_s: float
     preemptions: int
-    decode_steps: float = 0.0
-    decodes: float = 0.0
-    context: float = 0.0
-    prompt_steps: int = 0
-    prompt_tokens: int = 0
-    prompt_s: float = 0.0
-    held_back: bool = False
-    stamps: list[float] = field(default_factory=list)
+    decode_steps: float
+    decodes: float
+    context: float
+    prompt_steps: float
+    chunk_tokens: float
+    met_tokens: float
+    held_back: bool
+
+
+class _Counted:
+    """A performance model that counts the steps it is asked for."""
+
+    def __init__(self, model: StepTimes) -> None:
+        self.request_s, self.request_token_s, self.stream_s = model.request_s, model.request_token_s, model.stream_s
+        self.decode_line = model.decode_line
+        self._step_s = model.step_s
+        self.chunked = self.beside = 0  # steps with chunks; and with other ranks' alone
+        self.with_decodes = self.decodes = self.tokens = 0
+        self.context: float = 0
+
+    def step_s(
+        self,
+        decodes: int,
+        decode_context_tokens: float,
+        chunks: Sequence[tuple[int, int]],
+        met_tokens: int | None = None,
+    ) -> float:
+        if chunks:
+            self.chunked += 1
+            for new, _ in chunks:
+                self.tokens += new
+        else:
+            self.beside += 1
+        if decodes:
+            self.with_decodes += 1
+            self.decodes += decodes
+            self.context += decode_context_tokens
+        return self._step_s(decodes, decode_context_tokens, chunks, met_tokens)
 
 
 def run(
-    model: StepModel,
-    rules: Rules,
+    fleet: Fleet,
     users: int,
     inputs: NDArray[np.int64],
     outputs: NDArray[np.int64],
     seed: int = 0,
     times: NDArray[np.float64] | None = None,
 ) -> Outcome:
-    """The first `users` requests at once, then one as another ends; or at `times`, seconds. Lengths in tokens."""
-    count = len(inputs)
-    rng = np.random.default_rng(seed)
-    turnaround = rng.exponential(TURNAROUND_S, count).tolist()
-    prompts, answers = inputs.tolist(), outputs.tolist()
-    request_s, token_s, stream_s = model.request_s, model.request_token_s, model.stream_s
-    decode_line, step_s = model.decode_line, model.step_s
-    mixed = rules.order == "mixed"
+    """A closed loop of `users`; or requests at `times`, seconds. Lengths in tokens, answers of 2 or more.
 
-    sent = [0.0] * count
-    first = [0.0] * count
-    last = [0.0] * count
-    arrivals: list[tuple[float, int]] = []  # heap: (at the scheduler, request)
-    following = 0
-
-    def send(at: float) -> None:
-        nonlocal following
-        if following < count:
-            sent[following] = at
-            reach = at + request_s + token_s * prompts[following]
-            heapq.heappush(arrivals, (reach, following))
-            following += 1
-
-    if times is None:
-        for _ in range(min(users, count)):
-            send(turnaround[following] * 0.1)
-    else:
-        for at in times.tolist():
-            send(at)
-
-    waiting: deque[int] = deque()
-    todo = list(prompts)  # tokens still to be computed before the next output
-    made = [0] * count  # outputs so far, when last counted
-    started = [0] * count  # value of `step` when it began to decode
-    finishing: list[tuple[int, int]] = []  # heap: (step at which it ends, request)
-    running: list[int] = []  # in order of admission, for preemption
-    partial: deque[int] = deque()  # admitted, prompt not done
-    done = 0
-    step = 0  # decode steps so far
-    now = 0.0
-    decodes = 0
-    context = 0  # tokens of decoding sequences
-    held = 0  # KV tokens held by all admitted
-    promised = 0  # tokens that all admitted may still write
-    polled = 0  # decode step at which new requests were looked for
-    preemptions = 0
-    gave_way = False  # to make room for this step's decodes: nobody new is let in
-    held_back = False
-    sums = [0.0, 0.0, 0.0]
-    prompt_steps = prompt_tokens = 0
-    prompt_s = 0.0
-
-    while done < count:
-        if not decodes or step - polled >= rules.poll_steps:
-            polled = step
-            while arrivals and arrivals[0][0] <= now:
-                waiting.append(heapq.heappop(arrivals)[1])
-        # --- admission
-        while waiting and not (mixed and gave_way) and decodes + len(partial) < rules.max_seqs:
-            need = todo[waiting[0]]
-            answer = answers[waiting[0]] - made[waiting[0]]
-            room = rules.kv_tokens - (rules.keep_free * (promised + answer) if rules.keep_free else 0)
-            if mixed and not rules.keep_free:
-                room -= decodes  # a token each in the same step
-            if held + need > room and (decodes or partial):
-                held_back = True
-                break
-            if not partial or sum(todo[each] for each in partial) < rules.budget_tokens:
-                chosen = waiting.popleft()
-                partial.append(chosen)
-                held += need
-                promised += answer
-            else:
-                break
-        if partial:
-            room = rules.budget_tokens - (decodes if mixed else 0)
-            chunks: list[tuple[int, int]] = []
-            ended = []
-            while partial and room > 0:
-                each = partial[0]
-                new = todo[each]
-                if new > room:
-                    if not rules.chunked and chunks:
-                        break
-                    new = room if rules.chunked else new
-                cached = prompts[each] + made[each] - todo[each]
-                chunks.append((new, cached))
-                room -= new
-                todo[each] -= new
-                if todo[each]:
-                    break
-                partial.popleft()
-                ended.append(each)
-            spent = step_s(decodes if mixed else 0, context if mixed else 0, chunks)
-            now += spent
-            prompt_steps += 1
-            prompt_tokens += sum(new for new, _ in chunks)
-            prompt_s += spent
-            if mixed and decodes:
-                step += 1
-                context += decodes
-                held += decodes
-                promised -= decodes
-            for each in ended:
-                if not made[each]:
-                    first[each] = now
-                made[each] += 1
-                started[each] = step
-                running.append(each)
-                decodes += 1
-                context += prompts[each] + made[each]
-                held += 1
-                promised -= 1
-                heapq.heappush(finishing, (step + answers[each] - made[each], each))
-        elif decodes:
-            base, slope = decode_line(decodes)
-            steps = finishing[0][0] - step
-            if held + steps * decodes > rules.kv_tokens:
-                steps = max(1, (rules.kv_tokens - held) // decodes)
-            if steps > 0:
-                if arrivals and decodes < rules.max_seqs and not waiting:
-                    until = arrivals[0][0] - now
-                    poll = max(1, rules.poll_steps - (step - polled))
-                    if base + slope * context >= until:
-                        steps = min(steps, poll)
-                    else:
-                        # base·m + slope·(m·context + decodes·m²/2) = until
-                        half = slope * decodes / 2
-                        linear = base + slope * context
-                        m = (
-                            until / linear
-                            if half * until < 1e-9 * linear * linear
-                            else (math.sqrt(linear * linear + 4 * half * until) - linear) / (2 * half)
-                        )
-                        steps = min(steps, max(math.ceil(m), poll))
-                now += steps * base + slope * (steps * context + decodes * steps * (steps - 1) / 2)
-                sums[0] += steps
-                sums[1] += steps * decodes
-                sums[2] += steps * (context + decodes * (steps - 1) / 2)
-                step += steps
-                context += steps * decodes
-                held += steps * decodes
-                promised -= steps * decodes
-        elif arrivals:
-            now = max(now, arrivals[0][0])
-            continue
-        # --- endings
-        while finishing and finishing[0][0] <= step:
-            _, each = heapq.heappop(finishing)
-            if started[each] < 0:
-                continue
-            size = prompts[each] + answers[each]
-            last[each] = now
-            decodes -= 1
-            context -= size
-            held -= size
-            running.remove(each)
-            done += 1
-            send(now + stream_s + turnaround[each])
-        # --- KV ran out: the newest gives way
-        gave_way = False
-        while held + decodes > rules.kv_tokens and len(running) > 1:
-            gave_way = True
-            each = running.pop()
-            preemptions += 1
-            held_back = True
-            size = prompts[each] + made[each] + (step - started[each])
-            made[each] += step - started[each]
-            decodes -= 1
-            context -= size
-            held -= size
-            finishing = [entry for entry in finishing if entry[1] != each]
-            heapq.heapify(finishing)
-            todo[each] = size
-            waiting.appendleft(each)
-
-    ttft = np.array(first) + stream_s - np.array(sent)
-    steps_of = np.maximum(outputs - 1, 1)
-    tpot = (np.array(last) - np.array(first)) / steps_of
-    e2e = np.array(last) + stream_s - np.array(sent)
-    taken = max(sums[0], 1.0)
+    Raises InputError where a request would never fit into the KV cache.
+    """
+    model = _Counted(fleet.model)
+    plan = _plan(users, inputs, outputs, seed, times)
+    # The short way may find that it cannot be taken only when it has counted steps: it is taken where it surely can.
+    at_once = users if times is None else len(inputs)
+    done = run_cell(plan, 0, replace(fleet, model=model), quick=_roomy(fleet.policy, at_once, inputs + outputs))
+    sent, first = np.array(done.asked.sent_s_of), np.array(done.journal.first_s)
+    last = np.array(done.end_s)
+    schedulers = [replica.scheduler for replica in done.replicas]
+    preemptions = sum(scheduler.preemptions for scheduler in schedulers)
+    replicas = fleet.replicas
+    steps = sum(scheduler.tick for scheduler in schedulers) - model.with_decodes
+    # A prompt's step writes a token, when it is computed again as well; all others are of decodes.
+    speculative = fleet.policy.speculative
+    per_step = 1.0 if speculative is None else speculative.tokens_per_step
+    left = (outputs - 1).astype(float)
+    decodes = (left.sum() - preemptions) / per_step - model.decodes
+    context = float((left * inputs + left * outputs / 2).sum()) / per_step - model.context
+    prompt_steps = model.chunked + model.beside
     return Outcome(
-        ttft, tpot, e2e, int(outputs.sum()), now + stream_s, preemptions, sums[0], sums[1] / taken,
-        sums[2] / max(sums[1], 1.0), prompt_steps, prompt_tokens, prompt_s, held_back,
-    )  # fmt: skip
+        ttft_s=first + done.stream_s - sent,
+        tpot_s=(last - first) / left,
+        e2e_s=last + done.stream_s - sent,
+        output_tokens=int(outputs.sum()),
+        duration_s=done.over_s - done.start_s,
+        preemptions=preemptions,
+        decode_steps=steps / replicas,
+        decodes=max(0.0, decodes) / max(1, steps),
+        context=max(0.0, context) / max(1.0, decodes),
+        prompt_steps=prompt_steps / replicas,
+        chunk_tokens=model.tokens / max(1, model.chunked),
+        met_tokens=(model.tokens + model.decodes) / max(1, prompt_steps),
+        held_back=any(scheduler.held_back for scheduler in schedulers),
+    )
+
+
+def _roomy(policy: EnginePolicy, users: int, tokens: NDArray[np.int64]) -> bool:
+    """Whether the cache holds any that can run at once, to their last token."""
+    blocks = -(-tokens // policy.block_tokens)
+    return int(np.sort(blocks)[-min(users, policy.max_seqs) :].sum()) <= policy.kv_blocks
+
+
+def _plan(
+    users: int,
+    inputs: NDArray[np.int64],
+    outputs: NDArray[np.int64],
+    seed: int,
+    times: NDArray[np.float64] | None,
+) -> Plan:
+    count = len(inputs)
+    none, nothing = np.full(count, -1, np.int32), np.zeros(count, np.int32)
+    return Plan(
+        seed=seed,
+        cells=(Load("concurrency", users) if times is None else Load("rate", 1.0),),
+        workload={},
+        exact_output=True,
+        cell=nothing,
+        phase=np.ones(count, np.uint8),
+        intended_s=np.full(count, np.nan) if times is None else times,
+        input_tokens=inputs.astype(np.int32),
+        output_tokens=outputs.astype(np.int32),
+        prefix_group=none,
+        prefix_tokens=nothing,
+        turn=none,
+        think_s=np.zeros(count),
+        prompt=none,
+    )

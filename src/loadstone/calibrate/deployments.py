@@ -7,10 +7,9 @@ from functools import cache
 
 import msgspec
 
-from loadstone.batching.defaults import policy_of
-from loadstone.calibrate.closed_loop import Rules
+from loadstone.batching import EnginePolicy, policy_of
 from loadstone.calibrate.points import Point, Unpredictable
-from loadstone.calibrate.sources import Arguments, arguments_of
+from loadstone.calibrate.sources import Arguments, arguments_of, version_of
 from loadstone.catalogue import Deployment, Gpu, Model, gpu, model
 from loadstone.catalogue.model import Experts
 from loadstone.errors import InputError
@@ -53,7 +52,7 @@ def deployment_of(point: Point) -> tuple[Deployment, Arguments]:
         weights_dtype=weights,
         kv_dtype=kv_dtype,
         engine=engine,
-        engine_version="0.2" if "2023" in point.engine else point.engine_version or None,
+        engine_version="0.2" if "2023" in point.engine else version_of(point),
     )
     for run in base.layers:
         heads = getattr(run.attention, "heads", tp)
@@ -83,41 +82,32 @@ def _runnable(deployment: Deployment) -> Deployment:
 
 
 _ARGUMENTS = {
-    # engine: (tokens of a step, share of memory), as the engine spells them
-    "vllm": ("max_num_batched_tokens", "gpu_memory_utilization"),
-    "sglang": ("chunked_prefill_size", "mem_fraction_static"),
-    "tensorrt-llm": ("max_num_tokens", "free_gpu_memory_fraction"),
+    # engine: how it spells tokens of a step, share of memory, requests at once
+    "vllm": ("max_num_batched_tokens", "gpu_memory_utilization", "max_num_seqs"),
+    "sglang": ("chunked_prefill_size", "mem_fraction_static", "max_running_requests"),
+    "tensorrt-llm": ("max_num_tokens", "free_gpu_memory_fraction", "max_batch_size"),
 }
 
 
 def with_arguments(deployment: Deployment, said: Arguments) -> Deployment:
     """The deployment with what the source's script gave the engine, in the engine's own words."""
-    tokens, share = _ARGUMENTS.get(deployment.engine, ("", ""))
-    found = dict(deployment.arguments)
-    if said.max_batched_tokens and tokens:
-        found[tokens] = str(said.max_batched_tokens)
-    if said.memory_fraction and share:
-        found[share] = str(said.memory_fraction)
+    names = _ARGUMENTS.get(deployment.engine, ())
+    given = dict(zip(names, (said.max_batched_tokens, said.memory_fraction, said.max_seqs), strict=False))
+    if deployment.engine == "sglang":
+        given["scheduler_recv_interval"] = said.poll_steps
+    elif deployment.engine == "tensorrt-llm" and deployment.attention_dp:
+        given["timeout_iters"] = said.hold_steps
+    found = dict(deployment.arguments) | {name: str(value) for name, value in given.items() if value}
     return msgspec.structs.replace(deployment, arguments=tuple(sorted(found.items())))
 
 
-def rules_of(deployment: Deployment, said: Arguments, longest: int) -> Rules:
-    """What the scheduler of one replica may do, as `loadstone simulate` has it. Raises Unpredictable where the model
-    does not fit."""
+def schedulers_of(deployment: Deployment) -> EnginePolicy:
+    """The policy of each of its schedulers, as `loadstone simulate` has it. Raises Unpredictable where the model does
+    not fit."""
     try:
-        policy = policy_of(deployment)
+        return policy_of(deployment)
     except InputError as error:
         raise Unpredictable(str(error)) from error
-    budget = policy.max_batched_tokens
-    return Rules(
-        order=policy.order,
-        budget_tokens=budget if policy.chunked else max(budget, longest + policy.max_seqs),
-        max_seqs=min(policy.max_seqs, said.max_seqs or policy.max_seqs),
-        kv_tokens=policy.kv_tokens,
-        chunked=policy.chunked,
-        keep_free=policy.keep_free,
-        poll_steps=said.poll_steps or 0,
-    )
 
 
 def _engine(point: Point) -> str:

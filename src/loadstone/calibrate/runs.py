@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from loadstone import store
-from loadstone.calibrate.deployments import rules_of
+from loadstone.calibrate.deployments import schedulers_of
 from loadstone.calibrate.points import Point, Unpredictable
 from loadstone.calibrate.sources import Arguments
 from loadstone.calibrate.table import MOST_REQUESTS, Case
@@ -34,18 +34,15 @@ def cases_of_runs(folders: Sequence[Path], deployment: Deployment) -> list[Case]
                 continue
             inputs, outputs, times = arrays
             try:
-                rules = rules_of(deployment, Arguments(), int(inputs.max()))
+                policy = schedulers_of(deployment)
             except Unpredictable as reason:
                 raise InputError(f"--deployment: {reason}") from reason
-            replicas = deployment.dp * deployment.pp
             users = len(inputs) if point.load != "concurrency" else int(point.load_value or 1)
-            keep = slice(0, min(MOST_REQUESTS, len(inputs)), replicas)
+            keep = slice(0, MOST_REQUESTS)
+            times = None if times is None else times[keep]
             cases.append(
-                Case(
-                    point, deployment, Arguments(), max(1, round(users / replicas)), rules, inputs[keep],
-                    outputs[keep], work, None if times is None else times[keep],
-                )
-            )  # fmt: skip
+                Case(point, deployment, Arguments(), users, policy, inputs[keep], outputs[keep], work, times)
+            )
         if len(cases) == before:
             raise InputError(
                 f"{folder}: no cell with a TPOT; answers of two tokens or more, over a stream, are needed"

@@ -131,7 +131,6 @@ def profiles(
         spread = fit.spread(keys)
         # A wider profile stands for a member that the fit has not seen: its own shares are unknown.
         spread = spread + _unseen(engine, era, architecture)
-        families = {family(case) for case in cases}
         remaining = dict(everywhere) | dict(residual_of.get((engine, era, architecture), {}))
         found.append(
             Profile(
@@ -144,7 +143,7 @@ def profiles(
                 covariance=tuple(_rounded(row) for row in spread),
                 residual=remaining,
                 provenance=Provenance(script, date, len(cases), dict(sorted(sources.items()))),
-                held_out={name: _rounded(fits[name].logarithms(keys)) for name in sorted(families & set(fits))},
+                held_out={name: _rounded(fits[name].logarithms(keys)) for name in sorted(fits)},
             )
         )
     return found

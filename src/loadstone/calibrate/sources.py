@@ -62,6 +62,7 @@ class Arguments(msgspec.Struct, frozen=True, kw_only=True):
     kv_dtype           of the KV cache
     max_batched_tokens of a step
     poll_steps         SGLang's scheduler-recv-interval: new requests are looked for every so many decode steps
+    hold_steps         TensorRT-LLM's timeout_iters, where ranks of attention-DP wait for one another's prompts
     """
 
     kv_dtype: str | None = None
@@ -69,6 +70,7 @@ class Arguments(msgspec.Struct, frozen=True, kw_only=True):
     max_seqs: int | None = None
     memory_fraction: float | None = None
     poll_steps: int | None = None
+    hold_steps: int | None = None
 
 
 def arguments_of(
@@ -106,9 +108,27 @@ def arguments_of(
         return Arguments()
     if engine == "tensorrt-llm":
         if family == "deepseek-v3":
-            return Arguments(kv_dtype="fp8", max_batched_tokens=8192 + 1024, memory_fraction=0.8)
+            return Arguments(kv_dtype="fp8", max_batched_tokens=8192 + 1024, memory_fraction=0.8, hold_steps=60)
         if family == "gpt-oss":
-            return Arguments(kv_dtype="fp8" if blackwell else None, max_batched_tokens=20000, memory_fraction=0.85)
+            kv = "fp8" if blackwell else None
+            return Arguments(kv_dtype=kv, max_batched_tokens=20000, memory_fraction=0.85, hold_steps=50)
         if family == "llama-70b":
             return Arguments(kv_dtype="fp8", max_batched_tokens=9216)
     return Arguments()
+
+
+_RELEASES = {
+    # engine: (from that month on, the version that InferenceX's images had), newest first
+    "vllm": (("2026-04", "0.19"), ("2026-03", "0.17"), ("2026-02", "0.15"), ("2026-01", "0.13"), ("2025-10", "0.11")),
+    "sglang": (("2026-03", "0.5.9"), ("2025-10", "0.5.5")),
+    "tensorrt-llm": (("2025-10", "1.1.0"),),
+}
+
+
+def version_of(point: Point) -> str | None:
+    """The engine's version; of a row that has only the month of its measurement, that of its neighbours then."""
+    month = re.search(r"measured=(20\d\d-\d\d)", point.notes)
+    if month and not re.search(r"\d\.\d", point.engine_version):
+        releases = _RELEASES.get(point.engine.lower().split()[0], ())
+        return next((version for since, version in releases if month[1] >= since), point.engine_version or None)
+    return point.engine_version or None

@@ -6,9 +6,9 @@ present coefficients; what the scheduler did there (mean batch, context, prompt 
     TPOT ≈ r·(t_decode(B, context) + q·t_prompt(chunk, B))
     TTFT ≈ request_s + request_token_s·n + stream_s + w·t_decode + k·t_prompt
 
-with q the prompt steps per decode step, w the decode steps waited for, and r and k such that both agree with the
-simulation there. These are smooth in the coefficients, vectorised over points, and right in value and, nearly, in
-slope; a few rounds of simulating and fitting converge.
+with q the prompt steps per decode step that those who decode see, w the decode steps waited for, and r (as a rule 1)
+and k such that both agree with the simulation there. These are smooth in the coefficients, vectorised over points,
+right in value and, to a few per cent, in slope; a few rounds of simulating and fitting converge.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from loadstone.calibrate.closed_loop import Outcome, Rules, run
-from loadstone.calibrate.deployments import deployment_of, rules_of
+from loadstone.batching import EnginePolicy
+from loadstone.calibrate.closed_loop import Outcome, run
+from loadstone.calibrate.deployments import deployment_of, schedulers_of
 from loadstone.calibrate.points import Point, Unpredictable
 from loadstone.calibrate.sources import Arguments, statistic_of, traffic_of
 from loadstone.catalogue import Deployment
@@ -32,10 +33,12 @@ from loadstone.perfmodel.formulas import (
     context_seconds,
     head_seconds,
     launch_seconds,
+    met_part,
     pair_seconds,
 )
 from loadstone.perfmodel.step import StepModel
 from loadstone.perfmodel.work import Work, stack, work_of
+from loadstone.simulator.fleet import fleet_with
 
 MOST_REQUESTS = 4096
 """A simulated closed loop of more requests says nothing new."""
@@ -45,13 +48,13 @@ MOST_TOKENS = 4_000_000
 
 @dataclass
 class Case:
-    """One point that can be simulated as a closed loop of users, or as one static batch."""
+    """One point that can be simulated as a closed loop of users, or as one static batch, on all its schedulers."""
 
     point: Point
     deployment: Deployment
     said: Arguments
     users: int
-    rules: Rules
+    policy: EnginePolicy
     inputs: NDArray[np.int64]
     outputs: NDArray[np.int64]
     work: Work
@@ -72,6 +75,7 @@ class Table:
     chunk_window_pairs: Array = field(default_factory=lambda: np.zeros(0))
     chunk_sequences: Array = field(default_factory=lambda: np.zeros(0))
     beside: Array = field(default_factory=lambda: np.zeros(0))
+    met: Array = field(default_factory=lambda: np.zeros(0))
     q: Array = field(default_factory=lambda: np.zeros(0))
     r: Array = field(default_factory=lambda: np.zeros(0))
     w: Array = field(default_factory=lambda: np.zeros(0))
@@ -81,6 +85,7 @@ class Table:
     rate: Array = field(default_factory=lambda: np.zeros(0))
     held_back: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))
     eager: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))
+    in_step: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))
 
 
 def case_of(point: Point, seed: int = 0) -> Case:
@@ -95,21 +100,17 @@ def case_of(point: Point, seed: int = 0) -> Case:
     users, requests = _load(point)
     if not 0 < users <= MOST_USERS:
         raise Unpredictable(f"{users} users at once; at most {MOST_USERS}")
-    # Pipelined batches and data-parallel replicas each have their part of the users.
-    replicas = deployment.dp * deployment.pp
-    # Each replica has its part of the users; all behave alike, so one is simulated.
-    users, requests = max(1, round(users / replicas)), max(2, round(requests / replicas))
     rng = np.random.default_rng([seed, point.row])
     low, high, _ = traffic_of(point)
     inputs = rng.integers(max(1, int(low * point.input_tokens)), int(high * point.input_tokens) + 1, requests)
     outputs = rng.integers(max(2, int(low * point.output_tokens)), int(high * point.output_tokens) + 1, requests)
-    rules = rules_of(deployment, said, int(high * point.input_tokens))
+    policy = schedulers_of(deployment)
     if point.prefix_tokens:
         raise Unpredictable("shared prefixes: what was cached is not said")
     times = None
     if point.load == "rate" and point.load_value and math.isfinite(point.load_value):
-        times = np.cumsum(rng.exponential(replicas / point.load_value, requests))
-    return Case(point, deployment, said, users, rules, inputs, outputs, work_of(deployment), times)
+        times = np.cumsum(rng.exponential(1 / point.load_value, requests))
+    return Case(point, deployment, said, users, policy, inputs, outputs, work_of(deployment), times)
 
 
 def _load(point: Point) -> tuple[int, int]:
@@ -134,12 +135,17 @@ def _load(point: Point) -> tuple[int, int]:
 def table_of(cases: Sequence[Case]) -> Table:
     tokens = np.array([case.inputs.mean() for case in cases])
     eager = np.array([is_eager(case.deployment) for case in cases])
-    return Table(list(cases), stack([case.work for case in cases]), tokens, eager=eager)
+    in_step = np.array([case.deployment.attention_dp and case.deployment.dp > 1 for case in cases])
+    return Table(list(cases), stack([case.work for case in cases]), tokens, eager=eager, in_step=in_step)
 
 
 def simulate(case: Case, values: Array) -> tuple[Outcome, StepModel]:
-    model = StepModel(case.deployment, values=values, work=case.work)
-    return run(model, case.rules, case.users, case.inputs, case.outputs, case.point.row, case.times), model
+    """At coefficients `values` (K), all schedulers of the deployment."""
+    speculative = case.policy.speculative
+    drafts = 0 if speculative is None else speculative.draft_tokens
+    model = StepModel(case.deployment, values=values, work=case.work, draft_tokens=drafts)
+    fleet = fleet_with(case.deployment, case.policy, model)
+    return run(fleet, case.users, case.inputs, case.outputs, case.point.row, case.times), model
 
 
 def refresh(table: Table, values: Array) -> None:
@@ -153,6 +159,7 @@ def refresh(table: Table, values: Array) -> None:
         "chunk_window_pairs",
         "chunk_sequences",
         "beside",
+        "met",
         "q",
         "rate",
     )
@@ -164,30 +171,32 @@ def refresh(table: Table, values: Array) -> None:
         middle = np.mean if statistic_of(case.point) == "mean" else np.median
         table.ttft_s[at], table.tpot_s[at] = float(middle(outcome.ttft_s)), float(middle(outcome.tpot_s))
         table.held_back[at] = outcome.held_back
-        kept["rate"][at] = outcome.output_tokens / outcome.duration_s * case.deployment.dp * case.deployment.pp
+        kept["rate"][at] = outcome.output_tokens / outcome.duration_s
         kept["batch"][at] = max(1.0, outcome.decodes)
         kept["context"][at] = max(1.0, outcome.context)
-        steps = max(1, outcome.prompt_steps)
-        kept["chunk"][at] = outcome.prompt_tokens / steps
-        sequences = max(1.0, len(case.inputs) / steps)
+        kept["chunk"][at] = outcome.chunk_tokens
+        mean = float(case.inputs.mean())
+        sequences = max(1.0, outcome.chunk_tokens / mean)
         kept["chunk_sequences"][at] = sequences
         # A chunk of a longer prompt has on average half the prompt before it.
-        mean = float(case.inputs.mean())
-        new = min(mean, outcome.prompt_tokens / steps)
+        new = min(mean, outcome.chunk_tokens)
         pairs = new * max(mean - new, 0.0) / 2 + new * new / 2
         window = float(case.work.window[0])
         kept["chunk_pairs"][at] = sequences * pairs if sequences > 1 else pairs
         kept["chunk_window_pairs"][at] = (sequences if sequences > 1 else 1.0) * min(pairs, new * window)
-        mixed = case.rules.order == "mixed"
+        mixed = case.policy.order == "mixed"
         kept["beside"][at] = max(0.0, outcome.decodes - sequences) if mixed else 0.0
+        kept["met"][at] = outcome.met_tokens
         kept["q"][at] = outcome.prompt_steps / max(1.0, outcome.decode_steps + (outcome.prompt_steps if mixed else 0))
     for name, column in kept.items():
         setattr(table, name, column)
     decode, prompt = decode_seconds(table, values), prompt_seconds(table, values)
     mixes = table.beside > 0
+    # Prompts of a burst are nobody's decodes, and a median sees fewer than there are: as many as explain TPOT.
+    table.q = np.clip((table.tpot_s - decode) / np.maximum(prompt - np.where(mixes, decode, 0.0), 1e-9), 0.0, table.q)
     share = np.where(mixes, 1 - table.q, 1.0)
     table.r = table.tpot_s / (share * decode + table.q * prompt)
-    table.w = np.array([max(0.5, case.rules.poll_steps / 2) for case in table.cases])
+    table.w = np.array([max(0.5, case.policy.poll_steps / 2) for case in table.cases])
     host = host_seconds(table, values)
     rest = table.ttft_s - host - table.w * decode
     low = 0.5 * prompt
@@ -218,13 +227,19 @@ def prompt_seconds(table: Table, values: Array) -> Array:
     full, windowed, state = context_seconds(work, values)
     pair, window_pair = pair_seconds(work, values)
     sequences = table.beside + table.chunk_sequences
+    own = table.chunk + table.beside
     kernels = (
-        body_seconds(work, values, table.chunk + table.beside)
+        body_seconds(work, values, own)
         + head_seconds(work, values, sequences)
         + table.beside * (full * table.context + windowed * np.minimum(table.context, work.window) + state)
         + pair * table.chunk_pairs
         + window_pair * table.chunk_window_pairs
     )
+    if table.in_step.any():
+        # The slowest rank has its own prompts before it; the experts meet what all ranks bring.
+        shared = met_part(work)
+        apart = body_seconds(shared, values, table.met) - body_seconds(shared, values, own)
+        kernels = kernels + np.where(table.in_step, apart, 0.0)
     kernels = np.cbrt(kernels**3 + launch_seconds(work, values) ** 3)
     return (
         kernels

@@ -29,6 +29,7 @@ ARGUMENTS = (
     "chunked_prefill_size",
     "ctx_size",
     "cuda_graph_max_bs",
+    "enable_chunked_prefill",
     "enforce_eager",
     "free_gpu_memory_fraction",
     "gpu_memory_utilization",
@@ -46,6 +47,8 @@ ARGUMENTS = (
     "page_size",
     "parallel",
     "prefix_caching",
+    "scheduler_recv_interval",
+    "timeout_iters",
 )
 """Engines' own arguments that a shorthand may carry, `-` or `_` alike; what they do is sizing's and the scheduler's
 business."""

@@ -38,9 +38,9 @@ COEFFICIENTS = (
     Coefficient("gemm_memory_bf16", 0.82, 0.12, "of peak", "reading 16-bit weights, few tokens [K]"),
     Coefficient("gemm_memory_fp8", 0.75, 0.20, "of peak", "reading 8-bit weights [K]"),
     Coefficient("gemm_memory_fp4", 0.62, 0.30, "of peak", "reading 4-bit weights and their scales [G]"),
-    Coefficient("expert_compute", 0.25, 0.35, "of peak", "grouped products of experts on 16- and 8-bit weights [G]"),
-    Coefficient("expert_compute_fp4", 0.15, 0.40, "of peak", "the same on 4-bit weights [G]"),
-    Coefficient("expert_memory", 0.65, 0.25, "of peak", "reading the experts that a step touches [G]"),
+    Coefficient("expert_compute", 1.0, 0.35, "of measured", "products of experts, beside their kernel's [K]"),
+    Coefficient("expert_memory", 1.0, 0.15, "of measured", "reading the experts that a step touches [K]"),
+    Coefficient("routing_shape", 3.0, 0.50, "", "of the gamma distribution of how often experts are asked for [K]"),
     Coefficient("imbalance", 0.30, 0.60, "", "the fullest expert rank has 1 + this·(1 − 1/ep) of the mean load [K]"),
     Coefficient("attention_decode", 0.75, 0.20, "of peak", "reading the KV cache, one new token a sequence [K]"),
     Coefficient("latent_decode", 0.75, 0.30, "of above", "the same for latent (MLA) caches [G]"),
@@ -49,12 +49,12 @@ COEFFICIENTS = (
     Coefficient("product_s", 4e-6, 0.30, "s", "the floor of one matrix product: launch, tail, gap [K]"),
     Coefficient("quantised_s", 2e-6, 0.50, "s", "quantising activations before a product of 8 or 4 bits [K]"),
     Coefficient("layer_s", 8e-6, 0.40, "s", "other small kernels of a layer: norms, rotary, KV write, attention [B]"),
-    Coefficient("expert_layer_s", 15e-6, 0.50, "s", "routing, sorting and combining tokens, per expert layer [G]"),
+    Coefficient("expert_layer_s", 5e-6, 0.50, "s", "routing, per expert layer, beside their kernel's floor [G]"),
     Coefficient("latent_layer_s", 12e-6, 0.50, "s", "splits, norms and joins of latent attention, per layer [G]"),
     Coefficient("linear_layer_s", 20e-6, 0.50, "s", "convolution and state update, per linear-attention layer [G]"),
     Coefficient("collective_s", 8e-6, 0.40, "s", "the floor of one collective within a node [K]"),
     Coefficient("collective_link", 0.60, 0.40, "of peak", "link bandwidth that a large collective reaches [K]"),
-    Coefficient("step_s", 700e-6, 0.80, "s", "host time of a step that its kernels do not hide, and sampling [B]"),
+    Coefficient("step_s", 250e-6, 0.80, "s", "host time of a step that its kernels do not hide, and sampling [G]"),
     Coefficient("sequence_s", 6e-6, 0.80, "s", "the same per sequence of the step [B]"),
     Coefficient("prefill_step_s", 4e-3, 0.90, "s", "more of it in a step that holds prompt tokens [G]"),
     Coefficient("launch_s", 8e-6, 0.60, "s", "launching one kernel where no CUDA graph does [B]"),
@@ -67,5 +67,7 @@ NAMES = tuple(each.name for each in COEFFICIENTS)
 INDEX = {name: position for position, name in enumerate(NAMES)}
 PRIOR: Array = np.log([each.prior for each in COEFFICIENTS])
 SPREAD: Array = np.array([each.spread for each in COEFFICIENTS])
+_UNIFORM = 1e6
 LIGHT: Array = np.array([1e-30 if each.unit.startswith("s") or not each.unit else 1.0 for each in COEFFICIENTS])
+LIGHT[INDEX["routing_shape"]] = _UNIFORM
 """Speed of light, as values (not logarithms)."""

@@ -9,12 +9,12 @@ from loadstone.catalogue.hardware import Gpu
 
 _ERAS = {
     # engine: (first version of an era, its name), newest first
-    "vllm": (((0, 8), "v1"), ((0, 3), "v0"), ((0, 0), "eager")),
+    "vllm": (((0, 14), "async"), ((0, 8), "v1"), ((0, 3), "v0"), ((0, 0), "eager")),
     "sglang": (((0, 5), "0.5"), ((0, 0), "0.4")),
     "tensorrt-llm": (((1, 0), "1.0"), ((0, 0), "0.x")),
 }
-"""vLLM before 0.3 had no CUDA graphs; 0.8 made its V1 core the default; SGLang 0.5 and TensorRT-LLM 1.0 (PyTorch
-backend) overlap host and device."""
+"""vLLM before 0.3 had no CUDA graphs; 0.8 made its V1 core the default, 0.14 asynchronous scheduling; SGLang 0.5 and
+TensorRT-LLM 1.0 (PyTorch backend) overlap host and device."""
 
 
 def era_of(engine: str | None, version: str | None) -> str:

@@ -7,15 +7,19 @@
     with prompt tokens, kernels are at least launch_s·their number (no CUDA graph: the host launches each)
 
     product     ‖ n·FLOPs/(eC·peak), (weights + n·activations)/(eM·bandwidth) ‖
-    experts     tokens T of all schedulers; touched = E/ep·(1 − ((E − k)/E)^T); the fullest rank has
-                T·k/ep·(1 + imbalance·(1 − 1/ep)) of the token-expert pairs
+    experts     floor + pairs·FLOPs/(eC·reach·peak) + (touched·weights + pairs·activations)/(eM·reach·bandwidth), the
+                floor and the reaches as measured of the engine's kernel (expert_kernels.py); tokens T of all
+                schedulers; touched = E/ep·(1 − (1 + a/s)^−s), a = −T·ln(1 − k/E), where experts are asked for at
+                gamma-distributed rates of shape s (s → ∞: uniform routing, 1 − ((E − k)/E)^T); the fullest rank has
+                pairs = T·k/ep·(1 + imbalance·(1 − 1/ep))
     collective  floor·(1/2 + log₂(ranks)/6) + n·message/(eL·link); ring volume: 2(r − 1)/r of the tensor
     decode      ‖ context·cache/(eA·bandwidth), context·FLOPs/(eP·peak) ‖ + S·state/(eA·bandwidth)
     prompt      pairs·FLOPs/(eP·peak), pairs = Σ new·(cached + new/2)
 
-‖a, b‖ = (a³ + b³)^⅓: a kernel near its ridge overlaps the two imperfectly.
-Sources: the roofline is Williams et al. 2009; experts touched as in BLIS; ring volume as in NCCL's tests; exponents
-and shapes of the floors are ours, judged on the points (docs/perfmodel.md).
+‖a, b‖ = (a³ + b³)^⅓: a kernel near its ridge overlaps the two imperfectly. A grouped kernel of experts does not
+overlap them at all: with the sum its measured times are met as well as with any norm (docs/perfmodel.md).
+Sources: the roofline is Williams et al. 2009; experts touched under uniform routing as in BLIS; ring volume as in
+NCCL's tests; exponents and shapes of the floors are ours, judged on the points (docs/perfmodel.md).
 """
 
 from __future__ import annotations
@@ -30,7 +34,6 @@ from loadstone.perfmodel.work import COLLECTIVE, EXPERTS, GEMM, HEAD, Work
 
 _GEMM_COMPUTE = np.array([INDEX["gemm_compute_bf16"], INDEX["gemm_compute_fp8"], INDEX["gemm_compute_fp4"]])
 _GEMM_MEMORY = np.array([INDEX["gemm_memory_bf16"], INDEX["gemm_memory_fp8"], INDEX["gemm_memory_fp4"]])
-_EXPERT_COMPUTE = np.array([INDEX["expert_compute"], INDEX["expert_compute"], INDEX["expert_compute_fp4"]])
 
 
 def body_seconds(work: Work, values: Array, tokens: Array) -> Array:
@@ -46,14 +49,17 @@ def body_seconds(work: Work, values: Array, tokens: Array) -> Array:
     at = np.flatnonzero(work.kind == EXPERTS)
     if len(at):
         mine = row[at]
-        compute = values[mine, _EXPERT_COMPUTE[work.compute[at]]] * work.peak[at]
-        memory = values[mine, INDEX["expert_memory"]] * work.hbm[mine]
+        compute = values[mine, INDEX["expert_compute"]] * work.reach_compute[at] * work.peak[at]
+        memory = values[mine, INDEX["expert_memory"]] * work.reach_memory[at] * work.hbm[mine]
         ep, experts, per_token = work.ep[at], work.experts[at], work.per_token[at]
         pairs = met[at] * per_token / ep * (1 + values[mine, INDEX["imbalance"]] * (1 - 1 / ep))
-        touched = experts / ep * -np.expm1(met[at] * np.log1p(-np.minimum(per_token / experts, 1 - 1e-9)))
-        each[at] = both(
-            pairs * work.flops[at] / compute,
-            (touched * work.weights[at] + pairs * work.activations[at]) / memory,
+        shape = values[mine, INDEX["routing_shape"]]
+        asked = -met[at] * np.log1p(-np.minimum(per_token / experts, 1 - 1e-9))  # uniform: 1 − e^−asked are touched
+        touched = experts / ep * -np.expm1(-shape * np.log1p(asked / shape))
+        each[at] = (
+            work.floor[at]
+            + pairs * work.flops[at] / compute
+            + (touched * work.weights[at] + pairs * work.activations[at]) / memory
         )
 
     at = np.flatnonzero(work.kind == COLLECTIVE)

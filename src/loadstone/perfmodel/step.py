@@ -21,7 +21,7 @@ from loadstone.perfmodel.formulas import (
     pairs_of,
 )
 from loadstone.perfmodel.profile import Profile, profile_of
-from loadstone.perfmodel.work import Work, repeat, work_of
+from loadstone.perfmodel.work import Work, ideal, repeat, work_of
 
 _GRID = np.unique(np.concatenate([np.arange(1, 65), np.geomspace(64, 131072, 200)]).astype(np.int64)).astype(float)
 
@@ -48,7 +48,7 @@ class StepModel:
         work: Work | None = None,
     ) -> None:
         self.deployment = deployment
-        self.profile = profile or profile_of(deployment)
+        self._profile = profile
         self.draft_tokens = draft_tokens
         self.eager = is_eager(deployment)
         self.in_flight = max(1, deployment.pp)
@@ -79,6 +79,12 @@ class StepModel:
         drafts = sum(run.count for run in model.draft_layers) or 1
         self._draft = drafts / model.layer_count if self.draft_tokens else 0.0
         self._lines: dict[int, tuple[float, float]] = {}
+
+    @property
+    def profile(self) -> Profile:
+        """Given, or the deployment's; a model with coefficients of its own needs none."""
+        self._profile = self._profile or profile_of(self.deployment)
+        return self._profile
 
     def decode_line(self, decodes: int) -> tuple[float, float]:
         """(base_s, s_per_context_token) of a step of `decodes` sequences: base + slope·Σ context tokens.
@@ -162,7 +168,8 @@ class StepModel:
 
     def light(self) -> StepModel:
         """Speed of light: all efficiencies 1, all overheads 0."""
-        return StepModel(self.deployment, self.profile, draft_tokens=self.draft_tokens, values=LIGHT, work=self.work)
+        work = ideal(self.work)
+        return StepModel(self.deployment, draft_tokens=self.draft_tokens, values=LIGHT, work=work)
 
 
 __all__ = ["StepModel", "pairs_of"]

@@ -13,7 +13,7 @@ that their times add up: a work holds all layers whatever pp is.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,8 @@ from loadstone.catalogue.mlp import Experts
 from loadstone.catalogue.model import Layers, Model
 from loadstone.catalogue.precision import FORMATS, KV_BYTES, Format
 from loadstone.perfmodel.coefficients import Array
+from loadstone.perfmodel.expert_kernels import expert_kernel
+from loadstone.perfmodel.families import architecture_of
 
 GEMM, EXPERTS, HEAD, COLLECTIVE = range(4)
 
@@ -42,7 +44,8 @@ class Work:
     goes to), weights
     (bytes; of experts: one expert's share), activations (bytes per token), peak (FLOP/s), compute and memory (which
     GEMM efficiency), experts, per_token, ep, group (tokens of so many schedulers meet), ranks, link (bytes/s),
-    message (bytes per token).
+    message (bytes per token); of experts, as their kernel was measured: floor (s), reach_compute and reach_memory
+    (shares of peak).
     d: hbm (bytes/s), peak16 (16-bit FLOP/s), cache (bytes per context token, all layers), window, window_cache (the
     same of windowed layers), context_flops, window_flops (per context token of a decode), pair_flops,
     window_pair_flops (per pair of a new and an earlier token in a prompt), state (bytes per sequence), latent (0 or
@@ -66,6 +69,9 @@ class Work:
     ranks: Array
     link: Array
     message: Array
+    floor: Array
+    reach_compute: Array
+    reach_memory: Array
 
     hbm: Array
     peak16: Array
@@ -89,7 +95,7 @@ class Work:
 _INTEGERS = {"row", "kind", "compute", "memory"}
 _OPERATOR = (
     "row", "kind", "count", "flops", "weights", "activations", "peak", "compute", "memory", "experts", "per_token",
-    "ep", "group", "ranks", "link", "message",
+    "ep", "group", "ranks", "link", "message", "floor", "reach_compute", "reach_memory",
 )  # fmt: skip
 
 
@@ -110,9 +116,18 @@ def work_of(deployment: Deployment) -> Work:
     return _Counter(deployment).work()
 
 
+def ideal(work: Work) -> Work:
+    """The same work with experts at the speed of light."""
+    experts = work.kind == EXPERTS
+    ones = np.where(experts, 1.0, 0.0)
+    return replace(work, floor=np.zeros_like(work.floor), reach_compute=ones, reach_memory=ones)
+
+
 def repeat(work: Work, count: int) -> Work:
     """The same deployment so many times over: for evaluating it at several batch sizes at once."""
-    return stack([work] * count)
+    columns = {each.name: np.tile(getattr(work, each.name), count) for each in fields(Work)}
+    columns["row"] += np.repeat(np.arange(count) * len(work.hbm), len(work.row))
+    return Work(**columns)
 
 
 class _Counter:
@@ -158,13 +173,18 @@ class _Counter:
 
     def _layers(self, run: Layers) -> None:
         count = run.count
-        self.sums["layers"] += count
+        # Norms of queries and keys are two more of a layer's four or five small kernels.
+        normed = isinstance(run.attention, FullAttention) and run.attention.qk_norm
+        self.sums["layers"] += count * (1.5 if normed else 1.0)
         if run.attention is not None:
             heads = run.attention.kv_heads if isinstance(run.attention, FullAttention) else 1
             self._products(run, run.attention.weights(self.model.hidden), self.tp, 1, heads)
             self._attention(run.attention, float(count))
             if self.tp > 1:
                 self._collective(count, self.tp, self._link(self.tp), 2 * (self.tp - 1) / self.tp, 1.0)
+                if isinstance(run.attention, FullAttention) and run.attention.qk_norm == "whole":
+                    # A norm over the heads of all ranks: they reduce its sums of squares first.
+                    self._collective(count, self.tp, self._link(self.tp), 0.0, 1.0)
         if run.mlp is not None:
             matrices = run.mlp.weights(self.model.hidden)
             dense = [matrix for matrix in matrices if matrix.kind != "experts"]
@@ -189,8 +209,9 @@ class _Counter:
             total = fused.setdefault((stem, matrix.inputs, self._format(run, matrix)), [0.0, inputs, 0.0])
             total[0] += inputs * outputs
             total[2] += outputs
-        for (_, _, form), (parameters, inputs, outputs) in fused.items():
-            self._floor(run.count, form)
+        for (stem, _, form), (parameters, inputs, outputs) in fused.items():
+            if "shared" not in stem:  # shared experts run beside the others, or within their kernel
+                self._floor(run.count, form)
             self._add(
                 kind=GEMM,
                 count=run.count,
@@ -207,6 +228,7 @@ class _Counter:
         each = sum(matrix.inputs * matrix.outputs for matrix in matrices) / slices
         width = mlp.latent or self.model.hidden
         self.sums["expert_layers"] += run.count
+        kernel = expert_kernel(self.deployment.engine, architecture_of(self.gpu), form.dtype)
         self._add(
             kind=EXPERTS,
             count=run.count,
@@ -217,9 +239,11 @@ class _Counter:
             per_token=mlp.per_token,
             ep=self.ep,
             group=self.group,
+            floor=kernel.floor_s,
+            reach_compute=kernel.compute,
+            reach_memory=kernel.memory,
             **self._precision(form),
         )
-        self._floor(2 * run.count, form)  # grouped: gate and up, down
 
     # --- attention ----------------------------------------------------------------------------------------------
 
@@ -258,7 +282,9 @@ class _Counter:
             if attention.ratio and not attention.top_tokens:
                 self._attend(count, cache / attention.ratio, flops / attention.ratio, flops / attention.ratio, None)
         if attention.index_heads:
-            # The indexer looks at every token, in FP8: at twice the 16-bit rate.
+            # The indexer looks at every token, in FP8: at twice the 16-bit rate. Its projections, norms, logits and
+            # choice are as many small kernels as those of latent attention.
+            self.sums["latent_layers"] += count
             ratio = attention.ratio if isinstance(attention, CompressedAttention) else 1
             flops = attention.index_heads * attention.index_dim / ratio
             self._attend(count, attention.index_dim / ratio, flops, flops, None)
@@ -293,7 +319,7 @@ class _Counter:
 
     def _floor(self, count: float, form: Format) -> None:
         self.sums["products"] += count
-        if _class(form):
+        if self._precision(form)["compute"]:  # else the activations stay in 16 bits
             self.sums["quantised"] += count
 
     def _add(self, **row: float) -> None:

@@ -67,12 +67,14 @@ def _engine(
     from loadstone.batching.defaults import ACCEPTANCE
     from loadstone.catalogue.deployment import parse_deployment
     from loadstone.simserver.engine import Engine
-    from loadstone.simulator.fleet import context_tokens, fleet_of
+    from loadstone.simulator.fleet import fleet_of
+    from loadstone.sizing.check import context_limit
 
     deployed = parse_deployment(deployment)
     accepted = ACCEPTANCE if acceptance is None else acceptance
-    engine = Engine(loop, fleet_of(deployed, acceptance=accepted, profile=profile))
-    return engine, options._replace(model=deployed.model.name, max_model_len=context_tokens(deployed))
+    fleet = fleet_of(deployed, acceptance=accepted, profile=profile)
+    longest = context_limit(deployed) or fleet.policy.kv_tokens
+    return Engine(loop, fleet), options._replace(model=deployed.model.name, max_model_len=longest)
 
 
 def main(arguments: list[str] | None = None) -> int:

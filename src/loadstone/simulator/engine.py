@@ -230,7 +230,7 @@ class Replica:
 class Group:
     """Replicas that go in step, because they share a model's experts: each step takes as long as its slowest needs.
 
-    To its driver it is one Replica. A request goes to the least busy member.
+    To its driver it is one Replica. Where the policy says so (hold_steps), prompts wait for those of other members.
     """
 
     def __init__(self, members: list[Replica]) -> None:
@@ -238,6 +238,9 @@ class Group:
         self.next_s = NEVER
         self.now_s = 0.0
         self._turn = 0
+        self._hold_steps = members[0].scheduler.policy.hold_steps
+        self._held = 0  # steps since prompts were last let in, or might have been
+        self._waits = False  # the step or stretch under way counts as one of these
 
     @property
     def load(self) -> int:
@@ -268,6 +271,8 @@ class Group:
 
     def finish(self) -> list[Sequence]:
         self.now_s = self.next_s
+        if self._hold_steps:
+            self._held = (self._held + self.members[0].steps) % self._hold_steps if self._waits else 0
         return [sequence for member in self.members for sequence in member.finish()]
 
     def go_on(self) -> None:
@@ -278,8 +283,24 @@ class Group:
         else:
             self._start()
 
+    def _longest_wait(self) -> int:
+        """For how many steps at most those with prompts wait for those without; 0: they do not, or there are none."""
+        if not self._hold_steps:
+            return 0
+        schedulers = [member.scheduler for member in self.members]
+        self._waits = all(scheduler.decodes for scheduler in schedulers)
+        asked = [scheduler.has_prompts for scheduler in schedulers]
+        if not self._waits or not any(asked):
+            return 0
+        left = self._hold_steps - 1 - self._held
+        if all(asked) or not left:
+            self._waits = False
+            return 0
+        return left
+
     def _start(self) -> None:
-        steps_of = [member.scheduler.schedule() for member in self.members]
+        most = self._longest_wait()
+        steps_of = [member.scheduler.schedule(most > 0) for member in self.members]
         met = None
         if any(member.scheduler.chunks for member in self.members):
             # Each rank's attention waits for its own prompts; the experts take what all bring.
@@ -287,6 +308,8 @@ class Group:
         plans = [member.timed(steps, met) for member, steps in zip(self.members, steps_of, strict=True)]
         # Those without work go along with empty steps.
         steps = min(steps for _, _, steps in plans if steps)
+        if most:
+            steps = min(steps, most)
         a, b, _ = max(plan for plan in plans if plan[2])
         for member in self.members:
             member.now_s = self.now_s

@@ -25,6 +25,8 @@ def applies(plan: Plan, cell: int, policy: EnginePolicy, replicas: int, shared: 
     load = plan.cells[cell]
     if replicas > 1 or shared or policy.order == "static" or policy.speculative or plan.has_sessions:
         return False
+    if policy.poll_steps:
+        return False
     if load.profile and load.kind == "concurrency":
         return False
     if load.max_concurrency is not None or load.duration_s is not None or load.kind == "burst":
@@ -213,10 +215,13 @@ def run_fast(run: CellRun, load: Load, policy: EnginePolicy, model: StepTimes, l
                     heappush(arrivals, (sent_s + request_s[following], following))
                     following += 1
         if next_end <= tick or chunks:
-            next_end = tick + 1
-            if decodes:
-                while next_end not in ends:
-                    next_end += 1
+            if 0 < len(ends) < 32:
+                next_end = min(ends)
+            else:
+                next_end = tick + 1
+                if decodes:
+                    while next_end not in ends:
+                        next_end += 1
     run.over_s = over_s
     run.issue_end_s = max([run.start_s, *sent_s_of])
     scheduler = run.replicas[0].scheduler

@@ -7,13 +7,9 @@ from dataclasses import dataclass
 from loadstone.batching import EnginePolicy, policy_of
 from loadstone.batching.defaults import ACCEPTANCE
 from loadstone.catalogue.deployment import Deployment
-from loadstone.errors import InputError
 from loadstone.perfmodel import StepModel
 from loadstone.perfmodel.profile import profile_of
 from loadstone.simulator.engine import StepTimes
-
-_UNBOUNDED = 1 << 40
-"""Where a model's configuration names no longest context, only the cache bounds it."""
 
 
 @dataclass(frozen=True)
@@ -41,14 +37,9 @@ def fleet_of(deployment: Deployment, *, acceptance: float = ACCEPTANCE, profile:
         profile_of(deployment, profile),
         draft_tokens=policy.speculative.draft_tokens if policy.speculative is not None else 0,
     )
+    return fleet_with(deployment, policy, model)
+
+
+def fleet_with(deployment: Deployment, policy: EnginePolicy, model: StepTimes) -> Fleet:
+    """As many schedulers of this policy as the deployment has, see fleet_of()."""
     return Fleet(policy, model, deployment.dp * max(1, deployment.pp), in_step=deployment.attention_dp)
-
-
-def context_tokens(deployment: Deployment) -> int:
-    """The longest context that the engine takes: the model's, or what it was started with."""
-    given = deployment.argument("max_model_len") or deployment.argument("max_seq_len")
-    if given is None:
-        return deployment.model.max_context_tokens or _UNBOUNDED
-    if not given.isdigit() or not int(given):
-        raise InputError(f"max_model_len={given}: no number of tokens; write e.g. max_model_len=8192")
-    return int(given)

@@ -10,7 +10,7 @@ import msgspec
 from loadstone.catalogue.deployment import Deployment
 from loadstone.errors import InputError
 from loadstone.sizing import llama_cpp, sglang, tensorrt_llm, vllm
-from loadstone.sizing.budget import Budget, EngineLimits, Limits, count, version_of
+from loadstone.sizing.budget import Budget, EngineLimits, Limits, count
 from loadstone.sizing.cache import Cache
 from loadstone.sizing.check import context_limit, contradictions
 from loadstone.sizing.ranks import Rank, ranks
@@ -94,9 +94,9 @@ def memory_of(deployment: Deployment, context_tokens: int | None = None) -> Memo
 def max_context(deployment: Deployment, requests: int = 1) -> int:
     """The longest context at which a replica holds `requests` at once, up to the model's limit; 0 where none fits."""
     limit = context_limit(deployment) or NO_LIMIT_TOKENS
-    if deployment.engine == "vllm" and version_of(deployment, vllm.NEWEST) < (0, 8):
-        # Above this, prompts were taken in pieces, and the memory no longer depends on their length.
-        pieces = 32_768
+    if deployment.engine == "vllm" and vllm.is_v0(deployment):
+        # Where longer prompts were taken in pieces, the memory no longer depends on their length.
+        pieces = 32_768 if vllm.chunks_prompts(deployment, limit) else limit
         if limit > pieces:
             longest = _longest(memory_of(deployment, limit), limit, requests)
             if longest > pieces:

@@ -30,7 +30,7 @@ _GRAPH_MIB_PER_PREFILL_SIZE = 8
 def limits(deployment: Deployment, context_tokens: int | None = None) -> Limits:
     """Chunk and CUDA-graph batch by the GPU's memory: < 20 GiB 2048, 8 · < 60 GiB 4096, 32 (48 below 35 GiB; 160 from
     tp 4) · < 160 GiB 8192, 256 (512 from tp 4) · else 16384, 512. `max_seqs` here is the graphs' largest batch; what
-    may run at once follows from the cache, see max_running().
+    may run at once follows from the cache, see max_running(). Before 0.5: 2048 tokens below 25 GB, else 8192.
     """
     gib = deployment.gpu.usable_bytes / GIB
     many = deployment.tp * (deployment.dp if deployment.attention_dp else 1) >= 4
@@ -42,6 +42,8 @@ def limits(deployment: Deployment, context_tokens: int | None = None) -> Limits:
         chunk, graph = 8192, 512 if many else 256
     else:
         chunk, graph = 16_384, 512
+    if version_of(deployment, NEWEST) < (0, 5):
+        chunk = 2048 if deployment.gpu.usable_bytes < 25e9 else 8192
     return Limits(
         block_tokens=count(deployment, "page_size") or 1,
         max_batched_tokens=count(deployment, "chunked_prefill_size", "max_prefill_tokens") or chunk,

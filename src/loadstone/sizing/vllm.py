@@ -8,9 +8,11 @@ from __future__ import annotations
 import math
 
 from loadstone.catalogue.deployment import Deployment
+from loadstone.catalogue.model import LatentAttention
 from loadstone.sizing.activation import LOGIT_BYTES, SORTED_LOGIT_BYTES, activation_bytes
 from loadstone.sizing.budget import GIB, Budget, Limits, count, fraction, switched, version_of
 from loadstone.sizing.cache import Cache, grouped
+from loadstone.sizing.check import context_limit
 from loadstone.sizing.ranks import Rank, rope_bytes, shape_of
 
 NEWEST = (0, 32)
@@ -24,23 +26,46 @@ GRAPHS_BYTES = 1.04 * GIB
 """CUDA graphs, taken off since 0.21: mean of the pools of 49 runs of 0.19 on an H100, which were 0.51 to 1.85 GiB."""
 
 
+def is_v0(deployment: Deployment) -> bool:
+    """Whether the engine core is the first one, V0: before 0.8."""
+    return version_of(deployment, NEWEST) < (0, 8)
+
+
+def chunks_prompts(deployment: Deployment, context_tokens: int) -> bool:
+    """Whether a prompt may be computed in pieces, in an engine made for `context_tokens`.
+
+    Always since 0.8. From 0.5.4 (pull request 6666) where the context is longer than 32,768, but not with latent
+    attention ("MLA is enabled; forcing chunked prefill and prefix caching to be disabled", 0.7; later V0 the same).
+    Before: no. `enable_chunked_prefill`, if given, decides.
+    """
+    said = switched(deployment, "enable_chunked_prefill")
+    if said is not None:
+        return said
+    if not is_v0(deployment):
+        return True
+    latent = any(isinstance(run.attention, LatentAttention) for run in deployment.model.kinds)
+    return version_of(deployment, NEWEST) >= (0, 5, 4) and context_tokens > 32_768 and not latent
+
+
 def limits(deployment: Deployment, context_tokens: int | None = None) -> Limits:
     """Batch limits of the OpenAI server when nothing is said (0.32, EngineArgs.get_batch_defaults).
 
     total ≥ 160 GiB: 16384 tokens, 1024 sequences · ≥ 70 GiB and no A100: 8192, 1024 · else 2048, 256.
-    Before 0.8: 256 sequences, and a step takes a whole prompt of `context_tokens` (at least 2048), or 512 tokens of
-    it where that is above 32,768, for then prefill was chunked.
+    Before 0.8: 256 sequences, and where prompts come in pieces 2048 tokens, before 0.6.5 512 (pull request 10544).
+    A step that takes whole prompts has room for one of `context_tokens`, and for 2048.
     """
     version, total = version_of(deployment, NEWEST), deployment.gpu.usable_bytes
-    if version < (0, 8):
-        context = context_tokens or deployment.model.max_context_tokens or 32_768
-        tokens, seqs = (512 if context > 32_768 else max(2048, context)), 256
+    if is_v0(deployment):
+        tokens, seqs = (512 if version < (0, 6, 5) else 2048), 256
     elif total >= 160 * GIB:
         tokens, seqs = 16_384, 1024
     elif total >= 70 * GIB and "a100" not in deployment.gpu.name.lower():
         tokens, seqs = 8192, 1024
     else:
         tokens, seqs = 2048, 256
+    context = context_tokens or context_limit(deployment) or 32_768
+    if not chunks_prompts(deployment, context):
+        tokens = max(2048, context)
     return Limits(
         block_tokens=count(deployment, "block_size") or 16,
         max_batched_tokens=count(deployment, "max_num_batched_tokens") or tokens,

@@ -86,7 +86,7 @@ def _predicted(cases: Sequence[Case], profile_name: str | None) -> list[Scored]:
                 deployment=case.deployment.name,
                 profile=profiles[at].name,
                 held_out=held[at],
-                users=case.users * case.deployment.dp * case.deployment.pp,
+                users=case.users,
             )
         )
     return scored

@@ -1,0 +1,143 @@
+"""Fitting expert kernels to the kernel tables of PyPI's aiconfigurator-core.
+
+Its `systems/data/<gpu>/moe/<engine>/<version>/moe_perf.parquet` has the time of an engine's grouped expert products,
+in ms, by tokens, hidden and intermediate size, experts (all and per token), tensor and expert parallelism. Rows with
+`balanced` routing are taken, for there the experts touched are known: min(experts, pairs).
+
+Floor and memory come from few tokens (a decode), compute from many (a prompt), in turn until they agree.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from loadstone.catalogue import Gpu, gpu
+from loadstone.catalogue.precision import FORMATS
+from loadstone.errors import InputError
+from loadstone.perfmodel.coefficients import Array
+from loadstone.perfmodel.expert_kernels import ExpertKernel
+from loadstone.perfmodel.families import architecture_of
+
+_GPUS = {"a100_sxm": "a100", "h100_sxm": "h100", "h200_sxm": "h200", "b200_sxm": "b200"}
+_ENGINES = {"trtllm": "tensorrt-llm"}
+_DTYPES = {
+    "bfloat16": "bf16",
+    "fp8_block": "fp8",
+    "int4_wo": "int4",
+    "nvfp4": "nvfp4",
+    "w4a16_mxfp4": "mxfp4",
+    "w4a8_mxfp4_mxfp8": "mxfp4",
+}
+FEW, MANY = 192, 1024
+"""Tokens of a step: decodes have at most, prompts at least so many."""
+MOST_FLOOR_S = 35e-6
+"""Longer floors are of kernels whose many launches the measurement did not replay as a graph, as engines do (Triton's
+for MXFP4 on Hopper: 56 and 79 µs). A judgement, from what whole engines take."""
+LEAST_MEMORY = 0.35
+"""Kernels that read slower widen their weights first, which engines do where they have nothing better."""
+_LEAST_ROWS = 100
+_ROUNDS = 4
+
+Row = dict[str, Any]
+
+
+def fit_tables(folder: Path) -> list[ExpertKernel]:
+    """One kernel for each engine, architecture and type: the newest version's, the faster where it has several.
+
+    `folder`: aiconfigurator_core's `systems/data`. Raises InputError where it has no tables.
+    """
+    tables: dict[tuple[str, str, str, str], dict[tuple[Any, ...], tuple[Gpu, Row]]] = defaultdict(dict)
+    for path in sorted(folder.glob("*/moe/*/*/moe_perf.parquet")):
+        board, _, engine, version = path.parts[-5:-1]
+        if board not in _GPUS:
+            continue
+        device = gpu(_GPUS[board])
+        for row in _rows(path):
+            native = device.flops_per_s.get("fp4") is not None
+            if row["moe_dtype"] == "w4a16_mxfp4" and native:
+                continue  # where products have four bits, engines multiply in eight
+            name = _ENGINES.get(engine, engine)
+            key = (name, version, architecture_of(device), _DTYPES[row["moe_dtype"]])
+            place = (board, *(row[column] for column in _SHAPE))
+            kept = tables[key].get(place)
+            if kept is None or row["latency"] < kept[1]["latency"]:
+                tables[key][place] = device, row
+    if not tables:
+        raise InputError(f"{folder}: no */moe/*/*/moe_perf.parquet; give systems/data of aiconfigurator-core")
+    newest: dict[tuple[str, str, str], ExpertKernel] = {}
+    for (engine, version, architecture, dtype), rows in sorted(tables.items(), key=lambda each: _number(each[0][1])):
+        if len(rows) >= _LEAST_ROWS:
+            kernel = _fit(engine, version, architecture, dtype, list(rows.values()))
+            if kernel.memory >= LEAST_MEMORY:
+                newest[engine, architecture, dtype] = kernel
+    return [newest[key] for key in sorted(newest)]
+
+
+_SHAPE = ("num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size")
+
+
+def _rows(path: Path) -> list[Row]:
+    """Gated experts of the sizes that catalogued models have, on at most 16 GPUs."""
+    import pyarrow.parquet as pq
+
+    columns = [*_SHAPE, "moe_dtype", "kernel_source", "distribution", "latency"]
+    return [
+        row
+        for row in pq.read_table(path, columns=columns).to_pylist()
+        if row["distribution"] == "balanced"
+        and row["moe_dtype"] in _DTYPES
+        and row["latency"] > 0
+        and "nongated" not in row["kernel_source"]
+        and row["moe_tp_size"] * row["moe_ep_size"] <= 16
+        and row["hidden_size"] >= 2048
+        and row["inter_size"] < 8000
+        and row["topk"] < 20
+    ]
+
+
+def _fit(engine: str, version: str, architecture: str, dtype: str, rows: list[tuple[Gpu, Row]]) -> ExpertKernel:
+    from scipy.optimize import least_squares
+
+    form = FORMATS[dtype]
+    kind = "fp4" if dtype in ("nvfp4", "mxfp4") else dtype
+
+    def column(name: str) -> Array:
+        return np.array([row[name] for _, row in rows], np.float64)
+
+    tokens, hidden = column("num_tokens"), column("hidden_size")
+    wide, ep = column("inter_size") / column("moe_tp_size"), column("moe_ep_size")
+    experts, pairs = column("num_experts") / ep, tokens * column("topk") / ep
+    touched = np.minimum(experts, np.maximum(pairs, 1.0))
+    hbm = np.array([device.hbm_bytes_per_s for device, _ in rows])
+    peak = np.array([device.flops_per_s.get(kind, device.peak_flops_per_s("bf16")) for device, _ in rows])
+    parameters = 3 * hidden * wide
+    reading = (touched * parameters * form.bytes + pairs * 2 * (2 * hidden + 3 * wide)) / hbm
+    products = 2 * pairs * parameters / peak
+    measured = np.log(column("latency") * 1e-3)
+
+    def off(logs: Array, at: Any) -> Array:
+        floor, memory, compute = np.exp(logs)
+        gap: Array = np.log(floor + reading[at] / memory + products[at] / compute) - measured[at]
+        return gap
+
+    few, many = tokens <= FEW, tokens >= MANY
+    logs = np.log([25e-6, 0.75, 0.3])
+    for _ in range(_ROUNDS):
+        logs[:2] = least_squares(lambda x: off(np.array([*x, logs[2]]), few), logs[:2], loss="soft_l1", f_scale=0.1).x
+        logs[2:] = least_squares(
+            lambda x: off(np.array([*logs[:2], *x]), many), logs[2:], loss="soft_l1", f_scale=0.1
+        ).x
+    floor, memory, compute = (float(f"{value:.3g}") for value in np.exp(logs))
+    error = float(np.median(np.abs(np.expm1(off(logs, few)))))
+    return ExpertKernel(
+        engine, architecture, dtype, min(floor, MOST_FLOOR_S), compute, memory, version, len(rows), round(error, 3)
+    )
+
+
+def _number(version: str) -> list[int]:
+    return [int(each) for each in re.findall(r"\d+", version)]

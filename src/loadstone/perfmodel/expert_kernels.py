@@ -1,0 +1,58 @@
+"""What an engine's kernel for experts was measured at: a floor, and shares of the peaks.
+
+    seconds = floor_s + touched·weights/(memory·bandwidth) + pairs·FLOPs/(compute·peak)
+
+`expert_kernels.json` has a row for each engine, architecture and type of weights, fitted by
+`benchmarks/expert_kernels.py` on the kernel tables of PyPI's aiconfigurator-core (Apache-2.0). Where there is none,
+the geometric mean of the nearest stands in: of other engines on that architecture, else of all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cache
+from importlib import resources
+
+import msgspec
+
+_ALIKE = {"fp16": "bf16", "fp32": "bf16", "int8": "fp8"}
+
+
+class ExpertKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`compute` of the type's peak, `memory` of the bandwidth. `off`: median error of the fit at up to 192 tokens,
+    of so many `rows` in all, measured with that `version` of the engine."""
+
+    engine: str
+    architecture: str
+    dtype: str
+    floor_s: float
+    compute: float
+    memory: float
+    version: str = ""
+    rows: int = 0
+    off: float = 0.0
+
+
+@cache
+def expert_kernel(engine: str, architecture: str, dtype: str) -> ExpertKernel:
+    """The kernel for experts with weights of a type of the catalogue (`bf16`, `fp8`, `nvfp4`, `mxfp4`, `int4` …)."""
+    dtype = _ALIKE.get(dtype, dtype)
+    known = [each for each in expert_kernels() if each.dtype == dtype] or list(expert_kernels())
+    near = [each for each in known if each.architecture == architecture] or known
+    exact = [each for each in near if (each.engine, each.architecture) == (engine, architecture)]
+    return exact[0] if exact else _mean(engine, architecture, dtype, near)
+
+
+@cache
+def expert_kernels() -> tuple[ExpertKernel, ...]:
+    """All that were measured."""
+    content = (resources.files("loadstone.perfmodel") / "expert_kernels.json").read_bytes()
+    return msgspec.json.decode(content, type=tuple[ExpertKernel, ...])
+
+
+def _mean(engine: str, architecture: str, dtype: str, kernels: Sequence[ExpertKernel]) -> ExpertKernel:
+    def of(name: str) -> float:
+        return math.exp(sum(math.log(getattr(each, name)) for each in kernels) / len(kernels))
+
+    return ExpertKernel(engine, architecture, dtype, of("floor_s"), of("compute"), of("memory"))

@@ -1,0 +1,134 @@
+"""What kernels of experts were measured at, and how that is fitted to a table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from loadstone import catalogue
+from loadstone.calibrate.kernel_tables import MOST_FLOOR_S, fit_tables
+from loadstone.catalogue.deployment import parse_deployment
+from loadstone.errors import InputError
+from loadstone.perfmodel.coefficients import INDEX, PRIOR
+from loadstone.perfmodel.expert_kernels import ExpertKernel, expert_kernel, expert_kernels
+from loadstone.perfmodel.formulas import body_seconds
+from loadstone.perfmodel.work import COLLECTIVE, EXPERTS, Work, ideal, work_of
+
+
+def test_shipped_kernels_are_physical() -> None:
+    kernels = expert_kernels()
+    assert len({(each.engine, each.architecture, each.dtype) for each in kernels}) == len(kernels) > 20
+    for each in kernels:
+        assert 0 < each.floor_s <= MOST_FLOOR_S
+        assert 0 < each.compute < 1
+        assert 0.3 < each.memory < 1
+        assert each.off < 0.2, each
+
+
+def test_an_engine_that_was_not_measured_gets_the_mean_of_its_neighbours() -> None:
+    known = [each for each in expert_kernels() if (each.architecture, each.dtype) == ("hopper", "fp8")]
+    found = expert_kernel("max", "hopper", "fp8")
+    assert found.memory == pytest.approx(np.exp(np.mean([np.log(each.memory) for each in known])))
+    assert min(each.compute for each in known) < found.compute < max(each.compute for each in known)
+    assert expert_kernel("vllm", "hopper", "fp16") == expert_kernel("vllm", "hopper", "bf16")
+    assert expert_kernel("llama.cpp", "cpu", "q4").memory > 0
+
+
+# --- the fit ------------------------------------------------------------------------------------------------------
+
+TRUE = ExpertKernel("vllm", "hopper", "fp8", floor_s=22e-6, compute=0.31, memory=0.84)
+
+
+def table(folder: Path, version: str, kernel: ExpertKernel, noise: float = 0.0) -> None:
+    """Times of a kernel as the formula has them, for three models on one to eight GPUs."""
+    rng = np.random.default_rng(1)
+    device = catalogue.gpu("h100")
+    rows = []
+    for hidden, wide, per_token, experts in ((4096, 1536, 8, 128), (7168, 2048, 8, 256), (3072, 1536, 8, 256)):
+        for tp, ep in ((1, 1), (4, 1), (8, 1), (1, 8)):
+            for tokens in (1, 4, 16, 64, 128, 512, 1024, 4096, 16384):
+                parameters, pairs = 3 * hidden * wide / tp, tokens * per_token / ep
+                read = min(experts / ep, max(1.0, pairs)) * parameters * (1 + 4 / 128**2)
+                moved = read + pairs * 2 * (2 * hidden + 3 * wide / tp)
+                seconds = kernel.floor_s + moved / (kernel.memory * device.hbm_bytes_per_s)
+                seconds += 2 * pairs * parameters / (kernel.compute * device.flops_per_s["fp8"])
+                row = {
+                    "num_tokens": tokens, "hidden_size": hidden, "inter_size": wide, "topk": per_token,
+                    "num_experts": experts, "moe_tp_size": tp, "moe_ep_size": ep, "moe_dtype": "fp8_block",
+                    "kernel_source": "fused", "distribution": "balanced",
+                    "latency": seconds * 1e3 * np.exp(rng.normal(0, noise)),
+                }  # fmt: skip
+                rows += [row, row | {"distribution": "power_law_1.2", "latency": 9.0}]
+                rows += [row | {"kernel_source": "slower", "latency": row["latency"] * 2}]
+    path = folder / "h100_sxm" / "moe" / "vllm" / version / "moe_perf.parquet"
+    path.parent.mkdir(parents=True)
+    pq.write_table(pa.Table.from_pylist(rows), path)
+
+
+def test_a_table_gives_back_the_kernel_that_made_it(tmp_path: Path) -> None:
+    table(tmp_path, "0.9.1", ExpertKernel("vllm", "hopper", "fp8", floor_s=30e-6, compute=0.1, memory=0.5))
+    table(tmp_path, "0.24.0", TRUE, noise=0.03)
+    (found,) = fit_tables(tmp_path)  # the newest version, the faster of its kernels, balanced routing
+    assert (found.engine, found.architecture, found.dtype, found.version) == ("vllm", "hopper", "fp8", "0.24.0")
+    assert found.floor_s == pytest.approx(TRUE.floor_s, rel=0.05)
+    assert found.memory == pytest.approx(TRUE.memory, rel=0.05)
+    assert found.compute == pytest.approx(TRUE.compute, rel=0.05)
+    assert found.off < 0.05
+
+
+def test_a_folder_without_tables_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="moe_perf") as raised:
+        fit_tables(tmp_path)
+    assert "\n" not in str(raised.value)
+
+
+# --- what the model makes of them ---------------------------------------------------------------------------------
+
+
+def experts_s(work: Work, tokens: float, **coefficients: float) -> float:
+    values = np.exp(PRIOR)[None, :].copy()
+    for name, value in coefficients.items():
+        values[0, INDEX[name]] = value
+    at = np.flatnonzero(work.kind == EXPERTS)
+    with_experts = body_seconds(work, values, np.array([tokens]))[0]
+    values[0, INDEX["expert_memory"]] = values[0, INDEX["expert_compute"]] = 1e12
+    without = body_seconds(work, values, np.array([tokens]))[0]
+    return float((with_experts - without) / work.count[at].sum())
+
+
+def test_experts_touched_are_those_of_uniform_routing_and_fewer_where_some_are_favoured() -> None:
+    deployment = parse_deployment("qwen3-235b-a22b:fp8@8xh200/tp8,engine=vllm")
+    work = work_of(deployment)
+    at = int(np.flatnonzero(work.kind == EXPERTS)[0])
+    reading_s = work.weights[at] / (work.reach_memory[at] * work.hbm[0])
+    for tokens in (1, 8, 64):
+        seconds = experts_s(work, tokens, routing_shape=1e6, expert_compute=1e12)
+        pairs = tokens * 8
+        acts_s = pairs * work.activations[at] / (work.reach_memory[at] * work.hbm[0])
+        assert (seconds - acts_s) / reading_s == pytest.approx(128 * (1 - (1 - 8 / 128) ** tokens), rel=1e-3)
+        skewed = experts_s(work, tokens, routing_shape=1.0, expert_compute=1e12)
+        assert skewed < seconds
+    assert experts_s(work, 1e6, routing_shape=1.0, expert_compute=1e12) > 127 * reading_s
+
+
+def test_the_speed_of_light_has_no_floors_and_full_reach() -> None:
+    work = work_of(parse_deployment("qwen3-235b-a22b:fp8@8xh200/tp8,engine=vllm"))
+    light = ideal(work)
+    at = work.kind == EXPERTS
+    assert (work.floor[at] > 0).all()
+    assert (light.floor == 0).all()
+    assert (light.reach_memory[at] == 1).all()
+    assert (light.reach_compute[at] == 1).all()
+
+
+def test_a_norm_over_all_heads_is_one_more_collective_a_layer() -> None:
+    def collectives(model: str) -> float:
+        work = work_of(parse_deployment(f"{model}@4xh200/tp4,engine=vllm"))
+        return float(work.count[work.kind == COLLECTIVE].sum() / work.count[work.kind == EXPERTS].sum())
+
+    assert collectives("qwen3-235b-a22b:fp8") == pytest.approx(2.0)
+    assert collectives("minimax-m2.5") == pytest.approx(3.0)
