@@ -5,7 +5,7 @@
 POINTS.csv: docs/accuracy.md has the columns; rows whose source begins with `seed000` (DeepSeek-V3, H200, SGLang) and
 `seed002` (DeepSeek-R1, MI300X and H200, dstack) are used, those that were excluded from fits included. Each row is
 simulated with the shipped coefficients (whose fit saw most of these rows) and with those of a fit without this model
-family. `light` has all efficiencies 1 and no overhead. Half a minute on one core.
+family. `light` has all efficiencies 1 and no overhead. Some seconds on one core.
 """
 
 from __future__ import annotations
@@ -33,27 +33,27 @@ EAGER = "mem_fraction_static=0.8,enforce_eager=1"
 R1_SGLANG = "deepseek-r1@8xh200/tp1,dp8,attention-dp,engine=sglang,version=0.4.3"
 MI300X_SGLANG = "deepseek-r1@8xmi300x/tp8,engine=sglang,version=0.4.2"
 SERVERS = {
-    "000, 1 node, CUDA graphs off": f"deepseek-v3@8xh200/tp1,dp8,attention-dp,engine=sglang,version=0.4.1,{EAGER}",
-    "000, 1 node, FP8 KV cache": "deepseek-v3@8xh200/tp1,dp8,attention-dp,kv=fp8,engine=sglang,version=0.4.1",
-    "000, 2 nodes": f"deepseek-v3@16xh200/tp16,nodes=2,engine=sglang,version=0.4.1,{EAGER}",
-    "000, 2 nodes, FP8 KV cache": (
+    "000, 8 GPUs, CUDA graphs off": f"deepseek-v3@8xh200/tp1,dp8,attention-dp,engine=sglang,version=0.4.1,{EAGER}",
+    "000, 8 GPUs, FP8 KV cache": "deepseek-v3@8xh200/tp1,dp8,attention-dp,kv=fp8,engine=sglang,version=0.4.1",
+    "000, 16 GPUs, CUDA graphs off": f"deepseek-v3@16xh200/tp16,nodes=2,engine=sglang,version=0.4.1,{EAGER}",
+    "000, 16 GPUs, FP8 KV cache": (
         "deepseek-v3@16xh200/tp16,nodes=2,kv=fp8,engine=sglang,version=0.4.1,enforce_eager=1"
     ),
-    "002, 8×H200, SGLang 0.4.3": R1_SGLANG,
-    "002, 8×H200, SGLang 0.4.3, shared prefixes": R1_SGLANG,
-    "002, 8×H200, SGLang 0.4.3, offline": "deepseek-r1@8xh200/tp8,engine=sglang,version=0.4.3",
-    "002, 8×H200, vLLM 0.7.4": "deepseek-r1@8xh200/tp8,engine=vllm,version=0.7.4",
-    "002, 8×H200, vLLM 0.7.4, shared prefixes": (
+    "002, H200, SGLang 0.4.3": R1_SGLANG,
+    "002, H200, SGLang 0.4.3, shared prefixes": R1_SGLANG,
+    "002, H200, SGLang 0.4.3, offline": "deepseek-r1@8xh200/tp8,engine=sglang,version=0.4.3",
+    "002, H200, vLLM 0.7.4": "deepseek-r1@8xh200/tp8,engine=vllm,version=0.7.4",
+    "002, H200, vLLM 0.7.4, shared prefixes": (
         "deepseek-r1@8xh200/tp8,engine=vllm,version=0.7.4,prefix_caching=1,enable_chunked_prefill=1"
     ),
-    "002, 8×H200, vLLM 0.7.4, offline": "deepseek-r1@8xh200/tp8,engine=vllm,version=0.7.4,max_model_len=32768",
-    "002, 8×H200, TensorRT-LLM 0.17": (
+    "002, H200, vLLM 0.7.4, offline": "deepseek-r1@8xh200/tp8,engine=vllm,version=0.7.4,max_model_len=32768",
+    "002, H200, TensorRT-LLM 0.17": (
         "deepseek-r1@8xh200/tp8,ep4,engine=tensorrt-llm,version=0.17,max_batch_size=512,max_num_tokens=16384,"
         "max_seq_len=16384,enforce_eager=1"
     ),
-    "002, 8×MI300X, SGLang 0.4.2": MI300X_SGLANG,
-    "002, 8×MI300X, SGLang 0.4.2, shared prefixes": MI300X_SGLANG,
-    "002, 8×MI300X, vLLM 0.7.3": "deepseek-r1@8xmi300x/tp8,engine=vllm,version=0.7.3,max_model_len=32768",
+    "002, MI300X, SGLang 0.4.2": MI300X_SGLANG,
+    "002, MI300X, SGLang 0.4.2, shared prefixes": MI300X_SGLANG,
+    "002, MI300X, vLLM 0.7.3": "deepseek-r1@8xmi300x/tp8,engine=vllm,version=0.7.3,max_model_len=32768",
 }
 """As they were started, in shorthand. Sources: 000 itself; for 002 the tasks in dstackai/benchmarks,
 Deepseek-R1/README.md. What vLLM 0.7 makes of its defaults (whole prompts, before all decodes) the shorthand's version
@@ -61,8 +61,11 @@ says; the rows agree: ITL has p99 near its median and a deviation of several tim
 PREFIX_GROUPS = 10
 """Of 50 requests each, shuffled (--gsp-num-groups, --gsp-prompts-per-group), from an empty cache."""
 
+PREFIXES, OFFLINE = ", shared prefixes", ", offline"
+GAPS_AT: dict[str, tuple[float, ...]] = {"rate": (1, 4, 8), "concurrency": (4, 16, 64)}
+"""The loads whose gaps are shown, of answers up to 1,024 tokens."""
 
-IMPLIED = {"002, 8×H200, vLLM 0.7.4": 280_000, "002, 8×H200, TensorRT-LLM 0.17": 355_000}
+IMPLIED = {"002, H200, vLLM 0.7.4": 280_000, "002, H200, TensorRT-LLM 0.17": 355_000}
 """KV tokens that the rows with 128 users imply (docs/seeds.md), where sizing finds more."""
 IMPLIED_NIC_BYTES_PER_S = 5e9
 """Per GPU, of the network between the two nodes of 000, implied likewise; the catalogue has 50e9."""
@@ -105,18 +108,16 @@ class Row(NamedTuple):
 def server_of(point: Point) -> str | None:
     """Which server a row was measured on; None: not simulated (16-bit weights that do not fit)."""
     if point.source.startswith("seed000"):
-        nodes = "2 nodes" if point.nodes == 2 else "1 node"
-        fp8 = point.kv_dtype.startswith("fp8")
-        return f"000, {nodes}" + (", FP8 KV cache" if fp8 else ", CUDA graphs off" if nodes == "1 node" else "")
+        kind = "FP8 KV cache" if point.kv_dtype.startswith("fp8") else "CUDA graphs off"
+        return f"000, {point.gpus} GPUs, {kind}"
     if not point.source.startswith("seed002") or "BF16" in point.precision:
         return None
-    gpu = "8×MI300X" if "MI300X" in point.gpu else "8×H200"
-    offline = ", offline" if point.mode == "offline" else ""
+    gpu = "MI300X" if "MI300X" in point.gpu else "H200"
     engine = {"sglang": "SGLang", "vllm": "vLLM", "tensorrt-llm": "TensorRT-LLM"}[point.engine]
     name = f"002, {gpu}, {engine} {'.'.join(point.engine_version.split('.')[: 2 if engine[0] == 'T' else 3])}"
     if point.prefix_tokens:
-        return f"{name}, shared prefixes"
-    return name + offline if name + offline in SERVERS else name
+        return name + PREFIXES
+    return name + OFFLINE if point.mode == "offline" and name + OFFLINE in SERVERS else name
 
 
 def simulated(point: Point, deployment: Deployment, policy: EnginePolicy, model: StepModel) -> Figures:
@@ -197,33 +198,46 @@ def seconds(values: Sequence[float | None], scale: float = 1.0) -> str:
 
 
 def tables(rows: Sequence[Row]) -> str:
-    """Markdown: measured / simulated as shipped / with the family held out [/ held out, with what
-    the rows imply of cache or network]."""
-    text = []
-    for name, deployment in SERVERS.items():
-        mine = [row for row in rows if row.server == name and row.load != "offline"]
-        if not mine:
-            continue
-        kv_tokens = policy_of(parse_deployment(deployment)).kv_tokens
-        text += [f"\n{name}: `{deployment}`, KV cache of a scheduler {kv_tokens:,} tokens\n"]
-        head = "requests/s" if mine[0].load == "rate" else "users, answer"
-        text += [f"| {head} | TTFT, s | TPOT, ms | output tok/s |", "|---|---|---|---|"]
-        for row in sorted(mine, key=lambda row: (row.output_tokens, row.value)):
-            kinds = [each for each in (row.measured, row.shipped, row.held_out, row.implied) if each is not None]
-            load = f"{row.value:g}" if row.load == "rate" else f"{row.value:g}, {row.output_tokens:,}"
-            cells = [load, seconds([each.ttft_s for each in kinds]), seconds([each.tpot_s for each in kinds], 1e3)]
-            text.append(f"| {' | '.join(cells)} | {' / '.join(f'{each.rate:,.0f}' for each in kinds)} |")
-    text += ["\n| offline, answer | requests: measured / shipped / held out, output tok/s |", "|---|---|"]
+    """Markdown, as in docs/seeds.md: measured / simulated as shipped / with the family held out [/ held out, with
+    what the rows imply of cache or network]."""
+    served = [row for row in rows if row.load != "offline"]
+    prefixes = [row for row in served if row.server.endswith(PREFIXES)]
+    others = [row for row in served if not row.server.endswith(PREFIXES)]
+    by_rate = [row for row in others if row.load == "rate"]
+    by_users = [row for row in others if row.load != "rate"]
+    parts = [serving("000 | requests/s", by_rate), serving("002 | users, answer", by_users)]
+    parts += [serving("002, shared prefixes | users, answer", prefixes), offline(rows), steps(rows)]
+    return "\n\n".join("\n".join(part) for part in parts)
+
+
+def serving(head: str, rows: Sequence[Row]) -> list[str]:
+    text = [f"| {head} | TTFT, s | TPOT, ms | output tok/s |", "|---|---|---|---|---|"]
+    order = list(SERVERS)
+    for row in sorted(rows, key=lambda row: (order.index(row.server), row.output_tokens, row.value)):
+        kinds = [each for each in (row.measured, row.shipped, row.held_out, row.implied) if each is not None]
+        load = f"{row.value:g}" if row.load == "rate" else f"{row.value:g}, {row.output_tokens:,}"
+        ttft, tpot = seconds([each.ttft_s for each in kinds]), seconds([each.tpot_s for each in kinds], 1e3)
+        rate = " / ".join(f"{each.rate:,.0f}" for each in kinds)
+        text.append(f"| {label(row)} | {load} | {ttft} | {tpot} | {rate} |")
+    return text
+
+
+def label(row: Row) -> str:
+    return row.server.partition(", ")[2].removesuffix(PREFIXES).removesuffix(OFFLINE)
+
+
+def offline(rows: Sequence[Row]) -> list[str]:
+    text = ["| 002, offline, answer | requests: measured / shipped / held out, output tok/s |", "|---|---|"]
     for name in SERVERS:
         mine = [row for row in rows if row.server == name and row.load == "offline"]
         for answer in sorted({row.output_tokens for row in mine}):
+            same = sorted((row for row in mine if row.output_tokens == answer), key=lambda row: row.value)
             cells = [
                 f"{row.value:g}: {row.measured.rate:,.0f} / {row.shipped.rate:,.0f} / {row.held_out.rate:,.0f}"
-                for row in sorted(mine, key=lambda row: row.value)
-                if row.output_tokens == answer
+                for row in same
             ]
-            text.append(f"| {name.removesuffix(', offline')}, {answer:,} | {'; '.join(cells)} |")
-    return "\n".join([*text, "", *steps(rows)])
+            text.append(f"| {label(same[0])}, {answer:,} | {'; '.join(cells)} |")
+    return text
 
 
 def steps(rows: Sequence[Row]) -> list[str]:
@@ -233,12 +247,17 @@ def steps(rows: Sequence[Row]) -> list[str]:
     ]
     for row in rows:
         step = row.step
-        if step is None or row.output_tokens > 1024:
+        if step is None or row.output_tokens > 1024 or row.value not in GAPS_AT[row.load]:
             continue
         left_s = step.measured_s - step.held_out_s
         times = (step.measured_s, step.shipped_s, step.held_out_s, step.light_s)
         load = f"{row.value:g}/s" if row.load == "rate" else f"{row.value:g} users"
-        cells = [row.server, load, str(step.sequences), *(f"{each * 1e3:.1f}" for each in times)]
+        cells = [
+            f"{row.server[:3]}, {label(row)}",
+            load,
+            str(step.sequences),
+            *(f"{each * 1e3:.1f}" for each in times),
+        ]
         text.append(f"| {' | '.join(cells)} | {left_s * 1e3:+.0f} | {left_s * 1e6 / row.layers:+,.0f} |")
     return text
 

@@ -20,9 +20,13 @@ from typing import Any, NamedTuple
 
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import settings
 
 from loadstone import cli
 from loadstone.simserver import Law, TimingServer, start
+
+settings.register_profile("any machine", deadline=None)  # how long an example takes says nothing of the code
+settings.load_profile("any machine")
 
 Json = dict[str, Any]
 MODEL = "scripted"

@@ -5,7 +5,7 @@ from typing import Any, get_args
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from loadstone.errors import InputError
@@ -149,7 +149,6 @@ VALUES = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(
     st.sampled_from(["completions", "chat", "sglang", "triton"]),
     st.dictionaries(TEXTS.map("x_".__add__), VALUES, max_size=4),

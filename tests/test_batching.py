@@ -357,7 +357,7 @@ POLICIES = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(lengths=LENGTHS, asked=POLICIES, shared=st.booleans(), hurry=st.booleans())
 def test_everyone_ends_in_order_and_no_block_is_lost_or_given_twice(
     lengths: list[tuple[int, int, int]], asked: dict[str, Any], shared: bool, hurry: bool

@@ -11,6 +11,7 @@ import pytest
 from conftest import Loadstone
 from loadstone.batching import EnginePolicy
 from loadstone.calibrate.closed_loop import Outcome, run
+from loadstone.calibrate.deployments import deployment_of
 from loadstone.calibrate.fit import faster_twins, group, solve, values_of, weights_of
 from loadstone.calibrate.points import Point, Unpredictable
 from loadstone.calibrate.shipped import profiles, residuals
@@ -20,6 +21,7 @@ from loadstone.calibrate.update import update
 from loadstone.catalogue import parse_deployment
 from loadstone.perfmodel import StepModel
 from loadstone.perfmodel.coefficients import INDEX, NAMES, PRIOR
+from loadstone.perfmodel.families import is_eager
 from loadstone.perfmodel.profile import load, prior_profile
 from loadstone.simserver import start
 from loadstone.simserver.law import Law
@@ -156,6 +158,12 @@ def point_of(row: int, users: int, **more: object) -> Point:
 )
 def test_a_version_that_is_not_said_is_that_of_its_month(version: str, notes: str, expected: str | None) -> None:
     assert version_of(point_of(1, 8, engine_version=version, notes=notes)) == expected
+
+
+def test_runs_without_cuda_graphs_are_known_by_their_flags() -> None:
+    told = point_of(1, 8, notes="stat=median; --disable-cuda-graph --enable-torch-compile")
+    assert is_eager(deployment_of(told)[0])
+    assert not is_eager(deployment_of(point_of(1, 8))[0])
 
 
 def test_a_squared_gpu_count_is_undone() -> None:

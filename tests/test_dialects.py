@@ -552,7 +552,7 @@ def drawn(shapes: list[tuple[float, list[tuple[float, int]]]]) -> list[RequestRe
     return records
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(streams)
 def test_where_definitions_are_the_same_so_are_the_numbers(
     shapes: list[tuple[float, list[tuple[float, int]]]],

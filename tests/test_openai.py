@@ -125,7 +125,7 @@ def test_a_recorded_stream_means_the_same_cut_at_every_place(path: Path) -> None
 
 
 @needs_recordings
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(st.data())
 def test_a_recorded_stream_means_the_same_in_pieces_of_any_size_and_any_line_end(data: st.DataObject) -> None:
     stream = data.draw(st.sampled_from(RECORDED)).read_bytes()
@@ -483,7 +483,6 @@ def test_the_message_of_an_error_body_is_found(body: bytes, said: str) -> None:
     assert error_text(body) == said
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=2000), st.integers(1, 300))
 def test_any_bytes_give_a_harmless_excerpt(body: bytes, limit: int) -> None:
     for line in (excerpt(body, limit), error_text(body)):
@@ -495,7 +494,7 @@ def test_any_bytes_give_a_harmless_excerpt(body: bytes, limit: int) -> None:
 # --- nothing makes it raise -----------------------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.lists(st.binary(max_size=100), max_size=10))
 def test_arbitrary_bytes_never_raise(pieces: list[bytes]) -> None:
     heard(*pieces)
@@ -537,7 +536,7 @@ EVENTS = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None, max_examples=400)
+@settings(max_examples=400)
 @given(st.lists(EVENTS, max_size=4))
 def test_events_with_any_value_in_any_field_never_raise_and_give_facts_that_can_be_stored(
     events: list[dict[str, Any]],
@@ -556,7 +555,7 @@ def test_events_with_any_value_in_any_field_never_raise_and_give_facts_that_can_
 
 
 @needs_recordings
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.data())
 def test_mutated_recorded_streams_never_raise(data: st.DataObject) -> None:
     stream = bytearray(data.draw(st.sampled_from(RECORDED)).read_bytes())
@@ -643,7 +642,7 @@ def test_an_endless_answer_in_one_piece_is_an_error(monkeypatch: pytest.MonkeyPa
     assert isinstance(answer._sse, Whole)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(st.binary(max_size=200) | EVENTS.map(lambda fields: json.dumps(fields).encode()))
 def test_no_body_makes_an_answer_in_one_piece_raise(body: bytes) -> None:
     answer = whole(body) if len(body) > 7 else Answer(stream=False)

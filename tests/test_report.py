@@ -275,6 +275,9 @@ def test_a_run_opens_by_keyboard_and_tells_its_numbers(tmp_path: Path) -> None:
         assert browser.run("document.activeElement.className") == "skip"
         browser.run("document.querySelector('#run-1 summary').focus()")
         browser.press("Enter")
+        browser.until("document.querySelector('#run-1').open")
+        # Charts above, drawn meanwhile, may have pushed this one out of sight, and charts are drawn when looked at.
+        browser.run("document.querySelector('#run-1 .chart').scrollIntoView()")
         browser.until("document.querySelector('#run-1 .chart.drawn') !== null")
         browser.run("document.querySelector('#run-1 figure details').open = true")
         browser.until("document.querySelectorAll('#run-1 figure td').length > 4")

@@ -180,7 +180,6 @@ def test_an_answer_in_one_piece_is_one_event_with_all_its_tokens() -> None:
     assert heard(b'{"error": {"message": "no"}}', stream=False).error == "no"
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_a_stream_means_the_same_in_pieces_of_any_size(data: st.DataObject) -> None:
     stream = b"".join(STREAM)
@@ -208,7 +207,7 @@ EVENTS = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.lists(EVENTS.map(lambda fields: event(**fields)) | st.binary(max_size=60), max_size=4), st.booleans())
 def test_nothing_raises_and_the_facts_can_be_stored(pieces: list[bytes], stream: bool) -> None:
     answer = heard(*pieces, stream=stream, keep_text=True)

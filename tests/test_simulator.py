@@ -276,7 +276,7 @@ def test_ranks_hold_prompts_back_until_all_have_some() -> None:
     assert first[2] == pytest.approx(0.29 + 0.1)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 1 << 30), order=st.sampled_from(["mixed", "prefill-first"]), kv_blocks=st.integers(9, 90))
 def test_a_group_of_one_is_a_replica(seed: int, order: str, kv_blocks: int) -> None:
     from loadstone.batching import Sequence as Request
@@ -313,7 +313,7 @@ LOADS = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     load=LOADS,
     seed=st.integers(0, 1 << 30),
@@ -378,7 +378,7 @@ def test_the_short_way_gives_the_same_to_the_last_bit(
 # --- laws of the records ----------------------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     load=LOADS,
     seed=st.integers(0, 1000),

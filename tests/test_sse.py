@@ -132,7 +132,7 @@ def test_a_generated_stream_gives_the_standards_events_however_it_is_cut(stream:
 
 
 @pytest.mark.skipif(not RECORDED, reason="recorded engine streams (shared/data/wire) are not here")
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(st.data())
 def test_a_recorded_stream_gives_the_same_events_however_it_is_cut(data: st.DataObject) -> None:
     path = data.draw(st.sampled_from(RECORDED))

@@ -342,7 +342,7 @@ def answers(draw: st.DrawFn) -> list[bytes]:
     return reads
 
 
-@settings(deadline=None, max_examples=1200)
+@settings(max_examples=1200)
 @given(answers(), st.lists(st.integers(0, 30), max_size=6))
 def test_templates_hear_what_full_parsing_hears(reads: list[bytes], sweeps: list[int]) -> None:
     agree(reads, sweeps)
@@ -361,7 +361,7 @@ def test_templates_hear_what_full_parsing_hears_around_each_odd_text_and_count(c
         assert agree([HEADER, *plain[:5], chunk(body), *plain[6:]], [4]) >= 3
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(DIALECTS, st.data())
 def test_templates_hear_what_full_parsing_hears_in_text_of_any_bytes(dialect: Dialect, data: st.DataObject) -> None:
     texts = st.binary(max_size=6) | st.text(alphabet='"\\u0aé\n', max_size=6).map(str.encode)
@@ -370,7 +370,7 @@ def test_templates_hear_what_full_parsing_hears_in_text_of_any_bytes(dialect: Di
     agree([HEADER, *plain, *(chunk(dialect.plain(text, b"%d" % (i + 4))) for i, text in enumerate(events)), *plain])
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(DIALECTS, st.data())
 def test_templates_hear_what_full_parsing_hears_where_bytes_were_changed(
     dialect: Dialect, data: st.DataObject

@@ -110,7 +110,6 @@ def test_inputs_are_named_as_the_models_release_does() -> None:
     assert spelled("top_p", ("min_length",)) == "top_p"
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_a_stream_means_the_same_in_pieces_of_any_size(data: st.DataObject) -> None:
     stream = b"".join(COUNTED)
@@ -129,7 +128,7 @@ EVENTS = st.fixed_dictionaries(
 ).map(lambda fields: b"data: " + json.dumps(fields).encode() + b"\n\n")
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.lists(EVENTS | st.binary(max_size=60), max_size=4), st.booleans())
 def test_nothing_raises_and_the_facts_can_be_stored(pieces: list[bytes], stream: bool) -> None:
     answer = heard(*pieces, stream=stream, keep_text=True)

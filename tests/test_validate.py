@@ -93,7 +93,7 @@ def test_the_document_has_the_files_units(tmp_path: Path) -> None:
     assert row["measured"] == {"ttft_ms": 60, "tpot_ms": 8, "output_tok_s": 900}
     assert 1 < row["predicted"]["tpot_ms"] < 60
     assert set(row["low"]) == set(row["high"]) == {"ttft_ms", "tpot_ms", "output_tok_s"}
-    assert row["profile"].startswith("vllm-v1-hopper")
+    assert row["profile"].startswith("vllm-async-hopper")
 
 
 def made(measured: float, predicted: float, source: str = "a", users: int = 4) -> Scored:

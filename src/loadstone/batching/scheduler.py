@@ -6,28 +6,21 @@ over, and how many steps went by where nothing but decode happened.
                                     without chunks, for how many steps the same decodes go on if nothing arrives
     scheduler.advance(steps)        the step, or some of those, are over: who wrote a first token, who ended
 
-Blocks are counted exactly. While all that runs could come to hold fits into the cache at once, no step can want for
-a block, and nothing needs counting; `_tight` says when that is no longer so.
+What it decides: whose prompts a step computes, who is let in, who gives way where blocks run short. The account of
+what runs, and of its blocks, is in running.py.
 """
 
 from __future__ import annotations
 
 from collections import deque
 
-from loadstone.batching.blocks import PrefixCache
 from loadstone.batching.policy import EnginePolicy
-from loadstone.batching.sequence import NO_KEYS, Sequence
-from loadstone.batching.speculation import gains
+from loadstone.batching.running import NO_CHUNKS, Running
+from loadstone.batching.sequence import Sequence
 from loadstone.errors import InputError
 
-Chunk = tuple[Sequence, int, int]
-"""A part of a prompt that a step computes: of whom, new tokens, tokens before them in the cache."""
-_NO_CHUNKS: list[Chunk] = []
-_FEW = 32
-"""Ends that are compared with one another; of more, the next one is near."""
 
-
-class Scheduler:
+class Scheduler(Running):
     """One scheduler. After `schedule()`:
 
     chunks          the step's parts of prompts; none once it is over
@@ -42,43 +35,20 @@ class Scheduler:
 
     def __init__(self, policy: EnginePolicy, *, shared: bool = False, seed: int = 0) -> None:
         """`shared`: some requests ask for the same blocks (they have keys); `seed` is of speculation's luck."""
-        self.policy = policy
+        super().__init__(policy, shared=shared, seed=seed)
         self.waiting: deque[Sequence] = deque()
-        self.running: dict[Sequence, None] = {}  # in the order they were let in
-        self.chunks: list[Chunk] = []
         self.begun: list[Sequence] = []
         self.decoding = False
-        self.decodes = 0
-        self.context_tokens: float = 0
-        self.growth: float = 0
-        self.tick = 0
         self.preemptions = 0
         self.cache_queries = self.cache_hits = 0  # prompt tokens looked for, and found
         self.prompt_tokens = self.written_tokens = 0  # of prompts that were computed, of answers that ended
         self.held_back = False  # whether anybody ever waited for blocks
-        self._prefilling: list[Sequence] = []
-        self._ends: dict[int, list[Sequence]] = {}  # decodes by the tick that ends them
-        self._next_end = 0  # the first such tick
-        self._seed = seed
-        self._mixed = policy.order == "mixed"
-        self._static = policy.order == "static"
-        self._block = policy.block_tokens
-        self._blocks = policy.kv_blocks
         self._budget = policy.max_batched_tokens
         self._max_seqs = policy.max_seqs
         self._chunked = policy.chunked
         self._decode_tokens = policy.decode_tokens
-        self._luck = policy.speculative
         self._beyond = self._decode_tokens - 2  # KV tokens beyond prompt and answer: guesses, less the last token
-        paged = policy.reserved_tokens is None and not self._static
-        self._cache = PrefixCache() if shared and policy.prefix_cache and paged else None
-        self._sure = policy.keep_free >= 1 or not paged
-        self._most = 0  # blocks that all running may come to hold
-        self._tight = self._cache is not None
-        self._used = 0  # blocks in use; known while tight
-        self._phases = [0] * self._block  # decodes by what is left of `base` over whole blocks; known while tight
-        self._owed = 0  # tokens still to be written by those that run but do not decode yet
-        self._end_ticks = 0  # sum over those that decode
+        self._sure = policy.keep_free >= 1 or not self._paged
         self._poll = policy.poll_steps
         self._unseen = 0  # of those waiting the last, for whom the engine has not looked yet
         self._missed = 0  # of these, who came before the step with prompts that is under way
@@ -86,17 +56,7 @@ class Scheduler:
         self._resume = False  # a preemption kept those waiting out of this step, and only of this one
         self._padding: list[Sequence] = []  # of a static batch: those that ended, whose places stay taken
 
-    # --- asking -----------------------------------------------------------------------------------------------
-
-    def blocks_for(self, tokens: float) -> int:
-        """Blocks that hold so many tokens."""
-        return -int(-tokens // self._block)
-
-    def used_blocks(self) -> int:
-        """Blocks in use, those of a prefix cache that nobody uses left out."""
-        if self.policy.reserved_tokens is not None:
-            return self._most
-        return self._used if self._tight else self._recount()
+    # --- asking -----------------------------------------------------------------------------------------------------
 
     @property
     def idle(self) -> bool:
@@ -117,7 +77,7 @@ class Scheduler:
             return not self.running
         return not self.waiting and len(self.running) < self._max_seqs
 
-    # --- a step -----------------------------------------------------------------------------------------------
+    # --- a step -----------------------------------------------------------------------------------------------------
 
     def add(self, sequence: Sequence) -> None:
         """A request arrives. Raises InputError where it would never fit."""
@@ -140,7 +100,7 @@ class Scheduler:
         `hold`: prompts have to wait, as there are decodes.
         """
         if not self.waiting and not self._prefilling and not self._tight:
-            self.chunks = _NO_CHUNKS
+            self.chunks = NO_CHUNKS
             self.decoding = decoding = self.decodes > 0
             return self._next_end - self.tick if decoding else 0
         self.chunks = []
@@ -223,12 +183,19 @@ class Scheduler:
                         self._leave(sequence)
                     else:
                         self._start_decoding(sequence)
-            self.chunks = _NO_CHUNKS
+            self.chunks = NO_CHUNKS
             self._looked = self.tick
             self._unseen -= self._missed
         for sequence in ended:
             self.written_tokens += sequence.output_tokens
         return ended
+
+    def _clear_static(self) -> None:
+        """All of a static batch have ended: now its places are free."""
+        for sequence in self._padding:
+            self._stop_decoding(sequence)
+            self._leave(sequence)
+        self._padding = []
 
     def abort(self, sequence: Sequence) -> None:
         """Its client has gone. Between steps only."""
@@ -236,19 +203,11 @@ class Scheduler:
             if sequence in list(self.waiting)[len(self.waiting) - self._unseen :]:
                 self._unseen -= 1
             self.waiting.remove(sequence)
-            return
-        if sequence in self._padding:
-            return
-        if sequence in self._prefilling:
-            self._prefilling.remove(sequence)
-        if sequence.end_tick:
-            self._drop_end(sequence)
-            self._stop_decoding(sequence)
-        else:
-            self._owed -= sequence.output_tokens - sequence.emitted
-        self._leave(sequence)
+        elif sequence not in self._padding:
+            self._stop_early(sequence)
+            self._leave(sequence)
 
-    # --- prompts ----------------------------------------------------------------------------------------------
+    # --- who is let in ----------------------------------------------------------------------------------------------
 
     def _fill(self, budget: int) -> None:
         """Chunks for the step: of prompts under way first, then of those waiting, as far as they are let in."""
@@ -324,140 +283,7 @@ class Scheduler:
             wanted -= len(hits) - self._cache.unused(hits)
         return wanted <= self._free()
 
-    def _left(self) -> int:
-        """Tokens that all that run have still to write."""
-        if self._luck is not None or self._static:
-            return sum(s.output_tokens - self.written_by(s) for s in self.running)
-        return self._owed + self._end_ticks - self.decodes * self.tick
-
-    def written_by(self, sequence: Sequence) -> int:
-        """Tokens it has written."""
-        if not sequence.end_tick:
-            return sequence.emitted
-        if sequence.gains is not None:
-            done = len(sequence.gains) - max(0, sequence.end_tick - self.tick)
-            return sequence.emitted + 1 + (sequence.gains[done - 1] if done else 0)
-        return sequence.output_tokens - max(0, sequence.end_tick - self.tick)
-
-    # --- decodes ----------------------------------------------------------------------------------------------
-
-    def _start_decoding(self, sequence: Sequence) -> None:
-        tick = self.tick
-        left = sequence.output_tokens - sequence.emitted - 1
-        if self._luck is not None:
-            sequence.gains = steps = gains(self._luck, self._seed, sequence.row, sequence.emitted, left)
-            sequence.growth = left / len(steps)
-            left = len(steps)
-            sequence.base = sequence.target - tick * sequence.growth
-        else:
-            sequence.base = sequence.target - tick
-        sequence.end_tick = end = tick + left
-        self._end_ticks += end
-        ends = self._ends
-        if end in ends:
-            ends[end].append(sequence)
-        else:
-            if end < self._next_end or not ends:
-                self._next_end = end
-            ends[end] = [sequence]
-        self.decodes += 1
-        self.growth += sequence.growth
-        self.context_tokens += sequence.target + 1
-        if self._tight:
-            self._phases[int(sequence.base) % self._block] += 1
-
-    def _find_next_end(self) -> None:
-        # Nearly every tick ends something where many decode: looking from tick to tick costs less than a heap.
-        ends = self._ends
-        if len(ends) < _FEW:
-            self._next_end = min(ends, default=0)
-        else:
-            tick = self.tick + 1
-            while tick not in ends:
-                tick += 1
-            self._next_end = tick
-
-    def _drop_end(self, sequence: Sequence) -> None:
-        """It will not end then."""
-        due = self._ends[sequence.end_tick]
-        due.remove(sequence)
-        if not due:
-            del self._ends[sequence.end_tick]
-            self._find_next_end()
-
-    def _stop_decoding(self, sequence: Sequence) -> None:
-        self.decodes -= 1
-        self._end_ticks -= sequence.end_tick
-        if self.decodes:
-            self.growth -= sequence.growth
-            self.context_tokens -= sequence.base + self.tick * sequence.growth + 1
-        else:
-            self.growth = self.context_tokens = 0  # of fractions that were added and taken away, nothing is left
-        if self._tight:
-            self._phases[int(sequence.base) % self._block] -= 1
-
-    def _leave(self, sequence: Sequence) -> None:
-        """It no longer runs, and gives its blocks back."""
-        del self.running[sequence]
-        self._most -= sequence.most_blocks
-        if self._tight:
-            self._give_back(sequence)
-            if self._cache is None and self._most <= self._blocks:
-                self._tight = False
-
-    def _clear_static(self) -> None:
-        """All of a static batch have ended: now its places are free."""
-        for sequence in self._padding:
-            self._stop_decoding(sequence)
-            self._leave(sequence)
-        self._padding = []
-
-    # --- blocks, where they may run short -----------------------------------------------------------------------
-
-    def _tokens_of(self, sequence: Sequence) -> float:
-        """Tokens of a running sequence that are in the KV cache."""
-        if not sequence.end_tick:
-            return sequence.computed
-        # One that ended but keeps its place in a static batch grows no more.
-        return sequence.base + min(self.tick, sequence.end_tick) * sequence.growth
-
-    def _blocks_of(self, sequence: Sequence) -> int:
-        """Blocks that a running sequence holds."""
-        return self.blocks_for(self._tokens_of(sequence))
-
-    def _recount(self) -> int:
-        """Blocks in use, those of the step's chunks included."""
-        used = sum(map(self._blocks_of, self.running))
-        for sequence, new, _ in self.chunks:
-            used += self.blocks_for(sequence.computed + new) - self._blocks_of(sequence)
-        return used
-
-    def _count(self) -> None:
-        """From now on blocks are counted."""
-        self._tight = True
-        self._used = self._recount()
-        self._phases = [0] * self._block
-        for sequence in self.running:
-            if sequence.end_tick:
-                self._phases[int(sequence.base) % self._block] += 1
-
-    def _hold(self, sequence: Sequence, new: int) -> None:
-        """Take the blocks of `new` more tokens of its prompt."""
-        after = sequence.computed + new
-        full = after // self._block
-        cache = self._cache
-        if cache is None or not sequence.keys:
-            self._used += self.blocks_for(after) - self.blocks_for(sequence.computed)
-        else:
-            keys = sequence.keys[:full]
-            shared = cache.take(keys[len(sequence.held) :])
-            own = self.blocks_for(after) - len(keys)
-            if sequence in self.running:
-                own -= self.blocks_for(sequence.computed) - len(sequence.held)
-            self._used += shared + own
-            sequence.held = keys
-        if cache is not None:
-            cache.shrink(self._blocks - self._used)
+    # --- who gives way ----------------------------------------------------------------------------------------------
 
     def _take_for(self, sequence: Sequence, new: int) -> bool:
         """Blocks for the next chunk of a prompt under way, the newest others giving way; False: it had to itself."""
@@ -469,36 +295,11 @@ class Scheduler:
         self._hold(sequence, new)
         return True
 
-    def _free(self) -> int:
-        """Blocks that prompts may take: those in nobody's use, less what the decodes of the same step will need."""
-        free = self._blocks - self._used
-        return free - self._needed() if self._mixed and self.decodes else free
-
-    def _needed(self) -> int:
-        """Blocks that the next decode step takes."""
-        if self._luck is not None:
-            return sum(
-                self.blocks_for(s.base + (self.tick + 1) * s.growth) - self._blocks_of(s)
-                for s in self.running
-                if s.end_tick
-            )
-        return self._phases[-self.tick % self._block]
-
     def _make_room(self) -> None:
         """Preempt the newest until the next decode step finds its blocks."""
         while self.decodes and self._needed() > self._blocks - self._used:
             self._preempt_newest()
             self._resume = True
-
-    def _grow(self, steps: int) -> None:
-        if self._luck is not None:
-            self._used += self._needed()
-        else:
-            phases, block, tick = self._phases, self._block, self.tick
-            whole, rest = divmod(steps, block)
-            self._used += whole * self.decodes + sum(phases[-(tick + step) % block] for step in range(rest))
-        if self._cache is not None:
-            self._cache.shrink(self._blocks - self._used)
 
     def _preempt_newest(self) -> Sequence:
         """The newest loses its KV and waits, in front, to be computed again."""
@@ -507,13 +308,7 @@ class Scheduler:
         self.held_back = True
         sequence.preempted += 1
         emitted = self.written_by(sequence)
-        if sequence.end_tick:
-            self._drop_end(sequence)
-            self._stop_decoding(sequence)
-        else:
-            self._owed -= sequence.output_tokens - sequence.emitted
-        if sequence in self._prefilling:
-            self._prefilling.remove(sequence)
+        self._stop_early(sequence)
         self._leave(sequence)
         sequence.emitted = emitted
         sequence.target = sequence.prompt_tokens + emitted
@@ -521,21 +316,3 @@ class Scheduler:
         sequence.gains = None
         self.waiting.appendleft(sequence)
         return sequence
-
-    def _give_back(self, sequence: Sequence) -> None:
-        blocks = self._blocks_of(sequence)
-        cache = self._cache
-        if cache is None:
-            self._used -= blocks
-            return
-        held = sequence.held
-        # What it wrote may be asked for too: later turns of its session begin with it.
-        full = int(self._tokens_of(sequence)) // self._block
-        more = sequence.keys[len(held) : full]
-        if more:
-            self._used += cache.take(more) - len(more)
-            held = sequence.keys[:full]
-        own = blocks - len(held)
-        self._used -= own + cache.give_back(held, max(0, full - len(held)))
-        sequence.held = NO_KEYS
-        cache.shrink(self._blocks - self._used)

@@ -9,7 +9,7 @@ import msgspec
 
 from loadstone.batching import EnginePolicy, policy_of
 from loadstone.calibrate.points import Point, Unpredictable
-from loadstone.calibrate.sources import Arguments, arguments_of, version_of
+from loadstone.calibrate.sources import Arguments, arguments_of, ran_eager, version_of
 from loadstone.catalogue import Deployment, Gpu, Model, gpu, model
 from loadstone.catalogue.model import Experts
 from loadstone.errors import InputError
@@ -31,6 +31,7 @@ def deployment_of(point: Point) -> tuple[Deployment, Arguments]:
     said = arguments_of(
         point.source, engine, point.fold, device.name.lower().split("-")[0], point.precision, point.load_value
     )
+    said = msgspec.structs.replace(said, eager=ran_eager(point))
     tp, dp, ep, attention_dp = _parallelism(point, engine, base)
     gpus = tp * dp
     per_node = device.per_node
@@ -97,6 +98,7 @@ def with_arguments(deployment: Deployment, said: Arguments) -> Deployment:
         given["scheduler_recv_interval"] = said.poll_steps
     elif deployment.engine == "tensorrt-llm" and deployment.attention_dp:
         given["timeout_iters"] = said.hold_steps
+    given["enforce_eager"] = int(said.eager)
     found = dict(deployment.arguments) | {name: str(value) for name, value in given.items() if value}
     return msgspec.structs.replace(deployment, arguments=tuple(sorted(found.items())))
 

@@ -62,6 +62,7 @@ class Arguments(msgspec.Struct, frozen=True, kw_only=True):
     kv_dtype           of the KV cache
     max_batched_tokens of a step
     poll_steps         SGLang's scheduler-recv-interval: new requests are looked for every so many decode steps
+    eager              no CUDA graphs
     hold_steps         TensorRT-LLM's timeout_iters, where ranks of attention-DP wait for one another's prompts
     """
 
@@ -71,6 +72,7 @@ class Arguments(msgspec.Struct, frozen=True, kw_only=True):
     memory_fraction: float | None = None
     poll_steps: int | None = None
     hold_steps: int | None = None
+    eager: bool = False
 
 
 def arguments_of(
@@ -115,6 +117,13 @@ def arguments_of(
         if family == "llama-70b":
             return Arguments(kv_dtype="fp8", max_batched_tokens=9216)
     return Arguments()
+
+
+def ran_eager(point: Point) -> bool:
+    """Whether a run was without CUDA graphs: its notes have the flag, or it is dstack's TensorRT-LLM 0.17, whose
+    PyTorch backend had them off (use_cuda_graph false by default, and not set in its options)."""
+    flagged = "--disable-cuda-graph" in point.notes or "--enforce-eager" in point.notes
+    return flagged or (point.engine.startswith("tensorrt") and point.engine_version.startswith("0.17"))
 
 
 _RELEASES = {

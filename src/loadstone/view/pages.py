@@ -92,8 +92,8 @@ def opening(url: str) -> str:
     there = escape(url)
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta http-equiv="refresh" '
-        f'content="0;url={there}"><title>Loadstone</title></head><body><p><a href="{there}">Open the runs</a></p>'
-        "</body></html>\n"
+        f'content="0;url={there}"><title>Loadstone</title><link rel="icon" href="data:,"></head><body>'
+        f'<p><a href="{there}">Open the runs</a></p></body></html>\n'
     )
 
 
