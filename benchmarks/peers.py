@@ -325,7 +325,8 @@ def run_tree(
 def guard(spent: Path, linger_s: int, command: Sequence[str]) -> None:
     """The guard's life. A command that takes too long is killed with all it started, and so is what outstays it."""
     libc = ctypes.CDLL(None, use_errno=True)
-    # Whoever waits for the guard may die first: that is then an interrupt here.
+    # Whoever waits for the guard may die first: that is then an interrupt here, which shells ignore for `&`.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) or libc.prctl(PR_SET_PDEATHSIG, signal.SIGINT, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl")
     signal.signal(signal.SIGALRM, lambda *_: kill_descendants())
