@@ -4,6 +4,7 @@ import os
 import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -529,3 +530,11 @@ def test_an_issued_plan_keeps_its_id_on_disk(tmp_path: Path) -> None:
 
 def test_the_schema_is_versioned() -> None:
     assert store.records_schema().metadata == {b"loadstone.records": b"1"}
+
+
+def test_a_runs_name_says_when_and_what() -> None:
+    at = datetime(2026, 1, 31, 23, 59, tzinfo=UTC)
+    assert store.run_id(at, "sim", "vLLM", "Llama 3.1/8B", "1xh100") == "20260131-235900-sim-vllm-llama-3.1-8b-1xh100"
+    assert store.run_id(at, None, "") == "20260131-235900-run"
+    assert len(store.run_id(at, "m" * 500)) == len("20260131-235900-") + 60
+    assert "/" not in store.run_id(at, "../../etc/passwd")

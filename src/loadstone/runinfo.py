@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import msgspec
 
 import loadstone
-from loadstone import host
+from loadstone import host, store
 from loadstone.accuracy import Selftest
 from loadstone.jobs import route
 from loadstone.meeting import sampling_of
@@ -23,10 +22,8 @@ def run_info(
     options: Options, plan: Plan, target: Target, slo: dict[str, float], salt: str | None, selftest: Selftest | None
 ) -> RunInfo:
     now = datetime.now(UTC)
-    name = "-".join(part for part in (target.engine, target.model.rsplit("/", 1)[-1]) if part)
-    slug = re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-.")[:60]
     return RunInfo(
-        run_id=f"{now:%Y%m%d-%H%M%S}-{slug}",
+        run_id=store.run_id(now, target.engine, target.model.rsplit("/", 1)[-1]),
         source="measured",
         created=now.isoformat(timespec="seconds"),
         command=_without_secrets(options.command),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -124,10 +123,9 @@ def _release() -> None:
 
 def _run_info(deployment: Deployment, fleet: Fleet, options: Options, plan: Plan, slo: dict[str, float]) -> RunInfo:
     now = datetime.now(UTC)
-    name = f"{deployment.engine}-{deployment.model.name.rsplit('/', 1)[-1]}-{deployment.gpus}x{deployment.gpu.name}"
-    slug = re.sub(r"[^a-z0-9.]+", "-", f"sim-{name}".lower()).strip("-.")[:60]
+    model, gpus = deployment.model.name.rsplit("/", 1)[-1], f"{deployment.gpus}x{deployment.gpu.name}"
     return RunInfo(
-        run_id=f"{now:%Y%m%d-%H%M%S}-{slug}",
+        run_id=store.run_id(now, "sim", deployment.engine, model, gpus),
         source="simulated",
         created=now.isoformat(timespec="seconds"),
         command=list(options.command),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -84,9 +83,8 @@ def write(cells: list[Cell], out: Path, command: list[str]) -> Path:
         cells=[CellInfo(load=_load(cell)) for cell in cells],
     )
     facts = run_facts(info)
-    name = "-".join(part for part in (facts.engine, (facts.model or "").rsplit("/", 1)[-1], facts.gpu) if part)
-    slug = re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-.")[:60] or "run"
-    folder = store.create(out, f"{now:%Y%m%d-%H%M%S}-imported-{slug}")
+    model = (facts.model or "").rsplit("/", 1)[-1]
+    folder = store.create(out, store.run_id(now, "imported", facts.engine, model, facts.gpu))
     info.run_id = folder.name
     for cell_info, cell in zip(info.cells, cells, strict=True):
         _span(cell_info, cell)

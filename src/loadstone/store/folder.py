@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import re
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,12 @@ from loadstone.errors import DiskFullError, InputError
 from loadstone.records import RunInfo
 
 RUN_SCHEMA = 1
+
+
+def run_id(created: datetime, *parts: str | None) -> str:
+    """`20260131-235900-vllm-llama-3.1-8b`: when, and what of whom, as far as it is known."""
+    name = re.sub(r"[^a-z0-9.]+", "-", "-".join(part for part in parts if part).lower()).strip("-.")[:60]
+    return f"{created:%Y%m%d-%H%M%S}-{name or 'run'}"
 
 
 def create(parent: Path, run_id: str) -> Path:
