@@ -72,6 +72,12 @@ class Report(msgspec.Struct, kw_only=True):
     version: str = __version__
 
     @property
+    def size(self) -> str:
+        """How much the report is of."""
+        cells = self.trusted[1]
+        return f"{self.runs} run{'s' * (self.runs != 1)}, {cells} cell{'s' * (cells != 1)}"
+
+    @property
     def verdict(self) -> str:
         """One sentence on all cells together."""
         trusted, cells = self.trusted

@@ -57,7 +57,7 @@ def body(report: Report) -> str:
     parts = [
         '<a class="skip" href="#main">To the report</a>\n<header>\n',
         f"<h1>{escape(report.title)}</h1>\n",
-        f'<p class="soft">{report.runs} runs, {cells} cells · Loadstone {escape(report.version)}</p>\n',
+        f'<p class="soft">{report.size} · Loadstone {escape(report.version)}</p>\n',
         '<nav aria-label="Contents"><ul>',
         *(f'<li><a href="#{key}">{escape(title)}</a></li>' for key, title in links),
         '</ul></nav>\n</header>\n<main id="main">\n',

@@ -14,8 +14,7 @@ _PLAIN = re.compile(r"\\([().+-])")
 
 def markdown(report: Report) -> str:
     """The report's text. What engines and files said is escaped: it is neither markup nor HTML."""
-    _, cells = report.trusted
-    lines = [f"# {text(report.title)}", "", f"{report.runs} runs, {cells} cells · Loadstone {report.version}", ""]
+    lines = [f"# {text(report.title)}", "", f"{report.size} · Loadstone {report.version}", ""]
     lines += ["## Verdicts", "", report.verdict, ""]
     if report.verdicts.rows:
         lines += _table(report.verdicts)
