@@ -559,6 +559,7 @@ def llama_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield engine.url
 
 
+@pytest.mark.quiet
 @pytest.mark.parametrize("load", ENGINE_LOADS)
 def test_a_clean_run_of_llama_server_is_trusted(load: str, loadstone: Loadstone, llama_server: str) -> None:
     clean_on(llama_server, load, loadstone)
