@@ -67,7 +67,6 @@ NAMES = tuple(each.name for each in COEFFICIENTS)
 INDEX = {name: position for position, name in enumerate(NAMES)}
 PRIOR: Array = np.log([each.prior for each in COEFFICIENTS])
 SPREAD: Array = np.array([each.spread for each in COEFFICIENTS])
-_UNIFORM = 1e6
 LIGHT: Array = np.array([1e-30 if each.unit.startswith("s") or not each.unit else 1.0 for each in COEFFICIENTS])
-LIGHT[INDEX["routing_shape"]] = _UNIFORM
 """Speed of light, as values (not logarithms)."""
+LIGHT[INDEX["routing_shape"]] = 1e6  # uniform

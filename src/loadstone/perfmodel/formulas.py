@@ -126,8 +126,8 @@ def pair_seconds(work: Work, values: Array) -> tuple[Array, Array]:
 
 def launch_seconds(work: Work, values: Array) -> Array:
     """What launching the kernels one by one takes at least. Per layer there are about so many: the products and the
-    quantising before them, six of norms, rotary, cache write and attention, six of routing, eight of the splits and
-    joins of latent attention.
+    quantising before them, six of norms, rotary, cache write and attention, six of routing and experts, eight of the
+    splits and joins of latent attention.
     """
     kernels = work.products + work.quantised + 6 * work.layers + 6 * work.expert_layers
     kernels = kernels + 8 * (work.latent_layers + work.linear_layers)
