@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 import loadstone
 from loadstone.importers import import_files
-from loadstone.report.charts.contexts import context_map
+from loadstone.report.charts.contexts import contexts_picture
 from loadstone.report.charts.export import to_png
 from loadstone.report.charts.theme import Figure
 from loadstone.report.document import Report, build
@@ -87,9 +87,7 @@ def _reports(folder: Path, results: Path | None) -> Iterable[tuple[str, Report]]
 
 def _sizing() -> Iterable[tuple[str, Figure]]:
     models = ["llama-3.1-8b", "llama-3.1-70b", "llama-3.1-405b", "mixtral-8x22b", "deepseek-v3"]
-    contexts = context_map(ask(models, gpu=["h200"], gpus=[1, 2, 4, 8])["rows"])
-    if contexts is not None:
-        yield "contexts", contexts
+    yield "contexts", contexts_picture(ask(models, gpu=["h200"], gpus=[1, 2, 4, 8])["rows"])
     yield "memory", memory_picture(ask(models[1:3], gpu=["h200"], gpus=[2, 4, 8])["rows"])
 
 

@@ -102,7 +102,6 @@ class Row(NamedTuple):
     implied: Figures | None
     step: Step | None
     layers: int
-    excluded: str
 
 
 def server_of(point: Point) -> str | None:
@@ -186,7 +185,6 @@ def rows_of(points: Sequence[Point]) -> list[Row]:
                 implied=implied,
                 step=step_of(point, deployment, (shipped, held_out, shipped.light())),
                 layers=deployment.model.layer_count,
-                excluded=point.exclude,
             )
         )
     return found

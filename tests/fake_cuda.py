@@ -7,6 +7,7 @@ Prints {"points": [[operator, kernel, method, calls, SM clock]], "skipped": [[wh
 
 import contextlib
 import json
+import sys
 import time
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -57,6 +58,10 @@ def capture(graph: Graph) -> Iterator[None]:
     graph.took_s = time.perf_counter() - begun
 
 
+SET: list[str] = []
+"""Streams that were made the current one."""
+
+
 def stand_in() -> None:
     uuid = "11111111-2222-3333-4444-555555555555"
     properties = SimpleNamespace(
@@ -67,8 +72,43 @@ def stand_in() -> None:
         "Event": Event, "CUDAGraph": Graph, "graph": capture, "synchronize": lambda *_: None,
         "empty_cache": lambda: None, "mem_get_info": lambda *_: (1 << 28, 1 << 30), "is_available": lambda: True,
         "device_count": lambda: 1, "get_device_properties": lambda *_: properties,
+        "current_stream": lambda: "the first", "set_stream": SET.append,
     }.items():  # fmt: skip
         setattr(torch.cuda, name, made)
+
+
+def attend(query: Any, keys: Any, values: Any, **given: Any) -> Any:
+    """What FlashAttention 3 computes by its documentation: the last tokens line up, the cache is in pages."""
+    assert given["causal"]
+    assert given["fa_version"] == 3
+    assert given["scheduler_metadata"] == "a plan"
+    starts = given["cu_seqlens_q"].tolist()
+    for at, (table, length) in enumerate(zip(given["block_table"], given["seqused_k"].tolist(), strict=True)):
+        mine = slice(starts[at], starts[at + 1])
+        key, value = (part[table.long()].flatten(0, 1)[:length].float() for part in (keys, values))
+        group = query.shape[1] // key.shape[1]
+        key, value = (part.repeat_interleave(group, 1).transpose(0, 1) for part in (key, value))
+        new = mine.stop - mine.start
+        seen = torch.arange(length) <= torch.arange(length - new, length)[:, None]
+        scores = query[mine].float().transpose(0, 1) @ key.transpose(1, 2) / query.shape[2] ** 0.5
+        given["out"][mine] = (
+            (scores.masked_fill(~seen, -torch.inf).softmax(-1) @ value).transpose(0, 1).to(query.dtype)
+        )
+    return given["out"]
+
+
+def multiply(out: Any, x: Any, w: Any, x_scale: Any, w_scale: Any, bias: None) -> None:
+    assert w.stride(0) == 1
+    assert (x_scale.numel(), w_scale.numel()) == (len(x), w.shape[1])
+    out.copy_((x.float() @ w.float()) * x_scale.reshape(-1, 1) * w_scale.reshape(1, -1))
+
+
+def vllm() -> None:
+    """Its kernels, by their documentation."""
+    flash = SimpleNamespace(flash_attn_varlen_func=attend, get_scheduler_metadata=lambda **_: "a plan")
+    for name in ("vllm.vllm_flash_attn", "vllm.vllm_flash_attn._vllm_fa3_C", "vllm._C_stable_libtorch"):
+        sys.modules[name] = flash  # type: ignore[assignment]
+    torch.ops._C.cutlass_scaled_mm = multiply
 
 
 def only_outside_graphs(_: int) -> None:
@@ -78,6 +118,7 @@ def only_outside_graphs(_: int) -> None:
 
 def main() -> None:
     stand_in()
+    vllm()
     heads = shapes.Heads(4, 2, 32)
     with Gpus(FakeNvml(h100())) as gpus, torch.inference_mode():
         bench = Bench(created="", loadstone="", device=describe_device("cuda", gpus), budget_s=600)
@@ -91,12 +132,16 @@ def main() -> None:
             products.measure_products(lab, 64, 96, (1, 16), dtype)
         attention.measure_prefill(lab, heads, ((16, 0), (8, 24)))
         attention.measure_decode(lab, heads, ((2, 50),))
+        products.measure_products(lab, 64, 96, (1, 16), "fp8-rows", engine=True)
+        attention.measure_prefill(lab, heads, ((16, 0), (8, 24)), engine=True)
+        attention.measure_decode(lab, heads, ((2, 50),), engine=True)
         launches.layer(lab, 64, heads, 96, (1, 4))
         memory.TOKENS = (1, 4)
         memory.small_kernels(lab)
         launches.sustained(lab, 0.2, size=64)
         products.measure_experts(lab, shapes.ExpertShape(8, 2, 64, 32), (1, 16))
         lab.measure("uncapturable", {}, "bf16", "torch", only_outside_graphs)
+        assert SET == ["the first"]
     print(
         json.dumps(
             {

@@ -172,6 +172,39 @@ def test_a_server_that_refuses_to_stream() -> None:
         assert meet(server.url, stream=False)[0].streams is False
 
 
+@pytest.mark.parametrize("status", ["301 Moved Permanently", "307 Temporary Redirect"])
+def test_a_server_that_is_elsewhere_is_told_where(status: str) -> None:
+    def reply(ask: Request, send: Send) -> None:
+        send(f"HTTP/1.1 {status}\r\nLocation: https://x{ask.path}\r\nContent-Length: 0\r\n\r\n".encode())
+
+    with ScriptedServer(reply, meets=True) as server:
+        assert f"/v1/models: HTTP {status[:3]}: it is at https://x/v1/models; give that" in refused(server.url)
+
+
+@pytest.mark.parametrize("stated", [b"Infinity", b"-Infinity", b"NaN", b"1e400", b"0", b'"4096"'])
+def test_a_context_that_cannot_be_is_none(stated: bytes) -> None:
+    def reply(ask: Request, send: Send) -> None:
+        if ask.path == "/v1/models":
+            send(whole("200 OK", b'{"data": [{"id": null}, {"id": "scripted", "max_model_len": %b}]}' % stated))
+        else:
+            answer(ask, send)
+
+    with ScriptedServer(reply, meets=True) as server:
+        target, _, _ = meet(server.url)
+    assert (target.model, target.max_model_tokens) == (MODEL, None)
+
+
+def test_a_stream_that_fails_at_once_is_told_with_the_servers_words() -> None:
+    def reply(ask: Request, send: Send) -> None:
+        if ask.line.startswith("POST"):
+            streamed(send, event({"error": {"message": "no KV cache left"}}), event("[DONE]"))
+        else:
+            answer(ask, send)
+
+    with ScriptedServer(reply, meets=True) as server:
+        assert "the simplest request failed (no KV cache left); see the server's log" in refused(server.url)
+
+
 def test_a_model_that_is_not_offered(timing: TimingServer) -> None:
     assert refused(timing.url, model="nope") == "--model nope: the server offers timing"
 

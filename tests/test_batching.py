@@ -107,6 +107,37 @@ def test_prompts_that_are_held_wait_while_others_decode() -> None:
     assert not scheduler.has_prompts
 
 
+def test_prompts_wait_for_company_while_others_decode_but_not_for_ever() -> None:
+    scheduler = scheduler_of((60, 90), gather_steps=20, gather_tokens=80)
+    assert step(scheduler) == ([(0, 60, 0)], 0)  # nobody decodes: at once
+    scheduler.advance()
+    assert scheduler.schedule() == 89  # nobody waits
+    scheduler.advance(3)
+    scheduler.add(Sequence(1, 10, 90))
+    assert scheduler.open
+    assert (scheduler.schedule(), scheduler.chunks) == (20, [])
+    scheduler.advance(8)
+    assert (scheduler.schedule(), scheduler.chunks) == (12, [])
+    scheduler.advance(12)
+    assert step(scheduler) == ([(1, 10, 0)], 1)
+    scheduler.advance()
+    scheduler.add(Sequence(2, 10, 9))
+    assert (scheduler.schedule(), scheduler.chunks) == (20, [])
+    scheduler.advance(5)
+    scheduler.add(Sequence(3, 68, 9))  # with the two that decode, 80
+    assert step(scheduler) == ([(2, 10, 0), (3, 68, 0)], 2)
+
+
+def test_nobody_waits_for_company_where_no_place_is_free() -> None:
+    scheduler = scheduler_of((60, 9), max_seqs=1, gather_steps=20, gather_tokens=80)
+    step(scheduler)
+    scheduler.advance()
+    scheduler.add(Sequence(1, 10, 9))
+    assert (scheduler.schedule(), scheduler.open) == (8, False)
+    scheduler.advance(8)
+    assert step(scheduler) == ([(1, 10, 0)], 0)
+
+
 def test_prompts_go_first_and_alone_as_in_sglang() -> None:
     scheduler = scheduler_of((60, 5), order="prefill-first")
     assert step(scheduler) == ([(0, 60, 0)], 0)

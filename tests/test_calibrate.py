@@ -284,7 +284,7 @@ def test_profiles_of_a_fit_hold_a_family_out() -> None:
     use = np.ones(len(cases), bool)
     fit = solve(table, group(cases), use, weights_of(cases))
     only = solve(table, fit.groups, np.array([case.point.fold != "qwen" for case in cases]), weights_of(cases))
-    found = profiles(table, fit, {"qwen": only}, {}, {"ttft": 0.2, "tpot": 0.1}, "test", "2026-01-01")
+    found = profiles(table, fit, {"qwen": only}, lambda *key: {"ttft": 0.2, "tpot": 0.1}, "test", "2026-01-01")
     names = {profile.name for profile in found}
     assert "any-any-any" in names
     mine = next(

@@ -155,11 +155,11 @@ def test_parallelism_said_and_filled_in(text: str, parallel: tuple[Any, ...]) ->
 
 def test_precision_engine_and_arguments() -> None:
     found = catalogue.parse_deployment(
-        "llama-3.1-70b:fp8@4xh100/tp4, kv=fp8_e5m2, engine=trtllm, version=1.0, gpu-memory-utilization=0.9"
+        "llama-3.1-70b:fp8@4xh100/tp4, kv=fp8_e5m2, engine=trtllm, version=1.0, free-gpu-memory-fraction=0.9"
     )
     assert (found.weights_dtype, found.kv_dtype) == ("fp8", "fp8")
     assert (found.engine, found.engine_version) == ("tensorrt-llm", "1.0")
-    assert found.argument("gpu_memory_utilization") == "0.9"
+    assert found.argument("free_gpu_memory_fraction") == "0.9"
     assert found.argument("max_model_len") is None
 
 
@@ -196,6 +196,8 @@ def test_a_config_as_the_model(tmp_path: Any) -> None:
         ("llama-3.1-8b@8xh100/engine=vlm", "unknown engine 'vlm'; write vllm"),
         ("llama-3.1-8b@8xh100/tpp8", "unknown option 'tpp8'"),
         ("llama-3.1-8b@8xh100/gpu_memory_util=0.9", "gpu_memory_utilization"),
+        ("llama-3.1-8b@8xh100/mem_fraction_static=0.8", "an argument of sglang, not of vllm; its own are gpu"),
+        ("llama-3.1-8b@8xh100/max_num_seqs=8,engine=sglang", "max_num_seqs is an argument of vllm, not of sglang"),
         ("llama-3.1-8b@8xh100/tp3", "tp3 · pp1 · dp2 is 6, not 8 GPUs"),
         ("llama-3.1-8b@8xh100/tp0", "tp0 is no count"),
         ("llama-3.1-8b@8xh100/tp8,tp4", "tp is given twice"),

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from loadstone import store
 from loadstone.report.charts import bands, bars, curves, inside
 from loadstone.report.charts.colours import ENGINES, GPUS, colour, colours
-from loadstone.report.charts.contexts import context_map
+from loadstone.report.charts.contexts import contexts_picture
 from loadstone.report.charts.export import to_png, to_svg
-from loadstone.report.charts.frames import E2E, OUTPUT, TOTAL, TPOT, TTFT, frames, outliers
+from loadstone.report.charts.frames import E2E, ITL, OUTPUT, TOTAL, TPOT, TTFT, frames, outliers
 from loadstone.report.charts.select import figures
 from loadstone.report.charts.theme import Figure
 from loadstone.report.points import Point, points_of
 from loadstone.report.runs import RunView, read_run, read_runs
 from loadstone.report.samples import LEVELS, sample
 from loadstone.report.series import series_of
-from report_folders import cell, length, record, run
+from report_folders import cell, length, record, run, stat
 
 PNG = b"\x89PNG"
 
@@ -91,6 +95,75 @@ def test_loads_that_double_stand_at_equal_distances(tmp_path: Path) -> None:
     figure = drawn(curves.against(frame, TTFT, section="load", key="k"))
     scale = figure.spec["layer"][0]["encoding"]["x"]["scale"]
     assert (scale["type"], scale["base"]) == ("log", 2)
+
+
+def test_loads_are_written_out(tmp_path: Path) -> None:
+    """Vega writes 1.3e+2 for a 128 beside 32 and 64 where a format has no precision."""
+    run(tmp_path, "a", [cell(c) for c in (32, 64, 128)])
+    (frame,) = frames(points(tmp_path), "load")
+    svg = to_svg(drawn(curves.against(frame, TTFT, section="load", key="k")))
+    assert [tick for tick in ("32", "64", "128") if f">{tick}<" in svg] == ["32", "64", "128"]
+    assert "e+2" not in svg
+
+
+def test_pooled_gaps_are_not_called_requests(tmp_path: Path) -> None:
+    gaps = stat(0.02, n=50_000)
+    cells = [cell(c, ttft=0.1 * c) for c in (1, 4)]
+    for each in cells:
+        each["metrics"]["itl_s"] = gaps
+    run(tmp_path, "a", cells)
+    (frame,) = frames(points(tmp_path), "load")
+    assert "500 requests a point" in " ".join(drawn(curves.against(frame, ITL, section="load", key="k")).notes)
+
+
+def test_the_ends_of_bars_are_inside_the_picture(tmp_path: Path) -> None:
+    cells = [cell(c, e2e=1.0 * c) for c in (1, 4, 16)]
+    cells[-1]["metrics"]["e2e_s"] = stat(16.0, spread=0.5)
+    run(tmp_path, "a", cells)
+    (frame,) = frames(points(tmp_path), "load")
+    figure = drawn(curves.trade_off(frame, E2E, OUTPUT, section="throughput", key="k"))
+    ends = [float(end) for end in re.findall(r'"domain": \[0, ([\d.]+)\]', json.dumps(figure.spec["layer"]))]
+    assert sorted(set(ends)) == [24 * 1.02, 1120]
+
+
+def test_loads_written_beside_points_do_not_lie_on_one_another(tmp_path: Path) -> None:
+    for name, output in (("vLLM", 1000.0), ("SGLang", 1005.0), ("llama.cpp", 300.0)):
+        run(tmp_path, name, [cell(1, e2e=1.0, output=output / 4), cell(4, output=output)], engine=name)
+    (frame,) = frames(points(tmp_path), "load")
+    figure = drawn(curves.trade_off(frame, E2E, OUTPUT, section="throughput", key="k"))
+    texts = next(each for each in figure.spec["layer"] if each.get("mark", {}).get("type") == "text")
+    written = figure.spec["datasets"][texts["data"]["name"]]
+    assert sorted(row["y"] for row in written if row["load"] == 4) in ([300, 1000], [300, 1005])
+
+
+def test_a_line_for_each_load_or_a_word_on_how_many(tmp_path: Path) -> None:
+    records = [record(n, float(n), [n + 0.1 + 0.01 * k for k in range(5)]) for n in range(4)]
+    folder = run(tmp_path, "a", [cell(float(c)) for c in range(1, 10)])
+    schema = store.records_schema()
+    rows = [
+        {name: at if name == "cell" else getattr(each, name) for name in schema.names}
+        for at in range(9)
+        for each in records
+    ]
+    pq.write_table(pa.Table.from_pylist(rows, schema=schema), folder / "records.parquet")
+    seen = sample(read_run(folder))
+    assert seen is not None
+    figure = drawn(inside.cumulative(seen, "TTFT", "vLLM", "sending", key="k", section="run"))
+    assert "7 of 9 loads" in " ".join(figure.notes)
+    colours_of = figure.spec["encoding"]["color"]["scale"]
+    assert len(set(colours_of["range"])) == len(colours_of["domain"]) == 7
+
+
+def test_repeats_are_counted_where_there_are_several_setups(tmp_path: Path) -> None:
+    for number, engine in enumerate(("vLLM", "SGLang", "vLLM", "SGLang")):
+        run(tmp_path, f"r{number}", [cell(1), cell(4)], engine=engine)
+    (frame,) = frames(points(tmp_path), "load")
+    names = {"vLLM · repeat 1", "vLLM · repeat 2", "SGLang · repeat 1", "SGLang · repeat 2"}
+    assert {series.label for series in frame.series} == names
+    front = drawn(curves.pareto(frame, section="throughput", key="k"))
+    assert front.spec["layer"][1]["encoding"]["shape"]["scale"]["domain"] == ["repeat 1", "repeat 2"]
+    alone = [point for point in points(tmp_path) if point.engine == "vLLM"]
+    assert {series.variant for series in series_of(alone)} == {"run 1", "run 3"}
 
 
 def test_a_series_that_towers_is_left_out_of_a_second_picture(tmp_path: Path) -> None:
@@ -193,7 +266,7 @@ def test_the_longest_contexts_as_a_map() -> None:
         {"model": "org/a", "gpu": "h200", "gpus": gpus, "max_context_tokens": tokens}
         for gpus, tokens in ((1, None), (2, 4096), (4, 131072))
     ]
-    figure = drawn(context_map(rows))
+    figure = drawn(contexts_picture(rows))
     assert [row["text"] for row in rows_of(figure)] == ["–", "4k", "128k"]
 
 

@@ -3,8 +3,10 @@
 from pathlib import Path
 
 import pytest
+import typer
 
 from conftest import QUICK, Ask, Loadstone, ScriptedServer, Send, answer, whole
+from loadstone.cli import app
 from loadstone.simserver import TimingServer, start
 from loadstone.simserver.law import Law
 
@@ -39,24 +41,38 @@ from loadstone.simserver.law import Law
         (("--duration", "0"), "--duration"),
         (("--duration", "soon"), "--duration"),
         (("--burstiness", "0", "--rate", "1"), "--burstiness"),
+        (("--burstiness", "0.5", "--concurrency", "1"), "--burstiness"),
         (("--warmup", "-1"), "--warmup"),
         (("--warmup", "many"), "--warmup"),
         (("--seed", "-1"), "--seed"),
         (("--seed", "99999999999999999999999"), "--seed"),
         (("--salt", "a\r\nb"), "--salt"),
         (("--workers", "0"), "--workers"),
+        (("--workers", "100000"), "--workers 100000"),
+        (("--temperature", "nan"), "--temperature nan"),
+        (("--temperature", "-1"), "--temperature -1"),
+        (("--top-p", "7"), "--top-p 7"),
+        (("--proxy", "nowhere"), "--proxy"),
+        (("--proxy", ""), "--proxy"),
+        (("--proxy", "socks5://127.0.0.1:1"), "--proxy"),
+        (("--proxy", "https://127.0.0.1:1"), "--proxy"),
+        (("--proxy", "http://u:geheim@127.0.0.1:1"), "--proxy: no such proxy can be used"),
         (("--endpoint", "speech"), "speech"),
         (("--no-such-flag",), "--no-such-flag"),
         (("--slo", "speed<1s"), "--slo"),
         (("--slo", "ttft<fast"), "--slo"),
+        (("--slo", ""), "--slo"),
+        (("--slo", "ttft<0"), "--slo: 'ttft<0' can never be met"),
         (("--header", "no colon"), "--header"),
         (("--header", "Näme: x"), "--header"),
         (("--header", "X: ü"), "--header"),
         (("--extra-body", "{"), "--extra-body"),
         (("--extra-body", "[1]"), "--extra-body"),
         (("--timeout-first", "never"), "--timeout-first"),
+        (("--timeout-idle", "0"), "--timeout-idle"),
         (("--prefix", "8", "--input", "8"), "--prefix 8"),
         (("--prefix-groups", "0"), "--prefix-groups"),
+        (("--prefix-groups", "2"), "--prefix-groups"),
         (("--plan", "no-such-folder"), "no-such-folder"),
         (("--plan", "x", "--rate", "1"), "--plan and --rate"),
         (("--dataset", "no-such-file"), "no-such-file"),
@@ -76,7 +92,7 @@ def test_bad_input_is_one_line(loadstone: Loadstone, timing: TimingServer, flags
     [
         "", "localhost:8000", "ftp://x", "http://", "http://127.0.0.1:99999", "http://127.0.0.1:x", "http://[::1",
         "http://127.0.0.1:0", "http://a b", "http://no.such.host.invalid", "http://u:geheim@127.0.0.1", "http://x\x1b[31m",
-        "http://127.0.0.1/?key=geheim", "http://\u00e9\u0000", "http://..",
+        "http://127.0.0.1/?key=geheim", "http://\u00e9\u0000", "http://..", "http://127.0.0.1:1/v1/chat/completions",
     ],
 )  # fmt: skip
 def test_a_bad_url_is_one_line(loadstone: Loadstone, url: str) -> None:
@@ -108,6 +124,13 @@ def test_a_folder_that_is_no_run(loadstone: Loadstone, tmp_path: Path) -> None:
     assert "cannot write here" in loadstone("bench", "--sim", *QUICK, "--out", tmp_path / "file" / "runs").line()
 
 
+def test_every_command_has_a_json_of_its_own() -> None:
+    commands = typer.main.get_command(app).commands
+    assert commands
+    for name, command in commands.items():
+        assert any("--json" in parameter.opts for parameter in command.params), name
+
+
 @pytest.mark.parametrize("law", ["ttft", "ttft=x", "speed=1s", "ttft=1s,ttft=2s"])
 def test_a_law_that_is_none(loadstone: Loadstone, law: str) -> None:
     assert "--sim" in loadstone("bench", law, "--sim").line()
@@ -137,6 +160,21 @@ def test_secrets_reach_the_server_and_nothing_else(
     for secret in SECRETS.values():
         assert secret not in outcome.out + outcome.err
         assert secret.encode() not in kept
+
+
+def test_a_key_that_the_server_repeats_is_not_written_down(
+    loadstone: Loadstone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", SECRETS["key"])
+
+    def refuse(ask: Ask, send: Send) -> None:
+        send(whole("401 Unauthorized", f'{{"error": "no such key: {SECRETS["key"]}, sorry"}}'.encode()))
+
+    with ScriptedServer(refuse) as server:
+        outcome = loadstone("bench", server.url, *QUICK, "--concurrency", "1", "--requests", "3", "--json")
+    assert {record["error"] for record in outcome.records} == {"HTTP 401: no such key: …, sorry"}
+    kept = b"".join(path.read_bytes() for path in outcome.folder.rglob("*") if path.is_file())
+    assert SECRETS["key"].encode() not in kept + outcome.out.encode() + outcome.err.encode()
 
 
 def test_a_header_of_ones_own_goes_before_the_key(loadstone: Loadstone, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,8 +9,11 @@ import pyarrow as pa
 import pytest
 
 from loadstone import cli, store
-from loadstone.comparison import compare
-from loadstone.comparison.metric import parse_bounds
+from loadstone.comparison import compare, judge
+from loadstone.comparison.cells import Cell, Row
+from loadstone.comparison.metric import parse_bounds, parse_metric
+from loadstone.comparison.permutation import Units
+from loadstone.comparison.text import cells_of, loads_of, plain
 from loadstone.errors import InputError
 from loadstone.importers import import_files
 from loadstone.records import CellInfo, Load, RequestRecord, RunInfo, Target, TokenSource
@@ -213,6 +216,49 @@ def test_what_is_no_bound_is_refused(text: str) -> None:
         parse_bounds([text])
 
 
+def test_what_was_not_shown_is_not_said_to_have_been_visible() -> None:
+    """A p99 12 % lower to ±1 %, of which a test of eight blocks that are alike finds nothing."""
+    rng = np.random.default_rng(0)
+    metric = parse_metric("tpot_p99", "x")
+    far, near = (Row(metric, 1.0, ratio, ratio=ratio, log_error=0.005) for ratio in (0.88, 0.999))
+    units = Units(rng.random((8, 2)), rng.random((8, 2)), np.zeros(2))
+    judge([Cell({}, [far, near], unit="blocks", units=units, tested=[far, near])], seed=0)
+    assert not far.differs
+    assert far.least is None
+    assert near.least is not None
+    assert near.least > 1.01
+
+
+def test_setups_are_told_apart_by_what_they_say(tmp_path: Path) -> None:
+    a, b = make(tmp_path / "a", seed=1), make(tmp_path / "b", seed=1)
+    info = store.read_info(b)
+    info.settings |= {"sampling": {"temperature": None, "stop": []}, "structured": None}
+    store.write_info(b, info)
+    assert "client" not in {one["what"] for one in compare([a], [b])["setup"]}
+    info.settings |= {"sampling": {"temperature": 0.5, "stop": []}}
+    store.write_info(b, info)
+    (one,) = [one for one in compare([a], [b])["setup"] if one["what"] == "client"]
+    assert (plain(one["a"]), plain(one["b"])) == ("-", "sampling temperature 0.5")
+    assert plain(1024.0) == "1024"
+
+
+def test_a_prediction_is_said_to_be_one(tmp_path: Path) -> None:
+    a, b = make(tmp_path / "a", seed=1, source="measured"), make(tmp_path / "b", seed=2, source="simulated")
+    (said,) = [one["evidence"] for one in compare([a], [b])["findings"] if one["kind"] == "predicted"]
+    assert said.startswith("B: simulated")
+
+
+@pytest.mark.parametrize(("ratio", "said"), [(None, "-"), (1 + 1e-9, "< 0.01 %"), (1.034, "±3.4 %"), (51.0, "×51")])
+def test_the_least_difference_in_words(ratio: float | None, said: str) -> None:
+    row = {"metric": "ttft_p50", "a": 1.0, "b": 1.0, "ratio": 1.0, "low": None, "high": None, "p": None}
+    assert cells_of(row | {"p_family": None, "would_show": ratio})[-1] == said
+
+
+def test_loads_of_one_side_are_told_by_kind() -> None:
+    loads = [{"kind": "rate", "value": 2.0}, {"kind": "concurrency", "value": 4.0}, {"kind": "rate", "value": 8.0}]
+    assert loads_of(loads) == "rate 2, 8; concurrency 4"
+
+
 def test_empty_runs_and_missing_ones_are_told(tmp_path: Path) -> None:
     empty = make(tmp_path / "a", requests=4, cells=[CellInfo(load=CLOSED)])
     info = store.read_info(empty)
@@ -256,6 +302,9 @@ def test_the_command_exits_1_where_a_bound_is_met(tmp_path: Path, capsys: pytest
         return code, capsys.readouterr().out
 
     assert call("--fail-on", "tpot_p50>+20%")[0] == 0
+    code, said = call("--fail-on", "goodput_per_s<-5%")  # there was no SLO: a gate that cannot be told is closed
+    assert code == 1
+    assert "CANNOT BE TOLD" in said
     code, said = call("--fail-on", "tpot_p50>+5%")
     assert code == 1
     assert "tpot_p50>+5%: MET at concurrency 4" in said

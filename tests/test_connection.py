@@ -164,6 +164,23 @@ def test_an_answer_of_another_kind_than_was_asked_for(parts: list[bytes], stream
     assert (heard.error or "").startswith(error)
 
 
+@pytest.mark.parametrize("parts", [1, 2, 3])
+def test_a_refused_stream_is_heard_at_once(parts: int) -> None:
+    """Its end cannot be told from its bytes, only from its length: a place of a closed loop waits for it."""
+    refusal = whole("429 Slow down", b'{"error": {"message": "slow down"}}')
+    step = -(-len(refusal) // parts)
+    heard, told, kept = exchange(*(refusal[at : at + step] for at in range(0, len(refusal), step)), stream=True)
+    assert (told, heard.status, heard.error, kept) == ("ended", "error", "HTTP 429: slow down", True)
+
+
+def test_a_stream_of_stated_length_is_heard_as_it_ends() -> None:
+    """As a proxy sends it that has read the whole answer first."""
+    stream = token() + token(finish="length") + sse_event("[DONE]")
+    head = SSE.replace(b"Transfer-Encoding: chunked", b"Content-Length: %d" % len(stream))
+    heard, told, kept = exchange(head, stream[:30], stream[30:], stream=True)
+    assert (told, heard.status, len(heard.arrival_s), kept) == ("ended", "ok", 2, True)
+
+
 def test_a_cut_answer_in_one_piece_is_no_answer() -> None:
     heard, told, _ = exchange(whole("200 OK", DOCUMENT)[:-9], b"")
     assert told == "the server closed the connection before the answer's end"

@@ -24,30 +24,12 @@ from loadstone.errors import InputError
 from loadstone.metrics import cell_metrics
 from loadstone.records import Load, RequestRecord
 from loadstone.store import records_schema
+from test_metrics import record
 
 CAPTURES = Path(__file__).parent / "dialects"
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data" / "results"
 CLOSED, OPEN = Load(kind="concurrency", value=4), Load(kind="rate", value=2.0)
 Json = dict[str, Any]
-
-
-def record(
-    sent: float | None = 0.0, arrival: Iterable[float] = (), tokens: Iterable[int] | None = None, **fields: Any
-) -> RequestRecord:
-    """A measured request that is ok, one token per event, ending with its last event, unless told otherwise."""
-    arrival = [float(time) for time in arrival]
-    tokens = list(range(1, len(arrival) + 1)) if tokens is None else list(tokens)
-    defaults = {
-        "request_id": "0-0",
-        "cell": 0,
-        "phase": "measure",
-        "status": "ok",
-        "end_s": arrival[-1] if arrival else None,
-        "output_tokens": tokens[-1] if tokens else None,
-    }
-    return RequestRecord(
-        sent_s=sent, arrival_s=arrival, read=list(range(len(arrival))), tokens=tokens, **(defaults | fields)
-    )
 
 
 def batches(records: list[RequestRecord]) -> list[pa.RecordBatch]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from loadstone.batching import EnginePolicy, policy_of
 from loadstone.batching.defaults import SGLANG_KEEP_FREE
 from loadstone.calibrate.deployments import schedulers_of, with_arguments
-from loadstone.calibrate.sources import Arguments
+from loadstone.calibrate.points import Point
+from loadstone.calibrate.sources import Arguments, arguments_of
 from loadstone.catalogue.deployment import parse_deployment
 from loadstone.errors import InputError
 from loadstone.sizing.check import context_limit
@@ -78,6 +81,10 @@ def test_tensorrt_llm_takes_whole_prompts_and_its_ranks_may_wait_for_one_another
     ranks = "deepseek-r1@8xh200/tp1,dp8,attention-dp,engine=tensorrt-llm"
     assert (habits(ranks).route, habits(ranks).hold_steps) == ("least-busy", 0)
     assert habits(f"{ranks},timeout_iters=60").hold_steps == 60
+    waits = "batch_wait_timeout_iters=20,batch_wait_max_tokens_ratio=0.9,max_num_tokens=16384"
+    alone = habits(f"llama-3.1-8b@1xh100/engine=tensorrt-llm,{waits}")
+    assert (alone.gather_steps, alone.gather_tokens) == (20, 14_745)
+    assert habits(f"{ranks},{waits}").gather_steps == 0  # balancing takes its place
 
 
 def test_what_a_sources_script_said_reaches_the_scheduler() -> None:
@@ -90,6 +97,24 @@ def test_what_a_sources_script_said_reaches_the_scheduler() -> None:
     # Without ranks there is nobody to wait for.
     alone = parse_deployment("deepseek-r1@8xh200/tp8,engine=tensorrt-llm")
     assert schedulers_of(with_arguments(alone, Arguments(hold_steps=60))).hold_steps == 0
+    gathers = schedulers_of(with_arguments(alone, Arguments(gather_steps=40, gather_share=0.8)))
+    assert (gathers.gather_steps, gathers.gather_tokens) == (40, int(0.8 * 8192))
+
+
+def scripted(**row: Any) -> Arguments:
+    point = Point(row=1, source="aiconfigurator silicon_sample.csv", input_tokens=1024, output_tokens=1024, **row)
+    return arguments_of(point, "tensorrt-llm", "b200", row.get("tp", 1), 1)
+
+
+def test_published_scripts_of_tensorrt_llm() -> None:
+    llama = scripted(fold="llama-70b", tp=4)
+    assert (llama.max_batched_tokens, llama.gather_steps, llama.gather_share) == (16_384, 20, 0.9)
+    assert scripted(fold="llama-70b", tp=8).gather_steps is None
+    early = scripted(fold="deepseek-v3", precision="fp8", load_value=64.0, engine_version="1.1.0rc2", tp=8)
+    assert (early.max_batched_tokens, early.gather_steps) == (1152, None)  # one prompt and 64 decodes, in 64s
+    late = scripted(fold="deepseek-v3", precision="fp8", load_value=64.0, engine_version="1.2.0rc6", tp=8)
+    assert (late.max_batched_tokens, late.gather_steps) == (8192, 40)
+    assert Arguments() == arguments_of(Point(row=1, source="mine"), "tensorrt-llm", "b200", 1, 1)
 
 
 @pytest.mark.parametrize("wrong", ["enable_chunked_prefill=perhaps", "max_model_len=none"])

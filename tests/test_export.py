@@ -101,6 +101,27 @@ def test_parquet_has_a_row_per_request(tmp_path: Path) -> None:
     assert {(row["load_kind"], row["load_value"]) for row in rows} == {("concurrency", 1.0)}
 
 
+@pytest.mark.parametrize(("form", "name"), [("vllm", "r.json"), ("sglang", "r.jsonl")])
+def test_requests_without_a_clock_keep_the_stated_duration(tmp_path: Path, form: str, name: str) -> None:
+    """vLLM's older files tell no start times: 2 requests in 100 s are not 2 requests in the longest one's seconds."""
+    told = {
+        "model_id": "m", "backend": "vllm", "num_prompts": 2, "request_rate": "inf", "max_concurrency": 1,
+        "duration": 100.0, "completed": 2, "total_input_tokens": 20, "total_output_tokens": 6,
+        "request_throughput": 0.02, "output_throughput": 0.06, "total_token_throughput": 0.26,
+        "input_lens": [10, 10], "output_lens": [3, 3], "ttfts": [0.5, 0.5], "itls": [[1.0, 1.0], [1.0, 1.0]],
+        "errors": ["", ""], "generated_texts": ["a b c", "a b c"],
+    }  # fmt: skip
+    (tmp_path / "old.json").write_text(json.dumps(told))
+    (folder,) = import_files([tmp_path / "old.json"], tmp_path / "runs").runs
+    (line,) = map(json.loads, exported(folder, form).splitlines())
+    numbers = line["duration"], line["request_throughput"], line["output_throughput"]
+    assert numbers == pytest.approx((100.0, 0.02, 0.06))
+    assert line["max_concurrent_requests"] is None
+    assert "start_times" not in line
+    (cell,) = back(tmp_path, folder, form, name)
+    assert cell["metrics"]["output_tokens_per_s"] == pytest.approx(0.06)
+
+
 def test_sums_can_be_exported_as_csv_alone(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text(json.dumps(SGLANG))
     (folder,) = import_files([tmp_path / "a.jsonl"], tmp_path / "runs").runs

@@ -118,6 +118,33 @@ def test_the_bottleneck_is_what_the_server_says(tmp_path: Path, server: Json, wo
     assert word in text
 
 
+def test_a_predicted_throughput_of_a_closed_loop_is_as_sure_as_its_latency(tmp_path: Path) -> None:
+    """Places over mean E2E: of 4.8 times the throughput nobody says that nothing is shown."""
+
+    def simulated(name: str, output: float) -> Point:
+        one = cell(16, e2e=16_000 / output, output=output)
+        one["metrics"]["interval"] = {"output_tokens_per_s": {"low": output / 4, "high": output * 4}}
+        one["metrics"]["e2e_s"] |= {"low": 0.8 * 16_000 / output, "high": 1.25 * 16_000 / output}
+        run(tmp_path / name, name, [one], source="simulated")
+        return points(tmp_path / name)[0]
+
+    found = effect(simulated("a", 4800.0), simulated("b", 1000.0), OUTPUT)
+    assert found is not None
+    assert found.ratio / found.low == pytest.approx(math.exp(math.sqrt(2 * math.log(1.25) ** 2 + OTHER_REPEATS**2)))
+
+
+def test_percentages_have_no_exponents() -> None:
+    assert Effect(1.53, 1.13, 2.1).percent == "53 % (13–110)"
+    assert Effect(1.034, 1.0012, 1.0679).percent == "3.4 % (0.12–6.8)"
+
+
+def test_a_pause_in_growth_is_not_its_end(tmp_path: Path) -> None:
+    outputs = {4: 300.0, 16: 310.0, 64: 600.0, 256: 610.0}
+    run(tmp_path, "a", [cell(load, output=output) for load, output in outputs.items()])
+    (text,) = said(tmp_path, "bottleneck")
+    assert "stops growing at concurrency 64 (600 tok/s" in text.replace("600.0", "600")
+
+
 def test_the_bottleneck_is_what_latencies_show(tmp_path: Path) -> None:
     full = [cell(16, output=1500, ttft=0.1, tpot=0.02), cell(64, output=1520, ttft=2.0, tpot=0.021)]
     run(tmp_path / "queue", "a", full)

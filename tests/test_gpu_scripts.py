@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -163,6 +165,42 @@ def test_nothing_to_score_is_one_line(tmp_path: Path) -> None:
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("number", "cases"),
+    [
+        ("2", ["vllm-llama-3.1-8b-bf16-nocache", "vllm-llama-3.1-8b-fp8-nocache"]),
+        ("3", ["vllm-qwen3-32b-bf16-nocache", "vllm-llama-3.1-8b-bf16-cache", "transformers-llama-3.1-8b-bf16"]),
+    ],
+)
+def test_a_round_is_what_the_page_says(number: str, cases: list[str], tmp_path: Path) -> None:
+    command = [SCRIPTS / "round", number, tmp_path / "out", "", "--dry-run"]
+    env = os.environ | {"SITE": str(tmp_path / "none"), "PYTHON": sys.executable}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert [line.removeprefix("# ") for line in done.stdout.splitlines() if line.startswith("# ")] == cases
+    # Nothing can import these engines here, and a round goes on after what fails.
+    assert done.returncode == 1
+    assert (tmp_path / "out" / f"engines-{number}.tar.xz").is_file()
+
+
+def test_no_such_round_is_told(tmp_path: Path) -> None:
+    done = subprocess.run([SCRIPTS / "round", "4", tmp_path], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert "scripts/gpu/round 1|2|3" in done.stderr
+
+
+def test_without_time_nothing_starts(tmp_path: Path) -> None:
+    done = run("engines", "--out", str(tmp_path / "out"), "--work", str(tmp_path), "--budget", "0")
+    assert done.returncode == 1
+    assert done.stderr.count("no time left") == 3
+
+
+@pytest.mark.usefixtures("scripts")
+def test_a_sweep_that_is_cut_short_tells_what_it_has() -> None:
+    asked = ["bash", "-c", "trap 'echo kept; exit 130' INT; while :; do sleep 0.05; done"]
+    assert load("engines").measure(asked, 1.0) == (130, "kept\n")
+    assert load("engines").measure(["echo", "all"], float("inf")) == (0, "all\n")
+
+
 @pytest.mark.parametrize("name", ["microbench", "engines", "score"])
 def test_a_script_runs_from_anywhere(name: str, tmp_path: Path) -> None:
     done = subprocess.run(
@@ -172,20 +210,82 @@ def test_a_script_runs_from_anywhere(name: str, tmp_path: Path) -> None:
     assert "usage:" in done.stdout
 
 
-def test_a_packed_wheel_comes_out_whole(tmp_path: Path) -> None:
+def test_packed_wheels_come_out_as_installed(tmp_path: Path) -> None:
     import zipfile
 
     wheel = tmp_path / "thing-1-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as file:
         file.writestr("thing/__init__.py", "word = 'here'\n")
         file.writestr("thing/large.so", "x" * 1000)
-    packed = tmp_path / "parts"
-    subprocess.run([SCRIPTS / "pack", wheel, packed, "1", "*/large.so"], capture_output=True, check=True, timeout=60)
+        file.writestr("thing/kernels.so", fat_binary((2, 80, b"a" * 64), (2, 90, b"b" * 64)))
+        file.writestr("thing-1.dist-info/METADATA", "Metadata-Version: 2.1\nName: thing\nVersion: 1\n")
+        file.writestr("thing-1.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        file.writestr("thing-1.dist-info/RECORD", "")
+    packed, site, leave = tmp_path / "parts", tmp_path / "site", tmp_path / "leave.txt"
+    leave.write_text("*/large.so\n")
+    command = [SCRIPTS / "pack", "--gpu", "90", "--leave", leave, "--mib", "1", packed, wheel]
+    subprocess.run(command, capture_output=True, check=True, timeout=60)
     assert [path.name for path in packed.iterdir()] == ["part.00"]
-    site = tmp_path / "site"
     site.mkdir()
     subprocess.run(["tar", "--extract", "--xz", "--directory", site, "--file", packed / "part.00"], check=True)
-    assert sorted(path.name for path in (site / "thing").iterdir()) == ["__init__.py"]
+    assert sorted(path.name for path in (site / "thing").iterdir()) == ["__init__.py", "kernels.so"]
+    kept = (site / "thing" / "kernels.so").read_bytes()
+    assert b"b" * 64 in kept
+    assert b"a" not in kept
+
+
+def fat_binary(*entries: tuple[int, int, bytes]) -> bytes:
+    """As CUDA 13 writes them: entries of (kind, capability, payload)."""
+    body = b"".join(
+        struct.pack("<HHIQ12xI32x", kind, 0x101, 64, len(payload), capability) + payload
+        for kind, capability, payload in entries
+    )
+    return struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(body)) + body
+
+
+PTX, CODE = 1, 2
+
+
+@pytest.mark.usefixtures("scripts")
+@pytest.mark.parametrize(
+    ("there", "left"),
+    [
+        (((CODE, 80), (CODE, 90), (CODE, 100), (PTX, 90)), [(CODE, 90)]),
+        (((CODE, 90), (CODE, 80), (CODE, 90)), [(CODE, 90), (CODE, 90)]),
+        (((CODE, 80), (PTX, 75), (PTX, 80), (PTX, 100)), [(PTX, 80)]),  # a driver translates the newest that it may
+        (((CODE, 100), (CODE, 75)), [(CODE, 100)]),
+    ],
+)
+def test_a_library_keeps_what_one_gpu_would_take(there: tuple[tuple[int, int], ...], left: list[Any]) -> None:
+    one_gpu = load("one_gpu")
+    before, between, after = b"program", b"data", b"more"
+    fat = fat_binary(*((kind, capability, bytes([capability]) * 16) for kind, capability in there))
+    library = bytearray(before + fat + between + fat + after)
+    length = len(library)
+    kept, cleared = one_gpu.clear(library, 90)
+    assert kept + cleared == 2 * (len(fat) - 16)
+    assert len(library) == length
+    for at in (len(before), len(before + fat + between)):
+        assert library[at - len(between) : at] in (before[-4:], between)
+        found = one_gpu.entries_at(library, at)
+        assert [(each.kind, each.capability) for each in found] == left
+        assert [bytes(library[each.end - 16 : each.end]) for each in found] == [bytes([c]) * 16 for _, c in left]
+        end = found[-1].end
+        assert not any(library[end : at + len(fat)])  # the rest is zeros
+    assert library.endswith(after)
+
+
+@pytest.mark.usefixtures("scripts")
+@pytest.mark.parametrize(
+    "broken",
+    [fat_binary((7, 90, b"x" * 16)), fat_binary((CODE, 90, b"x" * 16))[:-4], fat_binary((CODE, 80, b""))[:40]],
+)
+def test_a_library_that_makes_no_sense_stays_as_it_is(broken: bytes) -> None:
+    library = bytearray(fat_binary((CODE, 80, b"x" * 16), (CODE, 90, b"y" * 16)) + broken)
+    before = bytes(library)
+    with pytest.raises(ValueError, match="fat binary"):
+        load("one_gpu").clear(library, 90)
+    assert library == before
 
 
 @pytest.mark.slow

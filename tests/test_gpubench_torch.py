@@ -86,6 +86,8 @@ def test_the_code_for_gpus_runs_with_a_stand_in_for_cuda() -> None:
         ("read", "triton", "graph"), ("launch", "torch", "host"), ("graph_launch", "torch", "host"),
         ("product", "cublas", "graph"), ("product", "scaled_mm", "graph"), ("attention_prefill", "flash", "graph"),
         ("attention_decode", "flash", "graph"), ("layer", "torch", "graph"), ("layer", "torch", "host"),
+        ("attention_decode", "flash3", "graph"), ("attention_prefill", "flash3", "graph"),
+        ("product", "cutlass", "graph"),
         ("sustained_product", "cublas", "graph"), ("experts", "torch", "graph"), ("uncapturable", "torch", "eager"),
     }  # fmt: skip
     # A processor has no cuDNN, and Triton's interpreter no products of bf16: told, and the rest went on.

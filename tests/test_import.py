@@ -294,6 +294,27 @@ def test_plain_csv_with_a_map(tmp_path: Path) -> None:
         run(tmp_path, path, mapped=["foo=users"])
 
 
+@pytest.mark.parametrize("sep", [";", "\t"])
+def test_csv_of_other_countries(tmp_path: Path, sep: str) -> None:
+    """Semicolons or tabs, as spreadsheets write them; 12,5 is no number here, and never 125."""
+    lines = [["users", "Median TTFT", "tok/s"], ["4", "12,5", "1,024.5"], ["8", "14.5", "1,024"]]
+    path = save(tmp_path, "a.csv", *(sep.join(line) for line in lines))
+    mapped = ["concurrency=users", "ttft_p50_ms=Median TTFT", "output_tokens_per_s=tok/s"]
+    found = run(tmp_path, path, mapped=mapped)
+    first, second = document(found)["cells"]
+    assert (first["metrics"]["ttft_s"], second["metrics"]["ttft_s"]["p50"]) == (None, 0.0145)
+    assert [cell["metrics"]["output_tokens_per_s"] for cell in (first, second)] == [1024.5, 1024]
+    assert "no_number" in kinds(found)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-be"])
+def test_encodings_with_a_byte_order_mark(tmp_path: Path, encoding: str) -> None:
+    said = json.dumps(SGLANG)
+    (tmp_path / "a.jsonl").write_bytes((said if encoding != "utf-16-be" else "\ufeff" + said).encode(encoding))
+    (cell,) = document(run(tmp_path, tmp_path / "a.jsonl"))["cells"]
+    assert cell["metrics"]["ttft_s"]["p50"] == SGLANG["median_ttft_ms"] / 1e3
+
+
 # --- what does not fit together ------------------------------------------------------------------------------------
 
 

@@ -14,7 +14,7 @@ from loadstone.perfmodel.coefficients import COEFFICIENTS, INDEX, LIGHT, NAMES, 
 from loadstone.perfmodel.families import architecture_of, era_of
 from loadstone.perfmodel.formulas import pairs_of
 from loadstone.perfmodel.profile import Profile, load, prior_profile, save
-from loadstone.perfmodel.work import EXPERTS, GEMM, HEAD, work_of
+from loadstone.perfmodel.work import COLLECTIVE, EXPERTS, GEMM, HEAD, work_of
 
 DEPLOYMENTS = (
     "llama-3.1-8b@1xh100/tp1,engine=vllm",
@@ -107,7 +107,20 @@ def test_parallelism_shares_work_and_costs_messages() -> None:
     assert one / 8 < eight < one
     near = model_of("llama-3.1-405b:fp8@8xh100/tp8,engine=vllm").step_s(0, 0, [(8192, 0)])
     far = StepModel(parse_deployment("llama-3.1-405b:fp8@16xh100/tp16,nodes=2,engine=vllm"), prior_profile())
-    assert far.step_s(0, 0, [(8192, 0)]) > near  # half the work a rank, but over the network between nodes
+    assert 0.75 * near < far.step_s(0, 0, [(8192, 0)]) < near  # half the work a rank, and the network between nodes
+
+
+def test_every_gpu_has_its_part_of_the_network() -> None:
+    """An all-reduce over two nodes adds its floor, and a part of the tensor over each network card."""
+    near = parse_deployment("llama-3.1-70b@8xh200/tp8,engine=vllm")
+    far = parse_deployment("llama-3.1-70b@16xh200/tp16,nodes=2,engine=vllm")
+    work = [work_of(each) for each in (near, far)]
+    near_ranks, far_ranks = ({*w.ranks[w.kind == COLLECTIVE].tolist()} for w in work)
+    assert (near_ranks, far_ranks) == ({8.0}, {8.0, 2.0})
+    between = (work[1].kind == COLLECTIVE) & (work[1].ranks == 2) & (work[1].message > 0)
+    hidden = near.model.hidden
+    assert set(work[1].message[between]) == {2.0 * hidden * 1.0 / 8}  # bytes a token: 2·(2 − 1)/2 of an eighth
+    assert set(work[1].link[between]) == {near.gpu.nic_bytes_per_s}
 
 
 def test_experts_spread_over_more_tokens_until_all_are_touched() -> None:
@@ -198,14 +211,28 @@ def test_coefficients_are_named_once_and_light_is_perfect() -> None:
     assert all(LIGHT[INDEX[each.name]] < 1e-12 for each in COEFFICIENTS if each.unit == "s")
 
 
-def test_versions_have_eras() -> None:
-    assert era_of("vllm", "0.19.0") == era_of("vllm", None) == "async"
-    assert era_of("vllm", "0.13.0") == "v1"
-    assert era_of("vllm", "0.7.3.dev138+g21f6ca217") == "v0"
-    assert era_of("sglang", "0.4.3.post2") == "0.4"
-    assert era_of("sglang", "nightly-dev") == "0.5"
-    assert era_of("tensorrt-llm", "1.2.0rc6.post2") == "1.0"
-    assert era_of("llama.cpp", "b1234") == "*"
+@pytest.mark.parametrize(
+    ("engine", "era"),
+    [
+        ("vllm", "async"),
+        ("vllm,version=0.19.0", "async"),
+        ("vllm,version=v0.13.0", "v1"),
+        ("vllm,version=0.7.3.dev138+g21f6ca217", "v0"),
+        ("vllm,version=0.2", "eager"),
+        ("sglang,version=0.4.3.post2", "0.4"),
+        ("sglang,version=~0.4.0", "0.4"),
+        ("tensorrt-llm,version=1.2.0rc6.post2", "1.0"),
+        ("tensorrt-llm,version=0.5.1-rc0.pre3", "0.x"),
+        ("llama.cpp,version=b1234", "*"),
+    ],
+)
+def test_versions_have_eras(engine: str, era: str) -> None:
+    assert era_of(parse_deployment(f"llama-3.1-8b@1xh100/engine={engine}")) == era
+
+
+def test_a_version_that_is_no_number_is_the_newest() -> None:
+    plain, nightly = (f"llama-3.1-8b@1xh100/engine=sglang{version}" for version in ("", ",version=nightly-20260216"))
+    assert era_of(parse_deployment(nightly)) == era_of(parse_deployment(plain)) != "0.4"
 
 
 def test_blackwells_are_one_architecture() -> None:

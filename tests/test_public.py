@@ -92,3 +92,9 @@ def test_bench_measures(tmp_path: Path) -> None:
     assert run.records()["output_tokens"].to_pylist() == [4] * 4
     assert run.summary() == document
     assert run.info.status == "done"
+
+
+def test_folders_may_be_text(tmp_path: Path) -> None:
+    options = {"input": "16", "output": "4", "concurrency": [1], "requests": [1]}
+    document = loadstone.simulate("llama-3.1-8b@1xh100", out=str(tmp_path / "runs"), **options)
+    assert Path(document["run_dir"]).parent == tmp_path / "runs"

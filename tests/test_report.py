@@ -11,14 +11,19 @@ import re
 from html.parser import HTMLParser
 from pathlib import Path
 
+import pytest
+
 from browser import Browser, needs_chromium
 from conftest import Loadstone
+from loadstone.errors import InputError
+from loadstone.importers import import_files
 from loadstone.report.document import build
 from loadstone.report.html import page, script, vega
 from loadstone.report.markdown import markdown, text
 from loadstone.report.runs import read_runs
 from loadstone.report.sheet import safe, sheet
-from report_folders import cell, record, run
+from loadstone.report.writing import report
+from report_folders import cell, length, record, run
 
 HOSTILE = (
     '</script><script>document.title="owned"</script><img src=x onerror="document.title=1">\x1b]0;owned\x07=cmd()|`x`'
@@ -94,7 +99,7 @@ def test_a_page_has_all_that_a_report_must(tmp_path: Path) -> None:
     run(tmp_path, "c", [spoilt], engine="llama.cpp")
     source = made(tmp_path)
     words = Page(source).words
-    assert "1 of 7 cells carry a warning" in words
+    assert "1 of 7 cells carries a warning" in words
     assert "short answers" in words
     assert "run 3, concurrency 64: half of them" in words
     assert words.index("Verdicts") < words.index("Findings") < words.index("Tables") < words.index("Environment")
@@ -230,6 +235,75 @@ def test_runs_without_cells_records_or_metrics_are_shown(tmp_path: Path) -> None
     assert "no cells" in words
 
 
+def test_few_findings_stand_together_and_many_with_their_charts(tmp_path: Path) -> None:
+    def findings(page: str) -> str:
+        return page.partition('id="findings"')[2].partition('id="tables"')[0]
+
+    cells = [cell(4.0**n, output=1000.0 + n) for n in range(1, 4)]
+    run(tmp_path / "one", "a", cells)
+    assert "output throughput stops growing at concurrency 4" in findings(made(tmp_path / "one"))
+    for n, name in enumerate(("vLLM", "SGLang", "llama.cpp", "MAX", "TGI", "LMDeploy", "MLC")):
+        outputs = [1000.0 + 100 * n + k for k in range(3)]
+        many = [cell(4.0 ** (k + 1), output=output, ttft=0.1 * (n + 1)) for k, output in enumerate(outputs)]
+        run(tmp_path / "many", name, many, engine=name)
+        run(tmp_path / "many", f"{name}-long", many, engine=name, workload={"output": length(999)})
+    words = findings(made(tmp_path / "many"))
+    assert "stops growing" not in words
+    assert re.search(r'With their charts: <a href="#section-load">Latency and throughput by load</a> \(\d+\)', words)
+
+
+def test_requests_without_a_common_clock_are_not_drawn_over_time(tmp_path: Path) -> None:
+    """vLLM's older files have durations alone; a timeline would show all of them sent at once."""
+    told = {
+        "model_id": "m", "backend": "vllm", "num_prompts": 3, "request_rate": 2.0, "duration": 100.0, "completed": 3,
+        "total_input_tokens": 30, "total_output_tokens": 9, "request_throughput": 0.03, "output_throughput": 0.09,
+        "total_token_throughput": 0.39, "input_lens": [10] * 3, "output_lens": [3] * 3, "ttfts": [0.5, 0.6, 0.7],
+        "itls": [[1.0, 1.0]] * 3, "errors": [""] * 3, "generated_texts": ["a b c"] * 3,
+    }  # fmt: skip
+    (tmp_path / "old.json").write_text(json.dumps(told))
+    import_files([tmp_path / "old.json"], tmp_path / "runs")
+    (part,) = build(read_runs([tmp_path / "runs"])[0]).parts
+    assert [figure.key for figure in part.figures] == ["run-1-cdf-ttft", "run-1-cdf-tpot", "run-1-cdf-e2e"]
+    assert "TTFT from sending (open loop)" in " ".join(part.figures[0].notes)
+    assert any("from its own send" in note for note in part.notes)
+
+
+def test_one_cell_is_not_all_cells(tmp_path: Path) -> None:
+    run(tmp_path, "a", [cell(1)])
+    assert build(read_runs([tmp_path])[0]).verdict == "Its one cell can be trusted."
+
+
+def test_silence_about_simulated_runs_is_told(tmp_path: Path) -> None:
+    two_runs(tmp_path)
+    assert "Of simulated runs nothing is said" in made(tmp_path)
+
+
+def test_a_report_of_one_run_does_not_repeat_its_name_in_each_row(tmp_path: Path) -> None:
+    run(tmp_path, "a", [cell(1), cell(4)])
+    (table,) = [each for each in build(read_runs([tmp_path])[0]).tables if each.key == "cells"]
+    assert "deployment" not in table.heads
+    assert table.rows[0][:1] == ["concurrency 1"]
+    run(tmp_path, "b", [cell(1), cell(4)], engine="SGLang")
+    (table,) = [each for each in build(read_runs([tmp_path])[0]).tables if each.key == "cells"]
+    assert table.heads[:2] == ["run", "deployment"]
+    assert table.rows[0][8] == "98.0–102 ms"
+
+
+def test_the_name_of_a_report_says_its_format_or_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(tmp_path / "runs", "a", [cell(1), cell(4)])
+    with pytest.raises(InputError, match=r"\.pdf is none of html, md, csv, png, svg"):
+        report([tmp_path / "runs"], tmp_path / "r.pdf")
+    assert not (tmp_path / "r.pdf").exists()
+    (written,) = report([tmp_path / "runs"], tmp_path / "r.htm")
+    assert written.read_text().startswith("<!doctype html>")
+    assert report([tmp_path / "runs"], Path("-")) == []
+    assert capsys.readouterr().out.startswith("# vLLM")
+    with pytest.raises(InputError, match="name a folder"):
+        report([tmp_path / "runs"], Path("-"), "png")
+
+
 def test_a_report_of_nothing_but_an_empty_run(tmp_path: Path) -> None:
     run(tmp_path, "a", [])
     words = Page(made(tmp_path)).words
@@ -262,6 +336,22 @@ def test_charts_are_drawn_when_they_are_looked_at(tmp_path: Path) -> None:
             )
             browser.until(f"{widest} <= {width}")
         assert browser.complaints == []
+
+
+@needs_chromium
+def test_long_names_of_rows_leave_room_for_the_picture(tmp_path: Path) -> None:
+    for gpu in ("h200", "mi300x"):
+        for engine in ("vLLM, a build of our own with a long name", "SGLang, a build of our own with a long name"):
+            run(tmp_path / "runs", f"{gpu}-{engine[:4]}", [cell(1), cell(4)], engine=engine, deployment={"gpu": gpu})
+    (tmp_path / "r.html").write_text(made(tmp_path / "runs"))
+    with Browser(tmp_path / "profile") as browser:
+        browser.size(375, 12000)
+        browser.open((tmp_path / "r.html").as_uri())
+        chart = "document.querySelector('figure[id^=gpus] .chart')"
+        browser.until(f"{chart}.classList.contains('drawn')")
+        plot = browser.run(f"{chart}.querySelector('.background').getBoundingClientRect().toJSON()")
+        assert plot["width"] > 100
+        assert plot["right"] < 375
 
 
 @needs_chromium

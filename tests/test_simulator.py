@@ -482,6 +482,23 @@ def test_intervals_are_as_wide_as_the_draws_and_what_remained() -> None:
     assert 1.1 < high < 1.25
 
 
+def test_of_one_token_e2e_is_as_unsure_as_ttft() -> None:
+    fleet, draws = Fleet(POLICY, SLOPED), [SLOPED]
+    asked = plan(output="1", concurrency=[2], requests=[20])
+    found = intervals(asked, 0, fleet, draws, {"ttft": 0.5, "tpot": 0.1})
+    assert found["e2e_s"] == pytest.approx(found["ttft_s"])
+    asked = plan(output="500", concurrency=[2], requests=[20])
+    long = intervals(asked, 0, fleet, draws, {"ttft": 0.5, "tpot": 0.1})
+    assert long["tpot_s"][1] * 0.98 < long["e2e_s"][1] < long["ttft_s"][1]
+
+
+def test_a_cell_by_time_comes_to_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loadstone.simulator.run._MOST_REQUESTS", 500)
+    asked = plan(concurrency=[4], duration_s=1e9)
+    with pytest.raises(InputError, match="--duration: more than 500 requests"):
+        run_cell(asked, 0, Fleet(POLICY, SLOPED))
+
+
 def test_the_part_for_intervals_is_whole_sessions() -> None:
     asked = plan(turns="7", concurrency=[2], requests=[3000], warmup=2)
     part = beginning(asked, 0)

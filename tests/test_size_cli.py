@@ -89,6 +89,12 @@ def test_a_picture(loadstone: Loadstone, tmp_path: Path, name: str, head: bytes)
     assert (tmp_path / name).read_bytes().startswith(head)
 
 
+def test_a_map_of_contexts(loadstone: Loadstone, tmp_path: Path) -> None:
+    outcome = loadstone("size", "llama-3.1-8b", "--gpu", "h100", "--gpus", "1,2", "--context-map", tmp_path / "c.svg")
+    assert outcome.code == 0
+    assert ">128k<" in (tmp_path / "c.svg").read_text(encoding="utf-8")
+
+
 def test_a_models_name_does_not_end_the_script(loadstone: Loadstone, tmp_path: Path) -> None:
     folder = tmp_path / "<script>alert(1)<"
     folder.mkdir()
@@ -117,7 +123,7 @@ def test_a_models_name_does_not_end_the_script(loadstone: Loadstone, tmp_path: P
         (["llama-3.1-8b", "--gpu", "h100", "--gpu-memory-utilization", "1.2"], "--gpu-memory-utilization"),
         (["llama-3.1-8b", "--gpu", "h100", "--by", "gpus,colour"], "--by: 'colour'"),
         (["llama-3.1-8b", "--gpu", "h100", "--gpus", "1,2", "--by", "model,gpu"], "rows differ in gpus"),
-        (["llama-3.1-8b", "--gpu", "h100", "--picture", "m.bmp"], "--picture: 'm.bmp'"),
+        (["llama-3.1-8b", "--gpu", "h100", "--picture", "m.bmp"], "m.bmp: a picture's name ends in"),
         (["llama-3.1-8b", "--gpu", "h100", "-a", "colour=red"], "colour"),
     ],
 )
@@ -156,3 +162,22 @@ def test_in_python() -> None:
         package.size("llama-3.1-8b", colour="red")
     with pytest.raises(InputError, match="none given"):
         package.size("llama-3.1-8b")
+
+
+@pytest.mark.parametrize("flag", ["--csv", "--picture", "--context-map"])
+def test_a_file_that_cannot_be_written(loadstone: Loadstone, tmp_path: Path, flag: str) -> None:
+    line = loadstone("size", "llama-3.1-8b@1xh100", flag, tmp_path / "none" / "out.svg").line()
+    assert "cannot write" in line
+
+
+def test_an_argument_goes_to_the_engine_that_has_it(loadstone: Loadstone) -> None:
+    def tokens(*flags: str) -> list[int]:
+        outcome = loadstone("size", "llama-3.1-8b", "--gpu", "h100", "--json", *flags)
+        return [row["kv_capacity_tokens"] for row in json.loads(outcome.out)["rows"]]
+
+    both = ("--engine", "vllm,sglang")
+    (vllm, sglang), (less, same) = tokens(*both), tokens(*both, "--gpu-memory-utilization", "0.5")
+    assert less < vllm
+    assert same == sglang
+    said = loadstone("size", "llama-3.1-8b", "--gpu", "h100", "--mem-fraction-static", "0.8").line()
+    assert "mem_fraction_static is an argument of sglang, not of vllm" in said

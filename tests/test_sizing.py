@@ -225,3 +225,59 @@ def test_an_argument_that_means_nothing_is_named(value: str) -> None:
         size(parse_deployment(f"llama-3.1-8b@1xh100/gpu_memory_utilization={value}"))
     with pytest.raises(InputError, match="--max-num-seqs"):
         size(parse_deployment(f"llama-3.1-8b@1xh100/max_num_seqs={value}"))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["Qwen/Qwen2.5-72B@1xh100", "llama-3.1-70b:fp8@1xl4", "deepseek-v3@1xb200", "mixtral-8x22b@1xl40s/engine=sglang"],
+)
+def test_the_gpus_that_a_row_says_would_do_do(name: str) -> None:
+    why = size(parse_deployment(name), 8192, 4).why
+    would = re.search(r"; (\d+) GPUs would \(([^)]+)\)", why)
+    assert would is not None
+    model, _, rest = name.partition("@1x")
+    gpu, _, engine = rest.partition("/")
+    layout = ",".join([*would[2].split(), engine]).rstrip(",")
+    assert size(parse_deployment(f"{model}@{would[1]}x{gpu}/{layout}"), 8192, 4).fits
+
+
+def test_replicas_that_lack_room_are_told_of_one_by_one() -> None:
+    row = size(parse_deployment("deepseek-v3@16xh100/tp1,dp16,ep16"))
+    assert not row.fits
+    assert "of each of 16 replicas holds 0.99 requests" in row.why
+    assert size(parse_deployment("deepseek-r1@8xh200/dp8")).why.find("; 64 GPUs would (tp8 dp8)") > 0
+
+
+def test_a_block_never_given_out_is_not_promised_to_the_last_request() -> None:
+    """Blocks for four requests to the block, of which vLLM keeps one: three are held, and the row says so."""
+    deployment = parse_deployment("Qwen/Qwen3-VL-8B-Instruct:fp8@1xh100-nvl/kv=fp8")
+    assert memory_of(deployment).requests(262_144) == 4
+    row = size(deployment, None, 4)
+    assert (row.fits, row.max_concurrent_requests) == (False, 3)
+    assert "holds 3.99 requests" in row.why
+    assert "a batch of 3 fits" in row.why
+
+
+def test_sglang_holds_no_more_than_max_total_tokens() -> None:
+    name = "llama-3.1-8b@1xl4/engine=sglang"
+    whole, capped = (size(parse_deployment(name + more), 4096) for more in ("", ",max_total_tokens=5000"))
+    assert (capped.kv_capacity_tokens, capped.max_context_tokens, capped.max_concurrent_requests) == (5000, 5000, 1)
+    assert whole.kv_capacity_tokens > 5000
+
+
+def test_a_stage_without_attention_needs_no_cache() -> None:
+    """Three of four layers keep a state alone: with 48 layers on 16 ranks some have no other."""
+    row = size(parse_deployment("Qwen/Qwen3-Next-80B-A3B-Instruct@16xgh200/engine=llama.cpp"), 8192, 4)
+    assert (row.fits, row.max_concurrent_requests) == (True, 4)
+
+
+@pytest.mark.parametrize("engine", ["tensorrt-llm", "llama.cpp"])
+def test_states_take_room_of_their_own(engine: str) -> None:
+    deployment = parse_deployment(f"Qwen/Qwen3.5-27B@1xgh200/kv=fp8,engine={engine}")
+    row = size(deployment, 8192, 4)
+    held = size(deployment, 8192, row.max_concurrent_requests)
+    assert held.fits
+    assert held.free_bytes >= -1
+    assert row.max_concurrent_requests > 4 or engine == "llama.cpp"
+    more = size(deployment, 8192, row.max_concurrent_requests + 1)
+    assert not more.fits

@@ -157,7 +157,7 @@ def test_a_plan_with_prompts_comes_back_as_it_was_written(tmp_path: Path, format
 
 def test_what_is_no_plan_is_told_in_one_line(tmp_path: Path) -> None:
     path = tmp_path / "plan.parquet"
-    with pytest.raises(InputError, match=r"plan\.parquet: cannot be read"):
+    with pytest.raises(InputError, match=r"plan\.parquet: no such file"):
         store.read_plan(path)
     path.write_bytes(b"no parquet at all")
     with pytest.raises(InputError, match=r"plan\.parquet: not a plan"):
@@ -300,6 +300,15 @@ def test_assembling_again_changes_nothing(tmp_path: Path) -> None:
     assert store.assemble(tmp_path) == 1
     assert (tmp_path / "records.parquet").read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == ["records.parquet"]
+
+
+def test_records_that_are_none_are_told_and_cost_no_journal(tmp_path: Path) -> None:
+    journal(tmp_path, 0, [row("0-0", arrival=[1.0])])
+    (tmp_path / "records.parquet").write_bytes(b"{ broken")
+    with pytest.raises(InputError, match=r"records\.parquet: no Parquet file"):
+        store.assemble(tmp_path)
+    (tmp_path / "records.parquet").unlink()
+    assert store.assemble(tmp_path) == 1
 
 
 def test_a_crash_while_journals_are_removed_loses_nothing(tmp_path: Path) -> None:

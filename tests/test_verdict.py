@@ -141,6 +141,7 @@ def test_a_shared_prefix_may_be_cached() -> None:
 
 def test_no_usage() -> None:
     finding = found(rows(token_source="pieces", output_tokens=4))["no_usage"]  # noqa: S106
+    assert "no_usage" not in found(rows(token_source="pieces", output_tokens=4, status="timeout"))  # noqa: S106
     assert finding.severity == "warning"
     assert found(spoilt(3, token_source="pieces")) == {}  # noqa: S106
 

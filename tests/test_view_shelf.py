@@ -1,3 +1,4 @@
+import json
 import os
 import time
 from pathlib import Path
@@ -8,9 +9,11 @@ import pytest
 
 from loadstone import store
 from loadstone.errors import InputError
+from loadstone.importers import import_files
 from loadstone.records import CellInfo, Load, RunInfo
 from loadstone.summary import summarise
 from loadstone.view.shelf import FRESH_S, Row, Shelf
+from test_import import SGLANG
 from test_summary import CLOSED, make_run
 
 
@@ -50,6 +53,14 @@ def test_a_run_is_told_in_a_line(tmp_path: Path) -> None:
     assert row.trusted[1] == 2
     assert row.output_tokens_per_s is not None
     assert "m" in row.deployment
+
+
+def test_what_another_tool_stated_is_not_called_trusted(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(json.dumps(SGLANG))
+    import_files([tmp_path / "a.jsonl"], tmp_path / "runs")
+    assert only(tmp_path / "runs").stated
+    finished(tmp_path / "measured" / "r")
+    assert not only(tmp_path / "measured").stated
 
 
 def test_the_newest_run_comes_first(tmp_path: Path) -> None:

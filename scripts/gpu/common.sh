@@ -8,3 +8,8 @@ if [[ -z $python ]]; then
     if [[ -x $root/.venv/bin/python ]]; then python=$root/.venv/bin/python; fi
 fi
 export PYTHONPATH=$root/src${PYTHONPATH:+:$PYTHONPATH}
+
+# Tags of wheels for the machine there: pip takes each by itself, so that all older ones that wheels carry are named too.
+platforms=()
+for tag in 2_39 2_35 2_34 2_31 2_28 2_27 2_26 2_24 2_17 2_12 2_5; do platforms+=(--platform "manylinux_${tag}_x86_64"); done
+for tag in 2014 1; do platforms+=(--platform "manylinux${tag}_x86_64"); done

@@ -10,9 +10,11 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import math
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -114,20 +116,34 @@ def run(given: argparse.Namespace, case: Case) -> bool:
         subprocess.run(making, env=env, check=True, stdout=sys.stderr)
     log, complete = given.out / f"{case.name}.log", True
     with ServerProcess(start, log_path=log, url=url, env=env) as server:
-        server.wait_ready(f"{url}/health", given.ready)
+        server.wait_ready(f"{url}/health", max(1.0, min(given.ready, given.until_s - time.monotonic())))
         told(f"{case.name}: ready after {time.monotonic() - begun:.0f} s")
         for lengths, ask in zip(sweeps, asks, strict=True):
-            done = subprocess.run(ask, stdout=subprocess.PIPE, text=True, check=False)
-            complete &= done.returncode == 0
-            if not done.stdout.strip():
-                told(f"{case.name} {lengths}: loadstone bench ended with {done.returncode}")
+            status, said = measure(ask, given.until_s - time.monotonic())
+            complete &= status == 0
+            if not said.strip():
+                told(f"{case.name} {lengths}: loadstone bench ended with {status}")
                 continue
             kept = given.out / f"{case.name}-{lengths.replace('/', '-')}.json"
-            kept.write_text(done.stdout)
-            keep_plan(json.loads(done.stdout), kept)
+            kept.write_text(said)
+            keep_plan(json.loads(said), kept)
             told(f"{case.name} {lengths}: {kept.name}")
     shutil.rmtree(folder)
     return complete
+
+
+def measure(command: list[str], left_s: float) -> tuple[int, str]:
+    """Exit code and output. After `left_s` seconds it is interrupted, and tells what it has."""
+    if left_s <= 0:
+        return 1, ""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as asked:
+        try:
+            said, _ = asked.communicate(timeout=left_s if left_s < math.inf else None)
+        except subprocess.TimeoutExpired:
+            told("the time is up: what was measured is kept")
+            asked.send_signal(signal.SIGINT)
+            said, _ = asked.communicate()
+    return asked.returncode, said
 
 
 def keep_plan(document: dict[str, object], beside: Path) -> None:
@@ -177,8 +193,11 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--layers", type=int, help="only so many layers, to try it out")
     parser.add_argument("--ready", type=float, default=300.0, help="seconds that an engine has to get ready")
+    parser.add_argument("--budget", type=float, default=math.inf, help="seconds for all of it; what is done is kept")
     parser.add_argument("--dry-run", action="store_true", help="print the commands, and look for what they need")
-    return parser.parse_args()
+    given = parser.parse_args()
+    given.until_s = time.monotonic() + given.budget
+    return given
 
 
 def main() -> int:
@@ -188,6 +207,10 @@ def main() -> int:
         folder.mkdir(parents=True, exist_ok=True)
     try:
         for case in cases(given):
+            if time.monotonic() >= given.until_s:
+                told(f"{case.name}: no time left")
+                status = 1
+                continue
             try:
                 if given.dry_run:
                     for each in check(given, case):

@@ -1,4 +1,4 @@
-"""Loadstone: a laboratory for LLM inference serving.
+"""Loadstone: size, simulate, measure and compare LLM inference serving.
 
     document = loadstone.bench("http://localhost:8000", concurrency=[1, 8], output="128")
     run = loadstone.open_run(document["run_dir"])
@@ -38,7 +38,7 @@ def bench(url: str | Sequence[str] | None = None, **options: Any) -> dict[str, A
     from loadstone import measure
     from loadstone.options import Options
 
-    return measure.bench(Options(url=url, **options))
+    return measure.bench(Options(url=url, **_with_paths(options)))
 
 
 def size(models: str | Sequence[str], **options: Any) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def simulate(deployment: str, **options: Any) -> dict[str, Any]:
     from loadstone import simulation
     from loadstone.options import Options
 
-    return simulation.simulate(deployment, Options(**options))
+    return simulation.simulate(deployment, Options(**_with_paths(options)))
 
 
 def recover(path: str | PathLike[str]) -> dict[str, Any]:
@@ -107,6 +107,12 @@ def write_report(runs: str | PathLike[str] | Sequence[str | PathLike[str]], out:
 
 def _folders(paths: str | PathLike[str] | Sequence[str | PathLike[str]]) -> list[Path]:
     return [Path(paths)] if isinstance(paths, str | PathLike) else [Path(path) for path in paths]
+
+
+def _with_paths(options: dict[str, Any]) -> dict[str, Any]:
+    """Folders and files may be text in Python too."""
+    paths = ("out", "dataset", "trace")
+    return {name: Path(value) if name in paths and value is not None else value for name, value in options.items()}
 
 
 def open_run(path: str | PathLike[str]) -> Run:

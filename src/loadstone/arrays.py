@@ -57,24 +57,21 @@ def events(batch: pa.RecordBatch) -> Events:
     """The events of a batch of records. Raises ValueError where lists of a request differ in length."""
     import pyarrow.compute as pc
 
-    arrival, tokens = batch.column("arrival_s"), batch.column("tokens")
-    lengths = _lengths(arrival)
-    if not np.array_equal(lengths, _lengths(tokens)):
+    (arrival, lengths), (tokens, counted) = (flat(batch.column(name)) for name in ("arrival_s", "tokens"))
+    if not np.array_equal(lengths, counted):
         names = pc.fill_null(batch.column("request_id"), "?").to_pylist()
-        first = int(np.argmax(lengths != _lengths(tokens)))
+        first = int(np.argmax(lengths != counted))
         raise ValueError(f"request {names[first]}: arrival_s and tokens differ in length")
-    # flatten() honours the offsets of a sliced batch and skips null lists.
-    arrived, counts = (lists.flatten().to_numpy(zero_copy_only=False) for lists in (arrival, tokens))
-    return Events(arrived, counts, lengths)
+    return Events(arrival, tokens, lengths)
 
 
-def _lengths(lists: pa.Array) -> NDArray[np.int64]:
+def flat(lists: pa.ListArray) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """A column of lists: their values end to end, and how many each row has; a missing list has none."""
     import pyarrow.compute as pc
 
-    lengths: NDArray[np.int64] = (
-        pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False).astype(np.int64)
-    )
-    return lengths
+    lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False).astype(np.int64)
+    # flatten() honours the offsets of a sliced batch and skips null lists.
+    return lists.flatten().to_numpy(zero_copy_only=False), lengths
 
 
 def pieces(whole: Events) -> Iterator[tuple[slice, Events]]:
@@ -147,15 +144,29 @@ def token_gaps(arrival: Floats, gained: NDArray[Any], lengths: NDArray[np.int64]
         within = np.ones(len(arrival) - 1, np.bool_)
         within[firsts[1:] - 1] = False
         return np.diff(arrival)[within].astype(np.float32)
+    _, gap_s, brought = spread_gaps(arrival, gained, lengths)
+    return np.repeat(gap_s.astype(np.float32), brought)
+
+
+def spread_gaps(
+    arrival: Floats, gained: NDArray[Any], lengths: NDArray[np.int64]
+) -> tuple[Floats, Floats, NDArray[Any]]:
+    """What token_gaps() is made of: (arrival, ITL of each of its tokens, tokens) of each event that ends a gap."""
     first = np.zeros(len(arrival), np.bool_)
-    first[firsts] = True
+    first[(np.cumsum(lengths) - lengths)[lengths > 0]] = True
     kept = first | (gained > 0)
     later = ~first[kept][1:]
-    brought = gained[kept][1:][later]
-    gap_s = np.diff(arrival[kept])[later] / brought
-    return np.repeat(gap_s.astype(np.float32), brought)
+    at_s, brought = arrival[kept][1:][later], gained[kept][1:][later]
+    return at_s, np.diff(arrival[kept])[later] / brought, brought
 
 
 def completed(rows: NDArray[Any]) -> Bools:
     """Which of these ROWs are ok or short."""
     return np.isin(rows["status"], _COMPLETED)
+
+
+def tpot_s(rows: NDArray[Any]) -> Floats:
+    """(tT − t1)/(T − 1) of each of these ROWs, NaN for T < 2."""
+    found = np.full(len(rows), np.nan)
+    np.divide(rows["last"] - rows["first"], rows["tokens"] - 1, out=found, where=rows["tokens"] >= 2)
+    return found

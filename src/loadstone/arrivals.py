@@ -103,7 +103,7 @@ def mean(profile: Profile) -> float:
     return sum((start + end) / 2 * seconds for start, end, seconds in profile) / duration_s(profile)
 
 
-def parse_profile(text: str, what: str = "--ramp") -> tuple[str, Profile]:
+def parse_profile(text: str) -> tuple[str, Profile]:
     """("rate" | "concurrency", pieces) from `1:20:60s,20:30s`: 1 to 20 in a minute, then 20 for half a minute.
 
     `concurrency=1:64:60s` ramps the requests under way instead of the rate. Raises InputError.
@@ -111,17 +111,17 @@ def parse_profile(text: str, what: str = "--ramp") -> tuple[str, Profile]:
     kind, equals, pieces = text.strip().rpartition("=")
     kind = kind.strip() if equals else "rate"
     if kind not in ("rate", "concurrency"):
-        raise InputError(f"{what}: {kind!r} cannot ramp; write rate=… or concurrency=…")
+        raise InputError(f"--ramp: {kind!r} cannot ramp; write rate=… or concurrency=…")
     profile = []
     for piece in pieces.split(","):
         *levels, length = piece.split(":")
-        values = parse_list(",".join(levels), what) if len(levels) in (1, 2) else []
+        values = parse_list(",".join(levels), "--ramp") if len(levels) in (1, 2) else []
         if not values or not all(0 <= value < math.inf for value in values):
-            raise InputError(f"{what}: {piece.strip()!r} is no piece; write FROM:TO:TIME or LEVEL:TIME, as 1:20:60s")
-        seconds = parse_seconds(length, what)
+            raise InputError(f"--ramp: {piece.strip()!r} is no piece; write FROM:TO:TIME or LEVEL:TIME, as 1:20:60s")
+        seconds = parse_seconds(length, "--ramp")
         if seconds <= 0:
-            raise InputError(f"{what}: {piece.strip()!r} takes no time; give it some, as 1:20:60s")
+            raise InputError(f"--ramp: {piece.strip()!r} takes no time; give it some, as 1:20:60s")
         profile.append((values[0], values[-1], seconds))
     if not any(start + end for start, end, _ in profile):
-        raise InputError(f"{what}: {text!r} is nothing but zeros; write e.g. 1:20:60s")
+        raise InputError(f"--ramp: {text!r} is nothing but zeros; write e.g. 1:20:60s")
     return kind, tuple(profile)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import time
 from pathlib import Path
+from typing import Any
 from urllib.parse import SplitResult
 
 import loadstone
@@ -23,6 +25,10 @@ from loadstone.workload.prompts import Vocabulary
 _HELD_BYTES = 256 * 1024 * 1024
 """Raw bytes that all streams together may hold undecoded, about."""
 
+_TRIAL_S = 2.0
+_SECRET_LENGTH = 8
+"""Words of a user's headers that are shorter are no keys."""
+
 
 def route(options: Options, plan: Plan) -> Route:
     return options.route or ("sticky" if plan.has_sessions else "round-robin")
@@ -31,15 +37,12 @@ def route(options: Options, plan: Plan) -> Route:
 def destination(
     options: Options, parts: SplitResult, base_path: str, path: str, headers: list[tuple[str, str]]
 ) -> Destination:
-    """How workers reach one server."""
+    """How workers reach one server. Raises TargetError."""
     tls = parts.scheme == "https"
     port = parts.port or (443 if tls else 80)
     via = attach.check_url(options.proxy) if options.proxy is not None else None
     host_name, host_port = (parts.hostname, port) if via is None else (via.hostname, via.port or 80)
-    try:
-        family, _, _, _, sockaddr = socket.getaddrinfo(host_name, host_port, type=socket.SOCK_STREAM)[0]
-    except OSError as error:
-        raise TargetError(f"{host_name}: host not found ({error.strerror or error}); correct the URL") from error
+    family, sockaddr = _address(host_name or "", host_port)
     # A proxy forwards plain HTTP, named whole in the request line; for TLS it is asked for a tunnel.
     forward = f"{parts.scheme}://{parts.netloc}" if via is not None and not tls else ""
     own = {name.lower() for name, _ in headers}
@@ -52,12 +55,30 @@ def destination(
         ("Accept-Encoding", "identity"),
     ]
     return Destination(
-        address=(int(family), list(sockaddr)),
+        address=(family, list(sockaddr)),
         tls_name=parts.hostname if tls else None,
         tunnel=f"{parts.hostname}:{port}" if via is not None and tls else None,
         request_line=f"POST {forward}{base_path}{path} HTTP/1.1",
         headers=[(name, value) for name, value in fixed if name.lower() not in own] + headers,
+        secrets=[word for _, value in headers for word in value.split() if len(word) >= _SECRET_LENGTH],
     )
+
+
+def _address(name: str, port: int) -> tuple[int, tuple[Any, ...]]:
+    """Address family and socket address of a host: the first, of several the first that takes a connection.
+
+    `localhost` often means ::1 before 127.0.0.1, and many servers listen on the latter alone. Raises TargetError.
+    """
+    try:
+        found = [(int(entry[0]), entry[4]) for entry in socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)]
+    except OSError as error:
+        raise TargetError(f"{name}: host not found ({error.strerror or error}); correct the URL") from error
+    for family, sockaddr in found if len(found) > 1 else ():
+        with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_STREAM) as trial:
+            trial.settimeout(_TRIAL_S)
+            trial.connect(sockaddr)
+            return family, sockaddr
+    return found[0]
 
 
 def jobs(

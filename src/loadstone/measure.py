@@ -7,7 +7,7 @@ import ipaddress
 import shutil
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any, Literal
@@ -61,9 +61,10 @@ def bench(options: Options, on_event: Callable[[Event], None] = lambda event: No
     saving, when a signal ended it. Requests that fail during the run are records, not exceptions.
     """
     plan = plan_of(options)
-    slo = parse_slo(options.slo) if options.slo else {}
+    slo = parse_slo(options.slo) if options.slo is not None else {}
     if options.dialect is not None and options.dialect not in DIALECTS:
         raise InputError(f"--dialect {options.dialect}: unknown; choose of {', '.join(DIALECTS)}")
+    meeting.check_asked(options)
     headers = meeting.headers_of(options.headers)
     with contextlib.ExitStack() as stack:
         signals = stack.enter_context(_Signals())
@@ -149,6 +150,7 @@ def _run(
     stopped = False
     with pool:
         info.clock = "kernel" if pool.kernel_clock else "user"
+        store.write_info(folder, info)  # for `recover`, should this be all that is ever written
         signals.on_first = lambda: pool.stop("interrupted")
         for cell, load in enumerate(plan.cells):
             if signals.count or pool.failures:
@@ -156,7 +158,7 @@ def _run(
             before_cell()
             look()
             on_event(Event(kind="cell", cell=cell, info=info, plan=plan))
-            for first, last in _steps(plan, cell):
+            for first, last in plan.steps(cell):
                 for said in pool.run_step(cell, load, first, last):
                     if isinstance(said, StepResult):
                         measured = said
@@ -233,17 +235,6 @@ def _is_here(name: str | None) -> bool:
         return name == "localhost" or ipaddress.ip_address(name or "").is_loopback
     except ValueError:
         return False
-
-
-def _steps(plan: Plan, cell: int) -> Iterator[tuple[int, int | None]]:
-    """Index ranges to run one after another. A burst begins from rest, so its warm-up is a step of its own."""
-    count = len(plan.rows(cell))
-    warm = plan.warmup_count(cell)
-    if plan.cells[cell].kind == "burst" and warm:
-        yield 0, warm
-        yield warm, count
-    else:
-        yield 0, None if plan.cyclic(cell) else count
 
 
 class _Signals:

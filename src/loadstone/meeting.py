@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import resource
@@ -34,7 +35,7 @@ class Met(NamedTuple):
 
 
 def target_urls(options: Options, plan: Plan, stack: contextlib.ExitStack) -> tuple[list[str], Path | None]:
-    """The URLs to measure, starting an engine of our own where none is given; and its log."""
+    """The URLs to measure, starting an engine of our own where none is given; and its log. Raises InputError."""
     if options.urls:
         if options.engine is not None or options.sim is not None:
             raise InputError("a URL and --engine or --sim: measure a running server, or one of our own; give one")
@@ -55,9 +56,9 @@ def target_urls(options: Options, plan: Plan, stack: contextlib.ExitStack) -> tu
     most = max((int(load.value) for load in plan.cells if load.kind != "rate"), default=8)
     engine = llama_cpp.launch(
         slots=min(64, max(1, most)),
+        connections=min(1024, most),
         context_tokens=_longest_tokens(plan) + 64,
         log_path=folder / "engine.log",
-        cache_prompt=True,
     )
     return [stack.enter_context(engine).url], folder / "engine.log"
 
@@ -105,7 +106,24 @@ def meet(options: Options, plan: Plan, urls: list[str], headers: list[tuple[str,
     return Met(target, vocabulary, asking, servers)
 
 
+def check_asked(options: Options) -> None:
+    """Refuse what cannot be, before anything is started. Raises InputError, which names the flag."""
+    most = 4 * max(4, os.cpu_count() or 1)
+    if options.workers is not None and not 1 <= options.workers <= most:
+        raise InputError(f"--workers {options.workers}: must be from 1 to {most} on this host; one a core is plenty")
+    for name in ("connect", "first", "idle", "total"):
+        if not getattr(options.timeouts, f"{name}_s") > 0:
+            raise InputError(f"--timeout-{name}: must be above 0")
+    if options.proxy is not None:
+        attach.check_proxy(options.proxy)
+    if options.temperature is not None and not 0 <= options.temperature < math.inf:
+        raise InputError(f"--temperature {options.temperature:g}: must be 0 (greedy) or more")
+    if options.top_p is not None and not 0 < options.top_p <= 1:
+        raise InputError(f"--top-p {options.top_p:g}: must be above 0 and at most 1")
+
+
 def headers_of(given: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The headers of every request: those given, and a key that the environment holds. Raises InputError."""
     headers = list(given)
     for name, value in headers:
         if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name) or not re.fullmatch(r"[\t -~]*", value):
@@ -128,6 +146,7 @@ def sampling_of(options: Options) -> Sampling:
 
 
 def salt_of(options: Options) -> str | None:
+    """What makes a run's prompts new, or the same again; None: nothing does. Raises InputError."""
     if options.salt == "none":
         return None
     if not re.fullmatch("[0-9A-Za-z._-]{1,64}", options.salt):
@@ -136,7 +155,7 @@ def salt_of(options: Options) -> str | None:
 
 
 def check(plan: Plan, target: Target, vocabulary: Vocabulary, salt: str | None) -> None:
-    """Refuse before the run what the server would refuse in it."""
+    """Refuse before the run what the server would refuse in it. Raises InputError."""
     longest = _longest_tokens(plan)
     if not plan.prompts:
         firsts = (plan.turn <= 0).nonzero()[0]

@@ -139,7 +139,7 @@ def _part(rows: NDArray[Any], all_tokens: float, streams: bool) -> Part:
     return Part(
         requests=_requests(rows),
         ttft_s=_over(done["first"] - done["sent"]) if streams else None,
-        tpot_s=_over(_tpot_s(done)) if streams else None,
+        tpot_s=_over(arrays.tpot_s(done)) if streams else None,
         e2e_s=_over(done["last"] - done["sent"]),
         ttft_intended_s=_over(done["first"] - done["intended"]) if streams else None,
         e2e_intended_s=_over(done["last"] - done["intended"]),
@@ -220,7 +220,7 @@ def cell_metrics(
         requests=_requests(measured),
         duration_s=duration_s,
         ttft_s=_over(done["first"] - done["sent"]) if streams else None,
-        tpot_s=_over(_tpot_s(done)) if streams else None,
+        tpot_s=_over(arrays.tpot_s(done)) if streams else None,
         itl_s=itl,
         e2e_s=_over(done["last"] - done["sent"]),
         ttft_intended_s=_over(done["first"] - done["intended"]) if streams else None,
@@ -272,13 +272,6 @@ def _steady(tokens: int, rows: NDArray[Any], window: tuple[float, float]) -> Ste
     )
 
 
-def _tpot_s(rows: NDArray[Any]) -> Floats:
-    """(tT − t1)/(T − 1), NaN for T < 2."""
-    tpot_s = np.full(len(rows), np.nan)
-    np.divide(rows["last"] - rows["first"], rows["tokens"] - 1, out=tpot_s, where=rows["tokens"] >= 2)
-    return tpot_s
-
-
 def _met(rows: NDArray[Any], load: Load, slo: Mapping[str, float]) -> Bools:
     """Which requests are ok or short and within every bound (≤).
 
@@ -291,7 +284,7 @@ def _met(rows: NDArray[Any], load: Load, slo: Mapping[str, float]) -> Bools:
     if "ttft" in slo:
         met &= rows["first"] - origin <= slo["ttft"]
     if "tpot" in slo:
-        met &= (_tpot_s(rows) <= slo["tpot"]) | (rows["tokens"] == 1)
+        met &= (arrays.tpot_s(rows) <= slo["tpot"]) | (rows["tokens"] == 1)
     if "e2e" in slo:
         met &= rows["last"] - origin <= slo["e2e"]
     return met

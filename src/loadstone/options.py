@@ -159,6 +159,12 @@ def _check_numbers(options: Options) -> None:
         raise InputError(f"--range-ratio {options.range_ratio:g}: must be above 0 and at most 1")
     if options.prefix < 0 or options.prefix_groups < 1:
         raise InputError("--prefix must be 0 or more tokens, and --prefix-groups at least 1")
+    if options.prefix_groups > 1 and not options.prefix:
+        raise InputError("--prefix-groups: prompts of a group share a prefix; say with --prefix how long it is")
+    if options.temperature is not None and not 0 <= options.temperature < math.inf:
+        raise InputError(f"--temperature {options.temperature:g}: must be 0 (greedy) or above")
+    if options.top_p is not None and not 0 < options.top_p <= 1:
+        raise InputError(f"--top-p {options.top_p:g}: must be above 0 and at most 1")
     if options.warmup is not None and options.warmup < 0:
         raise InputError(f"--warmup {options.warmup}: must be 0 or more")
     for name in _OF_A_TRACE:
@@ -243,6 +249,8 @@ def _loads(options: Options, workload: Workload, unit: Unit) -> tuple[list[Load]
         raise InputError("--requests-per-rate: needs --rate, and a number above 0")
     if not options.burstiness > 0:
         raise InputError(f"--burstiness {options.burstiness:g}: must be above 0 (1 is Poisson, inf constant)")
+    if options.burstiness != 1 and not (options.rate or options.ramp):
+        raise InputError("--burstiness: says how arrivals of an open loop are spread; it goes with --rate")
     if options.time_scale and given:
         raise InputError(f"--time-scale and --{given[0]}: requests go at a trace's times or at a load; give one")
     if math.inf in options.rate:

@@ -23,8 +23,7 @@ _LOG_EVERY_S = 10.0
 class Display:
     """Listener for `bench`. Close it (`with`) before printing anything else."""
 
-    def __init__(self, *, quiet: bool = False) -> None:
-        self._quiet = quiet
+    def __init__(self) -> None:
         self._live: Progress | None = None
         self._log: Path | None = None
         self._task: TaskID | None = None
@@ -49,7 +48,7 @@ class Display:
         if event.kind == "attached" and event.info is not None and event.plan is not None:
             self._log = event.folder / "log.txt" if event.folder is not None else None
             self._say(_announce(event))
-            if not self._quiet and sys.stderr.isatty():
+            if sys.stderr.isatty():
                 self._start_live()
         elif event.kind == "cell" and event.plan is not None and event.cell is not None:
             self._begin(event.plan, event.cell)
@@ -119,7 +118,7 @@ class Display:
                     log.write(text + "\n")
             except OSError:
                 pass  # a full disk must not end a run for its log's sake
-        if self._quiet or (self._live is not None and not live):
+        if self._live is not None and not live:
             return
         if self._live is not None:
             self._live.console.print(text, markup=False, highlight=False)
@@ -137,5 +136,6 @@ def _announce(event: Event) -> str:
     prompts = target.prompt_kind if target else "?"
     return (
         f"{engine or 'unknown engine'} · {model} · {target.endpoint if target else '?'}, prompts as {prompts} · "
-        f"plan {plan.plan_id[:6]} seed {plan.seed} · {len(plan.cells)} cells, {len(plan)} requests · {event.folder}"
+        f"plan {plan.plan_id[:6]} seed {plan.seed} · {len(plan.cells)} cell{'s' if len(plan.cells) > 1 else ''}, "
+        f"{len(plan)} requests · {event.folder}"
     )

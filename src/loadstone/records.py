@@ -216,6 +216,16 @@ class Plan:
         rows = self.rows(cell)
         return int((self.phase[rows.start : rows.stop] == 0).sum())
 
+    def steps(self, cell: int) -> list[tuple[int, int | None]]:
+        """Index ranges of a cell that run one after another, each from rest; end None: endless.
+
+        A burst begins from rest, so its warm-up is a step of its own.
+        """
+        count, warm = len(self.rows(cell)), self.warmup_count(cell)
+        if self.cells[cell].kind == "burst" and warm:
+            return [(0, warm), (warm, count)]
+        return [(0, None if self.cyclic(cell) else count)]
+
     @cached_property
     def has_sessions(self) -> bool:
         return bool((self.turn >= 0).any())

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import loadstone
 from loadstone import host, store
-from loadstone.batching import EnginePolicy
 from loadstone.batching.defaults import ACCEPTANCE
 from loadstone.catalogue.deployment import Deployment, parse_deployment
 from loadstone.dialects import DIALECTS
@@ -21,16 +20,16 @@ from loadstone.records import CellInfo, Plan, RunInfo, Target
 from loadstone.simulator.asked import CHARACTERS_PER_TOKEN, TURNAROUND_S, whole_prompts
 from loadstone.simulator.cell import run_cell
 from loadstone.simulator.counters import Counters
-from loadstone.simulator.fleet import Fleet, fleet_of
+from loadstone.simulator.fleet import Fleet, fleet_of, longest_request
 from loadstone.simulator.interval import intervals
 from loadstone.simulator.table import tables
-from loadstone.sizing.check import context_limit
 from loadstone.summary import parse_slo, summarise
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 DRAWS = 24
+_MOST_DRAWS = 1000
 _PAUSE_S = 0.1
 """Between cells."""
 _ENGINE_NAMES = {"vllm": "vLLM", "sglang": "SGLang", "tensorrt-llm": "TensorRT-LLM"}
@@ -50,14 +49,16 @@ def simulate(
     the intervals; 0: none. `profile`: one that `calibrate` made; None: the shipped
     one. Raises InputError, one line, where it cannot be done.
     """
+    if not 0 <= draws <= _MOST_DRAWS:
+        raise InputError(f"--draws {draws}: must be 0 (no intervals) to {_MOST_DRAWS:,}")
     deployed = parse_deployment(deployment)
     fleet = fleet_of(deployed, acceptance=acceptance, profile=profile)
-    longest = context_limit(deployed) or fleet.policy.kv_tokens
+    longest, what = longest_request(deployed, fleet.policy)
     plan = plan_of(options, longest if options.trace is not None else None)
-    slo = parse_slo(options.slo) if options.slo else {}
+    slo = parse_slo(options.slo) if options.slo is not None else {}
     if options.dialect is not None and options.dialect not in DIALECTS:
         raise InputError(f"--dialect {options.dialect}: unknown; choose of {', '.join(DIALECTS)}")
-    check(plan, fleet.policy, longest)
+    check(plan, longest, what)
     info = _run_info(deployed, fleet, options, plan, slo)
     folder = store.create(options.out, info.run_id)
     info.run_id = folder.name
@@ -79,17 +80,18 @@ def simulate(
     return document
 
 
-def check(plan: Plan, policy: EnginePolicy, longest: int) -> None:
-    """Refuse before the run what the engine would refuse in it. Raises InputError."""
+def check(plan: Plan, longest: int, what: str) -> None:
+    """Refuse before the run what the engine would refuse in it; for `longest` and `what` see longest_request().
+    Raises InputError.
+    """
     for cell in range(len(plan.cells)):
         rows = plan.rows(cell)
         prompts = whole_prompts(plan, cell)
         both = prompts + plan.output_tokens[rows.start : rows.stop]
         row = int(both.argmax())
-        limit, what = min((longest, "the model's context"), (policy.kv_tokens, "its whole KV cache"))
-        if both[row] > limit:
+        if both[row] > longest:
             raise InputError(
-                f"{prompts[row]} tokens in and {both[row] - prompts[row]} out: together beyond {what} of {limit} "
+                f"{prompts[row]} tokens in and {both[row] - prompts[row]} out: together beyond {what} of {longest} "
                 "tokens; ask for less"
             )
 
@@ -139,7 +141,7 @@ def _run_info(deployment: Deployment, fleet: Fleet, options: Options, plan: Plan
             engine=_ENGINE_NAMES.get(deployment.engine, deployment.engine),
             engine_version=deployment.engine_version,
             prompt_kind="token ids",
-            max_model_tokens=context_limit(deployment),
+            max_model_tokens=longest_request(deployment, fleet.policy)[0],
         ),
         plan_id=plan.plan_id,
         seed=plan.seed,

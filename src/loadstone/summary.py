@@ -33,7 +33,10 @@ _TOTALS = (
 
 
 def parse_slo(text: str) -> dict[str, float]:
-    """Bounds in seconds from `ttft<500ms,tpot_p99<30ms`: per request (`ttft`), or on a percentile (`tpot_p99`)."""
+    """Bounds in seconds from `ttft<500ms,tpot_p99<30ms`: per request (`ttft`), or on a percentile (`tpot_p99`).
+
+    Raises InputError.
+    """
     bounds = {}
     for part in text.split(","):
         name, sign, limit = part.partition("<")
@@ -43,7 +46,9 @@ def parse_slo(text: str) -> dict[str, float]:
                 f"--slo: {part.strip()!r} is no bound; write e.g. ttft<500ms,tpot_p99<30ms "
                 f"({', '.join(SLO_KEYS)}; {', '.join(PERCENTILES)})"
             )
-        bounds[name.strip()] = parse_seconds(limit.removeprefix("="), "--slo")
+        bounds[name.strip()] = limit_s = parse_seconds(limit.removeprefix("="), "--slo")
+        if not limit_s > 0:
+            raise InputError(f"--slo: {part.strip()!r} can never be met; write a time above 0")
     return bounds
 
 
@@ -65,6 +70,11 @@ def summarise(folder: Path, dialect: str | None = None) -> dict[str, Any]:
         for number, document in enumerate(cells):
             if document is not None:
                 document["dialect"] = _in_dialect(folder, info, number, dialect)
+    return document_of(folder, info, [cell for cell in cells if cell is not None])
+
+
+def document_of(folder: Path, info: RunInfo, cells: list[dict[str, Any]]) -> dict[str, Any]:
+    """The summary, as `summary.json` and `--json` have it, of cells that are summarised."""
     return {
         "schema": SCHEMA,
         "run_id": info.run_id,
@@ -74,7 +84,7 @@ def summarise(folder: Path, dialect: str | None = None) -> dict[str, Any]:
         "target": msgspec.to_builtins(info.target) if info.target else None,
         "plan_id": info.plan_id,
         "seed": info.seed,
-        "cells": [cell for cell in cells if cell is not None],
+        "cells": cells,
     }
 
 
@@ -249,8 +259,10 @@ def _whole(column: str) -> Callable[[pa.RecordBatch], NDArray[np.int64]]:
 
 def _profile_start_s(folder: Path, info: RunInfo, plan: Plan, cell: int, load: Load) -> float:
     """When the profile began: after the warm-up, for a rate by its plan, for a concurrency with the first request."""
+    import pyarrow.compute as pc
+
     columns = store.read_columns(folder, ["phase", "intended_s"], cell)
-    measured = columns["intended_s"].to_numpy()[[phase == "measure" for phase in columns["phase"].to_pylist()]]
+    measured = columns["intended_s"].to_numpy()[np.array(pc.equal(columns["phase"], "measure"))]
     if load.kind == "concurrency" or info.cells[cell].start_s is None:
         return float(measured.min()) if len(measured) else 0.0
     rows = plan.rows(cell)
@@ -286,8 +298,10 @@ def _bounds(slo: Mapping[str, float], load: Load, built: Mapping[str, Any]) -> l
 
 
 def trusted(document: Mapping[str, Any]) -> bool:
-    """Every cell is trusted and every bound met: what `--strict` asks for."""
+    """Every cell is trusted and every bound met, those per request by each of them: what `--strict` asks for."""
     return all(
-        cell["verdict"]["trusted"] and all(bound["met"] for bound in cell.get("slo", ()))
+        cell["verdict"]["trusted"]
+        and all(bound["met"] for bound in cell.get("slo", ()))
+        and cell["metrics"].get("attainment") in (None, 1)
         for cell in document["cells"]
     ) and bool(document["cells"])

@@ -210,6 +210,8 @@ def test_slo_and_strict(loadstone: Loadstone, timing: TimingServer) -> None:
     outcome = loadstone(*run, *missed, "--strict")
     assert outcome.code == 1
     assert [bound["met"] for bound in outcome.cell["slo"]] == [False]
+    outcome = loadstone(*run, "--slo", "ttft<1us", "--strict")
+    assert (outcome.code, outcome.cell["metrics"]["attainment"]) == (1, 0)
 
 
 def test_strict_wants_every_cell_trusted(loadstone: Loadstone) -> None:

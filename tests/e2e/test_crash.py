@@ -54,6 +54,7 @@ def test_kill_9_of_everything(loadstone: Loadstone, server: TimingServer, tmp_pa
     assert outcome.code == 0
     assert outcome.document["status"] == "interrupted"
     assert "interrupted" in outcome.findings
+    assert "user_clock" not in outcome.findings
     records = read_records(folder)
     assert records
     for worker in (0, 1):

@@ -2,8 +2,10 @@
 
 import gzip
 import json
+import socket
 import threading
 import time
+from typing import Any
 
 import pytest
 
@@ -81,6 +83,23 @@ def test_nobody_listens(loadstone: Loadstone) -> None:
     line = loadstone("bench", url).line()
     assert line.startswith(f"{url}: no server answers there")
     assert "start it, or correct the URL" in line
+
+
+def test_a_name_of_two_addresses_with_a_server_behind_the_second(
+    loadstone: Loadstone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `localhost` is on many machines: ::1 first, and a server that listens on 127.0.0.1 alone."""
+    asked = socket.getaddrinfo
+
+    def both(name: str | bytes | None, port: int, *more: Any, **named: Any) -> list[Any]:
+        found = asked("127.0.0.1" if name == "localhost" else name, port, *more, **named)
+        first = (socket.AF_INET6, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", ("::1", port, 0, 0))
+        return [first, *found] if name == "localhost" else found
+
+    monkeypatch.setattr(socket, "getaddrinfo", both)
+    with ScriptedServer() as server:
+        outcome = loadstone("bench", server.url.replace("127.0.0.1", "localhost"), *RUN)
+    all_well(outcome, outcome.records)
 
 
 def test_a_server_that_speaks_no_http(loadstone: Loadstone) -> None:

@@ -11,7 +11,9 @@ import pytest
 
 import loadstone as package
 from conftest import Loadstone, Outcome
+from loadstone.catalogue import parse_deployment
 from loadstone.errors import InputError
+from loadstone.sizing import max_context
 
 DEPLOYMENT = "llama-3.1-8b@1xh100"
 Json = dict[str, Any]
@@ -102,12 +104,27 @@ def test_a_cell_by_time_is_kept_as_it_went(simulate: Loadstone) -> None:
         (DEPLOYMENT, ("--input", "200000"), "beyond the model's context of 131072 tokens"),
         (f"{DEPLOYMENT}/max_model_len=1000", (), "1024 tokens in and 128 out"),
         (f"{DEPLOYMENT}/max_model_len=x", (), "--max-model-len"),
+        ("llama-3.1-8b@1xl4", ("--input", "26128", "--output", "1"), "beyond its whole KV cache of 26128 tokens"),
+        ("llama-3.1-70b@4xh100/tp1,pp4", ("--input", "130000"), "its part (1/4) of the KV cache"),
+        (f"{DEPLOYMENT}/num_speculative_tokens=9000", (), "a step has room for 8192 tokens"),
+        (DEPLOYMENT, ("--acceptance", "2"), "--acceptance 2"),
+        (DEPLOYMENT, ("--draws", "-1"), "--draws -1"),
+        (DEPLOYMENT, ("--draws", "1000000"), "--draws 1000000"),
+        (DEPLOYMENT, ("--temperature", "nan"), "--temperature nan"),
+        (DEPLOYMENT, ("--top-p", "5"), "--top-p 5"),
         (DEPLOYMENT, ("--dialect", "nobody"), "--dialect nobody"),
         (DEPLOYMENT, ("--concurrency", "0"), "--concurrency"),
     ],
 )
 def test_bad_input_is_one_line(simulate: Loadstone, deployment: str, flags: tuple[str, ...], said: str) -> None:
     assert said in simulate(deployment, *flags).line()
+
+
+def test_what_size_holds_is_simulated(simulate: Loadstone) -> None:
+    longest = max_context(parse_deployment("llama-3.1-8b@1xl4"))
+    done = simulate("llama-3.1-8b@1xl4", "--input", longest - 8, "--output", 8, "--concurrency", 1, "--requests", 2)
+    assert done.code == 0
+    assert json.loads(done.out)["cells"][0]["requests"]["ok"] == 2
 
 
 def test_from_python(tmp_path: Path) -> None:

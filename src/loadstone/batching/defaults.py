@@ -8,7 +8,7 @@ from loadstone.batching.policy import EnginePolicy, Order, Route, Speculative
 from loadstone.catalogue.deployment import Deployment
 from loadstone.errors import InputError
 from loadstone.sizing import engine_limits, sglang, vllm
-from loadstone.sizing.budget import count, switched, version_of
+from loadstone.sizing.budget import count, fraction, switched, version_of
 from loadstone.sizing.check import context_limit
 
 ACCEPTANCE = 0.7
@@ -30,6 +30,8 @@ class Habits(NamedTuple):
     budget_tokens: int | None = None
     poll_steps: int = 0
     hold_steps: int = 0
+    gather_steps: int = 0
+    gather_tokens: int = 0
 
 
 def policy_of(deployment: Deployment, *, acceptance: float = ACCEPTANCE) -> EnginePolicy:
@@ -38,6 +40,8 @@ def policy_of(deployment: Deployment, *, acceptance: float = ACCEPTANCE) -> Engi
     Of a pipeline, whose stages work on `pp` batches at a time, it is the policy of one of these: a pp-th of the
     cache and of the places.
     """
+    if not 0 <= acceptance <= 1:
+        raise InputError(f"--acceptance {acceptance:g}: is a share of guessed tokens; write a number from 0 to 1")
     limits = engine_limits(deployment)
     share = max(1, deployment.pp)
     drafts = deployment.argument("num_speculative_tokens")
@@ -46,6 +50,9 @@ def policy_of(deployment: Deployment, *, acceptance: float = ACCEPTANCE) -> Engi
         if not drafts.isdigit():
             raise InputError(f"num_speculative_tokens={drafts}: no number of tokens; write e.g. 3")
         speculative = Speculative(int(drafts), acceptance)
+        if int(drafts) >= limits.max_batched_tokens:
+            room = f"a step has room for {limits.max_batched_tokens} tokens"
+            raise InputError(f"num_speculative_tokens={drafts}: {room}; write e.g. 3")
     caching = switched(deployment, "prefix_caching")
     habits = _habits(deployment, limits.max_batched_tokens)
     budget = habits.budget_tokens or limits.max_batched_tokens
@@ -66,6 +73,8 @@ def policy_of(deployment: Deployment, *, acceptance: float = ACCEPTANCE) -> Engi
         route=habits.route,
         poll_steps=habits.poll_steps,
         hold_steps=habits.hold_steps,
+        gather_steps=habits.gather_steps,
+        gather_tokens=habits.gather_tokens,
     )
 
 
@@ -92,7 +101,15 @@ def _habits(deployment: Deployment, budget_tokens: int) -> Habits:
     if deployment.engine == "tensorrt-llm":
         chunked = switched(deployment, "enable_chunked_prefill") is True
         if not deployment.attention_dp:
-            return Habits(chunked=chunked, keep_free=1.0, route="round-robin")
+            gather = count(deployment, "batch_wait_timeout_iters") or 0
+            share = fraction(deployment, "batch_wait_max_tokens_ratio") or 0.0
+            return Habits(
+                chunked=chunked,
+                keep_free=1.0,
+                route="round-robin",
+                gather_steps=gather,
+                gather_tokens=int(share * budget_tokens),
+            )
         # Its ranks are given requests by how many they have.
         return Habits(chunked=chunked, keep_free=1.0, hold_steps=count(deployment, "timeout_iters") or 0)
     return Habits()

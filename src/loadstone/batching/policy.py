@@ -15,7 +15,8 @@ SGLang                   a step is either prompts or decodes, prompts first (no 
                          `--chunked-prefill-size`. Ranks go in step, each with prompts or decodes of its own, or empty
 TensorRT-LLM             prompts and decodes in one step (in-flight batching, fused), whole prompts; a request is let
                          in where prompt and answer are sure to fit (capacity policy GUARANTEED_NO_EVICT). Ranks of
-                         attention-DP with `enable_balance`: see hold_steps (PyExecutor._balance_adp_requests)
+                         attention-DP with `enable_balance`: see hold_steps (PyExecutor._balance_adp_requests). One
+                         rank alone, with `batch_wait_timeout_iters`: see gather_steps (PyExecutor._waiting_requests)
 """
 
 from __future__ import annotations
@@ -67,6 +68,9 @@ class EnginePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
                              after every step (SGLang's --scheduler-recv-interval, scheduler_recv_skipper.py)
     hold_steps               of ranks that go in step: prompts wait until every rank has some, or one has nothing to
                              decode, at most so many steps; 0: they do not wait (TensorRT-LLM's timeout_iters)
+    gather_steps             while others decode, prompts wait until they and the decodes are gather_tokens, or for so
+                             many steps; 0: they do not wait
+    gather_tokens            of one step
     """
 
     kv_blocks: int
@@ -82,14 +86,16 @@ class EnginePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     route: Route = "least-busy"
     poll_steps: int = 0
     hold_steps: int = 0
+    gather_steps: int = 0
+    gather_tokens: int = 0
 
     def __post_init__(self) -> None:
         for name in ("kv_blocks", "block_tokens", "max_batched_tokens", "max_seqs"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} {getattr(self, name)}: an engine without any cannot serve")
-        for name in ("poll_steps", "hold_steps"):
+        for name in ("poll_steps", "hold_steps", "gather_steps", "gather_tokens"):
             if getattr(self, name) < 0:
-                raise InputError(f"{name} {getattr(self, name)}: is a number of steps, 0 or more")
+                raise InputError(f"{name} {getattr(self, name)}: is a number, 0 or more")
         if not 0 <= self.keep_free <= 1:
             raise InputError(f"keep_free {self.keep_free:g}: is a share, between 0 and 1")
         if self.order == "mixed" and self.max_seqs * self.decode_tokens > self.max_batched_tokens:

@@ -13,6 +13,7 @@ what runs, and of its blocks, is in running.py.
 from __future__ import annotations
 
 from collections import deque
+from itertools import islice
 
 from loadstone.batching.policy import EnginePolicy
 from loadstone.batching.running import NO_CHUNKS, Running
@@ -53,6 +54,8 @@ class Scheduler(Running):
         self._unseen = 0  # of those waiting the last, for whom the engine has not looked yet
         self._missed = 0  # of these, who came before the step with prompts that is under way
         self._looked = 0  # the tick at which that ended
+        self._gather = policy.gather_steps
+        self._since: int | None = None  # the tick from which prompts have waited for company
         self._resume = False  # a preemption kept those waiting out of this step, and only of this one
         self._padding: list[Sequence] = []  # of a static batch: those that ended, whose places stay taken
 
@@ -75,6 +78,8 @@ class Scheduler(Running):
         """Whether one more that arrives might get into the very next step."""
         if self._static:
             return not self.running
+        if self._gather:
+            return len(self.running) + len(self.waiting) < self._max_seqs
         return not self.waiting and len(self.running) < self._max_seqs
 
     # --- a step -----------------------------------------------------------------------------------------------------
@@ -105,12 +110,15 @@ class Scheduler(Running):
             return self._next_end - self.tick if decoding else 0
         self.chunks = []
         self._resume = False
+        gathering = 0
         if self._unseen and (not self.decodes or not self._until_look()):
             self._unseen = 0
         if self._mixed:
             if self._tight and self.decodes:
                 self._make_room()
-            if (self.waiting or self._prefilling) and not hold:
+            if self._gather:
+                gathering = self._gathering()
+            if (self.waiting or self._prefilling) and not hold and not gathering:
                 self._fill(self._budget - self.decodes * self._decode_tokens)
             self.decoding = self.decodes > 0
         elif self._static:
@@ -126,7 +134,24 @@ class Scheduler(Running):
         if self.chunks:
             self._missed = self._unseen
             return 1
-        return self._quiet() if self.decoding else 0
+        if not self.decoding:
+            return 0
+        steps = self._quiet()
+        return min(steps, gathering) if gathering else steps
+
+    def _gathering(self) -> int:
+        """For how many more decode steps at most those waiting wait for company; 0: they do not."""
+        places = self._max_seqs - len(self.running)
+        if self.decodes and self.waiting and places > 0 and not self._prefilling:
+            tokens = self.decodes * self._decode_tokens
+            tokens += sum(sequence.target for sequence in islice(self.waiting, places))
+            if self._since is None:
+                self._since = self.tick
+            left = self._gather - (self.tick - self._since)
+            if left > 0 and tokens < self.policy.gather_tokens:
+                return left
+        self._since = None
+        return 0
 
     def _quiet(self) -> int:
         """How many steps in a row the decodes of this one go on unchanged, if nothing arrives."""

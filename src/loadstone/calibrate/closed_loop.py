@@ -80,8 +80,10 @@ def run(
     outputs: NDArray[np.int64],
     seed: int = 0,
     times: NDArray[np.float64] | None = None,
+    warm: int = 0,
 ) -> Outcome:
-    """A closed loop of `users`; or requests at `times`, seconds. Lengths in tokens, answers of 2 or more.
+    """A closed loop of `users`; or requests at `times`, seconds. Lengths in tokens, answers of 2 or more. The first
+    `warm` requests are not in the outcome's times.
 
     Raises InputError where a request would never fit into the KV cache.
     """
@@ -104,9 +106,9 @@ def run(
     context = float((left * inputs + left * outputs / 2).sum()) / per_step - model.context
     prompt_steps = model.chunked + model.beside
     return Outcome(
-        ttft_s=first + done.stream_s - sent,
-        tpot_s=(last - first) / left,
-        e2e_s=last + done.stream_s - sent,
+        ttft_s=(first + done.stream_s - sent)[warm:],
+        tpot_s=((last - first) / left)[warm:],
+        e2e_s=(last + done.stream_s - sent)[warm:],
         output_tokens=int(outputs.sum()),
         duration_s=done.over_s - done.start_s,
         preemptions=preemptions,

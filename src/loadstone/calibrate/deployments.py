@@ -28,11 +28,9 @@ def deployment_of(point: Point) -> tuple[Deployment, Arguments]:
     weights = _weights(point, base)
     if weights == "nvfp4" and base.weights_dtype != "nvfp4":
         base = _four_bit(base)
-    said = arguments_of(
-        point.source, engine, point.fold, device.name.lower().split("-")[0], point.precision, point.load_value
-    )
-    said = msgspec.structs.replace(said, eager=ran_eager(point))
     tp, dp, ep, attention_dp = _parallelism(point, engine, base)
+    said = arguments_of(point, engine, device.name.lower().split("-")[0], tp, dp if attention_dp else 1)
+    said = msgspec.structs.replace(said, eager=ran_eager(point))
     gpus = tp * dp
     per_node = device.per_node
     if gpus > per_node and not (point.nodes and point.nodes > 1):
@@ -98,6 +96,9 @@ def with_arguments(deployment: Deployment, said: Arguments) -> Deployment:
         given["scheduler_recv_interval"] = said.poll_steps
     elif deployment.engine == "tensorrt-llm" and deployment.attention_dp:
         given["timeout_iters"] = said.hold_steps
+    elif deployment.engine == "tensorrt-llm":
+        given["batch_wait_timeout_iters"] = said.gather_steps
+        given["batch_wait_max_tokens_ratio"] = said.gather_share
     given["enforce_eager"] = int(said.eager)
     found = dict(deployment.arguments) | {name: str(value) for name, value in given.items() if value}
     return msgspec.structs.replace(deployment, arguments=tuple(sorted(found.items())))

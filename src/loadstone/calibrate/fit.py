@@ -10,7 +10,8 @@ another family; their spread goes into the interval.
 
     minimise  Σ ρ((ln measured − ln predicted − offset)/σ) + Σ (u/s)²,   ρ Student's t with 2 degrees of freedom
 
-by Gauss-Newton with reweighting. The covariance is the inverse of the last normal matrix.
+by Gauss-Newton, the robust linear problem of each round by reweighting. The covariance is the inverse of the last
+normal matrix.
 Gelman and Hill, Data Analysis Using Regression and Multilevel Models (2007), chapters 12 and 13.
 """
 
@@ -19,6 +20,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +40,11 @@ NOISE = {"ttft": 0.20, "tpot": 0.08}
 OFFSET = {"ttft": 0.10, "tpot": 0.05}
 """Standard deviation of the families' offsets, in ln."""
 _FREEDOM = 2.0
+_ROUNDS = 20
+_REWEIGHTINGS = 4
+_HALVINGS = 6
+CLOSE = 1e-4
+"""The fit has converged where a round lowers what is minimised by no larger a share."""
 _SIZE = len(NAMES)
 
 
@@ -72,8 +79,7 @@ def keys_of(engine: str, era: str, architecture: str) -> list[tuple[str, ...]]:
 
 def case_keys(case: Case) -> list[tuple[str, ...]]:
     deployment = case.deployment
-    era = era_of(deployment.engine, deployment.engine_version)
-    return keys_of(deployment.engine, era, architecture_of(deployment.gpu))
+    return keys_of(deployment.engine, era_of(deployment), architecture_of(deployment.gpu))
 
 
 def offset_key(case: Case) -> tuple[str, ...]:
@@ -156,58 +162,119 @@ def values_of(fit: Fit | None, cases: Sequence[Case]) -> Array:
     return np.array(rows)
 
 
+class _Target(NamedTuple):
+    """What is fitted to: of the cases `at`, ln measured, their weights, and where their families' offsets lie."""
+
+    at: NDArray[np.int64]
+    measured: Array
+    weights: Array
+    offset: NDArray[np.int64]
+    noise: float
+
+
 def solve(
     table: Table,
     groups: Groups,
     use: NDArray[np.bool_],
     weights: Array,
     start: Array | None = None,
-    rounds: int = 8,
 ) -> Fit:
     """Coefficients from the cases in `use`. `weights`: repeats of one measurement share one."""
     unknowns = np.zeros(groups.unknowns) if start is None else start.copy()
     prior = np.concatenate(
         [groups.spreads, np.full(len(groups.offsets), OFFSET["ttft"]), np.full(len(groups.offsets), OFFSET["tpot"])]
     )
-    measured_ttft = np.array([np.log(case.point.ttft_s) if case.point.ttft_s else np.nan for case in table.cases])
-    measured_tpot = np.array([np.log(case.point.tpot_s) if case.point.tpot_s else np.nan for case in table.cases])
-    # A queue for memory says nothing of kernels.
-    use_ttft = use & np.isfinite(measured_ttft) & ~table.held_back
-    use_tpot = use & np.isfinite(measured_tpot)
+    base = len(groups.keys) * _SIZE
+    targets = (
+        # A queue for memory says nothing of kernels.
+        _target("ttft", table, groups, use & ~table.held_back, weights, base),
+        _target("tpot", table, groups, use, weights, base + len(groups.offsets)),
+    )
     normal = np.diag(1 / prior**2)
-    residuals = {"ttft": np.zeros(0), "tpot": np.zeros(0)}
-    for _ in range(rounds):
-        logarithms = _logarithms(groups, unknowns)
-        by_ttft, by_tpot = slopes(table, logarithms)
-        ttft, tpot = predict(table, np.exp(logarithms))
-        base = len(groups.keys) * _SIZE
-        normal = np.diag(1 / prior**2)
-        right = -unknowns / prior**2
-        for name, measured, said, by, chosen, first in (
-            ("ttft", measured_ttft, ttft, by_ttft, use_ttft, base),
-            ("tpot", measured_tpot, tpot, by_tpot, use_tpot, base + len(groups.offsets)),
-        ):
-            at = np.flatnonzero(chosen)
-            offset = first + groups.offset_of_case[at]
-            gap = measured[at] - said[at] - unknowns[offset]
-            pull = weights[at] * (_FREEDOM + 1) / (_FREEDOM + (gap / NOISE[name]) ** 2) / NOISE[name] ** 2
-            _gather(groups, at, by, offset, pull, gap, normal, right)
-            residuals[name] = gap
-        step = np.linalg.solve(normal, right)
-        # Gauss-Newton on a curved model: no coefficient moves by more than e^½ a round.
-        unknowns = unknowns + step * min(1.0, 0.5 / max(1e-9, float(np.abs(step).max())))
-        if np.abs(step).max() < 2e-3:
+    said = predict(table, np.exp(_logarithms(groups, unknowns)))
+    cost = _cost(targets, said, unknowns, prior)
+    for _ in range(_ROUNDS):
+        by = slopes(table, _logarithms(groups, unknowns))
+        step = np.zeros(groups.unknowns)
+        for _ in range(_REWEIGHTINGS):
+            normal, step = _step(groups, targets, by, said, unknowns, step, prior)
+        # The model is curved: no coefficient moves by more than e^½ a round, and less where that is too far.
+        length = min(1.0, 0.5 / max(1e-9, float(np.abs(step).max())))
+        for _ in range(_HALVINGS):
+            moved = unknowns + length * step
+            there = predict(table, np.exp(_logarithms(groups, moved)))
+            lower = _cost(targets, there, moved, prior)
+            if lower < cost:
+                break
+            length /= 2
+        else:
+            break
+        gained, unknowns, said, cost = cost - lower, moved, there, lower
+        if gained < CLOSE * cost:
             break
     spread = {
-        name: float(np.median(np.abs(gap)) / 0.6745) if len(gap) else NOISE[name] for name, gap in residuals.items()
+        name: float(np.median(np.abs(_gap(target, values, unknowns))) / 0.6745) if len(target.at) else target.noise
+        for name, target, values in zip(("ttft", "tpot"), targets, said, strict=True)
     }
     covariance = np.asarray(np.linalg.inv(normal), np.float64)
     return Fit(groups, unknowns, covariance, spread)
 
 
+def _target(
+    name: str, table: Table, groups: Groups, use: NDArray[np.bool_], weights: Array, first_offset: int
+) -> _Target:
+    seconds = [case.point.ttft_s if name == "ttft" else case.point.tpot_s for case in table.cases]
+    measured = np.array([np.log(value) if value else np.nan for value in seconds])
+    at = np.flatnonzero(use & np.isfinite(measured))
+    return _Target(at, measured[at], weights[at], first_offset + groups.offset_of_case[at], NOISE[name])
+
+
+def _gap(target: _Target, said: Array, unknowns: Array) -> Array:
+    gap: Array = target.measured - said[target.at] - unknowns[target.offset]
+    return gap
+
+
+def _cost(targets: Sequence[_Target], said: Sequence[Array], unknowns: Array, prior: Array) -> float:
+    """What is minimised, by Student's t: ρ(x) = (ν + 1)/2 · ln(1 + x²/ν)."""
+    total = float(((unknowns / prior) ** 2).sum()) / 2
+    for target, values in zip(targets, said, strict=True):
+        away = (_gap(target, values, unknowns) / target.noise) ** 2
+        total += float((target.weights * np.log1p(away / _FREEDOM)).sum()) * (_FREEDOM + 1) / 2
+    return total
+
+
+def _step(
+    groups: Groups,
+    targets: Sequence[_Target],
+    by: Sequence[Array],
+    said: Sequence[Array],
+    unknowns: Array,
+    step: Array,
+    prior: Array,
+) -> tuple[Array, Array]:
+    """The normal matrix and its step, of the model made linear; weights are those after the step before."""
+    normal = np.diag(1 / prior**2)
+    right = -unknowns / prior**2
+    moves = _shares(groups, step)
+    for target, slope, values in zip(targets, by, said, strict=True):
+        at, gap = target.at, _gap(target, values, unknowns)
+        left = gap - (slope[at] * moves[at]).sum(1) - step[target.offset]
+        pull = target.weights * (_FREEDOM + 1) / (_FREEDOM + (left / target.noise) ** 2) / target.noise**2
+        _gather(groups, at, slope, target.offset, pull, gap, normal, right)
+    return normal, np.asarray(np.linalg.solve(normal, right), np.float64)
+
+
 def _logarithms(groups: Groups, unknowns: Array) -> Array:
+    return PRIOR + _shares(groups, unknowns)
+
+
+def _shares(groups: Groups, unknowns: Array) -> Array:
+    """What its groups together give each case, d × K."""
     shares = unknowns[: len(groups.keys) * _SIZE].reshape(-1, _SIZE)
-    return np.array([PRIOR + shares[places].sum(0) for places in groups.of_case])
+    kept: dict[tuple[int, ...], Array] = {}
+    for places in groups.of_case:
+        kept.setdefault(tuple(places), shares[places].sum(0))
+    return np.array([kept[tuple(places)] for places in groups.of_case])
 
 
 def _gather(

@@ -32,16 +32,16 @@ def cases_of_runs(folders: Sequence[Path], deployment: Deployment) -> list[Case]
             point, arrays = _cell(folder, number, cell, len(cases) + 1)
             if point is None:
                 continue
-            inputs, outputs, times = arrays
+            inputs, outputs, times, warm = arrays
             try:
                 policy = schedulers_of(deployment)
             except Unpredictable as reason:
                 raise InputError(f"--deployment: {reason}") from reason
-            users = len(inputs) if point.load != "concurrency" else int(point.load_value or 1)
+            users = len(inputs) - warm if point.load != "concurrency" else int(point.load_value or 1)
             keep = slice(0, MOST_REQUESTS)
             times = None if times is None else times[keep]
             cases.append(
-                Case(point, deployment, Arguments(), users, policy, inputs[keep], outputs[keep], work, times)
+                Case(point, deployment, Arguments(), users, policy, inputs[keep], outputs[keep], work, times, warm)
             )
         if len(cases) == before:
             raise InputError(
@@ -57,15 +57,17 @@ def _cell(folder: Path, number: int, cell: dict[str, Any], row: int) -> tuple[Po
         return None, None
     table = store.read_columns(folder, ["sent_s", "input_tokens", "output_tokens", "phase", "status"], number)
     columns = {name: table.column(name).to_numpy(zero_copy_only=False) for name in table.column_names}
-    fine = (columns["status"] == "ok") & (columns["phase"] == "measure")
+    load = cell["load"]
+    # Without its warm-up a closed loop of equal lengths would start and stay in lock-step. A burst's is over before.
+    fine = (columns["status"] == "ok") & ((columns["phase"] == "measure") | (load["kind"] != "burst"))
     order = np.argsort(columns["sent_s"][fine], kind="stable")
     inputs = columns["input_tokens"][fine][order].astype(float)
     outputs = columns["output_tokens"][fine][order].astype(float)
     known = np.isfinite(inputs) & (outputs >= 2)
     if not known.any():
         return None, None
-    load = cell["load"]
     times = columns["sent_s"][fine][order][known]
+    warm = int((columns["phase"][fine][order][known] == "warmup").sum())
     point = Point(
         row=row,
         source=str(folder),
@@ -78,7 +80,7 @@ def _cell(folder: Path, number: int, cell: dict[str, Any], row: int) -> tuple[Po
         fold="the user's",
     )
     arrays = inputs[known].astype(np.int64), outputs[known].astype(np.int64), times - times[0]
-    return point, (*arrays[:2], arrays[2] if load["kind"] == "rate" else None)
+    return point, (*arrays[:2], arrays[2] if load["kind"] == "rate" else None, warm)
 
 
 def _middle(metrics: dict[str, Any], name: str) -> float | None:

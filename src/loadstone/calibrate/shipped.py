@@ -7,7 +7,8 @@ that left out one model family, so that points of that family are never scored w
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,8 @@ from loadstone.perfmodel.profile import Profile, Provenance
 
 Z80 = 1.2816
 ROUNDS = 3
+MANY = 60
+"""Cases from which what remains after a fit can be told."""
 
 
 def family(case: Case) -> str:
@@ -43,8 +46,20 @@ def fit_without(table: Table, fit: Fit, use: NDArray[np.bool_]) -> dict[str, Fit
     weights = weights_of(table.cases)
     names = np.array([family(case) for case in table.cases])
     return {
-        str(name): solve(table, fit.groups, use & (names != name), weights, fit.unknowns, rounds=6)
+        str(name): solve(table, fit.groups, use & (names != name), weights, fit.unknowns)
         for name in np.unique(names[use])
+    }
+
+
+def fit_without_architecture(table: Table, fit: Fit) -> dict[str, Fit]:
+    """A fit without each architecture that has MANY cases: what the others say of a GPU that nobody has measured."""
+    weights = weights_of(table.cases)
+    names = np.array([architecture_of(case.deployment.gpu) for case in table.cases])
+    counts = Counter(names.tolist())
+    return {
+        name: solve(table, fit.groups, names != name, weights, fit.unknowns)
+        for name, count in sorted(counts.items())
+        if count >= MANY
     }
 
 
@@ -108,14 +123,14 @@ def spreads_of(cases: Sequence[Case], fits: Mapping[str, Fit], fit: Fit) -> list
 
 
 def profiles(
-    table: Table, fit: Fit, fits: Mapping[str, Fit], residual_of: Mapping[tuple[str, str, str], Mapping[str, float]],
-    everywhere: Mapping[str, float], script: str, date: str,
+    table: Table, fit: Fit, fits: Mapping[str, Fit], residual_of: Callable[[str, str, str], Mapping[str, float]],
+    script: str, date: str,
 ) -> list[Profile]:  # fmt: skip
-    """All profile files. `residual_of`: by (engine, era, architecture); `everywhere` for those without."""
+    """All profile files. `residual_of`: what remains, by engine, era and architecture, `*` for any."""
     seen: dict[tuple[str, str, str], list[Case]] = {}
     for case in table.cases:
         deployment = case.deployment
-        engine, era = deployment.engine, era_of(deployment.engine, deployment.engine_version)
+        engine, era = deployment.engine, era_of(deployment)
         architecture = architecture_of(deployment.gpu)
         for key in (
             (engine, era, architecture), (engine, "*", architecture), (engine, era, "*"), (engine, "*", "*"),
@@ -131,7 +146,6 @@ def profiles(
         spread = fit.spread(keys)
         # A wider profile stands for a member that the fit has not seen: its own shares are unknown.
         spread = spread + _unseen(engine, era, architecture)
-        remaining = dict(everywhere) | dict(residual_of.get((engine, era, architecture), {}))
         found.append(
             Profile(
                 name="-".join(part.replace(" ", "") for part in (engine, era, architecture)).replace("*", "any"),
@@ -141,7 +155,7 @@ def profiles(
                 names=NAMES,
                 logarithms=_rounded(fit.logarithms(keys)),
                 covariance=tuple(_rounded(row) for row in spread),
-                residual=remaining,
+                residual=dict(residual_of(engine, era, architecture)),
                 provenance=Provenance(script, date, len(cases), dict(sorted(sources.items()))),
                 held_out={name: _rounded(fits[name].logarithms(keys)) for name in sorted(fits)},
             )
@@ -164,10 +178,12 @@ def _rounded(values: Array) -> tuple[float, ...]:
 
 
 __all__ = [
+    "MANY",
     "Groups",
     "family",
     "fit_all",
     "fit_without",
+    "fit_without_architecture",
     "gaps",
     "held_out_values",
     "known_variance",

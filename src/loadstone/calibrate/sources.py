@@ -64,6 +64,8 @@ class Arguments(msgspec.Struct, frozen=True, kw_only=True):
     poll_steps         SGLang's scheduler-recv-interval: new requests are looked for every so many decode steps
     eager              no CUDA graphs
     hold_steps         TensorRT-LLM's timeout_iters, where ranks of attention-DP wait for one another's prompts
+    gather_steps       its batch_wait_timeout_iters: prompts wait for company
+    gather_share       its batch_wait_max_tokens_ratio: they do not, from this share of max_batched_tokens on
     """
 
     kv_dtype: str | None = None
@@ -72,15 +74,16 @@ class Arguments(msgspec.Struct, frozen=True, kw_only=True):
     memory_fraction: float | None = None
     poll_steps: int | None = None
     hold_steps: int | None = None
+    gather_steps: int | None = None
+    gather_share: float | None = None
     eager: bool = False
 
 
-def arguments_of(
-    source: str, engine: str, family: str, gpu: str, precision: str, concurrency: float | None
-) -> Arguments:
-    """As the source's own scripts had it; all None for sources without."""
-    if "silicon_sample" not in source:
+def arguments_of(point: Point, engine: str, gpu: str, tp: int, dp: int) -> Arguments:
+    """As the source's own scripts had it; all None for sources without. `dp` above 1: attention data-parallel."""
+    if "silicon_sample" not in point.source:
         return Arguments()
+    family, precision, concurrency = point.fold, point.precision, point.load_value
     blackwell = gpu in ("b200", "b300", "gb200", "gb300")
     if engine == "vllm":
         if family == "llama-70b":
@@ -88,6 +91,10 @@ def arguments_of(
         if family == "gpt-oss":
             return Arguments(kv_dtype="fp8" if blackwell else None, max_batched_tokens=8192, memory_fraction=0.9)
         if family in ("kimi", "minimax"):
+            if blackwell and point.engine_version.startswith("0.19"):
+                return Arguments(
+                    kv_dtype="fp8", max_batched_tokens=2 * (point.input_tokens or 0), memory_fraction=0.9
+                )
             return Arguments(memory_fraction=0.9 if precision != "fp8" else 0.95)
         return Arguments()
     if engine == "sglang":
@@ -106,17 +113,48 @@ def arguments_of(
                 kv_dtype=kv, max_batched_tokens=32768 if blackwell else 16384, memory_fraction=0.82, poll_steps=poll
             )
         if family == "glm":
-            return Arguments(kv_dtype="fp8" if blackwell else None, memory_fraction=0.85)
+            kv = "fp8" if blackwell else None
+            return Arguments(kv_dtype=kv, max_batched_tokens=32768 if blackwell else None, memory_fraction=0.85)
         return Arguments()
     if engine == "tensorrt-llm":
-        if family == "deepseek-v3":
-            return Arguments(kv_dtype="fp8", max_batched_tokens=8192 + 1024, memory_fraction=0.8, hold_steps=60)
-        if family == "gpt-oss":
-            kv = "fp8" if blackwell else None
-            return Arguments(kv_dtype=kv, max_batched_tokens=20000, memory_fraction=0.85, hold_steps=50)
-        if family == "llama-70b":
-            return Arguments(kv_dtype="fp8", max_batched_tokens=9216)
+        return _tensorrt_llm(point, blackwell, tp, dp)
     return Arguments()
+
+
+def _tensorrt_llm(point: Point, blackwell: bool, tp: int, dp: int) -> Arguments:
+    """Prompts are never cut (no enable_chunked_prefill): max_num_tokens is how many of them a step takes."""
+    lengths = (point.input_tokens, point.output_tokens)
+    if point.fold == "llama-70b":
+        # benchmarks/70b_*_trt*.sh
+        gathers = lengths == (1024, 1024) and tp < 8
+        return Arguments(
+            kv_dtype="fp8",
+            max_batched_tokens=16384,
+            gather_steps=20 if gathers else None,
+            gather_share=0.9 if gathers else None,
+        )
+    if point.fold == "gpt-oss":
+        kv = "fp8" if blackwell else None
+        return Arguments(kv_dtype=kv, max_batched_tokens=20000, memory_fraction=0.85, hold_steps=50)
+    if point.fold == "deepseek-v3":
+        # benchmarks/dsr1_*_trt*.sh: first as many tokens as one prompt and all decodes; from 2026 at least 8,192.
+        users = int(point.load_value or 0)
+        most = (users + (point.input_tokens or 0) + 127) // 64 * 64
+        late = point.engine_version.startswith(LATE_DSR1)
+        gathers = late and blackwell and point.precision == "fp8" and lengths == (1024, 1024) and 64 <= users < 256
+        return Arguments(
+            kv_dtype="fp8",
+            max_batched_tokens=max(most, 8192) if late else most,
+            memory_fraction=0.8 if blackwell else 0.75,
+            hold_steps=60,
+            gather_steps=40 if gathers and dp == 1 else None,
+            gather_share=0.8 if gathers and dp == 1 else None,
+        )
+    return Arguments()
+
+
+LATE_DSR1 = "1.2"
+"""TensorRT-LLM in the images of InferenceX when its DeepSeek scripts were changed."""
 
 
 def ran_eager(point: Point) -> bool:
@@ -129,15 +167,20 @@ def ran_eager(point: Point) -> bool:
 _RELEASES = {
     # engine: (from that month on, the version that InferenceX's images had), newest first
     "vllm": (("2026-04", "0.19"), ("2026-03", "0.17"), ("2026-02", "0.15"), ("2026-01", "0.13"), ("2025-10", "0.11")),
-    "sglang": (("2026-03", "0.5.9"), ("2025-10", "0.5.5")),
+    "sglang": (("2026-04", "0.5.10"), ("2026-03", "0.5.9"), ("2025-10", "0.5.5")),
     "tensorrt-llm": (("2025-10", "1.1.0"),),
 }
 
 
 def version_of(point: Point) -> str | None:
     """The engine's version; of a row that has only the month of its measurement, that of its neighbours then."""
-    month = re.search(r"measured=(20\d\d-\d\d)", point.notes)
-    if month and not re.search(r"\d\.\d", point.engine_version):
+    if not re.search(r"\d\.\d", point.engine_version):
         releases = _RELEASES.get(point.engine.lower().split()[0], ())
-        return next((version for since, version in releases if month[1] >= since), point.engine_version or None)
+        found = re.search(r"measured=(20\d\d-\d\d)", point.notes)
+        month = found[1] if found else _GAP_ANALYSIS if "gap_analysis" in point.notes else ""
+        return next((version for since, version in releases if month >= since), point.engine_version or None)
     return point.engine_version or None
+
+
+_GAP_ANALYSIS = "2026-03"
+"""The newest rows of NVIDIA's gap analysis that have a month."""

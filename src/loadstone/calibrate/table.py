@@ -44,11 +44,14 @@ MOST_REQUESTS = 4096
 """A simulated closed loop of more requests says nothing new."""
 MOST_USERS = 65_536
 MOST_TOKENS = 4_000_000
+_STEP = 1e-3
+"""Of ln θ, for slopes by differences."""
 
 
 @dataclass
 class Case:
-    """One point that can be simulated as a closed loop of users, or as one static batch, on all its schedulers."""
+    """One point that can be simulated as a closed loop of users, or as one static batch, on all its schedulers. The
+    first `warm` requests are its warm-up: simulated, and left out of TTFT and TPOT."""
 
     point: Point
     deployment: Deployment
@@ -59,6 +62,7 @@ class Case:
     outputs: NDArray[np.int64]
     work: Work
     times: NDArray[np.float64] | None = None
+    warm: int = 0
 
 
 @dataclass
@@ -88,7 +92,7 @@ class Table:
     in_step: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))
 
 
-def case_of(point: Point, seed: int = 0) -> Case:
+def case_of(point: Point) -> Case:
     """Raises Unpredictable with the reason."""
     if point.mode == "disagg":
         raise Unpredictable("disaggregated prefill and decode are not modelled")
@@ -100,7 +104,7 @@ def case_of(point: Point, seed: int = 0) -> Case:
     users, requests = _load(point)
     if not 0 < users <= MOST_USERS:
         raise Unpredictable(f"{users} users at once; at most {MOST_USERS}")
-    rng = np.random.default_rng([seed, point.row])
+    rng = np.random.default_rng([0, point.row])
     low, high, _ = traffic_of(point)
     inputs = rng.integers(max(1, int(low * point.input_tokens)), int(high * point.input_tokens) + 1, requests)
     outputs = rng.integers(max(2, int(low * point.output_tokens)), int(high * point.output_tokens) + 1, requests)
@@ -145,7 +149,7 @@ def simulate(case: Case, values: Array) -> tuple[Outcome, StepModel]:
     drafts = 0 if speculative is None else speculative.draft_tokens
     model = StepModel(case.deployment, values=values, work=case.work, draft_tokens=drafts)
     fleet = fleet_with(case.deployment, case.policy, model)
-    return run(fleet, case.users, case.inputs, case.outputs, case.point.row, case.times), model
+    return run(fleet, case.users, case.inputs, case.outputs, case.point.row, case.times, case.warm), model
 
 
 def refresh(table: Table, values: Array) -> None:
@@ -266,14 +270,14 @@ def predict(table: Table, values: Array) -> tuple[Array, Array]:
     return np.log(ttft), np.log(tpot)
 
 
-def slopes(table: Table, logarithms: Array, step: float = 1e-3) -> tuple[Array, Array]:
+def slopes(table: Table, logarithms: Array) -> tuple[Array, Array]:
     """d ln TTFT / d ln θ and d ln TPOT / d ln θ, d × K each, by differences."""
     ttft, tpot = predict(table, np.exp(logarithms))
     by_ttft, by_tpot = np.zeros(logarithms.shape), np.zeros(logarithms.shape)
     for column in range(logarithms.shape[1]):
         moved = logarithms.copy()
-        moved[:, column] += step
+        moved[:, column] += _STEP
         up_ttft, up_tpot = predict(table, np.exp(moved))
-        by_ttft[:, column] = (up_ttft - ttft) / step
-        by_tpot[:, column] = (up_tpot - tpot) / step
+        by_ttft[:, column] = (up_ttft - ttft) / _STEP
+        by_tpot[:, column] = (up_tpot - tpot) / _STEP
     return by_ttft, by_tpot

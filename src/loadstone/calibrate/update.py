@@ -48,7 +48,6 @@ def update(
     date: str,
     *,
     without: str | None = None,
-    rounds: int = _ROUNDS,
 ) -> Calibration:
     """The profile after these cases. `without`: start from the coefficients fitted without that model family."""
     table = table_of(cases)
@@ -60,7 +59,7 @@ def update(
     gap_before: dict[str, list[float]] = {}
     gap: Mapping[str, Array] = {}
     by: dict[str, Array] = {}
-    last, turn = rounds, 0
+    last, turn = _ROUNDS, 0
     while True:
         rows = np.tile(logarithms, (len(cases), 1))
         refresh(table, np.exp(rows))
@@ -85,7 +84,7 @@ def update(
         logarithms = logarithms + step * min(1.0, _LONGEST_STEP / max(1e-9, longest))
         turn += 1
         if longest > _LONGEST_STEP:
-            last = min(_MOST_ROUNDS, turn + rounds)
+            last = min(_MOST_ROUNDS, turn + _ROUNDS)
     wide = np.array(profile.covariance)
     # Repeats that differ by more than σ say that this machine's measurements do.
     left = {key: values[np.isfinite(values)] for key, values in gap.items()}

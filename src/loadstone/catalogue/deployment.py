@@ -25,6 +25,8 @@ _ENGINE_NAMES = {
 
 ARGUMENTS = (
     "batch_size",
+    "batch_wait_max_tokens_ratio",
+    "batch_wait_timeout_iters",
     "block_size",
     "chunked_prefill_size",
     "ctx_size",
@@ -52,6 +54,34 @@ ARGUMENTS = (
 )
 """Engines' own arguments that a shorthand may carry, `-` or `_` alike; what they do is sizing's and the scheduler's
 business."""
+
+OWNERS = {
+    name: engine
+    for engine, names in {
+        "vllm": ("gpu_memory_utilization", "max_num_batched_tokens", "max_num_seqs"),
+        "sglang": (
+            "chunked_prefill_size",
+            "cuda_graph_max_bs",
+            "max_prefill_tokens",
+            "max_running_requests",
+            "max_total_tokens",
+            "mem_fraction_static",
+            "page_size",
+            "scheduler_recv_interval",
+        ),
+        "tensorrt-llm": (
+            "batch_wait_max_tokens_ratio",
+            "batch_wait_timeout_iters",
+            "free_gpu_memory_fraction",
+            "max_batch_size",
+            "max_num_tokens",
+            "timeout_iters",
+        ),
+        "llama.cpp": ("batch_size", "ctx_size", "parallel"),
+    }.items()
+    for name in names
+}
+"""Arguments that one engine alone has; the others are understood for all."""
 
 _MOST_GPUS = 65_536
 _WHERE = re.compile(r"(?:([0-9]+)\s*[x×*]\s*)?([a-z0-9][a-z0-9 ._-]*)", re.IGNORECASE)
@@ -196,7 +226,7 @@ def _options_of(rest: str, text: str) -> _Options:
         elif key == "kv":
             found.kv_dtype = kv_dtype_of(value, f"deployment {text!r}, kv")
         elif key == "engine":
-            found.engine = _engine_of(value, text)
+            found.engine = engine_of(value, text)
         elif key == "version":
             found.engine_version = value or None
         elif key.replace("-", "_").lstrip("_") in ARGUMENTS and equals and value:
@@ -206,6 +236,11 @@ def _options_of(rest: str, text: str) -> _Options:
         else:
             known = ["tp8", "pp2", "dp2", "ep8", "nodes=2", "attention-dp", "kv=fp8", "engine=vllm", "version=1.0"]
             _unknown("option", part, key, [*known, *ARGUMENTS], text)
+    for key in found.arguments:
+        if OWNERS.get(key, found.engine) != found.engine:
+            own = ", ".join(name for name, engine in OWNERS.items() if engine == found.engine)
+            whose = f"{key} is an argument of {OWNERS[key]}, not of {found.engine}"
+            raise InputError(f"deployment {text!r}: {whose}" + (f"; its own are {own}" if own else ""))
     return found
 
 
@@ -214,7 +249,8 @@ def _once(key: str, seen: Iterable[str], text: str) -> None:
         raise InputError(f"deployment {text!r}: {key} is given twice")
 
 
-def _engine_of(value: str, text: str) -> str:
+def engine_of(value: str, text: str) -> str:
+    """An engine by any of its names; `text` is the deployment that an error quotes. Raises InputError."""
     name = _ENGINE_NAMES.get(value.lower(), value.lower())
     if name not in ENGINES:
         _unknown("engine", value, name, ENGINES, text)
@@ -239,7 +275,7 @@ def arrange(
     options: _Options,
     text: str,
 ) -> Deployment:
-    """Fills in the parallelism that was not said, and checks what was."""
+    """Fills in the parallelism that was not said, and checks what was. Raises InputError."""
     counts = options.counts
     for key, value in counts.items():
         if not 1 <= value <= _MOST_GPUS:

@@ -51,7 +51,7 @@ class Fields:
         return value
 
     def layers(self, count: int) -> int:
-        """A number of layers, looked at before anything is made of each."""
+        """A number of layers, looked at before anything is made of each. Raises InputError."""
         if not 0 < count <= MOST_LAYERS:
             raise InputError(f"{self.where}: {count} layers; a model has 1 to {MOST_LAYERS}")
         return count
@@ -84,7 +84,7 @@ class Fields:
         return Fields(found[1], f"{self.where}, {found[0]}")
 
     def per_layer(self, layers: int, *names: str) -> list[Any] | None:
-        """A list with an entry for each layer; longer ones (draft layers at the end) are cut."""
+        """A list with an entry for each layer; longer ones (draft layers at the end) are cut. Raises InputError."""
         found = self.items(*names)
         if found is None:
             return None

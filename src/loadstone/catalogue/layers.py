@@ -140,7 +140,7 @@ def _searched_width(mlp: Fields, hidden: int) -> int:
 
 def draft_layers(fields: Fields, family: Family, hidden: int, last: Layer) -> list[Layer]:
     """Multi-token-prediction heads: layers like the last one, each behind a projection that joins the hidden state
-    with the embedding of the next token (2·hidden → hidden).
+    with the embedding of the next token (2·hidden → hidden). Raises InputError.
     """
     count = fields.maybe("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules") or 0
     if count > _MOST_DRAFTS:

@@ -39,6 +39,6 @@ class Matrix(msgspec.Struct, frozen=True):
         return self.inputs * self.outputs * self.active
 
 
-def vector(name: str, length: int, kind: Kind = "norm", split: Split = "replicated", copies: int = 1) -> Matrix:
-    """A norm's weights or a bias: never quantised."""
-    return Matrix(name, 1, length, kind, split, copies, copies, quantisable=False)
+def vector(name: str, length: int, kind: Kind = "norm") -> Matrix:
+    """A norm's weights or a bias: never quantised, whole on every rank."""
+    return Matrix(name, 1, length, kind, quantisable=False)

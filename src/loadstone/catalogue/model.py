@@ -20,7 +20,7 @@ from loadstone.catalogue.attention import (
 )
 from loadstone.catalogue.matrix import Matrix, vector
 from loadstone.catalogue.mlp import DenseMlp, Experts, Mlp
-from loadstone.catalogue.precision import FORMATS, KV_BYTES, Format
+from loadstone.catalogue.precision import FORMATS, Format
 
 __all__ = [
     "Attention",
@@ -222,7 +222,3 @@ class Model(msgspec.Struct, frozen=True, dict=True):
         return sum(
             run.count * run.attention.state_bytes for run in self.kinds if isinstance(run.attention, LinearAttention)
         )
-
-    @property
-    def kv_dtypes(self) -> tuple[str, ...]:
-        return tuple(KV_BYTES)

@@ -40,9 +40,6 @@ FORMATS: dict[str, Format] = {
 }
 """What a user may write for weights; a checkpoint may have others (block scales, other groups)."""
 
-BLOCK_FP8 = Format("fp8", 8, 128 * 128, 32)
-"""DeepSeek's: a block of 128×128 shares an fp32 scale."""
-
 _SAME = {
     "bfloat16": "bf16",
     "half": "fp16",
@@ -74,7 +71,10 @@ KV_BYTES: dict[str, float] = {
 
 
 def dtype_of(text: str, what: str) -> str:
-    """The name this project uses for a precision: `bfloat16` is `bf16`. `what` names the place for the error."""
+    """The name this project uses for a precision: `bfloat16` is `bf16`. `what` names the place for the error.
+
+    Raises InputError.
+    """
     name = text.strip().lower().removeprefix("torch.")
     name = _SAME.get(name, name)
     if name not in FORMATS:
@@ -83,7 +83,7 @@ def dtype_of(text: str, what: str) -> str:
 
 
 def kv_dtype_of(text: str, what: str) -> str:
-    """Likewise for the KV cache."""
+    """Likewise for the KV cache. Raises InputError."""
     name = text.strip().lower().removeprefix("torch.")
     name = _SAME.get(name, name)
     if name not in KV_BYTES:

@@ -44,7 +44,7 @@ COMMANDS = (
 )
 
 app = typer.Typer(
-    help="A laboratory for LLM inference serving: measure a live engine, and know how far to trust the numbers.",
+    help="Size, simulate, measure and compare LLM inference serving, and know how far each number can be trusted.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

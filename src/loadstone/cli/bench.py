@@ -10,7 +10,6 @@ import typer
 from loadstone.cli import flags
 from loadstone.cli.flags import common_of, extra_body_of, header_of
 from loadstone.cli.output import show_document
-from loadstone.errors import InputError
 from loadstone.units import parse_seconds
 
 
@@ -81,8 +80,6 @@ def bench(
     from loadstone.progress import Display
     from loadstone.summary import trusted
 
-    if workers is not None and workers < 1:
-        raise InputError(f"--workers {workers}: must be at least 1")
     options = Options(
         **common_of(given),
         url=None if sim else target or (),

@@ -38,7 +38,8 @@ def compare(
         from loadstone.comparison.text import render
 
         Console(highlight=False, width=None if sys.stdout.isatty() else 160).print(render(document))
-    if any(bound["met"] for bound in document.get("fail_on", ())):
+    # A bound that nothing can be held against must not let a change through.
+    if any(bound["met"] or bound["missing"] for bound in document.get("fail_on", ())):
         raise typer.Exit(1)
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from loadstone.cli.output import print_json
+from loadstone.errors import InputError
 
 
 def report(
@@ -15,7 +16,8 @@ def report(
         list[Path], typer.Argument(help="run folders, or folders of them; measured, simulated, imported")
     ],
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="file to write, or folder of pictures [default: report.html]")
+        Path | None,
+        typer.Option("--out", "-o", help="file to write (-: stdout), or folder of pictures [default: report.html]"),
     ] = None,
     format: Annotated[
         Literal["html", "md", "csv", "png", "svg"] | None,
@@ -29,6 +31,8 @@ def report(
     """Report on runs: verdicts, findings in words, tables and charts, in one file that opens without a network."""
     from loadstone.report.writing import report as write
 
+    if json and out == Path("-"):
+        raise InputError("--json: stdout is the report's own; name a file with -o")
     written = write(runs, out, format, given=set or ())
     if json:
         print_json({"schema": 1, "files": [str(path) for path in written]})

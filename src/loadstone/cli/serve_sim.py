@@ -27,6 +27,7 @@ def serve_sim(
     port: Port = 8000,
     acceptance: Acceptance = None,
     profile: Profile = None,
+    json: Annotated[bool, typer.Option("--json", help="as it is: the URL comes as one JSON object anyway")] = False,
 ) -> None:
     """Serve a simulated engine: OpenAI-compatible HTTP at the speed that the deployment should have."""
     from loadstone.catalogue.deployment import parse_deployment

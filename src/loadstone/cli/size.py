@@ -59,6 +59,7 @@ def size(
     ] = "max-context",
     csv: Annotated[Path | None, _option(_OUT, "write the rows there too")] = None,
     picture: Annotated[Path | None, _option(_OUT, "draw the memory there: .png, .svg or .html")] = None,
+    context_map: Annotated[Path | None, _option(_OUT, "draw the longest contexts there, models by GPUs")] = None,
     json: Annotated[bool, _option(_OUT, "print the rows as JSON on stdout", "--json")] = False,
 ) -> None:
     """Does it fit, how long a context, how many requests at once: by the engine's own rules, on no GPU."""
@@ -85,7 +86,7 @@ def size(
             batch=_counts(batch, "--batch"),
         )
     )
-    _write(document, csv, picture)
+    _write(document, csv, picture, context_map)
     if json:
         print_json(document)
         return
@@ -97,15 +98,23 @@ def size(
     console.print(render(document) if by is None else table_of(document, _words(by), show))
 
 
-def _write(document: dict[str, Any], csv: Path | None, picture: Path | None) -> None:
-    if csv is not None:
-        from loadstone.report.sizes import to_csv
+def _write(document: dict[str, Any], csv: Path | None, picture: Path | None, context_map: Path | None) -> None:
+    try:
+        if csv is not None:
+            from loadstone.report.sizes import to_csv
 
-        csv.write_text(to_csv(document), encoding="utf-8")
-    if picture is not None:
-        from loadstone.report.memory import memory_picture, save_picture
+            csv.write_text(to_csv(document), encoding="utf-8")
+        if picture is not None:
+            from loadstone.report.memory import memory_picture, save_picture
 
-        save_picture(memory_picture(document["rows"]), picture)
+            save_picture(memory_picture(document["rows"]), picture)
+        if context_map is not None:
+            from loadstone.report.charts.contexts import contexts_picture
+            from loadstone.report.memory import save_picture
+
+            save_picture(contexts_picture(document["rows"]), context_map)
+    except OSError as error:
+        raise InputError(f"{error.filename}: cannot write ({error.strerror}); name another file") from error
 
 
 def _words(text: str | None) -> tuple[str, ...]:

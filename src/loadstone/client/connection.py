@@ -21,6 +21,7 @@ from loadstone.client.stream import Stream
 from loadstone.wire.text import excerpt
 
 READ_BYTES = 65536
+_CHUNKED = b"chunked\r\n"
 _SHORTEST_SURE = 8
 """A read shorter than this may be the rest of a split ending."""
 
@@ -169,8 +170,7 @@ class Connection:
         assert stream is not None  # noqa: S101
         self._used = True
         self._reader.begin()
-        # The end of an answer in one piece cannot be told from its bytes: each read is looked at as it comes.
-        self._held_limit = self._owner.held_limit_bytes if stream.answer.streams else -1
+        self._held_limit = -1  # each read is looked at as it comes, until the headers have said how the answer ends
         # Just before the write; a request tried again on a fresh connection keeps its first time.
         stream.sent_ns = stream.sent_ns or time.monotonic_ns()
         stream.last_output_ns = stream.sent_ns
@@ -229,8 +229,10 @@ class Connection:
         self._stamps.append(ancillary[0][2] if ancillary else b"")
         self._reads_ns.append(time.monotonic_ns())
         self._held += len(data)
-        if data.endswith(CHUNKED_END) or len(data) < _SHORTEST_SURE or self._held > self._held_limit:
+        if data.endswith(CHUNKED_END) or len(data) < _SHORTEST_SURE:
             self.decode()
+        elif self._held > self._held_limit:
+            self._look(data)
 
     def _on_readable_tls(self) -> None:
         assert self._tls is not None  # noqa: S101
@@ -269,7 +271,19 @@ class Connection:
             self._stamps.append(ancillary[0][2] if ancillary else b"")
             self._reads_ns.append(now)
             self._held += len(part)
-        if plain.endswith(CHUNKED_END) or len(plain) < _SHORTEST_SURE or ended or self._held > self._held_limit:
+        if plain.endswith(CHUNKED_END) or len(plain) < _SHORTEST_SURE or ended:
+            self.decode()
+        elif self._held > self._held_limit:
+            self._look(plain)
+
+    def _look(self, data: bytes) -> None:
+        """`data` fills what may be held, or is the first of an answer: as a rule that says how it will end.
+
+        That alone is no reason to decode it now: where a thousand streams begin at once, the others wait.
+        """
+        if data.startswith(b"HTTP/") and _CHUNKED in data:
+            self._held_limit = self._owner.held_limit_bytes
+        else:
             self.decode()
 
     def _lost(self, error: OSError) -> None:
@@ -293,6 +307,8 @@ class Connection:
             return
         end = self._reader.read(stream, reads, stamps, reads_ns)
         if end is None:
+            if self._reader.end_shows:
+                self._held_limit = self._owner.held_limit_bytes
             return
         if end.reason is not None:
             self._break(end.reason, lost=end.lost)

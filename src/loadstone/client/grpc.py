@@ -11,7 +11,6 @@ ends, when much is held, or when the worker sweeps. There is no TLS and no proxy
 from __future__ import annotations
 
 import asyncio
-import itertools
 import os
 import socket
 import time
@@ -77,32 +76,27 @@ def host_port(address: Address) -> str:
 
 
 class Channels:
-    """The HTTP/2 connections of one worker, `per_address` to each address, made at the first use within the loop.
+    """The HTTP/2 connections of one worker, one to each address, made at the first use within the loop.
 
     `headers` go with every stream as metadata; `request_tag` begins every request's id. Raises InputError where the
     `triton` extra is not installed.
     """
 
-    def __init__(
-        self, *, headers: Sequence[tuple[str, str]] = (), request_tag: str = "", per_address: int = 1
-    ) -> None:
+    def __init__(self, *, headers: Sequence[tuple[str, str]] = (), request_tag: str = "") -> None:
         self.library = library()
         self.request_tag = request_tag
         self._metadata = metadata(headers)
-        self._per_address = per_address
         self._channels: list[Any] = []  # only kept: one that nobody holds closes itself
-        self._methods: dict[str, list[Any]] = {}
-        self._turns = itertools.count()
+        self._methods: dict[str, Any] = {}
 
     def call(self, address: Address) -> Any:
         """A new stream of bytes messages."""
         target = host_port(address)
         if target not in self._methods:
-            channels = [self.library.grpc.aio.insecure_channel(target, OPTIONS) for _ in range(self._per_address)]
-            self._channels += channels
-            self._methods[target] = [channel.stream_stream(METHOD) for channel in channels]
-        methods = self._methods[target]
-        return methods[next(self._turns) % len(methods)](metadata=self._metadata)
+            channel = self.library.grpc.aio.insecure_channel(target, OPTIONS)
+            self._channels.append(channel)
+            self._methods[target] = channel.stream_stream(METHOD)
+        return self._methods[target](metadata=self._metadata)
 
 
 class GrpcConnection:

@@ -41,12 +41,14 @@ class HttpReader:
 
     __slots__ = (
         "_bodies", "_clock", "_headers_complete", "_learnings", "_message_complete", "_parser", "_stream",
-        "_template", "keep_alive", "on_body",
+        "_template", "end_shows", "keep_alive", "on_body",
     )  # fmt: skip
 
     def __init__(self, clock: Clock) -> None:
         self.keep_alive = False
         """The connection may be used again after this answer."""
+        self.end_shows = False
+        """The headers are read, and the last read will show that it is, by CHUNKED_END or the connection's end."""
         self._clock = clock
         self._stream: Stream | None = None  # whose answer the parser is at
         self._template: Template | None = None  # what the next reads of this answer will probably be
@@ -59,7 +61,7 @@ class HttpReader:
 
     def begin(self) -> None:
         """The next answer."""
-        self._message_complete = self._headers_complete = self.keep_alive = False
+        self._message_complete = self._headers_complete = self.keep_alive = self.end_shows = False
         self._template, self._learnings = None, _LEARNINGS
 
     def close(self) -> None:
@@ -225,6 +227,7 @@ class HttpReader:
         self._headers_complete = True
         self.keep_alive = self._parser.should_keep_alive()
         stream.http_status = status
+        self.end_shows = b"content-length" not in stream.headers
         coding = stream.headers.get(b"content-encoding", b"identity").lower()
         if coding in (b"gzip", b"x-gzip", b"deflate"):
             stream.decompress = zlib.decompressobj(47 if b"gzip" in coding else 15)

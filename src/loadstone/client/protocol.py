@@ -37,6 +37,8 @@ class Destination(msgspec.Struct, kw_only=True):
     """host:port that the proxy at `address` is asked for; None: no proxy, or one that forwards plain HTTP."""
     request_line: str
     headers: list[tuple[str, str]]
+    secrets: list[str] = []
+    """What is not to be written down, wherever it turns up."""
 
 
 class Job(msgspec.Struct, kw_only=True, tag="job"):

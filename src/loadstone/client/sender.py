@@ -240,6 +240,10 @@ class Sender:
 
     def _record(self, stream: Stream) -> None:
         self.progress.ended += 1
+        if stream.error is not None:
+            for secret in self._job.destinations[0].secrets:
+                # A server may repeat the key that it refuses.
+                stream.error = stream.error.replace(secret, "…")
         if stream.status not in ("ok", "short"):
             self.progress.failed += 1
             self.progress.last_error = stream.error

@@ -82,14 +82,14 @@ def _log_quantiles(values: Floats, label: NDArray[np.int64], counts: Floats, qua
     return found
 
 
-def bounds(ratio: float, log_error: float, freedom: float, confidence: float = 0.95) -> tuple[float, float]:
-    """ratio·exp(± t·error)."""
-    reach = student(freedom, confidence) * log_error
+def bounds(ratio: float, log_error: float, freedom: float) -> tuple[float, float]:
+    """ratio·exp(± t·error), 95 %."""
+    reach = student(freedom) * log_error
     return ratio * math.exp(-reach), ratio * math.exp(reach)
 
 
-def student(freedom: float, confidence: float = 0.95) -> float:
-    """The two-sided t."""
+def student(freedom: float) -> float:
+    """The two-sided t, 95 %."""
     from scipy.special import stdtrit
 
-    return float(stdtrit(freedom, (1 + confidence) / 2))
+    return float(stdtrit(freedom, 0.975))

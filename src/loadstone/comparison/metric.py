@@ -72,6 +72,7 @@ class Bound:
 
 
 def parse_metric(name: str, what: str) -> Metric:
+    """A metric by its name, as `ttft_p99`; `what` asks for it, in an error. Raises InputError."""
     base, _, statistic = name.rpartition("_")
     if name in _RATES:
         return Metric(name)

@@ -38,6 +38,14 @@ def _values(runs: Sequence[Run], what: str) -> list[Any]:
     return [distinct[key] for key in sorted(distinct)]
 
 
+def _said(value: Any) -> Any:
+    """Without what says nothing, so that one who leaves a setting out and one who leaves it unset are the same."""
+    if not isinstance(value, dict):
+        return value
+    pruned = {name: _said(each) for name, each in value.items()}
+    return {name: each for name, each in pruned.items() if each not in (None, [], {}, "")}
+
+
 def _value(run: Run, what: str) -> Any:
     info = run.info
     if what in _FACTS:
@@ -49,9 +57,7 @@ def _value(run: Run, what: str) -> Any:
         deployment = info.settings.get("deployment")
         return deployment.get("arguments") if isinstance(deployment, dict) else None
     if what == "client":
-        return {
-            name: info.settings.get(name) for name in ("sampling", "structured", "route") if name in info.settings
-        }
+        return _said({name: info.settings.get(name) for name in ("sampling", "structured", "route")})
     if what == "client host":
         return info.host.get("hostname") or info.host.get("cpu")
     # Imported runs have no plan or seed of their own.

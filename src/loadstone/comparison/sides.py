@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loadstone import stated, store
+from loadstone import arrays, stated, store
 from loadstone.errors import InputError
 from loadstone.records import RunInfo
 from loadstone.runfacts import RunFacts, run_facts
@@ -103,7 +103,7 @@ def requests_of(run: Run, position: int, *, intended: bool, with_tokens: bool) -
     """The requests of a cell of a run that has records; `intended`: times count from then, not from the send."""
     number = run.numbers[position]
     relative = bool(stated.of_cell(run.info, number).get("relative_times"))
-    parts = [_part(batch, intended) for batch in store.read_records(run.folder, number)]
+    parts = [_part(batch, intended) for batch in store.read_records(run.folder, number, arrays.COLUMNS)]
     rows = {name: np.concatenate([part[name] for part in parts]) if parts else np.empty(0) for name in _NAMES}
     order = np.argsort(rows["sent_s"], kind="stable")
     taken = {name: values[order] for name, values in rows.items()}
@@ -113,14 +113,12 @@ def requests_of(run: Run, position: int, *, intended: bool, with_tokens: bool) -
         span_s = float(np.nanmax(taken["end_s"]) - np.nanmin(taken["sent_s"]))
         start, end = float(np.nanmin(taken["sent_s"])), float(np.nanmax(taken["sent_s"]))
         if with_tokens and end > start:
-            curve, window_s = (
-                token_curve(map(_events, store.read_records(run.folder, number)), start, end),
-                end - start,
-            )
+            batches = store.read_records(run.folder, number, arrays.COLUMNS)
+            curve, window_s = token_curve(map(_gains, batches), start, end), end - start
     return Requests(index=taken.pop("index").astype(np.int64), curve=curve, window_s=window_s, span_s=span_s, **taken)
 
 
-def token_curve(pieces: Iterable[tuple[Floats, Floats]], start_s: float, end_s: float) -> Floats:
+def token_curve(pieces: Iterable[tuple[Floats, NDArray[Any]]], start_s: float, end_s: float) -> Floats:
     """Tokens that had come by each of CURVE + 1 moments from `start_s` to `end_s`; pieces of (arrivals, tokens)."""
     totals = np.zeros(CURVE)
     for arrivals, tokens in pieces:
@@ -134,51 +132,26 @@ _NAMES = ("index", "ttft_s", "tpot_s", "e2e_s", "sent_s", "end_s")
 
 def _part(batch: pa.RecordBatch, intended: bool) -> dict[str, Floats]:
     import pyarrow as pa
-    import pyarrow.compute as pc
 
-    chosen = pc.and_(
-        pc.equal(batch.column("phase"), "measure"),
-        pc.is_in(batch.column("status"), value_set=pa.array(["ok", "short"])),
-    )
-    batch = batch.filter(
-        pc.and_(chosen, pc.greater(pc.fill_null(pc.list_value_length(batch.column("arrival_s")), 0), 0))
-    )
-
-    def numbers(name: str) -> Floats:
-        values: Floats = batch.column(name).to_numpy(zero_copy_only=False).astype(np.float64)
-        return values
-
-    lengths = batch.column("arrival_s").value_lengths().to_numpy(zero_copy_only=False)
-    flat = batch.column("arrival_s").flatten().to_numpy(zero_copy_only=False)
-    counted = batch.column("tokens").flatten().to_numpy(zero_copy_only=False)
-    ends = np.cumsum(lengths).astype(np.int64)
-    first_s, last_s = flat[ends - lengths], flat[ends - 1]
-    made = numbers("output_tokens")
-    made = np.where(np.isnan(made), counted[ends - 1] if len(counted) == len(flat) else lengths, made)
-    sent_s = numbers("sent_s")
-    origin_s = numbers("intended_s") if intended else sent_s
-    tpot_s = np.full(len(made), np.nan)
-    np.divide(last_s - first_s, made - 1, out=tpot_s, where=made >= 2)
-    names = batch.column("request_id").to_pylist()
+    rows = arrays.rows(batch, arrays.events(batch))
+    chosen = rows["measured"] & arrays.completed(rows) & ~np.isnan(rows["first"])
+    rows = rows[chosen]
+    names = batch.column("request_id").filter(pa.array(chosen)).to_pylist()
+    origin_s = rows["intended"] if intended else rows["sent"]
     return {
         "index": np.array([float(name.rpartition("-")[2]) for name in names]),
-        "ttft_s": first_s - origin_s,
-        "tpot_s": tpot_s,
-        "e2e_s": last_s - origin_s,
-        "sent_s": sent_s,
-        "end_s": last_s,
+        "ttft_s": rows["first"] - origin_s,
+        "tpot_s": arrays.tpot_s(rows),
+        "e2e_s": rows["last"] - origin_s,
+        "sent_s": rows["sent"],
+        "end_s": rows["last"],
     }
 
 
-def _events(batch: pa.RecordBatch) -> tuple[Floats, Floats]:
+def _gains(batch: pa.RecordBatch) -> tuple[Floats, NDArray[Any]]:
     """When each event of any request came, and the tokens it brought."""
-    lengths = batch.column("arrival_s").value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
-    arrivals = batch.column("arrival_s").flatten().to_numpy(zero_copy_only=False)
-    counted = batch.column("tokens").flatten().to_numpy(zero_copy_only=False).astype(np.float64)
-    gained = np.diff(counted, prepend=0.0)
-    firsts = (np.cumsum(lengths) - lengths)[lengths > 0]
-    gained[firsts] = counted[firsts]
-    return arrivals, gained
+    events = arrays.events(batch)
+    return events.arrival, arrays.gained(events)
 
 
 def rates(requests: Requests, blocks: int) -> Floats | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from loadstone.units import show_number, show_seconds
@@ -26,10 +26,10 @@ def render(document: Mapping[str, Any]) -> RenderableType:
     for name in ("a", "b"):
         side = document[name]
         runs = ", ".join(side["runs"][:4]) + (" …" if len(side["runs"]) > 4 else "")
-        parts.append(Text(f"{name.upper()}  {_plain(side['label'])}  ({_plain(runs, 200)})"))
+        parts.append(Text(f"{name.upper()}  {plain(side['label'])}  ({plain(runs, 200)})"))
     if document["setup"]:
         parts.append(Text("Setup:"))
-        parts += [Text(f"  {one['what']}: {_plain(one['a'])} → {_plain(one['b'])}") for one in document["setup"]]
+        parts += [Text(f"  {one['what']}: {plain(one['a'])} → {plain(one['b'])}") for one in document["setup"]]
     else:
         parts.append(Text("Setup: the same"))
     for cell in document["cells"]:
@@ -44,20 +44,21 @@ def render(document: Mapping[str, Any]) -> RenderableType:
         parts.append(table)
     for side in ("a", "b"):
         if loads := document["unmatched"][side]:
-            shown = ", ".join(f"{load['kind']} {load['value']:g}" for load in loads)
-            parts.append(Text(f"{side.upper()} alone has {shown}"))
+            parts.append(Text(f"{side.upper()} alone has {loads_of(loads)}"))
     if any(row["p"] is not None for cell in document["cells"] for row in cell["metrics"]):
         parts.append(
             Text(
-                f"p of all: with all metrics of all loads in one family, false alarms {document['level']:.0%} · "
-                "would show: the least difference that this data would have shown"
+                f"p of all: with all metrics of all loads in one family, false alarms {100 * document['level']:.0f} %"
+                " · would show: the least difference that this data would have shown"
             )
         )
     parts += [Text(f"{one['kind']}: {one['evidence']}. {one['remedy']}") for one in document["findings"]]
     for bound in document.get("fail_on", ()):
         where = f" at {', '.join(bound['at'])}" if bound["at"] else ""
         how = " (by point values, untested)" if bound["untested"] else ""
-        said = "the metric is not there" if bound["missing"] else f"MET{where}{how}" if bound["met"] else "not met"
+        said = f"MET{where}{how}" if bound["met"] else "not met"
+        if bound["missing"]:
+            said = "CANNOT BE TOLD: no load has the metric on both sides"
         if bound["not_shown"]:
             said += f"; beyond it at {', '.join(bound['not_shown'])}, but that may be chance"
         parts.append(Text(f"{bound['bound']}: {said}"))
@@ -74,7 +75,7 @@ def cells_of(row: Mapping[str, Any]) -> list[str]:
         f"{_ratio(row['low'])} – {_ratio(row['high'])}" if row["low"] is not None else "-",
         _p(row["p"]),
         _p(row["p_family"]),
-        f"±{100 * (row['would_show'] - 1):.2g} %" if row["would_show"] is not None else "-",
+        _least(row["would_show"]),
     ]
 
 
@@ -86,6 +87,14 @@ def load_of(cell: Mapping[str, Any]) -> str:
     else:
         how = f"{units['a']} and {units['b']} {units['kind']}" + (", in pairs" if units["paired"] else "")
     return f"{load['kind']} {load['value']:g} ({how})"
+
+
+def loads_of(loads: Sequence[Mapping[str, Any]]) -> str:
+    """`concurrency 2, 8, 32; rate 4`."""
+    kinds = list(dict.fromkeys(load["kind"] for load in loads))
+    return "; ".join(
+        f"{kind} " + ", ".join(f"{load['value']:g}" for load in loads if load["kind"] == kind) for kind in kinds
+    )
 
 
 def word(row: Mapping[str, Any]) -> tuple[str, str]:
@@ -110,10 +119,27 @@ def _ratio(value: float | None) -> str:
     return "-" if value is None else f"{value:.4g}" if value < 10 else f"{value:.3g}"
 
 
+def _least(ratio: float | None) -> str:
+    if ratio is None:
+        return "-"
+    share = 100 * (ratio - 1)
+    return f"×{ratio:.3g}" if ratio >= 2 else f"±{share:.2g} %" if share >= 0.01 else "< 0.01 %"
+
+
 def _p(value: float | None) -> str:
     return "-" if value is None else "< 0.001" if value < 0.001 else f"{value:.3f}"
 
 
-def _plain(value: Any, limit: int = 120) -> str:
-    said = value if isinstance(value, str) else "-" if value is None else str(value)
+def _flat(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_flat(each)}" for name, each in value.items()) or "-"
+    if isinstance(value, list):
+        return ", ".join(map(_flat, value)) or "-"
+    if isinstance(value, float):
+        return f"{value:g}"
+    return "-" if value is None else str(value)
+
+
+def plain(value: Any, limit: int = 120) -> str:
+    said = _flat(value)
     return excerpt(said.encode("utf-8", "replace"), limit)

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from loadstone import arrays
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -66,13 +68,8 @@ def _of_batch(batch: pa.RecordBatch, streams: bool) -> tuple[NDArray[Any], Float
         found: NDArray[np.bool_] = pc.fill_null(mask, False).to_numpy(zero_copy_only=False)
         return found
 
-    lengths = [pc.fill_null(pc.list_value_length(column(name)), 0).to_numpy() for name in ("arrival_s", "tokens")]
-    events = lengths[0].astype(np.int64)
-    if not np.array_equal(*lengths):
-        raise ValueError("arrival_s and tokens of a request differ in length")
-    arrival = column("arrival_s").flatten().to_numpy(zero_copy_only=False)
-    tokens = column("tokens").flatten().to_numpy(zero_copy_only=False).astype(np.int64)
-
+    whole = arrays.events(batch)
+    arrival, tokens, events = whole
     rows = np.zeros(batch.num_rows, _ROW)
     for name, source in (_TIMES | _COUNTS).items():
         rows[name] = column(source).to_numpy(zero_copy_only=False)
@@ -93,10 +90,8 @@ def _of_batch(batch: pa.RecordBatch, streams: bool) -> tuple[NDArray[Any], Float
     rows["events"] = events
     rows["first"][any_output] = arrival[starts[any_output]]
     rows["second"][two] = arrival[starts[two] + 1]
-    gained = np.diff(tokens, prepend=0)
-    gained[starts[any_output]] = tokens[starts[any_output]]
     kept = np.repeat(measured & rows["done"], events)
-    return rows[measured], arrival[kept], gained[kept]
+    return rows[measured], arrival[kept], arrays.gained(whole)[kept].astype(np.int64)
 
 
 def _strings(*values: str) -> pa.Array:

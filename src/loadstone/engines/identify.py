@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 from urllib.parse import quote
 
@@ -103,6 +104,8 @@ def _check(server: Server, ask: Ask, heard: Heard) -> None:
         raise InputError(f"--extra-body: the server does not take it ({heard.error}); correct it")
     if status == 200:
         kind = excerpt(heard.response.headers.get("content-type", "no content type").encode())
+        if "event-stream" in kind and ask.stream:
+            raise TargetError(f"{where}: the simplest request failed ({heard.error}); see the server's log")
         what = "event stream" if ask.stream else "answer"
         raise TargetError(f"{where}: no {what} of a language model ({kind}: {heard.error}); check the URL")
     if ask.stream and status not in (401, 403, *_NOT_OFFERED):
@@ -141,7 +144,7 @@ def _choose_model(server: Server, models: Any, wanted: str | None) -> str:
     names = _names(models)
     if wanted is None:
         if not names:
-            raise TargetError(f"{server.origin}: /v1/models names no model; give its name with --model")
+            raise TargetError(f"{server.where('/v1/models')} names no model; give its name with --model")
         return names[0]
     if names and wanted not in names:
         raise TargetError(f"--model {wanted}: the server offers {', '.join(map(_safe, names[:8]))}")
@@ -149,7 +152,7 @@ def _choose_model(server: Server, models: Any, wanted: str | None) -> str:
 
 
 def _names(models: Any) -> list[str]:
-    return [str(entry["id"]) for entry in _entries(models) if "id" in entry]
+    return [name for entry in _entries(models) if isinstance(name := entry.get("id"), str) and name]
 
 
 def _entries(models: Any) -> list[dict[str, Any]]:
@@ -171,7 +174,7 @@ def _context(models: Any, model: str) -> int | None:
         if entry.get("id") == model:
             meta = entry.get("meta")
             value = entry.get("max_model_len") or (meta.get("n_ctx") if isinstance(meta, dict) else None)
-            return int(value) if isinstance(value, int | float) and value > 0 else None
+            return int(value) if isinstance(value, int | float) and 0 < value < math.inf else None
     return None
 
 

@@ -9,7 +9,7 @@ import platform
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from loadstone.engines import tiny_gguf
@@ -76,34 +76,32 @@ def launch(
     *,
     slots: int = 8,
     context_tokens: int = 4096,
-    threads: int = 1,
-    port: int | None = None,
+    connections: int = 0,
     log_path: Path,
     cache_prompt: bool = True,
-    extra: Sequence[str] = (),
 ) -> ServerProcess:
     """Start a server with `model` (GGUF; default: the tiny one, made on first use) and return when it is ready.
 
     `slots` requests run at a time, each with room for `context_tokens` of input and output together; further ones
-    queue. `threads` compute; more than one suffers badly where anything else uses the cores. `cache_prompt=False`
-    makes the server process every prompt in full. `extra` comes last on the command line and so overrides. The
-    server's name for the model is "tiny", or the file's stem. Raises InputError, TargetError.
+    queue. As many `connections` as are said, and some more, can be open at once. `cache_prompt=False` makes the
+    server process every prompt in full. Its name for the model is "tiny", or the file's stem. Raises InputError,
+    TargetError.
     """
     server = find() or fetch()
-    port = port or free_port()
+    port = free_port()
     url = f"http://127.0.0.1:{port}"
     command = [
         *(str(server), "--model", str(model or _tiny_model()), "--alias", model.stem if model else "tiny"),
         *("--host", "127.0.0.1", "--port", str(port)),
         *("--parallel", str(slots), "--ctx-size", str(slots * context_tokens)),
-        *("--threads", str(threads), "--threads-batch", str(threads)),
+        # More than one thread suffers badly where anything else uses the cores.
+        *("--threads", "1", "--threads-batch", "1"),
         # Its HTTP library keeps a thread per open connection. Build 11669 doubles this number when it must, older
-        # ones do not; one connection too many then waits until another closes. A load of more needs it in `extra`.
-        *("--threads-http", str(slots + 32)),
+        # ones do not; one connection too many then waits until another closes.
+        *("--threads-http", str(max(slots, connections) + 32)),
         # The old name of --no-ui: old and new versions know it.
         *("--metrics", "--no-webui"),
         *(() if cache_prompt else ("--no-cache-prompt",)),
-        *extra,
     ]
     # The user's LLAMA_ARG_… settings would change what is measured and be recorded nowhere.
     env = {name: value for name, value in os.environ.items() if not name.startswith("LLAMA_ARG_")}

@@ -6,6 +6,7 @@ Nothing that the server says is believed further than it is used: bodies are cut
 from __future__ import annotations
 
 import contextlib
+import re
 import ssl
 import time
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ from loadstone.errors import InputError, TargetError
 from loadstone.wire.text import error_text, excerpt
 
 _TIMEOUT_S = 60.0
+_CONNECT_S = 10.0
 _BODY_BYTES = 4 * 1024 * 1024
 
 
@@ -36,7 +38,7 @@ class Server:
         self._http = httpx.Client(
             base_url=self.origin + self.base_path,
             headers=dict(headers),
-            timeout=httpx.Timeout(_TIMEOUT_S, connect=10.0),
+            timeout=httpx.Timeout(_TIMEOUT_S, connect=_CONNECT_S),
             trust_env=False,
             proxy=proxy,
             # A kept connection would hold a thread of llama-server's, and some servers and proxies cut it unasked.
@@ -53,10 +55,10 @@ class Server:
     def get(self, path: str, *, must_allow: bool = False) -> httpx.Response | None:
         """The answer if it is a 200, else None. Raises TargetError where there is no server.
 
-        `must_allow`: also where the server wants a key, or another one.
+        `must_allow`: also where the server wants a key, or another one, or sends one elsewhere.
         """
         answer = self._ask("GET", path, None)
-        if must_allow and answer.status_code in (401, 403):
+        if must_allow and (answer.status_code in (401, 403) or answer.has_redirect_location):
             raise TargetError(refusal(self.where(path), answer))
         return answer if answer.status_code == 200 else None
 
@@ -101,6 +103,10 @@ class Server:
             raise TargetError(
                 f"{self.origin}: no server answers there ({_reason(error)}); start it, or correct the URL"
             ) from error
+        except httpx.ConnectTimeout as error:
+            raise TargetError(
+                f"{self.origin}: no connection within {_CONNECT_S:.0f} s; start the server, or correct the URL"
+            ) from error
         except httpx.TimeoutException as error:
             raise TargetError(
                 f"{self.origin}{path}: no whole answer within {_TIMEOUT_S:.0f} s; is the server well?"
@@ -130,7 +136,20 @@ def check_url(url: str) -> SplitResult:
         raise InputError(f"{parts.scheme}://{parts.hostname}: leave out what begins with ? or # in the URL")
     if parts.username or parts.password:
         raise InputError("the URL holds a user name or password; give keys in LOADSTONE_API_KEY or OPENAI_API_KEY")
+    endpoint = re.search(r"/v1/(chat/completions|completions|models)/?$", parts.path)
+    if endpoint is not None:
+        raise InputError(f"{url}: leave out {endpoint[0]}; --endpoint says what is asked there")
     return parts
+
+
+def check_proxy(url: str) -> None:
+    """Raises InputError, one line that repeats no password, on anything but http://host[:port]."""
+    try:
+        parts = check_url(url)
+    except InputError:
+        parts = None
+    if parts is None or parts.scheme != "http" or parts.path.strip("/"):
+        raise InputError("--proxy: no such proxy can be used; write http://host:port, without a name or password")
 
 
 def trust(scheme: str) -> ssl.SSLContext:
@@ -140,6 +159,9 @@ def trust(scheme: str) -> ssl.SSLContext:
 
 def refusal(where: str, answer: httpx.Response) -> str:
     """One line about an answer that is no 200: where, what, remedy."""
+    if answer.has_redirect_location:
+        to = excerpt(answer.headers["location"].encode())
+        return f"{where}: HTTP {answer.status_code}: it is at {to}; give that server's URL"
     said = error_text(answer.content)
     remedy = {
         401: "set LOADSTONE_API_KEY or OPENAI_API_KEY",

@@ -7,13 +7,13 @@ The numbers are this run's records by those tools' definitions (loadstone.dialec
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from loadstone import store
+from loadstone import stated, store
 from loadstone.dialects import summarise_as
 from loadstone.records import Load, RunInfo
 from loadstone.runfacts import RunFacts, run_facts
@@ -21,6 +21,10 @@ from loadstone.runfacts import RunFacts, run_facts
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_OVER_DURATION = frozenset({
+    "request_throughput", "input_throughput", "output_throughput", "total_token_throughput", "total_throughput",
+    "concurrency",
+})  # fmt: skip
 _COLUMNS = ("phase", "status", "error", "sent_s", "end_s", "arrival_s", "tokens", "input_tokens", "output_tokens")
 
 
@@ -40,9 +44,23 @@ def lines(folder: Path, info: RunInfo, tool: str) -> bytes:
         dialect = tool if tool == "vllm" or native else "sglang-oai"
         streams = info.target is None or info.target.streams
         numbers = summarise_as(dialect, read, about.load, streams=streams)
+        told = stated.of_cell(info, cell)
+        if told.get("relative_times"):
+            numbers = _over((told.get("stated") or {}).get("duration_s"), numbers)
+            del detail["start_times"]
         head = _vllm(info, facts, about.load, detail) if tool == "vllm" else _sglang(info, facts, about.load)
         made.append(json.dumps(head | numbers | detail, ensure_ascii=False))
     return "".join(line + "\n" for line in made).encode("utf-8", "replace")
+
+
+def _over(duration_s: float | None, numbers: Mapping[str, Any]) -> dict[str, Any]:
+    """Numbers of requests without a common clock, over the duration that their file stated; None where it did not."""
+    seen_s = numbers["duration"]
+    factor = seen_s / duration_s if seen_s is not None and duration_s else None
+    found = dict(numbers) | {"duration": duration_s, "max_output_tokens_per_s": None, "max_concurrent_requests": None}
+    for name in _OVER_DURATION & found.keys():
+        found[name] = found[name] * factor if found[name] is not None and factor is not None else None
+    return found
 
 
 def _detail(table: pa.Table) -> dict[str, list[Any]]:

@@ -23,7 +23,10 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def cells_csv(folder: Path, info: RunInfo) -> bytes:
-    """One row per cell: what ran, the load, counts, and every statistic as `<metric>_<statistic>_s`."""
+    """One row per cell: what ran, the load, counts, and every statistic as `<metric>_<statistic>_s`.
+
+    Raises InputError.
+    """
     document = summarise(folder)
     facts = run_facts(info, document)
     rows = [_row(document, facts, cell) for cell in document["cells"]]
@@ -69,7 +72,10 @@ def _safe(value: Any) -> Any:
 
 
 def write_parquet(folder: Path, info: RunInfo, out: Path) -> None:
-    """The records, each with its cell's load and its TTFT, TPOT and E2E in seconds from its send."""
+    """The records, each with its cell's load and its TTFT, TPOT and E2E in seconds from its send.
+
+    Raises InputError.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from loadstone.gpubench import engine_kernels
 from loadstone.gpubench.lab import Lab
 from loadstone.gpubench.shapes import Heads
 
@@ -14,8 +15,9 @@ _MOST_CACHE_BYTES = 24 << 30
 _SAMPLE = 4
 
 
-def measure_prefill(lab: Lab, heads: Heads, chunks: Iterable[tuple[int, int]]) -> None:
-    """One sequence's new tokens over themselves and the cached ones before them, causal.
+def measure_prefill(lab: Lab, heads: Heads, chunks: Iterable[tuple[int, int]], engine: bool = False) -> None:
+    """One sequence's new tokens over themselves and the cached ones before them, causal. By torch's kernels, or by an
+    engine's.
 
     flops: 4·heads·dim for each pair of a token and one that it sees, itself or earlier.
     """
@@ -35,7 +37,7 @@ def measure_prefill(lab: Lab, heads: Heads, chunks: Iterable[tuple[int, int]]) -
             mask = torch.arange(key.shape[2], device=lab.device) <= (at + key.shape[2] - new)[:, None]
             return at, _exact(torch, query[0][:, at], key[0], value[0], mask)
 
-        for kernel, call in _prefill_kernels(lab, query, key, value, cached):
+        for kernel, call in (_flash3 if engine else _prefill_kernels)(lab, query, key, value, cached):
 
             def error(call: Callable[[int], Any] = call, reference: Any = reference) -> float:
                 at, expected = reference()
@@ -89,10 +91,28 @@ def _prefill_kernels(
     return kernels
 
 
-def measure_decode(lab: Lab, heads: Heads, batches: Iterable[tuple[int, int]]) -> None:
+def _flash3(lab: Lab, query: Any, key: Any, value: Any, cached: int) -> list[tuple[str, Callable[[int], Any]]]:
+    """One sequence, its cache in pages one after another; nothing where vLLM is not installed."""
+    if key.shape[2] % PAGE_TOKENS:
+        return []
+    keys, values = (
+        part.transpose(1, 2).reshape(-1, PAGE_TOKENS, part.shape[1], part.shape[3]) for part in (key, value)
+    )
+    table = lab.torch.arange(len(keys), dtype=lab.torch.int32, device=lab.device)[None]
+    lengths = lab.torch.full((1,), key.shape[2], dtype=lab.torch.int32, device=lab.device)
+    try:
+        attend = engine_kernels.flash3(lab, query[0].transpose(0, 1), keys, values, table, lengths, query.shape[2])
+    except Exception as failure:  # another version of it
+        lab.skip("attention_prefill bf16 flash3", failure)
+        return []
+    return [] if attend is None else [("flash3", lambda _: attend().transpose(0, 1)[None])]
+
+
+def measure_decode(lab: Lab, heads: Heads, batches: Iterable[tuple[int, int]], engine: bool = False) -> None:
     """One new token for each of `sequences` sequences of `context` tokens.
 
-    bytes: the cache once. By torch's flash kernel over a contiguous cache, and by ours over pages in random order.
+    bytes: the cache once. By torch's flash kernel over a contiguous cache, and by ours over pages in random order; or
+    by an engine's over such pages.
     """
     for sequences, context in batches:
         lab.check_time()
@@ -113,11 +133,12 @@ def measure_decode(lab: Lab, heads: Heads, batches: Iterable[tuple[int, int]]) -
             "flops": 4.0 * sequences * context * heads.heads * heads.head_dim,
             "moved_bytes": float(size + 4 * sequences * heads.heads * heads.head_dim),
         }
-        _contiguous(lab, heads, shape, amounts)
-        lab.tidy()
+        if not engine:
+            _contiguous(lab, heads, shape, amounts)
+            lab.tidy()
         if lab.cuda:
             try:
-                _paged(lab, heads, shape, amounts)
+                _paged(lab, heads, shape, amounts, engine)
             except ImportError as missing:
                 lab.skip("attention_decode paged", str(missing))
         lab.tidy()
@@ -150,7 +171,7 @@ def _contiguous(lab: Lab, heads: Heads, shape: dict[str, int], amounts: dict[str
     lab.measure("attention_decode", shape, "bf16", "flash" if lab.cuda else "torch", call, error=error, **amounts)
 
 
-def _paged(lab: Lab, heads: Heads, shape: dict[str, int], amounts: dict[str, Any]) -> None:
+def _paged(lab: Lab, heads: Heads, shape: dict[str, int], amounts: dict[str, Any], engine: bool) -> None:
     from loadstone.gpubench.kernels import PagedDecode
 
     torch = lab.torch
@@ -169,22 +190,46 @@ def _paged(lab: Lab, heads: Heads, shape: dict[str, int], amounts: dict[str, Any
     def call(copy: int) -> None:
         made[copy](query, out)
 
+    if not engine:
+        lab.measure(
+            "attention_decode",
+            shape,
+            "bf16",
+            "paged",
+            call,
+            error=lambda: max(paged_error(lab, made[copy], query, out) for copy in {0, copies - 1}),
+            **amounts,
+        )
+        return
+    try:
+        others = [engine_kernels.flash3(lab, query, d.keys, d.values, d.table, d.lengths, 1) for d in made]
+    except Exception as failure:  # another version of it
+        lab.skip("attention_decode bf16 flash3", failure)
+        return
+    attends = [each for each in others if each is not None]
+    if not attends:
+        return
     lab.measure(
         "attention_decode",
         shape,
         "bf16",
-        "paged",
-        call,
-        error=lambda: max(paged_error(lab, made[copy], query, out) for copy in {0, copies - 1}),
+        "flash3",
+        lambda copy: attends[copy](),
+        error=lambda: max(error_of(lab, made[copy], query, attends[copy]()) for copy in {0, copies - 1}),
         **amounts,
     )
 
 
 def paged_error(lab: Lab, decode: Any, query: Any, out: Any) -> float:
-    """The worst error of a sample of sequences, every head of them."""
-    torch = lab.torch
+    """Of our kernel, into an `out` that holds no numbers before."""
     out.fill_(math.nan)
     decode(query, out)
+    return error_of(lab, decode, query, out)
+
+
+def error_of(lab: Lab, decode: Any, query: Any, out: Any) -> float:
+    """The worst error of a sample of sequences, every head of them. `decode`: a PagedDecode, for its cache."""
+    torch = lab.torch
     if not bool(torch.isfinite(out).all()):
         return math.inf
     worst = 0.0

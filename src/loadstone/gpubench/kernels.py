@@ -32,11 +32,12 @@ def block_sums(numbers: Any) -> Any:
     return sums
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+# What changes from one batch to the next is no constant: each would be compiled again, for seconds.
+@triton.jit(do_not_specialize=["table_stride", "split_tokens", "splits"])  # type: ignore[untyped-decorator]
 def _stretches(  # type: ignore[no-untyped-def]
-    query, keys, values, table, lengths, parts, stats, scale, table_stride, split_tokens,
+    query, keys, values, table, lengths, parts, stats, scale, table_stride, split_tokens, splits,
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr, DIM: tl.constexpr, PAGE: tl.constexpr,
-    STRETCH: tl.constexpr, SPLITS: tl.constexpr,
+    STRETCH: tl.constexpr,
 ):  # fmt: skip
     sequence, head, split = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     rows, dims, steps = tl.arange(0, ROWS), tl.arange(0, DIM), tl.arange(0, STRETCH)
@@ -62,24 +63,24 @@ def _stretches(  # type: ignore[no-untyped-def]
         v = tl.load(values + at, mask=live[:, None], other=0.0)
         summed = summed * shrink[:, None] + tl.dot(weights.to(v.dtype), v)
         highest = higher
-    part = ((sequence * KV_HEADS + head) * SPLITS + split) * ROWS + rows
+    part = ((sequence * KV_HEADS + head) * splits + split) * ROWS + rows
     tl.store(parts + part[:, None] * DIM + dims[None, :], summed)
     tl.store(stats + part * 2, highest)
     tl.store(stats + part * 2 + 1, total)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["splits"])  # type: ignore[untyped-decorator]
 def _join(  # type: ignore[no-untyped-def]
-    parts, stats, out, GROUP: tl.constexpr, ROWS: tl.constexpr, DIM: tl.constexpr, SPLITS: tl.constexpr
+    parts, stats, out, splits, GROUP: tl.constexpr, ROWS: tl.constexpr, DIM: tl.constexpr
 ):
     pair, row = tl.program_id(0).to(tl.int64), tl.program_id(1)
     dims = tl.arange(0, DIM)
     # A sequence has a token at least, so that its first stretch is never empty; later ones may be, and add nothing.
-    part = pair * SPLITS * ROWS + row
+    part = pair * splits * ROWS + row
     highest, total = tl.load(stats + part * 2), tl.load(stats + part * 2 + 1)
     summed = tl.load(parts + part * DIM + dims)
-    for split in range(1, SPLITS):
-        part = (pair * SPLITS + split) * ROWS + row
+    for split in range(1, splits):
+        part = (pair * splits + split) * ROWS + row
         top = tl.load(stats + part * 2)
         higher = tl.maximum(highest, top)
         shrink, share = tl.exp2(highest - higher), tl.exp2(top - higher)
@@ -117,10 +118,9 @@ class PagedDecode:
         sequences = len(query)
         _stretches[(sequences, self.kv_heads, self.splits)](
             query, self.keys, self.values, self.table, self.lengths, self.parts, self.stats, self.scale,
-            self.table.stride(0), self.split_tokens, KV_HEADS=self.kv_heads, GROUP=self.group, ROWS=self.rows,
-            DIM=self.dim, PAGE=self.page, STRETCH=_STRETCH, SPLITS=self.splits, num_warps=4, num_stages=3,
+            self.table.stride(0), self.split_tokens, self.splits, KV_HEADS=self.kv_heads, GROUP=self.group,
+            ROWS=self.rows, DIM=self.dim, PAGE=self.page, STRETCH=_STRETCH, num_warps=4, num_stages=3,
         )  # fmt: skip
         _join[(sequences * self.kv_heads, self.group)](
-            self.parts, self.stats, out, GROUP=self.group, ROWS=self.rows, DIM=self.dim, SPLITS=self.splits,
-            num_warps=4,
+            self.parts, self.stats, out, self.splits, GROUP=self.group, ROWS=self.rows, DIM=self.dim, num_warps=4,
         )  # fmt: skip

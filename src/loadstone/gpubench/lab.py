@@ -24,7 +24,10 @@ _GRAPH_S = 2e-3
 _MOST_CALLS = 1000
 _REPLAYS = (10, 50)
 _CPU_CALL_S = 2e-3
-_FATAL = ("illegal memory access", "device-side assert", "unspecified launch failure", "misaligned address")
+_FATAL = (
+    "illegal memory access", "device-side assert", "unspecified launch failure", "misaligned address",
+    "illegal instruction", "ECC error", "GPU is lost",
+)  # fmt: skip
 """After these the CUDA context is lost, and so is all that would follow."""
 
 
@@ -61,7 +64,7 @@ class Lab:
         self._spend_s = spend_s
         self._gpus = gpus
         self._gpu: int | None = None
-        self._generator = torch.Generator(device=self.device).manual_seed(0)
+        self.generator = torch.Generator(device=self.device).manual_seed(0)
         if gpus is not None and self.cuda:
             uuid = str(getattr(torch.cuda.get_device_properties(self.device), "uuid", ""))
             # Without a UUID the one GPU that there is will be it.
@@ -106,15 +109,15 @@ class Lab:
         """Normal numbers: on zeros a GPU draws less power, and runs faster than it will on data."""
         dtype = dtype or self.torch.bfloat16
         made = self.torch.empty(shape, dtype=dtype, device=self.device)
-        return made.normal_(0.0, scale, generator=self._generator)
+        return made.normal_(0.0, scale, generator=self.generator)
 
     def integers(self, low: int, high: int, *shape: int) -> Any:
         return self.torch.randint(
-            low, high, shape, generator=self._generator, device=self.device, dtype=self.torch.int64
+            low, high, shape, generator=self.generator, device=self.device, dtype=self.torch.int64
         )
 
     def shuffled(self, count: int) -> Any:
-        return self.torch.randperm(count, generator=self._generator, device=self.device)
+        return self.torch.randperm(count, generator=self.generator, device=self.device)
 
     def copies(self, size_bytes: float) -> int:
         """How many copies of data that a call reads make it come from memory."""
@@ -178,10 +181,15 @@ class Lab:
         return float(first.elapsed_time(last)) * 1e-3 / calls
 
     def _capture(self, call: Callable[[int], object], copies: int, calls: int) -> Any:
-        graph = self.torch.cuda.CUDAGraph()
-        with self.torch.cuda.graph(graph):
-            for number in range(calls):
-                call(number % copies)
+        graph, stream = self.torch.cuda.CUDAGraph(), self.torch.cuda.current_stream()
+        try:
+            with self.torch.cuda.graph(graph):
+                for number in range(calls):
+                    call(number % copies)
+        except RuntimeError:
+            # Where ending a capture fails too, torch stays on the stream that it captured.
+            self.torch.cuda.set_stream(stream)
+            raise
         graph.replay()
         self.sync()
         return graph

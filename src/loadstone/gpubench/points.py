@@ -23,8 +23,9 @@ class Point(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
                kv_write, quantise; launch, graph_launch; layer (a decoder layer without its attention)
     shape      sizes by name: a product has tokens, inputs, outputs
     dtype      bf16, fp8 (one scale a tensor), fp8-rows (a scale a row), fp32
-    kernel     whose code ran: cublas, scaled_mm (torch's choice of cuBLAS or CUTLASS), flash, cudnn, paged (ours, in
-               Triton), torch, triton, cpu
+    kernel     whose code ran: cublas, scaled_mm (torch's choice of cuBLAS or CUTLASS), cutlass (vLLM's), flash
+               (torch's FlashAttention 2), flash3 (vLLM's), cudnn, paged (ours, in Triton), torch, elementwise (a copy
+               that changes the sign), triton, cpu
     method     graph: seconds of one call within a CUDA graph of many, by events; eager: the same, launched one by
                one; host: seconds of the host for launching it
     median_s, p10_s, p90_s   of one call, over n repeats of `calls` calls

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from loadstone.gpubench import engine_kernels
 from loadstone.gpubench.lab import Lab
 from loadstone.gpubench.shapes import ExpertShape
 
@@ -13,8 +14,13 @@ _SAMPLE = 48
 _MOST_COPIES_BYTES = 6 << 30
 
 
-def measure_products(lab: Lab, inputs: int, outputs: int, tokens: Iterable[int], dtype: str) -> None:
-    """One weight matrix, in copies enough to come from memory, at several numbers of tokens."""
+def measure_products(
+    lab: Lab, inputs: int, outputs: int, tokens: Iterable[int], dtype: str, engine: bool = False
+) -> None:
+    """One weight matrix, in copies enough to come from memory, at several numbers of tokens.
+
+    By torch's kernel, or by an engine's.
+    """
     bits = 1 if dtype.startswith("fp8") else 2
     copies = min(lab.copies(bits * inputs * outputs), max(1, _MOST_COPIES_BYTES // (bits * inputs * outputs)))
     make = _fp8 if dtype.startswith("fp8") else _bf16
@@ -27,26 +33,31 @@ def measure_products(lab: Lab, inputs: int, outputs: int, tokens: Iterable[int],
     for count in tokens:
         lab.check_time()
         x = lab.random(count, inputs)
-        call, reference = make(lab, x, scaled, dtype)
-        lab.measure(
-            "product",
-            {"tokens": count, "inputs": inputs, "outputs": outputs},
-            dtype,
-            "cublas" if bits == 2 else "scaled_mm",
-            call,
-            copies=copies,
-            flops=2.0 * count * inputs * outputs,
-            moved_bytes=bits * inputs * outputs + count * (bits * inputs + 2 * outputs),
-            error=_error(lab, call, reference, count, outputs, copies),
-            # Quantised inputs are the reference's too. What is left is rounding, and 8-bit products are added up in
-            # fewer bits than 32 on Hopper (DeepSeek-V3, arXiv 2412.19437, 3.3.2).
-            limit=1e-2 if bits == 2 else 3e-2,
-        )
+        kernels, reference = make(lab, x, scaled, dtype)
+        for kernel, call in kernels.items():
+            if (kernel in engine_kernels.NAMES) != engine:
+                continue
+            lab.measure(
+                "product",
+                {"tokens": count, "inputs": inputs, "outputs": outputs},
+                dtype,
+                kernel,
+                call,
+                copies=copies,
+                flops=2.0 * count * inputs * outputs,
+                moved_bytes=bits * inputs * outputs + count * (bits * inputs + 2 * outputs),
+                error=_error(lab, call, reference, count, outputs, copies),
+                # Quantised inputs are the reference's too. What is left is rounding, and 8-bit products are added up
+                # in fewer bits than 32 on Hopper (DeepSeek-V3, arXiv 2412.19437, 3.3.2).
+                limit=1e-2 if bits == 2 else 5e-2,
+            )
     lab.tidy()
 
 
 Reference = Callable[[int, Any, Any], Any]
 """(which copy, rows, columns) to that part of the result, in float64."""
+Kernels = dict[str, Callable[[int], Any]]
+"""Whose code to the product of x and a copy of the weights by it."""
 
 
 def _error(
@@ -64,7 +75,7 @@ def _error(
     return error
 
 
-def _bf16(lab: Lab, x: Any, weights: list[tuple[Any, Any]], dtype: str) -> tuple[Callable[[int], Any], Reference]:
+def _bf16(lab: Lab, x: Any, weights: list[tuple[Any, Any]], dtype: str) -> tuple[Kernels, Reference]:
     out = lab.torch.empty(len(x), len(weights[0][0]), dtype=x.dtype, device=lab.device)
 
     def call(copy: int) -> Any:
@@ -73,10 +84,10 @@ def _bf16(lab: Lab, x: Any, weights: list[tuple[Any, Any]], dtype: str) -> tuple
     def reference(copy: int, row: Any, column: Any) -> Any:
         return x[row].double() @ weights[copy][0][column].double().t()
 
-    return call, reference
+    return {"cublas": call}, reference
 
 
-def _fp8(lab: Lab, x: Any, weights: list[tuple[Any, Any]], dtype: str) -> tuple[Callable[[int], Any], Reference]:
+def _fp8(lab: Lab, x: Any, weights: list[tuple[Any, Any]], dtype: str) -> tuple[Kernels, Reference]:
     torch = lab.torch
     by_row = dtype == "fp8-rows"
     small, x_scale = _to_fp8(lab, x, by_row)
@@ -98,7 +109,10 @@ def _fp8(lab: Lab, x: Any, weights: list[tuple[Any, Any]], dtype: str) -> tuple[
         right = weight[column].double() * (scale[column] if by_row else scale).double()
         return left @ right.t()
 
-    return call, reference
+    kernels: Kernels = {"scaled_mm": call}
+    if by_row and (product := engine_kernels.scaled_mm(lab)) is not None:
+        kernels["cutlass"] = lambda copy: product(small, weights[copy][0].t(), x_scale, weights[copy][1])
+    return kernels, reference
 
 
 def _to_fp8(lab: Lab, x: Any, by_row: bool) -> tuple[Any, Any]:

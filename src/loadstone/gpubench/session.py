@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import loadstone
 from loadstone.errors import InputError
-from loadstone.gpubench import attention, launches, memory, products, shapes
+from loadstone.gpubench import attention, engine_kernels, launches, memory, products, shapes
 from loadstone.gpubench.device import describe_device
 from loadstone.gpubench.lab import Lab, OutOfTimeError
 from loadstone.gpubench.points import Bench, Skipped, save
@@ -112,16 +112,18 @@ def jobs(small: bool = False) -> list[Job]:
     return sorted(_small() if small else _full(), key=lambda job: job.rank)
 
 
-def _product(inputs: int, outputs: int, tokens: tuple[int, ...], dtype: str) -> Callable[[Lab], None]:
-    return lambda lab: products.measure_products(lab, inputs, outputs, tokens, dtype)
+def _product(
+    inputs: int, outputs: int, tokens: tuple[int, ...], dtype: str, engine: bool = False
+) -> Callable[[Lab], None]:
+    return lambda lab: products.measure_products(lab, inputs, outputs, tokens, dtype, engine)
 
 
-def _prefill(heads: shapes.Heads, chunks: tuple[tuple[int, int], ...]) -> Callable[[Lab], None]:
-    return lambda lab: attention.measure_prefill(lab, heads, chunks)
+def _prefill(heads: shapes.Heads, chunks: tuple[tuple[int, int], ...], engine: bool = False) -> Callable[[Lab], None]:
+    return lambda lab: attention.measure_prefill(lab, heads, chunks, engine)
 
 
-def _decode(heads: shapes.Heads, batches: tuple[tuple[int, int], ...]) -> Callable[[Lab], None]:
-    return lambda lab: attention.measure_decode(lab, heads, batches)
+def _decode(heads: shapes.Heads, batches: tuple[tuple[int, int], ...], engine: bool = False) -> Callable[[Lab], None]:
+    return lambda lab: attention.measure_decode(lab, heads, batches, engine)
 
 
 def _layer(hidden: int, heads: shapes.Heads, intermediate: int, tokens: tuple[int, ...]) -> Callable[[Lab], None]:
@@ -138,6 +140,7 @@ def _full() -> Iterator[Job]:
         yield Job(1, f"product {LARGE}³ {dtype}", _product(LARGE, LARGE, (LARGE,), dtype))
     yield Job(2, "launch floors", launches.floors)
     seen: set[Any] = set()
+    engine = engine_kernels.installed()
     for place, (name, tp) in enumerate(shapes.MODELS):
         model = shapes.known(name)
         if model is None:
@@ -153,6 +156,9 @@ def _full() -> Iterator[Job]:
                 yield Job(10 + far + 2 * later, task, _product(product.inputs, product.outputs, shapes.TOKENS, dtype))
                 more = _product(product.inputs, product.outputs, shapes.TOKENS_BETWEEN, dtype)
                 yield Job(60 + far + 2 * later, f"{task}, between", more)
+                if engine and dtype == "fp8-rows":
+                    again = _product(product.inputs, product.outputs, shapes.TOKENS, dtype, engine=True)
+                    yield Job(42 + place, f"engine's {task}", again)
         for heads in shapes.heads(model, tp):
             if heads in seen:
                 continue
@@ -160,6 +166,11 @@ def _full() -> Iterator[Job]:
             task = f"{heads.heads}/{heads.kv_heads} heads of {heads.head_dim} ({name}/tp{tp})"
             yield Job(11 + far, f"attention decode {task}", _decode(heads, shapes.DECODE))
             yield Job(12 + far, f"attention prefill {task}", _prefill(heads, shapes.PREFILL))
+            if engine:
+                yield Job(41 + place, f"engine's attention decode {task}", _decode(heads, shapes.DECODE, engine=True))
+                yield Job(
+                    41 + place, f"engine's attention prefill {task}", _prefill(heads, shapes.PREFILL, engine=True)
+                )
             yield Job(61 + far, f"attention decode {task}, between", _decode(heads, shapes.DECODE_BETWEEN))
             yield Job(62 + far, f"attention prefill {task}, between", _prefill(heads, shapes.PREFILL_BETWEEN))
         dense = shapes.dense_layer(model) if tp == 1 else None
@@ -167,7 +178,7 @@ def _full() -> Iterator[Job]:
             whole = _layer(model.hidden, dense[0], dense[1], (1, 8, 64, 256))
             yield Job(13 + far, f"layer of {name}", whole)
     yield Job(14, "small kernels", memory.small_kernels)
-    yield Job(40, "sustained product", launches.sustained)
+    yield Job(15, "sustained product", launches.sustained)
     for place, name in enumerate(shapes.MODELS_OF_EXPERTS):
         model = shapes.known(name)
         for shape in shapes.experts(model) if model is not None else ():

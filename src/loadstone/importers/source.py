@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 import json
@@ -16,16 +17,19 @@ _YAML_BYTES = 16 << 20
 """YAML is read slowly, and only reports of a few kilobytes come in it."""
 
 
-def read_text(path: Path, most_bytes: int = MOST_BYTES) -> str:
-    """A file as text, without its byte order mark. Raises InputError, one line."""
+def read_text(path: Path) -> str:
+    """A file as text, without its byte order mark: UTF-8, or UTF-16 as Windows writes it. Raises InputError."""
     try:
         size = path.stat().st_size
         if not path.is_file():
             raise InputError(f"{path}: no plain file; name a result file, or a folder of them")
-        if size > most_bytes:
-            limit = f"at most {most_bytes / 1e6:,.0f} MB are read"
-            raise InputError(f"{path}: {size / 1e6:,.0f} MB, and {limit}; split it")
-        return path.read_bytes().decode("utf-8-sig", "replace")
+        if size > MOST_BYTES:
+            raise InputError(
+                f"{path}: {size / 1e6:,.0f} MB, and at most {MOST_BYTES / 1e6:,.0f} MB are read; split it"
+            )
+        said = path.read_bytes()
+        wide = said.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+        return said.decode("utf-16" if wide else "utf-8-sig", "replace")
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror or error}); check the name") from error
 
@@ -68,10 +72,16 @@ def parse_yaml(said: str, what: str) -> Any:
         raise InputError(f"{what}: no YAML ({' '.join(str(error).split())[:200]}); was it cut off?") from None
 
 
+def _delimiter(said: str) -> str:
+    """Spreadsheets of some countries write semicolons, and what is copied from one has tabs."""
+    first = said.partition("\n")[0]
+    return "," if "," in first else max(",;\t", key=first.count)
+
+
 def parse_csv(said: str, what: str) -> tuple[list[str], list[tuple[int, list[str]]]]:
     """Header, and (line number, cells) of the rows that have any. Raises InputError."""
     try:
-        rows = csv.reader(io.StringIO(said, newline=""))
+        rows = csv.reader(io.StringIO(said, newline=""), delimiter=_delimiter(said))
         header = [name.strip() for name in next(rows, [])]
         found = []
         for row in rows:

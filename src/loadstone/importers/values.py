@@ -13,6 +13,8 @@ from loadstone.workload.synthetic import MAX_TOKENS, parse_length
 
 MOST = 1e19
 """Beyond it nothing in a result file is a number of anything: nanoseconds since 1970 are below."""
+_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?:,|\.|\s*$))")
+"""The commas of 214,924.09; not that of 12,5, which may stand for a point."""
 _PERCENTILE = {"p50": "p50", "p90": "p90", "p95": "p95", "p99": "p99", "median": "p50", "avg": "mean", "mean": "mean"}
 _OTHER = {"std": "std", "stddev": "std", "std_dev": "std", "min": "min", "max": "max"}
 STATISTIC_NAMES = _PERCENTILE | _OTHER
@@ -24,7 +26,7 @@ def number(value: Any) -> float | None:
         return None
     if isinstance(value, str):
         try:
-            value = float(value.replace(",", "")) if len(value) <= 40 else None
+            value = float(_THOUSANDS.sub("", value)) if len(value) <= 40 else None
         except ValueError:
             return None
     if not isinstance(value, int | float):

@@ -16,7 +16,7 @@ from loadstone.errors import InputError
 from loadstone.importers.cell import LATENCIES, STATISTICS, TOTALS, Cell
 from loadstone.records import PHASES, CellInfo, Load, Plan, RequestRecord, RunInfo, Target
 from loadstone.runfacts import run_facts
-from loadstone.summary import SCHEMA, summarise
+from loadstone.summary import document_of, summarise
 
 _COUNTS = ("sent", "ok", "error", "timeout", "cancelled", "short")
 _MOST_RUNS = 10_000
@@ -26,7 +26,7 @@ def runs_of(cells: Sequence[Cell]) -> list[list[Cell]]:
     """Cells that belong together, in the order they were met; within a run by load.
 
     Together belong cells of one tool, deployment, workload and kind of load, all with records or all without; a load
-    that comes again begins another run: a repeat.
+    that comes again begins another run: a repeat. Raises InputError.
     """
     runs: dict[tuple[Any, ...], list[list[Cell]]] = {}
     for cell in cells:
@@ -94,17 +94,7 @@ def write(cells: list[Cell], out: Path, command: list[str]) -> Path:
         _write_records(folder, cells)
         document = summarise(folder)
     else:
-        document = {
-            "schema": SCHEMA,
-            "run_id": info.run_id,
-            "run_dir": str(folder),
-            "source": info.source,
-            "status": info.status,
-            "target": msgspec.to_builtins(info.target) if info.target else None,
-            "plan_id": info.plan_id,
-            "seed": info.seed,
-            "cells": [_document(cell) for cell in cells],
-        }
+        document = document_of(folder, info, [_document(cell) for cell in cells])
     store.write_json(folder / "summary.json", document)
     return folder
 

@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-import re
-
 from loadstone.catalogue.deployment import Deployment
 from loadstone.catalogue.hardware import Gpu
+from loadstone.sizing.budget import switched, version_of
 
 _ERAS = {
     # engine: (first version of an era, its name), newest first
     "vllm": (((0, 14), "async"), ((0, 8), "v1"), ((0, 3), "v0"), ((0, 0), "eager")),
-    "sglang": (((0, 5), "0.5"), ((0, 0), "0.4")),
+    "sglang": (((0, 5, 10), "graphs"), ((0, 5), "0.5"), ((0, 0), "0.4")),
     "tensorrt-llm": (((1, 0), "1.0"), ((0, 0), "0.x")),
 }
-"""vLLM before 0.3 had no CUDA graphs; 0.8 made its V1 core the default, 0.14 asynchronous scheduling; SGLang 0.5 and
-TensorRT-LLM 1.0 (PyTorch backend) overlap host and device."""
+"""vLLM before 0.3 had no CUDA graphs; 0.8 made its V1 core the default, 0.14 asynchronous scheduling. SGLang 0.5 and
+TensorRT-LLM 1.0 (PyTorch backend) overlap host and device; SGLang's prompts run in piecewise CUDA graphs by default
+from about 0.5.10 on."""
 
 
-def era_of(engine: str | None, version: str | None) -> str:
-    """The era a version belongs to; without a version, or one that cannot be read, the newest."""
-    eras = _ERAS.get(engine or "")
-    if not eras:
+def era_of(deployment: Deployment) -> str:
+    """The era its engine's version belongs to; without a version, or one that cannot be read, the newest."""
+    eras = _ERAS.get(deployment.engine)
+    if eras is None:
         return "*"
-    found = re.search(r"(\d+)\.(\d+)", version or "")
-    if not found:
-        return eras[0][1]
-    number = (int(found[1]), int(found[2]))
-    return next(name for first, name in eras if number >= first)
+    newest, _ = eras[0]
+    version = version_of(deployment, newest)
+    return next(name for first, name in eras if version >= first)
 
 
 def architecture_of(gpu: Gpu) -> str:
@@ -40,6 +38,5 @@ def architecture_of(gpu: Gpu) -> str:
 
 
 def is_eager(deployment: Deployment) -> bool:
-    """Whether decode steps run without CUDA graphs: told so, or too old to have them."""
-    said = (deployment.argument("enforce_eager") or "").lower()
-    return said in ("true", "1", "yes") or era_of(deployment.engine, deployment.engine_version) == "eager"
+    """Whether decode steps run without CUDA graphs: told so, or too old to have them. Raises InputError."""
+    return switched(deployment, "enforce_eager") is True or era_of(deployment) == "eager"

@@ -130,7 +130,7 @@ def launch_seconds(work: Work, values: Array) -> Array:
     splits and joins of latent attention.
     """
     kernels = work.products + work.quantised + 6 * work.layers + 6 * work.expert_layers
-    kernels = kernels + 8 * (work.latent_layers + work.linear_layers)
+    kernels = kernels + 24 * (work.latent_layers + work.linear_layers)
     return kernels * values[:, INDEX["launch_s"]]
 
 

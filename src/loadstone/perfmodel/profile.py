@@ -52,13 +52,12 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """The coefficients; `without` a model family: as fitted without it, where it was in the fit."""
         return np.exp(self.held_out.get(without or "", self.logarithms))
 
-    def draws(self, n: int, seed: int, without: str | None = None) -> list[Array]:
+    def draws(self, n: int, seed: int) -> list[Array]:
         """`n` vectors of coefficients from the log-normal that the fit left."""
         rng = np.random.default_rng(seed)
-        centre = np.array(self.held_out.get(without or "", self.logarithms))
         spread, axes = np.linalg.eigh(np.array(self.covariance))
         steps = rng.standard_normal((n, len(spread))) * np.sqrt(np.maximum(spread, 0.0))
-        return list(np.exp(centre + steps @ axes.T))
+        return list(np.exp(np.array(self.logarithms) + steps @ axes.T))
 
 
 def prior_profile(name: str = "prior") -> Profile:
@@ -92,7 +91,7 @@ def profile_of(deployment: Deployment, name: str | None = None) -> Profile:
     engine on any GPU, any engine on the same kind of GPU, any on any."""
     if name:
         return load(user_folder() / f"{name}.json")
-    engine, era = deployment.engine or "*", era_of(deployment.engine, deployment.engine_version)
+    engine, era = deployment.engine, era_of(deployment)
     architecture = architecture_of(deployment.gpu)
     if architecture == processor.ARCHITECTURE:
         return processor_profile()
@@ -111,7 +110,7 @@ def profile_of(deployment: Deployment, name: str | None = None) -> Profile:
 
 
 def load(path: Path) -> Profile:
-    """A profile file, checked."""
+    """A profile file, checked. Raises InputError."""
     try:
         profile = msgspec.json.decode(path.read_bytes(), type=Profile)
     except OSError as error:

@@ -31,7 +31,7 @@ class StepModel:
     (whose experts then see as many tokens from each of the others).
 
     A pipeline of pp stages runs pp batches at a time; `step_s` is the way of one of them through all stages, and the
-    requests of a scheduler are shared among `in_flight` = pp batches.
+    requests of a scheduler are shared among these.
 
     request_s        seconds of the host per request before the scheduler sees it, of an average prompt
     request_token_s  the same per prompt token (request_s leaves them out)
@@ -51,7 +51,6 @@ class StepModel:
         self._profile = profile
         self.draft_tokens = draft_tokens
         self.eager = is_eager(deployment)
-        self.in_flight = max(1, deployment.pp)
         self.values = self.profile.values() if values is None else values
         self.work = work or work_of(deployment)
         self._tables()

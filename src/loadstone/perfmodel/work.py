@@ -32,6 +32,9 @@ from loadstone.perfmodel.families import architecture_of
 GEMM, EXPERTS, HEAD, COLLECTIVE = range(4)
 
 ACTIVATION_BYTES = 2.0
+NETWORK_FLOORS = 3
+"""A collective between nodes has a floor so many times that of one within a node: a guess, for none of the points
+that are fitted on crosses nodes."""
 LOGIT_BYTES = 12.0
 """A logit is written, gathered from the ranks, and read again in 32 bits for sampling."""
 
@@ -162,10 +165,13 @@ class _Counter:
         }
         return Work(**columns, **{name: np.array([value]) for name, value in sums.items()})  # type: ignore[arg-type]
 
+    @property
+    def _per_node(self) -> int:
+        return max(1, self.deployment.gpus // max(1, self.deployment.nodes))
+
     def _link(self, ranks: int) -> float:
         """Bytes/s of the slowest link that a collective over so many ranks crosses."""
-        per_node = max(1, self.deployment.gpus // max(1, self.deployment.nodes))
-        if ranks > per_node and self.gpu.nic_bytes_per_s:
+        if ranks > self._per_node and self.gpu.nic_bytes_per_s:
             return self.gpu.nic_bytes_per_s
         return self.gpu.link_bytes_per_s
 
@@ -181,7 +187,7 @@ class _Counter:
             self._products(run, run.attention.weights(self.model.hidden), self.tp, 1, heads)
             self._attention(run.attention, float(count))
             if self.tp > 1:
-                self._collective(count, self.tp, self._link(self.tp), 2 * (self.tp - 1) / self.tp, 1.0)
+                self._all_reduce(count, self.tp, 1.0)
                 if isinstance(run.attention, FullAttention) and run.attention.qk_norm == "whole":
                     # A norm over the heads of all ranks: they reduce its sums of squares first.
                     self._collective(count, self.tp, self._link(self.tp), 0.0, 1.0)
@@ -193,8 +199,7 @@ class _Counter:
                 self._experts(run, run.mlp, [each for each in matrices if each.kind == "experts"])
             if self.ranks > 1:
                 # All-reduce, or all-gather and reduce-scatter of the tokens of all schedulers: the same volume.
-                volume = 2 * (self.ranks - 1) / self.ranks
-                self._collective(count, self.ranks, self._link(self.ranks), volume, float(self.group))
+                self._all_reduce(count, self.ranks, float(self.group))
 
     def _products(self, run: Layers, matrices: Iterable[Matrix], ranks: int, group: int, kv_heads: int) -> None:
         """One product for each set of matrices that engines fuse: those with the same input and format."""
@@ -313,7 +318,19 @@ class _Counter:
             **self._precision(form),
         )
 
-    def _collective(self, count: float, ranks: int, link: float, volume: float, group: float) -> None:
+    def _all_reduce(self, count: float, ranks: int, group: float) -> None:
+        """Within nodes; then every GPU reduces its own part of the tensor with its like on the other nodes, over its
+        own share of the network."""
+        within = min(ranks, self._per_node)
+        if within > 1:
+            self._collective(count, within, self.gpu.link_bytes_per_s, 2 * (within - 1) / within, group)
+        nodes = ranks / within
+        if nodes > 1:
+            volume = 2 * (nodes - 1) / nodes / within
+            self._collective(count, nodes, self._link(ranks), volume, group)
+            self._collective(count * (NETWORK_FLOORS - 1), nodes, self._link(ranks), 0.0, group)
+
+    def _collective(self, count: float, ranks: float, link: float, volume: float, group: float) -> None:
         message = ACTIVATION_BYTES * self.model.hidden * volume
         self._add(kind=COLLECTIVE, count=count, ranks=ranks, link=link, message=message, group=group, peak=1.0)
 

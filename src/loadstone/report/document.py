@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from loadstone import __version__
+from loadstone import __version__, stated
 from loadstone.errors import InputError
 from loadstone.report import tables
 from loadstone.report.charts.bands import spread
@@ -84,7 +84,12 @@ class Report(msgspec.Struct, kw_only=True):
         if not cells:
             return "Nothing was measured."
         if trusted < cells:
-            return f"{cells - trusted} of {cells} cells carry a warning."
+            return f"{cells - trusted} of {cells} cells carr{'y' if cells - trusted > 1 else 'ies'} a warning."
+        if cells == 1:
+            said = (
+                "is as another tool stated it; nothing in it contradicts itself" if self.stated else "can be trusted"
+            )
+            return f"Its one cell {said}."
         if self.stated == cells:
             return f"All {cells} cells are as another tool stated them; nothing in them contradicts itself."
         said = f"; {self.stated} of them are as another tool stated them" if self.stated else ""
@@ -121,7 +126,7 @@ def _build(runs: Sequence[RunView], passed_over: Sequence[str], inside: bool) ->
         overview=tables.overview(runs, points),
         verdicts=tables.verdicts(runs),
         sentences=observations(points),
-        tables=[*tables.matrices(points), *tables.ratios(points), tables.cells(points)],
+        tables=[*tables.matrices(points), *tables.ratios(points), tables.cells(points, run=len(runs) > 1)],
         figures=figures(points),
         parts=parts,
         passed_over=[clean(said, 300) for said in passed_over],
@@ -155,9 +160,11 @@ def _part(number: int, run: RunView, points: Sequence[Point], inside: bool) -> R
         ]
     if inside and run.has_records:
         try:
-            made += _inside(run, name, key)
+            made += _inside(run, name, key, points)
         except (InputError, ValueError) as error:
             notes.append(f"its records cannot be read: {clean(str(error), 300)}")
+        if _relative(run):
+            notes.append("Each request's times count from its own send, so nothing can be drawn over time.")
     elif not run.has_records:
         notes.append("A summary without records: no distributions, no timeline.")
     return RunPart(
@@ -171,16 +178,24 @@ def _part(number: int, run: RunView, points: Sequence[Point], inside: bool) -> R
     )
 
 
-def _inside(run: RunView, name: str, key: str) -> list[Figure | None]:
+def _relative(run: RunView) -> bool:
+    """Whether its requests have no common clock."""
+    return any(stated.of_cell(run.info, cell).get("relative_times") for cell in range(len(run.info.cells)))
+
+
+def _inside(run: RunView, name: str, key: str, points: Sequence[Point]) -> list[Figure | None]:
     seen = sample(run)
     if seen is None:
         return []
     closed = run.info.cells[0].load.kind == "concurrency"
-    since = "sending (closed loop)" if closed else "the intended time (open loop)"
+    begins = " or ".join(sorted({point.since for point in points})) or "sending"
+    since = f"{begins} ({'closed' if closed else 'open'} loop)"
     made: list[Figure | None] = [
         cumulative(seen, metric, name, since, key=f"{key}-cdf-{metric.lower()}", section="run")
         for metric in ("TTFT", "TPOT", "E2E")
     ]
+    if _relative(run):
+        return made
     made.append(timeline(seen, name, key=f"{key}-timeline", section="run"))
     if seen.heat is not None:
         made.append(gaps(seen.heat, name, key=f"{key}-gaps", section="run"))

@@ -22,7 +22,10 @@ from loadstone.report.findings import Sentence
 from loadstone.report.tables import Table
 
 MAX_SENTENCES = 40
+FEW_SENTENCES = 12
+"""So many stand together; of more, those about one section's pictures stand with these."""
 _IN_SECTIONS = ("leader", "bottleneck", "light")
+_SIDES = {"r": " class=r", "w": " class=w", "n": " class=n"}
 
 
 def page(report: Report) -> str:
@@ -82,24 +85,34 @@ def body(report: Report) -> str:
 
 
 def _sentences(report: Report, sections: list[tuple[str, str, list[Figure]]]) -> str:
-    """What is said of the whole; what belongs to a section's pictures stands with them."""
+    """What is said of the whole; what belongs to a section's pictures stands with them, unless all is little."""
+    sources = {point.source for point in report.points}
+    aside = (
+        '<p class="soft">Of simulated runs nothing is said while others stand beside them.</p>\n'
+        if "simulated" in sources and len(sources) > 1
+        else ""
+    )
     if not report.sentences:
         return (
             "<p>Nothing that these runs show beyond doubt: one series, or differences within their intervals.</p>\n"
+            + aside
         )
-    elsewhere = {sentence.text for key, _, _ in sections for sentence in _about(report, key)}
+    beside = [(key, title, found) for key, title, _ in sections if (found := _about(report, key))]
+    elsewhere = {sentence.text for _, _, found in beside for sentence in found}
     here = [sentence for sentence in report.sentences if sentence.text not in elsewhere]
+    links = ", ".join(f'<a href="#section-{key}">{escape(title)}</a> ({len(found)})' for key, title, found in beside)
+    more = f"<p>With their charts: {links}.</p>\n" if links else ""
     note = (
         '<p class="soft">In brackets: interval of the effect, from the spread of requests where known and from what '
         "repeats of one configuration differ by. What is not beyond it is not said.</p>\n"
     )
-    return _items(here) + note
+    return _items(here) + more + note + aside
 
 
 def _about(report: Report, section: str) -> list[Sentence]:
-    return [
-        each for each in report.sentences if each.about == section and each.kind in ("leader", "bottleneck", "light")
-    ]
+    if len(report.sentences) <= FEW_SENTENCES:
+        return []
+    return [each for each in report.sentences if each.about == section and each.kind in _IN_SECTIONS]
 
 
 def _items(sentences: list[Sentence]) -> str:
@@ -149,7 +162,7 @@ def titled(table: Table) -> str:
 
 
 def _table(table: Table) -> str:
-    kinds = [" class=r" if side == "r" else "" for side in table.align]
+    kinds = [_SIDES.get(side, "") for side in table.align]
 
     def cells(tag: str, row: list[str], more: str = "") -> str:
         return "".join(f"<{tag}{more}{kind}>{escape(text)}</{tag}>" for text, kind in zip(row, kinds, strict=True))

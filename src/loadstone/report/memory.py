@@ -18,7 +18,7 @@ MOST_BARS = 40
 _GIB = 1 << 30
 
 
-def memory_picture(rows: Sequence[Mapping[str, Any]], *, key: str = "memory", section: str = "sizing") -> Figure:
+def memory_picture(rows: Sequence[Mapping[str, Any]]) -> Figure:
     """One bar per row of `loadstone size --json`, in GiB per GPU (mean over a pipeline's stages), with a line where
     the GPU ends; what lies beyond it does not fit. Raises InputError where there is nothing, or too much, to draw.
     """
@@ -59,14 +59,14 @@ def memory_picture(rows: Sequence[Mapping[str, Any]], *, key: str = "memory", se
     batches = ", ".join(dict.fromkeys(f"{row['batch']} × {row['context_tokens']:,} tokens" for row in rows))
     chart = (bars + ends).properties(width=520, height={"step": 34})
     return figure(
-        key,
+        "memory",
         "Memory of each GPU",
         [
             f"Rules of {rules}. KV asked for: {batches}.",
             "Black: where the GPU's memory, as its driver reports it, ends; bars beyond it do not fit.",
         ],
         chart,
-        section=section,
+        section="sizing",
         summary="; ".join(
             f"{name}: {'fits' if row['fits'] else 'does not fit'}, longest context {row['max_context_tokens']:,}"
             for name, row in zip(names, rows, strict=True)
@@ -116,4 +116,4 @@ def save_picture(picture: Figure, path: Path) -> None:
         harmless = msgspec.json.decode(msgspec.json.encode(picture.spec).replace(b"<", "‹".encode()))
         path.write_text(vl_convert.vegalite_to_html(harmless, bundle=True), encoding="utf-8")
     else:
-        raise InputError(f"--picture: {path.name!r} ends in none of .png, .svg, .html")
+        raise InputError(f"{path}: a picture's name ends in .png, .svg or .html")

@@ -60,7 +60,9 @@ def read_runs(paths: Sequence[Path]) -> tuple[list[RunView], list[str]]:
 def _folders(path: Path) -> Iterable[Path]:
     found = sorted(each.parent for each in path.glob("*/run.json")) if path.is_dir() else []
     if not found:
-        raise InputError(f"{path}: neither a run folder nor a folder of them; give one under runs/")
+        raise InputError(
+            f"{path}: neither a run folder nor a folder of them; give one under runs/, or results' files"
+        )
     return found
 
 

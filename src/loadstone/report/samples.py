@@ -6,19 +6,16 @@ A million requests with a hundred million tokens become a few thousand numbers h
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from loadstone import store
+from loadstone import arrays, store
 from loadstone.records import RunInfo
 from loadstone.report.runs import RunView
 from loadstone.verdict.server import GAUGES
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 Floats = NDArray[np.float64]
 
@@ -27,7 +24,8 @@ HEAT_TIMES, HEAT_GAPS = 80, 48
 GAP_LOW_S, GAP_HIGH_S = 1e-5, 1e2
 """ITL outside of these is counted at the edge."""
 LEVELS = np.unique(np.concatenate([np.linspace(0, 0.9, 37), np.linspace(0.9, 0.99, 10), [0.995, 0.999, 1.0]]))
-MAX_CELLS = 8
+MAX_CELLS = 7
+"""As many lines have colours that nobody takes for one another."""
 POWER = (
     "nvml:power_w",
     "DCGM_FI_DEV_POWER_USAGE",
@@ -75,7 +73,10 @@ class RunSample(msgspec.Struct, frozen=True):
 
 
 def sample(run: RunView) -> RunSample | None:
-    """What the run's records show; None where it has none. Raises InputError where they cannot be read."""
+    """What the run's records show; None where it has none.
+
+    Raises InputError where they cannot be read, ValueError as arrays.events() does.
+    """
     if not run.has_records:
         return None
     edges = _edges(run)
@@ -89,10 +90,11 @@ def sample(run: RunView) -> RunSample | None:
     tokens = np.zeros(TIME_BINS, np.int64)
     requests = []
     for cell in range(len(run.info.cells)):
-        parts = [np.empty(0, _ROW)]
-        for batch in store.read_records(run.folder, cell):
-            parts.append(_requests(batch))
-            _count(batch, heat, tokens, edges)
+        parts = [np.empty(0, arrays.ROW)]
+        for batch in store.read_records(run.folder, cell, arrays.COLUMNS):
+            events = arrays.events(batch)
+            parts.append(arrays.rows(batch, events))
+            _count(events, heat, tokens, edges)
         requests.append(np.concatenate(parts))
     everything = np.concatenate(requests)
     cells = _spans(run.info, requests)
@@ -111,9 +113,6 @@ def sample(run: RunView) -> RunSample | None:
     )
 
 
-_ROW = np.dtype([(name, "f8") for name in ("intended", "sent", "first", "last", "end", "tokens")] + [("done", "?")])
-
-
 def _edges(run: RunView) -> Floats | None:
     """TIME_BINS bins from the first send to the last end; None without a send. These columns cost little to read."""
     columns = ("sent_s", "end_s")
@@ -126,62 +125,19 @@ def _edges(run: RunView) -> Floats | None:
     return np.linspace(first, max(last, first + 1e-6), TIME_BINS + 1)
 
 
-def _requests(batch: pa.RecordBatch) -> NDArray[Any]:
-    """One row per request, warm-up included (its `done` is false, so that no quantile has it)."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    rows = np.zeros(batch.num_rows, _ROW)
-    names = {"intended": "intended_s", "sent": "sent_s", "end": "end_s", "tokens": "output_tokens"}
-    for name, column in names.items():
-        rows[name] = batch.column(column).to_numpy(zero_copy_only=False)
-    arrival, lengths = _arrivals(batch)
-    rows["first"] = rows["last"] = np.nan
-    some = lengths > 0
-    ends = np.cumsum(lengths)[some]
-    rows["first"][some] = arrival[ends - lengths[some]]
-    rows["last"][some] = arrival[ends - 1]
-    well = pc.is_in(batch.column("status"), value_set=pa.array(["ok", "short"]))
-    measured = pc.equal(batch.column("phase"), "measure")
-    rows["done"] = pc.fill_null(pc.and_(well, measured), False).to_numpy(zero_copy_only=False)
-    return rows
-
-
-def _arrivals(batch: pa.RecordBatch) -> tuple[Floats, NDArray[np.int64]]:
-    import pyarrow.compute as pc
-
-    lists = batch.column("arrival_s")
-    lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False).astype(np.int64)
-    return lists.flatten().to_numpy(zero_copy_only=False), lengths
-
-
-def _count(batch: pa.RecordBatch, heat: Heat, tokens: NDArray[np.int64], edges: Floats) -> None:
-    """Adds the batch's events to the heat map and to the tokens per time bin.
-
-    An event brought tokens[i] − tokens[i − 1]. A gap counts once for each token that its later event brought, divided
-    by them, as ITL is defined (metrics.py).
+def _count(events: arrays.Events, heat: Heat, tokens: NDArray[np.int64], edges: Floats) -> None:
+    """Adds the events to the heat map and to the tokens per time bin. A gap counts once for each token that ended it,
+    divided by them: ITL, as arrays.token_gaps() has it.
     """
-    arrival, lengths = _arrivals(batch)
-    counts = batch.column("tokens").flatten().to_numpy(zero_copy_only=False)
-    if len(counts) != len(arrival) or not len(arrival):
-        return
-    gained = np.diff(counts, prepend=0)
-    firsts = (np.cumsum(lengths) - lengths)[lengths > 0]
-    gained[firsts] = counts[firsts]
-    np.maximum(gained, 0, out=gained)
-    tokens += np.bincount(_bin(arrival, edges), weights=gained, minlength=len(tokens)).astype(np.int64)
-    later = np.ones(len(arrival), np.bool_)
-    later[firsts] = False
-    later &= gained > 0
-    gap = np.diff(arrival, prepend=arrival[0])[later] / gained[later]
+    gained = np.maximum(arrays.gained(events), 0)
+    tokens += np.bincount(_bin(events.arrival, edges), weights=gained, minlength=len(tokens)).astype(np.int64)
+    at_s, gap_s, brought = arrays.spread_gaps(events.arrival, gained, events.lengths)
     low, high = np.log(GAP_LOW_S), np.log(GAP_HIGH_S)
-    position = (np.log(np.maximum(gap, GAP_LOW_S)) - low) * (HEAT_GAPS / (high - low))
+    position = (np.log(np.maximum(gap_s, GAP_LOW_S)) - low) * (HEAT_GAPS / (high - low))
     row = np.clip(position.astype(np.int64), 0, HEAT_GAPS - 1)
-    box = _bin(arrival[later], heat.time_edges_s) * HEAT_GAPS + row
+    box = _bin(at_s, heat.time_edges_s) * HEAT_GAPS + row
     heat.counts[...] += (
-        np.bincount(box, weights=gained[later], minlength=heat.counts.size)
-        .astype(np.int64)
-        .reshape(heat.counts.shape)
+        np.bincount(box, weights=brought, minlength=heat.counts.size).astype(np.int64).reshape(heat.counts.shape)
     )
 
 
@@ -198,12 +154,12 @@ def _shown(cells: int) -> set[int]:
 
 def _cdfs(info: RunInfo, cell: int, rows: NDArray[Any]) -> Iterable[Cdf]:
     load = info.cells[cell].load
-    done = rows[rows["done"]]
-    begin = done["sent"] if load.kind == "concurrency" else done["intended"]
-    many = done["tokens"] > 1
+    done = rows[rows["measured"] & arrays.completed(rows)]
+    unknown = bool(np.isnan(done["intended"]).all())  # as other tools' files have it
+    begin = done["sent"] if load.kind == "concurrency" or unknown else done["intended"]
     values = {
         "TTFT": done["first"] - begin,
-        "TPOT": ((done["last"] - done["first"])[many]) / (done["tokens"][many] - 1),
+        "TPOT": arrays.tpot_s(done),
         "E2E": done["last"] - begin,
     }
     for metric, each in values.items():
@@ -248,7 +204,7 @@ def _server_tracks(run: RunView, edges: Floats) -> Iterable[Track]:
     names = np.asarray(table["name"].to_pylist(), dtype=object)
     times, values = table["time_s"].to_numpy(), table["value"].to_numpy()
     fine = np.isfinite(values) & (np.abs(values) < 1e12) & (times >= edges[0]) & (times <= edges[-1])
-    panels = {"running": "requests", "waiting": "requests", "kv_usage": "KV cache in use (%)"}
+    panels = {"running": "requests", "waiting": "requests", "kv_usage": "KV cache (%)"}
     spoken = {
         "running": "running, says the server",
         "waiting": "waiting, says the server",

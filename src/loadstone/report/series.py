@@ -66,10 +66,19 @@ def series_of(points: Sequence[Point], *, without: Iterable[str] = ()) -> list[S
         )
         places.setdefault(place, set()).add(point.run)
     ambiguous = {place[0] for place, runs in places.items() if len(runs) > 1}
+    repeats: dict[tuple[str, str], list[int]] = {key: [] for key in ambiguous}
+    for number, key in sorted((point.number, key) for key, point in zip(keys, points, strict=True)):
+        if key in ambiguous and number not in repeats[key]:
+            repeats[key].append(number)
+
+    def which(key: tuple[str, str], number: int) -> str:
+        if key not in ambiguous:
+            return ""
+        # Of several setups, repeats are counted: a dash for each run of all would be more than anybody tells apart.
+        return f"repeat {repeats[key].index(number) + 1}" if len(ambiguous) > 1 else f"run {number}"
+
     return [
-        Series(
-            key[0], " · ".join(part for part in (key[1], f"run {point.number}" if key in ambiguous else "") if part)
-        )
+        Series(key[0], " · ".join(part for part in (key[1], which(key, point.number)) if part))
         for key, point in zip(keys, points, strict=True)
     ]
 
@@ -84,7 +93,7 @@ def common(points: Sequence[Point], *, without: Iterable[str] = ()) -> list[str]
     if len({point.hardware for point in points}) == 1:
         found = [part for part in found if part not in (points[0].gpu, f"{points[0].gpus}×")]
         found.insert(0, points[0].hardware)
-    found = [f"{part[:-1]} GPUs each" if part.endswith("×") else part for part in found]
+    found = [f"{part[:-1]} GPU{'s' * (part != '1×')} each" if part.endswith("×") else part for part in found]
     return [part for part in found if part]
 
 

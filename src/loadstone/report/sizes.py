@@ -116,7 +116,7 @@ def table_of(document: Mapping[str, Any], by: Sequence[str], shown: str) -> Tabl
 def pivot(
     document: Mapping[str, Any], by: Sequence[str], shown: str
 ) -> tuple[list[str], list[str], dict[tuple[str, str], Any]]:
-    """Rows' names, columns' names, and the values; see table_of()."""
+    """Rows' names, columns' names, and the values; see table_of(). Raises InputError."""
     names = [name.replace("-", "_") for name in by]
     for name in names:
         if name not in FACTS:

@@ -67,7 +67,7 @@ def _table(cells: list[dict[str, Any]], findings: list[dict[str, str]]) -> Table
             _at(ttft, "p50"),
             _p99(ttft),
             _at(metrics["tpot_s"], "p50"),
-            _at(metrics["tpot_s"], "p99"),
+            _p99(metrics["tpot_s"]),
             _at(metrics["itl_s"], "p99"),
             _at(e2e, "p50"),
             _p99(e2e),

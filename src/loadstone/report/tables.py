@@ -20,7 +20,7 @@ MAX_ROWS = 400
 
 
 class Table(msgspec.Struct, kw_only=True):
-    """`align`: l or r for each column. `notes`: what the numbers mean."""
+    """`align`: for each column l or r; w is l and wide, n is l and in one line. `notes`: what the numbers mean."""
 
     key: str
     title: str
@@ -57,12 +57,13 @@ def overview(runs: Sequence[RunView], points: Sequence[Point]) -> Table:
             ]
         )
     heads = ["run", "folder", "source", "deployment", "workload", "loads", "trusted"]
-    return Table(key="runs", title="Runs", heads=heads, align="rllllll", rows=rows)
+    return Table(key="runs", title="Runs", heads=heads, align="rlnwlln", rows=rows)
 
 
 def stated_cells(runs: Sequence[RunView]) -> int:
     """Cells of which there is only what another tool stated: no records to judge by."""
-    return sum(cell["requests"].get("short", 0) is None for run in runs for cell in run.document["cells"])
+    counts = [cell.get("requests") for run in runs for cell in run.document["cells"]]
+    return sum(isinstance(count, dict) and count.get("short", 0) is None for count in counts)
 
 
 def verdicts(runs: Sequence[RunView]) -> Table:
@@ -143,7 +144,7 @@ def cells(points: Sequence[Point], *, key: str = "cells", title: str = "All cell
     notes = _notes(points)
     if len(points) > MAX_ROWS:
         notes.append(f"{len(points) - MAX_ROWS} more cells are left out here; --format csv has all")
-    align = ("rl" if run else "") + "l" + "r" * (len(heads) - len(heads[:2] if run else []) - 1)
+    align = ("rw" if run else "") + "n" + "r" * (len(heads) - len(heads[:2] if run else []) - 1)
     return Table(key=key, title=title, heads=heads, align=align, rows=rows, notes=notes)
 
 
@@ -154,7 +155,9 @@ def _value(stat: Stat | None) -> str:
 def _bounds(stat: Stat | None) -> str:
     if stat is None or stat.low is None or stat.high is None:
         return "-"
-    return f"{show_seconds(stat.low)}–{show_seconds(stat.high)}"
+    low, high = show_seconds(stat.low), show_seconds(stat.high)
+    number, _, unit = low.rpartition(" ")
+    return f"{number if high.endswith(f' {unit}') else low}–{high}"
 
 
 def _of_light(point: Point) -> str:

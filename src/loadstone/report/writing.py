@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,11 +24,17 @@ def report(
 
     A path that is a file is another tool's result: it is imported for this report alone, with the facts that it does
     not tell in `given` (NAME=VALUE, see importers). `kind`: None takes it from the name of `out`, else it is html.
-    Pictures go into a folder, `out`.
+    Pictures go into a folder, `out`. `out` as `-` is stdout; there are no files then.
     """
     chosen = kind or _kind(out)
+    shown = out == Path("-")
+    if shown and chosen in ("png", "svg"):
+        raise InputError(f"-o -: {chosen} makes several files; name a folder for them")
     with TemporaryDirectory(prefix="loadstone-report-") as scratch:
         made = build_of(paths, Path(scratch), given, inside=chosen not in ("md", "csv"))
+    if shown:
+        sys.stdout.write(_text(made, chosen).encode("utf-8", "replace").decode())
+        return []
     pictures = chosen in ("png", "svg")
     out = out or Path("report-pictures" if pictures else f"report.{chosen}")
     try:
@@ -45,6 +52,7 @@ def report(
 
 
 def build_of(paths: Sequence[Path], scratch: Path, given: Sequence[str], *, inside: bool) -> Report:
+    """The report of run folders and of result files, which are imported into `scratch`. Raises InputError."""
     files = [path for path in paths if path.is_file()]
     folders = [path for path in paths if not path.is_file()]
     if files:
@@ -54,14 +62,22 @@ def build_of(paths: Sequence[Path], scratch: Path, given: Sequence[str], *, insi
         command = ["loadstone", "import", *map(str, files), *facts]
         folders += import_files(files, scratch, given=given, command=command).runs
     elif given:
-        raise InputError("--set: only of result files, and none was named; run folders tell their own facts")
+        raise InputError(
+            "--set: only of result files, and none was named; `loadstone import` takes folders of them, and run "
+            "folders tell their own facts"
+        )
     runs, passed_over = read_runs(folders)
     return build(runs, passed_over=passed_over, inside=inside)
 
 
 def _kind(out: Path | None) -> Format:
     suffix = "" if out is None else out.suffix.removeprefix(".").lower()
-    return next((kind for kind in FORMATS if suffix in (kind, {"html": "htm", "md": "markdown"}.get(kind))), "html")
+    if suffix == "":
+        return "html" if out != Path("-") else "md"
+    for kind in FORMATS:
+        if suffix in (kind, {"html": "htm", "md": "markdown"}.get(kind)):
+            return kind
+    raise InputError(f"-o {out}: .{suffix} is none of {', '.join(FORMATS)}; say which with --format")
 
 
 def _text(made: Report, kind: Format) -> str:
@@ -79,7 +95,10 @@ def _text(made: Report, kind: Format) -> str:
 
 
 def write_pictures(made: Report, folder: Path, kind: Format) -> list[Path]:
-    """Every figure as a file of its own, numbered in the report's order. `folder` may be named like a picture."""
+    """Every figure as a file of its own, numbered in the report's order. `folder` may be named like a picture.
+
+    Raises InputError.
+    """
     from loadstone.report.charts.export import to_png, to_svg
 
     folder = folder.with_suffix("") if folder.suffix.lower() == f".{kind}" else folder

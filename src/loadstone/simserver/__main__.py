@@ -67,13 +67,12 @@ def _engine(
     from loadstone.batching.defaults import ACCEPTANCE
     from loadstone.catalogue.deployment import parse_deployment
     from loadstone.simserver.engine import Engine
-    from loadstone.simulator.fleet import fleet_of
-    from loadstone.sizing.check import context_limit
+    from loadstone.simulator.fleet import fleet_of, longest_request
 
     deployed = parse_deployment(deployment)
     accepted = ACCEPTANCE if acceptance is None else acceptance
     fleet = fleet_of(deployed, acceptance=accepted, profile=profile)
-    longest = context_limit(deployed) or fleet.policy.kv_tokens
+    longest, _ = longest_request(deployed, fleet.policy)
     return Engine(loop, fleet), options._replace(model=deployed.model.name, max_model_len=longest)
 
 
@@ -100,6 +99,8 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(str(error))
     if given.tokens_per_event < 1 or given.max_model_len < 1:
         parser.error("--tokens-per-event and --max-model-len must be at least 1")
+    if not 0 <= given.port < 1 << 16:
+        return _refuse(f"--port {given.port}: must be 0 (any) to 65535")
     with contextlib.suppress(ValueError, OSError):
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -125,10 +126,15 @@ def main(arguments: list[str] | None = None) -> int:
                 )
             )
         except InputError as error:
-            parser.error(str(error))
+            return _refuse(str(error))
         except (OSError, OverflowError) as error:
-            parser.error(f"cannot listen on {given.host}:{given.port}: {error}")
+            return _refuse(f"cannot listen on {given.host}:{given.port}: {error}; give another --host or --port")
     return 0
+
+
+def _refuse(what: str) -> int:
+    print(f"loadstone: {what}", file=sys.stderr)
+    return 2
 
 
 if __name__ == "__main__":

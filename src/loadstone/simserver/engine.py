@@ -19,6 +19,7 @@ from typing import Protocol
 from loadstone.batching import Sequence
 from loadstone.client.pacer import Pacer
 from loadstone.errors import InputError
+from loadstone.simulator.cell import route
 from loadstone.simulator.engine import NEVER, Group, Replica
 from loadstone.simulator.fleet import Fleet
 from loadstone.simulator.run import State, state_of
@@ -132,8 +133,7 @@ class Engine:
             return
         sequence = Sequence(serial, stream.input_tokens, stream.output_tokens, stream.keys)
         self._turn += 1
-        count = len(self._units)
-        unit = self._units[min(range(count), key=lambda at: (self._units[at].load, (at - self._turn) % count))]
+        unit = route(self._units, self._turn)
         self._sequences[serial] = sequence
         self._where[serial] = unit
         unit.add(sequence, due_s)

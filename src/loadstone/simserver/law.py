@@ -27,6 +27,7 @@ class Law(msgspec.Struct, frozen=True):
         """A law from `ttft=50ms,itl=10ms[,per_input_token=20us]`; what is left out keeps its default.
 
         A number without a unit is seconds. `what` names the flag in the InputError for anything else.
+        Raises InputError.
         """
         seconds: dict[str, float] = {}
         for part in text.split(","):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import heapq
-from collections.abc import Iterator
 
 import msgspec
 
@@ -65,7 +64,7 @@ def run_cell(
                 return run
             return run_cell(plan, cell, fleet, start_s, grace_s, look, quick=False)
         at_s = start_s
-        for first, last in _steps(plan, cell):
+        for first, last in plan.steps(cell):
             client = Client(asked, plan.cells[cell], first, last, at_s)
             _run_step(run, client, units, contents, plan.cells[cell].duration_s, grace_s, look)
             run.issue_end_s = client.issue_end_s
@@ -74,16 +73,6 @@ def run_cell(
         if collecting:
             gc.enable()
     return run
-
-
-def _steps(plan: Plan, cell: int) -> Iterator[tuple[int, int | None]]:
-    """Index ranges to run one after another, as measure.py has them: a burst's warm-up is a step of its own."""
-    count, warm = len(plan.rows(cell)), plan.warmup_count(cell)
-    if plan.cells[cell].kind == "burst" and warm:
-        yield 0, warm
-        yield warm, count
-    else:
-        yield 0, None if plan.cyclic(cell) else count
 
 
 def _run_step(
@@ -131,7 +120,7 @@ def _run_step(
                 sequence.keys = contents.keys(index)
             if only is None:
                 turn += 1
-                unit = _route(units, turn)
+                unit = route(units, turn)
             unit.add(sequence, now_s)
         elif next_s < NEVER:
             now_s = next_s
@@ -157,8 +146,8 @@ def _next_s(unit: Replica | Group) -> float:
     return unit.next_s
 
 
-def _route(units: list[Replica | Group], turn: int) -> Replica | Group:
-    """Who takes a request: the next in turn, or the least busy."""
+def route(units: list[Replica | Group], turn: int) -> Replica | Group:
+    """Who takes the `turn`-th request: the next in turn, or the least busy."""
     count = len(units)
     first = units[0]
     if isinstance(first, Replica) and first.scheduler.policy.route == "round-robin":

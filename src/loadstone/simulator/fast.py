@@ -25,7 +25,7 @@ def applies(plan: Plan, cell: int, policy: EnginePolicy, replicas: int, shared: 
     load = plan.cells[cell]
     if replicas > 1 or shared or policy.order == "static" or policy.speculative or plan.has_sessions:
         return False
-    if policy.poll_steps:
+    if policy.poll_steps or policy.gather_steps:
         return False
     if load.profile and load.kind == "concurrency":
         return False

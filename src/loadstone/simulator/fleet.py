@@ -10,6 +10,8 @@ from loadstone.catalogue.deployment import Deployment
 from loadstone.perfmodel import StepModel
 from loadstone.perfmodel.profile import profile_of
 from loadstone.simulator.engine import StepTimes
+from loadstone.sizing import max_context
+from loadstone.sizing.check import context_limit
 
 
 @dataclass(frozen=True)
@@ -43,3 +45,12 @@ def fleet_of(deployment: Deployment, *, acceptance: float = ACCEPTANCE, profile:
 def fleet_with(deployment: Deployment, policy: EnginePolicy, model: StepTimes) -> Fleet:
     """As many schedulers of this policy as the deployment has, see fleet_of()."""
     return Fleet(policy, model, deployment.dp * max(1, deployment.pp), in_step=deployment.attention_dp)
+
+
+def longest_request(deployment: Deployment, policy: EnginePolicy) -> tuple[int, str]:
+    """Tokens, prompt and answer together, that one request may have at most; and what it is that ends there."""
+    limit, longest = context_limit(deployment), max_context(deployment)
+    if policy.kv_tokens < longest:
+        part = f"a pipeline's batch, simulated with its part (1/{deployment.pp}) of the KV cache,"
+        return policy.kv_tokens, part if deployment.pp > 1 else "its whole KV cache"
+    return longest, "the model's context" if longest == limit else "its whole KV cache"

@@ -7,6 +7,7 @@ added the spread that remained when the profile was fitted (`residual`: of quant
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import NormalDist
@@ -25,10 +26,7 @@ _LEAST_REQUESTS = 300
 _ROUNDS = 4
 """Requests of the part, for each place of a closed loop."""
 _MOST_REQUESTS = 4096
-_RESIDUAL = {
-    "ttft_s": "ttft", "ttft_intended_s": "ttft", "tpot_s": "tpot", "itl_s": "tpot", "e2e_s": "tpot",
-    "e2e_intended_s": "tpot", "output_tokens_per_s": "throughput",
-}  # fmt: skip
+_RESIDUAL = {"ttft_s": "ttft", "ttft_intended_s": "ttft", "tpot_s": "tpot", "itl_s": "tpot"}
 _POINTS = np.array([NormalDist().inv_cdf((i + 0.5) / 25) for i in range(25)])
 
 Interval = tuple[float, float]
@@ -41,14 +39,35 @@ def intervals(
     part = beginning(plan, cell)
     best = medians(run_cell(part, 0, fleet, grace_s=0.0))
     drawn = [medians(run_cell(part, 0, replace(fleet, model=model), grace_s=0.0)) for model in draws]
+    ratios = {
+        name: np.log([each[name] / value for each in drawn if each.get(name, 0) > 0 and value > 0] or [1.0])
+        for name, value in best.items()
+    }
     found = {}
-    for name, value in best.items():
-        ratios = np.log([each[name] / value for each in drawn if each.get(name, 0) > 0 and value > 0] or [1.0])
+    for name, by_draw in ratios.items():
         # ITL is a step and so is TPOT; nothing more is known of the one than of the other.
-        logs = ratios[:, None] + residual.get(_RESIDUAL[name], 0.0) * _POINTS[None, :]
+        logs = by_draw[:, None] + _remains(name, best, ratios, residual) * _POINTS[None, :]
         low, high = np.exp(np.quantile(logs, (LOW, HIGH)))
         found[name] = (min(1.0, float(low)), max(1.0, float(high)))
     return found
+
+
+def _remains(
+    name: str, best: Mapping[str, float], ratios: Mapping[str, NDArray[np.float64]], residual: Mapping[str, float]
+) -> float:
+    """What of ln(measured/predicted) of a metric the coefficients do not explain.
+
+    E2E is TTFT and then tokens: the two spreads, each by its share of the time, as if independent. Throughput follows
+    E2E as far as it does in the draws: one for one in a closed loop, not at all in an open one below saturation.
+    """
+    if name == "output_tokens_per_s":
+        e2e = float(ratios["e2e_s"].std())
+        follows = min(1.0, float(ratios[name].std()) / e2e) if e2e > 0 else 1.0
+        return follows * _remains("e2e_s", best, ratios, residual)
+    if not name.startswith("e2e"):
+        return residual.get(_RESIDUAL[name], 0.0)
+    first = best[name.replace("e2e", "ttft")] / best[name] if best[name] > 0 else 0.0
+    return math.hypot(first * residual.get("ttft", 0.0), (1 - first) * residual.get("tpot", 0.0))
 
 
 def medians(run: CellRun) -> dict[str, float]:

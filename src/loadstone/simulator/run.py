@@ -6,10 +6,13 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from loadstone.errors import InputError
 from loadstone.simulator.asked import Asked
 from loadstone.simulator.engine import NEVER, Journal, Replica
 
 _MOST_KEPT = 20_000
+_MOST_REQUESTS = 5_000_000
+"""Of a cell that runs by time."""
 
 
 class State(NamedTuple):
@@ -70,8 +73,10 @@ class CellRun:
         self.cached_tokens: list[int] = [0] * asked.count
 
     def grow(self) -> None:
-        """Room for another round of a cell that runs by time."""
+        """Room for another round of a cell that runs by time. Raises InputError where it never comes to an end."""
         count = self.asked.count
+        if len(self.end_s) + count > _MOST_REQUESTS:
+            raise InputError(f"--duration: more than {_MOST_REQUESTS:,} requests in one cell; shorten it")
         self.journal.grow(count)
         self.end_s += [math.nan] * count
         self.cached_tokens += [0] * count

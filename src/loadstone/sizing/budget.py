@@ -66,14 +66,9 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 def version_of(deployment: Deployment, newest: tuple[int, ...]) -> tuple[int, ...]:
-    """`0.19.0` as (0, 19, 0); `newest`, the release whose source was read, where none is said or it is no number."""
-    parts = []
-    for part in (deployment.engine_version or "").lstrip("v").split(".")[:3]:
-        digits = re.match(r"[0-9]{1,6}", part)
-        if digits is None:
-            break
-        parts.append(int(digits[0]))
-    return tuple(parts) or newest
+    """`0.19.0` as (0, 19, 0), `~0.4` as (0, 4); `newest` where no version is said, or none can be read."""
+    found = re.search(r"[0-9]{1,6}(?:\.[0-9]{1,6}){1,2}", deployment.engine_version or "")
+    return tuple(map(int, found[0].split("."))) if found else newest
 
 
 def count(deployment: Deployment, *names: str) -> int | None:

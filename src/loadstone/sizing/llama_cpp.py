@@ -51,15 +51,17 @@ def slot_tokens(deployment: Deployment) -> int | None:
 
 
 def budget(deployment: Deployment, rank: Rank, limit: Limits) -> Budget:
-    """Logits of every slot and the widest of a piece's intermediate results, in 32 bits. What the cache leaves is
-    outside: it is never asked for.
+    """Logits of every slot and the widest of a piece's intermediate results, in 32 bits; a state of every slot. What
+    the cache leaves is outside: it is never asked for.
     """
     total, model = deployment.gpu.usable_bytes, deployment.model
     piece = min(MICRO_BATCH_TOKENS, limit.max_batched_tokens)
     activation = float(_FLOAT_BYTES * model.vocab * max(limit.max_seqs, piece))
-    room = total - rank.weights_bytes - activation
+    states = limit.max_seqs * sum(layer.count * layer.state_bytes for layer in rank.cache)
+    room = total - rank.weights_bytes - activation - states
     wanted = cache_tokens(deployment) * cache(deployment, rank, limit).block_bytes
-    return Budget(total, max(0.0, room - wanted), rank.weights_bytes, activation, 0.0)
+    outside = max(0.0, room - wanted)
+    return Budget(total, outside, rank.weights_bytes, activation, 0.0, state_bytes=states)
 
 
 def cache(deployment: Deployment, rank: Rank, limit: Limits) -> Cache:

@@ -24,6 +24,8 @@ _ENGINES: dict[str, ModuleType] = {
 
 NO_LIMIT_TOKENS = 1 << 24
 """The longest context looked at where the model's config names none."""
+_MOST_DOUBLED = 9
+"""Remedies are looked for up to 2⁸ times the GPUs."""
 
 
 class Memory(msgspec.Struct, frozen=True):
@@ -47,23 +49,45 @@ class Memory(msgspec.Struct, frozen=True):
     def rank(self) -> Rank:
         return self.stages[self.binding][0]
 
+    @property
+    def has_room(self) -> bool:
+        """Whether anything is left for a cache. A rank that keeps nothing but states, in a pool, needs nothing."""
+        return not _lacks(self.budget, self.cache)
+
     def requests(self, context_tokens: int) -> float:
-        """That one replica holds at once, with a fraction; inf where nothing grows with them."""
+        """That one replica holds at once, with a fraction; inf where nothing grows with them.
+
+        States come out of their own pool, or out of the cache's blocks (vLLM), else out of the same room as it.
+        """
         held = math.inf
         for rank, budget, cache in self.stages:
             if cache.block_bytes:
                 held = min(held, cache.concurrency(self.blocks, context_tokens))
             state = sum(layer.count * layer.state_bytes for layer in rank.cache)
-            if state and budget.state_bytes:
+            if not state or any(group.kind == "state" for group in cache.groups):
+                continue
+            if budget.state_bytes:
                 held = min(held, budget.state_bytes / state)
+            else:
+                blocks_bytes = cache.request_blocks(context_tokens) * cache.block_bytes
+                held = min(held, max(0.0, budget.kv_bytes) / (state + blocks_bytes))
         return held
 
     def holds(self, context_tokens: int, requests: int) -> bool:
-        if self.budget.kv_bytes <= 0:
+        if not self.has_room:
             return False
         return self.requests(context_tokens) >= requests and all(
             cache.holds(self.blocks, context_tokens, requests) for _, _, cache in self.stages if cache.block_bytes
         )
+
+    def whole_requests(self, context_tokens: int) -> float:
+        """requests() in whole ones, all of which are held; inf where nothing grows with them."""
+        held = self.requests(context_tokens)
+        if held == math.inf:
+            return held
+        whole = math.floor(held)
+        # A block that is never given out may be what the last one lacks.
+        return whole if not whole or self.holds(context_tokens, whole) else whole - 1
 
 
 def engine_of(deployment: Deployment) -> ModuleType:
@@ -85,10 +109,18 @@ def memory_of(deployment: Deployment, context_tokens: int | None = None) -> Memo
     counts = [cache.blocks(budget.kv_bytes) for _, budget, cache in stages]
     rooms = [budget.kv_bytes for _, budget, _ in stages]
     growing = [i for i, (_, _, cache) in enumerate(stages) if cache.block_bytes]
+    lacking = [i for i, (_, budget, cache) in enumerate(stages) if _lacks(budget, cache)]
+    if lacking:
+        return Memory(limits, tuple(stages), min(lacking, key=lambda i: rooms[i]), 0)
     binding = min(growing or range(len(stages)), key=lambda i: (counts[i], rooms[i]))
-    if min(rooms) <= 0:
-        binding = rooms.index(min(rooms))
-    return Memory(limits, tuple(stages), binding, 0 if min(rooms) <= 0 else counts[binding])
+    said = count(deployment, "max_total_tokens") if deployment.engine == "sglang" else None
+    most = math.inf if said is None else said // limits.block_tokens
+    return Memory(limits, tuple(stages), binding, int(min(counts[binding], most)))
+
+
+def _lacks(budget: Budget, cache: Cache) -> bool:
+    # Rounding: what is left of a rank without a growing cache may come out a fraction of a byte below nothing.
+    return budget.kv_bytes <= 0 if cache.block_bytes else budget.kv_bytes < -1
 
 
 def max_context(deployment: Deployment, requests: int = 1) -> int:
@@ -111,12 +143,19 @@ def max_context(deployment: Deployment, requests: int = 1) -> int:
 
 
 def _longest(memory: Memory, limit: int, requests: int) -> int:
-    if memory.budget.kv_bytes <= 0 or memory.requests(1) < requests:
+    if not memory.holds(1, requests):
         return 0
-    return min(
+    longest = min(
         (cache.max_context(memory.blocks, limit, requests) for _, _, cache in memory.stages if cache.block_bytes),
         default=limit,
     )
+    if memory.holds(longest, requests):
+        return longest
+    low, high = 1, longest  # states share the room
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if memory.holds(middle, requests) else (low, middle - 1)
+    return low
 
 
 def max_seqs(deployment: Deployment, memory: Memory) -> int:
@@ -128,9 +167,7 @@ def max_seqs(deployment: Deployment, memory: Memory) -> int:
 
 def _tokens(deployment: Deployment, memory: Memory) -> int:
     context = context_limit(deployment) or NO_LIMIT_TOKENS
-    tokens = memory.cache.tokens(memory.blocks, context) if memory.cache.block_bytes else NO_LIMIT_TOKENS
-    said = count(deployment, "max_total_tokens") if deployment.engine == "sglang" else None
-    return tokens if said is None else min(tokens, said)
+    return memory.cache.tokens(memory.blocks, context) if memory.cache.block_bytes else NO_LIMIT_TOKENS
 
 
 def engine_limits(deployment: Deployment) -> EngineLimits:
@@ -140,26 +177,59 @@ def engine_limits(deployment: Deployment) -> EngineLimits:
         raise InputError(f"{deployment.name}: {wrong[0]}")
     memory = memory_of(deployment)
     tokens = _tokens(deployment, memory)
-    if memory.budget.kv_bytes <= 0 or tokens <= 0:
+    if not memory.has_room or tokens <= 0:
         raise InputError(f"{deployment.name}: {no_room(deployment, memory)}")
     block = memory.limits.block_tokens
     blocks = memory.blocks if tokens == memory.blocks * block else tokens // block
     return EngineLimits(tokens, blocks, block, memory.limits.max_batched_tokens, max_seqs(deployment, memory))
 
 
-def no_room(deployment: Deployment, memory: Memory) -> str:
-    """Why nothing is left for a KV cache, and how many GPUs would do."""
+def no_room(deployment: Deployment, memory: Memory, context_tokens: int = 1, requests: int = 1) -> str:
+    """Why nothing is left for a KV cache, and how many GPUs would hold `requests` of `context_tokens` in all."""
     budget = memory.budget
     others = budget.total_bytes - budget.outside_bytes - (budget.kv_bytes + budget.weights_bytes + budget.state_bytes)
     room = budget.total_bytes - budget.outside_bytes - others
     per_gpu = f"{_gib(budget.weights_bytes)} GiB of weights per GPU and {_gib(others)} of everything else"
     have = budget.total_bytes - budget.outside_bytes
     text = f"{per_gpu} do not fit the {_gib(have)} GiB that the engine may use of a {deployment.gpu.name}"
-    weights = budget.weights_bytes * deployment.tp * deployment.pp
     if room <= 0:
         return f"{text}; smaller steps (max_num_batched_tokens, max_num_seqs) or a larger GPU would"
-    needed = max(2 * deployment.tp * deployment.pp, 1 << math.ceil(math.log2(max(1.0, weights / room))))
-    return f"{text}; {needed} GPUs would, or lower precision (--weights-dtype)"
+    enough = _enough(deployment, context_tokens, requests, budget.weights_bytes, room)
+    larger = f"{enough.gpus} GPUs would ({_cut(enough)})" if enough is not None else "larger GPUs would"
+    return f"{text}; {larger}, or lower precision (--weights-dtype)"
+
+
+def _enough(
+    deployment: Deployment, context_tokens: int, requests: int, weights_bytes: float, room_bytes: float
+) -> Deployment | None:
+    """The same on twice as many GPUs, four times …: the first that holds it, with tp as wide as a node allows.
+
+    Where a rank's `weights_bytes` are more than the `room_bytes` for them by a factor, it takes that factor at least.
+    """
+    ranks_now = deployment.tp * deployment.pp
+    first = max(1, math.ceil(math.log2(weights_bytes / room_bytes)))
+    for doubled in range(first, _MOST_DOUBLED):
+        ranks_then = ranks_now << doubled
+        gpus = ranks_then * deployment.dp
+        nodes = -(-gpus // deployment.gpu.per_node)
+        widest = min(ranks_then, 1 << (deployment.gpu.per_node.bit_length() - 1))
+        for tp in (widest >> less for less in range(widest.bit_length())):
+            if ranks_then % tp:
+                continue
+            larger = msgspec.structs.replace(
+                deployment, gpus=gpus, nodes=nodes, node=None, tp=tp, pp=ranks_then // tp
+            )
+            if (larger.tp * (larger.dp if larger.attention_dp else 1)) % larger.ep or contradictions(larger):
+                continue
+            if memory_of(larger, context_tokens).holds(context_tokens, -(-requests // larger.dp)):
+                return larger
+    return None
+
+
+def _cut(deployment: Deployment) -> str:
+    """The parallelism in words, `tp8 pp2`; empty on one GPU."""
+    named = (("tp", deployment.tp), ("pp", deployment.pp), ("dp", deployment.dp), ("ep", deployment.ep))
+    return " ".join(f"{name}{value}" for name, value in named if value > 1)
 
 
 def _gib(value: float) -> str:

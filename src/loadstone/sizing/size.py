@@ -72,8 +72,8 @@ def size(deployment: Deployment, context_tokens: int | None = None, batch: int =
     each = -(-batch // dp)  # requests of the fullest replica
     fits = not wrong and memory.holds(context, each)
     longest = 0 if contradictions(deployment) else max_context(deployment, each)
-    held = 0 if wrong or memory.budget.kv_bytes <= 0 else memory.requests(context)
-    seqs = max_seqs(deployment, memory) if memory.budget.kv_bytes > 0 else 0
+    held = 0 if wrong or not memory.has_room else memory.whole_requests(context)
+    seqs = max_seqs(deployment, memory) if memory.has_room else 0
     ways = deployment.tp * dp
     per_token = model.kv_bytes_per_token(deployment.kv_dtype)
     kv_bytes = batch * deployment.tp * sum(sequence_bytes(rank.cache, context) for rank, _, _ in memory.stages)
@@ -104,7 +104,7 @@ def size(deployment: Deployment, context_tokens: int | None = None, batch: int =
         usable_bytes=float(deployment.gpu.usable_bytes * deployment.gpus),
         fits=fits,
         max_context_tokens=longest,
-        max_concurrent_requests=dp * min(seqs, math.floor(held) if held < math.inf else seqs),
+        max_concurrent_requests=dp * int(min(seqs, held)),
         kv_capacity_tokens=dp * capacity,
         kv_blocks=memory.blocks,
         block_tokens=memory.cache.block_tokens if memory.cache.groups else 0,
@@ -124,12 +124,18 @@ def _why(
 ) -> str:
     if wrong:
         return "; ".join(wrong)
-    if memory.budget.kv_bytes <= 0:
-        return no_room(deployment, memory)
+    if not memory.has_room:
+        return no_room(deployment, memory, context, batch)
     if not fits:
-        requests = memory.requests(context)
-        held = math.floor(requests) * deployment.dp
-        text = f"the KV cache holds {requests * deployment.dp:.2f} requests of {context:,} tokens, {batch} asked"
+        whole, dp = memory.whole_requests(context), deployment.dp
+        held = int(whole) * dp
+        requests = min(math.floor(memory.requests(context) * 100) / 100, whole + 0.99)
+        text = f"the KV cache holds {requests:.2f} requests of {context:,} tokens, {batch:,} asked"
+        if dp > 1:
+            each = f"{-(-batch // dp):,} of {batch:,} asked"
+            text = (
+                f"the KV cache of each of {dp} replicas holds {requests:.2f} requests of {context:,} tokens, {each}"
+            )
         remedies = []
         if longest:
             remedies.append(f"a context of {longest:,} fits")

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from loadstone.catalogue import parse_deployment
-from loadstone.catalogue.deployment import Deployment
+from loadstone.catalogue.deployment import OWNERS, Deployment, engine_of
 from loadstone.errors import InputError
 from loadstone.sizing.size import Row, size
 
@@ -72,7 +72,7 @@ def _whole(model: str, ask: Ask) -> Iterator[Deployment]:
     where, slash, rest = model.rpartition("@")[2].partition("/")
     for engine in ask.engine or (None,):
         parts = [*(rest.split(",") if slash else ()), *_engine(ask, engine)]
-        yield parse_deployment(f"{model.rpartition('@')[0]}@{where}/{','.join(parts)}")
+        yield _parsed(f"{model.rpartition('@')[0]}@{where}", parts)
 
 
 def _combined(model: str, ask: Ask) -> Iterator[Deployment]:
@@ -94,7 +94,7 @@ def _combined(model: str, ask: Ask) -> Iterator[Deployment]:
             parts += ["attention-dp"] if ask.attention_dp else []
             parts += [f"kv={kv}"] if kv else []
             name = f"{model}:{weights}" if weights else model
-            yield parse_deployment(f"{name}@{count}x{gpu}/{','.join([*parts, *_engine(ask, engine)])}")
+            yield _parsed(f"{name}@{count}x{gpu}", [*parts, *_engine(ask, engine)])
     if not some:
         raise InputError("--gpus: no count is tp · pp · dp for any of those given; leave one of --tp, --pp, --dp out")
 
@@ -102,7 +102,17 @@ def _combined(model: str, ask: Ask) -> Iterator[Deployment]:
 def _engine(ask: Ask, engine: str | None) -> list[str]:
     parts = [f"engine={engine}"] if engine else []
     parts += [f"version={ask.engine_version}"] if ask.engine_version else []
-    return [*parts, *ask.arguments]
+    # Of several engines, each takes what is its own.
+    others = {engine_of(other, other) for other in ask.engine if other != engine}
+    return [*parts, *(said for said in ask.arguments if OWNERS.get(_name(said)) not in others)]
+
+
+def _name(argument: str) -> str:
+    return argument.partition("=")[0].strip().lower().lstrip("-_").replace("-", "_")
+
+
+def _parsed(where: str, options: Sequence[str]) -> Deployment:
+    return parse_deployment(f"{where}/{','.join(options)}" if options else where)
 
 
 def _possible(gpus: int, tp: int | None, pp: int | None, dp: int | None, ep: int | None) -> bool:

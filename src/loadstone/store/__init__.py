@@ -3,7 +3,7 @@
     runs/<run_id>/
         run.json           RunInfo, from the first moment
         plan.parquet       the plan; its description in the schema's metadata
-        journal-<w>.arrow  while running: what worker w saw, appended once a second
+        journal-<w>.arrow  while running: what worker w saw, appended twice a second
         server.arrow       while running: what the servers said of themselves in /metrics, where they do
         records.parquet    after: one row per request, columns as RequestRecord
         server.parquet     after: what server.arrow held

@@ -28,15 +28,20 @@ def assemble(folder: Path) -> int:
     Raises DiskFullError where there is no room: journals stay, and `loadstone recover` goes on from there; and
     InputError where a worker still writes, after waiting _WRITERS_S for it to end.
     """
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     journals = sorted(folder.glob("journal-*.arrow"))
     target = folder / "records.parquet"
     if target.exists():
         # Whole, since it comes by renaming; journals beside it are what a crash left of their removal.
+        try:
+            count = int(pq.read_metadata(target).num_rows)
+        except (OSError, pa.ArrowInvalid) as error:
+            raise InputError(f"{target}: no Parquet file ({error}); fetch or measure it again") from error
         for journal in journals:
             journal.unlink()
-        return int(pq.read_metadata(target).num_rows)
+        return count
     if not journals:
         raise InputError(f"{folder}: neither journals nor records; nothing was measured in this run")
     wait_for_writers(folder, journals)

@@ -61,6 +61,8 @@ def read_plan(path: Path) -> Plan:
 
     if path.is_dir():
         path = path / "plan.parquet"
+    if not path.exists():
+        raise InputError(f"{path}: no such file; give a run folder, or a saved plan.parquet")
     try:
         table = pq.read_table(path)
         about = msgspec.json.decode(table.schema.metadata[b"loadstone.plan"], type=_PlanDescription)

@@ -40,9 +40,9 @@ def cell_findings(
     `scalars`: the cell's records, columns SCALARS; `read`: the same records whole, in the same order, or what
     was gathered of them.
     `interrupted`: why it ended early. `overhead_tokens`: what the server adds to every prompt. `streams`: False where
-    answers came in one piece. `measured_live`: False for simulated records, whose arrivals may well be all alike.
-    `simulated`: there was no client whose doing it could be. `info`: when it ran. `replicas`: the summary's
-    figures of each server of a fleet. `figures`: what servers said. `gpus`: what this machine's GPUs said.
+    answers came in one piece. `measured_live`: False for simulated and imported records, whose arrivals may well be
+    all alike. `simulated`: there was no client whose doing it could be. `info`: when it ran. `replicas`: the
+    summary's figures of each server of a fleet. `figures`: what servers said. `gpus`: what this machine's GPUs said.
     """
     asked = plan.cells[cell]
     facts = gather(scalars, read if isinstance(read, Events) else read())
@@ -78,7 +78,6 @@ def cell_findings(
         found += [
             answers.input_length(measured, plan, cell),
             tokens.prefix_cache_helped(facts, plan, cell, overhead_tokens, figures),
-            tokens.no_usage(measured) if streams else None,
         ]
     if len(done):
         found += [
@@ -86,6 +85,7 @@ def cell_findings(
             answers.output_length(done, plan, cell),
             answers.finish_reasons(done, plan),
             answers.answers_identical(done) if measured_live else None,
+            tokens.no_usage(done) if streams else None,
             tokens.tokens_and_events(done) if streams else None,
         ]
     return [finding for finding in found if finding is not None]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from loadstone import arrays
 from loadstone.records import Plan
 
 if TYPE_CHECKING:
@@ -152,7 +153,7 @@ def _events_of_none(count: int = 0) -> dict[str, Any]:
 
 def _events(batch: pa.RecordBatch, rhythm: bool) -> dict[str, Any]:
     found = _events_of_none(batch.num_rows)
-    arrival, lengths = _flat(batch.column("arrival_s"))
+    arrival, lengths = arrays.flat(batch.column("arrival_s"))
     found["events"][:] = lengths
     some = lengths > 0
     ends = np.cumsum(lengths)[some]
@@ -161,7 +162,7 @@ def _events(batch: pa.RecordBatch, rhythm: bool) -> dict[str, Any]:
     found["last_s"][some] = arrival[ends - 1]
     if not len(arrival) or not rhythm:
         return found
-    read, read_lengths = _flat(batch.column("read"))
+    read, read_lengths = arrays.flat(batch.column("read"))
     gap_us = np.diff(arrival, prepend=0.0) * 1e6
     gap_us[firsts] = 0.0
     # Sums of gaps times a number for each position, modulo 2⁶⁴: different gaps give different sums.
@@ -177,13 +178,6 @@ def _events(batch: pa.RecordBatch, rhythm: bool) -> dict[str, Any]:
         same[firsts] = False
         found["together"][some] = np.add.reduceat(same.astype(np.int64), firsts)
     return found
-
-
-def _flat(lists: Any) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    import pyarrow.compute as pc
-
-    lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False).astype(np.int64)
-    return lists.flatten().to_numpy(zero_copy_only=False), lengths
 
 
 def plan_rows(facts: Facts, plan: Plan, cell: int) -> NDArray[np.int64]:

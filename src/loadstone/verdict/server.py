@@ -12,7 +12,7 @@ Names as the engines write them, which is also what `loadstone.engines.observe` 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -147,14 +147,14 @@ def server_figures(samples: pa.Table, start_s: float, end_s: float) -> ServerFig
     )
 
 
-def _series(samples: pa.Table) -> list[tuple[int, str, str, Floats, Floats]]:
+def _series(samples: pa.Table) -> Iterator[tuple[int, str, str, Floats, Floats]]:
     """(replica, name, labels, times, values) of each series."""
-    keys = list(zip(*(samples[column].to_pylist() for column in ("replica", "name", "labels")), strict=True))
-    time_s, value = samples["time_s"].to_numpy(), samples["value"].to_numpy()
-    rows: dict[tuple[int, str, str], list[int]] = defaultdict(list)
-    for row, key in enumerate(keys):
-        rows[key].append(row)
-    return [(*key, time_s[at], value[at]) for key, at in rows.items()]
+    columns = ("replica", "name", "labels")
+    # On one thread, which keeps the samples of a series in their order.
+    series = samples.group_by(columns, use_threads=False).aggregate([("time_s", "list"), ("value", "list")])
+    keys = zip(*(series[column].to_pylist() for column in columns), strict=True)
+    for key, time_s, value in zip(keys, series["time_s_list"], series["value_list"], strict=True):
+        yield *key, time_s.values.to_numpy(), value.values.to_numpy()
 
 
 def _between(time_s: Floats, value: Floats, start_s: float, end_s: float) -> Series:

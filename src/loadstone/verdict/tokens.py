@@ -22,8 +22,9 @@ UNSEEN_TOKENS = 64
 """Tokens per output event from which most of them were never streamed: no engine's stream interval is so long."""
 
 
-def no_usage(measured: Facts) -> Finding | None:
-    sources = Counter(measured.token_source)
+def no_usage(done: Facts) -> Finding | None:
+    """`done`: measured requests that completed; the others were cut off before their usage."""
+    sources = Counter(done.token_source)
     if not sources["pieces"] or sources["final usage"] or sources["running usage"]:
         return None
     return Finding(

@@ -7,7 +7,7 @@ from html import escape
 from typing import Any
 
 from loadstone.comparison import compare
-from loadstone.comparison.text import HEADS, cells_of, load_of, word
+from loadstone.comparison.text import HEADS, cells_of, load_of, loads_of, plain, word
 from loadstone.errors import InputError
 from loadstone.report.html import titled
 from loadstone.report.points import clean
@@ -25,15 +25,15 @@ def comparison(a: Row, b: Row) -> str:
         return _section(sides, f"<p>No comparison: {escape(clean(why, 400))}</p>\n")
     tables = [_setup(document), *(titled(_cell(cell)) for cell in document["cells"])]
     alone = [
-        f"{side.upper()} alone has {load['kind']} {load['value']:g}."
+        f"{side.upper()} alone has {loads_of(loads)}."
         for side in ("a", "b")
-        for load in document["unmatched"][side]
+        if (loads := document["unmatched"][side])
     ]
     said = [clean(f"{one['evidence']}. {one['remedy']}", 400) for one in document["findings"]] + alone
     items = "".join(f"<li>{escape(clean(each, 400))}</li>\n" for each in said)
     note = (
         "of all: p with all metrics of all loads in one family, "
-        f"false alarms {document['level']:.0%}. would show: the "
+        f"false alarms {100 * document['level']:.0f} %. would show: the "
         "least difference that this data would have shown."
     )
     return _section(sides, f"<ul>{items}</ul>\n" if items else "", *tables, f'<p class="soft">{escape(note)}</p>\n')
@@ -45,7 +45,7 @@ def _section(sides: str, *parts: str) -> str:
 
 
 def _setup(document: Mapping[str, Any]) -> str:
-    rows = [[clean(one["what"]), clean(str(one["a"]), 200), clean(str(one["b"]), 200)] for one in document["setup"]]
+    rows = [[clean(one["what"]), plain(one["a"], 200), plain(one["b"], 200)] for one in document["setup"]]
     if not rows:
         return "<p>The setup is the same on both sides.</p>\n"
     return titled(Table(key="setup", title="What differs in the setup", heads=["", "A", "B"], align="lll", rows=rows))

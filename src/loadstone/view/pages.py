@@ -180,7 +180,8 @@ def rows_part(rows: Sequence[Row], wanted: Wanted) -> str:
 
 def _row(row: Row) -> str:
     good, cells = row.trusted
-    trusted = "yes" if cells and good == cells else f"{good} of {cells} cells" if cells else "-"
+    trusted = ("as stated" if row.stated else "yes") if good == cells else f"{good} of {cells} cells"
+    trusted = trusted if cells else "-"
     kind = "" if trusted == "-" else "good" if cells and good == cells else "bad"
     state_kind = {"running": "going", "done": ""}.get(row.state, "bad")
     why = f'<span class="soft why">{escape(row.why)}</span>' if row.why else ""

@@ -26,6 +26,7 @@ from loadstone.records import RunInfo
 from loadstone.report.points import Point, clean, points_of
 from loadstone.report.runs import RunView
 from loadstone.report.series import lengths_label
+from loadstone.report.tables import stated_cells
 from loadstone.runfacts import run_facts
 from loadstone.wire.text import excerpt
 
@@ -47,6 +48,7 @@ class Row(msgspec.Struct, kw_only=True):
 
     why                  what is wrong with it, one line
     trusted              (trusted cells, cells)
+    stated               all cells are as another tool stated them, without requests to judge by
     output_tokens_per_s  the highest of its cells
     """
 
@@ -62,6 +64,7 @@ class Row(msgspec.Struct, kw_only=True):
     workload: str = ""
     loads: str = ""
     trusted: tuple[int, int] = (0, 0)
+    stated: bool = False
     output_tokens_per_s: float | None = None
     search: str = ""
 
@@ -154,6 +157,7 @@ def _row(key: str, folder: Path) -> Row:
         workload=", ".join(part for part in asked if part),
         loads=_loads(info, points),
         trusted=(sum(point.trusted for point in points), len(document["cells"])),
+        stated=bool(document["cells"]) and stated_cells([view]) == len(document["cells"]),
         output_tokens_per_s=max(rates, default=None),
     )
     row.search = " ".join([row.name, row.deployment, row.source, row.state, row.workload, row.loads]).casefold()

@@ -28,6 +28,8 @@ from loadstone.wire.tolerant import MAX_COUNT, NO_RAW, UNREADABLE, count, presen
 _DONE = b"[DONE]"
 _MAX_MS = 1e12
 _REASON_LENGTH = 40
+_GIVEN_UP = ("abort", "error")
+"""Finish reasons of requests that vLLM and SGLang did not bring to their end."""
 
 
 class OpenAIAnswer(Answer):
@@ -118,6 +120,8 @@ class OpenAIAnswer(Answer):
             self._complain(error_text(bytes(chunk.error)))
         elif not choices and present(chunk.message):
             self._complain(error_text(payload))
+        elif self.finish_reason in _GIVEN_UP:
+            self._complain(f"the server gave the request up (finish reason {self.finish_reason})")
 
     def _take_usage(self, usage: Usage, output: bool, has_choices: bool) -> bool:
         """Keep the newest counts. True if the event stands for output: text, or a running count that grew."""

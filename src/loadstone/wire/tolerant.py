@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-MAX_COUNT = 2**31 - 1
-"""Token counts above this are no counts: records hold them in 32 bits."""
+MAX_COUNT = 1 << 24
+"""Token counts above this are no counts: nothing longer can be asked for, and each token costs memory later."""
 
 NO_RAW = msgspec.Raw(b"")
 """Default of a field that is kept as bytes: it was not sent."""

@@ -59,7 +59,7 @@ class PromptWriter:
     def opened(self, request: PlannedRequest, history: bytes = b"") -> bytes:
         """The prompt without its closing bracket or quotation mark.
 
-        `history`: what `answered` made of the turn before, for a later turn of a session.
+        `history`: what `answered` made of the turn before, for a later turn of a session. Raises InputError.
         """
         if request.prompt is not None:
             return self._given(request, history)

@@ -54,23 +54,25 @@ class Sessions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     think: Think = Think()
 
 
-def parse_think(text: str, what: str = "--think-time") -> Think:
+def parse_think(text: str) -> Think:
     """A Think from `2s`, `uniform:1s:3s`, `exponential:2s` or `lognormal:2s:0.5`. Raises InputError."""
     kind, *given = text.strip().split(":")
     if not given:
-        return Think("fixed", parse_seconds(kind, what))
+        return Think("fixed", parse_seconds(kind, "--think-time"))
     wanted = {"fixed": 1, "uniform": 2, "exponential": 1, "lognormal": 2}.get(kind)
     if wanted != len(given):
-        raise InputError(f"{what}: {text!r} is no pause; write 2s, uniform:1s:3s, exponential:2s or lognormal:2s:0.5")
-    first = parse_seconds(given[0], what)
+        raise InputError(
+            f"--think-time: {text!r} is no pause; write 2s, uniform:1s:3s, exponential:2s or lognormal:2s:0.5"
+        )
+    first = parse_seconds(given[0], "--think-time")
     if kind == "uniform":
-        high_s = parse_seconds(given[1], what)
+        high_s = parse_seconds(given[1], "--think-time")
         if high_s < first:
-            raise InputError(f"{what}: {text!r} goes from more to less; write the shorter time first")
+            raise InputError(f"--think-time: {text!r} goes from more to less; write the shorter time first")
         return Think("uniform", (first + high_s) / 2, low_s=first, high_s=high_s)
     if kind == "lognormal":
-        sd = parse_seconds(given[1], f"{what}: the spread in {text!r}")
+        sd = parse_seconds(given[1], f"--think-time: the spread in {text!r}")
         if first <= 0:
-            raise InputError(f"{what}: {text!r}: a lognormal pause needs a median above 0")
+            raise InputError(f"--think-time: {text!r}: a lognormal pause needs a median above 0")
         return Think("lognormal", first, sd=sd)
     return Think("exponential" if kind == "exponential" else "fixed", first)

@@ -22,6 +22,14 @@
     spec.config.header = { ...spec.config.header, ...colours };
     spec.config.text = { ...spec.config.text, color: ink };
     if (room < 420) spec.config.axis = { ...spec.config.axis, labelFontSize: 12, titleFontSize: 12, labelLimit: 130 };
+    // Names of rows leave the picture itself more than half of the room.
+    const most = Math.round(0.45 * room);
+    const shorten = (part) => {
+      const axis = part.encoding && part.encoding.y && part.encoding.y.axis;
+      if (axis && axis.labelLimit > most) axis.labelLimit = most;
+      (part.layer || []).forEach(shorten);
+    };
+    shorten(spec);
     const parts = spec.vconcat || spec.hconcat;
     if (parts) parts.forEach((part) => { part.width = room - 90; });
     else {

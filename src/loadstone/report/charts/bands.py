@@ -9,7 +9,7 @@ from typing import Any
 from loadstone.report.charts.colours import BLUE, GREY, ORANGE
 from loadstone.report.charts.curves import unit_of
 from loadstone.report.charts.frames import OUTPUT, TPOT, TTFT, Frame, Measure
-from loadstone.report.charts.theme import Figure, Row, data, figure, load_scale
+from loadstone.report.charts.theme import Figure, Row, data, figure, load_axis, load_scale
 from loadstone.report.points import Point, counted
 from loadstone.report.series import lengths_label
 
@@ -35,7 +35,7 @@ def spread(frame: Frame, measure: Measure, *, key: str, section: str) -> Figure 
         return None
     rows.sort(key=lambda row: row["x"])
     xs = [row["x"] for row in rows]
-    x = alt.X("x:Q", title=frame.x_title, scale=load_scale(xs), axis=alt.Axis(values=xs, format="~g", grid=False))
+    x = alt.X("x:Q", title=frame.x_title, scale=load_scale(xs), axis=load_axis(xs))
     base = alt.Chart(data(rows)).encode(x=x)
     y_title = f"{measure.name} ({unit})"
     lowest, highest = min(row["p50"] for row in rows), max(row["p99"] for row in rows)
@@ -100,7 +100,7 @@ def predicted(
     if not lines or not dots:
         return None
     xs = sorted({row["x"] for row in (*lines, *dots)})
-    x = alt.X("x:Q", title=x_title, scale=load_scale(xs), axis=alt.Axis(values=xs, format="~g", grid=False))
+    x = alt.X("x:Q", title=x_title, scale=load_scale(xs), axis=load_axis(xs))
     title = f"{measure.name} ({unit})"
     y = alt.Y("y:Q", title=title)
     light: list[Row] = [

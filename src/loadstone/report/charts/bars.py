@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -153,24 +153,24 @@ class Ratio(msgspec.Struct, frozen=True):
     times: float
 
 
-def gpu_ratios(points: Sequence[Point], *, of: Callable[[Point], str] = lambda point: point.gpu) -> list[Ratio]:
+def gpu_ratios(points: Sequence[Point]) -> list[Ratio]:
     """All pairs of cells that differ in their GPU alone, the better GPU (by its throughputs) over the other."""
     groups: dict[Any, dict[str, Point]] = defaultdict(dict)
     for point in points:
-        if not of(point):
+        if not point.gpu:
             continue
         key = (
             point.engine, point.model, point.gpus, point.parallel, point.precision, point.context, point.kind,
             point.load, point.offline, point.work, point.prefix, point.near_input, point.near_output,
             point.source,
         )  # fmt: skip
-        groups[key].setdefault(of(point), point)
+        groups[key].setdefault(point.gpu, point)
     wins: dict[tuple[str, str], float] = defaultdict(float)
     for group in groups.values():
         for a in group.values():
             for b in group.values():
                 if a is not b and a.output_tokens_per_s and b.output_tokens_per_s:
-                    wins[of(a), of(b)] += math.log(a.output_tokens_per_s / b.output_tokens_per_s)
+                    wins[a.gpu, b.gpu] += math.log(a.output_tokens_per_s / b.output_tokens_per_s)
     found = []
     for group in groups.values():
         for (over, under), sum_log in wins.items():
@@ -219,7 +219,7 @@ def ratio_figures(ratios: Sequence[Ratio], *, section: str, key: str) -> list[Fi
             parts = [
                 name,
                 load_label(ratio.over) if several["load"] else "",
-                _out(ratio.over) if several["lengths"] else "",
+                f"{count(ratio.over.output_tokens)} out" if several["lengths"] and ratio.over.output_tokens else "",
             ]
             row = " · ".join(part for part in parts if part and part != over)
             place = (name, ratio.over.kind, ratio.over.load, ratio.over.near_output or 0)
@@ -235,17 +235,22 @@ def ratio_figures(ratios: Sequence[Ratio], *, section: str, key: str) -> list[Fi
             alt.Chart(data(shown))
             .mark_point(size=110, opacity=0.95)
             .encode(
-                x=alt.X("times:Q", title=f"{over} over {under}, times better", scale=x_scale),
-                y=alt.Y("row:N", title=None, sort=order, axis=alt.Axis(labelLimit=320, grid=True)),
-                color=alt.Color("measure:N", scale=shades, legend=alt.Legend(title=None)),
-                shape=alt.Shape("measure:N", scale=alt.Scale(domain=measures), legend=alt.Legend(title=None)),
+                x=alt.X("times:Q", title=f"{over} over {under} (times)", scale=x_scale),
+                y=alt.Y("row:N", title=None, sort=order, axis=alt.Axis(labelLimit=400, grid=True)),
+                color=alt.Color("measure:N", scale=shades, legend=alt.Legend(title=None, columns=1)),
+                shape=alt.Shape(
+                    "measure:N", scale=alt.Scale(domain=measures), legend=alt.Legend(title=None, columns=1)
+                ),
                 tooltip=["row:N", "measure:N", alt.Tooltip("times:Q", format=".3~g")],
             )
         )
         even = alt.Chart(data([{"times": 1}])).mark_rule(color="#777777", strokeDash=[3, 3]).encode(x="times:Q")
         left_out = f"; {len(order) - ROWS} more rows are in the table" if len(order) > ROWS else ""
         words = common([ratio.over for ratio in found], without=("gpu",))
-        words = [f"{ratio.over.gpus} GPUs each" if part == ratio.over.hardware else part for part in words]
+        words = [
+            f"{ratio.over.gpus} GPU{'s' * (ratio.over.gpus != 1)} each" if part == ratio.over.hardware else part
+            for part in words
+        ]
         made.append(
             figure(
                 f"{key}-{over}-{under}",
@@ -262,9 +267,3 @@ def ratio_figures(ratios: Sequence[Ratio], *, section: str, key: str) -> list[Fi
             )
         )
     return made
-
-
-def _out(point: Point) -> str:
-    return " · ".join(
-        part for part in (f"{count(point.output_tokens)} out" if point.output_tokens else "", point.prefix) if part
-    )

@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from loadstone.errors import InputError
 from loadstone.report.charts.theme import Figure, data, figure
 from loadstone.report.points import clean
 from loadstone.runfacts import gpu_name
 
+_MOST = 40
+"""Rows, or columns, that can still be read."""
 
-def context_map(
-    rows: Sequence[Mapping[str, Any]], *, key: str = "contexts", section: str = "sizing"
-) -> Figure | None:
-    """`rows` as `loadstone size --json` has them: model, gpu, gpus, max_context_tokens (None or 0: does not fit)."""
+
+def contexts_picture(rows: Sequence[Mapping[str, Any]]) -> Figure:
+    """`rows` as `loadstone size --json` has them: model, gpu, gpus, max_context_tokens (None or 0: does not fit).
+
+    The longest of each model on each number of GPUs. Raises InputError where they are too many to read.
+    """
     import altair as alt
 
     cells: dict[tuple[str, str], dict[str, Any]] = {}
@@ -26,13 +31,15 @@ def context_map(
         known = cells.get((model, where))
         if known is None or tokens > known["tokens"]:
             cells[model, where] = {"model": model, "where": where, "tokens": tokens, "text": _short(tokens)}
-    if not cells:
-        return None
     values = list(cells.values())
     models, machines = (
         list(dict.fromkeys(v["model"] for v in values)),
         list(dict.fromkeys(v["where"] for v in values)),
     )
+    if len(models) > _MOST or len(machines) > _MOST:
+        raise InputError(
+            f"--context-map: {len(models)} models on {len(machines)} machines; ask for at most {_MOST} each"
+        )
     fitting = [value["tokens"] for value in values if value["tokens"]]
     edge = (min(fitting) * max(fitting)) ** 0.5 if fitting else 1
     base = alt.Chart(data(values)).encode(
@@ -57,11 +64,11 @@ def context_map(
     )
     size = {"width": max(240, 74 * len(machines)), "height": 44 * len(models)}
     return figure(
-        key,
+        "contexts",
         "Longest context that fits",
         ["tokens of one request, with weights and activations beside it; grey: the model does not fit"],
         chart.properties(**size),
-        section=section,
+        section="sizing",
         summary="; ".join(f"{v['model']} on {v['where']}: {v['text']}" for v in values[:40]),
     )
 

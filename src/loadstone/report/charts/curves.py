@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
 from loadstone.report.charts.colours import DASHES, SEQUENCE, SHAPES, colours
 from loadstone.report.charts.frames import Frame, Measure, load_label
-from loadstone.report.charts.theme import Figure, Row, data, figure, load_scale
+from loadstone.report.charts.theme import HEIGHT, WIDTH, Figure, Row, data, figure, load_axis, load_scale
 from loadstone.report.points import Point, Stat, counted
 
 
@@ -26,19 +27,14 @@ def against(frame: Frame, measure: Measure, *, section: str, key: str, suffix: s
         rows.append(
             {"x": at, "y": value * scale, "colour": series.colour, "variant": series.variant}
             | _bounds(stat, scale)
-            | {"n": _n(stat, point), "is": load_label(point)}
+            | {"n": _n(measure, point), "is": load_label(point)}
         )
     if not rows:
         return None
     stat_name = _which(frame.points, measure)
     title = f"{measure.name}{stat_name} ({unit})"
     xs = sorted({row["x"] for row in rows})
-    x = alt.X(
-        "x:Q",
-        title=frame.x_title,
-        scale=load_scale(xs),
-        axis=alt.Axis(values=xs, format="~g", grid=False),
-    )
+    x = alt.X("x:Q", title=frame.x_title, scale=load_scale(xs), axis=load_axis(xs))
     y = alt.Y("y:Q", title=title, scale=alt.Scale(zero=True))
     tooltip = [
         alt.Tooltip("colour:N", title="series"),
@@ -80,14 +76,15 @@ def trade_off(frame: Frame, latency: Measure, throughput: Measure, *, section: s
         rows.append(
             {"x": slow * scale, "y": much, "load": point.load, "colour": series.colour, "variant": series.variant}
             | _bounds(stat, scale)
-            | {"n": _n(stat, point)}
+            | {"n": _n(latency, point)}
         )
     if len(rows) < 2:
         return None
     which = _which(frame.points, latency)
     xs, ys = [row["x"] for row in rows], [row["y"] for row in rows]
-    x = alt.X("x:Q", title=f"{latency.name}{which} ({unit})", scale=_scale(xs))
-    y = alt.Y("y:Q", title=f"{throughput.name} ({throughput.unit})", scale=_scale(ys))
+    wide, high = _scale(xs, [row[name] for row in rows for name in ("low", "high") if name in row]), _scale(ys)
+    x = alt.X("x:Q", title=f"{latency.name}{which} ({unit})", scale=wide)
+    y = alt.Y("y:Q", title=f"{throughput.name} ({throughput.unit})", scale=high)
     tooltip = [
         alt.Tooltip("colour:N", title="series"),
         alt.Tooltip("variant:N", title="variant"),
@@ -104,7 +101,7 @@ def trade_off(frame: Frame, latency: Measure, throughput: Measure, *, section: s
     if any("low" in row for row in rows):
         bars = base.transform_filter("isValid(datum.low)").mark_rule(opacity=0.55)
         chart = bars.encode(x=alt.X("low:Q"), x2="high:Q", y=y, **encode("rule")) + chart
-    ends = _ends(rows)
+    ends = _apart(_ends(rows), xs, ys)
     chart += (
         alt.Chart(data(ends))
         .mark_text(align="left", dx=8, dy=-7, fontSize=12)
@@ -199,10 +196,12 @@ def looks(rows: Sequence[Row], *, lines: bool = True) -> Any:
         scale=alt.Scale(domain=variants, range=[list(DASHES[n % len(DASHES)]) for n in range(len(variants))]),
         legend=alt.Legend(title=None, symbolType="stroke", symbolSize=600, symbolStrokeColor="#777777"),
     )
-    # Backwards: Vega-Lite makes one legend of scales whose domains are the same.
+    # Beside dashes backwards: Vega-Lite makes one legend of scales whose domains are the same.
+    turn = -1 if lines else 1
+    marks = [SHAPES[n % len(SHAPES)] for n in range(len(variants))]
     shapes = alt.Shape(
         "variant:N",
-        scale=alt.Scale(domain=variants[::-1], range=[SHAPES[n % len(SHAPES)] for n in range(len(variants))][::-1]),
+        scale=alt.Scale(domain=variants[::turn], range=marks[::turn]),
         legend=None if lines else alt.Legend(title=None, symbolStrokeColor="#777777", symbolFillColor="#777777"),
     )
 
@@ -225,13 +224,20 @@ def unit_of(measure: Measure, points: Sequence[Point]) -> tuple[str, float]:
     return ("ms", 1e3) if values and max(values) < 2 else ("s", 1.0)
 
 
-def _scale(values: Sequence[float]) -> Any:
-    """From 0 with some room above, or logarithmic where values span more than a factor of twenty."""
+def _scale(values: Sequence[float], bounds: Sequence[float] = ()) -> Any:
+    """From 0 with some room above, or logarithmic where values span more than a factor of twenty.
+
+    `bounds`: ends of bars, which have to be seen too.
+    """
     import altair as alt
 
-    if min(values) > 0 and max(values) / min(values) > 20:
+    if _logarithmic(values):
         return alt.Scale(type="log", nice=False, padding=16)
-    return alt.Scale(domain=[0, 1.12 * max(values)], nice=False)
+    return alt.Scale(domain=[0, max(1.12 * max(values), 1.02 * max(bounds, default=0.0))], nice=False)
+
+
+def _logarithmic(values: Sequence[float]) -> bool:
+    return min(values) > 0 and max(values) / min(values) > 20
 
 
 def _bounds(stat: Stat | None, scale: float) -> dict[str, float]:
@@ -240,7 +246,9 @@ def _bounds(stat: Stat | None, scale: float) -> dict[str, float]:
     return {"low": stat.low * scale, "high": stat.high * scale}
 
 
-def _n(stat: Stat | None, point: Point) -> int | None:
+def _n(measure: Measure, point: Point) -> int | None:
+    """Requests that a value is of: those of a pooled one are not its gaps."""
+    stat = measure.stat(point) if measure.stat is not None and not measure.pooled else None
     return stat.n if stat is not None and stat.n is not None else point.ok
 
 
@@ -254,6 +262,22 @@ def _ends(rows: Sequence[Row]) -> list[Row]:
         line.sort(key=lambda row: row["load"])
         ends += line[:1] + line[-1:] if len(line) > 1 else line
     return [{"x": row["x"], "y": row["y"], "load": row["load"]} for row in ends]
+
+
+def _apart(ends: Sequence[Row], xs: Sequence[float], ys: Sequence[float]) -> list[Row]:
+    """Without those whose text would lie on another's: lines begin and end at the same loads, so little is lost."""
+
+    def part(value: float, values: Sequence[float]) -> float:
+        if _logarithmic(values):
+            return math.log(value / min(values)) / math.log(max(values) / min(values))
+        return value / max(values) if max(values) else 0.0
+
+    kept: list[tuple[Row, float, float]] = []
+    for row in sorted(ends, key=lambda row: -row["load"]):
+        left, up = part(row["x"], xs) * 0.85 * WIDTH, part(row["y"], ys) * 0.85 * HEIGHT
+        if all(abs(left - other) > 8 * len(f"{row['load']:g}") or abs(up - high) > 14 for _, other, high in kept):
+            kept.append((row, left, up))
+    return [row for row, _, _ in kept]
 
 
 def _axis_word(frame: Frame) -> str:
@@ -280,7 +304,7 @@ def _definition(points: Sequence[Point], measure: Measure) -> str:
 def _sample(points: Sequence[Point], measure: Measure) -> str:
     """How many requests a point is made of, and what its bar says."""
     stats = [measure.stat(point) if measure.stat is not None else None for point in points]
-    counts = sorted({n for point, stat in zip(points, stats, strict=True) if (n := _n(stat, point))})
+    counts = sorted({n for point in points if (n := _n(measure, point))})
     said = ""
     if counts:
         said = f"{counted(counts)} requests a point"

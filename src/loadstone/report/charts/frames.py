@@ -17,7 +17,10 @@ FLAT = 4.0
 
 
 class Measure(msgspec.Struct, frozen=True):
-    """What a picture shows of a point. `of` gives SI units; `better` is the direction of improvement."""
+    """What a picture shows of a point. `of` gives SI units; `better` is the direction of improvement.
+
+    `pooled`: its statistics are of tokens, of all requests together.
+    """
 
     key: str
     name: str
@@ -26,6 +29,7 @@ class Measure(msgspec.Struct, frozen=True):
     of: Callable[[Point], float | None]
     stat: Callable[[Point], Stat | None] | None = None
     better: Literal["lower", "higher"] = "lower"
+    pooled: bool = False
 
 
 def _value(stat: Stat | None) -> float | None:
@@ -41,7 +45,7 @@ TPOT = Measure(
 )  # fmt: skip
 ITL = Measure(
     "itl", "ITL", "s", "ITL = time between neighbouring tokens, all requests pooled",
-    lambda p: _value(p.itl), lambda p: p.itl,
+    lambda p: _value(p.itl), lambda p: p.itl, pooled=True,
 )  # fmt: skip
 E2E = Measure("e2e", "E2E latency", "s", "E2E = last token − {since}", lambda p: _value(p.e2e), lambda p: p.e2e)
 OUTPUT = Measure(

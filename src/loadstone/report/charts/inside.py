@@ -57,7 +57,9 @@ def cumulative(sample: RunSample, metric: str, name: str, since: str, *, key: st
         )
     )
     counts = sorted({cdf.n for cdf in found})
-    sizes = counted(counts)
+    sizes = f"{counted(counts)} requests a line"
+    if len(found) < len(sample.cells):
+        sizes += f", {len(found)} of {len(sample.cells)} loads"
     definition = "(last − first token) / (tokens − 1)" if metric == "TPOT" else f"from {since}"
     spoken = "; ".join(
         f"{cdf.label}: median {cdf.values[_at(0.5)] * scale:.4g} {unit}, p99 {cdf.values[_at(0.99)] * scale:.4g}"
@@ -66,7 +68,7 @@ def cumulative(sample: RunSample, metric: str, name: str, since: str, *, key: st
     return figure(
         key,
         f"{metric} of single requests",
-        [name, f"{metric} {definition}; {sizes} requests a line, ok and short ones of the measured phase"],
+        [name, f"{metric} {definition}; {sizes}, ok and short ones of the measured phase"],
         chart,
         section=section,
         summary=f"Cumulative distribution of {metric}, {name}. {spoken}",

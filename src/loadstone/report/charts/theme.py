@@ -13,7 +13,7 @@ Row = dict[str, Any]
 WIDTH, HEIGHT = 460, 280
 PNG_SCALE = 3
 """Pixels per unit of length: a PNG is three times as large as it needs to be to be read."""
-INK, FAINT = "#222222", "#d8d8d8"
+INK = "#222222"
 _LINE_CHARS = 80
 
 
@@ -48,10 +48,10 @@ def figure(key: str, title: str, notes: Iterable[str], chart: Any, *, section: s
     return Figure(key=key, title=title, notes=said, summary=summary or title, section=section, spec=spec)
 
 
-def rounded(rows: Iterable[Mapping[str, Any]], digits: int = 5) -> list[dict[str, Any]]:
-    """Rows with floats cut to significant digits: a picture shows no more, and a report of 100 runs stays small."""
+def rounded(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Rows with floats cut to five digits: a picture shows no more, and a report of 100 runs stays small."""
     return [
-        {name: float(f"{value:.{digits}g}") if isinstance(value, float) else value for name, value in row.items()}
+        {name: float(f"{value:.5g}") if isinstance(value, float) else value for name, value in row.items()}
         for row in rows
     ]
 
@@ -62,11 +62,18 @@ def data(rows: Iterable[Mapping[str, Any]]) -> Any:
     return alt.InlineData(values=rounded(rows))
 
 
-def load_scale(values: Sequence[float]) -> Any:
-    """Loads double from cell to cell: a log scale where they span more than a factor of four."""
+def load_axis(values: Sequence[float]) -> Any:
+    """A tick for each load, in full: left to itself, Vega rounds 128 to 1.3e+2 beside 32 and 64."""
     import altair as alt
 
-    if min(values) > 0 and max(values) / min(values) > 4:
+    return alt.Axis(values=list(values), format=",.6~r", grid=False)
+
+
+def load_scale(values: Sequence[float]) -> Any:
+    """Loads double from cell to cell: a log scale where they span a factor of four or more."""
+    import altair as alt
+
+    if min(values) > 0 and max(values) / min(values) >= 4:
         return alt.Scale(type="log", base=2, nice=False, padding=14)
     return alt.Scale(zero=False, nice=False, padding=14)
 
@@ -96,5 +103,6 @@ CONFIG: dict[str, Any] = {
     "rule": {"strokeWidth": 1.8},
     "bar": {"cornerRadiusEnd": 2},
     "text": {"fontSize": 13, "color": INK},
+    "locale": {"number": {"decimal": ".", "thousands": "\u202f", "grouping": [3], "currency": ["", ""]}},
 }  # fmt: skip
 """One look for all; a dark page exchanges its colours (assets/page.js)."""

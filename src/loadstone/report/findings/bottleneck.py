@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from loadstone.report.charts.frames import Frame, load_label
@@ -14,7 +14,9 @@ from loadstone.report.points import Point
 from loadstone.units import show_number, show_seconds
 
 GAIN = 0.15
-"""Throughput grows by less than load to this power: it has stopped growing."""
+"""Throughput grows by less than load to this power: it has stopped growing …"""
+REST = 1.15
+"""… if nothing later in the sweep is more than this above it."""
 FREE = 0.85
 """… by more than load to this power: more requests cost nearly nothing."""
 FULL = 0.95
@@ -44,7 +46,7 @@ def bottlenecks(frame: Frame) -> Iterable[Sentence]:
         if not gains:
             continue
         about = "offline" if frame.offline else "load"
-        stop = next((entry for entry in gains if entry[2] < GAIN), None)
+        stop = next((entry for entry in gains if entry[2] < GAIN and not _recovers(entry[0], points)), None)
         if stop is not None:
             before, after, _ = stop
             text = f"{_name(before)}: output throughput stops growing at {load_label(before)}"
@@ -69,12 +71,18 @@ def bottlenecks(frame: Frame) -> Iterable[Sentence]:
             yield Sentence(text=text + ".", kind="bottleneck", about=about)
 
 
+def _recovers(before: Point, points: Sequence[Point]) -> bool:
+    """Whether a heavier load has a throughput well above it: a pause in growth is not its end."""
+    level = REST * (before.output_tokens_per_s or 0.0)
+    return any((point.output_tokens_per_s or 0.0) > level for point in points if point.load > before.load)
+
+
 def _against_light(point: Point, light_s: float, tpot_s: float) -> str:
     """At the lightest load a decode step reads weights and does next to nothing else."""
     share = light_s / tpot_s
     said = (
         f"{_name(point)}: at {load_label(point)} TPOT is {show_seconds(tpot_s)}, where the memory's bandwidth allows "
-        f"{show_seconds(light_s)} ({share:.0%} of the speed of light)"
+        f"{show_seconds(light_s)} ({100 * share:.0f} % of the speed of light)"
     )
     if share < HOST:
         return f"{said}: most of a step is neither weights nor KV cache, but host, launches or links."

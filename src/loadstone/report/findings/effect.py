@@ -35,7 +35,7 @@ class Effect(msgspec.Struct, frozen=True):
     def percent(self) -> str:
         """`26 % (21–31)`: by how much the value is above or below the other."""
         bounds = sorted(abs(100 * (each - 1)) for each in (self.low, self.high))
-        return f"{abs(100 * (self.ratio - 1)):.2g} % ({bounds[0]:.2g}–{bounds[1]:.2g})"
+        return f"{_two(abs(100 * (self.ratio - 1)))} % ({_two(bounds[0])}–{_two(bounds[1])})"
 
     @property
     def words(self) -> str:
@@ -44,6 +44,11 @@ class Effect(msgspec.Struct, frozen=True):
             return self.percent
         inverse = self if self.ratio >= 1 else Effect(1 / self.ratio, 1 / self.high, 1 / self.low)
         return f"a factor of {inverse.ratio:.3g} ({inverse.low:.3g}–{inverse.high:.3g})"
+
+
+def _two(percent: float) -> str:
+    """Two digits, never 1.1e+02."""
+    return f"{percent:.2g}" if percent < 99.5 else f"{percent:.0f}"
 
 
 def effect(a: Point, b: Point, measure: Measure) -> Effect | None:
@@ -60,19 +65,26 @@ def effect(a: Point, b: Point, measure: Measure) -> Effect | None:
 def _sampling(point: Point, measure: Measure) -> float:
     """Half the width of a value's 95 % interval, on a log scale; 0 where nothing is known of it.
 
-    A throughput is one number a cell; in a closed loop it varies as the mean E2E does.
+    A throughput is one number a cell; in a closed loop it varies as the mean E2E does (places over mean E2E),
+    whatever else may be predicted of it.
     """
-    stat: Stat | None = measure.stat(point) if measure.stat is not None else None
-    if measure.stat is None and point.output_low and point.output_high:
+    if measure.stat is not None:
+        return _of(measure.stat(point))
+    closed = point.kind == "concurrency" and point.e2e is not None
+    if closed and point.source == "simulated":
+        return _of(point.e2e)
+    if point.output_low and point.output_high:
         return math.log(point.output_high / point.output_low) / 2
-    if stat is None and measure.stat is None and point.kind == "concurrency":
-        stat = point.e2e
-        if stat is not None and stat.mean and stat.std is not None and stat.n:
-            return Z95 * stat.std / math.sqrt(stat.n) / stat.mean
-    if stat is None:
-        return 0.0
-    if stat.low is not None and stat.high is not None and stat.low > 0:
+    return _of_mean(point.e2e) or _of(point.e2e) if closed else 0.0
+
+
+def _of(stat: Stat | None) -> float:
+    if stat is not None and stat.low is not None and stat.high is not None and stat.low > 0:
         return math.log(stat.high / stat.low) / 2
-    if stat.mean and stat.std is not None and stat.n:
+    return _of_mean(stat)
+
+
+def _of_mean(stat: Stat | None) -> float:
+    if stat is not None and stat.mean and stat.std is not None and stat.n:
         return Z95 * stat.std / math.sqrt(stat.n) / stat.mean
     return 0.0
