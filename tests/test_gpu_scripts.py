@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shutil
@@ -98,9 +99,13 @@ def test_a_vocabulary_too_small_is_one_line(tmp_path: Path) -> None:
 
 
 def load(name: str) -> ModuleType:
-    import importlib
-
-    return importlib.import_module(name)
+    """By its file: `engines` is a folder of tests, too."""
+    spec = importlib.util.spec_from_file_location(f"gpu_{name}", SCRIPTS / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.mark.usefixtures("scripts")

@@ -12,7 +12,8 @@
                 schedulers; touched = E/ep·(1 − (1 + a/s)^−s), a = −T·ln(1 − k/E), where experts are asked for at
                 gamma-distributed rates of shape s (s → ∞: uniform routing, 1 − ((E − k)/E)^T); the fullest rank has
                 pairs = T·k/ep·(1 + imbalance·(1 − 1/ep))
-    collective  floor·(1/2 + log₂(ranks)/6) + n·message/(eL·link); ring volume: 2(r − 1)/r of the tensor
+    collective  floor·(1/2 + log₂(ranks)/6) + n·message/(eL·link); ring volume: 2(r − 1)/r of the tensor, and between
+                nodes that of each GPU's part of it
     decode      ‖ context·cache/(eA·bandwidth), context·FLOPs/(eP·peak) ‖ + S·state/(eA·bandwidth)
     prompt      pairs·FLOPs/(eP·peak), pairs = Σ new·(cached + new/2)
 
@@ -126,7 +127,7 @@ def pair_seconds(work: Work, values: Array) -> tuple[Array, Array]:
 
 def launch_seconds(work: Work, values: Array) -> Array:
     """What launching the kernels one by one takes at least. Per layer there are about so many: the products and the
-    quantising before them, six of norms, rotary, cache write and attention, six of routing and experts, eight of the
+    quantising before them, six of norms, rotary, cache write and attention, six of routing and experts, 24 of the
     splits and joins of latent attention.
     """
     kernels = work.products + work.quantised + 6 * work.layers + 6 * work.expert_layers
