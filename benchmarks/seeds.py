@@ -68,7 +68,7 @@ GAPS_AT: dict[str, tuple[float, ...]] = {"rate": (1, 4, 8), "concurrency": (4, 1
 IMPLIED = {"002, H200, vLLM 0.7.4": 280_000, "002, H200, TensorRT-LLM 0.17": 355_000}
 """KV tokens that the rows with 128 users imply (docs/seeds.md), where sizing finds more."""
 IMPLIED_NIC_BYTES_PER_S = 2.5e9 / 8
-"""Per GPU, of the network between the two nodes of 000: 20 Gbit/s a node, implied likewise; the catalogue has 50e9."""
+"""Per GPU of the network between 000's two nodes, 20 Gbit/s a node, implied likewise; the catalogue has 50e9."""
 
 
 class Figures(NamedTuple):

@@ -14,6 +14,7 @@ from loadstone.calibrate.closed_loop import Outcome, run
 from loadstone.calibrate.deployments import deployment_of
 from loadstone.calibrate.fit import faster_twins, group, solve, values_of, weights_of
 from loadstone.calibrate.points import Point, Unpredictable
+from loadstone.calibrate.runs import cases_of_runs
 from loadstone.calibrate.shipped import profiles, residuals
 from loadstone.calibrate.sources import statistic_of, traffic_of, version_of
 from loadstone.calibrate.table import case_of, decode_seconds, predict, refresh, slopes, table_of
@@ -340,6 +341,8 @@ def test_the_command_calibrates_on_runs_of_the_client(loadstone: Loadstone, tmp_
     assert found["points"] == 2
     assert found["error_after"]["tpot"] < found["error_before"]["tpot"]
     assert found["interval_after"]["tpot"] < found["interval_before"]["tpot"]
+    cases = cases_of_runs([run.folder], parse_deployment("llama-3.1-8b@1xh100/tp1,engine=vllm"))
+    assert [(case.warm, len(case.inputs)) for case in cases] == [(1, 9), (4, 12)]  # the warm-up is simulated too
     profile = load(tmp_path / "profiles" / "mine.json")
     model = StepModel(parse_deployment("llama-3.1-8b@1xh100/tp1,engine=vllm"), profile)
     assert model.decode_line(1)[0] == pytest.approx(0.006, rel=0.25)

@@ -152,6 +152,16 @@ def test_a_point_is_simulated_on_all_its_ranks() -> None:
     assert alone.decodes <= 1
 
 
+def test_the_warm_up_is_simulated_and_left_out_of_the_times() -> None:
+    case = case_of(point())
+    fleet = fleet_of(case.deployment)
+    whole = run(fleet, case.users, case.inputs, case.outputs)
+    late = run(fleet, case.users, case.inputs, case.outputs, warm=40)
+    np.testing.assert_array_equal(late.ttft_s, whole.ttft_s[40:])
+    np.testing.assert_array_equal(late.tpot_s, whole.tpot_s[40:])
+    assert (late.decode_steps, late.duration_s) == (whole.decode_steps, whole.duration_s)
+
+
 TP8 = {"tp": 8, "dp": 1, "moe_tp": 8, "moe_ep": 1}
 
 
