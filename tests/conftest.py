@@ -297,14 +297,15 @@ def room(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.fixture(autouse=True)
-def not_for_ever(room: None) -> Iterator[None]:
+def not_for_ever(request: pytest.FixtureRequest, room: None) -> Iterator[None]:
     """A test that hangs fails, and the rest goes on."""
+    most_s = 600 if request.node.get_closest_marker("slow") else 60
 
     def late(*_: object) -> None:
-        raise TimeoutError("the test did not end within 60 s")
+        raise TimeoutError(f"the test did not end within {most_s} s")
 
     before = signal.signal(signal.SIGALRM, late)
-    signal.alarm(60)
+    signal.alarm(most_s)
     yield
     signal.alarm(0)
     signal.signal(signal.SIGALRM, before)
