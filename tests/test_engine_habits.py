@@ -114,6 +114,7 @@ def test_published_scripts_of_tensorrt_llm() -> None:
     assert (early.max_batched_tokens, early.gather_steps) == (1152, None)  # one prompt and 64 decodes, in 64s
     late = scripted(fold="deepseek-v3", precision="fp8", load_value=64.0, engine_version="1.2.0rc6", tp=8)
     assert (late.max_batched_tokens, late.gather_steps) == (8192, 40)
+    assert scripted(fold="deepseek-v3", engine_version="1.3.0rc5").max_batched_tokens == 8192
     assert Arguments() == arguments_of(Point(row=1, source="mine"), "tensorrt-llm", "b200", 1, 1)
 
 
