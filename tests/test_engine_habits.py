@@ -103,7 +103,7 @@ def test_what_a_sources_script_said_reaches_the_scheduler() -> None:
 
 def scripted(**row: Any) -> Arguments:
     point = Point(row=1, source="aiconfigurator silicon_sample.csv", input_tokens=1024, output_tokens=1024, **row)
-    return arguments_of(point, "tensorrt-llm", "b200", row.get("tp", 1), 1)
+    return arguments_of(point, "tensorrt-llm", "b200", row.get("tp", 1))
 
 
 def test_published_scripts_of_tensorrt_llm() -> None:
@@ -115,7 +115,7 @@ def test_published_scripts_of_tensorrt_llm() -> None:
     late = scripted(fold="deepseek-v3", precision="fp8", load_value=64.0, engine_version="1.2.0rc6", tp=8)
     assert (late.max_batched_tokens, late.gather_steps) == (8192, 40)
     assert scripted(fold="deepseek-v3", engine_version="1.3.0rc5").max_batched_tokens == 8192
-    assert Arguments() == arguments_of(Point(row=1, source="mine"), "tensorrt-llm", "b200", 1, 1)
+    assert Arguments() == arguments_of(Point(row=1, source="mine"), "tensorrt-llm", "b200", 1)
 
 
 @pytest.mark.parametrize("wrong", ["enable_chunked_prefill=perhaps", "max_model_len=none"])

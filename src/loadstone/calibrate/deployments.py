@@ -29,7 +29,7 @@ def deployment_of(point: Point) -> tuple[Deployment, Arguments]:
     if weights == "nvfp4" and base.weights_dtype != "nvfp4":
         base = _four_bit(base)
     tp, dp, ep, attention_dp = _parallelism(point, engine, base)
-    said = arguments_of(point, engine, device.name.lower().split("-")[0], tp, dp if attention_dp else 1)
+    said = arguments_of(point, engine, device.name.lower().split("-")[0], tp)
     said = msgspec.structs.replace(said, eager=ran_eager(point))
     gpus = tp * dp
     per_node = device.per_node

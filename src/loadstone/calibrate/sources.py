@@ -79,8 +79,8 @@ class Arguments(msgspec.Struct, frozen=True, kw_only=True):
     eager: bool = False
 
 
-def arguments_of(point: Point, engine: str, gpu: str, tp: int, dp: int) -> Arguments:
-    """As the source's own scripts had it; all None for sources without. `dp` above 1: attention data-parallel."""
+def arguments_of(point: Point, engine: str, gpu: str, tp: int) -> Arguments:
+    """As the source's own scripts had it; all None for sources without."""
     if "silicon_sample" not in point.source:
         return Arguments()
     family, precision, concurrency = point.fold, point.precision, point.load_value
@@ -117,11 +117,11 @@ def arguments_of(point: Point, engine: str, gpu: str, tp: int, dp: int) -> Argum
             return Arguments(kv_dtype=kv, max_batched_tokens=32768 if blackwell else None, memory_fraction=0.85)
         return Arguments()
     if engine == "tensorrt-llm":
-        return _tensorrt_llm(point, blackwell, tp, dp)
+        return _tensorrt_llm(point, blackwell, tp)
     return Arguments()
 
 
-def _tensorrt_llm(point: Point, blackwell: bool, tp: int, dp: int) -> Arguments:
+def _tensorrt_llm(point: Point, blackwell: bool, tp: int) -> Arguments:
     """Prompts are never cut (no enable_chunked_prefill): max_num_tokens is how many of them a step takes."""
     lengths = (point.input_tokens, point.output_tokens)
     if point.fold == "llama-70b":
@@ -147,8 +147,8 @@ def _tensorrt_llm(point: Point, blackwell: bool, tp: int, dp: int) -> Arguments:
             max_batched_tokens=max(most, 8192) if late else most,
             memory_fraction=0.8 if blackwell else 0.75,
             hold_steps=60,
-            gather_steps=40 if gathers and dp == 1 else None,
-            gather_share=0.8 if gathers and dp == 1 else None,
+            gather_steps=40 if gathers else None,
+            gather_share=0.8 if gathers else None,
         )
     return Arguments()
 
