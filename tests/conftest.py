@@ -372,13 +372,17 @@ def eventually(condition: Callable[[], object]) -> bool:
     return True
 
 
+def state_of(pid: int) -> str:
+    """As ps has it: R runs or could, S waits, T is stopped, Z has ended and is not collected; X: there is none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (ProcessLookupError, FileNotFoundError):
+        return "X"
+
+
 def gone(pid: int) -> bool:
     """Whether it has ended; what is left of an orphan may wait long for a container's init to collect it."""
-    try:
-        os.kill(pid, 0)
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except (ProcessLookupError, FileNotFoundError):
-        return True
+    return state_of(pid) in "ZX"
 
 
 def processes_about(text: str) -> list[int]:

@@ -8,7 +8,6 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,7 +15,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from conftest import gone
+from conftest import eventually, gone
 from loadstone.errors import InputError
 from loadstone.simserver import MODEL, Law, start
 
@@ -130,13 +129,6 @@ def python(code: str) -> list[str]:
     return [sys.executable, "-c", code]
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def test_counts_children_and_orphans(tmp_path: Path) -> None:
     """Of a program, of its child, of a grandchild, and of a process that outlives them in a session of its own."""
     burn = BURN.format(cpu_s=0.3)
@@ -176,10 +168,11 @@ def test_dies_with_its_owner(tmp_path: Path) -> None:
     load = f"import runpy, pathlib\npeers = runpy.run_path({str(ROOT / 'benchmarks/peers.py')!r})\n"
     code = f"{load}peers['run_tree']({sleeper!r}, pathlib.Path({str(tmp_path)!r}))"
     with subprocess.Popen(python(code)) as owner:
-        wait_for(lambda: (tmp_path / "stdout").is_file() and (tmp_path / "stdout").read_text().endswith("\n"))
+        said = tmp_path / "stdout"
+        assert eventually(lambda: said.is_file() and said.read_text().endswith("\n"))
         owner.kill()
-    pid = (tmp_path / "stdout").read_text().strip()
-    wait_for(lambda: gone(int(pid)))
+    pid = said.read_text().strip()
+    assert eventually(lambda: gone(int(pid)))
 
 
 def test_a_command_that_is_not_there(tmp_path: Path) -> None:

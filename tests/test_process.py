@@ -4,12 +4,11 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from conftest import eventually, gone
 from loadstone.engines.process import ServerProcess, free_port
 from loadstone.errors import TargetError
 
@@ -23,26 +22,6 @@ SLEEP = "import time; time.sleep(600)"
 
 def python(code: str, *arguments: str) -> list[str]:
     return [sys.executable, "-c", code, *arguments]
-
-
-def gone(pid: int) -> bool:
-    """Whether it has ended; what is left of an orphan may wait long for a container's init to collect it."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    stat = Path(f"/proc/{pid}/stat")
-    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] == "Z"
-
-
-def eventually(condition: Callable[[], bool]) -> bool:
-    """Whether it comes true within a time that only a broken guard needs."""
-    deadline = time.monotonic() + 20
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 def written_pid(path: Path) -> int:

@@ -33,7 +33,9 @@ from conftest import (
     chunk,
     event,
     events,
+    eventually,
     processes_about,
+    state_of,
     token,
     usage,
     whole,
@@ -329,6 +331,8 @@ def reads_late(loadstone: Loadstone, tmp_path: Path) -> Outcome:
             time.sleep(0.001)
         time.sleep(0.02)
         signal_worker(signal.SIGCONT)
+        # Data that is read together carries the stamp of the newest: the end may not overtake the reader.
+        assert eventually(lambda: all(state_of(pid) == "S" for pid in workers()))
         send(LAST_CHUNK)
 
     return measure(loadstone, reply, f"{CLOSED} --concurrency 1 --requests 12")
