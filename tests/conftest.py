@@ -228,6 +228,10 @@ def answer(ask: Ask, send: Send) -> None:
         send(LAST_CHUNK)
 
 
+BUSY_MACHINE = {"sends_late", "client_read_late"}
+"""Findings of sends and reads that others who use the processors made late."""
+
+
 class Outcome(NamedTuple):
     """How a command ended."""
 
@@ -259,9 +263,9 @@ class Outcome(NamedTuple):
 
     @property
     def spoilt_by(self) -> set[str]:
-        """Findings that spoil a cell, but for sends that a busy test machine made late: that finding is then true."""
+        """Findings that spoil a cell, but for those that a busy test machine makes true."""
         findings = [finding for cell in self.document["cells"] for finding in cell["verdict"]["findings"]]
-        return {finding["kind"] for finding in findings if finding["severity"] != "info"} - {"sends_late"}
+        return {finding["kind"] for finding in findings if finding["severity"] != "info"} - BUSY_MACHINE
 
     def line(self) -> str:
         """The one line of an error, without the program's name."""
@@ -299,7 +303,7 @@ def room(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 @pytest.fixture(autouse=True)
 def not_for_ever(request: pytest.FixtureRequest, room: None) -> Iterator[None]:
     """A test that hangs fails, and the rest goes on."""
-    most_s = 600 if request.node.get_closest_marker("slow") else 60
+    most_s = 600 if request.node.get_closest_marker("slow") else 180
 
     def late(*_: object) -> None:
         raise TimeoutError(f"the test did not end within {most_s} s")

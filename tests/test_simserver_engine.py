@@ -134,8 +134,9 @@ def test_metrics_in_vllms_names(server: TimingServer) -> None:
         assert f"vllm:{name}" in before
     started = threading.Thread(target=stream, args=(server,), kwargs={"max_tokens": 200})
     started.start()
-    assert eventually(lambda: metrics(server)["vllm:num_requests_running"] == 1)
-    assert metrics(server)["vllm:kv_cache_usage_perc"] > 0
+    assert eventually(
+        lambda: (seen := metrics(server))["vllm:num_requests_running"] == 1 and seen["vllm:kv_cache_usage_perc"] > 0
+    )
     started.join()
     after = metrics(server)
     assert after["vllm:generation_tokens_total"] - before["vllm:generation_tokens_total"] == 200

@@ -50,10 +50,7 @@ def test_a_closed_loop(loadstone: Loadstone, engine: ServerProcess) -> None:
     check_counts(outcome, [16] * 4)
     # As many again as were under way came before, and count for nothing.
     assert [sum(r["phase"] == "warmup" and r["cell"] == n for r in outcome.records) for n in range(4)] == [1, 2, 4, 8]
-    for cell in outcome.document["cells"]:
-        # Late sends are this machine's doing, where others use its cores too; nothing else may be in doubt.
-        doubts = {finding["kind"] for finding in cell["verdict"]["findings"] if finding["severity"] != "info"}
-        assert doubts <= {"sends_late"}, cell["verdict"]
+    assert not outcome.spoilt_by, [cell["verdict"] for cell in outcome.document["cells"]]
     alone = [r for r in outcome.records if r["cell"] == 0 and r["phase"] == "measure"]
     ttft = [r["arrival_s"][0] - r["sent_s"] for r in alone]
     prefill = [r["server_prefill_s"] for r in alone]
@@ -61,10 +58,11 @@ def test_a_closed_loop(loadstone: Loadstone, engine: ServerProcess) -> None:
     assert all(measured >= own for measured, own in zip(ttft, prefill, strict=True))
     assert statistics.median(ttft) <= 1.5 * statistics.median(prefill) + statistics.median(tpots(alone))
     # llama.cpp's predicted_ms begins when the first token has been sampled, so that it covers the intervals
-    # between tokens: n − 1 of them.
-    ratios = [
-        measured / (r["server_decode_s"] / (OUTPUT - 1)) for measured, r in zip(tpots(alone), alone, strict=True)
-    ]
+    # between tokens: n − 1 of them. Events that waited for the client carry the stamp of the newest.
+    in_time = [r for r in alone if r["receive_lag_s"] < r["server_decode_s"] / (OUTPUT - 1)]
+    if len(in_time) < 4:
+        pytest.skip("others use this machine's processors: the client read late")
+    ratios = [own / (r["server_decode_s"] / (OUTPUT - 1)) for own, r in zip(tpots(in_time), in_time, strict=True)]
     assert 0.95 <= statistics.median(ratios) <= 1.05, ratios
 
 
