@@ -277,6 +277,19 @@ def test_no_file(tmp_path: Path) -> None:
         read_path(tmp_path / "config.json")
 
 
+def test_a_config_is_named_after_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two checkpoints of one's own are both called config.json."""
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(json.dumps(LLAMA))
+    (tmp_path / "one" / "other_config.json").write_text(json.dumps(LLAMA))
+    monkeypatch.chdir(tmp_path / "one")
+    assert read_path(tmp_path / "two" / "config.json").name == str(tmp_path / "two")
+    assert read_path(Path("../two")).name == "../two"
+    assert read_path(Path("config.json")).name == read_path(Path()).name == str(tmp_path / "one")
+    assert read_path(Path("other_config.json")).name == "other_config.json"
+
+
 def test_a_folder_with_its_quantisation_beside(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(LLAMA))
     (tmp_path / "hf_quant_config.json").write_text(json.dumps({"quantization": {"quant_algo": "NVFP4"}}))

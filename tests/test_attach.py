@@ -64,7 +64,7 @@ def test_the_timing_server_takes_everything(timing: TimingServer) -> None:
         True,
     )
     assert set(target.accepts.values()) == {True}
-    assert (vocabulary.kind, vocabulary.verified, vocabulary.overhead_tokens) == ("token ids", True, 0)
+    assert (vocabulary.kind, vocabulary.overhead_tokens) == ("token ids", 0)
     assert (ask.usage, ask.ignore_eos, ask.min_tokens) == ("running", True, True)
     assert (target.prompt_kind, target.overhead_tokens) == ("token ids", 0)
 
@@ -78,13 +78,13 @@ def test_conversations_are_text_and_prefer_chat(timing: TimingServer) -> None:
     target, vocabulary, _ = meet(timing.url, text_only=True)
     assert (target.endpoint, vocabulary.kind, vocabulary.overhead_tokens) == ("chat", "text", 7)
     target, vocabulary, _ = meet(timing.url, text_only=True, endpoint="completions")
-    assert (target.endpoint, vocabulary.kind, vocabulary.verified) == ("completions", "text", True)
+    assert (target.endpoint, vocabulary.kind, vocabulary.overhead_tokens) == ("completions", "text", 0)
 
 
 def test_answers_in_one_piece_need_no_stream_options(timing: TimingServer) -> None:
     target, vocabulary, ask = meet(timing.url, stream=False)
     assert target.accepts == {"ignore_eos": True, "min_tokens": True}
-    assert (target.streams, ask.stream, ask.usage, vocabulary.verified) == (False, False, "none", True)
+    assert (target.streams, ask.stream, ask.usage, vocabulary.kind) == (False, False, "none", "token ids")
     assert "stream_options" not in body(ask)
 
 
@@ -318,7 +318,7 @@ def test_a_server_of_sglangs_own_endpoint_alone_is_found() -> None:
     assert (target.endpoint, target.engine, target.engine_version) == ("sglang", "SGLang", "0.5.3")
     assert target.model == "org/model"
     assert target.version == {"version": "0.5.3"}  # not all that the server tells of itself
-    assert (vocabulary.kind, vocabulary.overhead_tokens, vocabulary.verified) == ("token ids", 1, True)
+    assert (vocabulary.kind, vocabulary.overhead_tokens) == ("token ids", 1)
     assert (ask.ignore_eos, ask.min_tokens) == (True, False)
     assert target.accepts == {"ignore_eos": True, "min_tokens": False}
 
@@ -333,9 +333,9 @@ def test_sglangs_shapes_are_sampling_parameters() -> None:
 def test_the_timing_server_over_sglangs_endpoint(timing: TimingServer) -> None:
     target, vocabulary, ask = meet(timing.url, endpoint="sglang", sampling=Sampling(temperature=0.0))
     assert (target.endpoint, target.model, target.engine) == ("sglang", "timing", "timing server")
-    assert (vocabulary.kind, vocabulary.verified) == ("token ids", True)
+    assert vocabulary.kind == "token ids"
     assert body(ask)["sampling_params"]["temperature"] == 0.0
-    assert meet(timing.url, endpoint="sglang", stream=False)[1].verified
+    assert meet(timing.url, endpoint="sglang", stream=False)[1].kind == "token ids"
 
 
 # --- Triton -------------------------------------------------------------------------------------------------------
@@ -394,15 +394,15 @@ def test_a_triton_server_is_found_with_its_model(models: tuple[str, ...], chosen
     assert {name for fields in asked for name in fields} <= set(INPUTS)
     assert (ask.min_tokens, ask.usage, ask.ignore_eos) == (True, "none", False)
     assert "min_length" in body(ask)
-    assert (vocabulary.kind, vocabulary.verified) == ("text", False)
+    assert (vocabulary.kind, vocabulary.overhead_tokens) == ("text", 0)
 
 
 def test_a_triton_model_that_counts_is_believed() -> None:
     with ScriptedServer(triton("ensemble", inputs=(*INPUTS, *COUNTS)), meets=True) as server:
         target, vocabulary, ask = meet(server.url, endpoint="triton")
-        assert (ask.usage, vocabulary.verified, vocabulary.overhead_tokens) == ("running", True, 1)
+        assert (ask.usage, vocabulary.overhead_tokens) == ("running", 1)
         assert target.accepts == {"min_tokens": True, "return_num_output_tokens": True}
-        assert meet(server.url, endpoint="triton", stream=False)[1].verified
+        assert meet(server.url, endpoint="triton", stream=False)[1].overhead_tokens == 1
 
 
 def test_what_a_triton_model_has_no_input_for_is_refused() -> None:

@@ -469,10 +469,8 @@ def assert_sound(scheduler: Scheduler, policy: EnginePolicy) -> None:
     if scheduler._tight and policy.speculative is None:
         # Counted anew: whole blocks of each, those that are shared once.
         own = 0
-        planned = {sequence: new for sequence, new, _ in scheduler.chunks}
         for sequence in scheduler.running:
-            held = scheduler.blocks_for(scheduler._tokens_of(sequence) + planned.get(sequence, 0))
-            own += held - len(sequence.held)
+            own += scheduler.blocks_for(scheduler._tokens_of(sequence)) - len(sequence.held)
         shared = cache.in_use() if cache is not None else 0
         assert scheduler.used_blocks() == own + shared
     if cache is not None:

@@ -10,7 +10,7 @@ import pytest
 
 from conftest import Loadstone
 from loadstone import catalogue
-from loadstone.catalogue import Gpu
+from loadstone.catalogue import Gpu, load
 from loadstone.errors import InputError
 
 GIB = 1 << 30
@@ -252,3 +252,30 @@ def test_one_in_full_with_its_sources(loadstone: Loadstone) -> None:
 )
 def test_what_cannot_be_shown(loadstone: Loadstone, arguments: tuple[str, ...], said: str) -> None:
     assert said in loadstone("catalogue", *arguments).line()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"link_bytes_per_s": None}, "lacks link_bytes_per_s"),
+        ({"usable_gib": None}, "lacks usable_gib"),
+        ({"tdp_w": None, "tpd_w": 700}, "tpd_w"),
+        ({"hbm_bytes_per_s": "9 TB/s"}, "hbm_bytes_per_s"),
+        ({"hbm_bytes_per_s": -9e12}, "hbm_bytes_per_s"),
+        ({"flops_per_s": {"bf16": 0}}, "flops_per_s"),
+        ({"flops_per_s": {"fp16": 1.25e14}}, "no bf16"),
+        ({"hbm_gib": "much"}, "gpus.toml"),
+        ({"source": None}, "source"),
+    ],
+)
+def test_what_is_wrong_with_an_entry_of_ones_own_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], said: str
+) -> None:
+    entry = load._table("gpus")["h200"] | {"aliases": []} | change
+    table = {"mine": {name: value for name, value in entry.items() if value is not None}}
+    monkeypatch.setattr(load, "_table", lambda name: table)
+    monkeypatch.setattr(load, "gpu_names", lambda: {"mine": "mine"})
+    with pytest.raises(InputError, match=r"gpus\.toml of the catalogue, \[mine\]: ") as caught:
+        load.find_gpu.__wrapped__("mine")  # past its cache
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)

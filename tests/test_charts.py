@@ -53,6 +53,14 @@ def drawn(figure: Figure | None) -> Figure:
     return figure
 
 
+def legend(figure: Figure) -> tuple[int, list[str]]:
+    """How many signs its legends have, and their words."""
+    svg = to_svg(figure)
+    signs = re.findall(r'role-legend-symbol".*?</g>', svg, re.DOTALL)
+    labels = "".join(re.findall(r'role-legend-label".*?</g>', svg, re.DOTALL))
+    return sum(sign.count("<path") for sign in signs), sorted(re.findall(r">([^<]*)</text>", labels))
+
+
 def test_a_curve_shows_units_definition_count_and_interval(tmp_path: Path) -> None:
     (frame,) = frames(two_engines(tmp_path), "load")
     figure = drawn(curves.against(frame, TTFT, section="load", key="k"))
@@ -164,6 +172,17 @@ def test_repeats_are_counted_where_there_are_several_setups(tmp_path: Path) -> N
     assert front.spec["layer"][1]["encoding"]["shape"]["scale"]["domain"] == ["repeat 1", "repeat 2"]
     alone = [point for point in points(tmp_path) if point.engine == "vLLM"]
     assert {series.variant for series in series_of(alone)} == {"run 1", "run 3"}
+
+
+def test_no_legend_has_an_entry_without_a_word(tmp_path: Path) -> None:
+    for name, engine, deployment in (("a", "vLLM", {"tp": 8}), ("b", "SGLang", {"tp": 4}), ("c", "vLLM", {})):
+        run(tmp_path, name, [cell(1), cell(4)], engine=engine, deployment=deployment)
+    (frame,) = frames(points(tmp_path), "load")
+    assert {series.variant for series in frame.series} == {"tp8", "tp4", ""}
+    assert legend(drawn(curves.against(frame, TTFT, section="load", key="k"))) == (
+        4,
+        ["SGLang", "tp4", "tp8", "vLLM"],
+    )
 
 
 def test_a_series_that_towers_is_left_out_of_a_second_picture(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """The command line: what it refuses, in one line each, and what it keeps to itself."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -233,3 +235,9 @@ def test_another_tool_s_numbers_beside_ours(loadstone: Loadstone, timing: Timing
     assert "MLPerf LoadGen" in shown.out
     assert "--dialect no-tool: unknown" in loadstone("show", outcome.folder, "--dialect", "no-tool").line()
     assert "--dialect no-tool: unknown" in loadstone("bench", timing.url, "--dialect", "no-tool").line()
+
+
+def test_the_package_itself_is_the_command_line() -> None:
+    done = subprocess.run([sys.executable, "-m", "loadstone", "--help"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0
+    assert "simulate" in done.stdout

@@ -160,6 +160,15 @@ def test_another_workload_is_a_warning(tmp_path: Path) -> None:
     assert "workloads_differ" in {finding["kind"] for finding in document["findings"]}
 
 
+def test_a_workload_that_one_side_does_not_tell_is_not_called_another(tmp_path: Path) -> None:
+    silent = {"workload": {"prefix_tokens": None}}
+    told = {"workload": {"prefix_tokens": 0}}
+    document = compare([make(tmp_path / "a", settings=silent)], [make(tmp_path / "b", settings=told)])
+    said = {finding["kind"]: finding["evidence"] for finding in document["findings"]}
+    assert "workloads_differ" not in said
+    assert said["workload_not_told"].endswith("one side does not tell its prefix_tokens")
+
+
 def test_only_loads_of_both_sides_are_compared(tmp_path: Path) -> None:
     a, b = make(tmp_path / "a"), make(tmp_path / "b", load=Load("concurrency", 8))
     with pytest.raises(InputError, match=r"no load is on both sides \(concurrency 4 against concurrency 8\)"):

@@ -352,3 +352,44 @@ def test_public_prompts(name: str, format: str, count: int, start: str) -> None:
     assert dataset.prompts[0].startswith(start)
     assert dataset.output_tokens == [None] * count
     assert dataset.sha256 == hashlib.sha256((PUBLIC / name).read_bytes()).hexdigest()
+
+
+def test_bad_lines_are_left_out_and_counted_where_that_is_asked_for(write: Write) -> None:
+    """A file of 50,000 prompts is not lost for a line that was cut off, or for half of a surrogate pair."""
+    good = [{"prompt": f"p{i}", "max_tokens": 3} for i in range(5)]
+    content = lines(*good[:4]) + '{"prompt": "\\ud800"}\n{"text": "b"}\n\n' + lines(good[4]) + '{"prompt": "cut o'
+    with pytest.raises(InputError, match=r"line 5: broken JSON.*leave such lines out with --skip-bad$"):
+        read(write(content))
+    found = read(write(content), skip_bad=True)
+    assert found.prompts == ["p0", "p1", "p2", "p3", "p4"]
+    assert (found.output_tokens, found.bad, found.skipped) == ([3] * 5, 3, 0)
+    # The first good one tells what the others must be like.
+    assert read(write('{"prompt": 7\n"\\ud800"\n' + lines("a", "b")), skip_bad=True).prompts == ["a", "b"]
+    array = read(write('[{"prompt": "a"}, {"prompt": "\\ud800"}, {"prompt": ""}]'), skip_bad=True)
+    assert (array.prompts, array.bad, array.skipped) == (["a"], 1, 1)
+    assert read(write(b"fine\nna\xefve\n"), skip_bad=True).prompts == ["fine"]
+
+
+def test_a_file_of_bad_lines_alone_is_refused(write: Write) -> None:
+    with pytest.raises(InputError, match="none of its 2 items has a prompt"):
+        read(write('{"prompt": 7}\n{"prompt": 8}\n'), skip_bad=True)
+
+
+@pytest.mark.parametrize(
+    ("content", "bad"),
+    [
+        ('[{"prompt": "a"},\n{"prompt": "b"}\n', 1),
+        ('[{"prompt": "a"},\n{"prompt": "b"}, {"prom', 1),
+        ('[{"prompt": "a"}, {"prompt": "\\ud800"}, {"prompt": "b"}]', 1),
+        ('[{"prompt": "a"}, {"prompt": tru}, {"prompt": "c"}]', 1),
+        ('[{"prompt": "a"}]\n[{"prompt": "b"}]\n', 1),
+        ('[{"prompt": "a"}, ' + "[" * 100_000, 1),
+    ],
+)
+def test_of_a_broken_array_what_is_whole_is_kept(write: Write, content: str, bad: int) -> None:
+    with pytest.raises(InputError, match=r"broken JSON.*--skip-bad$"):
+        read(write(content))
+    found = read(write(content), skip_bad=True)
+    assert found.prompts[0] == "a"
+    assert found.prompts in (["a"], ["a", "b"])
+    assert found.bad == bad

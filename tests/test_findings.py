@@ -70,6 +70,17 @@ def test_a_peak_says_output_and_total(tmp_path: Path) -> None:
     assert "llama.cpp on 8×H200 with 950.0 output tok/s" in said(tmp_path, "peak")[0]
 
 
+def test_a_finding_says_whose_cells_carry_a_warning(tmp_path: Path) -> None:
+    spoilt = {"verdict": {"trusted": False, "findings": []}}
+    for name, tpot, more in (("vLLM", 0.01, spoilt), ("SGLang", 0.02, {})):
+        cells = [cell(load, tpot=tpot, total=load * 10 / tpot, **more) for load in (1.0, 4.0)]
+        run(tmp_path, name, cells, engine=name)
+    assert all(text.endswith("1 of these 2 cells carries a warning.") for text in said(tmp_path, "peak"))
+    assert said(tmp_path, "peak")
+    (tpot_leader,) = [text for text in said(tmp_path, "leader") if "TPOT" in text]
+    assert tpot_leader.endswith("some of these cells carry a warning.")
+
+
 def test_a_peak_that_is_none_is_called_so(tmp_path: Path) -> None:
     run(tmp_path, "a", [cell(4, output=500), cell(16, output=900, total=1801)])
     run(tmp_path, "b", [cell(4, output=500), cell(16, output=895, total=1790)], engine="SGLang")

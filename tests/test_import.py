@@ -354,6 +354,45 @@ def test_a_column_that_moved_is_put_back(tmp_path: Path) -> None:
     assert run_facts(store.read_info(found.runs[0])).engine == "TensorRT-LLM"
 
 
+FAILED = VLLM | {
+    "completed": 0, "failed": 3, "total_input_tokens": 0, "total_output_tokens": 0, "request_throughput": 0.0,
+    "output_throughput": 0.0, "total_token_throughput": 0.0, "mean_ttft_ms": 0.0, "median_ttft_ms": 0.0,
+    "mean_tpot_ms": 0.0, "p99_tpot_ms": 0.0, "ttfts": [], "itls": [], "input_lens": [], "output_lens": [],
+    "errors": [],
+}  # fmt: skip
+
+
+def test_where_nothing_completed_no_latency_is_0(tmp_path: Path) -> None:
+    found = run(tmp_path, save(tmp_path, "a.json", FAILED))
+    assert kinds(found) == {"none_completed", "request_errors"}
+    (cell,) = document(found)["cells"]
+    assert (cell["metrics"]["ttft_s"], cell["metrics"]["tpot_s"], cell["verdict"]["trusted"]) == (None, None, False)
+
+
+@pytest.mark.parametrize(("throughput", "severity"), [({}, "info"), ({"output_throughput": None, "input_throughput":
+    None, "total_output_tokens": None}, "warning")])  # fmt: skip
+def test_latencies_that_are_all_null_are_told(tmp_path: Path, throughput: dict[str, Any], severity: str) -> None:
+    nulls = {name: None for name in SGLANG if name.endswith("_ms")} | {"concurrency": None}
+    found = run(tmp_path, save(tmp_path, "a.jsonl", SGLANG | nulls | throughput))
+    assert [(finding["kind"], finding["severity"]) for finding in found.findings] == [("no_latencies", severity)]
+
+
+def test_places_that_were_never_filled_are_told(tmp_path: Path) -> None:
+    found = run(tmp_path, save(tmp_path, "a.jsonl", SGLANG | {"max_concurrency": 512}))
+    assert kinds(found) == {"places_not_filled"}
+
+
+def test_some_failures_of_sums_are_a_finding(tmp_path: Path) -> None:
+    sums = {name: value for name, value in VLLM.items() if not isinstance(value, list)}
+    assert kinds(run(tmp_path, save(tmp_path, "a.json", sums))) == set()
+    found = run(tmp_path, save(tmp_path, "b.json", sums | {"failed": 2}))
+    assert [finding["evidence"] for finding in found.findings] == ["b.json: 2 of 5 requests failed"]
+
+
+def test_requests_that_are_fewer_than_the_sums_say(tmp_path: Path) -> None:
+    assert "requests_missing" in kinds(run(tmp_path, save(tmp_path, "a.json", VLLM | {"completed": 9})))
+
+
 # --- hostile and broken files ---------------------------------------------------------------------------------------
 
 
@@ -411,10 +450,45 @@ def test_in_a_folder_what_is_no_result_is_passed_over(tmp_path: Path) -> None:
     save(tmp_path, "b.json", "{")
     found = import_files([tmp_path], tmp_path / "runs")
     assert len(found.runs) == 1
-    assert "2 files of the folder" in found.findings[0]["evidence"]
+    other, broken = found.findings
+    assert (other["kind"], other["severity"]) == ("passed_over", "info")
+    assert other["evidence"].endswith(": notes.txt")
+    assert (broken["kind"], broken["severity"]) == ("broken", "warning")
+    assert "b.json: no JSON" in broken["evidence"]
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="no results in it"):
         import_files([tmp_path / "empty"], tmp_path / "runs")
+
+
+def test_of_cut_json_lines_the_whole_ones_are_read(tmp_path: Path) -> None:
+    whole = [json.dumps(SGLANG | {"max_concurrency": n}) for n in (4, 8)]
+    found = run(tmp_path, save(tmp_path, "a.jsonl", *whole, whole[0][:200]))
+    assert len(document(found)["cells"]) == 2
+    (told,) = (finding for finding in found.findings if finding["kind"] == "lines_left_out")
+    assert "line 3" in told["evidence"]
+
+
+def test_a_line_separator_in_a_text_ends_no_line(tmp_path: Path) -> None:
+    lines = [json.dumps(SGLANG | {"tag": "a\u2028b\x85c", "max_concurrency": n}, ensure_ascii=False) for n in (4, 8)]
+    found = run(tmp_path, save(tmp_path, "a.jsonl", *lines))
+    assert len(document(found)["cells"]) == 2
+    assert "lines_left_out" not in kinds(found)
+
+
+@pytest.mark.parametrize("place", ["folder", "file"])
+def test_a_name_that_is_no_utf_8(tmp_path: Path, place: str) -> None:
+    inside = tmp_path / "in"
+    inside.mkdir()
+    path = inside / "caf\udce9.jsonl"
+    try:
+        path.write_text(json.dumps(SGLANG))
+    except OSError:
+        pytest.skip("this file system takes UTF-8 alone")
+    found = run(tmp_path, inside if place == "folder" else path, command=["loadstone", "import", str(path)])
+    assert store.read_info(found.runs[0]).settings["import"]["files"] == ["caf\ufffd.jsonl"]
+
+
+# --- facts that are given ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("given", ["foo=1", "gpus", "gpus=x", "rate=0", "prefix_cache=maybe", "model="])

@@ -14,8 +14,8 @@ from loadstone.summary import summarise
 from test_import import SGLANG, VLLM
 
 ODD: list[Any] = [
-    None, True, -1, 0, 1e308, float("nan"), float("inf"), 10**400, "", "x" * 10_000, "\x00\x1b[31m", "<script>", [],
-    {}, [[[]]], {"a": {"b": None}}, [None], "2026-01-01", -0.5, 2**63, "1e5",
+    None, True, -1, 0, 1e308, float("nan"), float("inf"), 10**400, "", "x" * 10_000, "\x00\x1b[31m", "<script>",
+    "\ud800", [], {}, [[[]]], {"a": {"b": None}}, [None], "2026-01-01", -0.5, 2**63, "1e5",
 ]  # fmt: skip
 AIPERF_ROW = {
     "metadata": {"request_start_ns": 10**18, "credit_issued_ns": 10**18, "benchmark_phase": "profiling"},
@@ -27,13 +27,16 @@ AIPERF_ROW = {
     "error": None,
 }  # fmt: skip
 AIPERF = {
-    "aiperf_version": "0.13.0", "request_latency": {"unit": "ms", "avg": 9.0, "p50": 9.0},
+    "aiperf_version": "0.13.0", "start_time": "2026-01-01T00:00:00", "end_time": "2026-01-01T00:00:02",
+    "request_latency": {"unit": "ms", "avg": 9.0, "p50": 9.0},
     "request_count": {"avg": 3.0}, "request_throughput": {"avg": 2.0}, "benchmark_duration": {"avg": 1.5},
     "input_config": {"phases": [{"type": "concurrency", "concurrency": 4}], "models": {"items": [{"name": "m"}]}},
 }  # fmt: skip
 GUIDELLM = {
     "metadata": {"guidellm_version": "0.8"},
-    "config": {"spec": {"backend": {"model": "m"}, "data": [{"kind": "synthetic_text", "prompt_tokens": 8}]}},
+    "config": {"spec": {
+        "backend": {"model": "m", "target": "http://x:8"}, "data": [{"kind": "synthetic_text", "prompt_tokens": 8}],
+    }},
     "benchmarks": [{
         "config": {"strategy": {"type_": "concurrent", "streams": 4}}, "duration": 2.0, "start_time": 1.7e9,
         "metrics": {
@@ -67,7 +70,11 @@ LLM_D = {
         "throughput": {"request_rate": {"mean": 2.0}},
     }}},
 }  # fmt: skip
-DOCUMENTS = [SGLANG, VLLM, AIPERF, AIPERF_ROW, GUIDELLM, INFERENCE_PERF, PERF_ANALYZER, LLM_D]
+RAMP = {name: value for name, value in VLLM.items() if not isinstance(value, list)} | {
+    "request_rate": "inf", "ramp_up_strategy": "linear", "ramp_up_start_rps": 2, "ramp_up_end_rps": 16,
+    "latencies": [1.0, 2.0, 3.0],
+}  # fmt: skip
+DOCUMENTS = [SGLANG, VLLM, RAMP, AIPERF, AIPERF_ROW, GUIDELLM, INFERENCE_PERF, PERF_ANALYZER, LLM_D]
 
 
 def places(document: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:

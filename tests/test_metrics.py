@@ -77,6 +77,15 @@ def test_latencies_of_one_request() -> None:
     assert found.duration_s == 8.25
 
 
+def test_how_late_sends_were_is_asked_of_every_request_that_was_sent() -> None:
+    """A client that is late is late for those that fail too; one that was never sent says nothing."""
+    sent = [record(1.0, [1.5, 2.0], intended_s=1.0), record(9.0, intended_s=1.0, status="timeout", end_s=9.5)]
+    never = msgspec.structs.replace(record(0.0, intended_s=1.0, status="error", end_s=2.0), sent_s=None)
+    found = metrics([*sent, never])
+    assert found.send_lag_s is not None
+    assert (found.send_lag_s.n, found.send_lag_s.max) == (2, 8.0)
+
+
 def test_percentiles_are_over_requests() -> None:
     found = metrics([record(0.0, [first]) for first in (1.0, 2.0, 3.0, 4.0, 5.0)])
     assert (found.ttft_s.n, found.ttft_s.mean, found.ttft_s.p50, found.ttft_s.p90) == (5, 3.0, 3.0, 4.6)
@@ -454,6 +463,12 @@ def test_parts_of_a_cell() -> None:
     assert first.ttft_s is not None
     assert first.ttft_s.mean == 2.0
     assert (second.requests.sent, second.requests.cancelled) == (2, 1)
+    assert (first.mean_input_tokens, first.mean_output_tokens) == (11.0, 2.5)
+    # What was cut off is in the totals, and not in the mean of a request.
+    cut = record(0.0, [1.0, 2.0], turn=0, input_tokens=500, status="cancelled")
+    first = parts(lambda: [batch([*records, cut])], turns)[0]
+    assert (first.input_tokens, first.output_tokens) == (522, 7)
+    assert (first.mean_input_tokens, first.mean_output_tokens) == (11.0, 2.5)
     assert second.e2e_s is not None
     assert second.e2e_s.mean == 0.5
     assert parts(lambda: [batch(records)], turns, streams=False)[0].ttft_s is None

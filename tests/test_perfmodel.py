@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -158,6 +159,18 @@ def test_draws_are_of_the_profile_and_repeatable() -> None:
     steps = [each.decode_line(32)[0] for each in model.draws(64, 1)]
     assert steps == [each.decode_line(32)[0] for each in model.draws(64, 1)]
     assert min(steps) < model.decode_line(32)[0] < max(steps)
+
+
+def test_a_profile_is_a_file_or_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    deployment = parse_deployment("llama-3.1-8b@1xh100")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.chdir(tmp_path)
+    save(prior_profile("kept"), tmp_path / "config" / "loadstone" / "profiles")
+    save(prior_profile("here"), tmp_path / "sub")
+    assert profile_of(deployment, "kept").name == "kept"
+    assert profile_of(deployment, "sub/here.json").name == "here"
+    with pytest.raises(InputError, match=r"--profile sub/gone.json: neither a file nor .*config.loadstone.profiles"):
+        profile_of(deployment, "sub/gone.json")
 
 
 def test_every_gpu_and_engine_has_a_profile() -> None:

@@ -83,6 +83,25 @@ def test_bench_takes_options_as_the_flags_name_them(monkeypatch: pytest.MonkeyPa
         loadstone.bench(no_such_option=1)
 
 
+def test_options_are_taken_as_a_notebook_writes_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "bench", lambda options: options)
+
+    def asked(**options: Any) -> Any:
+        return loadstone.bench(**options)
+
+    plain = {"input": "64", "output": "8", "turns": "2", "think_time": "0.5", "requests": [8], "rate": [0.5]}
+    assert asked(input=64, output=8, turns=2, think_time=0.5, requests=8, rate=0.5) == measure.Options(**plain)
+    assert asked(concurrency="1,2").concurrency == asked(concurrency=range(1, 3)).concurrency == [1, 2]
+    assert asked(rate=[float("inf")], time_scale="0.1,1").rate == [float("inf")]
+    assert asked(headers={"X-Team": "a"}, stop="\n").headers == [("X-Team", "a")]
+    assert asked(stop="ab").stop == ["ab"]
+    assert asked(plan="runs/r").plan == Path("runs/r")
+    assert asked(concurrency=[], rate=None) == measure.Options(concurrency=[], rate=None)
+    for wrong in ({"requests": 0}, {"concurrency": [1.5]}, {"rate": "fast"}, {"concurrency": True}):
+        with pytest.raises(InputError, match=f"--{next(iter(wrong))}"):
+            asked(**wrong)
+
+
 def test_bench_measures(tmp_path: Path) -> None:
     document = loadstone.bench(
         sim="ttft=5ms,itl=1ms", input="8", output="4", concurrency=[2], requests=[4], warmup=0, out=tmp_path

@@ -1,3 +1,4 @@
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -6,6 +7,7 @@ from loadstone import store
 from loadstone.errors import InputError
 from loadstone.query import rows_of
 from loadstone.records import CellInfo, Load, RunInfo
+from loadstone.report.table import print_rows
 from loadstone.summary import summarise
 from test_summary import CLOSED, make_run
 
@@ -119,6 +121,21 @@ def test_nothing_but_the_runs_is_open_to_a_query(runs: Path, sql: str) -> None:
     with pytest.raises(InputError, match=r"^query: "):
         rows_of(sql.replace("{runs}", str(runs)), runs)
     assert sorted(runs.rglob("*")) == before
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_what_is_nested_is_printed_as_json(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, terminal: bool
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: terminal)
+    monkeypatch.setenv("COLUMNS", "200")
+    nested = {"ok": True, "p50": None, "of": [{"when": datetime(2026, 1, 2, tzinfo=UTC)}]}
+    print_rows(["run", "cell"], [("a", nested), ("b\nc", None)])
+    printed = capsys.readouterr().out
+    assert '{"ok":true,"p50":null,"of":[{"when":"2026-01-02T00:00:00Z"}]}' in printed
+    assert terminal or printed.splitlines()[1:] == [
+        'a\t{"ok":true,"p50":null,"of":[{"when":"2026-01-02T00:00:00Z"}]}', "b c\t"
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["", "not there"])

@@ -24,6 +24,7 @@ from loadstone.report.runs import read_runs
 from loadstone.report.sheet import safe, sheet
 from loadstone.report.writing import report
 from report_folders import cell, length, record, run
+from test_import import VLLM
 
 HOSTILE = (
     '</script><script>document.title="owned"</script><img src=x onerror="document.title=1">\x1b]0;owned\x07=cmd()|`x`'
@@ -271,6 +272,41 @@ def test_requests_without_a_common_clock_are_not_drawn_over_time(tmp_path: Path)
 def test_one_cell_is_not_all_cells(tmp_path: Path) -> None:
     run(tmp_path, "a", [cell(1)])
     assert build(read_runs([tmp_path])[0]).verdict == "Its one cell can be trusted."
+
+
+def test_one_cell_with_a_warning_is_one(tmp_path: Path) -> None:
+    run(tmp_path, "a", [cell(1, verdict={"trusted": False, "findings": []})])
+    assert build(read_runs([tmp_path])[0]).verdict == "Its one cell carries a warning."
+
+
+def test_findings_come_before_the_list_of_folders(tmp_path: Path) -> None:
+    two_runs(tmp_path)
+    text = markdown(build(read_runs([tmp_path])[0]))
+    assert text.index("## Findings") < text.index("### Runs") < text.index("### All cells")
+    page = made(tmp_path)
+    assert page.index('id="findings"') < page.index("<h3>Runs</h3>") < page.index("<h3>All cells</h3>")
+
+
+@pytest.mark.parametrize(("date", "said"), [("20260102-030405", "started"), (None, "imported")])
+def test_an_imported_run_tells_its_files_and_when_it_was_measured(
+    tmp_path: Path, date: str | None, said: str
+) -> None:
+    (tmp_path / "in" / "monday").mkdir(parents=True)
+    (tmp_path / "in" / "monday" / "a.json").write_text(json.dumps(VLLM | {"date": date}))
+    import_files([tmp_path / "in"], tmp_path / "runs")
+    (part,) = build(read_runs([tmp_path / "runs"])[0]).parts
+    facts = dict(part.facts)
+    assert facts["files"] == "monday/a.json"
+    assert {"started", "imported"} & facts.keys() == {said}
+
+
+def test_rows_that_were_left_out_of_an_import_are_told(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text("\n".join(json.dumps(VLLM | {"request_rate": rate}) for rate in (2.0, "inf")))
+    (tmp_path / "b.json").write_text(json.dumps({"avg_latency": 1.0, "percentiles": {"50": 1.0}}))
+    report([tmp_path / "a.json", tmp_path / "b.json"], tmp_path / "r.md")
+    assert "passed over: b.json: does not tell the load; left out" in (tmp_path / "r.md").read_text().replace(
+        "\\", ""
+    )
 
 
 def test_silence_about_simulated_runs_is_told(tmp_path: Path) -> None:

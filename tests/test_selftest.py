@@ -285,8 +285,13 @@ def test_a_cache_that_cannot_be_written_is_one_line(cache: Path) -> None:
 def cell(kind: str, value: float, events_per_s: float, **load: Any) -> dict[str, Any]:
     """As a summary's cell, of requests that took two seconds."""
     metrics = {"steady": None, "output_tokens_per_s": 4 * events_per_s, "output_tokens": 400, "output_events": 100}
-    metrics |= {"requests_per_s": value if kind == "rate" else 1.0, "e2e_s": {"mean": 2.0}}
-    return {"load": {"kind": kind, "value": value, "max_concurrency": None, **load}, "metrics": metrics}
+    metrics |= {"requests_per_s": value if kind == "rate" else 1.0, "e2e_s": {"mean": 2.0}, "tpot_s": {"p50": 0.01}}
+    client = {"receive_lag_p99_s": 0.009}
+    return {
+        "load": {"kind": kind, "value": value, "max_concurrency": None, **load},
+        "metrics": metrics,
+        "client": client,
+    }
 
 
 TESTED = Selftest(
@@ -330,6 +335,24 @@ def test_quote_beyond_is_an_info() -> None:
     assert "400 streams" in finding["evidence"]
     assert "100 streams" in finding["evidence"]
     assert sorted(finding) == sorted(["kind", "severity", "evidence", "remedy"])
+
+
+def test_a_client_that_reads_far_later_than_it_was_tested_is_not_vouched_for() -> None:
+    tested = Selftest(host={}, rows=[row(10, receive_lag_p99_s=0.002)])
+
+    def quoted(lag_s: float | None) -> tuple[str, str | None]:
+        run = cell("concurrency", 8, 150)
+        run["client"]["receive_lag_p99_s"] = lag_s
+        line, finding = selftest.quote(run, tested)
+        assert line is not None
+        return line, finding["severity"] + " " + finding["evidence"] if finding is not None else None
+
+    assert quoted(0.019)[0].startswith("self-test of this host at 10 streams")  # late, but no later than ten times
+    assert quoted(None)[1] is None
+    line, finding = quoted(0.3)
+    assert line == "the self-test of this host does not hold here: the client read later than in it"
+    assert finding is not None
+    assert finding.startswith("info reads waited 300 ms for the client (p99), and 2.0 ms in the self-test")
 
 
 def test_quote_counts_streams_as_the_load_does() -> None:

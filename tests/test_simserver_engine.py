@@ -17,10 +17,11 @@ import httpx
 import pytest
 
 from conftest import eventually
+from loadstone.batching import EnginePolicy
 from loadstone.catalogue import parse_deployment
 from loadstone.simserver import TimingServer, start
 from loadstone.simserver.engine import Engine
-from loadstone.simulator.fleet import fleet_of
+from loadstone.simulator.fleet import Fleet, fleet_of
 from loadstone.sizing import max_context
 
 DEPLOYMENT = "llama-3.1-8b@1xh100"
@@ -157,6 +158,65 @@ def test_a_client_that_leaves_leaves_the_batch(server: TimingServer) -> None:
 
 
 @pytest.mark.parametrize(
+    ("path", "more", "said"),
+    [
+        ("/v1/completions", {"prompt": "a", "n": 2}, "n 2"),
+        ("/v1/completions", {"prompt": "a", "best_of": 3}, "best_of 3"),
+        ("/v1/completions", {"prompt": "a", "use_beam_search": True}, "use_beam_search"),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}], "n": 2}, "n 2"),
+        ("/generate", {"text": "a", "sampling_params": {"max_new_tokens": 2, "n": 2}}, "sampling_params.n 2"),
+    ],
+)
+def test_more_answers_than_are_simulated_are_refused(server: TimingServer, path: str, more: Json, said: str) -> None:
+    refused = httpx.post(server.url + path, json={"max_tokens": 2} | more)
+    assert refused.status_code == 400
+    assert said in refused.json()["error"]["message"]
+
+
+def test_a_trees_single_tokens_are_all_found() -> None:
+    with start(f"{DEPLOYMENT}/engine=sglang") as served:
+        for cached in (0, 992):  # of 1,000: in whole sixteens
+            _, events = stream(served, prompt=list(range(1000)))
+            assert events[-1]["usage"]["prompt_tokens_details"]["cached_tokens"] == cached
+
+
+def test_a_client_that_leaves_a_pipeline_leaves_its_batch() -> None:
+    """The others' batches are under way when it goes, and have their tokens."""
+
+    async def ran() -> tuple[list[int], list[int], float]:
+        policy = EnginePolicy(kv_blocks=1000, max_batched_tokens=16, max_seqs=8, pipeline=3)
+        served = Engine(asyncio.get_running_loop(), Fleet(policy, Steady()))
+        streams = [Silent(output_tokens) for output_tokens in (5000, 60, 5000, 60, 60, 5000)]
+        for each in streams:
+            served.submit(each, time.monotonic_ns())
+        await asyncio.sleep(0.1)
+        for each in (streams[0], streams[2], streams[5]):
+            served.abandon(each)
+        await asyncio.sleep(1.0)
+        (state,) = served.states()
+        served.close()
+        return [each.written for each in streams], [state.running, state.waiting], state.used_tokens
+
+    written, left, blocks = asyncio.run(ran())
+    assert [written[1], written[3], written[4]] == [60, 60, 60]
+    assert max(written[0], written[2], written[5]) < 60
+    assert left == [0, 0]
+    assert blocks == 0
+
+
+class Steady:
+    """Steps of 4 ms."""
+
+    request_s = request_token_s = stream_s = 0.0
+
+    def step_s(self, *batch: Any) -> float:
+        return 0.004
+
+    def decode_line(self, decodes: int) -> tuple[float, float]:
+        return 0.004, 0.0
+
+
+@pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (["llama-3.1-405b@1xh100", "--port", "0"], "do not fit"),
@@ -201,7 +261,8 @@ class Silent:
     def __init__(self, output_tokens: int) -> None:
         self.serial, self.input_tokens, self.output_tokens = -1, 8, output_tokens
         self.keys: tuple[int, ...] = ()
-        self.cached_tokens = 0
+        self.cached_tokens = self.written = 0
 
     def write(self, written: int) -> bool:
+        self.written = written
         return True

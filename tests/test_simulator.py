@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadstone import store
-from loadstone.batching import EnginePolicy, Speculative
+from loadstone.batching import EnginePolicy, Scheduler, Speculative
 from loadstone.errors import InputError
 from loadstone.options import Options, plan_of
 from loadstone.records import Plan
@@ -250,7 +250,7 @@ def ranks(hold_steps: int, *arrivals: tuple[float, int]) -> list[float]:
 
     policy = msgspec.structs.replace(POLICY, hold_steps=hold_steps)
     journal = Journal(len(arrivals))
-    group = Group([Replica(policy, Times(token=0.0009), journal, number=number) for number in range(2)])
+    group = Group([Replica(Scheduler(policy), Times(token=0.0009), journal, number=number) for number in range(2)])
     coming = list(enumerate(arrivals))
     while coming or group.next_s < NEVER:
         if coming and coming[0][1][0] <= group.next_s:
@@ -288,7 +288,7 @@ def test_a_group_of_one_is_a_replica(seed: int, order: str, kv_blocks: int) -> N
     found = []
     for grouped in (False, True):
         journal = Journal(20)
-        replica = Replica(policy, SLOPED, journal)
+        replica = Replica(Scheduler(policy), SLOPED, journal)
         unit = Group([replica]) if grouped else replica
         ends = []
         waiting = list(enumerate(zip(arrivals, lengths, strict=True)))
@@ -433,7 +433,7 @@ def test_counters_count_on_over_cells_and_thin_out(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("loadstone.simulator.counters._MOST", 40)
     asked = plan(concurrency=[2, 4], requests=[300], output="20")
     fleet = Fleet(POLICY, Times())
-    counters = Counters("m", 1, POLICY.kv_blocks)
+    counters = Counters("m", 1, POLICY.kv_tokens)
     start_s = 0.0
     for cell in (0, 1):
         counters.begin(start_s)
@@ -449,6 +449,20 @@ def test_counters_count_on_over_cells_and_thin_out(monkeypatch: pytest.MonkeyPat
     running = [row["value"] for row in table if row["name"] == "vllm:num_requests_running"]
     assert 2 < max(running) <= 4
     assert table[0]["labels"] == '{"engine":"0","model_name":"m"}'
+
+
+def test_what_is_used_of_a_cache_of_single_tokens_is_told_in_tokens() -> None:
+    """Where prompts share something, its blocks are larger than the engine's; what is used of it is not less."""
+    policy = msgspec.structs.replace(POLICY, block_tokens=1, kv_blocks=160_000)
+    most = []
+    for prefix in (0, 16):
+        counters = Counters("m", 1, policy.kv_tokens)
+        asked = plan(concurrency=[8], requests=[40], input="800", output="200", prefix=prefix)
+        run_cell(asked, 0, Fleet(policy, Times()), look=counters.look)
+        usage = [row["value"] for row in counters.table().to_pylist() if row["name"] == "vllm:kv_cache_usage_perc"]
+        most.append(max(usage))
+    assert most[0] == pytest.approx(8 * 900 / 160_000, rel=0.15)
+    assert most[1] == pytest.approx(most[0], rel=0.1)
 
 
 def test_tables_have_the_stores_schema_and_split_where_they_grow_large(monkeypatch: pytest.MonkeyPatch) -> None:

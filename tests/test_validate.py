@@ -46,6 +46,19 @@ def test_rows_are_predicted_with_intervals(tmp_path: Path) -> None:
     assert score(read_points(path)) == rows
 
 
+def test_a_row_that_cannot_be_read_is_left_out_and_says_so(tmp_path: Path) -> None:
+    changes = [
+        {"range_ratio": "nan"}, {"range_ratio": "5"}, {"range_ratio": "0"}, {"num_gpus": "eight"}, {"tp": "-1"},
+        {"num_prompts": "1e999"}, {"arrival_value": "many"}, {"input_len": "1k"},
+    ]  # fmt: skip
+    rows = score(read_points(write(tmp_path / "points.csv", *changes)))
+    for each, change in zip(rows, changes, strict=True):
+        ((name, value),) = change.items()
+        assert f"{name} {value!r}" in (each.skipped_because or "")
+    (fine,) = score(read_points(write(tmp_path / "points.csv", {"range_ratio": "0.8", "ttft_ms_median": "-"})))
+    assert fine.skipped_because is None
+
+
 def test_a_family_that_was_fitted_is_scored_without_itself(tmp_path: Path) -> None:
     path = write(tmp_path / "points.csv", {}, {"fold": "never seen"})
     known, unknown = score(read_points(path))

@@ -30,6 +30,18 @@ def test_an_interrupted_cell() -> None:
     assert (finding.severity, finding.evidence) == ("warning", "the cell did not run to its end (x)")
 
 
+def test_what_an_interruption_cancelled_did_not_fail() -> None:
+    records = spoilt(3, status="cancelled", error="interrupted")
+    assert set(found(records, interrupted="stopped")) == {"interrupted"}
+    assert "request_errors" in found(records)
+    records[0].update(status="error", error="HTTP 500")
+    failed = found(records, interrupted="stopped")["request_errors"]
+    assert (
+        failed.evidence
+        == "1 of 400 requests failed (1 error, 0 timeout, 0 cancelled), 1 of the errors after HTTP 200: 1 × HTTP 500"
+    )
+
+
 def test_failed_requests() -> None:
     records = spoilt(3, status="error", error="HTTP 500: \x1b[31mboom\n")
     records[3].update(status="timeout", error="timeout")

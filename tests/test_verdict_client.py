@@ -62,6 +62,17 @@ def test_events_that_were_read_late() -> None:
     assert "waited 200 ms or longer for the client" in finding.evidence
 
 
+def test_a_stall_is_told_by_the_requests_that_it_was_of() -> None:
+    """A fifth of the requests stood still with the client; the others were read at once, and are not asked."""
+    records = in_one_read(0.2)
+    for each in records[: len(records) // 5]:
+        each["receive_lag_s"] = 0.3
+    assert set(found(records)) == {"client_read_late"}
+    for each in records:
+        each["receive_lag_s"] = 0.3 if each["receive_lag_s"] == 1e-4 else 1e-4
+    assert set(found(records)) == {"events_coalesced"}
+
+
 def test_late_reading_that_brought_nothing_together_spoils_nothing() -> None:
     assert found(rows(receive_lag_s=0.3)) == {}
 

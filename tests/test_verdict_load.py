@@ -54,6 +54,21 @@ def test_one_send_late_at_the_end_is_no_lower_rate() -> None:
     assert "rate_not_reached" not in found(records, plan_of(LOAD, 30))
 
 
+def test_arrivals_at_random_that_are_another_rate_by_chance() -> None:
+    def drawn(rate: float, load: Load) -> dict[str, Finding]:
+        return found(opened(lambda _: 0.1, 200, rate), plan_of(load, 200))
+
+    assert "rate_by_chance" not in drawn(100, Load("rate", 100.0))
+    finding = drawn(128, Load("rate", 100.0))["rate_by_chance"]
+    assert finding.severity == "info"
+    assert finding.evidence.startswith("200 arrivals at random came to 12")
+    assert finding.evidence.endswith(" requests/s, where 100 were asked for")
+    # Even gaps are never off by chance, a trace's are its own, and few say nothing.
+    assert "rate_by_chance" not in drawn(128, LOAD)
+    assert "rate_by_chance" not in drawn(128, Load("rate", 100.0, "trace"))
+    assert "rate_by_chance" not in found(opened(lambda _: 0.1, 19, 200), plan_of(Load("rate", 100.0), 19))
+
+
 # --- warm-up ----------------------------------------------------------------------------------------------------
 
 

@@ -9,7 +9,7 @@ Importing it takes no time: each function imports what it needs when it is calle
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,7 +38,7 @@ def bench(url: str | Sequence[str] | None = None, **options: Any) -> dict[str, A
     from loadstone import measure
     from loadstone.options import Options
 
-    return measure.bench(Options(url=url, **_with_paths(options)))
+    return measure.bench(Options(url=url, **_as_flags(options)))
 
 
 def size(models: str | Sequence[str], **options: Any) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def simulate(deployment: str, **options: Any) -> dict[str, Any]:
     from loadstone import simulation
     from loadstone.options import Options
 
-    return simulation.simulate(deployment, Options(**_with_paths(options)))
+    return simulation.simulate(deployment, Options(**_as_flags(options)))
 
 
 def recover(path: str | PathLike[str]) -> dict[str, Any]:
@@ -109,10 +109,30 @@ def _folders(paths: str | PathLike[str] | Sequence[str | PathLike[str]]) -> list
     return [Path(paths)] if isinstance(paths, str | PathLike) else [Path(path) for path in paths]
 
 
-def _with_paths(options: dict[str, Any]) -> dict[str, Any]:
-    """Folders and files may be text in Python too."""
-    paths = ("out", "dataset", "trace")
-    return {name: Path(value) if name in paths and value is not None else value for name, value in options.items()}
+def _as_flags(options: dict[str, Any]) -> dict[str, Any]:
+    """Options as a notebook writes them, as the flags have them: folders and files may be text, one number may stand
+    for a list of it, a list may be the flag's text, a number may stand for a length. Raises InputError.
+    """
+    from loadstone.units import parse_counts, parse_list
+
+    asked = dict(options)
+    for name, value in options.items():
+        if value is None:
+            continue
+        if name in ("out", "dataset", "trace", "plan"):
+            asked[name] = Path(value)
+        elif name in ("concurrency", "requests", "rate", "time_scale"):
+            several = value if hasattr(value, "__iter__") else [value]
+            text = value if isinstance(value, str) else ",".join(map(str, several))
+            parse = parse_counts if name in ("concurrency", "requests") else parse_list
+            asked[name] = parse(text, f"--{name.replace('_', '-')}") if text else []
+        elif name in ("input", "output", "turns", "think_time"):
+            asked[name] = str(value)
+        elif name == "headers" and isinstance(value, Mapping):
+            asked[name] = list(value.items())
+        elif name == "stop" and isinstance(value, str):
+            asked[name] = [value]
+    return asked
 
 
 def open_run(path: str | PathLike[str]) -> Run:

@@ -17,6 +17,8 @@ from loadstone.errors import InputError
 from loadstone.units import show_number, show_seconds
 
 SCHEMA = 1
+LAG_TIMES = 10.0
+"""Receive lag of a run over the self-test's, from which the client was not what was tested."""
 _MOST_BYTES = 1 << 20
 
 
@@ -147,6 +149,16 @@ def quote(cell: Mapping[str, Any], selftest: Selftest | None) -> tuple[str | Non
     if selftest is None or streams is None or not rate:
         return None, None
     row = bound(selftest, streams, rate)
+    if row is not None and (lag_s := _waited_s(cell, row)) is not None:
+        finding = {
+            "kind": "beyond_selftest",
+            "severity": "info",
+            "evidence": f"reads waited {show_seconds(lag_s, 2)} for the client (p99), and "
+            f"{show_seconds(row.receive_lag_p99_s, 2)} in the self-test of this host: "
+            "tokens that waited for one another have the time of the newest",
+            "remedy": "Leave the client more of the processor, as the self-test did.",
+        }
+        return "the self-test of this host does not hold here: the client read later than in it", finding
     if row is not None and row.comparison is not None:
         error = row.comparison.error_s
         name, most_s = ("p99", error.p99) if error.p99 is not None else ("at most", error.max)
@@ -162,6 +174,17 @@ def quote(cell: Mapping[str, Any], selftest: Selftest | None) -> tuple[str | Non
         "remedy": "Run `loadstone selftest` without --quick, or see the cell's own receive lag and late sends.",
     }
     return "beyond what was self-tested on this host", finding
+
+
+def _waited_s(cell: Mapping[str, Any], row: Row) -> float | None:
+    """The cell's receive lag (p99) where it is not as in the self-test, and long enough to bring tokens together.
+
+    Stamps are the kernel's: as long as a read comes before the stream's next token, its waiting changes no time.
+    """
+    lag_s, tested_s, tpot = cell["client"]["receive_lag_p99_s"], row.receive_lag_p99_s, cell["metrics"]["tpot_s"]
+    if lag_s is None or tested_s is None or tpot is None or lag_s < max(tpot["p50"], LAG_TIMES * tested_s):
+        return None
+    return float(lag_s)
 
 
 def _size(streams: float, events_per_s: float | None) -> str:

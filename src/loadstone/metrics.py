@@ -60,7 +60,7 @@ class CellMetrics(msgspec.Struct, kw_only=True, frozen=True):
     tpot_s                   (tT − t1)/(T − 1), for T ≥ 2
     itl_s                    gaps between tokens, pooled over all requests, see arrays.token_gaps(); no bounds,
                              because gaps that one engine step makes in many requests are not independent
-    send_lag_s               t0 − intended
+    send_lag_s               t0 − intended, over every measured request that was sent, however it ended
     receive_lag_s            the record's receive_lag_s
     duration_s               last end − first of intended and sent, over measured requests
     input_tokens             of measured requests that produced a first token; None where never reported
@@ -101,7 +101,8 @@ class CellMetrics(msgspec.Struct, kw_only=True, frozen=True):
 class Part(msgspec.Struct, kw_only=True, frozen=True):
     """The numbers of some of a cell's requests: one turn's, one server's. Fields as in CellMetrics.
 
-    token_share  of the cell's output tokens
+    mean_input_tokens, mean_output_tokens  of those that are ok or short; None where there are none, or not told
+    token_share                            of the cell's output tokens
     """
 
     requests: Requests
@@ -113,6 +114,8 @@ class Part(msgspec.Struct, kw_only=True, frozen=True):
     input_tokens: int | None
     cached_input_tokens: int | None
     output_tokens: int
+    mean_input_tokens: float | None
+    mean_output_tokens: float | None
     token_share: float | None
 
 
@@ -146,6 +149,8 @@ def _part(rows: NDArray[Any], all_tokens: float, streams: bool) -> Part:
         input_tokens=_total(rows["input"][~np.isnan(rows["first"])]),
         cached_input_tokens=_total(rows["cached"]),
         output_tokens=output_tokens,
+        mean_input_tokens=_mean(done["input"]),
+        mean_output_tokens=_mean(done["tokens"]),
         token_share=output_tokens / all_tokens if all_tokens else None,
     )
 
@@ -225,7 +230,7 @@ def cell_metrics(
         e2e_s=_over(done["last"] - done["sent"]),
         ttft_intended_s=_over(done["first"] - done["intended"]) if streams else None,
         e2e_intended_s=_over(done["last"] - done["intended"]),
-        send_lag_s=_over(done["sent"] - done["intended"]),
+        send_lag_s=_over(measured["sent"] - measured["intended"]),
         receive_lag_s=_over(done["lag"]),
         input_tokens=input_tokens,
         output_tokens=output_tokens,
@@ -322,6 +327,11 @@ def _total(values: Floats) -> int | None:
     """The sum of what was reported; None where nothing was."""
     reported = _present(values)
     return int(reported.sum()) if len(reported) else None
+
+
+def _mean(values: Floats) -> float | None:
+    present = _present(values)
+    return float(present.mean()) if len(present) else None
 
 
 def _per_s(count: float, duration_s: float | None) -> float | None:

@@ -27,7 +27,7 @@ _PLANNED = (
     "dataset", "trace", "prefix", "turns",
 )  # fmt: skip
 """Flags that a plan answers already."""
-_OF_A_TRACE = ("time-scale", "trace-window", "trace-sample", "length-scale", "skip-bad")
+_OF_A_TRACE = ("time-scale", "trace-window", "trace-sample", "length-scale")
 
 
 class Options(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -171,6 +171,8 @@ def _check_numbers(options: Options) -> None:
         field = "trace_window_s" if name == "trace-window" else name.replace("-", "_")
         if getattr(options, field) and options.trace is None:
             raise InputError(f"--{name}: says how a trace is replayed; it goes with --trace")
+    if options.skip_bad and options.trace is None and options.dataset is None:
+        raise InputError("--skip-bad: leaves out bad lines of a file; it goes with --trace or --dataset")
 
 
 # --- what is asked --------------------------------------------------------------------------------------------
@@ -197,7 +199,7 @@ def _workload(options: Options, sessions: Sessions | None, max_tokens: int | Non
             if getattr(options, flag):
                 raise InputError(f"--dataset and --{flag}: the dataset says what prompts hold; give one")
         output = parse_length(options.output, options.range_ratio, "--output") if options.output else None
-        return dataset.read(options.dataset, conversations=sessions is not None), output
+        return dataset.read(options.dataset, conversations=sessions is not None, skip_bad=options.skip_bad), output
     synthetic = Synthetic(
         parse_length(options.input or _DEFAULT_INPUT, options.range_ratio, "--input"),
         parse_length(options.output or _DEFAULT_OUTPUT, options.range_ratio, "--output"),
@@ -342,7 +344,7 @@ def parse_structured(text: str) -> Structured:
     inline = given.lstrip().startswith("{") if kind == "json-schema" else "::=" in given
     if not inline:
         try:
-            given = Path(given).read_text()
+            given = Path(given).read_text("utf-8")
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "no text"
             raise InputError(f"--structured: {given}: cannot be read ({reason}); give a file") from error

@@ -114,7 +114,7 @@ class Display:
     def _say(self, text: str, *, live: bool = True) -> None:
         if self._log is not None:
             try:
-                with self._log.open("a") as log:
+                with self._log.open("a", encoding="utf-8", errors="replace") as log:
                     log.write(text + "\n")
             except OSError:
                 pass  # a full disk must not end a run for its log's sake

@@ -149,6 +149,7 @@ def describe(workload: Workload, output: Length | None, sessions: Sessions | Non
             "sha256": workload.sha256,
             "prompts": len(workload.prompts),
             "skipped": workload.skipped,
+            "bad": workload.bad,
             "output": msgspec.to_builtins(output),
         }
     return described if sessions is None else {**described, "sessions": msgspec.to_builtins(sessions)}

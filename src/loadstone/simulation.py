@@ -65,7 +65,7 @@ def simulate(
     store.write_info(folder, info)
     store.write_plan(folder / "plan.parquet", plan)
     info.settings["intervals"] = uncertainty(plan, fleet, draws)
-    counters = Counters(deployed.model.name, fleet.replicas, fleet.policy.kv_blocks)
+    counters = Counters(deployed.model.name, fleet.replicas, fleet.policy.kv_tokens)
     store.write_records(folder, _cells(plan, fleet, options.grace_s, info, counters))
     store.write_server(folder, counters.table())
     _release()

@@ -33,6 +33,8 @@ _OF_EVENTS = frozenset({"tokens_not_streamed", "several_tokens_an_event", "fewer
 """Rules about stream events, of which files may tell the first and the last alone."""
 _OF_OUR_CLIENT = frozenset({"user_clock", "client_read_late", "events_coalesced"})
 """Rules about this project's client, which did not measure an imported run."""
+CUT_AT_END = "cut_at_end"
+"""Requests that a tool cuts when its time is up, as it is meant to: no failures."""
 DIFFERENCE = 0.02
 """A stated mean and that of the requests of the same file differ worth a word from this share on."""
 
@@ -78,7 +80,12 @@ def lay_over(document: dict[str, Any], told: Mapping[str, Any]) -> None:
     found = [msgspec.convert(one, Finding) for one in document["verdict"]["findings"]]
     passed_over = _OF_OUR_CLIENT | (_OF_EVENTS if "output_events" in (told.get("unknown") or ()) else set())
     found = [one for one in found if one.kind not in passed_over and (not relative or one.kind in _TIMELESS)]
-    found += [msgspec.convert(one, Finding) for one in told.get("findings") or ()]
+    told_of = [msgspec.convert(one, Finding) for one in told.get("findings") or ()]
+    counts = document["requests"]
+    if any(one.kind == CUT_AT_END for one in told_of) and not counts["error"] and not counts["timeout"]:
+        # Nothing failed: what was cancelled is told of already.
+        found = [one for one in found if one.kind != "request_errors"]
+    found += told_of
     found += _differences(metrics, stated.get("latencies") or {})
     document["verdict"] = verdict.to_json(verdict.judge(found))
     document["measured_by"] = told.get("tool")

@@ -99,6 +99,21 @@ def test_ticking_two_compares_them_and_draws(browser: Browser, url: str, width: 
 
 
 @needs_chromium
+def test_no_state_is_broken_in_two(browser: Browser, runs: Path) -> None:
+    name = "with a long name, " * 8
+    for status in ("interrupted", "failed"):
+        target = Target(url="http://x", endpoint="chat", model=name, prompt_kind="text", engine="an engine")
+        finished(runs.parent / "long" / status, target=target, status=status)
+    with viewing(str(runs.parent / "long")) as (url, _):
+        browser.size(1280)
+        browser.open(url)
+        heights = browser.run(
+            "[...document.querySelectorAll('.runs .state')].map((each) => each.getClientRects().length)"
+        )
+    assert heights == [1, 1]
+
+
+@needs_chromium
 def test_the_list_narrows_while_one_types_and_keeps_what_is_ticked(browser: Browser, url: str) -> None:
     browser.size(WIDE)
     browser.open(url)

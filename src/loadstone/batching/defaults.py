@@ -37,13 +37,15 @@ class Habits(NamedTuple):
 def policy_of(deployment: Deployment, *, acceptance: float = ACCEPTANCE) -> EnginePolicy:
     """The policy of one scheduler of a deployment. Raises InputError where the model does not fit.
 
-    Of a pipeline, whose stages work on `pp` batches at a time, it is the policy of one of these: a pp-th of the
-    cache and of the places.
+    Of a pipeline, whose stages work on `pp` batches at a time: of all of these, which share cache, queue and places;
+    SGLang gives each a pp-th of the places (pp_max_micro_batch_size), TensorRT-LLM all that max_batch_size says. vLLM
+    before 0.8 had an engine for each (virtual engines), and it is the policy of one: a pp-th of cache and places.
     """
     if not 0 <= acceptance <= 1:
         raise InputError(f"--acceptance {acceptance:g}: is a share of guessed tokens; write a number from 0 to 1")
     limits = engine_limits(deployment)
-    share = max(1, deployment.pp)
+    pipeline = batches_under_way(deployment)
+    share = deployment.pp // pipeline
     drafts = deployment.argument("num_speculative_tokens")
     speculative = None
     if drafts is not None and drafts != "0":
@@ -58,8 +60,13 @@ def policy_of(deployment: Deployment, *, acceptance: float = ACCEPTANCE) -> Engi
     budget = habits.budget_tokens or limits.max_batched_tokens
     per_decode = 1 if speculative is None else 1 + speculative.draft_tokens
     max_seqs = max(1, limits.max_seqs // share)
+    batch_seqs = None if deployment.engine == "vllm" or pipeline == 1 else max(1, max_seqs // pipeline)
     if habits.order == "mixed":
-        max_seqs = min(max_seqs, budget // per_decode)
+        # All that runs may come to decode in one step; of a pipeline, all in a batch.
+        if batch_seqs is None:
+            max_seqs = min(max_seqs, budget // per_decode)
+        else:
+            batch_seqs = min(batch_seqs, budget // per_decode)
     return EnginePolicy(
         kv_blocks=max(1, limits.kv_blocks // share),
         block_tokens=limits.block_tokens,
@@ -75,7 +82,15 @@ def policy_of(deployment: Deployment, *, acceptance: float = ACCEPTANCE) -> Engi
         hold_steps=habits.hold_steps,
         gather_steps=habits.gather_steps,
         gather_tokens=habits.gather_tokens,
+        pipeline=pipeline,
+        batch_seqs=batch_seqs,
     )
+
+
+def batches_under_way(deployment: Deployment) -> int:
+    """How many batches one engine of it works on at a time."""
+    virtual = deployment.engine == "vllm" and vllm.is_v0(deployment)
+    return 1 if virtual else max(1, deployment.pp)
 
 
 def _habits(deployment: Deployment, budget_tokens: int) -> Habits:

@@ -71,6 +71,9 @@ class EnginePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     gather_steps             while others decode, prompts wait until they and the decodes are gather_tokens, or for so
                              many steps; 0: they do not wait
     gather_tokens            of one step
+    pipeline                 batches under way at once, each on its way through the stages of a pipeline; they share
+                             the cache, the queue and the places
+    batch_seqs               requests that run in one of them; None: as many as in all
     """
 
     kv_blocks: int
@@ -88,9 +91,11 @@ class EnginePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     hold_steps: int = 0
     gather_steps: int = 0
     gather_tokens: int = 0
+    pipeline: int = 1
+    batch_seqs: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("kv_blocks", "block_tokens", "max_batched_tokens", "max_seqs"):
+        for name in ("kv_blocks", "block_tokens", "max_batched_tokens", "max_seqs", "pipeline"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} {getattr(self, name)}: an engine without any cannot serve")
         for name in ("poll_steps", "hold_steps", "gather_steps", "gather_tokens"):
@@ -98,10 +103,11 @@ class EnginePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
                 raise InputError(f"{name} {getattr(self, name)}: is a number, 0 or more")
         if not 0 <= self.keep_free <= 1:
             raise InputError(f"keep_free {self.keep_free:g}: is a share, between 0 and 1")
-        if self.order == "mixed" and self.max_seqs * self.decode_tokens > self.max_batched_tokens:
+        seqs = self.batch_seqs or self.max_seqs
+        if self.order == "mixed" and seqs * self.decode_tokens > self.max_batched_tokens:
             # Every running request decodes in every step: that is what the engines ask of these two as well.
             raise InputError(
-                f"max_seqs {self.max_seqs}: {self.decode_tokens} tokens each are more than the "
+                f"max_seqs {seqs}: {self.decode_tokens} tokens each are more than the "
                 f"{self.max_batched_tokens} that a step has room for; lower it, or raise max_batched_tokens"
             )
 

@@ -168,10 +168,7 @@ class Running:
 
     def _recount(self) -> int:
         """Blocks in use, those of the step's chunks included."""
-        used = sum(map(self._blocks_of, self.running))
-        for sequence, new, _ in self.chunks:
-            used += self.blocks_for(sequence.computed + new) - self._blocks_of(sequence)
-        return used
+        return sum(map(self._blocks_of, self.running))
 
     def _count(self) -> None:
         """From now on blocks are counted."""

@@ -164,6 +164,8 @@ class Scheduler(Running):
             return 1
         free = self._blocks - self._used
         phases, block, tick = self._phases, self._block, self.tick
+        if self.decodes * (steps // block + 1) <= free:
+            return steps
         for step in range(steps):
             free -= phases[-(tick + step) % block]
             if free < 0:
@@ -196,9 +198,8 @@ class Scheduler(Running):
                     self._clear_static()
         self.begun = begun = []
         if self.chunks:
-            for sequence, new, _ in self.chunks:
-                sequence.computed = computed = sequence.computed + new
-                if computed == sequence.target:
+            for sequence, new, done in self.chunks:
+                if done + new == sequence.target:
                     begun.append(sequence)
                     self._owed -= sequence.output_tokens - sequence.emitted
                     if not sequence.emitted:
@@ -242,8 +243,9 @@ class Scheduler(Running):
             if new <= 0 or sequence not in self.running or (self._tight and not self._take_for(sequence, new)):
                 continue
             chunks.append((sequence, new, sequence.computed))
+            sequence.computed += new
             budget -= new
-            if sequence.computed + new == sequence.target:
+            if sequence.computed == sequence.target:
                 self._prefilling.remove(sequence)
         if self._resume:
             return
@@ -265,8 +267,9 @@ class Scheduler(Running):
             running[sequence] = None
             self._owed += sequence.output_tokens - sequence.emitted
             chunks.append((sequence, new, sequence.computed))
+            sequence.computed += new
             budget -= new
-            if sequence.computed + new < sequence.target:
+            if sequence.computed < sequence.target:
                 self._prefilling.append(sequence)
 
     def _look_up(self, sequence: Sequence) -> None:
@@ -280,7 +283,7 @@ class Scheduler(Running):
         """Whether it may run; if so, its blocks are taken."""
         most = self._most + sequence.most_blocks
         if self._tight or most > self._blocks:
-            if self._sure and self._cache is None:
+            if self._sure and self._cache is None and most > self._blocks:
                 return False
             if not self._tight:
                 self._count()

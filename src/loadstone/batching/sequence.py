@@ -17,7 +17,7 @@ class Sequence:
     keys           of the blocks, from the first on, that other requests may ask for as well
 
     target         tokens to compute before it decodes: the prompt; after a preemption also what it had written
-    computed       of those, what is done
+    computed       of those, what is done, the step under way included
     emitted        tokens written before the present run of it began
     base           tokens in the KV cache less the scheduler's tick, while it decodes
     growth         tokens written per step while it decodes: 1, more with speculation

@@ -96,7 +96,7 @@ def run(
     last = np.array(done.end_s)
     schedulers = [replica.scheduler for replica in done.replicas]
     preemptions = sum(scheduler.preemptions for scheduler in schedulers)
-    replicas = fleet.replicas
+    replicas = len(done.replicas)
     steps = sum(scheduler.tick for scheduler in schedulers) - model.with_decodes
     # A prompt's step writes a token, when it is computed again as well; all others are of decodes.
     speculative = fleet.policy.speculative

@@ -21,6 +21,10 @@ from loadstone.errors import InputError
 MOST_ROWS = 200_000
 MOST_CHARACTERS = 20_000
 
+_DECIDE = (
+    "num_gpus", "nodes", "tp", "dp", "moe_tp", "moe_ep", "input_len", "output_len", "prefix_len", "arrival_value",
+    "num_prompts", "range_ratio",
+)  # fmt: skip
 _GPU = re.compile(r"(rtx[- ]?(?:pro[- ]?)?\d+|[a-z]+\d+[a-z]*)", re.IGNORECASE)
 _PARALLEL = re.compile(r"_tp(\d+)(?:_0)?_ep(\d+)(?:_0)?(?:_|;|$)")
 
@@ -60,6 +64,8 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
     sweep: str = ""
     fold: str = ""
     notes: str = ""
+    wrong: str = ""
+    """The first cell that decides a prediction and cannot be read; empty: none."""
 
 
 class Unpredictable(Exception):
@@ -138,4 +144,18 @@ def _point(number: int, row: Mapping[str | None, object]) -> Point:
         sweep=text("sweep"),
         fold=text("fold"),
         notes=text("notes"),
+        wrong=next(filter(None, (_wrong(name, text(name)) for name in _DECIDE)), ""),
     )
+
+
+def _wrong(name: str, text: str) -> str:
+    """What is the matter with a cell, in one line; empty where it is a number that can be, or nothing at all."""
+    if not text or (name == "arrival_value" and text == "inf"):
+        return ""
+    try:
+        found = float(text)
+    except ValueError:
+        found = math.nan
+    if name == "range_ratio" and not 0 < found <= 1:
+        return f"{name} {text[:40]!r} is no share of the length; write a number above 0, up to 1"
+    return "" if 0 <= found < math.inf else f"{name} {text[:40]!r} is no number that can be"

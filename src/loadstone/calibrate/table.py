@@ -94,6 +94,8 @@ class Table:
 
 def case_of(point: Point) -> Case:
     """Raises Unpredictable with the reason."""
+    if point.wrong:
+        raise Unpredictable(point.wrong)
     if point.mode == "disagg":
         raise Unpredictable("disaggregated prefill and decode are not modelled")
     if not point.input_tokens or not point.output_tokens or point.output_tokens < 2:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
 Link = Literal["nvlink", "nvlink-switch", "xgmi", "ethernet", "pcie"]
+Positive = Annotated[float, msgspec.Meta(gt=0)]
+Count = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class Gpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
@@ -27,20 +29,24 @@ class Gpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
 
     name: str
     vendor: Literal["nvidia", "amd", "intel", "any"]
-    hbm_bytes: int
-    usable_bytes: int
-    hbm_bytes_per_s: float
-    flops_per_s: dict[str, float]
+    hbm_bytes: Count
+    usable_bytes: Count
+    hbm_bytes_per_s: Positive
+    flops_per_s: dict[str, Positive]
     link: Link
-    link_bytes_per_s: float
-    pair_bytes_per_s: float
-    per_node: int
-    tdp_w: float
+    link_bytes_per_s: Positive
+    pair_bytes_per_s: Positive
+    per_node: Count
+    tdp_w: Positive
     source: dict[str, str]
     nic_bytes_per_s: float | None = None
     architecture: str = ""
     aliases: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if "bf16" not in self.flops_per_s:
+            raise ValueError("flops_per_s has no bf16, the rate of 16-bit products, which other types fall back on")
 
     def __hash__(self) -> int:
         return hash(self.name)

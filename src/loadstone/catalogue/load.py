@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -22,7 +23,22 @@ GIB = 1 << 30
 
 @cache
 def _table(name: str) -> dict[str, dict[str, Any]]:
-    return tomllib.loads(files("loadstone.catalogue").joinpath(f"{name}.toml").read_text("utf-8"))
+    try:
+        return tomllib.loads(files("loadstone.catalogue").joinpath(f"{name}.toml").read_text("utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{name}.toml of the catalogue: {error}; mend it there") from None
+
+
+@contextmanager
+def _told(file: str, key: str) -> Iterator[None]:
+    """What is wrong with an entry that somebody wrote is told in one line. Raises InputError."""
+    try:
+        yield
+    except (msgspec.ValidationError, KeyError, TypeError) as error:
+        what = f"lacks {error.args[0]}" if isinstance(error, KeyError) else str(error)
+        raise InputError(
+            f"{file}.toml of the catalogue, [{key}]: {what}; other entries show what there has to be"
+        ) from None
 
 
 def _by_alias(table: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
@@ -61,11 +77,12 @@ def find_gpu(name: str) -> Gpu:
     if key is None:
         _missing("GPU", name, gpu_names())
     entry = _table("gpus").get(key) or _table("hosts")[key]
-    fields = {"name": key, "pair_bytes_per_s": entry["link_bytes_per_s"], **entry}
-    fields["hbm_bytes"] = round(fields.pop("hbm_gib") * GIB)
-    fields["usable_bytes"] = round(fields.pop("usable_gib") * GIB)
-    # msgspec holds the table to the struct: a misspelt field is an error here, not a missing number later.
-    return msgspec.convert(fields, Gpu)
+    with _told("gpus", key):
+        fields = {"name": key, "pair_bytes_per_s": entry["link_bytes_per_s"], **entry}
+        fields["hbm_bytes"] = round(fields.pop("hbm_gib") * GIB)
+        fields["usable_bytes"] = round(fields.pop("usable_gib") * GIB)
+        # msgspec holds the table to the struct: a misspelt field is an error here, not a missing number later.
+        return msgspec.convert(fields, Gpu)
 
 
 @cache
@@ -74,8 +91,9 @@ def find_node(name: str) -> Node:
     if key is None:
         _missing("node", name, node_names())
     fields = {"name": key, **_table("nodes")[key]}
-    ram = fields.pop("ram_gib", None)
-    return msgspec.convert({**fields, "ram_bytes": None if ram is None else ram * GIB}, Node)
+    with _told("nodes", key):
+        ram = fields.pop("ram_gib", None)
+        return msgspec.convert({**fields, "ram_bytes": None if ram is None else ram * GIB}, Node)
 
 
 def find_model(name: str) -> Model:
@@ -97,11 +115,12 @@ def _catalogued(key: str) -> Model:
     table = _table("models")
     entry = table[key]
     config: dict[str, Any] = entry.get("config", {})
-    if "like" in entry:
-        base = table[entry["like"]]["config"]
-        config = {**(_unquantised(base) if "quantisation" in entry else base), **config}
-    model = read_config(config, key, entry.get("quantisation"))
-    return msgspec.structs.replace(model, aliases=tuple(entry.get("aliases", ())), source=entry["source"])
+    with _told("models", key):
+        if "like" in entry:
+            base = table[entry["like"]]["config"]
+            config = {**(_unquantised(base) if "quantisation" in entry else base), **config}
+        model = read_config(config, key, entry.get("quantisation"))
+        return msgspec.structs.replace(model, aliases=tuple(entry.get("aliases", ())), source=entry["source"])
 
 
 def _unquantised(config: dict[str, Any]) -> dict[str, Any]:

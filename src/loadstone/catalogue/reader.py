@@ -30,8 +30,14 @@ def read_path(path: Path) -> Model:
     config = _json(file)
     for other in (file.with_name("hf_quant_config.json"), _collected(file)):
         if other != file and other.is_file():
-            return read_config(config, str(path), _json(other))
-    return read_config(config, str(path), None)
+            return read_config(config, _name_of(path), _json(other))
+    return read_config(config, _name_of(path), None)
+
+
+def _name_of(path: Path) -> str:
+    """The path that tells a model from others: every checkpoint has a `config.json`, so its folder's."""
+    folder = path.parent if path.name == "config.json" else path
+    return str(folder if folder.name not in ("", "..") else folder.resolve())
 
 
 def _collected(file: Path) -> Path:

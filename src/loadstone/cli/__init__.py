@@ -6,7 +6,9 @@ A command is a function of a module here, listed in `COMMANDS`; it imports what 
 
 from __future__ import annotations
 
+import os
 import sys
+from pathlib import Path
 
 import typer
 
@@ -57,6 +59,7 @@ for _command in COMMANDS:
 
 def main() -> None:
     """Entry point: errors become one line and an exit code."""
+    _mend_streams()
     try:
         code = app(standalone_mode=False)
     except (LoadstoneError, OSError) as error:
@@ -74,6 +77,22 @@ def main() -> None:
         print(message() if usage else f"loadstone: {_one_line(message())}; see --help", file=sys.stderr)
         sys.exit(2)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _mend_streams() -> None:
+    """Standard streams that can be written to, in UTF-8 as JSON is, whatever the locale.
+
+    Where one is closed, the next file to be opened would take its place, and what is said there end up in it.
+    """
+    while (opened := os.open(os.devnull, os.O_RDWR)) <= 2:
+        continue
+    os.close(opened)
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
+        elif hasattr(stream, "reconfigure"):
+            stream.reconfigure(encoding="utf-8", errors="replace")
 
 
 def _one_line(said: object) -> str:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from loadstone.cli.output import print_json
+from loadstone.cli.output import print_json, print_text
 
 
 def compare(
@@ -33,11 +32,9 @@ def compare(
     if json:
         print_json(document)
     else:
-        from rich.console import Console
-
         from loadstone.comparison.text import render
 
-        Console(highlight=False, width=None if sys.stdout.isatty() else 160).print(render(document))
+        print_text(render(document))
     # A bound that nothing can be held against must not let a change through.
     if any(bound["met"] or bound["missing"] for bound in document.get("fail_on", ())):
         raise typer.Exit(1)

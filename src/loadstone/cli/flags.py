@@ -81,7 +81,7 @@ TraceSample = Annotated[float | None, _option(_LOAD, "replay this share of a tra
 LengthScale = Annotated[
     float | None, _option(_WORKLOAD, "a trace's lengths × this, with the same sharing of prefixes")
 ]
-SkipBad = Annotated[bool, _option(_WORKLOAD, "leave out bad lines of a trace, and count them", "--skip-bad")]
+SkipBad = Annotated[bool, _option(_WORKLOAD, "leave out bad lines of a trace or dataset; count them", "--skip-bad")]
 Plan = Annotated[Path | None, _option(_WORKLOAD, "replay the plan of a run folder, or a plan.parquet")]
 Seed = Annotated[int, _option(_WORKLOAD, "same seed, same plan")]
 Salt = Annotated[

@@ -3,20 +3,86 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Column, Table
+
+_WIDTH = 160
+"""Of what goes to a file or another program."""
 
 
 def show_document(document: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print_json(document)
         return
-    from rich.console import Console
-
     from loadstone.report.table import render
 
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
-    console.print(render(document))
-    console.print(document["run_dir"], markup=False, soft_wrap=True)
+    print_text(render(document))
+    print(document["run_dir"])
+
+
+def print_text(*parts: RenderableType) -> None:
+    """What a person reads. A table that is wider than the terminal is cut into several, so that no figure is."""
+    from rich.console import Console
+
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDTH)
+    for part in _pieces(parts, console.width):
+        console.print(part)
+
+
+def _pieces(parts: tuple[RenderableType, ...], width: int) -> Iterator[RenderableType]:
+    from rich.console import Group
+    from rich.table import Table
+
+    for part in parts:
+        if isinstance(part, Group):
+            yield from _pieces(tuple(part.renderables), width)
+        elif isinstance(part, Table):
+            yield from fitted(part, width)
+        else:
+            yield part
+
+
+def fitted(table: Table, width: int) -> list[Table]:
+    """The table where it fits into so many columns of text; else its columns in several tables, each of which begins
+    with the first, that says what a line is of.
+    """
+    from rich.console import Console
+
+    console = Console(width=10_000)
+    made = [table]
+    if console.measure(table).maximum > width:
+        first, *others = table.columns
+        bound: list[list[Column]] = []
+        for column in others:
+            if column.header == "p99" and bound:
+                bound[-1].append(column)  # of what the column before it is
+            else:
+                bound.append([column])
+        made = []
+        chosen = [first]
+        for columns in bound:
+            if len(chosen) > 1 and console.measure(_of(table, [*chosen, *columns])).maximum > width:
+                made.append(_of(table, chosen))
+                chosen = [first]
+            chosen += columns
+        made.append(_of(table, chosen))
+    return made
+
+
+def _of(table: Table, columns: list[Column]) -> Table:
+    """Some columns of a table."""
+    from rich.table import Table
+
+    part = Table(box=table.box, pad_edge=table.pad_edge, padding=table.padding, header_style=table.header_style)
+    for column in columns:
+        part.add_column(column.header, justify=column.justify, no_wrap=column.no_wrap)
+    for line in zip(*(column.cells for column in columns), strict=True):
+        part.add_row(*line)
+    return part
 
 
 def print_json(document: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from loadstone.cli.output import print_json, show_document
+from loadstone.cli.output import print_json, print_text, show_document
 
 
 def recover(
@@ -38,11 +38,8 @@ def selftest(
 
         print_json(msgspec.to_builtins(found))
         return
-    from rich.console import Console
-
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
-    console.print(render(found))
-    console.print(f"kept in {kept}; later runs quote it", markup=False, soft_wrap=True)
+    print_text(render(found))
+    print(f"kept in {kept}; later runs quote it")
 
 
 def show(

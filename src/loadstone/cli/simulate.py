@@ -20,7 +20,8 @@ Acceptance = Annotated[
     typer.Option(help="share of guessed tokens that are accepted, where it decodes speculatively [default: 0.7]"),
 ]
 Profile = Annotated[
-    str | None, typer.Option(help="performance profile that `calibrate` made [default: the shipped one for it]")
+    str | None,
+    typer.Option(help="profile that `calibrate` made, by name or file [default: the shipped one]"),
 ]
 Draws = Annotated[
     int | None, typer.Option(help="of the model's coefficients, for the 80 % intervals; 0: none [default: 24]")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from loadstone.cli.output import print_json
+from loadstone.cli.output import print_json, print_text
 from loadstone.errors import InputError
 from loadstone.units import parse_counts
 
@@ -90,12 +89,9 @@ def size(
     if json:
         print_json(document)
         return
-    from rich.console import Console
-
     from loadstone.report.sizes import render, table_of
 
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
-    console.print(render(document) if by is None else table_of(document, _words(by), show))
+    print_text(render(document) if by is None else table_of(document, _words(by), show))
 
 
 def _write(document: dict[str, Any], csv: Path | None, picture: Path | None, context_map: Path | None) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -13,12 +12,12 @@ def validate(
     points: Annotated[
         Path, typer.Argument(help="CSV of measurements, a line each (docs/accuracy.md has the columns)")
     ],
-    profile: Annotated[str | None, typer.Option(help="coefficients that `loadstone calibrate` made")] = None,
+    profile: Annotated[str | None, typer.Option(help="profile that `calibrate` made: its name, or its file")] = None,
     json: Annotated[bool, typer.Option("--json", help="print rows and summary as JSON on stdout")] = False,
 ) -> None:
     """Predict every measurement in a file and say how far off the predictions are. Never fits on what it scores."""
     from loadstone.calibrate.points import read_points
-    from loadstone.cli.output import print_json
+    from loadstone.cli.output import print_json, print_text
     from loadstone.validate.document import document_of, footnote, render
     from loadstone.validate.score import score
 
@@ -26,8 +25,5 @@ def validate(
     if json:
         print_json(document_of(rows))
         return
-    from rich.console import Console
-
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
-    console.print(render(rows))
-    console.print(footnote(rows), markup=False, soft_wrap=True)
+    print_text(render(rows))
+    print(footnote(rows))

@@ -114,7 +114,15 @@ def _findings(
     sides: tuple[list[Run], list[Run]], compared: Sequence[Cell], setup: list[dict[str, Any]]
 ) -> list[Finding]:
     found = []
-    different = [one["what"] for one in setup if one["what"] in WORKLOAD]
+    asked = [one for one in setup if one["what"] in WORKLOAD]
+    untold = [one["what"] for one in asked if one["a"] is None or one["b"] is None]
+    different = [one["what"] for one in asked if one["what"] not in untold]
+    if untold:
+        found.append(Finding(
+            "workload_not_told", "warning", f"whether both were asked the same is not known: one side does not tell "
+            f"its {', '.join(untold)}",
+            "Tell it where the run is imported (--set), or measure both with one plan.",
+        ))  # fmt: skip
     if different:
         found.append(Finding(
             "workloads_differ", "warning", f"the sides were not asked the same: {', '.join(different)} differ",

@@ -146,7 +146,7 @@ def _unpack(apt: Path, target: Path) -> None:
     for variant in libraries.glob("ggml/*/libggml-cpu-*.so"):
         (libraries / variant.name).symlink_to(variant.relative_to(libraries))
     wrapper = target / "llama-server"
-    wrapper.write_text(_WRAPPER)
+    wrapper.write_text(_WRAPPER, "utf-8")
     wrapper.chmod(0o755)
     _run([str(wrapper), "--version"], environment, apt)
 

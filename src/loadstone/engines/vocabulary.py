@@ -62,9 +62,8 @@ def find_words(
         words = _single_token_words(by_usage, overhead) if overhead is not None else []
     if len(words) < _MIN_PIECES:
         # No count to go by, or a tokenizer that knows few English words: lengths are then checked after the run.
-        return Vocabulary("text", words=WORDS, overhead_tokens=0, verified=False)
-    overhead = _overhead(by_usage, words)
-    return Vocabulary("text", words=tuple(words), overhead_tokens=overhead or 0, verified=overhead is not None)
+        return Vocabulary("text", words=WORDS)
+    return Vocabulary("text", words=tuple(words), overhead_tokens=_overhead(by_usage, words) or 0)
 
 
 def _prompt_tokens(server: Server, ask: Ask, prompt: str | Sequence[int]) -> int | None:
@@ -87,7 +86,7 @@ def _ids(server: Server, target: Target, ask: Ask, tokenizer: str | None) -> Voc
     few, more = (_prompt_tokens(server, ask, ids[:count]) for count in (_ID_PROBE, 2 * _ID_PROBE))
     if few is None or more is None or more - few != _ID_PROBE:
         return None
-    return Vocabulary("token ids", ids=tuple(ids), overhead_tokens=few - _ID_PROBE, verified=True)
+    return Vocabulary("token ids", ids=tuple(ids), overhead_tokens=few - _ID_PROBE)
 
 
 def _server_tokens(server: Server, target: Target, text: str) -> list[int] | None:

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from loadstone.errors import InputError
-from loadstone.importers import detect, table
+from loadstone.importers import detect, source, table
 from loadstone.importers.cell import Cell
 from loadstone.importers.check import check
 from loadstone.importers.values import amount, lengths, positive, text, whole
 from loadstone.importers.write import runs_of, write
 from loadstone.records import Load
+from loadstone.runfacts import engine_name, gpu_name
 from loadstone.verdict import Finding
 
 __all__ = ["Imported", "import_files"]
@@ -66,17 +67,24 @@ def import_files(
     found = Imported()
     cells: list[Cell] = []
     others: list[str] = []
-    for path, named in _files(paths):
+    broken: list[str] = []
+    for path, where, named in _files(paths):
         try:
-            cells += detect.read(path, names)
-        except InputError:
+            cells += detect.read(path, names, where)
+        except InputError as error:
             if named:
                 raise
-            others.append(path.name)
+            # What programs print is text too, and may begin with a bracket.
+            if isinstance(error, source.NoResult) or path.suffix == ".txt":
+                others.append(where)
+            else:
+                broken.append(str(error))
     if others and cells:
-        shown = ", ".join(others[:_SHOWN]) + (" …" if len(others) > _SHOWN else "")
-        said = f"{len(others)} files of the folder are no results of a known tool, or broken: {shown}"
+        said = f"no results of a known tool, passed over: {_some(others, ', ')}"
         found.say(Finding("passed_over", "info", said, "Name a file itself to hear what is wrong with it."), "")
+    if broken and cells:
+        said = f"{len(broken)} files could not be read, and are missing: {_some(broken, '; ')}"
+        found.say(Finding("broken", "warning", said, "Copy them again, or measure again what was in them."), "")
     if not cells:
         raise InputError(f"{paths[0] if paths else 'import'}: no results in it; give a result of {detect.KNOWN}")
     for cell in cells:
@@ -91,6 +99,10 @@ def import_files(
     return found
 
 
+def _some(texts: Sequence[str], between: str) -> str:
+    return between.join(texts[:_SHOWN]) + (f"{between}and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else "")
+
+
 def _loaded(cells: Sequence[Cell], found: Imported) -> list[Cell]:
     """The cells whose load is told. Raises InputError where none is."""
     bare = [cell for cell in cells if cell.load is None]
@@ -103,9 +115,13 @@ def _loaded(cells: Sequence[Cell], found: Imported) -> list[Cell]:
     return [cell for cell in cells if cell.load is not None]
 
 
-def _files(paths: Sequence[Path]) -> list[tuple[Path, bool]]:
-    """(file, whether it was named itself), each once."""
-    found: dict[Path, tuple[Path, bool]] = {}
+def _files(paths: Sequence[Path]) -> list[tuple[Path, str, bool]]:
+    """(file, what to call it, whether it was named itself), each once.
+
+    Some tools name all their results alike: what a file is called has its folder, unless all are in one.
+    """
+    found: dict[Path, tuple[Path, str, bool]] = {}
+    apart = len({path.parent for path in paths if not path.is_dir()}) > 1
     for path in paths:
         if path.is_dir():
             inside = sorted(one for one in path.rglob("*") if one.suffix in _SUFFIXES and one.is_file())
@@ -113,10 +129,10 @@ def _files(paths: Sequence[Path]) -> list[tuple[Path, bool]]:
                 raise InputError(f"{path}: {len(inside):,} files; name at most {_MOST_FILES:,}")
             for one in inside:
                 if not _told_elsewhere(one):
-                    found.setdefault(one.resolve(), (one, False))
+                    found.setdefault(one.resolve(), (one, source.printable(one.relative_to(path)), False))
         else:
-            found[path.resolve()] = (path, True)
-    named = {resolved for resolved, (_, is_named) in found.items() if is_named}
+            found[path.resolve()] = (path, source.printable(path if apart else path.name), True)
+    named = {resolved for resolved, (_, _, is_named) in found.items() if is_named}
     # AIPerf's summary and its requests are one result: reading either reads both.
     pairs = {one for one in found if one.name == "profile_export.jsonl" and _aiperf_summary(one) in found}
     return [entry for resolved, entry in found.items() if resolved not in pairs or (
@@ -171,6 +187,12 @@ def _supply(cell: Cell, facts: Mapping[str, str]) -> None:
     for kind in table.LOADS:
         if kind in facts:
             cell.load = Load(kind, positive(facts[kind]) or 1.0)  # type: ignore[arg-type]
+    # One name for one thing, as simulated runs have them: SQL over many runs groups by these.
+    engine, gpu = (cell.deployment.get(name) for name in ("engine", "gpu"))
+    if engine:
+        cell.deployment["engine"] = engine_name(engine)
+    if gpu:
+        cell.deployment["gpu"] = (gpu_name(gpu) or gpu).lower()
     if {"input", "output", "range_ratio"} & facts.keys():
         ratio = amount(facts.get("range_ratio"))
         cell.workload |= lengths(

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from datetime import datetime
 from itertools import accumulate
 
 from loadstone.importers.cell import Cell
 from loadstone.importers.requests import record
-from loadstone.importers.values import Value, known, lengths, load_of
+from loadstone.importers.values import Value, known, lengths, load_of, origin
 from loadstone.records import Load
 
 _SCALES = {"ms": 1e-3, "us": 1e-6, "ns": 1e-9, "s": 1.0, "sec": 1.0, "seconds": 1.0}
@@ -40,6 +41,7 @@ def summary(document: Value, where: str) -> Cell:
         where=where,
         tool=f"AIPerf {version}" if version else "genai-perf",
         load=_load(phase, config),
+        url=origin(config.get("endpoint", "urls", 0) or config.get("endpoint", "url")),
         endpoint=config.text("endpoint", "type") or config.text("endpoint_type"),
         created=document.when("start_time"),
         deployment=known({"model": _model(config)}),
@@ -54,7 +56,7 @@ def summary(document: Value, where: str) -> Cell:
         failed = sum(item.whole("count") or 0 for item in document.items("error_summary"))
     cell.requests = known({"ok": ok, "error": failed, "sent": ok + failed if ok is not None and failed is not None
                            else None})  # fmt: skip
-    cell.duration_s = document.positive("benchmark_duration", "avg")
+    cell.duration_s = _duration_s(document, ok)
     inputs, outputs = (document.whole(f"total_{end}", "avg") for end in ("isl", "osl"))
     output_rate = document.amount("output_token_throughput", "avg")
     both = document.amount("total_token_throughput", "avg")
@@ -69,6 +71,21 @@ def summary(document: Value, where: str) -> Cell:
         "goodput_per_s": document.amount("goodput", "avg"),
     })  # fmt: skip
     return cell
+
+
+def _duration_s(document: Value, ok: int | None) -> float | None:
+    """What its rates are over: mostly `benchmark_duration`, from the first send to the last end; in an open loop the
+    whole phase, which begins when the first send begins to be waited for.
+    """
+    span, per_s = document.positive("benchmark_duration", "avg"), document.positive("request_throughput", "avg")
+    try:
+        start, end = (datetime.fromisoformat(document.get(f"{which}_time")) for which in ("start", "end"))
+        whole = (end - start).total_seconds()
+    except (TypeError, ValueError):
+        return span
+    if span is None or per_s is None or not ok or whole <= 0:
+        return span
+    return min(span, whole, key=lambda over: abs(per_s * over - ok))
 
 
 def _statistics(found: Value) -> dict[str, float]:
@@ -136,6 +153,7 @@ def requests(rows: Sequence[Value], cell: Cell) -> None:
             status="cancelled" if cancelled else "error" if error else "ok",
             error=error,
             phase="warmup" if warm else "measure",
+            cached_tokens=metrics.whole("usage_prompt_cache_read_tokens", "value"),
             intended_s=(credit - origin_ns) / 1e9 if credit is not None and start is not None else None,
             reasoning_tokens=metrics.whole("reasoning_token_count", "value"),
         )

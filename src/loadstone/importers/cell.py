@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import Any
 
 from loadstone.records import Load, RequestRecord
 from loadstone.verdict import Finding
 
+_PLACE = re.compile(r", (line|benchmark|experiment) \d+$")
 LATENCIES = ("ttft_s", "tpot_s", "itl_s", "e2e_s", "ttft_intended_s", "e2e_intended_s")
 STATISTICS = ("mean", "std", "min", "max", "p50", "p90", "p95", "p99")
 TOTALS = (
@@ -20,9 +23,10 @@ TOTALS = (
 class Cell:
     """One load of an imported file; what the file does not tell is None or absent.
 
-    where        for findings: `results.jsonl, line 3`
+    where        for findings: `september/results.jsonl, line 3`; in a folder that was named, from there
     tool         whose client measured it, with its version where the file tells
     load         None: not told
+    url          of the server, where the file tells it
     deployment   as RunInfo.settings["deployment"], see runfacts
     workload     as Plan.workload; {} where nothing is told
     requests     `sent`, `ok` (completed, as the tool counts), `error`, `short`, …
@@ -38,6 +42,7 @@ class Cell:
     where: str
     tool: str
     load: Load | None
+    url: str | None = None
     endpoint: str | None = None
     created: str | None = None
     deployment: dict[str, Any] = field(default_factory=dict)
@@ -53,6 +58,15 @@ class Cell:
     unknown: tuple[str, ...] = ()
     definitions: str | None = None
     findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def file(self) -> str:
+        return _PLACE.sub("", self.where)
+
+    @property
+    def server(self) -> str:
+        """What says of two cells whether one server answered: its URL, else the folder that results were put in."""
+        return self.url or str(PurePath(self.file).parent)
 
     @property
     def completed(self) -> int | None:

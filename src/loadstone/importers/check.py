@@ -15,6 +15,8 @@ QUOTIENT_SHARE = 0.02
 """A throughput and its count over the duration may differ by this share: some clients stop the clock elsewhere."""
 UNDER_WAY_SHARE = 0.05
 """So may requests under way and Σ E2E/duration (Little's law)."""
+UNFILLED_SHARE = 0.5
+"""Places of a closed loop that are filled in the mean: below it the load was another one. Ramps take some."""
 ROUNDING = 1e-3
 
 _QUANTILES = {"p50": 0.50, "p90": 0.90, "p95": 0.95, "p99": 0.99}
@@ -28,6 +30,9 @@ _LABELS = {
 def check(cell: Cell) -> None:
     """Adds findings to `cell`; takes out what cannot be (negative times)."""
     _impossible(cell)
+    _unmeasured(cell)
+    _failed(cell)
+    _fewer(cell)
     _spread(cell)
     _sum(cell)
     _quotients(cell)
@@ -46,6 +51,56 @@ def _impossible(cell: Cell) -> None:
             _doubt(cell, "negative_time", f"{_LABELS[name]} {', '.join(below)} below 0; left out")
             for statistic in below:
                 del stated[statistic]
+
+
+def _unmeasured(cell: Cell) -> None:
+    """vLLM's and SGLang's clients write 0 for the mean and all else of no sample: where every request failed, or none
+    had a second token. A measured latency is never 0 throughout.
+    """
+    for name in [name for name, stated in cell.latencies.items() if stated and not any(stated.values())]:
+        del cell.latencies[name]
+    if cell.completed == 0:
+        cell.say(
+            "none_completed",
+            "error",
+            f"{cell.where}: no request completed: there is nothing to measure",
+            "Find out what the server answered, and measure again.",
+        )
+    elif not cell.records and not cell.latencies:
+        told = any(cell.totals.get(name) is not None for name in ("output_tokens_per_s", "total_tokens_per_s"))
+        offline = cell.workload.get("mode") == "offline"
+        if not (told and offline):
+            cell.say(
+                "no_latencies",
+                "info" if told else "warning",
+                f"{cell.where}: tells no latency" + ("" if told else ", and no tokens per second"),
+                "Only its throughput can be compared." if told else "Nothing of it can be compared: ask the source.",
+            )
+
+
+def _failed(cell: Cell) -> None:
+    """What failed, of sums; of requests the verdict says it."""
+    failed = sum(cell.requests.get(name) or 0 for name in ("error", "timeout"))
+    if failed and not cell.records:
+        sent = cell.requests.get("sent") or failed + (cell.completed or 0)
+        cell.say(
+            "request_errors",
+            "error",
+            f"{cell.where}: {failed} of {sent} requests failed",
+            "Percentiles leave failed requests out: mend the cause, or read them with the attainment.",
+        )
+
+
+def _fewer(cell: Cell) -> None:
+    """A file of requests that ends early, beside sums of all of them."""
+    done = sum(record.phase == "measure" for record in cell.records)
+    if cell.records and cell.completed is not None and done < cell.completed:
+        cell.say(
+            "requests_missing",
+            "warning",
+            f"{cell.where}: {cell.completed} requests completed by its sums, and {done} are there",
+            "Numbers here are of those that are there: copy the file again, or read the tool's own sums.",
+        )
 
 
 def _spread(cell: Cell) -> None:
@@ -137,6 +192,14 @@ def _under_way(cell: Cell) -> None:
             cell,
             "concurrency_inconsistent",
             f"{stated:.4g} requests under way are stated, and Σ E2E/duration is {little:.4g}",
+        )
+    asked = cell.load.value if cell.load is not None and cell.load.kind == "concurrency" else None
+    if asked is not None and little is not None and little < UNFILLED_SHARE * asked:
+        cell.say(
+            "places_not_filled",
+            "warning",
+            f"{cell.where}: {little:.4g} requests were under way in the mean (Σ E2E/duration), of {asked:g} places",
+            "The client was too slow, or sent too few requests: this is not what that concurrency gives.",
         )
     cap = cell.load.max_concurrency if cell.load is not None else None
     if cell.load is not None and cell.load.kind == "concurrency":

@@ -19,64 +19,67 @@ from loadstone.importers import (
     vllm,
 )
 from loadstone.importers.cell import Cell
+from loadstone.importers.source import NoResult
 from loadstone.importers.values import Value
 
 KNOWN = (
     "vLLM's bench serve, throughput or latency, SGLang's bench_serving, AIPerf, genai-perf, GuideLLM, "
     "inference-perf, llm-d's benchmark report, MLPerf's log summary, or CSV"
 )
+_SHOWN = 8
 _AIPERF_SUMMARY, _AIPERF_REQUESTS = "profile_export_aiperf.json", "profile_export.jsonl"
 
 
-def read(path: Path, mapped: Mapping[str, str]) -> list[Cell]:
-    """The cells of one file. Raises InputError where it is of no known kind, or broken."""
+def read(path: Path, mapped: Mapping[str, str], where: str) -> list[Cell]:
+    """The cells of one file, which they call `where`. Raises InputError: NoResult where it is of no known kind."""
     said = source.read_text(path)
-    what = str(path)
+    what = source.printable(path)
     start = said.lstrip()[:1]
     if start in ("{", "["):
-        return _json(said, path)
+        return _json(said, path, where)
     if mlperf.is_summary(said):
-        return [mlperf.summary(said, path.name)]
+        return [mlperf.summary(said, where)]
     if path.suffix in (".yaml", ".yml"):
         document = Value(source.parse_yaml(said, what))
         if llmd.is_report(document):
-            return [llmd.report(document, path.name)]
-        raise InputError(f"{what}: YAML, but no benchmark report of llm-d's; give a result of {KNOWN}")
+            return [llmd.report(document, where)]
+        raise NoResult(f"{what}: YAML, but no benchmark report of llm-d's; give a result of {KNOWN}")
     if not start:
-        raise InputError(f"{what}: empty; give a result of {KNOWN}")
-    return _csv(said, path, mapped)
+        raise NoResult(f"{what}: empty; give a result of {KNOWN}")
+    return _csv(said, what, mapped, where)
 
 
-def _json(said: str, path: Path) -> list[Cell]:
-    what, where = str(path), path.name
+def _json(said: str, path: Path, where: str) -> list[Cell]:
+    what = source.printable(path)
     try:
         document = Value(source.parse_json(said, what))
     except InputError as error:
-        lines = said.split("\n", 2)
         # JSON lines are not one document; a document that breaks off is neither.
-        if "Extra data" not in str(error) or len(lines) < 2:
+        if "Extra data" not in str(error) or "\n" not in said.strip():
             raise
-        rows = source.parse_lines(said, what)
-        return _rows([Value(row) for _, row in rows], [line for line, _ in rows], path)
+        rows, broken = source.parse_lines(said, what)
+        cells = _rows([Value(row) for _, row in rows], [line for line, _ in rows], path, where)
+        _say_broken(cells[-1], broken, where)
+        return cells
     if isinstance(document.raw, list):
         if inference_perf.is_requests(document):
             return [_with_stage(inference_perf.requests(document.items(), where), path)]
         if document and all(isinstance(row, dict) for row in document.raw):
-            return _rows(document.items(), range(1, len(document.raw) + 1), path)
+            return _rows(document.items(), range(1, len(document.raw) + 1), path, where)
     else:
         if guidellm.is_report(document):
             return guidellm.report(document, where)
         if aiperf.is_profile(document):
             return aiperf.profile(document, where)
         if aiperf.is_request(document) or requestlog.is_row(document):
-            return _rows([document], [1], path)
+            return _rows([document], [1], path, where)
         if (cell := _one(document, where)) is not None:
             if aiperf.is_summary(document) and (path.parent / _AIPERF_REQUESTS).is_file():
                 _beside(cell, path.parent / _AIPERF_REQUESTS)
             return [cell]
     if document.has("run_id", "cells"):
-        raise InputError(f"{what}: this is Loadstone's own; a run folder needs no import")
-    raise InputError(f"{what}: JSON, but no result of a tool that is known; give one of {KNOWN}")
+        raise NoResult(f"{what}: this is Loadstone's own; a run folder needs no import")
+    raise NoResult(f"{what}: JSON, but no result of a tool that is known; give one of {KNOWN}")
 
 
 def _one(document: Value, where: str) -> Cell | None:
@@ -98,33 +101,49 @@ def _one(document: Value, where: str) -> Cell | None:
     return None
 
 
-def _rows(rows: Sequence[Value], lines: Sequence[int], path: Path) -> list[Cell]:
+def _rows(rows: Sequence[Value], lines: Sequence[int], path: Path, where: str) -> list[Cell]:
     """JSON lines: requests of one cell, or a cell each, as SGLang's and vLLM's clients append them."""
     if rows and all(aiperf.is_request(row) for row in rows):
         summary = path.parent / _AIPERF_SUMMARY
-        cell = Cell(where=path.name, tool="AIPerf", load=None, definitions="aiperf")
+        cell = Cell(where=where, tool="AIPerf", load=None, definitions="aiperf")
         if summary.is_file():
             document = Value(source.parse_json(source.read_text(summary), str(summary)))
             if aiperf.is_summary(document):
-                cell = aiperf.summary(document, path.name)
+                cell = aiperf.summary(document, where)
         aiperf.requests(rows, cell)
         return [cell]
     if rows and all(requestlog.is_row(row) for row in rows):
-        return [requestlog.requests(rows, path.name)]
+        return [requestlog.requests(rows, where)]
     cells = []
     for line, row in zip(lines, rows, strict=True):
-        made = _one(row, f"{path.name}, line {line}")
+        made = _one(row, f"{where}, line {line}")
         if made is None:
-            raise InputError(f"{path}, line {line}: no result of a tool that is known; give one of {KNOWN}")
+            what = source.printable(path)
+            raise NoResult(f"{what}, line {line}: no result of a tool that is known; give one of {KNOWN}")
         cells.append(made)
     return cells
 
 
 def _beside(cell: Cell, path: Path) -> None:
     """The requests that lie beside AIPerf's summary."""
-    rows = [Value(row) for _, row in source.parse_lines(source.read_text(path), str(path))]
+    found, broken = source.parse_lines(source.read_text(path), source.printable(path))
+    rows = [Value(row) for _, row in found]
     if rows and all(aiperf.is_request(row) for row in rows):
         aiperf.requests(rows, cell)
+        _say_broken(cell, broken, source.printable(path.name))
+
+
+def _say_broken(cell: Cell, broken: Sequence[int], where: str) -> None:
+    """`cell`: the one that the lines before belong to. Its own numbers suffer only where lines are requests."""
+    if broken:
+        shown = ", ".join(map(str, broken[:_SHOWN])) + (" …" if len(broken) > _SHOWN else "")
+        cell.say(
+            "lines_left_out",
+            "warning" if cell.records else "info",
+            f"{where}: {len(broken)} of its lines {'is' if len(broken) == 1 else 'are'} no JSON: line {shown}; "
+            "the others were read",
+            "Was the tool killed as it wrote? Copy the file again, or measure again what is missing.",
+        )
 
 
 def _with_stage(cell: Cell, path: Path) -> Cell:
@@ -133,7 +152,7 @@ def _with_stage(cell: Cell, path: Path) -> Cell:
     if len(stages) == 1:
         document = Value(source.parse_json(source.read_text(stages[0]), str(stages[0])))
         if inference_perf.is_stage(document):
-            stage = inference_perf.stage(document, stages[0].name)
+            stage = inference_perf.stage(document, cell.where)
             cell.load, cell.requests, cell.latencies, cell.totals = (
                 stage.load, stage.requests, stage.latencies, stage.totals
             )  # fmt: skip
@@ -141,12 +160,11 @@ def _with_stage(cell: Cell, path: Path) -> Cell:
     return cell
 
 
-def _csv(said: str, path: Path, mapped: Mapping[str, str]) -> list[Cell]:
-    what = str(path)
+def _csv(said: str, what: str, mapped: Mapping[str, str], where: str) -> list[Cell]:
     header, rows = source.parse_csv(said, what)
     if not mapped and sglang.is_table(header):
-        return [sglang.table_row(dict(zip(header, row, strict=False)), f"{path.name}, line {n}") for n, row in rows]
+        return [sglang.table_row(dict(zip(header, row, strict=False)), f"{where}, line {n}") for n, row in rows]
     if not mapped and vllm.is_table(header):
-        return [vllm.table_row(dict(zip(header, row, strict=False)), f"{path.name}, line {n}") for n, row in rows]
+        return [vllm.table_row(dict(zip(header, row, strict=False)), f"{where}, line {n}") for n, row in rows]
     names = table.columns(header, mapped, what)
-    return [table.row(row, names, header, f"{path.name}, line {number}") for number, row in rows]
+    return [table.row(row, names, header, f"{where}, line {number}") for number, row in rows]

@@ -12,9 +12,11 @@ from typing import Any
 
 from loadstone.importers.cell import Cell
 from loadstone.importers.requests import record
-from loadstone.importers.values import Value, known, lengths, load_of, mapping
+from loadstone.importers.values import Value, known, lengths, load_of, mapping, origin
 from loadstone.records import Load, Status
+from loadstone.stated import CUT_AT_END
 
+CUT_SHARE = 0.05
 _LATENCIES = {"ttft_s": ("time_to_first_token_ms", 1e-3), "e2e_s": ("request_latency", 1.0)}
 _STATUS: dict[str, Status] = {"successful": "ok", "errored": "error", "incomplete": "cancelled"}
 
@@ -42,6 +44,7 @@ def _cell(benchmark: Value, spec: Value, version: str | None, where: str) -> Cel
         where=where,
         tool=f"GuideLLM {version}" if version else "GuideLLM",
         load=_load(config, totals),
+        url=origin(backend.get("target")),
         endpoint=backend.text("request_format"),
         created=benchmark.when("start_time"),
         deployment=known({"model": backend.text("model") or benchmark.text("worker", "backend_model")}),
@@ -75,6 +78,16 @@ def _cell(benchmark: Value, spec: Value, version: str | None, where: str) -> Cel
     })  # fmt: skip
     cell.under_way = of("request_concurrency").amount("mean")
     _requests(cell, benchmark.at("requests"))
+    # What was sent as time was up stands among the requests, but in no count.
+    cut = sum(record.status == "cancelled" for record in cell.records) or cut
+    sent = len(cell.records) or cell.requests.get("sent")
+    if cut and sent:
+        cell.say(
+            CUT_AT_END,
+            "warning" if cut > CUT_SHARE * sent else "info",
+            f"{where}: {cut} of {sent} requests were under way when the tool's time was up, and were cut",
+            "Percentiles leave them out, and those that take long are more often among them: measure longer.",
+        )
     return cell
 
 

@@ -17,21 +17,30 @@ _YAML_BYTES = 16 << 20
 """YAML is read slowly, and only reports of a few kilobytes come in it."""
 
 
+class NoResult(InputError):
+    """A sound file, but of nothing that is known."""
+
+
+def printable(path: Path | str) -> str:
+    """A path in words. File names are bytes: what of them is no UTF-8 cannot be written to a run's papers."""
+    return "".join(character if character.isprintable() else "\ufffd" for character in str(path))
+
+
 def read_text(path: Path) -> str:
     """A file as text, without its byte order mark: UTF-8, or UTF-16 as Windows writes it. Raises InputError."""
     try:
         size = path.stat().st_size
         if not path.is_file():
-            raise InputError(f"{path}: no plain file; name a result file, or a folder of them")
+            raise InputError(f"{printable(path)}: no plain file; name a result file, or a folder of them")
         if size > MOST_BYTES:
             raise InputError(
-                f"{path}: {size / 1e6:,.0f} MB, and at most {MOST_BYTES / 1e6:,.0f} MB are read; split it"
+                f"{printable(path)}: {size / 1e6:,.0f} MB, and at most {MOST_BYTES / 1e6:,.0f} MB are read; split it"
             )
         said = path.read_bytes()
         wide = said.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
         return said.decode("utf-16" if wide else "utf-8-sig", "replace")
     except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror or error}); check the name") from error
+        raise InputError(f"{printable(path)}: cannot be read ({error.strerror or error}); check the name") from error
 
 
 def parse_json(said: str, what: str) -> Any:
@@ -44,18 +53,26 @@ def parse_json(said: str, what: str) -> Any:
         raise InputError(f"{what}: no JSON ({error}); was it cut off?") from None
 
 
-def parse_lines(said: str, what: str) -> list[tuple[int, dict[str, Any]]]:
-    """(line number, object) of JSON lines. Raises InputError with the first line that is none."""
-    found = []
-    for line, row in enumerate(said.splitlines(), 1):
+def parse_lines(said: str, what: str) -> tuple[list[tuple[int, dict[str, Any]]], list[int]]:
+    """(line number, object) of JSON lines, and the numbers of those that are no JSON: a tool that was killed leaves
+    half a line. Raises InputError where a line is JSON, but no object.
+    """
+    found, broken = [], []
+    # Not splitlines: U+2028 and its like may stand in a JSON string.
+    for line, row in enumerate(said.split("\n"), 1):
         if line > MOST_LINES:
             raise InputError(f"{what}: more than {MOST_LINES:,} lines; split it")
-        if row.strip():
-            value = parse_json(row, f"{what}, line {line}")
-            if not isinstance(value, dict):
-                raise InputError(f"{what}, line {line}: no JSON object; each line must be one")
-            found.append((line, value))
-    return found
+        if not row.strip():
+            continue
+        try:
+            value = parse_json(row, what)
+        except InputError:
+            broken.append(line)
+            continue
+        if not isinstance(value, dict):
+            raise InputError(f"{what}, line {line}: no JSON object; each line must be one")
+        found.append((line, value))
+    return found, broken
 
 
 def parse_yaml(said: str, what: str) -> Any:

@@ -12,6 +12,7 @@ from typing import Any
 
 from loadstone.errors import InputError
 from loadstone.importers.cell import STATISTICS, TOTALS, Cell
+from loadstone.importers.source import NoResult
 from loadstone.importers.values import amount, known, lengths, number, positive, text, whole
 from loadstone.records import Load
 
@@ -58,7 +59,7 @@ def columns(header: list[str], given: Mapping[str, str], what: str) -> dict[str,
     found |= {name: at[column] for name, column in given.items()}
     measured = [name for name in found if _LATENCY.fullmatch(name) or name in TOTALS]
     if not measured:
-        raise InputError(
+        raise NoResult(
             f"{what}: no result of a tool that is known, and no column of it says what it measures; name them, e.g. "
             '--map concurrency=users --map ttft_p50_ms="Median TTFT"'
         )

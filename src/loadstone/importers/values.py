@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 from loadstone.records import Load
 from loadstone.wire.text import excerpt
@@ -213,6 +214,19 @@ def when(value: Any) -> str | None:
         return datetime.fromisoformat(value).isoformat(timespec="seconds")
     except ValueError:
         return None
+
+
+def origin(value: Any) -> str | None:
+    """`http://host:8000` of a URL: without what may be secret in it, names, passwords and queries."""
+    try:
+        parts = urlsplit(value if isinstance(value, str) and len(value) <= 2000 else "")
+        port = parts.port
+    except ValueError:
+        return None
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        return None
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return text(f"{parts.scheme}://{host}" + (f":{port}" if port else ""))
 
 
 def known(pairs: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,11 +6,12 @@ way of asking (`openai-chat`), which tells the engine only where it is an engine
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from loadstone.importers.cell import Cell
-from loadstone.importers.requests import from_gaps
+from loadstone.importers.cell import STATISTICS, Cell
+from loadstone.importers.requests import MOST_S, from_gaps
 from loadstone.importers.values import (
     Value,
     items,
@@ -52,12 +53,7 @@ def serve(document: Value, where: str) -> Cell:
     cell = Cell(
         where=where,
         tool="vllm bench serve",
-        load=load_of(
-            rate=document.get("request_rate"),
-            concurrency=document.get("max_concurrency"),
-            prompts=document.get("num_prompts"),
-            burstiness=document.get("burstiness"),
-        ),
+        load=_load(document),
         endpoint=backend,
         created=document.when("date"),
         deployment=_deployment(document, backend),
@@ -78,6 +74,10 @@ def serve(document: Value, where: str) -> Cell:
     for ours, theirs in names.items():
         if found := keyed(document, theirs, 1e-3):
             cell.latencies[ours] = found
+    each = document.items("latencies")
+    # Of a default run newer releases give no sums of E2E, but all of its values.
+    if "e2e_s" not in cell.latencies and completed == len(each) and (found := _spread_of(each)):
+        cell.latencies["e2e_s"] = found
     cell.totals = known({
         "input_tokens": document.whole("total_input_tokens"),
         "output_tokens": document.whole("total_output_tokens"),
@@ -88,6 +88,40 @@ def serve(document: Value, where: str) -> Cell:
     })  # fmt: skip
     from_gaps(cell, document)
     return cell
+
+
+def _load(document: Value) -> Load | None:
+    start, end = (document.positive(f"ramp_up_{which}_rps") for which in ("start", "end"))
+    prompts = document.positive("num_prompts")
+    if "ramp_up_strategy" in document and document.get("ramp_up_strategy") is not None:
+        # `request_rate` then says inf.
+        return _ramp(start, end, prompts, document.text("ramp_up_strategy")) if start and end and prompts else None
+    return load_of(
+        rate=document.get("request_rate"),
+        concurrency=document.get("max_concurrency"),
+        prompts=document.get("num_prompts"),
+        burstiness=document.get("burstiness"),
+    )
+
+
+def _ramp(start: float, end: float, prompts: float, strategy: str | None) -> Load | None:
+    """Its rate goes from start to end with the requests that were sent, evenly or by equal factors, not with time:
+    it takes n·∫ dp/r(p) to send n, which is n·ln(e/s)/(e − s), and n·(1/s − 1/e)/ln(e/s).
+    """
+    ratio = math.log(end) - math.log(start)
+    if abs(ratio) < 1e-9:
+        return Load("rate", start)
+    each_s = (1 / start - 1 / end) / ratio if strategy == "exponential" else ratio / (end - start)
+    took_s = prompts * each_s
+    return Load("rate", 1 / each_s, profile=((start, end, took_s),)) if each_s > 0 and took_s <= MOST_S else None
+
+
+def _spread_of(values: Sequence[Value]) -> dict[str, float]:
+    import numpy as np
+
+    each = [value for item in values if (value := item.positive()) is not None]
+    found = distribution(np.array(each)) if each and len(each) == len(values) else None
+    return {} if found is None else {name: getattr(found, name) for name in STATISTICS}
 
 
 def _deployment(document: Value, backend: str | None) -> dict[str, Any]:
@@ -138,14 +172,9 @@ def is_latency(document: Value) -> bool:
 
 def latency(document: Value, where: str) -> Cell:
     """Offline: one batch after another, each timed as a whole. How large a batch is, the file does not tell."""
-    import numpy as np
-
-    each = [value for item in document.items("latencies") if (value := item.positive()) is not None]
     stated = {f"p{key}": value for key, value in mapping(document.get("percentiles")).items()}
     found = statistics(stated | {"mean": document.get("avg_latency")})
-    spread = distribution(np.array(each)) if each else None
-    if spread is not None:
-        found = {name: getattr(spread, name) for name in ("mean", "std", "min", "max", "p50", "p90", "p95", "p99")}
+    found = _spread_of(document.items("latencies")) or found
     return Cell(
         where=where,
         tool="vllm bench latency",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,26 +14,34 @@ import loadstone
 from loadstone import store, verdict
 from loadstone.errors import InputError
 from loadstone.importers.cell import LATENCIES, STATISTICS, TOTALS, Cell
+from loadstone.importers.source import printable
 from loadstone.records import PHASES, CellInfo, Load, Plan, RequestRecord, RunInfo, Target
 from loadstone.runfacts import run_facts
 from loadstone.summary import document_of, summarise
 
 _COUNTS = ("sent", "ok", "error", "timeout", "cancelled", "short")
 _MOST_RUNS = 10_000
+SITTING = timedelta(hours=12)
+"""Between cells of one sweep there is less: another time is another state of the machine, or another release."""
+LENGTHS = 0.02
+"""Mean lengths that are so near to one another are of one workload, as in reports."""
 
 
 def runs_of(cells: Sequence[Cell]) -> list[list[Cell]]:
     """Cells that belong together, in the order they were met; within a run by load.
 
-    Together belong cells of one tool, deployment, workload and kind of load, all with records or all without; a load
-    that comes again begins another run: a repeat. Raises InputError.
+    Together belong cells of one tool, server, deployment, workload and kind of load, measured in one sitting, all
+    with records or all without; a load that comes again begins another run: a repeat. Raises InputError.
     """
+    sittings, lengths = _sittings(cells), _Alike()
     runs: dict[tuple[Any, ...], list[list[Cell]]] = {}
     for cell in cells:
         load = _load(cell)
         key = (
-            cell.tool, bool(cell.records), cell.prefix_cache, load.kind, cell.endpoint,
+            cell.tool, cell.server, cell.endpoint, bool(cell.records), cell.prefix_cache,
+            load.kind, bool(load.profile), sittings.get(cell.created),
             msgspec.json.encode([cell.deployment, cell.workload], order="sorted"),
+            None if cell.workload else lengths.of(_means(cell)),
         )  # fmt: skip
         repeats = runs.setdefault(key, [])
         free = next((run for run in repeats if all(_load(one) != load for one in run)), None)
@@ -45,6 +53,52 @@ def runs_of(cells: Sequence[Cell]) -> list[list[Cell]]:
     if len(found) > _MOST_RUNS:
         raise InputError(f"{len(found):,} runs in one import: at most {_MOST_RUNS:,}; import fewer rows at a time")
     return found
+
+
+def _sittings(cells: Sequence[Cell]) -> dict[str | None, int]:
+    """When cells were measured, as told, to the number of the sitting: one ends where SITTING passes without any."""
+    times = {}
+    for cell in cells:
+        if cell.created is not None:
+            told = datetime.fromisoformat(cell.created)
+            times[cell.created] = told if told.tzinfo is not None else told.replace(tzinfo=UTC)
+    found: dict[str | None, int] = {}
+    number, last = 0, None
+    for created, at in sorted(times.items(), key=lambda item: item[1]):
+        number += last is not None and at - last > SITTING
+        found[created], last = number, at
+    return found
+
+
+def _means(cell: Cell) -> tuple[float, ...]:
+    """Input and output tokens per request, as far as told."""
+    given, made = (cell.totals.get(f"{end}_tokens") for end in ("input", "output"))
+    return () if not cell.completed else tuple((total or 0) / cell.completed for total in (given, made))
+
+
+class _Alike:
+    """Mean lengths, those within LENGTHS of one that came before made that one: a file that names no workload tells
+    it by these alone.
+    """
+
+    def __init__(self) -> None:
+        self._seen: list[tuple[float, ...]] = []
+        self._of: dict[tuple[float, ...], tuple[float, ...]] = {}
+
+    def of(self, lengths: tuple[float, ...]) -> tuple[float, ...]:
+        if lengths in self._of:
+            return self._of[lengths]
+        for seen in self._seen:
+            if len(seen) == len(lengths) and all(
+                abs(a - b) <= LENGTHS * max(a, b) for a, b in zip(seen, lengths, strict=True)
+            ):
+                return self._of.setdefault(lengths, seen)
+        if len(self._seen) == _MOST_RUNS:
+            raise InputError(
+                f"requests of more than {_MOST_RUNS:,} mean lengths in one import; import fewer rows at a time"
+            )
+        self._seen.append(lengths)
+        return self._of.setdefault(lengths, lengths)
 
 
 def _load(cell: Cell) -> Load:
@@ -63,7 +117,7 @@ def write(cells: list[Cell], out: Path, command: list[str]) -> Path:
         source="imported",
         status="done",
         created=min((cell.created for cell in cells if cell.created), default=now.isoformat(timespec="seconds")),
-        command=command,
+        command=[printable(word) for word in command],
         loadstone=loadstone.__version__,
         host={},
         target=_target(first),
@@ -76,7 +130,7 @@ def write(cells: list[Cell], out: Path, command: list[str]) -> Path:
             **({} if first.prefix_cache is None else {"prefix_cache": first.prefix_cache}),
             "import": {
                 "tool": first.tool,
-                "files": sorted({cell.where.partition(", ")[0] for cell in cells}),
+                "files": sorted({cell.file for cell in cells}),
                 "cells": [_told(cell) for cell in cells],
             },
         },
@@ -104,7 +158,7 @@ def _target(cell: Cell) -> Target | None:
     if model is None and engine is None:
         return None
     return Target(
-        url="",
+        url=cell.url or "",
         endpoint=cell.endpoint or "unknown",
         model=model or "",
         engine=engine,
@@ -116,6 +170,7 @@ def _target(cell: Cell) -> Target | None:
 def _told(cell: Cell) -> dict[str, Any]:
     return {
         "where": cell.where,
+        "created": cell.created,
         "tool": cell.tool,
         "definitions": cell.definitions,
         "relative_times": cell.relative,

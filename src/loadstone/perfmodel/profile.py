@@ -87,10 +87,10 @@ def processor_profile() -> Profile:
 
 
 def profile_of(deployment: Deployment, name: str | None = None) -> Profile:
-    """The user's profile of that name, else the shipped one for this engine and GPU, else the nearest: the same
-    engine on any GPU, any engine on the same kind of GPU, any on any."""
+    """The user's profile in that file or of that name, else the shipped one for this engine and GPU, else the
+    nearest: the same engine on any GPU, any engine on the same kind of GPU, any on any."""
     if name:
-        return load(user_folder() / f"{name}.json")
+        return load(_path_of(name))
     engine, era = deployment.engine, era_of(deployment)
     architecture = architecture_of(deployment.gpu)
     if architecture == processor.ARCHITECTURE:
@@ -107,6 +107,17 @@ def profile_of(deployment: Deployment, name: str | None = None) -> Profile:
         if key in shipped:
             return shipped[key]
     return prior_profile()
+
+
+def _path_of(name: str) -> Path:
+    """A file of that path, or of that name among the user's profiles. Raises InputError where there is neither."""
+    kept = user_folder() / f"{name}.json"
+    for path in (Path(name), kept):
+        if path.is_file():
+            return path
+    raise InputError(
+        f"--profile {name}: neither a file nor a profile kept as {kept}; `loadstone calibrate` writes one"
+    )
 
 
 def load(path: Path) -> Profile:

@@ -83,6 +83,8 @@ class Report(msgspec.Struct, kw_only=True):
         trusted, cells = self.trusted
         if not cells:
             return "Nothing was measured."
+        if trusted < cells == 1:
+            return "Its one cell carries a warning."
         if trusted < cells:
             return f"{cells - trusted} of {cells} cells carr{'y' if cells - trusted > 1 else 'ies'} a warning."
         if cells == 1:
@@ -211,7 +213,8 @@ def _papers(run: RunView) -> list[tuple[str, str]]:
     told: list[tuple[str, Any]] = [
         ("run", info.run_id),
         ("status", info.status + (f": {info.error}" if info.error else "")),
-        ("started", info.created),
+        ("started" if info.source != "imported" or _dated(run) else "imported", info.created),
+        ("files", ", ".join(_files(run))),
         ("deployment", facts.label),
         ("endpoint", target.endpoint if target else None),
         ("longest context", f"{target.max_model_tokens} tokens" if target and target.max_model_tokens else None),
@@ -229,6 +232,17 @@ def _papers(run: RunView) -> list[tuple[str, str]]:
         ("Loadstone", info.loadstone),
     ]
     return [(name, clean(str(value), 300)) for name, value in told if value not in (None, "", "None")]
+
+
+def _dated(run: RunView) -> bool:
+    """Whether an imported file tells when it was measured; the run's date is else that of the import."""
+    return any(stated.of_cell(run.info, cell).get("created") for cell in range(len(run.info.cells)))
+
+
+def _files(run: RunView) -> list[str]:
+    imported = run.info.settings.get("import")
+    files = imported.get("files") if isinstance(imported, dict) else None
+    return [str(file) for file in files] if isinstance(files, list) else []
 
 
 def _flat(value: Any) -> str | None:

@@ -66,11 +66,12 @@ def body(report: Report) -> str:
         '</ul></nav>\n</header>\n<main id="main">\n',
         f'<h2 id="verdicts">Verdicts</h2>\n<p>{verdict}</p>\n',
         _table(report.verdicts) if report.verdicts.rows else "",
-        _table(report.overview),
-        _list(report.passed_over, "Passed over, since they could not be read:"),
+        _list(report.passed_over, "Passed over:"),
         '<h2 id="findings">Findings</h2>\n',
         _sentences(report, sections),
         '<h2 id="tables">Tables</h2>\n',
+        # After the findings: who opens a page wants to know who leads, not how folders are called.
+        titled(report.overview),
         *map(titled, report.tables),
         "<noscript><p>The charts below need JavaScript; the tables have the same numbers.</p></noscript>\n",
     ]

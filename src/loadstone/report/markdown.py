@@ -18,13 +18,12 @@ def markdown(report: Report) -> str:
     lines += ["## Verdicts", "", report.verdict, ""]
     if report.verdicts.rows:
         lines += _table(report.verdicts)
-    lines += _table(report.overview)
     lines += [f"- passed over: {text(said)}" for said in report.passed_over]
     lines += ["", "## Findings", "", *(f"- {text(sentence.text)}" for sentence in report.sentences)]
     if not report.sentences:
         lines.append("Nothing that these runs show beyond doubt.")
     lines += ["", "## Tables", ""]
-    for table in report.tables:
+    for table in [report.overview, *report.tables]:
         lines += [f"### {text(table.title)}", "", *_table(table)]
     lines += ["## Again", ""]
     for part in report.parts:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
+_ONE_LINE = str.maketrans("\t\r\n", "   ")
 _LOAD_HEADS = {"concurrency": "conc", "rate": "req/s", "burst": "burst"}
 
 
@@ -100,9 +101,9 @@ def _parts(cells: list[dict[str, Any]], key: str, head: str, name: Callable[[Map
                 Text(name(part)),
                 str(done),
                 str(requests["sent"] - done) if requests["sent"] != done else "",
-                show_number(given / done, 4) if given is not None and done else "-",
+                show_number(part["mean_input_tokens"], 4),
                 f"{cached / given:.0%}" if cached is not None and given else "-",
-                show_number(part["output_tokens"] / done, 4) if done else "-",
+                show_number(part["mean_output_tokens"], 4),
                 f"{part['token_share']:.0%}" if part["token_share"] is not None else "-",
                 _at(ttft, "p50"),
                 _p99(ttft),
@@ -220,6 +221,12 @@ def _definitions(cells: list[dict[str, Any]], simulated: bool) -> list[str]:
     lines += dict.fromkeys(said for cell in cells if (said := cell["client"].get("selftest")) is not None)
     if any(_p99(cell["metrics"]["ttft_s"]).startswith("≥") for cell in cells):
         lines.append("≥: too few requests to bound this p99 from above (95 %; it takes 368)")
+    lines += [
+        f"{cell['load']['value']:g}: {finding['evidence']}"
+        for cell in cells
+        for finding in cell["verdict"]["findings"]
+        if finding["kind"] == "rate_by_chance"
+    ]
     for cell in cells:
         for bound in cell.get("slo", ()):
             measured = show_seconds(bound["measured_s"])
@@ -260,13 +267,22 @@ def _findings(findings: list[dict[str, str]]) -> list[str]:
     ]
 
 
+def _plain(value: Any) -> str:
+    """A cell of a query's table: what is nested as JSON."""
+    if isinstance(value, dict | list | tuple):
+        import msgspec
+
+        return msgspec.json.encode(value, enc_hook=str).decode()
+    return "" if value is None else str(value)
+
+
 def print_rows(columns: list[str], rows: list[tuple[Any, ...]]) -> None:
     """A query's rows on stdout: a table on a terminal, tab-separated values elsewhere."""
     import sys
 
     if not sys.stdout.isatty():
         for row in (columns, *rows):
-            print("\t".join("" if value is None else str(value).replace("\t", " ") for value in row))
+            print("\t".join(_plain(value).translate(_ONE_LINE) for value in row))
         return
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
@@ -275,5 +291,5 @@ def print_rows(columns: list[str], rows: list[tuple[Any, ...]]) -> None:
 
     table = Table(*columns, box=SIMPLE_HEAD)
     for row in rows:
-        table.add_row(*(Text("" if value is None else str(value)) for value in row))
+        table.add_row(*(Text(_plain(value)) for value in row))
     Console().print(table)

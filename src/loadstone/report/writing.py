@@ -55,19 +55,23 @@ def build_of(paths: Sequence[Path], scratch: Path, given: Sequence[str], *, insi
     """The report of run folders and of result files, which are imported into `scratch`. Raises InputError."""
     files = [path for path in paths if path.is_file()]
     folders = [path for path in paths if not path.is_file()]
+    left_out: list[str] = []
     if files:
         from loadstone.importers import import_files
 
         facts = [word for fact in given for word in ("--set", fact)]
         command = ["loadstone", "import", *map(str, files), *facts]
-        folders += import_files(files, scratch, given=given, command=command).runs
+        imported = import_files(files, scratch, given=given, command=command)
+        folders += imported.runs
+        # Those of a run stand in its verdict.
+        left_out = [finding["evidence"] for finding in imported.findings if finding["run"] is None]
     elif given:
         raise InputError(
             "--set: only of result files, and none was named; `loadstone import` takes folders of them, and run "
             "folders tell their own facts"
         )
     runs, passed_over = read_runs(folders)
-    return build(runs, passed_over=passed_over, inside=inside)
+    return build(runs, passed_over=[*left_out, *passed_over], inside=inside)
 
 
 def _kind(out: Path | None) -> Format:

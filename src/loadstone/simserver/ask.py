@@ -37,6 +37,7 @@ class _StreamOptions(msgspec.Struct):
 
 class _SamplingParams(msgspec.Struct):
     max_new_tokens: int | None = None
+    n: int | None = None
 
 
 class Ask(msgspec.Struct):
@@ -48,6 +49,9 @@ class Ask(msgspec.Struct):
     messages: list[_Message] | None = None
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
+    n: int | None = None
+    best_of: int | None = None
+    use_beam_search: bool | None = None
     stream: bool | None = None
     stream_options: _StreamOptions | None = None
     text: Any = None
@@ -66,6 +70,13 @@ def parse_ask(body: bytes, model: str = MODEL) -> Ask:
         raise RefusalError(400, str(error)) from None
     if ask.model not in (None, model):
         raise RefusalError(404, f"The model `{ask.model}` does not exist.")
+    # To answer with one would be to serve a part of the load that was asked for.
+    several = {"n": ask.n, "best_of": ask.best_of, "sampling_params.n": (ask.sampling_params or _SamplingParams()).n}
+    for name, value in several.items():
+        if value not in (None, 1):
+            raise RefusalError(400, f"{name} {value}: one answer to a request is simulated; ask for 1.")
+    if ask.use_beam_search:
+        raise RefusalError(400, "use_beam_search: beams are not simulated; ask without.")
     return ask
 
 

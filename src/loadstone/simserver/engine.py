@@ -14,15 +14,17 @@ import time
 from collections import deque
 from collections.abc import Hashable
 from collections.abc import Sequence as Keys
+from dataclasses import replace
 from typing import Protocol
 
 from loadstone.batching import Sequence
 from loadstone.client.pacer import Pacer
 from loadstone.errors import InputError
 from loadstone.simulator.cell import route
-from loadstone.simulator.engine import NEVER, Group, Replica
-from loadstone.simulator.fleet import Fleet
-from loadstone.simulator.run import State, state_of
+from loadstone.simulator.engine import NEVER
+from loadstone.simulator.fleet import Fleet, sharing
+from loadstone.simulator.pipeline import Unit, engines_of
+from loadstone.simulator.run import State, states_of
 
 _WRITES_PER_TURN = 256  # then sockets are read again
 _WAKE_GAP_S = 0.0002
@@ -50,23 +52,19 @@ class Engine:
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, fleet: Fleet) -> None:
+        if fleet.policy.prefix_cache:
+            fleet = replace(fleet, policy=sharing(fleet.policy))
         policy, model = fleet.policy, fleet.model
         self.block_tokens = policy.block_tokens if policy.prefix_cache else 0
-        self.kv_blocks = policy.kv_blocks
         self._model = model
-        self._kv_tokens = policy.kv_tokens
-        self._replicas = [
-            Replica(policy, model, None, number=number, shared=policy.prefix_cache, at_once=1)
-            for number in range(fleet.replicas)
-        ]
-        self._units: list[Replica | Group] = [*self._replicas]
-        if fleet.in_step and len(self._replicas) > 1:
-            self._units = [Group(self._replicas)]
+        self.kv_tokens = policy.kv_tokens
+        self._route = policy.route
+        self._replicas, self._units = engines_of(fleet, None, shared=policy.prefix_cache, at_once=1)
         self._serial = itertools.count()
         self._turn = 0
         self._arrivals: list[tuple[float, int, Stream]] = []
         self._streams: dict[int, Stream] = {}
-        self._where: dict[int, Replica | Group] = {}
+        self._where: dict[int, Unit] = {}
         self._gone: dict[int, Sequence] = {}
         self._sequences: dict[int, Sequence] = {}
         self._writes: deque[tuple[float, deque[tuple[int, int]]]] = deque()
@@ -76,8 +74,8 @@ class Engine:
     def submit(self, stream: Stream, arrival_ns: int) -> None:
         """A request was read. Raises InputError where it would never fit."""
         most = stream.input_tokens + stream.output_tokens
-        if most > self._kv_tokens:
-            raise InputError(f"{most} tokens do not fit into the KV cache of {self._kv_tokens} tokens")
+        if most > self.kv_tokens:
+            raise InputError(f"{most} tokens do not fit into the KV cache of {self.kv_tokens} tokens")
         due_s = arrival_ns * 1e-9 + self._model.request_s + self._model.request_token_s * stream.input_tokens
         stream.serial = next(self._serial)
         self._streams[stream.serial] = stream
@@ -94,8 +92,8 @@ class Engine:
             self._streams.pop(stream.serial, None)
 
     def states(self) -> list[State]:
-        """The replicas as they stand."""
-        return [state_of(replica) for replica in self._replicas]
+        """The engines as they stand."""
+        return states_of(self._replicas)
 
     @property
     def coming(self) -> int:
@@ -133,14 +131,14 @@ class Engine:
             return
         sequence = Sequence(serial, stream.input_tokens, stream.output_tokens, stream.keys)
         self._turn += 1
-        unit = route(self._units, self._turn)
+        unit = route(self._units, self._turn, self._route)
         self._sequences[serial] = sequence
         self._where[serial] = unit
         unit.add(sequence, due_s)
 
-    def _step(self, unit: Replica | Group) -> None:
+    def _step(self, unit: Unit) -> None:
         """A step is over: who wrote a token, and the next one is under way."""
-        members = unit.members if isinstance(unit, Group) else [unit]
+        members = unit.ending
         wrote = [
             (sequence, member.scheduler)
             for member in members
@@ -158,11 +156,15 @@ class Engine:
         if due:
             self._writes.append((at_s + self._model.stream_s, due))
         for serial, sequence in list(self._gone.items()) if self._gone else ():
-            if self._where.get(serial) is unit:
-                for member in members:
-                    if sequence in member.scheduler.running or sequence in member.scheduler.waiting:
-                        member.scheduler.abort(sequence)
-                self._forget(serial)
+            if self._where.get(serial) is not unit:
+                continue
+            runs_in = [each for each in self._replicas if sequence in each.scheduler.running]
+            if runs_in and runs_in[0] not in members:
+                continue  # its batch is still on its way through the pipeline
+            for member in members:
+                if sequence in member.scheduler.running or sequence in member.scheduler.waiting:
+                    member.scheduler.abort(sequence)
+            self._forget(serial)
         unit.go_on()
 
     def _write_due(self) -> None:
@@ -192,5 +194,5 @@ class Engine:
             known.pop(serial, None)
 
 
-def _next_s(unit: Replica | Group) -> float:
+def _next_s(unit: Unit) -> float:
     return unit.next_s

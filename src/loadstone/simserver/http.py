@@ -41,7 +41,6 @@ _METHODS = {
 }
 _REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed"}
 _VOCABULARY = 32_000
-_LEAST_BLOCK = 16
 _STARTED_S = int(time.time())
 _names = (b"%016x" % serial for serial in itertools.count(1))  # for requests without an id
 
@@ -328,7 +327,6 @@ def _keys(tokens: list[Any], output_tokens: int, block_tokens: int) -> list[int]
     """Keys of the whole blocks of a prompt and its answer, each with all before it; none without a prefix cache."""
     if not block_tokens:
         return []
-    block_tokens = max(block_tokens, _LEAST_BLOCK)
     said = tokens + [WORDS[index % len(WORDS)].decode().strip() for index in range(output_tokens)]
     keys: list[int] = []
     before = 0

@@ -50,7 +50,7 @@ class Metrics:
             (
                 "kv_cache_usage_perc",
                 "gauge",
-                {label: state.used_blocks / engine.kv_blocks for label, state in states.items()},
+                {label: state.used_tokens / engine.kv_tokens for label, state in states.items()},
             ),
             ("num_preemptions_total", "counter", {label: state.preemptions for label, state in states.items()}),
             ("prefix_cache_queries_total", "counter", {label: s.cache_queries for label, s in states.items()}),

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import gc
 import heapq
+from dataclasses import replace
 
-import msgspec
-
-from loadstone.batching import Sequence
+from loadstone.batching import Route, Sequence
 from loadstone.records import Plan
 from loadstone.simulator.asked import Asked
 from loadstone.simulator.client import NEVER, Client
 from loadstone.simulator.content import Contents, shares
-from loadstone.simulator.engine import Group, Replica
 from loadstone.simulator.fast import applies, run_fast
-from loadstone.simulator.fleet import Fleet
+from loadstone.simulator.fleet import Fleet, sharing
+from loadstone.simulator.pipeline import Unit, engines_of
 from loadstone.simulator.run import CellRun, Look, Seen
 
 _LEAD_S = 0.1
 """Between a burst's warm-up and the burst."""
-_LEAST_BLOCK = 16
-"""Tokens of a block where requests share them. An engine whose tree shares single tokens finds up to 15 more."""
 
 
 def run_cell(
@@ -42,17 +39,11 @@ def run_cell(
     run = CellRun(asked, start_s, model.stream_s)
     contents = None
     if policy.prefix_cache and shares(plan, cell):
-        if policy.block_tokens < _LEAST_BLOCK:
-            blocks = max(1, policy.kv_tokens // _LEAST_BLOCK)
-            policy = msgspec.structs.replace(policy, block_tokens=_LEAST_BLOCK, kv_blocks=blocks)
+        policy = sharing(policy)
         contents = Contents(plan, cell, asked, policy.block_tokens)
-    run.replicas = [
-        Replica(policy, model, run.journal, number=number, shared=contents is not None, seed=plan.seed)
-        for number in range(fleet.replicas)
-    ]
-    units: list[Replica | Group] = [*run.replicas]
-    if fleet.in_step and len(run.replicas) > 1:
-        units = [Group(run.replicas)]
+    run.replicas, units = engines_of(
+        replace(fleet, policy=policy), run.journal, shared=contents is not None, seed=plan.seed
+    )
     collecting = gc.isenabled()
     gc.disable()  # nothing here makes cycles, and the collector would look at a million rows again and again
     try:
@@ -78,7 +69,7 @@ def run_cell(
 def _run_step(
     run: CellRun,
     client: Client,
-    units: list[Replica | Group],
+    units: list[Unit],
     contents: Contents | None,
     duration_s: float | None,
     grace_s: float,
@@ -91,7 +82,7 @@ def _run_step(
     end_s, cached_tokens = run.end_s, run.cached_tokens
     only = units[0] if len(units) == 1 else None
     unit = units[0]
-    turn = 0
+    turn, how = 0, run.replicas[0].scheduler.policy.route
     now_s = run.start_s
     timer_s = client.timer_s
     look_s = now_s if look is not None else NEVER
@@ -120,7 +111,7 @@ def _run_step(
                 sequence.keys = contents.keys(index)
             if only is None:
                 turn += 1
-                unit = route(units, turn)
+                unit = route(units, turn, how)
             unit.add(sequence, now_s)
         elif next_s < NEVER:
             now_s = next_s
@@ -142,14 +133,13 @@ def _run_step(
     run.over_s = over_s
 
 
-def _next_s(unit: Replica | Group) -> float:
+def _next_s(unit: Unit) -> float:
     return unit.next_s
 
 
-def route(units: list[Replica | Group], turn: int) -> Replica | Group:
+def route(units: list[Unit], turn: int, how: Route) -> Unit:
     """Who takes the `turn`-th request: the next in turn, or the least busy."""
     count = len(units)
-    first = units[0]
-    if isinstance(first, Replica) and first.scheduler.policy.route == "round-robin":
+    if how == "round-robin":
         return units[turn % count]
     return units[min(range(count), key=lambda at: (units[at].load, (at - turn) % count))]

@@ -25,12 +25,12 @@ Sample = tuple[float, list[tuple[float, ...]]]
 class Counters:
     """Samples of all replicas over a run. `look` is what run_cell calls; counters go on from cell to cell."""
 
-    def __init__(self, model: str, replicas: int, kv_blocks: int) -> None:
+    def __init__(self, model: str, replicas: int, kv_tokens: int) -> None:
         self._labels = [
             json.dumps({"engine": str(number), "model_name": model}, separators=(",", ":"))
             for number in range(replicas)
         ]
-        self._kv_blocks = kv_blocks
+        self._kv_tokens = kv_tokens
         self._samples: list[Sample] = []
         self._before = [(0.0,) * len(_COUNTERS)] * replicas
         self._last = list(self._before)
@@ -50,7 +50,7 @@ class Counters:
             )  # fmt: skip
             total = tuple(before + more for before, more in zip(self._before[number], counts, strict=True))
             self._last[number] = total
-            rows.append((state.running, state.waiting, state.used_blocks / self._kv_blocks, *total))
+            rows.append((state.running, state.waiting, state.used_tokens / self._kv_tokens, *total))
         self._keep(at_s, rows)
         return at_s + self._every_s
 

@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence as Sequences
 from typing import TYPE_CHECKING, Any, Protocol
 
-from loadstone.batching import EnginePolicy, Scheduler, Sequence
+from loadstone.batching import Scheduler, Sequence
 
 if TYPE_CHECKING:
     import numpy as np
@@ -73,14 +73,15 @@ class Journal:
     first_s     end of the step that wrote the first token
     first_tick  of its replica, after that step
     replica     which one
-    pieces      of requests that were preempted: (index, end_s, tick, tokens written before) each time they go on
+    pieces      of requests that were preempted: (index, end_s, replica, tick, tokens written before) each time they
+                go on
     """
 
     def __init__(self, count: int) -> None:
         self.first_s: list[float] = []
         self.first_tick: list[int] = []
         self.replica: list[int] = []
-        self.pieces: list[tuple[int, float, int, int]] = []
+        self.pieces: list[tuple[int, float, int, int, int]] = []
         self.grow(count)
 
     def grow(self, count: int) -> None:
@@ -97,17 +98,16 @@ class Replica:
 
     def __init__(
         self,
-        policy: EnginePolicy,
+        scheduler: Scheduler,
         model: StepTimes,
         journal: Journal | None,
         *,
         number: int = 0,
-        shared: bool = False,
-        seed: int = 0,
         at_once: int = 1 << 30,
     ) -> None:
         """`journal` None: nothing is noted, nor the steps' clock. `at_once`: the most steps walked over at once."""
-        self.scheduler = Scheduler(policy, shared=shared, seed=seed)
+        self.scheduler = scheduler
+        policy = scheduler.policy
         self.clock = Clock()
         self.next_s = NEVER
         self.now_s = 0.0
@@ -125,6 +125,11 @@ class Replica:
     def load(self) -> int:
         """Requests here; those that wait count four times, as for vLLM's data-parallel router."""
         return 4 * len(self.scheduler.waiting) + len(self.scheduler.running)
+
+    @property
+    def ending(self) -> list[Replica]:
+        """Whose step is the next to end."""
+        return [self]
 
     @property
     def under_way_tick(self) -> int:
@@ -168,7 +173,7 @@ class Replica:
             for sequence in scheduler.begun:
                 index = sequence.row
                 if sequence.emitted:
-                    journal.pieces.append((index, now_s, tick, sequence.emitted))
+                    journal.pieces.append((index, now_s, self._number, tick, sequence.emitted))
                 else:
                     journal.first_s[index] = now_s
                     journal.first_tick[index] = tick
@@ -246,6 +251,10 @@ class Group:
     def load(self) -> int:
         return sum(member.load for member in self.members)
 
+    @property
+    def ending(self) -> list[Replica]:
+        return self.members
+
     def add(self, sequence: Sequence, at_s: float) -> None:
         members, count = self.members, len(self.members)
         self._turn += 1
@@ -258,11 +267,14 @@ class Group:
         member.scheduler.add(sequence)
         if self.next_s == NEVER:
             self.now_s = at_s
-            self._start()
+            self.begin(*self.plan())
         elif may_enter and members[0].steps > 1:
-            for each in members:
-                each.cut(at_s)
-            self.next_s = members[0].next_s
+            self.cut(at_s)
+
+    def cut(self, at_s: float) -> None:
+        for each in self.members:
+            each.cut(at_s)
+        self.next_s = self.members[0].next_s
 
     def complete(self) -> list[Sequence]:
         ended = self.finish()
@@ -281,7 +293,7 @@ class Group:
             for member in self.members:
                 member.next_s = NEVER
         else:
-            self._start()
+            self.begin(*self.plan())
 
     def _longest_wait(self) -> int:
         """For how many steps at most those with prompts wait for those without; 0: they do not, or there are none."""
@@ -298,7 +310,8 @@ class Group:
             return 0
         return left
 
-    def _start(self) -> None:
+    def plan(self) -> tuple[float, float, int]:
+        """The next step of all, as Replica.plan()."""
         most = self._longest_wait()
         steps_of = [member.scheduler.schedule(most > 0) for member in self.members]
         met = None
@@ -307,10 +320,15 @@ class Group:
             met = -(-sum(member.tokens for member in self.members) // len(self.members))
         plans = [member.timed(steps, met) for member, steps in zip(self.members, steps_of, strict=True)]
         # Those without work go along with empty steps.
-        steps = min(steps for _, _, steps in plans if steps)
+        steps = min((steps for _, _, steps in plans if steps), default=0)
+        if not steps:
+            return 0.0, 0.0, 0
         if most:
             steps = min(steps, most)
         a, b, _ = max(plan for plan in plans if plan[2])
+        return a, b, steps
+
+    def begin(self, a: float, b: float, steps: int) -> None:
         for member in self.members:
             member.now_s = self.now_s
             member.begin(a, b, steps)

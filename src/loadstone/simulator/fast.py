@@ -25,7 +25,7 @@ def applies(plan: Plan, cell: int, policy: EnginePolicy, replicas: int, shared: 
     load = plan.cells[cell]
     if replicas > 1 or shared or policy.order == "static" or policy.speculative or plan.has_sessions:
         return False
-    if policy.poll_steps or policy.gather_steps:
+    if policy.poll_steps or policy.gather_steps or policy.pipeline > 1:
         return False
     if load.profile and load.kind == "concurrency":
         return False
@@ -158,7 +158,7 @@ def run_fast(run: CellRun, load: Load, policy: EnginePolicy, model: StepTimes, l
             held = [tokens for tokens, _ in here] + [new + done for new, done in chunks]
             if partial >= 0 and not chunks:
                 held.append(partial_done)
-            used = sum(-(-tokens // block) for tokens in held)
+            used = sum(-(-tokens // block) for tokens in held) * block
             written = written_total + sum(done for _, done in here)
             while look_s < after_s:
                 while arrivals and max(arrivals)[0] <= look_s and (coming := next(feed, None)) is not None:

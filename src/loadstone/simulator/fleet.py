@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import msgspec
+
 from loadstone.batching import EnginePolicy, policy_of
 from loadstone.batching.defaults import ACCEPTANCE
 from loadstone.catalogue.deployment import Deployment
@@ -13,10 +15,14 @@ from loadstone.simulator.engine import StepTimes
 from loadstone.sizing import max_context
 from loadstone.sizing.check import context_limit
 
+_CACHE = "its whole KV cache"
+_LEAST_BLOCK = 16
+"""Tokens of a block where requests share them. An engine whose tree shares single tokens finds up to 15 more."""
+
 
 @dataclass(frozen=True)
 class Fleet:
-    """What is simulated: `replicas` schedulers behind one address.
+    """What is simulated: `replicas` engines behind one address.
 
     in_step  they share a model's experts: every step of all takes as long as the slowest of them needs
     """
@@ -28,11 +34,7 @@ class Fleet:
 
 
 def fleet_of(deployment: Deployment, *, acceptance: float = ACCEPTANCE, profile: str | None = None) -> Fleet:
-    """The schedulers of a deployment, and their time; by the user's `profile`, None: the one that is shipped for it.
-
-    A pipeline works on `pp` batches at a time, each on its own way through all stages: it is taken as so many
-    schedulers that share the cache and the places.
-    """
+    """The engines of a deployment, and their time; by the user's `profile`, None: the one that is shipped for it."""
     policy = policy_of(deployment, acceptance=acceptance)
     model = StepModel(
         deployment,
@@ -43,14 +45,24 @@ def fleet_of(deployment: Deployment, *, acceptance: float = ACCEPTANCE, profile:
 
 
 def fleet_with(deployment: Deployment, policy: EnginePolicy, model: StepTimes) -> Fleet:
-    """As many schedulers of this policy as the deployment has, see fleet_of()."""
-    return Fleet(policy, model, deployment.dp * max(1, deployment.pp), in_step=deployment.attention_dp)
+    """As many engines of this policy as the deployment has: one for each replica, of vLLM before 0.8 also for each
+    batch in its pipeline (see policy_of())."""
+    virtual = deployment.pp // policy.pipeline
+    return Fleet(policy, model, deployment.dp * virtual, in_step=deployment.attention_dp)
+
+
+def sharing(policy: EnginePolicy) -> EnginePolicy:
+    """The policy where requests share blocks: blocks of 16 tokens at least, so that there are not too many keys."""
+    if policy.block_tokens >= _LEAST_BLOCK:
+        return policy
+    blocks = max(1, policy.kv_tokens // _LEAST_BLOCK)
+    return msgspec.structs.replace(policy, block_tokens=_LEAST_BLOCK, kv_blocks=blocks)
 
 
 def longest_request(deployment: Deployment, policy: EnginePolicy) -> tuple[int, str]:
     """Tokens, prompt and answer together, that one request may have at most; and what it is that ends there."""
     limit, longest = context_limit(deployment), max_context(deployment)
     if policy.kv_tokens < longest:
-        part = f"a pipeline's batch, simulated with its part (1/{deployment.pp}) of the KV cache,"
-        return policy.kv_tokens, part if deployment.pp > 1 else "its whole KV cache"
-    return longest, "the model's context" if longest == limit else "its whole KV cache"
+        virtual = deployment.pp // policy.pipeline
+        return policy.kv_tokens, f"a virtual engine's part (1/{virtual}) of the KV cache" if virtual > 1 else _CACHE
+    return longest, "the model's context" if longest == limit else _CACHE

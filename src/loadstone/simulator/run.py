@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from loadstone.batching import Scheduler
 from loadstone.errors import InputError
 from loadstone.simulator.asked import Asked
 from loadstone.simulator.engine import NEVER, Journal, Replica
@@ -16,11 +17,14 @@ _MOST_REQUESTS = 5_000_000
 
 
 class State(NamedTuple):
-    """A replica at one moment, as its /metrics would have it. Counters count from the cell's beginning."""
+    """An engine at one moment, as its /metrics would have it. Counters count from the cell's beginning.
+
+    used_tokens  of the KV cache, in whole blocks (of a cell with shared prompts, those of fleet.sharing())
+    """
 
     running: int
     waiting: int
-    used_blocks: int
+    used_tokens: int
     prompt_tokens: int
     written_tokens: int
     preemptions: int = 0
@@ -29,7 +33,7 @@ class State(NamedTuple):
 
 
 Look = Callable[[float, Sequence[State]], float]
-"""Called with a moment and each replica's state then; returns the moment it wants to see next."""
+"""Called with a moment and each engine's state then; returns the moment it wants to see next."""
 
 
 class Seen:
@@ -82,25 +86,35 @@ class CellRun:
         self.cached_tokens += [0] * count
 
     def states(self) -> list[State]:
-        """The replicas as they stand."""
-        return [state_of(replica) for replica in self.replicas]
+        """The engines as they stand."""
+        return states_of(self.replicas)
 
 
-def state_of(replica: Replica) -> State:
-    scheduler = replica.scheduler
+def states_of(replicas: Sequence[Replica]) -> list[State]:
+    """A state for each engine, whose batches under way follow one another in `replicas`."""
+    each = replicas[0].scheduler.policy.pipeline
+    schedulers = [replica.scheduler for replica in replicas]
+    return [_state(schedulers[at : at + each]) for at in range(0, len(schedulers), each)]
+
+
+def _state(batches: Sequence[Scheduler]) -> State:
+    """Queue and blocks are those of all batches together."""
     return State(
-        running=len(scheduler.running),
-        waiting=len(scheduler.waiting),
-        used_blocks=scheduler.used_blocks(),
-        prompt_tokens=scheduler.prompt_tokens,
-        written_tokens=scheduler.written_tokens
-        + sum(
-            scheduler.written_by(sequence)
-            for sequence in scheduler.running
-            # Those of a static batch that have ended are counted already.
-            if not 0 < sequence.end_tick <= scheduler.tick
-        ),
-        preemptions=scheduler.preemptions,
-        cache_queries=scheduler.cache_queries,
-        cache_hits=scheduler.cache_hits,
+        running=sum(len(batch.running) for batch in batches),
+        waiting=len(batches[0].waiting),
+        used_tokens=batches[0].used_blocks() * batches[0].policy.block_tokens,
+        prompt_tokens=sum(batch.prompt_tokens for batch in batches),
+        written_tokens=sum(map(_written, batches)),
+        preemptions=sum(batch.preemptions for batch in batches),
+        cache_queries=sum(batch.cache_queries for batch in batches),
+        cache_hits=sum(batch.cache_hits for batch in batches),
+    )
+
+
+def _written(scheduler: Scheduler) -> int:
+    return scheduler.written_tokens + sum(
+        scheduler.written_by(sequence)
+        for sequence in scheduler.running
+        # Those of a static batch that have ended are counted already.
+        if not 0 < sequence.end_tick <= scheduler.tick
     )

@@ -78,23 +78,23 @@ class _Records:
     def _odd_ones(self) -> dict[int, tuple[Floats, Ints]]:
         """Times and cumulative tokens of those that were cut off, preempted, or written several tokens at a time."""
         run = self._run
-        again: dict[int, list[tuple[float, int, int]]] = {}
-        for index, at_s, tick, written in run.journal.pieces:
-            again.setdefault(index, []).append((at_s, tick, written))
+        again: dict[int, list[tuple[float, int, int, int]]] = {}
+        for index, at_s, replica, tick, written in run.journal.pieces:
+            again.setdefault(index, []).append((at_s, replica, tick, written))
         cut = np.isnan(self._end) & ~np.isnan(self._first)
         odd = cut | np.isin(self._index, list(again))
         if self._policy.speculative is not None:
             odd |= ~np.isnan(self._first)
         return {int(at): self._pieces(int(at), again.get(int(self._index[at]), [])) for at in np.flatnonzero(odd)}
 
-    def _pieces(self, at: int, again: list[tuple[float, int, int]]) -> tuple[Floats, Ints]:
+    def _pieces(self, at: int, again: list[tuple[float, int, int, int]]) -> tuple[Floats, Ints]:
         replica = int(self._replica[at])
-        start, stop = int(self._starts[replica]), int(self._clock_ends[replica])
-        begun = [(float(self._first[at]), int(self._tick[at]) - start, 0), *again]
+        begun = [(float(self._first[at]), replica, int(self._tick[at]) - int(self._starts[replica]), 0), *again]
         times: list[Floats] = []
         tokens: list[Ints] = []
-        for number, (at_s, tick, written) in enumerate(begun):
-            until = begun[number + 1][2] if number + 1 < len(begun) else int(self._output[at])
+        for number, (at_s, replica, tick, written) in enumerate(begun):
+            start, stop = int(self._starts[replica]), int(self._clock_ends[replica])
+            until = begun[number + 1][3] if number + 1 < len(begun) else int(self._output[at])
             counts = self._counts(int(self._index[at]), written, int(self._output[at]))
             counts = counts[counts <= until]
             steps = self._clock[start + tick + 1 : min(stop, start + tick + len(counts))]

@@ -162,6 +162,8 @@ def max_seqs(deployment: Deployment, memory: Memory) -> int:
     """Requests that one replica's scheduler runs at once, whatever the memory."""
     if deployment.engine == "sglang":
         return sglang.max_running(deployment, _tokens(deployment, memory))
+    if deployment.engine == "tensorrt-llm":
+        return memory.limits.max_seqs * deployment.pp  # max_batch_size is of each batch in its pipeline
     return memory.limits.max_seqs
 
 

@@ -25,12 +25,15 @@ SAME_SHARE = 0.5
 several gaps by chance."""
 
 
-def request_errors(metrics: CellMetrics, measured: Facts) -> Finding | None:
+def request_errors(metrics: CellMetrics, measured: Facts, interrupted: bool = False) -> Finding | None:
+    """`interrupted`: the cell ended early: what was under way then was cancelled by that, and did not fail."""
     counts = metrics.requests
-    failed = counts.error + counts.timeout + counts.cancelled
+    cancelled = 0 if interrupted else counts.cancelled
+    failed = counts.error + counts.timeout + cancelled
     if not failed:
         return None
-    texts = Counter(error for error in measured.error if error)
+    of_those = measured.pick(measured.status != "cancelled") if interrupted else measured
+    texts = Counter(error for error in of_those.error if error)
     most = "; ".join(f"{count} × {_printable(text)}" for text, count in texts.most_common(2))
     after = int(((measured.status == "error") & (measured.http_status == 200)).sum())
     within = f", {after} of the errors after HTTP 200" if after else ""
@@ -38,7 +41,7 @@ def request_errors(metrics: CellMetrics, measured: Facts) -> Finding | None:
         "request_errors",
         "error",
         f"{failed} of {counts.sent} requests failed ({counts.error} error, {counts.timeout} timeout, "
-        f"{counts.cancelled} cancelled){within}" + (f": {most}" if most else ""),
+        f"{cancelled} cancelled){within}" + (f": {most}" if most else ""),
         "Percentiles leave failed requests out: mend the cause, or read them with the attainment.",
     )
 

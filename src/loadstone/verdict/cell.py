@@ -50,11 +50,12 @@ def cell_findings(
     done = measured.pick(measured.completed)
     found = [
         load.interrupted(interrupted),
-        answers.request_errors(metrics, measured),
+        answers.request_errors(metrics, measured, interrupted is not None),
         server.engine_restarted(figures),
         gpu.gpu_throttled(gpus),
         None if simulated else load.sends_late(metrics, asked, measured),
         load.rate_not_reached(asked, measured),
+        load.rate_by_chance(asked, measured),
         load.cap_held_back(metrics, asked, measured),
         load.warmup_leaked(asked, facts),
         steady.overload(asked, measured, streams)

@@ -7,11 +7,12 @@ newest. What cannot be known is then the gap between events of one read, and the
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from loadstone.metrics import CellMetrics
 from loadstone.records import Clock
 from loadstone.units import show_seconds
-from loadstone.verdict.facts import Facts, under_way
+from loadstone.verdict.facts import Facts, Floats, under_way
 from loadstone.verdict.finding import Finding
 
 BUSY_SHARE = 0.9
@@ -55,7 +56,8 @@ def client_saturated(facts: Facts, cpu_s: float | None, duration_s: float | None
 def events_together(metrics: CellMetrics, done: Facts, streams: bool) -> Finding | None:
     """Events that came in one read, told by the receive lag: were they read late, or did they arrive together?
 
-    `done`: measured requests that completed. Left to `arrivals_bunched` where whole answers came so.
+    `done`: measured requests that completed. Left to `arrivals_bunched` where whole answers came so. The lag is the
+    one of the requests that these events are of: a stall of a moment brings together what is of a few requests.
     """
     followers = int(np.clip(done.events - 1, 0, None).sum())
     if not streams or not followers or metrics.tpot_s is None or metrics.tpot_s.p50 <= BUNCHED_S:
@@ -63,13 +65,13 @@ def events_together(metrics: CellMetrics, done: Facts, streams: bool) -> Finding
     share = float(done.together.sum()) / followers
     if share < TOGETHER_SHARE:
         return None
-    lag_s = float(np.nanmedian(done.receive_lag_s)) if not np.isnan(done.receive_lag_s).all() else 0.0
+    lag_s = _typical(done.receive_lag_s, done.together)
     seen = f"{share:.0%} of events came in one read with the event before"
     if lag_s >= metrics.tpot_s.p50:
         return Finding(
             "client_read_late",
             "warning" if share >= READ_LATE_SHARE else "info",
-            f"{seen}, and half of the requests had a read that waited {show_seconds(lag_s)} or longer for the client "
+            f"{seen}, half of them in answers of which a read waited {show_seconds(lag_s)} or longer for the client "
             f"(TPOT p50 {show_seconds(metrics.tpot_s.p50)})",
             "The client got no processor in time: fewer other processes, more --workers, or another machine.",
         )
@@ -79,6 +81,16 @@ def events_together(metrics: CellMetrics, done: Facts, streams: bool) -> Finding
         f"{seen}, though they were read within {show_seconds(lag_s)} of their arrival",
         "The engine or the network sends several at once: ITL is that of batches; TPOT and E2E are not affected.",
     )
+
+
+def _typical(values: Floats, weights: NDArray[np.int64]) -> float:
+    """The weighted median of what is known of `values`; 0 where nothing is."""
+    known = ~np.isnan(values) & (weights > 0)
+    if not known.any():
+        return 0.0
+    order = np.argsort(values[known])
+    below = np.cumsum(weights[known][order])
+    return float(values[known][order][np.searchsorted(below, below[-1] / 2)])
 
 
 def arrivals_bunched(metrics: CellMetrics, done: Facts) -> Finding | None:

@@ -24,6 +24,8 @@ RATE_SHARE = 0.95
 """Achieved rate over planned rate, below which another load was measured than the one asked for."""
 RATE_REQUESTS = 20
 """Sends from which a rate is worth comparing: the middle nine tenths of them are."""
+CHANCE_SHARE = 0.1
+"""Rate of the arrivals that were drawn, over or under the one asked for: as much as a minute of 100 may be off."""
 WAITED_SHARE = 0.1
 """Requests that waited for a place, from which a capped open loop is a closed one for the most part that matters:
 its tail."""
@@ -108,6 +110,26 @@ def rate_not_reached(load: Load, measured: Facts) -> Finding | None:
         f"{count / took_s:.3g} requests/s were sent where {count / planned_s:.3g} were planned "
         f"({planned_s / took_s:.0%})",
         "The client could not keep up: give it more --workers or another machine, or ask for a lower rate.",
+    )
+
+
+def rate_by_chance(load: Load, measured: Facts) -> Finding | None:
+    """Arrivals at random have the rate asked for in the long run only: (arrivals − 1)/(last − first) of n is off by
+    1/√n as a standard deviation. Later turns of sessions follow their answers and are left out.
+    """
+    if load.kind != "rate" or load.process not in ("poisson", "gamma") or load.profile:
+        return None
+    due_s = measured.intended_s[~(measured.turn > 0) & ~np.isnan(measured.intended_s)]
+    if len(due_s) < RATE_REQUESTS or np.ptp(due_s) <= 0:
+        return None
+    drawn = (len(due_s) - 1) / float(np.ptp(due_s))
+    if abs(drawn / load.value - 1) <= CHANCE_SHARE:
+        return None
+    return Finding(
+        "rate_by_chance",
+        "info",
+        f"{len(due_s)} arrivals at random came to {drawn:.3g} requests/s, where {load.value:g} were asked for",
+        "Read the figures as those of that rate; to come closer send more requests, or evenly (--burstiness inf).",
     )
 
 

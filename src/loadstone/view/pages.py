@@ -199,7 +199,7 @@ def _row(row: Row) -> str:
         ("", "Loads", escape(row.loads)),
         ("r", "Output tok/s", show_number(row.output_tokens_per_s, 4)),
         (kind, "Trusted", trusted),
-        (state_kind, "State", f"{escape(row.state)}{why}"),
+        (state_kind, "State", f'<span class="state">{escape(row.state)}</span>{why}'),
     ]
     cells_html = "".join(
         f'<td role="cell"{f" class={quote(css)}" if css else ""} data-head="{head}">{text}</td>'

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from loadstone.wire import sse
 from loadstone.wire.sse import SseDecoder, SseError
 from loadstone.wire.template import Template
+from loadstone.wire.text import excerpt
+from loadstone.wire.tolerant import load_object
 
 MAX_TEXT = 4 * 1024 * 1024
 """Characters of an answer's text that are kept, where it is asked for; the rest is counted and forgotten."""
+
+_DONE = b"[DONE]"
 
 
 class Whole:
@@ -136,6 +142,22 @@ class Answer:
 
     def _fold(self, payload: bytes) -> None:
         raise NotImplementedError
+
+    def _unread(self, payload: bytes, done: bytes | None = _DONE) -> dict[str, Any] | None:
+        """A payload that the strict decoder of its dialect refused, as an object; None where it is none.
+
+        It may be `done`, which says that the answer is complete, or nothing, which keeps a connection alive.
+        All else is an error.
+        """
+        said = payload.strip()
+        if said == done:
+            self.done = True
+            return None
+        fields = load_object(payload) if said else None
+        if said and fields is None:
+            what = "stream event" if self.streams else "answer"
+            self._complain(f"{what} is no JSON object: {excerpt(payload)}")
+        return fields
 
     def _keep(self, text: str | None) -> None:
         """More of the text."""

@@ -17,15 +17,14 @@ from loadstone.wire.openai_chunk import (
     Timings,
     Usage,
     decode_chunk,
-    decode_tolerantly,
     decode_whole,
+    tolerated,
 )
 from loadstone.wire.sse import SseDecoder
 from loadstone.wire.template import Template, learn
 from loadstone.wire.text import error_text, excerpt
 from loadstone.wire.tolerant import MAX_COUNT, NO_RAW, UNREADABLE, count, present
 
-_DONE = b"[DONE]"
 _MAX_MS = 1e12
 _REASON_LENGTH = 40
 _GIVEN_UP = ("abort", "error")
@@ -83,18 +82,10 @@ class OpenAIAnswer(Answer):
         try:
             chunk = self._decode(payload)
         except UNREADABLE:
-            said = payload.strip()
-            if said == _DONE:
-                self.done = True
+            fields = self._unread(payload)
+            if fields is None:
                 return
-            if not said:
-                return  # an empty event keeps a connection alive
-            tolerant = decode_tolerantly(payload, whole=not self.streams)
-            if tolerant is None:
-                what = "stream event" if self.streams else "answer"
-                self._complain(f"{what} is no JSON object: {excerpt(payload)}")
-                return
-            chunk = tolerant
+            chunk = tolerated(fields, whole=not self.streams)
         output = False
         choices = chunk.choices
         if choices:

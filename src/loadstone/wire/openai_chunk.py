@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from loadstone.wire.tolerant import NO_RAW, UNREADABLE, convert, load_object, present, raw, text
+from loadstone.wire.tolerant import NO_RAW, convert, present, raw, text
 
 
 class CachedDetails(msgspec.Struct):
@@ -80,16 +80,9 @@ decode_whole: Decode = msgspec.json.Decoder(_WholeChunk).decode
 """Strict decoders: they raise one of UNREADABLE."""
 
 
-def decode_tolerantly(payload: bytes, *, whole: bool) -> Chunk | None:
-    """The same object where a field has an odd type or the text is no valid UTF-8; None if it is no JSON object."""
-    fields = load_object(payload)
-    try:
-        return None if fields is None else _chunk(fields, "message" if whole else "delta")
-    except (*UNREADABLE, ValueError):
-        return None
-
-
-def _chunk(fields: dict[str, Any], delta: str) -> Chunk:
+def tolerated(fields: dict[str, Any], *, whole: bool) -> Chunk:
+    """An object where a field has an odd type or the text is no valid UTF-8."""
+    delta = "message" if whole else "delta"
     choices = fields.get("choices")
     chunk = Chunk(
         choices=[_choice(c, delta) for c in choices if isinstance(c, dict)] if isinstance(choices, list) else None,

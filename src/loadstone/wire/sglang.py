@@ -17,12 +17,11 @@ import msgspec
 from loadstone.wire import structured
 from loadstone.wire.answer import MAX_TEXT, Answer
 from loadstone.wire.text import error_text, excerpt
-from loadstone.wire.tolerant import NO_RAW, UNREADABLE, convert, count, load_object, present, raw
+from loadstone.wire.tolerant import NO_RAW, UNREADABLE, convert, count, present, raw
 
 if TYPE_CHECKING:
     from loadstone.wire.ask import Ask
 
-_DONE = b"[DONE]"
 _REASON_LENGTH = 40
 _decode_any = msgspec.json.decode
 
@@ -76,18 +75,10 @@ class SglangAnswer(Answer):
         try:
             event = _decode(payload)
         except UNREADABLE:
-            said = payload.strip()
-            if said == _DONE:
-                self.done = True
+            fields = self._unread(payload)
+            if fields is None:
                 return
-            if not said:
-                return
-            loaded = load_object(payload)
-            if loaded is None:
-                what = "stream event" if self.streams else "answer"
-                self._complain(f"{what} is no JSON object: {excerpt(payload)}")
-                return
-            event = _tolerated(loaded)
+            event = _tolerated(fields)
         meta = event.meta_info
         if meta is None:
             if present(event.error):

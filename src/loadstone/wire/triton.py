@@ -19,8 +19,8 @@ import msgspec
 
 from loadstone.wire.answer import Answer
 from loadstone.wire.structured import fields
-from loadstone.wire.text import error_text, excerpt
-from loadstone.wire.tolerant import MAX_COUNT, NO_RAW, UNREADABLE, count, load_object, present, raw
+from loadstone.wire.text import error_text
+from loadstone.wire.tolerant import MAX_COUNT, NO_RAW, UNREADABLE, count, present, raw
 
 if TYPE_CHECKING:
     from loadstone.wire.ask import Ask
@@ -91,12 +91,8 @@ class TritonAnswer(Answer):
         try:
             response = _decode(payload)
         except UNREADABLE:
-            if not payload.strip():
-                return
-            said = load_object(payload)
+            said = self._unread(payload, done=None)
             if said is None:
-                what = "stream event" if self.streams else "answer"
-                self._complain(f"{what} is no JSON object: {excerpt(payload)}")
                 return
             response = _tolerated(said)
         if present(response.error):

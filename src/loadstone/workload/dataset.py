@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import json
 import re
 import zlib
 from collections.abc import Iterator
@@ -44,6 +45,7 @@ _ROLES = {"human": "user", "user": "user", "system": "system", "developer": "sys
 _BOM = b"\xef\xbb\xbf"
 _HEAD_BYTES = 1 << 24  # of the first line, to tell the format: more than the longest prompt, less than a big file
 _ARRAY = re.compile(rb'\[\s*(["{\[\]]|$)')
+_INK = re.compile(r"[^ \t\n\r]|\Z")
 _OBJECT = re.compile(rb'\{\s*(["}]|$)')
 _GIVE = "give JSON, JSONL or plain text in UTF-8"
 
@@ -60,6 +62,7 @@ class Dataset(msgspec.Struct, frozen=True):
     sha256         of the file as it lies on disk, hexadecimal
     skipped        items without a usable prompt: empty, parts other than text, not begun by a human; among
                    conversations also those without a user's message
+    bad            items that cannot be read or are not like the first, left out where that was asked for
     turns          only of conversations: the user's texts in their order, at least one each
     system         only of conversations: the system message they begin with, None where they have none
     """
@@ -71,12 +74,14 @@ class Dataset(msgspec.Struct, frozen=True):
     skipped: int
     turns: list[list[str]] = []
     system: list[str | None] = []
+    bad: int = 0
 
 
-def read(path: Path, *, conversations: bool = False) -> Dataset:
+def read(path: Path, *, conversations: bool = False, skip_bad: bool = False) -> Dataset:
     """Read every prompt of a file. Lines are read one by one; an array is held whole, as bytes, beside its prompts.
 
-    With `conversations` the turns of every item too.
+    With `conversations` the turns of every item too. With `skip_bad` items that are broken or lack a field are left
+    out and counted; an array that breaks off has those before.
 
     Raises InputError, with the line (of an array: the element), where the file cannot be read, is not text, is
     broken, lacks a field or holds no prompt.
@@ -89,14 +94,16 @@ def read(path: Path, *, conversations: bool = False) -> Dataset:
             file.seek(0)
             packed = file.read(2) == b"\x1f\x8b"
             file.seek(0)
-            return _read(path, cast(BinaryIO, gzip.GzipFile(fileobj=file)) if packed else file, sha256, conversations)
+            return _read(
+                path, cast(BinaryIO, gzip.GzipFile(fileobj=file)) if packed else file, sha256, conversations, skip_bad
+            )
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise InputError(f"{path}: damaged gzip file ({error}); fetch or pack it again") from None
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}; check the path and who may read it") from None
 
 
-def _read(path: Path, stream: BinaryIO, sha256: str, conversations: bool) -> Dataset:
+def _read(path: Path, stream: BinaryIO, sha256: str, conversations: bool, skip_bad: bool) -> Dataset:
     kind = _kind(path, stream)
     unit = "element" if kind == "array" else "line"
     field: str | None = None
@@ -105,8 +112,8 @@ def _read(path: Path, stream: BinaryIO, sha256: str, conversations: bool) -> Dat
     output_tokens: list[int | None] = []
     turns: list[list[str]] = []
     systems: list[str | None] = []
-    skipped = 0
-    for number, data in _array(path, stream) if kind == "array" else _lines(stream):
+    skipped = bad = 0
+    for number, data in _array(path, stream, skip_bad) if kind == "array" else _lines(stream):
         try:
             item: Any = bytes(data).decode() if kind == "text" else _decode(data)
             if not format:
@@ -115,10 +122,12 @@ def _read(path: Path, stream: BinaryIO, sha256: str, conversations: bool) -> Dat
             prompt = _prompt(item, field)
             tokens = None if field is None else _output_tokens(item)
             system, asked = _turns(item, field, prompt) if conversations and prompt else (None, [])
-        except UnicodeDecodeError:
-            raise InputError(f"{path}, {unit} {number}: invalid UTF-8; {_GIVE}") from None
-        except _ItemError as error:
-            raise InputError(f"{path}, {unit} {number}: {error}") from None
+        except (UnicodeDecodeError, _ItemError) as error:
+            if skip_bad:
+                bad += 1
+                continue
+            what = error if isinstance(error, _ItemError) else f"invalid UTF-8; {_GIVE}"
+            raise InputError(f"{path}, {unit} {number}: {what}, or leave such {unit}s out with --skip-bad") from None
         if prompt is None or (conversations and not asked):
             skipped += 1
             continue
@@ -128,9 +137,9 @@ def _read(path: Path, stream: BinaryIO, sha256: str, conversations: bool) -> Dat
             turns.append(asked)
             systems.append(system)
     if not prompts:
-        why = f": none of its {skipped} items has a prompt to send" if skipped else ""
+        why = f": none of its {skipped + bad} items has a prompt to send" if skipped + bad else ""
         raise InputError(f"{path}: no prompts{why}; {_GIVE}")
-    return Dataset(format, prompts, output_tokens, sha256, skipped, turns, systems)
+    return Dataset(format, prompts, output_tokens, sha256, skipped, turns, systems, bad)
 
 
 def _kind(path: Path, stream: BinaryIO) -> str:
@@ -163,16 +172,49 @@ def _lines(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
             yield number, line.rstrip(b"\r\n")
 
 
-def _array(path: Path, stream: BinaryIO) -> Iterator[tuple[int, msgspec.Raw]]:
+def _array(path: Path, stream: BinaryIO, skip_bad: bool) -> Iterator[tuple[int, bytes | msgspec.Raw]]:
     """The elements, numbered from 1, still as JSON: decoded all at once they would take many times the file."""
     data = stream.read()
     try:
         elements = msgspec.json.decode(data, type=list[msgspec.Raw])
     except (ValueError, RecursionError) as error:
+        if skip_bad:
+            yield from enumerate(_salvaged(data.decode("utf-8", "replace")), 1)
+            return
         byte = re.search(r"\(byte (\d+)\)", str(error))
         line = data.count(b"\n", 0, int(byte[1]) if byte else len(data.rstrip())) + 1
-        raise InputError(f"{path}, line {line}: {_broken(error)}; mend it, or give JSONL") from None
+        raise InputError(
+            f"{path}, line {line}: {_broken(error)}; mend it, give JSONL, or keep what is whole with --skip-bad"
+        ) from None
     yield from enumerate(elements, 1)
+
+
+def _salvaged(text: str) -> Iterator[bytes]:
+    """The elements of an array up to where it breaks; what is after that is one that cannot be read.
+
+    Half of a surrogate pair breaks the strict decoder, and not this one: its element alone is then found to be bad.
+    """
+    decode = json.JSONDecoder().raw_decode
+    at = text.index("[") + 1
+    try:
+        while True:
+            at = _past_blanks(text, at)
+            element, at = decode(text, at)
+            yield json.dumps(element).encode()
+            at = _past_blanks(text, at)
+            if text[at : at + 1] != ",":
+                break
+            at += 1
+    except (ValueError, RecursionError):
+        yield b"{"
+        return
+    if text[at : at + 1] != "]" or text[at + 1 :].strip():
+        yield b"{"
+
+
+def _past_blanks(text: str, at: int) -> int:
+    found = _INK.search(text, at)
+    return found.start() if found else len(text)
 
 
 def _decode(data: bytes | msgspec.Raw) -> Any:

@@ -18,14 +18,13 @@ class Vocabulary(msgspec.Struct, frozen=True):
 
     token ids: `ids`; text: `words`, each of which, after a space, is one token.
     `overhead_tokens`: tokens of an empty prompt (BOS, chat template), counted by the server in its usage.
-    `verified`: the server's own count agreed; else one word is hoped to be one token.
+    Where the server counts nothing, one word is hoped to be one token; the verdict compares once it does.
     """
 
     kind: Literal["token ids", "text"]
     ids: tuple[int, ...] = ()
     words: tuple[str, ...] = ()
     overhead_tokens: int = 0
-    verified: bool = False
 
 
 class PromptWriter:

@@ -181,7 +181,9 @@ def looks(rows: Sequence[Row], *, lines: bool = True) -> Any:
     import altair as alt
 
     names = list(dict.fromkeys(row["colour"] for row in rows))
-    variants = list(dict.fromkeys(row["variant"] for row in rows))
+    # Of whom nothing more is told has plain lines, and no place in the legend: there is no word for it.
+    variants = sorted(dict.fromkeys(row["variant"] for row in rows), key=bool)
+    told = [variant for variant in variants if variant]
     field = "colour"
     if len(names) == 1 and len(variants) > 1:
         names, variants, field = variants, [""], "variant"
@@ -194,7 +196,7 @@ def looks(rows: Sequence[Row], *, lines: bool = True) -> Any:
     dashes = alt.StrokeDash(
         "variant:N",
         scale=alt.Scale(domain=variants, range=[list(DASHES[n % len(DASHES)]) for n in range(len(variants))]),
-        legend=alt.Legend(title=None, symbolType="stroke", symbolSize=600, symbolStrokeColor="#777777"),
+        legend=alt.Legend(title=None, symbolType="stroke", symbolSize=600, symbolStrokeColor="#777777", values=told),
     )
     # Beside dashes backwards: Vega-Lite makes one legend of scales whose domains are the same.
     turn = -1 if lines else 1
@@ -202,7 +204,9 @@ def looks(rows: Sequence[Row], *, lines: bool = True) -> Any:
     shapes = alt.Shape(
         "variant:N",
         scale=alt.Scale(domain=variants[::turn], range=marks[::turn]),
-        legend=None if lines else alt.Legend(title=None, symbolStrokeColor="#777777", symbolFillColor="#777777"),
+        legend=None
+        if lines
+        else alt.Legend(title=None, symbolStrokeColor="#777777", symbolFillColor="#777777", values=told),
     )
 
     def encode(mark: str) -> dict[str, Any]:

@@ -79,7 +79,8 @@ def _contest(frame: Frame, group: Sequence[Point], measure: Measure) -> str | No
         for part in (lengths(group[0]) if frame.axis == "load" else load_label(group[0]), group[0].prefix)
         if part
     )
-    return "; ".join(clauses) + (f" ({words})" if words else "")
+    doubt = "; some of these cells carry a warning" if not all(e[3].trusted and e[5].trusted for e in won) else ""
+    return "; ".join(clauses) + (f" ({words})" if words else "") + doubt
 
 
 def _sizes(own: Sequence[tuple[float, str, Effect, Point, str, Point]], measure: Measure, side: str) -> str:
@@ -147,6 +148,7 @@ def _work(frame: Frame) -> str:
 
 def _peak(head: str, ranked: Sequence[Point], rank: Measure) -> str:
     first = ranked[0]
+    compared = ranked[:2]
     text = f"{head}: {setup(first)} with {throughput(first)} at {load_label(first)}"
     if len(ranked) > 1:
         second = ranked[1]
@@ -157,4 +159,7 @@ def _peak(head: str, ranked: Sequence[Point], rank: Measure) -> str:
             else "which is no difference that this data can show from"
         )
         text += f", {lead} the next, {setup(second)} ({throughput(second)} at {load_label(second)})"
+    doubtful = sum(not point.trusted for point in compared)
+    if doubtful:
+        text += f"; {doubtful} of these {len(compared)} cells carr{'ies' if doubtful == 1 else 'y'} a warning"
     return text + "."

@@ -1,0 +1,87 @@
+"""What a person reads, on terminals of any width."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
+
+from loadstone.cli import output
+from test_summary import CLOSED, make_run
+
+
+def table() -> Table:
+    made = Table(padding=(0, 1))
+    for head in ("conc", "TTFT p50", "p99", "TPOT p50", "p99", "trusted"):
+        made.add_column(head, no_wrap=True)
+    made.add_row("1", "11.2 ms", "≥ 12.0 ms", "5.49 ms", "5.52 ms", Text("yes"))
+    made.add_row("64", "62.1 ms", "210 ms", "8.37 ms", "9.90 ms", Text("NO (1)"))
+    return made
+
+
+def drawn(width: int) -> list[str]:
+    console = Console(file=io.StringIO(), width=width)
+    for part in output.fitted(table(), width):
+        console.print(part)
+    text: str = console.file.getvalue()  # type: ignore[attr-defined]
+    return text.splitlines()
+
+
+@pytest.mark.parametrize("width", [34, 40, 60, 80])
+def test_a_terminal_of_any_width_shows_every_figure(width: int) -> None:
+    text = "\n".join(drawn(width))
+    assert "…" not in text
+    assert all(figure in text for figure in ("11.2 ms", "≥ 12.0 ms", "5.52 ms", "8.37 ms", "9.90 ms", "NO (1)"))
+    assert max(map(len, drawn(width))) <= width
+
+
+def test_each_part_of_a_table_says_what_its_lines_are() -> None:
+    parts = output.fitted(table(), 40)
+    assert len(parts) > 1
+    assert all(list(part.columns[0].cells) == ["1", "64"] for part in parts)
+    heads = [[column.header for column in part.columns] for part in parts]
+    # A p99 stays beside what it is the p99 of.
+    assert heads == [["conc", "TTFT p50", "p99"], ["conc", "TPOT p50", "p99", "trusted"]]
+
+
+def test_a_table_that_fits_is_left_alone() -> None:
+    whole = table()
+    assert output.fitted(whole, 120) == [whole]
+
+
+def test_tables_are_found_in_groups(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output, "_WIDTH", 40)
+    output.print_text(Group("above", Group(table())), "below")
+    text = capsys.readouterr().out
+    assert text.startswith("above\n")
+    assert text.endswith("below\n")
+    assert "9.90 ms" in text
+    assert "…" not in text
+
+
+def shown(folder: Path, rest: str) -> subprocess.CompletedProcess[bytes]:
+    """`loadstone show` of a run in a process of its own, where the locale knows ASCII alone."""
+    make_run(folder / "r", [CLOSED], {})
+    ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    command = ["sh", "-c", f'exec "$0" -m loadstone.cli show r {rest}', sys.executable]
+    return subprocess.run(command, cwd=folder, env=os.environ | ascii_only, capture_output=True, check=False)
+
+
+def test_the_locale_changes_nothing(tmp_path: Path) -> None:
+    done = shown(tmp_path, "")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert "TPOT = (tT−t1)/(T−1)" in done.stdout.decode()
+
+
+def test_closed_streams_are_nobody_elses(tmp_path: Path) -> None:
+    """What is said on a closed stderr goes nowhere, least of all into the JSON or a file of the run."""
+    done = shown(tmp_path, "--json 2>&- <&-")
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["run_id"] == "r"
+    assert shown(tmp_path / "silent", ">&- 2>&-").returncode == 0
