@@ -3,8 +3,8 @@
     pip install "aiconfigurator==0.12.*"      (an environment of its own; this script needs nothing of Loadstone)
     python benchmarks/accuracy_peer.py ROWS.json [--rows 200]
 
-ROWS.json is what `accuracy.py --json` wrote. A seeded sample of the closed-loop rows; where the installed tables have
-no such combination the row is counted as not predicted.
+ROWS.json is what `accuracy.py --json` wrote. A seeded sample of the closed-loop rows without speculative decoding;
+where the installed tables have no such combination the row is counted as not predicted.
 """
 
 from __future__ import annotations
@@ -65,7 +65,12 @@ def main() -> None:
     rows = [
         row
         for row in json.loads(arguments.rows.read_text())
-        if row["gpu"] in SYSTEMS and row["users"] and row["tpot_s"] and row["ttft_s"] and "ttft" in row
+        if row["gpu"] in SYSTEMS
+        and row["users"]
+        and row["tpot_s"]
+        and row["ttft_s"]
+        and "ttft" in row
+        and "num_speculative_tokens" not in row["deployment"]
     ]
     random.Random(1).shuffle(rows)
     theirs: dict[tuple[str, str], list[float]] = defaultdict(list)

@@ -22,7 +22,7 @@ from loadstone.calibrate.update import update
 from loadstone.catalogue import parse_deployment
 from loadstone.perfmodel import StepModel
 from loadstone.perfmodel.coefficients import INDEX, NAMES, PRIOR
-from loadstone.perfmodel.families import is_eager
+from loadstone.perfmodel.graphs import is_eager
 from loadstone.perfmodel.profile import load, prior_profile
 from loadstone.simserver import start
 from loadstone.simserver.law import Law

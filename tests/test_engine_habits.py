@@ -10,7 +10,7 @@ from loadstone.batching import EnginePolicy, policy_of
 from loadstone.batching.defaults import SGLANG_KEEP_FREE
 from loadstone.calibrate.deployments import schedulers_of, with_arguments
 from loadstone.calibrate.points import Point
-from loadstone.calibrate.sources import Arguments, arguments_of
+from loadstone.calibrate.scripts import Arguments, arguments_of
 from loadstone.catalogue.deployment import parse_deployment
 from loadstone.errors import InputError
 from loadstone.sizing.check import context_limit
@@ -114,8 +114,42 @@ def test_published_scripts_of_tensorrt_llm() -> None:
     assert (early.max_batched_tokens, early.gather_steps) == (1152, None)  # one prompt and 64 decodes, in 64s
     late = scripted(fold="deepseek-v3", precision="fp8", load_value=64.0, engine_version="1.2.0rc6", tp=8)
     assert (late.max_batched_tokens, late.gather_steps) == (8192, 40)
+    assert (early.graph_tokens, late.graph_tokens) == (None, 8192)
     assert scripted(fold="deepseek-v3", engine_version="1.3.0rc5").max_batched_tokens == 8192
     assert Arguments() == arguments_of(Point(row=1, source="mine"), "tensorrt-llm", "b200", 1)
+
+
+@pytest.mark.parametrize(
+    ("version", "month", "tp", "drafts"),
+    [
+        ("1.1.0rc2.post2", "2025-12", 8, None),
+        ("1.1.0rc2.post2", "2026-01", 8, 3),
+        ("1.2.0rc6.post2", "2026-02", 8, None),
+        ("1.2.0rc6.post3", "2026-02", 8, 3),
+        ("1.2.0rc6.post3", "2026-02", 1, 1),  # attention data-parallel
+    ],
+)
+def test_scripts_with_multi_token_prediction(version: str, month: str, tp: int, drafts: int | None) -> None:
+    row = {"engine_version": version, "notes": f"measured={month}-10", "load_value": 16.0, "tp": tp}
+    assert scripted(fold="deepseek-v3", precision="fp8", **row).draft_tokens == drafts
+
+
+def served(gpu: str, **row: Any) -> Arguments:
+    row = {"source": "aiconfigurator silicon_sample.csv", "input_tokens": 1024, "load_value": 4.0, **row}
+    point = Point(row=1, gpu=gpu, **row)
+    return arguments_of(point, "vllm", gpu.lower(), 4)
+
+
+def test_published_scripts_of_vllm() -> None:
+    assert [served(gpu, fold="llama-70b").graph_tokens for gpu in ("B200", "H200")] == [0, None]
+    assert served("H100", fold="gpt-oss").graph_tokens == 2048
+    march, april = (
+        served("B200", fold="kimi", precision="fp4", notes=f"measured=2026-{month}") for month in ("03", "04")
+    )
+    assert (march.graph_tokens, march.max_seqs, march.kv_dtype) == (None, 4, None)
+    assert (april.graph_tokens, april.max_batched_tokens, april.kv_dtype) == (2048, 2048, "fp8")
+    minimax = [served(gpu, fold="minimax", precision="fp8") for gpu in ("B200", "H200", "H100")]
+    assert [each.experts_dealt for each in minimax] == [True, True, False]
 
 
 @pytest.mark.parametrize("wrong", ["enable_chunked_prefill=perhaps", "max_model_len=none"])

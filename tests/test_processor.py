@@ -15,7 +15,7 @@ from loadstone.batching import policy_of
 from loadstone.calibrate.closed_loop import run
 from loadstone.calibrate.deployments import schedulers_of
 from loadstone.calibrate.points import Point
-from loadstone.calibrate.sources import Arguments
+from loadstone.calibrate.scripts import Arguments
 from loadstone.calibrate.table import Case
 from loadstone.calibrate.update import update
 from loadstone.catalogue import Deployment, parse_deployment

@@ -9,7 +9,8 @@ import msgspec
 
 from loadstone.batching import EnginePolicy, policy_of
 from loadstone.calibrate.points import Point, Unpredictable
-from loadstone.calibrate.sources import Arguments, arguments_of, ran_eager, version_of
+from loadstone.calibrate.scripts import Arguments, arguments_of, ran_eager
+from loadstone.calibrate.sources import version_of
 from loadstone.catalogue import Deployment, Gpu, Model, gpu, model
 from loadstone.catalogue.model import Experts
 from loadstone.errors import InputError
@@ -31,6 +32,8 @@ def deployment_of(point: Point) -> tuple[Deployment, Arguments]:
     tp, dp, ep, attention_dp = _parallelism(point, engine, base)
     said = arguments_of(point, engine, device.name.lower().split("-")[0], tp)
     said = msgspec.structs.replace(said, eager=ran_eager(point))
+    if said.experts_dealt and ep == 1 and tp * dp > 1:
+        ep = tp * dp
     gpus = tp * dp
     per_node = device.per_node
     if gpus > per_node and not (point.nodes and point.nodes > 1):
@@ -91,15 +94,22 @@ _ARGUMENTS = {
 def with_arguments(deployment: Deployment, said: Arguments) -> Deployment:
     """The deployment with what the source's script gave the engine, in the engine's own words."""
     names = _ARGUMENTS.get(deployment.engine, ())
-    given = dict(zip(names, (said.max_batched_tokens, said.memory_fraction, said.max_seqs), strict=False))
+    values = (said.max_batched_tokens, said.memory_fraction, said.max_seqs)
+    given: dict[str, object] = dict(zip(names, values, strict=False))
     if deployment.engine == "sglang":
         given["scheduler_recv_interval"] = said.poll_steps
-    elif deployment.engine == "tensorrt-llm" and deployment.attention_dp:
-        given["timeout_iters"] = said.hold_steps
+    elif deployment.engine == "vllm":
+        given["max_cudagraph_capture_size"] = said.graph_tokens
+        given["cudagraph_mode"] = "FULL_DECODE_ONLY" if said.graph_tokens == 0 else None
     elif deployment.engine == "tensorrt-llm":
-        given["batch_wait_timeout_iters"] = said.gather_steps
-        given["batch_wait_max_tokens_ratio"] = said.gather_share
+        given["capture_num_tokens"] = said.graph_tokens
+        if deployment.attention_dp:
+            given["timeout_iters"] = said.hold_steps
+        else:
+            given["batch_wait_timeout_iters"] = said.gather_steps
+            given["batch_wait_max_tokens_ratio"] = said.gather_share
     given["enforce_eager"] = int(said.eager)
+    given["num_speculative_tokens"] = said.draft_tokens
     found = dict(deployment.arguments) | {name: str(value) for name, value in given.items() if value}
     return msgspec.structs.replace(deployment, arguments=tuple(sorted(found.items())))
 

@@ -27,7 +27,8 @@ from numpy.typing import NDArray
 
 from loadstone.calibrate.table import Case, Table, predict, slopes
 from loadstone.perfmodel.coefficients import HOST, NAMES, PRIOR, SPREAD, Array
-from loadstone.perfmodel.families import architecture_of, era_of, is_eager
+from loadstone.perfmodel.families import architecture_of, era_of
+from loadstone.perfmodel.graphs import is_eager
 
 LEVELS = {"all": 0.9, "engine": 0.5, "era": 0.4, "architecture": 0.4, "pair": 0.4}
 """Standard deviation of each level's share, of the coefficient's own spread."""
@@ -320,6 +321,8 @@ def weights_of(cases: Sequence[Case]) -> Array:
     repeats = Counter(keys)
     single = np.array([1.0 / repeats[key] for key in keys])
     single *= ~faster_twins(cases)
+    # How many of the guessed tokens were accepted is an assumption.
+    single *= np.array([case.policy.speculative is None for case in cases])
     single *= np.array([EAGER_WEIGHT if is_eager(case.deployment) else 1.0 for case in cases])
     families = [offset_key(case) for case in cases]
     size: Counter[tuple[str, ...]] = Counter()

@@ -11,7 +11,7 @@ import numpy as np
 from loadstone import store
 from loadstone.calibrate.deployments import schedulers_of
 from loadstone.calibrate.points import Point, Unpredictable
-from loadstone.calibrate.sources import Arguments
+from loadstone.calibrate.scripts import Arguments
 from loadstone.calibrate.table import MOST_REQUESTS, Case
 from loadstone.catalogue import Deployment
 from loadstone.errors import InputError

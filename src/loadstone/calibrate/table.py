@@ -24,10 +24,10 @@ from loadstone.batching import EnginePolicy
 from loadstone.calibrate.closed_loop import Outcome, run
 from loadstone.calibrate.deployments import deployment_of, schedulers_of
 from loadstone.calibrate.points import Point, Unpredictable
-from loadstone.calibrate.sources import Arguments, statistic_of, traffic_of
+from loadstone.calibrate.scripts import Arguments
+from loadstone.calibrate.sources import statistic_of, traffic_of
 from loadstone.catalogue import Deployment
 from loadstone.perfmodel.coefficients import INDEX, Array
-from loadstone.perfmodel.families import is_eager
 from loadstone.perfmodel.formulas import (
     body_seconds,
     context_seconds,
@@ -36,6 +36,7 @@ from loadstone.perfmodel.formulas import (
     met_part,
     pair_seconds,
 )
+from loadstone.perfmodel.graphs import graph_tokens, is_eager
 from loadstone.perfmodel.step import StepModel
 from loadstone.perfmodel.work import Work, stack, work_of
 from loadstone.simulator.fleet import fleet_with
@@ -89,6 +90,7 @@ class Table:
     rate: Array = field(default_factory=lambda: np.zeros(0))
     held_back: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))
     eager: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))
+    graph_tokens: Array = field(default_factory=lambda: np.zeros(0))
     in_step: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))
 
 
@@ -141,8 +143,10 @@ def _load(point: Point) -> tuple[int, int]:
 def table_of(cases: Sequence[Case]) -> Table:
     tokens = np.array([case.inputs.mean() for case in cases])
     eager = np.array([is_eager(case.deployment) for case in cases])
+    graphs = np.array([graph_tokens(case.deployment) for case in cases], float)
     in_step = np.array([case.deployment.attention_dp and case.deployment.dp > 1 for case in cases])
-    return Table(list(cases), stack([case.work for case in cases]), tokens, eager=eager, in_step=in_step)
+    works = stack([case.work for case in cases])
+    return Table(list(cases), works, tokens, eager=eager, graph_tokens=graphs, in_step=in_step)
 
 
 def simulate(case: Case, values: Array) -> tuple[Outcome, StepModel]:
@@ -246,7 +250,8 @@ def prompt_seconds(table: Table, values: Array) -> Array:
         shared = met_part(work)
         apart = body_seconds(shared, values, table.met) - body_seconds(shared, values, own)
         kernels = kernels + np.where(table.in_step, apart, 0.0)
-    kernels = np.cbrt(kernels**3 + launch_seconds(work, values) ** 3)
+    launched = np.where(own > table.graph_tokens, launch_seconds(work, values), 0.0)
+    kernels = np.cbrt(kernels**3 + launched**3)
     return (
         kernels
         + values[:, INDEX["step_s"]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from loadstone.catalogue.deployment import Deployment
 from loadstone.catalogue.hardware import Gpu
-from loadstone.sizing.budget import switched, version_of
+from loadstone.sizing.budget import version_of
 
 _ERAS = {
     # engine: (first version of an era, its name), newest first
@@ -35,8 +35,3 @@ def architecture_of(gpu: Gpu) -> str:
     """
     name = (gpu.architecture or gpu.name).lower().replace("grace ", "").replace(" ultra", "")
     return f"{name} pcie" if gpu.link == "pcie" else name
-
-
-def is_eager(deployment: Deployment) -> bool:
-    """Whether decode steps run without CUDA graphs: told so, or too old to have them. Raises InputError."""
-    return switched(deployment, "enforce_eager") is True or era_of(deployment) == "eager"

@@ -10,7 +10,6 @@ import numpy as np
 
 from loadstone.catalogue.deployment import Deployment
 from loadstone.perfmodel.coefficients import INDEX, LIGHT, Array
-from loadstone.perfmodel.families import is_eager
 from loadstone.perfmodel.formulas import (
     body_seconds,
     context_seconds,
@@ -20,6 +19,7 @@ from loadstone.perfmodel.formulas import (
     pair_seconds,
     pairs_of,
 )
+from loadstone.perfmodel.graphs import graph_tokens, is_eager
 from loadstone.perfmodel.profile import Profile, profile_of
 from loadstone.perfmodel.work import Work, ideal, repeat, work_of
 
@@ -50,7 +50,7 @@ class StepModel:
         self.deployment = deployment
         self._profile = profile
         self.draft_tokens = draft_tokens
-        self.eager = is_eager(deployment)
+        self.eager, self.graph_tokens = is_eager(deployment), graph_tokens(deployment)
         self.values = self.profile.values() if values is None else values
         self.work = work or work_of(deployment)
         self._tables()
@@ -131,7 +131,8 @@ class StepModel:
             + self._window_pair_s * window_pairs
         )
         kernels = self._tokens_s(decodes, new_tokens, attention, len(chunks), met_tokens)
-        kernels = math.pow(kernels**3 + self._launch_s**3, 1 / 3)
+        if new_tokens + decodes * (1 + self.draft_tokens) > self.graph_tokens:
+            kernels = math.pow(kernels**3 + self._launch_s**3, 1 / 3)
         return kernels + self._step_s + self._prefill_step_s + sequences * self._sequence_s
 
     def _tokens_s(

@@ -1,0 +1,61 @@
+"""Which steps run as CUDA graphs, by engine."""
+
+from __future__ import annotations
+
+import pytest
+
+from loadstone.catalogue.deployment import parse_deployment
+from loadstone.errors import InputError
+from loadstone.perfmodel.graphs import graph_tokens, is_eager
+from loadstone.perfmodel.step import StepModel
+
+DENSE, LATENT = "llama-3.1-70b:fp8@4xb200/tp4", "deepseek-r1:fp8@8xb200/tp8"
+SEEING = "qwen3.5-397b-a17b:fp8@8xb200/tp8"
+
+
+@pytest.mark.parametrize(
+    ("deployment", "tokens"),
+    [
+        (f"{DENSE},engine=vllm", 512),
+        (f"{DENSE},engine=vllm,max_num_seqs=4", 8),
+        (f"{DENSE},engine=vllm,max_cudagraph_capture_size=2048", 2048),
+        (f"{DENSE},engine=vllm,max_cudagraph_capture_size=2048,max_num_batched_tokens=1024", 1024),
+        (f"{DENSE},engine=vllm,cudagraph_mode=FULL_DECODE_ONLY", 0),
+        (f"{DENSE},engine=vllm,cudagraph_mode=PIECEWISE", 512),
+        (f"{DENSE},engine=vllm,enforce_eager=1", 0),
+        (f"{DENSE},engine=vllm,version=0.7.3", 0),
+        (f"{DENSE},engine=sglang,version=0.5.9", 0),
+        (f"{DENSE},engine=sglang,version=0.5.10,chunked_prefill_size=4096", 4096),
+        (f"{DENSE},engine=sglang,piecewise_cuda_graph_max_tokens=1024", 1024),
+        (f"{DENSE},engine=sglang,disable_piecewise_cuda_graph=1", 0),
+        (f"{LATENT},engine=sglang", 2048),
+        (f"{LATENT},ep8,engine=sglang", 0),
+        (f"{SEEING},engine=sglang", 0),
+        (f"{DENSE},engine=tensorrt-llm", 0),
+        (f"{DENSE},engine=tensorrt-llm,capture_num_tokens=8192", 8192),
+        (f"{DENSE},engine=transformers", 0),
+    ],
+)
+def test_the_largest_step_with_prompts(deployment: str, tokens: int) -> None:
+    assert graph_tokens(parse_deployment(deployment)) == tokens
+
+
+def test_no_number_of_tokens() -> None:
+    with pytest.raises(InputError, match="--max-cudagraph-capture-size: 'many' is not a whole number"):
+        graph_tokens(parse_deployment(f"{DENSE},engine=vllm,max_cudagraph_capture_size=many"))
+
+
+def test_decode_steps() -> None:
+    assert is_eager(parse_deployment(f"{DENSE},engine=vllm,version=0.2"))
+    assert not is_eager(parse_deployment(f"{DENSE},engine=vllm,cudagraph_mode=FULL_DECODE_ONLY"))
+
+
+def test_prompts_beyond_the_graphs_wait_for_their_launches() -> None:
+    """A prompt of 600 tokens takes longer where graphs end at 512, one of 500 does not."""
+    short, long = (
+        StepModel(parse_deployment(f"{DENSE},engine=vllm,max_cudagraph_capture_size={size}")) for size in (512, 2048)
+    )
+    assert short.step_s(0, 0, [(500, 0)]) == long.step_s(0, 0, [(500, 0)])
+    assert short.step_s(0, 0, [(600, 0)]) > 1.05 * long.step_s(0, 0, [(600, 0)])
+    # Decodes take places in the graph too.
+    assert short.step_s(20, 20_000, [(500, 0)]) > 1.05 * long.step_s(20, 20_000, [(500, 0)])
