@@ -196,7 +196,10 @@ def test_a_config_as_the_model(tmp_path: Any) -> None:
         ("llama-3.1-8b@8xh100/engine=vlm", "unknown engine 'vlm'; write vllm"),
         ("llama-3.1-8b@8xh100/tpp8", "unknown option 'tpp8'"),
         ("llama-3.1-8b@8xh100/gpu_memory_util=0.9", "gpu_memory_utilization"),
-        ("llama-3.1-8b@8xh100/mem_fraction_static=0.8", "an argument of sglang, not of vllm; its own are gpu"),
+        (
+            "llama-3.1-8b@8xh100/mem_fraction_static=0.8",
+            "an argument of sglang, not of vllm; its own are cudagraph_mode",
+        ),
         ("llama-3.1-8b@8xh100/max_num_seqs=8,engine=sglang", "max_num_seqs is an argument of vllm, not of sglang"),
         ("llama-3.1-8b@8xh100/tp3", "tp3 · pp1 · dp2 is 6, not 8 GPUs"),
         ("llama-3.1-8b@8xh100/tp0", "tp0 is no count"),

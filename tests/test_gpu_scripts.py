@@ -201,7 +201,7 @@ def test_without_time_nothing_starts(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("scripts")
 def test_a_sweep_that_is_cut_short_tells_what_it_has() -> None:
-    asked = ["bash", "-c", "trap 'echo kept; exit 130' INT; while :; do sleep 0.05; done"]
+    asked = ["bash", "-c", "trap 'echo kept; exit 130' TERM; while :; do sleep 0.05; done"]
     assert load("engines").measure(asked, 1.0) == (130, "kept\n")
     assert load("engines").measure(["echo", "all"], float("inf")) == (0, "all\n")
 

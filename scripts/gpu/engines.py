@@ -14,7 +14,6 @@ import math
 import os
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -29,6 +28,8 @@ from loadstone.engines.process import ServerProcess, free_port
 from loadstone.errors import InputError, LoadstoneError
 
 GRACE_S = "10s"
+LAST_WORDS_S = 60
+"""For what was interrupted to save what it has."""
 CONTEXT_MARGIN = 64
 QUIET = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_USE_FLASHINFER_SAMPLER": "0"}
 
@@ -141,8 +142,12 @@ def measure(command: list[str], left_s: float) -> tuple[int, str]:
             said, _ = asked.communicate(timeout=left_s if left_s < math.inf else None)
         except subprocess.TimeoutExpired:
             told("the time is up: what was measured is kept")
-            asked.send_signal(signal.SIGINT)
-            said, _ = asked.communicate()
+            asked.terminate()  # not SIGINT, which what runs in the background may have been told to ignore
+            try:
+                said, _ = asked.communicate(timeout=LAST_WORDS_S)
+            except subprocess.TimeoutExpired:
+                asked.kill()
+                said, _ = asked.communicate()
     return asked.returncode, said
 
 

@@ -250,7 +250,7 @@ def prompt_seconds(table: Table, values: Array) -> Array:
         shared = met_part(work)
         apart = body_seconds(shared, values, table.met) - body_seconds(shared, values, own)
         kernels = kernels + np.where(table.in_step, apart, 0.0)
-    launched = np.where(own > table.graph_tokens, launch_seconds(work, values), 0.0)
+    launched: Array = np.where(own > table.graph_tokens, launch_seconds(work, values), 0.0)
     kernels = np.cbrt(kernels**3 + launched**3)
     return (
         kernels
