@@ -245,7 +245,14 @@ def test_replicas_that_lack_room_are_told_of_one_by_one() -> None:
     row = size(parse_deployment("deepseek-v3@16xh100/tp1,dp16,ep16"))
     assert not row.fits
     assert "of each of 16 replicas holds 0.99 requests" in row.why
-    assert size(parse_deployment("deepseek-r1@8xh200/dp8")).why.find("; 64 GPUs would (tp8 dp8)") > 0
+    assert "; 64 GPUs would (tp8 dp8)" in size(parse_deployment("llama-3.1-405b@8xh200/dp8")).why
+
+
+def test_replicas_that_could_share_their_experts_are_told_so() -> None:
+    why = size(parse_deployment("deepseek-r1@8xh200/tp4,dp2"), 8192).why
+    assert why.endswith("; replicas that share one set of experts would (attention-dp tp4 dp2)")
+    assert size(parse_deployment("deepseek-r1@8xh200/tp4,dp2,attention-dp"), 8192).fits
+    assert "32 GPUs would" in size(parse_deployment("deepseek-r1@8xh100/tp4,dp2"), 8192).why
 
 
 def test_a_block_never_given_out_is_not_promised_to_the_last_request() -> None:

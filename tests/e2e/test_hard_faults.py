@@ -199,7 +199,8 @@ def test_a_million_tiny_chunks(loadstone: Loadstone) -> None:
         send(chunk(token(finish="length")) + chunk(event("[DONE]")) + LAST_CHUNK)
 
     _, records = measure(loadstone, reply)
-    (long,) = [record for record in records if record["request_id"] == "0-0"]
+    # Two are sent at once: either may be the server's first.
+    long = max(records, key=lambda record: len(record["arrival_s"]))
     assert long["status"] == "ok"
     assert len(long["arrival_s"]) == 1_000_001
 

@@ -12,7 +12,6 @@ from loadstone.calibrate.points import Point, Unpredictable
 from loadstone.calibrate.scripts import Arguments, arguments_of, ran_eager
 from loadstone.calibrate.sources import version_of
 from loadstone.catalogue import Deployment, Gpu, Model, gpu, model
-from loadstone.catalogue.model import Experts
 from loadstone.errors import InputError
 
 MOST_TP = 16
@@ -202,7 +201,6 @@ def _parallelism(point: Point, engine: str, base: Model) -> tuple[int, int, int,
         return tp, 1, tp, False
     if tp > MOST_TP:
         raise Unpredictable(f"tp {tp}: no single instance is cut that finely; the row sums over several")
-    experts = any(isinstance(run.mlp, Experts) for run in base.layers)
     if "dp-attention" in point.notes and dp > 1:
         return max(1, gpus // dp), dp, 1, True
     if tp == 0:
@@ -210,8 +208,8 @@ def _parallelism(point: Point, engine: str, base: Model) -> tuple[int, int, int,
     dp = max(1, dp)
     if tp * dp > gpus:
         dp = max(1, gpus // tp)
-    ep = max(1, moe_ep) if experts else 1
-    attention_dp = experts and dp > 1
+    ep = max(1, moe_ep) if base.has_experts else 1
+    attention_dp = base.has_experts and dp > 1
     if attention_dp and ep == 1 and engine == "vllm":
         ep = tp * dp
     ranks = tp * dp if attention_dp else tp

@@ -142,7 +142,6 @@ class _Counter:
         self.group = deployment.dp if deployment.attention_dp else 1
         self.ranks = self.tp * self.group
         self.ep = max(1, min(deployment.ep, self.ranks))
-        self.has_experts = any(isinstance(run.mlp, Experts) for run in self.model.layers)
         self.rows: list[dict[str, float]] = []
         self.sums = dict.fromkeys((each.name for each in fields(Work) if each.name not in _OPERATOR), 0.0)
         self.windows: list[tuple[float, float]] = []
@@ -350,7 +349,7 @@ class _Counter:
         model's own, the catalogue knows.
         """
         dtype = self.deployment.weights_dtype
-        if dtype and dtype != self.model.weights_dtype and FORMATS[dtype].bits == 4 and self.has_experts:
+        if dtype and dtype != self.model.weights_dtype and FORMATS[dtype].bits == 4 and self.model.has_experts:
             return FORMATS[dtype] if matrix.kind == "experts" else FORMATS[self.model.dtype]
         return self.model.format_of(run, matrix, dtype or None)
 

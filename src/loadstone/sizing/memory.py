@@ -196,9 +196,24 @@ def no_room(deployment: Deployment, memory: Memory, context_tokens: int = 1, req
     text = f"{per_gpu} do not fit the {_gib(have)} GiB that the engine may use of a {deployment.gpu.name}"
     if room <= 0:
         return f"{text}; smaller steps (max_num_batched_tokens, max_num_seqs) or a larger GPU would"
+    if (shared := _sharing_experts(deployment, context_tokens, requests)) is not None:
+        return f"{text}; replicas that share one set of experts would (attention-dp {_cut(shared)})"
     enough = _enough(deployment, context_tokens, requests, budget.weights_bytes, room)
     larger = f"{enough.gpus} GPUs would ({_cut(enough)})" if enough is not None else "larger GPUs would"
     return f"{text}; {larger}, or lower precision (--weights-dtype)"
+
+
+def _sharing_experts(deployment: Deployment, context_tokens: int, requests: int) -> Deployment | None:
+    """The same with attention data-parallel, where it has replicas whole and that holds it."""
+    if deployment.dp == 1 or deployment.attention_dp or not deployment.model.has_experts:
+        return None
+    for ep in (deployment.ep, deployment.tp * deployment.dp):
+        shared = msgspec.structs.replace(deployment, attention_dp=True, ep=ep)
+        if not contradictions(shared) and memory_of(shared, context_tokens).holds(
+            context_tokens, -(-requests // shared.dp)
+        ):
+            return shared
+    return None
 
 
 def _enough(
