@@ -40,13 +40,16 @@ def test_the_largest_step_with_prompts(deployment: str, tokens: int) -> None:
     assert graph_tokens(parse_deployment(deployment)) == tokens
 
 
-def test_no_number_of_tokens() -> None:
+def test_arguments_that_are_none_are_told() -> None:
+    with pytest.raises(InputError, match="--cudagraph-mode: 'maybe' is no mode of vLLM's; use NONE, FULL_DECODE"):
+        graph_tokens(parse_deployment(f"{DENSE},engine=vllm,cudagraph_mode=maybe"))
     with pytest.raises(InputError, match="--max-cudagraph-capture-size: 'many' is not a whole number"):
         graph_tokens(parse_deployment(f"{DENSE},engine=vllm,max_cudagraph_capture_size=many"))
 
 
 def test_decode_steps() -> None:
     assert is_eager(parse_deployment(f"{DENSE},engine=vllm,version=0.2"))
+    assert is_eager(parse_deployment(f"{DENSE},engine=vllm,cudagraph_mode=NONE"))
     assert not is_eager(parse_deployment(f"{DENSE},engine=vllm,cudagraph_mode=FULL_DECODE_ONLY"))
 
 

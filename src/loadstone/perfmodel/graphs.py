@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from loadstone.catalogue.attention import LatentAttention
 from loadstone.catalogue.deployment import Deployment
+from loadstone.errors import InputError
 from loadstone.perfmodel.families import era_of
 from loadstone.sizing import sglang, vllm
 from loadstone.sizing.budget import count, switched
@@ -12,15 +13,17 @@ _VLLM_TOKENS = 512
 """vLLM's V1 core captures piecewise graphs up to so many tokens, or twice max_num_seqs (its _set_cudagraph_sizes)."""
 _SGLANG_LATENT_TOKENS = 2048
 """SGLang's for latent attention; otherwise for a whole chunk (ServerArgs, its pull request 15927)."""
-_WITHOUT_PROMPTS = ("none", "full_decode_only")
+_VLLM_MODES = {"none": False, "full_decode_only": False, "piecewise": True, "full": True, "full_and_piecewise": True}
+"""vLLM's CUDAGraphMode, and whether steps with prompts run as graphs in it."""
 
 
 def is_eager(deployment: Deployment) -> bool:
     """Whether decode steps run without CUDA graphs: told so, or too old to have them. Raises InputError."""
-    return switched(deployment, "enforce_eager") is True or era_of(deployment) == "eager"
+    told = switched(deployment, "enforce_eager") is True or _mode(deployment) == "none"
+    return told or era_of(deployment) == "eager"
 
 
-def graph_tokens(deployment: Deployment) -> float:
+def graph_tokens(deployment: Deployment) -> int:
     """The most tokens of a step that has prompts in it and still runs as CUDA graphs; 0: none does.
 
     vLLM: `max_cudagraph_capture_size`, unless `cudagraph_mode` leaves prompts out; none before its V1 core.
@@ -31,7 +34,7 @@ def graph_tokens(deployment: Deployment) -> float:
     if is_eager(deployment):
         return 0
     if deployment.engine == "vllm" and not vllm.is_v0(deployment):
-        if (deployment.argument("cudagraph_mode") or "").lower() in _WITHOUT_PROMPTS:
+        if not _VLLM_MODES[_mode(deployment)]:
             return 0
         limits = vllm.limits(deployment)
         captured = count(deployment, "max_cudagraph_capture_size") or min(2 * limits.max_seqs, _VLLM_TOKENS)
@@ -41,6 +44,14 @@ def graph_tokens(deployment: Deployment) -> float:
     if deployment.engine == "tensorrt-llm":
         return count(deployment, "capture_num_tokens") or 0
     return 0
+
+
+def _mode(deployment: Deployment) -> str:
+    """vLLM's."""
+    said = deployment.argument("cudagraph_mode") or "full_and_piecewise"
+    if said.lower() not in _VLLM_MODES:
+        raise InputError(f"--cudagraph-mode: {said!r} is no mode of vLLM's; use {', '.join(_VLLM_MODES).upper()}")
+    return said.lower()
 
 
 def _of_sglang(deployment: Deployment) -> int:
