@@ -46,6 +46,16 @@ def test_a_leader_is_named_with_its_lead(tmp_path: Path) -> None:
     assert not [text for text in said(tmp_path, "leader") if "TTFT" in text]
 
 
+def test_repeats_of_one_setup_do_not_compete(tmp_path: Path) -> None:
+    for name, tpot in (("a", 0.010), ("b", 0.013), ("c", 0.020)):
+        run(tmp_path, name, sweep([tpot, tpot]))
+    assert said(tmp_path, "leader") == []
+    run(tmp_path, "d", sweep([0.026, 0.026]), engine="SGLang")
+    (text,) = [text for text in said(tmp_path, "leader") if "TPOT" in text]
+    assert text.startswith("On 8×H200, vLLM has the lowest TPOT at every concurrency measured (4 and 16), ")
+    assert "a factor of 2 (" in text  # of 13 ms, the one in the middle
+
+
 def test_what_lies_within_the_intervals_is_not_said(tmp_path: Path) -> None:
     run(tmp_path, "a", sweep([0.0200, 0.0200]))
     run(tmp_path, "b", sweep([0.0203, 0.0203]), engine="SGLang")

@@ -25,14 +25,30 @@ SETUP: tuple[tuple[str, Callable[[Point], str]], ...] = (
 
 
 class Series(msgspec.Struct, frozen=True):
-    """A line of a chart: `colour` is said by colour, `variant` by dashes and shapes; "" where there is one only."""
+    """A line of a chart: `colour` is said by colour, `variant` by dashes and shapes; "" where there is one only.
+
+    run  which of the repeats of a setup, where there are several
+    """
 
     colour: str
-    variant: str
+    facts: str
+    run: str = ""
+
+    @property
+    def variant(self) -> str:
+        return _joined(self.facts, self.run)
+
+    @property
+    def setup(self) -> str:
+        return _joined(self.colour, self.facts)
 
     @property
     def label(self) -> str:
-        return " · ".join(part for part in (self.colour, self.variant) if part)
+        return _joined(self.setup, self.run)
+
+
+def _joined(*parts: str) -> str:
+    return " · ".join(part for part in parts if part)
 
 
 def series_of(points: Sequence[Point], *, without: Iterable[str] = ()) -> list[Series]:
@@ -50,7 +66,7 @@ def series_of(points: Sequence[Point], *, without: Iterable[str] = ()) -> list[S
             telling.append(of)
             known = distinct
     first, *rest = telling or facts[:1]
-    keys = [(first(point) or "not told", " · ".join(part for of in rest if (part := of(point)))) for point in points]
+    keys = [(first(point) or "not told", _joined(*(of(point) for of in rest))) for point in points]
     # Two points of one series under the same load cannot be told apart: then the run is part of the name.
     places: dict[tuple[Any, ...], set[str]] = {}
     for key, point in zip(keys, points, strict=True):
@@ -77,10 +93,7 @@ def series_of(points: Sequence[Point], *, without: Iterable[str] = ()) -> list[S
         # Of several setups, repeats are counted: a dash for each run of all would be more than anybody tells apart.
         return f"repeat {repeats[key].index(number) + 1}" if len(ambiguous) > 1 else f"run {number}"
 
-    return [
-        Series(key[0], " · ".join(part for part in (key[1], which(key, point.number)) if part))
-        for key, point in zip(keys, points, strict=True)
-    ]
+    return [Series(*key, which(key, point.number)) for key, point in zip(keys, points, strict=True)]
 
 
 def common(points: Sequence[Point], *, without: Iterable[str] = ()) -> list[str]:

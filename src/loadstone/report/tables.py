@@ -87,7 +87,7 @@ def verdicts(runs: Sequence[RunView]) -> Table:
         found.items(), key=lambda entry: (entry[0][0] != "error", -len(entry[1]))
     ):
         number, where, evidence = places[0]
-        others = f"; and in {len(places) - 1} more cells" if len(places) > 1 else ""
+        others = f"; and in {len(places) - 1} more cell{'s' * (len(places) > 2)}" if len(places) > 1 else ""
         rows.append([severity, kind.replace("_", " "), f"run {number}, {where}: {evidence}{others}", remedy])
     heads = ["severity", "finding", "evidence", "remedy"]
     return Table(key="verdicts", title="What spoils numbers", heads=heads, align="llll", rows=rows)

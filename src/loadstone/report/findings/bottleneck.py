@@ -11,6 +11,7 @@ from typing import Any
 from loadstone.report.charts.frames import Frame, load_label
 from loadstone.report.findings.sentence import Sentence, lengths, setup
 from loadstone.report.points import Point
+from loadstone.report.series import Series
 from loadstone.units import show_number, show_seconds
 
 GAIN = 0.15
@@ -34,10 +35,10 @@ def bottlenecks(frame: Frame) -> Iterable[Sentence]:
     """A sentence for each series whose throughput stops growing within the sweep, and for those that grow freely."""
     if frame.axis != "load" or frame.points[0].kind == "rate":
         return
-    lines: dict[str, list[Point]] = defaultdict(list)
+    lines: dict[Series, list[Point]] = defaultdict(list)
     for point, series in zip(frame.points, frame.series, strict=True):
-        lines[series.label].append(point)
-    for points in lines.values():
+        lines[series].append(point)
+    for series, points in lines.items():
         if points[0].engine == "timing server":
             continue  # nothing bounds it but its law
         points.sort(key=lambda point: point.load)
@@ -46,10 +47,11 @@ def bottlenecks(frame: Frame) -> Iterable[Sentence]:
         if not gains:
             continue
         about = "offline" if frame.offline else "load"
+        name = _name(points[0]) + (f", {series.run}" if series.run else "")
         stop = next((entry for entry in gains if entry[2] < GAIN and not _recovers(entry[0], points)), None)
         if stop is not None:
             before, after, _ = stop
-            text = f"{_name(before)}: output throughput stops growing at {load_label(before)}"
+            text = f"{name}: output throughput stops growing at {load_label(before)}"
             grown = f"{show_number(after.output_tokens_per_s, 4)} at {after.load:g}"
             text += f" ({show_number(before.output_tokens_per_s, 4)} tok/s; {grown})"
             reason = _reason(before, after)
@@ -62,7 +64,7 @@ def bottlenecks(frame: Frame) -> Iterable[Sentence]:
         if stop is None and all(gain > FREE for _, _, gain in gains) and len(gains) > 1:
             last = points[-1]
             text = (
-                f"{_name(first)}: output throughput grows with the load all the way "
+                f"{name}: output throughput grows with the load all the way "
                 f"({show_number(first.output_tokens_per_s, 4)} tok/s at {first.load:g} to "
                 f"{show_number(last.output_tokens_per_s, 4)} at {last.load:g}): steps take about as long with more "
                 "requests in them, so compute is not what bounds them; what every step pays does, reading the "

@@ -33,20 +33,15 @@ def leaders(frame: Frame) -> Iterable[Sentence]:
 
 
 def _names(group: Sequence[Point]) -> set[str]:
-    return {series.label for series in series_of(group, without=("gpu", "gpus"))}
+    return {series.setup for series in series_of(group, without=("gpu", "gpus"))}
 
 
 def _contest(frame: Frame, group: Sequence[Point], measure: Measure) -> str | None:
-    names = [series.label for series in series_of(group, without=("gpu", "gpus"))]
-    at: dict[float, list[tuple[float, str, Point]]] = defaultdict(list)
-    for point, name in zip(group, names, strict=True):
-        x, y = frame.x(point), measure.of(point)
-        if x is not None and y is not None:
-            at[x].append((y, name, point))
     sign = 1 if measure.better == "lower" else -1
+    at = _entries(frame, group, measure)
     won: list[tuple[float, str, Effect, Point, str, Point]] = []
     decided: set[float] = set()
-    xs = sorted(x for x, entries in at.items() if len({name for _, name, _ in entries}) > 1)
+    xs = sorted(x for x, entries in at.items() if len(entries) > 1)
     for x in xs:
         ranked = sorted(at[x], key=lambda entry: sign * entry[0])
         (_, name, first), (_, other, second) = ranked[0], ranked[1]
@@ -81,6 +76,23 @@ def _contest(frame: Frame, group: Sequence[Point], measure: Measure) -> str | No
     )
     doubt = "; some of these cells carry a warning" if not all(e[3].trusted and e[5].trusted for e in won) else ""
     return "; ".join(clauses) + (f" ({words})" if words else "") + doubt
+
+
+def _entries(frame: Frame, group: Sequence[Point], measure: Measure) -> dict[float, list[tuple[float, str, Point]]]:
+    """(value, name, point) of each setup at each x. Of repeats the one in the middle: they do not compete."""
+    found: dict[float, dict[str, list[tuple[float, Point]]]] = defaultdict(lambda: defaultdict(list))
+    for point, series in zip(group, series_of(group, without=("gpu", "gpus")), strict=True):
+        x, y = frame.x(point), measure.of(point)
+        if x is not None and y is not None:
+            found[x][series.setup].append((y, point))
+    return {
+        x: [
+            (y, name, point)
+            for name, repeats in setups.items()
+            for y, point in [sorted(repeats, key=lambda entry: entry[0])[(len(repeats) - 1) // 2]]
+        ]
+        for x, setups in found.items()
+    }
 
 
 def _sizes(own: Sequence[tuple[float, str, Effect, Point, str, Point]], measure: Measure, side: str) -> str:
