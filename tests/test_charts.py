@@ -183,6 +183,12 @@ def test_no_legend_has_an_entry_without_a_word(tmp_path: Path) -> None:
         4,
         ["SGLang", "tp4", "tp8", "vLLM"],
     )
+    # Of the others nothing may be there to draw; then variants have the colours.
+    left = [
+        row for row in rows_of(drawn(curves.against(frame, TTFT, section="load", key="k"))) if row["colour"] == "vLLM"
+    ]
+    colour = curves.looks(left)("line")["color"].to_dict()
+    assert (colour["scale"]["domain"], colour["legend"]["values"]) == (["", "tp8"], ["tp8"])
 
 
 def test_a_series_that_towers_is_left_out_of_a_second_picture(tmp_path: Path) -> None:

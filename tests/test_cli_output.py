@@ -85,3 +85,12 @@ def test_closed_streams_are_nobody_elses(tmp_path: Path) -> None:
     assert done.returncode == 0
     assert json.loads(done.stdout)["run_id"] == "r"
     assert shown(tmp_path / "silent", ">&- 2>&-").returncode == 0
+
+
+def test_closed_streams_are_not_closed_to_what_is_started(tmp_path: Path) -> None:
+    child = "import os; os.fstat(0), os.fstat(2); print('both are open')"
+    code = "import subprocess, sys; from loadstone.cli import _mend_streams; _mend_streams(); "
+    code += f"subprocess.run([sys.executable, '-c', {child!r}], check=True)"
+    command = ["sh", "-c", 'exec "$0" -c "$1" 2>&- <&-', sys.executable, code]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "both are open\n")

@@ -458,6 +458,10 @@ def test_in_a_folder_what_is_no_result_is_passed_over(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="no results in it"):
         import_files([tmp_path / "empty"], tmp_path / "runs")
+    for name in ("c.json", "d.json"):
+        save(tmp_path / "empty", name, "{")
+    with pytest.raises(InputError, match=r"c\.json: no JSON .* \(and 1 more files like it\)$"):
+        import_files([tmp_path / "empty"], tmp_path / "runs")
 
 
 def test_of_cut_json_lines_the_whole_ones_are_read(tmp_path: Path) -> None:

@@ -1,8 +1,10 @@
 """Folders of many results: what belongs together, whose server it was, and what some tools do not say outright."""
 
 import copy
+import itertools
 import json
 import math
+import random
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 
 from loadstone import store
 from loadstone.importers import import_files
+from loadstone.importers.write import LENGTHS, _Alike
 from test_import import SGLANG, VLLM, document, kinds, run, save
 from test_import_fuzz import AIPERF, AIPERF_ROW, GUIDELLM
 
@@ -20,7 +23,8 @@ def test_results_that_are_named_alike_are_told_apart(tmp_path: Path) -> None:
     for name, places in (("monday", 4), ("friday", 8)):
         (tmp_path / "all" / name).mkdir(parents=True)
         save(tmp_path / "all" / name, "result.json", SGLANG | {"max_concurrency": places})
-    for paths in ([tmp_path / "all"], sorted((tmp_path / "all").glob("*/result.json"))):
+    folders = sorted((tmp_path / "all").iterdir())
+    for paths in ([tmp_path / "all"], folders, [folder / "result.json" for folder in folders]):
         found = import_files(paths, tmp_path / "runs")
         files = [store.read_info(folder).settings["import"]["files"] for folder in found.runs]
         assert ["/".join(name.split("/")[-2:]) for (name,) in files] == ["friday/result.json", "monday/result.json"]
@@ -97,6 +101,25 @@ def test_another_month_and_other_lengths_are_other_runs(tmp_path: Path) -> None:
     found = run(tmp_path, save(tmp_path, "a.json", *rows))
     loads = [[cell["load"]["value"] for cell in document(found, n)["cells"]] for n in range(len(found.runs))]
     assert loads == [[1.0, 2.0, 4.0], [8.0], [16.0]]
+
+
+def test_lengths_that_are_nearly_alike_are_one_workload() -> None:
+    alike = _Alike()
+    assert alike.of(()) == ()
+    assert alike.of((1000.0, 100.0)) == (1000.0, 100.0)
+    for near in ((1019.0, 98.1), (981.0, 101.9), (1000.0, 100.0)):
+        assert alike.of(near) == (1000.0, 100.0)
+    for other in ((1000.0, 0.0), (1021.0, 100.0), (1000.0, 97.9), (100.0, 1000.0)):
+        assert alike.of(other) == other
+    drawn = random.Random(1)
+    for _ in range(500):
+        lengths = (drawn.uniform(1, 1e5), drawn.uniform(1, 1e4))
+        found = alike.of(lengths)
+        assert all(abs(a - b) <= LENGTHS * max(a, b) for a, b in zip(found, lengths, strict=True))
+        assert alike.of(lengths) == found
+    seen = {alike.of(lengths) for lengths in alike._of}
+    for one, other in itertools.combinations(sorted(seen), 2):
+        assert any(abs(a - b) > LENGTHS * max(a, b) for a, b in zip(one, other, strict=False)) or not one
 
 
 def test_a_ramp_of_vllms_is_no_burst(tmp_path: Path) -> None:

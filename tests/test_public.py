@@ -93,7 +93,7 @@ def test_options_are_taken_as_a_notebook_writes_them(monkeypatch: pytest.MonkeyP
     assert asked(input=64, output=8, turns=2, think_time=0.5, requests=8, rate=0.5) == measure.Options(**plain)
     assert asked(concurrency="1,2").concurrency == asked(concurrency=range(1, 3)).concurrency == [1, 2]
     assert asked(rate=[float("inf")], time_scale="0.1,1").rate == [float("inf")]
-    assert asked(headers={"X-Team": "a"}, stop="\n").headers == [("X-Team", "a")]
+    assert asked(headers={"X-Team": "a", "X-Run": 7}, stop="\n").headers == [("X-Team", "a"), ("X-Run", "7")]
     assert asked(stop="ab").stop == ["ab"]
     assert asked(plan="runs/r").plan == Path("runs/r")
     assert asked(concurrency=[], rate=None) == measure.Options(concurrency=[], rate=None)

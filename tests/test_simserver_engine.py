@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
@@ -22,6 +22,7 @@ from loadstone.catalogue import parse_deployment
 from loadstone.simserver import TimingServer, start
 from loadstone.simserver.engine import Engine
 from loadstone.simulator.fleet import Fleet, fleet_of
+from loadstone.simulator.run import State
 from loadstone.sizing import max_context
 
 DEPLOYMENT = "llama-3.1-8b@1xh100"
@@ -183,25 +184,31 @@ def test_a_trees_single_tokens_are_all_found() -> None:
 def test_a_client_that_leaves_a_pipeline_leaves_its_batch() -> None:
     """The others' batches are under way when it goes, and have their tokens."""
 
-    async def ran() -> tuple[list[int], list[int], float]:
+    async def ran() -> tuple[list[int], list[int], State]:
         policy = EnginePolicy(kv_blocks=1000, max_batched_tokens=16, max_seqs=8, pipeline=3)
         served = Engine(asyncio.get_running_loop(), Fleet(policy, Steady()))
         streams = [Silent(output_tokens) for output_tokens in (5000, 60, 5000, 60, 60, 5000)]
         for each in streams:
             served.submit(each, time.monotonic_ns())
-        await asyncio.sleep(0.1)
-        for each in (streams[0], streams[2], streams[5]):
+        leaving, staying = ([streams[at] for at in places] for places in ((0, 2, 5), (1, 3, 4)))
+        await until(lambda: all(each.written for each in streams))
+        for each in leaving:
             served.abandon(each)
-        await asyncio.sleep(1.0)
+        await until(lambda: all(each.written == 60 for each in staying))
+        await until(lambda: served.states()[0].running == 0)
         (state,) = served.states()
         served.close()
-        return [each.written for each in streams], [state.running, state.waiting], state.used_tokens
+        return [each.written for each in leaving], [each.written for each in staying], state
 
-    written, left, blocks = asyncio.run(ran())
-    assert [written[1], written[3], written[4]] == [60, 60, 60]
-    assert max(written[0], written[2], written[5]) < 60
-    assert left == [0, 0]
-    assert blocks == 0
+    async def until(condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 15  # less than those that leave would take to their ends
+        while not condition() and time.monotonic() < deadline:
+            await asyncio.sleep(0.005)
+
+    left, stayed, state = asyncio.run(ran())
+    assert stayed == [60, 60, 60]
+    assert max(left) < 5000
+    assert (state.running, state.waiting, state.used_tokens) == (0, 0, 0)
 
 
 class Steady:

@@ -121,6 +121,20 @@ def test_the_worked_example() -> None:
         assert f"{round(number):,}" in text
 
 
+@pytest.mark.parametrize(
+    ("argument", "counted"),
+    [
+        ("max_num_seqs=256", True),
+        ("cudagraph_mode=PIECEWISE", True),
+        ("cudagraph_mode=NONE", False),
+        ("enforce_eager=1", False),
+    ],
+)
+def test_graphs_that_are_not_captured_take_no_memory(argument: str, counted: bool) -> None:
+    memory = memory_of(parse_deployment(f"llama-3.1-8b@1xh100/version=0.21.0,{argument}"))
+    assert (memory.budget.graphs_bytes > 0) == counted
+
+
 # --- limits ---------------------------------------------------------------------------------------------------
 
 

@@ -55,6 +55,16 @@ def test_a_row_that_cannot_be_read_is_left_out_and_says_so(tmp_path: Path) -> No
     for each, change in zip(rows, changes, strict=True):
         ((name, value),) = change.items()
         assert f"{name} {value!r}" in (each.skipped_because or "")
+    ours = {"source": "silicon_sample.csv", "fold": "gpt-oss", "arrival_value": "inf"}
+    endless = [
+        {"arrival_value": "inf"},
+        {"mode": "static", "arrival_value": "inf"},
+        ours,
+        {**ours, "arrival": "rate"},
+    ]
+    *closed, rate = score(read_points(write(tmp_path / "points.csv", *endless)))
+    assert {each.skipped_because for each in closed} == {"arrival_value 'inf' is no number of users"}
+    assert rate.skipped_because is None
     (fine,) = score(read_points(write(tmp_path / "points.csv", {"range_ratio": "0.8", "ttft_ms_median": "-"})))
     assert fine.skipped_because is None
 

@@ -129,7 +129,7 @@ def _as_flags(options: dict[str, Any]) -> dict[str, Any]:
         elif name in ("input", "output", "turns", "think_time"):
             asked[name] = str(value)
         elif name == "headers" and isinstance(value, Mapping):
-            asked[name] = list(value.items())
+            asked[name] = [(str(header), str(text)) for header, text in value.items()]
         elif name == "stop" and isinstance(value, str):
             asked[name] = [value]
     return asked

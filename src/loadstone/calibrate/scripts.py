@@ -7,6 +7,8 @@ Only arguments that change what a scheduler does or what a token costs are kept 
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
 from loadstone.calibrate.points import Point
@@ -43,8 +45,8 @@ class Arguments(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def arguments_of(point: Point, engine: str, gpu: str, tp: int) -> Arguments:
-    """As the source's own scripts had it; all None for sources without."""
-    if "silicon_sample" not in point.source:
+    """As the source's own scripts had it; all None for sources without, and where there are no users."""
+    if "silicon_sample" not in point.source or point.load_value == math.inf:
         return Arguments()
     family, precision, concurrency = point.fold, point.precision, point.load_value
     blackwell = gpu in ("b200", "b300", "gb200", "gb300")

@@ -98,6 +98,8 @@ def case_of(point: Point) -> Case:
     """Raises Unpredictable with the reason."""
     if point.wrong:
         raise Unpredictable(point.wrong)
+    if point.load_value == math.inf and (point.load == "concurrency" or point.mode == "static"):
+        raise Unpredictable("arrival_value 'inf' is no number of users")
     if point.mode == "disagg":
         raise Unpredictable("disaggregated prefill and decode are not modelled")
     if not point.input_tokens or not point.output_tokens or point.output_tokens < 2:

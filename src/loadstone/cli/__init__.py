@@ -82,10 +82,11 @@ def main() -> None:
 def _mend_streams() -> None:
     """Standard streams that can be written to, in UTF-8 as JSON is, whatever the locale.
 
-    Where one is closed, the next file to be opened would take its place, and what is said there end up in it.
+    Where one is closed, the next file to be opened would take its place, and what is said there end up in it; here,
+    and in the programs that are started from here.
     """
     while (opened := os.open(os.devnull, os.O_RDWR)) <= 2:
-        continue
+        os.set_inheritable(opened, True)
     os.close(opened)
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)

@@ -85,6 +85,8 @@ def import_files(
     if broken and cells:
         said = f"{len(broken)} files could not be read, and are missing: {_some(broken, '; ')}"
         found.say(Finding("broken", "warning", said, "Copy them again, or measure again what was in them."), "")
+    if not cells and broken:
+        raise InputError(broken[0] + (f" (and {len(broken) - 1} more files like it)" if broken[1:] else ""))
     if not cells:
         raise InputError(f"{paths[0] if paths else 'import'}: no results in it; give a result of {detect.KNOWN}")
     for cell in cells:
@@ -118,10 +120,11 @@ def _loaded(cells: Sequence[Cell], found: Imported) -> list[Cell]:
 def _files(paths: Sequence[Path]) -> list[tuple[Path, str, bool]]:
     """(file, what to call it, whether it was named itself), each once.
 
-    Some tools name all their results alike: what a file is called has its folder, unless all are in one.
+    Some tools name all their results alike: what a file is called has its folder, from the one folder that was named
+    or that all files are in, else as it was named.
     """
     found: dict[Path, tuple[Path, str, bool]] = {}
-    apart = len({path.parent for path in paths if not path.is_dir()}) > 1
+    apart = len({path if path.is_dir() else path.parent for path in paths}) > 1
     for path in paths:
         if path.is_dir():
             inside = sorted(one for one in path.rglob("*") if one.suffix in _SUFFIXES and one.is_file())
@@ -129,7 +132,8 @@ def _files(paths: Sequence[Path]) -> list[tuple[Path, str, bool]]:
                 raise InputError(f"{path}: {len(inside):,} files; name at most {_MOST_FILES:,}")
             for one in inside:
                 if not _told_elsewhere(one):
-                    found.setdefault(one.resolve(), (one, source.printable(one.relative_to(path)), False))
+                    where = source.printable(one if apart else one.relative_to(path))
+                    found.setdefault(one.resolve(), (one, where, False))
         else:
             found[path.resolve()] = (path, source.printable(path if apart else path.name), True)
     named = {resolved for resolved, (_, _, is_named) in found.items() if is_named}

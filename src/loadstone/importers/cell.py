@@ -23,7 +23,7 @@ TOTALS = (
 class Cell:
     """One load of an imported file; what the file does not tell is None or absent.
 
-    where        for findings: `september/results.jsonl, line 3`; in a folder that was named, from there
+    where        for findings: `september/results.jsonl, line 3`; in the one folder that was named, from there
     tool         whose client measured it, with its version where the file tells
     load         None: not told
     url          of the server, where the file tells it

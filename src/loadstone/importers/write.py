@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -82,14 +84,18 @@ class _Alike:
     """
 
     def __init__(self) -> None:
-        self._seen: list[tuple[float, ...]] = []
+        self._seen: dict[tuple[int, ...], tuple[float, ...]] = {}
         self._of: dict[tuple[float, ...], tuple[float, ...]] = {}
 
     def of(self, lengths: tuple[float, ...]) -> tuple[float, ...]:
         if lengths in self._of:
             return self._of[lengths]
-        for seen in self._seen:
-            if len(seen) == len(lengths) and all(
+        # On a grid of this step no place holds two of those seen, and what is near is no further than the next place.
+        step = -math.log1p(-LENGTHS)
+        place = tuple(math.floor(math.log(each or 1e-300) / step) for each in lengths)
+        for near in itertools.product(*((at, at - 1, at + 1) for at in place)):
+            seen = self._seen.get(near)
+            if seen is not None and all(
                 abs(a - b) <= LENGTHS * max(a, b) for a, b in zip(seen, lengths, strict=True)
             ):
                 return self._of.setdefault(lengths, seen)
@@ -97,7 +103,7 @@ class _Alike:
             raise InputError(
                 f"requests of more than {_MOST_RUNS:,} mean lengths in one import; import fewer rows at a time"
             )
-        self._seen.append(lengths)
+        self._seen[place] = lengths
         return self._of.setdefault(lengths, lengths)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from loadstone.catalogue.attention import LatentAttention
 from loadstone.catalogue.deployment import Deployment
-from loadstone.errors import InputError
 from loadstone.perfmodel.families import era_of
 from loadstone.sizing import sglang, vllm
 from loadstone.sizing.budget import count, switched
@@ -13,13 +12,11 @@ _VLLM_TOKENS = 512
 """vLLM's V1 core captures piecewise graphs up to so many tokens, or twice max_num_seqs (its _set_cudagraph_sizes)."""
 _SGLANG_LATENT_TOKENS = 2048
 """SGLang's for latent attention; otherwise for a whole chunk (ServerArgs, its pull request 15927)."""
-_VLLM_MODES = {"none": False, "full_decode_only": False, "piecewise": True, "full": True, "full_and_piecewise": True}
-"""vLLM's CUDAGraphMode, and whether steps with prompts run as graphs in it."""
 
 
 def is_eager(deployment: Deployment) -> bool:
     """Whether decode steps run without CUDA graphs: told so, or too old to have them. Raises InputError."""
-    told = switched(deployment, "enforce_eager") is True or _mode(deployment) == "none"
+    told = switched(deployment, "enforce_eager") is True or vllm.cudagraph_mode(deployment) == "none"
     return told or era_of(deployment) == "eager"
 
 
@@ -34,7 +31,7 @@ def graph_tokens(deployment: Deployment) -> int:
     if is_eager(deployment):
         return 0
     if deployment.engine == "vllm" and not vllm.is_v0(deployment):
-        if not _VLLM_MODES[_mode(deployment)]:
+        if not vllm.CUDAGRAPH_MODES[vllm.cudagraph_mode(deployment)]:
             return 0
         limits = vllm.limits(deployment)
         captured = count(deployment, "max_cudagraph_capture_size") or min(2 * limits.max_seqs, _VLLM_TOKENS)
@@ -44,14 +41,6 @@ def graph_tokens(deployment: Deployment) -> int:
     if deployment.engine == "tensorrt-llm":
         return count(deployment, "capture_num_tokens") or 0
     return 0
-
-
-def _mode(deployment: Deployment) -> str:
-    """vLLM's."""
-    said = deployment.argument("cudagraph_mode") or "full_and_piecewise"
-    if said.lower() not in _VLLM_MODES:
-        raise InputError(f"--cudagraph-mode: {said!r} is no mode of vLLM's; use {', '.join(_VLLM_MODES).upper()}")
-    return said.lower()
 
 
 def _of_sglang(deployment: Deployment) -> int:

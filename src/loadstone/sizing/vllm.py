@@ -9,6 +9,7 @@ import math
 
 from loadstone.catalogue.deployment import Deployment
 from loadstone.catalogue.model import LatentAttention
+from loadstone.errors import InputError
 from loadstone.sizing.activation import LOGIT_BYTES, SORTED_LOGIT_BYTES, activation_bytes
 from loadstone.sizing.budget import GIB, Budget, Limits, count, fraction, switched, version_of
 from loadstone.sizing.cache import Cache, grouped
@@ -92,6 +93,25 @@ def padding_bytes(deployment: Deployment, rank: Rank) -> float:
     return rank.mxfp4_bytes * (-(-hidden // 256) * 256 / hidden - 1)
 
 
+CUDAGRAPH_MODES = {
+    "none": False,
+    "full_decode_only": False,
+    "piecewise": True,
+    "full": True,
+    "full_and_piecewise": True,
+}
+"""vLLM's CUDAGraphMode, and whether steps with prompts run as graphs in it."""
+
+
+def cudagraph_mode(deployment: Deployment) -> str:
+    """One of CUDAGRAPH_MODES. Raises InputError."""
+    said = deployment.argument("cudagraph_mode") or "full_and_piecewise"
+    if said.lower() not in CUDAGRAPH_MODES:
+        known = ", ".join(CUDAGRAPH_MODES).upper()
+        raise InputError(f"--cudagraph-mode: {said!r} is no mode of vLLM's; use {known}")
+    return said.lower()
+
+
 def budget(deployment: Deployment, rank: Rank, limit: Limits) -> Budget:
     version = version_of(deployment, NEWEST)
     total = deployment.gpu.usable_bytes
@@ -105,7 +125,8 @@ def budget(deployment: Deployment, rank: Rank, limit: Limits) -> Budget:
         head=rank.head,
     )
     runtime = runtime_bytes(deployment)
-    graphs = version >= (0, 21) and not switched(deployment, "enforce_eager")
+    without = switched(deployment, "enforce_eager") or cudagraph_mode(deployment) == "none"
+    graphs = version >= (0, 21) and not without
     return Budget(
         total_bytes=total,
         outside_bytes=total - math.ceil(total * utilization(deployment)),

@@ -191,7 +191,7 @@ def looks(rows: Sequence[Row], *, lines: bool = True) -> Any:
     colour = alt.Color(
         f"{field}:N",
         scale=alt.Scale(domain=names, range=shades),
-        legend=alt.Legend(title=None) if len(names) > 1 else None,
+        legend=alt.Legend(title=None, values=[name for name in names if name]) if len(names) > 1 else None,
     )
     dashes = alt.StrokeDash(
         "variant:N",
