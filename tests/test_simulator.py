@@ -71,6 +71,20 @@ def records_of(asked: Plan, fleet: Fleet, cell: int = 0, **more: Any) -> list[Js
     return [row for table in tables(asked, cell, run, fleet.policy) for row in table.to_pylist()]
 
 
+def check_answers(asked: Plan, records: list[Json], *, one_by_one: bool) -> None:
+    """Every request has its answer, whole and in order."""
+    assert len(records) == len(asked)
+    for record, output in zip(records, asked.output_tokens.tolist(), strict=True):
+        times = record["arrival_s"]
+        assert record["tokens"][-1] == record["output_tokens"] == output
+        assert all(b > a for a, b in itertools.pairwise(record["tokens"]))
+        assert all(b > a for a, b in itertools.pairwise(times))
+        assert record["end_s"] == times[-1]
+        assert record["intended_s"] <= record["sent_s"] < times[0]
+        if one_by_one:
+            assert len(times) == output
+
+
 # --- exact times ----------------------------------------------------------------------------------------------
 
 
@@ -416,16 +430,7 @@ def test_every_token_has_its_time(
     )
     fleet = Fleet(policy, SLOPED, replicas=replicas, in_step=in_step)
     records = records_of(asked, fleet)
-    assert len(records) == len(asked)
-    for record, output in zip(records, asked.output_tokens.tolist(), strict=True):
-        times = record["arrival_s"]
-        assert record["tokens"][-1] == record["output_tokens"] == output
-        assert all(b > a for a, b in itertools.pairwise(record["tokens"]))
-        assert all(b > a for a, b in itertools.pairwise(times))
-        assert record["end_s"] == times[-1]
-        assert record["intended_s"] <= record["sent_s"] < times[0]
-        if speculative is None:
-            assert len(times) == output
+    check_answers(asked, records, one_by_one=speculative is None)
     assert records == records_of(asked, fleet), "the same seed gives the same run"
 
 
