@@ -40,7 +40,7 @@ def test_the_document_that_scripts_rely_on(loadstone: Loadstone, timing: TimingS
         assert cell["verdict"].keys() == {"trusted", "findings"}
         # The law holds from below; from above only as far as this machine is quiet.
         assert metrics["ttft_s"]["min" if "min" in metrics["ttft_s"] else "p50"] >= FAST.ttft_s
-        assert metrics["tpot_s"]["p50"] >= FAST.itl_s * 0.9
+        assert metrics["e2e_s"]["min" if "min" in metrics["e2e_s"] else "p50"] >= FAST.ttft_s + 5 * FAST.itl_s
     # Only the measured phase counts; the rest is in the records all the same.
     assert [record["phase"] for record in outcome.records].count("warmup") == 6
     folder = {path.name for path in outcome.folder.iterdir()}

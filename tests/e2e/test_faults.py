@@ -41,6 +41,7 @@ def measure(loadstone: Loadstone, reply: Reply, *more: object) -> tuple[Outcome,
     """A run of six requests against `reply`: every one of them is in the records, whatever happens."""
     with ScriptedServer(reply) as server:
         outcome = loadstone("bench", server.url, *RUN, *more)
+    assert outcome.code == 0, outcome
     records = outcome.records
     assert sorted(record["request_id"] for record in records) == [f"0-{n}" for n in range(PLANNED)]
     assert outcome.cell["requests"]["sent"] == PLANNED
