@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from loadstone import catalogue
 from loadstone.catalogue import parse_deployment
 from loadstone.errors import InputError
 from loadstone.sizing import EngineLimits, engine_limits, max_context, memory_of, size
@@ -160,7 +161,7 @@ def test_what_a_scheduler_works_under(name: str, expected: tuple[int, int, int])
 def test_limits_of_what_does_not_fit_say_so() -> None:
     with pytest.raises(InputError, match=r"weights per GPU .* do not fit .* GPUs would"):
         engine_limits(parse_deployment("llama-3.1-70b@1xh100"))
-    with pytest.raises(InputError, match=r"tp3 does not divide the 32 attention heads; tp 1, 2, 4, 8, 16, 32 would"):
+    with pytest.raises(InputError, match=r"tp3 does not divide the 32 attention heads, .* tp 1, 2, 4, 8, 16, 32 w"):
         engine_limits(parse_deployment("llama-3.1-8b@3xh100/tp3"))
     with pytest.raises(InputError, match="no sizing rules"):
         engine_limits(parse_deployment("llama-3.1-8b@1xh100/engine=transformers"))
@@ -302,3 +303,123 @@ def test_states_take_room_of_their_own(engine: str) -> None:
     assert row.max_concurrent_requests > 4 or engine == "llama.cpp"
     more = size(deployment, 8192, row.max_concurrent_requests + 1)
     assert not more.fits
+
+
+# --- what platform engineers asked ------------------------------------------------------------------------------
+
+
+def test_a_tp_that_cannot_be_is_told_once_with_what_works_for_all() -> None:
+    # 32 heads, 8 KV heads and 14,336 of width: 6 divides none of them, and what works must work for each.
+    why = size(parse_deployment("llama-3.1-8b@6xh100")).why
+    assert why == (
+        "tp6 does not divide the 32 attention heads, the 8 KV heads and the 14336 numbers of the MLP's width; "
+        "tp 1, 2, 4, 8, 16, 32 would: of 6 GPUs tp2 with dp3 or pp3"
+    )
+    for layout in ("tp2,dp3", "tp2,pp3"):
+        assert size(parse_deployment(f"llama-3.1-8b@6xh100/{layout}")).fits
+    why = size(parse_deployment("qwen3-235b-a22b-fp8@8xh100")).why
+    assert "rest by ep (ep2)" in why
+    assert size(parse_deployment("qwen3-235b-a22b-fp8@8xh100/ep2")).fits
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_an_engine_told_of_more_context_than_the_model_has_does_not_start(engine: str) -> None:
+    row = size(parse_deployment(f"qwen3-8b@1xh100/engine={engine},max_model_len=131072"), 65_536)
+    assert not row.fits
+    assert (row.max_context_tokens, row.max_concurrent_requests) == (0, 0)
+    assert "max_model_len 131,072 is beyond the 40,960" in row.why
+    assert size(parse_deployment(f"qwen3-8b@1xh100/engine={engine},max_model_len=40960"), 32_768).fits
+
+
+def test_draft_layers_are_held_where_tokens_are_guessed() -> None:
+    plain, guessing = (
+        size(parse_deployment(f"deepseek-v3@8xh200/ep8{more}"), 8192) for more in ("", ",num_speculative_tokens=1")
+    )
+    model = catalogue.model("deepseek-v3")
+    # One layer more: its 256 + 1 experts in FP8 are shared out, and its 576 numbers a token are on every rank.
+    assert guessing.kv_bytes_per_token - plain.kv_bytes_per_token == 576 * 2
+    assert guessing.kv_bytes / plain.kv_bytes == 62 / 61
+    more = guessing.weights_bytes - plain.weights_bytes
+    assert model.draft_parameters < more < 1.12 * model.draft_parameters
+    # No draft layers in the checkpoint: what guesses there is not known.
+    one, other = (size(parse_deployment(f"llama-3.1-8b@1xh100{more}")) for more in ("", "/num_speculative_tokens=3"))
+    assert one.weights_bytes == other.weights_bytes
+
+
+def test_vllm_packs_fp8_of_sparse_mla() -> None:
+    """512 numbers in FP8, four scales of 4 bytes, a RoPE key of 64 in bf16; the indexer's key of 128 and a scale."""
+    per_token = {
+        name: size(parse_deployment(name), 8192).kv_bytes_per_token
+        for name in ("deepseek-v3.2@8xh200/kv=fp8", "deepseek-v3.2@8xh200/kv=fp8,engine=tensorrt-llm",
+                     "deepseek-v3@8xh200/kv=fp8")
+    }  # fmt: skip
+    assert list(per_token.values()) == [61 * (512 + 16 + 128 + 132), 61 * (576 + 132), 61 * 576]
+
+
+def test_sglang_keeps_memory_free_for_drafts() -> None:
+    plain, guessing = (
+        size(parse_deployment(f"deepseek-v3@8xh200/engine=sglang{more}"))
+        for more in ("", ",num_speculative_tokens=1")
+    )
+    assert guessing.weights_bytes == plain.weights_bytes
+    # 2 GiB a GPU, but for the three digits of the fraction.
+    lost = (plain.kv_bytes + plain.free_bytes - guessing.kv_bytes - guessing.free_bytes) / 8
+    assert lost == pytest.approx(2 << 30, abs=0.0011 * 139.8 * (1 << 30))
+
+
+def test_sglang_keeps_every_token_of_gemma_3_and_windows_of_gpt_oss() -> None:
+    gemma = size(parse_deployment("gemma-3-27b@1xh100/engine=sglang"), 8192)
+    # 62 layers of 16 heads of 128, keys and values, in bf16; of them 52 have a window of 1,024.
+    assert gemma.kv_bytes == 8192 * 62 * 2 * 16 * 128 * 2
+    assert gemma.kv_capacity_tokens == int((gemma.kv_bytes + gemma.free_bytes) / 507_904)
+    vllm = size(parse_deployment("gemma-3-27b@1xh100"), 8192)
+    full = 62 // 6  # every sixth
+    assert vllm.kv_bytes == (8192 * full + 1024 * (62 - full)) * 2 * 16 * 128 * 2
+    assert vllm.max_concurrent_requests > 1.5 * gemma.max_concurrent_requests
+    gpt = size(parse_deployment("gpt-oss-20b@1xh100/engine=sglang"), 8192)
+    assert gpt.kv_bytes == (8192 * 12 + 128 * 12) * 2 * 8 * 64 * 2
+
+
+def test_windows_that_slid_on_leave_room_for_others() -> None:
+    """vLLM counts each request with a whole batch in flight when it prints its concurrency; but a batch is shared."""
+    memory = memory_of(parse_deployment("gemma-3-27b@1xh100"))
+    # 10 layers a group: one of full attention, 52 others in six. 8,192 tokens are 512 blocks of 16 of each group
+    # while they are computed, and 64 and one more of a window's after.
+    most, settled = 512 + 6 * 513, 512 + 6 * 65
+    assert memory.cache.request_blocks(8192) == most
+    assert memory.cache.settled_blocks(8192) == settled
+    assert memory.cache.concurrency(memory.blocks, 8192) == memory.blocks / most
+    held = 1 + (memory.blocks - most) / settled
+    assert memory.requests(8192) == held
+    assert memory.holds(8192, int(held))
+    assert not memory.holds(8192, int(held) + 1)
+    row = size(parse_deployment("gemma-3-27b@1xh100"), 8192)
+    assert row.max_concurrent_requests * 8192 <= row.kv_capacity_tokens < (row.max_concurrent_requests + 1) * 8192
+    # A model of full attention alone has no such difference.
+    plain = memory_of(parse_deployment("llama-3.1-8b@1xh100"))
+    assert plain.requests(8192) == pytest.approx(plain.blocks / 512)
+
+
+def test_links_between_nodes_of_four_are_named() -> None:
+    assert "tp8 reaches beyond the 4 GPUs of a node" in size(parse_deployment("llama-3.1-70b@8xh100/nodes=2,tp8")).why
+    assert size(parse_deployment("llama-3.1-70b@8xh100/tp8")).why == ""
+
+
+@pytest.mark.parametrize("name", ["llama-3.1-8b@1xl40s", "gemma-3-27b@1xh100/engine=sglang", "deepseek-r1@8xh200"])
+def test_gpus_that_hold_what_the_cache_does_not_are_named(name: str) -> None:
+    why = size(parse_deployment(name), 32_768, 64).why
+    would = re.search(r"; (\d+) GPUs would \(([^)]+)\)", why)
+    assert would is not None
+    model, _, rest = name.partition("@")
+    engine = rest.partition("/")[2]
+    gpu = rest.partition("/")[0].partition("x")[2]
+    layout = ",".join([*would[2].split(), engine]).rstrip(",")
+    assert size(parse_deployment(f"{model}@{would[1]}x{gpu}/{layout}"), 32_768, 64).fits
+
+
+def test_llama_cpp_is_told_of_its_own_arguments() -> None:
+    why = size(parse_deployment("llama-3.1-8b@1xh100/engine=llama.cpp"), 8192, 24).why
+    assert "--kv-dtype" not in why
+    assert "a batch of 4 fits" in why  # 16 would be held, but there are 4 slots
+    assert "ctx_size=196608 with parallel=24 would" in why
+    assert size(parse_deployment("llama-3.1-8b@1xh100/engine=llama.cpp,ctx_size=196608,parallel=24"), 8192, 24).fits

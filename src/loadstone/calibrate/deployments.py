@@ -12,6 +12,7 @@ from loadstone.calibrate.points import Point, Unpredictable
 from loadstone.calibrate.scripts import Arguments, arguments_of, ran_eager
 from loadstone.calibrate.sources import version_of
 from loadstone.catalogue import Deployment, Gpu, Model, gpu, model
+from loadstone.catalogue.own import is_file
 from loadstone.errors import InputError
 
 MOST_TP = 16
@@ -132,6 +133,11 @@ def _engine(point: Point) -> str:
 
 @cache
 def _gpu(text: str) -> Gpu:
+    if is_file(text):
+        try:
+            return gpu(text)
+        except InputError as error:
+            raise Unpredictable(str(error)) from None
     found = _GPU.search(text.replace("NVIDIA", "").replace("AMD", ""))
     name = found[1].lower().replace("-", " ") if found else text
     for each in (text, name, name.replace(" ", "-"), name.replace(" ", "")):

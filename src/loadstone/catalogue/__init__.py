@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from loadstone.catalogue.deployment import Deployment, parse_deployment
 from loadstone.catalogue.hardware import Gpu, Node
-from loadstone.catalogue.load import _table, find_gpu, find_model, find_node
+from loadstone.catalogue.load import _table, find_gpu, find_model, find_node, kept_hardware
 from loadstone.catalogue.model import Model
 
 __all__ = [
@@ -28,12 +28,12 @@ def model(name_or_path: str) -> Model:
 
 
 def gpu(name: str) -> Gpu:
-    """By name or alias. Raises InputError with the nearest names."""
+    """By name or alias, or from a file that describes it. Raises InputError with the nearest names."""
     return find_gpu(name)
 
 
 def node(name: str) -> Node:
-    """By name or alias. Raises InputError with the nearest names."""
+    """Likewise."""
     return find_node(name)
 
 
@@ -42,8 +42,12 @@ def models() -> tuple[Model, ...]:
 
 
 def gpus() -> tuple[Gpu, ...]:
-    return tuple(find_gpu(name) for name in _table("gpus"))
+    """The catalogue's, and those of the user's folder."""
+    mine = tuple(each for each in kept_hardware() if isinstance(each, Gpu))
+    return tuple(find_gpu(name) for name in _table("gpus")) + mine
 
 
 def nodes() -> tuple[Node, ...]:
-    return tuple(find_node(name) for name in _table("nodes"))
+    """Likewise."""
+    mine = tuple(each for each in kept_hardware() if isinstance(each, Node))
+    return tuple(find_node(name) for name in _table("nodes")) + mine

@@ -10,7 +10,7 @@ from typing import NoReturn
 import msgspec
 
 from loadstone.catalogue.hardware import Gpu, Node
-from loadstone.catalogue.load import find_gpu, find_model, find_node, gpu_names, nearest, node_names
+from loadstone.catalogue.load import find_gpu, find_hardware, find_model
 from loadstone.catalogue.model import Model
 from loadstone.catalogue.precision import FORMATS, dtype_of, kv_dtype_of
 from loadstone.errors import InputError
@@ -98,7 +98,8 @@ OWNERS = {
 """Arguments that one engine alone has; the others are understood for all."""
 
 _MOST_GPUS = 65_536
-_WHERE = re.compile(r"(?:([0-9]+)\s*[x×*]\s*)?([a-z0-9][a-z0-9 ._-]*)", re.IGNORECASE)
+_WHERE = re.compile(r"(?:([0-9]+)\s*[x×*]\s*)?([a-z0-9][a-z0-9 ._-]*|.+\.(?:ya?ml|json))", re.IGNORECASE)
+_FILE = re.compile(r"(.+?\.(?:ya?ml|json))(?:/(.*))?", re.IGNORECASE)
 _COUNT = re.compile(r"(tp|pp|dp|ep|nodes)=?([0-9]+)")
 _FORM = "write e.g. llama-3.1-70b:fp8@8xh200/tp8,engine=vllm"
 
@@ -149,8 +150,14 @@ class Deployment(msgspec.Struct, frozen=True):
         parts += [f"{key}={value}" for key, value in self.arguments]
         model = next((alias for alias in self.model.aliases if "/" not in alias), self.model.name)
         weights = "" if self.weights_dtype == self.model.weights_dtype else f":{self.weights_dtype}"
-        hardware = f"{self.nodes}x{self.node.name}" if self.node else f"{self.gpus}x{self.gpu.name}"
+        gpus = f"{self.gpus}x{self.gpu.given or self.gpu.name}"
+        hardware = f"{self.nodes}x{self.node.given or self.node.name}" if self.node else gpus
         return f"{model}{weights}@{hardware}/{','.join(parts)}"
+
+    @property
+    def has_own_hardware(self) -> bool:
+        """Whether a file of the user's describes its GPU, or its node."""
+        return bool(self.gpu.given or (self.node and self.node.given))
 
     @property
     def moe_ranks(self) -> int:
@@ -172,23 +179,34 @@ class _Options(msgspec.Struct):
     arguments: dict[str, str] = msgspec.field(default_factory=dict)
 
 
-def parse_deployment(text: str) -> Deployment:
-    """A deployment from its shorthand.
+def split_deployment(text: str) -> tuple[str, str, str]:
+    """(model, hardware, options) of a shorthand; one that is not there is empty.
+
+    Only what follows the GPU is options: a model's name may hold slashes, a GPU's none, but the path of a file may.
+    """
+    left, _, right = text.strip().rpartition("@")
+    file = _FILE.fullmatch(right)
+    if file:
+        return left, file[1].strip(), file[2] or ""
+    where, _, rest = right.partition("/")
+    return left, where.strip(), rest
+
+
+def parse_deployment(text: str, gpu: Gpu | None = None) -> Deployment:
+    """A deployment from its shorthand. `gpu`: in place of the one it names, which is then not looked for.
 
     `N×` defaults to 1; GPU may be a node of the catalogue, and N then counts nodes. Without parallelism: tensor
     parallel within a node, pipeline parallel between nodes. `dp` alone: tp takes the rest; `tp` alone: pp takes the
     nodes if that fits, dp the rest. Whether the model can be cut that way is not looked at here.
     Raises InputError: syntax, unknown names (with the nearest), tp·pp·dp ≠ GPUs, ep that fits no rank count.
     """
-    left, at, right = text.strip().rpartition("@")
-    if not at or not left or not right:
+    left, where, rest = split_deployment(text)
+    if not left or not where:
         raise InputError(f"deployment {text!r}: no MODEL@GPUS; {_FORM}")
-    # Only what follows the GPU's name is options: a model's name may hold slashes, a GPU's none.
-    where, _, rest = right.partition("/")
     model, weights = _model_of(left, text)
-    gpu, gpus, nodes, node = _hardware_of(where.strip(), text)
+    found, gpus, nodes, node = _hardware_of(where, text, gpu)
     options = _options_of(rest, text)
-    return arrange(model, gpu, gpus, nodes, node, weights, options, text)
+    return arrange(model, found, gpus, nodes, node, weights, options, text)
 
 
 def _model_of(left: str, text: str) -> tuple[Model, str]:
@@ -206,23 +224,25 @@ def _model_of(left: str, text: str) -> tuple[Model, str]:
     return find_model(name), weights
 
 
-def _hardware_of(where: str, text: str) -> tuple[Gpu, int, int, Node | None]:
+def _hardware_of(where: str, text: str, gpu: Gpu | None) -> tuple[Gpu, int, int, Node | None]:
     match = _WHERE.fullmatch(where)
     if match is None:
         raise InputError(f"deployment {text!r}: {where!r} names no GPUs; write e.g. 8xh200")
     count, name = int(match[1] or 1), match[2].strip()
     if not 1 <= count <= _MOST_GPUS:
         raise InputError(f"deployment {text!r}: {count} GPUs; write 1 to {_MOST_GPUS}")
-    if name.lower() in node_names():
-        node = find_node(name)
-        return find_gpu(node.gpu), count * node.gpus, count, node
-    if name.lower() not in gpu_names():
-        close = nearest(name, [*gpu_names(), *node_names()])
-        raise InputError(
-            f"deployment {text!r}: no GPU or node {name!r} in the catalogue; nearest: {', '.join(close)}"
-        )
-    gpu = find_gpu(name)
-    return gpu, count, -(-count // gpu.per_node), None
+    try:
+        found = gpu or find_hardware(name)
+    except InputError as error:
+        raise InputError(f"deployment {text!r}: {error}") from None
+    if isinstance(found, Gpu):
+        return found, count, -(-count // found.per_node), None
+    gpu, nic = find_gpu(found.gpu), found.scale_out_bytes_per_s
+    if nic is not None and nic != gpu.nic_bytes_per_s:
+        gpu = msgspec.structs.replace(gpu, nic_bytes_per_s=nic)
+    if count * found.gpus > _MOST_GPUS:
+        raise InputError(f"deployment {text!r}: {count * found.gpus} GPUs; write 1 to {_MOST_GPUS}")
+    return gpu, count * found.gpus, count, found
 
 
 def _options_of(rest: str, text: str) -> _Options:

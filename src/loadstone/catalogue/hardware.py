@@ -8,8 +8,10 @@ from typing import Annotated, Literal
 import msgspec
 
 Link = Literal["nvlink", "nvlink-switch", "xgmi", "ethernet", "pcie"]
-Positive = Annotated[float, msgspec.Meta(gt=0)]
-Count = Annotated[int, msgspec.Meta(ge=1)]
+Positive = Annotated[float, msgspec.Meta(gt=0, le=1e21)]
+Count = Annotated[int, msgspec.Meta(ge=1, le=1 << 53)]
+DTYPES = ("bf16", "fp16", "fp8", "int8", "fp4")
+"""That products have a rate of their own for."""
 
 
 class Gpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
@@ -39,14 +41,19 @@ class Gpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
     per_node: Count
     tdp_w: Positive
     source: dict[str, str]
-    nic_bytes_per_s: float | None = None
+    nic_bytes_per_s: Positive | None = None
     architecture: str = ""
     aliases: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    given: str = ""
 
     def __post_init__(self) -> None:
         if "bf16" not in self.flops_per_s:
             raise ValueError("flops_per_s has no bf16, the rate of 16-bit products, which other types fall back on")
+        if unknown := self.flops_per_s.keys() - DTYPES:
+            raise ValueError(f"flops_per_s has {sorted(unknown)[0][:40]!r}; its types are {', '.join(DTYPES)}")
+        if self.usable_bytes > self.hbm_bytes:
+            raise ValueError("more memory is usable than there is")
 
     def __hash__(self) -> int:
         return hash(self.name)
@@ -67,12 +74,12 @@ class Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A server: `gpus` GPUs of one kind, its processors, memory and networks.
 
     scale_up_bytes_per_s, scale_out_bytes_per_s: per GPU and direction. `nics`: for scale-out, all together.
-    A missing value is None: the source does not say.
+    A missing value is None: the source does not say. `given`: as a Gpu's.
     """
 
     name: str
     gpu: str
-    gpus: int
+    gpus: Annotated[int, msgspec.Meta(ge=1, le=65_536)]
     source: str
     cpu: str | None = None
     cpus: int | None = None
@@ -80,10 +87,11 @@ class Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ram_bytes: int | None = None
     scale_up: str | None = None
     scale_out: str | None = None
-    nics: int | None = None
-    nic_bytes_per_s: float | None = None
+    nics: Count | None = None
+    nic_bytes_per_s: Positive | None = None
     aliases: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    given: str = ""
 
     @property
     def scale_out_bytes_per_s(self) -> float | None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from importlib.resources import files
@@ -13,12 +14,14 @@ from typing import Any, NoReturn
 
 import msgspec
 
+from loadstone.catalogue import own
 from loadstone.catalogue.hardware import Gpu, Node
 from loadstone.catalogue.model import Model
 from loadstone.catalogue.reader import read_config, read_path
 from loadstone.errors import InputError
 
 GIB = 1 << 30
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 @cache
@@ -30,15 +33,13 @@ def _table(name: str) -> dict[str, dict[str, Any]]:
 
 
 @contextmanager
-def _told(file: str, key: str) -> Iterator[None]:
+def _told(where: str, remedy: str = "other entries show what there has to be") -> Iterator[None]:
     """What is wrong with an entry that somebody wrote is told in one line. Raises InputError."""
     try:
         yield
     except (msgspec.ValidationError, KeyError, TypeError) as error:
         what = f"lacks {error.args[0]}" if isinstance(error, KeyError) else str(error)
-        raise InputError(
-            f"{file}.toml of the catalogue, [{key}]: {what}; other entries show what there has to be"
-        ) from None
+        raise InputError(f"{where}: {what}; {remedy}") from None
 
 
 def _by_alias(table: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
@@ -71,29 +72,130 @@ def model_names() -> dict[str, str]:
     return found
 
 
-@cache
 def find_gpu(name: str) -> Gpu:
-    key = gpu_names().get(name.strip().lower())
-    if key is None:
-        _missing("GPU", name, gpu_names())
-    entry = _table("gpus").get(key) or _table("hosts")[key]
-    with _told("gpus", key):
-        fields = {"name": key, "pair_bytes_per_s": entry["link_bytes_per_s"], **entry}
-        fields["hbm_bytes"] = round(fields.pop("hbm_gib") * GIB)
-        fields["usable_bytes"] = round(fields.pop("usable_gib") * GIB)
-        # msgspec holds the table to the struct: a misspelt field is an error here, not a missing number later.
-        return msgspec.convert(fields, Gpu)
+    found = find_hardware(name, "GPU")
+    if isinstance(found, Node):
+        raise InputError(f"{name!r} is a node; of its GPUs, name {found.gpu}")
+    return found
+
+
+def find_node(name: str) -> Node:
+    found = find_hardware(name, "node")
+    if isinstance(found, Gpu):
+        raise InputError(f"{name!r} is a GPU, not a node; see loadstone catalogue nodes")
+    return found
+
+
+def find_hardware(name: str, what: str = "GPU or node") -> Gpu | Node:
+    """By a name of the catalogue, by that of a file in the user's folder, or by a file's path.
+
+    Raises InputError with the nearest names; `what` it should have been.
+    """
+    said = name.strip()
+    if own.is_file(said):
+        return _of_file(Path(said).expanduser(), said)
+    gpus, nodes = gpu_names(), node_names()
+    key = "-".join(said.lower().split())  # as reports write it: H100 PCIe
+    if what != "node" and key in gpus:
+        return _gpu(gpus[key])
+    if what != "GPU" and key in nodes:
+        return _node(nodes[key])
+    kept = own.kept()
+    if key in kept:
+        return _of_file(kept[key], key)
+    known = {"GPU": gpus, "node": nodes}.get(what, gpus | nodes)
+    return _missing(what, name, [*known, *kept], "; a file that describes it will do as well (docs/catalogue.md)")
+
+
+def kept_hardware() -> list[Gpu | Node]:
+    """What the user's folder holds. Raises InputError."""
+    return [_of_file(path, name) for name, path in own.kept().items()]
 
 
 @cache
-def find_node(name: str) -> Node:
-    key = node_names().get(name.strip().lower())
+def _gpu(key: str) -> Gpu:
+    entry = _table("gpus").get(key) or _table("hosts")[key]
+    with _told(f"gpus.toml of the catalogue, [{key}]"):
+        return _to_gpu({"name": key, **_in_bytes(entry)})
+
+
+@cache
+def _node(key: str) -> Node:
+    with _told(f"nodes.toml of the catalogue, [{key}]"):
+        return msgspec.convert({"name": key, **_in_bytes(_table("nodes")[key])}, Node)
+
+
+def _in_bytes(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Capacities are written in GiB, as in `hbm_gib`, and kept in bytes."""
+    fields = dict(entry)
+    for name in ("hbm", "usable", "ram"):
+        if f"{name}_gib" in fields:
+            gib = fields.pop(f"{name}_gib")
+            if isinstance(gib, bool) or not isinstance(gib, int | float) or not 0 < gib < GIB:
+                raise TypeError(f"{name}_gib is {str(gib)[:40]!r}, no number of GiB")
+            fields[f"{name}_bytes"] = round(gib * GIB)
+    return fields
+
+
+def _to_gpu(fields: dict[str, Any], *, strict: bool = True) -> Gpu:
+    fields = {"pair_bytes_per_s": fields["link_bytes_per_s"], **fields}
+    for name in ("hbm", "usable"):
+        if f"{name}_bytes" not in fields:
+            raise KeyError(f"{name}_gib")
+    # msgspec holds the entry to the struct: a misspelt field is an error here, not a missing number later.
+    return msgspec.convert(fields, Gpu, strict=strict)
+
+
+def _of_file(path: Path, given: str) -> Gpu | Node:
+    """A user's own, whose fields take the place of those of the entry that it is `like`. Raises InputError."""
+    entry = own.read(path)
+    is_node = "gpu" in entry or str(entry.get("like")).lower() in node_names()
+    kind, names = ("nodes", node_names()) if is_node else ("gpus", gpu_names())
+    shown = f"{kind} dgx-h200" if is_node else f"{kind} h200"
+    with _told(str(path), f"`loadstone catalogue {shown} --json` shows all fields"):
+        said = _in_bytes({name: value for name, value in entry.items() if name not in ("like", "given")})
+        _check_name(said["name"], path)
+        fields = _laid_over(entry.get("like"), said, kind, names, path) | {"given": given}
+        # YAML takes 4.8e12 for a text; not strict is what reads it as the number that it is.
+        found = msgspec.convert(fields, Node, strict=False) if is_node else _to_gpu(fields, strict=False)
+    own.check_rates(found, str(path))
+    if isinstance(found, Node) and own.is_file(found.gpu):
+        return msgspec.structs.replace(found, gpu=str(path.parent / Path(found.gpu).expanduser()))
+    return found
+
+
+def _check_name(name: Any, path: Path) -> None:
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise InputError(f"{path}: {str(name)[:60]!r} is no name; add one of letters and digits, e.g. `name: h20`")
+    if name.lower() in gpu_names() or name.lower() in node_names():
+        raise InputError(
+            f"{path}: {name!r} is the catalogue's own; rename the file, or add e.g. `name: {name}-mine`: "
+            "two that differ shall not be called the same"
+        )
+
+
+def _laid_over(like: Any, said: dict[str, Any], kind: str, names: Mapping[str, str], path: Path) -> dict[str, Any]:
+    """`said`, on top of the catalogue's entry `like` where one is named; each number with its source."""
+    said = {"source": path.name if kind == "nodes" else {}, **said}
+    if like is None:
+        return said if said["source"] else said | {"source": {"all": path.name}}
+    key = names.get(str(like).strip().lower())
     if key is None:
-        _missing("node", name, node_names())
-    fields = {"name": key, **_table("nodes")[key]}
-    with _told("nodes", key):
-        ram = fields.pop("ram_gib", None)
-        return msgspec.convert({**fields, "ram_bytes": None if ram is None else ram * GIB}, Node)
+        close = ", ".join(nearest(str(like)[:60], names)) or "h200"
+        raise InputError(f"{path}: like {str(like)[:60]!r}: not in the catalogue; nearest: {close}")
+    base = _in_bytes(_table(kind).get(key) or _table("hosts")[key])
+    fields = {**base, "aliases": (), "notes": (), **said}
+    if kind == "nodes":
+        return fields
+    if not isinstance(said["source"], dict):
+        return fields
+    changed = dict.fromkeys((name for name in said if name not in ("name", "source", "notes")), path.name)
+    if "hbm_bytes" in said and "usable_bytes" not in said:
+        # A driver's share goes with the kind of memory: ECC in GDDR takes a sixteenth, HBM brings its own.
+        fields["usable_bytes"] = round(said["hbm_bytes"] * base["usable_bytes"] / base["hbm_bytes"])
+        changed["usable_bytes"] = f"an estimate: the share that a {key} shows"
+    kept = {name: text for name, text in base["source"].items() if name.partition(".")[0] + "_per_s" not in said}
+    return fields | {"source": {**kept, **changed, **said["source"]}}
 
 
 def find_model(name: str) -> Model:
@@ -103,7 +205,7 @@ def find_model(name: str) -> Model:
         return _catalogued(key)
     path = Path(name).expanduser()
     if not name.strip() or not (name.endswith(".json") or path.exists()):
-        _missing("model", name, model_names(), "; a path to a config.json will do as well")
+        _missing("model", name, list(model_names()), "; a path to a config.json will do as well")
     return read_path(path)
 
 
@@ -115,7 +217,7 @@ def _catalogued(key: str) -> Model:
     table = _table("models")
     entry = table[key]
     config: dict[str, Any] = entry.get("config", {})
-    with _told("models", key):
+    with _told(f"models.toml of the catalogue, [{key}]"):
         if "like" in entry:
             base = table[entry["like"]]["config"]
             config = {**(_unquantised(base) if "quantisation" in entry else base), **config}
@@ -139,7 +241,8 @@ def nearest(name: str, known: Iterable[str]) -> list[str]:
     )
 
 
-def _missing(what: str, name: str, known: Mapping[str, str], more: str = "") -> NoReturn:
+def _missing(what: str, name: str, known: Sequence[str], more: str = "") -> NoReturn:
     close = nearest(name, known)
-    hint = f"; nearest: {', '.join(close)}" if close else f"; see loadstone catalogue {what.lower()}s"
+    kind = what.partition(" ")[0].lower()
+    hint = f"; nearest: {', '.join(close)}" if close else f"; see loadstone catalogue {kind}s"
     raise InputError(f"no {what} {name!r} in the catalogue{hint}{more}")

@@ -95,7 +95,8 @@ class Model(msgspec.Struct, frozen=True, dict=True):
     name                a Hugging Face id, or a path
     layers              in order, runs of equal ones; `draft_layers`: multi-token-prediction heads, not counted in
                         totals (engines load them only for speculative decoding)
-    max_context_tokens  as its config says; None where it does not
+    max_context_tokens  as its config says, RoPE's scaling included; None where it does not
+    model_type          its family's name in the config: engines treat some apart
     dtype               full precision: what is not quantised (`bf16`)
     weights_dtype       what most of the checkpoint is kept in (`fp8` for DeepSeek-V3)
     kv_dtype            what a KV cache has unless the engine is told otherwise
@@ -120,6 +121,7 @@ class Model(msgspec.Struct, frozen=True, dict=True):
     aliases: tuple[str, ...] = ()
     source: str = ""
     assumed: tuple[str, ...] = ()
+    model_type: str = ""
 
     def __hash__(self) -> int:
         return hash((self.name, self.weights_dtype, self.hidden, len(self.layers)))

@@ -18,6 +18,7 @@ from loadstone.catalogue.vision import vision_parameters
 from loadstone.errors import InputError
 
 MOST_BYTES = 64 << 20
+_MOST_STRETCHED = 10_000
 _PARTS = {"text_config", "llm_config", "language_config", "vision_config", "vision_tower_config", "audio_config"}
 
 
@@ -85,6 +86,7 @@ def read_config(config: dict[str, Any], name: str, beside: dict[str, Any] | None
     context = fields.maybe(
         "max_position_embeddings", "max_sequence_length", "seq_length", "n_positions", "model_max_length", least=1
     )
+    context = _stretched(fields, kind, context)
     extra: tuple[Matrix, ...] = ()
     if family.outer_norms > 1:
         extra += (vector("outer_norms", (family.outer_norms - 1) * hidden),)
@@ -99,6 +101,7 @@ def read_config(config: dict[str, Any], name: str, beside: dict[str, Any] | None
     _unknown(fields, whole)
     return Model(
         name=name,
+        model_type=kind,
         hidden=hidden,
         vocab=vocab,
         layers=runs,
@@ -115,6 +118,22 @@ def read_config(config: dict[str, Any], name: str, beside: dict[str, Any] | None
         source="config.json",
         assumed=tuple(dict.fromkeys([*fields.assumed, *whole.assumed, *(rules.assumed if rules else ())])),
     )
+
+
+def _stretched(fields: Fields, kind: str, context: int | None) -> int | None:
+    """The context after RoPE's scaling, as vLLM derives it (_get_and_verify_max_len): YaRN original · factor; linear
+    and dynamic context · factor, but Gemma 3's number has it in it; Llama 3's and long RoPE are in it too.
+    """
+    rope = fields.inner("rope_scaling") or fields.inner("rope_parameters")
+    if rope is None or context is None:
+        return context
+    how, factor = rope.text("rope_type", "type"), rope.values.get("factor")
+    if isinstance(factor, bool) or not isinstance(factor, int | float) or not 0 < factor <= _MOST_STRETCHED:
+        return context
+    original = rope.maybe("original_max_position_embeddings", least=1)
+    if how == "yarn" and original is not None:
+        return int(original * factor)
+    return int(context * factor) if how in ("linear", "dynamic") and not kind.startswith("gemma3") else context
 
 
 def _dtype(fields: Fields, whole: Fields) -> str:

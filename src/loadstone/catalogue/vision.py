@@ -32,6 +32,9 @@ def vision_parameters(whole: Fields, text_hidden: int) -> tuple[int, str | None]
     side = vision.maybe("num_position_embeddings", "position_embedding_size") or 0
     if side == 0 and vision.maybe("init_pos_emb_height"):
         side = vision.count("init_pos_emb_height") * vision.count("init_pos_emb_width", default=64)
+    image = vision.find("image_size")
+    if side == 0 and image is not None and isinstance(image[1], int):
+        side = (vision.count("image_size") // patch) ** 2
     if gated:
         side *= 2
     total = depth * layer + 3 * patch**2 * hidden * vision.count("temporal_patch_size", default=1) + side * hidden

@@ -22,7 +22,7 @@ _T, _G, _GIB = 1e12, 1e9, 1 << 30
 def catalogue(
     kind: Annotated[Literal["gpus", "models", "nodes"], typer.Argument(help="what to list")],
     names: Annotated[
-        list[str] | None, typer.Argument(help="these only, in full, sources and assumptions too; models: or paths")
+        list[str] | None, typer.Argument(help="these only, in full, sources and assumptions too; or paths of files")
     ] = None,
     compare: Annotated[
         str | None, typer.Option(help="side by side, with ratios to the first, e.g. h100,h200")

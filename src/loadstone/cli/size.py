@@ -28,7 +28,9 @@ def size(
             help="models (names or config.json, several with commas), or deployments: llama-3.1-70b@8xh200"
         ),
     ],
-    gpu: Annotated[str | None, _option(_WHAT, "GPUs of the catalogue, e.g. h100,h200")] = None,
+    gpu: Annotated[
+        str | None, _option(_WHAT, "GPUs of the catalogue, or files that describe one, e.g. h100,h200")
+    ] = None,
     gpus: Annotated[str | None, _option(_WHAT, "how many, e.g. 1,2,4,8 [default: 1]")] = None,
     context: Annotated[str | None, _option(_WHAT, "tokens of a request, e.g. 8k,128k [default: the longest]")] = None,
     batch: Annotated[str, _option(_WHAT, "requests at once, e.g. 1,32")] = "1",

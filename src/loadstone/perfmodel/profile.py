@@ -88,7 +88,8 @@ def processor_profile() -> Profile:
 
 def profile_of(deployment: Deployment, name: str | None = None) -> Profile:
     """The user's profile in that file or of that name, else the shipped one for this engine and GPU, else the
-    nearest: the same engine on any GPU, any engine on the same kind of GPU, any on any."""
+    nearest: the same engine on any GPU, any engine on the same kind of GPU, any on any. A GPU of the user's own has
+    the coefficients of its kind, and the uncertainty of a GPU that nobody has measured."""
     if name:
         return load(_path_of(name))
     engine, era = deployment.engine, era_of(deployment)
@@ -105,8 +106,18 @@ def profile_of(deployment: Deployment, name: str | None = None) -> Profile:
         ("*", "*", "*"),
     ):
         if key in shipped:
-            return shipped[key]
+            found = shipped[key]
+            return _unmeasured(found, shipped) if deployment.gpu.given else found
     return prior_profile()
+
+
+def _unmeasured(found: Profile, shipped: dict[tuple[str, str, str], Profile]) -> Profile:
+    """What was fitted without any of a kind's rows is as uncertain as a GPU with no rows at all."""
+    for key in ((found.engine, found.era, "*"), (found.engine, "*", "*"), ("*", "*", "*")):
+        if key in shipped:
+            wide = shipped[key]
+            return msgspec.structs.replace(found, covariance=wide.covariance, residual=wide.residual)
+    return found
 
 
 def _path_of(name: str) -> Path:

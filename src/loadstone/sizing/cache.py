@@ -63,13 +63,33 @@ class Cache(msgspec.Struct, frozen=True):
                 total += group.states
         return total
 
+    def settled_blocks(self, context_tokens: int) -> int:
+        """Likewise once its prompt is computed: a window's group holds the window's blocks and one more."""
+        total = self.request_blocks(context_tokens)
+        for group in self.groups:
+            if group.kind == "window":
+                before = min(group.window_tokens - 1 + self.in_flight_tokens, context_tokens)
+                after = min(group.window_tokens, context_tokens)
+                total -= -(-before // group.block_tokens) - -(-after // group.block_tokens)
+        return min(total, self.request_blocks(context_tokens))
+
     def blocks(self, kv_bytes: float) -> int:
         """⌊kv_bytes / block_bytes⌋, the number that vLLM prints."""
         return max(0, math.floor(kv_bytes / self.block_bytes)) if self.block_bytes else 1
 
     def holds(self, blocks: int, context_tokens: int, requests: int = 1) -> bool:
-        """Whether so many requests of `context_tokens` are held at once."""
-        return requests * self.request_blocks(context_tokens) <= blocks - self.held_blocks
+        """Whether so many requests of `context_tokens` are held at once. What is in flight is so for all of them
+        together, so that one is at its most, and the others have settled.
+        """
+        needed = self.request_blocks(context_tokens) + (requests - 1) * self.settled_blocks(context_tokens)
+        return needed <= blocks - self.held_blocks
+
+    def requests(self, blocks: int, context_tokens: int) -> float:
+        """How many are, with a fraction: 1 + (blocks − most) / settled; below one, blocks / most."""
+        most, settled = self.request_blocks(context_tokens), self.settled_blocks(context_tokens)
+        if not most or not settled:
+            return math.inf
+        return blocks / most if blocks < most else 1 + (blocks - most) / settled
 
     def max_context(self, blocks: int, limit_tokens: int, requests: int = 1) -> int:
         """The longest context, up to `limit_tokens`, at which `requests` are held at once; 0 where none is."""
@@ -88,8 +108,14 @@ class Cache(msgspec.Struct, frozen=True):
         needed = self.request_blocks(context_tokens)
         return blocks / needed if needed else math.inf
 
+    def held_tokens(self, blocks: int, context_tokens: int) -> int:
+        """Tokens the pool holds when all requests have `context_tokens`, their windows having slid on."""
+        if not any(group.kind == "window" for group in self.groups):
+            return self.tokens(blocks, context_tokens)
+        return int(self.requests(blocks, context_tokens) * context_tokens)
+
     def tokens(self, blocks: int, context_tokens: int) -> int:
-        """Tokens the pool holds when all requests have `context_tokens` (vLLM's "KV cache size")."""
+        """Likewise as vLLM prints it ("KV cache size"): with a whole batch in flight for each of them."""
         if not any(group.kind != "full" for group in self.groups):
             return blocks * self.block_tokens
         return int(self.concurrency(blocks, context_tokens) * context_tokens)

@@ -11,6 +11,11 @@ from loadstone.sizing import llama_cpp
 from loadstone.sizing.budget import count
 from loadstone.sizing.ranks import shape_of
 
+_WAYS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 64)
+_REFUSE_LONGER = ("vllm", "sglang")
+"""Engines that end at start where they are told of a longer context than the model's; an environment variable of each
+(VLLM_ALLOW_LONG_MAX_MODEL_LEN, SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN) is needed to insist."""
+
 
 def context_limit(deployment: Deployment) -> int | None:
     """The model's own limit, or the engine's shorter one where it was given; None where neither says."""
@@ -23,11 +28,20 @@ def context_limit(deployment: Deployment) -> int | None:
 def contradictions(deployment: Deployment, context_tokens: int | None = None) -> list[str]:
     """One line each; empty where the deployment can be."""
     found = list(dict.fromkeys(_shape(deployment)))
-    limit = context_limit(deployment)
+    model, limit = deployment.model, context_limit(deployment)
+    own, said = model.max_context_tokens, count(deployment, "max_model_len", "max_seq_len")
+    if said is not None and own is not None and said > own and deployment.engine in _REFUSE_LONGER:
+        found.append(
+            f"max_model_len {said:,} is beyond the {own:,} that {model.name} was made for, and {deployment.engine} "
+            f"will not start; ask for at most {own:,}, or give a config.json whose rope_scaling makes it longer"
+        )
     if context_tokens is not None and limit is not None and context_tokens > limit:
         found.append(
-            f"context {context_tokens:,} is beyond the {limit:,} that {deployment.model.name} was made for; "
+            f"context {context_tokens:,} is beyond the {limit:,} that {model.name} was made for; "
             f"ask for at most {limit:,}"
+            if limit == own
+            else f"context {context_tokens:,} is beyond the {limit:,} that the engine was given; "
+            f"ask for at most {limit:,}, or give it more"
         )
     return found
 
@@ -36,53 +50,51 @@ def _shape(deployment: Deployment) -> Iterator[str]:
     shape, model = shape_of(deployment), deployment.model
     if shape.pp > model.layer_count:
         yield f"pp{shape.pp} is more stages than the {model.layer_count} layers; pp up to {model.layer_count} works"
+    uncut = list(dict.fromkeys(thing for run in model.kinds for thing in _uncut(run, shape.tp)))
+    if uncut:
+        ways = [n for n in _WAYS if not any(True for run in model.kinds for _ in _uncut(run, n))]
+        most = max((n for n in ways if deployment.gpus % n == 0), default=1)
+        rest = deployment.gpus // most
+        would = f"would: of {deployment.gpus} GPUs tp{most} with dp{rest} or pp{rest}" if rest > 1 else "would"
+        things = ", the ".join(uncut[:-1]) + (" and the " if uncut[1:] else "") + uncut[-1]
+        yield f"tp{shape.tp} does not divide the {things}; tp {', '.join(map(str, ways))} {would}"
     for run in model.kinds:
-        yield from _attention(run, shape.tp)
-        yield from _mlp(run, shape.tp, shape.expert_tp, shape.expert_ep)
+        yield from _mlp(run, shape.expert_tp, shape.expert_ep)
 
 
-def _attention(run: Layers, tp: int) -> Iterator[str]:
-    attention = run.attention
-    if attention is None:
-        return
-    if attention.heads % tp:
-        yield _no("tp", tp, attention.heads, "attention heads")
+def _uncut(run: Layers, tp: int) -> Iterator[str]:
+    """What `tp` ranks cannot share evenly. KV heads and groups may also be copied, each to as many ranks."""
+    attention, mlp = run.attention, run.mlp
+    if attention is not None and attention.heads % tp:
+        yield f"{attention.heads} attention heads"
     if isinstance(attention, FullAttention) and attention.kv_heads % tp and tp % attention.kv_heads:
-        yield (
-            f"tp{tp} neither divides the {attention.kv_heads} KV heads nor is a multiple of them; "
-            f"{_those('tp', attention.kv_heads)}"
-        )
+        yield f"{attention.kv_heads} KV heads"
     if isinstance(attention, LinearAttention) and attention.key_heads % tp and tp % attention.key_heads:
-        yield _no("tp", tp, attention.key_heads, "groups of the linear attention")
+        yield f"{attention.key_heads} groups of the linear attention"
+    if mlp is not None and not isinstance(mlp, Experts) and mlp.intermediate % tp:
+        yield f"{mlp.intermediate} numbers of the MLP's width"
 
 
-def _mlp(run: Layers, tp: int, expert_tp: int, expert_ep: int) -> Iterator[str]:
+def _mlp(run: Layers, expert_tp: int, expert_ep: int) -> Iterator[str]:
     mlp = run.mlp
-    if mlp is None:
+    if not isinstance(mlp, Experts):
         return
-    if isinstance(mlp, Experts):
-        if expert_ep > mlp.experts:
-            yield f"ep{expert_ep} is more ranks than the {mlp.experts} experts; ep up to {mlp.experts} works"
-        if mlp.intermediate % expert_tp:
-            yield _no("tp", expert_tp, mlp.intermediate, "numbers of an expert's width")
-        elif _blocked(run) and mlp.intermediate // expert_tp % 128:
-            most = math.gcd(mlp.intermediate // 128, expert_tp)
-            yield (
-                f"tp{expert_tp} cuts an expert's {mlp.intermediate} to {mlp.intermediate // expert_tp}, which the "
-                f"checkpoint's blocks of 128 do not divide; experts cut {most} ways work, the rest by ep"
-            )
-    elif mlp.intermediate % tp:
-        yield _no("tp", tp, mlp.intermediate, "numbers of the MLP's width")
+    if expert_ep > mlp.experts:
+        yield f"ep{expert_ep} is more ranks than the {mlp.experts} experts; ep up to {mlp.experts} works"
+    if mlp.intermediate % expert_tp:
+        ways = ", ".join(str(n) for n in _WAYS if mlp.intermediate % n == 0)
+        yield (
+            f"experts cut {expert_tp} ways: that does not divide the {mlp.intermediate} numbers of an expert's "
+            f"width; {ways} ways would, the rest by ep"
+        )
+    elif _blocked(run) and mlp.intermediate // expert_tp % 128:
+        most = math.gcd(mlp.intermediate // 128, expert_tp)
+        ep = expert_ep * expert_tp // most
+        yield (
+            f"tp{expert_tp} cuts an expert's {mlp.intermediate} to {mlp.intermediate // expert_tp}, which the "
+            f"checkpoint's blocks of 128 do not divide; experts cut {most} ways work, the rest by ep (ep{ep})"
+        )
 
 
 def _blocked(run: Layers) -> bool:
     return any(name.startswith("mlp.experts") and shared.group == 128 * 128 for name, shared in run.formats)
-
-
-def _no(what: str, ways: int, of: int, things: str) -> str:
-    return f"{what}{ways} does not divide the {of} {things}; {_those(what, of)}"
-
-
-def _those(what: str, of: int) -> str:
-    ways = [str(n) for n in (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 64) if of % n == 0]
-    return f"{what} {', '.join(ways)} would"

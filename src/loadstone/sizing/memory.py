@@ -62,7 +62,7 @@ class Memory(msgspec.Struct, frozen=True):
         held = math.inf
         for rank, budget, cache in self.stages:
             if cache.block_bytes:
-                held = min(held, cache.concurrency(self.blocks, context_tokens))
+                held = min(held, cache.requests(self.blocks, context_tokens))
             state = sum(layer.count * layer.state_bytes for layer in rank.cache)
             if not state or any(group.kind == "state" for group in cache.groups):
                 continue
@@ -193,14 +193,19 @@ def no_room(deployment: Deployment, memory: Memory, context_tokens: int = 1, req
     room = budget.total_bytes - budget.outside_bytes - others
     per_gpu = f"{_gib(budget.weights_bytes)} GiB of weights per GPU and {_gib(others)} of everything else"
     have = budget.total_bytes - budget.outside_bytes
-    text = f"{per_gpu} do not fit the {_gib(have)} GiB that the engine may use of a {deployment.gpu.name}"
+    text = f"{per_gpu} do not fit the {_gib(have)} GiB that the engine may use of each {deployment.gpu.name}"
     if room <= 0:
         return f"{text}; smaller steps (max_num_batched_tokens, max_num_seqs) or a larger GPU would"
     if (shared := _sharing_experts(deployment, context_tokens, requests)) is not None:
         return f"{text}; replicas that share one set of experts would (attention-dp {_cut(shared)})"
-    enough = _enough(deployment, context_tokens, requests, budget.weights_bytes, room)
-    larger = f"{enough.gpus} GPUs would ({_cut(enough)})" if enough is not None else "larger GPUs would"
+    larger = more_gpus(deployment, context_tokens, requests, budget.weights_bytes / room) or "larger GPUs would"
     return f"{text}; {larger}, or lower precision (--weights-dtype)"
+
+
+def more_gpus(deployment: Deployment, context_tokens: int, requests: int, times: float = 1.0) -> str | None:
+    """How many GPUs, at least so many `times` as many, hold `requests` of `context_tokens`: `4 GPUs would (tp4)`."""
+    found = _enough(deployment, context_tokens, requests, times)
+    return None if found is None else f"{found.gpus} GPUs would ({_cut(found)})"
 
 
 def _sharing_experts(deployment: Deployment, context_tokens: int, requests: int) -> Deployment | None:
@@ -216,15 +221,10 @@ def _sharing_experts(deployment: Deployment, context_tokens: int, requests: int)
     return None
 
 
-def _enough(
-    deployment: Deployment, context_tokens: int, requests: int, weights_bytes: float, room_bytes: float
-) -> Deployment | None:
-    """The same on twice as many GPUs, four times …: the first that holds it, with tp as wide as a node allows.
-
-    Where a rank's `weights_bytes` are more than the `room_bytes` for them by a factor, it takes that factor at least.
-    """
+def _enough(deployment: Deployment, context_tokens: int, requests: int, times: float) -> Deployment | None:
+    """The same on twice as many GPUs, four times …: the first that holds it, with tp as wide as a node allows."""
     ranks_now = deployment.tp * deployment.pp
-    first = max(1, math.ceil(math.log2(weights_bytes / room_bytes)))
+    first = max(1, math.ceil(math.log2(times)))
     for doubled in range(first, _MOST_DOUBLED):
         ranks_then = ranks_now << doubled
         gpus = ranks_then * deployment.dp

@@ -17,6 +17,7 @@ from loadstone.catalogue.model import (
     CompressedAttention,
     Experts,
     FullAttention,
+    LatentAttention,
     Layers,
     LinearAttention,
     Matrix,
@@ -76,25 +77,60 @@ def shape_of(deployment: Deployment) -> Shape:
     return Shape(deployment.tp, deployment.pp, world // ep, ep)
 
 
+_WINDOWED_IN_SGLANG = (
+    "llama4", "llama4_text", "gpt_oss", "mimo_v2_flash", "step3p5", "step3p7", "gemma4", "gemma4_text", "deepseek_v4",
+    "deepseek_ref",
+)  # fmt: skip
+"""Models (model_type) of whose sliding layers SGLang keeps the window alone (its is_hybrid_swa_model; DeepSeek-V4 has
+a cache of its own). Of all others, Gemma 3 among them, it keeps every token of every layer."""
+
+
 def ranks(deployment: Deployment) -> tuple[Rank, ...]:
     """A rank of each pipeline stage, first to last."""
-    kv_dtype = deployment.kv_dtype or deployment.model.kv_dtype
-    return _ranks(deployment.model, shape_of(deployment), deployment.weights_dtype, kv_dtype)
+    model, kv_dtype = deployment.model, kept_kv_dtype(deployment)
+    windows = deployment.engine != "sglang" or model.model_type in _WINDOWED_IN_SGLANG
+    drafts = bool(drafts_of(deployment)) and deployment.engine != "sglang"
+    return _ranks(model, shape_of(deployment), deployment.weights_dtype, kv_dtype, windows, drafts)
+
+
+def kept_kv_dtype(deployment: Deployment) -> str:
+    """What the cache has. vLLM packs an FP8 one of sparse MLA in its own way (DeepSeek-V3.2, GLM-5: its
+    DeepseekV32ForCausalLM makes `fp8` to `fp8_ds_mla`), which keeps the RoPE key in bf16.
+    """
+    said = deployment.kv_dtype or deployment.model.kv_dtype
+    sparse = (
+        isinstance(run.attention, LatentAttention) and run.attention.top_tokens for run in deployment.model.kinds
+    )
+    return "fp8_ds_mla" if said == "fp8" and deployment.engine == "vllm" and any(sparse) else said
+
+
+def drafts_of(deployment: Deployment) -> tuple[Layers, ...]:
+    """Multi-token-prediction layers that are loaded, with a cache of their own: where the deployment guesses tokens
+    and the checkpoint has them. A draft model beside it is not known here.
+    """
+    return deployment.model.draft_layers if deployment.argument("num_speculative_tokens") else ()
 
 
 @lru_cache(maxsize=4096)
-def _ranks(model: Model, shape: Shape, dtype: str | None, kv_dtype: str) -> tuple[Rank, ...]:
+def _ranks(
+    model: Model, shape: Shape, dtype: str | None, kv_dtype: str, windows: bool, drafts: bool
+) -> tuple[Rank, ...]:
     sizes = stage_layers(model.layer_count, shape.pp)
     found, start = [], 0
     for stage, size in enumerate(sizes):
         runs = list(_cut(model.layers, start, start + size))
         start += size
         first, last = stage == 0, stage == shape.pp - 1
+        if last and drafts:  # where vLLM puts them, beside the output head that they share
+            runs += [(run, run.count) for run in model.draft_layers]
         weights, mxfp4 = _ends_bytes(model, shape, dtype, first, last), 0.0
         for run, count in runs:
             of_all, of_mxfp4 = _layer_bytes(model, run, shape, dtype)
             weights, mxfp4 = weights + count * of_all, mxfp4 + count * of_mxfp4
-        found.append(Rank(stage, weights, mxfp4, cache_layers(runs, shape.tp, kv_dtype), last))
+        cache = cache_layers(runs, shape.tp, kv_dtype)
+        if not windows:
+            cache = tuple(msgspec.structs.replace(layer, window_tokens=None) for layer in cache)
+        found.append(Rank(stage, weights, mxfp4, cache, last))
     return tuple(found)
 
 

@@ -25,6 +25,7 @@ STATE_SHARE = 0.9
 
 _GRAPH_MIB_PER_SEQ = 2
 _GRAPH_MIB_PER_PREFILL_SIZE = 8
+_DRAFT_MIB = 2048
 
 
 def limits(deployment: Deployment, context_tokens: int | None = None) -> Limits:
@@ -64,7 +65,8 @@ def static_fraction(deployment: Deployment, limit: Limits) -> float:
     """mem_fraction_static where nothing is said: (memory − reserved) / memory, to three digits, in MiB
 
     sized after capture  reserved = 1536 + 128 tp pp: all but MLA, since 0.5.20 or so
-    else                 reserved = 512 + 1.5 max(chunk, 2048) + 128 tp pp + graphs, at least 10 GiB above 60 GiB
+    else                 reserved = 512 + 1.5 max(chunk, 2048) + 128 tp pp + graphs, at least 10 GiB above 60 GiB;
+                         2048 more where tokens are guessed: draft layers and their cache come out of it
     """
     said = fraction(deployment, "mem_fraction_static")
     if said is not None:
@@ -78,6 +80,8 @@ def static_fraction(deployment: Deployment, limit: Limits) -> float:
         reserved += _graphs_mib(deployment, limit)
         if total > 60 * 1024:
             reserved = max(reserved, 10 * 1024)
+        if deployment.argument("num_speculative_tokens"):
+            reserved += _DRAFT_MIB
     return max(0.001, round((total - reserved) / total, 3))
 
 

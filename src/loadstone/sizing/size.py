@@ -8,14 +8,14 @@ import msgspec
 
 from loadstone.catalogue.deployment import Deployment
 from loadstone.sizing.check import context_limit, contradictions
-from loadstone.sizing.memory import NO_LIMIT_TOKENS, Memory, max_context, max_seqs, memory_of, no_room
-from loadstone.sizing.ranks import kv_replication, sequence_bytes
+from loadstone.sizing.memory import NO_LIMIT_TOKENS, Memory, max_context, max_seqs, memory_of, more_gpus, no_room
+from loadstone.sizing.ranks import drafts_of, kept_kv_dtype, kv_replication, sequence_bytes
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
     """The answer for one deployment. Bytes are of all its GPUs together, copies included, unless said otherwise.
 
-    kv_bytes_per_token       of the model, all ranks together, nothing counted twice
+    kv_bytes_per_token       of the model, all ranks together, nothing counted twice; draft layers that are loaded too
     kv_replication           bytes stored per token / kv_bytes_per_token, in one replica: above 1 where tensor
                              parallelism exceeds the KV heads, or with MLA
     context_tokens, batch    what was asked; without a context, the longest that the model allows
@@ -26,7 +26,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     fits                     whether batch requests of context_tokens are held at once
     max_context_tokens       at which `batch` requests are held at once, up to the model's limit
     max_concurrent_requests  of context_tokens, held and run at once, over all replicas
-    kv_capacity_tokens       that the KV caches of all replicas hold
+    kv_capacity_tokens       that the KV caches of all replicas hold, of requests of context_tokens
     why                      what stands against it and what would work, or what else binds; empty: nothing
     """
 
@@ -75,10 +75,13 @@ def size(deployment: Deployment, context_tokens: int | None = None, batch: int =
     held = 0 if wrong or not memory.has_room else memory.whole_requests(context)
     seqs = max_seqs(deployment, memory) if memory.has_room else 0
     ways = deployment.tp * dp
-    per_token = model.kv_bytes_per_token(deployment.kv_dtype)
+    drafts = drafts_of(deployment) if deployment.engine != "sglang" else ()
+    kv_dtype = kept_kv_dtype(deployment)
+    per_token = model.kv_bytes_per_token(kv_dtype)
+    per_token += sum(run.count * run.kv_bytes_per_token(kv_dtype) for run in drafts)
     kv_bytes = batch * deployment.tp * sum(sequence_bytes(rank.cache, context) for rank, _, _ in memory.stages)
     room = ways * sum(budget.kv_bytes + budget.state_bytes for _, budget, _ in memory.stages)
-    capacity = memory.cache.tokens(memory.blocks, context) if memory.cache.block_bytes else 0
+    capacity = memory.cache.held_tokens(memory.blocks, context) if memory.cache.block_bytes else 0
     return Row(
         model=model.name,
         gpu=deployment.gpu.name,
@@ -93,7 +96,7 @@ def size(deployment: Deployment, context_tokens: int | None = None, batch: int =
         engine_version=deployment.engine_version,
         weights_bytes=ways * sum(rank.weights_bytes for rank, _, _ in memory.stages),
         kv_bytes_per_token=per_token,
-        kv_replication=kv_replication(model, deployment.tp, deployment.kv_dtype),
+        kv_replication=kv_replication(model, deployment.tp, kv_dtype),
         context_tokens=context,
         batch=batch,
         kv_bytes=kv_bytes,
@@ -140,12 +143,28 @@ def _why(
         if longest:
             remedies.append(f"a context of {longest:,} fits")
         if batch > 1 and held:
-            remedies.append(f"a batch of {held} fits")
-        if deployment.kv_dtype in ("bf16", "fp16", "fp32"):
-            remedies.append("an fp8 KV cache (--kv-dtype fp8) takes half")
-        return "; ".join([text, *(remedies or ["more GPUs"])])
+            remedies.append(f"a batch of {min(held, seqs * dp)} fits")
+        remedies += _larger_caches(deployment, context, batch)
+        return "; ".join([text, *(remedies or ["larger GPUs would"])])
     if batch > seqs * deployment.dp:
         return f"held, but {deployment.engine} runs {seqs * deployment.dp} requests at once at its defaults"
-    if deployment.tp > deployment.gpu.per_node:
-        return f"tp{deployment.tp} reaches beyond the {deployment.gpu.per_node} GPUs of a node: slow links"
+    per_node = min(deployment.gpu.per_node, -(-deployment.gpus // deployment.nodes))
+    if deployment.tp > per_node:
+        return f"tp{deployment.tp} reaches beyond the {per_node} GPUs of a node: slow links"
     return ""
+
+
+def _larger_caches(deployment: Deployment, context: int, batch: int) -> list[str]:
+    """What would make the room for KV larger, or a token smaller."""
+    if deployment.engine == "llama.cpp":
+        # Its cache is as large as it is told, not as large as the GPU.
+        asked = {"ctx_size": context * batch, "parallel": batch}
+        told = tuple((name, str(value)) for name, value in sorted(asked.items()))
+        others = tuple(each for each in deployment.arguments if each[0] not in asked)
+        larger = msgspec.structs.replace(deployment, arguments=(*others, *told))
+        if not contradictions(larger, context) and memory_of(larger, context).holds(context, batch):
+            return [f"ctx_size={asked['ctx_size']} with parallel={batch} would"]
+        return []
+    found = more_gpus(deployment, context, batch)
+    half = deployment.kv_dtype in ("bf16", "fp16", "fp32")
+    return [*(["an fp8 KV cache (--kv-dtype fp8) takes half"] if half else []), *([found] if found else [])]

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from loadstone.catalogue import parse_deployment
-from loadstone.catalogue.deployment import OWNERS, Deployment, engine_of
+from loadstone.catalogue.deployment import OWNERS, Deployment, engine_of, split_deployment
 from loadstone.errors import InputError
 from loadstone.sizing.size import Row, size
 
@@ -69,10 +69,10 @@ def _whole(model: str, ask: Ask) -> Iterator[Deployment]:
     for flag in ("gpu", "gpus", "tp", "pp", "dp", "ep", "attention_dp", "weights_dtype", "kv_dtype"):
         if getattr(ask, flag):
             raise InputError(f"--{flag.replace('_', '-')}: {model!r} is a whole deployment; leave one of them out")
-    where, slash, rest = model.rpartition("@")[2].partition("/")
+    name, where, rest = split_deployment(model)
     for engine in ask.engine or (None,):
-        parts = [*(rest.split(",") if slash else ()), *_engine(ask, engine)]
-        yield _parsed(f"{model.rpartition('@')[0]}@{where}", parts)
+        parts = [*(rest.split(",") if rest else ()), *_engine(ask, engine)]
+        yield _parsed(f"{name}@{where}", parts)
 
 
 def _combined(model: str, ask: Ask) -> Iterator[Deployment]:

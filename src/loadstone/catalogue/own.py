@@ -1,0 +1,78 @@
+"""A GPU or node of the user's own: a small file of YAML or JSON with the fields of the catalogue's entries.
+
+It is found by its path, or by its name among those in the user's configuration folder. What it says is others' text:
+read with bounds, and decoded by the same code as the catalogue's own entries (load).
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from loadstone.catalogue.hardware import Gpu, Node
+from loadstone.errors import InputError
+
+SUFFIXES = (".yaml", ".yml", ".json")
+_MOST_BYTES = 64 << 10
+_MOST_FILES = 1000
+_LEAST_PER_S = 1e8
+"""No link, memory or arithmetic unit is slower: below, a number is in TB/s or TFLOP/s."""
+_RATES = ("hbm_bytes_per_s", "link_bytes_per_s", "pair_bytes_per_s", "nic_bytes_per_s")
+
+
+def is_file(name: str) -> bool:
+    """Whether a name of hardware is a file's: by its ending, so that no other name is looked for on disk."""
+    return name.strip().lower().endswith(SUFFIXES)
+
+
+def folder() -> Path:
+    home = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    return Path(home) / "loadstone" / "hardware"
+
+
+def kept() -> dict[str, Path]:
+    """The files in the user's folder by name, in small letters; none where there is no folder."""
+    try:
+        paths = sorted(path for path in folder().iterdir() if is_file(path.name))
+    except OSError:
+        return {}
+    return {path.stem.lower(): path for path in paths[:_MOST_FILES]}
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The entry as it is written, with its `name`: the file's own where it gives none. Raises InputError."""
+    try:
+        with path.open("rb") as file:
+            said = file.read(_MOST_BYTES + 1)
+    except FileNotFoundError:
+        raise InputError(
+            f"{path}: no such file; give a GPU or node of the catalogue, or a file that describes one"
+        ) from None
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}; give a file that describes a GPU or node") from None
+    if len(said) > _MOST_BYTES:
+        raise InputError(f"{path}: more than {_MOST_BYTES >> 10} KiB; that describes no GPU")
+    # Keys that are merged are repeated, and repeats of repeats have no end that the file's size bounds.
+    if b"<<" in said:
+        raise InputError(f"{path}: YAML's merge key << is not read; name the catalogue's entry as `like`")
+    try:
+        found = msgspec.json.decode(said) if path.suffix.lower() == ".json" else msgspec.yaml.decode(said)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        what = " ".join(str(error).split())[:120]
+        raise InputError(f"{path}: not readable ({what}); write one field a line") from None
+    if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
+        raise InputError(f"{path}: no fields; write one a line, e.g. `like: h200`")
+    return {"name": path.stem.lower(), **found}
+
+
+def check_rates(found: Gpu | Node, where: str) -> None:
+    """Numbers that would be right in another unit. Raises InputError."""
+    rates = {name: getattr(found, name, None) for name in _RATES}
+    if isinstance(found, Gpu):
+        rates |= {f"flops_per_s.{dtype}": rate for dtype, rate in found.flops_per_s.items()}
+    for name, rate in rates.items():
+        if rate is not None and rate < _LEAST_PER_S:
+            raise InputError(f"{where}: {name} is {rate:g} a second; write it in full, 4.8 TB/s as 4.8e12")
