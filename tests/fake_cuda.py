@@ -17,7 +17,7 @@ import torch
 
 from fake_nvml import FakeNvml, h100
 from loadstone.gpubench import attention, launches, memory, products, shapes
-from loadstone.gpubench.device import describe_device
+from loadstone.gpubench.device import describe_device, number_of
 from loadstone.gpubench.lab import Lab
 from loadstone.gpubench.points import Bench
 from loadstone.telemetry import Gpus
@@ -122,8 +122,8 @@ def main() -> None:
     heads = shapes.Heads(4, 2, 32)
     with Gpus(FakeNvml(h100())) as gpus, torch.inference_mode():
         bench = Bench(created="", loadstone="", device=describe_device("cuda", gpus), budget_s=600)
-        lab: Any = Lab(bench, "cpu", 600, gpus=gpus, spend_s=0.0)
-        lab.cuda, lab._gpu = True, gpus.number_of("11111111-2222-3333-4444-555555555555")
+        lab: Any = Lab(bench, "cpu", 600, gpus=gpus, gpu=number_of("cuda", gpus), spend_s=0.0)
+        lab.cuda = True
         lab.note("before")
         memory.bandwidth(lab)  # more than there is room for
         memory._read(lab, lab.random(1 << 16), {"bytes": 1 << 17})

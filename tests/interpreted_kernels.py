@@ -8,7 +8,7 @@ import math
 
 import torch
 
-from loadstone.gpubench.attention import paged_error
+from loadstone.gpubench.attention import error_of
 from loadstone.gpubench.device import describe_device
 from loadstone.gpubench.kernels import PagedDecode, block_sums
 from loadstone.gpubench.lab import Lab
@@ -35,5 +35,7 @@ for heads, kv_heads, dim, contexts, processors in CASES:
     table = lab.shuffled(pages)[: len(contexts) * each].to(torch.int32).reshape(len(contexts), each)
     decode = PagedDecode(keys, values, table, torch.tensor(contexts, dtype=torch.int32), heads, processors)
     query = lab.random(len(contexts), heads, dim, dtype=torch.float32)
-    errors[f"{heads}/{kv_heads}×{dim} {contexts}"] = paged_error(lab, decode, query, torch.empty_like(query))
+    out = torch.full_like(query, math.nan)
+    decode(query, out)
+    errors[f"{heads}/{kv_heads}×{dim} {contexts}"] = error_of(lab, decode, query, out)
 print(json.dumps(errors))

@@ -424,12 +424,45 @@ def test_every_config_is_read(file: Path) -> None:
     assert comparable(ours) == comparable(model)
 
 
+@pytest.mark.parametrize(
+    ("model_type", "rope", "context"),
+    [
+        ("qwen3", {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32_768}, 131_072),
+        ("qwen3", {"type": "yarn", "factor": 4, "original_max_position_embeddings": 32_768}, 131_072),
+        ("qwen3", {"rope_type": "linear", "factor": 2.0}, 81_920),
+        ("qwen3", {"rope_type": "dynamic", "factor": 2.0}, 81_920),
+        ("gemma3_text", {"rope_type": "linear", "factor": 8.0}, 40_960),
+        ("llama", {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 8192}, 40_960),
+        ("qwen3", {"rope_type": "default"}, 40_960),
+        ("qwen3", {"rope_type": "yarn", "factor": None}, 40_960),
+        ("qwen3", {"rope_type": "linear", "factor": "4"}, 40_960),
+        ("qwen3", {"rope_type": "linear", "factor": 1e300}, 40_960),
+        ("qwen3", None, 40_960),
+    ],
+)
+def test_the_context_is_as_long_as_rope_makes_it(model_type: str, rope: Any, context: int) -> None:
+    """As vLLM derives it; Qwen3's model card asks for the first of these where 131,072 tokens are wanted."""
+    config = {
+        "model_type": model_type, "hidden_size": 1024, "num_hidden_layers": 2, "num_attention_heads": 16,
+        "num_key_value_heads": 8, "intermediate_size": 3072, "vocab_size": 1000, "max_position_embeddings": 40_960,
+    }  # fmt: skip
+    assert read_config(config | {"rope_scaling": rope}, "x").max_context_tokens == context
+
+
+def test_gemma_3s_tower_is_counted() -> None:
+    model = catalogue.model("gemma-3-27b")
+    # 27.432 B in the checkpoint, of them 27.009 B of text.
+    assert model.text_parameters == 27_009_346_304
+    assert model.parameters == pytest.approx(27.4324e9, rel=1e-4)
+
+
 def comparable(model: Model) -> Model:
-    """Without names, and without the precision of draft layers: patterns with a star reach them too."""
+    """Without names (an entry that is `like` another has its family's), and without the precision of draft layers:
+    patterns with a star reach them too."""
     drafts = tuple(msgspec.structs.replace(run, formats=()) for run in model.draft_layers)
     said = model.quantisation and msgspec.structs.replace(model.quantisation, kept=())
     return msgspec.structs.replace(
-        model, name="", aliases=(), source="", assumed=(), draft_layers=drafts, quantisation=said
+        model, name="", model_type="", aliases=(), source="", assumed=(), draft_layers=drafts, quantisation=said
     )
 
 

@@ -92,8 +92,12 @@ def test_a_spreadsheet_gets_no_formulas(tmp_path: Path) -> None:
 def test_parquet_has_a_row_per_request(tmp_path: Path) -> None:
     import pyarrow.parquet as pq
 
-    failed = {"0-2": {"status": "error", "error": "x", "arrival_s": [], "read": [], "output_tokens": None}}
-    folder = make_run(tmp_path / "r", [CLOSED], failed)
+    # The third has no output; the server of the fourth counted none, so that what arrived counts, as in summaries.
+    odd = {
+        "0-2": {"status": "error", "error": "x", "arrival_s": [], "read": [], "output_tokens": None},
+        "0-3": {"output_tokens": None},
+    }
+    folder = make_run(tmp_path / "r", [CLOSED], odd)
     assert export_run(folder, "parquet", tmp_path / "x.parquet") is None
     rows = pq.read_table(tmp_path / "x.parquet").to_pylist()
     assert [row["ttft_s"] for row in rows] == [0.5, 0.5, None, 0.5, 0.5]

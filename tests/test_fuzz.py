@@ -66,15 +66,16 @@ def simulated() -> Iterable[bytes]:
         for usage in usages:
             for tokens_per_event in (1, 4):
                 options = Options(tokens_per_event, usage, True, 4096, False)
-                yield http(OpenAIBytes(ask, options, chat=False, name=b"n", truth=False))
-        yield http(GenerateAnswer(ask, options, name=b"n", truth=False))
+                answer = OpenAIBytes(ask, options, (2, 9), chat=False, name=b"n", truth=False)
+                yield http(answer, tokens_per_event)
+        yield http(GenerateAnswer(ask, options, (2, 9), name=b"n", truth=False), tokens_per_event)
 
 
-def http(answer: OpenAIBytes | GenerateAnswer) -> bytes:
+def http(answer: OpenAIBytes | GenerateAnswer, tokens_per_event: int) -> bytes:
     if not answer.is_stream:
         return answer.whole()
     begin, parts = 0, [answer.role()]
-    for end in answer.ends():
+    for end in [*range(1, answer.output_tokens, tokens_per_event), answer.output_tokens]:
         parts.append(answer.piece(begin, end))
         begin = end
     # Of the HTTP chunks what they hold: their sizes and ends stand alone on lines.

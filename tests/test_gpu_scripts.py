@@ -64,6 +64,29 @@ def test_a_dry_run_prints_every_command_and_what_is_missing(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
+    ("gpu", "loads", "left_out"),
+    [
+        ("h200", ["1,8,32,128", "1,8,32,128"], []),
+        # 80 GB: 65.5 of weights leave room for 27 requests of 1,152 tokens and a few more of 768.
+        ("h100", ["1,8", "1,8,32"], ["1024/128", "512/256"]),
+        ("l40s", [], ["1024/128", "512/256"]),
+    ],
+)
+def test_what_a_gpu_has_no_room_for_is_left_out_and_said(
+    gpu: str, loads: list[str], left_out: list[str], tmp_path: Path
+) -> None:
+    done = run(
+        "engines", "--dry-run", "--gpu", gpu, "--out", str(tmp_path / "out"), "--work", str(tmp_path), "--model",
+        "qwen3-32b", "--concurrency", "1,8,32,128",
+    )  # fmt: skip
+    words = [line.split() for line in done.stdout.splitlines() if " bench " in line]
+    assert [each[each.index("--concurrency") + 1] for each in words] == loads
+    said = [line for line in done.stderr.splitlines() if "only the loads" in line]
+    assert [line.split()[1].rstrip(":") for line in said] == left_out
+    assert all(f"on a {gpu} " in line for line in said)
+
+
+@pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (("--model", "no-such-model"), "no model 'no-such-model'"),
@@ -120,7 +143,9 @@ def load(name: str) -> ModuleType:
     ],
 )
 def test_a_files_name_says_what_was_deployed(stem: str, deployment: str | None) -> None:
-    assert load("score").deployment_of(stem, "h200") == deployment
+    score = load("score")
+    found = score._NAME.fullmatch(stem)
+    assert (None if found is None else score.deployment_of(found, "h200")) == deployment
 
 
 @pytest.mark.usefixtures("scripts")
@@ -160,7 +185,17 @@ def test_what_was_simulated_is_predicted_without_error(tmp_path: Path) -> None:
     for cell in slower["cells"]:
         cell["metrics"]["tpot_s"]["p50"] *= 2
     kept.write_text(json.dumps(slower))
-    (one,) = json.loads(run("score", str(tmp_path), "--gpu", "h200").stdout)["runs"]
+    # The papers say on which GPU it was, unless told otherwise.
+    bare = run("score", str(tmp_path))
+    assert bare.returncode == 2
+    assert "name it with --gpu" in bare.stderr
+    papers = {"settings": {"gpus": [{"gpu": 0, "name": "NVIDIA H200"}]}}
+    kept.with_suffix(".run.json").write_text(json.dumps(papers))
+    again = run("score", str(tmp_path))
+    assert again.returncode == 0, again.stderr
+    document = json.loads(again.stdout)
+    assert document["gpu"] == "h200"
+    (one,) = document["runs"]
     assert one["cells"][0]["tpot_s"]["error"] == pytest.approx(-0.5, abs=1e-6)
 
 

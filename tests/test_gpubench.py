@@ -108,13 +108,21 @@ def test_what_correlates_with_it_moves_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "gpu"), [("NVIDIA H100 80GB HBM3", "h100"), ("NVIDIA H200", "h200"), ("NVIDIA B200", "b200")]
-)
+    ("name", "gpu"),
+    [
+        ("NVIDIA H100 80GB HBM3", "h100"), ("NVIDIA H100 PCIe", "h100-pcie"), ("NVIDIA H100 NVL", "h100-nvl"),
+        ("NVIDIA H200", "h200"), ("NVIDIA B200", "b200"), ("NVIDIA L40S", "l40s"),
+        ("NVIDIA A100-SXM4-80GB", "a100"), ("NVIDIA A100-SXM4-40GB", "a100-40gb"),
+        ("NVIDIA A100-PCIE-40GB", "a100-pcie-40gb"), ("NVIDIA GH200 480GB", "gh200"),
+    ],
+)  # fmt: skip
 def test_a_drivers_name_means_a_catalogued_gpu(name: str, gpu: str) -> None:
     assert gpu_of(name) == catalogue.gpu(gpu)
 
 
-@pytest.mark.parametrize("name", ["Tesla", "", "llvmpipe", "NVIDIA X999"])
+@pytest.mark.parametrize(
+    "name", ["Tesla", "", "llvmpipe", "NVIDIA X999", "NVIDIA H20 NVL", "NVIDIA H100 80GB HBM3 MIG 3g.40gb"]
+)
 def test_an_unknown_gpu_is_one_line(name: str) -> None:
     with pytest.raises(InputError) as raised:
         gpu_of(name)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from loadstone.records import RunInfo, Target
@@ -79,3 +80,21 @@ def test_gpus_have_one_name(said: str | None, name: str | None) -> None:
 )
 def test_engines_have_one_name(said: str | None, name: str | None) -> None:
     assert engine_name(said) == name
+
+
+@pytest.mark.parametrize(
+    ("engine", "names", "gpu", "gpus", "label"),
+    [
+        ("vLLM", ["NVIDIA H100 80GB HBM3"], "H100", 1, "vLLM 0.26.0 · live · 1×H100"),
+        ("vLLM", ["NVIDIA H200"] * 8, "H200", None, "vLLM 0.26.0 · live · H200"),
+        ("vLLM", ["NVIDIA H200", "NVIDIA L4"], None, None, "vLLM 0.26.0 · live"),
+        ("llama.cpp", ["NVIDIA H200"], None, None, "llama.cpp 0.26.0 · live"),
+        (None, [], None, None, "0.26.0 · live"),
+    ],
+)
+def test_gpus_that_were_watched_are_those_of_the_server_beside_them(
+    engine: str | None, names: list[str], gpu: str | None, gpus: int | None, label: str
+) -> None:
+    watched = [{"gpu": number, "name": name} for number, name in enumerate(names)]
+    facts = run_facts(info({"gpus": watched}, msgspec.structs.replace(TARGET, engine=engine)))
+    assert (facts.gpu, facts.gpus, facts.label) == (gpu, gpus, label)

@@ -26,6 +26,7 @@ from loadstone.engines import triton_grpc as engine
 from loadstone.errors import InputError
 from loadstone.records import PlannedRequest
 from loadstone.wire.ask import LENGTH, PROMPT, RequestBody, Sampling
+from loadstone.wire.structured import Structured
 from loadstone.wire.triton_grpc import EMPTY_FINAL, FINAL, GrpcAnswer, GrpcAsk, body, tensors
 
 TYPES = {"text_input": "BYTES", "max_tokens": "INT32", "stream": "BOOL", "temperature": "FP32", "stop_words": "BYTES"}
@@ -528,3 +529,68 @@ def test_little_is_held_undecoded(worker: Worker) -> None:
         assert worker.hear() == ("ended", "ok")
         assert 0 < worst <= 1000
         assert stream.answer.events == 50
+
+
+# --- meeting --------------------------------------------------------------------------------------------------
+
+
+class Met(engine.Server):
+    """A server of one model with such inputs, whose answers are what `said` makes of a request."""
+
+    origin = "http://x:8001"
+
+    def __init__(self, inputs: tuple[str, ...], said: Callable[[GrpcAsk], str]) -> None:
+        self._inputs, self._said = inputs, said
+        self.asked: list[GrpcAsk] = []
+
+    def call(self, name: str, /, **fields: Any) -> Any:
+        config = {"name": "ensemble", "input": [{"name": each, "data_type": "TYPE_STRING"} for each in self._inputs]}
+        answers = {
+            "ServerMetadata": {"name": "triton", "version": "2.60.0"},
+            "RepositoryIndex": {"models": [{"name": "ensemble", "state": "READY"}]},
+            "ModelConfig": {"config": config},
+        }
+        return getattr(library().messages, f"{name}Response")(**answers[name])
+
+    def ask_once(self, ask: GrpcAsk, prompt: str = "", *, tokens: int = 4, keep_text: bool = False) -> GrpcAnswer:
+        self.asked.append(ask)
+        answer = GrpcAnswer(keep_text=keep_text)
+        answer.receive({"text_output": text(self._said(ask))})
+        answer.finish()
+        return answer
+
+
+GUIDED = ("text_input", "max_tokens", "temperature", "guided_decoding_guide_type", "guided_decoding_guide")
+DIGITS = Structured(kind="regex", value="[0-9]{80}")
+
+
+def meet(server: engine.Server, sampling: Sampling, structured: Structured | None) -> GrpcAsk:
+    settings: dict[str, Any] = {"model": None, "tokenizer": None, "extra": {}, "stream": True, "exact": True}
+    return engine.meet(server, sampling=sampling, structured=structured, **settings)[2]
+
+
+def test_a_shape_that_is_heeded_is_asked_for() -> None:
+    ask = meet(Met(GUIDED, lambda ask: "0123" if ask.structured else " word"), Sampling(temperature=0.5), DIGITS)
+    assert (ask.structured, ask.spelling, ask.sampling.temperature) == (DIGITS, "guided_decoding", 0.5)
+
+
+def test_a_shape_that_is_taken_and_ignored_is_told() -> None:
+    """The beginning of an answer cannot tell; that it is the very answer that comes without the wish, does."""
+    with pytest.raises(InputError, match=r"--structured: .*guided_decoding: ignored"):
+        meet(Met(GUIDED, lambda _: " word"), Sampling(), DIGITS)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "structured", "said"),
+    [
+        (Sampling(top_p=0.5), None, "--top-p 0.5: the model ensemble has no input"),
+        (Sampling(), DIGITS, "--structured"),
+    ],
+)
+def test_a_wish_without_an_input_is_told_before_it_is_tried(
+    sampling: Sampling, structured: Structured | None, said: str
+) -> None:
+    server = Met(("text_input", "max_tokens"), lambda _: " word")
+    with pytest.raises(InputError, match=said):
+        meet(server, sampling, structured)
+    assert len(server.asked) == 1

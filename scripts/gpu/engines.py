@@ -1,8 +1,9 @@
 """Real engines on this machine's GPU, measured by `loadstone bench` over a grid of loads. Run by scripts/gpu/engines.
 
 For each model, precision, engine and prefix-cache setting: make the model's folder, start the engine, measure every
-cell, stop it, and keep the summary. A later cell that fails takes nothing from earlier ones. With --dry-run nothing
-is started: commands are printed, and what they need is looked for.
+cell, stop it, and keep the summary. A later cell that fails takes nothing from earlier ones. What the GPU has no room
+for is left out, and said: models, and loads that would wait for memory. With --dry-run nothing is started: commands
+are printed, and what they need is looked for.
 """
 
 from __future__ import annotations
@@ -24,8 +25,12 @@ from typing import NamedTuple
 
 import model_folder
 
+from loadstone.catalogue import parse_deployment
 from loadstone.engines.process import ServerProcess, free_port
 from loadstone.errors import InputError, LoadstoneError
+from loadstone.gpubench.fit import gpu_of
+from loadstone.sizing.size import size
+from loadstone.telemetry import Gpus
 
 GRACE_S = "10s"
 LAST_WORDS_S = 60
@@ -48,6 +53,11 @@ class Case(NamedTuple):
         model = Path(self.model).name.removesuffix(".json")
         return f"{self.engine}-{model}-{self.precision}{cache}"
 
+    @property
+    def served(self) -> str:
+        """The name it is served under: reports tell runs apart by it."""
+        return self.model + ("-fp8" if self.precision == "fp8" else "")
+
 
 def cases(given: argparse.Namespace) -> Iterator[Case]:
     for model, engine in itertools.product(given.model, given.engine):
@@ -63,7 +73,7 @@ def cases(given: argparse.Namespace) -> Iterator[Case]:
 def command(given: argparse.Namespace, case: Case, folder: Path, port: int, context: int) -> list[str]:
     if case.engine == "vllm":
         start = [given.python, "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder)]
-        start += ["--served-model-name", case.model, "--load-format", "dummy", "--max-model-len", str(context)]
+        start += ["--served-model-name", case.served, "--load-format", "dummy", "--max-model-len", str(context)]
         start += ["--enable-prefix-caching" if case.prefix_cache else "--no-enable-prefix-caching"]
         start += ["--enable-prompt-tokens-details", "--dtype", "bfloat16" if given.device == "cuda" else "float32"]
         if case.precision == "fp8":
@@ -78,12 +88,36 @@ def command(given: argparse.Namespace, case: Case, folder: Path, port: int, cont
     return [*start, "--host", "127.0.0.1", "--port", str(port), *shlex.split(given.engine_arguments)]
 
 
-def bench(given: argparse.Namespace, case: Case, url: str, lengths: str, folder: Path, runs: Path) -> list[str]:
+def room(given: argparse.Namespace, case: Case, lengths: str) -> tuple[list[str], str]:
+    """The loads of a sweep that the GPU holds at once by loadstone's sizing, and why not the others, if so."""
+    asked = given.concurrency.split(",")
+    if given.gpu is None or case.engine != "vllm" or given.layers is not None:
+        return asked, ""
+    weights = ":fp8" if case.precision == "fp8" else ""
+    deployment = parse_deployment(f"{case.model}{weights}@1x{given.gpu}/engine=vllm")
+    row = size(deployment, sum(map(int, lengths.split("/"))), max(map(int, asked)))
+    held = [load for load in asked if int(load) <= row.max_concurrent_requests]
+    return held, "" if held == asked else row.why
+
+
+def found_gpu() -> str | None:
+    """This machine's GPU as the catalogue has it; None where it tells of none."""
+    try:
+        with Gpus() as gpus:
+            return gpu_of(gpus.describe()[0].name).name
+    except InputError as error:
+        told(f"nothing is left out for want of room: {error}")
+        return None
+
+
+def bench(
+    given: argparse.Namespace, case: Case, url: str, lengths: str, loads: list[str], folder: Path, runs: Path
+) -> list[str]:
     """One sweep. Prompts are new to any prefix cache; where it is to be on, half of each prompt is its group's, and
     where it is off beside that too, so that both are asked the same."""
     entered, left = lengths.split("/")
     said = [sys.executable, "-m", "loadstone.cli", "bench", url, "--input", entered, "--output", left]
-    said += ["--concurrency", given.concurrency, "--duration", given.duration, "--grace", GRACE_S, "--json"]
+    said += ["--concurrency", ",".join(loads), "--duration", given.duration, "--grace", GRACE_S, "--json"]
     said += ["--gpu-telemetry"] if given.device == "cuda" else []
     said += ["--prefix", str(int(entered) // 2), "--prefix-groups", "4"] if "on" in given.prefix_cache else []
     said += ["--model", str(folder)] if case.engine == "transformers" else []
@@ -102,10 +136,19 @@ def run(given: argparse.Namespace, case: Case) -> bool:
     """Whether all of it was measured."""
     folder, port = given.work / case.name, free_port()
     url = f"http://127.0.0.1:{port}"
-    sweeps = given.lengths.split(",")
+    sweeps = {}
+    for lengths in given.lengths.split(","):
+        loads, why = room(given, case, lengths)
+        if why:
+            told(f"{case.name} {lengths}: on a {given.gpu} only the loads {','.join(loads) or 'none'}: {why}")
+        if loads:
+            sweeps[lengths] = loads
+    if not sweeps:
+        return True
     context = max(sum(map(int, each.split("/"))) for each in sweeps) + CONTEXT_MARGIN
     start = command(given, case, folder, port, context)
-    asks = [bench(given, case, url, lengths, folder, given.work / "runs") for lengths in sweeps]
+    runs = given.work / "runs"
+    asks = [bench(given, case, url, lengths, loads, folder, runs) for lengths, loads in sweeps.items()]
     if given.dry_run:
         print(f"# {case.name}", shlex.join(start), *map(shlex.join, asks), sep="\n", flush=True)
         return True
@@ -196,12 +239,15 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--python", default=sys.executable, help="the engine's own Python")
     parser.add_argument("--engine-arguments", default="", help="more of the engine's own, in one string")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
+    parser.add_argument("--gpu", help="name in the catalogue, whose room counts; else the one that is found")
     parser.add_argument("--layers", type=int, help="only so many layers, to try it out")
     parser.add_argument("--ready", type=float, default=300.0, help="seconds that an engine has to get ready")
     parser.add_argument("--budget", type=float, default=math.inf, help="seconds for all of it; what is done is kept")
     parser.add_argument("--dry-run", action="store_true", help="print the commands, and look for what they need")
     given = parser.parse_args()
     given.until_s = time.monotonic() + given.budget
+    if given.gpu is None and given.device == "cuda":
+        given.gpu = found_gpu()
     return given
 
 

@@ -15,20 +15,29 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from loadstone.errors import InputError
+from loadstone.gpubench.fit import gpu_of
+
 METRICS = ("ttft_s", "tpot_s", "output_tokens_per_s")
 _NAME = re.compile(
     r"(?P<engine>vllm|transformers)-(?P<model>.+)-(?P<precision>bf16|fp8)(?P<cache>-cache|-nocache)?-\d+-\d+"
 )
 
 
-def deployment_of(stem: str, gpu: str) -> str | None:
-    """The shorthand of what a file of scripts/gpu/engines is about; None where its name is none of theirs."""
-    found = _NAME.fullmatch(stem)
-    if found is None:
-        return None
+def deployment_of(found: re.Match[str], gpu: str) -> str:
+    """The shorthand of what a file of scripts/gpu/engines, by its name, is about."""
     weights = ":fp8" if found["precision"] == "fp8" else ""
     arguments = ",prefix_caching=1" if found["cache"] == "-cache" else ""
     return f"{found['model']}{weights}@1x{gpu}/engine={found['engine']}{arguments}"
+
+
+def gpu_in(papers: Path) -> str:
+    """The catalogue's name of the GPU that a run's papers say was there. Raises InputError."""
+    try:
+        gpus = json.loads(papers.read_text())["settings"]["gpus"]
+        return gpu_of(str(gpus[0]["name"])).name
+    except (OSError, ValueError, LookupError, TypeError):
+        raise InputError(f"{papers}: tells no GPU; name it with --gpu") from None
 
 
 def value(cell: dict[str, Any], metric: str) -> float | None:
@@ -63,16 +72,22 @@ def rows_of(measured: dict[str, Any], predicted: dict[str, Any]) -> list[dict[st
 def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/gpu/score", description=__doc__)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--gpu", required=True, help="as the catalogue has it: h100, h200 …")
+    parser.add_argument("--gpu", help="as the catalogue has it: h100, h200 … [default: as the runs' papers say]")
     parser.add_argument("--profile", action="append", default=[], help="beside the shipped one")
     given = parser.parse_args()
     document: dict[str, Any] = {"schema": 1, "gpu": given.gpu, "runs": []}
     status = 0
     for path in sorted(given.folder.glob("*.json")):
-        deployment = deployment_of(path.stem, given.gpu)
         plan = path.with_suffix(".plan.parquet")
-        if deployment is None or not plan.is_file():
+        name = _NAME.fullmatch(path.stem)
+        if name is None or not plan.is_file():
             continue
+        try:
+            document["gpu"] = given.gpu or gpu_in(path.with_suffix(".run.json"))
+        except InputError as error:
+            print(error, file=sys.stderr)
+            return 2
+        deployment = deployment_of(name, document["gpu"])
         measured = json.loads(path.read_text())
         for profile in (None, *given.profile):
             try:

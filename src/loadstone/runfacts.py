@@ -4,7 +4,10 @@ A run says it in its papers (RunInfo), whoever wrote them:
 
     target                  engine, engine_version, model, as a live server introduced itself
     settings["deployment"]  gpu, gpus, nodes, tp, pp, dp, ep, weights_dtype, kv_dtype, engine, engine_version, model:
-                            of a simulated run, or as an imported file tells it; goes before the target
+                            of a simulated run, or as an imported file tells it; goes before the target. A GPU that
+                            is not the catalogue's is there with all that was known of it
+    settings["gpus"]        this machine's, watched while a server on it was measured; they stand for the deployment's
+                            where there is none
     settings["workload"]    as Plan.workload; with "mode": "offline" where no server was in between
     settings["prefix_cache"]  what was done about it; True or False where the file says whether it was on
     settings["import"]      of an imported run: {"tool", …}, see importers
@@ -19,6 +22,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from loadstone.catalogue.hardware import Gpu
 from loadstone.records import RunInfo
 
 _ENGINES = {
@@ -39,8 +43,13 @@ _ENGINES = {
 }
 _GPUS = (
     "GB300", "GB200", "B300", "B200", "GH200", "H200", "H100", "H800", "H20", "A100", "A800", "L40S", "L40", "L4",
-    "A10G", "A10", "A6000", "V100", "T4", "MI355X", "MI350X", "MI325X", "MI300X", "MI300A", "MI250X", "MI210",
+    "L20", "A10G", "A10", "A6000", "V100", "T4", "MI355X", "MI350X", "MI325X", "MI300X", "MI300A", "MI250X", "MI210",
 )  # fmt: skip
+_SIZES = {"A100": "40GB", "H20": "141GB"}
+"""Memory that such a GPU has only in a sort of its own, with another bandwidth."""
+
+_WITHOUT_GPU = ("llama.cpp", "timing server", "simulated engine")
+"""Engines that may run on the processor of a machine with GPUs."""
 
 
 class RunFacts(msgspec.Struct, kw_only=True, frozen=True):
@@ -52,6 +61,7 @@ class RunFacts(msgspec.Struct, kw_only=True, frozen=True):
     prefix_cache     on or off, where it is told; None where not
     mode             offline: a batch through the engine's own interface, without a server
     tool             whose client measured it: "Loadstone" for our own runs, None for simulated ones
+    hardware         the GPU as the run describes it, where it is none of the catalogue's
     """
 
     source: Literal["measured", "simulated", "imported"]
@@ -76,6 +86,7 @@ class RunFacts(msgspec.Struct, kw_only=True, frozen=True):
     prefix_tokens: int | None = None
     prefix_groups: int | None = None
     prefix_cache: bool | None = None
+    hardware: Gpu | None = None
 
     @property
     def label(self) -> str:
@@ -89,20 +100,21 @@ class RunFacts(msgspec.Struct, kw_only=True, frozen=True):
 
 def run_facts(info: RunInfo, document: Mapping[str, Any] | None = None) -> RunFacts:
     """The facts of a run. `document`, its summary, gives lengths where the papers have none."""
-    deployment = _mapping(info.settings.get("deployment"))
+    deployment = _mapping(info.settings.get("deployment")) or _watched(info)
     workload = _mapping(info.settings.get("workload"))
     imported = _mapping(info.settings.get("import"))
     target = info.target
     lengths = _lengths(workload)
     stated, arrived = _means(document)
     prefix_cache = info.settings.get("prefix_cache")
+    hardware = _described(deployment.get("gpu"))
     return RunFacts(
         source=info.source,
         tool=_text(imported.get("tool")) or ("Loadstone" if info.source == "measured" else None),
         engine=engine_name(_text(deployment.get("engine")) or (target.engine if target else None)),
         engine_version=_text(deployment.get("engine_version")) or (target.engine_version if target else None),
         model=_named(deployment.get("model")) or (target.model if target and target.model else None),
-        gpu=gpu_name(_named(deployment.get("gpu"))),
+        gpu=hardware.name if hardware and hardware.given else gpu_name(_named(deployment.get("gpu"))),
         **{name: _whole(deployment.get(name)) for name in ("gpus", "nodes", "tp", "pp", "dp", "ep")},
         weights_dtype=_text(deployment.get("weights_dtype")),
         kv_dtype=_text(deployment.get("kv_dtype")),
@@ -114,7 +126,24 @@ def run_facts(info: RunInfo, document: Mapping[str, Any] | None = None) -> RunFa
         prefix_tokens=_whole(workload.get("prefix_tokens")),
         prefix_groups=_whole(workload.get("prefix_groups")),
         prefix_cache=prefix_cache if isinstance(prefix_cache, bool) else None,
+        hardware=hardware,
     )
+
+
+def _watched(info: RunInfo) -> dict[str, Any]:
+    """The GPUs beside a measured server: all of one name, or nothing. How many of several it used is not told."""
+    engine, gpus = info.target.engine if info.target else None, info.settings.get("gpus")
+    if engine in _WITHOUT_GPU or not isinstance(gpus, list) or not gpus:
+        return {}
+    names = {_named(gpu) for gpu in gpus}
+    return {"gpu": names.pop(), "gpus": 1 if len(gpus) == 1 else None} if len(names) == 1 else {}
+
+
+def _described(said: Any) -> Gpu | None:
+    try:
+        return msgspec.convert(said, Gpu) if isinstance(said, Mapping) else None
+    except msgspec.ValidationError:
+        return None
 
 
 def engine_name(said: str | None) -> str | None:
@@ -136,6 +165,8 @@ def gpu_name(said: str | None) -> str | None:
     # H100 comes in three sorts that differ by half in bandwidth: a name that says which keeps it.
     kind = next((f" {word}" for word in ("PCIE", "NVL") if word in words), "").replace("PCIE", "PCIe")
     found = next((name for name in _GPUS if name in words or f"{name}X" in words), None)
+    if (size := _SIZES.get(found or "")) in words:
+        kind += f" {size}"
     return said if found is None else found + kind
 
 

@@ -11,6 +11,7 @@ from loadstone.dialects.facts import (
     both,
     chunk_gaps,
     describe,
+    described,
     mean_gap_s,
     over,
     present,
@@ -56,11 +57,7 @@ _TOTALS = {
 }
 DEFINITIONS = {
     **{f"{name}.avg": words for name, words in _TOTALS.items()},
-    **{
-        f"{name}.{statistic}": f"{words} of {formula}"
-        for name, formula in _VALUES.items()
-        for statistic, words in _STATISTICS.items()
-    },
+    **described("{name}.{statistic}", _VALUES, _STATISTICS),
 }
 
 

@@ -5,7 +5,7 @@ Symbols as in docs/metrics.md: t0 sent, t1 first and tT last event with output, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -59,6 +59,7 @@ def gather(read: Callable[[], Iterable[pa.RecordBatch]], *, streams: bool = True
 
 
 def _of_batch(batch: pa.RecordBatch, streams: bool) -> tuple[NDArray[Any], Floats, NDArray[np.int64]]:
+    import pyarrow as pa
     import pyarrow.compute as pc
 
     def column(name: str) -> Any:
@@ -73,7 +74,7 @@ def _of_batch(batch: pa.RecordBatch, streams: bool) -> tuple[NDArray[Any], Float
     rows = np.zeros(batch.num_rows, _ROW)
     for name, source in (_TIMES | _COUNTS).items():
         rows[name] = column(source).to_numpy(zero_copy_only=False)
-    rows["done"] = flags(pc.is_in(column("status"), value_set=_strings("ok", "short")))
+    rows["done"] = flags(pc.is_in(column("status"), value_set=pa.array(["ok", "short"])))
     rows["cancelled"] = flags(pc.equal(column("status"), "cancelled"))
     rows["first"] = rows["second"] = rows["last"] = np.nan
     any_output, two = events > 0, events > 1
@@ -94,10 +95,15 @@ def _of_batch(batch: pa.RecordBatch, streams: bool) -> tuple[NDArray[Any], Float
     return rows[measured], arrival[kept], arrays.gained(whole)[kept].astype(np.int64)
 
 
-def _strings(*values: str) -> pa.Array:
-    import pyarrow as pa
-
-    return pa.array(values)
+def described(
+    keys: str, formulas: Mapping[str, str], statistics: Mapping[str, str], more: str = ""
+) -> dict[str, str]:
+    """A line for each statistic of each value; `keys`: how a key is made of `name` and `statistic`."""
+    return {
+        keys.format(name=name, statistic=statistic): f"{words} of {formula}{more}"
+        for name, formula in formulas.items()
+        for statistic, words in statistics.items()
+    }
 
 
 # --- gaps -----------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import math
 
 import numpy as np
 
-from loadstone.dialects.facts import Facts, Floats, Summary, mean_gap_s, span_s
+from loadstone.dialects.facts import Facts, Floats, Summary, described, mean_gap_s, span_s
 
 _NEAR_S = 1e-4  # events so near to one another count as one moment
 _LEAST_S = 1e-6  # the least time that the last event's rate holds
@@ -45,11 +45,7 @@ DEFINITIONS = {
     "request_totals.incomplete": "requests cancelled",
     "request_totals.errored": "all others",
     "request_totals.total": "requests, whatever became of them",
-    **{
-        f"{name}.successful.{statistic}": f"{words} of {formula}, of ok and short requests"
-        for name, formula in _VALUES.items()
-        for statistic, words in _STATISTICS.items()
-    },
+    **described("{name}.successful.{statistic}", _VALUES, _STATISTICS, ", of ok and short requests"),
 }
 
 

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from loadstone.dialects.facts import Facts, Summary, both, describe, mean_gap_s, over, span_s, token_gaps, total
+from loadstone.dialects.facts import (
+    Facts,
+    Summary,
+    both,
+    describe,
+    described,
+    mean_gap_s,
+    over,
+    span_s,
+    token_gaps,
+    total,
+)
 
 _PERCENTILES = (0.1, 1, 5, 10, 25, 50, 75, 90, 95, 99, 99.9)
 _STATISTICS = {
@@ -35,11 +46,7 @@ DEFINITIONS = {
     "successes.throughput.total_tokens_per_sec": "both of them/benchmark time",
     "successes.throughput.requests_per_sec": "successes/benchmark time",
     "failures.count": "requests neither ok nor short",
-    **{
-        f"{name}.{statistic}": f"{words} of {formula}"
-        for name, formula in _VALUES.items()
-        for statistic, words in _STATISTICS.items()
-    },
+    **described("{name}.{statistic}", _VALUES, _STATISTICS),
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loadstone.dialects.facts import Facts, Summary, describe, mean_gap_s, over, span_s, total
+from loadstone.dialects.facts import Facts, Summary, describe, described, mean_gap_s, over, span_s, total
 
 _PERCENTILES = (25, 50, 75, 90, 95, 99)
 _VALUES = {
@@ -21,11 +21,7 @@ _STATISTICS = {
     "stddev": "standard deviation over n − 1",
 }
 DEFINITIONS = {
-    **{
-        f"results_{name}_{statistic}": f"{words} of {formula}"
-        for name, formula in _VALUES.items()
-        for statistic, words in _STATISTICS.items()
-    },
+    **described("results_{name}_{statistic}", _VALUES, _STATISTICS),
     "results_num_requests_started": "requests, whatever became of them",
     "results_num_completed_requests": "requests ok or short",
     "results_num_completed_requests_per_min": "60·completed/(last end − first send)",

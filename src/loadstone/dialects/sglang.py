@@ -14,6 +14,7 @@ from loadstone.dialects.facts import (
     both,
     chunk_gaps,
     describe,
+    described,
     mean_gap_s,
     over,
     present,
@@ -56,11 +57,7 @@ def definitions(*, native: bool) -> dict[str, str]:
         "max_output_tokens_per_s": "most gaps and first chunks in one whole second from the first send on",
         "max_concurrent_requests": "most requests that touch one whole second, even if one after another",
         "max_itl_ms": f"largest of {latencies['itl']}; ms",
-        **{
-            f"{statistic}_{name}_ms": f"{words} of {formula}; ms"
-            for name, formula in latencies.items()
-            for statistic, words in _STATISTICS.items()
-        },
+        **described("{statistic}_{name}_ms", latencies, _STATISTICS, "; ms"),
     }
 
 

@@ -12,6 +12,7 @@ from loadstone.dialects.facts import (
     both,
     chunk_gaps,
     describe,
+    described,
     mean_gap_s,
     over,
     span_s,
@@ -41,11 +42,7 @@ DEFINITIONS = {
     "total_token_throughput": "(total_input_tokens + total_output_tokens)/duration, tokens/s",
     "max_output_tokens_per_s": "most chunks, not tokens, in one whole second from the first send on",
     "max_concurrent_requests": "most requests that touch one whole second, even if one after another",
-    **{
-        f"{statistic}_{name}_ms": f"{words} of {formula}; ms"
-        for name, formula in _LATENCIES.items()
-        for statistic, words in _STATISTICS.items()
-    },
+    **described("{statistic}_{name}_ms", _LATENCIES, _STATISTICS, "; ms"),
 }
 
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 from typing import Any
 
 from loadstone.engines.identify import check_same, identify
-from loadstone.engines.probe import check_inputs, try_fields, with_sampling, with_shape
+from loadstone.engines.probe import SHAPED_TOKENS, ask_once, check_inputs, try_fields, with_sampling, with_shape
 from loadstone.engines.server import Server, check_proxy, check_url
 from loadstone.engines.vocabulary import find_vocabulary
 from loadstone.errors import InputError
 from loadstone.records import Target
+from loadstone.wire.answer import Answer
 from loadstone.wire.ask import Ask, Endpoint, Sampling
 from loadstone.wire.structured import Structured
 from loadstone.workload.prompts import Vocabulary
@@ -46,9 +47,14 @@ def meet(
     if ask.endpoint == "triton":
         check_inputs(ask, sampling, structured)
     ask = try_fields(server, target, ask, exact=exact)
-    ask = with_sampling(server, ask, sampling)
+    ask = with_sampling(lambda ask: ask_once(server, ask).error, ask, sampling)
     if structured is not None:
-        ask = with_shape(server, ask, structured)
+
+        def hear(shaped: Ask) -> tuple[str | None, Answer]:
+            heard = ask_once(server, shaped, tokens=SHAPED_TOKENS, keep_text=True)
+            return heard.error, heard.answer
+
+        ask = with_shape(hear, ask, structured)
     vocabulary = find_vocabulary(server, target, ask, tokenizer, text_only=text_only)
     target.prompt_kind, target.overhead_tokens = vocabulary.kind, vocabulary.overhead_tokens
     return target, vocabulary, ask

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import httpx
 import msgspec
@@ -19,8 +19,9 @@ from loadstone.wire.structured import Structured, obeyed, spellings
 from loadstone.wire.text import error_text, excerpt
 from loadstone.workload.words import WORDS
 
-_WORDS = " ".join(WORDS[:8])
-_SHAPED_TOKENS = 24
+AnyAsk = TypeVar("AnyAsk", bound=Ask)
+PROMPT = " ".join(WORDS[:8])
+SHAPED_TOKENS = 24
 """Enough to tell a constrained answer from another."""
 
 
@@ -33,7 +34,7 @@ class Heard(NamedTuple):
 
 
 def ask_once(
-    server: Server, ask: Ask, prompt: str | Sequence[int] = _WORDS, *, tokens: int = 1, keep_text: bool = False
+    server: Server, ask: Ask, prompt: str | Sequence[int] = PROMPT, *, tokens: int = 1, keep_text: bool = False
 ) -> Heard:
     """One request of an answer of at most so many tokens. Raises TargetError where there is no server."""
     asked: Any = [{"role": "user", "content": prompt}] if ask.endpoint == "chat" else prompt
@@ -75,7 +76,7 @@ def try_fields(server: Server, target: Target, ask: Ask, *, exact: bool) -> Ask:
     )
 
 
-def triton_fields(target: Target, ask: Ask, *, exact: bool) -> Ask:
+def triton_fields(target: Target, ask: AnyAsk, *, exact: bool) -> AnyAsk:
     """What the model has inputs for: Triton takes others silently, as parameters that nobody reads."""
     for name in ("min_tokens", "return_num_output_tokens"):
         target.accepts[name] = triton.spelled(name, ask.inputs) in ask.inputs
@@ -85,12 +86,15 @@ def triton_fields(target: Target, ask: Ask, *, exact: bool) -> Ask:
     )
 
 
-def with_sampling(server: Server, ask: Ask, sampling: Sampling) -> Ask:
-    """Ask for tokens to be drawn so. Raises InputError, which names the flag, where the server does not take it."""
+def with_sampling(error_of: Callable[[AnyAsk], str | None], ask: AnyAsk, sampling: Sampling) -> AnyAsk:
+    """Ask for tokens to be drawn so. `error_of` asks once, and says why that is no answer; None: it is one.
+
+    Raises InputError, which names the flag, where the server does not take it.
+    """
     for flag, name, value in _flags(sampling):
-        heard = ask_once(server, msgspec.structs.replace(ask, sampling=Sampling(**{name: value})))
-        if heard.error is not None:
-            raise InputError(f"{_shown(flag, value)}: the server does not take it ({heard.error}); leave it out")
+        error = error_of(msgspec.structs.replace(ask, sampling=Sampling(**{name: value})))
+        if error is not None:
+            raise InputError(f"{_shown(flag, value)}: the server does not take it ({error}); leave it out")
     return msgspec.structs.replace(ask, sampling=sampling)
 
 
@@ -120,9 +124,10 @@ def _flags(sampling: Sampling) -> Iterator[tuple[str, str, Any]]:
             yield flag, name, value
 
 
-def with_shape(server: Server, ask: Ask, structured: Structured) -> Ask:
+def with_shape(hear: Callable[[AnyAsk], tuple[str | None, Answer]], ask: AnyAsk, structured: Structured) -> AnyAsk:
     """Ask for answers of a shape, in the first of the known spellings that the server takes and does not ignore.
 
+    hear   asks once for SHAPED_TOKENS with their text: why that is no answer (None: it is one), and what came
     Raises InputError, which names the flag, where there is none.
     """
     # Greedy, and free to end: then an answer that differs from the free one differs for the wish's sake.
@@ -131,18 +136,17 @@ def with_shape(server: Server, ask: Ask, structured: Structured) -> Ask:
     tried = []
     for spelling in spellings(ask.endpoint, structured.kind):
         shape = {"structured": structured, "spelling": spelling}
-        heard = ask_once(server, msgspec.structs.replace(calm, **shape), tokens=_SHAPED_TOKENS, keep_text=True)
-        if heard.error is None:
-            text = heard.answer.text
-            obeys = obeyed(structured, text, ended=heard.answer.finish_reason == "stop")
-            if obeys is None and text:
+        error, answer = hear(msgspec.structs.replace(calm, **shape))
+        if error is None:
+            obeys = obeyed(structured, answer.text, ended=answer.finish_reason == "stop")
+            if obeys is None and answer.text:
                 if free is None:
-                    free = ask_once(server, calm, tokens=_SHAPED_TOKENS, keep_text=True).answer.text
-                obeys = text != free
+                    free = hear(calm)[1].text
+                obeys = answer.text != free
             if obeys is not False:
                 # Such an answer ends where its shape does.
                 return msgspec.structs.replace(ask, **shape, ignore_eos=False, min_tokens=False)
-        tried.append(f"{spelling}: {heard.error or 'ignored'}")
+        tried.append(f"{spelling}: {error or 'ignored'}")
     raise InputError(
         f"--structured: the server takes no {structured.kind.replace('_', ' ')} in any form known "
         f"({excerpt('; '.join(tried).encode(), 400)}); leave it out, or say it with --extra-body"

@@ -10,26 +10,22 @@ import msgspec
 
 from loadstone.client.grpc import METHOD, OPTIONS, library, metadata
 from loadstone.engines.identify import choose_triton_model, triton_inputs
+from loadstone.engines.probe import PROMPT, SHAPED_TOKENS, check_inputs, triton_fields, with_sampling, with_shape
 from loadstone.engines.server import check_url
 from loadstone.engines.vocabulary import find_words
 from loadstone.errors import InputError, TargetError
 from loadstone.records import Target
-from loadstone.wire import triton
 from loadstone.wire.ask import RequestBody, Sampling
-from loadstone.wire.structured import Structured, obeyed
+from loadstone.wire.structured import Structured
 from loadstone.wire.text import excerpt
 from loadstone.wire.triton_grpc import GrpcAnswer, GrpcAsk, body, encode, fold
 from loadstone.workload.prompts import Vocabulary
-from loadstone.workload.words import WORDS
 
 _TIMEOUT_S = 60.0
 _PREFIX = METHOD.rpartition("/")[0]
-_WORDS = " ".join(WORDS[:8])
 _TRIAL_TOKENS = 4
 """A single token may have no text, and then is not seen where the model does not count."""
-_SHAPED_TOKENS = 24
 _RESPONSES = 1000
-_SAMPLING = {"temperature": "--temperature", "top_p": "--top-p", "seed": "--sampling-seed", "stop": "--stop"}
 
 
 class Server:
@@ -77,7 +73,7 @@ class Server:
             raise TargetError(self._refusal(name, error)) from error
 
     def ask_once(
-        self, ask: GrpcAsk, prompt: str = _WORDS, *, tokens: int = _TRIAL_TOKENS, keep_text: bool = False
+        self, ask: GrpcAsk, prompt: str = PROMPT, *, tokens: int = _TRIAL_TOKENS, keep_text: bool = False
     ) -> GrpcAnswer:
         """One request, asked and heard as in a run. Raises TargetError where the server refuses the stream."""
         written = RequestBody(body(ask)).render(msgspec.json.encode(prompt), tokens)
@@ -137,18 +133,6 @@ def meet(
     model = choose_triton_model(server.origin, index, model)
     ask = _plain(server, model, stream, extra)
     _check(server, ask)
-    accepts = {
-        name: triton.spelled(name, ask.inputs) in ask.inputs for name in ("min_tokens", "return_num_output_tokens")
-    }
-    ask = msgspec.structs.replace(
-        ask,
-        usage="running" if accepts["return_num_output_tokens"] else "none",
-        min_tokens=exact and accepts["min_tokens"],
-    )
-    ask = _with_sampling(server, ask, sampling)
-    if structured is not None:
-        ask = _with_shape(server, ask, structured)
-    vocabulary = find_words(tokenizer, lambda words: server.ask_once(ask, " ".join(words)).input_tokens)
     target = Target(
         url=server.origin,
         endpoint="triton-grpc",
@@ -157,11 +141,21 @@ def meet(
         engine="Triton",
         engine_version=excerpt(about.version.encode(), 120) or None,
         prompt_kind="text",
-        overhead_tokens=vocabulary.overhead_tokens,
         models=index,
         version={"name": about.name, "version": about.version, "extensions": list(about.extensions)},
-        accepts=accepts,
     )
+    check_inputs(ask, sampling, structured)
+    ask = triton_fields(target, ask, exact=exact)
+    ask = with_sampling(lambda ask: server.ask_once(ask).error, ask, sampling)
+    if structured is not None:
+
+        def hear(shaped: GrpcAsk) -> tuple[str | None, GrpcAnswer]:
+            answer = server.ask_once(shaped, tokens=SHAPED_TOKENS, keep_text=True)
+            return answer.error, answer
+
+        ask = with_shape(hear, ask, structured)
+    vocabulary = find_words(tokenizer, lambda words: server.ask_once(ask, " ".join(words)).input_tokens)
+    target.overhead_tokens = vocabulary.overhead_tokens
     return target, vocabulary, ask
 
 
@@ -198,27 +192,3 @@ def _check(server: Server, ask: GrpcAsk) -> None:
     if ask.extra and server.ask_once(msgspec.structs.replace(ask, extra={})).error is None:
         raise InputError(f"--extra-body: the server does not take it ({error}); correct it")
     raise TargetError(f"{server.origin}: {ask.model} refuses the simplest request: {error}; see the server's log")
-
-
-def _with_sampling(server: Server, ask: GrpcAsk, sampling: Sampling) -> GrpcAsk:
-    for name, flag in _SAMPLING.items():
-        value = getattr(sampling, name)
-        if value is None or value == ():
-            continue
-        shown = f"{flag} {excerpt(str(value).encode(), 40)}"
-        if triton.spelled("stop_words" if name == "stop" else name, ask.inputs) not in ask.inputs:
-            raise InputError(f"{shown}: the model {ask.model} has no input for it; leave it out")
-        error = server.ask_once(msgspec.structs.replace(ask, sampling=Sampling(**{name: value}))).error
-        if error is not None:
-            raise InputError(f"{shown}: the server does not take it ({error}); leave it out")
-    return msgspec.structs.replace(ask, sampling=sampling)
-
-
-def _with_shape(server: Server, ask: GrpcAsk, structured: Structured) -> GrpcAsk:
-    if "guided_decoding_guide" not in ask.inputs:
-        raise InputError(f"--structured: the model {ask.model} has no input guided_decoding_guide; leave it out")
-    shaped = msgspec.structs.replace(ask, structured=structured, spelling="guided_decoding")
-    answer = server.ask_once(shaped, tokens=_SHAPED_TOKENS, keep_text=True)
-    if answer.error is not None or obeyed(structured, answer.text, ended=False) is False:
-        raise InputError(f"--structured: the server does not take it ({answer.error or 'ignored'}); leave it out")
-    return shaped

@@ -98,15 +98,10 @@ def _vllm(info: RunInfo, facts: RunFacts, load: Load, detail: dict[str, list[Any
         "burstiness": load.burstiness,
         "max_concurrency": places,
         # What `--metadata` would add, in the names that `loadstone import` knows.
-        **{
-            name: value
-            for name, value in (
-                ("engine", facts.engine), ("engine_version", facts.engine_version), ("gpu", facts.gpu),
-                ("gpus", facts.gpus), ("tp", facts.tp), ("pp", facts.pp), ("dp", facts.dp),
-                ("dtype", facts.weights_dtype), ("kv_cache_dtype", facts.kv_dtype),
-            )
-            if value is not None
-        },
+        **_known(
+            engine=facts.engine, engine_version=facts.engine_version, gpu=facts.gpu, gpus=facts.gpus, tp=facts.tp,
+            pp=facts.pp, dp=facts.dp, dtype=facts.weights_dtype, kv_cache_dtype=facts.kv_dtype,
+        ),
     }  # fmt: skip
 
 
@@ -127,16 +122,15 @@ def _sglang(info: RunInfo, facts: RunFacts, load: Load) -> dict[str, Any]:
         "random_input_len": lengths[0],
         "random_output_len": lengths[1],
         "random_range_ratio": facts.range_ratio if plain else None,
-        "server_info": {
-            name: value
-            for name, value in (
-                ("model_path", facts.model), ("version", facts.engine_version), ("tp_size", facts.tp),
-                ("dp_size", facts.dp), ("pp_size", facts.pp), ("quantization", facts.weights_dtype),
-                ("kv_cache_dtype", facts.kv_dtype),
-            )
-            if value is not None
-        } or None,
+        "server_info": _known(
+            model_path=facts.model, version=facts.engine_version, tp_size=facts.tp, dp_size=facts.dp,
+            pp_size=facts.pp, quantization=facts.weights_dtype, kv_cache_dtype=facts.kv_dtype,
+        ) or None,
     }  # fmt: skip
+
+
+def _known(**fields: Any) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _backend(info: RunInfo, facts: RunFacts) -> str:

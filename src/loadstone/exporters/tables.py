@@ -7,7 +7,7 @@ import io
 from pathlib import Path
 from typing import Any
 
-from loadstone import store
+from loadstone import arrays, store
 from loadstone.errors import InputError
 from loadstone.records import RunInfo
 from loadstone.runfacts import RunFacts, run_facts
@@ -19,6 +19,7 @@ _TOTALS = (
     "input_tokens", "output_tokens", "cached_input_tokens", "output_tokens_per_s", "total_tokens_per_s",
     "requests_per_s", "achieved_rate_per_s", "goodput_per_s", "attainment",
 )  # fmt: skip
+_EACH = ("ttft_s", "tpot_s", "e2e_s")
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
@@ -77,13 +78,10 @@ def write_parquet(folder: Path, info: RunInfo, out: Path) -> None:
     Raises InputError.
     """
     import pyarrow as pa
-    import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
     schema = store.records_schema()
-    more = [("load_kind", pa.string()), ("load_value", pa.float64())]
-    more += [(name, pa.float64()) for name in ("ttft_s", "tpot_s", "e2e_s")]
-    for name, kind in more:
+    for name, kind in (("load_kind", pa.string()), *((name, pa.float64()) for name in ("load_value", *_EACH))):
         schema = schema.append(pa.field(name, kind))
     kinds = pa.array([cell.load.kind for cell in info.cells], pa.string())
     values = pa.array([cell.load.value for cell in info.cells], pa.float64())
@@ -91,36 +89,17 @@ def write_parquet(folder: Path, info: RunInfo, out: Path) -> None:
     try:
         with pq.ParquetWriter(partial, schema, compression="zstd") as writer:
             for batch in store.read_records(folder):
-                arrivals = batch.column("arrival_s")
-                some = pc.greater(pc.fill_null(pc.list_value_length(arrivals), 0), 0)
-                ends = [_element(arrivals, some, at) for at in (0, -1)]
-                tokens = batch.column("output_tokens").cast(pa.float64())
-                later = pc.if_else(pc.greater_equal(tokens, 2.0), pc.subtract(tokens, 1.0), None)
+                rows = arrays.rows(batch, arrays.events(batch))
+                each = (rows["first"] - rows["sent"], arrays.tpot_s(rows), rows["last"] - rows["sent"])
+                cells = batch.column("cell")
                 columns = [
                     *batch.columns,
-                    kinds.take(batch.column("cell")),
-                    values.take(batch.column("cell")),
-                    pc.subtract(ends[0], batch.column("sent_s")),
-                    pc.divide(pc.subtract(ends[1], ends[0]), later),
-                    pc.subtract(ends[1], batch.column("sent_s")),
+                    kinds.take(cells),
+                    values.take(cells),
+                    *(pa.array(times, from_pandas=True) for times in each),  # NaN is null
                 ]
                 writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
         partial.replace(out)
     except OSError as error:
         partial.unlink(missing_ok=True)
         raise InputError(f"{out}: cannot be written ({error.strerror}); give another file with -o") from error
-
-
-def _element(lists: Any, some: Any, at: int) -> Any:
-    """The first (0) or last (−1) element of each list, null where it has none."""
-    import numpy as np
-    import pyarrow as pa
-
-    given = np.asarray(some)
-    flat = np.asarray(lists.flatten())
-    lengths = np.asarray(lists.value_lengths().fill_null(0))
-    ends = np.cumsum(lengths)
-    places = (ends - lengths if at == 0 else ends - 1)[given]
-    values = np.full(len(given), np.nan)
-    values[given] = flat[places]
-    return pa.array(values, mask=~given)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -9,6 +10,9 @@ from typing import Any
 from loadstone.gpubench import engine_kernels
 from loadstone.gpubench.lab import Lab
 from loadstone.gpubench.shapes import Heads
+
+Kernels = list[tuple[str, Callable[[int], Any]]]
+"""Whose code, and the call of it."""
 
 PAGE_TOKENS = 16
 _MOST_CACHE_BYTES = 24 << 30
@@ -21,50 +25,41 @@ def measure_prefill(lab: Lab, heads: Heads, chunks: Iterable[tuple[int, int]], e
 
     flops: 4·heads·dim for each pair of a token and one that it sees, itself or earlier.
     """
-    torch = lab.torch
     for new, cached in chunks:
         lab.check_time()
-        context = new + cached
-        query = lab.random(1, new, heads.heads, heads.head_dim).transpose(1, 2)
-        key, value = (lab.random(1, context, heads.kv_heads, heads.head_dim).transpose(1, 2) for _ in range(2))
-        pairs = new * cached + new * (new + 1) / 2
-        numbers = 2 * new * heads.heads * heads.head_dim + 2 * context * heads.kv_heads * heads.head_dim
-
-        def reference(query: Any = query, key: Any = key, value: Any = value, new: int = new) -> tuple[Any, Any]:
-            """Some query tokens, and what they should become: tokens × heads × dim."""
-            at = lab.integers(0, new, 8)
-            at[0], at[1] = 0, new - 1
-            mask = torch.arange(key.shape[2], device=lab.device) <= (at + key.shape[2] - new)[:, None]
-            return at, _exact(torch, query[0][:, at], key[0], value[0], mask)
-
-        for kernel, call in (_flash3 if engine else _prefill_kernels)(lab, query, key, value, cached):
-
-            def error(call: Callable[[int], Any] = call, reference: Any = reference) -> float:
-                at, expected = reference()
-                return lab.relative_error(call(0)[0][:, at], expected)
-
-            lab.measure(
-                "attention_prefill",
-                {
-                    "new": new,
-                    "cached": cached,
-                    "heads": heads.heads,
-                    "kv_heads": heads.kv_heads,
-                    "head_dim": heads.head_dim,
-                },
-                "bf16",
-                kernel,
-                call,
-                flops=4.0 * heads.heads * heads.head_dim * pairs,
-                moved_bytes=2.0 * numbers,
-                error=error,
-            )
+        _prefill(lab, heads, new, cached, _flash3 if engine else _prefill_kernels)
     lab.tidy()
 
 
-def _prefill_kernels(
-    lab: Lab, query: Any, key: Any, value: Any, cached: int
-) -> list[tuple[str, Callable[[int], Any]]]:
+def _prefill(lab: Lab, heads: Heads, new: int, cached: int, kernels_of: Callable[..., Kernels]) -> None:
+    context = new + cached
+    query = lab.random(1, new, heads.heads, heads.head_dim).transpose(1, 2)
+    key, value = (lab.random(1, context, heads.kv_heads, heads.head_dim).transpose(1, 2) for _ in range(2))
+    pairs = new * cached + new * (new + 1) / 2
+    numbers = 2 * new * heads.heads * heads.head_dim + 2 * context * heads.kv_heads * heads.head_dim
+
+    def error(call: Callable[[int], Any]) -> float:
+        """Of some query tokens, the first and the last among them."""
+        at = lab.integers(0, new, 8)
+        at[0], at[1] = 0, new - 1
+        mask = lab.torch.arange(context, device=lab.device) <= (at + cached)[:, None]
+        exact = _exact(lab.torch, query[0][:, at], key[0], value[0], mask)
+        return lab.relative_error(call(0)[0][:, at], exact)
+
+    for kernel, call in kernels_of(lab, query, key, value, cached):
+        lab.measure(
+            "attention_prefill",
+            {"new": new, "cached": cached, **heads._asdict()},
+            "bf16",
+            kernel,
+            call,
+            flops=4.0 * heads.heads * heads.head_dim * pairs,
+            moved_bytes=2.0 * numbers,
+            error=functools.partial(error, call),
+        )
+
+
+def _prefill_kernels(lab: Lab, query: Any, key: Any, value: Any, cached: int) -> Kernels:
     torch = lab.torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.nn.attention.bias import causal_lower_right
@@ -91,7 +86,7 @@ def _prefill_kernels(
     return kernels
 
 
-def _flash3(lab: Lab, query: Any, key: Any, value: Any, cached: int) -> list[tuple[str, Callable[[int], Any]]]:
+def _flash3(lab: Lab, query: Any, key: Any, value: Any, cached: int) -> Kernels:
     """One sequence, its cache in pages one after another; nothing where vLLM is not installed."""
     if key.shape[2] % PAGE_TOKENS:
         return []
@@ -117,13 +112,7 @@ def measure_decode(lab: Lab, heads: Heads, batches: Iterable[tuple[int, int]], e
     for sequences, context in batches:
         lab.check_time()
         size = 2 * 2 * sequences * context * heads.kv_heads * heads.head_dim
-        shape = {
-            "sequences": sequences,
-            "context": context,
-            "heads": heads.heads,
-            "kv_heads": heads.kv_heads,
-            "head_dim": heads.head_dim,
-        }
+        shape = {"sequences": sequences, "context": context, **heads._asdict()}
         copies = lab.copies(size)
         if size * copies > min(_MOST_CACHE_BYTES, lab.free_bytes // 2):
             lab.skip(f"attention_decode of {sequences} sequences of {context} tokens", "not enough free memory")
@@ -187,44 +176,33 @@ def _paged(lab: Lab, heads: Heads, shape: dict[str, int], amounts: dict[str, Any
         lengths = torch.full((sequences,), context, dtype=torch.int32, device=lab.device)
         made.append(PagedDecode(keys, values, table, lengths, heads.heads, lab.bench.device.multiprocessors))
 
-    def call(copy: int) -> None:
+    def ours(copy: int) -> Any:
         made[copy](query, out)
+        return out
 
-    if not engine:
-        lab.measure(
-            "attention_decode",
-            shape,
-            "bf16",
-            "paged",
-            call,
-            error=lambda: max(paged_error(lab, made[copy], query, out) for copy in {0, copies - 1}),
-            **amounts,
-        )
+    attend = _engines_decode(lab, query, made) if engine else ours
+    if attend is None:
         return
-    try:
-        others = [engine_kernels.flash3(lab, query, d.keys, d.values, d.table, d.lengths, 1) for d in made]
-    except Exception as failure:  # another version of it
-        lab.skip("attention_decode bf16 flash3", failure)
-        return
-    attends = [each for each in others if each is not None]
-    if not attends:
-        return
+
+    def error(copy: int) -> float:
+        out.fill_(math.nan)
+        return error_of(lab, made[copy], query, attend(copy))
+
+    kernel = "flash3" if engine else "paged"
     lab.measure(
-        "attention_decode",
-        shape,
-        "bf16",
-        "flash3",
-        lambda copy: attends[copy](),
-        error=lambda: max(error_of(lab, made[copy], query, attends[copy]()) for copy in {0, copies - 1}),
-        **amounts,
+        "attention_decode", shape, "bf16", kernel, attend, error=lambda: max(map(error, {0, copies - 1})), **amounts
     )
 
 
-def paged_error(lab: Lab, decode: Any, query: Any, out: Any) -> float:
-    """Of our kernel, into an `out` that holds no numbers before."""
-    out.fill_(math.nan)
-    decode(query, out)
-    return error_of(lab, decode, query, out)
+def _engines_decode(lab: Lab, query: Any, made: list[Any]) -> Callable[[int], Any] | None:
+    """Over the same pages; None where vLLM is not installed."""
+    try:
+        calls = [engine_kernels.flash3(lab, query, d.keys, d.values, d.table, d.lengths, 1) for d in made]
+    except Exception as failure:  # another version of it
+        lab.skip("attention_decode bf16 flash3", failure)
+        return None
+    known = [call for call in calls if call is not None]
+    return (lambda copy: known[copy]()) if known else None
 
 
 def error_of(lab: Lab, decode: Any, query: Any, out: Any) -> float:

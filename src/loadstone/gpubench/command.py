@@ -40,7 +40,7 @@ def calibrate(
     fitted = fit.fit(bench, gpu)
     for line in table.lines(bench, gpu, fitted):
         say(line)
-    text = f"{_ANY_MODEL}@1x{gpu.name}" + (f"/engine={engine}" if engine else "")
+    text = f"{_ANY_MODEL}@1x{gpu.given or gpu.name}" + (f"/engine={engine}" if engine else "")
     profile = fit.updated(profile_of(catalogue.parse_deployment(text)), fitted, name, bench.created[:10])
     written = save(profile, folder or user_folder())
     say(f"profile {name}: {written}")

@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import platform
 
-from loadstone.errors import InputError
 from loadstone.gpubench.points import Device
 from loadstone.telemetry import Gpus
 
 
 def describe_device(device: str, gpus: Gpus | None) -> Device:
-    """Raises InputError where torch sees no such device."""
+    """`device`: a torch device that is there."""
     import torch
 
     versions = {"torch": str(torch.__version__), "python": platform.python_version()}
@@ -27,8 +26,6 @@ def describe_device(device: str, gpus: Gpus | None) -> Device:
             sm_clock_max_mhz=None,
             software=versions,
         )
-    if not torch.cuda.is_available():
-        raise InputError("--gpu: torch sees no GPU here; see what nvidia-smi says, and that torch is built for CUDA")
     properties = torch.cuda.get_device_properties(device)
     with contextlib.suppress(ImportError):
         import triton
@@ -36,11 +33,8 @@ def describe_device(device: str, gpus: Gpus | None) -> Device:
         versions["triton"] = str(triton.__version__)
     versions["cuda"] = str(torch.version.cuda)
     versions["cudnn"] = str(torch.backends.cudnn.version())
-    uuid = str(getattr(properties, "uuid", ""))
-    said = None
-    if gpus is not None:
-        number = gpus.number_of(uuid) if uuid else 0
-        said = gpus.describe()[number] if number is not None else None
+    number = number_of(device, gpus)
+    said = gpus.describe()[number] if gpus is not None and number is not None else None
     return Device(
         name=properties.name,
         memory_bytes=int(properties.total_memory),
@@ -52,3 +46,14 @@ def describe_device(device: str, gpus: Gpus | None) -> Device:
         sm_clock_max_mhz=said.sm_clock_max_mhz if said is not None else None,
         software=versions,
     )
+
+
+def number_of(device: str, gpus: Gpus | None) -> int | None:
+    """NVML's number of torch's `device`; None where it cannot be told."""
+    import torch
+
+    if gpus is None or device == "cpu":
+        return None
+    uuid = str(getattr(torch.cuda.get_device_properties(device), "uuid", ""))
+    # Without a UUID the one GPU that there is will be it.
+    return gpus.number_of(uuid) if uuid else 0 if torch.cuda.device_count() == 1 else None

@@ -26,6 +26,7 @@ import numpy as np
 
 from loadstone import catalogue
 from loadstone.catalogue.hardware import Gpu
+from loadstone.catalogue.load import gpu_names
 from loadstone.errors import InputError
 from loadstone.gpubench.points import Bench, Point, fastest
 from loadstone.perfmodel.coefficients import COEFFICIENTS, INDEX, Array
@@ -79,13 +80,20 @@ class Fitted(msgspec.Struct, frozen=True):
 
 
 def gpu_of(device: str) -> Gpu:
-    """The catalogued GPU that a driver's name means: `NVIDIA H100 80GB HBM3` is h100, `NVIDIA H100 PCIe` is not."""
+    """The catalogued GPU that a driver's name means: `NVIDIA H100 80GB HBM3` is h100, `NVIDIA H100 PCIe` is not, nor
+    is a slice of one. Raises InputError where the catalogue has none.
+    """
     words = re.findall(r"[a-z0-9]+", device.lower())
     stem = next((word for word in words if re.fullmatch(r"[a-z]{1,3}\d{2,4}[a-z]?", word)), None)
     if stem is None:
         raise InputError(f"{device}: no GPU that the catalogue knows; see loadstone catalogue gpus")
+    if "mig" in words:
+        raise InputError(f"{device}: a slice of a GPU, which no data sheet is of; use the whole GPU")
     form = next((word for word in words if word in ("pcie", "nvl")), None)
-    return catalogue.gpu(f"{stem}-{form}" if form else stem)
+    name = f"{stem}-{form}" if form else stem
+    # Two sizes of one GPU differ in bandwidth too: the catalogue names the one that is not the usual.
+    sizes = (f"{name}-{word}" for word in words if re.fullmatch(r"\d+gb", word))
+    return catalogue.gpu(next((size for size in sizes if size in gpu_names()), name))
 
 
 def fit(bench: Bench, gpu: Gpu | None = None) -> Fitted:

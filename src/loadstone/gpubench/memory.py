@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -16,38 +17,33 @@ HIDDEN, INTERMEDIATE, HEADS, KV_HEADS, HEAD_DIM = 4096, 14336, 32, 8, 128
 
 def bandwidth(lab: Lab) -> None:
     """copy counts bytes read and bytes written; read counts bytes read."""
-    torch = lab.torch
-    sizes = (GIB // 4, GIB, 4 * GIB) if lab.cuda else (1 << 20,)
-    for size in sizes:
+    for size in (GIB // 4, GIB, 4 * GIB) if lab.cuda else (1 << 20,):
         if 3 * size > lab.free_bytes:
             lab.skip(f"copy and read of {size} bytes", "not enough free memory")
             continue
-        source = lab.random(size // 2)
-        target = torch.empty_like(source)
-
-        def copy(_: int, target: Any = target, source: Any = source) -> None:
-            target.copy_(source)
-
-        def copied(copy: Callable[[int], None] = copy, target: Any = target, source: Any = source) -> float:
-            target.fill_(math.nan)
-            copy(0)
-            return 0.0 if bool(torch.equal(target, source)) else math.inf
-
         shape = {"bytes": size}
-        lab.measure("copy", shape, "bf16", "torch", copy, moved_bytes=2 * size, error=copied)
-
-        # A copy is the driver's business, and may not be the same in a graph; this is a kernel of torch's.
-        def negate(_: int, target: Any = target, source: Any = source) -> None:
-            torch.neg(source, out=target)
-
-        def negated(negate: Callable[[int], None] = negate, target: Any = target, source: Any = source) -> float:
-            target.fill_(math.nan)
-            negate(0)
-            return 0.0 if bool(torch.equal(target.neg_(), source)) else math.inf
-
-        lab.measure("copy", shape, "bf16", "elementwise", negate, moved_bytes=2 * size, error=negated)
+        source = lab.random(size // 2)
+        _copy(lab, source, shape)
         _read(lab, source, shape)
         lab.tidy()
+
+
+def _copy(lab: Lab, source: Any, shape: dict[str, int]) -> None:
+    torch = lab.torch
+    target = torch.empty_like(source)
+
+    def wrong(copy: Callable[[int], object], arrived: Callable[[], Any]) -> float:
+        target.fill_(math.nan)
+        copy(0)
+        return 0.0 if bool(torch.equal(arrived(), source)) else math.inf
+
+    # A copy is the driver's business, and may not be the same in a graph; the other is a kernel of torch's.
+    for kernel, copy, arrived in (
+        ("torch", lambda _: target.copy_(source), lambda: target),
+        ("elementwise", lambda _: torch.neg(source, out=target), target.neg_),
+    ):
+        error = functools.partial(wrong, copy, arrived)
+        lab.measure("copy", shape, "bf16", kernel, copy, moved_bytes=2 * shape["bytes"], error=error)
 
 
 def _read(lab: Lab, source: Any, shape: dict[str, int]) -> None:
@@ -101,10 +97,13 @@ def rotary(torch: Any, x: Any, cos: Any, sin: Any) -> Any:
     return torch.cat((first * cos - second * sin, second * cos + first * sin), -1)
 
 
-def quantise(torch: Any, x: Any) -> tuple[Any, Any]:
-    """x to 8-bit floating point (E4M3, largest 448) with one scale a row."""
-    scale = x.abs().amax(-1, keepdim=True).float().clamp(min=1e-12) / 448.0
-    return (x / scale).clamp(-448.0, 448.0).to(torch.float8_e4m3fn), scale
+def quantise(torch: Any, x: Any, by_row: bool = True) -> tuple[Any, Any]:
+    """x in 8-bit floating point (E4M3, largest 448), and what it is to be multiplied by: a scale a row (rows × 1), or
+    one for all.
+    """
+    largest = x.abs().amax(-1, keepdim=True) if by_row else x.abs().amax()
+    scale = largest.float().clamp(min=1e-12) / 448.0
+    return (x.float() / scale).clamp(-448.0, 448.0).to(torch.float8_e4m3fn), scale
 
 
 def small_kernels(lab: Lab) -> None:
@@ -112,60 +111,57 @@ def small_kernels(lab: Lab) -> None:
 
     Plain torch; an engine fuses more.
     """
-    torch = lab.torch
-    weight = lab.random(HIDDEN)
     for tokens in TOKENS if lab.cuda else (1, 4):
-        shape = {"tokens": tokens}
-        x, wide = lab.random(tokens, HIDDEN), lab.random(tokens, 2 * INTERMEDIATE)
-        query = lab.random(tokens, HEADS + KV_HEADS, HEAD_DIM)
-        angle = lab.random(tokens, 1, HEAD_DIM // 2, dtype=torch.float32)
-        cos, sin = angle.cos().to(torch.bfloat16), angle.sin().to(torch.bfloat16)
-        cache = lab.random(max(8192, tokens), 2 * KV_HEADS * HEAD_DIM)
-        slots, new = lab.shuffled(len(cache))[:tokens], lab.random(tokens, 2 * KV_HEADS * HEAD_DIM)
+        _small_kernels(lab, tokens)
 
-        def compare(made: Callable[..., Any], *inputs: Any) -> Callable[[], float]:
-            return lambda: lab.relative_error(made(*inputs), made(*(each.double() for each in inputs)))
 
-        def take(operator: str, made: Callable[..., Any], inputs: tuple[Any, ...], widths: int, shape: Any) -> None:
-            lab.measure(
-                operator,
-                shape,
-                "bf16",
-                "torch",
-                lambda _: made(*inputs),
-                moved_bytes=2 * shape["tokens"] * widths,
-                error=compare(made, *inputs),
-            )
+def _small_kernels(lab: Lab, tokens: int) -> None:
+    torch, shape = lab.torch, {"tokens": tokens}
+    x, weight, wide = lab.random(tokens, HIDDEN), lab.random(HIDDEN), lab.random(tokens, 2 * INTERMEDIATE)
+    query = lab.random(tokens, HEADS + KV_HEADS, HEAD_DIM)
+    angle = lab.random(tokens, 1, HEAD_DIM // 2, dtype=torch.float32)
+    cos, sin = angle.cos().to(torch.bfloat16), angle.sin().to(torch.bfloat16)
 
-        take("norm", lambda x, w: norm(torch, x, w), (x, weight), 2 * HIDDEN, shape)
-        take("silu_mul", lambda x: silu_mul(torch, x), (wide,), 3 * INTERMEDIATE, shape)
-        turned = 2 * (HEADS + KV_HEADS) * HEAD_DIM
-        take("rotary", lambda x, c, s: rotary(torch, x, c, s), (query, cos, sin), turned, shape)
-
-        def write(_: int, cache: Any = cache, slots: Any = slots, new: Any = new) -> None:
-            cache.index_copy_(0, slots, new)
-
-        def written(
-            write: Callable[[int], None] = write, cache: Any = cache, slots: Any = slots, new: Any = new
-        ) -> float:
-            write(0)
-            return 0.0 if bool(torch.equal(cache[slots], new)) else math.inf
-
-        moved = 2 * 2 * tokens * 2 * KV_HEADS * HEAD_DIM
-        lab.measure("kv_write", shape, "bf16", "torch", write, moved_bytes=moved, error=written)
-
-        def quantised(x: Any = x) -> float:
-            values, scale = quantise(torch, x)
-            return lab.relative_error(values.double() * scale.double(), x)
-
-        # E4M3 keeps three bits: rounding alone is up to 2⁻⁴ of an element, about 0.026 in the mean square.
+    def take(operator: str, made: Callable[..., Any], inputs: tuple[Any, ...], width: int) -> None:
         lab.measure(
-            "quantise",
+            operator,
             shape,
-            "fp8-rows",
+            "bf16",
             "torch",
-            lambda _, x=x: quantise(torch, x),  # type: ignore[misc]
-            moved_bytes=3 * tokens * HIDDEN,
-            error=quantised,
-            limit=0.05,
+            lambda _: made(torch, *inputs),
+            moved_bytes=2 * tokens * width,
+            error=lambda: lab.relative_error(made(torch, *inputs), made(torch, *(each.double() for each in inputs))),
         )
+
+    take("norm", norm, (x, weight), 2 * HIDDEN)
+    take("silu_mul", silu_mul, (wide,), 3 * INTERMEDIATE)
+    take("rotary", rotary, (query, cos, sin), 2 * (HEADS + KV_HEADS) * HEAD_DIM)
+
+    cache, new = lab.random(max(8192, tokens), 2 * KV_HEADS * HEAD_DIM), lab.random(tokens, 2 * KV_HEADS * HEAD_DIM)
+    slots = lab.shuffled(len(cache))[:tokens]
+
+    def write(_: int) -> None:
+        cache.index_copy_(0, slots, new)
+
+    def written() -> float:
+        write(0)
+        return 0.0 if bool(torch.equal(cache[slots], new)) else math.inf
+
+    moved = 2 * 2 * tokens * 2 * KV_HEADS * HEAD_DIM
+    lab.measure("kv_write", shape, "bf16", "torch", write, moved_bytes=moved, error=written)
+
+    def quantised() -> float:
+        values, scale = quantise(torch, x)
+        return lab.relative_error(values.double() * scale.double(), x)
+
+    # E4M3 keeps three bits: rounding alone is up to 2⁻⁴ of an element, about 0.026 in the mean square.
+    lab.measure(
+        "quantise",
+        shape,
+        "fp8-rows",
+        "torch",
+        lambda _: quantise(torch, x),
+        moved_bytes=3 * tokens * HIDDEN,
+        error=quantised,
+        limit=0.05,
+    )

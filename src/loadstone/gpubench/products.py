@@ -7,6 +7,7 @@ from typing import Any
 
 from loadstone.gpubench import engine_kernels
 from loadstone.gpubench.lab import Lab
+from loadstone.gpubench.memory import quantise
 from loadstone.gpubench.shapes import ExpertShape
 
 _SAMPLE = 48
@@ -21,12 +22,13 @@ def measure_products(
 
     By torch's kernel, or by an engine's.
     """
-    bits = 1 if dtype.startswith("fp8") else 2
-    copies = min(lab.copies(bits * inputs * outputs), max(1, _MOST_COPIES_BYTES // (bits * inputs * outputs)))
-    make = _fp8 if dtype.startswith("fp8") else _bf16
+    small = dtype.startswith("fp8")
+    each_bytes, make = (1, _fp8) if small else (2, _bf16)
+    size = each_bytes * inputs * outputs
+    copies = min(lab.copies(size), max(1, _MOST_COPIES_BYTES // size))
     weights = [lab.random(outputs, inputs, scale=inputs**-0.5) for _ in range(copies)]
-    if dtype.startswith("fp8"):
-        scaled = [_to_fp8(lab, weight, dtype == "fp8-rows") for weight in weights]
+    if small:
+        scaled = [quantise(lab.torch, weight, dtype == "fp8-rows") for weight in weights]
         del weights
     else:
         scaled = [(weight, None) for weight in weights]
@@ -45,11 +47,11 @@ def measure_products(
                 call,
                 copies=copies,
                 flops=2.0 * count * inputs * outputs,
-                moved_bytes=bits * inputs * outputs + count * (bits * inputs + 2 * outputs),
+                moved_bytes=size + count * (each_bytes * inputs + 2 * outputs),
                 error=_error(lab, call, reference, count, outputs, copies),
                 # Quantised inputs are the reference's too. What is left is rounding, and 8-bit products are added up
                 # in fewer bits than 32 on Hopper (DeepSeek-V3, arXiv 2412.19437, 3.3.2).
-                limit=1e-2 if bits == 2 else 5e-2,
+                limit=5e-2 if small else 1e-2,
             )
     lab.tidy()
 
@@ -90,7 +92,7 @@ def _bf16(lab: Lab, x: Any, weights: list[tuple[Any, Any]], dtype: str) -> tuple
 def _fp8(lab: Lab, x: Any, weights: list[tuple[Any, Any]], dtype: str) -> tuple[Kernels, Reference]:
     torch = lab.torch
     by_row = dtype == "fp8-rows"
-    small, x_scale = _to_fp8(lab, x, by_row)
+    small, x_scale = quantise(torch, x, by_row)
 
     def call(copy: int) -> Any:
         weight, scale = weights[copy]
@@ -115,13 +117,6 @@ def _fp8(lab: Lab, x: Any, weights: list[tuple[Any, Any]], dtype: str) -> tuple[
     return kernels, reference
 
 
-def _to_fp8(lab: Lab, x: Any, by_row: bool) -> tuple[Any, Any]:
-    """E4M3 numbers and the scale they are to be multiplied by: one, or one a row (rows × 1)."""
-    largest = x.abs().amax(-1, keepdim=True) if by_row else x.abs().amax()
-    scale = largest.float().clamp(min=1e-12) / 448.0
-    return (x.float() / scale).clamp(-448.0, 448.0).to(lab.torch.float8_e4m3fn), scale
-
-
 def measure_experts(lab: Lab, shape: ExpertShape, tokens: Iterable[int]) -> None:
     """The first product of a layer's experts (gate and up), tokens dealt out evenly at random, in bf16.
 
@@ -141,42 +136,43 @@ def measure_experts(lab: Lab, shape: ExpertShape, tokens: Iterable[int]) -> None
     weights = lab.random(shape.experts, 2 * shape.intermediate, shape.hidden, scale=shape.hidden**-0.5)
     for count in tokens:
         lab.check_time()
-        chosen = torch.stack([lab.shuffled(shape.experts)[: shape.per_token] for _ in range(min(count, 1024))])
-        chosen = chosen.repeat(-(-count // len(chosen)), 1)[:count].flatten()
-        each = torch.bincount(chosen, minlength=shape.experts)
-        ends = each.cumsum(0).to(torch.int32)
-        x = lab.random(count * shape.per_token, shape.hidden)
-        touched = int((each > 0).sum())
-        rows = len(x)
-
-        def call(_: int, x: Any = x, ends: Any = ends, weights: Any = weights) -> Any:
-            return grouped(x, weights.transpose(1, 2), offs=ends)
-
-        some = weights[:, :_SAMPLE]
-
-        def error(call: Any = call, x: Any = x, ends: Any = ends, rows: int = rows, some: Any = some) -> float:
-            row = lab.integers(0, rows, min(_SAMPLE, rows))
-            expert = torch.searchsorted(ends, row.to(torch.int32), right=True)
-            reference = torch.einsum("rk,rnk->rn", x[row].double(), some[expert].double())
-            return lab.relative_error(call(0)[row][:, :_SAMPLE], reference)
-
-        lab.measure(
-            "experts",
-            {
-                "tokens": count,
-                "experts": shape.experts,
-                "per_token": shape.per_token,
-                "touched": touched,
-                "inputs": shape.hidden,
-                "outputs": 2 * shape.intermediate,
-            },
-            "bf16",
-            "torch",
-            call,
-            copies=1,  # a layer's experts are many times the cache
-            flops=2.0 * rows * shape.hidden * 2 * shape.intermediate,
-            moved_bytes=2.0 * touched * shape.hidden * 2 * shape.intermediate
-            + 2.0 * rows * (shape.hidden + 2 * shape.intermediate),
-            error=error,
-        )
+        _experts(lab, shape, weights, grouped, count)
     lab.tidy()
+
+
+def _experts(lab: Lab, shape: ExpertShape, weights: Any, grouped: Callable[..., Any], count: int) -> None:
+    torch, outputs = lab.torch, 2 * shape.intermediate
+    chosen = torch.stack([lab.shuffled(shape.experts)[: shape.per_token] for _ in range(min(count, 1024))])
+    chosen = chosen.repeat(-(-count // len(chosen)), 1)[:count].flatten()
+    each = torch.bincount(chosen, minlength=shape.experts)
+    ends = each.cumsum(0).to(torch.int32)
+    touched, rows = int((each > 0).sum()), count * shape.per_token
+    x = lab.random(rows, shape.hidden)
+
+    def call(_: int) -> Any:
+        return grouped(x, weights.transpose(1, 2), offs=ends)
+
+    def error() -> float:
+        row = lab.integers(0, rows, min(_SAMPLE, rows))
+        expert = torch.searchsorted(ends, row.to(torch.int32), right=True)
+        some = weights[:, :_SAMPLE][expert].double()
+        return lab.relative_error(call(0)[row][:, :_SAMPLE], torch.einsum("rk,rnk->rn", x[row].double(), some))
+
+    lab.measure(
+        "experts",
+        {
+            "tokens": count,
+            "experts": shape.experts,
+            "per_token": shape.per_token,
+            "touched": touched,
+            "inputs": shape.hidden,
+            "outputs": outputs,
+        },
+        "bf16",
+        "torch",
+        call,
+        copies=1,  # a layer's experts are many times the cache
+        flops=2.0 * rows * shape.hidden * outputs,
+        moved_bytes=2.0 * touched * shape.hidden * outputs + 2.0 * rows * (shape.hidden + outputs),
+        error=error,
+    )

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import loadstone
 from loadstone.errors import InputError
 from loadstone.gpubench import attention, engine_kernels, launches, memory, products, shapes
-from loadstone.gpubench.device import describe_device
+from loadstone.gpubench.device import describe_device, number_of
 from loadstone.gpubench.lab import Lab, OutOfTimeError
 from loadstone.gpubench.points import Bench, Skipped, save
 from loadstone.telemetry import Gpus
@@ -68,7 +68,7 @@ def run(
             device=describe_device(device, gpus),
             budget_s=budget_s,
         )
-        lab = Lab(bench, device, budget_s, gpus=gpus, spend_s=_SPEND_S)
+        lab = Lab(bench, device, budget_s, gpus=gpus, gpu=number_of(device, gpus), spend_s=_SPEND_S)
         # Captures may collect garbage: what is there by now need not be looked through each time.
         gc.freeze()
         stack.callback(gc.unfreeze)

@@ -10,8 +10,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from loadstone.errors import InputError
-from loadstone.importers import detect, source, table
+from loadstone.importers import detect, files, source, table
 from loadstone.importers.cell import Cell
 from loadstone.importers.check import check
 from loadstone.importers.values import amount, lengths, positive, text, whole
@@ -23,9 +25,7 @@ from loadstone.verdict import Finding
 __all__ = ["Imported", "import_files"]
 
 SETTABLE = (*table.FACTS, *table.COUNTS, *table.LOADS, "input", "output", "range_ratio", "prefix", "prefix_cache")
-_MOST_FILES = 10_000
 _SHOWN = 8
-_SUFFIXES = (".json", ".jsonl", ".csv", ".yaml", ".yml", ".txt")
 
 
 class Imported:
@@ -36,14 +36,8 @@ class Imported:
         self.findings: list[dict[str, Any]] = []
 
     def say(self, finding: Finding, where: str, run: Path | None = None) -> None:
-        self.findings.append({
-            "run": str(run) if run is not None else None,
-            "where": where,
-            "kind": finding.kind,
-            "severity": finding.severity,
-            "evidence": finding.evidence,
-            "remedy": finding.remedy,
-        })  # fmt: skip
+        told = {"run": str(run) if run is not None else None, "where": where}
+        self.findings.append(told | msgspec.to_builtins(finding))
 
     def to_json(self) -> dict[str, Any]:
         return {"schema": 1, "runs": [str(run) for run in self.runs], "findings": self.findings}
@@ -68,7 +62,7 @@ def import_files(
     cells: list[Cell] = []
     others: list[str] = []
     broken: list[str] = []
-    for path, where, named in _files(paths):
+    for path, where, named in files.files_of(paths):
         try:
             cells += detect.read(path, names, where)
         except InputError as error:
@@ -115,51 +109,6 @@ def _loaded(cells: Sequence[Cell], found: Imported) -> list[Cell]:
             raise InputError(f"{said}; {remedy}")
         found.say(Finding("load_missing", "warning", f"{said}; left out", f"{remedy.capitalize()}."), bare[0].where)
     return [cell for cell in cells if cell.load is not None]
-
-
-def _files(paths: Sequence[Path]) -> list[tuple[Path, str, bool]]:
-    """(file, what to call it, whether it was named itself), each once.
-
-    Some tools name all their results alike: what a file is called has its folder, from the one folder that was named
-    or that all files are in, else as it was named.
-    """
-    found: dict[Path, tuple[Path, str, bool]] = {}
-    apart = len({path if path.is_dir() else path.parent for path in paths}) > 1
-    for path in paths:
-        if path.is_dir():
-            inside = sorted(one for one in path.rglob("*") if one.suffix in _SUFFIXES and one.is_file())
-            if len(inside) > _MOST_FILES:
-                raise InputError(f"{path}: {len(inside):,} files; name at most {_MOST_FILES:,}")
-            for one in inside:
-                if not _told_elsewhere(one):
-                    where = source.printable(one if apart else one.relative_to(path))
-                    found.setdefault(one.resolve(), (one, where, False))
-        else:
-            found[path.resolve()] = (path, source.printable(path if apart else path.name), True)
-    named = {resolved for resolved, (_, _, is_named) in found.items() if is_named}
-    # AIPerf's summary and its requests are one result: reading either reads both.
-    pairs = {one for one in found if one.name == "profile_export.jsonl" and _aiperf_summary(one) in found}
-    return [entry for resolved, entry in found.items() if resolved not in pairs or (
-        resolved in named and _aiperf_summary(resolved) not in named
-    )]  # fmt: skip
-
-
-def _aiperf_summary(requests: Path) -> Path:
-    return requests.with_name("profile_export_aiperf.json")
-
-
-def _told_elsewhere(path: Path) -> bool:
-    """Files of a folder that repeat what others in it say: AIPerf's phases, inference-perf's summary and report."""
-    if "phases" in path.parts and path.name.startswith("profile_export"):
-        return True
-    beside = path.parent / "per_request_lifecycle_metrics.json"
-    stages = any(path.parent.glob("stage_*_lifecycle_metrics.json"))
-    if path.name == "summary_lifecycle_metrics.json" or path.name.startswith("inference-perf."):
-        return stages
-    one_stage = len(list(path.parent.glob("stage_*_lifecycle_metrics.json"))) == 1
-    if path.name.startswith("stage_"):
-        return one_stage and beside.exists()
-    return path == beside and not one_stage and stages
 
 
 def _parse_given(pairs: Sequence[str]) -> dict[str, str]:

@@ -10,20 +10,25 @@ import json
 from collections.abc import Sequence
 from datetime import datetime
 from itertools import accumulate
+from pathlib import Path
 
 from loadstone.importers.cell import Cell
-from loadstone.importers.requests import record
-from loadstone.importers.values import Value, known, lengths, load_of, origin
+from loadstone.importers.requests import SERVERS_COUNT, earliest, failure, record, say_recounted
+from loadstone.importers.values import Value, ended, in_seconds, known, lengths, load_of, origin, sum_per_s
 from loadstone.records import Load
 
-_SCALES = {"ms": 1e-3, "us": 1e-6, "ns": 1e-9, "s": 1.0, "sec": 1.0, "seconds": 1.0}
 _LATENCIES = {
     "ttft_s": "time_to_first_token",
     "tpot_s": "inter_token_latency",
     "itl_s": "inter_chunk_latency",
     "e2e_s": "request_latency",
 }
+REQUESTS = "profile_export.jsonl"
 _MOST_REQUESTS = 2_000_000
+
+
+def summary_beside(requests: Path) -> Path:
+    return requests.with_name("profile_export_aiperf.json")
 
 
 def is_summary(document: Value) -> bool:
@@ -48,26 +53,20 @@ def summary(document: Value, where: str) -> Cell:
         workload=lengths(*asked) if not spread else {},
         definitions="aiperf" if version else None,
     )
-    for ours, theirs in _LATENCIES.items():
-        if found := _statistics(document.at(theirs)):
-            cell.latencies[ours] = found
+    cell.latencies = known({ours: in_seconds(document.at(theirs), "unit") for ours, theirs in _LATENCIES.items()})
     ok, failed = (document.whole(f"{name}request_count", "avg") for name in ("", "error_"))
     if failed is None and "error_summary" in document:
         failed = sum(item.whole("count") or 0 for item in document.items("error_summary"))
-    cell.requests = known({"ok": ok, "error": failed, "sent": ok + failed if ok is not None and failed is not None
-                           else None})  # fmt: skip
+    cell.requests = ended(ok, failed)
     cell.duration_s = _duration_s(document, ok)
     inputs, outputs = (document.whole(f"total_{end}", "avg") for end in ("isl", "osl"))
-    output_rate = document.amount("output_token_throughput", "avg")
     both = document.amount("total_token_throughput", "avg")
-    if both is None and cell.duration_s and inputs is not None and outputs is not None:
-        both = (inputs + outputs) / cell.duration_s
     cell.totals = known({
         "input_tokens": inputs,
         "output_tokens": outputs,
         "requests_per_s": document.amount("request_throughput", "avg"),
-        "output_tokens_per_s": output_rate,
-        "total_tokens_per_s": both,
+        "output_tokens_per_s": document.amount("output_token_throughput", "avg"),
+        "total_tokens_per_s": sum_per_s(cell.duration_s, inputs, outputs) if both is None else both,
         "goodput_per_s": document.amount("goodput", "avg"),
     })  # fmt: skip
     return cell
@@ -86,11 +85,6 @@ def _duration_s(document: Value, ok: int | None) -> float | None:
     if span is None or per_s is None or not ok or whole <= 0:
         return span
     return min(span, whole, key=lambda over: abs(per_s * over - ok))
-
-
-def _statistics(found: Value) -> dict[str, float]:
-    scale = _SCALES.get(str(found.get("unit")))
-    return found.statistics(scale=scale) if scale is not None else {}
 
 
 def _phase(config: Value) -> Value:
@@ -127,9 +121,9 @@ def is_request(row: Value) -> bool:
 def requests(rows: Sequence[Value], cell: Cell) -> None:
     """Fills `cell` (of the summary beside it, or bare) with the records of profile_export.jsonl."""
     starts = [row.whole("metadata", "request_start_ns") for row in rows]
-    origin_ns = min((start for start in starts if start is not None), default=0)
+    origin_ns = earliest(starts)
     recounted = 0
-    for index, (row, start) in enumerate(zip(rows, starts, strict=True)):
+    for row, start in zip(rows, starts, strict=True):
         metrics = row.at("metrics")
         ttft = metrics.amount("time_to_first_token", "value")
         gaps = [gap.amount() for gap in metrics.items("inter_chunk_latency", "value")]
@@ -138,12 +132,10 @@ def requests(rows: Sequence[Value], cell: Cell) -> None:
         recounted += stated is not None and counted is not None and stated != counted
         offsets = list(accumulate([ttft, *(gap or 0.0 for gap in gaps)])) if ttft is not None else []
         latency, credit = metrics.amount("request_latency", "value"), row.whole("metadata", "credit_issued_ns")
-        said = row.at("error")
-        error = (said.text("message") or said.text() or "an error without a message") if said else None
+        error = failure(row.at("error"), "message")
         cancelled = row.get("metadata", "was_cancelled") is True
         warm = row.get("metadata", "benchmark_phase") == "warmup"
         made = record(
-            index=index,
             sent_s=(start - origin_ns) / 1e9 if start is not None else None,
             offsets_s=[offset / 1e3 for offset in offsets],
             output_tokens=stated if stated is not None else counted,
@@ -159,14 +151,7 @@ def requests(rows: Sequence[Value], cell: Cell) -> None:
         )
         cell.records.append(made)
     cell.relative = None in starts
-    if recounted:
-        cell.say(
-            "counts_differ",
-            "info",
-            f"{cell.where}: for {recounted} of {len(rows)} requests the server's count of output tokens is not the "
-            "client's, which counts the text anew",
-            "The server's is taken; the tool's own figures go by the other.",
-        )
+    say_recounted(cell, recounted, len(rows), SERVERS_COUNT)
 
 
 # --- perf_analyzer ---------------------------------------------------------------------------------------------
@@ -198,7 +183,7 @@ def profile(document: Value, where: str) -> list[Cell]:
 
 def _responses(cell: Cell, rows: Sequence[Value]) -> None:
     starts = [row.whole("timestamp") for row in rows]
-    origin_ns = min((start for start in starts if start is not None), default=0)
+    origin_ns = earliest(starts)
     for row, start in zip(rows, starts, strict=True):
         if start is None:
             continue
@@ -212,7 +197,6 @@ def _responses(cell: Cell, rows: Sequence[Value]) -> None:
                 offsets.append((time_ns - start) / 1e9)
         cell.records.append(
             record(
-                index=len(cell.records),
                 sent_s=(start - origin_ns) / 1e9,
                 offsets_s=offsets,
                 output_tokens=tokens,

@@ -27,7 +27,6 @@ KNOWN = (
     "inference-perf, llm-d's benchmark report, MLPerf's log summary, or CSV"
 )
 _SHOWN = 8
-_AIPERF_SUMMARY, _AIPERF_REQUESTS = "profile_export_aiperf.json", "profile_export.jsonl"
 
 
 def read(path: Path, mapped: Mapping[str, str], where: str) -> list[Cell]:
@@ -74,8 +73,8 @@ def _json(said: str, path: Path, where: str) -> list[Cell]:
         if aiperf.is_request(document) or requestlog.is_row(document):
             return _rows([document], [1], path, where)
         if (cell := _one(document, where)) is not None:
-            if aiperf.is_summary(document) and (path.parent / _AIPERF_REQUESTS).is_file():
-                _beside(cell, path.parent / _AIPERF_REQUESTS)
+            if aiperf.is_summary(document) and (requests := path.with_name(aiperf.REQUESTS)).is_file():
+                _beside(cell, requests)
             return [cell]
     if document.has("run_id", "cells"):
         raise NoResult(f"{what}: this is Loadstone's own; a run folder needs no import")
@@ -104,7 +103,7 @@ def _one(document: Value, where: str) -> Cell | None:
 def _rows(rows: Sequence[Value], lines: Sequence[int], path: Path, where: str) -> list[Cell]:
     """JSON lines: requests of one cell, or a cell each, as SGLang's and vLLM's clients append them."""
     if rows and all(aiperf.is_request(row) for row in rows):
-        summary = path.parent / _AIPERF_SUMMARY
+        summary = aiperf.summary_beside(path)
         cell = Cell(where=where, tool="AIPerf", load=None, definitions="aiperf")
         if summary.is_file():
             document = Value(source.parse_json(source.read_text(summary), str(summary)))
@@ -148,7 +147,7 @@ def _say_broken(cell: Cell, broken: Sequence[int], where: str) -> None:
 
 def _with_stage(cell: Cell, path: Path) -> Cell:
     """The load of inference-perf's requests, from the stage's file beside them where there was one stage."""
-    stages = sorted(path.parent.glob("stage_*_lifecycle_metrics.json"))[:2]
+    stages = inference_perf.stages_in(path.parent)
     if len(stages) == 1:
         document = Value(source.parse_json(source.read_text(stages[0]), str(stages[0])))
         if inference_perf.is_stage(document):

@@ -11,13 +11,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from loadstone.importers.cell import Cell
-from loadstone.importers.requests import record
-from loadstone.importers.values import Value, known, lengths, load_of, mapping, origin
+from loadstone.importers.requests import earliest, record
+from loadstone.importers.values import Value, known, lengths, load_of, mapping, origin, sum_per_s
 from loadstone.records import Load, Status
 from loadstone.stated import CUT_AT_END
 
 CUT_SHARE = 0.05
-_LATENCIES = {"ttft_s": ("time_to_first_token_ms", 1e-3), "e2e_s": ("request_latency", 1.0)}
+_LATENCIES = {
+    "ttft_s": ("time_to_first_token_ms", 1e-3),
+    "e2e_s": ("request_latency", 1.0),
+    "tpot_s": ("inter_token_latency_ms", 1e-3),
+}
 _STATUS: dict[str, Status] = {"successful": "ok", "errored": "error", "incomplete": "cancelled"}
 
 
@@ -59,22 +63,16 @@ def _cell(benchmark: Value, spec: Value, version: str | None, where: str) -> Cel
         found = mapping(metrics.get(name, "successful"))
         return Value({**found, **mapping(found.get("percentiles"))})
 
-    for ours, (theirs, scale) in _LATENCIES.items():
-        if found := of(theirs).statistics(scale=scale):
-            cell.latencies[ours] = found
-    if found := of("inter_token_latency_ms").statistics(scale=1e-3):
-        cell.latencies["tpot_s"] = found
+    cell.latencies = known({ours: of(theirs).statistics(scale=scale) for ours, (theirs, scale) in _LATENCIES.items()})
     cell.duration_s = benchmark.positive("duration")
     inputs, outputs = (of(f"{end}_token_count").whole("total_sum") for end in ("prompt", "output"))
     cell.totals = known({
         "input_tokens": inputs,
         "output_tokens": outputs,
         # Its own means are over moments, each weighted by how long it lasted: the sums are plain.
-        "output_tokens_per_s": outputs / cell.duration_s if outputs is not None and cell.duration_s else None,
-        "total_tokens_per_s": (inputs + outputs) / cell.duration_s
-        if inputs is not None and outputs is not None and cell.duration_s
-        else None,
-        "requests_per_s": ok / cell.duration_s if ok is not None and cell.duration_s else None,
+        "output_tokens_per_s": sum_per_s(cell.duration_s, outputs),
+        "total_tokens_per_s": sum_per_s(cell.duration_s, inputs, outputs),
+        "requests_per_s": sum_per_s(cell.duration_s, ok),
     })  # fmt: skip
     cell.under_way = of("request_concurrency").amount("mean")
     _requests(cell, benchmark.at("requests"))
@@ -119,13 +117,11 @@ def _requests(cell: Cell, groups: Value) -> None:
     rows = [(name, row) for name in _STATUS for row in groups.items(name) if isinstance(row.raw, Mapping)]
     if len(rows) < (cell.requests.get("sent") or 0) or not rows:
         return  # a sample of them, or none: the sums say more
-    starts = [_either(row, "request_start_time", "start_time") for _, row in rows]
-    if None in starts:
+    starts = [start for _, row in rows if (start := _either(row, "request_start_time", "start_time")) is not None]
+    if len(starts) < len(rows):
         return
-    order = sorted(range(len(rows)), key=lambda row: starts[row] or 0.0)
-    origin_s = starts[order[0]] or 0.0
-    for index, at_row in enumerate(order):
-        (group, row), start = rows[at_row], starts[at_row] or 0.0
+    origin_s = earliest(starts)
+    for (group, row), start in zip(rows, starts, strict=True):
         made = row.whole("output_tokens")
         ttft, gap = row.amount("time_to_first_token_ms"), row.amount("inter_token_latency_ms")
         end = _either(row, "request_end_time", "end_time")
@@ -134,7 +130,6 @@ def _requests(cell: Cell, groups: Value) -> None:
             offsets.append(offsets[0] + gap / 1e3 * (made - 1))
         cell.records.append(
             record(
-                index=index,
                 sent_s=start - origin_s,
                 offsets_s=offsets,
                 output_tokens=made if offsets else None,

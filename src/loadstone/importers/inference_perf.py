@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from loadstone.importers.cell import Cell
-from loadstone.importers.requests import record
-from loadstone.importers.values import Value, known, load_of
+from loadstone.importers.requests import SERVERS_COUNT, earliest, failure, record, say_recounted
+from loadstone.importers.values import Value, known, load_of, sum_of
 
 _LATENCIES = {
     "ttft_s": "time_to_first_token",
@@ -19,6 +20,13 @@ _LATENCIES = {
     "itl_s": "inter_token_latency",
     "e2e_s": "request_latency",
 }
+
+
+REQUESTS = "per_request_lifecycle_metrics.json"
+
+
+def stages_in(folder: Path) -> list[Path]:
+    return sorted(folder.glob("stage_*_lifecycle_metrics.json"))
 
 
 def is_stage(document: Value) -> bool:
@@ -34,9 +42,7 @@ def stage(document: Value, where: str) -> Cell:
         or load_of(concurrency=asked.get("concurrency_level")),
         definitions="inference-perf",
     )
-    for ours, theirs in _LATENCIES.items():
-        if found := done.statistics("latency", theirs):
-            cell.latencies[ours] = found
+    cell.latencies = known({ours: done.statistics("latency", theirs) for ours, theirs in _LATENCIES.items()})
     ok, failed = done.whole("count"), document.whole("failures", "count")
     cell.requests = known({"ok": ok, "error": failed, "sent": asked.whole("count")})
     rates = done.at("throughput")
@@ -44,28 +50,19 @@ def stage(document: Value, where: str) -> Cell:
     # Its window is not named in older files; what it divided by, it did for requests too.
     cell.duration_s = document.positive("benchmark_time_seconds") or (ok / per_s if ok and per_s else None)
     cell.totals = known({
-        "input_tokens": done.whole("prompt_tokens", "total") or _sum(done.at("prompt_len"), ok),
+        "input_tokens": done.whole("prompt_tokens", "total") or sum_of(done.number("prompt_len", "mean"), ok),
         # By the client's count, as its TPOT and rates; the server's, where it has both, is `output_tokens`.
-        "output_tokens": _sum(done.at("output_len"), ok) or done.whole("output_tokens", "total"),
+        "output_tokens": sum_of(done.number("output_len", "mean"), ok) or done.whole("output_tokens", "total"),
         "requests_per_s": per_s,
         "output_tokens_per_s": rates.amount("output_tokens_per_sec"),
         "total_tokens_per_s": rates.amount("total_tokens_per_sec"),
         "achieved_rate_per_s": asked.amount("achieved_rate"),
     })  # fmt: skip
-    if mismatches := done.whole("token_count_mismatches"):
-        cell.say(
-            "counts_differ",
-            "info",
-            f"{where}: for {mismatches} of {ok} requests the server's count of output tokens is not the client's, "
-            "which counts the text anew",
-            "TPOT and tokens/s go by the client's count unless the tool was told otherwise.",
-        )
+    mismatches = done.whole("token_count_mismatches") or 0
+    say_recounted(
+        cell, mismatches, ok, "TPOT and tokens/s go by the client's count unless the tool was told otherwise."
+    )
     return cell
-
-
-def _sum(lengths: Value, count: int | None) -> int | None:
-    each = lengths.number("mean")
-    return round(each * count) if each is not None and count is not None else None
 
 
 def is_requests(document: Value) -> bool:
@@ -76,7 +73,7 @@ def requests(rows: Sequence[Value], where: str) -> Cell:
     """per_request_lifecycle_metrics.json. Which stage a request was of, and at what rate, it does not tell."""
     cell = Cell(where=where, tool="inference-perf", load=None, definitions="inference-perf")
     starts = [row.number("start_time") for row in rows]
-    origin_s = min((start for start in starts if start is not None), default=0.0)
+    origin_s = earliest(starts)
     recounted = 0
     for row, start in zip(rows, starts, strict=True):
         if start is None:
@@ -86,11 +83,9 @@ def requests(rows: Sequence[Value], where: str) -> Cell:
         recounted += stated is not None and counted is not None and stated != counted
         times = answer.items("chunk_times") or answer.items("output_token_times")
         offsets = [at - start for time in times if (at := time.number()) is not None and at >= start]
-        end, said = row.number("end_time"), row.at("error")
-        error = (said.text("error_msg") or said.text() or "an error without a message") if said else None
+        end, error = row.number("end_time"), failure(row.at("error"), "error_msg")
         cell.records.append(
             record(
-                index=len(cell.records),
                 sent_s=start - origin_s,
                 offsets_s=offsets,
                 output_tokens=stated if stated is not None else counted,
@@ -102,14 +97,7 @@ def requests(rows: Sequence[Value], where: str) -> Cell:
         )
         if "model" not in cell.deployment and (model := _model(row.get("request"))):
             cell.deployment["model"] = model
-    if recounted:
-        cell.say(
-            "counts_differ",
-            "info",
-            f"{where}: for {recounted} of {len(rows)} requests the server's count of output tokens is not the "
-            "client's, which counts the text anew",
-            "The server's is taken; the tool's own figures go by the other.",
-        )
+    say_recounted(cell, recounted, len(rows), SERVERS_COUNT)
     return cell
 
 

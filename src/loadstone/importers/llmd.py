@@ -8,11 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 from loadstone.importers.cell import Cell
-from loadstone.importers.values import Value, infinite, known, lengths, load_of, positive
+from loadstone.importers.values import Value, in_seconds, infinite, known, lengths, load_of, positive, sum_of
 from loadstone.records import Load
 from loadstone.runfacts import engine_name
 
-_SCALES = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "s/token": 1.0, "ms/token": 1e-3, "seconds": 1.0}
 _LATENCIES = {
     "ttft_s": "time_to_first_token",
     "tpot_s": "time_per_output_token",
@@ -41,11 +40,9 @@ def report(document: Value, where: str) -> Cell:
         deployment=_deployment(document),
         workload=_workload(asked),
     )
-    for ours, theirs in _LATENCIES.items():
-        each = found.at("latency", theirs)
-        scale = _SCALES.get(str(each.get("units")))
-        if scale is not None and (numbers := each.statistics(scale=scale)):
-            cell.latencies[ours] = numbers
+    cell.latencies = known({
+        ours: in_seconds(found.at("latency", theirs), "units") for ours, theirs in _LATENCIES.items()
+    })  # fmt: skip
     sent, failed = found.whole("requests", "total"), found.whole("requests", "failures")
     ok = sent - failed if sent is not None and failed is not None and sent >= failed else None
     cell.requests = known({"sent": sent, "error": failed, "ok": ok})
@@ -57,18 +54,14 @@ def report(document: Value, where: str) -> Cell:
         "requests_per_s": per_s,
         "output_tokens_per_s": _rate(rates, "output_token_rate", "output_tokens_per_sec"),
         "total_tokens_per_s": _rate(rates, "total_token_rate", "total_tokens_per_sec"),
-        "input_tokens": _sum(found.amount("requests", "input_length", "mean"), ok),
-        "output_tokens": _sum(found.amount("requests", "output_length", "mean"), ok),
+        "input_tokens": sum_of(found.amount("requests", "input_length", "mean"), ok),
+        "output_tokens": sum_of(found.amount("requests", "output_length", "mean"), ok),
     })  # fmt: skip
     return cell
 
 
 def _rate(rates: Value, new: str, old: str) -> float | None:
     return rates.amount(new, "mean") if new in rates else rates.amount(old)
-
-
-def _sum(each: float | None, count: int | None) -> int | None:
-    return round(each * count) if each is not None and count is not None else None
 
 
 def _load(document: Value, asked: Value) -> Load | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from loadstone.importers.cell import Cell
-from loadstone.importers.requests import record
+from loadstone.importers.requests import earliest, record
 from loadstone.importers.values import Value
 
 _TIMES = ("queued_ts", "first_token_ts", "last_token_ts")
@@ -21,21 +21,18 @@ def is_row(row: Value) -> bool:
 def requests(rows: Sequence[Value], where: str) -> Cell:
     cell = Cell(where=where, tool="engine's request log", load=None, unknown=("itl_s", "output_events"))
     times = [[row.number(name) for name in _TIMES] for row in rows]
-    origin_s = min((each[0] for each in times if each[0] is not None), default=0.0)
-    order = sorted(range(len(rows)), key=lambda row: times[row][0] or 0.0)
-    for index in order:
-        queued, first, last = times[index]
+    origin_s = earliest(queued for queued, _, _ in times)
+    for row, (queued, first, last) in zip(rows, times, strict=True):
         if queued is None:
             continue
-        made = rows[index].whole("output_toks")
+        made = row.whole("output_toks")
         ends = [time - queued for time in (first, last) if time is not None and time >= queued]
         cell.records.append(
             record(
-                index=len(cell.records),
                 sent_s=queued - origin_s,
                 offsets_s=ends[:1] if made == 1 else ends,
                 output_tokens=made if ends else None,
-                input_tokens=rows[index].whole("input_toks"),
+                input_tokens=row.whole("input_toks"),
             )
         )
     cell.say(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -18,7 +18,6 @@ MOST_TOKENS = 1_000_000_000
 
 def record(
     *,
-    index: int,
     sent_s: float | None,
     offsets_s: Sequence[float],
     output_tokens: int | None,
@@ -31,7 +30,8 @@ def record(
 ) -> RequestRecord:
     """A record whose output arrived `offsets_s` after its send; `sent_s` None: that moment is time 0.
 
-    `end_s`, too, counts from the send. A request without any output is an error, whatever the tool says of it.
+    `end_s`, too, counts from the send. A request without any output is an error, whatever the tool says of it. Its id
+    and its cell it gets when it is written.
     """
     begin_s = 0.0 if sent_s is None else sent_s
     times = [begin_s, *offsets_s, *([] if end_s is None else [end_s])]
@@ -45,7 +45,7 @@ def record(
         status, error = "error", error or NO_TOKENS
     last_s = end_s if end_s is not None else offsets_s[-1] if offsets_s else None
     return RequestRecord(
-        request_id=f"0-{index}",
+        request_id="",
         cell=0,
         phase=phase,
         sent_s=begin_s,
@@ -59,6 +59,31 @@ def record(
         error=error,
         **more,
     )
+
+
+def earliest(starts: Iterable[float | None]) -> float:
+    """The moment from which a file's requests count, 0 where none is told."""
+    return min((start for start in starts if start is not None), default=0)
+
+
+def failure(said: Value, key: str) -> str | None:
+    """What a request's `error` says, itself or under `key`; None where there is none."""
+    return (said.text(key) or said.text() or "an error without a message") if said else None
+
+
+def say_recounted(cell: Cell, recounted: int, of: int | None, remedy: str) -> None:
+    """Of clients that count the answers' text anew beside the server's own count."""
+    if recounted:
+        cell.say(
+            "counts_differ",
+            "info",
+            f"{cell.where}: for {recounted} of {of} requests the server's count of output tokens is not the "
+            "client's, which counts the text anew",
+            remedy,
+        )
+
+
+SERVERS_COUNT = "The server's is taken; the tool's own figures go by the other."
 
 
 def from_gaps(cell: Cell, document: Value) -> None:
@@ -86,12 +111,11 @@ def from_gaps(cell: Cell, document: Value) -> None:
         return columns[name] or [None] * count
 
     starts = [number(value) for value in column("start_times")]
-    known = [start for start in starts if start is not None]
-    cell.relative = len(known) < count
-    origin_s = min(known, default=0.0)
+    cell.relative = None in starts
+    origin_s = earliest(starts)
     rows = zip(*(column(name) for name in names), starts, strict=True)
     gapless = bundled = 0
-    for index, (ttft, given, made, gaps, error, _, latency, start) in enumerate(rows):
+    for ttft, given, made, gaps, error, _, latency, start in rows:
         ttft_s, tokens = amount(ttft), whole(made)
         said = text(error)
         gaps_s = [amount(gap) for gap in items(gaps)]
@@ -108,7 +132,6 @@ def from_gaps(cell: Cell, document: Value) -> None:
                 bundled += 1
         cell.records.append(
             record(
-                index=index,
                 sent_s=None if cell.relative or start is None else start - origin_s,
                 offsets_s=offsets,
                 output_tokens=tokens if offsets else None,

@@ -11,7 +11,7 @@ from typing import Any
 
 from loadstone.importers.cell import Cell
 from loadstone.importers.requests import from_gaps
-from loadstone.importers.values import Value, keyed, known, lengths, load_of, number, text
+from loadstone.importers.values import Value, keyed, known, lengths, load_of, number, sum_per_s, text
 from loadstone.records import Load
 from loadstone.runfacts import engine_name
 
@@ -31,9 +31,7 @@ def serving(document: Value, where: str, *, all_sent: bool = False) -> Cell:
     """`all_sent`: an empty rate means an infinite one, as in tables that leave `inf` out."""
     backend = document.text("backend") or ""
     rate = document.get("request_rate")
-    process = "poisson"
-    if rate == "trace":
-        rate, process = None, "trace"
+    traced = rate == "trace"
     cell = Cell(
         where=where,
         tool="sglang.bench_serving",
@@ -49,20 +47,17 @@ def serving(document: Value, where: str, *, all_sent: bool = False) -> Cell:
     completed = document.whole("completed")
     cell.requests = known({"ok": completed})
     cell.duration_s = document.positive("duration")
-    for ours, theirs in _LATENCIES.items():
-        if found := keyed(document, theirs, 1e-3):
-            cell.latencies[ours] = found
+    cell.latencies = known({ours: keyed(document, theirs, 1e-3) for ours, theirs in _LATENCIES.items()})
     inputs, outputs = (document.whole(f"total_{name}_tokens") for name in ("input", "output"))
     input_rate, output_rate = (document.amount(f"{name}_throughput") for name in ("input", "output"))
-    both = document.amount("total_throughput")
-    if both is None and input_rate is not None and output_rate is not None:
-        both = input_rate + output_rate
-    per_s = document.amount("request_throughput")
-    if cell.duration_s and completed is not None:
-        # The oldest lines leave these out; they are quotients of what is there.
-        per_s = completed / cell.duration_s if per_s is None else per_s
-        if both is None and inputs is not None and outputs is not None:
-            both = (inputs + outputs) / cell.duration_s
+    both, per_s = document.amount("total_throughput"), document.amount("request_throughput")
+    # The oldest lines leave these out; they are quotients of what is there.
+    if both is None:
+        both = sum_per_s(1.0, input_rate, output_rate)
+    if both is None:
+        both = sum_per_s(cell.duration_s, inputs, outputs)
+    if per_s is None:
+        per_s = sum_per_s(cell.duration_s, completed)
     cell.totals = known({
         "input_tokens": inputs,
         "output_tokens": outputs,
@@ -75,7 +70,7 @@ def serving(document: Value, where: str, *, all_sent: bool = False) -> Cell:
     })  # fmt: skip
     cell.under_way = document.amount("concurrency")
     cell.workload = _workload(cell, document)
-    if process == "trace":
+    if traced:
         cell.workload["name"] = cell.workload.get("name") or "trace"
     _retokenised(cell, document)
     from_gaps(cell, document)

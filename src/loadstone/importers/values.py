@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -16,9 +16,11 @@ MOST = 1e19
 """Beyond it nothing in a result file is a number of anything: nanoseconds since 1970 are below."""
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?:,|\.|\s*$))")
 """The commas of 214,924.09; not that of 12,5, which may stand for a point."""
-_PERCENTILE = {"p50": "p50", "p90": "p90", "p95": "p95", "p99": "p99", "median": "p50", "avg": "mean", "mean": "mean"}
-_OTHER = {"std": "std", "stddev": "std", "std_dev": "std", "min": "min", "max": "max"}
-STATISTIC_NAMES = _PERCENTILE | _OTHER
+_STATISTICS = {
+    "p50": "p50", "p90": "p90", "p95": "p95", "p99": "p99", "median": "p50", "avg": "mean", "mean": "mean",
+    "std": "std", "stddev": "std", "std_dev": "std", "min": "min", "max": "max",
+}  # fmt: skip
+"""By any of their usual names."""
 
 
 def number(value: Any) -> float | None:
@@ -73,16 +75,6 @@ def items(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def at(value: Any, *path: str | int) -> Any:
-    """value[a][b]…, None where something on the way is not there."""
-    for step in path:
-        if isinstance(step, int):
-            value = value[step] if isinstance(value, list) and -len(value) <= step < len(value) else None
-        else:
-            value = mapping(value).get(step)
-    return value
-
-
 class Value:
     """A value out of a file: readers of its parts, each at a path of keys and indices (none: the value itself).
 
@@ -105,10 +97,16 @@ class Value:
 
     def get(self, *path: str | int) -> Any:
         """The part as the file has it."""
-        return at(self.raw, *path)
+        value = self.raw
+        for step in path:
+            if isinstance(step, int):
+                value = value[step] if isinstance(value, list) and -len(value) <= step < len(value) else None
+            else:
+                value = mapping(value).get(step)
+        return value
 
     def at(self, *path: str | int) -> Value:
-        return Value(at(self.raw, *path))
+        return Value(self.get(*path))
 
     def items(self, *path: str | int) -> list[Value]:
         return [Value(item) for item in items(self.get(*path))]
@@ -142,7 +140,7 @@ def infinite(value: Any) -> bool:
 def statistics(source: Mapping[str, Any], scale: float = 1.0) -> dict[str, float]:
     """mean, std, min, max and percentiles under any of their usual names, times `scale`."""
     found = {}
-    for name, ours in STATISTIC_NAMES.items():
+    for name, ours in _STATISTICS.items():
         value = number(source.get(name))
         if value is not None and ours not in found:
             found[ours] = value * scale
@@ -151,7 +149,16 @@ def statistics(source: Mapping[str, Any], scale: float = 1.0) -> dict[str, float
 
 def keyed(source: Value, name: str, scale: float) -> dict[str, float]:
     """Statistics spelled as `mean_<name>`, `p99_<name>`: those of vLLM and SGLang."""
-    return statistics({stat: source.get(f"{stat}_{name}") for stat in STATISTIC_NAMES}, scale)
+    return statistics({stat: source.get(f"{stat}_{name}") for stat in _STATISTICS}, scale)
+
+
+_SCALES = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "seconds": 1.0, "ms/token": 1e-3, "s/token": 1.0}
+
+
+def in_seconds(source: Value, unit: str) -> dict[str, float]:
+    """Statistics with their unit beside them, under this name; none of an unknown unit."""
+    scale = _SCALES.get(str(source.get(unit)))
+    return source.statistics(scale=scale) if scale is not None else {}
 
 
 def load_of(
@@ -192,9 +199,7 @@ def lengths(input_tokens: Any, output_tokens: Any, range_ratio: float | None = N
         if tokens is not None and 1 <= tokens <= MAX_TOKENS:
             ratio = 1.0 if range_ratio is None else range_ratio
             found[name] = msgspec.to_builtins(parse_length(str(tokens), ratio, name))
-    if not found:
-        return {key: value for key, value in more.items() if value is not None}
-    return {"kind": "synthetic", **found, **{key: value for key, value in more.items() if value is not None}}
+    return ({"kind": "synthetic", **found} if found else {}) | known(more)
 
 
 def when(value: Any) -> str | None:
@@ -230,10 +235,20 @@ def origin(value: Any) -> str | None:
 
 
 def known(pairs: Mapping[str, Any]) -> dict[str, Any]:
-    """Without what is missing."""
-    return {key: value for key, value in pairs.items() if value is not None}
+    """Without what is missing: None, and statistics of which none is told."""
+    return {key: value for key, value in pairs.items() if value is not None and value != {}}
 
 
-def mean(values: Iterable[float]) -> float | None:
-    listed = list(values)
-    return sum(listed) / len(listed) if listed else None
+def sum_of(mean: float | None, count: int | None) -> int | None:
+    return round(mean * count) if mean is not None and count is not None else None
+
+
+def sum_per_s(seconds: float | None, *counts: float | None) -> float | None:
+    """Σ counts/seconds; None where one of them is not told."""
+    told = [count for count in counts if count is not None]
+    return sum(told) / seconds if seconds and len(told) == len(counts) else None
+
+
+def ended(ok: int | None, failed: int | None) -> dict[str, int | None]:
+    """Counts of requests that completed and failed, as far as they are told."""
+    return known({"ok": ok, "error": failed, "sent": ok + failed if ok is not None and failed is not None else None})

@@ -14,6 +14,7 @@ from loadstone.importers.cell import STATISTICS, Cell
 from loadstone.importers.requests import MOST_S, from_gaps
 from loadstone.importers.values import (
     Value,
+    ended,
     items,
     keyed,
     known,
@@ -22,6 +23,7 @@ from loadstone.importers.values import (
     mapping,
     number,
     statistics,
+    sum_per_s,
     text,
     whole,
 )
@@ -30,6 +32,7 @@ from loadstone.runfacts import engine_name
 from loadstone.statistics import distribution
 
 _ENGINES = {"vllm", "sglang", "tgi", "tensorrt-llm", "lmdeploy", "deepspeed-mii", "llama.cpp"}
+_LATENCIES = {"ttft_s": "ttft_ms", "tpot_s": "tpot_ms", "itl_s": "itl_ms", "e2e_s": "e2el_ms"}
 # What people give as --metadata, which lands between the tool's own keys.
 _METADATA = {
     "engine": "engine", "version": "engine_version", "engine_version": "engine_version", "vllm_version":
@@ -64,16 +67,9 @@ def serve(document: Value, where: str) -> Cell:
     errors = [error for error in document.items("errors") if error.text()]
     if failed is None and "errors" in document:
         failed = len(errors)
-    cell.requests = known({
-        "ok": completed,
-        "error": failed,
-        "sent": completed + failed if completed is not None and failed is not None else None,
-    })  # fmt: skip
+    cell.requests = ended(completed, failed)
     cell.duration_s = document.positive("duration")
-    names = {"ttft_s": "ttft_ms", "tpot_s": "tpot_ms", "itl_s": "itl_ms", "e2e_s": "e2el_ms"}
-    for ours, theirs in names.items():
-        if found := keyed(document, theirs, 1e-3):
-            cell.latencies[ours] = found
+    cell.latencies = known({ours: keyed(document, theirs, 1e-3) for ours, theirs in _LATENCIES.items()})
     each = document.items("latencies")
     # Of a default run newer releases give no sums of E2E, but all of its values.
     if "e2e_s" not in cell.latencies and completed == len(each) and (found := _spread_of(each)):
@@ -197,10 +193,6 @@ def table_row(row: Mapping[str, str], where: str) -> Cell:
         "gpu": text(values.get("GPU") or values.get("gpu"), 60),
     })  # fmt: skip
     cell.workload = lengths(values.get("input_len"), values.get("output_len"), mode="offline")
-    for end in ("input", "output"):
-        if (total := whole(values.get(f"total_{end}_tokens"))) is not None:
-            cell.totals[f"{end}_tokens"] = total
-    made = cell.totals.get("output_tokens")
-    if made is not None and cell.duration_s:
-        cell.totals["output_tokens_per_s"] = made / cell.duration_s
+    cell.totals |= known({f"{end}_tokens": whole(values.get(f"total_{end}_tokens")) for end in ("input", "output")})
+    cell.totals |= known({"output_tokens_per_s": sum_per_s(cell.duration_s, cell.totals.get("output_tokens"))})
     return cell

@@ -41,7 +41,7 @@ def runs_of(cells: Sequence[Cell]) -> list[list[Cell]]:
         load = _load(cell)
         key = (
             cell.tool, cell.server, cell.endpoint, bool(cell.records), cell.prefix_cache,
-            load.kind, bool(load.profile), sittings.get(cell.created),
+            load.kind, bool(load.profile), sittings.get((cell.tool, cell.created)),
             msgspec.json.encode([cell.deployment, cell.workload], order="sorted"),
             None if cell.workload else lengths.of(_means(cell)),
         )  # fmt: skip
@@ -57,18 +57,20 @@ def runs_of(cells: Sequence[Cell]) -> list[list[Cell]]:
     return found
 
 
-def _sittings(cells: Sequence[Cell]) -> dict[str | None, int]:
-    """When cells were measured, as told, to the number of the sitting: one ends where SITTING passes without any."""
+def _sittings(cells: Sequence[Cell]) -> dict[tuple[str, str | None], int]:
+    """By tool, when cells were measured, as told, to the number of the sitting: one ends where SITTING passes without
+    any. Times without a zone are somebody's local ones: they are set against those of the same tool alone.
+    """
     times = {}
     for cell in cells:
         if cell.created is not None:
             told = datetime.fromisoformat(cell.created)
-            times[cell.created] = told if told.tzinfo is not None else told.replace(tzinfo=UTC)
-    found: dict[str | None, int] = {}
-    number, last = 0, None
-    for created, at in sorted(times.items(), key=lambda item: item[1]):
-        number += last is not None and at - last > SITTING
-        found[created], last = number, at
+            times[cell.tool, cell.created] = told if told.tzinfo is not None else told.replace(tzinfo=UTC)
+    found: dict[tuple[str, str | None], int] = {}
+    number, last = 0, dict[str, datetime]()
+    for (tool, created), at in sorted(times.items(), key=lambda item: item[1]):
+        number += tool in last and at - last[tool] > SITTING
+        found[tool, created], last[tool] = number, at
     return found
 
 

@@ -23,27 +23,18 @@ if TYPE_CHECKING:
     from loadstone.simserver.engine import Engine
 
 
-async def _serve(
-    law: Law,
-    deployment: str | None,
-    acceptance: float | None,
-    profile: str | None,
-    options: Options,
-    host: str,
-    port: int,
-    with_parent: bool,
-) -> None:
+async def _serve(given: argparse.Namespace, law: Law, options: Options) -> None:
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ended.set)
-    if with_parent:
+    if given.with_parent:
         loop.add_reader(0, lambda: None if os.read(0, 4096) else ended.set())
     engine = None
-    if deployment is not None:
-        engine, options = _engine(loop, deployment, acceptance, profile, options)
+    if given.deployment is not None:
+        engine, options = _engine(loop, given, options)
     server = Server(law if engine is None else None, options, Scheduler(loop), Metrics(options.model), {}, engine)
-    listener = await loop.create_server(lambda: Connection(server), host, port, backlog=4096)
+    listener = await loop.create_server(lambda: Connection(server), given.host, given.port, backlog=4096)
     bound = listener.sockets[0].getsockname()
     print(json.dumps({"url": f"http://{f'[{bound[0]}]' if ':' in bound[0] else bound[0]}:{bound[1]}"}), flush=True)
     gc.collect()
@@ -56,22 +47,16 @@ async def _serve(
         engine.close()
 
 
-def _engine(
-    loop: asyncio.AbstractEventLoop,
-    deployment: str,
-    acceptance: float | None,
-    profile: str | None,
-    options: Options,
-) -> tuple[Engine, Options]:
+def _engine(loop: asyncio.AbstractEventLoop, given: argparse.Namespace, options: Options) -> tuple[Engine, Options]:
     """A deployment's engine, and the form of its answers. Raises InputError."""
     from loadstone.batching.defaults import ACCEPTANCE
     from loadstone.catalogue.deployment import parse_deployment
     from loadstone.simserver.engine import Engine
     from loadstone.simulator.fleet import fleet_of, longest_request
 
-    deployed = parse_deployment(deployment)
-    accepted = ACCEPTANCE if acceptance is None else acceptance
-    fleet = fleet_of(deployed, acceptance=accepted, profile=profile)
+    deployed = parse_deployment(given.deployment)
+    acceptance = ACCEPTANCE if given.acceptance is None else given.acceptance
+    fleet = fleet_of(deployed, acceptance=acceptance, profile=given.profile)
     longest, _ = longest_request(deployed, fleet.policy)
     return Engine(loop, fleet), options._replace(model=deployed.model.name, max_model_len=longest)
 
@@ -113,18 +98,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = Options(given.tokens_per_event, given.usage, not given.no_done, given.max_model_len, given.keep_truth)
     with asyncio.Runner(loop_factory=factory) as runner:
         try:
-            runner.run(
-                _serve(
-                    law,
-                    given.deployment,
-                    given.acceptance,
-                    given.profile,
-                    options,
-                    given.host,
-                    given.port,
-                    given.with_parent,
-                )
-            )
+            runner.run(_serve(given, law, options))
         except InputError as error:
             return _refuse(str(error))
         except (OSError, OverflowError) as error:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import time
-from collections.abc import Iterable
 from typing import NamedTuple
 
 import msgspec
 
-from loadstone.simserver.ask import Ask, lengths, usage_asked
+from loadstone.simserver.ask import Ask, usage_asked
 from loadstone.simserver.law import Options
 
 WORDS = [b" w%04d" % number for number in range(1000)]  # all of one length, so the chunk's size is known beforehand
@@ -53,11 +51,15 @@ _TAILS = {shape: [word + shape.chunk_after + b"]}\n\n\r\n" for word in WORDS] fo
 
 
 class Answer:
-    """One generation: the bytes of its parts. Raises RefusalError for lengths (in tokens) that do not fit."""
+    """One generation: the bytes of its parts."""
 
-    def __init__(self, ask: Ask, options: Options, *, chat: bool, name: bytes, truth: bool) -> None:
-        """`name` is the request's id; `truth` stamps each event with the CLOCK_MONOTONIC ns at which it is made."""
-        self.input_tokens, self.max_tokens = lengths(ask, chat, options.max_model_len)
+    def __init__(
+        self, ask: Ask, options: Options, lengths: tuple[int, int], *, chat: bool, name: bytes, truth: bool
+    ) -> None:
+        """`lengths`: input and output tokens; `name` is the request's id; `truth` stamps each event with the
+        CLOCK_MONOTONIC ns at which it is made.
+        """
+        self.input_tokens, self.output_tokens = lengths
         self.cached_tokens = 0
         self.is_stream = bool(ask.stream)
         self._usage = usage_asked(ask) if options.usage == "asked" else options.usage
@@ -74,10 +76,6 @@ class Answer:
             head = b"data: " + self._prefix + shape.chunk_before
             self._plain_head = b"%x\r\n%b" % (len(head) + len(self._tails[0]) - len(b"\r\n"), head)
 
-    def ends(self) -> Iterable[int]:
-        """How many tokens are sent after each write: one, then some more at a time, then all."""
-        return ends(self.max_tokens, self._options.tokens_per_event) if self.is_stream else (self.max_tokens,)
-
     def role(self) -> bytes:
         """The event before the first token; nothing where there is none."""
         first = self._shape.first
@@ -87,11 +85,11 @@ class Answer:
 
     def piece(self, begin: int, end: int) -> bytes:
         """The event of the tokens from `begin` to before `end`; with the last of them, all that ends the response."""
-        if self._plain_head and end < self.max_tokens:
+        if self._plain_head and end < self.output_tokens:
             return self._plain_head + self._tails[begin % len(WORDS)]
         shape = self._shape
         choice = self._prefix + shape.chunk_before + self._text(begin, end)
-        if end < self.max_tokens:
+        if end < self.output_tokens:
             return self._event(choice + shape.chunk_after + b"]" + self._running_usage(end) + b"}")
         usage = self._final_usage() if self._usage == "unasked" else self._running_usage(end)
         data = self._event(choice + shape.last_after + b"]" + usage + b"}")
@@ -103,7 +101,7 @@ class Answer:
 
     def whole(self) -> bytes:
         """The body of an answer in one piece."""
-        choice = self._shape.whole_before + self._text(0, self.max_tokens) + self._shape.last_after
+        choice = self._shape.whole_before + self._text(0, self.output_tokens) + self._shape.last_after
         usage = b"" if self._usage == "none" else self._final_usage()
         return self._prefix + choice + b"]" + usage + b"}"
 
@@ -123,14 +121,9 @@ class Answer:
 
     def _final_usage(self) -> bytes:
         return b',"usage":{%b,"prompt_tokens_details":{"cached_tokens":%d}}' % (
-            self._counts(self.max_tokens),
+            self._counts(self.output_tokens),
             self.cached_tokens,
         )
-
-
-def ends(tokens: int, tokens_per_event: int) -> Iterable[int]:
-    """How many of `tokens` a stream has sent after each write: one, then up to so many more at a time, then all."""
-    return itertools.chain(range(1, tokens, tokens_per_event), (tokens,))
 
 
 def event(payload: bytes, truth: bool) -> bytes:

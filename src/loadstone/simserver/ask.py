@@ -8,8 +8,9 @@ import msgspec
 
 from loadstone.simserver.law import MODEL, Usage
 
-_COMPLETION_TOKENS = 16  # the OpenAI API's default, kept by vLLM
-_GENERATE_TOKENS = 128  # SGLang's
+COMPLETIONS, CHAT, GENERATE = "/v1/completions", "/v1/chat/completions", "/generate"
+_DEFAULT_TOKENS = {COMPLETIONS: 16, GENERATE: 128}
+"""Of an answer: the OpenAI API's default, kept by vLLM, and SGLang's; a conversation's goes on to the end."""
 _CHAT_TOKENS, _MESSAGE_TOKENS = 3, 4  # what the pretended chat template adds: in all, and per message
 
 
@@ -93,14 +94,16 @@ def prompt_tokens(prompt: object) -> list[Any]:
 
 
 def content_of(ask: Ask, path: str) -> list[Any]:
-    """The prompt's tokens, for what they have in common with other prompts'. Of a conversation, texts with roles.
+    """The prompt's tokens at this endpoint, for what they have in common with other prompts'. Raises RefusalError.
 
-    Of one without text: none.
+    Of a conversation, texts with roles; parts of a message that are no text count nothing.
     """
-    if path == "/generate":
+    if path == GENERATE:
         return prompt_tokens(ask.text if ask.input_ids is None else ask.input_ids)
-    if ask.messages is None:
+    if path != CHAT:
         return prompt_tokens(ask.prompt)
+    if not ask.messages:
+        raise RefusalError(400, "messages must be a list of at least one message")
     tokens: list[Any] = []
     for message in ask.messages:
         content = message.content or ""
@@ -111,39 +114,18 @@ def content_of(ask: Ask, path: str) -> list[Any]:
     return tokens
 
 
-def _chat_tokens(messages: list[_Message] | None) -> int:
-    """Tokens of a conversation. Parts of a message that are no text count nothing."""
-    if not messages:
-        raise RefusalError(400, "messages must be a list of at least one message")
-    tokens = _CHAT_TOKENS
-    for message in messages:
-        content = message.content or ""
-        texts = [content] if isinstance(content, str) else [part.text or "" for part in content]
-        tokens += _MESSAGE_TOKENS + sum(len(text.split()) for text in texts)
-    return tokens
-
-
-def lengths(ask: Ask, chat: bool, max_model_len: int) -> tuple[int, int]:
-    """Input and output tokens. Raises RefusalError if they are more than `max_model_len` together."""
-    input_tokens = _chat_tokens(ask.messages) if chat else len(prompt_tokens(ask.prompt))
+def lengths(ask: Ask, path: str, content_tokens: int, max_model_len: int) -> tuple[int, int]:
+    """Input and output tokens of a request whose content has so many. Raises RefusalError if they are more than
+    `max_model_len` together.
+    """
+    input_tokens = content_tokens + (_CHAT_TOKENS if path == CHAT else 0)
     room = max_model_len - input_tokens
-    output_tokens = ask.max_tokens if ask.max_completion_tokens is None else ask.max_completion_tokens
+    if path == GENERATE:
+        output_tokens = (ask.sampling_params or _SamplingParams()).max_new_tokens
+    else:
+        output_tokens = ask.max_tokens if ask.max_completion_tokens is None else ask.max_completion_tokens
     if output_tokens is None:
-        output_tokens = max(1, room if chat else min(room, _COMPLETION_TOKENS))
-    return _fitting(input_tokens, output_tokens, max_model_len)
-
-
-def generate_lengths(ask: Ask, max_model_len: int) -> tuple[int, int]:
-    """As `lengths`, of a request to /generate."""
-    input_tokens = len(prompt_tokens(ask.text if ask.input_ids is None else ask.input_ids))
-    output_tokens = (ask.sampling_params or _SamplingParams()).max_new_tokens
-    if output_tokens is None:
-        output_tokens = max(1, min(max_model_len - input_tokens, _GENERATE_TOKENS))
-    return _fitting(input_tokens, output_tokens, max_model_len)
-
-
-def _fitting(input_tokens: int, output_tokens: int, max_model_len: int) -> tuple[int, int]:
-    room = max_model_len - input_tokens
+        output_tokens = max(1, min(room, _DEFAULT_TOKENS.get(path, room)))
     if output_tokens < 1:
         raise RefusalError(400, f"max_tokens must be at least 1, got {output_tokens}.")
     if output_tokens > room:

@@ -8,7 +8,7 @@ import os
 import time
 import zlib
 from array import array
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import httptools
@@ -16,18 +16,27 @@ import msgspec
 
 from loadstone import __version__
 from loadstone.errors import InputError
-from loadstone.simserver.answer import WORDS, Answer
-from loadstone.simserver.ask import Ask, RefusalError, content_of, parse_ask, prompt_tokens
+from loadstone.simserver.answer import Answer
+from loadstone.simserver.ask import (
+    CHAT,
+    COMPLETIONS,
+    GENERATE,
+    Ask,
+    RefusalError,
+    content_of,
+    lengths,
+    parse_ask,
+    prompt_tokens,
+)
 from loadstone.simserver.generate import GenerateAnswer
 from loadstone.simserver.law import Law, Options
 from loadstone.simserver.metrics import Metrics
 from loadstone.simserver.scheduler import Scheduler
+from loadstone.simserver.stream import Stream, keys_of
 
 if TYPE_CHECKING:
     from loadstone.simserver.engine import Engine
 
-_CHAT = "/v1/chat/completions"
-_GENERATE = "/generate"
 _METHODS = {
     "/health": "GET",
     "/metrics": "GET",
@@ -35,9 +44,9 @@ _METHODS = {
     "/truth": "GET",
     "/v1/models": "GET",
     "/tokenize": "POST",
-    "/v1/completions": "POST",
-    _CHAT: "POST",
-    _GENERATE: "POST",
+    COMPLETIONS: "POST",
+    CHAT: "POST",
+    GENERATE: "POST",
 }
 _REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed"}
 _VOCABULARY = 32_000
@@ -61,7 +70,7 @@ class Server(NamedTuple):
     engine: Engine | None = None
 
 
-class _Request(NamedTuple):
+class Request(NamedTuple):
     """One HTTP request, as far as it matters here."""
 
     arrival_ns: int = 0  # CLOCK_MONOTONIC, when its last byte was read
@@ -79,7 +88,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, server: Server) -> None:
         self._server = server
         self._parser = httptools.HttpRequestParser(self)
-        self._waiting: list[_Request] = []  # asked before the answer to an earlier request has ended
+        self._waiting: list[Request] = []  # asked before the answer to an earlier request has ended
         self._stream: Stream | None = None  # the answer that is being written
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -100,7 +109,7 @@ class Connection(asyncio.Protocol):
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             if self._stream is None:
-                self._refuse(RefusalError(400, "not understood as HTTP/1.1"), _Request())
+                self._refuse(RefusalError(400, "not understood as HTTP/1.1"), Request())
             self._transport.close()
         self._serve_next()
 
@@ -125,7 +134,7 @@ class Connection(asyncio.Protocol):
         self._body.append(body)
 
     def on_message_complete(self) -> None:
-        request = _Request(
+        request = Request(
             arrival_ns=time.monotonic_ns(),
             method=self._parser.get_method().decode(),
             path=self._url.partition(b"?")[0].decode("latin-1"),
@@ -149,7 +158,7 @@ class Connection(asyncio.Protocol):
             if not request.keep_alive and self._stream is None:
                 self._transport.close()
 
-    def _serve(self, request: _Request) -> None:
+    def _serve(self, request: Request) -> None:
         method = _METHODS.get(request.path)
         if method is None or (request.path == "/truth" and not self._server.options.keep_truth):
             raise RefusalError(404, f"no {request.path} here")
@@ -184,24 +193,26 @@ class Connection(asyncio.Protocol):
             case _:
                 self._generate(request, parse_ask(request.body, self._server.options.model))
 
-    def _tokenize(self, request: _Request, ask: Ask) -> None:
+    def _tokenize(self, request: Request, ask: Ask) -> None:
         tokens = prompt_tokens(ask.content if ask.prompt is None else ask.prompt)
         ids = [zlib.crc32(token.encode()) % _VOCABULARY if isinstance(token, str) else token for token in tokens]
         document = {"tokens": ids, "count": len(ids), "max_model_len": self._server.options.max_model_len}
         self.respond(request, msgspec.json.encode(document))
 
-    def _generate(self, request: _Request, ask: Ask) -> None:
+    def _generate(self, request: Request, ask: Ask) -> None:
         name = request.id or next(_names)
         options, truth = self._server.options, request.truth
+        content = content_of(ask, request.path)
+        tokens = lengths(ask, request.path, len(content), options.max_model_len)
         answer: Answer | GenerateAnswer
-        if request.path == _GENERATE:
-            answer = GenerateAnswer(ask, options, name=name, truth=truth)
+        if request.path == GENERATE:
+            answer = GenerateAnswer(ask, options, tokens, name=name, truth=truth)
         else:
-            answer = Answer(ask, options, chat=request.path == _CHAT, name=name, truth=truth)
+            answer = Answer(ask, options, tokens, chat=request.path == CHAT, name=name, truth=truth)
         times = array("q", [request.arrival_ns]) if options.keep_truth else None
         stream = Stream(self, request, answer, options.tokens_per_event, times)
         if self._server.engine is not None:
-            stream.keys = _keys(content_of(ask, request.path), answer.max_tokens, self._server.engine.block_tokens)
+            stream.keys = keys_of(content, stream.output_tokens, self._server.engine.block_tokens)
             try:
                 self._server.engine.submit(stream, request.arrival_ns)
             except InputError as error:
@@ -217,9 +228,8 @@ class Connection(asyncio.Protocol):
 
     def _by_law(self, law: Law, stream: Stream) -> Iterator[int]:
         """Have an answer written as the law has it. Yields when, in CLOCK_MONOTONIC ns, and is resumed then."""
-        answer, arrival_ns = stream.answer, stream.request.arrival_ns
-        for end in answer.ends():
-            yield arrival_ns + law.due_ns(answer.input_tokens, end - 1)
+        for end in stream.ends():
+            yield stream.request.arrival_ns + law.due_ns(stream.input_tokens, end - 1)
             if not stream.write(end):
                 return
 
@@ -243,13 +253,13 @@ class Connection(asyncio.Protocol):
     # What is answered.
 
     def respond(
-        self, request: _Request, body: bytes, *more: str, status: int = 200, content_type: str = "application/json"
+        self, request: Request, body: bytes, *more: str, status: int = 200, content_type: str = "application/json"
     ) -> None:
         """A response in one piece; `more` are header lines."""
         head = _head(status, request, content_type, f"content-length: {len(body)}", *more)
         self.write(head + body)
 
-    def _refuse(self, refusal: RefusalError, request: _Request) -> None:
+    def _refuse(self, refusal: RefusalError, request: Request) -> None:
         status = refusal.status
         kind = f"{_REASONS[status].replace(' ', '')}Error"
         error = {"message": str(refusal), "type": kind, "param": None, "code": status}
@@ -272,71 +282,7 @@ class Connection(asyncio.Protocol):
             self._transport.write(data[written:])
 
 
-class Stream:
-    """An answer that is being written over a connection, when its scheduler says so.
-
-    `times`: gets when each event was written, CLOCK_MONOTONIC ns.
-    """
-
-    def __init__(
-        self,
-        connection: Connection,
-        request: _Request,
-        answer: Answer | GenerateAnswer,
-        tokens_per_event: int,
-        times: array[int] | None,
-    ) -> None:
-        self.request = request
-        self.answer = answer
-        self.sent = 0
-        self.serial = -1
-        self.input_tokens, self.output_tokens = answer.input_tokens, answer.max_tokens
-        self.keys: Sequence[Hashable] = ()
-        self.cached_tokens = 0
-        self._connection = connection
-        self._tokens_per_event = tokens_per_event
-        self._times = times
-
-    def write(self, written: int) -> bool:
-        """Send what is new of the first `written` tokens; False: there is nobody any more.
-
-        A few that are not the last may wait for more to make an event with (`tokens_per_event`).
-        """
-        connection, answer, sent = self._connection, self.answer, self.sent
-        if connection.gone():
-            return False
-        last = written == self.output_tokens
-        if not last and (not answer.is_stream or 0 < written - sent < min(self._tokens_per_event, sent + 1)):
-            return True
-        answer.cached_tokens = self.cached_tokens
-        if sent == 0 and (role := answer.role()):
-            connection.write(role)
-        data = answer.piece(sent, written) if answer.is_stream else answer.whole()
-        if self._times is not None:
-            self._times.append(time.monotonic_ns())
-        if answer.is_stream:
-            connection.write(data)
-        else:
-            connection.respond(self.request, data)
-        self.sent = written
-        connection.wrote(self, written - sent)
-        return True
-
-
-def _keys(tokens: list[Any], output_tokens: int, block_tokens: int) -> list[int]:
-    """Keys of the whole blocks of a prompt and its answer, each with all before it; none without a prefix cache."""
-    if not block_tokens:
-        return []
-    said = tokens + [WORDS[index % len(WORDS)].decode().strip() for index in range(output_tokens)]
-    keys: list[int] = []
-    before = 0
-    for start in range(0, len(said) - block_tokens + 1, block_tokens):
-        before = hash((before, *said[start : start + block_tokens]))
-        keys.append(before)
-    return keys
-
-
-def _head(status: int, request: _Request, content_type: str, *more: str) -> bytes:
+def _head(status: int, request: Request, content_type: str, *more: str) -> bytes:
     """The head of a response; `more` are header lines."""
     lines = [f"HTTP/1.1 {status} {_REASONS[status]}", "server: loadstone", f"content-type: {content_type}", *more]
     if request.id:

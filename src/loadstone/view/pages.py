@@ -60,13 +60,9 @@ def _asset(name: str) -> str:
     return f"/assets/{name}?v={hashlib.sha256((asset(name) or '').encode()).hexdigest()[:12]}"
 
 
-def frame(title: str, content: str, scripts: Sequence[str] = (), *, here: str = "") -> str:
-    """A whole page. `here`: where in the bar one is."""
-    links = [("/", "All runs", "list")]
-    bar = "".join(
-        f'<li><a href="{url}"{" aria-current=page" if key == here else ""}>{text}</a></li>'
-        for url, text, key in links
-    )
+def frame(title: str, content: str, scripts: Sequence[str] = (), *, is_list: bool = False) -> str:
+    """A whole page."""
+    bar = f'<li><a href="/"{" aria-current=page" if is_list else ""}>All runs</a></li>'
     return "".join(
         [
             '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n',
@@ -116,7 +112,7 @@ def listing(rows: Sequence[Row], wanted: Wanted) -> str:
             ]
         ),
         ["list.js"],
-        here="list",
+        is_list=True,
     )
 
 

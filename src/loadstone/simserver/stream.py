@@ -1,0 +1,84 @@
+"""An answer under way over a connection, and what its tokens are to a prefix cache."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from array import array
+from collections.abc import Hashable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from loadstone.simserver.answer import WORDS, Answer
+
+if TYPE_CHECKING:
+    from loadstone.simserver.generate import GenerateAnswer
+    from loadstone.simserver.http import Connection, Request
+
+
+class Stream:
+    """An answer that is being written over a connection, when its scheduler says so.
+
+    `times`: gets when each event was written, CLOCK_MONOTONIC ns.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        request: Request,
+        answer: Answer | GenerateAnswer,
+        tokens_per_event: int,
+        times: array[int] | None,
+    ) -> None:
+        self.request = request
+        self.answer = answer
+        self.sent = 0
+        self.serial = -1
+        self.input_tokens, self.output_tokens = answer.input_tokens, answer.output_tokens
+        self.keys: Sequence[Hashable] = ()
+        self.cached_tokens = 0
+        self._connection = connection
+        self._tokens_per_event = tokens_per_event
+        self._times = times
+
+    def ends(self) -> Iterable[int]:
+        """How many tokens are sent after each write: one, then up to so many more at a time, then all."""
+        first = range(1, self.output_tokens, self._tokens_per_event) if self.answer.is_stream else ()
+        return itertools.chain(first, (self.output_tokens,))
+
+    def write(self, written: int) -> bool:
+        """Send what is new of the first `written` tokens; False: there is nobody any more.
+
+        A few that are not the last may wait for more to make an event with (`tokens_per_event`).
+        """
+        connection, answer, sent = self._connection, self.answer, self.sent
+        if connection.gone():
+            return False
+        last = written == self.output_tokens
+        if not last and (not answer.is_stream or 0 < written - sent < min(self._tokens_per_event, sent + 1)):
+            return True
+        answer.cached_tokens = self.cached_tokens
+        if sent == 0 and (role := answer.role()):
+            connection.write(role)
+        data = answer.piece(sent, written) if answer.is_stream else answer.whole()
+        if self._times is not None:
+            self._times.append(time.monotonic_ns())
+        if answer.is_stream:
+            connection.write(data)
+        else:
+            connection.respond(self.request, data)
+        self.sent = written
+        connection.wrote(self, written - sent)
+        return True
+
+
+def keys_of(tokens: list[Any], output_tokens: int, block_tokens: int) -> list[int]:
+    """Keys of the whole blocks of a prompt and its answer, each with all before it; none without a prefix cache."""
+    if not block_tokens:
+        return []
+    said = tokens + [WORDS[index % len(WORDS)].decode().strip() for index in range(output_tokens)]
+    keys: list[int] = []
+    before = 0
+    for start in range(0, len(said) - block_tokens + 1, block_tokens):
+        before = hash((before, *said[start : start + block_tokens]))
+        keys.append(before)
+    return keys
