@@ -22,8 +22,9 @@ import numpy as np
 from loadstone.batching import EnginePolicy, policy_of
 from loadstone.calibrate.points import Point, read_points
 from loadstone.catalogue.deployment import Deployment, parse_deployment
-from loadstone.options import Options, plan_of
+from loadstone.options import Options
 from loadstone.perfmodel import StepModel
+from loadstone.planning import plan_of
 from loadstone.simulator.cell import run_cell
 from loadstone.simulator.fleet import fleet_with
 

@@ -26,7 +26,8 @@ import msgspec
 
 import loadstone
 from loadstone.catalogue.deployment import parse_deployment
-from loadstone.options import Options, plan_of
+from loadstone.options import Options
+from loadstone.planning import plan_of
 from loadstone.simulator.cell import run_cell
 from loadstone.simulator.fleet import Fleet, fleet_of
 

@@ -241,3 +241,13 @@ def test_the_package_itself_is_the_command_line() -> None:
     done = subprocess.run([sys.executable, "-m", "loadstone", "--help"], capture_output=True, text=True, check=False)
     assert done.returncode == 0
     assert "simulate" in done.stdout
+
+
+def test_simulate_says_what_flags_of_bench_do_there(loadstone: Loadstone) -> None:
+    said = " ".join(loadstone("simulate", "--help").out.split())
+    for flag, meaning in {
+        "--model": "the deployment says what is simulated",
+        "--temperature": "it changes no simulated time",
+    }.items():
+        assert meaning in said.partition(f"{flag} ")[2].partition(" --")[0]
+    assert "sampling temperature" in loadstone("bench", "--help").out

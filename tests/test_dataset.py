@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import os
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from loadstone.errors import InputError
+from loadstone.workload import dataset_lines, files
 from loadstone.workload.dataset import Dataset, read
 
 PUBLIC = Path(__file__).resolve().parents[2] / "shared/data/prompts"
@@ -79,8 +81,58 @@ def test_the_first_of_several_turns_counts(write: Write) -> None:
     assert read(write(lines({"turns": ["one", "two"]}, {"turns": ["three"]}))).prompts == ["one", "three"]
 
 
-def test_the_instruction_comes_before_its_input_and_null_is_no_field(write: Write) -> None:
-    assert read(write(lines({"prompt": None, "input": "b", "instruction": "a"}))).prompts == ["a"]
+def test_an_instruction_is_asked_with_what_it_is_about_and_null_is_no_field(write: Write) -> None:
+    alpaca = {"prompt": None, "input": "b", "instruction": "a", "output": "c"}
+    dolly = {"instruction": "a", "context": "d", "response": "c"}
+    alone = {"instruction": "a", "input": " ", "context": 3}
+    assert read(write(lines(alpaca, dolly, alone))).prompts == ["a\n\nb", "a\n\nd", "a"]
+
+
+def test_a_line_of_a_batch_file_is_what_its_request_says(write: Write) -> None:
+    bodies: list[Any] = [
+        {"model": "m", "messages": [user("one")], "max_tokens": 7},
+        {"model": "m", "messages": [user("two")]},
+    ]
+    path = "/v1/chat/completions"
+    dataset = read(
+        write(lines(*({"custom_id": "r", "method": "POST", "url": path, "body": body} for body in bodies)))
+    )
+    assert (dataset.format, dataset.output_tokens) == ("messages", [7, None])
+    assert messages(dataset) == [[user("one")], [user("two")]]
+
+
+@pytest.mark.parametrize(
+    "head",
+    ["prompt,output_tokens", '"id";"Question"', "TIMESTAMP,ContextTokens,GeneratedTokens", "id\ttext", "a,messages"],
+)
+def test_a_table_is_not_taken_for_prompts(write: Write, head: str) -> None:
+    with pytest.raises(InputError, match="a table with named columns; give JSONL") as error:
+        read(write(f"{head}\nhello,5\n"))
+    assert "--trace" in str(error.value)
+
+
+@pytest.mark.parametrize("line", ["Text me, she said.", "input", "One, two, three", "prompt: a, b?"])
+def test_prose_with_commas_is_text(write: Write, line: str) -> None:
+    assert read(write(f"{line}\nmore\n")).prompts == [line, "more"]
+
+
+def test_a_line_without_end_is_not_read_to_its_end(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "MOST_LINE_BYTES", 1000)
+    good = json.dumps({"prompt": "a"})
+    long = json.dumps({"prompt": "b" * 1000})
+    assert len(read(write(f"{good}\n" * 500)).prompts) == 500
+    with pytest.raises(InputError, match="line 2: over 1,000 bytes"):
+        read(write(f"{good}\n{long}\n{good}\n"))
+    monkeypatch.setattr(dataset_lines, "_MOST_ARRAY_BYTES", 3000)
+    assert len(read(write(json.dumps(["a"] * 500))).prompts) == 500
+    with pytest.raises(InputError, match="array of over 3,000 bytes; give JSONL"):
+        read(write(gzip.compress(json.dumps(["a"] * 5000).encode())))
+
+
+def test_a_pipe_is_refused_with_its_remedy(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match="a pipe, and what it brings is read more than once; save it in a file"):
+        read(tmp_path / "pipe")
 
 
 def test_sharegpt_takes_the_first_human_turn_behind_the_system_turn(write: Write) -> None:
@@ -283,7 +335,7 @@ def test_same_prompts_from_every_container(write: Write) -> None:
         ("[" * 100_000, "line 1:", "broken JSON"),
         ('{"prompt": ' + "[" * 100_000, "line 1:", "broken JSON"),
         (b"PAR1\x15\x04\x15\x00\x00", "data:", "binary"),
-        ("a\n".encode("utf-16"), "data:", "binary"),
+        ("a\n".encode("utf-16"), "data:", "UTF-16; save it in UTF-8"),
         (b"\x89PNG\r\n\xff\xfe", "line 1:", "invalid UTF-8"),
         (b"fine\nna\xefve\n", "line 2:", "invalid UTF-8"),
         (b'{"prompt": "a"}\n{"prompt": "na\xefve"}\n', "line 2:", "invalid UTF-8"),

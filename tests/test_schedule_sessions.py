@@ -143,7 +143,9 @@ def test_a_trace_s_warm_up_comes_before_it_and_shares_nothing(tmp_path: Path) ->
 
 def test_a_trace_under_another_load_gives_its_lengths_in_order(tmp_path: Path) -> None:
     loads = [Load("concurrency", 2), Load("rate", 10.0)]
-    plan = make_plan(traced(tmp_path), loads, requests=[3, 100], warmup=1)
+    with pytest.raises(InputError, match="10 req/s: 5 requests, and the trace has 4"):
+        make_plan(traced(tmp_path), loads, requests=[3, 5], warmup=1)
+    plan = make_plan(traced(tmp_path), loads, requests=[3, 4], warmup=1)
     assert [r.input_tokens for r in measured(plan)] == [1000, 1500, 600]
     assert [r.input_tokens for r in measured(plan, 1)] == [1000, 1500, 600, 100]
     assert all(r.intended_s is None for r in measured(plan))

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from loadstone import store
 from loadstone.batching import EnginePolicy, Scheduler, Speculative
 from loadstone.errors import InputError
-from loadstone.options import Options, plan_of
+from loadstone.options import Options
+from loadstone.planning import plan_of
 from loadstone.records import Plan
 from loadstone.simulator.asked import Asked, whole_prompts
 from loadstone.simulator.cell import run_cell

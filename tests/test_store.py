@@ -525,6 +525,9 @@ def test_a_cell_that_came_to_no_measured_request_keeps_its_rows(tmp_path: Path, 
     store.assemble(tmp_path)
     found = store.issued(tmp_path, plan)
     assert all((getattr(found, name) == getattr(plan, name)).all() for name in ("cell", "phase", "output_tokens"))
+    assert found.cells[0] == plan.cells[0], "it is still to run by time"
+    again = store.issued(tmp_path, found)
+    assert again.plan_id == found.plan_id
 
 
 def test_an_issued_plan_keeps_its_id_on_disk(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@ import math
 import pytest
 
 from loadstone.errors import InputError
-from loadstone.units import parse_counts, parse_list, parse_seconds, show_number, show_seconds
+from loadstone.units import parse_counts, parse_list, parse_seconds, show_load, show_number, show_seconds
 
 
 @pytest.mark.parametrize(
@@ -75,3 +75,14 @@ def test_durations_for_people(seconds: float | None, shown: str) -> None:
 )  # fmt: skip
 def test_numbers_for_people(number: float | None, digits: int, shown: str) -> None:
     assert show_number(number, digits) == shown
+
+
+@pytest.mark.parametrize(
+    ("load", "shown"),
+    [
+        (8.0, "8"), (2.5, "2.5"), (1234567.0, "1234567"), (1e6, "1000000"), (12.3456789, "12.3457"), (0.05, "0.05"),
+        (2345678.9, "2345679"), (math.inf, "inf"),
+    ],
+)  # fmt: skip
+def test_loads_for_people(load: float, shown: str) -> None:
+    assert show_load(load) == shown

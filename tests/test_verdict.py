@@ -132,8 +132,8 @@ def test_inputs_of_another_length() -> None:
 
 def test_input_lengths_of_a_dataset_are_its_own() -> None:
     plan = make_plan(Dataset("text", ["a"], [4], "00", 0), [LOAD], requests=[COUNT], warmup=2)
-    assert found(rows(), plan) == {}
-    assert found(rows(cached_tokens=100), plan) == {}
+    assert set(found(rows(), plan)) == {"prompts_repeated"}
+    assert set(found(rows(cached_tokens=100), plan)) == {"prompts_repeated"}
 
 
 def test_help_of_a_prefix_cache() -> None:

@@ -5,6 +5,7 @@ import pytest
 
 from loadstone.records import Plan
 from loadstone.schedule import make_plan
+from loadstone.verdict import Finding
 from loadstone.workload.dataset import Dataset
 from loadstone.workload.synthetic import Length, Synthetic
 from verdict_cells import COUNT, LOAD, WORKLOAD, found, plan_of, rows, spoilt
@@ -64,10 +65,10 @@ def test_answers_in_the_same_rhythm() -> None:
     finding = found(records)["answers_identical"]
     assert finding.severity == "warning"
     assert finding.evidence.startswith("200 of 400 answers arrived with gaps that are equal to the microsecond")
-    assert found(records, measured_live=False) == {}
+    assert "answers_identical" not in found(records, measured_live=False)
     for each in records[:1]:
         each["arrival_s"] = [at + 1e-5 * i * i for i, at in enumerate(each["arrival_s"])]
-    assert found(records) == {}
+    assert set(found(records)) <= {"few_samples"}
 
 
 def test_a_steady_engine_is_no_replay() -> None:
@@ -108,6 +109,37 @@ def test_fewer_tokens_than_events() -> None:
 
 
 def test_a_dataset_allows_what_it_says() -> None:
-    plan = make_plan(Dataset("text", ["a"], [4], "00", 0), [LOAD], requests=[COUNT], warmup=2)
+    texts = Dataset("text", [f"a{i}" for i in range(COUNT)], [4] * COUNT, "00", 0)
+    plan = make_plan(texts, [LOAD], requests=[COUNT], warmup=2)
     assert found(rows(output_tokens=4), plan) == {}
     assert "output_length" in found(rows(output_tokens=9), plan)
+
+
+def test_prompts_of_a_file_that_are_asked_again() -> None:
+    def of(prompts: int, cached: int | None, again: int = 0) -> dict[str, Finding]:
+        texts = [f"p{i}" for i in range(prompts - again)] + ["p0"] * again
+        plan = make_plan(Dataset("text", texts, [4] * prompts, "00", 0), [LOAD], requests=[COUNT], warmup=2)
+        # As it comes back from disk, where equal texts are one.
+        places = {text: texts.index(text) for text in texts}
+        plan.prompt[:] = [places[plan.prompts[at]] for at in plan.prompt]
+        plan.prompts[:] = texts
+        seen: set[int] = set()
+        records = rows()
+        for record, text in zip(records, plan.prompt[2:].tolist(), strict=True):
+            record["cached_tokens"] = cached if text in seen else 0
+            seen.add(text)
+        return found(records, plan)
+
+    assert "prompts_repeated" not in of(COUNT, 50)
+    assert "prompts_repeated" not in of(COUNT, 50, 4)  # the first, and four more
+    round_again = of(100, 50)["prompts_repeated"]
+    assert round_again.severity == "warning"
+    assert round_again.evidence == (
+        "300 of 400 prompts had been asked before in the cell, for the file has 100; "
+        "38% of the cell's input tokens came from the prefix cache there"
+    )
+    # No cache, none that helped, or a file that is so itself: a reader should know, and it spoils nothing.
+    assert of(100, None)["prompts_repeated"].severity == "info"
+    assert of(100, 1)["prompts_repeated"].severity == "info"
+    assert of(COUNT, 50, 200)["prompts_repeated"].severity == "info"
+    assert "prefix_cache_helped" not in of(100, 50)

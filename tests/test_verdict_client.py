@@ -137,5 +137,6 @@ def test_answers_in_one_piece_are_not_streamed() -> None:
     records = rows(**piece)
     for each in records:
         each["arrival_s"] = each["arrival_s"][3:]
-    kinds = found(records, streams=False)
-    assert {kind: finding.severity for kind, finding in kinds.items()} == {"not_streamed": "info"}
+    kinds = {kind: finding.severity for kind, finding in found(records, streams=False).items()}
+    kinds.pop("few_samples", None)  # beside the point: how many independent values these are worth
+    assert kinds == {"not_streamed": "info"}

@@ -75,15 +75,17 @@ def compare(
     b: str | PathLike[str] | Sequence[str | PathLike[str]],
     *,
     fail_on: Sequence[str] = (),
+    price: Sequence[str] = (),
     seed: int = 0,
 ) -> dict[str, Any]:
     """Two sides, each a run folder or several repeats; the document of `loadstone compare --json`, ratios B over A.
 
-    `fail_on`: bounds such as `ttft_p99>+5%`. Raises InputError, one line.
+    `fail_on`: bounds such as `ttft_p99>+5%`; `price`: dollars per GPU and hour, such as `h200=3.2`.
+    Raises InputError, one line.
     """
     from loadstone.comparison import compare as compare_sides
 
-    return compare_sides(_folders(a), _folders(b), fail_on=fail_on, seed=seed)
+    return compare_sides(_folders(a), _folders(b), fail_on=fail_on, price=price, seed=seed)
 
 
 def import_files(
@@ -98,11 +100,15 @@ def import_files(
     return import_results(_folders(paths), Path(out)).runs
 
 
-def write_report(runs: str | PathLike[str] | Sequence[str | PathLike[str]], out: str | PathLike[str]) -> list[Path]:
-    """The report of `runs`, of the kind that the name of `out` says: .html, .md, .csv. Raises InputError."""
+def write_report(
+    runs: str | PathLike[str] | Sequence[str | PathLike[str]], out: str | PathLike[str], *, price: Sequence[str] = ()
+) -> list[Path]:
+    """The report of `runs`, of the kind that the name of `out` says: .html, .md, .csv. `price`: dollars per GPU and
+    hour, such as `h200=3.2`. Raises InputError.
+    """
     from loadstone.report.writing import report
 
-    return report(_folders(runs), Path(out))
+    return report(_folders(runs), Path(out), price=price).files
 
 
 def _folders(paths: str | PathLike[str] | Sequence[str | PathLike[str]]) -> list[Path]:

@@ -23,7 +23,8 @@ from loadstone.dialects import DIALECTS
 from loadstone.engines import attach, cache
 from loadstone.engines.observe import Observer
 from loadstone.errors import DiskFullError, InputError, LoadstoneError
-from loadstone.options import Options, plan_of
+from loadstone.options import Options
+from loadstone.planning import plan_of
 from loadstone.records import CellInfo, Plan, RunInfo, Target
 from loadstone.runinfo import run_info
 from loadstone.summary import parse_slo, summarise

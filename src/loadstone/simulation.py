@@ -14,8 +14,9 @@ from loadstone.batching.defaults import ACCEPTANCE
 from loadstone.catalogue.deployment import Deployment, parse_deployment
 from loadstone.dialects import DIALECTS
 from loadstone.errors import InputError
-from loadstone.options import Options, plan_of
+from loadstone.options import Options
 from loadstone.perfmodel import StepModel
+from loadstone.planning import plan_of
 from loadstone.records import CellInfo, Plan, RunInfo, Target
 from loadstone.simulator.asked import CHARACTERS_PER_TOKEN, TURNAROUND_S, whole_prompts
 from loadstone.simulator.cell import run_cell
@@ -159,7 +160,8 @@ def _settings(deployment: Deployment, fleet: Fleet, options: Options, plan: Plan
     settings: dict[str, Any] = {
         "deployment": {
             "model": deployment.model.name,
-            "gpu": deployment.gpu.name,
+            # Of hardware of the user's own, whose file may be gone when the run is read, all that was known.
+            "gpu": msgspec.to_builtins(deployment.gpu) if deployment.has_own_hardware else deployment.gpu.name,
             "gpus": deployment.gpus,
             "nodes": deployment.nodes,
             "tp": deployment.tp,

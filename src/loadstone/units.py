@@ -65,6 +65,12 @@ def show_seconds(value: float | None, digits: int = 3) -> str:
     return f"{show_number(value * 1e6, digits)} µs"
 
 
+def show_load(value: float) -> str:
+    """A load for people, as it was asked for: `8`, `2.5`, `1234567`; six digits where it is no whole number."""
+    whole = math.isfinite(value) and (value.is_integer() or abs(value) >= 1e6)
+    return f"{value:.0f}" if whole else f"{value:g}"
+
+
 def show_number(value: float | None, digits: int = 3) -> str:
     """A number for people, to `digits` significant digits but never without a whole one: `7 413`, `181`, `0.370`."""
     if value is None or math.isnan(value):

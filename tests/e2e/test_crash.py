@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from conftest import Loadstone, eventually, gone, kill, processes_about, read_records, spawn
+from loadstone import store
 from loadstone.simserver import Law, TimingServer, start
 
 LONG = ("--input", "8", "--output", "400", "--concurrency", "3", "--requests", "60", "--warmup", "0", "--json")
@@ -67,6 +68,23 @@ def test_kill_9_of_everything(loadstone: Loadstone, server: TimingServer, tmp_pa
     assert loadstone("recover", folder, "--json").document == outcome.document
     assert not list(folder.glob("journal-*"))
     assert not list(folder.glob(".reserve-*"))
+
+
+def test_cells_that_never_began_are_told_and_stay_planned(
+    loadstone: Loadstone, server: TimingServer, tmp_path: Path
+) -> None:
+    out = tmp_path / "runs"
+    with spawn(out, "bench", server.url, *SHORT, "--concurrency", "3,5,7") as process:
+        folder, workers = under_way(process, out)
+        planned = store.read_plan(folder)
+        kill(process.pid, *workers)
+    document = loadstone("recover", folder, "--json").document
+    assert len(document["cells"]) == 1
+    (finding,) = document["findings"]
+    assert finding["kind"] == "cells_not_begun"
+    assert "2 of 3 planned cells never began (concurrency 5, concurrency 7)" in finding["evidence"]
+    assert store.read_plan(folder).plan_id == planned.plan_id
+    assert "cells_not_begun" in loadstone("show", folder).out
 
 
 def test_streams_under_way_come_back_with_what_had_arrived(

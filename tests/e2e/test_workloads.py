@@ -168,6 +168,9 @@ def test_bad_lines_are_told_or_left_out(loadstone: Loadstone, timing: TimingServ
     assert outcome.cell["requests"]["ok"] == 3
     run = json.loads((outcome.folder / "run.json").read_text())
     assert run["settings"]["workload"]["skipped"] == {"unsorted": 1}
+    (finding,) = outcome.document["findings"]
+    assert finding["evidence"] == "1 of the file's items were left out (1 unsorted), and 3 are there to send"
+    assert finding["evidence"] in " ".join(loadstone("show", outcome.folder).out.split())
 
 
 def test_lengths_beyond_the_model(loadstone: Loadstone, tmp_path: Path) -> None:
@@ -186,6 +189,12 @@ def test_lengths_beyond_the_model(loadstone: Loadstone, tmp_path: Path) -> None:
     [
         (("--input", "10"), "--trace and --input"),
         (("--turns", "2"), "--trace and --turns"),
+        (("--range-ratio", "0.5"), "--trace and --range-ratio"),
+        (("--requests", "99"), "--requests 99: the trace has 4; ask for no more"),
+        (("--rate", "5", "--requests", "5"), "5 req/s: 5 requests, and the trace has 4"),
+        (("--rate", "inf", "--requests", "2,5"), "burst of 5: 5 requests, and the trace has 4"),
+        (("--rate", "5", "--duration", "60s"), "5 req/s: "),
+        (("--ramp", "5:40:10s"), "and the trace has 4"),
         (("--rate", "2", "--time-scale", "2"), "--time-scale and --rate"),
         (("--time-scale", "0"), "--time-scale 0"),
         (("--time-scale", "1/0"), "divides by zero"),

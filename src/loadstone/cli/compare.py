@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from loadstone.cli.flags import Price
 from loadstone.cli.output import print_json, print_text
 
 
@@ -19,6 +20,7 @@ def compare(
             "--fail-on", help="exit 1 if B against A is beyond it: 'ttft_p99>+5%', 'output_tokens_per_s<-3%'"
         ),
     ] = None,
+    price: Price = None,
     seed: Annotated[int, typer.Option(help="of resampling: same runs and seed, same document")] = 0,
     json: Annotated[bool, typer.Option("--json", help="print the comparison as JSON on stdout")] = False,
 ) -> None:
@@ -28,7 +30,7 @@ def compare(
 
     if seed < 0:
         raise InputError(f"--seed {seed}: must be 0 or more")
-    document = compare_runs(_folders(a), _folders(b), fail_on=fail_on or (), seed=seed)
+    document = compare_runs(_folders(a), _folders(b), fail_on=fail_on or (), price=price or (), seed=seed)
     if json:
         print_json(document)
     else:

@@ -137,6 +137,10 @@ GpuTelemetry = Annotated[
 Workers = Annotated[int | None, _option(_RUN, "client processes (default: as many as the load needs)")]
 Out = Annotated[Path, _option(_RUN, "where run folders go")]
 Json = Annotated[bool, _option(_RUN, "print the summary as JSON on stdout", "--json")]
+Price = Annotated[
+    list[str] | None,
+    typer.Option("--price", help="dollars per GPU and hour: h200=3.2,h100=2.1; adds what a million tokens cost"),
+]
 Strict = Annotated[bool, _option(_RUN, "exit 1 unless every cell is trusted and every bound met", "--strict")]
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
+from loadstone.cli.flags import Price
 from loadstone.cli.output import print_json
 from loadstone.errors import InputError
 
@@ -26,6 +28,7 @@ def report(
     set: Annotated[
         list[str] | None, typer.Option(help="of result files, a fact they do not tell: model=…, gpu=h200, gpus=8 …")
     ] = None,
+    price: Price = None,
     json: Annotated[bool, typer.Option("--json", help="print what was written as JSON on stdout")] = False,
 ) -> None:
     """Report on runs: verdicts, findings in words, tables and charts, in one file that opens without a network."""
@@ -33,9 +36,13 @@ def report(
 
     if json and out == Path("-"):
         raise InputError("--json: stdout is the report's own; name a file with -o")
-    written = write(runs, out, format, given=set or ())
+    files, made = write(runs, out, format, given=set or (), price=price or ())
     if json:
-        print_json({"schema": 1, "files": [str(path) for path in written]})
+        from loadstone.report.prices import prices_of
+
+        print_json({"schema": 1, "files": [str(path) for path in files], **prices_of(made)})
         return
-    for path in written:
+    for path in files:
         print(path)
+    if made.unpriced is not None:
+        print(f"loadstone: {made.unpriced}", file=sys.stderr)

@@ -23,6 +23,11 @@ Profile = Annotated[
     str | None,
     typer.Option(help="profile that `calibrate` made, by name or file [default: the shipped one]"),
 ]
+Model = Annotated[str | None, typer.Option(help="name in the run's papers; the deployment says what is simulated")]
+Temperature = Annotated[
+    float | None, typer.Option(help="kept in the run's papers, as bench's; it changes no simulated time")
+]
+TopP = Annotated[float | None, typer.Option(help="likewise")]
 Draws = Annotated[
     int | None, typer.Option(help="of the model's coefficients, for the 80 % intervals; 0: none [default: 24]")
 ]
@@ -56,9 +61,9 @@ def simulate(
     duration: flags.Duration = None,
     grace: flags.Grace = "30s",
     warmup: flags.Warmup = None,
-    model: flags.Model = None,
-    temperature: flags.Temperature = None,
-    top_p: flags.TopP = None,
+    model: Model = None,
+    temperature: Temperature = None,
+    top_p: TopP = None,
     profile: Profile = None,
     acceptance: Acceptance = None,
     draws: Draws = None,

@@ -97,26 +97,25 @@ def _blocks(table: pa.Table, tokens: int) -> Blocks:
 
 
 def issued(folder: Path, plan: Plan) -> Plan:
-    """`plan` with the rows that were really issued: cyclic cells unrolled as far as they went, by count."""
+    """`plan` with the rows that were really issued: cyclic cells unrolled as far as they went, by count.
+
+    A cell that came to no measured request stays as it was planned: there is no lap to write, but one to repeat.
+    """
     import numpy as np
 
-    rows = []
-    for cell in range(len(plan.cells)):
+    rows, cells = [], list(plan.cells)
+    for cell, load in enumerate(plan.cells):
         planned = np.arange(plan.rows(cell).start, plan.rows(cell).stop)
         if plan.cyclic(cell):
             names = read_columns(folder, ["request_id"], cell)["request_id"].to_pylist()
             count = 1 + max((int(name.rpartition("-")[2]) for name in names), default=-1)
             warm = plan.warmup_count(cell)
-            # A cell that came to no measured request keeps its rows: there is no lap to write, but one to repeat.
             if count > warm:
+                cells[cell] = msgspec.structs.replace(load, duration_s=None)
                 lap = np.arange(count - warm) % (len(planned) - warm)
                 planned = np.concatenate([planned[:warm], planned[warm + lap]])
         rows.append(planned)
     picked = np.concatenate(rows)
     columns = {name: getattr(plan, name)[picked] for name in Plan.COLUMNS}
-    cells = [
-        msgspec.structs.replace(load, duration_s=None) if plan.cyclic(cell) else load
-        for cell, load in enumerate(plan.cells)
-    ]
     blocks = None if plan.blocks is None else plan.blocks.take(picked)
     return replace(plan, cells=tuple(cells), blocks=blocks, **columns)

@@ -79,6 +79,7 @@ def cell_findings(
         found += [
             answers.input_length(measured, plan, cell),
             tokens.prefix_cache_helped(facts, plan, cell, overhead_tokens, figures),
+            tokens.prompts_repeated(measured, plan, cell),
         ]
     if len(done):
         found += [

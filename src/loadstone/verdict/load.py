@@ -9,7 +9,7 @@ import numpy as np
 
 from loadstone.metrics import CellMetrics
 from loadstone.records import Load
-from loadstone.units import show_seconds
+from loadstone.units import show_load, show_seconds
 from loadstone.verdict.facts import Bools, Facts, Floats, under_way
 from loadstone.verdict.finding import Finding
 
@@ -128,7 +128,8 @@ def rate_by_chance(load: Load, measured: Facts) -> Finding | None:
     return Finding(
         "rate_by_chance",
         "info",
-        f"{len(due_s)} arrivals at random came to {drawn:.3g} requests/s, where {load.value:g} were asked for",
+        f"{len(due_s)} arrivals at random came to {drawn:.3g} requests/s, where {show_load(load.value)} were "
+        "asked for",
         "Read the figures as those of that rate; to come closer send more requests, or evenly (--burstiness inf).",
     )
 

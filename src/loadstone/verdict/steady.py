@@ -43,6 +43,9 @@ UNENDED_SIGMAS = 3.0
 0.8, 0.9 and 0.95 of a server's capacity, 50 to 2,000 requests, at most 2 are beyond both; of those at 1.3 times it
 29 % with 400 requests and 99 % with 2,000, at twice it all with 400."""
 
+P99_REQUESTS = 368
+"""Independent requests that bound a p99 from above with 97.5 %: 0.99ⁿ ≤ 0.025."""
+
 
 def few_samples(metrics: CellMetrics) -> Finding | None:
     values = metrics.ttft_s or metrics.e2e_s
@@ -52,12 +55,10 @@ def few_samples(metrics: CellMetrics) -> Finding | None:
     if high is not None:
         return None
     at_least = f", only that it is at least {show_seconds(low)}" if low is not None else ""
-    return Finding(
-        "few_samples",
-        "info",
-        f"{values.n} requests do not bound the p99{at_least}",
-        "For a p99 with a 95 % bound on both sides measure 368 requests or more.",
-    )
+    remedy = f"For a p99 with a 95 % bound on both sides measure {P99_REQUESTS} requests or more."
+    if values.n >= P99_REQUESTS:
+        remedy = "They were slow together, and are worth fewer that are independent: measure several times as many."
+    return Finding("few_samples", "info", f"{values.n} requests do not bound the p99{at_least}", remedy)
 
 
 def trend(values: Floats) -> tuple[float, float] | None:

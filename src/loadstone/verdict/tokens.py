@@ -14,6 +14,8 @@ from loadstone.verdict.server import ServerFigures
 
 CACHED_SHARE = 0.01
 """Cached tokens beyond the plan's promise, as a share of input tokens, from which a run is flattered."""
+REPEATED_SHARE = 0.01
+"""Prompts of a file asked once more, from which they are worth a word."""
 SYSTEM_TOKENS = 16
 """What a chat template may add for a system message, which is shared too."""
 COALESCED_TOKENS = 1.05
@@ -100,6 +102,30 @@ def prefix_cache_helped(
         "warning",
         f"{share:.0%} of input tokens came from the prefix cache beyond what the plan shares{whose}",
         "Restart the engine or switch its prefix cache off; leave --salt alone.",
+    )
+
+
+def prompts_repeated(measured: Facts, plan: Plan, cell: int) -> Finding | None:
+    """Texts of a file that were asked before within the cell: a prefix cache has them. Of sessions, those they begin
+    with. A file's own repeats may be what its traffic is like; those of going round a short file are not.
+    """
+    begins = ~(measured.turn > 0)
+    texts = plan.prompt[plan_rows(measured, plan, cell)]
+    order = np.argsort(measured.index)
+    again = begins & (texts >= 0)
+    again[order[np.unique(texts[order], return_index=True)[1]]] = False
+    if again.sum() <= REPEATED_SHARE * begins.sum():
+        return None
+    file = plan.workload.get("prompts")
+    round_again = isinstance(file, int) and begins.sum() > file
+    cached = float(np.nansum(measured.cached_tokens[again])) / max(1.0, float(np.nansum(measured.input_tokens)))
+    helped = f"; {cached:.0%} of the cell's input tokens came from the prefix cache there" if cached > 0 else ""
+    why = f", for the file has {file}" if round_again else ""
+    return Finding(
+        "prompts_repeated",
+        "warning" if round_again and cached > CACHED_SHARE else "info",
+        f"{again.sum()} of {begins.sum()} prompts had been asked before in the cell{why}{helped}",
+        "Send no more requests than the file has prompts, or read the figures as those of a warm prefix cache.",
     )
 
 

@@ -6,8 +6,11 @@ What an item holds is settled by the first one; every other must be like it:
 sharegpt  {"conversations": [{"from": "human", "value": …}, …]}: the first human turn, behind a system turn if any
 messages  {"messages": [{"role", "content"}, …]}: OpenAI chat, without the answer when that is the last message
 prompts   a JSON string, or text under the first of these fields that is there: turns (a list, of which the first
-          counts: MT-bench, Spec-Bench), prompt (HumanEval), question (GSM8K), instruction, input, text
+          counts: MT-bench, Spec-Bench), prompt (HumanEval), question (GSM8K), instruction (with what stands under
+          input or context: Alpaca, Dolly), input, text
 text      a line of plain text
+
+A line of OpenAI's batch format (custom_id, method, url, body) is what its body holds.
 
 Read as conversations, an item is all its user's turns: what a session asks one after another, each with the answers
 it got to those before. The file's own answers are not used.
@@ -15,43 +18,15 @@ it got to those before. The file's own answers are not used.
 
 from __future__ import annotations
 
-import gzip
-import hashlib
-import json
-import re
-import zlib
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import BinaryIO
 
 import msgspec
 
 from loadstone.errors import InputError
-
-_FORMATS = {
-    "conversations": "sharegpt",
-    "messages": "messages",
-    "turns": "prompts",
-    "prompt": "prompts",
-    "question": "prompts",
-    "instruction": "prompts",
-    "input": "prompts",
-    "text": "prompts",
-}
-_OUTPUT_FIELDS = ("output_tokens", "output_len", "output_length", "max_tokens", "max_completion_tokens")
-_MESSAGE_FIELDS = ("role", "content", "name", "tool_calls", "tool_call_id")  # what a server takes; the rest is notes
-_ROLES = {"human": "user", "user": "user", "system": "system", "developer": "system"}
-
-_BOM = b"\xef\xbb\xbf"
-_HEAD_BYTES = 1 << 24  # of the first line, to tell the format: more than the longest prompt, less than a big file
-_ARRAY = re.compile(rb'\[\s*(["{\[\]]|$)')
-_INK = re.compile(r"[^ \t\n\r]|\Z")
-_OBJECT = re.compile(rb'\{\s*(["}]|$)')
-_GIVE = "give JSON, JSONL or plain text in UTF-8"
-
-
-class _ItemError(Exception):
-    """What is wrong with one item, and the remedy; where it lies is known higher up."""
+from loadstone.workload.dataset_items import FORMATS, field_of, output_tokens_of, prompt_of, request_of, turns_of
+from loadstone.workload.dataset_lines import GIVE, ItemError, kind_of, pieces, value_of
+from loadstone.workload.files import opened
 
 
 class Dataset(msgspec.Struct, frozen=True):
@@ -86,25 +61,12 @@ def read(path: Path, *, conversations: bool = False, skip_bad: bool = False) -> 
     Raises InputError, with the line (of an array: the element), where the file cannot be read, is not text, is
     broken, lacks a field or holds no prompt.
     """
-    try:
-        if path.exists() and not path.is_file():
-            raise InputError(f"{path}: not a file; {_GIVE}")
-        with path.open("rb") as file:
-            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-            file.seek(0)
-            packed = file.read(2) == b"\x1f\x8b"
-            file.seek(0)
-            return _read(
-                path, cast(BinaryIO, gzip.GzipFile(fileobj=file)) if packed else file, sha256, conversations, skip_bad
-            )
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise InputError(f"{path}: damaged gzip file ({error}); fetch or pack it again") from None
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}; check the path and who may read it") from None
+    with opened(path, GIVE) as (stream, sha256):
+        return _read(path, stream, sha256, conversations, skip_bad)
 
 
 def _read(path: Path, stream: BinaryIO, sha256: str, conversations: bool, skip_bad: bool) -> Dataset:
-    kind = _kind(path, stream)
+    kind = kind_of(path, stream)
     unit = "element" if kind == "array" else "line"
     field: str | None = None
     format = "text" if kind == "text" else ""
@@ -113,21 +75,20 @@ def _read(path: Path, stream: BinaryIO, sha256: str, conversations: bool, skip_b
     turns: list[list[str]] = []
     systems: list[str | None] = []
     skipped = bad = 0
-    for number, data in _array(path, stream, skip_bad) if kind == "array" else _lines(stream):
+    for number, data in pieces(path, stream, kind, skip_bad):
         try:
-            item: Any = bytes(data).decode() if kind == "text" else _decode(data)
+            item = request_of(value_of(data, kind))
             if not format:
-                field = _field(item)
-                format = _FORMATS[field] if field else "prompts"
-            prompt = _prompt(item, field)
-            tokens = None if field is None else _output_tokens(item)
-            system, asked = _turns(item, field, prompt) if conversations and prompt else (None, [])
-        except (UnicodeDecodeError, _ItemError) as error:
+                field = field_of(item)
+                format = FORMATS[field] if field else "prompts"
+            prompt = prompt_of(item, field)
+            tokens = None if field is None else output_tokens_of(item)
+            system, asked = turns_of(item, field, prompt) if conversations and prompt else (None, [])
+        except ItemError as error:
             if skip_bad:
                 bad += 1
                 continue
-            what = error if isinstance(error, _ItemError) else f"invalid UTF-8; {_GIVE}"
-            raise InputError(f"{path}, {unit} {number}: {what}, or leave such {unit}s out with --skip-bad") from None
+            raise InputError(f"{path}, {unit} {number}: {error}, or leave such {unit}s out with --skip-bad") from None
         if prompt is None or (conversations and not asked):
             skipped += 1
             continue
@@ -138,221 +99,5 @@ def _read(path: Path, stream: BinaryIO, sha256: str, conversations: bool, skip_b
             systems.append(system)
     if not prompts:
         why = f": none of its {skipped + bad} items has a prompt to send" if skipped + bad else ""
-        raise InputError(f"{path}: no prompts{why}; {_GIVE}")
+        raise InputError(f"{path}: no prompts{why}; {GIVE}")
     return Dataset(format, prompts, output_tokens, sha256, skipped, turns, systems, bad)
-
-
-def _kind(path: Path, stream: BinaryIO) -> str:
-    """`array`, `lines` (of JSON) or `text`, by the first line that is not blank; leaves `stream` at the content."""
-    head = stream.readline(_HEAD_BYTES)
-    start = len(_BOM) if head.startswith(_BOM) else 0
-    first = head[start:].strip()
-    while head and not first:
-        head = stream.readline(_HEAD_BYTES)
-        first = head.strip()
-    if b"\0" in head:
-        raise InputError(f"{path}: binary, not text; {_GIVE}")
-    stream.seek(start)
-    if _ARRAY.match(first):
-        return "array"
-    if _OBJECT.match(first):
-        return "lines"
-    # Prose may open with a quotation mark; only a whole JSON string is one.
-    try:
-        msgspec.json.decode(first, type=str)
-    except ValueError:
-        return "text"
-    return "lines"
-
-
-def _lines(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """The lines that are not blank, numbered from 1, without their ends."""
-    for number, line in enumerate(stream, 1):
-        if line.strip():
-            yield number, line.rstrip(b"\r\n")
-
-
-def _array(path: Path, stream: BinaryIO, skip_bad: bool) -> Iterator[tuple[int, bytes | msgspec.Raw]]:
-    """The elements, numbered from 1, still as JSON: decoded all at once they would take many times the file."""
-    data = stream.read()
-    try:
-        elements = msgspec.json.decode(data, type=list[msgspec.Raw])
-    except (ValueError, RecursionError) as error:
-        if skip_bad:
-            yield from enumerate(_salvaged(data.decode("utf-8", "replace")), 1)
-            return
-        byte = re.search(r"\(byte (\d+)\)", str(error))
-        line = data.count(b"\n", 0, int(byte[1]) if byte else len(data.rstrip())) + 1
-        raise InputError(
-            f"{path}, line {line}: {_broken(error)}; mend it, give JSONL, or keep what is whole with --skip-bad"
-        ) from None
-    yield from enumerate(elements, 1)
-
-
-def _salvaged(text: str) -> Iterator[bytes]:
-    """The elements of an array up to where it breaks; what is after that is one that cannot be read.
-
-    Half of a surrogate pair breaks the strict decoder, and not this one: its element alone is then found to be bad.
-    """
-    decode = json.JSONDecoder().raw_decode
-    at = text.index("[") + 1
-    try:
-        while True:
-            at = _past_blanks(text, at)
-            element, at = decode(text, at)
-            yield json.dumps(element).encode()
-            at = _past_blanks(text, at)
-            if text[at : at + 1] != ",":
-                break
-            at += 1
-    except (ValueError, RecursionError):
-        yield b"{"
-        return
-    if text[at : at + 1] != "]" or text[at + 1 :].strip():
-        yield b"{"
-
-
-def _past_blanks(text: str, at: int) -> int:
-    found = _INK.search(text, at)
-    return found.start() if found else len(text)
-
-
-def _decode(data: bytes | msgspec.Raw) -> Any:
-    try:
-        return msgspec.json.decode(data)
-    except UnicodeDecodeError:
-        raise  # a ValueError too, but it has words of its own
-    except (ValueError, RecursionError) as error:
-        raise _ItemError(f"{_broken(error)}; JSONL has one whole value on each line") from None
-
-
-def _broken(error: Exception) -> str:
-    return f"broken JSON: {str(error).removeprefix('JSON is malformed: ')}"
-
-
-def _field(item: Any) -> str | None:
-    """Under which field the prompts lie; None for bare strings."""
-    if isinstance(item, str):
-        return None
-    if isinstance(item, dict):
-        for field in _FORMATS:
-            if item.get(field) is not None:
-                return field
-    raise _ItemError(f"neither a string nor an object with a prompt; name the field one of {', '.join(_FORMATS)}")
-
-
-def _prompt(item: Any, field: str | None) -> str | None:
-    """The prompt of one item, None where it has none to send. Raises _ItemError where it is not what `field` asks."""
-    if field is None:
-        if not isinstance(item, str):
-            raise _ItemError("not a string, as the first item is; give items of one kind")
-        return item if item.strip() else None
-    if not isinstance(item, dict) or field not in item:
-        raise _ItemError(f"no field {field!r}, which the first item has; give items of one kind")
-    value = item[field]
-    if field == "conversations":
-        return _conversation(_list(value, field))
-    if field == "messages":
-        return _messages(_list(value, field))
-    if field == "turns":
-        value = next(iter(_list(value, field)), "")
-    if not isinstance(value, str):
-        raise _ItemError(f"{field!r} is not text; give the prompt as a string")
-    return value if value.strip() else None
-
-
-def _conversation(turns: list[Any]) -> str | None:
-    messages: list[dict[str, Any]] = []
-    for turn in turns:
-        role, text = _turn(turn)
-        # Only a system turn may stand in front: a question that follows an answer means nothing without it.
-        if role is None or (role == "system" and messages):
-            return None
-        if role == "user":
-            messages.append({"role": role, "content": text})
-            return _compact(messages) if text.strip() else None
-        if text.strip():
-            messages.append({"role": role, "content": text})
-    return None
-
-
-def _messages(messages: list[Any]) -> str | None:
-    kept = []
-    for message in messages:
-        if not (isinstance(message, dict) and isinstance(message.get("role"), str)):
-            raise _ItemError("a message lacks 'role' as a string; put it right or leave it out")
-        content = message.get("content")
-        if not isinstance(content, str | list) and not (content is None and message.get("tool_calls")):
-            raise _ItemError(
-                "the 'content' of a message is neither text nor a list of parts; put it right or leave it out"
-            )
-        kept.append({name: message[name] for name in _MESSAGE_FIELDS if name in message})
-    if kept and kept[-1]["role"] == "assistant":
-        kept.pop()
-    if not any(message.get("content") for message in kept):
-        return None
-    parts = [part for message in kept if isinstance(message.get("content"), list) for part in message["content"]]
-    # An image cannot be sent to a language model, and without it the text is another question.
-    return _compact(kept) if all(isinstance(part, dict) and part.get("type") == "text" for part in parts) else None
-
-
-def _turns(item: Any, field: str | None, prompt: str) -> tuple[str | None, list[str]]:
-    """The system message that an item begins with, and its user's texts; of an item that has a prompt."""
-    said: list[tuple[str | None, str]] = [("user", prompt)]
-    if field == "turns":
-        if not all(isinstance(text, str) for text in item[field]):
-            raise _ItemError("one of 'turns' is not text; give each as a string")
-        said = [("user", text) for text in item[field]]
-    elif field == "conversations":
-        said = [_turn(turn) for turn in item[field]]
-    elif field == "messages":
-        said = [_message(message) for message in item[field]]
-    role, text = said[0]
-    system = text if role == "system" and text.strip() else None
-    return system, [text for role, text in said if role == "user" and text.strip()]
-
-
-def _turn(turn: Any) -> tuple[str | None, str]:
-    """Role (None: neither user nor system) and text."""
-    if not (isinstance(turn, dict) and isinstance(turn.get("from"), str) and isinstance(turn.get("value"), str)):
-        raise _ItemError(
-            "a turn of 'conversations' lacks 'from' or 'value' as a string; put it right or leave it out"
-        )
-    return _ROLES.get(turn["from"]), turn["value"]
-
-
-def _message(message: dict[str, Any]) -> tuple[str | None, str]:
-    """Role (None: neither user nor system) and text, of a message that `_messages` has let pass."""
-    role = _ROLES.get(message["role"])
-    content = message.get("content") or ""
-    # What a user or system says has no parts but text, or the item would have no prompt.
-    if role and isinstance(content, list):
-        content = "\n".join(str(part.get("text", "")) for part in content)
-    return role, content if role else ""
-
-
-def _compact(messages: list[dict[str, Any]]) -> str:
-    return msgspec.json.encode(messages).decode()
-
-
-def _list(value: Any, field: str) -> list[Any]:
-    if not isinstance(value, list):
-        raise _ItemError(f"{field!r} is not a list; give its turns in one")
-    return value
-
-
-def _output_tokens(item: dict[str, Any]) -> int | None:
-    for field in _OUTPUT_FIELDS:
-        value = item.get(field)
-        if value is None:
-            continue
-        # Tables turned into JSON write 128.0.
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, int | float)
-            or value != int(value)
-            or not 1 <= value < 2**31
-        ):
-            raise _ItemError(f"{field!r} is {value!r}, not a count of tokens; give a whole number of at least 1")
-        return int(value)
-    return None

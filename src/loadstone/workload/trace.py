@@ -1,25 +1,23 @@
 """Production traces: when requests came, how long they were, what their prompts shared. trace_lines has the formats.
 
 BurstGPT notes a failed request as one of 0 response tokens: such lines are left out and counted, without an error.
-In the azure format two lines of one time are an error: its clock is too fine for requests to meet on it, so the line
-was repeated. The clocks of the others are coarse, and requests do come at once.
+In the azure format two lines of one time and the same lengths are an error: its clock is so fine that the line was
+repeated. The clocks of the others are coarse, and requests do come at once.
 """
 
 from __future__ import annotations
 
-import gzip
-import hashlib
-import zlib
 from array import array
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, cast
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from loadstone.errors import InputError
 from loadstone.workload import trace_lines
+from loadstone.workload.files import opened
 from loadstone.workload.trace_lines import BadLine, Format, Rows
 
 if TYPE_CHECKING:
@@ -47,7 +45,7 @@ class Trace(msgspec.Struct, frozen=True, eq=False):
     prompts        texts to send as they are; None where the file has none
     sha256         of the file as it lies on disk, hexadecimal
     skipped        lines left out: reason to count. Reasons: broken line, not a number, negative number, no input,
-                   no answer, no prompt, hash_ids do not fit, too long for the model, unsorted, repeated timestamp
+                   no answer, no prompt, hash_ids do not fit, too long for the model, unsorted, repeated line
     """
 
     format: str
@@ -169,20 +167,9 @@ def read(path: Path, *, skip_bad: bool = False, max_tokens: int | None = None) -
     or (without `skip_bad`) a line cannot be used: broken, not of numbers or of impossible ones, longer than the model
     takes, of hash_ids that do not fit its length, earlier than the line before, or a repeated line.
     """
-    try:
-        if path.exists() and not path.is_file():
-            raise InputError(f"{path}: not a file; {trace_lines.GIVE}")
-        with path.open("rb") as file:
-            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-            file.seek(0)
-            packed = file.read(2) == b"\x1f\x8b"
-            file.seek(0)
-            format, rows = trace_lines.rows(path, cast(BinaryIO, gzip.GzipFile(fileobj=file)) if packed else file)
-            return _read(path, format, rows, sha256, skip_bad, max_tokens)
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise InputError(f"{path}: damaged gzip file ({error}); fetch or pack it again") from None
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}; check the path and who may read it") from None
+    with opened(path, trace_lines.GIVE) as (stream, sha256):
+        format, rows = trace_lines.rows(path, stream)
+        return _read(path, format, rows, sha256, skip_bad, max_tokens)
 
 
 def _read(path: Path, format: Format, rows: Rows, sha256: str, skip_bad: bool, max_tokens: int | None) -> Trace:
@@ -200,7 +187,8 @@ def _read(path: Path, format: Format, rows: Rows, sha256: str, skip_bad: bool, m
         try:
             request = trace_lines.request(row, format, max_tokens, block_tokens)
             if lines and request.time <= last:
-                _check_order(request.time, last, lines[-1], format)
+                same = (request.input_tokens, request.output_tokens) == (inputs[-1], outputs[-1])
+                _check_order(request.time, last, lines[-1], same and format.name == "azure")
         except BadLine as bad:
             if not skip_bad and not (format.name == "burstgpt" and bad.reason == "no answer"):
                 raise InputError(f"{path}, line {line}: {bad}, or leave such lines out with --skip-bad") from None
@@ -236,8 +224,8 @@ def _read(path: Path, format: Format, rows: Rows, sha256: str, skip_bad: bool, m
     )
 
 
-def _check_order(time: float, last: float, last_line: int, format: Format) -> None:
+def _check_order(time: float, last: float, last_line: int, repeated: bool) -> None:
     if time < last:
         raise BadLine("unsorted", f"earlier than line {last_line}", "sort the file by time")
-    if format.name == "azure":
-        raise BadLine("repeated timestamp", f"of the same time as line {last_line}", "leave one of them")
+    if repeated:
+        raise BadLine("repeated line", f"the same as line {last_line}", "leave one of them")

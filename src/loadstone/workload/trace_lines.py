@@ -16,7 +16,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import lru_cache
-from itertools import chain
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -24,11 +23,10 @@ from typing import Any, BinaryIO, NamedTuple
 import msgspec
 
 from loadstone.errors import InputError
+from loadstone.workload.files import BOM, HEAD_BYTES, check_text, lines
 
 GIVE = "give an Azure, BurstGPT, Mooncake or plain trace, as CSV or JSONL in UTF-8"
 
-_BOM = b"\xef\xbb\xbf"
-_HEAD_BYTES = 1 << 24  # of the first line: more than the longest prompt, less than a big file
 _MAX_TOKENS = 2**31 - 1
 _MAX_TIME = 1e15  # no stamp in s or ms comes near it; one in µs or ns does, and would be read wrongly
 _DATE = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)?", re.ASCII)
@@ -97,27 +95,25 @@ def rows(path: Path, stream: BinaryIO) -> tuple[Format, Rows]:
 
     Raises InputError where it is empty, is not text, or has not all the columns of a format.
     """
-    line, head = 1, stream.readline(_HEAD_BYTES).removeprefix(_BOM)
+    line, head = 1, stream.readline(HEAD_BYTES).removeprefix(BOM)
     while head and not head.strip():
-        line, head = line + 1, stream.readline(_HEAD_BYTES)
+        line, head = line + 1, stream.readline(HEAD_BYTES)
     stream.seek(0)
     if not head:
         raise InputError(f"{path}: empty; {GIVE}")
-    if b"\0" in head:
-        raise InputError(f"{path}: binary, not text; {GIVE}")
+    check_text(path, head, GIVE)
     if head.lstrip()[:1] in (b"{", b"["):
-        return _json(path, stream, line, head)
+        return _json(path, lines(path, stream), line, head)
     try:
         head.decode()
     except UnicodeDecodeError:
         raise InputError(f"{path}, line {line}: invalid UTF-8; {GIVE}") from None
-    return _csv(path, stream)
+    return _csv(path, lines(path, stream))
 
 
-def _csv(path: Path, stream: BinaryIO) -> tuple[Format, Rows]:
+def _csv(path: Path, lines: Iterator[bytes]) -> tuple[Format, Rows]:
     # Invalid bytes must not end the reading of the lines behind them: they are met again in the value they spoil.
-    lines = (data.decode(errors="surrogateescape") for data in _unmarked(stream))
-    reader = csv.reader(lines, strict=True)
+    reader = csv.reader((data.decode(errors="surrogateescape") for data in lines), strict=True)
     try:
         header = next(row for row in reader if any(map(str.strip, row)))
     except csv.Error as error:
@@ -145,19 +141,19 @@ def _csv_rows(reader: Any, width: int, pick: Callable[[list[str]], tuple[str, ..
             yield line, BadLine("broken line", f"values: {len(cells)}, columns of the header: {width}")
 
 
-def _json(path: Path, stream: BinaryIO, line: int, head: bytes) -> tuple[Format, Rows]:
+def _json(path: Path, lines: Iterator[bytes], line: int, head: bytes) -> tuple[Format, Rows]:
     where = f"{path}, line {line}"
     try:
         first = _object(head)
     except BadLine as bad:
         raise InputError(f"{where}: {bad}; the first tells the format") from None
     format = _format(where, list(first), ("prompt", "hash_ids", "block_tokens"))
-    return format, _json_rows(stream, format, first.get("prompt") is not None)
+    return format, _json_rows(lines, format, first.get("prompt") is not None)
 
 
-def _json_rows(stream: BinaryIO, format: Format, has_prompts: bool) -> Rows:
+def _json_rows(lines: Iterator[bytes], format: Format, has_prompts: bool) -> Rows:
     known = {*format.columns, "prompt", "hash_ids", "block_tokens"}
-    for line, data in enumerate(_unmarked(stream), 1):
+    for line, data in enumerate(lines, 1):
         text = data.strip()
         if not text:
             continue
@@ -178,11 +174,6 @@ def _json_row(item: dict[str, Any], format: Format, known: set[str], has_prompts
             raise BadLine("no prompt", f"{what}, other than in the first line", "give all lines one, or none")
     time, input, output = map(item.get, format.columns)
     return Row(time, input, output, prompt, item.get("hash_ids"), item.get("block_tokens"))
-
-
-def _unmarked(stream: BinaryIO) -> Iterator[bytes]:
-    """The lines, without a byte order mark."""
-    return chain([stream.readline().removeprefix(_BOM)], stream)
 
 
 def _object(data: bytes) -> dict[str, Any]:
@@ -309,7 +300,7 @@ def _epoch_s(date: str, zone: str) -> int | None:
 def _time(value: Any, column: str) -> float:
     time = _number(value, column)
     if time < 0:
-        raise BadLine("negative number", f"{column!r} is {_shown(value)}")
+        raise BadLine("negative number", f"{column!r} is {_shown(value)}, below 0")
     # So written, NaN fails too.
     if not time < _MAX_TIME:
         raise BadLine("not a number", f"{column!r} is {_shown(value)}, not a time in the format's unit")
@@ -322,7 +313,7 @@ def _count(value: Any, column: str) -> int:
         return int(value)
     number = _number(value, column)
     if number < 0:
-        raise BadLine("negative number", f"{column!r} is {_shown(value)}")
+        raise BadLine("negative number", f"{column!r} is {_shown(value)}, below 0")
     # Tables that once had gaps write 128.0.
     if not number <= _MAX_TOKENS or number != int(number):
         raise BadLine("not a number", f"{column!r} is {_shown(value)}, not a whole number of tokens")

@@ -1,0 +1,21 @@
+"""The nouns: what is asked (`plan`), what happened and under which circumstances (`run`). Facts only; every
+interpretation lives in metrics.py and verdict/. Times are seconds. A missing value is None, never 0.
+"""
+
+from loadstone.records.plan import (
+    PHASES,
+    Blocks,
+    Load,
+    LoadKind,
+    Phase,
+    Plan,
+    PlannedRequest,
+    Process,
+    Unit,
+)
+from loadstone.records.run import CellInfo, Clock, RequestRecord, RunInfo, Status, Target, TokenSource
+
+__all__ = [
+    "PHASES", "Blocks", "CellInfo", "Clock", "Load", "LoadKind", "Phase", "Plan", "PlannedRequest", "Process",
+    "RequestRecord", "RunInfo", "Status", "Target", "TokenSource", "Unit",
+]  # fmt: skip

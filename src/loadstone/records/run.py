@@ -1,0 +1,126 @@
+"""What happened (RequestRecord), and under which circumstances (Target, RunInfo).
+
+A record's times count from the run's origin on one monotonic clock.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from loadstone.records.plan import Load, Phase
+
+TokenSource = Literal["running usage", "final usage", "pieces"]
+Status = Literal["ok", "error", "timeout", "cancelled", "short"]
+Clock = Literal["kernel", "user"]
+
+
+class RequestRecord(msgspec.Struct, kw_only=True):
+    """The facts of one request, as measured, simulated or imported.
+
+    arrival_s[i]  when event i, the i-th stream event that carried output, arrived
+    read[i]       index of the socket read that brought event i: events of one read share a stamp, and its true
+                  arrival lies between the previous read and the stamp
+    tokens[i]     cumulative output tokens after event i, from `token_source`: the server's running count, its
+                  final count spread evenly over the events, or one per event (pieces)
+    status        ok: ended with a finish reason or [DONE], no error object, at least one token;
+                  short: ok, but fewer tokens than were demanded, where an exact length was demanded
+    session_id    of a conversation: the request_id of its first turn; `turn` counts from 0
+    replica       which of the target's URLs, from 0
+    receive_lag_s the worst, over the request's reads, of user-space read time minus kernel arrival time
+    server_*_s    prefill and decode time as the engine itself states them in the stream (llama.cpp does)
+    """
+
+    request_id: str
+    cell: int
+    phase: Phase
+    session_id: str | None = None
+    turn: int | None = None
+    intended_s: float | None = None
+    sent_s: float | None = None
+    arrival_s: list[float] = msgspec.field(default_factory=list)
+    read: list[int] = msgspec.field(default_factory=list)
+    tokens: list[int] = msgspec.field(default_factory=list)
+    token_source: TokenSource | None = None
+    end_s: float | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    finish_reason: str | None = None
+    status: Status
+    error: str | None = None
+    http_status: int | None = None
+    worker: int | None = None
+    replica: int | None = None
+    reused_connection: bool | None = None
+    receive_lag_s: float | None = None
+    server_prefill_s: float | None = None
+    server_decode_s: float | None = None
+
+
+class Target(msgspec.Struct, kw_only=True):
+    """The server under test, as it described itself before the run."""
+
+    url: str
+    urls: list[str] = msgspec.field(default_factory=list)
+    """All servers of a fleet, `url` first; a record's `replica` counts in it."""
+    endpoint: str
+    streams: bool = True
+    """False: answers come in one piece, and have no TTFT."""
+    model: str
+    engine: str | None = None
+    engine_version: str | None = None
+    prompt_kind: Literal["token ids", "text"]
+    overhead_tokens: int = 0
+    """Tokens that the server adds to every prompt: a chat template, a BOS."""
+    max_model_tokens: int | None = None
+    models: Any = None
+    """The body of /v1/models."""
+    version: Any = None
+    """The body of /version, where offered."""
+    metrics_names: list[str] = msgspec.field(default_factory=list)
+    """Names that /metrics offers."""
+    accepts: dict[str, bool] = msgspec.field(default_factory=dict)
+    """Request fields tried on the server, and whether it took them."""
+
+
+class CellInfo(msgspec.Struct, kw_only=True):
+    """When a cell ran, seconds from the run's origin; None while it has not."""
+
+    load: Load
+    start_s: float | None = None
+    issue_end_s: float | None = None
+    """When the last planned request was taken up: from here on the load falls."""
+    end_s: float | None = None
+    client_cpu_s: float | None = None
+    """Processor seconds the client's workers took."""
+
+
+class RunInfo(msgspec.Struct, kw_only=True):
+    """Everything needed to repeat a run; `run.json` holds it from the first moment on."""
+
+    schema: int = 1
+    run_id: str
+    source: Literal["measured", "simulated", "imported"]
+    status: Literal["running", "done", "interrupted", "failed"] = "running"
+    created: str
+    """Wall-clock start, ISO 8601 UTC: the only wall time in a run."""
+    command: list[str]
+    loadstone: str
+    host: dict[str, Any]
+    target: Target | None = None
+    plan_id: str
+    seed: int
+    salt: str | None
+    """What made this run's prompts differ from every other run's; with the plan it gives them back."""
+    slo: dict[str, float] = msgspec.field(default_factory=dict)
+    settings: dict[str, Any] = msgspec.field(default_factory=dict)
+    cells: list[CellInfo] = msgspec.field(default_factory=list)
+    clock: Clock | None = None
+    origin_ns: int | None = None
+    """CLOCK_MONOTONIC of the host at the records' time 0."""
+    selftest: Any = None
+    """What this host's self-test had found when the run was made; see accuracy.Selftest."""
+    error: str | None = None

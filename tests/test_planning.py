@@ -1,0 +1,108 @@
+"""planning.py: what a user asks, to the plan; by hand-sized files."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from loadstone import store
+from loadstone.errors import InputError
+from loadstone.options import Options
+from loadstone.planning import plan_of
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    """Ten requests: five within a second, five more at 10, 20, … 50 s."""
+    times = [0.0, 0.2, 0.4, 0.6, 1.0, 10, 20, 30, 40, 50]
+    path = tmp_path / "trace.csv"
+    rows = "".join(f"{time},{100 + i},{10 + i}\n" for i, time in enumerate(times))
+    path.write_text("timestamp_s,input_tokens,output_tokens\n" + rows)
+    return path
+
+
+def test_the_mean_rate_of_a_trace_is_that_of_the_requests_sent(trace: Path) -> None:
+    whole = plan_of(Options(trace=trace, warmup=0))
+    assert whole.cells[0].value == pytest.approx(9 / 50)
+    first = plan_of(Options(trace=trace, warmup=0, requests=[5], time_scale=[1.0, 0.5]))
+    assert [load.value for load in first.cells] == pytest.approx([4.0, 8.0])
+    assert [len(first.rows(cell)) for cell in (0, 1)] == [5, 5]
+    assert first.workload["requests"] == 5
+    # A wait before the first request of a window is kept, and is no part of the rate.
+    late = plan_of(Options(trace=trace, warmup=0, trace_window_s=(5.0, 25.0)))
+    assert late.intended_s.tolist() == [5.0, 15.0]
+    assert late.cells[0].value == pytest.approx(1 / 10)
+    alone = plan_of(Options(trace=trace, warmup=0, trace_window_s=(15.0, 25.0)))
+    assert (alone.intended_s.tolist(), alone.cells[0].value) == ([5.0], 1.0)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"requests": [11]}, r"--requests 11: the trace has 10; ask for no more"),
+        ({"rate": [4.0], "requests": [11]}, "4 req/s: 11 requests, and the trace has 10"),
+        ({"rate": [1.0, 4.0], "requests_per_rate": 5.0}, "4 req/s: 20 requests, and the trace has 10"),
+        ({"concurrency": [4], "requests": [11]}, "concurrency 4: 11 requests, and the trace has 10"),
+        ({"rate": [4.0], "duration_s": 60.0}, "4 req/s: .* requests, and the trace has 10"),
+        ({"ramp": "5:40:10s"}, "5–40 req/s in 10 s: .* requests, and the trace has 10"),
+        ({"rate": [math.inf], "requests": [4, 11]}, "burst of 11: 11 requests, and the trace has 10"),
+    ],
+)
+def test_more_than_a_trace_has_is_refused(trace: Path, asked: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        plan_of(Options(trace=trace, **asked))
+
+
+@pytest.mark.parametrize(
+    ("asked", "counts"),
+    [
+        ({"rate": [4.0]}, [10]),
+        ({"rate": [4.0], "requests": [10]}, [10]),
+        ({"concurrency": [1, 2]}, [10, 10]),
+        ({"rate": [math.inf], "requests": [4, 10]}, [4, 10]),
+        ({"concurrency": [2], "duration_s": 60.0}, [10]),  # goes round
+    ],
+)
+def test_what_a_trace_has_is_sent(trace: Path, asked: dict[str, Any], counts: list[int]) -> None:
+    plan = plan_of(Options(trace=trace, warmup=0, **asked))
+    assert [len(plan.rows(cell)) for cell in range(len(plan.cells))] == counts
+    assert plan.input_tokens[:4].tolist() == [100, 101, 102, 103]
+
+
+def test_what_was_cut_out_of_a_trace_is_in_the_papers(trace: Path) -> None:
+    said = plan_of(
+        Options(trace=trace, trace_window_s=(0.0, 35.0), trace_sample=0.9, length_scale=0.5, warmup=0)
+    ).workload
+    assert said["window_s"] == (0.0, 35.0)
+    assert (said["sample"], said["length_scale"]) == (0.9, 0.5)
+    assert {"window_s", "sample", "length_scale", "lengthened"}.isdisjoint(plan_of(Options(trace=trace)).workload)
+
+
+@pytest.mark.parametrize(
+    ("flag", "given"),
+    [
+        ("warmup", {"warmup": 0}),
+        ("seed", {"seed": 3}),
+        ("time-scale", {"time_scale": [0.5]}),
+        ("trace-window", {"trace_window_s": (0.0, 1.0)}),
+        ("range-ratio", {"range_ratio": 0.5}),
+        ("burstiness", {"burstiness": 2.0}),
+        ("think-time", {"think_time": "2s"}),
+        ("duration", {"duration_s": 5.0}),
+        ("skip-bad", {"skip_bad": True}),
+    ],
+)
+def test_nothing_that_a_plan_answers_is_passed_over_in_silence(
+    tmp_path: Path, flag: str, given: dict[str, Any]
+) -> None:
+    plan = plan_of(Options(input="8", output="8", concurrency=[1], requests=[2]))
+    path = tmp_path / "plan.parquet"
+    store.write_plan(path, plan)
+    # As the command line has it: lists for what may be several, none of them given.
+    again = plan_of(Options(plan=path, rate=[], time_scale=[], concurrency=[], requests=[]))
+    assert again.plan_id == plan.plan_id
+    assert np.array_equal(again.input_tokens, plan.input_tokens)
+    with pytest.raises(InputError, match=f"^--plan and --{flag}: the plan says"):
+        plan_of(Options(plan=path, **given))
