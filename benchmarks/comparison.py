@@ -1,6 +1,6 @@
 """What `loadstone compare` holds: false alarms on pairs that do not differ, power on pairs that do, and coverage.
 
-    python benchmarks/comparison.py [--pairs 1000] [--quick] [--only TEXT] [--simulated DEPLOYMENT]
+    python benchmarks/comparison.py [--pairs 1000] [--quick] [--only TEXT] [--intervals] [--simulated DEPLOYMENT]
 
 Pairs of runs come from two laws that share nothing with the product, and whose requests depend on one another as
 those of engines do:
@@ -9,6 +9,9 @@ closed   so many places, each taking the next request when its own ends; one ste
          prefills and drifts (AR(1), correlation 0.98 from step to step, 10 %); lengths uniform in [64, 128]
 open     Poisson arrivals to eight servers with a common queue (M/G/8, gamma service times, shape 4), at a share of
          their capacity: near 1, queues outlast the run
+
+--intervals: of single runs instead, how many of the intervals in their summaries hold what such runs have on average;
+in brackets, of those that take each request for independent. A side that is open counts as holding.
 
 simulated  `loadstone simulate` with another seed on each side, through run folders and the whole comparison; no power
 
@@ -34,10 +37,12 @@ from scipy.signal import lfilter
 
 from loadstone import simulation
 from loadstone.comparison import compare, judge
-from loadstone.comparison.cells import Cell, Row, take_blocks
-from loadstone.comparison.metric import DEFAULT, Metric
+from loadstone.comparison.cells import Cell, Row, bound, take_blocks
+from loadstone.comparison.metric import DEFAULT, Metric, Stat
 from loadstone.comparison.sides import Requests, token_curve
 from loadstone.options import Options
+from loadstone.statistics import Flow, distribution
+from loadstone.statistics.blocks import rate_bounds
 
 Law = Callable[[np.random.Generator, float], Requests]
 
@@ -100,23 +105,32 @@ def _requests(sent_s: np.ndarray, first_s: np.ndarray, end_s: np.ndarray, tokens
     )
 
 
-def _value(run: Requests, metric: Metric) -> float:
+def _stat(run: Requests, metric: Metric) -> Stat | None:
+    """As a summary has it."""
+    flow = Flow.of(run.sent_s, run.end_s)
     if not metric.per_request:
         assert run.curve is not None
         assert run.window_s is not None
-        return float(run.curve[-1] / run.window_s)
-    values = getattr(run, f"{metric.base}_s")
-    return float(np.quantile(values, metric.quantile))
+        value = float(run.curve.sum() / run.window_s)
+        return Stat.of(value, rate_bounds(run.curve, run.window_s, flow.most))
+    found = distribution(getattr(run, f"{metric.base}_s"), flow)
+    assert found is not None
+    assert metric.statistic is not None
+    return Stat.of(getattr(found, metric.statistic), found.ci95[metric.statistic])
 
 
 def compared(law: Law, pair: int, slower: float) -> Cell:
     a, b = (law(np.random.default_rng([pair, side]), factor) for side, factor in ((0, 1.0), (1, slower)))
-    rows = []
+    rows, reaches = [], {}
     for metric in DEFAULT:
-        values = _value(a, metric), _value(b, metric)
-        rows.append(Row(metric, *values, ratio=values[1] / values[0]))
+        on_a, on_b = _stat(a, metric), _stat(b, metric)
+        assert on_a is not None
+        assert on_b is not None
+        rows.append(Row(metric, on_a.value, on_b.value, ratio=on_b.value / on_a.value))
+        reaches[metric] = [[on_a.reach], [on_b.reach]]
     cell = Cell({"kind": "concurrency", "value": 1.0}, rows)
-    take_blocks(cell, [[a], [b]], pair, paired=False)
+    take_blocks(cell, [[a], [b]], paired=False)
+    bound(cell, reaches)
     judge([cell], pair, relabellings=999)
     return cell
 
@@ -137,6 +151,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="one law of each sort")
     parser.add_argument("--only", default="", help="laws whose name holds this")
     parser.add_argument("--simulated", metavar="DEPLOYMENT", help="pairs of this instead, as llama-3.1-8b@1xh200")
+    parser.add_argument("--intervals", action="store_true", help="of single runs, how often they hold the truth")
     options = parser.parse_args()
     if options.simulated:
         simulated(options.simulated, options.pairs)
@@ -144,6 +159,9 @@ def main() -> None:
     laws = [(name, law) for name, law in LAWS.items() if options.only in name]
     if options.quick:
         laws = [laws[2], laws[9]]
+    if options.intervals:
+        intervals(laws, options.pairs)
+        return
     print("| law | blocks | alarms | 95 % range | covered | power at 2 % | at 5 % | at 10 % | TPOT p50 at 5 % | ms |")
     print("|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
     for name, law in laws:
@@ -170,6 +188,46 @@ def main() -> None:
             + f" | {pace:.0%} | {each_ms:.0f} |",
             flush=True,
         )
+
+
+SHOWN = (("ttft", "p50"), ("ttft", "p99"), ("tpot", "p50"), ("e2e", "mean"), ("e2e", "p50"), ("e2e", "p99"))
+
+
+def intervals(laws: list[tuple[str, Law]], runs: int) -> None:
+    names = [f"{base.upper()} {statistic}" for base, statistic in SHOWN]
+    print(f"| law | runs | {' | '.join(names)} | output tok/s | no interval |")
+    print("|---|---:|" + "---:|" * (len(names) + 2))
+    for name, law in laws:
+        values: dict[str, list[tuple[float, list[float | None], list[float | None]]]] = {}
+        missing = 0
+        for seed in range(runs):
+            run = law(np.random.default_rng([seed, 2]), 1.0)
+            flow = Flow.of(run.sent_s, run.end_s)
+            for base, statistic in SHOWN:
+                sample = getattr(run, f"{base}_s")
+                found, plain = distribution(sample, flow), distribution(sample)
+                assert found is not None
+                assert plain is not None
+                values.setdefault(f"{base} {statistic}", []).append(
+                    (getattr(found, statistic), found.ci95[statistic], plain.ci95[statistic])
+                )
+                missing += statistic == "p50" and None in found.ci95[statistic]
+            assert run.curve is not None
+            assert run.window_s is not None
+            bounds = rate_bounds(run.curve, run.window_s, flow.most)
+            values.setdefault("rate", []).append((float(run.curve.sum() / run.window_s), bounds, bounds))
+        shares = []
+        for what, each in values.items():
+            truth = float(np.mean([value for value, _, _ in each]))
+            held = np.mean([_holds(bounds, truth) for _, bounds, _ in each])
+            plainly = np.mean([_holds(bounds, truth) for _, _, bounds in each])
+            shares.append(f"{held:.0%}" + (f" ({plainly:.0%})" if what != "rate" else ""))
+        print(f"| {name} | {runs} | {' | '.join(shares)} | {missing / (3 * runs):.0%} |", flush=True)
+
+
+def _holds(bounds: list[float | None], truth: float) -> bool:
+    low, high = bounds
+    return (low is None or low <= truth) and (high is None or truth <= high)
 
 
 SIMULATED: tuple[dict[str, Any], ...] = (

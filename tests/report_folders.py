@@ -20,7 +20,11 @@ def stat(value_s: float, *, spread: float = 0.02, n: int = 500, p99: float | Non
     return {
         "n": n, "mean": value_s, "std": value_s / 10, "p50": value_s, "p90": 1.1 * value_s, "p95": 1.2 * value_s,
         "p99": p99 if p99 is not None else 1.3 * value_s,
-        "ci95": {"p50": [value_s * (1 - spread), value_s * (1 + spread)], "p99": [1.2 * value_s, None]},
+        "ci95": {
+            "mean": [None, None],
+            "p50": [value_s * (1 - spread), value_s * (1 + spread)],
+            "p99": [1.2 * value_s, None],
+        },
     }  # fmt: skip
 
 

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from loadstone import store
-from loadstone.report.charts import bands, bars, curves, inside
+from loadstone.report.charts import bands, bars, curves, fronts, inside
 from loadstone.report.charts.colours import ENGINES, GPUS, colour, colours
 from loadstone.report.charts.contexts import contexts_picture
 from loadstone.report.charts.export import to_png, to_svg
@@ -92,7 +92,7 @@ def test_throughput_over_latency_follows_the_load(tmp_path: Path) -> None:
 
 def test_the_pareto_front_has_what_none_beats(tmp_path: Path) -> None:
     (frame,) = frames(two_engines(tmp_path), "load")
-    figure = drawn(curves.pareto(frame, section="throughput", key="k"))
+    figure = drawn(fronts.pareto(frame, section="throughput", key="k"))
     front = figure.spec["datasets"][figure.spec["layer"][0]["data"]["name"]]
     assert [(row["x"], row["y"]) for row in front] == [(100, 12.5), (25, 50), (6.25, 200)]
     assert "per GPU" in figure.title
@@ -168,7 +168,7 @@ def test_repeats_are_counted_where_there_are_several_setups(tmp_path: Path) -> N
     (frame,) = frames(points(tmp_path), "load")
     names = {"vLLM · repeat 1", "vLLM · repeat 2", "SGLang · repeat 1", "SGLang · repeat 2"}
     assert {series.label for series in frame.series} == names
-    front = drawn(curves.pareto(frame, section="throughput", key="k"))
+    front = drawn(fronts.pareto(frame, section="throughput", key="k"))
     assert front.spec["layer"][1]["encoding"]["shape"]["scale"]["domain"] == ["repeat 1", "repeat 2"]
     alone = [point for point in points(tmp_path) if point.engine == "vLLM"]
     assert {series.variant for series in series_of(alone)} == {"run 1", "run 3"}
@@ -408,4 +408,4 @@ def test_the_output_throughput_of_nothing_is_no_picture(tmp_path: Path) -> None:
     run(tmp_path, "a", [cell(1, output=None, total=None), cell(4, output=None, total=None)])
     (frame,) = frames(points(tmp_path), "load")
     assert curves.against(frame, OUTPUT, section="load", key="k") is None
-    assert curves.pareto(frame, section="load", key="k") is None
+    assert fronts.pareto(frame, section="load", key="k") is None

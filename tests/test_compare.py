@@ -1,6 +1,7 @@
 """Two sides of runs: what differs, and by more than chance."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,12 @@ from loadstone.comparison.text import cells_of, loads_of, plain
 from loadstone.errors import InputError
 from loadstone.importers import import_files
 from loadstone.records import CellInfo, Load, RequestRecord, RunInfo, Target, TokenSource
+from loadstone.report.charts.frames import OUTPUT, TPOT, TTFT
+from loadstone.report.findings.effect import OTHER_REPEATS, REPEATS, effect
+from loadstone.report.points import points_of
+from loadstone.report.runs import read_run
 from loadstone.schedule import make_plan
+from loadstone.summary import summarise
 from loadstone.workload.synthetic import Length, Synthetic
 from test_import import SGLANG
 
@@ -27,18 +33,25 @@ SOURCE: TokenSource = "running usage"
 
 
 def make(
-    folder: Path, *, seed: int = 0, slower: float = 1.0, load: Load = CLOSED, requests: int = 160, **fields: Any
-) -> Path:
-    """A run of four places, each request 0.1 s to its first token and 10 ms a token, times lognormal noise of 5 %."""
+    folder: Path, *, seed: int = 0, slower: float = 1.0, load: Load = CLOSED, requests: int = 160,
+    drift: float = 0.0, **fields: Any,
+) -> Path:  # fmt: skip
+    """A run of four places, each request 0.1 s to its first token and 10 ms a token, times lognormal noise of 5 %.
+
+    `drift`: of a pace that requests under way together share, a random walk that comes back (correlation 0.9).
+    """
     rng = np.random.default_rng(seed)
     workload = Synthetic(Length("fixed", 10), Length("fixed", TOKENS))
     plan = make_plan(workload, [load], requests=[requests], warmup=0, seed=fields.get("seed", 0))
     columns: dict[str, list[Any]] = {name: [] for name in store.records_schema().names}
-    free = [0.0] * 4
+    free, pace = [0.0] * 4, 0.0
     for index in range(requests):
         place = int(np.argmin(free))
         sent = free[place]
         noise = np.exp(rng.normal(0, 0.05, 2))
+        if drift:
+            pace = 0.9 * pace + drift * math.sqrt(1 - 0.81) * rng.normal()
+            noise *= math.exp(pace)
         first = sent + 0.1 * slower * noise[0]
         arrivals = first + 0.01 * slower * noise[1] * np.arange(TOKENS)
         free[place] = float(arrivals[-1]) + 1e-4
@@ -91,6 +104,44 @@ def test_a_difference_is_shown_with_its_ratio_and_interval(tmp_path: Path) -> No
     assert found["output_tokens_per_s"]["differs"]
     assert found["output_tokens_per_s"]["ratio"] == pytest.approx(1 / 1.1, rel=0.02)
     assert found["output_tokens_per_s"]["better"] == "a"
+
+
+def test_a_report_and_a_comparison_have_one_interval(tmp_path: Path) -> None:
+    """Of unpaired runs the comparison's interval is the report's without what repeats differ by; and a report calls
+    no winner between cells of one law whose requests drift together, though as independent ones they lie far apart.
+    """
+    called = 0
+    for seed in range(12):
+        a, b = (
+            make(tmp_path / name, seed=2 * seed + n, drift=0.25, source="measured", plan_id=name)
+            for n, name in enumerate((f"a{seed}", f"b{seed}"))
+        )
+        compared = rows(compare([a], [b]))
+        over, under = points_of([read_run(b), read_run(a)])
+        for measure, metric in ((TTFT, "ttft_p50"), (TPOT, "tpot_p50"), (OUTPUT, "output_tokens_per_s")):
+            row, found = compared[metric], effect(over, under, measure)
+            if row["low"] is None:
+                assert found is None
+                continue
+            assert found is not None
+            more = REPEATS.get(measure.key, OTHER_REPEATS)
+            assert math.log(found.high / found.ratio) == pytest.approx(
+                math.hypot(math.log(row["high"] / row["ratio"]), more)
+            )
+            called += found.clear
+    assert called <= 2  # of 36; it is 14 where requests are taken for independent
+
+
+def test_a_summary_of_before_this_rule_is_made_anew(tmp_path: Path) -> None:
+    folder = make(tmp_path / "a", source="measured")
+    document = summarise(folder)
+    for values in document["cells"][0]["metrics"].values():
+        if isinstance(values, dict) and "ci95" in values and "p50" in values["ci95"]:
+            values["ci95"] = {name: [0.0, 9.0] for name in ("p50", "p90", "p95", "p99")}
+    store.write_json(folder / "summary.json", document)
+    found = read_run(folder).document["cells"][0]["metrics"]["ttft_s"]["ci95"]
+    assert found == summarise(folder)["cells"][0]["metrics"]["ttft_s"]["ci95"]
+    assert found["p50"][1] < 9.0
 
 
 def test_the_other_way_round_is_the_reciprocal(tmp_path: Path) -> None:

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from loadstone.comparison import blocks, interval, permutation
+from loadstone.comparison import interval, permutation
 from loadstone.comparison.permutation import Units, compare_all, holm, welch
+from loadstone.statistics import blocks
 
 
 def units(a: Any, b: Any, *, paired: bool = False) -> Units:
@@ -26,9 +27,7 @@ def test_blocks_hold_a_generation_at_least() -> None:
 
 
 def test_block_means() -> None:
-    label = blocks.labels(7, 3)
-    assert label.tolist() == [0, 0, 0, 1, 1, 2, 2]
-    means = blocks.means(np.array([1.0, 2, 3, np.nan, 5, np.nan, np.nan]), label, 3)
+    means = blocks.means(np.array([1.0, 2, 3, np.nan, 5, np.nan, np.nan]), 3)  # of 3, 2 and 2 values
     assert means[:2].tolist() == [2.0, 5.0]
     assert math.isnan(means[2])
     assert blocks.above(np.array([1.0, 2, 3]), 2.0).tolist() == [0, 0.5, 1]
@@ -123,41 +122,24 @@ def _autocorrelated(rng: np.random.Generator) -> NDArray[Any]:
 
 
 def _means(values: NDArray[Any], count: int) -> NDArray[Any]:
-    label = blocks.labels(len(values), count)
-    return np.stack([blocks.means(values[:, column], label, count) for column in range(values.shape[1])], axis=1)
+    return np.stack([blocks.means(values[:, column], count) for column in range(values.shape[1])], axis=1)
 
 
-def test_bootstrap_errors_are_those_of_theory() -> None:
-    """Of independent values: a mean's is σ/(μ√n), a median's 1/(2·f·median·√n); both sides together √2 times."""
-    rng = np.random.default_rng(3)
-    sides = [(rng.normal(10, 1, 4000), blocks.labels(4000, 40)) for _ in range(2)]
-    mean, median, tail = interval.log_errors(
-        sides[0], sides[1], (40, 40), [float("nan"), 0.5, 0.9999], paired=False, seed=0
-    )
-    assert mean == pytest.approx(math.sqrt(2) * 0.1 / math.sqrt(4000), rel=0.25)
-    assert median == pytest.approx(math.sqrt(2) * 0.1 * math.sqrt(math.pi / 2) / math.sqrt(4000), rel=0.25)
-    assert tail is None
+def test_the_interval_of_a_ratio_is_made_of_those_of_its_values() -> None:
+    """On a log scale 3 below and 4 above: √(3² + 4²) = 5 either way; less where both go together."""
+    a, b = (interval.reach(value, value * math.exp(-0.03), value * math.exp(0.04)) for value in (2.0, 3.0))
+    assert a is not None
+    assert b is not None
+    assert interval.ratio(a, b) == pytest.approx((0.05, 0.05))
+    assert interval.ratio(a, b, together=1.0) == pytest.approx((0.01, 0.01))
+    assert interval.ratio(a, b, more=0.12) == pytest.approx((0.13, 0.13))
+    assert interval.pooled([a, a, a, a]) == pytest.approx((0.015, 0.02))
+    assert interval.bounds(1.5, (0.05, 0.05)) == pytest.approx((1.5 * math.exp(-0.05), 1.5 * math.exp(0.05)))
 
 
-def test_pairs_take_out_what_both_share() -> None:
-    rng = np.random.default_rng(3)
-    shared = rng.lognormal(0, 0.5, 1000)
-    label = blocks.labels(1000, 40)
-    a, b = (shared * rng.lognormal(0, 0.01, 1000), label), (shared * rng.lognormal(0, 0.01, 1000), label)
-    (paired,) = interval.log_errors(a, b, (40, 40), [0.5], paired=True, seed=0)
-    (apart,) = interval.log_errors(a, b, (40, 40), [0.5], paired=False, seed=0)
-    assert paired is not None
-    assert apart is not None
-    assert paired < apart / 2
-
-
-def test_bounds_of_a_ratio() -> None:
-    low, high = interval.bounds(1.1, 0.01, 1e9)
-    assert (low, high) == (
-        pytest.approx(1.1 * math.exp(-0.0196), rel=1e-4),
-        pytest.approx(1.1 * math.exp(0.0196), rel=1e-4),
-    )
-    assert interval.student(10) == pytest.approx(2.228, abs=1e-3)
+@pytest.mark.parametrize(("low", "high"), [(None, 2.0), (0.5, None), (0.0, 2.0), (1.1, 2.0), (0.5, math.inf)])
+def test_what_has_no_end_reaches_nowhere(low: float | None, high: float | None) -> None:
+    assert interval.reach(1.0, low, high) is None
 
 
 def test_a_relabelling_is_a_relabelling() -> None:

@@ -116,7 +116,7 @@ CLAIMS = {
         "a prefix shared",
     ],
     "shared prefix: vLLM's TPOT rises at 128, but falls at 32": [
-        "vLLM on 8×H200 with a prefix shared", "TPOT 39 % (34–45) higher at 128", "TPOT 7.3 % (4.1–10) lower at 32",
+        "vLLM on 8×H200 with a prefix shared", "TPOT 39 % (27–53) higher at 128", "TPOT 7.3 % (3.9–11) lower at 32",
     ],
 }  # fmt: skip
 

@@ -1,3 +1,4 @@
+import math
 import os
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadstone.statistics import PERCENTILES, Pool, distribution, percentile, percentile_bounds
+from loadstone.statistics import PERCENTILES, Flow, Pool, blocks, distribution, percentile, percentile_bounds
 
 values = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=40)
 
@@ -125,17 +126,148 @@ def test_distribution_of_ten_values() -> None:
     assert found.p90 == pytest.approx(9.1, rel=1e-15)
     assert found.p95 == pytest.approx(9.55, rel=1e-15)
     assert found.p99 == pytest.approx(9.91, rel=1e-15)
-    assert found.ci95 == {"p50": [2.0, 9.0], "p90": [7.0, None], "p95": [8.0, None], "p99": [9.0, None]}
+    low, high = found.ci95["mean"]
+    assert (low, high) == (pytest.approx(5.5 - 2.262 * (8.25 / 9) ** 0.5, abs=1e-3), pytest.approx(7.666, abs=1e-3))
+    rest = {name: found.ci95[name] for name in PERCENTILES}
+    assert rest == {"p50": [2.0, 9.0], "p90": [7.0, None], "p95": [8.0, None], "p99": [9.0, None]}
 
 
 def test_distribution_of_nothing_is_missing() -> None:
     assert distribution(np.array([])) is None
 
 
-def test_values_that_depend_on_one_another_get_no_bounds() -> None:
-    found = distribution(np.arange(1000.0), independent=False)
+def flow_of(count: int, places: int) -> Flow:
+    """Requests of a closed loop in lock-step: each takes 1 s, `places` at a time."""
+    sent_s = np.arange(count) // places * 1.0 + np.arange(count) * 1e-9
+    return Flow.of(sent_s, sent_s + 1.0)
+
+
+def test_values_of_one_generation_say_nothing_of_the_next() -> None:
+    flow = flow_of(1000, 200)
+    assert flow.most == 0
+    found = distribution(np.arange(1000.0), flow)
     assert found is not None
-    assert found.ci95 == {name: [None, None] for name in PERCENTILES}
+    assert found.ci95 == {name: [None, None] for name in ("mean", *PERCENTILES)}
+
+
+def test_a_generation_of_equal_values_is_one_value() -> None:
+    """20 generations of 50 that share their value: the median's bounds are as far apart as 20 values have them, at
+    least, where 1000 independent ones would have given the 469th and the 532nd.
+    """
+    luck = np.random.default_rng(2).normal(size=20)
+    values = np.repeat(luck, 50)
+    found = distribution(values, flow_of(1000, 50))
+    assert found is not None
+    low, high = found.ci95["p50"]
+    ordered = np.sort(luck)
+    assert low is not None
+    assert high is not None
+    assert low <= ordered[6]
+    assert high >= ordered[13]
+    independent = distribution(values)
+    assert independent is not None
+    assert ordered[8] <= (independent.ci95["p50"][0] or 0) <= (independent.ci95["p50"][1] or 0) <= ordered[11]
+
+
+def test_the_order_is_that_of_the_sends() -> None:
+    rng = np.random.default_rng(4)
+    values = np.repeat(rng.normal(size=20), 50)
+    sent_s = np.arange(1000) * 0.02
+    shuffled = rng.permutation(1000)
+    there = distribution(values, Flow.of(sent_s, sent_s + 1.0))
+    again = distribution(values[shuffled], Flow.of(sent_s[shuffled], sent_s[shuffled] + 1.0))
+    assert there is not None
+    assert again is not None
+    assert there.ci95 == again.ci95
+
+
+def test_the_last_digits_of_a_sum_are_no_difference() -> None:
+    """A simulator without noise: values that drift in their thirteenth digit have the narrowest of bounds."""
+    values = 0.044 * (1 + 1e-13 * np.arange(400))
+    found = distribution(values, flow_of(400, 1))
+    assert found is not None
+    low, high = found.ci95["p50"]
+    assert low == pytest.approx(0.044)
+    assert high == pytest.approx(0.044)
+
+
+def test_values_that_are_missing_are_left_out() -> None:
+    flow = flow_of(400, 10)
+    values = np.random.default_rng(1).normal(10, 1, 400)
+    gaps = values.copy()
+    gaps[::7] = np.nan
+    found = distribution(gaps, flow)
+    assert found is not None
+    assert (found.n, found.min) == (342, float(np.nanmin(gaps)))
+    assert None not in found.ci95["p50"]
+    assert distribution(np.full(400, np.nan), flow) is None
+
+
+def _ar1(rng: np.random.Generator, count: int, rho: float) -> np.ndarray:
+    noise = rng.normal(size=count)
+    found = np.empty(count)
+    found[0] = noise[0]
+    for at in range(1, count):
+        found[at] = rho * found[at - 1] + math.sqrt(1 - rho * rho) * noise[at]
+    return found
+
+
+@pytest.mark.parametrize(("count", "places", "rho"), [(128, 8, 0.8), (512, 8, 0.8), (512, 32, 0.95), (60, 1, 0.0)])
+@pytest.mark.parametrize("name", ["mean", "p50"])
+def test_intervals_hold_the_truth_as_often_as_they_say(count: int, places: int, rho: float, name: str) -> None:
+    """Of 300 cells whose neighbours go together, the true value lies in 95 %; as independent ones in half of them."""
+    flow = flow_of(count, places)
+    held = as_independent = 0
+    for seed in range(300):
+        values = _ar1(np.random.default_rng([7, seed]), count, rho)
+        for_flow, plain = distribution(values, flow), distribution(values)
+        assert for_flow is not None
+        assert plain is not None
+        held += _holds(for_flow.ci95[name], 0.0)
+        as_independent += _holds(plain.ci95[name], 0.0)
+    assert held >= 270  # of 95 % of 300, fewer than 271 have a chance of 1 in 4000
+    assert as_independent < 220 or rho == 0.0
+
+
+def _holds(bounds: list[float | None], value: float) -> bool:
+    low, high = bounds
+    return (low is None or low <= value) and (high is None or value <= high)
+
+
+@pytest.mark.parametrize("count", [40, 400])
+def test_independent_requests_cost_little(count: int) -> None:
+    """One at a time, nothing shared: bounds for a flow are at most a quarter wider than as independent."""
+    wider = []
+    for seed in range(100):
+        values = np.random.default_rng([8, seed]).normal(10, 1, count)
+        widths = []
+        for found in (distribution(values, flow_of(count, 1)), distribution(values)):
+            assert found is not None
+            low, high = found.ci95["p50"]
+            assert low is not None
+            assert high is not None
+            widths.append(high - low)
+        wider.append(widths[0] / widths[1])
+    assert 1.0 <= float(np.median(wider)) < 1.25
+
+
+def test_bounds_of_a_throughput() -> None:
+    """Tokens that come evenly have no spread; those of a server that halves its pace half-way have a wide one."""
+    even, halves = np.ones(blocks.CURVE), np.repeat([4.0, 2.0], blocks.CURVE // 2)
+    low, high = blocks.rate_bounds(even, 10.0, 20)
+    assert low == pytest.approx(high)
+    assert high == pytest.approx(blocks.CURVE / 10)
+    low, high = blocks.rate_bounds(halves, 10.0, 20)
+    assert low is not None
+    assert high is not None
+    assert high / low > 3
+    assert blocks.rate_bounds(even, 10.0, 5) == [None, None]
+
+
+def test_the_t_is_that_of_scipy() -> None:
+    stdtrit = pytest.importorskip("scipy.special").stdtrit
+    for freedom in (5, 6, 10, 39, 10**6):
+        assert blocks.student(freedom) == pytest.approx(float(stdtrit(freedom, 0.975)), abs=1e-3)
 
 
 def test_figures_do_not_depend_on_how_many_threads_blas_has() -> None:

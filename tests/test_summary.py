@@ -67,7 +67,7 @@ OPEN = Load("rate", 1.0)
 def test_the_document_has_the_keys_that_scripts_rely_on(tmp_path: Path) -> None:
     document = summary(tmp_path / "r", CLOSED, slo={"ttft": 0.5, "tpot_p99": 0.5})
     assert set(document) == {
-        "schema", "run_id", "run_dir", "source", "status", "target", "plan_id", "seed", "cells",
+        "schema", "run_id", "run_dir", "source", "status", "target", "plan_id", "seed", "cells", "findings",
     }  # fmt: skip
     assert (document["schema"], document["run_id"], document["run_dir"]) == (1, "r", str(tmp_path / "r"))
     (cell,) = document["cells"]
@@ -80,7 +80,7 @@ def test_the_document_has_the_keys_that_scripts_rely_on(tmp_path: Path) -> None:
         "output_events", "cached_input_tokens",
     }  # fmt: skip
     assert all(set(metrics[name]) == DISTRIBUTION for name in LATENCIES)
-    assert set(metrics["steady"]) == RATES | {"start_s", "end_s"}
+    assert set(metrics["steady"]) == RATES | {"start_s", "end_s", "ci95"}
     assert set(cell["client"]) == {"send_lag_p99_s", "receive_lag_p99_s", "clock", "cpu_s"}
     assert set(cell["verdict"]) == {"trusted", "findings"}
     assert all(set(one) == {"kind", "severity", "evidence", "remedy"} for one in cell["verdict"]["findings"])

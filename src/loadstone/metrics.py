@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from loadstone import arrays
 from loadstone.errors import InputError
 from loadstone.records import Load
-from loadstone.statistics import Distribution, Pool, distribution
+from loadstone.statistics import Distribution, Flow, Pool, distribution
+from loadstone.statistics.blocks import CURVE, rate_bounds
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,6 +44,7 @@ class Steady(msgspec.Struct, kw_only=True, frozen=True):
     output_tokens_per_s  tokens of both phases and any status that arrived within / (end_s − start_s)
     total_tokens_per_s   those, and input tokens of requests whose first token arrived within / (end_s − start_s)
     requests_per_s       ok and short requests of both phases that ended within / (end_s − start_s)
+    ci95                 {"output_tokens_per_s": [low, high], …}: 95 % bounds of each, see rate_bounds()
     """
 
     start_s: float
@@ -50,6 +52,7 @@ class Steady(msgspec.Struct, kw_only=True, frozen=True):
     output_tokens_per_s: float
     total_tokens_per_s: float | None
     requests_per_s: float
+    ci95: dict[str, list[float | None]]
 
 
 class CellMetrics(msgspec.Struct, kw_only=True, frozen=True):
@@ -138,14 +141,15 @@ def parts(
 
 def _part(rows: NDArray[Any], all_tokens: float, streams: bool) -> Part:
     done = rows[arrays.completed(rows)]
+    flow = Flow.of(done["sent"], done["last"])
     output_tokens = int(np.nansum(rows["tokens"]))
     return Part(
         requests=_requests(rows),
-        ttft_s=_over(done["first"] - done["sent"]) if streams else None,
-        tpot_s=_over(arrays.tpot_s(done)) if streams else None,
-        e2e_s=_over(done["last"] - done["sent"]),
-        ttft_intended_s=_over(done["first"] - done["intended"]) if streams else None,
-        e2e_intended_s=_over(done["last"] - done["intended"]),
+        ttft_s=distribution(done["first"] - done["sent"], flow) if streams else None,
+        tpot_s=distribution(arrays.tpot_s(done), flow) if streams else None,
+        e2e_s=distribution(done["last"] - done["sent"], flow),
+        ttft_intended_s=distribution(done["first"] - done["intended"], flow) if streams else None,
+        e2e_intended_s=distribution(done["last"] - done["intended"], flow),
         input_tokens=_total(rows["input"][~np.isnan(rows["first"])]),
         cached_input_tokens=_total(rows["cached"]),
         output_tokens=output_tokens,
@@ -169,12 +173,14 @@ def cell_metrics(
     *,
     streams: bool = True,
     sent_s: Floats | None = None,
+    span_s: float | None = None,
 ) -> CellMetrics:
     """The numbers of one cell. `read` starts reading its records anew, columns named as in RequestRecord.
 
     It is called twice, but for a burst: the steady window ends at a send that is only known when all was read;
     unless `sent_s` says beforehand when the measured requests were sent.
     `streams`: False where answers came in one piece: there is no TTFT then, nor TPOT and ITL.
+    `span_s`: how long the cell took, where its requests' times have no common clock.
     `slo` has upper bounds in seconds, each met or missed per request: "ttft", "tpot", "e2e"; may be empty.
     Raises InputError on any other name.
 
@@ -187,7 +193,7 @@ def cell_metrics(
     parts = [np.empty(0, arrays.ROW)]
     gaps = Pool()
     window = None if sent_s is None or load.kind == "burst" else _window(sent_s)
-    within = 0
+    within = np.zeros(CURVE)
     for batch in read():
         whole = arrays.events(batch)
         part = arrays.rows(batch, whole)
@@ -195,7 +201,7 @@ def cell_metrics(
         for at, piece in arrays.pieces(whole):
             gained = arrays.gained(piece)
             if window is not None:
-                within += _gained_within(piece.arrival, gained, window)
+                within += _counted(piece.arrival, gained, window)
             chosen = counted[at]
             events += int(piece.lengths[chosen].sum())
             if streams:
@@ -211,7 +217,7 @@ def cell_metrics(
         if window is not None:
             for batch in read():
                 for _, piece in arrays.pieces(arrays.events(batch)):
-                    within += _gained_within(piece.arrival, arrays.gained(piece), window)
+                    within += _counted(piece.arrival, arrays.gained(piece), window)
 
     measured = _those(rows, rows["measured"])
     done = _those(measured, arrays.completed(measured))
@@ -220,18 +226,19 @@ def cell_metrics(
     output_tokens = int(np.nansum(measured["tokens"]))
     input_tokens = _total(started["input"])
     met = _met(measured, load, slo) if slo else None
+    flow = Flow.of(done["sent"], done["last"], span_s)
 
     return CellMetrics(
         requests=_requests(measured),
         duration_s=duration_s,
-        ttft_s=_over(done["first"] - done["sent"]) if streams else None,
-        tpot_s=_over(arrays.tpot_s(done)) if streams else None,
+        ttft_s=distribution(done["first"] - done["sent"], flow) if streams else None,
+        tpot_s=distribution(arrays.tpot_s(done), flow) if streams else None,
         itl_s=itl,
-        e2e_s=_over(done["last"] - done["sent"]),
-        ttft_intended_s=_over(done["first"] - done["intended"]) if streams else None,
-        e2e_intended_s=_over(done["last"] - done["intended"]),
-        send_lag_s=_over(measured["sent"] - measured["intended"]),
-        receive_lag_s=_over(done["lag"]),
+        e2e_s=distribution(done["last"] - done["sent"], flow),
+        ttft_intended_s=distribution(done["first"] - done["intended"], flow) if streams else None,
+        e2e_intended_s=distribution(done["last"] - done["intended"], flow),
+        send_lag_s=distribution(measured["sent"] - measured["intended"]),
+        receive_lag_s=distribution(done["lag"]),
         input_tokens=input_tokens,
         output_tokens=output_tokens,
         output_events=events,
@@ -239,7 +246,7 @@ def cell_metrics(
         output_tokens_per_s=_per_s(output_tokens, duration_s),
         total_tokens_per_s=None if input_tokens is None else _per_s(input_tokens + output_tokens, duration_s),
         requests_per_s=_per_s(len(done), duration_s),
-        steady=None if window is None else _steady(within, rows, window),
+        steady=None if window is None else _steady(within, rows, window, flow.most),
         achieved_rate_per_s=_achieved_rate_per_s(measured),
         goodput_per_s=None if met is None else _per_s(int(met.sum()), duration_s),
         attainment=float(met.mean()) if met is not None and len(met) else None,
@@ -252,28 +259,36 @@ def _window(sent_s: Floats) -> tuple[float, float] | None:
     return (float(sent.min()), float(sent.max())) if len(sent) and np.ptp(sent) > 0 else None
 
 
-def _gained_within(arrival: Floats, gained: NDArray[Any], window: tuple[float, float]) -> int:
-    """Tokens that arrived within the window, both its ends included."""
-    inside = (arrival >= window[0]) & (arrival <= window[1])
-    return int((gained if inside.all() else gained[inside]).sum())
+def _counted(at_s: Floats, counts: NDArray[Any] | None, window: tuple[float, float]) -> Floats:
+    """What came in each of CURVE stretches of the window, both its ends included: of events `counts` each, else 1."""
+    start_s, end_s = window
+    inside = (at_s >= start_s) & (at_s <= end_s)
+    if not inside.all():
+        at_s, counts = at_s[inside], None if counts is None else counts[inside]
+    stretch = ((at_s - start_s) * (CURVE / (end_s - start_s))).astype(np.int64)
+    return np.bincount(np.minimum(stretch, CURVE - 1), counts, CURVE).astype(np.float64)
 
 
-def _steady(tokens: int, rows: NDArray[Any], window: tuple[float, float]) -> Steady:
-    """Throughput over the window, both its ends included; `tokens` arrived within."""
+def _steady(tokens: Floats, rows: NDArray[Any], window: tuple[float, float], blocks: int) -> Steady:
+    """Throughput over the window; `tokens` that arrived in each of its stretches, as _counted() has them."""
     start_s, end_s = window
     length_s = end_s - start_s
-
-    def within(time_s: Floats) -> Bools:
-        return (time_s >= start_s) & (time_s <= end_s)
-
-    input_tokens = np.nansum(rows["input"][within(rows["first"])])
-    ended = within(rows["end"]) & arrays.completed(rows)
+    told = ~np.isnan(rows["input"])
+    curves = {
+        "output_tokens_per_s": tokens,
+        "total_tokens_per_s": tokens + _counted(rows["first"][told], rows["input"][told], window),
+        "requests_per_s": _counted(rows["end"][arrays.completed(rows)], None, window),
+    }
+    if not told.any():
+        del curves["total_tokens_per_s"]
+    values = {name: float(curve.sum()) / length_s for name, curve in curves.items()}
     return Steady(
         start_s=start_s,
         end_s=end_s,
-        output_tokens_per_s=tokens / length_s,
-        total_tokens_per_s=None if np.isnan(rows["input"]).all() else float(tokens + input_tokens) / length_s,
-        requests_per_s=float(ended.sum()) / length_s,
+        output_tokens_per_s=values["output_tokens_per_s"],
+        total_tokens_per_s=values.get("total_tokens_per_s"),
+        requests_per_s=values["requests_per_s"],
+        ci95={name: rate_bounds(curve, length_s, blocks) for name, curve in curves.items()},
     )
 
 
@@ -317,10 +332,6 @@ def _those(rows: NDArray[Any], chosen: Bools) -> NDArray[Any]:
 def _present(values: NDArray[Any]) -> NDArray[Any]:
     present: NDArray[Any] = values[~np.isnan(values)]
     return present
-
-
-def _over(values: Floats) -> Distribution | None:
-    return distribution(_present(values))
 
 
 def _total(values: Floats) -> int | None:

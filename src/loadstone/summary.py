@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,11 +70,19 @@ def summarise(folder: Path, dialect: str | None = None) -> dict[str, Any]:
         for number, document in enumerate(cells):
             if document is not None:
                 document["dialect"] = _in_dialect(folder, info, number, dialect)
-    return document_of(folder, info, [cell for cell in cells if cell is not None])
+    found = verdict.run_findings(
+        [cell.load for cell in info.cells],
+        [cell is not None for cell in cells],
+        plan.workload,
+        info.error or f"the run is {info.status}",
+    )
+    return document_of(folder, info, [cell for cell in cells if cell is not None], found)
 
 
-def document_of(folder: Path, info: RunInfo, cells: list[dict[str, Any]]) -> dict[str, Any]:
-    """The summary, as `summary.json` and `--json` have it, of cells that are summarised."""
+def document_of(
+    folder: Path, info: RunInfo, cells: list[dict[str, Any]], findings: Sequence[verdict.Finding] = ()
+) -> dict[str, Any]:
+    """The summary, as `summary.json` and `--json` have it, of cells that are summarised; `findings`: of the run."""
     return {
         "schema": SCHEMA,
         "run_id": info.run_id,
@@ -85,6 +93,7 @@ def document_of(folder: Path, info: RunInfo, cells: list[dict[str, Any]]) -> dic
         "plan_id": info.plan_id,
         "seed": info.seed,
         "cells": cells,
+        "findings": msgspec.to_builtins(list(findings)),
     }
 
 
@@ -111,7 +120,9 @@ def _cell(
 
     measured = np.array(pc.equal(scalars["phase"], "measure"))
     sent_s = scalars["sent_s"].to_numpy()[measured]
-    metrics = cell_metrics(read, load, per_request, streams=streams, sent_s=sent_s)
+    told = stated.of_cell(info, cell)
+    span_s = (told.get("stated") or {}).get("duration_s") if told.get("relative_times") else None
+    metrics = cell_metrics(read, load, per_request, streams=streams, sent_s=sent_s, span_s=span_s)
     clock = info.clock or "user"
     over = info.cells[cell].end_s is not None
     reason = None if over else f"the cell did not run to its end ({info.error or info.status})"
@@ -160,7 +171,7 @@ def _cell(
         document["verdict"]["findings"].append(beyond)
     if bounds := _bounds(info.slo, load, built):
         document["slo"] = bounds
-    if told := stated.of_cell(info, cell):
+    if told:
         stated.lay_over(document, told)
     _add_intervals(document["metrics"], info, cell)
     return document
@@ -298,10 +309,17 @@ def _bounds(slo: Mapping[str, float], load: Load, built: Mapping[str, Any]) -> l
 
 
 def trusted(document: Mapping[str, Any]) -> bool:
-    """Every cell is trusted and every bound met, those per request by each of them: what `--strict` asks for."""
-    return all(
-        cell["verdict"]["trusted"]
-        and all(bound["met"] for bound in cell.get("slo", ()))
-        and cell["metrics"].get("attainment") in (None, 1)
-        for cell in document["cells"]
-    ) and bool(document["cells"])
+    """Every planned cell was measured, is trusted, and every bound met, those per request by each of them: what
+    `--strict` asks for.
+    """
+    cells = document["cells"]
+    return (
+        bool(cells)
+        and all(finding["severity"] == "info" for finding in document.get("findings", ()))
+        and all(
+            cell["verdict"]["trusted"]
+            and all(bound["met"] for bound in cell.get("slo", ()))
+            and cell["metrics"].get("attainment") in (None, 1)
+            for cell in cells
+        )
+    )

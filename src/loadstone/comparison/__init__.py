@@ -1,8 +1,9 @@
 """Two sides of runs, A and B: what differs in the setup, and which metrics differ by more than chance.
 
 Units of the statistics are whole runs where both sides have repeats, else blocks of requests within the one run
-(blocks). Differences are tested by permuting units, for all metrics and cells together (permutation); ratios come
-with an interval (interval). docs/compare.md is for readers, docs/statistics.md says what the tests hold.
+(statistics.blocks). Differences are tested by permuting units, for all metrics and cells together (permutation);
+ratios come with an interval (interval), and with prices also that of a million tokens (price). docs/compare.md is for
+readers, docs/statistics.md says what the tests hold.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ import numpy as np
 
 from loadstone.comparison import cells
 from loadstone.comparison.cells import Cell
-from loadstone.comparison.metric import DEFAULT, Bound, parse_bounds
+from loadstone.comparison.metric import DEFAULT, PRICED, Bound, parse_bounds
 from loadstone.comparison.permutation import RELABELLINGS, compare_all, holm
+from loadstone.comparison.price import Prices, parse_prices, without_price
 from loadstone.comparison.setup import WORKLOAD, differences
 from loadstone.comparison.sides import Run, load_key, open_side
 from loadstone.errors import InputError
@@ -29,22 +31,28 @@ LEVEL = 0.05
 """The chance of any false alarm in a comparison."""
 
 
-def compare(a: Sequence[Path], b: Sequence[Path], *, fail_on: Sequence[str] = (), seed: int = 0) -> dict[str, Any]:
+def compare(
+    a: Sequence[Path], b: Sequence[Path], *, fail_on: Sequence[str] = (), price: Sequence[str] = (), seed: int = 0
+) -> dict[str, Any]:
     """The comparison as the JSON document of `loadstone compare`; ratios are B over A.
 
-    `fail_on`: bounds such as `ttft_p99>+5%`. The same runs and seed give the same document.
+    `fail_on`: bounds such as `ttft_p99>+5%`. `price`: dollars per GPU and hour, such as `h200=3.2`.
+    The same runs and seed give the same document.
     Raises InputError, one line, where a run cannot be read, or no load is on both sides.
     """
     bounds = parse_bounds(list(fail_on))
-    metrics = [*DEFAULT, *dict.fromkeys(bound.metric for bound in bounds if bound.metric not in DEFAULT)]
-    sides = open_side(a), open_side(b)
+    prices = parse_prices(price)
+    metrics = list(dict.fromkeys([*DEFAULT, *(PRICED if prices else ()), *(bound.metric for bound in bounds)]))
+    if not prices and (bound := next((bound for bound in bounds if bound.metric.priced), None)):
+        raise InputError(f"--fail-on {bound.text!r}: needs --price, e.g. --price h200=3.2")
+    sides = open_side(a, prices), open_side(b, prices)
     matched, alone = _match(*sides)
     if not matched:
         raise InputError(
             f"{a[0]} and {b[0]}: no load is on both sides ({_loads(alone[0])} against {_loads(alone[1])}); "
             "compare runs of the same loads"
         )
-    compared = [cells.gather(on_a, on_b, metrics, seed) for on_a, on_b in matched]
+    compared = [cells.gather(on_a, on_b, metrics) for on_a, on_b in matched]
     judge(compared, seed)
     document: dict[str, Any] = {
         "schema": 1,
@@ -55,7 +63,11 @@ def compare(a: Sequence[Path], b: Sequence[Path], *, fail_on: Sequence[str] = ()
         "unmatched": {"a": [load for _, load in alone[0]], "b": [load for _, load in alone[1]]},
         "level": LEVEL,
     }
-    document["findings"] = [_finding(one) for one in _findings(sides, compared, document["setup"])]
+    found = _findings(sides, compared, document["setup"])
+    if prices:
+        document["prices"] = {"dollars_per_gpu_hour": prices, "a": _dollars(sides[0]), "b": _dollars(sides[1])}
+        found += _unpriced(sides, prices)
+    document["findings"] = [_finding(one) for one in found]
     if bounds:
         document["fail_on"] = [_bound(bound, compared) for bound in bounds]
     return document
@@ -84,6 +96,18 @@ def _loads(alone: Sequence[tuple[Any, Mapping[str, Any]]]) -> str:
 
 def _side(runs: Sequence[Run]) -> dict[str, Any]:
     return {"runs": [str(run.folder) for run in runs], "label": runs[0].facts.label, "source": runs[0].info.source}
+
+
+def _dollars(runs: Sequence[Run]) -> list[float | None]:
+    """Per hour, of each run."""
+    return [run.dollars for run in runs]
+
+
+def _unpriced(sides: Sequence[Sequence[Run]], prices: Prices) -> list[Finding]:
+    runs = [(f"{side} {run.folder.name}", run.facts) for side, own in zip("AB", sides, strict=True) for run in own]
+    said = without_price(runs, prices)
+    remedy = "Give --price GPU=DOLLARS; of a result file tell the GPU at its import: --set gpu=h200 --set gpus=8."
+    return [Finding("no_price", "info", said, remedy)] if said else []
 
 
 def judge(compared: Sequence[Cell], seed: int, relabellings: int = RELABELLINGS) -> None:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from loadstone.comparison import blocks, interval
+from loadstone.comparison import interval
+from loadstone.comparison.interval import Reach
 from loadstone.comparison.metric import Metric
 from loadstone.comparison.permutation import Units, welch
 from loadstone.comparison.sides import Requests, Run, rates, requests_of
 from loadstone.records import Load
+from loadstone.statistics import blocks
+from loadstone.statistics.blocks import student
 
 Floats = NDArray[np.float64]
 Place = tuple[Run, int]
@@ -85,22 +88,33 @@ class Cell:
         }
 
 
-def gather(a: Sequence[Place], b: Sequence[Place], metrics: Sequence[Metric], seed: int) -> Cell:
+def gather(a: Sequence[Place], b: Sequence[Place], metrics: Sequence[Metric]) -> Cell:
     """`a`, `b`: the runs that have the load, and where in their summaries."""
     documents = [[run.document["cells"][position] for run, position in places] for places in (a, b)]
     every = [cell for side in documents for cell in side]
     load = dict(every[0]["load"])
     intended = load["kind"] != "concurrency" and all(cell["metrics"].get("e2e_intended_s") for cell in every)
     steady = all(cell["metrics"].get("steady") for cell in every)
-    values = {
-        metric: [[metric.value(cell, intended=intended, steady=steady) for cell in side] for side in documents]
+    stats = {
+        metric: [
+            [metric.stat(run.document["cells"][position], intended, steady, run.dollars) for run, position in places]
+            for places in (a, b)
+        ]
         for metric in metrics
+    }
+    values = {
+        metric: [[stat.value if stat is not None else None for stat in side] for side in sides]
+        for metric, sides in stats.items()
     }
     cell = Cell(load, [_row(metric, *values[metric]) for metric in metrics])
     if min(len(a), len(b)) >= 2:
         _by_runs(cell, values)
     elif all(run.has_records for run, _ in (*a, *b)):
-        _by_blocks(cell, a, b, seed, intended=intended)
+        _by_blocks(cell, a, b, intended=intended)
+        bound(cell, {
+            metric: [[stat.reach if stat is not None else None for stat in side] for side in sides]
+            for metric, sides in stats.items()
+        })  # fmt: skip
     else:
         cell.why = "a side was imported as sums, without its requests"
     return cell
@@ -129,7 +143,8 @@ def _by_runs(cell: Cell, values: dict[Metric, list[list[float | None]]]) -> None
         a, b = (np.log(np.array(side, np.float64)) for side in values[row.metric])
         _, error, freedom = welch(a, b)
         row.log_error = error
-        row.low, row.high = interval.bounds(row.ratio, error, max(1.0, freedom))
+        reach = interval.student(max(1.0, freedom)) * error
+        row.low, row.high = interval.bounds(row.ratio, (reach, reach))
         tested.append(row)
         columns.append((a, b))
     sizes = [len(side) for side in values[cell.rows[0].metric]]
@@ -155,18 +170,26 @@ def _welch_p(a: Floats, b: Floats) -> float:
 # --- one run a side: blocks of requests are the units --------------------------------------------------------------
 
 
-def _by_blocks(cell: Cell, a: Sequence[Place], b: Sequence[Place], seed: int, *, intended: bool) -> None:
-    rated = any(row.metric.name == "output_tokens_per_s" and row.ratio is not None for row in cell.rows)
+def _by_blocks(cell: Cell, a: Sequence[Place], b: Sequence[Place], *, intended: bool) -> None:
+    rated = any(row.metric.counts_output and row.ratio is not None for row in cell.rows)
     sides = [
         [requests_of(run, position, intended=intended, with_tokens=rated) for run, position in places]
         for places in (a, b)
     ]
     paired = len(a) == len(b) == 1 and _same_plan(a[0][0], b[0][0]) and _pair(sides[0], sides[1])
-    take_blocks(cell, sides, seed, paired=paired)
+    take_blocks(cell, sides, paired=paired, dollars=[[run.dollars for run, _ in places] for places in (a, b)])
 
 
-def take_blocks(cell: Cell, sides: Sequence[Sequence[Requests]], seed: int, *, paired: bool) -> None:
-    """Units and intervals of a cell from the requests of each side's runs; `paired`: row by row of the same request.
+def take_blocks(
+    cell: Cell,
+    sides: Sequence[Sequence[Requests]],
+    *,
+    paired: bool,
+    dollars: Sequence[Sequence[float | None]] = (),
+) -> None:
+    """The units of a cell from the requests of each side's runs; `paired`: row by row of the same request.
+
+    `dollars`: per hour, of each run.
 
     Metrics without a ratio are left out. Where nothing can be tested, the cell says why.
     """
@@ -184,23 +207,22 @@ def take_blocks(cell: Cell, sides: Sequence[Sequence[Requests]], seed: int, *, p
         )
         return
     rows = [row for row in cell.rows if row.ratio is not None and row.metric.per_request]
-    rows += [row for row in cell.rows if row.ratio is not None and row.metric.name == "output_tokens_per_s"]
+    rows += [row for row in cell.rows if row.ratio is not None and row.metric.counts_output]
     made: dict[int, tuple[Floats, Floats, list[Row]]] = {}
 
     def correlations(count: int) -> Floats:
-        made[count] = _columns(sides, rows, count)
+        made[count] = _columns(sides, rows, count, dollars)
         found_a, found_b, _ = made[count]
         both = [found_b - found_a] if paired else [found_a, found_b]
         return np.asarray(np.mean([_correlation(side, count) for side in both], axis=0))
 
-    count, rho, careful = blocks.settle(most, correlations)
+    count, _, careful = blocks.settle(most, correlations)
     on_a, on_b, cell.tested = made[count]
     if not cell.tested:
         cell.why = "no metric is there on both sides for every block of requests"
         return
     cell.unit, cell.counts = "blocks", (len(on_a), len(on_b))
     cell.units = Units(on_a, on_b, careful, paired)
-    _intervals(cell, sides, count, rho, seed)
 
 
 def _same_plan(a: Run, b: Run) -> bool:
@@ -230,7 +252,7 @@ def _correlation(rows: Floats, count: int) -> Floats:
 
 
 def _columns(
-    sides: Sequence[Sequence[Requests]], rows: Sequence[Row], count: int
+    sides: Sequence[Sequence[Requests]], rows: Sequence[Row], count: int, dollars: Sequence[Sequence[float | None]]
 ) -> tuple[Floats, Floats, list[Row]]:
     """Block means of every metric that has them, `count` blocks of each run: (A's, B's, which metrics)."""
     kept: list[Row] = []
@@ -238,6 +260,15 @@ def _columns(
     for row in rows:
         if not row.metric.per_request:
             pieces = [[rates(run, count) for run in side] for side in sides]
+            if row.metric.priced:
+                # Tokens for a dollar: of what costs as much on both sides the test is that of the throughput.
+                pieces = [
+                    [
+                        None if each is None or not cost else each / cost
+                        for each, cost in zip(side, costs, strict=True)
+                    ]
+                    for side, costs in zip(pieces, dollars, strict=True)
+                ]
         else:
             name = f"{row.metric.base}_s"
             pooled = np.concatenate([getattr(run, name) for side in sides for run in side])
@@ -246,11 +277,7 @@ def _columns(
             cut = None if math.isnan(row.metric.quantile) else float(np.nanquantile(pooled, row.metric.quantile))
             pieces = [
                 [
-                    blocks.means(
-                        getattr(run, name) if cut is None else blocks.above(getattr(run, name), cut),
-                        blocks.labels(len(run.index), count),
-                        count,
-                    )
+                    blocks.means(getattr(run, name) if cut is None else blocks.above(getattr(run, name), cut), count)
                     for run in side
                 ]
                 for side in sides
@@ -268,49 +295,25 @@ def _columns(
     return a, b, kept
 
 
-def _intervals(cell: Cell, sides: Sequence[Sequence[Requests]], count: int, rho: Floats, seed: int) -> None:
-    units = cell.units
-    if units is None:
+def bound(cell: Cell, reaches: Mapping[Metric, Sequence[Sequence[Reach | None]]]) -> None:
+    """Intervals of the ratios of a cell of blocks, from those of each run's value on either side."""
+    if cell.units is None:
         return
-    counts = len(units.a), len(units.b)
-    freedom = float(counts[0] - 1 if cell.paired else sum(counts) - 2)
-    few = math.sqrt(count / (count - 1))
-    for base in ("ttft", "tpot", "e2e"):
-        rows = [(index, row) for index, row in enumerate(cell.tested) if row.metric.base == base]
-        if not rows:
+    freedom = min(len(cell.units.a), len(cell.units.b)) - 1.0
+    for row in cell.rows:
+        known = [[each for each in side if each is not None] for side in reaches[row.metric]]
+        if row.ratio is None or any(len(k) < len(side) for k, side in zip(known, reaches[row.metric], strict=True)):
             continue
-        samples = [_sample(side, f"{base}_s", count) for side in sides]
-        errors = interval.log_errors(
-            samples[0], samples[1], counts, [row.metric.quantile for _, row in rows],
-            paired=cell.paired, seed=seed,
-        )  # fmt: skip
-        for (index, row), error in zip(rows, errors, strict=True):
-            if error is not None:
-                _bound(row, error * few * _inflation(float(rho[index])), freedom)
-    for index, row in enumerate(cell.tested):
-        if row.metric.per_request:
-            continue
-        shares = [side[:, index] / side[:, index].mean() for side in (units.a, units.b) if side[:, index].mean() > 0]
-        if len(shares) == 2:
-            # The error of the log of a mean is that of the mean over it.
-            if cell.paired:
-                error = float(np.std(shares[1] - shares[0], ddof=1)) / math.sqrt(count)
-            else:
-                error = welch(shares[0], shares[1])[1]
-            _bound(row, error * _inflation(float(rho[index])), freedom)
+        together = 0.0
+        if cell.paired and row in cell.tested:
+            at = cell.tested.index(row)
+            together = _correlated(cell.units.a[:, at], cell.units.b[:, at])
+        found = interval.ratio(interval.pooled(known[0]), interval.pooled(known[1]), together)
+        row.low, row.high = interval.bounds(row.ratio, found)
+        row.log_error = sum(found) / 2 / student(freedom)
 
 
-def _inflation(rho: float) -> float:
-    return math.sqrt((1 + rho) / (1 - rho))
-
-
-def _bound(row: Row, error: float, freedom: float) -> None:
-    row.log_error = error
-    if row.ratio is not None:
-        row.low, row.high = interval.bounds(row.ratio, error, freedom)
-
-
-def _sample(side: Sequence[Requests], name: str, count: int) -> tuple[Floats, NDArray[np.int64]]:
-    """Values of all runs of a side and the blocks they are in, numbered through."""
-    labels = [number * count + blocks.labels(len(run.index), count) for number, run in enumerate(side)]
-    return np.concatenate([getattr(run, name) for run in side]), np.concatenate(labels)
+def _correlated(a: Floats, b: Floats) -> float:
+    """Of blocks of the same requests: Pearson's, at most the largest double below 1."""
+    spread = float(a.std() * b.std())
+    return min(float(((a - a.mean()) * (b - b.mean())).mean()) / spread, 1 - 1e-9) if spread > 0 else 0.0

@@ -7,11 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from loadstone.comparison.interval import Reach, reach
+from loadstone.comparison.price import per_million
 from loadstone.errors import InputError
 
 _STATISTICS = {"mean": float("nan"), "p50": 0.50, "p90": 0.90, "p95": 0.95, "p99": 0.99}
 _RATES = ("output_tokens_per_s", "total_tokens_per_s", "requests_per_s", "goodput_per_s", "attainment")
 _STEADY = ("output_tokens_per_s", "total_tokens_per_s", "requests_per_s")
+_PRICED = {f"dollars_per_million_{kind}_tokens": f"{kind}_tokens_per_s" for kind in ("output", "total")}
 _BOUND = re.compile(r"([a-z0-9_]+)\s*([<>])=?\s*([+-]?\d+(?:\.\d+)?)\s*%")
 
 
@@ -33,29 +36,76 @@ class Metric:
 
     @property
     def more_is_better(self) -> bool:
-        return self.statistic is None
+        return self.statistic is None and not self.priced
 
     @property
     def per_request(self) -> bool:
         """Whether each request has a value of its own, of which the metric is a statistic."""
         return self.base in ("ttft", "tpot", "e2e")
 
-    def value(self, cell: Mapping[str, Any], *, intended: bool, steady: bool) -> float | None:
-        """Out of a summary's cell: seconds, or per second; None where it is missing."""
+    @property
+    def priced(self) -> bool:
+        return self.base in _PRICED
+
+    @property
+    def counts_output(self) -> bool:
+        """Whether it is output tokens per second, or follows from them."""
+        return _PRICED.get(self.base, self.base) == "output_tokens_per_s"
+
+    def stat(self, cell: Mapping[str, Any], intended: bool, steady: bool, dollars: float | None) -> Stat | None:
+        """Out of a summary's cell: seconds, per second, or dollars of what costs `dollars` per hour; None where it is
+        missing.
+        """
         metrics = cell["metrics"]
         if self.statistic is None:
-            window = (metrics.get("steady") or {}) if steady and self.base in _STEADY else metrics
-            found = window.get(self.base)
-        else:
-            clock = "_intended" if intended and self.base in ("ttft", "e2e") else ""
-            found = (metrics.get(f"{self.base}{clock}_s") or {}).get(self.statistic)
-        return float(found) if isinstance(found, int | float) else None
+            rate = _PRICED.get(self.base, self.base)
+            window = (metrics.get("steady") or {}) if steady and rate in _STEADY else metrics
+            found = Stat.of(window.get(rate), rate_interval(metrics, rate, window.get(rate)))
+            return found.priced(dollars) if found is not None and self.priced else found
+        clock = "_intended" if intended and self.base in ("ttft", "e2e") else ""
+        values = metrics.get(f"{self.base}{clock}_s") or {}
+        return Stat.of(values.get(self.statistic), (values.get("ci95") or {}).get(self.statistic))
+
+
+@dataclass(frozen=True)
+class Stat:
+    """A value of one run, and how far its 95 % interval goes; None where that is not known."""
+
+    value: float
+    reach: Reach | None
+
+    @classmethod
+    def of(cls, value: Any, ends: Any) -> Stat | None:
+        if not isinstance(value, int | float):
+            return None
+        low, high = ends if isinstance(ends, list) and len(ends) == 2 else (None, None)
+        return cls(float(value), reach(float(value), low, high))
+
+    def priced(self, dollars: float | None) -> Stat | None:
+        value = per_million(dollars, self.value)
+        return None if value is None else Stat(value, None if self.reach is None else self.reach[::-1])
+
+
+def rate_interval(metrics: Mapping[str, Any], rate: str, value: float | None) -> list[float | None]:
+    """The 95 % interval of a throughput, over the steady window or the whole cell: what is known of the one, as a
+    share, holds for the other.
+    """
+    steady = metrics.get("steady")
+    steady = steady if isinstance(steady, Mapping) else {}
+    bounds = steady.get("ci95")
+    ends = bounds.get(rate) if isinstance(bounds, Mapping) else None
+    over = steady.get(rate) if isinstance(steady.get(rate), int | float) else None
+    if not isinstance(ends, list) or len(ends) != 2 or not over or value is None:
+        return [None, None]
+    return [end * value / over if isinstance(end, int | float) else None for end in ends]
 
 
 DEFAULT = (
     *(Metric(base, statistic) for base in ("ttft", "tpot", "e2e") for statistic in ("p50", "p99")),
     Metric("output_tokens_per_s"),
 )
+PRICED = tuple(Metric(name) for name in _PRICED)
+"""What is compared besides where prices are given."""
 
 
 @dataclass(frozen=True)
@@ -74,13 +124,13 @@ class Bound:
 def parse_metric(name: str, what: str) -> Metric:
     """A metric by its name, as `ttft_p99`; `what` asks for it, in an error. Raises InputError."""
     base, _, statistic = name.rpartition("_")
-    if name in _RATES:
+    if name in _RATES or name in _PRICED:
         return Metric(name)
     if base in ("ttft", "tpot", "e2e", "itl") and statistic in _STATISTICS:
         return Metric(base, statistic)
     raise InputError(
         f"{what}: {name!r} is no metric; use ttft, tpot, itl or e2e with mean, p50, p90, p95 or p99, as ttft_p99, "
-        f"or {', '.join(_RATES)}"
+        f"or {', '.join(_RATES)}; with --price {', '.join(_PRICED)}"
     )
 
 

@@ -11,9 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadstone import arrays, stated, store
+from loadstone.comparison.price import Prices, dollars_per_hour
 from loadstone.errors import InputError
 from loadstone.records import RunInfo
 from loadstone.runfacts import RunFacts, run_facts
+from loadstone.statistics.blocks import CURVE
+from loadstone.statistics.blocks import rates as rates_of
 from loadstone.summary import summarise
 
 if TYPE_CHECKING:
@@ -21,18 +24,18 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 MOST_RUNS = 1000
-CURVE = 4096
 
 
 @dataclass
 class Run:
-    """One run: its papers, its summary, and whether its requests are there."""
+    """One run: its papers, its summary, whether its requests are there, what it costs per hour if that is known."""
 
     folder: Path
     info: RunInfo
     document: Mapping[str, Any]
     facts: RunFacts
     has_records: bool
+    dollars: float | None = None
     numbers: dict[int, int] = field(default_factory=dict)
     """Position in the document's cells to the cell's number in the records."""
 
@@ -42,8 +45,8 @@ class Requests:
     """The completed measured requests of one cell, in the order of their sends; seconds, NaN where missing.
 
     index      their numbers within the cell, for pairing
-    curve      output tokens that had come by each of CURVE + 1 evenly spaced moments of the steady window, first to
-               last send; None where it has no length, or times of different requests cannot be compared
+    curve      output tokens that came in each of CURVE stretches of the steady window, first to last send; None where
+               it has no length, or times of different requests cannot be compared
     span_s     how long the cell took
     """
 
@@ -63,21 +66,23 @@ class Requests:
         return float(np.nansum(self.end_s - self.sent_s)) / self.span_s if self.span_s else float("inf")
 
 
-def open_side(folders: Sequence[Path]) -> list[Run]:
+def open_side(folders: Sequence[Path], prices: Prices) -> list[Run]:
     """The runs of a side: repeats of one another. Raises InputError where one cannot be read or holds nothing."""
     if not folders:
         raise InputError("compare: a side without a run; write RUN_A RUN_B, repeats with commas: A1,A2 B1,B2")
     if len(folders) > MOST_RUNS:
         raise InputError(f"{len(folders)} runs on a side: at most {MOST_RUNS}; compare fewer")
-    return [_open(folder) for folder in folders]
+    return [_open(folder, prices) for folder in folders]
 
 
-def _open(folder: Path) -> Run:
+def _open(folder: Path, prices: Prices) -> Run:
     info = store.read_info(folder)
     document = summarise(folder)
     if not document["cells"]:
         raise InputError(f"{folder}: nothing was sent in this run; there is nothing to compare")
-    run = Run(folder, info, document, run_facts(info, document), not stated.is_summary_only(folder, info))
+    facts = run_facts(info, document)
+    has_records = not stated.is_summary_only(folder, info)
+    run = Run(folder, info, document, facts, has_records, dollars_per_hour(facts, prices))
     left = list(range(len(info.cells)))
     for position, cell in enumerate(document["cells"]):
         # Cells of which nothing was sent are left out of a summary.
@@ -119,12 +124,12 @@ def requests_of(run: Run, position: int, *, intended: bool, with_tokens: bool) -
 
 
 def token_curve(pieces: Iterable[tuple[Floats, NDArray[Any]]], start_s: float, end_s: float) -> Floats:
-    """Tokens that had come by each of CURVE + 1 moments from `start_s` to `end_s`; pieces of (arrivals, tokens)."""
+    """Tokens that came in each of CURVE stretches from `start_s` to `end_s`; pieces of (arrivals, tokens)."""
     totals = np.zeros(CURVE)
     for arrivals, tokens in pieces:
         found, _ = np.histogram(arrivals, bins=CURVE, range=(start_s, end_s), weights=tokens)
         totals += found
-    return np.concatenate([[0.0], np.cumsum(totals)])
+    return totals
 
 
 _NAMES = ("index", "ttft_s", "tpot_s", "e2e_s", "sent_s", "end_s")
@@ -158,6 +163,4 @@ def rates(requests: Requests, blocks: int) -> Floats | None:
     """Output tokens/s in `blocks` equal stretches of the steady window, first to last send; None without one."""
     if requests.curve is None or not requests.window_s:
         return None
-    at = np.linspace(0, CURVE, blocks + 1)
-    found: Floats = np.diff(np.interp(at, np.arange(CURVE + 1), requests.curve)) * blocks / requests.window_s
-    return found
+    return rates_of(requests.curve, requests.window_s, blocks)

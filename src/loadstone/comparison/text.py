@@ -111,6 +111,8 @@ def word(row: Mapping[str, Any]) -> tuple[str, str]:
 def _value(row: Mapping[str, Any], side: str) -> str:
     if row["metric"] == "attainment" and row[side] is not None:
         return f"{row[side]:.1%}"
+    if row["metric"].startswith("dollars") and row[side] is not None:
+        return f"${show_number(row[side])}"
     rate = row["metric"].endswith("per_s")
     return show_number(row[side], 4) if rate else show_seconds(row[side])
 

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from loadstone import __version__, stated
+from loadstone.comparison.price import Prices, without_price
 from loadstone.errors import InputError
 from loadstone.report import tables
 from loadstone.report.charts.bands import spread
@@ -16,6 +17,7 @@ from loadstone.report.charts.frames import E2E, TPOT, TTFT, Frame
 from loadstone.report.charts.inside import cumulative, gaps, timeline
 from loadstone.report.charts.select import figures
 from loadstone.report.charts.theme import Figure
+from loadstone.report.crosswise import matrices, ratios
 from loadstone.report.findings import Sentence, observations
 from loadstone.report.points import Point, clean, points_of
 from loadstone.report.runs import RunView
@@ -24,6 +26,7 @@ from loadstone.report.series import Series, lengths_label
 
 SECTIONS = {
     "throughput": "Throughput against latency",
+    "price": "Price of tokens",
     "load": "Latency and throughput by load",
     "offline": "Offline batches",
     "output": "By output length",
@@ -54,7 +57,8 @@ class RunPart(msgspec.Struct, kw_only=True):
 class Report(msgspec.Struct, kw_only=True):
     """`passed_over`: what could not be read, a line each. `trusted`: (trusted cells, cells).
 
-    `stated`: cells with nothing but figures of another tool's.
+    `stated`: cells with nothing but figures of another tool's. `prices`: dollars per GPU and hour, by GPU.
+    `unpriced`: of which runs no price is known, and why.
     """
 
     title: str
@@ -69,6 +73,8 @@ class Report(msgspec.Struct, kw_only=True):
     parts: list[RunPart]
     passed_over: list[str]
     points: list[Point]
+    prices: dict[str, float] = msgspec.field(default_factory=dict)
+    unpriced: str | None = None
     version: str = __version__
 
     @property
@@ -103,16 +109,24 @@ class Report(msgspec.Struct, kw_only=True):
         return [section for section in found if section[2]]
 
 
-def build(runs: Sequence[RunView], *, passed_over: Sequence[str] = (), inside: bool = True) -> Report:
-    """The report of these runs. `inside`: also read their records, for what only single requests show."""
+def build(
+    runs: Sequence[RunView],
+    *,
+    passed_over: Sequence[str] = (),
+    inside: bool = True,
+    prices: Prices | None = None,
+) -> Report:
+    """The report of these runs. `inside`: also read their records, for what only single requests show. `prices`: of
+    GPUs, for what tokens cost.
+    """
     from altair.utils.schemapi import debug_mode
 
     with debug_mode(False):  # checking specifications against their schema is the tests' work, and most of the time
-        return _build(runs, passed_over, inside)
+        return _build(runs, passed_over, inside, prices or {})
 
 
-def _build(runs: Sequence[RunView], passed_over: Sequence[str], inside: bool) -> Report:
-    points = points_of(runs)
+def _build(runs: Sequence[RunView], passed_over: Sequence[str], inside: bool, prices: Prices) -> Report:
+    points = points_of(runs, prices)
     own: dict[int, list[Point]] = {}
     for point in points:
         own.setdefault(point.number, []).append(point)
@@ -128,12 +142,26 @@ def _build(runs: Sequence[RunView], passed_over: Sequence[str], inside: bool) ->
         overview=tables.overview(runs, points),
         verdicts=tables.verdicts(runs),
         sentences=observations(points),
-        tables=[*tables.matrices(points), *tables.ratios(points), tables.cells(points, run=len(runs) > 1)],
+        tables=[*matrices(points), *ratios(points), tables.cells(points, run=len(runs) > 1)],
         figures=figures(points),
         parts=parts,
         passed_over=[clean(said, 300) for said in passed_over],
         points=points,
+        prices=dict(prices),
+        unpriced=_unpriced(runs, prices) if prices else None,
     )
+
+
+def prices_words(report: Report) -> str:
+    """`Prices as given, per GPU and hour: H200 $3.20. No price is known of run 2 (its GPU is not told).`"""
+    said = ", ".join(f"{clean(gpu.upper(), 40)} ${dollars:.2f}" for gpu, dollars in report.prices.items())
+    more = f" {report.unpriced[0].upper()}{report.unpriced[1:]}." if report.unpriced else ""
+    return f"Prices as given, per GPU and hour: {said}.{more}"
+
+
+def _unpriced(runs: Sequence[RunView], prices: Prices) -> str | None:
+    said = without_price([(f"run {number}", run.facts) for number, run in enumerate(runs, 1)], prices)
+    return clean(said, 600) if said is not None else None
 
 
 def _title(points: Sequence[Point], runs: int) -> str:
@@ -151,7 +179,7 @@ def _title(points: Sequence[Point], runs: int) -> str:
 
 def _part(number: int, run: RunView, points: Sequence[Point], inside: bool) -> RunPart:
     name = clean(run.facts.label, 120)
-    notes: list[str] = []
+    notes = [f"{clean(str(said.get('evidence')), 300)}." for said in run.document.get("findings") or ()]
     made: list[Figure | None] = []
     key = f"run-{number}"
     if points and len({point.load for point in points}) > 1:

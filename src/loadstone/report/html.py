@@ -17,8 +17,8 @@ from importlib import resources
 import msgspec
 
 from loadstone.report.charts.theme import Figure
-from loadstone.report.document import Report, RunPart
-from loadstone.report.findings import Sentence
+from loadstone.report.document import Report, RunPart, prices_words
+from loadstone.report.findings import Sentence, silent
 from loadstone.report.tables import Table
 
 MAX_SENTENCES = 40
@@ -69,6 +69,7 @@ def body(report: Report) -> str:
         _list(report.passed_over, "Passed over:"),
         '<h2 id="findings">Findings</h2>\n',
         _sentences(report, sections),
+        f'<p class="soft">{escape(prices_words(report))}</p>\n' if report.prices else "",
         '<h2 id="tables">Tables</h2>\n',
         # After the findings: who opens a page wants to know who leads, not how folders are called.
         titled(report.overview),
@@ -87,10 +88,10 @@ def body(report: Report) -> str:
 
 def _sentences(report: Report, sections: list[tuple[str, str, list[Figure]]]) -> str:
     """What is said of the whole; what belongs to a section's pictures stands with them, unless all is little."""
-    sources = {point.source for point in report.points}
     aside = (
-        '<p class="soft">Of simulated runs nothing is said while others stand beside them.</p>\n'
-        if "simulated" in sources and len(sources) > 1
+        '<p class="soft">Of simulated runs nothing is said where others of the same model and workload stand beside '
+        "them.</p>\n"
+        if silent(report.points)
         else ""
     )
     if not report.sentences:
@@ -165,14 +166,19 @@ def titled(table: Table) -> str:
 def _table(table: Table) -> str:
     kinds = [_SIDES.get(side, "") for side in table.align]
 
-    def cells(tag: str, row: list[str], more: str = "") -> str:
-        return "".join(f"<{tag}{more}{kind}>{escape(text)}</{tag}>" for text, kind in zip(row, kinds, strict=True))
+    def cells(tag: str, row: list[str], more: list[str]) -> str:
+        return "".join(
+            f"<{tag}{said}{kind}>{escape(text)}</{tag}>" for text, kind, said in zip(row, kinds, more, strict=True)
+        )
 
-    head = f"<thead><tr>{cells('th', table.heads, ' scope=col')}</tr></thead>\n"
-    rows = "".join(f"<tr>{cells('td', row)}</tr>\n" for row in table.rows)
+    # On a phone a row of words stands as a list, each under the name of its column.
+    named = [f' data-head="{escape(head)}"' if table.words else "" for head in table.heads]
+    head = f"<thead><tr>{cells('th', table.heads, [' scope=col'] * len(kinds))}</tr></thead>\n"
+    rows = "".join(f"<tr>{cells('td', row, named)}</tr>\n" for row in table.rows)
+    sort = " words" if table.words else ""
     notes = "".join(f'<p class="soft">{escape(note)}</p>\n' for note in table.notes)
     return (
-        f'<div class="scroll few" tabindex="0" role="region" aria-label="{escape(table.title)}">'
+        f'<div class="scroll few{sort}" tabindex="0" role="region" aria-label="{escape(table.title)}">'
         f"<table>{head}<tbody>\n{rows}</tbody></table></div>\n{notes}"
     )
 

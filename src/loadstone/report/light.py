@@ -8,6 +8,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from loadstone.catalogue.hardware import Gpu
+from loadstone.catalogue.own import is_file
 from loadstone.errors import InputError
 from loadstone.runfacts import RunFacts
 
@@ -42,11 +44,13 @@ def _model(facts: RunFacts) -> StepModel | None:
     engine = (facts.engine or "").lower()
     words = [*split, *([f"engine={engine}"] if engine in ("vllm", "sglang", "tensorrt-llm") else [])]
     dtype = f":{facts.weights_dtype}" if facts.weights_dtype else ""
-    return _built(f"{facts.model}{dtype}@{facts.gpus}x{facts.gpu}/{','.join(words)}".rstrip("/"))
+    if facts.hardware is None and is_file(facts.gpu):
+        return None  # a run names a file: none is read for it
+    return _built(f"{facts.model}{dtype}@{facts.gpus}x{facts.gpu}/{','.join(words)}".rstrip("/"), facts.hardware)
 
 
 @lru_cache(maxsize=256)
-def _built(shorthand: str) -> StepModel | None:
+def _built(shorthand: str, hardware: Gpu | None) -> StepModel | None:
     from loadstone.catalogue.deployment import parse_deployment
     from loadstone.perfmodel import StepModel
 
@@ -54,6 +58,6 @@ def _built(shorthand: str) -> StepModel | None:
     if shorthand.startswith((".", "/", "~")) or "\\" in shorthand or ".." in shorthand or shorthand.count("/") > 2:
         return None
     try:
-        return StepModel(parse_deployment(shorthand)).light()
+        return StepModel(parse_deployment(shorthand, hardware)).light()
     except (InputError, ArithmeticError, KeyError):
         return None

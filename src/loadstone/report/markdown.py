@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from loadstone.report.document import Report
+from loadstone.report.document import Report, prices_words
 from loadstone.report.tables import Table
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>()#+!|~&$@-])")
@@ -22,6 +22,8 @@ def markdown(report: Report) -> str:
     lines += ["", "## Findings", "", *(f"- {text(sentence.text)}" for sentence in report.sentences)]
     if not report.sentences:
         lines.append("Nothing that these runs show beyond doubt.")
+    if report.prices:
+        lines += ["", text(prices_words(report))]
     lines += ["", "## Tables", ""]
     for table in [report.overview, *report.tables]:
         lines += [f"### {text(table.title)}", "", *_table(table)]

@@ -4,48 +4,24 @@ are made of these, and cannot tell a measured run from a simulated or an importe
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
+from loadstone.comparison.price import Prices, dollars_per_hour
 from loadstone.report.light import light_tpot_s, light_ttft_s
 from loadstone.report.runs import RunView
+from loadstone.report.stats import Stat, latency, mapping, number, price, throughput, whole
 from loadstone.runfacts import RunFacts
 from loadstone.wire.text import excerpt
 
 LATENCIES = ("ttft", "tpot", "itl", "e2e")
-Z95 = 1.959964
 _SHARED = "shared-prefix"
 """In the name of SGLang's data set of that sort."""
 LENGTHS = 0.02
 """Mean lengths of different runs that are so near to one another are of one workload."""
-
-
-class Stat(msgspec.Struct, kw_only=True, frozen=True):
-    """A latency of one cell, seconds.
-
-    value      the median, or the mean where nobody gave a median
-    which      which of the two it is
-    low, high  of `value`; None where it is not known
-    level      what they are: a 95 % confidence interval, of n independent requests; the 80 % interval of a prediction
-    p99_*      bounds of the p99, 95 %
-    """
-
-    value: float
-    which: Literal["median", "mean"]
-    low: float | None = None
-    high: float | None = None
-    level: str | None = None
-    n: int | None = None
-    mean: float | None = None
-    std: float | None = None
-    p90: float | None = None
-    p99: float | None = None
-    p99_low: float | None = None
-    p99_high: float | None = None
 
 
 class Point(msgspec.Struct, kw_only=True, frozen=True):
@@ -55,7 +31,10 @@ class Point(msgspec.Struct, kw_only=True, frozen=True):
     prefix      what prompts share, and whether a cache was off; work: what else was asked, but for lengths
     near_*      lengths by which cells are grouped: those within LENGTHS of one another are the same
     ttft, e2e   from the intended time in open loops, from sending in closed ones and where no more is told (`since`)
-    output_low, output_high  of the output tok/s, 80 %, where they are predicted
+    sums        whether there is nothing but another tool's figures, without the requests they are of
+    output, total  the same tok/s as figures with their intervals
+    dollars_per_hour  of all its GPUs, where prices are given and its own is known
+    dollars_*   for a million tokens
     light_*     what the hardware allows: see light.py
     *_tokens_per_s  over the steady window if all of the runs shown have one, else over whole cells (`window`)
     """
@@ -95,8 +74,12 @@ class Point(msgspec.Struct, kw_only=True, frozen=True):
     duration_s: float | None
     since: str
     window: str
-    output_low: float | None
-    output_high: float | None
+    sums: bool
+    output: Stat | None
+    total: Stat | None
+    dollars_per_hour: float | None
+    dollars_output: Stat | None
+    dollars_total: Stat | None
     light_tpot_s: float | None
     light_ttft_s: float | None
     server: dict[str, Any]
@@ -111,14 +94,14 @@ class Point(msgspec.Struct, kw_only=True, frozen=True):
         return self.output_tokens_per_s / self.gpus if self.output_tokens_per_s is not None and self.gpus else None
 
 
-def points_of(runs: Sequence[RunView]) -> list[Point]:
-    """The points of all cells that have a load and any number at all, in the order of the runs."""
-    cells = [
-        (number, run, at, cell) for number, run in enumerate(runs, 1) for at, cell in enumerate(run.document["cells"])
-    ]
+def points_of(runs: Sequence[RunView], prices: Prices | None = None) -> list[Point]:
+    """The points of all cells that have a load and any number at all, in the order of the runs. `prices`: dollars per
+    GPU and hour.
+    """
+    cells = [(nth, run, at, cell) for nth, run in enumerate(runs, 1) for at, cell in enumerate(run.document["cells"])]
     served = [cell for _, run, _, cell in cells if run.facts.mode != "offline" and _load(cell)[0] != "burst"]
-    steady = bool(served) and all(_mapping(_mapping(cell.get("metrics")).get("steady")) for cell in served)
-    made = (_point(number, run, at, cell, steady) for number, run, at, cell in cells)
+    steady = bool(served) and all(mapping(mapping(cell.get("metrics")).get("steady")) for cell in served)
+    made = (_point(nth, run, at, cell, steady, prices or {}) for nth, run, at, cell in cells)
     return _grouped([point for point in made if point is not None])
 
 
@@ -147,26 +130,31 @@ def _representatives(lengths: Sequence[int]) -> dict[int, int]:
     return chosen
 
 
-def _point(number: int, run: RunView, at: int, cell: Mapping[str, Any], steady: bool) -> Point | None:
+def _point(nth: int, run: RunView, at: int, cell: Mapping[str, Any], steady: bool, prices: Prices) -> Point | None:
     kind, load = _load(cell)
-    metrics, facts = _mapping(cell.get("metrics")), run.facts
+    metrics, facts = mapping(cell.get("metrics")), run.facts
     if kind is None or load is None:
         return None
-    counts = _mapping(cell.get("requests"))
-    done = [value for name in ("ok", "short") if (value := _number(counts.get(name))) is not None]
+    counts = mapping(cell.get("requests"))
+    done = [value for name in ("ok", "short") if (value := number(counts.get(name))) is not None]
     ok = int(sum(done)) if done else None
-    window = _mapping(metrics.get("steady")) if steady and kind != "burst" else metrics
+    window = mapping(metrics.get("steady")) if steady and kind != "burst" else metrics
     clock = "" if kind == "concurrency" else "_intended"
-    lengths = _mapping(run.info.settings.get("workload"))
-    tpot, e2e = _stat(metrics.get("tpot_s"), ok), _stat(metrics.get(f"e2e{clock}_s"), ok)
-    ttft = _stat(metrics.get(f"ttft{clock}_s"), ok)
+    lengths = mapping(run.info.settings.get("workload"))
+    tpot, e2e = latency(metrics.get("tpot_s"), ok), latency(metrics.get(f"e2e{clock}_s"), ok)
+    ttft = latency(metrics.get(f"ttft{clock}_s"), ok)
     intended = clock != "" and (ttft is not None or e2e is not None)
-    predicted = _mapping(_mapping(metrics.get("interval")).get("output_tokens_per_s"))
-    rate = _number(window.get("requests_per_s"))
+    closed_e2e = e2e if kind == "concurrency" else None
+    rates = {
+        name: throughput(metrics, f"{name}_tokens_per_s", number(window.get(f"{name}_tokens_per_s")), closed_e2e)
+        for name in ("output", "total")
+    }
+    dollars = dollars_per_hour(facts, prices)
+    rate = number(window.get("requests_per_s"))
     light_tpot, light_ttft = _light(facts, tpot, rate)
     return Point(
         run=clean(run.info.run_id),
-        number=number,
+        number=nth,
         cell=at,
         source=run.info.source,
         model=clean((facts.model or "unknown model").rstrip("/").rsplit("/", 1)[-1]),
@@ -179,32 +167,36 @@ def _point(number: int, run: RunView, at: int, cell: Mapping[str, Any], steady: 
         precision=clean(_precision(run)),
         context=_context(run),
         offline=facts.mode == "offline",
-        input_tokens=_whole(facts.input_tokens),
-        output_tokens=_whole(facts.output_tokens),
-        near_input=_whole(facts.input_tokens),
-        near_output=_whole(facts.output_tokens),
+        input_tokens=whole(facts.input_tokens),
+        output_tokens=whole(facts.output_tokens),
+        near_input=whole(facts.input_tokens),
+        near_output=whole(facts.output_tokens),
         prefix=_prefix(run),
         work=clean(_work(run, lengths)),
         kind=kind,
         load=load,
         ok=ok,
-        sent=_whole(_number(counts.get("sent"))),
-        trusted=bool(_mapping(cell.get("verdict")).get("trusted")),
-        ttft=ttft or _stat(metrics.get("ttft_s"), ok),
+        sent=whole(number(counts.get("sent"))),
+        trusted=bool(mapping(cell.get("verdict")).get("trusted")),
+        ttft=ttft or latency(metrics.get("ttft_s"), ok),
         tpot=tpot,
-        itl=_stat(metrics.get("itl_s"), ok, independent=False),
-        e2e=e2e or _stat(metrics.get("e2e_s"), ok),
-        output_tokens_per_s=_number(window.get("output_tokens_per_s")),
-        total_tokens_per_s=_number(window.get("total_tokens_per_s")),
+        itl=latency(metrics.get("itl_s"), ok),
+        e2e=e2e or latency(metrics.get("e2e_s"), ok),
+        output_tokens_per_s=number(window.get("output_tokens_per_s")),
+        total_tokens_per_s=number(window.get("total_tokens_per_s")),
         requests_per_s=rate,
-        duration_s=_number(cell.get("duration_s")),
+        duration_s=number(cell.get("duration_s")),
         since="the intended time" if intended else "sending",
         window="steady window" if window is not metrics else "whole cell",
-        output_low=_number(predicted.get("low")),
-        output_high=_number(predicted.get("high")),
+        sums=not run.has_records,
+        output=rates["output"],
+        total=rates["total"],
+        dollars_per_hour=dollars,
+        dollars_output=price(dollars, rates["output"]),
+        dollars_total=price(dollars, rates["total"]),
         light_tpot_s=light_tpot,
         light_ttft_s=light_ttft,
-        server=dict(_mapping(cell.get("server"))),
+        server=dict(mapping(cell.get("server"))),
     )
 
 
@@ -218,8 +210,8 @@ def _light(facts: RunFacts, tpot: Stat | None, requests_per_s: float | None) -> 
     return light_tpot_s(facts, max(1.0, decodes), facts.input_tokens + facts.output_tokens / 2), ttft_s
 
 
-def count(number: int) -> str:
-    return f"{number:,}".replace(",", "\u202f")
+def count(many: int) -> str:
+    return f"{many:,}".replace(",", "\u202f")
 
 
 def counted(counts: Sequence[int]) -> str:
@@ -233,48 +225,9 @@ def clean(text: str, limit: int = 80) -> str:
 
 
 def _load(cell: Mapping[str, Any]) -> tuple[str | None, float | None]:
-    load = _mapping(cell.get("load"))
-    kind, value = load.get("kind"), _number(load.get("value"))
+    load = mapping(cell.get("load"))
+    kind, value = load.get("kind"), number(load.get("value"))
     return (kind, value) if kind in ("concurrency", "rate", "burst") else (None, None)
-
-
-def _stat(said: Any, ok: int | None, *, independent: bool = True) -> Stat | None:
-    values = {name: _number(value) for name, value in _mapping(said).items()}
-    median, mean = values.get("p50"), values.get("mean")
-    value = median if median is not None else mean
-    if value is None:
-        return None
-    n = _whole(values.get("n")) or ok
-    std = values.get("std")
-    bounds = _mapping(_mapping(said).get("ci95"))
-    low, high = _pair(bounds.get("p50"))
-    level: str | None = "95 %"
-    if values.get("low") is not None and values.get("high") is not None:
-        low, high, level = values["low"], values["high"], "80 %, predicted"
-    elif median is None and mean is not None and std is not None and n and independent:
-        reach = Z95 * std / math.sqrt(n)
-        low, high = mean - reach, mean + reach
-    p99_low, p99_high = _pair(bounds.get("p99"))
-    return Stat(
-        value=value,
-        which="median" if median is not None else "mean",
-        low=low,
-        high=high,
-        level=level if low is not None and high is not None else None,
-        n=n,
-        mean=mean,
-        std=std,
-        p90=values.get("p90"),
-        p99=values.get("p99"),
-        p99_low=p99_low,
-        p99_high=p99_high,
-    )
-
-
-def _pair(said: Any) -> tuple[float | None, float | None]:
-    if not isinstance(said, list | tuple) or len(said) != 2:
-        return None, None
-    return _number(said[0]), _number(said[1])
 
 
 def _parallel(run: RunView) -> str:
@@ -291,8 +244,8 @@ def _precision(run: RunView) -> str:
 
 def _context(run: RunView) -> str:
     """The longest context the engine was set up for."""
-    deployment = _mapping(run.info.settings.get("deployment"))
-    stated = _whole(_number(deployment.get("max_model_tokens")))
+    deployment = mapping(run.info.settings.get("deployment"))
+    stated = whole(number(deployment.get("max_model_tokens")))
     tokens = stated or (run.info.target.max_model_tokens if run.info.target else None)
     return f"max {count(tokens)} tokens" if tokens else ""
 
@@ -316,18 +269,3 @@ def _work(run: RunView, workload: Mapping[str, Any]) -> str:
         name = None  # said of the prefix
     parts.append(str(name) if name else kind if kind not in ("synthetic", "random", "", workload.get("name")) else "")
     return ", ".join(part for part in parts if part)
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _number(value: Any) -> float | None:
-    """A finite number, else nothing: summaries may come from anywhere."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return float(value) if math.isfinite(value) else None
-
-
-def _whole(value: float | None) -> int | None:
-    return round(value) if value is not None and value > 0 else None

@@ -67,10 +67,14 @@ def _folders(path: Path) -> Iterable[Path]:
 
 
 def read_run(folder: Path) -> RunView:
-    """One run. Its summary.json where it has one, else computed from its records. Raises InputError."""
+    """One run. Its summary.json where it has one, else computed from its records. Raises InputError.
+
+    A summary of before intervals had regard to how requests depend on one another is computed anew too.
+    """
     info = store.read_info(folder)
     path = folder / "summary.json"
     document: Any = None
+    has_records = (folder / "records.parquet").exists()
     if path.exists():
         if path.stat().st_size > _SUMMARY_BYTES:
             raise InputError(f"{path}: {path.stat().st_size} bytes are no summary; `loadstone recover {folder}` anew")
@@ -78,7 +82,7 @@ def read_run(folder: Path) -> RunView:
             document = msgspec.json.decode(path.read_bytes())
         except (OSError, msgspec.DecodeError) as error:
             raise InputError(f"{path}: no summary ({error}); `loadstone recover {folder}` makes it anew") from error
-    else:
+    if document is None or (has_records and _by_requests(document)):
         from loadstone.summary import summarise
 
         document = summarise(folder)
@@ -86,3 +90,20 @@ def read_run(folder: Path) -> RunView:
         raise InputError(f"{path}: no summary (it has no cells); `loadstone recover {folder}` makes it anew")
     document["cells"] = [cell for cell in document["cells"] if isinstance(cell, dict)]
     return RunView(folder=folder, info=info, document=document, facts=run_facts(info, document))
+
+
+def _by_requests(document: Any) -> bool:
+    """Whether its intervals take each request for independent: such summaries have none of a mean."""
+    found = (
+        values.get("ci95")
+        for cell in _cells(document)
+        if isinstance(cell, dict) and isinstance(metrics := cell.get("metrics"), dict)
+        for values in metrics.values()
+        if isinstance(values, dict)
+    )
+    return any(isinstance(bounds, dict) and "p50" in bounds and "mean" not in bounds for bounds in found)
+
+
+def _cells(document: Any) -> list[Any]:
+    cells = document.get("cells") if isinstance(document, dict) else None
+    return cells if isinstance(cells, list) else []

@@ -7,7 +7,8 @@ import io
 from typing import Any
 
 from loadstone.report.document import Report
-from loadstone.report.points import LATENCIES, Point, Stat
+from loadstone.report.points import LATENCIES, Point
+from loadstone.report.stats import Stat
 
 _FACTS = (
     "run", "cell", "source", "engine", "version", "model", "gpu", "gpus", "parallel", "precision", "context",
@@ -15,6 +16,10 @@ _FACTS = (
 )  # fmt: skip
 _STATS = ("value", "low", "high", "n", "mean", "p90", "p99", "p99_low", "p99_high")
 _TOTALS = ("output_tokens_per_s", "total_tokens_per_s", "requests_per_s", "duration_s", "window")
+_PRICES = (
+    "dollars_per_hour",
+    *(f"dollars_per_million_{kind}_tokens{end}" for kind in ("output", "total") for end in ("", "_low", "_high")),
+)
 
 
 def sheet(report: Report) -> str:
@@ -26,10 +31,19 @@ def sheet(report: Report) -> str:
         for name in LATENCIES
         for each in ("which", *(f"{stat}_s" if stat != "n" else "n" for stat in _STATS))
     ]
-    writer.writerow([*_FACTS, *latencies, *_TOTALS])
+    prices = _PRICES if report.prices else ()
+    writer.writerow([*_FACTS, *latencies, *_TOTALS, *prices])
     for point in report.points:
-        writer.writerow([safe(value) for value in _row(point)])
+        writer.writerow([safe(value) for value in [*_row(point), *(_costs(point) if prices else ())]])
     return out.getvalue()
+
+
+def _costs(point: Point) -> list[float | None]:
+    stats = point.dollars_output, point.dollars_total
+    return [
+        point.dollars_per_hour,
+        *(getattr(stat, each, None) for stat in stats for each in ("value", "low", "high")),
+    ]
 
 
 def _row(point: Point) -> list[Any]:

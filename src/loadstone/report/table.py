@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from loadstone.units import show_number, show_seconds
+from loadstone.units import show_load, show_number, show_seconds
 from loadstone.wire.text import excerpt
 
 if TYPE_CHECKING:
@@ -32,11 +32,12 @@ def render(document: Mapping[str, Any]) -> RenderableType:
     from rich.text import Text
 
     cells = document["cells"]
+    of_run = [f"{said['kind']}: {said['evidence']}. {said['remedy']}" for said in document.get("findings", ())]
     if not cells:
-        return Text("nothing was sent")
+        return Group(Text("nothing was sent"), *map(Text, of_run))
     findings: list[dict[str, str]] = []
     table = _table(cells, findings)
-    lines = [*_definitions(cells, document.get("source") == "simulated"), *_findings(findings)]
+    lines = [*_definitions(cells, document.get("source") == "simulated"), *_findings(findings), *of_run]
     parts = [_parts(cells, key, *heads) for key, heads in _PARTS.items() if any(key in cell for cell in cells)]
     dialect = [_dialect(cells)] if "dialect" in cells[0] else []
     return Group(Text(heading(document)), table, *parts, *dialect, *(Text(line) for line in lines))
@@ -61,7 +62,7 @@ def _table(cells: list[dict[str, Any]], findings: list[dict[str, str]]) -> Table
         steady = metrics["steady"]
         throughput = steady["output_tokens_per_s"] if steady else metrics["output_tokens_per_s"]
         table.add_row(
-            f"{cell['load']['value']:g}",
+            _load(cell),
             str(done),
             _failed(requests),
             show_number(throughput, 4),
@@ -97,7 +98,7 @@ def _parts(cells: list[dict[str, Any]], key: str, head: str, name: Callable[[Map
             done = requests["ok"] + requests["short"]
             ttft, e2e = part[f"ttft{clock}_s"], part[f"e2e{clock}_s"]
             table.add_row(
-                f"{cell['load']['value']:g}",
+                _load(cell),
                 Text(name(part)),
                 str(done),
                 str(requests["sent"] - done) if requests["sent"] != done else "",
@@ -123,7 +124,7 @@ def _dialect(cells: list[dict[str, Any]]) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1), header_style="bold")
     table.add_column(first["tool"], no_wrap=True)
     for cell in cells:
-        table.add_column(f"{cell['load']['value']:g}", justify="right", no_wrap=True)
+        table.add_column(_load(cell), justify="right", no_wrap=True)
     table.add_column("is")
     for key, definition in first["definitions"].items():
         values = [cell["dialect"]["metrics"][key] for cell in cells]
@@ -142,6 +143,10 @@ _PARTS: dict[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
     "by_replica": ("server", lambda part: excerpt(str(part["url"]).encode("utf-8", "replace"), 60)),
     "by_piece": ("load", _piece),
 }
+
+
+def _load(cell: Mapping[str, Any]) -> str:
+    return show_load(cell["load"]["value"])
 
 
 def _clock(kind: str, cells: list[dict[str, Any]]) -> str:
@@ -210,8 +215,9 @@ def _definitions(cells: list[dict[str, Any]], simulated: bool) -> list[str]:
         f"sends late p99 {_worst(cells, 'send_lag_p99_s')} (largest cell)",
     ]
     shared = [
-        f"{cell['load']['value']:g}: {metrics['shared_input_tokens'] / metrics['input_tokens']:.1%} of input tokens "
-        f"are shared on purpose, {metrics['cached_input_tokens'] / metrics['input_tokens']:.1%} were in the cache"
+        f"{_load(cell)}: {metrics['shared_input_tokens'] / metrics['input_tokens']:.1%} of input tokens "
+        f"are shared on purpose{' (beside what sessions said before)' if 'by_turn' in cell else ''}, "
+        f"{metrics['cached_input_tokens'] / metrics['input_tokens']:.1%} were in the cache"
         for cell in cells
         if (metrics := cell["metrics"]).get("shared_input_tokens")
         and metrics["cached_input_tokens"] is not None
@@ -220,9 +226,9 @@ def _definitions(cells: list[dict[str, Any]], simulated: bool) -> list[str]:
     lines += shared
     lines += dict.fromkeys(said for cell in cells if (said := cell["client"].get("selftest")) is not None)
     if any(_p99(cell["metrics"]["ttft_s"]).startswith("≥") for cell in cells):
-        lines.append("≥: too few requests to bound this p99 from above (95 %; it takes 368)")
+        lines.append("≥: too few requests to bound this p99 from above (95 %; it takes 368 at least)")
     lines += [
-        f"{cell['load']['value']:g}: {finding['evidence']}"
+        f"{_load(cell)}: {finding['evidence']}"
         for cell in cells
         for finding in cell["verdict"]["findings"]
         if finding["kind"] == "rate_by_chance"
@@ -231,12 +237,10 @@ def _definitions(cells: list[dict[str, Any]], simulated: bool) -> list[str]:
         for bound in cell.get("slo", ()):
             measured = show_seconds(bound["measured_s"])
             met = "met" if bound["met"] else "MISSED"
-            lines.append(
-                f"{cell['load']['value']:g}: {bound['bound']} < {show_seconds(bound['limit_s'])} {met}: {measured}"
-            )
+            lines.append(f"{_load(cell)}: {bound['bound']} < {show_seconds(bound['limit_s'])} {met}: {measured}")
         if "attainment" in cell["metrics"] and cell["metrics"]["attainment"] is not None:
             lines.append(
-                f"{cell['load']['value']:g}: {cell['metrics']['attainment']:.1%} of requests sent meet the SLO, "
+                f"{_load(cell)}: {cell['metrics']['attainment']:.1%} of requests sent meet the SLO, "
                 f"goodput {show_number(cell['metrics']['goodput_per_s'])} req/s"
             )
     return lines
@@ -251,7 +255,7 @@ def _intervals(cell: dict[str, Any]) -> str:
     ]
     if not shown:
         return "simulated"
-    return f"simulated; 80 % intervals at {cell['load']['value']:g}: " + ", ".join(shown)
+    return f"simulated; 80 % intervals at {_load(cell)}: " + ", ".join(shown)
 
 
 def _worst(cells: list[dict[str, Any]], name: str) -> str:

@@ -8,19 +8,21 @@ from typing import Any
 
 import msgspec
 
-from loadstone.report.charts.bars import gpu_ratios, heaviest
 from loadstone.report.charts.frames import load_label
-from loadstone.report.findings.effect import effect
-from loadstone.report.points import Point, Stat, clean, count
+from loadstone.report.points import Point, clean, count
 from loadstone.report.runs import RunView
-from loadstone.report.series import lengths_label
+from loadstone.report.series import common, lengths_label, series_of
+from loadstone.report.stats import Stat
 from loadstone.units import show_number, show_seconds
 
 MAX_ROWS = 400
 
 
 class Table(msgspec.Struct, kw_only=True):
-    """`align`: for each column l or r; w is l and wide, n is l and in one line. `notes`: what the numbers mean."""
+    """`align`: for each column l or r; w is l and wide, n is l and in one line. `notes`: what the numbers mean.
+
+    `words`: its rows are read one by one, not down the columns.
+    """
 
     key: str
     title: str
@@ -28,6 +30,7 @@ class Table(msgspec.Struct, kw_only=True):
     align: str
     rows: list[list[str]]
     notes: list[str] = msgspec.field(default_factory=list)
+    words: bool = False
 
 
 def overview(runs: Sequence[RunView], points: Sequence[Point]) -> Table:
@@ -56,8 +59,18 @@ def overview(runs: Sequence[RunView], points: Sequence[Point]) -> Table:
                 else "no cells",
             ]
         )
+        if priced(points):
+            cost = first.dollars_per_hour if first else None
+            rows[-1].append(f"${show_number(cost)}" if cost is not None else "-")
     heads = ["run", "folder", "source", "deployment", "workload", "loads", "trusted"]
-    return Table(key="runs", title="Runs", heads=heads, align="rlnwlln", rows=rows)
+    align = "rlnwlln"
+    if priced(points):
+        heads, align = [*heads, "$ per hour"], align + "r"
+    return Table(key="runs", title="Runs", heads=heads, align=align, rows=rows, words=True)
+
+
+def priced(points: Sequence[Point]) -> bool:
+    return any(point.dollars_per_hour is not None for point in points)
 
 
 def stated_cells(runs: Sequence[RunView]) -> int:
@@ -70,7 +83,8 @@ def verdicts(runs: Sequence[RunView]) -> Table:
     """Every warning and error of every cell, the same ones together."""
     found: dict[tuple[str, str, str], list[tuple[int, str, str]]] = defaultdict(list)
     for number, run in enumerate(runs, 1):
-        for cell in run.document["cells"]:
+        of_run = {"verdict": {"findings": run.document.get("findings")}}  # what no cell of it can tell
+        for cell in [of_run, *run.document["cells"]]:
             for said in (cell.get("verdict") or {}).get("findings") or ():
                 if said.get("severity") == "info":
                     continue
@@ -80,7 +94,7 @@ def verdicts(runs: Sequence[RunView]) -> Table:
                     clean(str(said.get("kind")), 60),
                     clean(str(said.get("remedy")), 300),
                 )
-                where = f"{load.get('kind')} {_short(load.get('value'))}"
+                where = f"{load.get('kind')} {_short(load.get('value'))}" if load else "as a whole"
                 found[key].append((number, where, clean(str(said.get("evidence")), 300)))
     rows = []
     for (severity, kind, remedy), places in sorted(
@@ -90,7 +104,7 @@ def verdicts(runs: Sequence[RunView]) -> Table:
         others = f"; and in {len(places) - 1} more cell{'s' * (len(places) > 2)}" if len(places) > 1 else ""
         rows.append([severity, kind.replace("_", " "), f"run {number}, {where}: {evidence}{others}", remedy])
     heads = ["severity", "finding", "evidence", "remedy"]
-    return Table(key="verdicts", title="What spoils numbers", heads=heads, align="llll", rows=rows)
+    return Table(key="verdicts", title="What spoils numbers", heads=heads, align="llll", rows=rows, words=True)
 
 
 def _short(value: Any) -> str:
@@ -98,29 +112,17 @@ def _short(value: Any) -> str:
 
 
 def cells(points: Sequence[Point], *, key: str = "cells", title: str = "All cells", run: bool = True) -> Table:
-    """The columns published tables have: load, prompts, median E2E, TTFT, TPOT, ITL, throughput; and the bounds."""
+    """The columns published tables have: load, prompts, throughput, median TTFT, TPOT, ITL, E2E; bounds and prices.
+
+    What is looked for first stands before the edge of a screen.
+    """
     heads = ["run", "deployment"] if run else []
-    heads += [
-        "load",
-        "in",
-        "out",
-        "prompts",
-        "E2E",
-        "TTFT",
-        "95 %",
-        "p99",
-        "TPOT",
-        "95 %",
-        "of light",
-        "ITL",
-        "output tok/s",
-        "total tok/s",
-    ]
+    costs = priced(points)
+    heads += ["load", "in", "out", "prompts", "output tok/s", "total tok/s"]
+    heads += ["$/M output", "95 %", "$/M total"] if costs else []
+    heads += ["TTFT", "95 %", "p99", "TPOT", "95 %", "of light", "ITL", "E2E"]
     rows = []
-    for point in points[:MAX_ROWS]:
-        name = " · ".join(
-            part for part in (point.engine, point.version, point.model, point.hardware, point.parallel) if part
-        )
+    for point, name in zip(points[:MAX_ROWS], _deployments(points[:MAX_ROWS]), strict=True):
         row = [str(point.number), name] if run else []
         rows.append(
             [
@@ -129,7 +131,9 @@ def cells(points: Sequence[Point], *, key: str = "cells", title: str = "All cell
                 count(point.input_tokens) if point.input_tokens else "-",
                 count(point.output_tokens) if point.output_tokens else "-",
                 count(point.ok) if point.ok is not None else "-",
-                _value(point.e2e),
+                show_number(point.output_tokens_per_s, 4),
+                show_number(point.total_tokens_per_s, 4),
+                *(_costs(point) if costs else ()),
                 _value(point.ttft),
                 _bounds(point.ttft),
                 _p99(point.ttft),
@@ -137,15 +141,39 @@ def cells(points: Sequence[Point], *, key: str = "cells", title: str = "All cell
                 _bounds(point.tpot),
                 _of_light(point),
                 _value(point.itl),
-                show_number(point.output_tokens_per_s, 4),
-                show_number(point.total_tokens_per_s, 4),
+                _value(point.e2e),
             ]
         )
-    notes = _notes(points)
+    shared = " · ".join(common(points)) if run and points else ""
+    notes = [*([f"All of them: {shared}."] if shared else []), *_notes(points)]
     if len(points) > MAX_ROWS:
         notes.append(f"{len(points) - MAX_ROWS} more cells are left out here; --format csv has all")
     align = ("rw" if run else "") + "n" + "r" * (len(heads) - len(heads[:2] if run else []) - 1)
     return Table(key=key, title=title, heads=heads, align=align, rows=rows, notes=notes)
+
+
+def _deployments(points: Sequence[Point]) -> list[str]:
+    """What differs among the points: what all have in common would only push the numbers out of sight."""
+    return [_unrepeated(series.setup, point) for series, point in zip(series_of(points), points, strict=True)]
+
+
+def _unrepeated(name: str, point: Point) -> str:
+    """`8×H200` for `H200 · 8×`."""
+    parts = name.split(" · ")
+    if point.gpu in parts and f"{point.gpus}×" in parts:
+        parts.remove(f"{point.gpus}×")
+        parts[parts.index(point.gpu)] = point.hardware
+    return " · ".join(parts)
+
+
+def _costs(point: Point) -> list[str]:
+    output, total = point.dollars_output, point.dollars_total
+    known = output is not None and output.reach is not None
+    return [
+        show_number(output.value) if output is not None else "-",
+        f"{show_number(output.low)}–{show_number(output.high)}" if output is not None and known else "-",
+        show_number(total.value) if total is not None else "-",
+    ]
 
 
 def _value(stat: Stat | None) -> str:
@@ -193,124 +221,17 @@ def _notes(points: Sequence[Point]) -> list[str]:
             "Of light: the TPOT that the hardware allows, at the data sheet's bandwidth and arithmetic with as many "
             "requests decoding, over the one there was."
         )
+    if priced(points):
+        notes.append(
+            "$/M: dollars per million tokens, of output and of input and output: what all GPUs of the deployment "
+            "cost in an hour, over the throughput beside it; the interval is that of the output throughput."
+        )
     if any(point.source == "simulated" for point in points):
         notes.append("Of simulated cells the interval is that of the prediction, 80 %.")
     if any(_p99(stat).startswith("≥") for point in points for stat in (point.ttft,)):
-        notes.append("≥: too few requests to bound this p99 from above (95 %; it takes 368).")
+        notes.append("≥: too few requests to bound this p99 from above (95 %; it takes 368 at least).")
     return notes
 
 
 def _means(points: Sequence[Point]) -> bool:
     return any(stat is not None and stat.which == "mean" for p in points for stat in (p.ttft, p.tpot, p.itl, p.e2e))
-
-
-def matrices(points: Sequence[Point]) -> list[Table]:
-    """Throughput/latency of each model (columns) on each machine (rows), a table for each load that several share."""
-    groups: dict[Any, list[Point]] = defaultdict(list)
-    for point in points:
-        groups[
-            point.engine, point.kind, point.load, point.offline, point.near_input, point.near_output, point.prefix
-        ].append(point)
-    made: list[Table] = []
-    for group in groups.values():
-        models = list(dict.fromkeys(point.model for point in group))
-        machines = list(
-            dict.fromkeys((point.gpu, point.gpus or 0, _machine(point)) for point in group if point.hardware)
-        )
-        if len(models) < 2 or len(machines) < 2:
-            continue
-        machines.sort()
-        rows = []
-        for *_, machine in machines:
-            row = [machine]
-            for model in models:
-                own = next((point for point in group if point.model == model and _machine(point) == machine), None)
-                row.append("N/A" if own is None else _pair(own))
-            rows.append(row)
-        first = group[0]
-        latency = "ITL" if all(point.tpot is None for point in group) else "TPOT"
-        made.append(
-            Table(
-                key=f"matrix-{len(made) + 1}",
-                title=f"Output throughput / {latency}: "
-                + ", ".join(
-                    part for part in (first.engine, load_label(first), lengths_label(first), first.prefix) if part
-                ),
-                heads=["", *models],
-                align="l" + "r" * len(models),
-                rows=rows,
-                notes=[f"output tok/s / median or mean {latency} in ms; N/A: no such run"],
-            )
-        )
-    return made
-
-
-def _machine(point: Point) -> str:
-    plain = f"tp{point.gpus}"  # all of the machine's GPUs for one copy of the model: what one expects
-    return " ".join(part for part in (point.hardware, point.parallel if point.parallel != plain else "") if part)
-
-
-def _pair(point: Point) -> str:
-    stat = point.tpot or point.itl
-    latency = f"{1e3 * stat.value:.4g}" if stat is not None else "-"
-    return f"{show_number(point.output_tokens_per_s, 4)} / {latency}"
-
-
-def ratios(points: Sequence[Point]) -> list[Table]:
-    """GPU against GPU: throughput and latency ratios, a row for all that is equal otherwise, at the highest load."""
-    pairs: dict[tuple[str, str], dict[Any, dict[str, Any]]] = defaultdict(dict)
-    for ratio in heaviest(gpu_ratios(points)):
-        over = ratio.over
-        key = (
-            over.engine,
-            over.model,
-            over.gpus,
-            over.parallel,
-            over.kind,
-            over.load,
-            over.near_output,
-            over.prefix,
-        )
-        row = pairs[over.gpu, ratio.under.gpu].setdefault(key, {"point": over})
-        row[ratio.measure.key] = effect(ratio.over, ratio.under, ratio.measure)
-    made = []
-    for (better, worse), found in pairs.items():
-        rows = []
-        for each in found.values():
-            point: Point = each["point"]
-            cellsof = [each.get(name) for name in ("output_tok_s", "ttft", "tpot", "itl", "e2e")]
-            texts = [
-                "-" if one is None else (one.times if place == 0 else _inverse(one))
-                for place, one in enumerate(cellsof)
-            ]
-            where = ", ".join(part for part in (load_label(point), lengths_label(point), point.prefix) if part)
-            rows.append([point.model, point.engine, f"{point.gpus or '?'}×", where, *texts])
-        heads = [
-            "model",
-            "engine",
-            "GPUs",
-            "workload",
-            "output throughput",
-            "lower TTFT",
-            "lower TPOT",
-            "lower ITL",
-            "lower E2E",
-        ]
-        made.append(
-            Table(
-                key=f"ratios-{better}-{worse}",
-                title=f"{better} against {worse}",
-                heads=heads,
-                align="llrlrrrrr",
-                rows=sorted(rows)[:MAX_ROWS],
-                notes=[
-                    "times better, with the interval: sampling where its spread is known, and what repeats of one "
-                    "configuration differ by (TTFT 8.8 %, others 3.4 %)"
-                ],
-            )
-        )
-    return made
-
-
-def _inverse(found: Any) -> str:
-    return f"{1 / found.ratio:.3g}× ({1 / found.high:.3g}–{1 / found.low:.3g})"

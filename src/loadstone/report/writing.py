@@ -6,8 +6,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Literal
+from typing import Literal, NamedTuple
 
+from loadstone.comparison.price import Prices, parse_prices
 from loadstone.errors import InputError
 from loadstone.report.charts.theme import Figure
 from loadstone.report.document import Report, build
@@ -17,29 +18,42 @@ Format = Literal["html", "md", "csv", "png", "svg"]
 FORMATS: tuple[Format, ...] = ("html", "md", "csv", "png", "svg")
 
 
+class Written(NamedTuple):
+    """The files, and what is in them."""
+
+    files: list[Path]
+    report: Report
+
+
 def report(
-    paths: Sequence[Path], out: Path | None = None, kind: Format | None = None, *, given: Sequence[str] = ()
-) -> list[Path]:
-    """Write the report of the runs at `paths`; returns the files. Raises InputError, one line.
+    paths: Sequence[Path],
+    out: Path | None = None,
+    kind: Format | None = None,
+    *,
+    given: Sequence[str] = (),
+    price: Sequence[str] = (),
+) -> Written:
+    """Write the report of the runs at `paths`. Raises InputError, one line.
 
     A path that is a file is another tool's result: it is imported for this report alone, with the facts that it does
     not tell in `given` (NAME=VALUE, see importers). `kind`: None takes it from the name of `out`, else it is html.
-    Pictures go into a folder, `out`. `out` as `-` is stdout; there are no files then.
+    Pictures go into a folder, `out`. `out` as `-` is stdout; there are no files then. `price`: GPU=DOLLARS an hour.
     """
+    prices = parse_prices(price)
     chosen = kind or _kind(out)
     shown = out == Path("-")
     if shown and chosen in ("png", "svg"):
         raise InputError(f"-o -: {chosen} makes several files; name a folder for them")
     with TemporaryDirectory(prefix="loadstone-report-") as scratch:
-        made = build_of(paths, Path(scratch), given, inside=chosen not in ("md", "csv"))
+        made = build_of(paths, Path(scratch), given, inside=chosen not in ("md", "csv"), prices=prices)
     if shown:
         sys.stdout.write(_text(made, chosen).encode("utf-8", "replace").decode())
-        return []
+        return Written([], made)
     pictures = chosen in ("png", "svg")
     out = out or Path("report-pictures" if pictures else f"report.{chosen}")
     try:
         if pictures:
-            return write_pictures(made, out, chosen)
+            return Written(write_pictures(made, out, chosen), made)
         out.parent.mkdir(parents=True, exist_ok=True)
         partial = out.with_name(out.name + ".part")
         partial.write_text(_text(made, chosen), "utf-8", errors="replace")
@@ -48,10 +62,12 @@ def report(
         raise InputError(
             f"{out}: cannot be written ({error.strerror or error}); give another name with -o"
         ) from error
-    return [out]
+    return Written([out], made)
 
 
-def build_of(paths: Sequence[Path], scratch: Path, given: Sequence[str], *, inside: bool) -> Report:
+def build_of(
+    paths: Sequence[Path], scratch: Path, given: Sequence[str], *, inside: bool, prices: Prices | None = None
+) -> Report:
     """The report of run folders and of result files, which are imported into `scratch`. Raises InputError."""
     files = [path for path in paths if path.is_file()]
     folders = [path for path in paths if not path.is_file()]
@@ -71,7 +87,7 @@ def build_of(paths: Sequence[Path], scratch: Path, given: Sequence[str], *, insi
             "folders tell their own facts"
         )
     runs, passed_over = read_runs(folders)
-    return build(runs, passed_over=[*left_out, *passed_over], inside=inside)
+    return build(runs, passed_over=[*left_out, *passed_over], inside=inside, prices=prices)
 
 
 def _kind(out: Path | None) -> Format:

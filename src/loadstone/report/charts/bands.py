@@ -8,7 +8,7 @@ from typing import Any
 
 from loadstone.report.charts.colours import BLUE, GREY, ORANGE
 from loadstone.report.charts.curves import unit_of
-from loadstone.report.charts.frames import OUTPUT, TPOT, TTFT, Frame, Measure
+from loadstone.report.charts.frames import TPOT, TTFT, Frame, Measure
 from loadstone.report.charts.theme import Figure, Row, data, figure, load_axis, load_scale
 from loadstone.report.points import Point, counted
 from loadstone.report.series import lengths_label
@@ -135,7 +135,7 @@ def predicted(
     return figure(
         key,
         f"{measure.name}: measured over simulated",
-        [words, f"{said}; band: 80 % interval of the prediction; bars: 95 % interval of the measured median"],
+        [words, f"{said}; band: 80 % interval of the prediction; bars: 95 % interval of what was measured"],
         alt.layer(*layers),
         section=section,
         summary=f"{measure.name}, measured over simulated, {words}. {said}",
@@ -159,7 +159,5 @@ def _rows(points: Sequence[Point], measure: Measure, scale: float) -> list[Row]:
         }  # fmt: skip
         if stat is not None and stat.low is not None and stat.high is not None:
             row |= {"low": stat.low * scale, "high": stat.high * scale}
-        elif measure is OUTPUT and point.output_low is not None and point.output_high is not None:
-            row |= {"low": point.output_low, "high": point.output_high}
         rows.append(row)
     return rows

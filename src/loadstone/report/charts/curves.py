@@ -1,4 +1,4 @@
-"""Lines: a measure against load or length, and throughput against latency."""
+"""Lines: a measure against load or length, and throughput against latency; what other pictures of points share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any
 from loadstone.report.charts.colours import DASHES, SEQUENCE, SHAPES, colours
 from loadstone.report.charts.frames import Frame, Measure, load_label
 from loadstone.report.charts.theme import HEIGHT, WIDTH, Figure, Row, data, figure, load_axis, load_scale
-from loadstone.report.points import Point, Stat, counted
+from loadstone.report.points import Point, counted
+from loadstone.report.stats import Stat
 
 
 def against(frame: Frame, measure: Measure, *, section: str, key: str, suffix: str = "") -> Figure | None:
@@ -55,7 +56,7 @@ def against(frame: Frame, measure: Measure, *, section: str, key: str, suffix: s
     return figure(
         key,
         f"{measure.name} by {_axis_word(frame)}{suffix}",
-        [words, _definition(frame.points, measure), _sample(frame.points, measure)],
+        [words, definition(frame.points, measure), sample_words(frame.points, measure)],
         chart,
         section=section,
         summary=f"{measure.name}{stat_name} in {unit} by {_axis_word(frame)}; {words}. {_spoken(rows, unit)}",
@@ -82,7 +83,10 @@ def trade_off(frame: Frame, latency: Measure, throughput: Measure, *, section: s
         return None
     which = _which(frame.points, latency)
     xs, ys = [row["x"] for row in rows], [row["y"] for row in rows]
-    wide, high = _scale(xs, [row[name] for row in rows for name in ("low", "high") if name in row]), _scale(ys)
+    wide, high = (
+        axis_scale(xs, [row[name] for row in rows for name in ("low", "high") if name in row]),
+        axis_scale(ys),
+    )
     x = alt.X("x:Q", title=f"{latency.name}{which} ({unit})", scale=wide)
     y = alt.Y("y:Q", title=f"{throughput.name} ({throughput.unit})", scale=high)
     tooltip = [
@@ -101,7 +105,7 @@ def trade_off(frame: Frame, latency: Measure, throughput: Measure, *, section: s
     if any("low" in row for row in rows):
         bars = base.transform_filter("isValid(datum.low)").mark_rule(opacity=0.55)
         chart = bars.encode(x=alt.X("low:Q"), x2="high:Q", y=y, **encode("rule")) + chart
-    ends = _apart(_ends(rows), xs, ys)
+    ends = apart(ends_of(rows), xs, ys)
     chart += (
         alt.Chart(data(ends))
         .mark_text(align="left", dx=8, dy=-7, fontSize=12)
@@ -115,61 +119,13 @@ def trade_off(frame: Frame, latency: Measure, throughput: Measure, *, section: s
         [
             words,
             f"A point per load, written beside: {frame.x_title}; better is {better}",
-            f"{_definition(frame.points, throughput)}; {_definition(frame.points, latency)}",
-            _sample(frame.points, latency),
+            f"{definition(frame.points, throughput)}; {definition(frame.points, latency)}",
+            sample_words(frame.points, latency),
         ],
         chart,
         section=section,
         summary=f"{throughput.name} over {latency.name}; {words}. "
         + _spoken([{**row, "x": row["load"]} for row in rows], throughput.unit),
-    )
-
-
-def pareto(frame: Frame, *, section: str, key: str) -> Figure | None:
-    """Tokens per user against tokens per GPU, with the points that no other beats in both joined by a step."""
-    import altair as alt
-
-    from loadstone.report.charts.frames import OUTPUT, PER_GPU, PER_USER
-
-    per_gpu = all(point.gpus for point in frame.points)
-    cost = PER_GPU if per_gpu else OUTPUT
-    rows: list[Row] = [
-        {"x": pace, "y": much, "load": point.load, "colour": series.colour, "variant": series.variant}
-        for point, series in zip(frame.points, frame.series, strict=True)
-        if (pace := PER_USER.of(point)) is not None and (much := cost.of(point)) is not None
-    ]
-    if len(rows) < 3:
-        return None
-    best = 0.0
-    front: list[Row] = []
-    for row in sorted(rows, key=lambda each: (-each["x"], -each["y"])):
-        if row["y"] > best:
-            best = row["y"]
-            front.append({"x": row["x"], "y": row["y"]})
-    x = alt.X("x:Q", title="Output tok/s per user (1 / median TPOT)", scale=_scale([row["x"] for row in rows]))
-    y = alt.Y("y:Q", title=f"{cost.name} (tok/s)", scale=_scale([row["y"] for row in rows]))
-    tooltip = [
-        alt.Tooltip("colour:N", title="series"),
-        alt.Tooltip("variant:N", title="variant"),
-        alt.Tooltip("load:Q", title=frame.x_title),
-        alt.Tooltip("x:Q", title="tok/s per user", format=".4~g"),
-        alt.Tooltip("y:Q", title="tok/s", format=".5~g"),
-    ]
-    steps = alt.Chart(data(front)).mark_line(
-        interpolate="step-before", color="#777777", strokeDash=[3, 3], strokeWidth=2
-    )
-    points = alt.Chart(data(rows)).mark_point(size=90)
-    chart = steps.encode(x=x, y=y, order=alt.Order("x:Q")) + points.encode(
-        x=x, y=y, tooltip=tooltip, **looks(rows, lines=False)("point")
-    )
-    words = " · ".join(frame.words)
-    return figure(
-        key,
-        "Pareto front: pace per user against throughput" + (" per GPU" if per_gpu else ""),
-        [words, "Dashed: points that none beats in both; better is up and right", _definition(frame.points, cost)],
-        chart,
-        section=section,
-        summary=f"{len(front)} of {len(rows)} points are on the front; {words}",
     )
 
 
@@ -228,7 +184,7 @@ def unit_of(measure: Measure, points: Sequence[Point]) -> tuple[str, float]:
     return ("ms", 1e3) if values and max(values) < 2 else ("s", 1.0)
 
 
-def _scale(values: Sequence[float], bounds: Sequence[float] = ()) -> Any:
+def axis_scale(values: Sequence[float], bounds: Sequence[float] = ()) -> Any:
     """From 0 with some room above, or logarithmic where values span more than a factor of twenty.
 
     `bounds`: ends of bars, which have to be seen too.
@@ -256,7 +212,7 @@ def _n(measure: Measure, point: Point) -> int | None:
     return stat.n if stat is not None and stat.n is not None else point.ok
 
 
-def _ends(rows: Sequence[Row]) -> list[Row]:
+def ends_of(rows: Sequence[Row]) -> list[Row]:
     """The first and the last load of each series."""
     lines = defaultdict(list)
     for row in rows:
@@ -268,7 +224,7 @@ def _ends(rows: Sequence[Row]) -> list[Row]:
     return [{"x": row["x"], "y": row["y"], "load": row["load"]} for row in ends]
 
 
-def _apart(ends: Sequence[Row], xs: Sequence[float], ys: Sequence[float]) -> list[Row]:
+def apart(ends: Sequence[Row], xs: Sequence[float], ys: Sequence[float]) -> list[Row]:
     """Without those whose text would lie on another's: lines begin and end at the same loads, so little is lost."""
 
     def part(value: float, values: Sequence[float]) -> float:
@@ -295,17 +251,17 @@ def _axis_word(frame: Frame) -> str:
 def _which(points: Sequence[Point], measure: Measure) -> str:
     if measure.stat is None:
         return ""
-    kinds = {stat.which for point in points if (stat := measure.stat(point)) is not None}
+    kinds = {stat.which for point in points if (stat := measure.stat(point)) is not None and stat.which != "rate"}
     return f", {' or '.join(sorted(kinds, reverse=True))}" if kinds else ""
 
 
-def _definition(points: Sequence[Point], measure: Measure) -> str:
+def definition(points: Sequence[Point], measure: Measure) -> str:
     loop = "closed loop" if points[0].kind == "concurrency" else "open loop"
     since = " or ".join(sorted({point.since for point in points}))
     return measure.definition.format(since=f"{since} ({loop})", window=points[0].window)
 
 
-def _sample(points: Sequence[Point], measure: Measure) -> str:
+def sample_words(points: Sequence[Point], measure: Measure) -> str:
     """How many requests a point is made of, and what its bar says."""
     stats = [measure.stat(point) if measure.stat is not None else None for point in points]
     counts = sorted({n for point in points if (n := _n(measure, point))})

@@ -8,8 +8,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from loadstone.report.points import Point, Stat, count
+from loadstone.report.points import Point, count
 from loadstone.report.series import Series, common, lengths_label, series_of
+from loadstone.report.stats import Stat
 
 Axis = Literal["load", "output", "input"]
 FLAT = 4.0
@@ -50,11 +51,11 @@ ITL = Measure(
 E2E = Measure("e2e", "E2E latency", "s", "E2E = last token − {since}", lambda p: _value(p.e2e), lambda p: p.e2e)
 OUTPUT = Measure(
     "output_tok_s", "Output throughput", "tok/s", "output tokens of all requests per second, {window}",
-    lambda p: p.output_tokens_per_s, better="higher",
+    lambda p: p.output_tokens_per_s, lambda p: p.output, better="higher",
 )  # fmt: skip
 TOTAL = Measure(
     "total_tok_s", "Total throughput", "tok/s", "input and output tokens of all requests per second, {window}",
-    lambda p: p.total_tokens_per_s, better="higher",
+    lambda p: p.total_tokens_per_s, lambda p: p.total, better="higher",
 )  # fmt: skip
 PER_USER = Measure(
     "user_tok_s", "Tokens per user", "tok/s", "1 / TPOT: the pace one reader sees",
@@ -63,6 +64,10 @@ PER_USER = Measure(
 PER_GPU = Measure(
     "gpu_tok_s", "Output throughput per GPU", "tok/s", "output tok/s / GPUs, {window}",
     lambda p: p.tokens_per_s_per_gpu, better="higher",
+)  # fmt: skip
+DOLLARS = Measure(
+    "dollars_output", "Price per million output tokens", "$", "$ per hour of all its GPUs / output tok/s, {window}",
+    lambda p: _value(p.dollars_output), lambda p: p.dollars_output,
 )  # fmt: skip
 BATCH_S = Measure(
     "batch_s", "Batch latency", "s", "from the batch's start to its last token",
@@ -97,10 +102,13 @@ class Frame(msgspec.Struct, frozen=True):
         return Frame(self.axis, tuple(p for p, _ in kept), tuple(s for _, s in kept), self.words)
 
 
-def frames(points: Sequence[Point], axis: Axis, *, by: Literal["setup", "model"] = "setup") -> list[Frame]:
+def frames(
+    points: Sequence[Point], axis: Axis, *, by: Literal["setup", "model"] = "setup", single: bool = False
+) -> list[Frame]:
     """All groups of points that are comparable but for their series and x, where at least one series has two x.
 
-    by setup: one model, whatever runs it. by model: one engine and hardware, whatever model it runs.
+    by setup: one model, whatever runs it. by model: one engine and hardware, whatever model it runs. `single`: also
+    where several series have one x each: no line can be drawn of them, but they can be compared.
     """
     groups: dict[Any, list[Point]] = defaultdict(list)
     for point in points:
@@ -119,7 +127,7 @@ def frames(points: Sequence[Point], axis: Axis, *, by: Literal["setup", "model"]
         spread = defaultdict(set)
         for point, series in zip(frame.points, frame.series, strict=True):
             spread[series].add(frame.x(point))
-        if any(len(xs) > 1 for xs in spread.values()):
+        if any(len(xs) > 1 for xs in spread.values()) or (single and len(spread) > 1):
             found.append(frame)
     return found
 

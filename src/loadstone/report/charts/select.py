@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from loadstone.report.charts.bands import predicted, predictions
 from loadstone.report.charts.bars import gpu_ratios, ratio_figures, side_by_side, switches
-from loadstone.report.charts.curves import against, pareto, trade_off
+from loadstone.report.charts.curves import against, trade_off
 from loadstone.report.charts.frames import (
     BATCH_S,
     E2E,
@@ -22,6 +22,7 @@ from loadstone.report.charts.frames import (
     frames,
     outliers,
 )
+from loadstone.report.charts.fronts import pareto, price_by_pace
 from loadstone.report.charts.theme import Figure
 from loadstone.report.points import Point
 
@@ -107,6 +108,7 @@ def _served(frame: Frame) -> Iterator[Figure]:
         )
     if len({series.label for series in frame.series}) > 1:
         yield from _present(pareto(frame, section="throughput", key="pareto"))
+    yield from _present(price_by_pace(frame, section="price", key="price"))
 
 
 def _line(frame: Frame, measure: Measure, section: str) -> Iterator[Figure]:

@@ -5,34 +5,66 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from loadstone.report.charts.bars import gpu_ratios, switches
-from loadstone.report.charts.frames import frames
+from loadstone.report.charts.frames import Axis, Frame, frames
 from loadstone.report.findings.bottleneck import bottlenecks
 from loadstone.report.findings.changes import by_length, gpu_against_gpu, switched
+from loadstone.report.findings.cheapest import cheapest
 from loadstone.report.findings.leaders import leaders, peaks
 from loadstone.report.findings.sentence import Sentence
 from loadstone.report.points import Point
 
-__all__ = ["Sentence", "observations"]
+_AXES: tuple[Axis, ...] = ("load", "output", "input")
+
+__all__ = ["Sentence", "observations", "silent"]
 
 
 def observations(points: Sequence[Point]) -> list[Sentence]:
-    """All findings of these points, those about the most of them first within each kind."""
+    """All findings of these points, those about the most of them first within each kind; of simulated ones apart, and
+    only of those that are not silent().
+    """
+    quiet = {id(point) for point in silent(points)}
+    simulated = [point for point in points if point.source == "simulated" and id(point) not in quiet]
+    found = _observed([point for point in points if point.source != "simulated"]) + _observed(simulated)
+    return list({sentence.text: sentence for sentence in found}.values())
+
+
+def silent(points: Sequence[Point]) -> list[Point]:
+    """Simulated points beside which others of the same model and workload stand: nothing is said of these."""
+    known = {_question(point) for point in points if point.source != "simulated"}
+    return [point for point in points if point.source == "simulated" and _question(point) in known]
+
+
+def _question(point: Point) -> tuple[object, ...]:
+    return point.model, point.near_input, point.near_output, point.prefix, point.offline
+
+
+def _observed(real: Sequence[Point]) -> list[Sentence]:
     found: list[Sentence] = []
-    real = [point for point in points if point.source != "simulated"] or list(points)
-    sweeps = frames(real, "load")
+    for frame in frames(real, "load", single=True):
+        found += cheapest(frame)
+    sweeps, by_output, by_input = (frames(real, axis) for axis in _AXES)
     for frame in sweeps:
         found += peaks(frame)
     for frame in sweeps:
         found += leaders(frame)
         found += bottlenecks(frame)
-    for frame in frames(real, "output"):
+    for frame in _alone(real, [*sweeps, *by_output, *by_input]):
+        found += leaders(frame)
+    for frame in by_output:
         if frame.offline:
             continue  # the sweeps over batches of each length have said it
         found += leaders(frame)
         found += by_length(frame)
-    for frame in frames(real, "input"):
+    for frame in by_input:
         found += by_length(frame)
     for fact in ("prefix", "parallel", "context"):
         found += switched(switches(real, fact), fact)
-    found += gpu_against_gpu(gpu_ratios(real))
-    return list({sentence.text: sentence for sentence in found}.values())
+    return [*found, *gpu_against_gpu(gpu_ratios(real))]
+
+
+def _alone(points: Sequence[Point], others: Sequence[Frame]) -> list[Frame]:
+    """Setups that were compared at one load and one length, which are in no other frame."""
+    seen = {id(point) for frame in others for point in frame.points}
+    return [
+        frame for frame in frames(points, "load", single=True) if not any(id(point) in seen for point in frame.points)
+    ]

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-import math
-
 import msgspec
 
+from loadstone.comparison import interval
 from loadstone.report.charts.frames import Measure
-from loadstone.report.points import Z95, Point, Stat
+from loadstone.report.points import Point
 
 REPEATS = {"ttft": 0.088}
 OTHER_REPEATS = 0.034
 """How far two runs of one configuration are apart: three quarters of published repeats differ by less, 8.8 % in TTFT
 and 3.4 % in TPOT (docs/reports.md). It stands for what requests within one run cannot show."""
+
+
+SUMS = {"tpot": 4.0, "itl": 4.0}
+OTHER_SUMS = 2.0
+"""Nobody can see in sums how requests depend on one another: their standard errors are taken as so many times those
+of independent requests. So large they are in closed loops whose requests share their steps (docs/statistics.md)."""
 
 
 class Effect(msgspec.Struct, frozen=True):
@@ -52,39 +57,33 @@ def _two(percent: float) -> str:
 
 
 def effect(a: Point, b: Point, measure: Measure) -> Effect | None:
-    """a over b. The interval: √(sampling of a² + sampling of b² + repeats²), as a factor either way."""
+    """a over b, with what is known of the values of each and what repeats differ by in the interval; None where a
+    value is missing, or its requests were too few generations to tell how sure it is.
+    """
     of_a, of_b = measure.of(a), measure.of(b)
     if not of_a or not of_b or of_a <= 0 or of_b <= 0:
         return None
-    ratio = of_a / of_b
-    repeats = REPEATS.get(measure.key, OTHER_REPEATS)
-    reach = math.exp(math.sqrt(_sampling(a, measure) ** 2 + _sampling(b, measure) ** 2 + repeats**2))
-    return Effect(ratio, ratio / reach, ratio * reach)
+    reach_a, reach_b = _reach(a, measure), _reach(b, measure)
+    if reach_a is None or reach_b is None:
+        return None
+    reach = interval.ratio(reach_b, reach_a, more=REPEATS.get(measure.key, OTHER_REPEATS))
+    return Effect(of_a / of_b, *interval.bounds(of_a / of_b, reach))
 
 
-def _sampling(point: Point, measure: Measure) -> float:
-    """Half the width of a value's 95 % interval, on a log scale; 0 where nothing is known of it.
+def _reach(point: Point, measure: Measure) -> interval.Reach | None:
+    """How far the interval of a value goes. Of gaps between tokens it is that of TPOT: both are steps of the engine.
 
-    A throughput is one number a cell; in a closed loop it varies as the mean E2E does (places over mean E2E),
-    whatever else may be predicted of it.
+    Of a run of sums, whose requests are not there: by their spread, made larger; in a closed loop a throughput varies
+    as the mean E2E does (places over mean E2E).
     """
-    if measure.stat is not None:
-        return _of(measure.stat(point))
-    closed = point.kind == "concurrency" and point.e2e is not None
-    if closed and point.source == "simulated":
-        return _of(point.e2e)
-    if point.output_low and point.output_high:
-        return math.log(point.output_high / point.output_low) / 2
-    return _of_mean(point.e2e) or _of(point.e2e) if closed else 0.0
-
-
-def _of(stat: Stat | None) -> float:
-    if stat is not None and stat.low is not None and stat.high is not None and stat.low > 0:
-        return math.log(stat.high / stat.low) / 2
-    return _of_mean(stat)
-
-
-def _of_mean(stat: Stat | None) -> float:
-    if stat is not None and stat.mean and stat.std is not None and stat.n:
-        return Z95 * stat.std / math.sqrt(stat.n) / stat.mean
-    return 0.0
+    stat = measure.stat(point) if measure.stat is not None else None
+    if measure.pooled and point.tpot is not None:
+        stat = point.tpot
+    if stat is not None and stat.reach is not None:
+        return stat.reach
+    if not point.sums:
+        return None
+    if stat is None or stat.which == "rate":
+        stat = point.e2e if point.kind == "concurrency" else None
+    each = SUMS.get(measure.key, OTHER_SUMS) * stat.by_spread if stat is not None else 0.0
+    return each, each

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from loadstone.report.charts.frames import E2E, OUTPUT, TOTAL, TPOT, TTFT, Frame, Measure, load_label
 from loadstone.report.findings.effect import Effect, effect
-from loadstone.report.findings.sentence import Sentence, lengths, setup, spans, throughput, value
+from loadstone.report.findings.sentence import Sentence, lengths, setups, spans, throughput, value
 from loadstone.report.points import Point
 from loadstone.report.series import series_of
 
@@ -38,7 +38,7 @@ def _names(group: Sequence[Point]) -> set[str]:
 
 def _contest(frame: Frame, group: Sequence[Point], measure: Measure) -> str | None:
     sign = 1 if measure.better == "lower" else -1
-    at = _entries(frame, group, measure)
+    at = entries(frame, group, measure)
     won: list[tuple[float, str, Effect, Point, str, Point]] = []
     decided: set[float] = set()
     xs = sorted(x for x, entries in at.items() if len(entries) > 1)
@@ -78,10 +78,12 @@ def _contest(frame: Frame, group: Sequence[Point], measure: Measure) -> str | No
     return "; ".join(clauses) + (f" ({words})" if words else "") + doubt
 
 
-def _entries(frame: Frame, group: Sequence[Point], measure: Measure) -> dict[float, list[tuple[float, str, Point]]]:
+def entries(
+    frame: Frame, group: Sequence[Point], measure: Measure, without: Iterable[str] = ("gpu", "gpus")
+) -> dict[float, list[tuple[float, str, Point]]]:
     """(value, name, point) of each setup at each x. Of repeats the one in the middle: they do not compete."""
     found: dict[float, dict[str, list[tuple[float, Point]]]] = defaultdict(lambda: defaultdict(list))
-    for point, series in zip(group, series_of(group, without=("gpu", "gpus")), strict=True):
+    for point, series in zip(group, series_of(group, without=without), strict=True):
         x, y = frame.x(point), measure.of(point)
         if x is not None and y is not None:
             found[x][series.setup].append((y, point))
@@ -135,10 +137,10 @@ def peaks(frame: Frame) -> Iterable[Sentence]:
     """The highest throughput of a sweep, on all hardware and on each; by total tokens where all points have them."""
     rank = TOTAL if all(point.total_tokens_per_s is not None for point in frame.points) else OUTPUT
     best: dict[str, tuple[float, Point]] = {}
-    for point in frame.points:
+    for name, point in zip(setups(frame.points), frame.points, strict=True):
         much = rank.of(point)
-        if much is not None and much > best.get(setup(point), (0.0, point))[0]:
-            best[setup(point)] = much, point
+        if much is not None and much > best.get(name, (0.0, point))[0]:
+            best[name] = much, point
     if len(best) < 2:
         return
     ranked = [point for _, point in sorted(best.values(), key=lambda entry: -entry[0])]
@@ -161,7 +163,8 @@ def _work(frame: Frame) -> str:
 def _peak(head: str, ranked: Sequence[Point], rank: Measure) -> str:
     first = ranked[0]
     compared = ranked[:2]
-    text = f"{head}: {setup(first)} with {throughput(first)} at {load_label(first)}"
+    names = setups(ranked)
+    text = f"{head}: {names[0]} with {throughput(first)} at {load_label(first)}"
     if len(ranked) > 1:
         second = ranked[1]
         found = effect(first, second, rank)
@@ -170,7 +173,7 @@ def _peak(head: str, ranked: Sequence[Point], rank: Measure) -> str:
             if found is not None and found.clear
             else "which is no difference that this data can show from"
         )
-        text += f", {lead} the next, {setup(second)} ({throughput(second)} at {load_label(second)})"
+        text += f", {lead} the next, {names[1]} ({throughput(second)} at {load_label(second)})"
     doubtful = sum(not point.trusted for point in compared)
     if doubtful:
         text += f"; {doubtful} of these {len(compared)} cells carr{'ies' if doubtful == 1 else 'y'} a warning"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from loadstone.report.points import Point, count
-from loadstone.report.series import lengths_label
+from loadstone.report.series import lengths_label, series_of
 from loadstone.units import show_number, show_seconds
 
 
@@ -23,6 +23,14 @@ def setup(point: Point) -> str:
     """`vLLM on 8×H200`."""
     where = point.hardware or point.gpu
     return f"{point.engine} on {where}" if where else point.engine
+
+
+def setups(points: Sequence[Point]) -> list[str]:
+    """`vLLM on 8×H200`, and what else tells them apart where that does not: `vLLM on 8×H200, fp8`."""
+    names = [setup(point) for point in points]
+    more = [series.setup for series in series_of(points, without=("engine", "gpu", "gpus", "model"))]
+    times = {name: len({rest for other, rest in zip(names, more, strict=True) if other == name}) for name in names}
+    return [f"{name}, {rest}" if times[name] > 1 else name for name, rest in zip(names, more, strict=True)]
 
 
 def throughput(point: Point) -> str:
@@ -50,4 +58,4 @@ def lengths(point: Point) -> str:
     return lengths_label(point)
 
 
-__all__ = ["Sentence", "count", "lengths", "setup", "spans", "throughput", "value"]
+__all__ = ["Sentence", "count", "lengths", "setup", "setups", "spans", "throughput", "value"]

@@ -1,0 +1,17 @@
+"""Describing a sample: its moments, its percentiles, and how far each can be trusted.
+
+`blocks` has the one rule by which requests that depend on one another are counted; summaries, reports and comparisons
+take their intervals from it. docs/statistics.md says how often these hold the truth.
+"""
+
+from loadstone.statistics.blocks import Flow
+from loadstone.statistics.distribution import (
+    PERCENTILES,
+    Distribution,
+    distribution,
+    percentile,
+    percentile_bounds,
+)
+from loadstone.statistics.pool import Pool
+
+__all__ = ["PERCENTILES", "Distribution", "Flow", "Pool", "distribution", "percentile", "percentile_bounds"]
