@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +14,9 @@ from loadstone.errors import InputError
 from loadstone.perfmodel import StepModel, profile_of
 from loadstone.perfmodel.coefficients import COEFFICIENTS, INDEX, LIGHT, NAMES, PRIOR
 from loadstone.perfmodel.families import architecture_of, era_of
-from loadstone.perfmodel.formulas import pairs_of
+from loadstone.perfmodel.formulas import body_seconds, launch_seconds, pairs_of
 from loadstone.perfmodel.profile import Profile, load, prior_profile, save
-from loadstone.perfmodel.work import COLLECTIVE, EXPERTS, GEMM, HEAD, work_of
+from loadstone.perfmodel.work import COLLECTIVE, EXPERTS, GEMM, HEAD, ideal, work_of
 
 DEPLOYMENTS = (
     "llama-3.1-8b@1xh100/tp1,engine=vllm",
@@ -131,6 +132,35 @@ def test_experts_spread_over_more_tokens_until_all_are_touched() -> None:
     assert steps[2] / steps[0] > 2 * dense.decode_line(64)[0] / dense.decode_line(1)[0]
 
 
+@pytest.mark.parametrize("tokens", [1, 4, 32])
+def test_all_ranks_wait_for_the_fullest(tokens: int) -> None:
+    """Routing drawn at random: how many of its 32 experts the fullest of eight ranks is asked for, over the mean."""
+    rng = np.random.default_rng(0)
+    chosen = np.argsort(rng.random((2000, tokens, 256)), axis=2)[:, :, :8]
+    touched = np.zeros((2000, 256), bool)
+    for token in range(tokens):
+        np.put_along_axis(touched, chosen[:, token], True, axis=1)
+    ranks = touched.reshape(2000, 8, 32).sum(axis=2)
+
+    spread = work_of(parse_deployment("deepseek-v3@8xh200/tp8,ep8,engine=sglang"))
+    light = LIGHT[None, :]
+    alone = ideal(spread)
+    reading = replace(alone, kind=np.where(alone.kind == EXPERTS, EXPERTS, -1), flops=alone.flops * 0)
+    even, fullest = (
+        body_seconds(replace(reading, fullest=z, activations=alone.activations * 0), light, np.array([float(tokens)]))
+        for z in (alone.fullest, spread.fullest)
+    )
+    assert float(fullest[0] / even[0]) == pytest.approx(ranks.max(axis=1).mean() / ranks.mean(), rel=0.12)
+    assert float(even[0]) > 0
+
+
+def test_biases_are_kernels_of_their_own() -> None:
+    """BLOOM's layers launch more kernels than Llama 2's, beside as many products."""
+    bloom, llama = (work_of(parse_deployment(f"{name}@8xa100/tp8")) for name in ("bloom", "llama-2-70b"))
+    counts = [float(launch_seconds(work, np.ones((1, len(NAMES))))[0] / work.count[0]) for work in (bloom, llama)]
+    assert counts == [13, 10]
+
+
 def test_attention_ranks_share_the_experts() -> None:
     apart = model_of("deepseek-v3@8xh200/tp1,dp8,ep8,attention-dp,engine=sglang")
     together = model_of("deepseek-v3@8xh200/tp8,engine=sglang")
@@ -149,7 +179,10 @@ def test_drafts_cost_a_pass_of_their_own() -> None:
 def test_eager_decode_is_bound_by_launches() -> None:
     graphs = model_of("llama-3.1-8b@1xh100/tp1,engine=vllm")
     eager = model_of("llama-3.1-8b@1xh100/tp1,engine=vllm,enforce_eager=true")
-    assert eager.decode_line(1)[0] >= graphs.decode_line(1)[0]
+    kernels = graphs.decode_line(1)[0] - graphs.values[INDEX["step_s"]] - graphs.values[INDEX["sequence_s"]]
+    launches = float(launch_seconds(graphs.work, graphs.values[None, :])[0])
+    both = (kernels**3 + launches**3) ** (1 / 3)
+    assert eager.decode_line(1)[0] - graphs.decode_line(1)[0] == pytest.approx(both - kernels, rel=1e-9)
     old = StepModel(parse_deployment("llama-3.1-8b@1xh100/tp1,engine=vllm,version=0.2.1"), prior_profile())
     assert old.eager
 

@@ -14,8 +14,9 @@ from loadstone.calibrate.closed_loop import Outcome, run
 from loadstone.calibrate.points import Point
 from loadstone.calibrate.table import case_of, predict, refresh, simulate, slopes, table_of
 from loadstone.catalogue.deployment import parse_deployment
-from loadstone.options import Options, plan_of
+from loadstone.options import Options
 from loadstone.perfmodel import StepModel
+from loadstone.planning import plan_of
 from loadstone.simulator.cell import run_cell
 from loadstone.simulator.fleet import Fleet, fleet_of
 

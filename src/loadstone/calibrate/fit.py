@@ -36,6 +36,9 @@ SHARED = 0.25
 """Of kernels' coefficients, the narrower levels have only so much of that: with more, families that were held out are
 predicted worse (median error in TPOT 0.15 at 1, 0.11 at 0.25). Old eras had kernels of their own and keep theirs."""
 OLD_ERAS = frozenset({"eager", "v0", "0.4", "0.x"})
+OLD_HOST = 1.2
+"""Standard deviation, in ln, of an old era's share in the host's times: they scheduled and launched in between steps,
+some of them for ten times as long as today's."""
 NOISE = {"ttft": 0.20, "tpot": 0.08}
 """σ: of one point around its family's best, in ln."""
 OFFSET = {"ttft": 0.10, "tpot": 0.05}
@@ -109,7 +112,7 @@ def share(key: tuple[str, ...]) -> Array:
     if level == "all":
         return spread
     if level == "era" and key[-1] in OLD_ERAS:
-        return 2 * spread
+        return np.where([name in HOST for name in NAMES], np.maximum(OLD_HOST, 2 * spread), 2 * spread)
     factors: Array = np.array([1.0 if name in HOST else SHARED for name in NAMES])
     shares: Array = spread * factors
     return shares

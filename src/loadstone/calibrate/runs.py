@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from loadstone import store
@@ -13,10 +14,56 @@ from loadstone.calibrate.deployments import schedulers_of
 from loadstone.calibrate.points import Point, Unpredictable
 from loadstone.calibrate.scripts import Arguments
 from loadstone.calibrate.table import MOST_REQUESTS, Case
-from loadstone.catalogue import Deployment
+from loadstone.catalogue import Deployment, parse_deployment
+from loadstone.catalogue.deployment import split_deployment
+from loadstone.catalogue.load import model_names
+from loadstone.catalogue.own import is_file
 from loadstone.errors import InputError
 from loadstone.perfmodel.work import work_of
+from loadstone.runfacts import RunFacts, run_facts
 from loadstone.summary import summarise
+
+_TELLS_NO_ENGINE = ("Triton",)
+"""In front of engines that it does not name."""
+
+
+def deployment_of_runs(folders: Sequence[Path]) -> Deployment:
+    """What the user said, when they were measured, that all of them were measured on. Raises InputError."""
+    found: dict[str, tuple[Path, Deployment]] = {}
+    for folder in folders:
+        info = store.read_info(folder)
+        if info.source == "simulated":
+            raise InputError(f"{folder}: is a simulated run; calibrate on measured ones")
+        said, facts = info.settings.get("deployment"), run_facts(info)
+        name = said.get("name") if isinstance(said, dict) and facts.stated else None
+        if not isinstance(name, str):
+            raise InputError(f"{folder}: does not tell what it was measured on; say it with --deployment")
+        if facts.engine in _TELLS_NO_ENGINE:
+            raise InputError(
+                f"{folder}: {facts.engine} was measured, not told of which engine; say it with --deployment"
+            )
+        found.setdefault(f"{name} {msgspec.json.encode(facts.hardware)!r}", (folder, _parsed(folder, name, facts)))
+    (first, deployment), *others = found.values()
+    if others:
+        raise InputError(
+            f"{others[0][0]}: was measured on {others[0][1].name}, and {first} on {deployment.name}; "
+            "calibrate on runs of one deployment, or say it with --deployment"
+        )
+    return deployment
+
+
+def _parsed(folder: Path, name: str, facts: RunFacts) -> Deployment:
+    """The catalogue's alone, and hardware that the run describes: what a run names, no file is read for."""
+    left, where, _ = split_deployment(name)
+    known = model_names()
+    catalogued = left.lower() in known or left.rpartition(":")[0].lower() in known
+    try:
+        if catalogued and (facts.hardware is not None or not is_file(where)):
+            return parse_deployment(name, facts.hardware)
+        reason = "it names what only a file of yours describes"
+    except InputError as error:
+        reason = str(error)
+    raise InputError(f"{folder}: {reason}; say what it was measured on with --deployment")
 
 
 def cases_of_runs(folders: Sequence[Path], deployment: Deployment) -> list[Case]:

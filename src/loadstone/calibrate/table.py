@@ -30,6 +30,7 @@ from loadstone.catalogue import Deployment
 from loadstone.perfmodel.coefficients import INDEX, Array
 from loadstone.perfmodel.formulas import (
     body_seconds,
+    both,
     context_seconds,
     head_seconds,
     launch_seconds,
@@ -227,7 +228,7 @@ def decode_seconds(table: Table, values: Array) -> Array:
         + batch * (full * table.context + windowed * seen + state)
     )
     return (
-        np.where(table.eager, np.maximum(kernels, launch_seconds(work, values)), kernels)
+        both(kernels, np.where(table.eager, launch_seconds(work, values), 0.0))
         + values[:, INDEX["step_s"]]
         + values[:, INDEX["sequence_s"]] * batch
     )
@@ -253,9 +254,8 @@ def prompt_seconds(table: Table, values: Array) -> Array:
         apart = body_seconds(shared, values, table.met) - body_seconds(shared, values, own)
         kernels = kernels + np.where(table.in_step, apart, 0.0)
     launched: Array = np.where(own > table.graph_tokens, launch_seconds(work, values), 0.0)
-    kernels = np.cbrt(kernels**3 + launched**3)
     return (
-        kernels
+        both(kernels, launched)
         + values[:, INDEX["step_s"]]
         + values[:, INDEX["prefill_step_s"]]
         + values[:, INDEX["sequence_s"]] * sequences

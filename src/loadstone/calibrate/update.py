@@ -19,7 +19,7 @@ from loadstone.calibrate.table import Case, refresh, slopes, table_of
 from loadstone.perfmodel.coefficients import SPREAD, Array
 from loadstone.perfmodel.profile import Profile, Provenance
 
-OWN = 0.7
+OWN = 1.2
 """Prior standard deviation of a deployment's own part, of the coefficient's spread [G]."""
 SIGMA = {"ttft": 0.06, "tpot": 0.03, "throughput": 0.03}
 """One measurement around the best that the model can do for its deployment, in ln: a quarter of the repeats of public

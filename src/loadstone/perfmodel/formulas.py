@@ -4,14 +4,16 @@
 
     step    = kernels + step_s + sequence_s·S + (prefill_step_s where the step holds prompt tokens)
     kernels = Σ products(n tokens) + Σ experts(n) + head(S) + Σ collectives(n) + floors + attention
-    with prompt tokens, kernels are at least launch_s·their number (no CUDA graph: the host launches each)
+    where no CUDA graph holds the step, the host launches each kernel: ‖ kernels, launch_s·their number ‖
 
     product     ‖ n·FLOPs/(eC·peak), (weights + n·activations)/(eM·bandwidth) ‖
     experts     floor + pairs·FLOPs/(eC·reach·peak) + (touched·weights + pairs·activations)/(eM·reach·bandwidth), the
                 floor and the reaches as measured of the engine's kernel (expert_kernels.py); tokens T of all
                 schedulers; touched = E/ep·(1 − (1 + a/s)^−s), a = −T·ln(1 − k/E), where experts are asked for at
-                gamma-distributed rates of shape s (s → ∞: uniform routing, 1 − ((E − k)/E)^T); the fullest rank has
-                pairs = T·k/ep·(1 + imbalance·(1 − 1/ep))
+                gamma-distributed rates of shape s (s → ∞: uniform routing, 1 − ((E − k)/E)^T). All ranks wait for
+                the fullest: by z(ep) standard deviations it has more of both than the mean, the largest of ep
+                normal numbers; of a rank's touched experts the variance is E/ep·p·(1 − p), p the share touched,
+                of its pairs m + m²·ep/(s·E), m = T·k/ep
     collective  floor·(1/2 + log₂(ranks)/6) + n·message/(eL·link); ring volume: 2(r − 1)/r of the tensor, and between
                 nodes that of each GPU's part of it
     decode      ‖ context·cache/(eA·bandwidth), context·FLOPs/(eP·peak) ‖ + S·state/(eA·bandwidth)
@@ -53,10 +55,12 @@ def body_seconds(work: Work, values: Array, tokens: Array) -> Array:
         compute = values[mine, INDEX["expert_compute"]] * work.reach_compute[at] * work.peak[at]
         memory = values[mine, INDEX["expert_memory"]] * work.reach_memory[at] * work.hbm[mine]
         ep, experts, per_token = work.ep[at], work.experts[at], work.per_token[at]
-        pairs = met[at] * per_token / ep * (1 + values[mine, INDEX["imbalance"]] * (1 - 1 / ep))
-        shape = values[mine, INDEX["routing_shape"]]
+        shape, local, fullest = values[mine, INDEX["routing_shape"]], experts / ep, work.fullest[at]
+        mean = met[at] * per_token / ep
+        pairs = mean + fullest * np.sqrt(mean + mean**2 / (shape * local))
         asked = -met[at] * np.log1p(-np.minimum(per_token / experts, 1 - 1e-9))  # uniform: 1 − e^−asked are touched
-        touched = experts / ep * -np.expm1(-shape * np.log1p(asked / shape))
+        share = -np.expm1(-shape * np.log1p(asked / shape))
+        touched = np.minimum(local, local * share + fullest * np.sqrt(local * share * (1 - share)))
         each[at] = (
             work.floor[at]
             + pairs * work.flops[at] / compute
@@ -126,7 +130,7 @@ def pair_seconds(work: Work, values: Array) -> tuple[Array, Array]:
 
 
 def launch_seconds(work: Work, values: Array) -> Array:
-    """What launching the kernels one by one takes at least. Per layer there are about so many: the products and the
+    """What launching the kernels one by one takes. Per layer there are about so many: the products and the
     quantising before them, six of norms, rotary, cache write and attention, six of routing and experts, 24 of the
     splits and joins of latent attention.
     """

@@ -94,7 +94,7 @@ class StepModel:
         if found is None:
             base = self._tokens_s(decodes, 0, 0.0) + decodes * (self._window * self._window_s + self._state_s)
             if self.eager:
-                base = max(base, self._launch_s)
+                base = math.pow(base**3 + self._launch_s**3, 1 / 3)
             found = base + self._step_s + decodes * self._sequence_s, self._context_s
             self._lines[decodes] = found
         return found

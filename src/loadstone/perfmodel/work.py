@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +23,7 @@ from loadstone.catalogue.attention import CompressedAttention, FullAttention, La
 from loadstone.catalogue.deployment import Deployment
 from loadstone.catalogue.hardware import Gpu
 from loadstone.catalogue.matrix import Matrix
-from loadstone.catalogue.mlp import Experts
+from loadstone.catalogue.mlp import DenseMlp, Experts
 from loadstone.catalogue.model import Layers, Model
 from loadstone.catalogue.precision import FORMATS, KV_BYTES, Format
 from loadstone.perfmodel.coefficients import Array
@@ -44,10 +45,10 @@ class Work:
     """Operators (n of them) of d deployments. Bytes and FLOPs are one rank's, per layer; `count` layers are alike.
 
     n: row (which deployment), kind, count, flops (per token; of experts: per token and expert it
-    goes to), weights
-    (bytes; of experts: one expert's share), activations (bytes per token), peak (FLOP/s), compute and memory (which
-    GEMM efficiency), experts, per_token, ep, group (tokens of so many schedulers meet), ranks, link (bytes/s),
-    message (bytes per token); of experts, as their kernel was measured: floor (s), reach_compute and reach_memory
+    goes to), weights (bytes; of experts: one expert's share), activations (bytes per token), peak (FLOP/s), compute
+    and memory (which GEMM efficiency), experts, per_token, ep, fullest (by so many standard deviations the fullest
+    rank is above the mean), group (tokens of so many schedulers meet), ranks, link (bytes/s), message (bytes per
+    token); of experts, as their kernel was measured: floor (s), reach_compute and reach_memory
     (shares of peak).
     d: hbm (bytes/s), peak16 (16-bit FLOP/s), cache (bytes per context token, all layers), window, window_cache (the
     same of windowed layers), context_flops, window_flops (per context token of a decode), pair_flops,
@@ -68,6 +69,7 @@ class Work:
     experts: Array
     per_token: Array
     ep: Array
+    fullest: Array
     group: Array
     ranks: Array
     link: Array
@@ -98,7 +100,7 @@ class Work:
 _INTEGERS = {"row", "kind", "compute", "memory"}
 _OPERATOR = (
     "row", "kind", "count", "flops", "weights", "activations", "peak", "compute", "memory", "experts", "per_token",
-    "ep", "group", "ranks", "link", "message", "floor", "reach_compute", "reach_memory",
+    "ep", "fullest", "group", "ranks", "link", "message", "floor", "reach_compute", "reach_memory",
 )  # fmt: skip
 
 
@@ -120,10 +122,11 @@ def work_of(deployment: Deployment) -> Work:
 
 
 def ideal(work: Work) -> Work:
-    """The same work with experts at the speed of light."""
+    """The same work with experts at the speed of light, evenly spread."""
     experts = work.kind == EXPERTS
     ones = np.where(experts, 1.0, 0.0)
-    return replace(work, floor=np.zeros_like(work.floor), reach_compute=ones, reach_memory=ones)
+    none = np.zeros_like(work.floor)
+    return replace(work, floor=none, fullest=none, reach_compute=ones, reach_memory=ones)
 
 
 def repeat(work: Work, count: int) -> Work:
@@ -180,7 +183,9 @@ class _Counter:
         count = run.count
         # Norms of queries and keys are two more of a layer's four or five small kernels.
         normed = isinstance(run.attention, FullAttention) and run.attention.qk_norm
-        self.sums["layers"] += count * (1.5 if normed else 1.0)
+        # Where products and norms have biases, engines add those, and the residual, in kernels of their own.
+        biased = isinstance(run.mlp, DenseMlp) and run.mlp.bias
+        self.sums["layers"] += count * (1.5 if normed or biased else 1.0)
         if run.attention is not None:
             heads = run.attention.kv_heads if isinstance(run.attention, FullAttention) else 1
             self._products(run, run.attention.weights(self.model.hidden), self.tp, 1, heads)
@@ -242,6 +247,8 @@ class _Counter:
             experts=mlp.experts,
             per_token=mlp.per_token,
             ep=self.ep,
+            # The expected largest of n normal numbers, to a hundredth or so (Blom 1958).
+            fullest=NormalDist().inv_cdf((self.ep - 0.375) / (self.ep + 0.25)),
             group=self.group,
             floor=kernel.floor_s,
             reach_compute=kernel.compute,
