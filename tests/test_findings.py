@@ -16,6 +16,7 @@ from loadstone.report.findings import observations
 from loadstone.report.findings.effect import OTHER_REPEATS, REPEATS, Effect, effect
 from loadstone.report.points import Point, points_of
 from loadstone.report.runs import read_runs
+from loadstone.report.series import series_of
 from loadstone.report.writing import build_of
 from report_folders import Json, cell, length, record, run, stat
 
@@ -86,6 +87,15 @@ def test_setups_that_differ_in_their_precision_alone_are_told_apart(tmp_path: Pa
     (text,) = said(tmp_path, "peak")
     assert ": vLLM on 8×H200, fp8 with 3 600 tok/s" in text
     assert "the next, vLLM on 8×H200, bf16 (" in text
+
+
+def test_another_precision_is_told_though_the_gpus_differ_too(tmp_path: Path) -> None:
+    run(tmp_path, "a", [cell(4, output=500), cell(16, output=900)], deployment={"weights_dtype": "bf16"})
+    fewer = {"weights_dtype": "fp8", "gpus": 4}
+    run(tmp_path, "b", [cell(4, output=700), cell(16, output=1800, total=3600)], deployment=fewer)
+    (text,) = said(tmp_path, "peak")
+    assert ": vLLM on 4×H200, fp8 with 3 600 tok/s" in text
+    assert {series.label for series in series_of(points(tmp_path))} == {"8× · bf16", "4× · fp8"}
 
 
 def test_one_load_each_can_be_compared(tmp_path: Path) -> None:

@@ -66,6 +66,7 @@ def bench(options: Options, on_event: Callable[[Event], None] = lambda event: No
     if options.dialect is not None and options.dialect not in DIALECTS:
         raise InputError(f"--dialect {options.dialect}: unknown; choose of {', '.join(DIALECTS)}")
     meeting.check_asked(options)
+    deployed = meeting.stated_deployment(options)
     headers = meeting.headers_of(options.headers)
     with contextlib.ExitStack() as stack:
         signals = stack.enter_context(_Signals())
@@ -77,6 +78,8 @@ def bench(options: Options, on_event: Callable[[Event], None] = lambda event: No
         salt = meeting.salt_of(options)
         meeting.check(plan, target, vocabulary, salt)
         info = run_info(options, plan, target, slo, salt, load_selftest())
+        if deployed is not None and options.deployment is not None:
+            info.settings["deployment"] = meeting.deployment_papers(options.deployment, deployed, target)
         gpus = _gpus(options, servers, info, stack)
         folder = store.create(options.out, info.run_id)
         info.run_id = folder.name

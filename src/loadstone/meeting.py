@@ -13,16 +13,22 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import SplitResult
 
+import msgspec
+
+from loadstone.catalogue.deployment import ENGINES, Deployment, names_engine, parse_deployment
 from loadstone.client.pool import workers_for
 from loadstone.engines import attach
 from loadstone.errors import InputError
 from loadstone.options import Options, parse_structured
 from loadstone.records import Plan, Target
+from loadstone.runfacts import engine_name
 from loadstone.wire.ask import Ask, Sampling
 from loadstone.workload.prompts import PromptWriter, Vocabulary
 
 DEFAULT_SIM = "llama-3.1-8b@1xh100"
 KEY_VARIABLES = ("LOADSTONE_API_KEY", "OPENAI_API_KEY")
+_BEHIND_TRITON = ("tensorrt-llm", "vllm")
+"""Engines that Triton has as backends, of which it tells neither name nor version."""
 
 
 class Met(NamedTuple):
@@ -120,6 +126,54 @@ def check_asked(options: Options) -> None:
         raise InputError(f"--temperature {options.temperature:g}: must be 0 (greedy) or more")
     if options.top_p is not None and not 0 < options.top_p <= 1:
         raise InputError(f"--top-p {options.top_p:g}: must be above 0 and at most 1")
+
+
+def stated_deployment(options: Options) -> Deployment | None:
+    """What the server runs on, where the user says it. Raises InputError: no such deployment, or no server to say it
+    of.
+    """
+    if options.deployment is None:
+        return None
+    if options.sim is not None:
+        raise InputError("--deployment beside --sim, which has a deployment of its own; leave --deployment out")
+    if not options.urls:
+        raise InputError("--deployment says what the server at a URL runs on; give its URL, or leave it out")
+    return parse_deployment(options.deployment)
+
+
+def deployment_papers(text: str, deployed: Deployment, target: Target) -> dict[str, Any]:
+    """RunInfo.settings["deployment"] of what the user stated as `text`, for a server that was met; see runfacts.
+
+    Engine and version are the server's where it tells them, else as stated; a default of the shorthand is nobody's
+    word. The model has the name that it is served by, since servers use aliases. Raises InputError where the user
+    named another engine than the server does.
+    """
+    stated = deployed.engine if names_engine(text) else None
+    behind = target.engine == "Triton" and stated in _BEHIND_TRITON
+    if stated and target.engine and not behind and engine_name(stated) != target.engine:
+        raise InputError(
+            f"--deployment {text!r}: its engine is {stated}, and {target.url} says that it is {target.engine}; "
+            "correct it, or leave the engine and its own arguments out"
+        )
+    introduced = None if behind else target.engine
+    spelled = next((name for name in ENGINES if engine_name(name) == introduced), None)
+    engine = spelled or introduced or stated
+    version = (None if behind else target.engine_version) or deployed.engine_version
+    # A node of the user's own is in a file; its GPU, which is kept, says enough.
+    named = msgspec.structs.replace(deployed, node=None if deployed.has_own_hardware else deployed.node)
+    if engine in ENGINES:
+        # What a server says may hold commas, which would be options of the shorthand.
+        plain = version if re.fullmatch("[0-9A-Za-z.+_-]+", version or "") else None
+        named = msgspec.structs.replace(named, engine=engine, engine_version=plain)
+    parts = named.name.split(",")
+    return deployed.papers() | {
+        "model": target.model or deployed.model.name,
+        "architecture": deployed.model.name,
+        "engine": engine,
+        "engine_version": version,
+        "name": ",".join(part for part in parts if engine in ENGINES or not part.startswith("engine=")),
+        "stated": text,
+    }
 
 
 def headers_of(given: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:

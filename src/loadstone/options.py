@@ -23,6 +23,8 @@ class Options(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     engine: Literal["llama.cpp"] | None = None
     sim: str | None = None
     """An embedded server: a deployment, as `llama-3.1-70b@8xh200`, or a law, as `ttft=30ms,itl=5ms`."""
+    deployment: str | None = None
+    """What the server at `url` runs on, as `llama-3.1-70b@8xh200/tp8`; of a fleet, all servers together."""
     model: str | None = None
     endpoint: Endpoint | None = None
     tokenizer: str | None = None

@@ -243,28 +243,29 @@ def _conversations(workload: Dataset, turns: NDArray[np.int64], warm: int, outpu
 def trace_rows(workload: Trace, load: Load, warm: int, asked: int | None, seed: int, cell: int) -> Rows:
     """The trace's rows in their order, behind `warm` requests as long as its first but with prompts of their own.
 
-    `line`: the trace's row of each, −1 for the warm-up.
+    `line`: the trace's row of each, −1 for the warm-up. Raises InputError where the load takes more requests than
+    the trace has: only a closed loop that runs by time goes round.
     """
     import numpy as np
 
     most = len(workload.time_s)
-    if load.process == "trace" or load.duration_s is not None:
-        count = most if asked is None else min(asked, most)
-    else:
-        count = min(most, default_requests(load) if asked is None else asked)
     if load.process == "trace":
+        count = most if asked is None else asked
         lead = np.linspace(0, WARMUP_S, warm, endpoint=False)
         times = workload.time_s[:count] * load.time_scale
         intended = np.concatenate([lead, times + (WARMUP_S if warm else 0.0)])
     else:
-        intended = _begun(
-            load,
-            warm,
-            None if load.duration_s is not None and load.kind == "rate" else count,
-            [seed, _ARRIVALS, cell],
+        if load.kind == "concurrency" and load.duration_s is not None:
+            asked = most
+        elif asked is None and load.duration_s is None and load.kind != "burst" and not load.profile:
+            asked = min(most, default_requests(load))
+        intended = _begun(load, warm, asked, [seed, _ARRIVALS, cell])
+        count = len(intended) - warm
+    if count > most:
+        raise InputError(
+            f"{load.label}: {count:,} requests, and the trace has {most:,}; send fewer (--requests, --duration), or "
+            "replay more of it"
         )
-        count = min(count, len(intended) - warm)
-        intended = intended[: warm + count]
     line = np.concatenate([np.full(warm, -1), np.arange(count)])
     source = np.concatenate([np.arange(warm) % most, np.arange(count)])
     output = workload.output_tokens[source].astype(np.int32)

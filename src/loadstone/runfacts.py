@@ -5,7 +5,9 @@ A run says it in its papers (RunInfo), whoever wrote them:
     target                  engine, engine_version, model, as a live server introduced itself
     settings["deployment"]  gpu, gpus, nodes, tp, pp, dp, ep, weights_dtype, kv_dtype, engine, engine_version, model:
                             of a simulated run, or as an imported file tells it; goes before the target. A GPU that
-                            is not the catalogue's is there with all that was known of it
+                            is not the catalogue's is there with all that was known of it. Of a measured run it is
+                            what the user said of the server (`stated`, their words), engine, version and model as
+                            the server has them, and `architecture` the catalogue's name for the model
     settings["gpus"]        this machine's, watched while a server on it was measured; they stand for the deployment's
                             where there is none
     settings["workload"]    as Plan.workload; with "mode": "offline" where no server was in between
@@ -61,6 +63,8 @@ class RunFacts(msgspec.Struct, kw_only=True, frozen=True):
     prefix_cache     on or off, where it is told; None where not
     mode             offline: a batch through the engine's own interface, without a server
     tool             whose client measured it: "Loadstone" for our own runs, None for simulated ones
+    architecture     the catalogue's name for the model, where the user stated it beside the one it is served by
+    stated           what the user said that a measured server runs on, in their words
     hardware         the GPU as the run describes it, where it is none of the catalogue's
     """
 
@@ -86,6 +90,8 @@ class RunFacts(msgspec.Struct, kw_only=True, frozen=True):
     prefix_tokens: int | None = None
     prefix_groups: int | None = None
     prefix_cache: bool | None = None
+    architecture: str | None = None
+    stated: str | None = None
     hardware: Gpu | None = None
 
     @property
@@ -108,11 +114,15 @@ def run_facts(info: RunInfo, document: Mapping[str, Any] | None = None) -> RunFa
     stated, arrived = _means(document)
     prefix_cache = info.settings.get("prefix_cache")
     hardware = _described(deployment.get("gpu"))
+    introduced = engine_name(target.engine) if target else None
+    engine = engine_name(_text(deployment.get("engine"))) or introduced
+    # Triton's version is not that of the engine behind it.
+    version = target.engine_version if target and introduced in (None, engine) else None
     return RunFacts(
         source=info.source,
         tool=_text(imported.get("tool")) or ("Loadstone" if info.source == "measured" else None),
-        engine=engine_name(_text(deployment.get("engine")) or (target.engine if target else None)),
-        engine_version=_text(deployment.get("engine_version")) or (target.engine_version if target else None),
+        engine=engine,
+        engine_version=_text(deployment.get("engine_version")) or version,
         model=_named(deployment.get("model")) or (target.model if target and target.model else None),
         gpu=hardware.name if hardware and hardware.given else gpu_name(_named(deployment.get("gpu"))),
         **{name: _whole(deployment.get(name)) for name in ("gpus", "nodes", "tp", "pp", "dp", "ep")},
@@ -126,6 +136,8 @@ def run_facts(info: RunInfo, document: Mapping[str, Any] | None = None) -> RunFa
         prefix_tokens=_whole(workload.get("prefix_tokens")),
         prefix_groups=_whole(workload.get("prefix_groups")),
         prefix_cache=prefix_cache if isinstance(prefix_cache, bool) else None,
+        architecture=_text(deployment.get("architecture")),
+        stated=_text(deployment.get("stated")),
         hardware=hardware,
     )
 

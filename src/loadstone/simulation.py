@@ -158,23 +158,7 @@ def _settings(deployment: Deployment, fleet: Fleet, options: Options, plan: Plan
 
     model = fleet.model
     settings: dict[str, Any] = {
-        "deployment": {
-            "model": deployment.model.name,
-            # Of hardware of the user's own, whose file may be gone when the run is read, all that was known.
-            "gpu": msgspec.to_builtins(deployment.gpu) if deployment.has_own_hardware else deployment.gpu.name,
-            "gpus": deployment.gpus,
-            "nodes": deployment.nodes,
-            "tp": deployment.tp,
-            "pp": deployment.pp,
-            "dp": deployment.dp,
-            "ep": deployment.ep,
-            "attention_dp": deployment.attention_dp,
-            "weights_dtype": deployment.weights_dtype,
-            "kv_dtype": deployment.kv_dtype,
-            "engine": deployment.engine,
-            "engine_version": deployment.engine_version,
-            "name": deployment.name,
-        },
+        "deployment": deployment.papers(),
         "policy": msgspec.to_builtins(fleet.policy),
         "schedulers": fleet.replicas,
         "workload": plan.workload,

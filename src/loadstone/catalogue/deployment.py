@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -167,6 +167,26 @@ class Deployment(msgspec.Struct, frozen=True):
     def argument(self, name: str) -> str | None:
         return dict(self.arguments).get(name)
 
+    def papers(self) -> dict[str, Any]:
+        """As a run's papers have it: RunInfo.settings["deployment"], see runfacts."""
+        return {
+            "model": self.model.name,
+            # Of hardware of the user's own, whose file may be gone when the run is read, all that was known.
+            "gpu": msgspec.to_builtins(self.gpu) if self.has_own_hardware else self.gpu.name,
+            "gpus": self.gpus,
+            "nodes": self.nodes,
+            "tp": self.tp,
+            "pp": self.pp,
+            "dp": self.dp,
+            "ep": self.ep,
+            "attention_dp": self.attention_dp,
+            "weights_dtype": self.weights_dtype,
+            "kv_dtype": self.kv_dtype,
+            "engine": self.engine,
+            "engine_version": self.engine_version,
+            "name": self.name,
+        }
+
 
 class _Options(msgspec.Struct):
     """What stands after the slash."""
@@ -190,6 +210,12 @@ def split_deployment(text: str) -> tuple[str, str, str]:
         return left, file[1].strip(), file[2] or ""
     where, _, rest = right.partition("/")
     return left, where.strip(), rest
+
+
+def names_engine(text: str) -> bool:
+    """Whether a shorthand says the engine, so that it is not the default: by name, or by an argument of its alone."""
+    keys = [part.partition("=")[0].strip().lower() for part in split_deployment(text)[2].split(",")]
+    return any(key == "engine" or key.replace("-", "_").lstrip("_") in OWNERS for key in keys)
 
 
 def parse_deployment(text: str, gpu: Gpu | None = None) -> Deployment:

@@ -16,6 +16,7 @@ from loadstone.units import parse_seconds
 def bench(
     target: flags.Target = None,
     sim: flags.Sim = False,
+    deployment: flags.Deployment = None,
     engine: flags.Engine = None,
     model: flags.Model = None,
     endpoint: flags.Endpoint = None,
@@ -84,6 +85,7 @@ def bench(
         **common_of(given),
         url=None if sim else target or (),
         sim=(target or [DEFAULT_SIM])[0] if sim else None,
+        deployment=deployment,
         route=route,
         engine=engine,
         endpoint=endpoint,

@@ -16,7 +16,10 @@ def calibrate(
         list[Path] | None, typer.Argument(help="run folders of `loadstone bench`, all of one deployment")
     ] = None,
     deployment: Annotated[
-        str | None, typer.Option(help="what the runs were measured on, e.g. llama-3.1-8b@1xh100/tp1,engine=vllm")
+        str | None,
+        typer.Option(
+            help="what the runs were measured on, e.g. llama-3.1-8b@1xh100/engine=vllm [default: as told to `bench`]"
+        ),
     ] = None,
     gpu: Annotated[
         bool,
@@ -37,14 +40,14 @@ def calibrate(
             raise InputError("--gpu measures this machine: leave run folders and --deployment out, or --gpu")
         _of_gpu(profile, out, budget, points, engine, json)
         return
-    if not runs or deployment is None:
+    if not runs:
         raise InputError(
-            "calibrate: give run folders and --deployment, e.g. "
+            "calibrate: give run folders, e.g. "
             "loadstone calibrate runs/a --deployment llama-3.1-8b@1xh100/engine=vllm; or --gpu"
         )
     import datetime
 
-    from loadstone.calibrate.runs import cases_of_runs
+    from loadstone.calibrate.runs import cases_of_runs, deployment_of_runs
     from loadstone.calibrate.update import update
     from loadstone.catalogue import parse_deployment
     from loadstone.cli.output import print_json
@@ -52,7 +55,7 @@ def calibrate(
 
     if not profile.replace("-", "").replace("_", "").replace(".", "").isalnum():
         raise InputError(f"--profile {profile!r}: letters, digits, - _ . only")
-    target = parse_deployment(deployment)
+    target = parse_deployment(deployment) if deployment is not None else deployment_of_runs(runs)
     cases = cases_of_runs(runs, target)
     base = profile_of(target)
     today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()

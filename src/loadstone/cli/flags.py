@@ -31,6 +31,12 @@ Sim = Annotated[
         _TARGET, "measure an embedded simulated engine, by default llama-3.1-8b@1xh100 (as without a URL)", "--sim"
     ),
 ]
+Deployment = Annotated[
+    str | None,
+    _option(
+        _TARGET, "what the server runs on, a fleet's all together, for prices and light: llama-3.1-70b@8xh200/tp8"
+    ),
+]
 Engine = Annotated[
     Literal["llama.cpp"] | None, _option(_TARGET, "start this engine with a small random model and measure it")
 ]

@@ -244,6 +244,7 @@ def _papers(run: RunView) -> list[tuple[str, str]]:
         ("started" if info.source != "imported" or _dated(run) else "imported", info.created),
         ("files", ", ".join(_files(run))),
         ("deployment", facts.label),
+        ("stated by the user", facts.stated),
         ("endpoint", target.endpoint if target else None),
         ("longest context", f"{target.max_model_tokens} tokens" if target and target.max_model_tokens else None),
         (

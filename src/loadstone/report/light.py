@@ -38,7 +38,8 @@ def light_ttft_s(facts: RunFacts, input_tokens: int) -> float | None:
 
 
 def _model(facts: RunFacts) -> StepModel | None:
-    if not facts.model or not facts.gpu or not facts.gpus or (facts.source == "imported" and facts.tp is None):
+    name = facts.architecture or facts.model
+    if not name or not facts.gpu or not facts.gpus or (facts.source == "imported" and facts.tp is None):
         return None
     split = [f"{name}{n}" for name, n in (("tp", facts.tp), ("pp", facts.pp), ("dp", facts.dp)) if n]
     engine = (facts.engine or "").lower()
@@ -46,7 +47,7 @@ def _model(facts: RunFacts) -> StepModel | None:
     dtype = f":{facts.weights_dtype}" if facts.weights_dtype else ""
     if facts.hardware is None and is_file(facts.gpu):
         return None  # a run names a file: none is read for it
-    return _built(f"{facts.model}{dtype}@{facts.gpus}x{facts.gpu}/{','.join(words)}".rstrip("/"), facts.hardware)
+    return _built(f"{name}{dtype}@{facts.gpus}x{facts.gpu}/{','.join(words)}".rstrip("/"), facts.hardware)
 
 
 @lru_cache(maxsize=256)

@@ -35,6 +35,7 @@ class Point(msgspec.Struct, kw_only=True, frozen=True):
     output, total  the same tok/s as figures with their intervals
     dollars_per_hour  of all its GPUs, where prices are given and its own is known
     dollars_*   for a million tokens
+    architecture  the catalogue's name for the model, where the user stated it and the server has another
     light_*     what the hardware allows: see light.py
     *_tokens_per_s  over the steady window if all of the runs shown have one, else over whole cells (`window`)
     """
@@ -83,6 +84,7 @@ class Point(msgspec.Struct, kw_only=True, frozen=True):
     light_tpot_s: float | None
     light_ttft_s: float | None
     server: dict[str, Any]
+    architecture: str = ""
 
     @property
     def tokens_per_s_per_user(self) -> float | None:
@@ -197,6 +199,7 @@ def _point(nth: int, run: RunView, at: int, cell: Mapping[str, Any], steady: boo
         light_tpot_s=light_tpot,
         light_ttft_s=light_ttft,
         server=dict(mapping(cell.get("server"))),
+        architecture=clean((facts.architecture or "").rstrip("/").rsplit("/", 1)[-1]),
     )
 
 

@@ -82,8 +82,8 @@ def predictions(points: Sequence[Point]) -> list[tuple[list[Point], list[Point]]
     groups: dict[Any, tuple[list[Point], list[Point]]] = defaultdict(lambda: ([], []))
     for point in points:
         key = (
-            point.model, point.engine, point.gpu, point.gpus, point.parallel, point.kind, point.offline, point.prefix,
-            point.near_input, point.near_output,
+            point.architecture or point.model, point.engine, point.gpu, point.gpus, point.parallel, point.kind,
+            point.offline, point.prefix, point.near_input, point.near_output,
         )  # fmt: skip
         groups[key][0 if point.source == "simulated" else 1].append(point)
     return [pair for pair in groups.values() if pair[0] and pair[1]]
