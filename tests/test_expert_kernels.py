@@ -11,7 +11,7 @@ import pytest
 
 from loadstone import catalogue
 from loadstone.calibrate.kernel_tables import MOST_FLOOR_S, fit_tables
-from loadstone.catalogue.deployment import parse_deployment
+from loadstone.catalogue.shorthand import parse_deployment
 from loadstone.errors import InputError
 from loadstone.perfmodel.coefficients import INDEX, PRIOR
 from loadstone.perfmodel.expert_kernels import ExpertKernel, expert_kernel, expert_kernels

@@ -15,7 +15,8 @@ from urllib.parse import SplitResult
 
 import msgspec
 
-from loadstone.catalogue.deployment import ENGINES, Deployment, names_engine, parse_deployment
+from loadstone.catalogue.deployment import ENGINES, Deployment
+from loadstone.catalogue.shorthand import names_engine, parse_deployment
 from loadstone.client.pool import workers_for
 from loadstone.engines import attach
 from loadstone.errors import InputError

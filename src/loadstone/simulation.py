@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import loadstone
 from loadstone import host, store
 from loadstone.batching.defaults import ACCEPTANCE
-from loadstone.catalogue.deployment import Deployment, parse_deployment
+from loadstone.catalogue.deployment import Deployment
+from loadstone.catalogue.shorthand import parse_deployment
 from loadstone.dialects import DIALECTS
 from loadstone.errors import InputError
 from loadstone.options import Options

@@ -15,9 +15,9 @@ from loadstone.calibrate.points import Point, Unpredictable
 from loadstone.calibrate.scripts import Arguments
 from loadstone.calibrate.table import MOST_REQUESTS, Case
 from loadstone.catalogue import Deployment, parse_deployment
-from loadstone.catalogue.deployment import split_deployment
 from loadstone.catalogue.load import model_names
 from loadstone.catalogue.own import is_file
+from loadstone.catalogue.shorthand import split_deployment
 from loadstone.errors import InputError
 from loadstone.perfmodel.work import work_of
 from loadstone.runfacts import RunFacts, run_facts

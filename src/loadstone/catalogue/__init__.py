@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from loadstone.catalogue.deployment import Deployment, parse_deployment
+from loadstone.catalogue.deployment import Deployment
 from loadstone.catalogue.hardware import Gpu, Node
 from loadstone.catalogue.load import _table, find_gpu, find_model, find_node, kept_hardware
 from loadstone.catalogue.model import Model
+from loadstone.catalogue.shorthand import parse_deployment
 
 __all__ = [
     "Deployment",

@@ -31,7 +31,7 @@ def serve_sim(
     json: Annotated[bool, typer.Option("--json", help="as it is: the URL comes as one JSON object anyway")] = False,
 ) -> None:
     """Serve a simulated engine: OpenAI-compatible HTTP at the speed that the deployment should have."""
-    from loadstone.catalogue.deployment import parse_deployment
+    from loadstone.catalogue.shorthand import parse_deployment
     from loadstone.simserver.__main__ import main
     from loadstone.simulator.fleet import fleet_of
 

@@ -52,7 +52,7 @@ def _model(facts: RunFacts) -> StepModel | None:
 
 @lru_cache(maxsize=256)
 def _built(shorthand: str, hardware: Gpu | None) -> StepModel | None:
-    from loadstone.catalogue.deployment import parse_deployment
+    from loadstone.catalogue.shorthand import parse_deployment
     from loadstone.perfmodel import StepModel
 
     # A model's name may come from a server, and the shorthand takes paths too: none is looked up for it.

@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 
 from loadstone.catalogue import parse_deployment
-from loadstone.catalogue.deployment import OWNERS, Deployment, engine_of, split_deployment
+from loadstone.catalogue.deployment import OWNERS, Deployment
+from loadstone.catalogue.shorthand import engine_of, split_deployment
 from loadstone.errors import InputError
 from loadstone.sizing.size import Row, size
 

@@ -30,7 +30,9 @@ def setups(points: Sequence[Point]) -> list[str]:
     `vLLM on 8×H200, fp8`, `vLLM on 8×H200, fp8, tp4`."""
     names = [setup(point) for point in points]
     if len({point.precision for point in points}) > 1:
-        names = [f"{name}, {point.precision or 'precision not told'}" for name, point in zip(names, points, strict=True)]
+        names = [
+            f"{name}, {point.precision or 'precision not told'}" for name, point in zip(names, points, strict=True)
+        ]
     more = [series.setup for series in series_of(points, without=("engine", "gpu", "gpus", "model", "precision"))]
     times = {name: len({rest for other, rest in zip(names, more, strict=True) if other == name}) for name in names}
     return [f"{name}, {rest}" if times[name] > 1 else name for name, rest in zip(names, more, strict=True)]
