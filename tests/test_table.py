@@ -55,6 +55,16 @@ def test_every_column_fits_into_120() -> None:
     assert max(map(len, lines)) <= 120
 
 
+def test_a_p99_without_any_bound_is_marked_unless_another_tool_states_it() -> None:
+    """Too few generations of requests leave both sides open; of an imported number nobody knows the sample."""
+    doc = document()
+    for values in (each for each in doc["cells"][0]["metrics"].values() if isinstance(each, dict) and "ci95" in each):
+        values["ci95"]["p99"] = [None, None]
+    assert shown(doc).splitlines()[4].count("≥ 12.3 s") == 3
+    doc["cells"][0]["measured_by"] = "vllm bench"
+    assert "≥" not in shown(doc)
+
+
 def test_an_open_loop_is_read_from_the_intended_time() -> None:
     doc = document("rate")
     doc["cells"][0]["metrics"]["ttft_intended_s"] = latency(7.0)

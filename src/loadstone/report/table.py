@@ -67,12 +67,12 @@ def _table(cells: list[dict[str, Any]], findings: list[dict[str, str]]) -> Table
             _failed(requests),
             show_number(throughput, 4),
             _at(ttft, "p50"),
-            _p99(ttft),
+            _p99(cell, ttft),
             _at(metrics["tpot_s"], "p50"),
-            _p99(metrics["tpot_s"]),
+            _p99(cell, metrics["tpot_s"]),
             _at(metrics["itl_s"], "p99"),
             _at(e2e, "p50"),
-            _p99(e2e),
+            _p99(cell, e2e),
             Text(*_trusted(cell, findings)),
         )
     return table
@@ -107,10 +107,10 @@ def _parts(cells: list[dict[str, Any]], key: str, head: str, name: Callable[[Map
                 show_number(part["mean_output_tokens"], 4),
                 f"{part['token_share']:.0%}" if part["token_share"] is not None else "-",
                 _at(ttft, "p50"),
-                _p99(ttft),
+                _p99(cell, ttft),
                 _at(part["tpot_s"], "p50"),
                 _at(e2e, "p50"),
-                _p99(e2e),
+                _p99(cell, e2e),
             )
     return table
 
@@ -172,13 +172,14 @@ def _at(values: Mapping[str, Any] | None, name: str) -> str:
     return show_seconds(values[name]) if values is not None else "-"
 
 
-def _p99(values: Mapping[str, Any] | None) -> str:
+def _p99(cell: Mapping[str, Any], values: Mapping[str, Any] | None) -> str:
     """The p99, marked where the sample cannot bound it from above."""
     if values is None:
         return "-"
     low, high = values["ci95"]["p99"]
-    # Without either bound there was no sample to take them from.
-    return ("≥ " if high is None and low is not None else "") + show_seconds(values["p99"])
+    # Of what another tool states without either bound nobody knows the sample.
+    unbounded = high is None and (low is not None or not cell.get("measured_by"))
+    return ("≥ " if unbounded else "") + show_seconds(values["p99"])
 
 
 def _trusted(cell: Mapping[str, Any], findings: list[dict[str, str]]) -> tuple[str, str]:
@@ -225,7 +226,7 @@ def _definitions(cells: list[dict[str, Any]], simulated: bool) -> list[str]:
     ]
     lines += shared
     lines += dict.fromkeys(said for cell in cells if (said := cell["client"].get("selftest")) is not None)
-    if any(_p99(cell["metrics"]["ttft_s"]).startswith("≥") for cell in cells):
+    if any(_p99(cell, cell["metrics"]["ttft_s"]).startswith("≥") for cell in cells):
         lines.append("≥: too few requests to bound this p99 from above (95 %; it takes 368 at least)")
     lines += [
         f"{_load(cell)}: {finding['evidence']}"

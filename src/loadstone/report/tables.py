@@ -136,7 +136,7 @@ def cells(points: Sequence[Point], *, key: str = "cells", title: str = "All cell
                 *(_costs(point) if costs else ()),
                 _value(point.ttft),
                 _bounds(point.ttft),
-                _p99(point.ttft),
+                _p99(point),
                 _value(point.tpot),
                 _bounds(point.tpot),
                 _of_light(point),
@@ -195,10 +195,13 @@ def _of_light(point: Point) -> str:
     return f"{100 * point.light_tpot_s / point.tpot.value:.0f} %"
 
 
-def _p99(stat: Stat | None) -> str:
+def _p99(point: Point) -> str:
+    """The p99 of TTFT, marked where the sample cannot bound it from above; of imported numbers none may be known."""
+    stat = point.ttft
     if stat is None or stat.p99 is None:
         return "-"
-    return ("≥ " if stat.p99_low is not None and stat.p99_high is None else "") + show_seconds(stat.p99)
+    unbounded = stat.p99_high is None and (stat.p99_low is not None or point.source != "imported")
+    return ("≥ " if unbounded else "") + show_seconds(stat.p99)
 
 
 def _notes(points: Sequence[Point]) -> list[str]:
@@ -228,7 +231,7 @@ def _notes(points: Sequence[Point]) -> list[str]:
         )
     if any(point.source == "simulated" for point in points):
         notes.append("Of simulated cells the interval is that of the prediction, 80 %.")
-    if any(_p99(stat).startswith("≥") for point in points for stat in (point.ttft,)):
+    if any(_p99(point).startswith("≥") for point in points):
         notes.append("≥: too few requests to bound this p99 from above (95 %; it takes 368 at least).")
     return notes
 
