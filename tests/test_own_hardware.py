@@ -232,3 +232,15 @@ def test_measurements_on_it_are_predicted(slow: Path, loadstone: Loadstone) -> N
     # Weights are read 1.2 times as slowly: the prediction is of this GPU and not of one that its name resembles.
     assert mine["predicted"]["tpot_ms"] > 1.1 * h200["predicted"]["tpot_ms"]
     assert "no such file" in gone["skipped_because"]
+
+
+def test_another_file_of_the_same_name_is_another_setup(slow: Path, loadstone: Loadstone, tmp_path: Path) -> None:
+    ask = ("--input", 64, "--output", 16, "--concurrency", 1, "--requests", 8, "--out", tmp_path / "runs", "--json")
+    folders = []
+    for sequences in (32, 64):
+        folders.append(loadstone("simulate", f"llama-3.1-8b@1x{slow}/max_num_seqs={sequences}", *ask).folder)
+        slow.write_text(SLOW.replace("4.0e12", "3.0e12"))
+    said = json.loads(loadstone("compare", *folders, "--json").out)
+    setup = {each["what"]: each for each in said["setup"]}
+    assert (setup["hardware"]["a"], setup["hardware"]["b"]) == ({"hbm_bytes_per_s": 4e12}, {"hbm_bytes_per_s": 3e12})
+    assert setup["engine arguments"]["b"] == {"max_num_seqs": "64"}

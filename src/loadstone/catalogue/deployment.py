@@ -166,5 +166,6 @@ class Deployment(msgspec.Struct, frozen=True):
             "kv_dtype": self.kv_dtype,
             "engine": self.engine,
             "engine_version": self.engine_version,
+            "arguments": dict(self.arguments),
             "name": self.name,
         }

@@ -14,6 +14,7 @@ _FACTS = (
     "weights_dtype", "kv_dtype", "mode", "workload", "input_tokens", "output_tokens", "range_ratio", "prefix_tokens",
     "prefix_groups", "prefix_cache",
 )  # fmt: skip
+_PAPERS = ("hardware", "endpoint", "plan", "seed", "engine arguments", "client", "client host", "loadstone")
 WORKLOAD = ("mode", "workload", "input_tokens", "output_tokens", "range_ratio", "prefix_tokens", "prefix_groups")
 """Facts that make two sides answer different questions."""
 
@@ -21,12 +22,32 @@ WORKLOAD = ("mode", "workload", "input_tokens", "output_tokens", "range_ratio", 
 def differences(a: Sequence[Run], b: Sequence[Run]) -> list[dict[str, Any]]:
     """{"what", "a", "b"} of everything that is not the same on both sides; several values in a list."""
     found = []
-    for what in (*_FACTS, "endpoint", "plan", "seed", "engine arguments", "client", "client host", "loadstone"):
+    for what in (
+        *_FACTS,
+        "hardware",
+        "endpoint",
+        "plan",
+        "seed",
+        "engine arguments",
+        "client",
+        "client host",
+        "loadstone",
+    ):
         sides = [_values(runs, what) for runs in (a, b)]
         if sides[0] != sides[1]:
+            if what == "hardware":
+                sides = _only_differing(*sides)
             shown = [values[0] if len(values) == 1 else values for values in sides]
             found.append({"what": what, "a": shown[0], "b": shown[1]})
     return found
+
+
+def _only_differing(a: list[Any], b: list[Any]) -> list[list[Any]]:
+    """Of two GPUs with files of their own what the files say differently."""
+    if not (len(a) == len(b) == 1 and a[0] and b[0]):
+        return [a, b]
+    keys = [key for key in a[0] if a[0][key] != b[0].get(key)]
+    return [[{key: side[0].get(key) for key in keys}] for side in (a, b)]
 
 
 def _values(runs: Sequence[Run], what: str) -> list[Any]:
@@ -51,6 +72,8 @@ def _value(run: Run, what: str) -> Any:
     if what in _FACTS:
         value = getattr(run.facts, what)
         return round(value, 1) if isinstance(value, float) else value
+    if what == "hardware":
+        return msgspec.to_builtins(run.facts.hardware) if run.facts.hardware else None
     if what == "endpoint":
         return info.target.endpoint if info.target else None
     if what == "engine arguments":
