@@ -111,11 +111,10 @@ def share(key: tuple[str, ...]) -> Array:
     spread: Array = LEVELS[level] * SPREAD
     if level == "all":
         return spread
+    host = [name in HOST for name in NAMES]
     if level == "era" and key[-1] in OLD_ERAS:
-        return np.where([name in HOST for name in NAMES], np.maximum(OLD_HOST, 2 * spread), 2 * spread)
-    factors: Array = np.array([1.0 if name in HOST else SHARED for name in NAMES])
-    shares: Array = spread * factors
-    return shares
+        return np.where(host, OLD_HOST, 2 * spread)
+    return spread * np.where(host, 1.0, SHARED)
 
 
 @dataclass

@@ -22,17 +22,7 @@ WORKLOAD = ("mode", "workload", "input_tokens", "output_tokens", "range_ratio", 
 def differences(a: Sequence[Run], b: Sequence[Run]) -> list[dict[str, Any]]:
     """{"what", "a", "b"} of everything that is not the same on both sides; several values in a list."""
     found = []
-    for what in (
-        *_FACTS,
-        "hardware",
-        "endpoint",
-        "plan",
-        "seed",
-        "engine arguments",
-        "client",
-        "client host",
-        "loadstone",
-    ):
+    for what in (*_FACTS, *_PAPERS):
         sides = [_values(runs, what) for runs in (a, b)]
         if sides[0] != sides[1]:
             if what == "hardware":

@@ -94,7 +94,7 @@ class StepModel:
         if found is None:
             base = self._tokens_s(decodes, 0, 0.0) + decodes * (self._window * self._window_s + self._state_s)
             if self.eager:
-                base = math.pow(base**3 + self._launch_s**3, 1 / 3)
+                base = self._launched(base)
             found = base + self._step_s + decodes * self._sequence_s, self._context_s
             self._lines[decodes] = found
         return found
@@ -132,8 +132,12 @@ class StepModel:
         )
         kernels = self._tokens_s(decodes, new_tokens, attention, len(chunks), met_tokens)
         if new_tokens + decodes * (1 + self.draft_tokens) > self.graph_tokens:
-            kernels = math.pow(kernels**3 + self._launch_s**3, 1 / 3)
+            kernels = self._launched(kernels)
         return kernels + self._step_s + self._prefill_step_s + sequences * self._sequence_s
+
+    def _launched(self, kernels_s: float) -> float:
+        """formulas.both() of kernels and what launching them one by one takes, of plain numbers."""
+        return math.pow(kernels_s**3 + self._launch_s**3, 1 / 3)
 
     def _tokens_s(
         self, decodes: int, new_tokens: int, attention: float, chunks: int = 0, met_tokens: int | None = None

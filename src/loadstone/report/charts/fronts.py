@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from loadstone.report.charts.curves import apart, axis_scale, definition, ends_of, looks, sample_words
 from loadstone.report.charts.frames import DOLLARS, OUTPUT, PER_GPU, PER_USER, Frame
 from loadstone.report.charts.theme import Figure, Row, data, figure
+
+if TYPE_CHECKING:
+    import altair as alt
 
 
 def pareto(frame: Frame, *, section: str, key: str) -> Figure | None:
@@ -27,19 +30,11 @@ def pareto(frame: Frame, *, section: str, key: str) -> Figure | None:
     x = alt.X("x:Q", title="Output tok/s per user (1 / median TPOT)", scale=axis_scale([row["x"] for row in rows]))
     y = alt.Y("y:Q", title=f"{cost.name} (tok/s)", scale=axis_scale([row["y"] for row in rows]))
     tooltip = [
-        alt.Tooltip("colour:N", title="series"),
-        alt.Tooltip("variant:N", title="variant"),
-        alt.Tooltip("load:Q", title=frame.x_title),
-        alt.Tooltip("x:Q", title="tok/s per user", format=".4~g"),
+        *_tells(frame),
         alt.Tooltip("y:Q", title="tok/s", format=".5~g"),
     ]
-    steps = alt.Chart(data(front)).mark_line(
-        interpolate="step-before", color="#777777", strokeDash=[3, 3], strokeWidth=2
-    )
     points = alt.Chart(data(rows)).mark_point(size=90)
-    chart = steps.encode(x=x, y=y, order=alt.Order("x:Q")) + points.encode(
-        x=x, y=y, tooltip=tooltip, **looks(rows, lines=False)("point")
-    )
+    chart = _joined(front, x, y) + points.encode(x=x, y=y, tooltip=tooltip, **looks(rows, lines=False)("point"))
     words = " · ".join(frame.words)
     return figure(
         key,
@@ -77,20 +72,14 @@ def price_by_pace(frame: Frame, *, section: str, key: str) -> Figure | None:
     bounds = [row["high"] for row in rows if "high" in row]
     y = alt.Y("y:Q", title="$ per million output tokens", scale=axis_scale(ys, bounds))
     tooltip = [
-        alt.Tooltip("colour:N", title="series"),
-        alt.Tooltip("variant:N", title="variant"),
-        alt.Tooltip("load:Q", title=frame.x_title),
-        alt.Tooltip("x:Q", title="tok/s per user", format=".4~g"),
+        *_tells(frame),
         alt.Tooltip("y:Q", title="$ per million output tokens", format=".3~g"),
         alt.Tooltip("total:Q", title="$ per million tokens, input and output", format=".3~g"),
     ]
     encode = looks(rows)
     base = alt.Chart(data(rows))
-    steps = alt.Chart(data(front)).mark_line(
-        interpolate="step-before", color="#777777", strokeDash=[3, 3], strokeWidth=2
-    )
     chart = (
-        steps.encode(x=x, y=y, order=alt.Order("x:Q"))
+        _joined(front, x, y)
         + base.mark_line().encode(x=x, y=y, order=alt.Order("load:Q"), **encode("line"))
         + base.mark_point().encode(x=x, y=y, tooltip=tooltip, **encode("point"))
     )
@@ -128,3 +117,26 @@ def _front(rows: Sequence[Row], better: Literal["higher", "lower"]) -> list[dict
         if not front or sign * row["y"] > sign * front[-1]["y"]:
             front.append({"x": row["x"], "y": row["y"]})
     return front
+
+
+def _joined(front: Sequence[Row], x: alt.X, y: alt.Y) -> alt.Chart:
+    """The front as a step."""
+    import altair as alt
+
+    marks = alt.Chart(data(front)).mark_line(
+        interpolate="step-before", color="#777777", strokeDash=[3, 3], strokeWidth=2
+    )
+    line: alt.Chart = marks.encode(x=x, y=y, order=alt.Order("x:Q"))
+    return line
+
+
+def _tells(frame: Frame) -> list[alt.Tooltip]:
+    """What a point tells of itself before its height."""
+    import altair as alt
+
+    return [
+        alt.Tooltip("colour:N", title="series"),
+        alt.Tooltip("variant:N", title="variant"),
+        alt.Tooltip("load:Q", title=frame.x_title),
+        alt.Tooltip("x:Q", title="tok/s per user", format=".4~g"),
+    ]
