@@ -22,12 +22,12 @@ def main() -> None:
     parser.add_argument("--write", type=Path)
     arguments = parser.parse_args()
     kernels = fit_tables(arguments.tables)
-    print("| engine | architecture | weights | version | floor | of bandwidth | of peak | rows | off |")
-    print("|---|---|---|---|---|---|---|---|---|")
+    print("| engine | architecture | weights | version | floor | of bandwidth | of peak | moving | rows | off |")
+    print("|---|---|---|---|---|---|---|---|---|---|")
     for each in kernels:
         print(
             f"| {each.engine} | {each.architecture} | {each.dtype} | {each.version} | {each.floor_s * 1e6:.0f} µs | "
-            f"{each.memory:.2f} | {each.compute:.2f} | {each.rows} | {each.off:.0%} |"
+            f"{each.memory:.2f} | {each.compute:.2f} | {each.moving:.2f} | {each.rows} | {each.off:.0%} |"
         )
     if arguments.write:
         arguments.write.write_bytes(msgspec.json.format(msgspec.json.encode(kernels), indent=1) + b"\n")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +14,16 @@ from loadstone.errors import InputError
 from loadstone.perfmodel import StepModel, profile_of
 from loadstone.perfmodel.coefficients import COEFFICIENTS, INDEX, LIGHT, NAMES, PRIOR
 from loadstone.perfmodel.families import architecture_of, era_of
-from loadstone.perfmodel.formulas import body_seconds, launch_seconds, pairs_of
+from loadstone.perfmodel.formulas import (
+    body_seconds,
+    context_seconds,
+    head_seconds,
+    launch_seconds,
+    pair_seconds,
+    pairs_of,
+)
 from loadstone.perfmodel.profile import Profile, load, prior_profile, save
-from loadstone.perfmodel.work import COLLECTIVE, EXPERTS, GEMM, HEAD, ideal, work_of
+from loadstone.perfmodel.work import COLLECTIVE, EXPERTS, GEMM, HEAD, Work, ideal, work_of
 
 DEPLOYMENTS = (
     "llama-3.1-8b@1xh100/tp1,engine=vllm",
@@ -41,6 +48,204 @@ def test_weights_of_a_rank_are_the_models_share() -> None:
         # All but the input table, norms and biases.
         table = deployment.model.vocab * deployment.model.hidden * 2
         assert held == pytest.approx(deployment.model.weights_bytes() - table, rel=2e-3)
+
+
+def test_the_work_of_a_dense_rank_by_hand() -> None:
+    """Llama-3.1-8B on two: 16 of 32 heads of 128 and 4 of 8 KV heads, half of 14,336; 16 bits throughout."""
+    work = work_of(parse_deployment("llama-3.1-8b@2xh100/tp2"))
+    # inputs × outputs of queries, keys and values; of the output; of gate and up; of down; and the head.
+    sizes = [(4096, 2048 + 2 * 512), (2048, 4096), (4096, 2 * 7168), (7168, 4096), (4096, 128256 // 2)]
+    products = np.isin(work.kind, [GEMM, HEAD])
+    assert work.flops[products].tolist() == [2 * inputs * outputs for inputs, outputs in sizes]
+    assert work.weights[products].tolist() == [2 * inputs * outputs for inputs, outputs in sizes]
+    assert work.activations[products].tolist() == [2 * sum(size) for size in sizes[:-1]] + [12 * 128256]
+    assert work.count.tolist() == [32] * 6 + [1]
+    assert work.message[work.kind == COLLECTIVE].tolist() == [2 * 4096] * 2  # 2·(2 − 1)/2 of a tensor of 2 bytes
+    assert (work.products[0], work.quantised[0], work.layers[0]) == (4 * 32, 0, 32)
+    assert (work.cache[0], work.context_flops[0], work.pair_flops[0]) == (32 * 4 * 256 * 2, *[32 * 2 * 16 * 256] * 2)
+
+
+def test_the_work_of_experts_by_hand() -> None:
+    """Mixtral 8x7B in FP8 on four, four of its eight experts on each half, shared by two ranks."""
+    work = work_of(parse_deployment("mixtral-8x7b:fp8@4xh100/tp4,ep2"))
+    (at,) = np.flatnonzero(work.kind == EXPERTS)
+    assert work.peak[at] == 2 * work.peak16[0]
+    assert (work.weights[at], work.flops[at]) == (3 * 4096 * 14336 / 2, 3 * 4096 * 14336)
+    assert work.activations[at] == 2 * (2 * 4096 + 3 * 14336 / 2)
+    assert (work.experts[at], work.per_token[at], work.ep[at]) == (8, 2, 2)
+    assert work.fullest[at] == pytest.approx(0.5895, abs=1e-4)  # Blom; exactly 1/√π = 0.564
+    # Queries, keys and values, and the output in 8 bits; the router in 16.
+    assert (work.products[0], work.quantised[0], work.expert_layers[0]) == (3 * 32, 2 * 32, 32)
+    four_bits = work_of(parse_deployment("gpt-oss-120b@2xh100/tp2"))  # which an H100 multiplies in 16
+    at = four_bits.kind == EXPERTS
+    assert four_bits.weights[at].tolist() == (four_bits.flops[at] / 2 * 4.25 / 8).tolist()
+    assert set(four_bits.peak[at]) == {four_bits.peak16[0]}
+
+
+def test_replicas_have_the_work_of_one_and_attention_ranks_meet() -> None:
+    one, two = (work_of(parse_deployment(f"mixtral-8x7b@{text}")) for text in ("4xh100/tp4", "8xh100/tp4,dp2"))
+    assert all(np.array_equal(getattr(one, each.name), getattr(two, each.name)) for each in fields(Work))
+    spread = work_of(parse_deployment("deepseek-v3@8xh200/tp1,dp8,ep8,attention-dp"))
+    assert set(spread.group[spread.kind == COLLECTIVE]) == set(spread.group[spread.kind == EXPERTS]) == {8}
+    assert set(spread.message[spread.kind == COLLECTIVE]) == {2 * 7168 * 2 * 7 / 8}
+    assert spread.group[spread.kind == HEAD].tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        (
+            "deepseek-v3@8xh200/tp8",  # 16 heads a rank on 512 + 64 numbers; of prompts on 128 + 64 and 128
+            {"cache": 61 * 576 * 2, "context_flops": 61 * 2 * 16 * (576 + 512), "pair_flops": 61 * 2 * 16 * 320}
+            | {"products": 369, "quantised": 250, "launches": 369 + 250 + 6 * 61 + 6 * 58 + 24 * 61},
+        ),
+        ("deepseek-v3@8xh200/tp8,engine=tensorrt-llm", {"launches": 369 + 250 + 6 * 61 + 6 * 58 + 60 * 61}),
+        (
+            "deepseek-v3.2@8xh200/tp8",  # of these 2,048, which an indexer of 64 heads of 128 chooses, in 8 bits
+            {"window": 2048, "window_cache": 61 * 576 * 2, "window_pair_flops": 61 * 2 * 16 * 320}
+            | {"cache": 61 * 128, "context_flops": 61 * 64 * 128, "pair_flops": 61 * 64 * 128}
+            | {"latent_layers": 61 * (1 + 3)},
+        ),
+        (
+            # 31 layers see 128 tokens and all the others at 1 for 128, 30 see 128 and 1,024 of those at 1 for 4.
+            "deepseek-v4-pro@8xb200/tp8",
+            {"window": (31 * 128 + 30 * 1152) / 61, "window_cache": 61 * 1024, "window_flops": 61 * 4 * 16 * 512}
+            | {"cache": 31 * 1024 / 128 + 30 * 128 / 4, "latent_layers": 61 + 30 * 3, "latent": 1}
+            | {"context_flops": 31 * 4 * 16 * 512 / 128 + 30 * 64 * 128 / 4},
+        ),
+        (
+            # 45 layers of linear attention, 64 heads of 128 × 128 in 32 bits and three inputs of its convolution.
+            "qwen3.5-397b-a17b:fp8@8xb200/tp8",
+            {"state": 45 * 2 * (64 * 128 * 128 * 4 + 3 * 12288 * 2) / 8, "linear_layers": 45, "layers": 45 + 15 * 1.5}
+            | {"cache": 15 * 512 * 2, "context_flops": 15 * 2 * 4 * 512}
+            # Two projections in 8 bits and one in 16; queries to gates, and the output; a router, and a shared expert
+            # that has a gate of its own.
+            | {"products": 45 * 3 + 15 * 2 + 60 * (1 + 2), "quantised": 45 * 2 + 15 * 2 + 60 * 2}
+            | {"launches": 345 + 240 + 6 * 67.5 + 6 * 60 + 48 * 45},
+        ),
+        ("minimax-m2.5@8xh200/tp8", {"layers": 1.5 * 62, "expert_layers": 62}),
+    ],
+)
+def test_attention_by_hand(text: str, what: dict[str, float]) -> None:
+    work = work_of(parse_deployment(text))
+    assert {name: float(getattr(work, name)[0]) for name in what} == pytest.approx(what)
+
+
+def test_messages_that_are_no_reduction() -> None:
+    """From stage to stage a tensor goes once, over the network; a norm over heads of all ranks sends hardly any."""
+    stages = work_of(parse_deployment("llama-3.1-405b:fp8@16xh100/tp8,pp2,nodes=2"))
+    last = np.flatnonzero(stages.kind == COLLECTIVE)[-1]
+    assert (stages.count[last], stages.ranks[last], stages.message[last]) == (1, 2, 2 * 16384)
+    assert stages.link[last] == parse_deployment("llama-3.1-8b@1xh100").gpu.nic_bytes_per_s
+    normed = work_of(parse_deployment("minimax-m2.5@8xh200/tp8"))
+    assert normed.message[normed.kind == COLLECTIVE].tolist() == [2 * 3072 * 1.75, 0.0, 2 * 3072 * 1.75]
+    assert set(normed.link[normed.kind == COLLECTIVE]) == {
+        parse_deployment("llama-3.1-8b@1xh200").gpu.link_bytes_per_s
+    }
+
+
+def one_of(**columns: float) -> Work:
+    """One operator of one deployment; what is not said is 0, and rates are 1."""
+    rates = {"peak": 1.0, "hbm": 1.0, "peak16": 1.0, "link": 1.0, "count": 1.0}
+    integers = ("row", "kind", "compute", "memory")
+    return Work(
+        **{
+            each.name: np.array([(rates | columns).get(each.name, 0.0)], np.int64 if each.name in integers else float)
+            for each in fields(Work)
+        }  # type: ignore[arg-type]
+    )
+
+
+def test_the_formulas_by_hand() -> None:
+    ones = np.ones((1, len(NAMES)))
+
+    def given(**values: float) -> np.ndarray:
+        """These coefficients; times are 0 else, efficiencies 1."""
+        return np.array([[values.get(each.name, 0.0 if each.unit == "s" else 1.0) for each in COEFFICIENTS]])
+
+    two = np.array([2.0])
+    cubes = 91 ** (1 / 3)  # ‖3, 4‖
+    half = given(gemm_compute_fp8=0.5, gemm_memory_fp4=0.25)
+    product = one_of(kind=GEMM, flops=9, peak=12, weights=8, activations=6, hbm=20, compute=1, memory=2, count=5)
+    assert float(body_seconds(product, half, two)[0]) == pytest.approx(5 * cubes)  # 18/6 and 20/5
+    assert float(body_seconds(replace(product, group=two), half, two)[0]) == pytest.approx(
+        5 * (6**3 + 6.4**3) ** (1 / 3)
+    )
+    assert float(head_seconds(replace(product, kind=np.array([HEAD])), half, two)[0]) == pytest.approx(cubes)
+    message = one_of(kind=COLLECTIVE, ranks=64, message=6, link=4, count=3)
+    sent = body_seconds(message, given(collective_s=8, collective_link=0.5), two)
+    assert float(sent[0]) == pytest.approx(3 * (8 * (1 / 2 + 6 / 6) + 6))
+    layers = one_of(layers=1, products=2, quantised=3, expert_layers=4, latent_layers=5, linear_layers=6, launches=7)
+    floors = given(
+        layer_s=1, product_s=10, quantised_s=1e2, expert_layer_s=1e3, latent_layer_s=1e4, linear_layer_s=1e5
+    )
+    assert float(body_seconds(layers, floors, two)[0]) == 654321
+    assert float(launch_seconds(layers, given(launch_s=2))[0]) == 14
+
+    # Experts: of 8, four here, two for each of four tokens; asked for at rates of shape 1: a/(a + 1) are touched.
+    experts = one_of(kind=EXPERTS, flops=3, peak=4, weights=5, activations=6, hbm=8, experts=8, per_token=2, ep=2)
+    experts = replace(experts, floor=two, reach_compute=two / 4, reach_memory=two / 8, reach_moving=two / 4)
+    asked = 4 * np.log(8 / 6)
+    share = asked / (1 + asked)
+    for z in (0.0, 0.5):
+        pairs = 4 + z * (4 + 4**2 / 4) ** 0.5
+        touched = 4 * share + z * (4 * share * (1 - share)) ** 0.5
+        spent = body_seconds(replace(experts, fullest=np.array([z])), ones, np.array([4.0]))
+        assert float(spent[0]) == pytest.approx(2 + pairs * 3 / 2 + touched * 5 / 2 + pairs * 6 / 4)
+    worst = body_seconds(replace(experts, fullest=np.array([50.0]), flops=two * 0, activations=two * 0), ones, two)
+    assert float(worst[0]) == 2 + 4 * 5 / 2  # no more than there are
+
+    seen = one_of(cache=6, window_cache=12, context_flops=8, window_flops=16, state=10, hbm=4, peak16=8)
+    rates = given(attention_decode=0.5, attention_prefill=0.25, latent_decode=0.5, latent_prefill=0.5)
+    assert [float(each[0]) for each in context_seconds(seen, rates)] == pytest.approx([cubes, 2 * cubes, 5])
+    latent = replace(seen, latent=two, cache=two * 1.5, window_cache=two * 3)
+    assert [float(each[0]) for each in context_seconds(latent, rates)] == pytest.approx([cubes, 2 * cubes, 5])
+    pairs_of_prompts = one_of(pair_flops=6, window_pair_flops=10, peak16=8)
+    assert [float(each[0]) for each in pair_seconds(pairs_of_prompts, rates)] == [3, 5]
+    assert [float(each[0]) for each in pair_seconds(replace(pairs_of_prompts, latent=two), rates)] == [6, 10]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["gpt-oss-120b@2xh100/tp2", "qwen3.5-397b-a17b:fp8@8xb200/tp8", "deepseek-v3@8xh200/tp1,dp8,ep8,attention-dp"],
+)
+def test_a_step_is_the_sum_of_its_parts(text: str) -> None:
+    model = model_of(text)
+    work, values = model.work, model.values[None, :]
+    new, cached, window = np.array([40.0, 8.0]), np.array([100.0, 0.0]), float(work.window[0])
+    full, windowed, state = (float(each[0]) for each in context_seconds(work, values))
+    pair, window_pair = (float(each[0]) for each in pair_seconds(work, values))
+    pairs, seen = pairs_of(new, cached, np.array(window))
+
+    def body(tokens: float) -> float:
+        return float(body_seconds(work, values, np.array([tokens]))[0])
+
+    def head(sequences: float) -> float:
+        return float(head_seconds(work, values, np.array([sequences]))[0])
+
+    def host(sequences: int, *names: str) -> float:
+        return float(sum(model.values[INDEX[name]] for name in names) + sequences * model.values[INDEX["sequence_s"]])
+
+    # Three decodes of 3,000 tokens in all, and parts of two prompts.
+    attention = 3000 * full + min(3000, 3 * window) * windowed + 5 * state
+    attention += float(pairs.sum()) * pair + float(seen.sum()) * window_pair
+    kernels = body(3 + 48) + head(3 + 2) + attention
+    launches = float(launch_seconds(work, values)[0])
+    for limit, spent in ((51, kernels), (50, (kernels**3 + launches**3) ** (1 / 3))):
+        model.graph_tokens = limit
+        found = model.step_s(3, 3000, [(40, 100), (8, 0)])
+        assert found == pytest.approx(spent + host(5, "step_s", "prefill_step_s"))
+
+    # Each of three guesses is a pass through the draft layers, and a head of its own.
+    drafting = StepModel(parse_deployment(text), prior_profile(), draft_tokens=3)
+    layers = drafting.deployment.model
+    share = (sum(run.count for run in layers.draft_layers) or 1) / layers.layer_count
+    base = body(4 * 4) + head(4 * 4) + 3 * (share * body(4) + head(4)) + 4 * (window * windowed + state)
+    assert drafting.decode_line(4) == (pytest.approx(base + host(4, "step_s")), full)
+    drafting.graph_tokens = 3 * 4 + 48
+    within = drafting.step_s(3, 3000, [(40, 100), (8, 0)])
+    drafting.graph_tokens -= 1
+    assert drafting.step_s(3, 3000, [(40, 100), (8, 0)]) > within
 
 
 def test_all_experts_are_on_the_ranks_that_share_them() -> None:
@@ -297,5 +502,6 @@ def test_a_group_s_experts_take_what_all_ranks_bring() -> None:
     one_brings_it = model.step_s(decodes, context, prompt, -(-(8192 + 8 * decodes) // 8))
     assert model.step_s(decodes, context, prompt, 8192 + decodes) == all_bring_one
     assert model.step_s(decodes, context, []) < one_brings_it < all_bring_one
+    assert model.step_s(decodes, context, []) < model.step_s(decodes, context, [], 8192)
     alone = model_of("deepseek-v3@8xh200/tp8,engine=sglang")
     assert alone.step_s(decodes, context, prompt, 1) == alone.step_s(decodes, context, prompt)

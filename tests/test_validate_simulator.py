@@ -194,5 +194,5 @@ def test_the_formula_follows_the_simulation_as_coefficients_move(engine: str, pa
         if max(shares) > 1.05 * min(shares):
             continue  # here the schedule leaps: equal lengths keep step, and one prompt more has found a place
         checked += 1
-        assert np.log(both[0] / both[1]) / 0.2 == pytest.approx(by_tpot[0, most], rel=0.1)
+        assert np.log(both[0] / both[1]) / 0.2 == pytest.approx(by_tpot[0, most], rel=0.1, abs=0.03)
     assert checked >= 2

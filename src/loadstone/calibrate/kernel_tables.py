@@ -4,7 +4,7 @@ Its `systems/data/<gpu>/moe/<engine>/<version>/moe_perf.parquet` has the time of
 in ms, by tokens, hidden and intermediate size, experts (all and per token), tensor and expert parallelism. Rows with
 `balanced` routing are taken, for there the experts touched are known: min(experts, pairs).
 
-Floor and memory come from few tokens (a decode), compute from many (a prompt), in turn until they agree.
+Floor and memory come from few tokens (a decode), compute and moving from many (a prompt), in turn until they agree.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from loadstone.catalogue import Gpu, gpu
 from loadstone.catalogue.precision import FORMATS
@@ -37,9 +38,11 @@ FEW, MANY = 192, 1024
 """Tokens of a step: decodes have at most, prompts at least so many."""
 MOST_FLOOR_S = 35e-6
 """Longer floors are of kernels whose many launches the measurement did not replay as a graph, as engines do (Triton's
-for MXFP4 on Hopper: 56 and 79 µs). A judgement, from what whole engines take."""
+for MXFP4 on Hopper). A judgement, from what whole engines take; a table with more than twice it is not taken."""
 LEAST_MEMORY = 0.35
 """Kernels that read slower widen their weights first, which engines do where they have nothing better."""
+MOST_COMPUTE = 0.8
+"""No product reaches more of the peak; tables of narrow experts would say so, whose time is that of their ends."""
 _LEAST_ROWS = 100
 _ROUNDS = 4
 
@@ -73,8 +76,8 @@ def fit_tables(folder: Path) -> list[ExpertKernel]:
     for (engine, version, architecture, dtype), rows in sorted(tables.items(), key=lambda each: _number(each[0][1])):
         if len(rows) >= _LEAST_ROWS:
             kernel = _fit(engine, version, architecture, dtype, list(rows.values()))
-            if kernel.memory >= LEAST_MEMORY:
-                newest[engine, architecture, dtype] = kernel
+            if kernel.memory >= LEAST_MEMORY and kernel.floor_s <= 2 * MOST_FLOOR_S:
+                newest[engine, architecture, dtype] = replace(kernel, floor_s=min(kernel.floor_s, MOST_FLOOR_S))
     return [newest[key] for key in sorted(newest)]
 
 
@@ -116,26 +119,31 @@ def _fit(engine: str, version: str, architecture: str, dtype: str, rows: list[tu
     hbm = np.array([device.hbm_bytes_per_s for device, _ in rows])
     peak = np.array([device.flops_per_s.get(kind, device.peak_flops_per_s("bf16")) for device, _ in rows])
     parameters = 3 * hidden * wide
-    reading = (touched * parameters * form.bytes + pairs * 2 * (2 * hidden + 3 * wide)) / hbm
+    reading = touched * parameters * form.bytes / hbm
+    moving = pairs * 2 * (2 * hidden + 3 * wide) / hbm
     products = 2 * pairs * parameters / peak
     measured = np.log(column("latency") * 1e-3)
 
     def off(logs: Array, at: Any) -> Array:
-        floor, memory, compute = np.exp(logs)
-        gap: Array = np.log(floor + reading[at] / memory + products[at] / compute) - measured[at]
+        floor, memory, compute, moved = np.exp(logs)
+        seconds = floor + reading[at] / memory + products[at] / compute + moving[at] / moved
+        gap: Array = np.log(seconds) - measured[at]
         return gap
 
     few, many = tokens <= FEW, tokens >= MANY
-    logs = np.log([25e-6, 0.75, 0.3])
+    decode, prompt = np.log([25e-6, 0.75]), np.log([0.3, 0.3])
+    robust = {"loss": "soft_l1", "f_scale": 0.1}
     for _ in range(_ROUNDS):
-        logs[:2] = least_squares(lambda x: off(np.array([*x, logs[2]]), few), logs[:2], loss="soft_l1", f_scale=0.1).x
-        logs[2:] = least_squares(
-            lambda x: off(np.array([*logs[:2], *x]), many), logs[2:], loss="soft_l1", f_scale=0.1
+        decode = least_squares(lambda x, other=prompt: off(np.append(x, other), few), decode, **robust).x
+        bounds = (np.log([1e-3, 1e-3]), np.log([MOST_COMPUTE, 1.0]))
+        prompt = least_squares(
+            lambda x, other=decode: off(np.append(other, x), many), prompt, bounds=bounds, **robust
         ).x
-    floor, memory, compute = (float(f"{value:.3g}") for value in np.exp(logs))
+    logs = np.append(decode, prompt)
+    floor, memory, compute, moved = (float(f"{value:.3g}") for value in np.exp(logs))
     error = float(np.median(np.abs(np.expm1(off(logs, few)))))
     return ExpertKernel(
-        engine, architecture, dtype, min(floor, MOST_FLOOR_S), compute, memory, version, len(rows), round(error, 3)
+        engine, architecture, dtype, floor, compute, memory, moved, version, len(rows), round(error, 3)
     )
 
 

@@ -49,7 +49,7 @@ COEFFICIENTS = (
     Coefficient("quantised_s", 2e-6, 0.50, "s", "quantising activations before a product of 8 or 4 bits [K]"),
     Coefficient("layer_s", 16e-6, 0.25, "s", "other kernels of a layer: attention's floor, norms, rotary, cache [K]"),
     Coefficient("expert_layer_s", 5e-6, 0.50, "s", "routing, per expert layer, beside their kernel's floor [G]"),
-    Coefficient("latent_layer_s", 12e-6, 0.50, "s", "splits, norms and joins of latent attention, per layer [G]"),
+    Coefficient("latent_layer_s", 16e-6, 0.40, "s", "splits, norms and joins of latent attention, per layer [K]"),
     Coefficient("linear_layer_s", 20e-6, 0.50, "s", "convolution and state update, per linear-attention layer [G]"),
     Coefficient("collective_s", 6e-6, 0.30, "s", "the floor of one collective within a node [K]"),
     Coefficient("collective_link", 0.60, 0.40, "of peak", "link bandwidth that a large collective reaches [K]"),

@@ -1,6 +1,7 @@
 """What an engine's kernel for experts was measured at: a floor, and shares of the peaks.
 
     seconds = floor_s + touched·weights/(memory·bandwidth) + pairs·FLOPs/(compute·peak)
+                      + pairs·activations/(moving·bandwidth)
 
 `expert_kernels.json` has a row for each engine, architecture and type of weights, fitted by
 `benchmarks/expert_kernels.py` on the kernel tables of PyPI's aiconfigurator-core (Apache-2.0). Where there is none,
@@ -20,7 +21,8 @@ _ALIKE = {"fp16": "bf16", "fp32": "bf16", "int8": "fp8"}
 
 
 class ExpertKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`compute` of the type's peak, `memory` of the bandwidth. `off`: median error of the fit at up to 192 tokens,
+    """`compute` of the type's peak; `memory` of the bandwidth, and `moving` of it where tokens are dealt out to their
+    experts, quantised, and put together again. `off`: median error of the fit at up to 192 tokens,
     of so many `rows` in all, measured with that `version` of the engine."""
 
     engine: str
@@ -29,6 +31,7 @@ class ExpertKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     floor_s: float
     compute: float
     memory: float
+    moving: float
     version: str = ""
     rows: int = 0
     off: float = 0.0
@@ -55,4 +58,4 @@ def _mean(engine: str, architecture: str, dtype: str, kernels: Sequence[ExpertKe
     def of(name: str) -> float:
         return math.exp(sum(math.log(getattr(each, name)) for each in kernels) / len(kernels))
 
-    return ExpertKernel(engine, architecture, dtype, of("floor_s"), of("compute"), of("memory"))
+    return ExpertKernel(engine, architecture, dtype, of("floor_s"), of("compute"), of("memory"), of("moving"))

@@ -7,13 +7,13 @@
     where no CUDA graph holds the step, the host launches each kernel: ‖ kernels, launch_s·their number ‖
 
     product     ‖ n·FLOPs/(eC·peak), (weights + n·activations)/(eM·bandwidth) ‖
-    experts     floor + pairs·FLOPs/(eC·reach·peak) + (touched·weights + pairs·activations)/(eM·reach·bandwidth), the
-                floor and the reaches as measured of the engine's kernel (expert_kernels.py); tokens T of all
-                schedulers; touched = E/ep·(1 − (1 + a/s)^−s), a = −T·ln(1 − k/E), where experts are asked for at
-                gamma-distributed rates of shape s (s → ∞: uniform routing, 1 − ((E − k)/E)^T). All ranks wait for
-                the fullest: by z(ep) standard deviations it has more of both than the mean, the largest of ep
-                normal numbers; of a rank's touched experts the variance is E/ep·p·(1 − p), p the share touched,
-                of its pairs m + m²·ep/(s·E), m = T·k/ep
+    experts     floor + pairs·FLOPs/(eC·reach·peak) + touched·weights/(eM·reach·bandwidth) +
+                pairs·activations/(reach·bandwidth), the floor and the reaches as measured of the engine's kernel
+                (expert_kernels.py); tokens T of all schedulers; touched = E/ep·(1 − (1 + a/s)^−s),
+                a = −T·ln(1 − k/E), where experts are asked for at gamma-distributed rates of shape s (s → ∞:
+                uniform routing, 1 − ((E − k)/E)^T). All ranks wait for the fullest: by z(ep) standard deviations it
+                has more of both than the mean, the largest of ep normal numbers; of a rank's touched experts the
+                variance is E/ep·p·(1 − p), p the share touched, of its pairs m + m²·ep/(s·E), m = T·k/ep
     collective  floor·(1/2 + log₂(ranks)/6) + n·message/(eL·link); ring volume: 2(r − 1)/r of the tensor, and between
                 nodes that of each GPU's part of it
     decode      ‖ context·cache/(eA·bandwidth), context·FLOPs/(eP·peak) ‖ + S·state/(eA·bandwidth)
@@ -64,7 +64,8 @@ def body_seconds(work: Work, values: Array, tokens: Array) -> Array:
         each[at] = (
             work.floor[at]
             + pairs * work.flops[at] / compute
-            + (touched * work.weights[at] + pairs * work.activations[at]) / memory
+            + touched * work.weights[at] / memory
+            + pairs * work.activations[at] / (work.reach_moving[at] * work.hbm[mine])
         )
 
     at = np.flatnonzero(work.kind == COLLECTIVE)
@@ -130,13 +131,8 @@ def pair_seconds(work: Work, values: Array) -> tuple[Array, Array]:
 
 
 def launch_seconds(work: Work, values: Array) -> Array:
-    """What launching the kernels one by one takes. Per layer there are about so many: the products and the
-    quantising before them, six of norms, rotary, cache write and attention, six of routing and experts, 24 of the
-    splits and joins of latent attention.
-    """
-    kernels = work.products + work.quantised + 6 * work.layers + 6 * work.expert_layers
-    kernels = kernels + 24 * (work.latent_layers + work.linear_layers)
-    return kernels * values[:, INDEX["launch_s"]]
+    """What launching the kernels one by one takes."""
+    return work.launches * values[:, INDEX["launch_s"]]
 
 
 def both(first: Array, second: Array) -> Array:

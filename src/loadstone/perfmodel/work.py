@@ -28,10 +28,19 @@ from loadstone.catalogue.model import Layers, Model
 from loadstone.catalogue.precision import FORMATS, KV_BYTES, Format
 from loadstone.perfmodel.coefficients import Array
 from loadstone.perfmodel.expert_kernels import expert_kernel
-from loadstone.perfmodel.families import architecture_of
+from loadstone.perfmodel.families import architecture_of, era_of
 
 GEMM, EXPERTS, HEAD, COLLECTIVE = range(4)
 
+_LAUNCHES = {"layer": 6, "experts": 6, "latent": 24, "indexer": 8, "linear": 48}
+"""Kernels that a host launches one by one where no CUDA graph holds a step, beside products and the quantising before
+them: norms, rotary, cache write and attention of a layer; routing and experts; splits and joins of latent attention;
+its indexer; convolution and gated delta rule (Triton's, whose launches take several times as long). Round numbers."""
+_LATENT_LAUNCHES = {("tensorrt-llm", "1.0"): 60}
+"""Of an engine and era: for prompts, its host takes 2.4 ms a layer of DeepSeek, where a layer of Llama takes 0.44."""
+_INDEXER_FLOORS = 3
+"""An indexer's projections, norms, logits and choice, in floors of latent attention's small kernels. With it those
+come out at 17 µs; whole attention modules of vLLM and TensorRT-LLM, their products taken off, leave 16."""
 ACTIVATION_BYTES = 2.0
 NETWORK_FLOORS = 3
 """A collective between nodes has a floor so many times that of one within a node: a guess, for none of the points
@@ -48,13 +57,13 @@ class Work:
     goes to), weights (bytes; of experts: one expert's share), activations (bytes per token), peak (FLOP/s), compute
     and memory (which GEMM efficiency), experts, per_token, ep, fullest (by so many standard deviations the fullest
     rank is above the mean), group (tokens of so many schedulers meet), ranks, link (bytes/s), message (bytes per
-    token); of experts, as their kernel was measured: floor (s), reach_compute and reach_memory
+    token); of experts, as their kernel was measured: floor (s), reach_compute, reach_memory and reach_moving
     (shares of peak).
     d: hbm (bytes/s), peak16 (16-bit FLOP/s), cache (bytes per context token, all layers), window, window_cache (the
     same of windowed layers), context_flops, window_flops (per context token of a decode), pair_flops,
     window_pair_flops (per pair of a new and an earlier token in a prompt), state (bytes per sequence), latent (0 or
     1), layers, products, quantised (products with 8- or 4-bit weights), expert_layers,
-    latent_layers, linear_layers.
+    latent_layers, linear_layers, launches (kernels of a step).
     """
 
     row: NDArray[np.int64]
@@ -77,6 +86,7 @@ class Work:
     floor: Array
     reach_compute: Array
     reach_memory: Array
+    reach_moving: Array
 
     hbm: Array
     peak16: Array
@@ -95,12 +105,14 @@ class Work:
     expert_layers: Array
     latent_layers: Array
     linear_layers: Array
+    launches: Array
 
 
 _INTEGERS = {"row", "kind", "compute", "memory"}
 _OPERATOR = (
     "row", "kind", "count", "flops", "weights", "activations", "peak", "compute", "memory", "experts", "per_token",
     "ep", "fullest", "group", "ranks", "link", "message", "floor", "reach_compute", "reach_memory",
+    "reach_moving",
 )  # fmt: skip
 
 
@@ -126,7 +138,7 @@ def ideal(work: Work) -> Work:
     experts = work.kind == EXPERTS
     ones = np.where(experts, 1.0, 0.0)
     none = np.zeros_like(work.floor)
-    return replace(work, floor=none, fullest=none, reach_compute=ones, reach_memory=ones)
+    return replace(work, floor=none, fullest=none, reach_compute=ones, reach_memory=ones, reach_moving=ones)
 
 
 def repeat(work: Work, count: int) -> Work:
@@ -185,7 +197,9 @@ class _Counter:
         normed = isinstance(run.attention, FullAttention) and run.attention.qk_norm
         # Where products and norms have biases, engines add those, and the residual, in kernels of their own.
         biased = isinstance(run.mlp, DenseMlp) and run.mlp.bias
-        self.sums["layers"] += count * (1.5 if normed or biased else 1.0)
+        small = count * (1.5 if normed or biased else 1.0)
+        self.sums["layers"] += small
+        self.sums["launches"] += small * _LAUNCHES["layer"]
         if run.attention is not None:
             heads = run.attention.kv_heads if isinstance(run.attention, FullAttention) else 1
             self._products(run, run.attention.weights(self.model.hidden), self.tp, 1, heads)
@@ -218,8 +232,10 @@ class _Counter:
             total = fused.setdefault((stem, matrix.inputs, self._format(run, matrix)), [0.0, inputs, 0.0])
             total[0] += inputs * outputs
             total[2] += outputs
+        # Shared experts run beside the others, or within their kernel; but for those with a gate of their own.
+        gated = isinstance(run.mlp, Experts) and run.mlp.shared_gate
         for (stem, _, form), (parameters, inputs, outputs) in fused.items():
-            if "shared" not in stem:  # shared experts run beside the others, or within their kernel
+            if "shared" not in stem or gated:
                 self._floor(run.count, form)
             self._add(
                 kind=GEMM,
@@ -237,6 +253,7 @@ class _Counter:
         each = sum(matrix.inputs * matrix.outputs for matrix in matrices) / slices
         width = mlp.latent or self.model.hidden
         self.sums["expert_layers"] += run.count
+        self.sums["launches"] += run.count * _LAUNCHES["experts"]
         kernel = expert_kernel(self.deployment.engine, architecture_of(self.gpu), form.dtype)
         self._add(
             kind=EXPERTS,
@@ -253,6 +270,7 @@ class _Counter:
             floor=kernel.floor_s,
             reach_compute=kernel.compute,
             reach_memory=kernel.memory,
+            reach_moving=kernel.moving,
             **self._precision(form),
         )
 
@@ -266,6 +284,7 @@ class _Counter:
             # The state is read and written once a step.
             self.sums["state"] += count * 2 * attention.state_bytes / self.tp
             self.sums["linear_layers"] += count
+            self.sums["launches"] += count * _LAUNCHES["linear"]
             return
         heads = max(1.0, attention.heads / self.tp)
         if isinstance(attention, FullAttention):
@@ -275,6 +294,7 @@ class _Counter:
             self._attend(count, kv_heads * width * cache_bytes, 2 * heads * width, 2 * heads * width, seen)
         elif isinstance(attention, LatentAttention):
             # Decode in the latent space (absorbed); prompts with keys and values expanded.
+            engine = self.deployment.engine, era_of(self.deployment)
             compressed = attention.kv_rank + attention.rope_dim
             decode = 2 * heads * (compressed + attention.kv_rank)
             prompt = 2 * heads * (attention.nope_dim + attention.rope_dim + attention.v_dim)
@@ -282,6 +302,7 @@ class _Counter:
             # Absorbed, the expansion is two small products per head, before and after.
             self.sums["products"] += count
             self.sums["latent_layers"] += count
+            self.sums["launches"] += count * (1 + _LATENT_LAUNCHES.get(engine, _LAUNCHES["latent"]))
             self._attend(count, compressed * cache_bytes, decode, prompt, attention.top_tokens)
         else:
             # A window of raw vectors, and of the compressed ones the chosen, or all.
@@ -289,13 +310,14 @@ class _Counter:
             cache = attention.head_dim * cache_bytes
             self.sums["latent"] = 1.0
             self.sums["latent_layers"] += count
+            self.sums["launches"] += count * _LAUNCHES["latent"]
             self._attend(count, cache, flops, flops, attention.window_tokens + (attention.top_tokens or 0))
             if attention.ratio and not attention.top_tokens:
                 self._attend(count, cache / attention.ratio, flops / attention.ratio, flops / attention.ratio, None)
         if attention.index_heads:
-            # The indexer looks at every token, in FP8: at twice the 16-bit rate. Its projections, norms, logits and
-            # choice are as many small kernels as those of latent attention.
-            self.sums["latent_layers"] += count
+            # The indexer looks at every token, in FP8: at twice the 16-bit rate.
+            self.sums["latent_layers"] += count * _INDEXER_FLOORS
+            self.sums["launches"] += count * _LAUNCHES["indexer"]
             ratio = attention.ratio if isinstance(attention, CompressedAttention) else 1
             flops = attention.index_heads * attention.index_dim / ratio
             self._attend(count, attention.index_dim / ratio, flops, flops, None)
@@ -341,9 +363,10 @@ class _Counter:
         self._add(kind=COLLECTIVE, count=count, ranks=ranks, link=link, message=message, group=group, peak=1.0)
 
     def _floor(self, count: float, form: Format) -> None:
+        quantised = count if self._precision(form)["compute"] else 0.0  # else the activations stay in 16 bits
         self.sums["products"] += count
-        if self._precision(form)["compute"]:  # else the activations stay in 16 bits
-            self.sums["quantised"] += count
+        self.sums["quantised"] += quantised
+        self.sums["launches"] += count + quantised
 
     def _add(self, **row: float) -> None:
         self.rows.append(row)
