@@ -98,6 +98,15 @@ def test_the_pareto_front_has_what_none_beats(tmp_path: Path) -> None:
     assert "per GPU" in figure.title
 
 
+def test_a_front_of_what_was_measured_has_no_prediction_on_it(tmp_path: Path) -> None:
+    run(tmp_path, "a", [cell(4, tpot=0.01, output=400), cell(16, tpot=0.02, output=800)])
+    run(tmp_path, "b", [cell(4, tpot=0.005, output=4000), cell(16, tpot=0.006, output=9000)], source="simulated")
+    (frame,) = frames(points(tmp_path), "load")
+    figure = drawn(fronts.pareto(frame, section="s", key="k"))
+    assert figure.summary.startswith("2 of 4 points are on the front")
+    assert any("none beats in both, predictions aside" in note for note in figure.notes)
+
+
 def test_loads_that_double_stand_at_equal_distances(tmp_path: Path) -> None:
     (frame,) = frames(two_engines(tmp_path), "load")
     figure = drawn(curves.against(frame, TTFT, section="load", key="k"))
@@ -225,6 +234,14 @@ def test_series_are_named_by_what_differs(tmp_path: Path) -> None:
     assert [series.label for series in series_of(points(tmp_path))] == ["tp8 · run 1", "tp4 dp2", "tp8 · run 3"]
 
 
+def test_what_was_predicted_is_called_so_wherever_it_stands_beside_measurements(tmp_path: Path) -> None:
+    """Also where another fact, here the split that only a simulation tells, would tell the lines apart."""
+    run(tmp_path, "a", [cell(4), cell(16)], source="imported")
+    run(tmp_path, "b", [cell(4), cell(16)], source="simulated", deployment={"tp": 8})
+    (frame,) = frames(points(tmp_path), "load")
+    assert {series.label for series in frame.series} == {"not told · imported", "tp8 · simulated"}
+
+
 def test_bars_of_a_prefix_shared_or_not(tmp_path: Path) -> None:
     run(tmp_path, "a", [cell(8, ttft=1.0)])
     run(tmp_path, "b", [cell(8, ttft=0.2)], workload={"prefix_tokens": 512, "input": length(1040)})
@@ -267,7 +284,7 @@ def test_measured_lies_over_simulated_with_its_interval(tmp_path: Path) -> None:
     every = points(tmp_path)
     assert every[0].tpot is not None or every[1].tpot is not None
     (pair,) = bands.predictions(every)
-    figure = drawn(bands.predicted(pair, TPOT, "concurrency", key="k", section="predicted"))
+    figure = drawn(bands.predicted(pair, TPOT, key="k", section="predicted"))
     assert "measured / simulated: 1.05 to 1.10 over 2 loads" in " ".join(figure.notes)
     assert {(row["low"], row["high"]) for row in rows_of(figure) if row["what"] == "simulated"} == {(15, 30)}
 
@@ -282,7 +299,7 @@ def test_the_roofline_is_drawn_where_the_catalogue_knows_it(tmp_path: Path) -> N
     expected_s = (2 * (8.03e9 - 128256 * 4096) + 25 * 1088 * 131072) / 4.8e12
     assert every[0].light_tpot_s == pytest.approx(expected_s, rel=0.02)
     (pair,) = bands.predictions(every)
-    figure = drawn(bands.predicted(pair, TPOT, "concurrency", key="k", section="predicted"))
+    figure = drawn(bands.predicted(pair, TPOT, key="k", section="predicted"))
     assert any(row.get("what") == "speed of light" for rows in figure.spec["datasets"].values() for row in rows)
 
 
@@ -363,7 +380,7 @@ def test_hostile_names_are_text(tmp_path: Path) -> None:
 
 def test_engines_and_gpus_keep_their_colours() -> None:
     assert colour("vLLM") == ENGINES["vllm"]
-    assert colour("TensorRT-LLM") == colour("trt-llm") == ENGINES["tensorrt-llm"]
+    assert colour("TensorRT-LLM") == ENGINES["tensorrt-llm"]
     assert colour("8×H200") == colour("NVIDIA H200 SXM") == GPUS["h200"]
     assert colour("GB200") != colour("B200")
     assert colours(["SGLang", "vLLM"]) == colours(["vLLM", "SGLang"])[::-1]

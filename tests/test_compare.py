@@ -198,6 +198,32 @@ def test_a_tail_of_few_requests_has_no_interval(tmp_path: Path) -> None:
     assert found["ttft_p50"]["low"] is not None
 
 
+def test_arguments_that_nobody_gave_are_no_difference(tmp_path: Path) -> None:
+    a = make(tmp_path / "a", settings={"deployment": {"engine": "vllm", "arguments": {}}})
+    b = make(tmp_path / "b", settings={"deployment": {"engine": "vllm"}})
+    assert compare([a], [b])["setup"] == []
+
+
+def test_why_there_is_no_test_is_told_of_each_load(tmp_path: Path) -> None:
+    document = compare([make(tmp_path / "a", requests=16)], [make(tmp_path / "b", requests=16)])
+    (said,) = [each["evidence"] for each in document["findings"] if each["kind"] == "point_values"]
+    (cell,) = document["cells"]
+    load = f"{cell['load']['kind']} {cell['load']['value']:g}"
+    assert said == f"no test, point values alone, at {load}: {cell['why_not_tested']}"
+
+
+def test_what_only_one_side_tells_is_one_line() -> None:
+    from loadstone.comparison.text import setup_lines
+
+    told = [
+        {"what": "engine", "a": "vLLM", "b": "SGLang"},
+        {"what": "tp", "a": None, "b": 8},
+        {"what": "seed", "a": None, "b": 0},
+        {"what": "tool", "a": "AIPerf", "b": None},
+    ]
+    assert setup_lines(told) == ["engine: vLLM → SGLang", "A alone tells tool AIPerf", "B alone tells tp 8, seed 0"]
+
+
 def test_what_differs_in_the_setup_comes_first(tmp_path: Path) -> None:
     a = make(tmp_path / "a", settings={"deployment": {"engine": "vllm", "gpu": "h200", "tp": 8}})
     b = make(tmp_path / "b", settings={"deployment": {"engine": "sglang", "gpu": "h200", "tp": 4}})

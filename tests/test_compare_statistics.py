@@ -17,36 +17,6 @@ def units(a: Any, b: Any, *, paired: bool = False) -> Units:
     return Units(rows[0], rows[1], np.zeros(rows[0].shape[1]), paired)
 
 
-def test_blocks_hold_a_generation_at_least() -> None:
-    assert blocks.count(160, 4.0) == 40
-    assert blocks.count(160, 8.0) == 20
-    assert blocks.count(160, 0.3) == 40
-    assert blocks.count(47, 8.0) == 0
-    assert blocks.count(48, 8.0) == 6
-    assert blocks.count(48, float("inf")) == 0
-
-
-def test_block_means() -> None:
-    means = blocks.means(np.array([1.0, 2, 3, np.nan, 5, np.nan, np.nan]), 3)  # of 3, 2 and 2 values
-    assert means[:2].tolist() == [2.0, 5.0]
-    assert math.isnan(means[2])
-    assert blocks.above(np.array([1.0, 2, 3]), 2.0).tolist() == [0, 0.5, 1]
-
-
-def test_correlation_of_neighbours() -> None:
-    alternating = np.tile([1.0, -1.0], 20)[:, None]
-    assert blocks.correlation(alternating)[0] == 0
-    slow = np.repeat([1.0, -1.0], 20)[:, None]
-    assert blocks.correlation(slow)[0] == 0.9
-    assert blocks.correlation(np.ones((10, 1)))[0] == pytest.approx(0.1)
-
-
-def test_blocks_are_joined_while_neighbours_go_together() -> None:
-    assert blocks.settle(40, lambda k: np.array([0.5 if k > 10 else 0.1]))[0] == 10
-    count, left, careful = blocks.settle(40, lambda k: np.array([0.5, 0.0]))
-    assert (count, left.tolist(), careful.tolist()) == (10, [0.5, 0.0], [0.8, 0.8])
-
-
 def test_the_p_value_of_a_permutation_test_is_exact() -> None:
     """Two sides of four that do not overlap: of 70 relabellings two are as far apart."""
     (result,) = compare_all([units([1, 2, 3, 4], [11, 12, 13, 14])], 0, 20_000)

@@ -69,7 +69,7 @@ def test_leads_that_change_are_told_by_load(tmp_path: Path) -> None:
     (text,) = [text for text in said(tmp_path, "leader") if "TPOT" in text]
     assert "vLLM has the lowest TPOT at concurrency 4, 10.0 ms, a factor of 2 (" in text
     assert "SGLang at concurrency 64, 20.0 ms, 33 %" in text
-    assert "no difference between the first two that this data can show at 16" in text
+    assert "the first two cannot be told apart at 16" in text
 
 
 def test_a_peak_says_output_and_total(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_a_finding_says_whose_cells_carry_a_warning(tmp_path: Path) -> None:
 def test_a_peak_that_is_none_is_called_so(tmp_path: Path) -> None:
     run(tmp_path, "a", [cell(4, output=500), cell(16, output=900, total=1801)])
     run(tmp_path, "b", [cell(4, output=500), cell(16, output=895, total=1790)], engine="SGLang")
-    assert "no difference that this data can show from the next" in said(tmp_path, "peak")[0]
+    assert "; this data cannot tell it from the next, " in said(tmp_path, "peak")[0]
 
 
 def test_the_interval_has_sampling_and_repeats_in_it(tmp_path: Path) -> None:
@@ -276,6 +276,32 @@ def test_odd_summaries_give_points_or_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not POINTS.exists(), reason="the published points are not beside the checkout")
+def test_a_ratio_of_which_only_half_is_beyond_its_interval_is_not_said(tmp_path: Path) -> None:
+    """Else it would stand beside a peak of which nobody can tell whose it is."""
+    slow, fast = {"gpu": "h100", "gpus": 8}, {"gpu": "h200", "gpus": 8}
+    run(tmp_path, "a", [cell(4, tpot=0.02), cell(16, tpot=0.02)], deployment=slow)
+    run(tmp_path, "b", [cell(4, tpot=0.01), cell(16, tpot=0.0199)], deployment=fast)
+    assert not any("TPOT" in text for text in said(tmp_path, "ratio"))
+
+
+def test_throughput_that_still_grows_is_not_said_to_stop(tmp_path: Path) -> None:
+    run(tmp_path, "a", [cell(4, output=1000), cell(16, output=1050)])
+    run(tmp_path, "b", [cell(4, output=1000), cell(16, output=900)], engine="SGLang")
+    texts = said(tmp_path, "bottleneck")
+    assert any("output throughput hardly grows beyond concurrency 4 (1 000 tok/s; 1 050 at 16)" in t for t in texts)
+    assert any("output throughput stops growing at concurrency 4 (1 000 tok/s; 900" in t for t in texts)
+
+
+@pytest.mark.parametrize(("ttft", "named"), [(0.2, True), (2.0, False)])
+def test_prompts_of_others_are_not_taken_for_host_time(tmp_path: Path, ttft: float, named: bool) -> None:
+    """15 others that begin while 127 tokens come take 15·TTFT at most: 24 ms of each of 200, or 236."""
+    cells = [cell(16, tpot=0.2, ttft=ttft), cell(64, tpot=0.4, ttft=ttft)]
+    told = {"gpu": "h200", "gpus": 1, "tp": 1, "weights_dtype": "bf16"}
+    run(tmp_path, "a", cells, model="meta-llama/Llama-3.1-8B", deployment=told)
+    (text,) = said(tmp_path, "light")
+    assert ("host, launches or links" in text) == named
+
+
 def test_the_tables_of_a_published_comparison_come_out(tmp_path: Path) -> None:
     """Lambda's vLLM table of 2024: throughput/latency cells, and ratios of H100 to A100."""
     with POINTS.open(newline="") as file:
@@ -297,7 +323,7 @@ def test_the_tables_of_a_published_comparison_come_out(tmp_path: Path) -> None:
         writer = csv.DictWriter(file, names)
         writer.writeheader()
         writer.writerows({name: row[name] for name in names} for row in rows)
-    report = build_of([path], tmp_path / "runs", ["burst=320"], inside=False)
+    report = build_of([path], tmp_path / "runs", [], inside=False)  # all prompts at once: bursts of 320
     (matrix,) = [table for table in report.tables if table.key.startswith("matrix")]
     cells = {
         (row[0], model): text.replace("\u202f", "")
@@ -309,11 +335,12 @@ def test_the_tables_of_a_published_comparison_come_out(tmp_path: Path) -> None:
     assert cells["4×H100", "Mixtral-8x7B-Instruct-v0.1"] == "2103 / 30.36"
     assert sum(text == "N/A" for text in cells.values()) == 16
     (ratios,) = [table for table in report.tables if table.key == "ratios-H100-A100"]
-    found = {(row[0], row[2]): (row[4], row[7]) for row in ratios.rows}
+    assert ratios.heads[4:] == ["output throughput", "lower ITL"]  # nobody told of TTFT, TPOT and E2E
+    found = {(row[0], row[2]): (row[4], row[5]) for row in ratios.rows}
     assert len(found) == 24
     assert [text.split("×")[0] for text in found["Mistral-7B-Instruct-v0.3", "1×"]] == ["2.06", "2.08"]
     assert [text.split("×")[0] for text in found["Hermes-3-Llama-3.1-405B-FP8", "8×"]] == ["2.63", "2.46"]
     text = next(each.text for each in report.sentences if each.kind == "ratio")
     assert re.search(
-        r"output throughput [\d.]+× as good on average \([\d.]+ to [\d.]+ over 24 pairs of cells\)", text
+        r"output throughput [\d.]+× better on average \([\d.]+× to [\d.]+× over 24 pairs of cells\)", text
     )

@@ -65,7 +65,7 @@ CLAIMS = {
     "TensorRT-LLM reaches the highest online throughput on H200, 4,176 tok/s": [
         "Highest online throughput on 8×H200",
         "TensorRT-LLM on 8×H200 with 4 176 tok/s of input and output (835.2 of output)",
-        "no difference that this data can show from the next, SGLang on 8×H200 (4 013",
+        "this data cannot tell it from the next, SGLang on 8×H200 (4 013",
     ],
     "below concurrency 128, vLLM leads online on H200, in throughput": [
         "On 8×H200, vLLM has the highest output throughput at concurrency 4 to 64",
@@ -94,14 +94,14 @@ CLAIMS = {
         "On 8×MI300X, vLLM has the highest output throughput at every output length measured (800 to 6400)",
     ],
     "TTFT on H200: TensorRT-LLM is lowest from 16 on, to 128 too": [
-        "On 8×H200, TensorRT-LLM has the lowest TTFT at concurrency 16 to 128", "can show at 4 and 8",
+        "On 8×H200, TensorRT-LLM has the lowest TTFT at concurrency 16 to 128", "told apart at 4 and 8",
     ],
     "TPOT on H200: vLLM is lowest but for 16, where nothing tells": [
-        "On 8×H200, vLLM has the lowest TPOT at concurrency 4 and 8, 32 to 128", "can show at 16",
+        "On 8×H200, vLLM has the lowest TPOT at concurrency 4 and 8, 32 to 128", "told apart at 16",
     ],
     "TPOT on MI300X: SGLang to 16, vLLM from 64": [
         "On 8×MI300X, SGLang has the lowest TPOT at concurrency 4 to 16",
-        "vLLM at concurrency 64 and 128", "can show at 32",
+        "vLLM at concurrency 64 and 128", "told apart at 32",
     ],
     "TTFT by output length: SGLang on H200 steady, vLLM and TensorRT-LLM rise": [
         "TTFT at concurrency 128 from 800 to 6 400 output tokens", "steady for SGLang on 8×H200",

@@ -315,6 +315,28 @@ def test_encodings_with_a_byte_order_mark(tmp_path: Path, encoding: str) -> None
     assert cell["metrics"]["ttft_s"]["p50"] == SGLANG["median_ttft_ms"] / 1e3
 
 
+@pytest.mark.parametrize(
+    ("begin", "kind"), [(b"PK\x03\x04", "a ZIP archive"), (b"\x1f\x8b\x08", "gzip"), (b"PAR1", "Parquet")]
+)
+def test_an_archive_is_called_one(tmp_path: Path, begin: bytes, kind: str) -> None:
+    (tmp_path / "a.json").write_bytes(begin + b"\x00\x01")
+    with pytest.raises(InputError, match=f"a.json: {kind}, and only text is read; unpack it"):
+        run(tmp_path, tmp_path / "a.json")
+
+
+def test_characters_of_another_encoding_are_told(tmp_path: Path) -> None:
+    said = "concurrency,ttft_p50_ms,model\n4,12,caf\u00e9\n"
+    (tmp_path / "a.csv").write_bytes(said.encode("latin-1"))
+    assert kinds(run(tmp_path, tmp_path / "a.csv")) == {"unreadable_characters"}
+    (tmp_path / "b.csv").write_bytes(said.encode())
+    assert kinds(run(tmp_path, tmp_path / "b.csv")) == set()
+
+
+def test_all_prompts_of_a_points_table_at_once_are_a_burst(tmp_path: Path) -> None:
+    path = save(tmp_path, "a.csv", "arrival,arrival_value,num_prompts,output_tok_s", "offline,inf,320,1500")
+    assert document(run(tmp_path, path))["cells"][0]["load"]["value"] == 320
+
+
 # --- what does not fit together ------------------------------------------------------------------------------------
 
 

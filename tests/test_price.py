@@ -72,8 +72,7 @@ def test_what_is_not_known_is_told_and_not_guessed() -> None:
         [("a", known), ("b", no_gpu), ("c", facts(gpu="H200")), ("d", facts(gpu="H100", gpus=1))], prices
     )
     assert said == (
-        "no price is known of b (its GPU is not told); c (how many GPUs it had is not told); "
-        "d (--price has none for H100)"
+        "no price is known of b (the GPU is not told); c (how many GPUs is not told); d (--price has none for H100)"
     )
     assert dollars_per_hour(facts(gpu="H100 PCIe", gpus=1), parse_prices("h100=2")) is None
 
@@ -130,7 +129,7 @@ def test_a_side_without_a_price_is_told_of(tmp_path: Path) -> None:
     document = compare([a], [b], price=["h200=3"])
     assert rows(document)["dollars_per_million_output_tokens"]["ratio"] is None
     (said,) = [one["evidence"] for one in document["findings"] if one["kind"] == "no_price"]
-    assert said == "no price is known of B b (its GPU is not told)"
+    assert said == "no price is known of B b (the GPU is not told)"
 
 
 def test_a_bound_on_a_price_needs_one(tmp_path: Path) -> None:
@@ -178,8 +177,8 @@ def test_the_cheapest_is_named_with_its_price(tmp_path: Path) -> None:
     two_gpus(tmp_path)
     (said,) = [each.text for each in reported(tmp_path).sentences if each.kind == "price"]
     assert said.startswith(
-        "Cheapest per million output tokens (Model-7B, 1\u202f024 in, 128 out): vLLM on 1×H200 at concurrency 64 "
-        "with $0.417 (0.413–0.421), $0.0463 of input and output, 50.0 tok/s per user, 25 % ("
+        "Cheapest output tokens online (Model-7B, 1\u202f024 in, 128 out): vLLM on 1×H200 at concurrency 64, "
+        "$0.417 (0.413–0.421) a million, or $0.0463 with input counted, 50.0 tok/s per user; 25 % ("
     )
     assert said.endswith(" below the next, vLLM on 1×H100 ($0.556 at concurrency 64).")
 
@@ -187,8 +186,8 @@ def test_the_cheapest_is_named_with_its_price(tmp_path: Path) -> None:
 def test_nobody_is_called_cheapest_within_the_intervals(tmp_path: Path) -> None:
     two_gpus(tmp_path, rate=1600.0, spread=0.15)
     (said,) = [each.text for each in reported(tmp_path).sentences if each.kind == "price"]
-    assert "none is surely so. vLLM on 1×H200 at concurrency 64 has $0.521 (" in said
-    assert said.endswith("which this data cannot tell from vLLM on 1×H100 ($0.556 at concurrency 64).")
+    assert "none is surely so. vLLM on 1×H200 at concurrency 64 is lowest, $0.521 (" in said
+    assert said.endswith(", but cannot be told from vLLM on 1×H100 ($0.556 at concurrency 64).")
 
 
 def test_the_third_must_be_told_apart_too(tmp_path: Path) -> None:
@@ -198,7 +197,7 @@ def test_the_third_must_be_told_apart_too(tmp_path: Path) -> None:
         deployment={"gpu": "h100", "gpus": 1})  # fmt: skip
     (said,) = [each.text for each in reported(tmp_path).sentences if each.kind == "price"]
     assert "none is surely so" in said
-    assert said.endswith("which this data cannot tell from SGLang on 1×H100 ($0.617 at concurrency 64).")
+    assert said.endswith(", but cannot be told from SGLang on 1×H100 ($0.617 at concurrency 64).")
 
 
 def test_one_load_each_is_enough(tmp_path: Path) -> None:
@@ -232,7 +231,7 @@ def test_prices_stand_in_tables_charts_and_files(tmp_path: Path) -> None:
     assert [row[-1] for row in made.overview.rows] == ["$3.00", "$2.00", "-"]
     assert [figure.key for figure in made.figures if figure.section == "price"] == ["price"]
     words = (
-        "Prices as given, per GPU and hour: H200 $3.00, H100 $2.00. No price is known of run 3 (its GPU is not told)."
+        "Prices as given, per GPU and hour: H200 $3.00, H100 $2.00. No price is known of run 3 (the GPU is not told)."
     )
     assert words in body(made)
     assert words.replace("$", r"\$") in markdown(made)

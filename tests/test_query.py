@@ -7,7 +7,7 @@ from loadstone import store
 from loadstone.errors import InputError
 from loadstone.query import rows_of
 from loadstone.records import CellInfo, Load, RunInfo
-from loadstone.report.table import print_rows
+from loadstone.report.terminal import print_rows
 from loadstone.summary import summarise
 from test_summary import CLOSED, make_run
 

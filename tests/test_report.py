@@ -21,8 +21,9 @@ from loadstone.report.document import build
 from loadstone.report.html import page, script, vega
 from loadstone.report.markdown import markdown, text
 from loadstone.report.runs import read_runs
-from loadstone.report.sheet import safe, sheet
+from loadstone.report.sheet import sheet
 from loadstone.report.writing import report
+from loadstone.wire.text import no_formula
 from report_folders import cell, length, record, run
 from test_import import VLLM
 
@@ -152,7 +153,7 @@ def test_formulas_are_no_formulas_in_csv(tmp_path: Path) -> None:
     rows = list(csv.DictReader(io.StringIO(sheet(build(runs, inside=False)))))
     assert (rows[0]["engine"], rows[0]["model"]) == ("'=1+1", "'@x")
     assert float(rows[0]["ttft_value_s"]) == 0.1
-    assert [safe(value) for value in ("+1", "-x", "\tx", "x=1", -1.5, None)] == [
+    assert [no_formula(value) for value in ("+1", "-x", "\tx", "x=1", -1.5, None)] == [
         "'+1",
         "'-x",
         "'\tx",
@@ -323,6 +324,35 @@ def test_a_report_of_one_run_does_not_repeat_its_name_in_each_row(tmp_path: Path
     (table,) = [each for each in build(read_runs([tmp_path])[0]).tables if each.key == "cells"]
     assert table.heads[:2] == ["run", "deployment"]
     assert table.rows[0][table.heads.index("95 %")] == "98.0–102 ms"
+
+
+def test_columns_without_a_number_are_left_out(tmp_path: Path) -> None:
+    one = cell(4)
+    one["metrics"]["ttft_s"]["ci95"] = {}
+    run(tmp_path, "a", [one])
+    runs, _ = read_runs([tmp_path])
+    (table,) = [table for table in build(runs, inside=False).tables if table.key == "cells"]
+    assert "E2E" in table.heads
+    assert not {"ITL", "of light"} & set(table.heads)
+    assert all(len(row) == len(table.heads) == len(table.align) for row in table.rows)
+
+
+def test_runs_that_differ_by_what_was_asked_are_told_apart_by_their_titles(tmp_path: Path) -> None:
+    for name, tokens in (("a", 128), ("b", 512)):
+        run(tmp_path, name, [cell(4)], workload={"output": length(tokens)})
+    runs, _ = read_runs([tmp_path])
+    titles = [part.title.replace("\u202f", " ") for part in build(runs, inside=False).parts]
+    assert [title.rpartition(" · ")[2] for title in titles] == ["1 024 in, 128 out", "1 024 in, 512 out"]
+
+
+def test_markdown_says_what_its_brackets_are(tmp_path: Path) -> None:
+    for name, source in (("a", "measured"), ("b", "simulated")):
+        run(tmp_path, name, [cell(4), cell(16, output=4000)], source=source)
+    run(tmp_path, "c", [cell(4, output=500), cell(16, output=500)], engine="SGLang")
+    runs, _ = read_runs([tmp_path])
+    said = markdown(build(runs, inside=False))
+    assert "In brackets: interval of the effect" in said
+    assert "Of simulated runs nothing is said" in said
 
 
 def test_the_name_of_a_report_says_its_format_or_is_refused(

@@ -5,7 +5,7 @@ from typing import Any
 
 from rich.console import Console
 
-from loadstone.report.table import render
+from loadstone.report.terminal import render
 
 ESCAPE = "\x1b]0;owned\x07[bold]x[/bold]"
 
@@ -62,6 +62,8 @@ def test_a_p99_without_any_bound_is_marked_unless_another_tool_states_it() -> No
         values["ci95"]["p99"] = [None, None]
     assert shown(doc).splitlines()[4].count("≥ 12.3 s") == 3
     doc["cells"][0]["measured_by"] = "vllm bench"
+    assert shown(doc).splitlines()[4].count("≥ 12.3 s") == 3  # its requests were in the file
+    doc["cells"][0]["requests"]["short"] = None  # sums alone
     assert "≥" not in shown(doc)
 
 
@@ -72,6 +74,15 @@ def test_an_open_loop_is_read_from_the_intended_time() -> None:
     assert "7.00 s" in text
     assert "from the intended time (open loop)" in text
     assert "req/s" in text
+
+
+def test_intervals_of_an_open_loop_are_by_the_tables_clock() -> None:
+    for kind, said in (("rate", "TTFT p50 6.00 s to 8.00 s"), ("concurrency", "TTFT p50 1.00 s to 2.00 s")):
+        doc = document(kind) | {"source": "simulated"}
+        metrics = doc["cells"][0]["metrics"]
+        metrics["ttft_s"] |= {"low": 1.0, "high": 2.0}
+        metrics["ttft_intended_s"] |= {"low": 6.0, "high": 8.0}
+        assert said in shown(doc)
 
 
 def test_what_the_server_says_is_plain_text() -> None:

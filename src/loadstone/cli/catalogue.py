@@ -31,7 +31,7 @@ def catalogue(
 ) -> None:
     """What is known of GPUs, models and nodes, each number with its source."""
     from loadstone import catalogue as facts
-    from loadstone.report.table import print_rows
+    from loadstone.report.terminal import print_rows
 
     find: Any = {"gpus": facts.gpu, "models": facts.model, "nodes": facts.node}[kind]
     rows_of: Any = {"gpus": gpu_rows, "models": model_rows, "nodes": node_rows}[kind]

@@ -62,7 +62,7 @@ def query(
 ) -> None:
     """SQL over all runs: tables `records` (one row a request), `cells` (one row a cell), `runs` (one row a run)."""
     from loadstone.query import rows_of
-    from loadstone.report.table import print_rows
+    from loadstone.report.terminal import print_rows
 
     columns, rows = rows_of(sql, runs)
     if json:

@@ -22,6 +22,7 @@ from loadstone.comparison.permutation import RELABELLINGS, compare_all, holm
 from loadstone.comparison.price import Prices, parse_prices, without_price
 from loadstone.comparison.setup import WORKLOAD, differences
 from loadstone.comparison.sides import Run, load_key, open_side
+from loadstone.comparison.text import loads_of
 from loadstone.errors import InputError
 from loadstone.verdict import Finding
 
@@ -49,7 +50,7 @@ def compare(
     matched, alone = _match(*sides)
     if not matched:
         raise InputError(
-            f"{a[0]} and {b[0]}: no load is on both sides ({_loads(alone[0])} against {_loads(alone[1])}); "
+            f"{a[0]} and {b[0]}: no load is on both sides ({loads_of(alone[0])} against {loads_of(alone[1])}); "
             "compare runs of the same loads"
         )
     compared = [cells.gather(on_a, on_b, metrics) for on_a, on_b in matched]
@@ -60,7 +61,7 @@ def compare(
         "b": _side(sides[1]),
         "setup": differences(*sides),
         "cells": [cell.to_json() for cell in compared],
-        "unmatched": {"a": [load for _, load in alone[0]], "b": [load for _, load in alone[1]]},
+        "unmatched": {"a": alone[0], "b": alone[1]},
         "level": LEVEL,
     }
     found = _findings(sides, compared, document["setup"])
@@ -86,12 +87,8 @@ def _match(a: Sequence[Run], b: Sequence[Run]) -> tuple[list[Any], tuple[list[An
                 found.setdefault(key, []).append((run, position))
         places.append(found)
     matched = [(places[0][key], places[1][key]) for key in places[0] if key in places[1]]
-    alone = tuple([(key, loads[key]) for key in mine if key not in other] for mine, other in (places, places[::-1]))
+    alone = [[loads[key] for key in mine if key not in other] for mine, other in (places, places[::-1])]
     return matched, (alone[0], alone[1])
-
-
-def _loads(alone: Sequence[tuple[Any, Mapping[str, Any]]]) -> str:
-    return ", ".join(f"{load['kind']} {load['value']:g}" for _, load in alone[:6]) or "none"
 
 
 def _side(runs: Sequence[Run]) -> dict[str, Any]:
@@ -165,7 +162,9 @@ def _findings(
             "untrusted", "warning", f"cells with warnings of their own: {shown}",
             "Read their findings first (`loadstone show`): what is wrong there is in the ratio too.",
         ))  # fmt: skip
-    predicted = [side for side, runs in zip("AB", sides, strict=True) if any(_is_simulated(run) for run in runs)]
+    predicted = [
+        side for side, runs in zip("AB", sides, strict=True) if any(run.info.source == "simulated" for run in runs)
+    ]
     if predicted:
         found.append(Finding(
             "predicted", "info",
@@ -181,17 +180,16 @@ def _findings(
             "For what changes from start to start of an engine measure again: compare A1,A2,A3 B1,B2,B3.",
         ))  # fmt: skip
     if None in kinds:
-        loads = ", ".join(cell.label for cell in compared if cell.unit is None)
-        reasons = "; ".join(dict.fromkeys(cell.why for cell in compared if cell.unit is None))
+        by_reason: dict[str, list[Mapping[str, Any]]] = {}
+        for cell in compared:
+            if cell.unit is None:
+                by_reason.setdefault(cell.why, []).append(cell.load)
+        reasons = "; ".join(f"at {loads_of(loads)}: {why}" for why, loads in by_reason.items())
         found.append(Finding(
-            "point_values", "info", f"no test, point values alone, at {loads}: {reasons}",
+            "point_values", "info", f"no test, point values alone, {reasons}",
             "Measure longer, or repeat both runs.",
         ))  # fmt: skip
     return found
-
-
-def _is_simulated(run: Run) -> bool:
-    return run.info.source == "simulated"
 
 
 def _finding(finding: Finding) -> dict[str, str]:

@@ -68,5 +68,5 @@ def without_price(runs: Iterable[tuple[str, RunFacts]], prices: Prices) -> str |
 
 def _why(facts: RunFacts) -> str:
     if not facts.gpu:
-        return "its GPU is not told"
-    return "how many GPUs it had is not told" if not facts.gpus else f"--price has none for {facts.gpu}"
+        return "the GPU is not told"
+    return "how many GPUs is not told" if not facts.gpus else f"--price has none for {facts.gpu}"

@@ -68,7 +68,7 @@ def _value(run: Run, what: str) -> Any:
         return info.target.endpoint if info.target else None
     if what == "engine arguments":
         deployment = info.settings.get("deployment")
-        return deployment.get("arguments") if isinstance(deployment, dict) else None
+        return (deployment.get("arguments") or None) if isinstance(deployment, dict) else None
     if what == "client":
         return _said({name: info.settings.get(name) for name in ("sampling", "structured", "route")})
     if what == "client host":

@@ -29,7 +29,7 @@ def render(document: Mapping[str, Any]) -> RenderableType:
         parts.append(Text(f"{name.upper()}  {plain(side['label'])}  ({plain(runs, 200)})"))
     if document["setup"]:
         parts.append(Text("Setup:"))
-        parts += [Text(f"  {one['what']}: {plain(one['a'])} → {plain(one['b'])}") for one in document["setup"]]
+        parts += [Text(f"  {line}") for line in setup_lines(document["setup"])]
     else:
         parts.append(Text("Setup: the same"))
     for cell in document["cells"]:
@@ -65,6 +65,16 @@ def render(document: Mapping[str, Any]) -> RenderableType:
     return Group(*parts)
 
 
+def setup_lines(setup: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A line for what both sides tell differently, and one for all that one side alone tells."""
+    both = [one for one in setup if one["a"] is not None and one["b"] is not None]
+    lines = [f"{one['what']}: {plain(one['a'])} → {plain(one['b'])}" for one in both]
+    for side, other in ("ab", "ba"):
+        if alone := [f"{one['what']} {plain(one[side])}" for one in setup if one[other] is None]:
+            lines.append(f"{side.upper()} alone tells {', '.join(alone)}")
+    return lines
+
+
 def cells_of(row: Mapping[str, Any]) -> list[str]:
     """A metric's row: its name, then as HEADS."""
     return [
@@ -90,10 +100,13 @@ def load_of(cell: Mapping[str, Any]) -> str:
 
 
 def loads_of(loads: Sequence[Mapping[str, Any]]) -> str:
-    """`concurrency 2, 8, 32; rate 4`."""
+    """`concurrency 2, 8, 32; rate 4`; `none`."""
     kinds = list(dict.fromkeys(load["kind"] for load in loads))
-    return "; ".join(
-        f"{kind} " + ", ".join(f"{load['value']:g}" for load in loads if load["kind"] == kind) for kind in kinds
+    return (
+        "; ".join(
+            f"{kind} " + ", ".join(f"{load['value']:g}" for load in loads if load["kind"] == kind) for kind in kinds
+        )
+        or "none"
     )
 
 

@@ -12,6 +12,7 @@ from loadstone.errors import InputError
 from loadstone.records import RunInfo
 from loadstone.runfacts import RunFacts, run_facts
 from loadstone.summary import summarise
+from loadstone.wire.text import no_formula
 
 _STATISTICS = ("mean", "std", "min", "max", "p50", "p90", "p95", "p99")
 _LATENCIES = ("ttft", "tpot", "itl", "e2e", "ttft_intended", "e2e_intended")
@@ -20,7 +21,6 @@ _TOTALS = (
     "requests_per_s", "achieved_rate_per_s", "goodput_per_s", "attainment",
 )  # fmt: skip
 _EACH = ("ttft_s", "tpot_s", "e2e_s")
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def cells_csv(folder: Path, info: RunInfo) -> bytes:
@@ -37,7 +37,7 @@ def cells_csv(folder: Path, info: RunInfo) -> bytes:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(rows[0])
     for row in rows:
-        writer.writerow([_safe(value) for value in row.values()])
+        writer.writerow(map(no_formula, row.values()))
     return text.getvalue().encode("utf-8", "replace")
 
 
@@ -65,11 +65,6 @@ def _row(document: dict[str, Any], facts: RunFacts, cell: dict[str, Any]) -> dic
         values = metrics.get(f"{name}_s") or {}
         row |= {f"{name}_{statistic}_s": values.get(statistic) for statistic in _STATISTICS}
     return row
-
-
-def _safe(value: Any) -> Any:
-    """Text that a spreadsheet would take for a formula gets an apostrophe before it; numbers stay numbers."""
-    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
 
 def write_parquet(folder: Path, info: RunInfo, out: Path) -> None:

@@ -32,6 +32,18 @@ _SHOWN = 8
 def read(path: Path, mapped: Mapping[str, str], where: str) -> list[Cell]:
     """The cells of one file, which they call `where`. Raises InputError: NoResult where it is of no known kind."""
     said = source.read_text(path)
+    cells = _cells(said, path, mapped, where)
+    if cells and "\ufffd" in said:
+        cells[0].say(
+            "unreadable_characters",
+            "info",
+            f"{where}: holds characters that are no UTF-8; \ufffd stands for them, in names too",
+            "Save the file as UTF-8 and import it again, or tell names with --set.",
+        )
+    return cells
+
+
+def _cells(said: str, path: Path, mapped: Mapping[str, str], where: str) -> list[Cell]:
     what = source.printable(path)
     start = said.lstrip()[:1]
     if start in ("{", "["):

@@ -196,7 +196,7 @@ def table_row(row: Mapping[str, str], where: str) -> Cell:
     values: dict[str, Any] = {
         name: value if value.strip() else None for name, value in row.items() if value is not None
     }
-    repaired = _unshifted(values)
+    repaired = _unshifted(values, where)
     cell = serving(Value(values), where, all_sent=True)
     cell.deployment |= known({"gpu": text(values.get("GPU") or values.get("gpu"), 60)})
     if repaired:
@@ -204,7 +204,7 @@ def table_row(row: Mapping[str, str], where: str) -> Cell:
     return cell
 
 
-def _unshifted(values: dict[str, Any]) -> tuple[str, str, str, str] | None:
+def _unshifted(values: dict[str, Any], where: str) -> tuple[str, str, str, str] | None:
     """Puts right, in place, a row whose client also wrote p95_itl_ms, for which the table has no column.
 
     `p99_itl_ms` then holds the p95 and `concurrency` the p99; what `concurrency` should be, Little's law tells:
@@ -227,7 +227,7 @@ def _unshifted(values: dict[str, Any]) -> tuple[str, str, str, str] | None:
     return (
         "columns_shifted",
         "info",
-        f"column concurrency says {stated:.1f} where Σ E2E/duration is {under_way:.1f}, of {places:.0f} places: "
-        f"a p95 of ITL moved the columns after it; p95 {p99_ms:.1f} ms, p99 {stated:.1f} ms",
+        f"{where}: column concurrency says {stated:.1f} where Σ E2E/duration is {under_way:.1f}, of {places:.0f} "
+        f"places: a p95 of ITL moved the columns after it; p95 {p99_ms:.1f} ms, p99 {stated:.1f} ms",
         "Put right here; ask the source for its own file if the ITL tail matters.",
     )

@@ -21,6 +21,10 @@ class NoResult(InputError):
     """A sound file, but of nothing that is known."""
 
 
+_ARCHIVES = {b"PK\x03\x04": "a ZIP archive", b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2",
+             b"\xfd7zXZ": "xz", b"7z\xbc\xaf": "a 7-Zip archive", b"PAR1": "Parquet"}  # fmt: skip
+
+
 def printable(path: Path | str) -> str:
     """A path in words. File names are bytes: what of them is no UTF-8 cannot be written to a run's papers."""
     return "".join(character if character.isprintable() else "\ufffd" for character in str(path))
@@ -37,6 +41,8 @@ def read_text(path: Path) -> str:
                 f"{printable(path)}: {size / 1e6:,.0f} MB, and at most {MOST_BYTES / 1e6:,.0f} MB are read; split it"
             )
         said = path.read_bytes()
+        if (kind := next((kind for mark, kind in _ARCHIVES.items() if said.startswith(mark)), None)) is not None:
+            raise NoResult(f"{printable(path)}: {kind}, and only text is read; unpack it and name what is in it")
         wide = said.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
         return said.decode("utf-16" if wide else "utf-8-sig", "replace")
     except OSError as error:

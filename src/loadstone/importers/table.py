@@ -117,4 +117,6 @@ def _load(said: Mapping[str, str], extra: Mapping[str, str]) -> Load | None:
             return Load(kind, value)  # type: ignore[arg-type]
     arrival = _ARRIVALS.get(extra.get("arrival", "").lower())
     value = positive(extra.get("arrival_value"))
+    if value is None and (arrival == "burst" or extra.get("arrival_value", "").lower() == "inf"):
+        arrival, value = "burst", positive(said.get("requests"))  # all at once
     return Load(arrival, value) if arrival is not None and value is not None else None  # type: ignore[arg-type]

@@ -8,10 +8,10 @@ from typing import Any
 
 from loadstone.report.charts.bars import gpu_ratios, heaviest
 from loadstone.report.charts.frames import load_label
-from loadstone.report.findings.effect import effect
+from loadstone.report.findings.effect import Effect, effect
 from loadstone.report.points import Point
-from loadstone.report.series import lengths_label
-from loadstone.report.tables import MAX_ROWS, Table
+from loadstone.report.series import asked
+from loadstone.report.tables import MAX_ROWS, Table, told
 from loadstone.units import show_number
 
 
@@ -44,9 +44,7 @@ def matrices(points: Sequence[Point]) -> list[Table]:
             Table(
                 key=f"matrix-{len(made) + 1}",
                 title=f"Output throughput / {latency}: "
-                + ", ".join(
-                    part for part in (first.engine, load_label(first), lengths_label(first), first.prefix) if part
-                ),
+                + ", ".join(part for part in (first.engine, load_label(first), asked(first)) if part),
                 heads=["", *models],
                 align="l" + "r" * len(models),
                 rows=rows,
@@ -72,16 +70,7 @@ def ratios(points: Sequence[Point]) -> list[Table]:
     pairs: dict[tuple[str, str], dict[Any, dict[str, Any]]] = defaultdict(dict)
     for ratio in heaviest(gpu_ratios(points)):
         over = ratio.over
-        key = (
-            over.engine,
-            over.model,
-            over.gpus,
-            over.parallel,
-            over.kind,
-            over.load,
-            over.near_output,
-            over.prefix,
-        )
+        key = (over.engine, over.model, over.gpus, over.parallel, over.kind, over.load, asked(over))
         row = pairs[over.gpu, ratio.under.gpu].setdefault(key, {"point": over})
         row[ratio.measure.key] = effect(ratio.over, ratio.under, ratio.measure)
     made = []
@@ -89,39 +78,26 @@ def ratios(points: Sequence[Point]) -> list[Table]:
         rows = []
         for each in found.values():
             point: Point = each["point"]
-            cellsof = [each.get(name) for name in ("output_tok_s", "ttft", "tpot", "itl", "e2e")]
-            texts = [
-                "-" if one is None else (one.times if place == 0 else _inverse(one))
-                for place, one in enumerate(cellsof)
-            ]
-            where = ", ".join(part for part in (load_label(point), lengths_label(point), point.prefix) if part)
-            rows.append([point.model, point.engine, f"{point.gpus or '?'}×", where, *texts])
-        heads = [
-            "model",
-            "engine",
-            "GPUs",
-            "workload",
-            "output throughput",
-            "lower TTFT",
-            "lower TPOT",
-            "lower ITL",
-            "lower E2E",
-        ]
-        made.append(
-            Table(
-                key=f"ratios-{better}-{worse}",
-                title=f"{better} against {worse}",
-                heads=heads,
-                align="llrlrrrrr",
-                rows=sorted(rows)[:MAX_ROWS],
-                notes=[
-                    "times better, with the interval: sampling where its spread is known, and what repeats of one "
-                    "configuration differ by (TTFT 8.8 %, others 3.4 %)"
-                ],
-            )
+            where = ", ".join(part for part in (load_label(point), asked(point)) if part)
+            said = [one.times if (one := each.get("output_tok_s")) is not None else "-"]
+            said += [_inverse(each.get(name)) for name in ("ttft", "tpot", "itl", "e2e")]
+            rows.append([point.model, point.engine, f"{point.gpus or '?'}×", where, *said])
+        heads = ["model", "engine", "GPUs", "workload", "output throughput"]
+        heads += [f"lower {name}" for name in ("TTFT", "TPOT", "ITL", "E2E")]
+        table = Table(
+            key=f"ratios-{better}-{worse}",
+            title=f"{better} against {worse}",
+            heads=heads,
+            align="llrlrrrrr",
+            rows=sorted(rows)[:MAX_ROWS],
+            notes=[
+                "times better, with the interval: sampling where its spread is known, and what repeats of one "
+                "configuration differ by (TTFT 8.8 %, others 3.4 %)"
+            ],
         )
+        made.append(told(table))
     return made
 
 
-def _inverse(found: Any) -> str:
-    return f"{1 / found.ratio:.3g}× ({1 / found.high:.3g}–{1 / found.low:.3g})"
+def _inverse(found: Effect | None) -> str:
+    return found.inverse.times if found is not None else "-"

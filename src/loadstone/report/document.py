@@ -18,11 +18,11 @@ from loadstone.report.charts.inside import cumulative, gaps, timeline
 from loadstone.report.charts.select import figures
 from loadstone.report.charts.theme import Figure
 from loadstone.report.crosswise import matrices, ratios
-from loadstone.report.findings import Sentence, observations
+from loadstone.report.findings import Sentence, observations, silent
 from loadstone.report.points import Point, clean, points_of
 from loadstone.report.runs import RunView
 from loadstone.report.samples import sample
-from loadstone.report.series import Series, lengths_label
+from loadstone.report.series import Series, asked
 
 SECTIONS = {
     "throughput": "Throughput against latency",
@@ -38,6 +38,7 @@ SECTIONS = {
     "predicted": "Measured over simulated",
     "sizing": "Memory",
 }
+NOTHING_SHOWN = "Nothing that these runs show beyond doubt: one series, or differences within their intervals."
 INSIDE_RUNS = 100
 """Runs whose records are drawn: distributions, timeline, gaps."""
 
@@ -103,6 +104,25 @@ class Report(msgspec.Struct, kw_only=True):
         said = f"; {self.stated} of them are as another tool stated them" if self.stated else ""
         return f"All {cells} cells can be trusted{said}."
 
+    @property
+    def remarks(self) -> list[str]:
+        """What has to be known to read the findings, a sentence or two each."""
+        said = []
+        if self.sentences:
+            said.append(
+                "In brackets: interval of the effect, from the spread of requests where known and from what repeats "
+                "of one configuration differ by. What is not beyond it is not said."
+            )
+        if silent(self.points):
+            said.append(
+                "Of simulated runs nothing is said where others of the same model and workload stand beside them."
+            )
+        if self.prices:
+            prices = ", ".join(f"{clean(gpu.upper(), 40)} ${dollars:.2f}" for gpu, dollars in self.prices.items())
+            more = f" {self.unpriced[0].upper()}{self.unpriced[1:]}." if self.unpriced else ""
+            said.append(f"Prices as given, per GPU and hour: {prices}.{more}")
+        return said
+
     def sections(self) -> list[tuple[str, str, list[Figure]]]:
         """(key, title, figures) of the sections that have any."""
         found = [(key, title, [f for f in self.figures if f.section == key]) for key, title in SECTIONS.items()]
@@ -152,13 +172,6 @@ def _build(runs: Sequence[RunView], passed_over: Sequence[str], inside: bool, pr
     )
 
 
-def prices_words(report: Report) -> str:
-    """`Prices as given, per GPU and hour: H200 $3.20. No price is known of run 2 (its GPU is not told).`"""
-    said = ", ".join(f"{clean(gpu.upper(), 40)} ${dollars:.2f}" for gpu, dollars in report.prices.items())
-    more = f" {report.unpriced[0].upper()}{report.unpriced[1:]}." if report.unpriced else ""
-    return f"Prices as given, per GPU and hour: {said}.{more}"
-
-
 def _unpriced(runs: Sequence[RunView], prices: Prices) -> str | None:
     said = without_price([(f"run {number}", run.facts) for number, run in enumerate(runs, 1)], prices)
     return clean(said, 600) if said is not None else None
@@ -183,7 +196,7 @@ def _part(number: int, run: RunView, points: Sequence[Point], inside: bool) -> R
     made: list[Figure | None] = []
     key = f"run-{number}"
     if points and len({point.load for point in points}) > 1:
-        words = tuple(part for part in (name, lengths_label(points[0])) if part)
+        words = tuple(part for part in (name, asked(points[0])) if part)
         frame = Frame("load", tuple(points), tuple(Series(name, "") for _ in points), words)
         made += [
             spread(frame, measure, key=f"{key}-spread-{measure.key}", section="run") for measure in (TTFT, TPOT, E2E)
@@ -199,7 +212,7 @@ def _part(number: int, run: RunView, points: Sequence[Point], inside: bool) -> R
         notes.append("A summary without records: no distributions, no timeline.")
     return RunPart(
         number=number,
-        title=f"Run {number}: {name}",
+        title=" · ".join([f"Run {number}: {name}", *([said] if points and (said := asked(points[0])) else [])]),
         table=tables.cells(points, key=f"{key}-cells", title="Cells", run=False),
         figures=[figure for figure in made if figure is not None],
         facts=_papers(run),

@@ -17,8 +17,8 @@ from importlib import resources
 import msgspec
 
 from loadstone.report.charts.theme import Figure
-from loadstone.report.document import Report, RunPart, prices_words
-from loadstone.report.findings import Sentence, silent
+from loadstone.report.document import NOTHING_SHOWN, Report, RunPart
+from loadstone.report.findings import Sentence
 from loadstone.report.tables import Table
 
 MAX_SENTENCES = 40
@@ -69,7 +69,7 @@ def body(report: Report) -> str:
         _list(report.passed_over, "Passed over:"),
         '<h2 id="findings">Findings</h2>\n',
         _sentences(report, sections),
-        f'<p class="soft">{escape(prices_words(report))}</p>\n' if report.prices else "",
+        *(f'<p class="soft">{escape(said)}</p>\n' for said in report.remarks),
         '<h2 id="tables">Tables</h2>\n',
         # After the findings: who opens a page wants to know who leads, not how folders are called.
         titled(report.overview),
@@ -88,27 +88,14 @@ def body(report: Report) -> str:
 
 def _sentences(report: Report, sections: list[tuple[str, str, list[Figure]]]) -> str:
     """What is said of the whole; what belongs to a section's pictures stands with them, unless all is little."""
-    aside = (
-        '<p class="soft">Of simulated runs nothing is said where others of the same model and workload stand beside '
-        "them.</p>\n"
-        if silent(report.points)
-        else ""
-    )
     if not report.sentences:
-        return (
-            "<p>Nothing that these runs show beyond doubt: one series, or differences within their intervals.</p>\n"
-            + aside
-        )
+        return f"<p>{NOTHING_SHOWN}</p>\n"
     beside = [(key, title, found) for key, title, _ in sections if (found := _about(report, key))]
     elsewhere = {sentence.text for _, _, found in beside for sentence in found}
     here = [sentence for sentence in report.sentences if sentence.text not in elsewhere]
     links = ", ".join(f'<a href="#section-{key}">{escape(title)}</a> ({len(found)})' for key, title, found in beside)
     more = f"<p>With their charts: {links}.</p>\n" if links else ""
-    note = (
-        '<p class="soft">In brackets: interval of the effect, from the spread of requests where known and from what '
-        "repeats of one configuration differ by. What is not beyond it is not said.</p>\n"
-    )
-    return _items(here) + more + note + aside
+    return _items(here) + more
 
 
 def _about(report: Report, section: str) -> list[Sentence]:

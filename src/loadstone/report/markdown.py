@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from loadstone.report.document import Report, prices_words
+from loadstone.report.document import NOTHING_SHOWN, Report
 from loadstone.report.tables import Table
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>()#+!|~&$@-])")
@@ -21,9 +21,9 @@ def markdown(report: Report) -> str:
     lines += [f"- passed over: {text(said)}" for said in report.passed_over]
     lines += ["", "## Findings", "", *(f"- {text(sentence.text)}" for sentence in report.sentences)]
     if not report.sentences:
-        lines.append("Nothing that these runs show beyond doubt.")
-    if report.prices:
-        lines += ["", text(prices_words(report))]
+        lines.append(NOTHING_SHOWN)
+    for said in report.remarks:
+        lines += ["", text(said)]
     lines += ["", "## Tables", ""]
     for table in [report.overview, *report.tables]:
         lines += [f"### {text(table.title)}", "", *_table(table)]

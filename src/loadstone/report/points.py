@@ -32,12 +32,11 @@ class Point(msgspec.Struct, kw_only=True, frozen=True):
     near_*      lengths by which cells are grouped: those within LENGTHS of one another are the same
     ttft, e2e   from the intended time in open loops, from sending in closed ones and where no more is told (`since`)
     sums        whether there is nothing but another tool's figures, without the requests they are of
-    output, total  the same tok/s as figures with their intervals
+    output, total  tok/s over the steady window if all of the runs shown have one, else over whole cells (`window`)
     dollars_per_hour  of all its GPUs, where prices are given and its own is known
     dollars_*   for a million tokens
     architecture  the catalogue's name for the model, where the user stated it and the server has another
     light_*     what the hardware allows: see light.py
-    *_tokens_per_s  over the steady window if all of the runs shown have one, else over whole cells (`window`)
     """
 
     run: str
@@ -69,8 +68,6 @@ class Point(msgspec.Struct, kw_only=True, frozen=True):
     tpot: Stat | None
     itl: Stat | None
     e2e: Stat | None
-    output_tokens_per_s: float | None
-    total_tokens_per_s: float | None
     requests_per_s: float | None
     duration_s: float | None
     since: str
@@ -85,6 +82,14 @@ class Point(msgspec.Struct, kw_only=True, frozen=True):
     light_ttft_s: float | None
     server: dict[str, Any]
     architecture: str = ""
+
+    @property
+    def output_tokens_per_s(self) -> float | None:
+        return self.output.value if self.output is not None else None
+
+    @property
+    def total_tokens_per_s(self) -> float | None:
+        return self.total.value if self.total is not None else None
 
     @property
     def tokens_per_s_per_user(self) -> float | None:
@@ -184,8 +189,6 @@ def _point(nth: int, run: RunView, at: int, cell: Mapping[str, Any], steady: boo
         tpot=tpot,
         itl=latency(metrics.get("itl_s"), ok),
         e2e=e2e or latency(metrics.get("e2e_s"), ok),
-        output_tokens_per_s=number(window.get("output_tokens_per_s")),
-        total_tokens_per_s=number(window.get("total_tokens_per_s")),
         requests_per_s=rate,
         duration_s=number(cell.get("duration_s")),
         since="the intended time" if intended else "sending",
@@ -211,6 +214,17 @@ def _light(facts: RunFacts, tpot: Stat | None, requests_per_s: float | None) -> 
     mean_s = tpot.mean if tpot.mean is not None else tpot.value
     decodes = requests_per_s * mean_s * (facts.output_tokens - 1)
     return light_tpot_s(facts, max(1.0, decodes), facts.input_tokens + facts.output_tokens / 2), ttft_s
+
+
+FACTS = (
+    "engine", "model", "gpu", "gpus", "parallel", "version", "precision", "context", "source",
+    "kind", "load", "offline", "near_input", "near_output", "prefix", "work",
+)  # fmt: skip
+
+
+def alike(point: Point, *but: str) -> tuple[Any, ...]:
+    """Points with equal ones are equal in all that was deployed and asked, `but` for these."""
+    return tuple(getattr(point, fact) for fact in FACTS if fact not in but)
 
 
 def count(many: int) -> str:

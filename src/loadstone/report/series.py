@@ -22,8 +22,9 @@ SETUP: tuple[tuple[str, Callable[[Point], str]], ...] = (
     ("source", lambda point: point.source),
 )
 """What tells one series from another, in the order in which it is told."""
-ALWAYS_TOLD = "precision"
-"""Told wherever it differs, also where another fact would do: it changes the answers, not their speed alone."""
+ALWAYS_TOLD = ("precision", "source")
+"""Told wherever they differ, also where another fact would do: one changes the answers, not their speed alone; the
+other says whether anything was measured."""
 
 
 class Series(msgspec.Struct, frozen=True):
@@ -64,7 +65,7 @@ def series_of(points: Sequence[Point], *, without: Iterable[str] = ()) -> list[S
     for name, of in facts:
         # A fact that goes with others (the model, where each engine has its own) tells nothing more.
         distinct = len({tuple(each(point) for each in (*telling, of)) for point in points})
-        if distinct > known or (name == ALWAYS_TOLD and len({of(point) for point in points}) > 1):
+        if distinct > known or (name in ALWAYS_TOLD and len({of(point) for point in points}) > 1):
             telling.append(of)
             known = distinct
     first, *rest = telling or [facts[0][1]]
@@ -117,8 +118,13 @@ def _left(point: Point, without: Iterable[str]) -> tuple[str, ...]:
     return tuple(named[name](point) for name in without if name in named)
 
 
+def asked(point: Point) -> str:
+    """What was asked, but for the load: `3 200 in, 800 out, a prefix shared`."""
+    return ", ".join(part for part in (lengths_label(point), point.prefix, point.work) if part)
+
+
 def lengths_label(point: Point) -> str:
-    """`3,200 in, 800 out`."""
+    """`3 200 in, 800 out`."""
     parts = [
         f"{count(tokens)} {name}"
         for tokens, name in ((point.input_tokens, "in"), (point.output_tokens, "out"))

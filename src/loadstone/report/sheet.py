@@ -9,6 +9,7 @@ from typing import Any
 from loadstone.report.document import Report
 from loadstone.report.points import LATENCIES, Point
 from loadstone.report.stats import Stat
+from loadstone.wire.text import no_formula
 
 _FACTS = (
     "run", "cell", "source", "engine", "version", "model", "gpu", "gpus", "parallel", "precision", "context",
@@ -34,7 +35,7 @@ def sheet(report: Report) -> str:
     prices = _PRICES if report.prices else ()
     writer.writerow([*_FACTS, *latencies, *_TOTALS, *prices])
     for point in report.points:
-        writer.writerow([safe(value) for value in [*_row(point), *(_costs(point) if prices else ())]])
+        writer.writerow(map(no_formula, [*_row(point), *(_costs(point) if prices else ())]))
     return out.getvalue()
 
 
@@ -53,10 +54,3 @@ def _row(point: Point) -> list[Any]:
         row.append(stat.which if stat is not None else None)
         row += [getattr(stat, each) if stat is not None else None for each in _STATS]
     return [*row, *(getattr(point, name) for name in _TOTALS)]
-
-
-def safe(value: Any) -> Any:
-    """Text that a spreadsheet would take for a formula gets an apostrophe before it; numbers stay numbers."""
-    if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r"):
-        return "'" + value
-    return "" if value is None else value

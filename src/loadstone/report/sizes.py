@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from loadstone.errors import InputError
 from loadstone.report.points import clean
+from loadstone.report.terminal import empty
+from loadstone.wire.text import no_formula
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -41,13 +43,11 @@ FACTS = (
 
 def render(document: Mapping[str, Any]) -> RenderableType:
     """A line per row, GiB per GPU; below it why, by number."""
-    from rich.box import SIMPLE_HEAD
     from rich.console import Group
-    from rich.table import Table
     from rich.text import Text
 
     rows = document["rows"]
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1), header_style="bold")
+    table = empty()
     table.add_column("model", overflow="fold")
     table.add_column("GPUs", no_wrap=True)
     table.add_column("cut", no_wrap=True)
@@ -97,14 +97,10 @@ def table_of(document: Mapping[str, Any], by: Sequence[str], shown: str) -> Tabl
     """One number of each row, `by` two facts: down, across. Raises InputError: a fact that no row has, and rows that
     differ in a third.
     """
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
     from rich.text import Text
 
     down, across, cells = pivot(document, by, shown)
-    table = Table(
-        box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1), header_style="bold", title=f"{shown}", caption=None
-    )
+    table = empty(shown)
     table.add_column(by[0], overflow="fold")
     for head in across:
         table.add_column(Text(head), justify="right")
@@ -153,13 +149,10 @@ def to_csv(document: Mapping[str, Any]) -> str:
     writer = csv.DictWriter(text, fieldnames=list(rows[0]) if rows else ["model"], lineterminator="\n")
     writer.writeheader()
     for row in rows:
-        writer.writerow({name: _cell(value) for name, value in row.items()})
+        writer.writerow(
+            {
+                name: str(value).lower() if isinstance(value, bool) else no_formula(value)
+                for name, value in row.items()
+            }
+        )
     return text.getvalue()
-
-
-def _cell(value: Any) -> Any:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r"):
-        return "'" + value
-    return "" if value is None else value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -11,7 +11,7 @@ import msgspec
 from loadstone.report.charts.frames import load_label
 from loadstone.report.points import Point, clean, count
 from loadstone.report.runs import RunView
-from loadstone.report.series import common, lengths_label, series_of
+from loadstone.report.series import asked, common, series_of
 from loadstone.report.stats import Stat
 from loadstone.units import show_number, show_seconds
 
@@ -33,14 +33,24 @@ class Table(msgspec.Struct, kw_only=True):
     words: bool = False
 
 
+def told(table: Table) -> Table:
+    """Without the columns that have nothing to say in any row."""
+    kept = [at for at in range(len(table.heads)) if not table.rows or any(row[at] != "-" for row in table.rows)]
+    return msgspec.structs.replace(
+        table,
+        heads=[table.heads[at] for at in kept],
+        align="".join(table.align[at] for at in kept),
+        rows=[[row[at] for at in kept] for row in table.rows],
+    )
+
+
 def overview(runs: Sequence[RunView], points: Sequence[Point]) -> Table:
     """A row for each run: what it was of, what was asked, whether it can be trusted."""
     rows = []
     for number, run in enumerate(runs, 1):
         own = [point for point in points if point.number == number]
         first = own[0] if own else None
-        cells = len(run.document["cells"])
-        trusted = sum(point.trusted for point in own)
+        cells, trusted = len(run.document["cells"]), sum(point.trusted for point in own)
         loads = ", ".join(f"{point.load:g}" for point in own[:12]) + (" …" if len(own) > 12 else "")
         rows.append(
             [
@@ -48,29 +58,22 @@ def overview(runs: Sequence[RunView], points: Sequence[Point]) -> Table:
                 clean(run.info.run_id),
                 run.info.source,
                 clean(run.facts.label, 120),
-                ", ".join(part for part in (lengths_label(first), first.prefix, first.work) if part) if first else "",
-                f"{first.kind} {loads}" if first and not first.offline else f"batch {loads}" if first else "",
-                "as stated"
-                if cells and trusted == cells and stated_cells([run]) == cells
-                else "yes"
-                if cells and trusted == cells
-                else f"{trusted} of {cells} cells"
-                if cells
-                else "no cells",
+                asked(first) if first else "",
+                f"{'batch' if first.offline else first.kind} {loads}" if first else "",
+                trust((trusted, cells), stated_cells([run]) == cells),
+                f"${show_number(first.dollars_per_hour)}" if first and first.dollars_per_hour is not None else "-",
             ]
         )
-        if priced(points):
-            cost = first.dollars_per_hour if first else None
-            rows[-1].append(f"${show_number(cost)}" if cost is not None else "-")
-    heads = ["run", "folder", "source", "deployment", "workload", "loads", "trusted"]
-    align = "rlnwlln"
-    if priced(points):
-        heads, align = [*heads, "$ per hour"], align + "r"
-    return Table(key="runs", title="Runs", heads=heads, align=align, rows=rows, words=True)
+    heads = ["run", "folder", "source", "deployment", "workload", "loads", "trusted", "$ per hour"]
+    return told(Table(key="runs", title="Runs", heads=heads, align="rlnwllnr", rows=rows, words=True))
 
 
-def priced(points: Sequence[Point]) -> bool:
-    return any(point.dollars_per_hour is not None for point in points)
+def trust(cells: tuple[int, int], stated: bool) -> str:
+    """`cells`: (trusted, all). `stated`: all are as another tool stated them."""
+    trusted, every = cells
+    if not every:
+        return "no cells"
+    return f"{trusted} of {every} cells" if trusted < every else "as stated" if stated else "yes"
 
 
 def stated_cells(runs: Sequence[RunView]) -> int:
@@ -116,40 +119,22 @@ def cells(points: Sequence[Point], *, key: str = "cells", title: str = "All cell
 
     What is looked for first stands before the edge of a screen.
     """
-    heads = ["run", "deployment"] if run else []
-    costs = priced(points)
-    heads += ["load", "in", "out", "prompts", "output tok/s", "total tok/s"]
-    heads += ["$/M output", "95 %", "$/M total"] if costs else []
-    heads += ["TTFT", "95 %", "p99", "TPOT", "95 %", "of light", "ITL", "E2E"]
-    rows = []
-    for point, name in zip(points[:MAX_ROWS], _deployments(points[:MAX_ROWS]), strict=True):
-        row = [str(point.number), name] if run else []
-        rows.append(
-            [
-                *row,
-                load_label(point) + (f" · {point.prefix}" if point.prefix else ""),
-                count(point.input_tokens) if point.input_tokens else "-",
-                count(point.output_tokens) if point.output_tokens else "-",
-                count(point.ok) if point.ok is not None else "-",
-                show_number(point.output_tokens_per_s, 4),
-                show_number(point.total_tokens_per_s, 4),
-                *(_costs(point) if costs else ()),
-                _value(point.ttft),
-                _bounds(point.ttft),
-                _p99(point),
-                _value(point.tpot),
-                _bounds(point.tpot),
-                _of_light(point),
-                _value(point.itl),
-                _value(point.e2e),
-            ]
-        )
+    shown = points[:MAX_ROWS]
+    names = _deployments(shown)
+    loads = [
+        load_label(point) + (f" · {point.prefix}" if point.prefix and point.prefix not in name else "")
+        for point, name in zip(shown, names, strict=True)
+    ]
+    columns = [[str(point.number) for point in shown], names] if run else []
+    columns += [loads, *([of(point) for point in shown] for _, of in _NUMBERS)]
+    heads = [*(("run", "deployment") if run else ()), "load", *(head for head, _ in _NUMBERS)]
     shared = " · ".join(common(points)) if run and points else ""
     notes = [*([f"All of them: {shared}."] if shared else []), *_notes(points)]
     if len(points) > MAX_ROWS:
         notes.append(f"{len(points) - MAX_ROWS} more cells are left out here; --format csv has all")
-    align = ("rw" if run else "") + "n" + "r" * (len(heads) - len(heads[:2] if run else []) - 1)
-    return Table(key=key, title=title, heads=heads, align=align, rows=rows, notes=notes)
+    align = ("rw" if run else "") + "n" + "r" * len(_NUMBERS)
+    rows = [list(row) for row in zip(*columns, strict=True)]
+    return told(Table(key=key, title=title, heads=heads, align=align, rows=rows, notes=notes))
 
 
 def _deployments(points: Sequence[Point]) -> list[str]:
@@ -166,26 +151,24 @@ def _unrepeated(name: str, point: Point) -> str:
     return " · ".join(parts)
 
 
-def _costs(point: Point) -> list[str]:
-    output, total = point.dollars_output, point.dollars_total
-    known = output is not None and output.reach is not None
-    return [
-        show_number(output.value) if output is not None else "-",
-        f"{show_number(output.low)}–{show_number(output.high)}" if output is not None and known else "-",
-        show_number(total.value) if total is not None else "-",
-    ]
+def _count(many: int | None) -> str:
+    return count(many) if many is not None else "-"
+
+
+def _dollars(stat: Stat | None) -> str:
+    return show_number(stat.value) if stat is not None else "-"
 
 
 def _value(stat: Stat | None) -> str:
     return "-" if stat is None else show_seconds(stat.value) + (" ⌀" if stat.which == "mean" else "")
 
 
-def _bounds(stat: Stat | None) -> str:
+def _bounds(stat: Stat | None, show: Callable[[float | None], str] = show_seconds) -> str:
     if stat is None or stat.low is None or stat.high is None:
         return "-"
-    low, high = show_seconds(stat.low), show_seconds(stat.high)
+    low, high = show(stat.low), show(stat.high)
     number, _, unit = low.rpartition(" ")
-    return f"{number if high.endswith(f' {unit}') else low}–{high}"
+    return f"{number if unit and high.endswith(f' {unit}') else low}–{high}"
 
 
 def _of_light(point: Point) -> str:
@@ -196,27 +179,46 @@ def _of_light(point: Point) -> str:
 
 
 def _p99(point: Point) -> str:
-    """The p99 of TTFT, marked where the sample cannot bound it from above; of imported numbers none may be known."""
+    """The p99 of TTFT, marked where its requests cannot bound it from above; of sums nobody has them."""
     stat = point.ttft
     if stat is None or stat.p99 is None:
         return "-"
-    unbounded = stat.p99_high is None and (stat.p99_low is not None or point.source != "imported")
-    return ("≥ " if unbounded else "") + show_seconds(stat.p99)
+    return ("≥ " if stat.p99_high is None and not point.sums else "") + show_seconds(stat.p99)
+
+
+_NUMBERS: tuple[tuple[str, Callable[[Point], str]], ...] = (
+    ("in", lambda point: _count(point.input_tokens)),
+    ("out", lambda point: _count(point.output_tokens)),
+    ("prompts", lambda point: _count(point.ok)),
+    ("output tok/s", lambda point: show_number(point.output_tokens_per_s, 4)),
+    ("total tok/s", lambda point: show_number(point.total_tokens_per_s, 4)),
+    ("$/M output", lambda point: _dollars(point.dollars_output)),
+    ("95 %", lambda point: _bounds(point.dollars_output, show_number)),
+    ("$/M total", lambda point: _dollars(point.dollars_total)),
+    ("TTFT", lambda point: _value(point.ttft)),
+    ("95 %", lambda point: _bounds(point.ttft)),
+    ("p99", _p99),
+    ("TPOT", lambda point: _value(point.tpot)),
+    ("95 %", lambda point: _bounds(point.tpot)),
+    ("of light", _of_light),
+    ("ITL", lambda point: _value(point.itl)),
+    ("E2E", lambda point: _value(point.e2e)),
+)
+"""The columns of numbers, in their order."""
 
 
 def _notes(points: Sequence[Point]) -> list[str]:
-    since = [
-        f"{loop} from {' or '.join(sorted({point.since for point in own}))}"
-        for loop, own in (
-            ("in closed loops", [point for point in points if point.kind == "concurrency"]),
-            ("in open loops and bursts", [point for point in points if point.kind != "concurrency"]),
-        )
-        if own
-    ]
+    loops = {
+        "in closed loops": {point.since for point in points if point.kind == "concurrency"},
+        "in open loops and bursts": {point.since for point in points if point.kind != "concurrency"},
+    }
+    origins = {name: " or ".join(sorted(found)) for name, found in loops.items() if found}
+    alike = len(set(origins.values())) == 1
+    since = sorted(set(origins.values())) if alike else [f"{origin} {name}" for name, origin in origins.items()]
     windows = {point.window for point in points if point.kind != "burst"} or {"whole cell"}
     notes = [
         f"Medians{'; ⌀: a mean, where no median is known' if _means(points) else ''}. "
-        f"TTFT, E2E {' and '.join(since)}. "
+        f"TTFT and E2E count from {', from '.join(since)}. "
         f"TPOT = (tT − t1)/(T − 1). Throughput over the {' or '.join(sorted(windows))}; total: input and output."
     ]
     if any(point.light_tpot_s for point in points):
@@ -224,7 +226,7 @@ def _notes(points: Sequence[Point]) -> list[str]:
             "Of light: the TPOT that the hardware allows, at the data sheet's bandwidth and arithmetic with as many "
             "requests decoding, over the one there was."
         )
-    if priced(points):
+    if any(point.dollars_per_hour is not None for point in points):
         notes.append(
             "$/M: dollars per million tokens, of output and of input and output: what all GPUs of the deployment "
             "cost in an hour, over the throughput beside it; the interval is that of the output throughput."

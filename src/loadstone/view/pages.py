@@ -13,6 +13,7 @@ import msgspec
 
 from loadstone import __version__
 from loadstone.report import html
+from loadstone.report.tables import trust
 from loadstone.units import show_number
 from loadstone.view.shelf import Row
 
@@ -176,9 +177,7 @@ def rows_part(rows: Sequence[Row], wanted: Wanted) -> str:
 
 def _row(row: Row) -> str:
     good, cells = row.trusted
-    trusted = ("as stated" if row.stated else "yes") if good == cells else f"{good} of {cells} cells"
-    trusted = trusted if cells else "-"
-    kind = "" if trusted == "-" else "good" if cells and good == cells else "bad"
+    kind = "" if not cells else "good" if good == cells else "bad"
     state_kind = {"running": "going", "done": ""}.get(row.state, "bad")
     why = f'<span class="soft why">{escape(row.why)}</span>' if row.why else ""
     name = escape(row.name)
@@ -194,7 +193,7 @@ def _row(row: Row) -> str:
         ("", "Workload", escape(row.workload)),
         ("", "Loads", escape(row.loads)),
         ("r", "Output tok/s", show_number(row.output_tokens_per_s, 4)),
-        (kind, "Trusted", trusted),
+        (kind, "Trusted", trust(row.trusted, row.stated) if cells else "-"),
         (state_kind, "State", f'<span class="state">{escape(row.state)}</span>{why}'),
     ]
     cells_html = "".join(

@@ -25,7 +25,7 @@ from loadstone.errors import InputError
 from loadstone.records import RunInfo
 from loadstone.report.points import Point, clean, points_of
 from loadstone.report.runs import RunView
-from loadstone.report.series import lengths_label
+from loadstone.report.series import asked
 from loadstone.report.tables import stated_cells
 from loadstone.runfacts import run_facts
 from loadstone.wire.text import excerpt
@@ -143,7 +143,6 @@ def _row(key: str, folder: Path) -> Row:
     state: State = info.status if info.status == "running" or not why else "no summary"
     said = [why if state == "no summary" else "", clean(info.error or "", 300)]
     first = points[0] if points else None
-    asked = [lengths_label(first), first.prefix, first.work] if first is not None else []
     row = Row(
         key=key,
         folder=folder,
@@ -154,7 +153,7 @@ def _row(key: str, folder: Path) -> Row:
         source=info.source,
         engine=clean(facts.engine or "unknown", 60),
         deployment=clean(facts.label, 160),
-        workload=", ".join(part for part in asked if part),
+        workload=asked(first) if first is not None else "",
         loads=_loads(info, points),
         trusted=(sum(point.trusted for point in points), len(document["cells"])),
         stated=bool(document["cells"]) and stated_cells([view]) == len(document["cells"]),

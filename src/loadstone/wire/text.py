@@ -20,6 +20,13 @@ def error_text(body: bytes) -> str:
     return excerpt(said.encode("utf-8", "replace")) or _WORDLESS
 
 
+def no_formula(value: object) -> object:
+    """A cell of CSV: text that a spreadsheet would take for a formula gets an apostrophe, what is missing is empty."""
+    if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")):
+        return f"'{value}"
+    return "" if value is None else value
+
+
 def excerpt(body: bytes, limit: int = 200) -> str:
     """The beginning of engine output, made harmless for terminals and logs: one line, printable, short."""
     text = " ".join(body[: 4 * limit].decode("utf-8", "replace").split())

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from loadstone.report.charts.colours import BLUE, GREY, ORANGE
-from loadstone.report.charts.curves import unit_of
-from loadstone.report.charts.frames import TPOT, TTFT, Frame, Measure
+from loadstone.report.charts.curves import bounds, unit_of
+from loadstone.report.charts.frames import TPOT, TTFT, Frame, Measure, load_unit, load_word
 from loadstone.report.charts.theme import Figure, Row, data, figure, load_axis, load_scale
 from loadstone.report.points import Point, counted
 from loadstone.report.series import lengths_label
@@ -24,8 +24,7 @@ def spread(frame: Frame, measure: Measure, *, key: str, section: str) -> Figure 
     unit, scale = unit_of(measure, frame.points)
     rows: list[Row] = []
     for point in frame.points:
-        stat = measure.stat(point) if measure.stat is not None else None
-        at = frame.x(point)
+        stat, at = measure.stat(point), frame.x(point)
         if stat is None or at is None or stat.which != "median" or stat.p90 is None or stat.p99 is None:
             continue
         row: Row = {"x": at, "n": stat.n, "p50": stat.value * scale, "p90": stat.p90 * scale, "p99": stat.p99 * scale}
@@ -89,9 +88,7 @@ def predictions(points: Sequence[Point]) -> list[tuple[list[Point], list[Point]]
     return [pair for pair in groups.values() if pair[0] and pair[1]]
 
 
-def predicted(
-    pair: tuple[list[Point], list[Point]], measure: Measure, x_title: str, *, key: str, section: str,
-) -> Figure | None:  # fmt: skip
+def predicted(pair: tuple[list[Point], list[Point]], measure: Measure, *, key: str, section: str) -> Figure | None:
     """Measurements laid over the prediction with its interval, and over the roofline where it is known."""
     import altair as alt
 
@@ -100,6 +97,7 @@ def predicted(
     if not lines or not dots:
         return None
     xs = sorted({row["x"] for row in (*lines, *dots)})
+    x_title = f"{load_word(pair[0][0])} ({load_unit(pair[0][0])})"
     x = alt.X("x:Q", title=x_title, scale=load_scale(xs), axis=load_axis(xs))
     title = f"{measure.name} ({unit})"
     y = alt.Y("y:Q", title=title)
@@ -149,15 +147,10 @@ def _light(point: Point, measure: Measure) -> float | None:
 def _rows(points: Sequence[Point], measure: Measure, scale: float) -> list[Row]:
     rows: list[Row] = []
     for point in sorted(points, key=lambda each: each.load):
-        value = measure.of(point)
-        stat = measure.stat(point) if measure.stat is not None else None
-        if value is None:
-            continue
-        row = {
-            "x": point.load, "y": value * scale, "run": f"run {point.number}",
-            "what": "simulated" if point.source == "simulated" else "measured",
-        }  # fmt: skip
-        if stat is not None and stat.low is not None and stat.high is not None:
-            row |= {"low": stat.low * scale, "high": stat.high * scale}
-        rows.append(row)
+        if (value := measure.of(point)) is not None:
+            row = {
+                "x": point.load, "y": value * scale, "run": f"run {point.number}",
+                "what": "simulated" if point.source == "simulated" else "measured",
+            }  # fmt: skip
+            rows.append(row | bounds(measure.stat(point), scale))
     return rows

@@ -13,7 +13,7 @@ from loadstone.report.charts.colours import SEQUENCE
 from loadstone.report.charts.curves import unit_of
 from loadstone.report.charts.frames import E2E, ITL, OUTPUT, TPOT, TTFT, Measure, load_label
 from loadstone.report.charts.theme import WIDTH, Figure, Row, data, figure
-from loadstone.report.points import Point, count, counted
+from loadstone.report.points import Point, alike, count, counted
 from loadstone.report.series import common, lengths_label, series_of
 
 ROWS = 24
@@ -36,12 +36,7 @@ def switches(points: Sequence[Point], fact: Literal["prefix", "parallel", "conte
     """
     groups: dict[Any, list[Point]] = defaultdict(list)
     for point in points:
-        key = [
-            point.engine, point.model, point.gpu, point.gpus, point.version, point.precision, point.source,
-            point.kind, point.load, point.offline, point.work,
-            *(getattr(point, each) for each in ("prefix", "parallel", "context") if each != fact),
-        ]  # fmt: skip
-        groups[tuple(key)].append(point)
+        groups[alike(point, fact, "near_input", "near_output")].append(point)
     found = []
     for group in groups.values():
         for base in _alike(group, fact != "prefix"):
@@ -159,12 +154,7 @@ def gpu_ratios(points: Sequence[Point]) -> list[Ratio]:
     for point in points:
         if not point.gpu:
             continue
-        key = (
-            point.engine, point.model, point.gpus, point.parallel, point.precision, point.context, point.kind,
-            point.load, point.offline, point.work, point.prefix, point.near_input, point.near_output,
-            point.source,
-        )  # fmt: skip
-        groups[key].setdefault(point.gpu, point)
+        groups[alike(point, "gpu", "version")].setdefault(point.gpu, point)
     wins: dict[tuple[str, str], float] = defaultdict(float)
     for group in groups.values():
         for a in group.values():
@@ -189,11 +179,7 @@ def heaviest(ratios: Sequence[Ratio]) -> list[Ratio]:
     tops: dict[Any, float] = defaultdict(float)
 
     def sweep(ratio: Ratio) -> tuple[Any, ...]:
-        over = ratio.over
-        return (
-            over.gpu, ratio.under.gpu, over.engine, over.model, over.gpus, over.parallel, over.kind, over.offline,
-            over.near_input, over.near_output, over.prefix,
-        )  # fmt: skip
+        return ratio.under.gpu, *alike(ratio.over, "load")
 
     for ratio in ratios:
         tops[sweep(ratio)] = max(tops[sweep(ratio)], ratio.over.load)

@@ -63,8 +63,6 @@ DASHES: tuple[tuple[int, ...], ...] = (
 )
 SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "triangle-right", "triangle-left")
 
-_ALIASES = dict.fromkeys(("trt-llm", "tensorrt_llm", "tensorrtllm", "trtllm"), "tensorrt-llm")
-
 
 def colour(name: str) -> str:
     """The colour of an engine, a GPU, or anything else: a fixed one, or one that follows from the name alone."""
@@ -90,9 +88,8 @@ def colours(names: Sequence[str]) -> list[str]:
 
 def _known(name: str) -> str | None:
     low = name.lower()
-    family = _ALIASES.get(low, low)
-    if family in ENGINES:
-        return ENGINES[family]
+    if low in ENGINES:
+        return ENGINES[low]
     # 8×H200-SXM-141GB, H100 PCIe: the GPU is told by a word of it, the longest first (GB200 has B200 in it).
     words = low.replace("×", " ").replace("-", " ").replace("_", " ").split()
     for gpu in sorted(GPUS, key=len, reverse=True):

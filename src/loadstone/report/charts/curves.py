@@ -5,13 +5,20 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from loadstone.report.charts.colours import DASHES, SEQUENCE, SHAPES, colours
 from loadstone.report.charts.frames import Frame, Measure, load_label
 from loadstone.report.charts.theme import HEIGHT, WIDTH, Figure, Row, data, figure, load_axis, load_scale
 from loadstone.report.points import Point, counted
+from loadstone.report.series import Series
 from loadstone.report.stats import Stat
+
+if TYPE_CHECKING:
+    import altair as alt
+
+Tip = tuple[str, str, str | None]
+"""A line of a tooltip: column, title, number format."""
 
 
 def against(frame: Frame, measure: Measure, *, section: str, key: str, suffix: str = "") -> Figure | None:
@@ -22,14 +29,9 @@ def against(frame: Frame, measure: Measure, *, section: str, key: str, suffix: s
     rows: list[Row] = []
     for point, series in zip(frame.points, frame.series, strict=True):
         at, value = frame.x(point), measure.of(point)
-        if at is None or value is None:
-            continue
-        stat = measure.stat(point) if measure.stat is not None else None
-        rows.append(
-            {"x": at, "y": value * scale, "colour": series.colour, "variant": series.variant}
-            | _bounds(stat, scale)
-            | {"n": _n(measure, point), "is": load_label(point)}
-        )
+        if at is not None and value is not None:
+            row = {"x": at, "y": value * scale} | _of(series) | bounds(measure.stat(point), scale)
+            rows.append(row | {"n": _n(measure, point), "is": load_label(point)})
     if not rows:
         return None
     stat_name = _which(frame.points, measure)
@@ -38,28 +40,19 @@ def against(frame: Frame, measure: Measure, *, section: str, key: str, suffix: s
     x = alt.X("x:Q", title=frame.x_title, scale=load_scale(xs), axis=load_axis(xs))
     y = alt.Y("y:Q", title=title, scale=alt.Scale(zero=True))
     tooltip = [
-        alt.Tooltip("colour:N", title="series"),
-        alt.Tooltip("variant:N", title="variant"),
-        alt.Tooltip("x:Q", title=frame.x_title),
-        alt.Tooltip("y:Q", title=title, format=".4~g"),
-        alt.Tooltip("n:Q", title="requests"),
+        *NAMES,
+        ("x:Q", frame.x_title, None),
+        ("y:Q", title, ".4~g"),
+        ("n:Q", "requests", None),
     ]
-    encode = looks(rows)
-    base = alt.Chart(data(rows))
-    chart = base.mark_line().encode(x=x, y=y, **encode("line")) + base.mark_point().encode(
-        x=x, y=y, tooltip=tooltip, **encode("point")
-    )
-    if any("low" in row for row in rows):
-        bars = base.transform_filter("isValid(datum.low)").mark_rule(opacity=0.55)
-        chart = bars.encode(x=x, y=alt.Y("low:Q"), y2="high:Q", **encode("rule")) + chart
     words = " · ".join(frame.words)
     return figure(
         key,
-        f"{measure.name} by {_axis_word(frame)}{suffix}",
+        f"{measure.name} by {frame.axis_word}{suffix}",
         [words, definition(frame.points, measure), sample_words(frame.points, measure)],
-        chart,
+        lines(rows, x, y, tooltip),
         section=section,
-        summary=f"{measure.name}{stat_name} in {unit} by {_axis_word(frame)}; {words}. {_spoken(rows, unit)}",
+        summary=f"{measure.name}{stat_name} in {unit} by {frame.axis_word}; {words}. {_spoken(rows, unit)}",
     )
 
 
@@ -71,62 +64,87 @@ def trade_off(frame: Frame, latency: Measure, throughput: Measure, *, section: s
     rows: list[Row] = []
     for point, series in zip(frame.points, frame.series, strict=True):
         slow, much = latency.of(point), throughput.of(point)
-        if slow is None or much is None:
-            continue
-        stat = latency.stat(point) if latency.stat is not None else None
-        rows.append(
-            {"x": slow * scale, "y": much, "load": point.load, "colour": series.colour, "variant": series.variant}
-            | _bounds(stat, scale)
-            | {"n": _n(latency, point)}
-        )
+        if slow is not None and much is not None:
+            row = {"x": slow * scale, "y": much, "load": point.load} | _of(series)
+            rows.append(row | bounds(latency.stat(point), scale) | {"n": _n(latency, point)})
     if len(rows) < 2:
         return None
     which = _which(frame.points, latency)
     xs, ys = [row["x"] for row in rows], [row["y"] for row in rows]
-    wide, high = (
-        axis_scale(xs, [row[name] for row in rows for name in ("low", "high") if name in row]),
-        axis_scale(ys),
-    )
+    wide = axis_scale(xs, [row[name] for row in rows for name in ("low", "high") if name in row])
     x = alt.X("x:Q", title=f"{latency.name}{which} ({unit})", scale=wide)
-    y = alt.Y("y:Q", title=f"{throughput.name} ({throughput.unit})", scale=high)
+    y = alt.Y("y:Q", title=f"{throughput.name} ({throughput.unit})", scale=axis_scale(ys))
     tooltip = [
-        alt.Tooltip("colour:N", title="series"),
-        alt.Tooltip("variant:N", title="variant"),
-        alt.Tooltip("load:Q", title=frame.x_title),
-        alt.Tooltip("x:Q", title=f"{latency.name} ({unit})", format=".4~g"),
-        alt.Tooltip("y:Q", title=f"{throughput.name} ({throughput.unit})", format=".5~g"),
-        alt.Tooltip("n:Q", title="requests"),
+        *NAMES,
+        ("load:Q", frame.x_title, None),
+        ("x:Q", f"{latency.name} ({unit})", ".4~g"),
+        ("y:Q", f"{throughput.name} ({throughput.unit})", ".5~g"),
+        ("n:Q", "requests", None),
     ]
-    encode = looks(rows)
-    base = alt.Chart(data(rows))
-    chart = base.mark_line().encode(x=x, y=y, order=alt.Order("load:Q"), **encode("line")) + base.mark_point().encode(
-        x=x, y=y, tooltip=tooltip, **encode("point")
-    )
-    if any("low" in row for row in rows):
-        bars = base.transform_filter("isValid(datum.low)").mark_rule(opacity=0.55)
-        chart = bars.encode(x=alt.X("low:Q"), x2="high:Q", y=y, **encode("rule")) + chart
-    ends = apart(ends_of(rows), xs, ys)
-    chart += (
-        alt.Chart(data(ends))
-        .mark_text(align="left", dx=8, dy=-7, fontSize=12)
-        .encode(x=x, y=y, text=alt.Text("load:Q", format="~g"))
-    )
     words = " · ".join(frame.words)
     better = "up and right" if latency.better == "higher" else "up and left"
     return figure(
         key,
-        f"{throughput.name} against {latency.name}",
+        f"{throughput.name} against {latency.noun}",
         [
             words,
             f"A point per load, written beside: {frame.x_title}; better is {better}",
             f"{definition(frame.points, throughput)}; {definition(frame.points, latency)}",
             sample_words(frame.points, latency),
         ],
-        chart,
+        lines(rows, x, y, tooltip, bars="x", order="load") + loads_beside(rows, x, y),
         section=section,
-        summary=f"{throughput.name} over {latency.name}; {words}. "
+        summary=f"{throughput.name} over {latency.noun}; {words}. "
         + _spoken([{**row, "x": row["load"]} for row in rows], throughput.unit),
     )
+
+
+NAMES: tuple[Tip, ...] = (("colour:N", "series", None), ("variant:N", "variant", None))
+"""What every point tells of itself first."""
+
+
+def tips(told: Sequence[Tip]) -> list[alt.Tooltip]:
+    import altair as alt
+
+    return [
+        alt.Tooltip(field, title=title, format=form) if form else alt.Tooltip(field, title=title)
+        for field, title, form in told
+    ]
+
+
+def lines(
+    rows: Sequence[Row], x: alt.X, y: alt.Y, told: Sequence[Tip], *, bars: Literal["x", "y"] = "y", order: str = ""
+) -> alt.LayerChart:
+    """A line with points for each series; rows with `low` and `high` have a bar between them, along `bars`.
+
+    order: the column that a line follows, where it is not x.
+    """
+    import altair as alt
+
+    encode, base = looks(rows), alt.Chart(data(rows))
+    along = {"order": alt.Order(f"{order}:Q")} if order else {}
+    drawn: alt.LayerChart = base.mark_line().encode(x=x, y=y, **along, **encode("line"))
+    drawn += base.mark_point().encode(x=x, y=y, tooltip=tips(told), **encode("point"))
+    if not any("low" in row for row in rows):
+        return drawn
+    ends = (
+        {"x": x, "y": alt.Y("low:Q"), "y2": "high:Q"}
+        if bars == "y"
+        else {"x": alt.X("low:Q"), "x2": "high:Q", "y": y}
+    )
+    bounded = base.transform_filter("isValid(datum.low)").mark_rule(opacity=0.55)
+    under: alt.LayerChart = bounded.encode(**ends, **encode("rule")) + drawn
+    return under
+
+
+def loads_beside(rows: Sequence[Row], x: alt.X, y: alt.Y) -> alt.Chart:
+    """The first and the last load of each series, written beside its point."""
+    import altair as alt
+
+    xs, ys = [row["x"] for row in rows], [row["y"] for row in rows]
+    texts = alt.Chart(data(_apart(_ends(rows), xs, ys))).mark_text(align="left", dx=8, dy=-7, fontSize=12)
+    written: alt.Chart = texts.encode(x=x, y=y, text=alt.Text("load:Q", format="~g"))
+    return written
 
 
 def looks(rows: Sequence[Row], *, lines: bool = True) -> Any:
@@ -200,7 +218,11 @@ def _logarithmic(values: Sequence[float]) -> bool:
     return min(values) > 0 and max(values) / min(values) > 20
 
 
-def _bounds(stat: Stat | None, scale: float) -> dict[str, float]:
+def _of(series: Series) -> Row:
+    return {"colour": series.colour, "variant": series.variant}
+
+
+def bounds(stat: Stat | None, scale: float) -> dict[str, float]:
     if stat is None or stat.low is None or stat.high is None:
         return {}
     return {"low": stat.low * scale, "high": stat.high * scale}
@@ -208,11 +230,11 @@ def _bounds(stat: Stat | None, scale: float) -> dict[str, float]:
 
 def _n(measure: Measure, point: Point) -> int | None:
     """Requests that a value is of: those of a pooled one are not its gaps."""
-    stat = measure.stat(point) if measure.stat is not None and not measure.pooled else None
+    stat = None if measure.pooled else measure.stat(point)
     return stat.n if stat is not None and stat.n is not None else point.ok
 
 
-def ends_of(rows: Sequence[Row]) -> list[Row]:
+def _ends(rows: Sequence[Row]) -> list[Row]:
     """The first and the last load of each series."""
     lines = defaultdict(list)
     for row in rows:
@@ -224,7 +246,7 @@ def ends_of(rows: Sequence[Row]) -> list[Row]:
     return [{"x": row["x"], "y": row["y"], "load": row["load"]} for row in ends]
 
 
-def apart(ends: Sequence[Row], xs: Sequence[float], ys: Sequence[float]) -> list[Row]:
+def _apart(ends: Sequence[Row], xs: Sequence[float], ys: Sequence[float]) -> list[Row]:
     """Without those whose text would lie on another's: lines begin and end at the same loads, so little is lost."""
 
     def part(value: float, values: Sequence[float]) -> float:
@@ -240,17 +262,7 @@ def apart(ends: Sequence[Row], xs: Sequence[float], ys: Sequence[float]) -> list
     return [row for row, _, _ in kept]
 
 
-def _axis_word(frame: Frame) -> str:
-    if frame.axis != "load":
-        return f"{frame.axis} length"
-    return {"concurrency": "concurrency", "rate": "arrival rate"}.get(
-        frame.points[0].kind, "batch size" if frame.offline else "burst"
-    )
-
-
 def _which(points: Sequence[Point], measure: Measure) -> str:
-    if measure.stat is None:
-        return ""
     kinds = {stat.which for point in points if (stat := measure.stat(point)) is not None and stat.which != "rate"}
     return f", {' or '.join(sorted(kinds, reverse=True))}" if kinds else ""
 
@@ -263,14 +275,14 @@ def definition(points: Sequence[Point], measure: Measure) -> str:
 
 def sample_words(points: Sequence[Point], measure: Measure) -> str:
     """How many requests a point is made of, and what its bar says."""
-    stats = [measure.stat(point) if measure.stat is not None else None for point in points]
+    stats = [stat for point in points if (stat := measure.stat(point)) is not None]
     counts = sorted({n for point in points if (n := _n(measure, point))})
     said = ""
     if counts:
         said = f"{counted(counts)} requests a point"
     sources = sorted({point.source for point in points})
-    levels = sorted({stat.level for stat in stats if stat is not None and stat.level is not None})
-    if measure.stat is None:
+    levels = sorted({stat.level for stat in stats if stat.level is not None})
+    if not stats:
         bars = "no interval: one number a cell"
     elif levels:
         bars = f"bars: {' or '.join(levels)} interval"

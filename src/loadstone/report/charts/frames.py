@@ -18,47 +18,50 @@ FLAT = 4.0
 
 
 class Measure(msgspec.Struct, frozen=True):
-    """What a picture shows of a point. `of` gives SI units; `better` is the direction of improvement.
+    """What a picture shows of a point, in SI units; `better` is the direction of improvement.
 
-    `pooled`: its statistics are of tokens, of all requests together.
+    take    a figure with what is known of it, or a plain number; None where the point has none
+    pooled  whether its statistics are of tokens, of all requests together
     """
 
     key: str
     name: str
     unit: str
     definition: str
-    of: Callable[[Point], float | None]
-    stat: Callable[[Point], Stat | None] | None = None
+    take: Callable[[Point], Stat | float | None]
     better: Literal["lower", "higher"] = "lower"
     pooled: bool = False
 
+    @property
+    def noun(self) -> str:
+        """The name within a sentence: `output throughput`, but `TTFT`."""
+        return self.name[0].lower() + self.name[1:] if self.name[1].islower() else self.name
 
-def _value(stat: Stat | None) -> float | None:
-    return stat.value if stat is not None else None
+    def stat(self, point: Point) -> Stat | None:
+        taken = self.take(point)
+        return taken if isinstance(taken, Stat) else None
+
+    def of(self, point: Point) -> float | None:
+        taken = self.take(point)
+        return taken.value if isinstance(taken, Stat) else taken
 
 
-TTFT = Measure(
-    "ttft", "TTFT", "s", "TTFT = first token − {since}", lambda p: _value(p.ttft), lambda p: p.ttft
-)  # fmt: skip
-TPOT = Measure(
-    "tpot", "TPOT", "s", "TPOT = (last − first token) / (tokens − 1) of a request",
-    lambda p: _value(p.tpot), lambda p: p.tpot,
-)  # fmt: skip
+TTFT = Measure("ttft", "TTFT", "s", "TTFT = first token − {since}", lambda p: p.ttft)
+TPOT = Measure("tpot", "TPOT", "s", "TPOT = (last − first token) / (tokens − 1) of a request", lambda p: p.tpot)
 ITL = Measure(
-    "itl", "ITL", "s", "ITL = time between neighbouring tokens, all requests pooled",
-    lambda p: _value(p.itl), lambda p: p.itl, pooled=True,
+    "itl", "ITL", "s", "ITL = time between neighbouring tokens, all requests pooled", lambda p: p.itl, pooled=True
 )  # fmt: skip
-E2E = Measure("e2e", "E2E latency", "s", "E2E = last token − {since}", lambda p: _value(p.e2e), lambda p: p.e2e)
+E2E = Measure("e2e", "E2E latency", "s", "E2E = last token − {since}", lambda p: p.e2e)
 OUTPUT = Measure(
     "output_tok_s", "Output throughput", "tok/s", "output tokens of all requests per second, {window}",
-    lambda p: p.output_tokens_per_s, lambda p: p.output, better="higher",
+    lambda p: p.output, better="higher",
 )  # fmt: skip
 TOTAL = Measure(
     "total_tok_s", "Total throughput", "tok/s", "input and output tokens of all requests per second, {window}",
-    lambda p: p.total_tokens_per_s, lambda p: p.total, better="higher",
+    lambda p: p.total, better="higher",
 )  # fmt: skip
 PER_USER = Measure(
-    "user_tok_s", "Tokens per user", "tok/s", "1 / TPOT: the pace one reader sees",
+    "user_tok_s", "Pace per user", "tok/s", "pace per user = 1 / TPOT: how fast one reader sees tokens come",
     lambda p: p.tokens_per_s_per_user, better="higher",
 )  # fmt: skip
 PER_GPU = Measure(
@@ -67,7 +70,7 @@ PER_GPU = Measure(
 )  # fmt: skip
 DOLLARS = Measure(
     "dollars_output", "Price per million output tokens", "$", "$ per hour of all its GPUs / output tok/s, {window}",
-    lambda p: _value(p.dollars_output), lambda p: p.dollars_output,
+    lambda p: p.dollars_output,
 )  # fmt: skip
 BATCH_S = Measure(
     "batch_s", "Batch latency", "s", "from the batch's start to its last token",
@@ -92,10 +95,11 @@ class Frame(msgspec.Struct, frozen=True):
 
     @property
     def x_title(self) -> str:
-        if self.axis != "load":
-            return f"{self.axis} length (tokens)"
-        kinds = {"concurrency": "concurrency (requests under way)", "rate": "arrival rate (requests/s)"}
-        return kinds.get(self.points[0].kind, "batch size (requests)" if self.offline else "burst (requests at once)")
+        return f"{self.axis_word} ({'tokens' if self.axis != 'load' else load_unit(self.points[0])})"
+
+    @property
+    def axis_word(self) -> str:
+        return f"{self.axis} length" if self.axis != "load" else load_word(self.points[0])
 
     def only(self, keep: Callable[[Point, Series], bool]) -> Frame:
         kept = [(p, s) for p, s in zip(self.points, self.series, strict=True) if keep(p, s)]
@@ -152,6 +156,18 @@ def _words(group: Sequence[Point], axis: Axis | None, without: Iterable[str]) ->
     if axis != "load" and len(loads) == 1:
         words.append(load_label(first))
     return [word for word in (*words, first.prefix, first.work) if word]
+
+
+def load_word(point: Point) -> str:
+    if point.kind == "burst":
+        return "batch size" if point.offline else "burst"
+    return "arrival rate" if point.kind == "rate" else "concurrency"
+
+
+def load_unit(point: Point) -> str:
+    if point.kind == "burst":
+        return "requests" if point.offline else "requests at once"
+    return "requests/s" if point.kind == "rate" else "requests under way"
 
 
 def load_label(point: Point) -> str:

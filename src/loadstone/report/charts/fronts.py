@@ -5,12 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from loadstone.report.charts.curves import apart, axis_scale, definition, ends_of, looks, sample_words
-from loadstone.report.charts.frames import DOLLARS, OUTPUT, PER_GPU, PER_USER, Frame
+from loadstone.report.charts.curves import (
+    NAMES,
+    Tip,
+    axis_scale,
+    bounds,
+    definition,
+    lines,
+    loads_beside,
+    looks,
+    sample_words,
+    tips,
+)
+from loadstone.report.charts.frames import DOLLARS, OUTPUT, PER_GPU, PER_USER, Frame, Measure
 from loadstone.report.charts.theme import Figure, Row, data, figure
 
 if TYPE_CHECKING:
     import altair as alt
+
+
+_PACE = "Output tok/s per user (1 / median TPOT)"
 
 
 def pareto(frame: Frame, *, section: str, key: str) -> Figure | None:
@@ -19,28 +33,25 @@ def pareto(frame: Frame, *, section: str, key: str) -> Figure | None:
 
     per_gpu = all(point.gpus for point in frame.points)
     cost = PER_GPU if per_gpu else OUTPUT
-    rows: list[Row] = [
-        {"x": pace, "y": much, "load": point.load, "colour": series.colour, "variant": series.variant}
-        for point, series in zip(frame.points, frame.series, strict=True)
-        if (pace := PER_USER.of(point)) is not None and (much := cost.of(point)) is not None
-    ]
+    rows = _rows(frame, cost)
     if len(rows) < 3:
         return None
-    front = _front(rows, "higher")
-    x = alt.X("x:Q", title="Output tok/s per user (1 / median TPOT)", scale=axis_scale([row["x"] for row in rows]))
+    front = _front(_rows(_told(frame), cost), "higher")
+    x = alt.X("x:Q", title=_PACE, scale=axis_scale([row["x"] for row in rows]))
     y = alt.Y("y:Q", title=f"{cost.name} (tok/s)", scale=axis_scale([row["y"] for row in rows]))
-    tooltip = [
-        *_tells(frame),
-        alt.Tooltip("y:Q", title="tok/s", format=".5~g"),
-    ]
+    tooltip = tips([*_tells(frame), ("y:Q", "tok/s", ".5~g")])
     points = alt.Chart(data(rows)).mark_point(size=90)
-    chart = _joined(front, x, y) + points.encode(x=x, y=y, tooltip=tooltip, **looks(rows, lines=False)("point"))
     words = " · ".join(frame.words)
     return figure(
         key,
         "Pareto front: pace per user against throughput" + (" per GPU" if per_gpu else ""),
-        [words, "Dashed: points that none beats in both; better is up and right", definition(frame.points, cost)],
-        chart,
+        [
+            words,
+            f"Dotted, grey: through the points that none beats in both{_aside(frame)}; better is up and right",
+            definition(frame.points, cost),
+            sample_words(frame.points, PER_USER),
+        ],
+        _joined(front, x, y) + points.encode(x=x, y=y, tooltip=tooltip, **looks(rows, lines=False)("point")),
         section=section,
         summary=f"{len(front)} of {len(rows)} points are on the front; {words}",
     )
@@ -52,61 +63,56 @@ def price_by_pace(frame: Frame, *, section: str, key: str) -> Figure | None:
     """
     import altair as alt
 
-    rows: list[Row] = []
-    for point, series in zip(frame.points, frame.series, strict=True):
-        pace, stat = PER_USER.of(point), point.dollars_output
-        if pace is None or stat is None:
-            continue
-        row: Row = {"x": pace, "y": stat.value, "load": point.load}
-        row |= {
-            "colour": series.colour,
-            "variant": series.variant,
-            "total": point.dollars_total.value if point.dollars_total is not None else None,
-        }
-        rows.append(row | ({} if stat.reach is None else {"low": stat.low, "high": stat.high}))
+    rows = _rows(frame, DOLLARS)
     if len(rows) < 2:
         return None
-    front = _front(rows, "lower")
-    xs, ys = [row["x"] for row in rows], [row["y"] for row in rows]
-    x = alt.X("x:Q", title="Output tok/s per user (1 / median TPOT)", scale=axis_scale(xs))
-    bounds = [row["high"] for row in rows if "high" in row]
-    y = alt.Y("y:Q", title="$ per million output tokens", scale=axis_scale(ys, bounds))
-    tooltip = [
+    front = _front(_rows(_told(frame), DOLLARS), "lower")
+    x = alt.X("x:Q", title=_PACE, scale=axis_scale([row["x"] for row in rows]))
+    tops = [row["high"] for row in rows if "high" in row]
+    title = "$ per million output tokens"
+    y = alt.Y("y:Q", title=title, scale=axis_scale([row["y"] for row in rows], tops))
+    told = [
         *_tells(frame),
-        alt.Tooltip("y:Q", title="$ per million output tokens", format=".3~g"),
-        alt.Tooltip("total:Q", title="$ per million tokens, input and output", format=".3~g"),
+        ("y:Q", title, ".3~g"),
+        ("total:Q", "$ per million tokens, input and output", ".3~g"),
     ]
-    encode = looks(rows)
-    base = alt.Chart(data(rows))
-    chart = (
-        _joined(front, x, y)
-        + base.mark_line().encode(x=x, y=y, order=alt.Order("load:Q"), **encode("line"))
-        + base.mark_point().encode(x=x, y=y, tooltip=tooltip, **encode("point"))
-    )
-    if bounds:
-        bars = base.transform_filter("isValid(datum.low)").mark_rule(opacity=0.55)
-        chart = bars.encode(x=x, y=alt.Y("low:Q"), y2="high:Q", **encode("rule")) + chart
-    chart += (
-        alt.Chart(data(apart(ends_of(rows), xs, ys)))
-        .mark_text(align="left", dx=8, dy=-7, fontSize=12)
-        .encode(x=x, y=y, text=alt.Text("load:Q", format="~g"))
-    )
     words = " · ".join(frame.words)
     return figure(
         key,
         "Price of output tokens against pace per user",
         [
             words,
-            f"A point per load, written beside: {frame.x_title}; better is down and right. Dashed: what a pace costs "
-            "at least",
+            f"A point per load, written beside: {frame.x_title}; better is down and right. Dotted, grey: what a pace "
+            f"costs at least{_aside(frame)}",
             definition(frame.points, DOLLARS),
             sample_words(frame.points, DOLLARS),
         ],
-        chart,
+        _joined(front, x, y) + lines(rows, x, y, told, order="load") + loads_beside(rows, x, y),
         section=section,
         summary=f"Dollars per million output tokens over tokens per second per user; {words}. The cheapest for each "
         "pace: " + "; ".join(f"${row['y']:.3g} at {row['x']:.3g} tok/s per user" for row in front[:12]),
     )
+
+
+def _told(frame: Frame) -> Frame:
+    """The points that a front is of: not what was predicted, where anything was measured."""
+    measured = frame.only(lambda point, _: point.source != "simulated")
+    return measured if measured.points else frame
+
+
+def _aside(frame: Frame) -> str:
+    return ", predictions aside" if len(_told(frame).points) < len(frame.points) else ""
+
+
+def _rows(frame: Frame, measure: Measure) -> list[Row]:
+    return [
+        {
+            "x": pace, "y": value, "load": point.load, "colour": series.colour, "variant": series.variant,
+        } | bounds(measure.stat(point), 1.0)
+        | ({"total": point.dollars_total.value} if point.dollars_total is not None else {})
+        for point, series in zip(frame.points, frame.series, strict=True)
+        if (pace := PER_USER.of(point)) is not None and (value := measure.of(point)) is not None
+    ]  # fmt: skip
 
 
 def _front(rows: Sequence[Row], better: Literal["higher", "lower"]) -> list[dict[str, Any]]:
@@ -130,13 +136,6 @@ def _joined(front: Sequence[Row], x: alt.X, y: alt.Y) -> alt.Chart:
     return line
 
 
-def _tells(frame: Frame) -> list[alt.Tooltip]:
+def _tells(frame: Frame) -> list[Tip]:
     """What a point tells of itself before its height."""
-    import altair as alt
-
-    return [
-        alt.Tooltip("colour:N", title="series"),
-        alt.Tooltip("variant:N", title="variant"),
-        alt.Tooltip("load:Q", title=frame.x_title),
-        alt.Tooltip("x:Q", title="tok/s per user", format=".4~g"),
-    ]
+    return [*NAMES, ("load:Q", frame.x_title, None), ("x:Q", "tok/s per user", ".4~g")]

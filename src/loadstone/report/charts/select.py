@@ -92,12 +92,8 @@ def _all(points: Sequence[Point]) -> Iterator[Figure]:
         latency = TPOT if any(point.tpot for point in frame.points) else ITL
         yield from _present(trade_off(frame, latency, OUTPUT, section="models", key="models"))
     for pair in predictions(points):
-        title = {"concurrency": "concurrency (requests under way)", "rate": "arrival rate (requests/s)"}
         for measure in (TTFT, TPOT, ITL, E2E, OUTPUT):
-            x_title = title.get(pair[0][0].kind, "requests at once")
-            yield from _present(
-                predicted(pair, measure, x_title, key=f"predicted-{measure.key}", section="predicted")
-            )
+            yield from _present(predicted(pair, measure, key=f"predicted-{measure.key}", section="predicted"))
 
 
 def _served(frame: Frame) -> Iterator[Figure]:

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from loadstone.report.charts.bars import gpu_ratios, switches
-from loadstone.report.charts.frames import Axis, Frame, frames
+from loadstone.report.charts.frames import Frame, frames
 from loadstone.report.findings.bottleneck import bottlenecks
 from loadstone.report.findings.changes import by_length, gpu_against_gpu, switched
 from loadstone.report.findings.cheapest import cheapest
 from loadstone.report.findings.leaders import leaders, peaks
 from loadstone.report.findings.sentence import Sentence
 from loadstone.report.points import Point
-
-_AXES: tuple[Axis, ...] = ("load", "output", "input")
 
 __all__ = ["Sentence", "observations", "silent"]
 
@@ -42,7 +40,7 @@ def _observed(real: Sequence[Point]) -> list[Sentence]:
     found: list[Sentence] = []
     for frame in frames(real, "load", single=True):
         found += cheapest(frame)
-    sweeps, by_output, by_input = (frames(real, axis) for axis in _AXES)
+    sweeps, by_output, by_input = frames(real, "load"), frames(real, "output"), frames(real, "input")
     for frame in sweeps:
         found += peaks(frame)
     for frame in sweeps:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
-from loadstone.report.charts.frames import Frame, load_label
-from loadstone.report.findings.sentence import Sentence, lengths, setup
+from loadstone.report.charts.frames import OUTPUT, TPOT, TTFT, Frame, Measure, load_label
+from loadstone.report.findings.sentence import Sentence, setup
 from loadstone.report.points import Point
-from loadstone.report.series import Series
+from loadstone.report.series import Series, asked
+from loadstone.report.stats import mapping, number
 from loadstone.units import show_number, show_seconds
 
 GAIN = 0.15
@@ -20,6 +20,8 @@ REST = 1.15
 """… if nothing later in the sweep is more than this above it."""
 FREE = 0.85
 """… by more than load to this power: more requests cost nearly nothing."""
+STILL = 1.02
+"""Above this it is said to grow, if hardly."""
 FULL = 0.95
 """Share of the KV cache in use from which there is no room."""
 WAITING = 0.5
@@ -43,7 +45,7 @@ def bottlenecks(frame: Frame) -> Iterable[Sentence]:
             continue  # nothing bounds it but its law
         points.sort(key=lambda point: point.load)
         steps = [(a, b) for a, b in itertools.pairwise(points) if a.load < b.load]
-        gains = [(a, b, gain) for a, b in steps if (gain := _slope(a, b, "output_tokens_per_s")) is not None]
+        gains = [(a, b, gain) for a, b in steps if (gain := _slope(a, b, OUTPUT)) is not None]
         if not gains:
             continue
         about = "offline" if frame.offline else "load"
@@ -51,7 +53,9 @@ def bottlenecks(frame: Frame) -> Iterable[Sentence]:
         stop = next((entry for entry in gains if entry[2] < GAIN and not _recovers(entry[0], points)), None)
         if stop is not None:
             before, after, _ = stop
-            text = f"{name}: output throughput stops growing at {load_label(before)}"
+            grows = (after.output_tokens_per_s or 0.0) > STILL * (before.output_tokens_per_s or 0.0)
+            text = f"{name}: output throughput {'hardly grows beyond' if grows else 'stops growing at'} "
+            text += load_label(before)
             grown = f"{show_number(after.output_tokens_per_s, 4)} at {after.load:g}"
             text += f" ({show_number(before.output_tokens_per_s, 4)} tok/s; {grown})"
             reason = _reason(before, after)
@@ -86,63 +90,53 @@ def _against_light(point: Point, light_s: float, tpot_s: float) -> str:
         f"{_name(point)}: at {load_label(point)} TPOT is {show_seconds(tpot_s)}, where the memory's bandwidth allows "
         f"{show_seconds(light_s)} ({100 * share:.0f} % of the speed of light)"
     )
-    if share < HOST:
+    others_s = _prefills_s(point)
+    if others_s is not None and light_s < HOST * (tpot_s - others_s):
         return f"{said}: most of a step is neither weights nor KV cache, but host, launches or links."
     return f"{said}." if share <= 1 else f"{said}: faster than possible, so what it says of itself is not so."
 
 
+def _prefills_s(point: Point) -> float | None:
+    """The most by which the prompts of others can have lengthened TPOT: while one request gets its tokens, each of
+    the others under way begins once, and that takes a TTFT at most; None where it is not known.
+    """
+    if point.load <= 1:
+        return 0.0
+    if point.ttft is None or not point.output_tokens or point.output_tokens < 2:
+        return None
+    return (point.load - 1) * point.ttft.value / (point.output_tokens - 1)
+
+
 def _name(point: Point) -> str:
-    return ", ".join(part for part in (setup(point), point.parallel, lengths(point), point.prefix) if part)
+    return ", ".join(part for part in (setup(point), point.parallel, asked(point)) if part)
 
 
 def _reason(before: Point, after: Point) -> str | None:
     """What the records show, most direct evidence first; None where they show nothing."""
-    server = _mapping(after.server)
-    waiting, usage = _level(server, "waiting", "mean"), _level(server, "kv_usage", "max")
-    preempted = server.get("preemptions")
+    waiting = number(mapping(after.server.get("waiting")).get("mean"))
+    usage = number(mapping(after.server.get("kv_usage")).get("max"))
+    preempted = number(after.server.get("preemptions"))
     if usage is not None and usage >= FULL and waiting is not None and waiting >= WAITING:
         return f"KV room: the cache is {usage:.0%} full and {show_number(waiting)} requests wait, says the server"
-    if isinstance(preempted, int | float) and preempted > 0:
-        return f"KV room: {show_number(float(preempted))} requests were preempted, says the server"
+    if preempted is not None and preempted > 0:
+        return f"KV room: {show_number(preempted)} requests were preempted, says the server"
     if waiting is not None and waiting >= WAITING:
         return f"queue: {show_number(waiting)} requests wait on average, says the server, with room in its KV cache"
-    ttft, tpot = _latency_slope(before, after, "ttft"), _latency_slope(before, after, "tpot")
+    ttft, tpot = _slope(before, after, TTFT), _slope(before, after, TPOT)
     if ttft is None or tpot is None:
         return None
     if tpot < FLAT and ttft > FOLLOWS:
-        wait = _ratio(before, after)
-        waits = f"what is added waits before its first token (TTFT {wait}, TPOT hardly changed)"
+        times = after.ttft.value / before.ttft.value if before.ttft is not None and after.ttft is not None else 1.0
+        waits = f"what is added waits before its first token (TTFT {times:.3g}×, TPOT hardly changed)"
         return f"queue: {waits}, for a place or for KV room"
     if tpot > FOLLOWS:
         return "compute or KV reads: steps take longer in proportion to the requests in them (TPOT follows the load)"
     return None
 
 
-def _ratio(before: Point, after: Point) -> str:
-    if before.ttft is None or after.ttft is None:
-        return ""
-    return f"{after.ttft.value / before.ttft.value:.3g}×"
-
-
-def _slope(a: Point, b: Point, name: str) -> float | None:
+def _slope(a: Point, b: Point, measure: Measure) -> float | None:
     """d log(value) / d log(load)."""
-    of_a, of_b = getattr(a, name), getattr(b, name)
-    if not of_a or not of_b:
+    of_a, of_b = measure.of(a), measure.of(b)
+    if not of_a or not of_b or of_a < 0 or of_b < 0:
         return None
     return math.log(of_b / of_a) / math.log(b.load / a.load)
-
-
-def _latency_slope(a: Point, b: Point, name: str) -> float | None:
-    of_a, of_b = getattr(a, name), getattr(b, name)
-    if of_a is None or of_b is None or of_a.value <= 0 or of_b.value <= 0:
-        return None
-    return math.log(of_b.value / of_a.value) / math.log(b.load / a.load)
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _level(server: Mapping[str, Any], name: str, which: str) -> float | None:
-    value = _mapping(server.get(name)).get(which)
-    return float(value) if isinstance(value, int | float) else None

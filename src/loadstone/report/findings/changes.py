@@ -6,7 +6,6 @@ import itertools
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from loadstone.report.charts.bars import Ratio, Switch
 from loadstone.report.charts.frames import E2E, ITL, OUTPUT, TPOT, TTFT, Frame, Measure, load_label
@@ -81,8 +80,9 @@ def switched(found: Sequence[Switch], what: str) -> Iterable[Sentence]:
                 if own:
                     word = "higher" if up else "lower"
                     loads = f" at {spans([load for load, _ in own])}" if len(own) < len(effects) else ""
-                    sizes = own[0][1].words if len(own) == 1 else f"{_least(own)} to {_most(own)}"
-                    said.append(f"{_noun(measure)} {sizes} {word}{loads}")
+                    sized = sorted((each for _, each in own), key=lambda each: abs(math.log(each.ratio)))
+                    sizes = " to ".join(dict.fromkeys(each.words for each in (sized[0], sized[-1])))
+                    said.append(f"{measure.noun} {sizes} {word}{loads}")
         if said:
             loads = spans([pair[0].load for pair in pairs])
             change = f"{what} {after} instead of {before}" if before else after
@@ -93,20 +93,10 @@ def switched(found: Sequence[Switch], what: str) -> Iterable[Sentence]:
             )
 
 
-def _least(own: Sequence[tuple[float, Any]]) -> str:
-    return str(min(own, key=lambda entry: abs(math.log(entry[1].ratio)))[1].words)
-
-
-def _most(own: Sequence[tuple[float, Any]]) -> str:
-    return str(max(own, key=lambda entry: abs(math.log(entry[1].ratio)))[1].words)
-
-
-def _noun(measure: Measure) -> str:
-    return "output throughput" if measure is OUTPUT else measure.name
-
-
 def gpu_against_gpu(ratios: Sequence[Ratio]) -> Iterable[Sentence]:
-    """Each pair of GPUs under each engine: geometric mean and range of the ratios, where they point one way."""
+    """Each pair of GPUs under each engine: geometric mean and range of the ratios, where they point one way, and most
+    of them beyond their intervals.
+    """
     pairs: dict[tuple[str, str, str], list[Ratio]] = defaultdict(list)
     for ratio in ratios:
         pairs[ratio.over.gpu, ratio.under.gpu, ratio.over.engine].append(ratio)
@@ -120,17 +110,19 @@ def gpu_against_gpu(ratios: Sequence[Ratio]) -> Iterable[Sentence]:
 def _ratio(found: Sequence[Ratio], measure: Measure, over: str, under: str) -> str | None:
     own = [ratio for ratio in found if ratio.measure is measure]
     effects = [each for ratio in own if (each := effect(ratio.over, ratio.under, measure)) is not None and each.clear]
-    if not own or len(effects) < len(own) / 2:
+    if len(effects) <= len(own) / 2:
         return None
     better = sum((each.ratio > 1) == (measure.better == "higher") for each in effects)
-    noun = "output throughput" if measure is OUTPUT else measure.name
     least, most = min(ratio.times for ratio in own), max(ratio.times for ratio in own)
     if len(own) == 1:
-        return f"{noun} {effects[0].words} {'higher' if effects[0].ratio > 1 else 'lower'}"
+        return f"{measure.noun} {effects[0].words} {'higher' if effects[0].ratio > 1 else 'lower'}"
     if 0 < better < len(effects):
-        behind = len(effects) - better
-        return (
-            f"{noun} better in {better} pairs of cells (up to {most:.3g}×), worse in {behind} (down to {least:.3g}×)"
-        )
+        worse = f"worse in {len(effects) - better} (down to {least:.3g}×)"
+        return f"{measure.noun} better in {better} pairs of cells (up to {most:.3g}×), {worse}"
     mean = math.exp(sum(math.log(ratio.times) for ratio in own) / len(own))
-    return f"{noun} {mean:.3g}× as good on average ({least:.3g} to {most:.3g} over {len(own)} pairs of cells)"
+    side = "better" if mean > 1 else "worse"
+    if mean < 1:
+        mean, least, most = 1 / mean, 1 / most, 1 / least
+    return (
+        f"{measure.noun} {mean:.3g}× {side} on average ({least:.3g}× to {most:.3g}× over {len(own)} pairs of cells)"
+    )

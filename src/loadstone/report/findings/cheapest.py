@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from loadstone.report.charts.frames import DOLLARS, Frame, load_label
 from loadstone.report.findings.effect import effect
 from loadstone.report.findings.leaders import entries
-from loadstone.report.findings.sentence import Sentence, lengths, setups
+from loadstone.report.findings.sentence import Sentence, doubt, setups, work
 from loadstone.report.points import Point
 from loadstone.report.stats import Stat
 from loadstone.units import show_number
@@ -29,9 +29,10 @@ def cheapest(frame: Frame) -> Iterable[Sentence]:
     names = setups(ranked)
     effects = [effect(first, other, DOLLARS) for other in ranked[1:]]
     unclear = [other for other, found in zip(ranked[1:], effects, strict=True) if found is None or not found.clear]
-    text = f"Cheapest per million output tokens ({_work(frame)}): "
+    where = "offline" if frame.offline else "online"
+    text = f"Cheapest output tokens {where} ({work(first)}): "
     if not unclear and effects[0] is not None:
-        text += f"{names[0]} at {load_label(first)} with {_price(first)}, {effects[0].words} below the next, "
+        text += f"{names[0]} at {load_label(first)}, {_price(first)}; {effects[0].words} below the next, "
         text += f"{names[1]} ({_dollars(second.dollars_output)} at {load_label(second)})"
     else:
         said = [
@@ -39,27 +40,21 @@ def cheapest(frame: Frame) -> Iterable[Sentence]:
             for other in unclear[:3]
         ]
         said += [f"{len(unclear) - 3} more"] if len(unclear) > 3 else []
-        text += f"none is surely so. {names[0]} at {load_label(first)} has {_price(first)}, which this data cannot "
-        text += f"tell from {', '.join(said[:-1])}{' and ' if said[1:] else ''}{said[-1]}"
-    compared = [first, *(unclear or [second])]
-    doubtful = sum(not point.trusted for point in compared)
-    if doubtful:
-        text += f"; {doubtful} of these {len(compared)} cells carr{'ies' if doubtful == 1 else 'y'} a warning"
-    yield Sentence(text=text + ".", kind="price", about="price")
-
-
-def _work(frame: Frame) -> str:
-    point = frame.points[0]
-    return ", ".join(part for part in (point.model, lengths(point), point.prefix) if part)
+        text += (
+            f"none is surely so. {names[0]} at {load_label(first)} is lowest, {_price(first)}, but cannot be told "
+        )
+        text += f"from {', '.join(said[:-1])}{' and ' if said[1:] else ''}{said[-1]}"
+    yield Sentence(text=f"{text}{doubt([first, *(unclear or [second])])}.", kind="price", about="price")
 
 
 def _price(point: Point) -> str:
-    """`$0.432 (0.41–0.45), $0.0533 of input and output, 41.2 tok/s per user`."""
+    """`$0.432 (0.41–0.45) a million, or $0.0533 with input counted, 41.2 tok/s per user`."""
     parts = [_dollars(point.dollars_output)]
     if point.dollars_output is not None and point.dollars_output.reach is not None:
         parts[0] += f" ({show_number(point.dollars_output.low)}–{show_number(point.dollars_output.high)})"
+    parts[0] += " a million"
     if point.dollars_total is not None:
-        parts.append(f"{_dollars(point.dollars_total)} of input and output")
+        parts.append(f"or {_dollars(point.dollars_total)} with input counted")
     if point.tokens_per_s_per_user is not None:
         parts.append(f"{show_number(point.tokens_per_s_per_user)} tok/s per user")
     return ", ".join(parts)

@@ -32,6 +32,10 @@ class Effect(msgspec.Struct, frozen=True):
         return self.low > 1 or self.high < 1
 
     @property
+    def inverse(self) -> Effect:
+        return Effect(1 / self.ratio, 1 / self.high, 1 / self.low)
+
+    @property
     def times(self) -> str:
         """`1.35× (1.28–1.42)`"""
         return f"{self.ratio:.3g}× ({self.low:.3g}–{self.high:.3g})"
@@ -47,8 +51,8 @@ class Effect(msgspec.Struct, frozen=True):
         """Percent near one, times far from it."""
         if 0.5 < self.ratio < 2:
             return self.percent
-        inverse = self if self.ratio >= 1 else Effect(1 / self.ratio, 1 / self.high, 1 / self.low)
-        return f"a factor of {inverse.ratio:.3g} ({inverse.low:.3g}–{inverse.high:.3g})"
+        large = self if self.ratio >= 1 else self.inverse
+        return f"a factor of {large.ratio:.3g} ({large.low:.3g}–{large.high:.3g})"
 
 
 def _two(percent: float) -> str:
@@ -76,9 +80,7 @@ def _reach(point: Point, measure: Measure) -> interval.Reach | None:
     Of a run of sums, whose requests are not there: by their spread, made larger; in a closed loop a throughput varies
     as the mean E2E does (places over mean E2E).
     """
-    stat = measure.stat(point) if measure.stat is not None else None
-    if measure.pooled and point.tpot is not None:
-        stat = point.tpot
+    stat = point.tpot if measure.pooled and point.tpot is not None else measure.stat(point)
     if stat is not None and stat.reach is not None:
         return stat.reach
     if not point.sums:

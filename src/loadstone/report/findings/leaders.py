@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from loadstone.report.charts.frames import E2E, OUTPUT, TOTAL, TPOT, TTFT, Frame, Measure, load_label
 from loadstone.report.findings.effect import Effect, effect
-from loadstone.report.findings.sentence import Sentence, lengths, setups, spans, throughput, value
+from loadstone.report.findings.sentence import Sentence, doubt, setups, spans, throughput, value, work
 from loadstone.report.points import Point
-from loadstone.report.series import series_of
-
-_WORDS = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E latency", "output_tok_s": "output throughput"}
+from loadstone.report.series import asked, series_of
 
 
 def leaders(frame: Frame) -> Iterable[Sentence]:
@@ -36,46 +35,53 @@ def _names(group: Sequence[Point]) -> set[str]:
     return {series.setup for series in series_of(group, without=("gpu", "gpus"))}
 
 
+class _Win(NamedTuple):
+    """At `x` `name` is ahead of `other` beyond the interval."""
+
+    x: float
+    name: str
+    effect: Effect
+    first: Point
+    other: str
+    second: Point
+
+
 def _contest(frame: Frame, group: Sequence[Point], measure: Measure) -> str | None:
     sign = 1 if measure.better == "lower" else -1
-    at = entries(frame, group, measure)
-    won: list[tuple[float, str, Effect, Point, str, Point]] = []
-    decided: set[float] = set()
-    xs = sorted(x for x, entries in at.items() if len(entries) > 1)
-    for x in xs:
-        ranked = sorted(at[x], key=lambda entry: sign * entry[0])
-        (_, name, first), (_, other, second) = ranked[0], ranked[1]
+    at = {x: each for x, each in sorted(entries(frame, group, measure).items()) if len(each) > 1}
+    wins: list[_Win] = []
+    for x, each in at.items():
+        (_, name, first), (_, other, second), *_ = sorted(each, key=lambda entry: sign * entry[0])
         found = effect(first, second, measure)
         if found is not None and found.clear:
-            won.append((x, name, found, first, other, second))
-            decided.add(x)
-    if not won:
+            wins.append(_Win(x, name, found, first, other, second))
+    if not wins:
         return None
+    xs = list(at)
     best = "highest" if measure.better == "higher" else "lowest"
     side = "above" if measure.better == "higher" else "below"
-    word = _WORDS[measure.key]
-    where = _where(frame)
+    unit = " requests/s" if frame.axis == "load" and group[0].kind == "rate" else ""
     clauses = []
-    for number, winner in enumerate(dict.fromkeys(entry[1] for entry in won)):
-        own = [entry for entry in won if entry[1] == winner]
-        head = f"{winner} has the {best} {word}" if number == 0 else winner
-        everywhere = len(own) == len(xs) and len(xs) > 1
+    for number, winner in enumerate(dict.fromkeys(win.name for win in wins)):
+        own = [win for win in wins if win.name == winner]
+        head = f"{winner} has the {best} {measure.noun}" if number == 0 else winner
         place = (
-            f"at every {where} measured ({spans(xs)})"
-            if everywhere
-            else f"at {where} {_ranges([e[0] for e in own], xs)}"
+            f"at every {frame.axis_word} measured ({spans(xs)}{unit})"
+            if len(own) == len(xs) > 1
+            else f"at {frame.axis_word} {_ranges([win.x for win in own], xs)}{unit}"
         )
         clauses.append(f"{head} {place}, {_sizes(own, measure, side)}")
-    left = [x for x in xs if x not in decided]
+    left = [x for x in xs if x not in {win.x for win in wins}]
     if left:
-        clauses.append(f"no difference between the first two that this data can show at {_ranges(left, xs)}")
-    words = ", ".join(
-        part
-        for part in (lengths(group[0]) if frame.axis == "load" else load_label(group[0]), group[0].prefix)
-        if part
-    )
-    doubt = "; some of these cells carry a warning" if not all(e[3].trusted and e[5].trusted for e in won) else ""
-    return "; ".join(clauses) + (f" ({words})" if words else "") + doubt
+        clauses.append(f"the first two cannot be told apart at {_ranges(left, xs)}")
+    told = asked(group[0]) if frame.axis == "load" else _but_length(group[0])
+    warned = any(not (win.first.trusted and win.second.trusted) for win in wins)
+    doubt = "; some of these cells carry a warning" if warned else ""
+    return "; ".join(clauses) + (f" ({told})" if told else "") + doubt
+
+
+def _but_length(point: Point) -> str:
+    return ", ".join(part for part in (load_label(point), point.prefix, point.work) if part)
 
 
 def entries(
@@ -97,21 +103,15 @@ def entries(
     }
 
 
-def _sizes(own: Sequence[tuple[float, str, Effect, Point, str, Point]], measure: Measure, side: str) -> str:
+def _sizes(own: Sequence[_Win], measure: Measure, side: str) -> str:
     """Effect and interval: of the one load, or of the smallest and the largest lead."""
-    key: Callable[[tuple[float, str, Effect, Point, str, Point]], float] = lambda entry: abs(entry[2].ratio - 1)  # noqa: E731
-    least, most = min(own, key=key), max(own, key=key)
-
-    def one(entry: tuple[float, str, Effect, Point, str, Point]) -> str:
-        _, _, found, first, other, _ = entry
-        y = measure.of(first)
-        return f"{value(measure.key, y) if y is not None else ''}, {found.words} {side} {other}"
-
+    ranked = sorted(own, key=lambda win: abs(win.effect.ratio - 1))
+    least, most = ranked[0], ranked[-1]
     if least is most:
-        return one(most)
-    return (
-        f"from {least[2].words} {side} {least[4]} at {least[0]:g} to {most[2].words} {side} {most[4]} at {most[0]:g}"
-    )
+        much = measure.of(most.first)
+        return f"{value(measure.key, much) if much is not None else ''}, {most.effect.words} {side} {most.other}"
+    ends = (f"{win.effect.words} {side} {win.other} at {win.x:g}" for win in (least, most))
+    return f"from {' to '.join(ends)}"
 
 
 def _ranges(xs: Sequence[float], every: Sequence[float]) -> str:
@@ -123,14 +123,6 @@ def _ranges(xs: Sequence[float], every: Sequence[float]) -> str:
         else:
             runs.append([x])
     return ", ".join(spans(run) for run in runs)
-
-
-def _where(frame: Frame) -> str:
-    if frame.axis != "load":
-        return f"{frame.axis} length"
-    if frame.offline:
-        return "batch size"
-    return {"concurrency": "concurrency", "rate": "rate (requests/s)"}.get(frame.points[0].kind, "burst")
 
 
 def peaks(frame: Frame) -> Iterable[Sentence]:
@@ -146,35 +138,25 @@ def peaks(frame: Frame) -> Iterable[Sentence]:
     ranked = [point for _, point in sorted(best.values(), key=lambda entry: -entry[0])]
     kind = "offline" if frame.offline else "online"
     about = "offline" if frame.offline else frame.axis
-    yield Sentence(text=_peak(f"Highest {kind} throughput ({_work(frame)})", ranked, rank), kind="peak", about=about)
+    yield Sentence(
+        text=_peak(f"Highest {kind} throughput ({work(frame.points[0])})", ranked, rank), kind="peak", about=about
+    )
     machines = dict.fromkeys(point.hardware for point in ranked)
     for hardware in machines if len(machines) > 1 else ():
         own = [point for point in ranked if point.hardware == hardware]
         if own[0] is not ranked[0] and len(own) > 1:
-            head = f"Highest {kind} throughput on {hardware} ({_work(frame)})"
+            head = f"Highest {kind} throughput on {hardware} ({work(frame.points[0])})"
             yield Sentence(text=_peak(head, own, rank), kind="peak", about=about)
 
 
-def _work(frame: Frame) -> str:
-    point = frame.points[0]
-    return ", ".join(part for part in (point.model, lengths(point), point.prefix) if part)
-
-
 def _peak(head: str, ranked: Sequence[Point], rank: Measure) -> str:
-    first = ranked[0]
-    compared = ranked[:2]
+    first, second, *_ = ranked
     names = setups(ranked)
-    text = f"{head}: {names[0]} with {throughput(first)} at {load_label(first)}"
-    if len(ranked) > 1:
-        second = ranked[1]
-        found = effect(first, second, rank)
-        lead = (
-            f"{found.words} above"
-            if found is not None and found.clear
-            else "which is no difference that this data can show from"
-        )
-        text += f", {lead} the next, {names[1]} ({throughput(second)} at {load_label(second)})"
-    doubtful = sum(not point.trusted for point in compared)
-    if doubtful:
-        text += f"; {doubtful} of these {len(compared)} cells carr{'ies' if doubtful == 1 else 'y'} a warning"
-    return text + "."
+    found = effect(first, second, rank)
+    lead = (
+        f", {found.words} above the next,"
+        if found is not None and found.clear
+        else "; this data cannot tell it from the next,"
+    )
+    text = f"{head}: {names[0]} with {throughput(first)} at {load_label(first)}{lead}"
+    return f"{text} {names[1]} ({throughput(second)} at {load_label(second)}){doubt(ranked[:2])}."

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from loadstone.report.points import Point, count
-from loadstone.report.series import lengths_label, series_of
+from loadstone.report.points import Point
+from loadstone.report.series import asked, series_of
 from loadstone.units import show_number, show_seconds
 
 
@@ -59,8 +59,13 @@ def spans(values: Sequence[float]) -> str:
     return f"{values[0]:g} {'to' if len(values) > 2 else 'and'} {values[-1]:g}"
 
 
-def lengths(point: Point) -> str:
-    return lengths_label(point)
+def work(point: Point) -> str:
+    """`DeepSeek-R1, 3 200 in, 800 out`."""
+    return ", ".join(part for part in (point.model, asked(point)) if part)
 
 
-__all__ = ["Sentence", "count", "lengths", "setup", "setups", "spans", "throughput", "value"]
+def doubt(points: Sequence[Point]) -> str:
+    """What has to be said where some of the cells that a sentence rests on are not trusted."""
+    doubtful = sum(not point.trusted for point in points)
+    verb = "carries" if doubtful == 1 else "carry"
+    return f"; {doubtful} of these {len(points)} cells {verb} a warning" if doubtful else ""

@@ -43,14 +43,20 @@ def render(document: Mapping[str, Any]) -> RenderableType:
     return Group(Text(heading(document)), table, *parts, *dialect, *(Text(line) for line in lines))
 
 
-def _table(cells: list[dict[str, Any]], findings: list[dict[str, str]]) -> Table:
+def empty(title: str | None = None) -> Table:
+    """A table without rows, as all of ours look."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
+
+    return Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1), header_style="bold", title=title)
+
+
+def _table(cells: list[dict[str, Any]], findings: list[dict[str, str]]) -> Table:
     from rich.text import Text
 
     kind = cells[0]["load"]["kind"]
     clock = _clock(kind, cells)
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1), header_style="bold")
+    table = empty()
     heads = ["ok", "failed", "out tok/s", "TTFT p50", "p99", "TPOT p50", "p99", "ITL p99", "E2E p50", "p99"]
     for head in (_LOAD_HEADS[kind], *heads):
         table.add_column(head, justify="right", no_wrap=True)
@@ -80,13 +86,11 @@ def _table(cells: list[dict[str, Any]], findings: list[dict[str, str]]) -> Table
 
 def _parts(cells: list[dict[str, Any]], key: str, head: str, name: Callable[[Mapping[str, Any]], str]) -> Table:
     """One row for each turn, server or piece of a profile, of each cell; tokens are a request's mean."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
     from rich.text import Text
 
     kind = cells[0]["load"]["kind"]
     clock = _clock(kind, cells)
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1), header_style="bold")
+    table = empty()
     table.add_column(_LOAD_HEADS[kind], justify="right", no_wrap=True)
     table.add_column(head, justify="left" if key == "by_replica" else "right", no_wrap=True)
     counts, times = ("ok", "failed", "in tok", "cached", "out tok", "share"), ("TTFT p50", "p99", "TPOT p50")
@@ -117,11 +121,8 @@ def _parts(cells: list[dict[str, Any]], key: str, head: str, name: Callable[[Map
 
 def _dialect(cells: list[dict[str, Any]]) -> Table:
     """Another tool's numbers, a column for each cell, each with its definition."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
     first = cells[0]["dialect"]
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1), header_style="bold")
+    table = empty()
     table.add_column(first["tool"], no_wrap=True)
     for cell in cells:
         table.add_column(_load(cell), justify="right", no_wrap=True)
@@ -176,10 +177,13 @@ def _p99(cell: Mapping[str, Any], values: Mapping[str, Any] | None) -> str:
     """The p99, marked where the sample cannot bound it from above."""
     if values is None:
         return "-"
-    low, high = values["ci95"]["p99"]
-    # Of what another tool states without either bound nobody knows the sample.
-    unbounded = high is None and (low is not None or not cell.get("measured_by"))
+    unbounded = values["ci95"]["p99"][1] is None and not _as_stated(cell)
     return ("≥ " if unbounded else "") + show_seconds(values["p99"])
+
+
+def _as_stated(cell: Mapping[str, Any]) -> bool:
+    """Whether there is nothing but another tool's figures: of their sample nobody knows."""
+    return "short" in cell["requests"] and cell["requests"]["short"] is None
 
 
 def _trusted(cell: Mapping[str, Any], findings: list[dict[str, str]]) -> tuple[str, str]:
@@ -191,7 +195,7 @@ def _trusted(cell: Mapping[str, Any], findings: list[dict[str, str]]) -> tuple[s
             findings.append(finding)
         numbers.append(str(findings.index(finding) + 1))
     if not numbers:
-        return ("as stated", "") if cell["requests"].get("short", 0) is None else ("yes", "green")
+        return ("as stated", "") if _as_stated(cell) else ("yes", "green")
     return f"NO ({','.join(numbers)})", "bold red"
 
 
@@ -210,7 +214,7 @@ def _definitions(cells: list[dict[str, Any]], simulated: bool) -> list[str]:
         f"{since} · TPOT = (tT−t1)/(T−1) · ITL per token · out tok/s over the {window}",
         f"measured by {first['measured_by']}"
         if first.get("measured_by")
-        else _intervals(cells[-1])
+        else _intervals(cells[-1], _clock(kind, cells))
         if simulated
         else f"{first['client']['clock']} clock: receive lag p99 {_worst(cells, 'receive_lag_p99_s')}, "
         f"sends late p99 {_worst(cells, 'send_lag_p99_s')} (largest cell)",
@@ -247,11 +251,11 @@ def _definitions(cells: list[dict[str, Any]], simulated: bool) -> list[str]:
     return lines
 
 
-def _intervals(cell: dict[str, Any]) -> str:
-    """How far a prediction may be off; of the last cell, which is the largest as a rule."""
+def _intervals(cell: dict[str, Any], clock: str) -> str:
+    """How far a prediction may be off, by the table's clock; of the last cell, which is the largest as a rule."""
     shown = [
         f"{name} {show_seconds(metric['low'])} to {show_seconds(metric['high'])}"
-        for name, key in (("TTFT p50", "ttft_s"), ("TPOT p50", "tpot_s"), ("E2E p50", "e2e_s"))
+        for name, key in (("TTFT p50", f"ttft{clock}_s"), ("TPOT p50", "tpot_s"), ("E2E p50", f"e2e{clock}_s"))
         if (metric := cell["metrics"][key]) is not None and metric.get("low") is not None
     ]
     if not shown:
