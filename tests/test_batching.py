@@ -42,7 +42,9 @@ def test_mixed_steps_give_prompts_what_the_decodes_leave() -> None:
     assert step(scheduler) == ([(0, 60, 0), (1, 40, 0)], 0)
     scheduler.advance()
     assert rows(scheduler.begun) == [0]
+    assert scheduler.has_prompts
     assert step(scheduler) == ([(1, 20, 40)], 1)
+    assert not scheduler.has_prompts
     assert scheduler.context_tokens == 61  # the prompt and the token it gave
     scheduler.advance()
     assert step(scheduler) == ([], 2)
@@ -128,6 +130,15 @@ def test_prompts_wait_for_company_while_others_decode_but_not_for_ever() -> None
     assert step(scheduler) == ([(2, 10, 0), (3, 68, 0)], 2)
 
 
+def test_guesses_are_company_too() -> None:
+    for prompt, waits in ((75, True), (76, False)):
+        scheduler = scheduler_of((60, 90), gather_steps=20, gather_tokens=80, speculative=Speculative(3, 0.0))
+        step(scheduler)
+        scheduler.advance()
+        scheduler.add(Sequence(1, prompt, 9))  # with a token and three guesses, 79 or 80
+        assert (step(scheduler) == ([], 1)) is waits
+
+
 def test_nobody_waits_for_company_where_no_place_is_free() -> None:
     scheduler = scheduler_of((60, 9), max_seqs=1, gather_steps=20, gather_tokens=80)
     step(scheduler)
@@ -181,6 +192,15 @@ def test_quiet_steps_are_counted_to_the_next_end_and_taken_at_once() -> None:
     assert scheduler.schedule() == 0
 
 
+def test_many_end_one_after_the_other() -> None:
+    scheduler = scheduler_of(*[(1, 2 + 3 * row) for row in range(40)], max_seqs=40)
+    scheduler.schedule()
+    scheduler.advance()
+    for row in range(40):
+        steps = scheduler.schedule()
+        assert (steps, rows(scheduler.advance(steps))) == (3 if row else 1, [row])
+
+
 def test_a_single_token_ends_with_its_prompt() -> None:
     scheduler = scheduler_of((10, 1))
     scheduler.schedule()
@@ -194,6 +214,7 @@ def test_places_are_as_many_as_max_seqs() -> None:
     scheduler.advance()
     assert step(scheduler) == ([], 2)
     assert not scheduler.open
+    assert not scheduler.has_prompts
     scheduler.advance(2)
     assert step(scheduler) == ([(2, 10, 0)], 0)
 
@@ -218,6 +239,43 @@ def test_the_newest_gives_way_and_is_computed_again() -> None:
     assert rows(scheduler.advance()) == []
     assert scheduler.schedule() == 4
     assert rows(scheduler.advance(4)) == [1]
+    assert (scheduler.prompt_tokens, scheduler.written_tokens) == (32, 12)  # each once
+    assert scheduler.cache_queries == 0
+
+
+def test_quiet_steps_end_where_blocks_run_short() -> None:
+    scheduler = scheduler_of((16, 20), (16, 20), kv_blocks=4)
+    step(scheduler)
+    scheduler.advance()
+    assert scheduler.schedule() == 16  # two blocks each: 16 tokens and 16 more
+    assert scheduler.advance(16) == []
+    assert scheduler.used_blocks() == 4
+    assert step(scheduler) == ([], 1)
+    assert scheduler.preemptions == 1
+
+
+def test_blocks_of_those_under_way_are_counted_from_when_they_may_run_short() -> None:
+    scheduler = scheduler_of((16, 40), kv_blocks=5)
+    step(scheduler)
+    scheduler.advance()
+    scheduler.schedule()
+    scheduler.advance(3)
+    scheduler.add(Sequence(1, 16, 20))
+    assert step(scheduler) == ([(1, 16, 0)], 1)
+    scheduler.advance()
+    assert scheduler.schedule() == 16  # the first's third block comes after 13 steps; then none is free for a sixth
+    scheduler.advance(13)
+    assert scheduler.used_blocks() == 5
+
+
+def test_a_prompt_whose_next_part_finds_no_blocks_begins_anew() -> None:
+    scheduler = scheduler_of((16, 9), (140, 9), kv_blocks=10)
+    assert step(scheduler) == ([(0, 16, 0), (1, 84, 0)], 0)  # all nine of its blocks are free when it is let in
+    scheduler.advance()
+    assert step(scheduler) == ([], 1)  # of the last three one is the decode's
+    assert (scheduler.preemptions, scheduler.used_blocks()) == (1, 1)
+    scheduler.advance(scheduler.schedule())
+    assert step(scheduler) == ([(1, 100, 0)], 0)
 
 
 def test_a_prompt_is_let_in_where_all_of_it_fits_not_only_its_first_chunk() -> None:
@@ -235,6 +293,13 @@ def test_tensorrt_llm_lets_in_what_is_sure_to_fit_and_never_preempts() -> None:
     assert rows(scheduler.advance(16)) == [0]
     assert step(scheduler) == ([(1, 16, 0)], 0)
     assert scheduler.preemptions == 0
+    # A token more is a block more for each of four, though all they may write would go into one.
+    policy = EnginePolicy(kv_blocks=7, max_seqs=8, max_batched_tokens=100, keep_free=1.0)
+    for shared in (False, True):
+        scheduler = Scheduler(policy, shared=shared)
+        for row in range(4):
+            scheduler.add(Sequence(row, 16, 2))
+        assert step(scheduler) == ([(0, 16, 0), (1, 16, 0), (2, 16, 0)], 0)
 
 
 def test_a_share_of_what_may_still_be_written_is_kept_free() -> None:
@@ -262,6 +327,14 @@ def test_a_static_batch_keeps_its_size_until_all_have_ended() -> None:
     assert step(scheduler) == ([], 2)  # its place is taken, and computed, though it has ended
     assert rows(scheduler.advance(3)) == [1]
     assert step(scheduler) == ([(2, 10, 0)], 0)
+    scheduler.add(Sequence(3, 150, 2))
+    scheduler.add(Sequence(4, 150, 2))
+    scheduler.advance()
+    assert step(scheduler) == ([], 1)  # a place is free, and stays so
+    assert not scheduler.open
+    scheduler.advance()
+    assert scheduler.open
+    assert step(scheduler) == ([(3, 150, 0), (4, 150, 0)], 0)  # whatever the budget
 
 
 def test_what_can_never_fit_is_refused_with_a_reason() -> None:
@@ -294,6 +367,7 @@ def test_an_abandoned_request_gives_back_what_it_held() -> None:
     for sequence in (waiting, prefilling, decoding):
         scheduler.abort(sequence)
     assert scheduler.idle
+    assert not scheduler.has_prompts
     assert scheduler.used_blocks() == 0
     assert scheduler.schedule() == 0
 
@@ -307,9 +381,11 @@ def test_shared_blocks_are_found_but_the_last_token_is_computed() -> None:
     scheduler.add(Sequence(0, 64, 4, keys))
     scheduler.add(Sequence(1, 64, 4, keys))
     # The second finds what the first computes in the same step, as in vLLM; of four full blocks three.
-    assert step(scheduler) == ([(0, 64, 0), (1, 16, 48)], 0)
-    assert scheduler.used_blocks() == 4
-    assert (scheduler.cache_queries, scheduler.cache_hits) == (128, 48)
+    # One of a token more finds all four.
+    scheduler.add(Sequence(2, 65, 4, keys))
+    assert step(scheduler) == ([(0, 64, 0), (1, 16, 48), (2, 1, 64)], 0)
+    assert scheduler.used_blocks() == 5
+    assert (scheduler.cache_queries, scheduler.cache_hits) == (193, 112)
 
 
 def test_blocks_are_kept_after_use_and_the_oldest_go_first() -> None:
@@ -360,6 +436,7 @@ def test_speculation_takes_its_guesses_of_the_budget() -> None:
     scheduler = scheduler_of((10, 9), speculative=Speculative(3, 1.0))
     scheduler.schedule()
     scheduler.advance()
+    assert (scheduler.context_tokens, scheduler.growth) == (11, 4)
     scheduler.add(Sequence(1, 100, 9))
     assert step(scheduler) == ([(1, 96, 0)], 1)
     assert rows(scheduler.advance()) == []
@@ -372,7 +449,7 @@ def test_speculation_takes_its_guesses_of_the_budget() -> None:
 LENGTHS = st.lists(st.tuples(st.integers(1, 90), st.integers(1, 40), st.integers(0, 6)), min_size=1, max_size=25)
 POLICIES = st.fixed_dictionaries(
     {
-        "kv_blocks": st.integers(9, 60),
+        "kv_blocks": st.integers(0, 12),
         "block_tokens": st.sampled_from([1, 4, 16]),
         "max_batched_tokens": st.integers(16, 120),
         "max_seqs": st.integers(1, 8),
@@ -393,9 +470,8 @@ POLICIES = st.fixed_dictionaries(
 def test_everyone_ends_in_order_and_no_block_is_lost_or_given_twice(
     lengths: list[tuple[int, int, int]], asked: dict[str, Any], shared: bool, hurry: bool
 ) -> None:
-    # Every request fits alone.
-    asked["kv_blocks"] = max(asked["kv_blocks"], -(-132 // asked["block_tokens"]))
-    policy = EnginePolicy(**asked)
+    # Every request fits alone, and there are so many blocks more.
+    policy = EnginePolicy(**asked | {"kv_blocks": asked["kv_blocks"] + -(-132 // asked["block_tokens"])})
     scheduler = Scheduler(policy, shared=shared)
     coming = [
         Sequence(row, prompt, output, keys_of(row, prompt, output, policy) if shared else ())

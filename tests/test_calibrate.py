@@ -346,14 +346,51 @@ def test_the_command_calibrates_on_runs_of_the_client(loadstone: Loadstone, tmp_
     profile = load(tmp_path / "profiles" / "mine.json")
     model = StepModel(parse_deployment("llama-3.1-8b@1xh100/tp1,engine=vllm"), profile)
     assert model.decode_line(1)[0] == pytest.approx(0.006, rel=0.25)
-    said = loadstone("calibrate", run.folder, *where)
+    said = loadstone("calibrate", run.folder, run.folder / ".." / run.folder.name, *where)
     assert said.code == 0
     assert "80 % interval" in said.out
+    assert said.out.startswith("2 measured cells of"), "one run, told once or twice, is as much"
+    kept = tmp_path / "profiles" / "mine.json"
+    assert f"use it with --profile {kept}" in said.out  # by its name it would not be found there
+
+
+def test_requests_come_when_they_came_where_more_than_answers_says_when(loadstone: Loadstone, tmp_path: Path) -> None:
+    deployment = parse_deployment("llama-3.1-8b@1xh100/tp1,engine=vllm")
+    asked = ("--input", "50", "--output", "4", "--out", tmp_path / "runs", "--json")
+    loads = {
+        "sessions": ("--concurrency", "2", "--turns", "2", "--think-time", "200ms", "--requests", "4"),
+        "ramp": ("--ramp", "concurrency=1:3:1s"),
+        "closed": ("--concurrency", "2", "--requests", "4"),
+    }
+    with start(Law(ttft_s=0.02, itl_s=0.002)) as server:
+        folders = {name: loadstone("bench", server.url, *asked, *load).folder for name, load in loads.items()}
+    (sessions,), (ramp,), (closed,) = (cases_of_runs([folders[name]], deployment) for name in loads)
+    assert closed.times is None
+    for case in (sessions, ramp):
+        assert case.times is not None
+        assert case.times[0] == 0
+        assert (np.diff(case.times) >= 0).all()
+    assert sessions.times is not None
+    assert sessions.times[-1] > 0.2  # a pause is in it
+
+
+def test_what_a_prefix_cache_had_is_not_calibrated_on(loadstone: Loadstone, tmp_path: Path) -> None:
+    asked = ("--input", "200", "--output", "3", "--prefix", "160", "--concurrency", "2", "--requests", "8")
+    with start("llama-3.1-8b@1xh100") as server:
+        run = loadstone("bench", server.url, *asked, "--out", tmp_path / "runs", "--json")
+    said = loadstone("calibrate", run.folder, "--deployment", "llama-3.1-8b@1xh100", "--out", tmp_path).line()
+    assert "were in the prefix cache" in said
 
 
 def test_what_cannot_calibrate_is_one_line(loadstone: Loadstone, tmp_path: Path) -> None:
     where = ("--deployment", "llama-3.1-8b@1xh100/tp1,engine=vllm")
     assert loadstone("calibrate", tmp_path, *where).line()
+    assert "--engine: goes with --gpu" in loadstone("calibrate", tmp_path, *where, "--engine", "vllm").line()
+    assert "--points: goes with --gpu" in loadstone("calibrate", tmp_path, *where, "--points", "x.json").line()
+    table = tmp_path / "table.csv"
+    table.write_text("concurrency,ttft_p50_ms,tpot_p50_ms\n8,60,8\n")
+    imported = loadstone("import", table, "--out", tmp_path / "imported", "--json").document["runs"][0]
+    assert "figures and no requests" in loadstone("calibrate", imported, *where).line()
     assert "--profile" in loadstone("calibrate", tmp_path, *where, "--profile", "../up").line()
     asked = ("--input", "50", "--output", "5", "--concurrency", "1", "--requests", "2", "--draws", "0", "--json")
     simulated = loadstone("simulate", "llama-3.1-8b@1xh100/tp1", *asked, "--out", tmp_path / "runs")

@@ -17,11 +17,11 @@ import httpx
 import pytest
 
 from conftest import eventually
-from loadstone.batching import EnginePolicy
+from loadstone.batching import EnginePolicy, Scheduler, Sequence
 from loadstone.catalogue import parse_deployment
 from loadstone.simserver import TimingServer, start
 from loadstone.simserver.engine import Engine
-from loadstone.simulator.fleet import Fleet, fleet_of
+from loadstone.simulator.fleet import Fleet, fleet_of, longest_request, sharing
 from loadstone.simulator.run import State
 from loadstone.sizing import max_context
 
@@ -172,6 +172,44 @@ def test_more_answers_than_are_simulated_are_refused(server: TimingServer, path:
     refused = httpx.post(server.url + path, json={"max_tokens": 2} | more)
     assert refused.status_code == 400
     assert said in refused.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/generate"])
+@pytest.mark.parametrize(
+    ("prompt", "said"),
+    [
+        ([1, *[{"a": 1}] * 40], "one list of token ids"),
+        ([1, *[[2]] * 40], "one list of token ids"),
+        ([1, "a", None], "one list of token ids"),
+        ([1, -1], "one list of token ids"),
+        ([True, False], "one list of token ids"),
+        ([[]], "one list of token ids"),
+        (["a b", "c"], "2 prompts: one to a request"),
+        ([[1, 2], [3], [4]], "3 prompts: one to a request"),
+    ],
+)
+def test_what_is_no_prompt_is_refused(server: TimingServer, path: str, prompt: list[Any], said: str) -> None:
+    refused = httpx.post(server.url + path, json={"prompt": prompt, "text": prompt, "max_tokens": 2})
+    assert refused.status_code == 400
+    assert said in refused.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "deployment",
+    [
+        "llama-3.1-8b@1xrtx-4090/engine=sglang",
+        "llama-3.1-8b@2xh200/engine=llama.cpp,dp2,num_speculative_tokens=5",
+        "llama-3.1-8b@1xrtx-4090/num_speculative_tokens=3",
+    ],
+)
+@pytest.mark.parametrize("shared", [False, True])
+def test_the_longest_request_that_is_announced_is_taken(deployment: str, shared: bool) -> None:
+    deployed = parse_deployment(deployment)
+    policy = fleet_of(deployed).policy
+    longest, _ = longest_request(deployed, policy)
+    scheduler = Scheduler(sharing(policy) if shared else policy, shared=shared)
+    for prompt_tokens in (1, longest - 1):
+        scheduler.add(Sequence(0, prompt_tokens, longest - prompt_tokens))  # raises where it does not fit
 
 
 def test_a_trees_single_tokens_are_all_found() -> None:

@@ -28,7 +28,7 @@ from loadstone.simulator.counters import Counters
 from loadstone.simulator.engine import NEVER, Group, Journal, Replica
 from loadstone.simulator.fleet import Fleet
 from loadstone.simulator.interval import beginning, intervals
-from loadstone.simulator.run import CellRun
+from loadstone.simulator.run import CellRun, State
 from loadstone.simulator.table import tables
 
 Json = dict[str, Any]
@@ -179,6 +179,28 @@ def test_what_has_not_ended_after_the_grace_is_cancelled_with_what_had_come() ->
     assert {record["status"] for record in records} == {"ok", "cancelled"}
 
 
+@pytest.mark.parametrize("speculative", [None, Speculative(1, 0.5)])
+def test_an_answer_that_ends_after_the_grace_is_cancelled_be_its_last_step_under_way_or_not(
+    speculative: Speculative | None,
+) -> None:
+    policy = msgspec.structs.replace(POLICY, speculative=speculative)
+    asked = plan(concurrency=[1], duration_s=0.1, output="40", warmup=0)
+    (record,) = records_of(asked, Fleet(policy, Times()), grace_s=0.03)
+    stop_s = record["sent_s"] + 0.13
+    assert (record["status"], record["finish_reason"], record["cached_tokens"]) == ("cancelled", None, None)
+    assert record["end_s"] == pytest.approx(stop_s)
+    assert 0 < record["tokens"][-1] == record["output_tokens"] < 40
+    assert stop_s - 0.011 < record["arrival_s"][-1] <= stop_s
+    # The step that ends the answer may be over, and its token not yet with the client.
+    slow = Times(stream_s=0.05)
+    (whole,) = records_of(plan(rate=[math.inf], requests=[1], output="4", warmup=0), Fleet(policy, slow))
+    took_s = whole["end_s"] - whole["sent_s"]
+    for grace_s, status in ((took_s - 0.1 - 0.01, "cancelled"), (took_s - 0.1 + 0.001, "ok")):
+        asked = plan(concurrency=[1], duration_s=0.1, output="4", warmup=0)
+        first = records_of(asked, Fleet(policy, slow), grace_s=grace_s)[0]
+        assert first["status"] == status
+
+
 def test_a_cell_by_time_goes_round_its_rows() -> None:
     asked = plan(concurrency=[8], duration_s=30.0, input="8", output="2", warmup=1)
     run = run_cell(asked, 0, Fleet(POLICY, Times()))
@@ -289,6 +311,31 @@ def test_ranks_hold_prompts_back_until_all_have_some() -> None:
     # The second ends at 0.29 s: a rank that has nothing to decode waits for nobody.
     first = ranks(400, (0.0, 500), (0.0, 10), (0.205, 500))
     assert first[2] == pytest.approx(0.29 + 0.1)
+
+
+def test_experts_take_what_all_ranks_bring() -> None:
+    from loadstone.batching import Sequence as Request
+
+    told: list[tuple[int, list[tuple[int, int]], int | None]] = []
+
+    class Told(Times):
+        def step_s(
+            self, decodes: int, context: float, chunks: Sequence[tuple[int, int]], met_tokens: int | None = None
+        ) -> float:
+            told.append((decodes, list(chunks), met_tokens))
+            return super().step_s(decodes, context, chunks, met_tokens)
+
+    policy = msgspec.structs.replace(POLICY, speculative=Speculative(3, 0.0))
+    group = Group([Replica(Scheduler(policy), Told(), Journal(2)) for _ in range(2)])
+    group.add(Request(0, 99, 5), 0.0)
+    group.add(Request(1, 29, 5), 0.001)
+    group.complete()
+    # 99 of one prompt; then 29 of the other and a token and three guesses of the first: half of each, rounded up.
+    assert sorted(told, key=lambda each: each[0]) == [(0, [(99, 0)], 50), (0, [(29, 0)], 17), (1, [], 17)]
+    told.clear()
+    group.complete()
+    group.complete()
+    assert told == []  # decodes alone go by their line
 
 
 @settings(max_examples=40)
@@ -455,6 +502,22 @@ def test_counters_count_on_over_cells_and_thin_out(monkeypatch: pytest.MonkeyPat
     running = [row["value"] for row in table if row["name"] == "vllm:num_requests_running"]
     assert 2 < max(running) <= 4
     assert table[0]["labels"] == '{"engine":"0","model_name":"m"}'
+
+
+@pytest.mark.parametrize(("pipeline", "prefix"), [(1, 16), (2, 0)])
+def test_what_the_preempted_had_written_stays_counted(pipeline: int, prefix: int) -> None:
+    policy = EnginePolicy(kv_blocks=14, max_batched_tokens=1024, max_seqs=8, pipeline=pipeline, batch_seqs=4)
+    asked = plan(concurrency=[8], requests=[12], output="uniform:10:60", input="60", prefix=prefix)
+    written: list[int] = []
+
+    def look(at_s: float, states: Sequence[State]) -> float:
+        written.append(states[0].written_tokens)
+        return at_s + 0.004
+
+    run = run_cell(asked, 0, Fleet(policy, Times()), look=look)
+    assert sum(replica.scheduler.preemptions for replica in run.replicas) > 0
+    assert written == sorted(written)
+    assert run.states()[0].written_tokens == int(asked.output_tokens.sum())
 
 
 def test_what_is_used_of_a_cache_of_single_tokens_is_told_in_tokens() -> None:

@@ -10,8 +10,8 @@ import pytest
 from loadstone import catalogue
 from loadstone.catalogue import parse_deployment
 from loadstone.errors import InputError
-from loadstone.sizing import EngineLimits, engine_limits, max_context, memory_of, size
-from loadstone.sizing.budget import GIB
+from loadstone.sizing import EngineLimits, engine_limits, max_context, memory_of, sglang, size
+from loadstone.sizing.budget import GIB, MIB
 from loadstone.sizing.ranks import CacheLayer, ranks, stage_layers
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -50,6 +50,18 @@ def test_the_latent_is_on_every_rank() -> None:
     assert (spread.kv_replication, spread.kv_bytes) == (1, row.kv_bytes)
 
 
+def test_compressed_attention_keeps_a_window_and_a_share_of_the_rest() -> None:
+    (rank,) = ranks(parse_deployment("deepseek-v4-pro@8xb200/tp8"))
+    windows = CacheLayer(61, 512 * 2.0, 128)
+    assert rank.cache == (windows, CacheLayer(31, 512 / 128 * 2), CacheLayer(30, (512 + 128) / 4 * 2))
+
+
+def test_states_are_cut_by_their_heads() -> None:
+    (rank,) = ranks(parse_deployment("qwen3.5-397b-a17b:fp8@8xb200/tp8"))
+    state = 64 * 128 * 128 * 4 + 3 * (2 * 16 + 64) * 128 * 2  # in 32 bits; three inputs of the convolution in 16
+    assert rank.cache == (CacheLayer(45, 0.0, None, state / 8), CacheLayer(15, 2 * 256 * 2.0))
+
+
 def test_experts_are_dealt_out_or_cut_alike() -> None:
     cut, dealt = (ranks(parse_deployment(f"mixtral-8x7b@8xh100/tp8{more}"))[0] for more in ("", ",ep8"))
     assert cut.weights_bytes == dealt.weights_bytes
@@ -67,6 +79,12 @@ def test_stages_share_layers_and_have_an_end_each() -> None:
     assert stages[0].weights_bytes == stages[1].weights_bytes + table
     assert stages[3].weights_bytes == stages[1].weights_bytes + table + 4096 * 2
     assert sum(rank.weights_bytes for rank in stages) == 2 * 8_030_261_248
+    # Three dense layers, in the first stage alone.
+    uneven = ranks(parse_deployment("deepseek-v3@16xh200/tp8,pp2,nodes=2"))
+    assert (
+        sum(rank.weights_bytes for rank in uneven)
+        == ranks(parse_deployment("deepseek-v3@8xh200/tp8"))[0].weights_bytes
+    )
 
 
 def test_precision_of_weights_leaves_the_embeddings() -> None:
@@ -136,6 +154,15 @@ def test_graphs_that_are_not_captured_take_no_memory(argument: str, counted: boo
     assert (memory.budget.graphs_bytes > 0) == counted
 
 
+def test_vllms_shares_and_steps_in_flight() -> None:
+    all_of_it = memory_of(parse_deployment("llama-3.1-8b@1xh100/gpu_memory_utilization=1")).budget
+    assert all_of_it.outside_bytes == 0
+    assert memory_of(parse_deployment("llama-3.1-8b@1xh100/version=0.21")).budget.graphs_bytes == 1.04 * GIB
+    for more, steps, held in (("1xh100", 2, 1), ("2xh100/tp1,pp2", 3, 1), ("1xh100/version=0.29.0", 1, 0)):
+        cache = memory_of(parse_deployment(f"gpt-oss-20b@{more}")).stages[0][2]
+        assert (cache.in_flight_tokens, cache.held_blocks) == (steps * 8192, held)
+
+
 # --- limits ---------------------------------------------------------------------------------------------------
 
 
@@ -178,6 +205,71 @@ def test_sglangs_fraction() -> None:
     older = 512 + 1.5 * 8192 + 128 + 2 * 256 + 8 * 58
     assert slack("llama-3.1-8b@1xh100/engine=sglang,version=0.5.10") == pytest.approx(round(1 - older / total, 3))
     assert slack("llama-3.1-8b@1xh100/engine=sglang,mem_fraction_static=0.7") == pytest.approx(0.7)
+    # Of shorter chunks less than the 10 GiB, which a GPU of 24 GB does not keep: 48 sequences and 50 sizes there.
+    shorter = "engine=sglang,version=0.5.10,chunked_prefill_size=2048"
+    assert slack(f"llama-3.1-8b@1xh100/{shorter}") == pytest.approx(round(1 - 10 * 1024 / total, 3))
+    total = parse_deployment("llama-3.1-8b@1xrtx-4090").gpu.usable_bytes / MIB
+    small = 512 + 1.5 * 4096 + 128 + 2 * 48 + 8 * 50
+    assert slack("llama-3.1-8b@1xrtx-4090/engine=sglang,version=0.5.10") == pytest.approx(round(1 - small / total, 3))
+    # Latent attention: 1536 for prefill; eight replicas of up to 512 with 4.5 for each sequence of theirs.
+    total = parse_deployment("deepseek-v3@8xh200").gpu.usable_bytes / MIB
+    latent = 512 + 1.5 * 8192 + 8 * 128 + 2 * 512 + 1536 + 8 * 512 * 4.5
+    spread = "deepseek-v3@8xh200/tp1,dp8,ep8,attention-dp,engine=sglang"
+    assert slack(spread) == pytest.approx(round(1 - latent / total, 3))
+    fewer = latent - 1.5 * (8192 - 4096) - 2 * 256 - 8 * (512 * 4.5 - 256 * 3)
+    limited = f"{spread},chunked_prefill_size=4096,cuda_graph_max_bs=256"
+    assert slack(limited) == pytest.approx(round(1 - fewer / total, 3))
+
+
+@pytest.mark.parametrize(
+    ("name", "tokens", "graph"),
+    [
+        ("llama-3.1-8b@1xt4", 2048, 8),
+        ("llama-3.1-8b@1xrtx-4090", 4096, 48),
+        ("llama-3.1-8b@1xl40s", 4096, 32),
+        ("llama-3.1-8b@4xl40s/tp4", 4096, 160),
+        ("llama-3.1-8b@1xh100", 8192, 256),
+        ("llama-3.1-8b@4xh100/tp2,dp2", 8192, 256),
+        ("deepseek-v3@8xh200/tp1,dp8,ep8,attention-dp", 8192, 512),
+        ("llama-3.1-8b@1xb200", 16_384, 512),
+        ("llama-3.1-8b@1xh100/version=0.4", 8192, 256),
+        ("llama-3.1-8b@1xb200/version=0.4.9", 8192, 512),
+        ("llama-3.1-8b@1xt4/version=0.4.9", 2048, 8),
+        ("llama-3.1-8b@1xb200/version=0.5", 16_384, 512),
+    ],
+)
+def test_sglangs_steps_by_the_gpus_memory(name: str, tokens: int, graph: int) -> None:
+    limits = sglang.limits(parse_deployment(f"{name}{',' if '/' in name else '/'}engine=sglang"))
+    assert (limits.block_tokens, limits.max_batched_tokens, limits.max_seqs) == (1, tokens, graph)
+
+
+def test_how_many_sglang_runs_at_once() -> None:
+    plain = parse_deployment("llama-3.1-8b@1xh100/engine=sglang")  # 512 for each whole context of 131,072
+    found = [sglang.max_running(plain, tokens) for tokens in (1, 1000, 400_000, 768_000, 4_000_000)]
+    assert found == [1, 500, 2048, 3000, 4096]
+    spread = parse_deployment("deepseek-v3@8xh200/tp1,dp8,ep8,attention-dp,engine=sglang,max_running_requests=100")
+    assert [sglang.max_running(spread, tokens) for tokens in (10, 10_000)] == [5, 12]
+
+
+def test_sglangs_states_have_nine_parts_of_nineteen() -> None:
+    budget = memory_of(parse_deployment("qwen3.5-397b-a17b:fp8@8xb200/tp8,engine=sglang")).budget
+    assert budget.runtime_bytes == 1.9 * GIB
+    assert budget.graphs_bytes == (2 * 512 + 8 * 74) * MIB  # 58 sizes up to 8192 and 16 beyond
+    room = budget.total_bytes - budget.activation_bytes - budget.runtime_bytes - budget.graphs_bytes
+    room -= budget.weights_bytes
+    assert (budget.state_bytes, budget.kv_bytes) == (pytest.approx(room * 9 / 19), pytest.approx(room * 10 / 19))
+
+
+@pytest.mark.parametrize(
+    ("given", "tokens", "seqs", "share"),
+    [("", 8192, 2048, 0.9), (",max_batch_size=64,max_num_tokens=1024,free_gpu_memory_fraction=0.5", 1024, 64, 0.5)],
+)
+def test_tensorrt_llm_takes_a_share_of_what_is_left(given: str, tokens: int, seqs: int, share: float) -> None:
+    budget = memory_of(parse_deployment(f"llama-3.1-8b@1xh100/engine=tensorrt-llm{given}")).budget
+    sampling = seqs * 128_256 * 14 + 4 * min(seqs, 132) * 128_256
+    assert budget.activation_bytes == 2 * tokens * 4096 * 2 + sampling
+    left = budget.total_bytes - 2 * 8_030_261_248 - budget.activation_bytes - 0.46 * GIB
+    assert budget.kv_bytes == pytest.approx(left * share)
 
 
 # --- answers --------------------------------------------------------------------------------------------------
@@ -202,6 +294,22 @@ def test_the_longest_context_fits_and_one_block_more_does_not() -> None:
     assert not row.fits
     assert f"a context of {longest:,} fits" in row.why
     assert max_context(deployment, 2) < longest
+
+
+@pytest.mark.parametrize(
+    ("name", "requests"),
+    [
+        ("llama-3.1-8b@1xrtx-4090/version=0.5.3", 1),  # steps that take whole prompts
+        ("llama-3.1-8b@1xrtx-4090/version=0.6.0", 1),  # and beyond 32,768 tokens parts of them
+        ("llama-3.1-8b@1xh100/version=0.6.0", 4),
+        ("llama-3.1-8b@1xh100/version=0.6.0", 16),
+    ],
+)
+def test_the_longest_context_where_memory_depends_on_it(name: str, requests: int) -> None:
+    deployment = parse_deployment(name)
+    longest = max_context(deployment, requests)
+    assert memory_of(deployment, longest).holds(longest, requests)
+    assert not memory_of(deployment, longest + 1).holds(longest + 1, requests)
 
 
 def test_more_at_once_than_the_engine_runs() -> None:
@@ -234,7 +342,7 @@ def test_what_cannot_be_says_why_and_what_would(name: str, context: int | None, 
     assert said in row.why
 
 
-@pytest.mark.parametrize("value", ["0", "1.5", "-1", "x", "nan"])
+@pytest.mark.parametrize("value", ["0", "1.5", "-1", "x", "nan", "²", "٣"])
 def test_an_argument_that_means_nothing_is_named(value: str) -> None:
     with pytest.raises(InputError, match="--gpu-memory-utilization"):
         size(parse_deployment(f"llama-3.1-8b@1xh100/gpu_memory_utilization={value}"))
@@ -354,6 +462,7 @@ def test_vllm_packs_fp8_of_sparse_mla() -> None:
                      "deepseek-v3@8xh200/kv=fp8")
     }  # fmt: skip
     assert list(per_token.values()) == [61 * (512 + 16 + 128 + 132), 61 * (576 + 132), 61 * 576]
+    assert size(parse_deployment("deepseek-v3.2@8xh200"), 8192).kv_bytes_per_token == 61 * (2 * 576 + 132)
 
 
 def test_sglang_keeps_memory_free_for_drafts() -> None:

@@ -49,7 +49,8 @@ def test_rows_are_predicted_with_intervals(tmp_path: Path) -> None:
 def test_a_row_that_cannot_be_read_is_left_out_and_says_so(tmp_path: Path) -> None:
     changes = [
         {"range_ratio": "nan"}, {"range_ratio": "5"}, {"range_ratio": "0"}, {"num_gpus": "eight"}, {"tp": "-1"},
-        {"num_prompts": "1e999"}, {"arrival_value": "many"}, {"input_len": "1k"},
+        {"num_prompts": "1e999"}, {"arrival_value": "many"}, {"input_len": "1k"}, {"num_gpus": "1e300"},
+        {"tpot_ms_median": "8ms"}, {"output_tok_s": "1,234.5"}, {"ttft_ms_median": "inf"},
     ]  # fmt: skip
     rows = score(read_points(write(tmp_path / "points.csv", *changes)))
     for each, change in zip(rows, changes, strict=True):
@@ -65,8 +66,10 @@ def test_a_row_that_cannot_be_read_is_left_out_and_says_so(tmp_path: Path) -> No
     *closed, rate = score(read_points(write(tmp_path / "points.csv", *endless)))
     assert {each.skipped_because for each in closed} == {"arrival_value 'inf' is no number of users"}
     assert rate.skipped_because is None
-    (fine,) = score(read_points(write(tmp_path / "points.csv", {"range_ratio": "0.8", "ttft_ms_median": "-"})))
-    assert fine.skipped_because is None
+    for missing in ("-", "", "NaN", "n/a"):
+        path = write(tmp_path / "points.csv", {"range_ratio": "0.8", "ttft_ms_median": missing})
+        (fine,) = score(read_points(path))
+        assert (fine.skipped_because, list(fine.measured)) == (None, ["tpot"])
 
 
 def test_a_family_that_was_fitted_is_scored_without_itself(tmp_path: Path) -> None:
@@ -146,10 +149,13 @@ def test_a_file_that_is_none_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="No such file"):
         read_points(tmp_path / "none.csv")
     (tmp_path / "other.csv").write_text("a,b\n1,2\n")
-    with pytest.raises(InputError, match="no columns engine, model and gpu"):
+    with pytest.raises(InputError, match=r"no columns engine, model, gpu; .* UTF-8"):
         read_points(tmp_path / "other.csv")
-    (tmp_path / "wide.csv").write_text("engine,model,gpu\n" + "x" * 300_000 + ",b,c\n")
-    with pytest.raises(InputError, match="field larger"):
+    (tmp_path / "gpu.csv").write_text("model,engine\n1,2\n")
+    with pytest.raises(InputError, match="no column gpu;"):
+        read_points(tmp_path / "gpu.csv")
+    (tmp_path / "wide.csv").write_text("engine,model,gpu\na,b,c\n" + "x" * 300_000 + ",b,c\n")
+    with pytest.raises(InputError, match="line 3: field larger"):
         read_points(tmp_path / "wide.csv")
 
 

@@ -101,6 +101,7 @@ def test_a_cell_by_time_is_kept_as_it_went(simulate: Loadstone) -> None:
         ("llama-3.1-8b", (), "no MODEL@GPUS"),
         ("llama-3.1-8c@1xh100", (), "llama-3.1-8b"),
         ("llama-3.1-405b@1xh100", (), "do not fit"),
+        ("llama-3.1-405b@1xh100", (), "weights of fewer bits (MODEL:fp8)"),
         (DEPLOYMENT, ("--input", "200000"), "beyond the model's context of 131072 tokens"),
         (f"{DEPLOYMENT}/max_model_len=1000", (), "1024 tokens in and 128 out"),
         (f"{DEPLOYMENT}/max_model_len=x", (), "--max-model-len"),

@@ -119,3 +119,8 @@ class EnginePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     @property
     def kv_tokens(self) -> int:
         return self.kv_blocks * self.block_tokens
+
+    @property
+    def longest_tokens(self) -> int:
+        """Prompt and answer of one request that the cache can hold, the guesses beyond its last token besides."""
+        return self.kv_tokens - max(0, self.decode_tokens - 2)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import csv
 import math
-import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -25,8 +24,11 @@ _DECIDE = (
     "num_gpus", "nodes", "tp", "dp", "moe_tp", "moe_ep", "input_len", "output_len", "prefix_len", "arrival_value",
     "num_prompts", "range_ratio",
 )  # fmt: skip
-_GPU = re.compile(r"(rtx[- ]?(?:pro[- ]?)?\d+|[a-z]+\d+[a-z]*)", re.IGNORECASE)
-_PARALLEL = re.compile(r"_tp(\d+)(?:_0)?_ep(\d+)(?:_0)?(?:_|;|$)")
+_MEASURED = ("ttft_ms_median", "tpot_ms_median", "output_tok_s")
+_MISSING = ("nan", "n/a", "na", "none", "null", "-")
+"""How tables write, beside an empty cell, that nothing was measured."""
+_MOST = 1e9
+"""No count, length or load is larger."""
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,7 +57,6 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
     ttft_s: float | None = None
     tpot_s: float | None = None
     itl_s: float | None = None
-    e2e_s: float | None = None
     output_tokens_per_s: float | None = None
     mode: str = ""
     range_ratio: float = 1.0
@@ -65,7 +66,7 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
     fold: str = ""
     notes: str = ""
     wrong: str = ""
-    """The first cell that decides a prediction and cannot be read; empty: none."""
+    """The first cell that decides a prediction, or was measured, and cannot be read; empty: none."""
 
 
 class Unpredictable(Exception):
@@ -78,8 +79,10 @@ def read_points(path: Path) -> list[Point]:
         with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
             csv.field_size_limit(MOST_CHARACTERS)
             reader = csv.DictReader(file)
-            if not reader.fieldnames or not {"engine", "model", "gpu"} <= set(reader.fieldnames):
-                raise InputError(f"{path}: no columns engine, model and gpu; a points file is CSV with a header line")
+            missing = [name for name in ("engine", "model", "gpu") if name not in (reader.fieldnames or ())]
+            if missing:
+                columns = f"column{'s' if missing[1:] else ''} {', '.join(missing)}"
+                raise InputError(f"{path}: no {columns}; a points file is CSV in UTF-8, its first line names them")
             points = []
             for number, row in enumerate(reader, 1):
                 if number > MOST_ROWS:
@@ -87,9 +90,9 @@ def read_points(path: Path) -> list[Point]:
                 points.append(_point(number, row))
             return points
     except OSError as error:
-        raise InputError(f"{path}: {error.strerror}") from error
+        raise InputError(f"{path}: {error.strerror}; check the path and who may read it") from error
     except csv.Error as error:
-        raise InputError(f"{path}: {error}") from error
+        raise InputError(f"{path}: line {reader.line_num + 1}: {error}; mend the line") from error
 
 
 def _point(number: int, row: Mapping[str | None, object]) -> Point:
@@ -105,7 +108,7 @@ def _point(number: int, row: Mapping[str | None, object]) -> Point:
 
     def whole(name: str) -> int | None:
         found = value(name)
-        return None if found is None or abs(found) > 1e9 else int(found)
+        return None if found is None or abs(found) > _MOST else int(found)
 
     def seconds(name: str) -> float | None:
         found = value(name)
@@ -135,7 +138,6 @@ def _point(number: int, row: Mapping[str | None, object]) -> Point:
         ttft_s=seconds("ttft_ms_median"),
         tpot_s=seconds("tpot_ms_median"),
         itl_s=seconds("itl_ms_median"),
-        e2e_s=seconds("e2e_ms_median"),
         output_tokens_per_s=value("output_tok_s") or None,
         mode=text("mode"),
         range_ratio=value("range_ratio") or 1.0,
@@ -144,13 +146,13 @@ def _point(number: int, row: Mapping[str | None, object]) -> Point:
         sweep=text("sweep"),
         fold=text("fold"),
         notes=text("notes"),
-        wrong=next(filter(None, (_wrong(name, text(name)) for name in _DECIDE)), ""),
+        wrong=next(filter(None, (_wrong(name, text(name)) for name in (*_DECIDE, *_MEASURED))), ""),
     )
 
 
 def _wrong(name: str, text: str) -> str:
     """What is the matter with a cell, in one line; empty where it is a number that can be, or nothing at all."""
-    if not text or (name == "arrival_value" and text == "inf"):
+    if not text or (name == "arrival_value" and text == "inf") or (name in _MEASURED and text.lower() in _MISSING):
         return ""
     try:
         found = float(text)
@@ -158,4 +160,4 @@ def _wrong(name: str, text: str) -> str:
         found = math.nan
     if name == "range_ratio" and not 0 < found <= 1:
         return f"{name} {text[:40]!r} is no share of the length; write a number above 0, up to 1"
-    return "" if 0 <= found < math.inf else f"{name} {text[:40]!r} is no number that can be"
+    return "" if 0 <= found <= _MOST else f"{name} {text[:40]!r} is no number that can be"

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from loadstone import store
+from loadstone import stated, store
 from loadstone.calibrate.deployments import schedulers_of
 from loadstone.calibrate.points import Point, Unpredictable
 from loadstone.calibrate.scripts import Arguments
@@ -25,6 +25,8 @@ from loadstone.summary import summarise
 
 _TELLS_NO_ENGINE = ("Triton",)
 """In front of engines that it does not name."""
+_MOST_CACHED = 0.05
+"""Of a cell's prompt tokens: fewer, as of a chat template that all begin with, change TTFT by less than it varies."""
 
 
 def deployment_of_runs(folders: Sequence[Path]) -> Deployment:
@@ -74,6 +76,8 @@ def cases_of_runs(folders: Sequence[Path], deployment: Deployment) -> list[Case]
         info = store.read_info(folder)
         if info.source == "simulated":
             raise InputError(f"{folder}: is a simulated run; calibrate on measured ones")
+        if stated.is_summary_only(folder, info):
+            raise InputError(f"{folder}: its file has figures and no requests, of which calibration needs each")
         before = len(cases)
         for number, cell in enumerate(summarise(folder)["cells"]):
             point, arrays = _cell(folder, number, cell, len(cases) + 1)
@@ -102,6 +106,12 @@ def _cell(folder: Path, number: int, cell: dict[str, Any], row: int) -> tuple[Po
     tpot, ttft = _middle(metrics, "tpot_s"), _middle(metrics, "ttft_s")
     if tpot is None:
         return None, None
+    cached = (metrics.get("cached_input_tokens") or 0) / max(1, metrics.get("input_tokens") or 0)
+    if cached > _MOST_CACHED:
+        raise InputError(
+            f"{folder}: {cached:.0%} of a cell's prompt tokens were in the prefix cache, which is not simulated "
+            "here; calibrate on a run whose prompts share nothing"
+        )
     table = store.read_columns(folder, ["sent_s", "input_tokens", "output_tokens", "phase", "status"], number)
     columns = {name: table.column(name).to_numpy(zero_copy_only=False) for name in table.column_names}
     load = cell["load"]
@@ -126,8 +136,10 @@ def _cell(folder: Path, number: int, cell: dict[str, Any], row: int) -> tuple[Po
         stat="median",
         fold="the user's",
     )
-    arrays = inputs[known].astype(np.int64), outputs[known].astype(np.int64), times - times[0]
-    return point, (*arrays[:2], arrays[2] if load["kind"] == "rate" else None, warm)
+    # Where more than the ends of answers says when requests come, they come when they came.
+    at_times = load["kind"] == "rate" or load.get("unit") == "sessions" or bool(load.get("profile"))
+    came_s = times - times[0] if at_times else None
+    return point, (inputs[known].astype(np.int64), outputs[known].astype(np.int64), came_s, warm)
 
 
 def _middle(metrics: dict[str, Any], name: str) -> float | None:

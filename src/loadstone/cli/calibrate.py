@@ -40,6 +40,9 @@ def calibrate(
             raise InputError("--gpu measures this machine: leave run folders and --deployment out, or --gpu")
         _of_gpu(profile, out, budget, points, engine, json)
         return
+    for flag, given in (("--points", points), ("--engine", engine)):
+        if given is not None:
+            raise InputError(f"{flag}: goes with --gpu; of runs --deployment says what they were measured on")
     if not runs:
         raise InputError(
             "calibrate: give run folders, e.g. "
@@ -55,6 +58,7 @@ def calibrate(
 
     if not profile.replace("-", "").replace("_", "").replace(".", "").isalnum():
         raise InputError(f"--profile {profile!r}: letters, digits, - _ . only")
+    runs = list({run.resolve(): run for run in runs}.values())  # given twice, one tells no more
     target = parse_deployment(deployment) if deployment is not None else deployment_of_runs(runs)
     cases = cases_of_runs(runs, target)
     base = profile_of(target)
@@ -70,7 +74,7 @@ def calibrate(
             }
         )  # fmt: skip
         return
-    print(f"{len(cases)} measured cells of {target.name}, from {base.name}")
+    print(f"{len(cases)} measured cell{'s' if len(cases) > 1 else ''} of {target.name}, from {base.name}")
     for key, title in (("tpot", "TPOT"), ("ttft", "TTFT")):
         before, after = _errors(found.gap_before).get(key), _errors(found.gap_after).get(key)
         if before is None or after is None:
@@ -79,7 +83,7 @@ def calibrate(
             f"{title}: off by {before:.1%} before, {after:.1%} after; 80 % interval ±{_means(found.before)[key]:.0%} "
             f"before, ±{_means(found.after)[key]:.0%} after"
         )
-    print(f"kept in {path}; use it with --profile {profile}", file=sys.stdout)
+    print(f"kept in {path}; use it with --profile {profile if out is None else path}")
 
 
 def _of_gpu(

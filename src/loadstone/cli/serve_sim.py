@@ -6,20 +6,10 @@ from typing import Annotated
 
 import typer
 
-Deployment = Annotated[
-    str,
-    typer.Argument(help="what to simulate: MODEL[:weights]@N×GPU[/tp8,engine=vllm], e.g. llama-3.1-70b@8xh200"),
-]
+from loadstone.cli.simulate import Acceptance, Deployment, Profile
+
 Host = Annotated[str, typer.Option(help="address to listen on")]
 Port = Annotated[int, typer.Option(help="0: any; the line on stdout says which")]
-Acceptance = Annotated[
-    float | None,
-    typer.Option(help="share of guessed tokens that are accepted, where it decodes speculatively [default: 0.7]"),
-]
-Profile = Annotated[
-    str | None,
-    typer.Option(help="profile that `calibrate` made, by name or file [default: the shipped one]"),
-]
 
 
 def serve_sim(

@@ -101,6 +101,8 @@ def main(arguments: list[str] | None = None) -> int:
             runner.run(_serve(given, law, options))
         except InputError as error:
             return _refuse(str(error))
+        except BrokenPipeError:
+            return 0  # who waited to be told where it listens has gone
         except (OSError, OverflowError) as error:
             return _refuse(f"cannot listen on {given.host}:{given.port}: {error}; give another --host or --port")
     return 0

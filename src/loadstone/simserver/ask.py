@@ -82,14 +82,19 @@ def parse_ask(body: bytes, model: str = MODEL) -> Ask:
 
 
 def prompt_tokens(prompt: object) -> list[Any]:
-    """One token per word of a text; token ids as they are. A list of one prompt is that prompt."""
+    """One token per word of a text; token ids as they are. A list of one prompt is that prompt.
+
+    Raises RefusalError.
+    """
     match prompt:
-        case str(text) | [str(text)]:
-            return text.split()
-        case [int(), *_] as ids:
-            return list(ids)
-        case [[int(), *_] as ids]:
-            return list(ids)
+        case [str() | list(), _, *_]:
+            raise RefusalError(400, f"{len(prompt)} prompts: one to a request is simulated; ask for each by itself.")
+        case [str() | list() as only]:
+            prompt = only
+    if isinstance(prompt, str):
+        return prompt.split()
+    if isinstance(prompt, list) and set(map(type, prompt)) == {int} and min(prompt) >= 0:
+        return prompt
     raise RefusalError(400, "prompt must be one string or one list of token ids")
 
 

@@ -23,7 +23,7 @@ from loadstone.errors import InputError
 from loadstone.simulator.cell import route
 from loadstone.simulator.engine import NEVER
 from loadstone.simulator.fleet import Fleet, sharing
-from loadstone.simulator.pipeline import Unit, engines_of
+from loadstone.simulator.pipeline import Unit, engines_of, next_s_of
 from loadstone.simulator.run import State, states_of
 
 _WRITES_PER_TURN = 256  # then sockets are read again
@@ -57,7 +57,7 @@ class Engine:
         policy, model = fleet.policy, fleet.model
         self.block_tokens = policy.block_tokens if policy.prefix_cache else 0
         self._model = model
-        self.kv_tokens = policy.kv_tokens
+        self.kv_tokens, self._longest_tokens = policy.kv_tokens, policy.longest_tokens
         self._route = policy.route
         self._replicas, self._units = engines_of(fleet, None, shared=policy.prefix_cache, at_once=1)
         self._serial = itertools.count()
@@ -74,7 +74,7 @@ class Engine:
     def submit(self, stream: Stream, arrival_ns: int) -> None:
         """A request was read. Raises InputError where it would never fit."""
         most = stream.input_tokens + stream.output_tokens
-        if most > self.kv_tokens:
+        if most > self._longest_tokens:
             raise InputError(f"{most} tokens do not fit into the KV cache of {self.kv_tokens} tokens")
         due_s = arrival_ns * 1e-9 + self._model.request_s + self._model.request_token_s * stream.input_tokens
         stream.serial = next(self._serial)
@@ -105,7 +105,7 @@ class Engine:
     def _run(self) -> None:
         now_s = time.monotonic()
         while True:
-            unit = min(self._units, key=_next_s)
+            unit = min(self._units, key=next_s_of)
             arrival_s = self._arrivals[0][0] if self._arrivals else NEVER
             if arrival_s <= unit.next_s and arrival_s <= now_s:
                 self._arrive()
@@ -192,7 +192,3 @@ class Engine:
     def _forget(self, serial: int) -> None:
         for known in (self._streams, self._sequences, self._where, self._gone):
             known.pop(serial, None)
-
-
-def _next_s(unit: Unit) -> float:
-    return unit.next_s

@@ -11,9 +11,10 @@ from loadstone.records import Plan
 from loadstone.simulator.asked import Asked
 from loadstone.simulator.client import NEVER, Client
 from loadstone.simulator.content import Contents, shares
+from loadstone.simulator.engine import taker
 from loadstone.simulator.fast import applies, run_fast
 from loadstone.simulator.fleet import Fleet, sharing
-from loadstone.simulator.pipeline import Unit, engines_of
+from loadstone.simulator.pipeline import Unit, engines_of, next_s_of
 from loadstone.simulator.run import CellRun, Look, Seen
 
 _LEAD_S = 0.1
@@ -87,14 +88,20 @@ def _run_step(
     timer_s = client.timer_s
     look_s = now_s if look is not None else NEVER
     over_s = now_s
+    stop_s = NEVER
     while True:
         if only is None:
-            unit = min(units, key=_next_s)
+            unit = min(units, key=next_s_of)
         next_s = unit.next_s
         arrival_s = arrivals[0][0] if arrivals else NEVER
+        if duration_s is not None and client.measure_start_s is not None:
+            stop_s = client.measure_start_s + duration_s + grace_s
         # As things stand between the event before and the one to come.
-        while look is not None and look_s < min(arrival_s, next_s, timer_s) < NEVER:
+        while look is not None and look_s < stop_s and look_s < min(arrival_s, next_s, timer_s) < NEVER:
             look_s = look(look_s, run.states())
+        if stop_s < NEVER and stop_s < min(arrival_s, next_s, timer_s) < NEVER:
+            run.stop(stop_s)
+            return
         if timer_s < arrival_s and timer_s <= next_s:
             now_s = timer_s
             client.act()
@@ -125,21 +132,9 @@ def _run_step(
             timer_s = client.timer_s
         else:
             break
-        if duration_s is not None and client.measure_start_s is not None:
-            stop_s = client.measure_start_s + duration_s + grace_s
-            if now_s > stop_s:
-                run.stop_s = over_s = stop_s
-                break
     run.over_s = over_s
 
 
-def _next_s(unit: Unit) -> float:
-    return unit.next_s
-
-
 def route(units: list[Unit], turn: int, how: Route) -> Unit:
-    """Who takes the `turn`-th request: the next in turn, or the least busy."""
-    count = len(units)
-    if how == "round-robin":
-        return units[turn % count]
-    return units[min(range(count), key=lambda at: (units[at].load, (at - turn) % count))]
+    """Who takes the `turn`-th request."""
+    return units[taker([unit.load for unit in units], turn, how)]

@@ -50,7 +50,9 @@ class Counters:
             )  # fmt: skip
             total = tuple(before + more for before, more in zip(self._before[number], counts, strict=True))
             self._last[number] = total
-            rows.append((state.running, state.waiting, state.used_tokens / self._kv_tokens, *total))
+            # Blocks of shared prompts may be larger than the engine's, and their last one not whole; see sharing().
+            usage = min(1.0, state.used_tokens / self._kv_tokens)
+            rows.append((state.running, state.waiting, usage, *total))
         self._keep(at_s, rows)
         return at_s + self._every_s
 

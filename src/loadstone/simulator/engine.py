@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence as Sequences
 from typing import TYPE_CHECKING, Any, Protocol
 
-from loadstone.batching import Scheduler, Sequence
+from loadstone.batching import Route, Scheduler, Sequence
 
 if TYPE_CHECKING:
     import numpy as np
@@ -232,6 +232,14 @@ class Replica:
             self.next_s = start_s + a * steps + b * (steps * (steps - 1) / 2)
 
 
+def taker(loads: list[int], turn: int, how: Route) -> int:
+    """Which of those with these loads takes the `turn`-th request: the next in turn, or the least busy."""
+    count = len(loads)
+    if how == "round-robin":
+        return turn % count
+    return min(range(count), key=lambda at: (loads[at], (at - turn) % count))
+
+
 class Group:
     """Replicas that go in step, because they share a model's experts: each step takes as long as its slowest needs.
 
@@ -256,13 +264,10 @@ class Group:
         return self.members
 
     def add(self, sequence: Sequence, at_s: float) -> None:
-        members, count = self.members, len(self.members)
+        members = self.members
         self._turn += 1
-        if members[0].scheduler.policy.route == "round-robin":
-            member = members[self._turn % count]
-        else:
-            at = min(range(count), key=lambda i: (members[i].load, (i - self._turn) % count))
-            member = members[at]
+        how = members[0].scheduler.policy.route
+        member = members[taker([each.load for each in members], self._turn, how)]
         may_enter = member.scheduler.open
         member.scheduler.add(sequence)
         if self.next_s == NEVER:

@@ -55,14 +55,15 @@ def sharing(policy: EnginePolicy) -> EnginePolicy:
     """The policy where requests share blocks: blocks of 16 tokens at least, so that there are not too many keys."""
     if policy.block_tokens >= _LEAST_BLOCK:
         return policy
-    blocks = max(1, policy.kv_tokens // _LEAST_BLOCK)
+    blocks = -(-policy.kv_tokens // _LEAST_BLOCK)  # what fits as single tokens has to fit here
     return msgspec.structs.replace(policy, block_tokens=_LEAST_BLOCK, kv_blocks=blocks)
 
 
 def longest_request(deployment: Deployment, policy: EnginePolicy) -> tuple[int, str]:
     """Tokens, prompt and answer together, that one request may have at most; and what it is that ends there."""
     limit, longest = context_limit(deployment), max_context(deployment)
-    if policy.kv_tokens < longest:
+    if policy.longest_tokens < longest:
         virtual = deployment.pp // policy.pipeline
-        return policy.kv_tokens, f"a virtual engine's part (1/{virtual}) of the KV cache" if virtual > 1 else _CACHE
+        part = f"a virtual engine's part (1/{virtual}) of the KV cache"
+        return policy.longest_tokens, part if virtual > 1 else _CACHE
     return longest, "the model's context" if longest == limit else _CACHE

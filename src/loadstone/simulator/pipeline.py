@@ -12,9 +12,10 @@ may all go with one batch, then, and stay with it (vLLM issue 41682, pull reques
 from __future__ import annotations
 
 from collections import deque
+from operator import attrgetter
 
 from loadstone.batching import Sequence, batches_of
-from loadstone.simulator.engine import NEVER, Group, Journal, Replica
+from loadstone.simulator.engine import NEVER, Group, Journal, Replica, taker
 from loadstone.simulator.fleet import Fleet
 
 
@@ -40,23 +41,17 @@ class Pipeline:
 
     @property
     def load(self) -> int:
-        return sum(map(self._load_of, range(len(_members(self._slots[0])))))
+        return sum(self._loads())
 
-    def _load_of(self, rank: int) -> int:
-        """As Replica.load, of one rank."""
-        here = [_members(slot)[rank].scheduler for slot in self._slots]
-        return 4 * len(here[0].waiting) + sum(len(scheduler.running) for scheduler in here)
+    def _loads(self) -> list[int]:
+        """As Replica.load, of each rank: its batches have one queue."""
+        ranks = zip(*map(_members, self._slots), strict=True)
+        return [rank[0].load + sum(len(each.scheduler.running) for each in rank[1:]) for rank in ranks]
 
     def add(self, sequence: Sequence, at_s: float) -> None:
         ranks = _members(self._slots[0])
-        rank = 0
-        if len(ranks) > 1:
-            self._turn += 1
-            count = len(ranks)
-            if ranks[0].scheduler.policy.route == "round-robin":
-                rank = self._turn % count
-            else:
-                rank = min(range(count), key=lambda at: (self._load_of(at), (at - self._turn) % count))
+        self._turn += 1
+        rank = taker(self._loads(), self._turn, ranks[0].scheduler.policy.route)
         ranks[rank].scheduler.add(sequence)
         if not self._under_way:
             self.now_s = at_s
@@ -120,6 +115,9 @@ def _has_work(slot: Replica | Group) -> bool:
 
 
 Unit = Replica | Group | Pipeline
+
+
+next_s_of = attrgetter("next_s")
 
 
 def engines_of(

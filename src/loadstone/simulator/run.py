@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from typing import NamedTuple
 
 from loadstone.batching import Scheduler
@@ -85,6 +86,11 @@ class CellRun:
         self.end_s += [math.nan] * count
         self.cached_tokens += [0] * count
 
+    def stop(self, at_s: float) -> None:
+        """All that the client has not heard the end of by then is cancelled."""
+        self.stop_s = self.over_s = at_s
+        self.end_s = [math.nan if end_s + self.stream_s > at_s else end_s for end_s in self.end_s]
+
     def states(self) -> list[State]:
         """The engines as they stand."""
         return states_of(self.replicas)
@@ -104,7 +110,7 @@ def _state(batches: Sequence[Scheduler]) -> State:
         waiting=len(batches[0].waiting),
         used_tokens=batches[0].used_blocks() * batches[0].policy.block_tokens,
         prompt_tokens=sum(batch.prompt_tokens for batch in batches),
-        written_tokens=sum(map(_written, batches)),
+        written_tokens=sum(map(_written, batches)) + _written_before(batches[0]),
         preemptions=sum(batch.preemptions for batch in batches),
         cache_queries=sum(batch.cache_queries for batch in batches),
         cache_hits=sum(batch.cache_hits for batch in batches),
@@ -118,3 +124,8 @@ def _written(scheduler: Scheduler) -> int:
         # Those of a static batch that have ended are counted already.
         if not 0 < sequence.end_tick <= scheduler.tick
     )
+
+
+def _written_before(scheduler: Scheduler) -> int:
+    """By those that were preempted and wait, in front of all others, to go on."""
+    return sum(each.emitted for each in takewhile(lambda each: each.preempted, scheduler.waiting))

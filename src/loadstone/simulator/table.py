@@ -180,7 +180,7 @@ class _Records:
         if not done.all():
             columns["error"] = one_of(done, "not ended within the grace period after the duration", None)
         if self._policy.prefix_cache:
-            columns["cached_tokens"] = pa.array(self._cached[here])
+            columns["cached_tokens"] = pa.array(self._cached[here], mask=~done)  # told with the end
         if plan.has_sessions:
             turn = plan.turn[plan.rows(self._cell).start + row].astype(np.int64)
             none = pa.array(turn < 0)

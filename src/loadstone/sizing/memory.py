@@ -199,7 +199,9 @@ def no_room(deployment: Deployment, memory: Memory, context_tokens: int = 1, req
     if (shared := _sharing_experts(deployment, context_tokens, requests)) is not None:
         return f"{text}; replicas that share one set of experts would (attention-dp {_cut(shared)})"
     larger = more_gpus(deployment, context_tokens, requests, budget.weights_bytes / room) or "larger GPUs would"
-    return f"{text}; {larger}, or lower precision (--weights-dtype)"
+    # In the shorthand's words, which all commands take; --weights-dtype is of `size` alone.
+    halved = " (MODEL:fp8)" if deployment.weights_dtype in ("bf16", "fp16", "fp32") else ""
+    return f"{text}; {larger}, or weights of fewer bits{halved}"
 
 
 def more_gpus(deployment: Deployment, context_tokens: int, requests: int, times: float = 1.0) -> str | None:
