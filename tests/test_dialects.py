@@ -350,7 +350,7 @@ BY_HAND = [
 
 
 def test_vllm_by_hand() -> None:
-    found = summarise("vllm", BY_HAND)
+    found = summarise("vllm", [*BY_HAND[:1], msgspec.structs.replace(BY_HAND[1], output_tokens=None), *BY_HAND[2:]])
     assert (found["completed"], found["failed"], found["duration"]) == (2, 1, 5.0)
     assert (found["total_input_tokens"], found["total_output_tokens"]) == (30, 9)
     assert (found["mean_ttft_ms"], found["median_e2el_ms"]) == (1500.0, 2375.0)
@@ -383,6 +383,24 @@ def test_sglang_by_hand() -> None:
     assert oai["max_output_tokens_per_s"] == 2.0
 
 
+def test_sglang_spreads_the_tokens_of_each_request_on_their_own() -> None:
+    # 1.5, 2.0 and 2.5 of the one; 1.6, 1.75, 1.9, 2.05 and 2.2 of the other: with the first chunks six before 2.
+    two = [record(0.0, [1.0, 2.5], [1, 4]), record(0.0, [1.45, 2.2], [1, 6])]
+    assert summarise("sglang", two)["max_output_tokens_per_s"] == 6.0
+
+
+def test_aiperf_by_hand() -> None:
+    found = summarise("aiperf", [*BY_HAND, record(5.0, status="cancelled", end_s=7.0)])
+    assert (found["request_count.avg"], found["error_request_count.avg"]) == (2, 1)
+    assert found["request_error_rate.avg"] == 100 / 3
+    assert found["request_throughput.avg"] == 2 / 6  # from 1 to 7
+    assert found["benchmark_duration.avg"] == 3.0
+    assert (found["inter_token_latency.avg"], found["output_token_throughput_per_user.avg"]) == (250.0, 4.0)
+    assert found["time_to_second_token.avg"] == 1500.0
+    at_once = summarise("aiperf", [record(0.0, [1.0], [8])])
+    assert (at_once["inter_token_latency.avg"], at_once["output_token_throughput_per_user.avg"]) == (0.0, None)
+
+
 def test_inference_perf_by_hand() -> None:
     found = summarise("inference-perf", BY_HAND, OPEN)
     latency = "successes.latency."
@@ -397,6 +415,10 @@ def test_inference_perf_by_hand() -> None:
     assert (found["load_summary.count"], found["load_summary.achieved_rate"]) == (3, 1.5)
     assert (found["successes.count"], found["failures.count"], found["failures.request_latency.max"]) == (2, 1, 3.0)
     assert found["successes.throughput.total_tokens_per_sec"] == 39 / 5
+    # What comes before the first token is no gap: the second token's is 0, the third's 2 s.
+    late = [record(sent, [sent + 1, sent + 2, sent + 4], [0, 2, 3], input_tokens=1) for sent in (0.0, 7.0)]
+    gaps = summarise("inference-perf", late, OPEN)
+    assert (gaps[f"{latency}inter_token_latency.mean"], gaps[f"{latency}inter_token_latency.max"]) == (1.0, 2.0)
 
 
 def test_inference_perf_on_a_published_result() -> None:
@@ -474,6 +496,13 @@ def test_guidellm_by_hand() -> None:
     assert found["request_latency.successful.median"] == 2.5  # a value that occurred
     # From 1 to 6: one for a second, two up to 4, one to 4.5, none after.
     assert found["request_concurrency.successful.mean"] == pytest.approx((3.0 + 2.5) / 5)
+
+
+def test_guidellms_window_has_the_last_end_in_it() -> None:
+    begin_s, end_s = 0.8, 3.9
+    assert begin_s + (end_s - begin_s) < end_s  # as floating point has it
+    found = summarise("guidellm", [record(begin_s, [2.0], end_s=end_s)])
+    assert found["requests_per_second.successful.mean"] == pytest.approx(1 / (end_s - begin_s), rel=1e-5)
 
 
 # --- all of them ----------------------------------------------------------------------------------------------------

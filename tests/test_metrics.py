@@ -101,6 +101,8 @@ def test_a_gap_is_shared_by_the_tokens_the_later_event_brought() -> None:
     assert (found.itl_s.min, found.itl_s.p50, found.itl_s.max) == (0.25, 0.5, 0.5)
     assert found.itl_s.mean == 1.75 / 4
     assert found.tpot_s.p50 == 1.75 / 7
+    pairs = metrics([record(0.0, [1.0, 2.0], [2, 4])])
+    assert (pairs.itl_s.n, pairs.itl_s.mean) == (2, 0.5)
 
 
 def test_an_event_without_a_token_passes_its_gap_on() -> None:
@@ -153,6 +155,7 @@ def test_failed_requests_count_but_not_in_percentiles() -> None:
     assert found.ttft_s.n == 2
     assert found.e2e_s.max == 3.0
     assert found.itl_s.n == 2
+    assert found.output_events == 2 + 2
     assert found.output_tokens == 2 + 2 + 6 + 3  # a cancelled request's own total is not what arrived
     assert found.input_tokens == 120  # the timeout never saw a first token
     assert found.duration_s == 10.0
@@ -248,7 +251,7 @@ def test_steady_window_does_not_depend_on_the_order_of_records(order: list[int])
 
 
 def test_no_steady_window_without_length() -> None:
-    assert metrics([record(0.0, [1.0]), record(0.0, [2.0])], BURST).steady is None
+    assert metrics([record(0.0, [1.0]), record(0.5, [2.0])], BURST).steady is None
     assert metrics([record(0.0, [1.0])]).steady is None
     assert metrics([record(1.0, [2.0]), record(1.0, [2.0])]).steady is None
     assert metrics([record(1.0, [2.0]), record(2.0, [3.0], phase="warmup")]).steady is None
@@ -349,6 +352,12 @@ def test_null_lists_are_empty_ones() -> None:
     row = msgspec.to_builtins(record(0.0, status="error", end_s=1.0)) | {"arrival_s": None, "tokens": None}
     with_null = pa.RecordBatch.from_pylist([row, msgspec.to_builtins(record(0.0, [1.0, 2.0]))], schema=SCHEMA)
     assert cell_metrics(lambda: [with_null], CLOSED, {}).itl_s.n == 1
+
+
+def test_a_status_that_is_missing_is_none_of_them() -> None:
+    row = msgspec.to_builtins(record(0.0, [1.0], end_s=1.0)) | {"status": None}
+    found = cell_metrics(lambda: [pa.RecordBatch.from_pylist([row], schema=SCHEMA)], CLOSED, {})
+    assert (sum(msgspec.to_builtins(found.requests).values()), found.ttft_s) == (1, None)  # it was sent
 
 
 def test_result_is_plain_data() -> None:
@@ -498,6 +507,8 @@ def test_parts_of_a_cell() -> None:
     assert first.token_share == 5 / 7  # of seven: the row without a turn is the cell's too
     assert first.ttft_s is not None
     assert first.ttft_s.mean == 2.0
+    assert first.tpot_s is not None
+    assert first.tpot_s.mean == 1.0
     assert (second.requests.sent, second.requests.cancelled) == (2, 1)
     assert (first.mean_input_tokens, first.mean_output_tokens) == (11.0, 2.5)
     # What was cut off is in the totals, and not in the mean of a request.
@@ -507,4 +518,5 @@ def test_parts_of_a_cell() -> None:
     assert (first.mean_input_tokens, first.mean_output_tokens) == (11.0, 2.5)
     assert second.e2e_s is not None
     assert second.e2e_s.mean == 0.5
-    assert parts(lambda: [batch(records)], turns, streams=False)[0].ttft_s is None
+    whole = parts(lambda: [batch(records)], turns, streams=False)[0]
+    assert (whole.ttft_s, whole.tpot_s, whole.ttft_intended_s) == (None, None, None)

@@ -262,6 +262,77 @@ def test_bounds_of_a_throughput() -> None:
     assert high is not None
     assert high / low > 3
     assert blocks.rate_bounds(even, 10.0, 5) == [None, None]
+    burst = np.repeat([blocks.CURVE, 0.0], [1, blocks.CURVE - 1])
+    low, high = blocks.rate_bounds(burst, 10.0, 6)
+    assert low == 0.0  # not below
+    assert high is not None
+    assert high > blocks.CURVE / 10
+
+
+@pytest.mark.parametrize(
+    ("requests", "under_way", "made"),
+    [(59, 10, 0), (60, 10, 6), (200, 10, 20), (10, 0.1, 10), (410, 10, 40), (48, math.inf, 0)],
+)
+def test_a_block_is_a_generation(requests: int, under_way: float, made: int) -> None:
+    assert blocks.count(requests, under_way) == made
+
+
+def test_requests_are_under_way_by_their_times_or_by_how_long_they_took_together() -> None:
+    sent_s, end_s = np.array([3.0, 0.0, 1.0, 2.0, np.nan, 5.0, 4.0]), np.array([5.0, 1.0, 2.0, 3.0, 9.0, 6.0, 5.0])
+    flow = Flow.of(sent_s, end_s)  # 7 s of work in 9 s: one at a time
+    assert flow.order.tolist() == [1, 2, 3, 0, 6, 5, 4]
+    assert flow.most == 7
+    assert Flow.of(sent_s, end_s, span_s=6.5).most == 6
+    assert Flow.of(sent_s, end_s, span_s=5.0).most == 0
+    assert Flow.of(sent_s, end_s, span_s=0.0).most == 0
+    assert Flow.of(sent_s, np.full(7, np.nan)).most == 0
+    assert Flow.of(np.empty(0), np.empty(0)).most == 0
+
+
+def test_blocks_by_hand() -> None:
+    values = np.array([1.0, 3.0, np.nan, 5.0, 8.0])
+    assert blocks.means(values, 2).tolist() == [2.0, 6.5]
+    assert str(blocks.means(values[:4], 3).tolist()) == "[2.0, nan, 5.0]"
+    assert str(blocks.means(values, 5).tolist()) == "[1.0, 3.0, nan, 5.0, 8.0]"
+    assert str(blocks.means(values, 6).tolist()) == str([math.nan] * 6)
+    curve = np.array([1.0, 2.0, 3.0, 6.0])
+    assert blocks.rates(curve, 8.0, 2).tolist() == [0.75, 2.25]
+    above = blocks.above(np.array([1.0, 2.0, 2.0 + 1e-9, 2.0 + 1e-8, math.nan]), 2.0)
+    assert str(above.tolist()) == "[0.0, 0.5, 0.5, 1.0, nan]"
+    # Neighbours that rise, that alternate, that are all one; what four blocks hide is a quarter.
+    rows = np.array([[1.0, 1.0, 7.0], [2.0, 0.0, 7.0], [3.0, 1.0, 7.0], [4.0, 0.0, 7.0]])
+    assert blocks.correlation(rows) == pytest.approx([0.5, 0.0, 0.25])
+    assert blocks.correlation(np.repeat([[0.0], [1.0]], 50, axis=0)) == [0.9]
+    assert blocks.inflation(0.8) == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize(
+    ("most", "found", "made", "left", "taken"),
+    [
+        (40, {40: 0.3, 20: 0.4, 10: 0.2}, 10, 0.2, 0.2),
+        (40, {40: 0.29}, 40, 0.29, 0.29),
+        (12, {12: 0.5, 6: 0.3}, 6, 0.3, 0.8),  # fewer would be too few, and these still go together
+        (11, {11: 0.9}, 11, 0.9, 0.9),
+    ],
+)
+def test_blocks_that_go_together_are_joined(
+    most: int, found: dict[int, float], made: int, left: float, taken: float
+) -> None:
+    count, rho, used = blocks.settle(most, lambda count: np.array([0.0, found[count]]))
+    assert (count, rho[1], used[1]) == (made, left, taken)
+
+
+def test_the_error_of_a_mean_of_blocks() -> None:
+    """√(6/5)/√6 of six that alternate. Of six that rise, ρ = ½ + ⅙ and three are too few: as if 0.8, times three."""
+    apart = blocks.error_of_blocks(6, lambda count: np.array([-1.0, 1.0] * (count // 2)))
+    assert apart == (pytest.approx(0.2**0.5), 5.0)
+    rising = blocks.error_of_blocks(6, lambda count: np.arange(float(count)))
+    assert rising == (pytest.approx(3 * (3.5 / 6) ** 0.5), 5.0)
+    found = distribution(np.repeat([-1.0, 1.0] * 3, 10), flow_of(60, 10))
+    assert found is not None
+    assert found.ci95["mean"] == pytest.approx([-2.571 * 0.2**0.5, 2.571 * 0.2**0.5], abs=1e-3)
+    assert blocks.error_of_blocks(5, lambda count: np.arange(float(count))) is None
+    assert blocks.error_of_blocks(6, lambda count: np.array([1.0] * 5 + [math.nan])) is None
 
 
 def test_the_t_is_that_of_scipy() -> None:
@@ -302,6 +373,11 @@ def test_moments_of_many_float32_values_are_taken_in_double_precision() -> None:
     assert found is not None
     assert found.mean == pytest.approx(sample.astype(np.float64).mean(), rel=1e-12)
     assert found.std == pytest.approx(sample.astype(np.float64).std(), rel=1e-9)
+    pool = Pool()
+    pool.add(sample)
+    pooled = pool.distribution()
+    assert pooled is not None
+    assert (pooled.mean, pooled.std) == (pytest.approx(found.mean, rel=1e-12), pytest.approx(found.std, rel=1e-9))
 
 
 def test_distribution_is_plain_data() -> None:
@@ -345,6 +421,9 @@ def test_a_pool_has_the_percentiles_of_all_its_parts(given_values: list[float], 
     found = pool.distribution()
     assert found is not None
     assert (found.n, found.min, found.max) == (len(values), values.min(), values.max())
+    exact, size = values.astype(np.float64), float(np.abs(values).max())
+    assert found.mean == pytest.approx(exact.mean(), abs=1e-9 * size)
+    assert found.std == pytest.approx(exact.std(), abs=1e-6 * size)
     for name, q in PERCENTILES.items():
         wanted = percentile(np.sort(values).astype(np.float64), q)
         assert getattr(found, name) == pytest.approx(wanted, rel=1e-6, abs=1e-6)

@@ -156,6 +156,8 @@ def test_no_usage() -> None:
     assert "no_usage" not in found(rows(token_source="pieces", output_tokens=4, status="timeout"))  # noqa: S106
     assert finding.severity == "warning"
     assert found(spoilt(3, token_source="pieces")) == {}  # noqa: S106
+    some = found(spoilt(100, token_source="pieces"))["no_usage"]  # noqa: S106
+    assert some.evidence == "100 of 400 answers state no usage: output tokens are counted as stream events there"
 
 
 def test_several_tokens_an_event() -> None:

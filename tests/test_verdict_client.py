@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loadstone.records import CellInfo, Load
+from loadstone.records import CellInfo, Load, Plan
 from loadstone.verdict import Finding
 from verdict_cells import LOAD, Rows, closed, found, plan_of, rows
 
@@ -75,6 +75,48 @@ def test_a_stall_is_told_by_the_requests_that_it_was_of() -> None:
 
 def test_late_reading_that_brought_nothing_together_spoils_nothing() -> None:
     assert found(rows(receive_lag_s=0.3)) == {}
+
+
+def began_with(tokens: int, of: int, share: float = 1.0, **changed: Any) -> Rows:
+    """Answers of `of` tokens, an event each, the first `tokens` of them in one read; a share of the cell."""
+    records = rows()
+    for each in records[: round(share * len(records))]:
+        first = each["arrival_s"][0]
+        later = [first + 0.1 * after for after in range(1, of - tokens + 1)]
+        each.update(
+            arrival_s=[first] * tokens + later, read=[0] * tokens + list(range(1, of - tokens + 1)),
+            tokens=list(range(1, of + 1)), output_tokens=of, **changed,
+        )  # fmt: skip
+        each["end_s"] = each["arrival_s"][-1]
+    return records
+
+
+def natural() -> Plan:
+    plan = plan_of(LOAD)
+    plan.output_tokens[:] = 64
+    return plan
+
+
+def test_tokens_that_came_with_the_first_make_tpot_too_small() -> None:
+    finding = found(began_with(7, 16), natural())["tpot_understated"]
+    assert finding.severity == "warning"
+    assert finding.evidence == (
+        "answers began with 7 tokens at once (median), which TPOT counts as waited for: those after them took 1.67 "
+        "times TPOT each"
+    )
+    assert "tpot_understated" in found(began_with(3, 16), natural())  # 15/13
+    assert "tpot_understated" not in found(began_with(2, 16), natural())  # 15/14
+    assert "tpot_understated" not in found(began_with(7, 16, share=0.4), natural())
+    assert "tpot_understated" not in found(began_with(3, 64), natural())
+    assert "tpot_understated" not in found(began_with(7, 16, receive_lag_s=0.2), natural())  # the client's doing
+
+
+def test_several_tokens_in_the_first_event_are_known_by_a_running_count_alone() -> None:
+    counted = {"tokens": [8, 16, 24, 32], "output_tokens": 32}
+    assert "tpot_understated" in found(rows(**counted, token_source="running usage"), natural())  # noqa: S106
+    assert "tpot_understated" not in found(rows(**counted), natural())
+    one_first = {"tokens": [1, 11, 21, 32], "output_tokens": 32}
+    assert "tpot_understated" not in found(rows(**one_first, token_source="running usage"), natural())  # noqa: S106
 
 
 def whole(**changed: Any) -> Finding:

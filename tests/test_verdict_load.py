@@ -1,6 +1,7 @@
 """Findings about the load: was it offered as planned, and did it meet one state of the server?"""
 
 import heapq
+import re
 from collections.abc import Callable
 
 import numpy as np
@@ -229,6 +230,44 @@ def test_decoding_that_slows_down_is_not_stationary() -> None:
         each["arrival_s"] = [first + (at - first) * stretch for at in each["arrival_s"]]
     finding = found(records, plan_of(Load("concurrency", 8), warm=8))["not_stationary"]
     assert finding.evidence.startswith("TPOT went steadily from ")
+
+
+@pytest.mark.parametrize("share", [0.35, 0.5, 0.63])
+@pytest.mark.parametrize("count", [60, 400])
+def test_a_server_that_slows_down_at_once_is_not_stationary(share: float, count: int) -> None:
+    """A step is no trend: with ten blocks, five of each kind, tau is 0.56."""
+    rng = np.random.default_rng(count)
+    records = closed(8, count)
+    for at, each in enumerate(records[8:]):
+        slower = float(rng.lognormal(0, 0.05)) * (1.5 if at >= share * count else 1.0)
+        each["arrival_s"] = [each["sent_s"] + (time_s - each["sent_s"]) * slower for time_s in each["arrival_s"]]
+    finding = found(records, plan_of(Load("concurrency", 8), count, 8))["not_stationary"]
+    assert finding.severity == "warning"
+    told = re.fullmatch(r"TTFT went at once from (\S+) ms to (\S+) ms after (\d+)% of the requests", finding.evidence)
+    assert told is not None
+    before, after, at_percent = map(float, told.groups())
+    assert (before, after) == (pytest.approx(100, rel=0.05), pytest.approx(150, rel=0.05))
+    assert at_percent == pytest.approx(100 * share, abs=5)
+
+
+def test_a_slow_moment_and_few_slow_answers_are_no_step() -> None:
+    assert "not_stationary" not in drifting(lambda at: 1.2 if 8 < at < 11 else 0.4)
+    slow = iter(range(10_000))
+    assert "not_stationary" not in drifting(lambda _: 4.0 if next(slow) % 20 == 0 else 0.4)
+
+
+def test_a_step_of_the_lengths_asked_for_is_no_step_of_the_server() -> None:
+    plan = plan_of(Load("concurrency", 8), warm=8)
+    records = closed(8, 400)
+    plan.input_tokens[208:] = 300
+    for each in records[208:]:
+        each["input_tokens"] = 300
+        each["arrival_s"] = [each["sent_s"] + 2 * (time_s - each["sent_s"]) for time_s in each["arrival_s"]]
+    assert "not_stationary" not in found(records, plan)
+    plan.input_tokens[208:] = 100
+    for each in records:
+        each["input_tokens"] = 100
+    assert "not_stationary" in found(records, plan)
 
 
 def test_small_drift_is_let_pass() -> None:

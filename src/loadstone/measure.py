@@ -85,19 +85,23 @@ def bench(options: Options, on_event: Callable[[Event], None] = lambda event: No
         info.run_id = folder.name
         _check_room(folder, plan)
         store.write_info(folder, info)
-        store.write_plan(folder / "plan.parquet", plan)
-        on_event(Event(kind="attached", info=info, plan=plan, folder=folder))
-        flush = _flush(options, headers, target, info)
-        told = jobs.jobs(options, plan, info, vocabulary, asking, folder, [
-            jobs.destination(options, parts, base_path, path, headers) for parts, base_path in servers
-        ])  # fmt: skip
         try:
+            store.write_plan(folder / "plan.parquet", plan)
+            on_event(Event(kind="attached", info=info, plan=plan, folder=folder))
+            flush = _flush(options, headers, target, info)
+            told = jobs.jobs(options, plan, info, vocabulary, asking, folder, [
+                jobs.destination(options, parts, base_path, path, headers) for parts, base_path in servers
+            ])  # fmt: skip
             pages = [f"{url}/metrics" if target.metrics_names else None for url in target.urls]
             observer = Observer(folder, pages, told[0].origin_ns, headers=headers, proxy=options.proxy, gpus=gpus)
             with observer:
                 _run(Pool(told, folder / "log.txt"), plan, info, folder, on_event, signals, flush, observer.look)
             for note in observer.notes:
                 on_event(Event(kind="note", text=note))
+        except KeyboardInterrupt:
+            info.status, info.error = "interrupted", "interrupted before anything was measured"
+            store.write_info(folder, info)
+            raise
         except LoadstoneError as error:
             info.status, info.error = "failed", str(error)
             store.write_info(folder, info)
@@ -183,6 +187,7 @@ def _run(
                     issue_end_s=(measured.issue_end_ns - origin_ns) * 1e-9,
                     end_s=(measured.end_ns - origin_ns) * 1e-9,
                     client_cpu_s=measured.cpu_s,
+                    requests_resent=measured.resent,
                 )
                 look()
                 on_event(Event(kind="cell_end", cell=cell, info=info, plan=plan))

@@ -29,7 +29,9 @@ _TIMELESS = frozenset({
     "several_tokens_an_event", "few_samples", "no_usage",
 })  # fmt: skip
 """Rules of the verdict that hold of other tools' requests without a common clock."""
-_OF_EVENTS = frozenset({"tokens_not_streamed", "several_tokens_an_event", "fewer_tokens_than_events"})
+_OF_EVENTS = frozenset({
+    "tokens_not_streamed", "several_tokens_an_event", "fewer_tokens_than_events", "tpot_understated",
+})  # fmt: skip
 """Rules about stream events, of which files may tell the first and the last alone."""
 _OF_OUR_CLIENT = frozenset({"user_clock", "client_read_late", "events_coalesced"})
 """Rules about this project's client, which did not measure an imported run."""

@@ -439,6 +439,9 @@ def test_a_request_lost_with_its_kept_connection_is_sent_once_more_and_no_more(l
     names = [ask.headers["x-request-id"] for ask in server.measured]
     assert max(names.count(name) for name in names) == 2
     assert len(set(names)) == PLANNED
+    (finding,) = (f for f in outcome.document["cells"][0]["verdict"]["findings"] if f["kind"] == "requests_resent")
+    assert finding["severity"] == "info"
+    assert finding["evidence"].startswith(f"{len(names) - PLANNED} of {PLANNED} requests")
 
 
 def test_a_server_killed_in_the_run(loadstone: Loadstone) -> None:

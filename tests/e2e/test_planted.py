@@ -135,6 +135,16 @@ def cut_off(loadstone: Loadstone, tmp_path: Path) -> Outcome:
     return measure(loadstone, reply)
 
 
+@planted("requests dropped with their kept connections, which the client sends again", "requests_resent")
+def dropped(loadstone: Loadstone, tmp_path: Path) -> Outcome:
+    def reply(ask: Ask, send: Send) -> None:
+        if ask.number % 8 == 3:
+            raise Hangup
+        answer(ask, send)
+
+    return measure(loadstone, reply, f"{CLOSED} --requests 80")
+
+
 @planted("answers that never begin", "request_errors")
 def silence(loadstone: Loadstone, tmp_path: Path) -> Outcome:
     def reply(ask: Ask, send: Send) -> None:
@@ -304,6 +314,15 @@ def slower_decoding(loadstone: Loadstone, tmp_path: Path) -> Outcome:
     return measure(loadstone, reply, f"{CLOSED} --requests 80")
 
 
+@planted("the server slows down at once, half-way through", "not_stationary")
+def slower_at_once(loadstone: Loadstone, tmp_path: Path) -> Outcome:
+    def reply(ask: Ask, send: Send) -> None:
+        time.sleep(0.01 if ask.number < 40 else 0.04)
+        answer(ask, send)
+
+    return measure(loadstone, reply, f"{CLOSED} --requests 80")
+
+
 # --- did the client see it as it was? ---------------------------------------------------------------------------
 
 
@@ -312,6 +331,18 @@ def buffered(loadstone: Loadstone, tmp_path: Path) -> Outcome:
     def reply(ask: Ask, send: Send) -> None:
         time.sleep(0.02)
         send(SSE + b"".join(map(chunk, events(ask))) + LAST_CHUNK)
+
+    return measure(loadstone, reply)
+
+
+@planted("a server that writes only every 50 ms", "tpot_understated")
+def written_in_batches(loadstone: Loadstone, tmp_path: Path) -> Outcome:
+    def reply(ask: Ask, send: Send) -> None:
+        said = events(ask)
+        time.sleep(0.05)
+        send(SSE + b"".join(map(chunk, said[:4])))
+        time.sleep(0.05)
+        send(b"".join(map(chunk, said[4:])) + LAST_CHUNK)
 
     return measure(loadstone, reply)
 
@@ -400,6 +431,14 @@ def stops(loadstone: Loadstone, tmp_path: Path) -> Outcome:
 @planted("no usage in any answer", "no_usage")
 def without_usage(loadstone: Loadstone, tmp_path: Path) -> Outcome:
     return measure(loadstone, lambda ask, send: say(send, [*full(ask.output_tokens), DONE]))
+
+
+@planted("no usage in some answers", "no_usage")
+def partly_without_usage(loadstone: Loadstone, tmp_path: Path) -> Outcome:
+    def reply(ask: Ask, send: Send) -> None:
+        answer_without_usage(ask, send) if ask.number % 6 == 3 else answer(ask, send)
+
+    return measure(loadstone, reply)
 
 
 @planted("hidden reasoning: tokens that are counted and not streamed", "tokens_not_streamed")

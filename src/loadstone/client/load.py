@@ -23,6 +23,8 @@ class StepLoad:
         """Its start has come."""
         self.start_ns = self.issue_end_ns = step.start_ns
         self.cpu_before_s = time.process_time()
+        self.resent = 0
+        """Requests sent again, for the server had cut the kept connection that they were on."""
         self.wake_ns: int | None = None
         """When to ask `next` again; None: when a request ends."""
         self.duration_s = load.duration_s or 0.0

@@ -38,13 +38,14 @@ def workers_for(loads: tuple[Load, ...]) -> int:
 class StepResult(msgspec.Struct):
     """Monotonic ns: when the step was to start, the last request was taken up, and the last one ended.
 
-    `cpu_s`: processor seconds of all workers together.
+    `cpu_s`, `resent`: of all workers together, processor seconds and requests sent again.
     """
 
     start_ns: int
     issue_end_ns: int
     end_ns: int
     cpu_s: float = 0.0
+    resent: int = 0
 
 
 class Pool:
@@ -109,6 +110,7 @@ class Pool:
                     result.issue_end_ns = max(result.issue_end_ns, message.issue_end_ns)
                     result.end_ns = max(result.end_ns, message.end_ns)
                     result.cpu_s += message.cpu_s
+                    result.resent += message.resent
             busy = {worker for worker in busy if worker.alive}
             yield self._progress()
         result.end_ns = max(result.end_ns, result.issue_end_ns)

@@ -98,6 +98,8 @@ class StepDone(msgspec.Struct, tag="done"):
     end_ns: int
     cpu_s: float
     """Processor time this worker took for the step, user and system."""
+    resent: int
+    """Requests sent again, after the server had cut the kept connection that they were on."""
 
 
 class Failed(msgspec.Struct, tag="failed"):

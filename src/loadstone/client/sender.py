@@ -26,6 +26,9 @@ _SWEEP_PARTS = 50  # every stream is looked at once in _SWEEP_S · _SWEEP_PARTS 
 _RECONNECT_S = 0.05
 _PROFILE_S = 0.01
 """How often a closed loop that ramps looks how many places it has."""
+_RACE_NS = 2_000_000_000
+"""A server that closes a kept connection while a request is on its way to it cuts it within a round trip; one that
+takes seconds had the request, and dropped it."""
 _PART_EVENTS = 64
 _PART_NS = 5_000_000_000
 """A stream that goes on is journaled at its first sweep, then at so many new events, or after so long."""
@@ -177,9 +180,12 @@ class Sender:
         """A connection failed under its request."""
         self._fleet.drop(connection)
         self._fleet.free(stream)
-        if retry and not self._stopping:
+        now_ns = time.monotonic_ns()
+        if retry and not self._stopping and now_ns - (stream.sent_ns or 0) < _RACE_NS:
+            if self._step is not None:
+                self._step.resent += 1
             stream.reused = False
-            self._launch(stream, time.monotonic_ns(), fresh=True)
+            self._launch(stream, now_ns, fresh=True)
             return
         self._fleet.failed(stream)
         self._active[stream] = None

@@ -78,7 +78,8 @@ class Worker:
         """All of a step was sent, and has ended."""
         self._flush()
         self._report()
-        _say(StepDone(load.issue_end_ns, time.monotonic_ns(), time.process_time() - load.cpu_before_s))
+        cpu_s = time.process_time() - load.cpu_before_s
+        _say(StepDone(load.issue_end_ns, time.monotonic_ns(), cpu_s, load.resent))
 
     def _flush_regularly(self) -> None:
         self._loop.call_later(_FLUSH_S, self._flush_regularly)

@@ -73,9 +73,8 @@ def summary(facts: Facts, window: tuple[float, float] | None = None) -> Summary:
         "total_token_count": (done["input"] + tokens, None),
     }
     weighted = {name: (each, np.ones(len(done)) if by is None else by) for name, (each, by) in values.items()}
-    if window is None and (length := span_s(measured["sent"], measured["end"])) is not None:
-        begin = float(np.nanmin(measured["sent"]))
-        window = begin, begin + length
+    if window is None and span_s(measured["sent"], measured["end"]) is not None:
+        window = float(np.nanmin(measured["sent"])), float(np.nanmax(measured["end"]))
     weighted |= _over_time(facts, window) if window else dict.fromkeys(list(_VALUES)[7:], (np.empty(0), np.empty(0)))
     for name, (each, weights) in weighted.items():
         found |= {f"{name}.successful.{key}": value for key, value in _describe(each, weights).items()}

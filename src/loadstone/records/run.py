@@ -96,6 +96,8 @@ class CellInfo(msgspec.Struct, kw_only=True):
     end_s: float | None = None
     client_cpu_s: float | None = None
     """Processor seconds the client's workers took."""
+    requests_resent: int | None = None
+    """Sent a second time, warm-up included: the server had cut the kept connection before it answered."""
 
 
 class RunInfo(msgspec.Struct, kw_only=True):

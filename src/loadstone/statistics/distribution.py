@@ -127,7 +127,7 @@ def percentile_bounds(n: int, q: float, confidence: float = 0.95) -> tuple[int |
     first, mass = _binomial(n, q)
     # Over k = first, first + 1, …: P(Bin ≤ k) rises, P(Bin ≥ k) falls.
     low = first + int(np.searchsorted(np.cumsum(mass), tail, side="right"))
-    high = first + int(np.count_nonzero(np.cumsum(mass[::-1])[::-1] > tail))
+    high = first + int(np.count_nonzero(np.cumsum(mass[::-1]) > tail))
     return low if low >= 1 else None, high if high <= n else None
 
 

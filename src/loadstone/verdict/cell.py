@@ -72,7 +72,9 @@ def cell_findings(
             client.client_saturated(facts, info.client_cpu_s if info else None, _duration_s(info)),
             client.arrivals_bunched(metrics, done),
             client.events_together(metrics, done, streams),
+            client.tpot_understated(metrics, done),
             client.connections_not_kept(metrics, facts),
+            client.requests_resent(info.requests_resent if info else None, len(facts)),
             client.user_clock(clock),
         ]
     if len(measured):

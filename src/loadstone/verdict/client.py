@@ -24,10 +24,15 @@ TOGETHER_SHARE = 0.1
 are those of reads."""
 READ_LATE_SHARE = 0.5
 """And from which the median gap is one that was not measured."""
+UNDERSTATED = 1.1
+"""Times that TPOT is too small, median of the answers, for the tokens that came with the first."""
 BUNCHED_S = 1e-5
 """Time per output token, median, below which tokens were not streamed: well below any engine's step."""
 STARVED_SHARE = 0.1
 """Receive lag over E2E, medians, from which a client that got no processor is what bunched an answer."""
+RESENT_SHARE = 0.01
+RESENT_REQUESTS = 5
+"""Requests sent a second time, from which on both they are more than the race of a server's keep-alive time."""
 CHURN_SHARE = 0.5
 """Requests on fresh connections, beyond the first for each place, from which connections are not kept."""
 CHURN_REQUESTS = 10
@@ -79,7 +84,37 @@ def events_together(metrics: CellMetrics, done: Facts, streams: bool) -> Finding
         "events_coalesced",
         "info",
         f"{seen}, though they were read within {show_seconds(lag_s)} of their arrival",
-        "The engine or the network sends several at once: ITL is that of batches; TPOT and E2E are not affected.",
+        "The engine or the network sends several at once: ITL is that of batches. E2E is not affected, nor TPOT but "
+        "for what came with the first token.",
+    )
+
+
+def tpot_understated(metrics: CellMetrics, done: Facts) -> Finding | None:
+    """Answers whose first read brought n₁ tokens: nobody saw the time these took one after the other, and of TPOT,
+    (tT − t1)/(T − 1), only (T − 1)/(T − n₁) times as much would be the pace of those that followed.
+
+    An event whose tokens are known from a final count alone is taken for one. Left to `arrivals_bunched` where whole
+    answers came so, and to `client_read_late` where the client made them come so.
+    """
+    tpot = metrics.tpot_s
+    if tpot is None or tpot.p50 <= BUNCHED_S:
+        return None
+    several = done.pick((done.output_tokens >= 2) & (done.first_read_events > 0))
+    running = np.isin(several.token_source, ["running usage"])
+    first = np.where(running, several.first_read_tokens, several.first_read_events)
+    if not len(several) or _typical(several.receive_lag_s, several.together) >= tpot.p50:
+        return None
+    total, times = several.output_tokens, np.full(len(several), np.inf)
+    np.divide(total - 1, total - first, out=times, where=total > first)
+    if np.median(times) < UNDERSTATED:
+        return None
+    return Finding(
+        "tpot_understated",
+        "warning",
+        f"answers began with {np.median(first):.0f} tokens at once (median), which TPOT counts as waited for: those "
+        f"after them took {np.median(times):.2f} times TPOT each",
+        "The engine sends tokens in batches, or a proxy holds them back: have each streamed alone, ask for longer "
+        "answers, or compare E2E.",
     )
 
 
@@ -138,6 +173,21 @@ def connections_not_kept(metrics: CellMetrics, facts: Facts) -> Finding | None:
         f"{show_seconds(max(0.0, cost_s))} (median) after they were due",
         "The server, or a proxy, closes connections: TTFT from sending leaves connecting out, from the intended time "
         "it is in; raise its keep-alive time.",
+    )
+
+
+def requests_resent(resent: int | None, sent: int) -> Finding | None:
+    """`sent`: all requests of the cell, warm-up included."""
+    if not resent:
+        return None
+    share = resent / max(1, sent)
+    return Finding(
+        "requests_resent",
+        "warning" if share > RESENT_SHARE and resent >= RESENT_REQUESTS else "info",
+        f"{resent} of {sent} requests ({share:.1%}) were sent a second time: the server had cut the kept connection "
+        "they were on, without a word",
+        "Their times count from the first sending. Few are the race of a keep-alive time; many, a server or proxy that "
+        "drops requests: look at its log.",
     )
 
 

@@ -37,6 +37,7 @@ class Facts:
     first_s   first and last_s last arrival of output
     events    stream events with output
     together  of those, events that came with the one before in the same read
+    first_read_events, first_read_tokens  of those, events that the first read brought, and output tokens after it
     pattern   equal for requests whose gaps are equal to the microsecond; 0: too few gaps to tell
     reused    1 sent on a connection that had served another, 0 on a fresh one
     """
@@ -63,6 +64,8 @@ class Facts:
     last_s: Floats
     events: NDArray[np.int64]
     together: NDArray[np.int64]
+    first_read_events: NDArray[np.int64]
+    first_read_tokens: NDArray[np.int64]
     pattern: NDArray[np.uint64]
 
     def __len__(self) -> int:
@@ -80,7 +83,7 @@ class Events:
     """What the rules know of the requests' events, from records that come a batch at a time, whole."""
 
     def __init__(self, *, rhythm: bool = True) -> None:
-        """`rhythm`: also `together` and `pattern`, which say something of live servers only."""
+        """`rhythm`: also `pattern` and what reads brought, which say something of live servers only."""
         self._rhythm = rhythm
         self._found: list[dict[str, Any]] = []
 
@@ -147,6 +150,8 @@ def _events_of_none(count: int = 0) -> dict[str, Any]:
         "last_s": np.full(count, np.nan),
         "events": np.zeros(count, np.int64),
         "together": np.zeros(count, np.int64),
+        "first_read_events": np.zeros(count, np.int64),
+        "first_read_tokens": np.zeros(count, np.int64),
         "pattern": np.zeros(count, np.uint64),
     }
 
@@ -162,7 +167,7 @@ def _events(batch: pa.RecordBatch, rhythm: bool) -> dict[str, Any]:
     found["last_s"][some] = arrival[ends - 1]
     if not len(arrival) or not rhythm:
         return found
-    read, read_lengths = arrays.flat(batch.column("read"))
+    (read, reads), (tokens, counts) = (arrays.flat(batch.column(name)) for name in ("read", "tokens"))
     gap_us = np.diff(arrival, prepend=0.0) * 1e6
     gap_us[firsts] = 0.0
     # Sums of gaps times a number for each position, modulo 2⁶⁴: different gaps give different sums.
@@ -173,10 +178,14 @@ def _events(batch: pa.RecordBatch, rhythm: bool) -> dict[str, Any]:
     sums = np.add.reduceat(whole_us.astype(np.uint64) * weight, firsts)
     gaps = np.add.reduceat((whole_us > 0).astype(np.int64), firsts)
     found["pattern"][some] = np.where(gaps >= _PATTERN_EVENTS, sums, np.uint64(0))
-    if np.array_equal(lengths, read_lengths):
+    if np.array_equal(lengths, reads) and np.array_equal(lengths, counts):
         same = np.diff(read, prepend=-1) == 0
         same[firsts] = False
         found["together"][some] = np.add.reduceat(same.astype(np.int64), firsts)
+        of_first = read == np.repeat(read[firsts], lengths[some])
+        brought = np.add.reduceat(of_first.astype(np.int64), firsts)
+        found["first_read_events"][some] = brought
+        found["first_read_tokens"][some] = tokens[firsts + brought - 1]
     return found
 
 

@@ -4,11 +4,13 @@ Trends are looked for in blocks: the requests in the order they were due, cut in
 known by its median. Medians of blocks are robust against outliers, and neighbouring requests, which share their fate
 in a queue, count as one. Kendall's τ of the blocks says how steadily they rise, the first against the last three how
 far: a trend needs both. For ten blocks in random order |τ| ≥ 0.7 has a probability of about 0.002 (Kendall 1938).
+A sudden change half-way through has a τ of 0.56 at most: it is looked for as such, in the gap that parts the blocks.
 """
 
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,6 +25,7 @@ BLOCK_REQUESTS = 5
 """Requests in a block, at least: below 50 in all, chance looks like a trend."""
 TAU = 0.7
 ENDS = 3
+"""Blocks that stand for the beginning of a cell, or its end."""
 DRIFT_RATIO = 1.25
 """The last blocks over the first, or the inverse, from which a cell has no one latency."""
 DRIFT_SHARE = 0.05
@@ -61,18 +64,48 @@ def few_samples(metrics: CellMetrics) -> Finding | None:
     return Finding("few_samples", "info", f"{values.n} requests do not bound the p99{at_least}", remedy)
 
 
-def trend(values: Floats) -> tuple[float, float] | None:
-    """Medians of the first and the last ENDS of BLOCKS blocks, where the blocks rise or fall steadily; else None.
+class Change(NamedTuple):
+    """Medians of the first and the last blocks of a cell; `at`: the share of the requests before a sudden change."""
 
-    `values` in the order they were due, without NaN.
-    """
+    before: float
+    after: float
+    at: float | None = None
+
+
+def _medians(values: Floats) -> Floats | None:
+    """Of BLOCKS blocks; None where these are too few values. `values` in the order they were due, without NaN."""
     if len(values) < BLOCKS * BLOCK_REQUESTS:
         return None
-    medians = np.array([np.median(block) for block in np.array_split(values, BLOCKS)])
+    return np.array([np.median(block) for block in np.array_split(values, BLOCKS)])
+
+
+def trend(values: Floats) -> Change | None:
+    """Where the blocks rise or fall steadily: the medians of the first and the last ENDS of them."""
+    medians = _medians(values)
+    if medians is None:
+        return None
     pairs = np.sign(medians[None, :] - medians[:, None])[np.triu_indices(BLOCKS, 1)]
     if abs(pairs.mean()) < TAU:
         return None
-    return float(np.median(medians[:ENDS])), float(np.median(medians[-ENDS:]))
+    return Change(float(np.median(medians[:ENDS])), float(np.median(medians[-ENDS:])))
+
+
+def step(values: Floats) -> Change | None:
+    """Where the blocks are of two kinds, one after the other: the medians of both.
+
+    There are ENDS of each at least, further apart than those of a kind are from one another. The block within which
+    it happens may be of neither.
+    """
+    medians = _medians(values)
+    if medians is None:
+        return None
+    for within in (0, 1):
+        for first in range(ENDS, BLOCKS - ENDS - within + 1):
+            before, after = medians[:first], medians[first + within :]
+            apart = max(after.min() - before.max(), before.min() - after.max())
+            if apart > 0 and apart >= max(np.ptp(before), np.ptp(after)):
+                return Change(float(np.median(before)), float(np.median(after)), (first + within / 2) / BLOCKS)
+    return None
 
 
 def overload(load: Load, measured: Facts, streams: bool) -> Finding | None:
@@ -83,7 +116,7 @@ def overload(load: Load, measured: Facts, streams: bool) -> Finding | None:
         return None
     done = _in_order(measured.pick(measured.completed & ~(measured.turn > 0)))
     waited = trend((done.first_s if streams else done.last_s) - _due_s(done))
-    if waited is None or waited[1] < OVERLOAD_RATIO * waited[0]:
+    if waited is None or waited.after < OVERLOAD_RATIO * waited.before:
         return None
     due_s = _due_s(measured)
     backlog = np.array_split(under_way(measured, np.sort(due_s[~np.isnan(due_s)]), since=due_s), BLOCKS)
@@ -95,7 +128,7 @@ def overload(load: Load, measured: Facts, streams: bool) -> Finding | None:
         "overload",
         "warning",
         f"requests under way rose from {first:.0f} to {last:.0f}, and {what} from the intended time from "
-        f"{show_seconds(waited[0])} to {show_seconds(waited[1])} in the course of the cell",
+        f"{show_seconds(waited.before)} to {show_seconds(waited.after)} in the course of the cell",
         "The server does not keep up with this rate: latencies are as long as the cell lasts. Ask for a lower rate.",
     )
 
@@ -137,14 +170,17 @@ def queue_grows(load: Load, measured: Facts) -> Finding | None:
 def not_stationary(
     metrics: CellMetrics, load: Load, measured: Facts, plan: Plan, cell: int, streams: bool
 ) -> Finding | None:
-    """TTFT or TPOT (E2E, without streaming) rises or falls through the cell, though nothing that was asked did."""
+    """TTFT or TPOT (E2E, without streaming) rises or falls through the cell, or at one moment of it, though nothing
+    that was asked did.
+    """
     if metrics.e2e_s is None or load.kind == "burst" or load.profile or load.process == "trace" or plan.has_sessions:
         return None
     done = _in_order(measured.pick(measured.completed))
     rows = plan_rows(done, plan, cell)
     for asked in (plan.input_tokens[rows], plan.output_tokens[rows]):
-        ends = trend(asked.astype(np.float64))
-        if ends is not None and not 1 / LENGTHS_RATIO < (ends[1] + 1) / (ends[0] + 1) < LENGTHS_RATIO:
+        lengths = asked.astype(np.float64)
+        change = trend(lengths) or step(lengths)
+        if change and not 1 / LENGTHS_RATIO < (change.after + 1) / (change.before + 1) < LENGTHS_RATIO:
             return None
     tokens = np.where(done.output_tokens >= 2, done.output_tokens - 1, np.nan)
     looked_at = {"E2E": (done.last_s - done.sent_s, 1.0)}
@@ -155,17 +191,24 @@ def not_stationary(
             "TPOT": ((done.last_s - done.first_s) / tokens, mean),  # × its count is its part of E2E
         }
     for what, (values, times) in looked_at.items():
-        ends = trend(values[~np.isnan(values)])
-        if ends is None:
+        known = values[~np.isnan(values)]
+        change = trend(known) or step(known)
+        if change is None:
             continue
-        low, high = sorted(ends)
+        low, high = sorted(change[:2])
         if high < DRIFT_RATIO * low or (high - low) * times < DRIFT_SHARE * metrics.e2e_s.p50:
             continue
+        how, when = "steadily", "in the course of the cell"
+        if change.at is not None:
+            how, when = "at once", f"after {change.at:.0%} of the requests"
         return Finding(
             "not_stationary",
             "warning",
-            f"{what} went steadily from {show_seconds(ends[0])} to {show_seconds(ends[1])} in the course of the cell",
-            "The percentiles mix different states: warm up or measure longer, until the change has come to an end.",
+            f"{what} went {how} from {show_seconds(change.before)} to {show_seconds(change.after)} {when}",
+            "The percentiles mix different states: warm up or measure longer, until the change has come to an end."
+            if change.at is None
+            else "The percentiles mix two states: see what happened then (another job, clocks that fell, a queue), "
+            "and measure again, or longer.",
         )
     return None
 
