@@ -47,6 +47,12 @@ def read(**changes: Any) -> Model:
     return read_config({key: value for key, value in config.items() if value != "absent"}, "test")
 
 
+def grouped_as(**weights: Any) -> dict[str, Any]:
+    """A quantisation config as compressed-tensors writes it."""
+    groups = {"group_0": {"targets": ["Linear"], "weights": weights}, "odd": None}
+    return {"quant_method": "compressed-tensors", "config_groups": groups}
+
+
 # --- by hand ----------------------------------------------------------------------------------------------------
 
 
@@ -165,7 +171,18 @@ def test_block_scales_cost_a_little() -> None:
         ({"quant_method": "gptq", "bits": 4, "group_size": 64}, 4 + 20 / 64),
         ({"quant_method": "mxfp4"}, 4 + 8 / 32),
         ({"quant_algo": "NVFP4", "group_size": 16}, 4 + 8 / 16),
+        ({"quant_algo": "MXFP4"}, 4 + 8 / 32),
+        ({"quant_algo": "W4A16_AWQ"}, 4 + 20 / 128),
+        ({"quant_algo": "FP8_PB_WO"}, 8),
+        ({"quant_algo": "W8A8_SQ_PER_CHANNEL"}, 8),
         ({"quant_method": "bitsandbytes", "load_in_4bit": True}, 4 + 32 / 64),
+        ({"quant_method": "awq", "bits": 4, "group_size": 128, "sym": True}, 4 + 16 / 128),
+        ({"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True}, 4 + 20 / 128),
+        (grouped_as(num_bits=4, group_size=128), 4 + 16 / 128),
+        (grouped_as(num_bits=4, group_size=128, symmetric=False), 4 + 20 / 128),
+        (grouped_as(num_bits=8, type="float"), 8),
+        (grouped_as(num_bits=4, type="float", group_size=32), 4 + 8 / 32),
+        (grouped_as(num_bits=4, type="float", group_size=16), 4 + 8 / 16),
     ],
 )
 def test_bits_of_a_weight_with_its_scales(config: dict[str, Any], bits: float) -> None:
@@ -189,6 +206,16 @@ def test_what_stays_at_full_precision(pattern: str) -> None:
     assert formats(model, 0)["mlp.up_proj"] == "nvfp4"
     assert formats(model, 1)["self_attn.o_proj"] == "nvfp4"
     assert len(model.layers) == 2, "layers that differ only in precision are not one run"
+
+
+def test_groups_are_of_the_modules_they_name() -> None:
+    groups = {
+        "a": {"targets": ["re:.*mlp.*"], "weights": {"num_bits": 4, "type": "float", "group_size": 16}},
+        "b": {"targets": ["re:.*o_proj"], "weights": {"num_bits": 8, "type": "float"}},
+    }
+    model = read(quantization_config={"quant_method": "compressed-tensors", "config_groups": groups})
+    mlp = dict.fromkeys(("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"), "nvfp4")
+    assert formats(model, 0) == formats(model, 1) == mlp | {"self_attn.o_proj": "fp8"}
 
 
 def test_mixed_precision_by_name() -> None:

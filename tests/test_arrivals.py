@@ -56,6 +56,7 @@ def test_level_of_a_profile() -> None:
 
 def test_a_profile_is_written_in_pieces() -> None:
     assert parse_profile("1:20:60s, 20:30s") == ("rate", ((1.0, 20.0, 60.0), (20.0, 20.0, 30.0)))
+    assert parse_profile("0:1s,4:5s") == ("rate", ((0.0, 0.0, 1.0), (4.0, 4.0, 5.0)))
     assert parse_profile("concurrency=1:64:1m") == ("concurrency", ((1.0, 64.0, 60.0),))
 
 

@@ -90,6 +90,18 @@ def test_bad_input_is_one_line(loadstone: Loadstone, timing: TimingServer, flags
 
 
 @pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("ttft=1ms,itl=1ms", "ttft=2ms,itl=1ms", "--sim"), "--sim: one deployment or law"),
+        (("ttft=1ms,itl=1ms", "--sim", "--engine", "llama.cpp"), "--engine and --sim"),
+        (("--sim", "--engine", "llama.cpp"), "--engine and --sim"),
+    ],
+)
+def test_of_two_engines_none_is_left_out_silently(loadstone: Loadstone, flags: tuple[str, ...], said: str) -> None:
+    assert said in loadstone("bench", *flags).line()
+
+
+@pytest.mark.parametrize(
     "url",
     [
         "", "localhost:8000", "ftp://x", "http://", "http://127.0.0.1:99999", "http://127.0.0.1:x", "http://[::1",

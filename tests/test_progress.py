@@ -10,6 +10,11 @@ from pathlib import Path
 import pytest
 
 from conftest import QUICK, Loadstone, ScriptedServer, command, whole
+from loadstone.client.protocol import Progress
+from loadstone.measure import Event
+from loadstone.options import Options
+from loadstone.planning import plan_of
+from loadstone.progress import Display
 from loadstone.simserver import TimingServer
 
 
@@ -79,3 +84,21 @@ def test_failures_are_told_cell_by_cell(loadstone: Loadstone) -> None:
         "concurrency 2 (2/2)",
         "concurrency 2: 3 requests in … s, 3 failed",
     ]
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (Options(concurrency=[2], requests=[2000], warmup=0), "1\u202f500 of 2\u202f000 done, 2 under way, "),
+        (Options(concurrency=[2], duration_s=5.0, warmup=0), "1\u202f500 done, 2 under way, "),
+    ],
+)
+def test_a_line_of_progress(options: Options, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    plan, clock = plan_of(options), iter([0.0, 20.0])
+    said = Progress(issued=1502, ended=1500, failed=3, tokens=30_000, active=2, last_error="HTTP 500: Oh")
+    with pytest.MonkeyPatch.context() as patch, Display() as display:
+        patch.setattr("loadstone.progress.time.monotonic", lambda: next(clock))
+        display(Event(kind="cell", cell=0, plan=plan))
+        display(Event(kind="progress", cell=0, plan=plan, progress=said))
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line == f"{told}1\u202f500 tokens/s, 75.0 req/s, 3 failed: HTTP 500: Oh"

@@ -70,6 +70,16 @@ def test_drawn_turns_are_the_same_in_every_cell() -> None:
     assert {turn for turn, _ in first} == {0, 1, 2, 3, 4}
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_as_many_turns_as_were_asked_for_however_short_sessions_turn_out(seed: int) -> None:
+    sessions = Sessions(Length("uniform", 3, low=1, high=5))
+    plan = make_plan(FIXED, [Load("rate", 4.0, unit="sessions")], requests=[10], sessions=sessions, seed=seed)
+    assert len(measured(plan)) == 10
+    begun = [request.intended_s for request in plan if request.turn == 0]
+    assert None not in begun
+    assert begun == sorted(begun, key=float)  # type: ignore[arg-type]
+
+
 def test_a_system_prompt_comes_on_top_and_once_in_a_session() -> None:
     workload = Synthetic(Length("fixed", 10), Length("fixed", 5), 50, 3, system_prompt=True)
     plan = make_plan(workload, [Load("concurrency", 1, unit="sessions")], requests=[40], warmup=0, sessions=FOUR)
@@ -131,6 +141,16 @@ def test_a_trace_keeps_its_times_and_lengths(tmp_path: Path) -> None:
     assert [r.blocks for r in measured(plan)] == [(0, 1), (0, 1, 2), (0, 3), (1,)]
     assert plan.exact_output
     assert plan.workload["simultaneous"] == 1
+
+
+def test_a_closed_loop_by_time_goes_round_a_trace(tmp_path: Path) -> None:
+    plan = make_plan(traced(tmp_path), [Load("concurrency", 2, duration_s=60.0)], warmup=2)
+    # The warm-up is as long as the first ones, its answers cut to a half and the whole.
+    assert [(r.phase, r.input_tokens, r.output_tokens) for r in plan] == [
+        ("warmup", 1000, 2), ("warmup", 1500, 6),
+        ("measure", 1000, 5), ("measure", 1500, 6), ("measure", 600, 7), ("measure", 100, 8),
+    ]  # fmt: skip
+    assert plan.request(0, 6).input_tokens == 1000
 
 
 def test_a_trace_s_warm_up_comes_before_it_and_shares_nothing(tmp_path: Path) -> None:

@@ -45,6 +45,7 @@ def destination(
     family, sockaddr = _address(host_name or "", host_port)
     # A proxy forwards plain HTTP, named whole in the request line; for TLS it is asked for a tunnel.
     forward = f"{parts.scheme}://{parts.netloc}" if via is not None and not tls else ""
+    bracketed = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname  # IPv6
     own = {name.lower() for name, _ in headers}
     fixed = [
         ("Host", parts.netloc),
@@ -57,7 +58,7 @@ def destination(
     return Destination(
         address=(family, list(sockaddr)),
         tls_name=parts.hostname if tls else None,
-        tunnel=f"{parts.hostname}:{port}" if via is not None and tls else None,
+        tunnel=f"{bracketed}:{port}" if via is not None and tls else None,
         request_line=f"POST {forward}{base_path}{path} HTTP/1.1",
         headers=[(name, value) for name, value in fixed if name.lower() not in own] + headers,
         secrets=[word for _, value in headers for word in value.split() if len(word) >= _SECRET_LENGTH],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import re
 import resource
@@ -50,6 +49,8 @@ def target_urls(options: Options, plan: Plan, stack: contextlib.ExitStack) -> tu
         if twice:
             raise InputError(f"{twice[0]}: given twice; name each server of a fleet once")
         return options.urls, None
+    if options.engine is not None and options.sim is not None:
+        raise InputError("--engine and --sim: one engine is measured; give one")
     if options.engine is None:
         from loadstone import simserver
 
@@ -123,10 +124,6 @@ def check_asked(options: Options) -> None:
             raise InputError(f"--timeout-{name}: must be above 0")
     if options.proxy is not None:
         attach.check_proxy(options.proxy)
-    if options.temperature is not None and not 0 <= options.temperature < math.inf:
-        raise InputError(f"--temperature {options.temperature:g}: must be 0 (greedy) or more")
-    if options.top_p is not None and not 0 < options.top_p <= 1:
-        raise InputError(f"--top-p {options.top_p:g}: must be above 0 and at most 1")
 
 
 def stated_deployment(options: Options) -> Deployment | None:

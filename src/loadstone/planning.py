@@ -40,6 +40,10 @@ def plan_of(options: Options, max_tokens: int | None = None, min_input_tokens: i
     """
     if options.seed < 0 or options.seed >= 1 << 63:
         raise InputError(f"--seed {options.seed}: must be 0 or more, and below 2^63")
+    if options.temperature is not None and not 0 <= options.temperature < math.inf:
+        raise InputError(f"--temperature {options.temperature:g}: must be 0 (greedy) or above")
+    if options.top_p is not None and not 0 < options.top_p <= 1:
+        raise InputError(f"--top-p {options.top_p:g}: must be above 0 and at most 1")
     if options.plan is not None:
         told = [flag for flag in _PLANNED if _given(options, flag)]
         if told:
@@ -104,10 +108,6 @@ def _check_numbers(options: Options) -> None:
         raise InputError("--prefix must be 0 or more tokens, and --prefix-groups at least 1")
     if options.prefix_groups > 1 and not options.prefix:
         raise InputError("--prefix-groups: prompts of a group share a prefix; say with --prefix how long it is")
-    if options.temperature is not None and not 0 <= options.temperature < math.inf:
-        raise InputError(f"--temperature {options.temperature:g}: must be 0 (greedy) or above")
-    if options.top_p is not None and not 0 < options.top_p <= 1:
-        raise InputError(f"--top-p {options.top_p:g}: must be above 0 and at most 1")
     if options.warmup is not None and options.warmup < 0:
         raise InputError(f"--warmup {options.warmup}: must be 0 or more")
     for name in _OF_A_TRACE:

@@ -30,6 +30,8 @@ class Display:
         self._done_before = 0
         self._tokens_before = 0
         self._failed_before = 0
+        self._planned: int | None = None
+        self._duration_s: float | None = None
         self._cell_start = 0.0
         self._last_line = 0.0
         self._tokens = 0
@@ -85,7 +87,9 @@ class Display:
         self._tokens_before += self._tokens
         self._tokens = self._ended = self._failed = 0
         label = f"{plan.cells[cell].label} ({cell + 1}/{len(plan.cells)})"
-        total = None if plan.cyclic(cell) else len(plan.rows(cell))
+        self._duration_s = plan.cells[cell].duration_s if plan.cyclic(cell) else None
+        self._planned = None if plan.cyclic(cell) else len(plan.rows(cell))
+        total = self._duration_s if self._planned is None else self._planned
         if self._live is not None:
             for task in self._live.task_ids:
                 self._live.remove_task(task)
@@ -101,12 +105,14 @@ class Display:
         self._failed = said.failed - self._failed_before
         self._tokens = said.tokens - self._tokens_before
         elapsed = max(1e-3, now - self._cell_start)
-        figures = f"{self._ended} done, {said.active} under way, {self._tokens:,} tokens".replace(",", "\u202f")
-        figures += f", {show_number(self._ended / elapsed)} req/s"
+        done = _count(self._ended) + (f" of {_count(self._planned)}" if self._planned is not None else "")
+        figures = f"{done} done, {_count(said.active)} under way"
+        figures += f", {show_number(self._tokens / elapsed)} tokens/s, {show_number(self._ended / elapsed)} req/s"
         if self._failed:
             figures += f", {self._failed} failed: {said.last_error}"
         if self._live is not None and self._task is not None:
-            self._live.update(self._task, completed=self._ended, figures=figures)
+            completed = self._ended if self._duration_s is None else min(elapsed, self._duration_s)
+            self._live.update(self._task, completed=completed, figures=figures)
         elif now - self._last_line >= _LOG_EVERY_S:
             self._last_line = now
             self._say(figures)
@@ -124,6 +130,10 @@ class Display:
             self._live.console.print(text, markup=False, highlight=False)
         else:
             print(text, file=sys.stderr, flush=True)
+
+
+def _count(count: int) -> str:
+    return f"{count:,}".replace(",", "\u202f")
 
 
 def _announce(event: Event) -> str:

@@ -263,6 +263,21 @@ def test_short_answers_are_a_finding(loadstone: Loadstone) -> None:
     assert outcome.cell["metrics"]["ttft_s"]["n"] == 3
 
 
+def test_uncounted_answers_that_met_their_limit_are_not_called_short(loadstone: Loadstone) -> None:
+    def bundled(ask: Ask, send: Send) -> None:
+        send(SSE)
+        for said in (token(" three of them"), token(" and three", finish="length"), event("[DONE]")):
+            send(chunk(said))
+            time.sleep(0.005)
+        send(b"0\r\n\r\n")
+
+    with ScriptedServer(bundled) as server:
+        outcome = loadstone("bench", server.url, *SMALL, "--concurrency", "1", "--requests", "3", "--warmup", "0")
+    assert outcome.cell["requests"]["ok"] == 3
+    assert outcome.spoilt_by == {"no_usage"}  # two events are counted as two tokens
+    assert outcome.cell["metrics"]["output_tokens"] == 6
+
+
 def test_time_to_connect_is_limited(tmp_path: Path) -> None:
     with ScriptedServer() as server:
 

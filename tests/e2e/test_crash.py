@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from conftest import Loadstone, eventually, gone, kill, processes_about, read_records, spawn
-from loadstone import store
+from loadstone import measure, store
 from loadstone.simserver import Law, TimingServer, start
 
 LONG = ("--input", "8", "--output", "400", "--concurrency", "3", "--requests", "60", "--warmup", "0", "--json")
@@ -138,6 +138,18 @@ def test_interrupted(server: TimingServer, tmp_path: Path, signals: list[signal.
     assert eventually(lambda: not processes_about(str(tmp_path)))
 
 
+def test_impatience_cuts_nothing_of_what_is_said(server: TimingServer, tmp_path: Path) -> None:
+    with spawn(tmp_path, "bench", server.url, *LONG) as process:
+        folder, _ = under_way(process, tmp_path)
+        while process.poll() is None:  # the document is small enough to wait in the pipe
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.01)
+        said, err = process.communicate(timeout=50)
+    assert process.returncode == 130
+    assert err.splitlines()[-1] == f"interrupted; what was measured is in {folder}"
+    assert json.loads(said)["status"] == "interrupted"
+
+
 def test_interrupted_before_anything_was_measured(tmp_path: Path) -> None:
     command = ("bench", "--sim", "ttft=30ms,itl=5ms", "--concurrency", "1", "--requests", "100")
     with spawn(tmp_path, *command) as process:
@@ -150,7 +162,21 @@ def test_interrupted_before_anything_was_measured(tmp_path: Path) -> None:
                 _, err = process.communicate(timeout=5)
                 break
     assert process.returncode == 130
+    assert any(line.startswith("loadstone: interrupted") for line in err.splitlines()), err
     assert "Traceback" not in err
+
+
+def test_the_folder_of_a_run_that_never_began_does_not_say_running(server: TimingServer, tmp_path: Path) -> None:
+    def on_event(event: measure.Event) -> None:
+        if event.kind == "attached":
+            signal.raise_signal(signal.SIGINT)
+
+    options = measure.Options(url=server.url, input="8", output="4", concurrency=[1], requests=[4], out=tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        measure.bench(options, on_event)
+    (folder,) = tmp_path.iterdir()
+    info = json.loads((folder / "run.json").read_bytes())
+    assert (info["status"], info["error"]) == ("interrupted", "interrupted before anything was measured")
 
 
 def test_a_worker_that_dies(server: TimingServer, tmp_path: Path) -> None:

@@ -1,12 +1,20 @@
-"""HTTPS: the same client, the same kernel stamps."""
+"""HTTPS and proxies: the same client, the same kernel stamps."""
 
+import contextlib
+import socket
 import ssl
 import subprocess
+import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from conftest import QUICK, Loadstone, ScriptedServer
+from conftest import QUICK, Ask, Loadstone, ScriptedServer, Send, answer
+
+TUNNEL = b"HTTP/1.1 200 Connection established\r\nProxy-agent: own\r\n\r\n"
+RUN = (*QUICK, "--concurrency", "2", "--requests", "6", "--json")
 
 
 @pytest.fixture(scope="module")
@@ -57,3 +65,102 @@ def test_plain_http_spoken_to_a_tls_server_and_the_reverse(
         assert "not an HTTP server" in loadstone("bench", server.url.replace("https", "http")).line()
     with ScriptedServer() as server:
         loadstone("bench", server.url.replace("http", "https")).line()
+
+
+class Proxy:
+    """Forwards connections, one request line looked at on each. `answer`: what CONNECT is answered, in pieces."""
+
+    def __init__(self, *answer: bytes) -> None:
+        self.lines: list[str] = []
+        self._answer = answer or (TUNNEL,)
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=64)
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        self._listener.close()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                threading.Thread(target=self._serve, args=(self._listener.accept()[0],), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        with contextlib.suppress(OSError), client:
+            head = b""
+            while b"\r\n\r\n" not in head:
+                head += client.recv(65536)
+            line = head.partition(b"\r\n")[0].decode()
+            self.lines.append(line)
+            method, target, _ = line.split()
+            place = target.removeprefix("http://").partition("/")[0]
+            host, _, port = place.rpartition(":")
+            if method == "CONNECT":
+                for i, piece in enumerate(self._answer):
+                    time.sleep(0.02 * bool(i))
+                    client.sendall(piece)
+                head = b""
+            with socket.create_connection((host, int(port))) as server:
+                server.sendall(head)
+                back = threading.Thread(target=self._hand_on, args=(server, client), daemon=True)
+                back.start()
+                self._hand_on(client, server)
+                back.join()
+
+    @staticmethod
+    def _hand_on(source: socket.socket, to: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                to.sendall(data)
+            to.shutdown(socket.SHUT_WR)
+
+
+@contextlib.contextmanager
+def running(*answer: bytes) -> Iterator[Proxy]:
+    proxy = Proxy(*answer)
+    try:
+        yield proxy
+    finally:
+        proxy.close()
+
+
+def test_plain_http_names_the_whole_url(loadstone: Loadstone) -> None:
+    def as_named(ask: Ask, send: Send) -> None:
+        answer(ask._replace(line=ask.line.replace(server.url, "")), send)
+
+    with ScriptedServer(as_named, meets=True) as server, running() as proxy:
+        outcome = loadstone("bench", server.url, *RUN, "--proxy", proxy.url)
+    assert outcome.cell["requests"]["ok"] == 6
+    assert {line.split()[1] for line in proxy.lines} >= {f"{server.url}/v1/models", f"{server.url}/v1/completions"}
+    assert all(ask.line.split()[1].startswith(server.url) for ask in server.measured)
+
+
+@pytest.mark.parametrize("told", [(TUNNEL,), (TUNNEL[:14], TUNNEL[14:-1], TUNNEL[-1:])])
+def test_tls_goes_through_a_tunnel_however_the_proxy_answers(
+    loadstone: Loadstone,
+    certificate: tuple[Path, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    told: tuple[bytes, ...],
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
+    with served(certificate) as server, running(*told) as proxy:
+        outcome = loadstone("bench", server.url, *RUN, "--proxy", proxy.url)
+    assert outcome.cell["requests"]["ok"] == 6, outcome.records
+    assert {line.split()[0] for line in proxy.lines} == {"CONNECT"}
+    assert outcome.cell["client"]["clock"] == "kernel"
+
+
+def test_a_proxy_that_refuses_or_is_not_there_is_named(
+    loadstone: Loadstone,
+    certificate: tuple[Path, Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
+    refused = b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 2\r\n\r\nno"
+    with served(certificate) as server, running(refused) as proxy:
+        line = loadstone("bench", server.url, *RUN, "--proxy", proxy.url).line()
+        assert f"--proxy {proxy.url}: the proxy does not lead to {server.url} (407" in line
+        with socket.create_server(("127.0.0.1", 0)) as closed:
+            nobody = f"http://127.0.0.1:{closed.getsockname()[1]}"
+        line = loadstone("bench", server.url, *RUN, "--proxy", nobody).line()
+        assert f"--proxy {nobody}: no proxy answers there" in line

@@ -17,6 +17,7 @@ from loadstone.cli.calibrate import calibrate
 from loadstone.cli.catalogue import catalogue
 from loadstone.cli.compare import compare
 from loadstone.cli.exchange import export, import_
+from loadstone.cli.output import INTERRUPTED
 from loadstone.cli.report import report
 from loadstone.cli.runs import query, recover, selftest, show
 from loadstone.cli.serve_sim import serve_sim
@@ -66,8 +67,7 @@ def main() -> None:
         print(f"loadstone: {_one_line(error)}", file=sys.stderr)
         sys.exit(error.exit_code if isinstance(error, LoadstoneError) else 1)
     except (KeyboardInterrupt, typer.Abort):
-        print("loadstone: interrupted before anything was measured", file=sys.stderr)
-        sys.exit(130)
+        code = INTERRUPTED
     except Exception as error:
         # What typer's parser raises lives in click, or in its own copy of click: told by its methods, not its class.
         message = getattr(error, "format_message", None)
@@ -76,6 +76,8 @@ def main() -> None:
         usage = type(error).__name__ == "NoArgsIsHelpError"
         print(message() if usage else f"loadstone: {_one_line(message())}; see --help", file=sys.stderr)
         sys.exit(2)
+    if code == INTERRUPTED:  # typer makes this of an interrupt; who has said more of it has left by sys.exit
+        print("loadstone: interrupted", file=sys.stderr)
     sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 
@@ -9,7 +10,8 @@ import typer
 
 from loadstone.cli import flags
 from loadstone.cli.flags import common_of, extra_body_of, header_of
-from loadstone.cli.output import show_document
+from loadstone.cli.output import INTERRUPTED, show_document
+from loadstone.errors import InputError
 from loadstone.units import parse_seconds
 
 
@@ -81,6 +83,8 @@ def bench(
     from loadstone.progress import Display
     from loadstone.summary import trusted
 
+    if sim and len(target or ()) > 1:
+        raise InputError("--sim: one deployment or law is simulated in a run; give one")
     options = Options(
         **common_of(given),
         url=None if sim else target or (),
@@ -112,9 +116,13 @@ def bench(
         with Display() as display:
             document = run(options, display)
     except Interrupted as interrupted:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # impatience shall not cut what is said of it
         show_document(interrupted.document, json)
         print(f"interrupted; what was measured is in {interrupted.folder}", file=sys.stderr)
-        raise typer.Exit(130) from None
+        sys.exit(INTERRUPTED)
+    except KeyboardInterrupt:
+        print("loadstone: interrupted before anything was measured", file=sys.stderr)
+        sys.exit(INTERRUPTED)
     show_document(document, json)
     if document["status"] == "failed":
         raise typer.Exit(1)

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Column, Table
 
+INTERRUPTED = 130
+"""Exit code of a command that a signal ended, as of a program that SIGINT kills."""
 _WIDTH = 160
 """Of what goes to a file or another program."""
 
@@ -18,7 +20,7 @@ def show_document(document: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print_json(document)
         return
-    from loadstone.report.table import render
+    from loadstone.report.terminal import render
 
     print_text(render(document))
     print(document["run_dir"])

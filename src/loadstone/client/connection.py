@@ -56,8 +56,9 @@ class Connection:
     """Use: `open(stream)` sends it once connected; after `Owner.ended`, `start(stream)` sends the next."""
 
     __slots__ = (
-        "_closed", "_connected", "_fd", "_held", "_held_limit", "_incoming", "_outgoing", "_owner", "_reader",
-        "_reads", "_reads_ns", "_recvmsg", "_sock", "_stamps", "_tls", "_tunnel", "_unsent", "_used", "stream",
+        "_closed", "_connected", "_fd", "_held", "_held_limit", "_incoming", "_outgoing", "_owner", "_proxy_said",
+        "_reader", "_reads", "_reads_ns", "_recvmsg", "_sock", "_stamps", "_tls", "_tunnel", "_unsent", "_used",
+        "stream",
     )  # fmt: skip
 
     def __init__(self, owner: Owner, address: Address, tls: ssl.SSLContext | None) -> None:
@@ -81,6 +82,7 @@ class Connection:
             self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
             self._tls = tls.wrap_bio(self._incoming, self._outgoing, server_hostname=address.tls_name)
         self._tunnel = address.tunnel
+        self._proxy_said = b""
 
     # --- opening and writing ----------------------------------------------------------------------------------
 
@@ -119,12 +121,15 @@ class Connection:
         except OSError as error:
             self._break(_broken(error))
             return
-        # A proxy says nothing after its answer until we do, and the answer is short: it comes in one piece.
-        if answer[:8] in (b"HTTP/1.1", b"HTTP/1.0") and answer[9:12] == b"200" and answer.endswith(b"\r\n\r\n"):
+        # It says nothing after its answer until we do, and says that in few words, though maybe in several packets.
+        said = self._proxy_said = self._proxy_said + answer
+        if answer and b"\r\n\r\n" not in said and len(said) < READ_BYTES:
+            return
+        if said[:8] in (b"HTTP/1.1", b"HTTP/1.0") and said[9:12] == b"200" and said.endswith(b"\r\n\r\n"):
             self._begin()
         else:
-            said = excerpt(answer.partition(b"\r")[0])
-            self._break(f"the proxy refused: {said or 'it closed the connection'}")
+            reason = excerpt(said.partition(b"\r")[0])
+            self._break(f"the proxy refused: {reason or 'it closed the connection'}")
 
     def _begin(self) -> None:
         """The way to the server is open."""

@@ -107,10 +107,14 @@ class Stream:
         self.error = self.error or self._complaint()
         if self.error is not None:
             self.status = "error"
-        elif exact_output and self.output_tokens() < self.request.output_tokens:
+        elif exact_output and self.output_tokens() < self.request.output_tokens and not self._full():
             self.status = "short"
         else:
             self.status = "ok"
+
+    def _full(self) -> bool:
+        """Whether the server ended it at the limit, and nothing tells how many tokens its events held."""
+        return self.answer.output_tokens is None and self.answer.finish_reason == "length"
 
     def _complaint(self) -> str | None:
         answer = self.answer

@@ -35,6 +35,7 @@ class Server:
         path = self.parts.path.rstrip("/")
         self.base_path = path.removesuffix("/v1")
         self.origin = f"{self.parts.scheme}://{self.parts.netloc}"
+        self._proxy = proxy
         self._http = httpx.Client(
             base_url=self.origin + self.base_path,
             headers=dict(headers),
@@ -100,6 +101,10 @@ class Server:
                     f"{self.origin}: its certificate is not trusted ({_reason(error)}); "
                     "name the file of its issuer's in SSL_CERT_FILE"
                 ) from error
+            if self._proxy is not None:
+                raise TargetError(
+                    f"--proxy {self._proxy}: no proxy answers there ({_reason(error)}); start it, or correct --proxy"
+                ) from error
             raise TargetError(
                 f"{self.origin}: no server answers there ({_reason(error)}); start it, or correct the URL"
             ) from error
@@ -110,6 +115,11 @@ class Server:
         except httpx.TimeoutException as error:
             raise TargetError(
                 f"{self.origin}{path}: no whole answer within {_TIMEOUT_S:.0f} s; is the server well?"
+            ) from error
+        except httpx.ProxyError as error:
+            raise TargetError(
+                f"--proxy {self._proxy}: the proxy does not lead to {self.origin} ({_reason(error)}); "
+                "correct --proxy or the URL"
             ) from error
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise TargetError(

@@ -18,6 +18,10 @@ _MIN_PIECES = 64
 """A vocabulary smaller than this would make prompts that share prefixes by chance."""
 _GROUP_WORDS = 64
 _ID_PROBE = 32
+_OVERHEAD_WORDS = 16
+_OVERHEAD_TRIES = 4
+_FEWEST_TRIES, _MOST_TRIES = 64, 400
+"""Requests to find words by: the fewest where none is found, the most where some are."""
 
 
 def find_vocabulary(
@@ -54,16 +58,13 @@ def find_words(
     """
     if tokenizer is not None:
         encode = _local_tokenizer(tokenizer)
-        words = _single_token_words(lambda words: len(encode("".join(f" {word}" for word in words))), 0)
-    elif by_tokenize is not None:
-        words = _single_token_words(by_tokenize, 0)
+        words = [word for word in WORDS if len(encode(f" {word} {word}")) - len(encode(f" {word}")) == 1]
     else:
-        overhead = _overhead(by_usage, WORDS)
-        words = _single_token_words(by_usage, overhead) if overhead is not None else []
+        words = _single_token_words(by_tokenize or by_usage)
     if len(words) < _MIN_PIECES:
         # No count to go by, or a tokenizer that knows few English words: lengths are then checked after the run.
-        return Vocabulary("text", words=WORDS)
-    return Vocabulary("text", words=tuple(words), overhead_tokens=_overhead(by_usage, words) or 0)
+        words = list(WORDS)
+    return Vocabulary("text", words=tuple(words), overhead_tokens=_overhead(by_usage, words[0]) or 0)
 
 
 def _prompt_tokens(server: Server, ask: Ask, prompt: str | Sequence[int]) -> int | None:
@@ -99,28 +100,34 @@ def _server_tokens(server: Server, target: Target, text: str) -> list[int] | Non
     return tokens
 
 
-def _overhead(count: Callable[[Sequence[str]], int | None], words: Sequence[str]) -> int | None:
-    """Tokens that are not words: what 16 words cost, less what 16 more cost. None where that is no constant."""
-    few, more = count(words[:16]), count(words[:32])
-    if few is None or more is None or more <= few:
+def _overhead(count: Callable[[Sequence[str]], int | None], word: str) -> int | None:
+    """Tokens of a prompt of this word again and again that are no words: what is added to every prompt, and what the
+    word costs more at its beginning. None where nothing is counted, or where one more word is not one more token.
+    """
+    few = count([word] * _OVERHEAD_WORDS)
+    more = count([word] * 2 * _OVERHEAD_WORDS) if few is not None else None
+    if few is None or more is None or more - few != _OVERHEAD_WORDS:
         return None
-    return max(0, 2 * few - more)
+    return max(0, few - _OVERHEAD_WORDS)
 
 
-def _single_token_words(count: Callable[[Sequence[str]], int | None], overhead: int) -> list[str]:
+def _single_token_words(count: Callable[[Sequence[str]], int | None]) -> list[str]:
     """Words that cost one token each, by counting groups and halving those that cost more."""
+    # SentencePiece begins a text by a token of its own, even where nothing is asked to be added.
+    overheads = ((word, _overhead(count, word)) for word in WORDS[:_OVERHEAD_TRIES])
+    first, overhead = next((found for found in overheads if found[1] is not None), ("", None))
     good: list[str] = []
     groups = [list(WORDS[i : i + _GROUP_WORDS]) for i in range(0, len(WORDS), _GROUP_WORDS)]
     tries = 0
-    while groups and tries < 200:
+    while overhead is not None and groups and tries < min(_MOST_TRIES, _FEWEST_TRIES + 8 * len(good)):
         group = groups.pop()
         tries += 1
-        cost = count(group)
+        cost = count([first, *group])  # a group's own first word may cost another number without a space before it
         if cost is None:
             return good
-        if cost - overhead == len(group):
+        if cost - overhead - 1 == len(group):
             good += group
-        elif len(group) > 4:
+        elif len(group) > 1:
             middle = len(group) // 2
             groups += [group[:middle], group[middle:]]
     return good

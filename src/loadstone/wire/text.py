@@ -21,7 +21,7 @@ def error_text(body: bytes) -> str:
 
 
 def no_formula(value: object) -> object:
-    """A cell of CSV: text that a spreadsheet would take for a formula gets an apostrophe, what is missing is empty."""
+    """A cell of CSV: text that a spreadsheet takes for a formula gets an apostrophe, what is missing is empty."""
     if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")):
         return f"'{value}"
     return "" if value is None else value
