@@ -6,6 +6,7 @@ import itertools
 from dataclasses import fields, replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -409,6 +410,10 @@ def test_a_profile_is_a_file_or_a_name(tmp_path: Path, monkeypatch: pytest.Monke
     assert profile_of(deployment, "sub/here.json").name == "here"
     with pytest.raises(InputError, match=r"--profile sub/gone.json: neither a file nor .*config.loadstone.profiles"):
         profile_of(deployment, "sub/gone.json")
+    save(msgspec.structs.replace(prior_profile("other"), architecture="blackwell"), tmp_path)
+    with pytest.raises(InputError, match=r"--profile other.json: it is of blackwell, h100 is hopper; leave it out"):
+        profile_of(deployment, "other.json")
+    assert profile_of(parse_deployment("llama-3.1-8b@1xb300"), "other.json").name == "other"
 
 
 def test_every_gpu_and_engine_has_a_profile() -> None:
@@ -454,6 +459,13 @@ def test_profiles_are_kept_and_checked(tmp_path) -> None:
     short = Profile(**{name: getattr(profile, name) for name in profile.__struct_fields__} | {"names": ("one",)})
     with pytest.raises(InputError, match="another version"):
         load(save(short, tmp_path))
+    for wrong in (
+        {"logarithms": (800.0, *profile.logarithms[1:])},
+        {"covariance": ((1e300,) * len(NAMES), *profile.covariance[1:])},
+        {"residual": {"tpot": -0.1}},
+    ):
+        with pytest.raises(InputError, match="cannot be"):
+            load(save(msgspec.structs.replace(profile, **wrong), tmp_path))
 
 
 def test_coefficients_are_named_once_and_light_is_perfect() -> None:

@@ -71,7 +71,7 @@ def test_the_bar_leaves_nothing_behind(written: str) -> None:
     assert "━" not in kept
     assert "TTFT p50" in kept
     assert written.count("\x1b[?25l") == written.count("\x1b[?25h")  # the cursor shows again
-    assert not re.search(r"\n\n\n", kept)
+    assert not re.search(r"\n\n\n", kept.partition(" conc")[0])  # a table too wide has parts
 
 
 def test_failures_are_told_cell_by_cell(loadstone: Loadstone) -> None:

@@ -90,10 +90,16 @@ def profile_of(deployment: Deployment, name: str | None = None) -> Profile:
     """The user's profile in that file or of that name, else the shipped one for this engine and GPU, else the
     nearest: the same engine on any GPU, any engine on the same kind of GPU, any on any. A GPU of the user's own has
     the coefficients of its kind, and the uncertainty of a GPU that nobody has measured."""
-    if name:
-        return load(_path_of(name))
     engine, era = deployment.engine, era_of(deployment)
     architecture = architecture_of(deployment.gpu)
+    if name:
+        profile = load(_path_of(name))
+        if profile.architecture not in ("*", architecture):
+            raise InputError(
+                f"--profile {name}: it is of {profile.architecture}, {deployment.gpu.name} is {architecture}; leave it "
+                "out, or make one there with `loadstone calibrate`"
+            )
+        return profile
     if architecture == processor.ARCHITECTURE:
         return processor_profile()
     shipped = _shipped()
@@ -154,6 +160,10 @@ def user_folder() -> Path:
     return Path(home) / "loadstone" / "profiles"
 
 
+_FAR = 100.0
+"""Logarithms and variances of coefficients are far below it."""
+
+
 @cache
 def _shipped() -> dict[tuple[str, str, str], Profile]:
     folder = resources.files("loadstone.perfmodel") / "profiles"
@@ -171,4 +181,7 @@ def _in_order(profile: Profile, where: str) -> Profile:
     size = len(NAMES)
     if len(profile.logarithms) != size or any(len(row) != size for row in profile.covariance):
         raise InputError(f"profile {where}: {size} coefficients expected")
+    numbers = np.concatenate([profile.logarithms, np.ravel(profile.covariance), list(profile.residual.values())])
+    if not (np.abs(numbers) < _FAR).all() or min(profile.residual.values(), default=0.0) < 0:
+        raise InputError(f"profile {where}: numbers that cannot be; write it anew")
     return profile

@@ -74,7 +74,7 @@ def cell_findings(
             client.events_together(metrics, done, streams),
             client.tpot_understated(metrics, done),
             client.connections_not_kept(metrics, facts),
-            client.requests_resent(info.requests_resent if info else None, len(facts)),
+            client.requests_resent(info.requests_resent if info else None, facts),
             client.user_clock(clock),
         ]
     if len(measured):

@@ -176,18 +176,20 @@ def connections_not_kept(metrics: CellMetrics, facts: Facts) -> Finding | None:
     )
 
 
-def requests_resent(resent: int | None, sent: int) -> Finding | None:
-    """`sent`: all requests of the cell, warm-up included."""
+def requests_resent(resent: int | None, facts: Facts) -> Finding | None:
+    """`facts`: of all requests of the cell, warm-up too. Where hardly any kept connection served a second request
+    it is the server's way to close them (`connections_not_kept`)."""
     if not resent:
         return None
-    share = resent / max(1, sent)
+    share = resent / max(1, len(facts))
+    dropped = share > RESENT_SHARE and resent >= RESENT_REQUESTS and resent < int((facts.reused == 1).sum())
     return Finding(
         "requests_resent",
-        "warning" if share > RESENT_SHARE and resent >= RESENT_REQUESTS else "info",
-        f"{resent} of {sent} requests ({share:.1%}) were sent a second time: the server had cut the kept connection "
-        "they were on, without a word",
-        "Their times count from the first sending. Few are the race of a keep-alive time; many, a server or proxy that "
-        "drops requests: look at its log.",
+        "warning" if dropped else "info",
+        f"{resent} of {len(facts)} requests ({share:.1%}) were sent a second time: the server had cut the kept "
+        "connection they were on, without a word",
+        "Their times count from the first sending. A server that closes idle connections does that now and then; one "
+        "that keeps them and yet does it often drops requests: look at its log.",
     )
 
 
