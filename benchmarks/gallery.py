@@ -78,11 +78,12 @@ def _reports(folder: Path, results: Path | None) -> Iterable[tuple[str, Report]]
         files = [results / "dstack" / f"{kind}_results.csv" for kind in ("online", "offline")]
         import_files(files, folder / "dstack", given=["model=deepseek-ai/DeepSeek-R1", "gpus=8"])
         yield "dstack", build(read_runs([folder / "dstack"])[0])
+        # As dstack's server and client were; the coefficients of that release were fitted on these very runs.
         loadstone.simulate(
-            "deepseek-r1@8xh200/tp8,engine=sglang", input="3200", output="800", concurrency=[4, 8, 16, 32, 64, 128],
-            requests=[500], out=folder / "both",
+            "deepseek-r1@8xh200/tp1,dp8,attention-dp,engine=sglang,version=0.4.3", input="3200", output="800",
+            concurrency=[4, 8, 16, 32, 64, 128], requests=[500], warmup=0, out=folder / "both",
         )  # fmt: skip
-        import_files(files[:1], folder / "both", given=["model=deepseek-ai/DeepSeek-R1", "gpus=8", "tp=8"])
+        import_files(files[:1], folder / "both", given=["model=deepseek-ai/DeepSeek-R1", "gpus=8", "tp=1", "dp=8"])
         yield "both", build(read_runs([folder / "both"])[0])
 
 

@@ -352,6 +352,9 @@ def test_the_command_calibrates_on_runs_of_the_client(loadstone: Loadstone, tmp_
     assert said.out.startswith("2 measured cells of"), "one run, told once or twice, is as much"
     kept = tmp_path / "profiles" / "mine.json"
     assert f"use it with --profile {kept}" in said.out  # by its name it would not be found there
+    assert "is what ran" not in said.out
+    wrong = loadstone("calibrate", run.folder, "--deployment", "llama-3.1-405b:fp8@8xh100/tp8", "--out", tmp_path)
+    assert "off before: is llama-3.1-405b:fp8@8xh100/tp8" in wrong.out
 
 
 def test_requests_come_when_they_came_where_more_than_answers_says_when(loadstone: Loadstone, tmp_path: Path) -> None:

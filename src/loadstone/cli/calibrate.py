@@ -49,6 +49,8 @@ def calibrate(
             "loadstone calibrate runs/a --deployment llama-3.1-8b@1xh100/engine=vllm; or --gpu"
         )
     import datetime
+    from math import exp
+    from statistics import median
 
     from loadstone.calibrate.runs import cases_of_runs, deployment_of_runs
     from loadstone.calibrate.update import update
@@ -83,6 +85,9 @@ def calibrate(
             f"{title}: off by {before:.1%} before, {after:.1%} after; 80 % interval ±{_means(found.before)[key]:.0%} "
             f"before, ±{_means(found.after)[key]:.0%} after"
         )
+    far = max((exp(abs(median(gaps))) for gaps in found.gap_before.values() if gaps), default=1.0)
+    if far > 2:
+        print(f"a factor of {far:.1f} off before: is {target.name} what ran, with its precision and arguments?")
     print(f"kept in {path}; use it with --profile {profile if out is None else path}")
 
 

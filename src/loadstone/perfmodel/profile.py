@@ -95,9 +95,10 @@ def profile_of(deployment: Deployment, name: str | None = None) -> Profile:
     if name:
         profile = load(_path_of(name))
         if profile.architecture not in ("*", architecture):
+            here = f"{deployment.gpu.name} is {architecture}"
             raise InputError(
-                f"--profile {name}: it is of {profile.architecture}, {deployment.gpu.name} is {architecture}; leave it "
-                "out, or make one there with `loadstone calibrate`"
+                f"--profile {name}: it is of {profile.architecture}, {here}; leave it out, or make one there with "
+                "`loadstone calibrate`"
             )
         return profile
     if architecture == processor.ARCHITECTURE:
