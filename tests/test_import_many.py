@@ -84,6 +84,23 @@ def test_requests_that_guidellm_cuts_at_its_end_are_no_failures(tmp_path: Path, 
     assert cell["requests"]["cancelled"] == 1
 
 
+@pytest.mark.parametrize(
+    ("kind", "late"), [("constant", 0.25), ("constant", -1.0), ("constant", 1e30), ("concurrent", 0.25)]
+)
+def test_when_guidellm_meant_to_send_is_kept_of_open_loops(tmp_path: Path, kind: str, late: float) -> None:
+    made = copy.deepcopy(GUIDELLM)
+    (benchmark,) = made["benchmarks"]
+    benchmark.setdefault("config", {})["strategy"] = {"type_": kind, "rate": 2.0, "streams": 2}
+    (done,) = benchmark["requests"]["successful"]
+    done["info"] = {"timings": {"targeted_start": done["request_start_time"] - late}}
+    (folder,) = run(tmp_path, save(tmp_path, "a.json", made)).runs
+    (row,) = [row for batch in store.read_records(folder) for row in batch.to_pylist()]
+    if (kind, late) == ("constant", 0.25):
+        assert row["sent_s"] - row["intended_s"] == pytest.approx(late)
+    else:
+        assert row["intended_s"] is None
+
+
 def test_engines_and_gpus_have_one_name_each(tmp_path: Path) -> None:
     path = save(tmp_path, "a.json", SUMS | {"engine": "sglang", "gpu": "NVIDIA H200"})
     info = store.read_info(run(tmp_path, path).runs[0])

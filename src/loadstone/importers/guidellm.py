@@ -17,6 +17,7 @@ from loadstone.records import Load, Status
 from loadstone.stated import CUT_AT_END
 
 CUT_SHARE = 0.05
+MOST_LATE_S = 86_400.0
 _LATENCIES = {
     "ttft_s": ("time_to_first_token_ms", 1e-3),
     "e2e_s": ("request_latency", 1.0),
@@ -120,8 +121,11 @@ def _requests(cell: Cell, groups: Value) -> None:
     starts = [start for _, row in rows if (start := _either(row, "request_start_time", "start_time")) is not None]
     if len(starts) < len(rows):
         return
-    origin_s = earliest(starts)
-    for (group, row), start in zip(rows, starts, strict=True):
+    # An open loop's; in a closed loop it is when the run began.
+    rated = cell.load is not None and cell.load.kind == "rate"
+    due = [_due(row, start) if rated else None for (_, row), start in zip(rows, starts, strict=True)]
+    origin_s = earliest([*starts, *due])
+    for (group, row), start, intended in zip(rows, starts, due, strict=True):
         made = row.whole("output_tokens")
         ttft, gap = row.amount("time_to_first_token_ms"), row.amount("inter_token_latency_ms")
         end = _either(row, "request_end_time", "end_time")
@@ -131,6 +135,7 @@ def _requests(cell: Cell, groups: Value) -> None:
         cell.records.append(
             record(
                 sent_s=start - origin_s,
+                intended_s=None if intended is None else intended - origin_s,
                 offsets_s=offsets,
                 output_tokens=made if offsets else None,
                 input_tokens=row.whole("prompt_tokens"),
@@ -141,6 +146,12 @@ def _requests(cell: Cell, groups: Value) -> None:
             )
         )
     cell.unknown = ("itl_s", "output_events")
+
+
+def _due(row: Value, start: float) -> float | None:
+    """When a request was to start; None where that is not told, or cannot be."""
+    targeted = row.number("info", "timings", "targeted_start")
+    return targeted if targeted is not None and 0 <= start - targeted <= MOST_LATE_S else None
 
 
 def _either(row: Value, *names: str) -> float | None:
