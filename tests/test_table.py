@@ -85,6 +85,13 @@ def test_intervals_of_an_open_loop_are_by_the_tables_clock() -> None:
         assert said in shown(doc)
 
 
+def test_what_the_cap_held_back_was_not_sent_late_by_the_client() -> None:
+    assert "(largest cell)" in shown(document("rate"))
+    capped = document("rate")
+    capped["cells"][0]["verdict"]["findings"][0]["kind"] = "cap_held_back"
+    assert "held back by --max-concurrency, not by the client" in " ".join(shown(capped).split())
+
+
 def test_what_the_server_says_is_plain_text() -> None:
     doc = document()
     doc["target"]["model"] = ESCAPE

@@ -210,6 +210,8 @@ def _definitions(cells: list[dict[str, Any]], simulated: bool) -> list[str]:
         else "TTFT, E2E from sending (open loop, intended times not told)"
     )
     window = "whole cell" if first["metrics"]["steady"] is None else "steady window"
+    capped = any(found["kind"] == "cap_held_back" for cell in cells for found in cell["verdict"]["findings"])
+    held = "; held back by --max-concurrency, not by the client" if capped else ""
     lines = [
         f"{since} · TPOT = (tT−t1)/(T−1) · ITL per token · out tok/s over the {window}",
         f"measured by {first['measured_by']}"
@@ -217,7 +219,7 @@ def _definitions(cells: list[dict[str, Any]], simulated: bool) -> list[str]:
         else _intervals(cells[-1], _clock(kind, cells))
         if simulated
         else f"{first['client']['clock']} clock: receive lag p99 {_worst(cells, 'receive_lag_p99_s')}, "
-        f"sends late p99 {_worst(cells, 'send_lag_p99_s')} (largest cell)",
+        f"sends late p99 {_worst(cells, 'send_lag_p99_s')} (largest cell{held})",
     ]
     shared = [
         f"{_load(cell)}: {metrics['shared_input_tokens'] / metrics['input_tokens']:.1%} of input tokens "
