@@ -16,9 +16,10 @@ from loadstone.calibrate.kernel_tables import MOST_FLOOR_S, fit_tables
 from loadstone.catalogue.shorthand import parse_deployment
 from loadstone.errors import InputError
 from loadstone.perfmodel.coefficients import INDEX, PRIOR
+from loadstone.perfmodel.counting import work_of
 from loadstone.perfmodel.expert_kernels import ExpertKernel, expert_kernel, expert_kernels
 from loadstone.perfmodel.formulas import body_seconds
-from loadstone.perfmodel.work import COLLECTIVE, EXPERTS, Work, ideal, work_of
+from loadstone.perfmodel.work import COLLECTIVE, EXPERTS, Work, ideal
 
 
 def test_shipped_kernels_are_physical() -> None:

@@ -14,6 +14,7 @@ from loadstone.catalogue import parse_deployment
 from loadstone.errors import InputError
 from loadstone.perfmodel import StepModel, profile_of
 from loadstone.perfmodel.coefficients import COEFFICIENTS, INDEX, LIGHT, NAMES, PRIOR
+from loadstone.perfmodel.counting import work_of
 from loadstone.perfmodel.families import architecture_of, era_of
 from loadstone.perfmodel.formulas import (
     body_seconds,
@@ -24,7 +25,7 @@ from loadstone.perfmodel.formulas import (
     pairs_of,
 )
 from loadstone.perfmodel.profile import Profile, load, prior_profile, save
-from loadstone.perfmodel.work import COLLECTIVE, EXPERTS, GEMM, HEAD, Work, ideal, work_of
+from loadstone.perfmodel.work import COLLECTIVE, EXPERTS, GEMM, HEAD, Work, ideal
 
 DEPLOYMENTS = (
     "llama-3.1-8b@1xh100/tp1,engine=vllm",

@@ -22,7 +22,7 @@ from loadstone.catalogue import Deployment, parse_deployment
 from loadstone.errors import InputError
 from loadstone.perfmodel import StepModel, profile_of
 from loadstone.perfmodel.coefficients import INDEX
-from loadstone.perfmodel.work import work_of
+from loadstone.perfmodel.counting import work_of
 from loadstone.simulator.fleet import Fleet
 from loadstone.sizing import engine_limits, memory_of, size
 

@@ -19,7 +19,7 @@ from loadstone.catalogue.load import model_names
 from loadstone.catalogue.own import is_file
 from loadstone.catalogue.shorthand import split_deployment
 from loadstone.errors import InputError
-from loadstone.perfmodel.work import work_of
+from loadstone.perfmodel.counting import work_of
 from loadstone.runfacts import RunFacts, run_facts
 from loadstone.summary import summarise
 

@@ -28,6 +28,7 @@ from loadstone.calibrate.scripts import Arguments
 from loadstone.calibrate.sources import statistic_of, traffic_of
 from loadstone.catalogue import Deployment
 from loadstone.perfmodel.coefficients import INDEX, Array
+from loadstone.perfmodel.counting import work_of
 from loadstone.perfmodel.formulas import (
     body_seconds,
     both,
@@ -39,7 +40,7 @@ from loadstone.perfmodel.formulas import (
 )
 from loadstone.perfmodel.graphs import graph_tokens, is_eager
 from loadstone.perfmodel.step import StepModel
-from loadstone.perfmodel.work import Work, stack, work_of
+from loadstone.perfmodel.work import Work, stack
 from loadstone.simulator.fleet import fleet_with
 
 MOST_REQUESTS = 4096

@@ -10,6 +10,7 @@ import numpy as np
 
 from loadstone.catalogue.deployment import Deployment
 from loadstone.perfmodel.coefficients import INDEX, LIGHT, Array
+from loadstone.perfmodel.counting import work_of
 from loadstone.perfmodel.formulas import (
     body_seconds,
     context_seconds,
@@ -21,7 +22,7 @@ from loadstone.perfmodel.formulas import (
 )
 from loadstone.perfmodel.graphs import graph_tokens, is_eager
 from loadstone.perfmodel.profile import Profile, profile_of
-from loadstone.perfmodel.work import Work, ideal, repeat, work_of
+from loadstone.perfmodel.work import Work, ideal, repeat
 
 _GRID = np.unique(np.concatenate([np.arange(1, 65), np.geomspace(64, 131072, 200)]).astype(np.int64)).astype(float)
 

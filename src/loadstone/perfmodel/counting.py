@@ -1,0 +1,298 @@
+"""A rank's work in one engine step, counted from the model's shapes.
+
+A rank's share follows the parallelism. With attention data-parallel, attention and its projections are whole on each
+attention rank (tp ranks wide) and the MLP or the experts are spread over the tp·dp ranks of a stage, which see the
+tokens of all dp schedulers. Without, a replica's tp ranks share everything. Pipeline stages follow one another, so
+that their times add up: a work holds all layers whatever pp is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import fields
+from statistics import NormalDist
+
+import numpy as np
+
+from loadstone.catalogue.attention import CompressedAttention, FullAttention, LatentAttention, LinearAttention
+from loadstone.catalogue.deployment import Deployment
+from loadstone.catalogue.hardware import Gpu
+from loadstone.catalogue.matrix import Matrix
+from loadstone.catalogue.mlp import DenseMlp, Experts
+from loadstone.catalogue.model import Layers, Model
+from loadstone.catalogue.precision import FORMATS, KV_BYTES, Format
+from loadstone.perfmodel.expert_kernels import expert_kernel
+from loadstone.perfmodel.families import architecture_of, era_of
+from loadstone.perfmodel.work import COLLECTIVE, EXPERTS, GEMM, HEAD, INTEGERS, OPERATOR, Work
+
+_LAUNCHES = {"layer": 6, "experts": 6, "latent": 24, "indexer": 8, "linear": 48}
+"""Kernels that a host launches one by one where no CUDA graph holds a step, beside products and the quantising before
+them: norms, rotary, cache write and attention of a layer; routing and experts; splits and joins of latent attention;
+its indexer; convolution and gated delta rule (Triton's, whose launches take several times as long). Round numbers."""
+_LATENT_LAUNCHES = {("tensorrt-llm", "1.0"): 60}
+"""Of an engine and era: for prompts, its host takes 2.4 ms a layer of DeepSeek, where a layer of Llama takes 0.44."""
+_INDEXER_FLOORS = 3
+"""An indexer's projections, norms, logits and choice, in floors of latent attention's small kernels. With it those
+come out at 17 µs; whole attention modules of vLLM and TensorRT-LLM, their products taken off, leave 16."""
+ACTIVATION_BYTES = 2.0
+NETWORK_FLOORS = 3
+"""A collective between nodes has a floor so many times that of one within a node: a guess, for none of the points
+that are fitted on crosses nodes."""
+LOGIT_BYTES = 12.0
+"""A logit is written, gathered from the ranks, and read again in 32 bits for sampling."""
+
+
+def work_of(deployment: Deployment) -> Work:
+    """The work of one rank of one scheduler (a data-parallel replica, or an attention rank) of `deployment`."""
+    return _Counter(deployment).work()
+
+
+class _Counter:
+    def __init__(self, deployment: Deployment) -> None:
+        self.deployment = deployment
+        self.model: Model = deployment.model
+        self.gpu: Gpu = deployment.gpu
+        self.tp = deployment.tp
+        self.group = deployment.dp if deployment.attention_dp else 1
+        self.ranks = self.tp * self.group
+        self.ep = max(1, min(deployment.ep, self.ranks))
+        self.rows: list[dict[str, float]] = []
+        self.sums = dict.fromkeys((each.name for each in fields(Work) if each.name not in OPERATOR), 0.0)
+        self.windows: list[tuple[float, float]] = []
+
+    def work(self) -> Work:
+        for run in self.model.kinds:
+            self._layers(run)
+        self._head()
+        if self.deployment.pp > 1:
+            # From stage to stage: a message, not a reduction.
+            self._collective(self.deployment.pp - 1, 2, self._link(self.deployment.gpus), 1.0, 1.0)
+        sums = self.sums
+        sums["hbm"] = self.gpu.hbm_bytes_per_s
+        sums["peak16"] = self.gpu.peak_flops_per_s("bf16")
+        weight = sum(size for _, size in self.windows)
+        sums["window"] = sum(tokens * size for tokens, size in self.windows) / weight if weight else 1.0
+        columns = {
+            name: np.array([row.get(name, 0.0) for row in self.rows], np.int64 if name in INTEGERS else np.float64)
+            for name in OPERATOR
+        }
+        return Work(**columns, **{name: np.array([value]) for name, value in sums.items()})  # type: ignore[arg-type]
+
+    @property
+    def _per_node(self) -> int:
+        return max(1, self.deployment.gpus // max(1, self.deployment.nodes))
+
+    def _link(self, ranks: int) -> float:
+        """Bytes/s of the slowest link that a collective over so many ranks crosses."""
+        if ranks > self._per_node and self.gpu.nic_bytes_per_s:
+            return self.gpu.nic_bytes_per_s
+        return self.gpu.link_bytes_per_s
+
+    # --- layers -------------------------------------------------------------------------------------------------
+
+    def _layers(self, run: Layers) -> None:
+        count = run.count
+        # Norms of queries and keys are two more of a layer's four or five small kernels.
+        normed = isinstance(run.attention, FullAttention) and run.attention.qk_norm
+        # Where products and norms have biases, engines add those, and the residual, in kernels of their own.
+        biased = isinstance(run.mlp, DenseMlp) and run.mlp.bias
+        small = count * (1.5 if normed or biased else 1.0)
+        self.sums["layers"] += small
+        self.sums["launches"] += small * _LAUNCHES["layer"]
+        if run.attention is not None:
+            heads = run.attention.kv_heads if isinstance(run.attention, FullAttention) else 1
+            self._products(run, run.attention.weights(self.model.hidden), self.tp, 1, heads)
+            self._attention(run.attention, float(count))
+            if self.tp > 1:
+                self._all_reduce(count, self.tp, 1.0)
+                if isinstance(run.attention, FullAttention) and run.attention.qk_norm == "whole":
+                    # A norm over the heads of all ranks: they reduce its sums of squares first.
+                    self._collective(count, self.tp, self._link(self.tp), 0.0, 1.0)
+        if run.mlp is not None:
+            matrices = run.mlp.weights(self.model.hidden)
+            dense = [matrix for matrix in matrices if matrix.kind != "experts"]
+            self._products(run, dense, self.ranks, self.group, 1)
+            if isinstance(run.mlp, Experts):
+                self._experts(run, run.mlp, [each for each in matrices if each.kind == "experts"])
+            if self.ranks > 1:
+                # All-reduce, or all-gather and reduce-scatter of the tokens of all schedulers: the same volume.
+                self._all_reduce(count, self.ranks, float(self.group))
+
+    def _products(self, run: Layers, matrices: Iterable[Matrix], ranks: int, group: int, kv_heads: int) -> None:
+        """One product for each set of matrices that engines fuse: those with the same input and format."""
+        fused: dict[tuple[str, int, Format], list[float]] = {}
+        for matrix in matrices:
+            if matrix.inputs == 1:
+                continue  # norms and biases: in the layer's floor
+            share = {"column": ranks, "row": ranks, "vocab": ranks, "kv": min(ranks, kv_heads)}.get(matrix.split, 1)
+            inputs = matrix.inputs / (share if matrix.split == "row" else 1)
+            outputs = matrix.outputs / (1 if matrix.split == "row" else share)
+            stem = matrix.name if matrix.split == "row" else matrix.name.rsplit(".", 1)[0]
+            total = fused.setdefault((stem, matrix.inputs, self._format(run, matrix)), [0.0, inputs, 0.0])
+            total[0] += inputs * outputs
+            total[2] += outputs
+        # Shared experts run beside the others, or within their kernel; but for those with a gate of their own.
+        gated = isinstance(run.mlp, Experts) and run.mlp.shared_gate
+        for (stem, _, form), (parameters, inputs, outputs) in fused.items():
+            if "shared" not in stem or gated:
+                self._floor(run.count, form)
+            self._add(
+                kind=GEMM,
+                count=run.count,
+                flops=2 * parameters,
+                weights=parameters * form.bytes,
+                activations=ACTIVATION_BYTES * (inputs + outputs),
+                group=group,
+                **self._precision(form),
+            )
+
+    def _experts(self, run: Layers, mlp: Experts, matrices: list[Matrix]) -> None:
+        slices = self.ranks / self.ep
+        form = self._format(run, matrices[0])
+        each = sum(matrix.inputs * matrix.outputs for matrix in matrices) / slices
+        width = mlp.latent or self.model.hidden
+        self.sums["expert_layers"] += run.count
+        self.sums["launches"] += run.count * _LAUNCHES["experts"]
+        kernel = expert_kernel(self.deployment.engine, architecture_of(self.gpu), form.dtype)
+        self._add(
+            kind=EXPERTS,
+            count=run.count,
+            flops=2 * each,
+            weights=each * form.bytes,
+            activations=ACTIVATION_BYTES * (2 * width + mlp.matrices * mlp.intermediate / slices),
+            experts=mlp.experts,
+            per_token=mlp.per_token,
+            ep=self.ep,
+            # The expected largest of n normal numbers, to a hundredth or so (Blom 1958).
+            fullest=NormalDist().inv_cdf((self.ep - 0.375) / (self.ep + 0.25)),
+            group=self.group,
+            floor=kernel.floor_s,
+            reach_compute=kernel.compute,
+            reach_memory=kernel.memory,
+            reach_moving=kernel.moving,
+            **self._precision(form),
+        )
+
+    # --- attention ----------------------------------------------------------------------------------------------
+
+    def _attention(
+        self, attention: FullAttention | LatentAttention | CompressedAttention | LinearAttention, count: float
+    ) -> None:
+        cache_bytes = KV_BYTES.get(self.deployment.kv_dtype or "", KV_BYTES[self.model.kv_dtype])
+        if isinstance(attention, LinearAttention):
+            # The state is read and written once a step.
+            self.sums["state"] += count * 2 * attention.state_bytes / self.tp
+            self.sums["linear_layers"] += count
+            self.sums["launches"] += count * _LAUNCHES["linear"]
+            return
+        heads = max(1.0, attention.heads / self.tp)
+        if isinstance(attention, FullAttention):
+            kv_heads = max(1.0, attention.kv_heads / self.tp)
+            width = attention.head_dim + attention.v_head_dim
+            seen = attention.window_tokens or attention.top_tokens
+            self._attend(count, kv_heads * width * cache_bytes, 2 * heads * width, 2 * heads * width, seen)
+        elif isinstance(attention, LatentAttention):
+            # Decode in the latent space (absorbed); prompts with keys and values expanded.
+            engine = self.deployment.engine, era_of(self.deployment)
+            compressed = attention.kv_rank + attention.rope_dim
+            decode = 2 * heads * (compressed + attention.kv_rank)
+            prompt = 2 * heads * (attention.nope_dim + attention.rope_dim + attention.v_dim)
+            self.sums["latent"] = 1.0
+            # Absorbed, the expansion is two small products per head, before and after.
+            self.sums["products"] += count
+            self.sums["latent_layers"] += count
+            self.sums["launches"] += count * (1 + _LATENT_LAUNCHES.get(engine, _LAUNCHES["latent"]))
+            self._attend(count, compressed * cache_bytes, decode, prompt, attention.top_tokens)
+        else:
+            # A window of raw vectors, and of the compressed ones the chosen, or all.
+            flops = 4 * heads * attention.head_dim
+            cache = attention.head_dim * cache_bytes
+            self.sums["latent"] = 1.0
+            self.sums["latent_layers"] += count
+            self.sums["launches"] += count * _LAUNCHES["latent"]
+            self._attend(count, cache, flops, flops, attention.window_tokens + (attention.top_tokens or 0))
+            if attention.ratio and not attention.top_tokens:
+                self._attend(count, cache / attention.ratio, flops / attention.ratio, flops / attention.ratio, None)
+        if attention.index_heads:
+            # The indexer looks at every token, in FP8: at twice the 16-bit rate.
+            self.sums["latent_layers"] += count * _INDEXER_FLOORS
+            self.sums["launches"] += count * _LAUNCHES["indexer"]
+            ratio = attention.ratio if isinstance(attention, CompressedAttention) else 1
+            flops = attention.index_heads * attention.index_dim / ratio
+            self._attend(count, attention.index_dim / ratio, flops, flops, None)
+
+    def _attend(self, count: float, cache: float, flops: float, pair_flops: float, seen: int | None) -> None:
+        """cache, flops: per context token of a decode; pair_flops: per pair in a prompt; `seen`: tokens at most."""
+        windowed = "window_" if seen else ""
+        self.sums[f"{windowed}cache"] += count * cache
+        self.sums["window_flops" if seen else "context_flops"] += count * flops
+        self.sums[f"{windowed}pair_flops"] += count * pair_flops
+        if seen:
+            self.windows.append((float(seen), count * cache))
+
+    # --- the rest -----------------------------------------------------------------------------------------------
+
+    def _head(self) -> None:
+        model = self.model
+        form = FORMATS[model.dtype]
+        self._add(
+            kind=HEAD,
+            count=1.0,
+            flops=2 * model.hidden * model.vocab / self.tp,
+            weights=form.bytes * model.hidden * model.vocab / self.tp,
+            activations=model.vocab * LOGIT_BYTES,
+            group=1.0,
+            **self._precision(form),
+        )
+
+    def _all_reduce(self, count: float, ranks: int, group: float) -> None:
+        """Within nodes; then every GPU reduces its own part of the tensor with its like on the other nodes, over its
+        own share of the network."""
+        within = min(ranks, self._per_node)
+        if within > 1:
+            self._collective(count, within, self.gpu.link_bytes_per_s, 2 * (within - 1) / within, group)
+        nodes = ranks / within
+        if nodes > 1:
+            volume = 2 * (nodes - 1) / nodes / within
+            self._collective(count, nodes, self._link(ranks), volume, group)
+            self._collective(count * (NETWORK_FLOORS - 1), nodes, self._link(ranks), 0.0, group)
+
+    def _collective(self, count: float, ranks: float, link: float, volume: float, group: float) -> None:
+        message = ACTIVATION_BYTES * self.model.hidden * volume
+        self._add(kind=COLLECTIVE, count=count, ranks=ranks, link=link, message=message, group=group, peak=1.0)
+
+    def _floor(self, count: float, form: Format) -> None:
+        quantised = count if self._precision(form)["compute"] else 0.0  # else the activations stay in 16 bits
+        self.sums["products"] += count
+        self.sums["quantised"] += quantised
+        self.sums["launches"] += count + quantised
+
+    def _add(self, **row: float) -> None:
+        self.rows.append(row)
+
+    def _format(self, run: Layers, matrix: Matrix) -> Format:
+        """How a matrix is kept.
+
+        Four-bit checkpoints of models with experts quantise the experts alone (NVFP4 of DeepSeek, Kimi, MiniMax and
+        Qwen, MXFP4 of gpt-oss, INT4 of Kimi), dense ones every product but the head; for a checkpoint that is the
+        model's own, the catalogue knows.
+        """
+        dtype = self.deployment.weights_dtype
+        if dtype and dtype != self.model.weights_dtype and FORMATS[dtype].bits == 4 and self.model.has_experts:
+            return FORMATS[dtype] if matrix.kind == "experts" else FORMATS[self.model.dtype]
+        return self.model.format_of(run, matrix, dtype or None)
+
+    def _precision(self, form: Format) -> dict[str, float]:
+        """Where the hardware has no products of a type, weights are widened and multiplied in 16 bits."""
+        name = "fp4" if form.dtype in ("nvfp4", "mxfp4") else form.dtype
+        native = name in self.gpu.flops_per_s and name != "int4"
+        return {
+            "peak": self.gpu.flops_per_s[name] if native else self.gpu.peak_flops_per_s("bf16"),
+            "compute": _class(form) if native else 0,
+            "memory": _class(form),
+        }
+
+
+def _class(form: Format) -> int:
+    """Which of the GEMM efficiencies: 16, 8 or 4 bits."""
+    return {16: 0, 32: 0, 8: 1}.get(form.bits, 2)
