@@ -265,7 +265,9 @@ class Outcome(NamedTuple):
     def spoilt_by(self) -> set[str]:
         """Findings that spoil a cell, but for those that a busy test machine makes true."""
         findings = [finding for cell in self.document["cells"] for finding in cell["verdict"]["findings"]]
-        return {finding["kind"] for finding in findings if finding["severity"] != "info"} - BUSY_MACHINE
+        spoiling = [f for f in findings if f["severity"] != "info" and "for the client to read" not in f["evidence"]]
+        kinds = {finding["kind"] for finding in spoiling}
+        return kinds - BUSY_MACHINE - ({"rate_not_reached"} if "sends_late" in self.findings else set())
 
     def line(self) -> str:
         """The one line of an error, without the program's name."""
