@@ -132,10 +132,10 @@ def _fit(engine: str, version: str, architecture: str, dtype: str, rows: list[tu
 
     few, many = tokens <= FEW, tokens >= MANY
     decode, prompt = np.log([25e-6, 0.75]), np.log([0.3, 0.3])
+    bounds = (np.log([1e-3, 1e-3]), np.log([MOST_COMPUTE, 1.0]))
     robust = {"loss": "soft_l1", "f_scale": 0.1}
     for _ in range(_ROUNDS):
         decode = least_squares(lambda x, other=prompt: off(np.append(x, other), few), decode, **robust).x
-        bounds = (np.log([1e-3, 1e-3]), np.log([MOST_COMPUTE, 1.0]))
         prompt = least_squares(
             lambda x, other=decode: off(np.append(other, x), many), prompt, bounds=bounds, **robust
         ).x

@@ -96,9 +96,7 @@ class _Counter:
         normed = isinstance(run.attention, FullAttention) and run.attention.qk_norm
         # Where products and norms have biases, engines add those, and the residual, in kernels of their own.
         biased = isinstance(run.mlp, DenseMlp) and run.mlp.bias
-        small = count * (1.5 if normed or biased else 1.0)
-        self.sums["layers"] += small
-        self.sums["launches"] += small * _LAUNCHES["layer"]
+        self._small("layers", count * (1.5 if normed or biased else 1.0), _LAUNCHES["layer"])
         if run.attention is not None:
             heads = run.attention.kv_heads if isinstance(run.attention, FullAttention) else 1
             self._products(run, run.attention.weights(self.model.hidden), self.tp, 1, heads)
@@ -151,8 +149,7 @@ class _Counter:
         form = self._format(run, matrices[0])
         each = sum(matrix.inputs * matrix.outputs for matrix in matrices) / slices
         width = mlp.latent or self.model.hidden
-        self.sums["expert_layers"] += run.count
-        self.sums["launches"] += run.count * _LAUNCHES["experts"]
+        self._small("expert_layers", run.count, _LAUNCHES["experts"])
         kernel = expert_kernel(self.deployment.engine, architecture_of(self.gpu), form.dtype)
         self._add(
             kind=EXPERTS,
@@ -182,8 +179,7 @@ class _Counter:
         if isinstance(attention, LinearAttention):
             # The state is read and written once a step.
             self.sums["state"] += count * 2 * attention.state_bytes / self.tp
-            self.sums["linear_layers"] += count
-            self.sums["launches"] += count * _LAUNCHES["linear"]
+            self._small("linear_layers", count, _LAUNCHES["linear"])
             return
         heads = max(1.0, attention.heads / self.tp)
         if isinstance(attention, FullAttention):
@@ -199,24 +195,21 @@ class _Counter:
             prompt = 2 * heads * (attention.nope_dim + attention.rope_dim + attention.v_dim)
             self.sums["latent"] = 1.0
             # Absorbed, the expansion is two small products per head, before and after.
-            self.sums["products"] += count
-            self.sums["latent_layers"] += count
-            self.sums["launches"] += count * (1 + _LATENT_LAUNCHES.get(engine, _LAUNCHES["latent"]))
+            self._small("products", count, 1)
+            self._small("latent_layers", count, _LATENT_LAUNCHES.get(engine, _LAUNCHES["latent"]))
             self._attend(count, compressed * cache_bytes, decode, prompt, attention.top_tokens)
         else:
             # A window of raw vectors, and of the compressed ones the chosen, or all.
             flops = 4 * heads * attention.head_dim
             cache = attention.head_dim * cache_bytes
             self.sums["latent"] = 1.0
-            self.sums["latent_layers"] += count
-            self.sums["launches"] += count * _LAUNCHES["latent"]
+            self._small("latent_layers", count, _LAUNCHES["latent"])
             self._attend(count, cache, flops, flops, attention.window_tokens + (attention.top_tokens or 0))
             if attention.ratio and not attention.top_tokens:
                 self._attend(count, cache / attention.ratio, flops / attention.ratio, flops / attention.ratio, None)
         if attention.index_heads:
             # The indexer looks at every token, in FP8: at twice the 16-bit rate.
-            self.sums["latent_layers"] += count * _INDEXER_FLOORS
-            self.sums["launches"] += count * _LAUNCHES["indexer"]
+            self._small("latent_layers", count, _LAUNCHES["indexer"], _INDEXER_FLOORS)
             ratio = attention.ratio if isinstance(attention, CompressedAttention) else 1
             flops = attention.index_heads * attention.index_dim / ratio
             self._attend(count, attention.index_dim / ratio, flops, flops, None)
@@ -262,10 +255,14 @@ class _Counter:
         self._add(kind=COLLECTIVE, count=count, ranks=ranks, link=link, message=message, group=group, peak=1.0)
 
     def _floor(self, count: float, form: Format) -> None:
-        quantised = count if self._precision(form)["compute"] else 0.0  # else the activations stay in 16 bits
-        self.sums["products"] += count
-        self.sums["quantised"] += quantised
-        self.sums["launches"] += count + quantised
+        self._small("products", count, 1)
+        if self._precision(form)["compute"]:  # else the activations stay in 16 bits
+            self._small("quantised", count, 1)
+
+    def _small(self, name: str, count: float, launches: int, floors: int = 1) -> None:
+        """What takes the floor `name` so many times over, and so many launches where no CUDA graph holds it."""
+        self.sums[name] += count * floors
+        self.sums["launches"] += count * launches
 
     def _add(self, **row: float) -> None:
         self.rows.append(row)
