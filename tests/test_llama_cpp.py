@@ -34,7 +34,9 @@ def server(binary: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
 
 @pytest.fixture(scope="module")
 def client(server: ServerProcess) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=server.url, trust_env=False, timeout=60) as connection:
+    # llama-server closes kept connections after a while, which may be the moment of the next request.
+    fresh = httpx.Limits(max_keepalive_connections=0)
+    with httpx.Client(base_url=server.url, trust_env=False, timeout=60, limits=fresh) as connection:
         yield connection
 
 
