@@ -327,6 +327,14 @@ def test_a_request_that_the_server_gave_up_is_no_answer(finish: str) -> None:
     assert (answer.events, answer.finish_reason, answer.output_tokens) == (1, finish, 1)
 
 
+def test_the_first_name_of_a_model_is_kept_short_and_printable() -> None:
+    assert heard(text("a")).model is None
+    assert heard(text("a", model=""), text("a", model="m\x1b"), text("a", model="n")).model == "m\ufffd"
+    assert heard(text("a", model="x" * 500)).model == "x" * 99 + "…"
+    assert heard(text("a", model=["m"])).model == '["m"]'
+    assert heard(text("a", model="\ud800")).model == "?"
+
+
 def test_timings_of_llama_cpp_are_kept_in_seconds() -> None:
     answer = heard(text("a"), event(choices=[], timings={"prompt_ms": 7.5, "predicted_ms": 20, "cache_n": 3}))
     assert (answer.server_prefill_s, answer.server_decode_s) == (0.0075, 0.02)

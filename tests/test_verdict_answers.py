@@ -2,13 +2,14 @@
 
 import numpy as np
 import pytest
+from msgspec import structs
 
-from loadstone.records import Plan
+from loadstone.records import CellInfo, Plan
 from loadstone.schedule import make_plan
 from loadstone.verdict import Finding
 from loadstone.workload.dataset import Dataset
 from loadstone.workload.synthetic import Length, Synthetic
-from verdict_cells import COUNT, LOAD, WORKLOAD, found, plan_of, rows, spoilt
+from verdict_cells import COUNT, LOAD, TARGET, WORKLOAD, found, plan_of, rows, spoilt
 
 
 def natural(output: int = 64) -> Plan:
@@ -56,6 +57,49 @@ def test_answers_that_end_for_different_reasons() -> None:
 def test_one_reason_for_all_is_the_servers_word_for_it(reason: str | None) -> None:
     assert found(rows(finish_reason=reason)) == {}
     assert found(spoilt(5, finish_reason=None)) == {}
+
+
+def answered(*named: str, asked: str = "org/tiny", listed: object = None) -> dict[str, Finding]:
+    models = {name: COUNT >> number for number, name in enumerate(named)}
+    target = structs.replace(TARGET, model=asked, models=listed)
+    return found(rows(), target=target, info=CellInfo(load=LOAD, models=models))
+
+
+LISTED = {
+    "data": [
+        {"id": "org/tiny", "root": "/models/t", "aliases": ["t1", 7]},
+        {"id": "small", "root": None, "aliases": None},
+        "odd",
+    ]
+}
+
+
+@pytest.mark.parametrize(
+    "named", ["org/tiny", "tiny", "/models/Tiny", "proxy/org/tiny", "org/tiny@main", "tiny-2026-11-22", "t", "t1"]
+)
+def test_a_model_may_be_named_in_other_words(named: str) -> None:
+    assert answered(named, listed=LISTED) == {}
+
+
+@pytest.mark.parametrize("named", ["tiny-mini", "tiny-8", "tin", "tiny:70b", "org"])
+def test_a_name_that_may_be_another_models_is_told(named: str) -> None:
+    for listed in (None, [], {"data": {}}, LISTED):
+        finding = answered(named, listed=listed)["other_model"]
+        assert (finding.severity, finding.evidence) == ("info", f"asked was org/tiny, answers name 400 × {named}")
+
+
+def test_another_model_of_the_servers_or_several_spoil_a_cell() -> None:
+    finding = answered("small", listed=LISTED)["other_model"]
+    assert finding.severity == "warning"
+    finding = answered("org/tiny", "a", "b\x1b", "c", listed=LISTED)["other_model"]
+    assert finding.severity == "warning"
+    assert finding.evidence == "asked was org/tiny, answers name 400 × org/tiny, 200 × a, 100 × b\ufffd and 1 more"
+
+
+def test_answers_that_name_no_model_say_nothing() -> None:
+    assert answered() == {}
+    assert found(rows(), info=CellInfo(load=LOAD, models={"other": 5})) != {}
+    assert found(rows(), info=CellInfo(load=LOAD, models=None)) == {}
 
 
 def test_answers_in_the_same_rhythm() -> None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from loadstone import store, verdict
 from loadstone.metrics import cell_metrics
-from loadstone.records import Load, Plan
+from loadstone.records import Load, Plan, Target
 from loadstone.schedule import make_plan
 from loadstone.verdict import Finding, cell_findings
 from loadstone.workload.synthetic import Length, Synthetic
@@ -20,6 +20,8 @@ WORKLOAD = Synthetic(Length("fixed", 100), Length("fixed", 4))
 COUNT = 400
 WARM = 2
 PLAN = make_plan(WORKLOAD, [LOAD], requests=[COUNT], warmup=WARM)
+
+TARGET = Target(url="http://server", endpoint="completions", model="tiny", prompt_kind="token ids")
 
 Rows = list[dict[str, Any]]
 
@@ -84,8 +86,8 @@ def found(
 ) -> dict[str, Finding]:
     """The findings by their kinds."""
     batch = pa.RecordBatch.from_pylist(records, schema=store.records_schema())
-    streams = more.get("streams", True)
-    metrics = cell_metrics(lambda: [batch], plan.cells[0], {}, streams=streams)
+    target: Target = more.setdefault("target", TARGET)
+    metrics = cell_metrics(lambda: [batch], plan.cells[0], {}, streams=target.streams)
     scalars = pa.Table.from_batches([batch]).select(verdict.SCALARS)
     # Cut anywhere: batches are as the file has them.
     cut = [batch.slice(0, 7), batch.slice(7)]

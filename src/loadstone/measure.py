@@ -188,6 +188,7 @@ def _run(
                     end_s=(measured.end_ns - origin_ns) * 1e-9,
                     client_cpu_s=measured.cpu_s,
                     requests_resent=measured.resent,
+                    models=dict(measured.models),
                 )
                 look()
                 on_event(Event(kind="cell_end", cell=cell, info=info, plan=plan))

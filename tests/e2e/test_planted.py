@@ -396,6 +396,15 @@ def longer_prompts(loadstone: Loadstone, tmp_path: Path) -> Outcome:
     return measure(loadstone, reply)
 
 
+@planted("another model answers some requests, as a router's fallback does", "other_model")
+def fallback(loadstone: Loadstone, tmp_path: Path) -> Outcome:
+    def reply(ask: Ask, send: Send) -> None:
+        named = b'data: {"model": "%b", ' % (b"small" if ask.number % 6 == 3 else b"large")
+        say(send, (one.replace(b"data: {", named) for one in events(ask)))
+
+    return measure(loadstone, reply)
+
+
 @planted("answers without any text that count as complete", "empty_answers")
 def empty(loadstone: Loadstone, tmp_path: Path) -> Outcome:
     def reply(ask: Ask, send: Send) -> None:

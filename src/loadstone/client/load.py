@@ -10,6 +10,9 @@ from loadstone.client.feed import Due, Feed
 from loadstone.client.protocol import Step
 from loadstone.records import Plan, PlannedRequest
 
+_MODELS = 20
+"""Names of models that are kept apart."""
+
 
 class StepLoad:
     """A step under way, as far as one worker has it.
@@ -25,6 +28,8 @@ class StepLoad:
         self.cpu_before_s = time.process_time()
         self.resent = 0
         """Requests sent again, for the server had cut the kept connection that they were on."""
+        self.models: dict[str, int] = {}
+        """Answers by the model that they name."""
         self.wake_ns: int | None = None
         """When to ask `next` again; None: when a request ends."""
         self.duration_s = load.duration_s or 0.0
@@ -79,6 +84,12 @@ class StepLoad:
             return False
         self._measure_start_ns = now_ns
         return True
+
+    def answered_by(self, model: str) -> None:
+        """Keep that an answer named this model; of names without end, those after the first few are one."""
+        known = model in self.models or len(self.models) < _MODELS
+        name = model if known else "others"
+        self.models[name] = self.models.get(name, 0) + 1
 
     def free_place(self) -> None:
         self._places -= 1

@@ -9,6 +9,7 @@ import selectors
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
@@ -38,7 +39,8 @@ def workers_for(loads: tuple[Load, ...]) -> int:
 class StepResult(msgspec.Struct):
     """Monotonic ns: when the step was to start, the last request was taken up, and the last one ended.
 
-    `cpu_s`, `resent`: of all workers together, processor seconds and requests sent again.
+    Of all workers together: `cpu_s`, processor seconds; `resent`, requests sent again; `models`, answers by the model
+    that they name.
     """
 
     start_ns: int
@@ -46,6 +48,7 @@ class StepResult(msgspec.Struct):
     end_ns: int
     cpu_s: float = 0.0
     resent: int = 0
+    models: Counter[str] = msgspec.field(default_factory=Counter)
 
 
 class Pool:
@@ -111,6 +114,7 @@ class Pool:
                     result.end_ns = max(result.end_ns, message.end_ns)
                     result.cpu_s += message.cpu_s
                     result.resent += message.resent
+                    result.models.update(message.models)
             busy = {worker for worker in busy if worker.alive}
             yield self._progress()
         result.end_ns = max(result.end_ns, result.issue_end_ns)

@@ -100,6 +100,8 @@ class StepDone(msgspec.Struct, tag="done"):
     """Processor time this worker took for the step, user and system."""
     resent: int
     """Requests sent again, after the server had cut the kept connection that they were on."""
+    models: dict[str, int]
+    """Answers by the model that they name."""
 
 
 class Failed(msgspec.Struct, tag="failed"):

@@ -172,6 +172,8 @@ class Sender:
         stream.judge(self._plan.exact_output)
         if self._active.pop(stream, self) is not self:
             self._fleet.free(stream)
+        if self._step is not None and stream.answer.model is not None and stream.status in ("ok", "short"):
+            self._step.answered_by(self._without_secrets(stream.answer.model))
         self._go_on(stream, stream.end_ns or time.monotonic_ns())
         self._record(stream)
         self._settle()
@@ -247,13 +249,17 @@ class Sender:
     def _record(self, stream: Stream) -> None:
         self.progress.ended += 1
         if stream.error is not None:
-            for secret in self._job.destinations[0].secrets:
-                # A server may repeat the key that it refuses.
-                stream.error = stream.error.replace(secret, "…")
+            stream.error = self._without_secrets(stream.error)
         if stream.status not in ("ok", "short"):
             self.progress.failed += 1
             self.progress.last_error = stream.error
         self._fragments.add(stream)
+
+    def _without_secrets(self, said: str) -> str:
+        """What a server said, which may repeat the key that it refuses."""
+        for secret in self._job.destinations[0].secrets:
+            said = said.replace(secret, "…")
+        return said
 
     # --- meanwhile, and at the end ----------------------------------------------------------------------------
 

@@ -98,6 +98,8 @@ class CellInfo(msgspec.Struct, kw_only=True):
     """Processor seconds the client's workers took."""
     requests_resent: int | None = None
     """Sent a second time, warm-up included: the server had cut the kept connection before it answered."""
+    models: dict[str, int] | None = None
+    """Answers by the model that they name, warm-up included; those that name none are not counted."""
 
 
 class RunInfo(msgspec.Struct, kw_only=True):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
 from loadstone.metrics import CellMetrics
-from loadstone.records import Plan
+from loadstone.records import Plan, Target
 from loadstone.verdict.facts import Facts, plan_rows
 from loadstone.verdict.finding import Finding
 
@@ -23,6 +25,9 @@ SAME_REQUESTS = 20
 SAME_SHARE = 0.5
 """Answers whose gaps are equal to the microsecond, from which they are none of an engine's: no two requests agree in
 several gaps by chance."""
+
+_AFTER = re.compile(r"@.*|-\d{4}[\d-]*$")
+"""What may follow a model's name: transformers puts a revision there, OpenAI the release's date."""
 
 
 def request_errors(metrics: CellMetrics, measured: Facts, interrupted: bool = False) -> Finding | None:
@@ -137,6 +142,50 @@ def finish_reasons(done: Facts, plan: Plan) -> Finding | None:
         if against
         else "Answers ended by themselves or at their limit: lengths are the model's, and vary between runs.",
     )
+
+
+def other_model(target: Target | None, named: Mapping[str, int] | None) -> Finding | None:
+    """Answers that name another model than was asked for. `named`: how many name which.
+
+    One name may be the same model's: told, but where the words differ in a path, provider or revision alone. Several
+    names, or that of another model which the server lists, are other models.
+    """
+    if target is None or not named:
+        return None
+    said = sorted(named.items(), key=lambda each: -each[1])
+    own, others = set(_names(target, own=True)), set(_names(target, own=False))
+    if len(said) == 1 and any(_alike(said[0][0], name) for name in own):
+        return None
+    doubted = len(said) > 1 or said[0][0] in others - own
+    most = ", ".join(f"{count} × {_printable(name)}" for name, count in said[:3])
+    more = f" and {len(said) - 3} more" if len(said) > 3 else ""
+    return Finding(
+        "other_model",
+        "warning" if doubted else "info",
+        f"asked was {_printable(target.model)}, answers name {most}{more}",
+        "A router or a fallback answers in its place: address one model, at its own server."
+        if doubted
+        else "See whether that is the same model by another name.",
+    )
+
+
+def _names(target: Target, *, own: bool) -> Iterator[str]:
+    """What the server lists as names of the model that was asked for, or of others."""
+    if own:
+        yield target.model
+    listed = target.models.get("data") if isinstance(target.models, dict) else None
+    for entry in listed if isinstance(listed, list) else ():
+        if isinstance(entry, dict):
+            aliases = entry.get("aliases")
+            names = [entry.get("id"), entry.get("root"), *(aliases if isinstance(aliases, list) else ())]
+            if (target.model in names) == own:
+                yield from (name for name in names if isinstance(name, str))
+
+
+def _alike(said: str, name: str) -> bool:
+    """The same, but for a provider or path before it, and a revision or date after it."""
+    said, name = (_AFTER.sub("", text.casefold().rpartition("/")[2]) for text in (said, name))
+    return said == name
 
 
 def answers_identical(done: Facts) -> Finding | None:

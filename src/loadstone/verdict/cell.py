@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from loadstone.metrics import CellMetrics
-from loadstone.records import CellInfo, Clock, Plan
+from loadstone.records import CellInfo, Clock, Plan, Target
 from loadstone.verdict import answers, client, gpu, load, server, steady, tokens
 from loadstone.verdict.facts import Events, gather
 from loadstone.verdict.finding import Finding
@@ -26,8 +26,7 @@ def cell_findings(
     clock: Clock,
     interrupted: str | None,
     *,
-    overhead_tokens: int = 0,
-    streams: bool = True,
+    target: Target | None = None,
     measured_live: bool = True,
     simulated: bool = False,
     info: CellInfo | None = None,
@@ -39,11 +38,12 @@ def cell_findings(
 
     `scalars`: the cell's records, columns SCALARS; `read`: the same records whole, in the same order, or what
     was gathered of them.
-    `interrupted`: why it ended early. `overhead_tokens`: what the server adds to every prompt. `streams`: False where
-    answers came in one piece. `measured_live`: False for simulated and imported records, whose arrivals may well be
-    all alike. `simulated`: there was no client whose doing it could be. `info`: when it ran. `replicas`: the
-    summary's figures of each server of a fleet. `figures`: what servers said. `gpus`: what this machine's GPUs said.
+    `interrupted`: why it ended early. `target`: the live server. `measured_live`: False for simulated and imported
+    records, whose arrivals may well be all alike. `simulated`: there was no client whose doing it could be. `info`:
+    when it ran, and what answered. `replicas`: the summary's figures of each server of a fleet. `figures`: what
+    servers said. `gpus`: what this machine's GPUs said.
     """
+    streams = target is None or target.streams
     asked = plan.cells[cell]
     facts = gather(scalars, read if isinstance(read, Events) else read())
     measured = facts.pick(facts.measured)
@@ -62,6 +62,7 @@ def cell_findings(
         or steady.queue_grows(asked, measured)
         or steady.not_stationary(metrics, asked, measured, plan, cell, streams),
         answers.short_outputs(metrics),
+        answers.other_model(target, info.models if info else None),
         _not_streamed(streams),
         steady.few_samples(metrics),
         load.fleet_imbalance(replicas),
@@ -80,7 +81,7 @@ def cell_findings(
     if len(measured):
         found += [
             answers.input_length(measured, plan, cell),
-            tokens.prefix_cache_helped(facts, plan, cell, overhead_tokens, figures),
+            tokens.prefix_cache_helped(facts, plan, cell, target.overhead_tokens if target else 0, figures),
             tokens.prompts_repeated(measured, plan, cell),
         ]
     if len(done):

@@ -52,6 +52,7 @@ class Answer:
     running_tokens   that count at each output event; emptied by who writes it away
     finish_reason, done (the answer said that it is complete), error (the server's, or why it cannot be read),
     input_tokens, output_tokens, cached_tokens, reasoning_tokens; server_prefill_s, server_decode_s (llama.cpp).
+    model            whose answer it is, as it first says (OpenAI's dialect)
     text             with `keep_text`: what was said, without reasoning and tool calls, at most MAX_TEXT characters
     A dialect adds `_fold`, which takes one payload: a stream event's, or the whole body.
     """
@@ -68,6 +69,7 @@ class Answer:
         "events",
         "finish_reason",
         "input_tokens",
+        "model",
         "output_tokens",
         "reasoning_tokens",
         "running",
@@ -90,6 +92,7 @@ class Answer:
         self.finish_reason: str | None = None
         self.done = False
         self.error: str | None = None
+        self.model: str | None = None
         self.input_tokens: int | None = None
         self.output_tokens: int | None = None
         self.cached_tokens: int | None = None

@@ -27,6 +27,7 @@ from loadstone.wire.tolerant import MAX_COUNT, NO_RAW, UNREADABLE, count, presen
 
 _MAX_MS = 1e12
 _REASON_LENGTH = 40
+_MODEL_LENGTH = 100
 _GIVEN_UP = ("abort", "error")
 """Finish reasons of requests that vLLM and SGLang did not bring to their end."""
 
@@ -86,6 +87,8 @@ class OpenAIAnswer(Answer):
             if fields is None:
                 return
             chunk = tolerated(fields, whole=not self.streams)
+        if self.model is None and chunk.model:
+            self.model = excerpt(chunk.model.encode("utf-8", "replace"), _MODEL_LENGTH)
         output = False
         choices = chunk.choices
         if choices:

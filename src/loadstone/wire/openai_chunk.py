@@ -60,6 +60,7 @@ class Chunk(msgspec.Struct):
     choices: list[Choice] | None = None
     usage: Usage | None = None
     timings: Timings | None = None
+    model: str | None = None
     error: msgspec.Raw = NO_RAW
     message: msgspec.Raw = NO_RAW
 
@@ -88,6 +89,7 @@ def tolerated(fields: dict[str, Any], *, whole: bool) -> Chunk:
         choices=[_choice(c, delta) for c in choices if isinstance(c, dict)] if isinstance(choices, list) else None,
         usage=convert(fields.get("usage"), Usage),
         timings=convert(fields.get("timings"), Timings),
+        model=text(fields.get("model")),
     )
     for name in ("error", "message"):
         if fields.get(name):
