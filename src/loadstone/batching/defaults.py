@@ -13,7 +13,7 @@ from loadstone.sizing.check import context_limit
 
 ACCEPTANCE = 0.7
 """Of a guessed token: an assumption, for it depends on the draft and on the text. With it the TPOT of 111 published
-runs of DeepSeek with multi-token prediction is met within 13 % (docs/accuracy.md). `--acceptance` overrides it."""
+runs of DeepSeek with multi-token prediction is met within 11 % (docs/accuracy.md). `--acceptance` overrides it."""
 SGLANG_KEEP_FREE = 0.098
 """The floor of SGLang's new_token_ratio: SGLANG_INIT_NEW_TOKEN_RATIO 0.7 · SGLANG_MIN_NEW_TOKEN_RATIO_FACTOR 0.14."""
 SGLANG_DP_CONSERVATIVENESS = 0.3
