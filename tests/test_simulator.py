@@ -149,6 +149,17 @@ def test_a_cap_makes_requests_wait_and_the_intended_time_tells() -> None:
     assert [record["intended_s"] for record in records] == pytest.approx([0.001, 0.002, 0.003, 0.004, 0.005])
 
 
+def test_answers_on_their_way_make_room_one_by_one() -> None:
+    """Steps of 10 ms, 50 ms of way: the ends of several answers are under way at once, each frees a place."""
+    capped = plan(rate=[1000.0], max_concurrency=4, requests=[40], burstiness=math.inf, output="uniform:1:9")
+    records = records_of(capped, Fleet(POLICY, Times(stream_s=0.05)))
+    ends = sorted(record["end_s"] for record in records)
+    sends = sorted(record["sent_s"] for record in records)
+    waited = np.array(sends[4:]) - np.array(ends[:-4])
+    assert (waited > 0).all()
+    assert (waited < 0.01).all()
+
+
 def test_preempted_requests_go_on_where_they_were() -> None:
     policy = EnginePolicy(kv_blocks=14, max_batched_tokens=1024, max_seqs=8, prefix_cache=False)
     asked = plan(rate=[math.inf], requests=[2], output="20")
@@ -209,6 +220,33 @@ def test_a_cell_by_time_goes_round_its_rows() -> None:
     assert sent == int((~np.isnan(run.end_s)).sum())
 
 
+@pytest.mark.parametrize(("duration_s", "think_s"), [(2.5, 1), (1.5, 1), (1.5, 100)])
+def test_no_turn_is_sent_when_the_time_is_up(duration_s: float, think_s: int) -> None:
+    """Two sessions, turns of about 0.35 s. Pauses of 1 s: at 2.5 s they pause, at 1.5 s they are answered."""
+    asked = plan(concurrency=[2], duration_s=duration_s, turns="3", think_time=f"{think_s}s", input="64", output="33")
+    records = records_of(asked, Fleet(POLICY, Times()))
+    start = min(record["sent_s"] for record in records)
+    assert [record["turn"] for record in records] == ([0, 1] * 2 if think_s == 1 else [0, 0])
+    assert max(record["sent_s"] for record in records) < start + duration_s
+    assert {record["status"] for record in records} == {"ok"}
+    # Nor is it waited for.
+    run = run_cell(asked, 0, Fleet(POLICY, Times()))
+    assert run.stop_s == NEVER
+    assert run.over_s == max(record["end_s"] for record in records)
+
+
+def test_what_is_answered_when_the_time_is_up_has_no_further_turn_at_a_rate() -> None:
+    asked = {"rate": [10.0], "burstiness": math.inf, "duration_s": 1.0, "turns": "2", "input": "64", "output": "33"}
+    records = records_of(plan(**asked), Fleet(POLICY, Times()))
+    # The first is sent at 0.1 s, and ends after 0.36 s: of ten sessions those of 0.1 to 0.7 s go on before 1.1 s.
+    assert [record["turn"] for record in records].count(1) == 7
+    assert max(record["sent_s"] for record in records) < 1.1
+    # One that pauses then goes on, as with the real client.
+    records = records_of(plan(**asked, think_time="1s"), Fleet(POLICY, Times()))
+    assert [record["turn"] for record in records].count(1) == 7
+    assert min(record["sent_s"] for record in records if record["turn"] == 1) > 1.1
+
+
 def test_a_ramp_of_places_is_followed() -> None:
     asked = plan(ramp="concurrency=2:10:4s,10:2s", output="8")
     records = records_of(asked, Fleet(POLICY, Times()))
@@ -236,6 +274,7 @@ def test_turns_bring_what_was_said_and_find_it_in_the_cache() -> None:
         assert before["session_id"] == ("0-0" if before["request_id"] in ("0-0", "0-1", "0-2") else "0-3")
         if after["turn"]:
             assert after["intended_s"] == pytest.approx(before["end_s"] + 2.0)
+            assert 0 <= after["sent_s"] - after["intended_s"] < 0.02
 
 
 def test_a_prefix_is_computed_once() -> None:
@@ -244,6 +283,22 @@ def test_a_prefix_is_computed_once() -> None:
     assert [record["cached_tokens"] for record in records] == [0, 64, 64, 64]
     without = records_of(asked, Fleet(msgspec.structs.replace(POLICY, prefix_cache=False), Times()))
     assert [record["cached_tokens"] for record in without] == [None] * 4
+
+
+def test_without_a_prefix_cache_blocks_stay_the_engines_own() -> None:
+    """Only where requests share blocks are those of single tokens put together."""
+    used: dict[bool, set[int]] = {}
+    for cached in (False, True):
+        policy = EnginePolicy(kv_blocks=16_000, block_tokens=1, max_batched_tokens=1024, prefix_cache=cached)
+        seen = used.setdefault(cached, set())
+
+        def look(at_s: float, states: Sequence[State], seen: set[int] = seen) -> float:
+            seen.add(states[0].used_tokens)
+            return at_s + 0.005
+
+        asked = plan(prefix=64, concurrency=[1], requests=[1])
+        run_cell(asked, 0, Fleet(policy, Times()), look=look, quick=False)
+    assert used == {False: {0, 100}, True: {0, 112}}
 
 
 def test_keys_are_equal_where_all_up_to_the_blocks_end_is() -> None:

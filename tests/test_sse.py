@@ -44,6 +44,7 @@ def cut(stream: bytes, places: Iterable[int]) -> list[bytes]:
         (b"data\n\ndata\ndata\n\ndata:", [b"", b"\n", b""]),
         (b"\xef\xbb\xbfdata: a\n\n\xef\xbb\xbfdata: b\n\n", [b"a"]),
         (b"\xef\xbb\xbfdata: a", [b"a"]),
+        (b"data: a\n\n\xef\xbb\xbfdata: b\n\n", [b"a"]),
         (b": comment\n\n:\n\ndata: a\n: between\ndata: b\n\n", [b"a\nb"]),
         (b"event: message\nid: 7\nretry: 10\ndata: a\nodd: x\nline\n\n", [b"a"]),
         (b"Data: a\n data: b\ndatas: c\n\n", []),
@@ -71,6 +72,9 @@ def test_an_event_is_given_by_the_piece_that_brings_its_blank_line() -> None:
     assert decoder.feed(b"\n") == []
     assert decoder.feed(b"\r") == [b"c"]
     assert decoder.feed(b"\ndata: d\n\n") == [b"d"]
+    # A piece of nothing is nothing, also between \r and \n.
+    assert decoder.feed(b"data: e\r") == decoder.feed(b"") == []
+    assert decoder.feed(b"\ndata: f\n\n") == [b"e\nf"]
 
 
 def test_a_decoder_is_at_rest_only_between_events() -> None:
@@ -179,6 +183,7 @@ def test_an_event_over_the_limit_is_an_error_after_what_came_before_it_wherever_
     for place in range(len(stream) + 1):
         assert outcome([stream[:place], stream[place:]]) == ([b"before"], True)
     assert outcome(bytes([byte]) for byte in stream) == ([b"before"], True)
+    assert outcome([b"data: before\n\n", rest + b"\n\n", b"data: after\n\n"]) == ([b"before"], True)
 
 
 @pytest.mark.parametrize("rest", [b"data: " + b"x" * 94, b": " + b"x" * 98, b"data\n" * 99 + b"data"])

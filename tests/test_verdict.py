@@ -71,8 +71,8 @@ def test_short_answers() -> None:
     assert finding.evidence.startswith("2 of 400 answers")
 
 
-def late(by: float, count: int = 10, load: Load = LOAD) -> dict[str, Finding]:
-    records = rows()
+def late(by: float, count: int = 10, load: Load = LOAD, **changed: float) -> dict[str, Finding]:
+    records = rows(**changed)
     for row in records[:count]:
         row["intended_s"] -= by
     return found(records, plan_of(load))
@@ -80,6 +80,10 @@ def late(by: float, count: int = 10, load: Load = LOAD) -> dict[str, Finding]:
 
 def test_late_sends() -> None:
     assert late(0.019) == {}  # up to 5 % of an E2E of 0.4 s
+    assert late(0.03, 3) == {}  # up to 1 % of the requests
+    assert set(late(0.03, 4)) == {"sends_late"}
+    assert late(0.004, ttft=0.01, tpot=0.01) == {}  # a tenth of an E2E of 40 ms, and less than 5 ms
+    assert set(late(0.006, ttft=0.01, tpot=0.01)) == {"sends_late"}
     finding = late(0.03)["sends_late"]
     assert finding.severity == "warning"
     assert finding.evidence == "10 of 400 requests were sent more than 20.0 ms late, up to 30.0 ms"
@@ -100,6 +104,11 @@ def test_waiting_for_a_place_is_no_lateness() -> None:
         "10 of 400 requests (2%) waited more than 20.0 ms for one of 60 places, up to 30.0 ms"
     )
     assert late(0.03, 60, capped)["cap_held_back"].severity == "warning"
+    for waited in (1, 2):  # of six: one is a hiccup
+        records = rows()[:6]
+        for row in records[:waited]:
+            row["intended_s"] -= 0.5
+        assert ("cap_held_back" in found(records, plan_of(capped))) == (waited == 2)
 
 
 def test_a_hiccup_is_one_request_among_others() -> None:
@@ -138,6 +147,8 @@ def test_input_lengths_of_a_dataset_are_its_own() -> None:
 
 def test_help_of_a_prefix_cache() -> None:
     assert found(rows(cached_tokens=1)) == {}
+    assert found(rows(cached_tokens=2)) == {}  # 1 % of 100
+    assert set(found(rows(cached_tokens=3))) == {"prefix_cache_helped"}
     assert found(rows(cached_tokens=None)) == {}
     finding = found(rows(cached_tokens=32))["prefix_cache_helped"]  # one is the word every text begins with
     assert finding.severity == "warning"
@@ -155,7 +166,9 @@ def test_no_usage() -> None:
     finding = found(rows(token_source="pieces", output_tokens=4))["no_usage"]  # noqa: S106
     assert "no_usage" not in found(rows(token_source="pieces", output_tokens=4, status="timeout"))  # noqa: S106
     assert finding.severity == "warning"
-    assert found(spoilt(3, token_source="pieces")) == {}  # noqa: S106
+    assert found(spoilt(4, token_source="pieces")) == {}  # noqa: S106
+    assert set(found(spoilt(5, token_source="pieces"))) == {"no_usage"}  # noqa: S106
+    assert finding.evidence.startswith("the server states no usage")
     some = found(spoilt(100, token_source="pieces"))["no_usage"]  # noqa: S106
     assert some.evidence == "100 of 400 answers state no usage: output tokens are counted as stream events there"
 
@@ -163,6 +176,11 @@ def test_no_usage() -> None:
 def test_several_tokens_an_event() -> None:
     finding = found(rows(tokens=[2, 4, 6, 8], output_tokens=8))["several_tokens_an_event"]
     assert (finding.severity, finding.evidence) == ("info", "2.00 tokens per stream event")
+    # An end of sequence that is counted too is no token of an event, nor are 5 % more.
+    twice = {"tokens": [2, 4, 6, 8], "output_tokens": 8}
+    assert "several_tokens_an_event" not in found(spoilt(20, **twice))  # 80 of 1600
+    assert "several_tokens_an_event" not in found(spoilt(100, **twice))  # 400 more, of 400
+    assert "several_tokens_an_event" in found(spoilt(101, **twice))
 
 
 def test_events_of_failed_requests_are_no_tokens_of_others() -> None:

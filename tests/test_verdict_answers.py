@@ -33,6 +33,7 @@ def test_answers_of_one_token() -> None:
     finding = found(spoilt(201, **one), natural())["empty_answers"]
     assert finding.evidence.startswith("201 of 400 answers ended after one token, though 8 or more were allowed")
     assert "empty_answers" not in found(spoilt(201, **one), natural(1))  # as asked
+    assert "empty_answers" not in found(rows(**one), natural(1))
 
 
 def test_answers_longer_than_allowed() -> None:
@@ -141,7 +142,15 @@ def test_tokens_that_were_never_streamed() -> None:
     finding = found(rows(output_tokens=1000, tokens=[1, 300, 700, 1000]), plan)["tokens_not_streamed"]
     assert finding.severity == "warning"
     assert finding.evidence == "250 tokens per stream event by the server's count"
-    assert "several_tokens_an_event" in found(rows(output_tokens=200, tokens=[1, 50, 100, 200]), plan)
+    assert "several_tokens_an_event" in found(rows(output_tokens=255, tokens=[1, 50, 100, 255]), plan)
+    assert "tokens_not_streamed" in found(rows(output_tokens=256, tokens=[1, 50, 100, 256]), plan)
+    # Whole answers in one event are no stream that leaves tokens out.
+    whole = {"arrival_s": [5.0], "read": [0], "tokens": [1000], "output_tokens": 1000}
+    kinds = found(rows(**whole), plan)
+    assert "tokens_not_streamed" not in kinds
+    assert kinds["several_tokens_an_event"].evidence == "1000.00 tokens per stream event"
+    # Answers without any events have none that could hold several.
+    assert found(spoilt(4, arrival_s=[], read=[], tokens=[], output_tokens=1000), plan) == {}
 
 
 def test_fewer_tokens_than_events() -> None:
@@ -150,6 +159,28 @@ def test_fewer_tokens_than_events() -> None:
     assert finding.evidence.startswith("the server counts 800 output tokens, and 1600 events with output came")
     assert "fewer_tokens_than_events" not in found(rows(output_tokens=3, tokens=[1, 2, 2, 3]))
     assert "fewer_tokens_than_events" not in found(spoilt(10, output_tokens=2, tokens=[1, 1, 2, 2]))
+
+
+@pytest.mark.parametrize(
+    ("events", "tokens", "kind"),
+    [
+        (63, 60, None),  # 5 % more events
+        (64, 60, "fewer_tokens_than_events"),
+        (60, 63, None),
+        (60, 64, "several_tokens_an_event"),
+    ],
+)
+def test_a_twentieth_more_or_less_is_let_pass_in_long_answers(events: int, tokens: int, kind: str | None) -> None:
+    plan = plan_of(LOAD)
+    plan.output_tokens[:] = 64
+    records = rows(
+        arrival_s=[5.0 + 0.1 * number for number in range(events)],
+        read=list(range(events)),
+        tokens=[min(number + 1, tokens) for number in range(events - 1)] + [tokens],
+        output_tokens=tokens,
+    )
+    told = found(records, plan).keys() & {"fewer_tokens_than_events", "several_tokens_an_event"}
+    assert told == ({kind} if kind else set())
 
 
 def test_a_dataset_allows_what_it_says() -> None:
@@ -176,6 +207,7 @@ def test_prompts_of_a_file_that_are_asked_again() -> None:
 
     assert "prompts_repeated" not in of(COUNT, 50)
     assert "prompts_repeated" not in of(COUNT, 50, 4)  # the first, and four more
+    assert "prompts_repeated" in of(COUNT, 50, 5)
     round_again = of(100, 50)["prompts_repeated"]
     assert round_again.severity == "warning"
     assert round_again.evidence == (
@@ -183,7 +215,24 @@ def test_prompts_of_a_file_that_are_asked_again() -> None:
         "38% of the cell's input tokens came from the prefix cache there"
     )
     # No cache, none that helped, or a file that is so itself: a reader should know, and it spoils nothing.
-    assert of(100, None)["prompts_repeated"].severity == "info"
+    without = of(100, None)["prompts_repeated"]
+    assert without.severity == "info"
+    assert without.evidence == "300 of 400 prompts had been asked before in the cell, for the file has 100"
     assert of(100, 1)["prompts_repeated"].severity == "info"
-    assert of(COUNT, 50, 200)["prompts_repeated"].severity == "info"
+    own = of(COUNT, 50, 200)["prompts_repeated"]
+    assert own.severity == "info"
+    assert "for the file" not in own.evidence
     assert "prefix_cache_helped" not in of(100, 50)
+
+
+@pytest.mark.parametrize(("odd", "told"), [(True, None), (False, "199 of 200 prompts")])
+def test_of_sessions_the_prompts_they_begin_with_may_repeat(odd: bool, told: str | None) -> None:
+    texts = Dataset("text", [f"p{i}" for i in range(COUNT)], [4] * COUNT, "00", 0)
+    plan = make_plan(texts, [LOAD], requests=[COUNT], warmup=0)
+    records = rows()
+    for number, each in enumerate(records):
+        each.update(request_id=f"0-{number}", turn=number % 2)
+    plan.prompt[:] = np.arange(COUNT)[::-1]
+    plan.prompt[int(odd) :: 2] = 0  # the same text in every second turn, or in every first one
+    finding = found(records, plan).get("prompts_repeated")
+    assert (finding.evidence.partition(" had")[0] if finding else None) == told

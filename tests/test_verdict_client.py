@@ -25,12 +25,14 @@ def test_a_saturated_client() -> None:
 def test_what_saturates_one_worker_does_not_saturate_two() -> None:
     records = rows()
     records[7]["worker"] = 1
+    records[8]["worker"] = None
     assert found(records, **ran(9.5)) == {}
     assert found(records, **ran(19))["client_saturated"].evidence.startswith("2 client workers took 19 s")
 
 
 def test_a_busy_moment_is_no_saturation() -> None:
     assert found(rows(), **ran(0.95, 0.95)) == {}
+    assert "client_saturated" in found(rows(), **ran(0.95, 1.0))
     assert found(rows(), **ran(None)) == {}
 
 
@@ -44,9 +46,23 @@ def in_one_read(share: float, **changed: Any) -> Rows:
     return records
 
 
+def test_where_reads_are_not_known_they_are_not_missed() -> None:
+    assert found(rows(read=None)) == {}
+
+
 @pytest.mark.parametrize("lag_s", [1e-4, 0.2])
 def test_some_events_in_one_read_are_normal(lag_s: float) -> None:
     assert found(in_one_read(0.1, receive_lag_s=lag_s)) == {}
+
+
+@pytest.mark.parametrize(("of_400", "severity"), [(59, None), (60, "info"), (299, "info"), (300, "warning")])
+def test_a_tenth_of_the_events_in_one_read_is_told_and_half_of_them_read_late_spoil(
+    of_400: int, severity: str | None
+) -> None:
+    kinds = found(in_one_read(of_400 / 400, receive_lag_s=0.2))  # two of the three events that follow another
+    assert {kind: finding.severity for kind, finding in kinds.items()} == (
+        {"client_read_late": severity} if severity else {}
+    )
 
 
 def test_events_that_arrived_together() -> None:
@@ -110,6 +126,11 @@ def test_tokens_that_came_with_the_first_make_tpot_too_small() -> None:
     assert "tpot_understated" not in found(began_with(7, 16, share=0.4), natural())
     assert "tpot_understated" not in found(began_with(3, 64), natural())
     assert "tpot_understated" not in found(began_with(7, 16, receive_lag_s=0.2), natural())  # the client's doing
+    assert "tpot_understated" not in found(began_with(1, 1, share=0.6), natural())  # one token has no TPOT
+    silent = began_with(7, 16)
+    for each in silent[:240]:
+        each.update(arrival_s=[], read=[], tokens=[])
+    assert "tpot_understated" in found(silent, natural())
 
 
 def test_several_tokens_in_the_first_event_are_known_by_a_running_count_alone() -> None:
@@ -134,25 +155,39 @@ def test_answers_that_arrive_whole_were_buffered_on_the_way() -> None:
     assert "arrivals_bunched" not in found(rows())
 
 
+@pytest.mark.parametrize(("gap_s", "whole"), [(0.9e-5, True), (1.5e-5, False)])
+def test_tokens_within_ten_microseconds_of_each_other_were_not_streamed(gap_s: float, whole: bool) -> None:
+    arrival_s = [5.0 + gap_s * number for number in range(4)]
+    assert ("arrivals_bunched" in found(rows(arrival_s=arrival_s, end_s=arrival_s[3]))) == whole
+
+
 def test_a_starved_client_is_not_a_proxy() -> None:
     finding = whole(receive_lag_s=2.0)
     assert finding.severity == "warning"
     assert "waiting 2.00 s (median) for the client" in finding.evidence
     assert "proxy" not in finding.remedy
     assert "starved" in finding.remedy
+    # From a tenth of E2E, 5 s less 2.015 s, on; and only where reads brought several events.
+    assert "starved" in whole(receive_lag_s=0.30).remedy
+    assert "proxy" in whole(receive_lag_s=0.29).remedy
+    apart = found(rows(arrival_s=[5.0] * 4, end_s=5.0, receive_lag_s=2.0))
+    assert "proxy" in apart["arrivals_bunched"].remedy
 
 
-def connected(fresh: int, wait_s: float = 0.0) -> dict[str, Finding]:
+def connected(fresh: int, wait_s: float = 0.0, count: int = 400, e2e_s: float = 0.4) -> dict[str, Finding]:
     """A closed loop of 8 places; `fresh` requests after the first eight on a connection of their own."""
-    records = closed(8, 400)
+    records = closed(8, count, lambda _: e2e_s)
     for number, each in enumerate(records):
         each["reused_connection"] = not (number < 8 or number < 8 + fresh)
         each["intended_s"] -= 0.0 if each["reused_connection"] else wait_s
-    return found(records, plan_of(Load("concurrency", 8), warm=8))
+    return found(records, plan_of(Load("concurrency", 8), count, warm=8))
 
 
 def test_connections_that_are_not_kept() -> None:
-    assert connected(150) == {}
+    assert connected(199) == {}
+    assert set(connected(200)) == {"connections_not_kept"}
+    assert "connections_not_kept" not in connected(9, count=9)
+    assert "connections_not_kept" in connected(10, count=10)
     assert connected(408 - 8)["connections_not_kept"].severity == "info"
     finding = connected(408 - 8, 0.1)["connections_not_kept"]
     assert finding.severity == "warning"
@@ -160,6 +195,41 @@ def test_connections_that_are_not_kept() -> None:
         "400 of 400 requests needed a new connection where one had been used before; sent 100 ms (median) "
         "after they were due"
     )
+
+
+@pytest.mark.parametrize(
+    ("e2e_s", "wait_s", "severity"),
+    [(0.4, 0.019, "info"), (0.4, 0.021, "warning"), (0.04, 0.0045, "info"), (0.04, 0.0055, "warning")],
+)
+def test_connecting_is_dear_from_a_twentieth_of_e2e_and_5_ms_on(e2e_s: float, wait_s: float, severity: str) -> None:
+    assert connected(400, wait_s, e2e_s=e2e_s)["connections_not_kept"].severity == severity
+
+
+def resent(count: int, of: int = 400, kept: int = 400) -> Finding | None:
+    records = rows(of)
+    for each in records[kept:]:
+        each["reused_connection"] = False
+    info = CellInfo(load=LOAD, requests_resent=count)
+    return found(records, plan_of(LOAD, of), info=info).get("requests_resent")
+
+
+@pytest.mark.parametrize(
+    ("count", "of", "kept", "severity"),
+    [
+        (0, 400, 400, None),
+        (4, 400, 400, "info"),  # 1 %
+        (5, 400, 400, "warning"),
+        (4, 100, 100, "info"),  # few
+        (5, 400, 5, "info"),  # none of the kept connections served twice
+        (5, 400, 6, "warning"),
+    ],
+)
+def test_requests_sent_a_second_time(count: int, of: int, kept: int, severity: str | None) -> None:
+    finding = resent(count, of, kept)
+    assert (finding.severity if finding else None) == severity
+    if count == 5 == kept:
+        assert finding is not None
+        assert finding.evidence.startswith("5 of 400 requests (1.2%) were sent a second time")
 
 
 def test_connections_of_which_nothing_is_known_or_that_are_few() -> None:

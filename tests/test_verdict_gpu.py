@@ -1,5 +1,6 @@
 """What GPUs say, as figures of a cell and as a finding."""
 
+import math
 from typing import Any
 
 import pytest
@@ -45,6 +46,18 @@ def test_gpus_together_over_a_cell() -> None:
     }
 
 
+def test_what_a_gpu_does_not_tell_is_missing() -> None:
+    assert figures(of_gpu("power_w", [100.0, math.nan, 200.0])) == {
+        "gpus": 1,
+        "samples": 2,  # NaN is no reading
+        "throttled": {},
+        "power_w": {"mean": 150.0, "max": 200.0},
+    }
+    # Two that were never read at the same moment have no sum.
+    apart = figures(of_gpu("power_w", [100.0]), of_gpu("power_w", [100.0], gpu=1, start_s=11.0))
+    assert apart == {"gpus": 2, "samples": 2, "throttled": {}}
+
+
 def test_gpus_are_no_server_and_servers_no_gpu() -> None:
     engine, gpu = said("vllm:num_requests_running", [1.0, 2.0]), of_gpu("power_w", [100.0, 200.0], start_s=10.5)
     assert gpu_figures(table(engine), 10.0, 13.0) is None
@@ -61,9 +74,12 @@ def test_gpus_are_no_server_and_servers_no_gpu() -> None:
         ({"hardware_slowdown": 0.02, "power_cap": 0.9}, 100, "warning"),
         ({"power_brake": 1 / 60}, 60, None),  # one reading
         ({"thermal": 0.5}, 2, None),
+        ({"thermal": 0.019}, 1000, None),  # 19 of them
+        ({"thermal": 0.5, "hardware_slowdown": 0.001}, 100, "warning"),
         ({"power_cap": 0.4}, 100, "info"),
         ({"power_cap": 0.4, "thermal": 0.01}, 100, "info"),
-        ({"power_cap": 0.05}, 100, None),
+        ({"power_cap": 0.1}, 100, "info"),
+        ({"power_cap": 0.09}, 100, None),
         ({"application_clocks": 1.0}, 100, None),
         ({}, 100, None),
     ],
@@ -79,6 +95,13 @@ def test_heat_is_a_warning_and_the_power_cap_a_word(
         assert f"of {samples} readings" in finding.evidence
         # A warning names the trouble, not the ordinary.
         assert ("power cap" in finding.evidence) == (severity == "info")
+        assert ("cooling" in finding.remedy) == (severity == "warning")
+
+
+def test_clocks_that_are_not_told_are_not_named() -> None:
+    finding = gpu_throttled(GpuFigures(gpus=1, samples=50, throttled={"thermal": 0.5}))
+    assert finding is not None
+    assert finding.evidence == "GPU clocks were held down: thermal in 50% of 50 readings"
 
 
 def test_without_telemetry_there_is_no_finding() -> None:

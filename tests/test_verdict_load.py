@@ -7,10 +7,12 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from msgspec import structs
+from numpy.typing import NDArray
 
 from loadstone.records import Load
 from loadstone.schedule import make_plan
 from loadstone.verdict import Finding
+from loadstone.verdict.steady import Change, step, trend
 from loadstone.workload.session import Sessions
 from loadstone.workload.synthetic import Length, Synthetic
 from verdict_cells import COUNT, LOAD, TARGET, WARM, WORKLOAD, Rows, closed, found, plan_of, row, rows
@@ -39,6 +41,7 @@ def stretched(by: float, load: Load = LOAD, count: int = COUNT) -> dict[str, Fin
 
 def test_a_rate_that_was_not_reached() -> None:
     assert "rate_not_reached" not in stretched(1.04)
+    assert stretched(1.06)["rate_not_reached"].evidence.endswith("where 106 were planned (94%)")
     finding = stretched(1.25)["rate_not_reached"]
     assert finding.severity == "warning"
     assert finding.evidence == "100 requests/s were sent where 125 were planned (80%)"
@@ -48,6 +51,7 @@ def test_where_a_rate_says_nothing() -> None:
     assert "rate_not_reached" not in stretched(1.25, Load("concurrency", 60))
     assert "rate_not_reached" not in stretched(1.25, Load("rate", 100.0, max_concurrency=60))  # that is told
     assert "rate_not_reached" not in stretched(1.25, count=19)
+    assert "rate_not_reached" in stretched(1.25, count=20)
 
 
 def test_one_send_late_at_the_end_is_no_lower_rate() -> None:
@@ -68,7 +72,23 @@ def test_arrivals_at_random_that_are_another_rate_by_chance() -> None:
     # Even gaps are never off by chance, a trace's are its own, and few say nothing.
     assert "rate_by_chance" not in drawn(128, LOAD)
     assert "rate_by_chance" not in drawn(128, Load("rate", 100.0, "trace"))
-    assert "rate_by_chance" not in found(opened(lambda _: 0.1, 19, 200), plan_of(Load("rate", 100.0), 19))
+    assert "rate_by_chance" not in drawn(128, Load("rate", 100.0, profile=((1, 200, 4),)))
+    sessions = opened(lambda _: 0.1, 200)
+    for number, each in enumerate(sessions):
+        each["turn"] = number % 2  # 50 of them begin in a second
+    assert "rate_by_chance" not in found(sessions, plan_of(Load("rate", 50.0), 200))
+    for count in (19, 20):
+        few = found(opened(lambda _: 0.1, count, 200), plan_of(Load("rate", 100.0), count))
+        assert ("rate_by_chance" in few) == (count == 20)
+
+
+@pytest.mark.parametrize(("asked", "told"), [(90, True), (91, False), (111, False), (112, True)])
+def test_a_rate_by_chance_is_told_from_a_tenth_on(asked: float, told: bool) -> None:
+    """100 requests/s came: of 90 that is 11 % more, of 111 9.9 % less."""
+    found_then = found(rows(), plan_of(Load("rate", asked))).get("rate_by_chance")
+    assert (found_then is not None) == told
+    if found_then is not None:
+        assert found_then.evidence == f"400 arrivals at random came to 100 requests/s, where {asked} were asked for"
 
 
 # --- warm-up ----------------------------------------------------------------------------------------------------
@@ -86,7 +106,7 @@ def handed_over(load: Load, still: int, warm: int = 60) -> dict[str, Finding]:
 @pytest.mark.parametrize(
     ("load", "meant", "leaked"),
     [
-        (Load("rate", 100.0), 60, 90),  # 40 are under way at any time
+        (Load("rate", 100.0), 86, 87),  # 41 are under way at any time: twice as many, and four
         (Load("concurrency", 60), 60, 61),
         (Load("burst", 400), 0, 1),
     ],
@@ -95,7 +115,56 @@ def test_warm_up_that_burdens_what_is_measured(load: Load, meant: int, leaked: i
     assert "warmup_leaked" not in handed_over(load, meant, 100)
     finding = handed_over(load, leaked, 100)["warmup_leaked"]
     assert finding.severity == "warning"
-    assert finding.evidence.startswith(f"{leaked} warm-up requests were still under way")
+    assert finding.evidence == (
+        f"{leaked} warm-up requests were still under way when the first measured one was sent, where "
+        f"{meant or 'nothing'} would be no burden"
+    )
+
+
+# --- trends and steps of blocks -----------------------------------------------------------------------------------
+
+
+def blocks(*medians: float) -> NDArray[np.float64]:
+    """Values in blocks of five, with these medians and others about them."""
+    return np.array([[m - 90, m, m + 90, m, m] for m in map(float, medians)]).ravel()
+
+
+def test_a_trend_is_steady() -> None:
+    assert trend(blocks(*range(10))) == Change(1, 8)
+    assert trend(blocks(*range(10))[::-1]) == Change(8, 1)
+    assert trend(blocks(*range(10))[1:]) is None  # 49 values
+    # Of 45 pairs 6 the other way round make a τ of 0.73; 7 make one of 0.69.
+    assert trend(blocks(3, 2, 1, 0, 4, 5, 6, 7, 8, 9)) == Change(2, 8)
+    assert trend(blocks(3, 2, 1, 0, 5, 4, 6, 7, 8, 9)) is None
+    assert trend(blocks(*[1] * 10)) is None
+
+
+@pytest.mark.parametrize(
+    ("medians", "change"),
+    [
+        ((1, 1, 1, 9, 9, 9, 9, 9, 9, 9), Change(1, 9, 0.3)),
+        ((9, 9, 9, 9, 9, 9, 9, 1, 1, 1), Change(9, 1, 0.7)),
+        ((1, 1, 9, 9, 9, 9, 9, 9, 9, 9), None),  # two blocks are no state
+        ((9, 9, 9, 9, 9, 9, 9, 9, 1, 1), None),
+        ((1, 1, 1, 1, 1, 1, 1, 1, 1, 1), None),
+        # As far apart as those of a kind are from one another, and less far.
+        ((1, 2, 3, 5, 5, 5, 5, 5, 5, 5), Change(2, 5, 0.3)),
+        ((1, 2, 3, 4, 4, 4, 4, 4, 4, 4), None),
+        ((5, 5, 5, 5, 5, 5, 5, 3, 2, 1), Change(5, 2, 0.7)),
+        ((5, 5, 5, 5, 5, 5, 5, 8, 9, 10), Change(5, 9, 0.7)),
+        # It happened within the fourth block.
+        ((1, 2, 1, 5.5, 9, 10, 9, 10, 9, 10), Change(1, 9.5, 0.35)),
+        ((9, 10, 9, 10, 9, 10, 5.5, 1, 2, 1), Change(9.5, 1, 0.65)),
+    ],
+)
+def test_a_step_parts_two_states(medians: tuple[float, ...], change: Change | None) -> None:
+    assert step(blocks(*medians)) == change
+
+
+def test_too_few_values_have_no_step() -> None:
+    values = blocks(1, 1, 1, 1, 1, 9, 9, 9, 9, 9)
+    assert step(values) == Change(1, 9, 0.5)
+    assert step(values[1:]) is None
 
 
 # --- overload ---------------------------------------------------------------------------------------------------
@@ -106,6 +175,21 @@ def test_a_server_that_does_not_keep_up() -> None:
     assert finding.severity == "warning"
     assert finding.evidence.startswith("requests under way rose from ")
     assert "not_stationary" not in found(opened(lambda at: 0.05 + 2 * at))
+
+
+@pytest.mark.parametrize(("at_first_s", "overloaded"), [(0.6, True), (1.5, False)])
+def test_overload_is_waiting_that_grows_two_and_a_half_times(at_first_s: float, overloaded: bool) -> None:
+    """A second more for each second of 4: from 1.2 to 4.0 s between the ends, or from 2.1 to 4.9 s."""
+    assert ("overload" in found(opened(lambda at: at_first_s + at))) == overloaded
+
+
+@pytest.mark.parametrize(("unended", "grows"), [(9, False), (11, True)])
+def test_a_queue_grows_where_a_tenth_more_begins_than_ends(unended: int, grows: bool) -> None:
+    records = rows(6000)  # so many that less is more than chance
+    for number, each in enumerate(records):
+        if number % 100 < unended:
+            each["end_s"] = each["sent_s"] + 600
+    assert ("queue_grows" in found(records, plan_of(LOAD, 6000))) == grows
 
 
 def test_overload_behind_a_cap_shows_from_the_intended_time() -> None:
@@ -276,6 +360,30 @@ def test_small_drift_is_let_pass() -> None:
     assert "not_stationary" not in drifting(lambda at: 0.3 + at / 10, count=49)  # too few to tell from chance
 
 
+@pytest.mark.parametrize(("later_s", "told"), [(0.078, False), (0.082, True)])
+def test_a_change_of_a_twentieth_of_e2e_matters(later_s: float, told: bool) -> None:
+    records = closed(8, 400)
+    for number, each in enumerate(records):
+        each["arrival_s"][0] = each["sent_s"] + (0.060 if number < 208 else later_s)
+    kinds = found(records, plan_of(Load("concurrency", 8), warm=8))
+    assert ("not_stationary" in kinds) == told
+    if told:
+        assert kinds["not_stationary"].evidence == (
+            "TTFT went at once from 60.0 ms to 82.0 ms after 50% of the requests"
+        )
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"), [(100, 108, True), (100, 112, False), (108, 100, True), (112, 100, False)]
+)
+def test_lengths_that_change_by_a_tenth_explain_latencies(before: int, after: int, told: bool) -> None:
+    plan = plan_of(Load("concurrency", 8), warm=8)
+    records = closed(8, 400, lambda at: 0.4 if at < 10 else 0.8)
+    for number, each in enumerate(records):
+        plan.input_tokens[number] = each["input_tokens"] = before if number < 208 else after
+    assert ("not_stationary" in found(records, plan)) == told
+
+
 def test_drift_of_what_hardly_counts_is_let_pass() -> None:
     records = closed(8, 400)
     for each in records:  # TTFT trebles, from a thousandth of E2E
@@ -320,6 +428,8 @@ def shared(*shares: float | None) -> dict[str, Finding]:
 
 def test_a_fleet_unevenly_used() -> None:
     assert shared(0.6, 0.4) == {}
+    assert shared(0.62, 0.38) == {}
+    assert set(shared(0.625, 0.375)) == {"fleet_imbalance"}
     assert shared(1.0) == {}
     assert shared(None, None) == {}
     finding = shared(0.2, 0.8)["fleet_imbalance"]

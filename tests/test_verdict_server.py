@@ -73,6 +73,18 @@ def test_engines_of_one_server_count_together_but_ranks_say_the_same() -> None:
     assert figures(*by_rank)["waiting"]["max"] == 7
     counted = [said("sglang:cached_tokens_total", [0, 1, 2, 3, 4], tp_rank=number) for number in "01"]
     assert figures(*counted)["prefix_hits"] == 4
+    # Of ranks that differ some say nothing yet.
+    silent = said("sglang:num_queue_reqs", [0] * 5, tp_rank="1") + said(
+        "sglang:cached_tokens_total", [0] * 5, tp_rank="2"
+    )
+    known = figures(said("sglang:num_queue_reqs", [3] * 5, tp_rank="0"), silent, *counted)
+    assert (known["waiting"]["mean"], known["prefix_hits"]) == (3, 4)
+
+
+def test_a_gauge_that_was_not_yet_told_has_its_first_value() -> None:
+    one = said("vllm:num_requests_running", [1, 1, 1, 1, 1])
+    late = said("vllm:num_requests_running", [10, 20, 30], replica=1, start_s=12.0)
+    assert figures(one, late)["running"] == {"mean": (11 + 11 + 11 + 21 + 31) / 5, "max": 31}
 
 
 def test_labels_may_be_part_of_a_name() -> None:
@@ -98,16 +110,30 @@ def test_llama_cpp_counts_prompts_without_what_was_cached() -> None:
         said("llamacpp:prompt_tokens_cached_total", [0, 0, 0, 20, 40]),
     )
     assert known == {"restarts": 0, "prefix_hits": 40, "prefix_queries": 100}
+    # Without the latter the sum is not known.
+    assert figures(said("llamacpp:prompt_tokens_total", [0, 10, 20, 30, 60])) == {"restarts": 0}
+
+
+def test_a_counter_under_two_names_is_counted_once() -> None:
+    known = figures(
+        said("vllm:num_preemptions_total", [0, 1, 2, 3, 4]),
+        said("sglang:num_retracted_requests_total", [0] * 4 + [9]),
+    )
+    assert known == {"restarts": 0, "preemptions": 4}
 
 
 def test_no_figures_without_samples_near() -> None:
     samples = table(said("vllm:num_requests_running", [1] * 5))
     assert server_figures(samples, 100.0, 110.0) is None
     assert server_figures(samples.slice(0, 0), 0.0, 10.0) is None
+    for apart_s, known in ((4.9, True), (5.1, False)):  # from 10 s to 14 s
+        assert (server_figures(samples, 14.0 + apart_s, 30.0) is not None) == known
+        assert (server_figures(samples, 1.0, 10.0 - apart_s) is not None) == known
 
 
 def test_a_cell_between_two_samples_has_its_counters() -> None:
-    made = server_figures(table(said("vllm:num_preemptions_total", [1, 4])), 10.2, 10.7)
+    gauge = said("vllm:num_requests_running", [1, 4])  # of a moment outside it
+    made = server_figures(table(said("vllm:num_preemptions_total", [1, 4]) + gauge), 10.2, 10.7)
     assert made == ServerFigures(samples=0, restarts=0, preemptions=3)
 
 
@@ -132,7 +158,10 @@ def test_odd_values_harm_nothing() -> None:
 def test_an_engine_that_began_anew_by_its_start_time() -> None:
     started = said("process_start_time_seconds", [1e9, 1e9, 1e9 + 60, 1e9 + 60])
     assert figures(started)["restarts"] == 1
+    of_one = [said("process_start_time_seconds", [1e9, 1e9 + late, 1e9 + late], pid=str(late)) for late in (0, 60)]
+    assert figures(*of_one)["restarts"] == 1
     assert figures(said("process_start_time_seconds", [1e9, 1e9 + 0.5, 1e9, 1e9]))["restarts"] == 0
+    assert figures(said("process_start_time_seconds", [1e9, 1e9 + 1.5, 1e9 + 3, 1e9 + 3]))["restarts"] == 2
 
 
 def test_an_engine_that_began_anew_by_its_counters() -> None:
@@ -186,6 +215,12 @@ def test_the_servers_counters_tell_of_its_prefix_cache_where_usage_does_not() ->
     assert cached(51 * 400, plan=make_plan(shared, [LOAD], requests=[400], warmup=2)) == {}
 
 
+@pytest.mark.parametrize("queries", [None, 0])
+def test_hits_of_a_cache_without_what_was_looked_for_in_it_say_nothing(queries: float | None) -> None:
+    known = ServerFigures(samples=5, restarts=0, prefix_hits=20_000, prefix_queries=queries)
+    assert with_server(known, cached_tokens=None) == {}
+
+
 def test_usage_is_believed_before_counters() -> None:
     known = ServerFigures(samples=5, restarts=0, prefix_hits=20_000, prefix_queries=40_000)
     assert with_server(known, cached_tokens=0) == {}  # others may use the server too
@@ -199,6 +234,11 @@ def test_sessions_share_what_only_the_answers_tell() -> None:
         each["turn"] = index % 4
     known = ServerFigures(samples=5, restarts=0, prefix_hits=20_000, prefix_queries=40_000)
     assert "prefix_cache_helped" not in found(records, plan, figures=known)
+    # Of the answers only first turns tell of more than what was said: a word and a system message are in any cache.
+    for cached_tokens, helped in ((17, False), (18, False), (19, True)):  # of 100, from 1 % on
+        for each in records:
+            each["cached_tokens"] = cached_tokens if each["turn"] == 0 else 90
+        assert ("prefix_cache_helped" in found(records, plan)) == helped
 
 
 # --- in the summary ---------------------------------------------------------------------------------------------

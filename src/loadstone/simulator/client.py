@@ -81,6 +81,9 @@ class Client:
         """Send what may be sent now: later turns that are due, then what the load lets begin."""
         self._now_s = now_s
         later = self._later
+        cyclic = self._asked.cyclic
+        if cyclic and self._over(now_s):
+            later.clear()  # sessions that pause have no further turn
         while self._active < self._cap:
             if later and later[0][0] <= now_s:
                 due_s, index = heapq.heappop(later)
@@ -97,7 +100,10 @@ class Client:
         if self._active >= self._cap:
             self.timer_s = told_s  # the end of an answer makes room
         else:
-            self.timer_s = min(told_s, later[0][0] if later else NEVER, self._starter_s())
+            later_s = later[0][0] if later else NEVER
+            if later and cyclic:
+                later_s = min(later_s, self._up_s())  # nobody waits for pauses that end after that
+            self.timer_s = min(told_s, later_s, self._starter_s())
 
     def _starter_s(self) -> float:
         """When the next request that begins something may be sent; of sessions those are the first turns."""
@@ -123,10 +129,13 @@ class Client:
             return max(1, math.ceil(load.profile[0][0]))
         return int(level(load.profile, self._now_s - self.measure_start_s))
 
-    def _over(self, now_s: float) -> bool:
-        """The cell's time is up."""
+    def _up_s(self) -> float:
+        """When the cell's time is up."""
         start_s, duration_s = self.measure_start_s, self._load.duration_s
-        return duration_s is not None and start_s is not None and now_s >= start_s + duration_s
+        return NEVER if duration_s is None or start_s is None else start_s + duration_s
+
+    def _over(self, now_s: float) -> bool:
+        return now_s >= self._up_s()
 
     def _send(self, index: int, intended_s: float, now_s: float, *, at_once: bool) -> None:
         """`at_once`: the clock says when, and the client was ready, unless it is late already."""

@@ -103,7 +103,7 @@ def _gained(by_time: dict[float, float], start_s: float, end_s: float) -> float:
 
 def gpu_throttled(figures: GpuFigures | None) -> Finding | None:
     """A warning for heat and failing supplies; for the power cap alone a word."""
-    if figures is None or not figures.throttled:
+    if figures is None:
         return None
     trouble = {name: share for name, share in figures.throttled.items() if name in HELD_DOWN}
     worst = max(trouble.values(), default=0.0)

@@ -224,7 +224,7 @@ def _gain(values: Floats) -> float:
 
 def _restarts(families: Mapping[str, Mapping[str, Series]]) -> int:
     """Times that a process began anew, by its start time where it tells it, else by counters that fell together."""
-    started = [values for _, values in families.get(START_TIME, {}).values() if len(values)]
+    started = [values for _, values in families.get(START_TIME, {}).values()]
     if started:
         return max(int((np.diff(values) > START_MOVED_S).sum()) for values in started)
     above: dict[float, int] = defaultdict(int)

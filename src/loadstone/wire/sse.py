@@ -87,9 +87,9 @@ class SseDecoder:
     def _take(self, line: bytes) -> None:
         if self._start:
             line = line.removeprefix(_BOM)
-        name, colon, value = line.partition(b":")
+        name, _, value = line.partition(b":")
         if name == b"data":
-            self._data += (value.removeprefix(b" ") if colon else b"") + b"\n"
+            self._data += value.removeprefix(b" ") + b"\n"
         # `event`, `id`, `retry` and comments (empty name) carry no output.
 
     def _give_up(self, payloads: list[bytes]) -> list[bytes]:

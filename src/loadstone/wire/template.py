@@ -32,14 +32,13 @@ class Template:
     `counted`: the tail states the running token count. It recognises nothing while `sse` holds part of an event.
     """
 
-    __slots__ = ("_count_at", "_head", "_sse", "_tails", "counted")
+    __slots__ = ("_count_at", "_head", "_sse", "_tails")
 
     def __init__(self, head: bytes, tail: bytes, *, counted: bool, sse: SseDecoder) -> None:
         pieces = _COUNT_KEY.split(tail) if counted else [tail]
         # split() gives constant, key, constant, key, …: a number follows each key.
         keys = pieces[1::2]
         tails = [b"".join(pieces[i : i + 2]) for i in range(0, len(pieces), 2)]
-        self.counted = counted
         self._sse = sse
         self._head = b"\r\n" + head
         self._tails = [*tails[:-1], tails[-1] + b"\r\n"]
