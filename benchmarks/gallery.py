@@ -1,4 +1,4 @@
-"""Makes docs/gallery.md and its pictures, from simulated runs and, where given, other people's result files.
+"""Makes the pictures of docs/gallery.md, from simulated runs and, where given, other people's result files.
 
     python benchmarks/gallery.py [--results FOLDER]      with dstack/ in it
 
