@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from conftest import LAST_CHUNK, MODEL, SSE, Json, ScriptedServer, Send, answer, chunk, event, whole
@@ -192,6 +193,36 @@ def test_a_context_that_cannot_be_is_none(stated: bytes) -> None:
     with ScriptedServer(reply, meets=True) as server:
         target, _, _ = meet(server.url)
     assert (target.model, target.max_model_tokens) == (MODEL, None)
+
+
+@pytest.mark.parametrize(
+    ("entry", "charset"),
+    [
+        (b'"id": "sc\\ud800ripted"', ""),
+        (b'"id": "scripted"', "; charset=idna"),
+        (b'"id": "scripted", "deep": ' + b"[" * 900 + b"]" * 900, ""),
+        (b'"id": "scripted", "number": 1' + b"0" * 400, ""),
+    ],
+    ids=["half a character", "a charset that decodes nothing", "nested deeply", "a number without end"],
+)
+def test_what_a_server_says_of_itself_can_be_kept(entry: bytes, charset: str) -> None:
+    """run.json is read by others: DuckDB, say, reads JSON of 128 levels."""
+
+    def reply(ask: Request, send: Send) -> None:
+        if ask.path == "/v1/models":
+            send(whole("200 OK", b'{"data": [{%b}]}' % entry, f"application/json{charset}"))
+        elif ask.path == "/metrics":
+            send(whole("200 OK", b"# TYPE a_total counter\n", f"text/plain{charset}"))
+        else:
+            answer(ask, send)
+
+    with ScriptedServer(reply, meets=True) as server:
+        target, _, _ = meet(server.url)
+    assert target.model == MODEL.replace("sc", "sc?" if b"ud800" in entry else "sc")
+    kept = msgspec.json.encode(target)
+    assert kept.count(b"[") < 128
+    assert msgspec.json.decode(kept, type=Target) == target
+    assert target.metrics_names == ["a_total"]
 
 
 def test_a_stream_that_fails_at_once_is_told_with_the_servers_words() -> None:

@@ -1,13 +1,29 @@
 """The command line: what it refuses, in one line each, and what it keeps to itself."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 import typer
 
-from conftest import QUICK, Ask, Loadstone, ScriptedServer, Send, answer, whole
+from conftest import (
+    LAST_CHUNK,
+    MODEL,
+    QUICK,
+    SSE,
+    Ask,
+    Loadstone,
+    Reply,
+    ScriptedServer,
+    Send,
+    answer,
+    chunk,
+    event,
+    whole,
+)
 from loadstone.cli import app
 from loadstone.simserver import TimingServer, start
 from loadstone.simserver.law import Law
@@ -189,6 +205,100 @@ def test_a_key_that_the_server_repeats_is_not_written_down(
     assert {record["error"] for record in outcome.records} == {"HTTP 401: no such key: …, sorry"}
     kept = b"".join(path.read_bytes() for path in outcome.folder.rglob("*") if path.is_file())
     assert SECRETS["key"].encode() not in kept + outcome.out.encode() + outcome.err.encode()
+
+
+LONG_KEY = "sk-geheim-0123456789"
+
+
+def repeated(place: str) -> Reply:
+    """A server that repeats the key it was given, at this place."""
+
+    def reply(ask: Ask, send: Send) -> None:
+        key = ask.headers["authorization"].removeprefix("Bearer ")
+        said = f'{{"error": {{"message": "no such key: {key}"}}}}'.encode()
+        if place == "refusal of the list" and ask.path == "/v1/models":
+            send(whole("401 Unauthorized", said))
+        elif place == "redirect" and ask.path == "/v1/models":
+            send(f"HTTP/1.1 307 X\r\nLocation: http://127.0.0.1/?k={key}\r\nContent-Length: 0\r\n\r\n".encode())
+        elif place == "first refusal" and ask.path == "/v1/completions":
+            send(whole("403 Forbidden", said))
+        elif place == "refused field" and ask.path == "/v1/completions" and "temperature" in ask.json:
+            send(whole("400 Bad Request", said))
+        elif place == "papers" and ask.path == "/v1/models":
+            send(whole("200 OK", f'{{"data": [{{"id": "{MODEL}", "owner": "{key}"}}]}}'.encode()))
+        elif place == "papers" and ask.path == "/version":
+            send(whole("200 OK", f'{{"version": "1.0 {key}"}}'.encode()))
+        elif place == "papers" and ask.path == "/metrics":
+            send(whole("200 OK", f'# TYPE a_total counter\na_total{{key="{key}"}} 1\n'.encode(), "text/plain"))
+        elif place == "answers" and ask.measured and ask.number % 2:
+            send(whole("401 Unauthorized", b"x" * 185 + b" " + key.encode()))  # cut short where it is told
+        elif place == "answers" and ask.measured:
+            fields = {"model": key, "choices": [{"index": 0, "text": "x", "finish_reason": key}]}
+            send(SSE + chunk(event(fields)) + chunk(event("[DONE]")) + LAST_CHUNK)
+        else:
+            answer(ask, send)
+
+    return reply
+
+
+@pytest.mark.parametrize(
+    "place", ["refusal of the list", "redirect", "first refusal", "refused field", "papers", "answers"]
+)
+def test_a_key_is_written_down_nowhere_wherever_the_server_repeats_it(
+    loadstone: Loadstone, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, place: str
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", LONG_KEY)
+    with ScriptedServer(repeated(place), meets=True) as server:
+        outcome = loadstone(
+            "bench", server.url, *QUICK, "--temperature", "0.5", "--concurrency", "1", "--requests", "4", "--json",
+            "--out", tmp_path / "keys",
+        )  # fmt: skip
+    told = outcome.out + outcome.err
+    for path in (tmp_path / "keys").rglob("*"):
+        if path.suffix == ".parquet":
+            told += str(pq.read_table(path).to_pylist())
+        elif path.is_file():
+            told += path.read_text()
+    assert LONG_KEY[:8] not in told
+    assert "…" in told
+    assert (outcome.code == 0) == (place in ("papers", "answers"))
+
+
+def test_a_header_that_names_the_model_is_no_key(loadstone: Loadstone) -> None:
+    with ScriptedServer() as server:
+        outcome = loadstone(
+            "bench", server.url, *QUICK, "-H", f"X-Model: {MODEL}", "--concurrency", "1", "--requests", "2", "--json"
+        )
+    assert {ask.json["model"] for ask in server.measured} == {MODEL}
+    assert outcome.document["target"]["models"]["data"][0]["id"] == MODEL
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://user:geheim @127.0.0.1:1",
+        "http://üser:geheim@127.0.0.1:1",
+        "http://user:geheim@127.0.0.1:abc",
+        "http://user:gehe/imgeheim@127.0.0.1:1",
+        "http://user:gehe?imgeheim@127.0.0.1:1",
+        "ftp://user:geheim@127.0.0.1",
+        "user:geheim@127.0.0.1:1",
+        "http://127.0.0.1:abc/?api_key=geheim",
+        "http://127.0.0.1:1/?api_key=geheim&next=http://a@b",
+    ],
+)
+def test_what_is_secret_in_a_url_is_not_repeated(loadstone: Loadstone, url: str) -> None:
+    for urls in ((url,), (url, url)):
+        line = loadstone("bench", *urls).line()
+        assert "geh" not in line
+
+
+def test_a_word_that_is_no_text_is_told_in_one_line(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "loadstone", "bench", "--sim", "--out", os.fsencode(tmp_path) + b"/caf\xe9"]
+    ended = subprocess.run(command, capture_output=True, check=False)
+    assert ended.returncode == 2
+    assert ended.stderr.count(b"\n") == 1
+    assert b"not UTF-8" in ended.stderr
 
 
 def test_a_header_of_ones_own_goes_before_the_key(loadstone: Loadstone, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from loadstone.cli import output
+from loadstone.units import show_number
 from test_summary import CLOSED, make_run
 
 
@@ -94,3 +95,14 @@ def test_closed_streams_are_not_closed_to_what_is_started(tmp_path: Path) -> Non
     command = ["sh", "-c", 'exec "$0" -c "$1" 2>&- <&-', sys.executable, code]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "both are open\n")
+
+
+def test_nothing_that_is_printed_speaks_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    odd = Table("a\x1b]0;x\x07")
+    odd.add_row(Text("b\x9b31m"))
+    output.print_text(Text("c\x1b[2J\nd"), Group(odd))
+    out = capsys.readouterr().out
+    assert all(each.isprintable() or each == "\n" for each in out)
+    output.print_text(Text(show_number(12345, 5)))
+    assert capsys.readouterr().out == "12\u202f345\n"
+    assert all(said in out for said in ("c\ufffd[2J\nd", "a\ufffd]0;x", "b\ufffd31m"))

@@ -108,6 +108,12 @@ def test_bad_sql_is_told_in_one_line(runs: Path, sql: str) -> None:
         "select * from '/etc/passwd'",
         "select * from glob('/etc/*')",
         "copy (select 1) to '{runs}/x.csv'",
+        "copy (select 1 as a) to '{runs}/b/records.parquet' (format parquet, use_tmp_file false)",
+        "copy (pivot (select 1 as a) on a) to '{runs}/b/run.json' (format csv, use_tmp_file false)",
+        "explain analyze copy (select 1 as a) to '{runs}/b/run.json' (format csv, use_tmp_file false)",
+        "with x as (copy (select 1 as a) to '{runs}/b/run.json' (format csv, use_tmp_file false)) select 1",
+        "select 1; copy (select 1 as a) to '{runs}/b/run.json' (format csv, use_tmp_file false)",
+        "attach '{runs}/b/run.json' as x",
         "attach '{runs}/x.db' as x",
         "install httpfs",
         "set enable_external_access = true",
@@ -117,10 +123,21 @@ def test_bad_sql_is_told_in_one_line(runs: Path, sql: str) -> None:
 )
 def test_nothing_but_the_runs_is_open_to_a_query(runs: Path, sql: str) -> None:
     (runs / "b" / "secret.txt").write_text("x")
-    before = sorted(runs.rglob("*"))
+    before = contents(runs)
     with pytest.raises(InputError, match=r"^query: "):
         rows_of(sql.replace("{runs}", str(runs)), runs)
-    assert sorted(runs.rglob("*")) == before
+    assert contents(runs) == before
+
+
+def contents(runs: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in runs.rglob("*") if path.is_file()}
+
+
+def test_tables_of_ones_own_are_in_memory(runs: Path) -> None:
+    before = contents(runs)
+    made = "create table t as select run from runs; insert into t values ('x'); select count(*) as n from t"
+    assert rows_of(made, runs) == (["n"], [(len(list(runs.iterdir())) + 1,)])
+    assert contents(runs) == before
 
 
 @pytest.mark.parametrize("terminal", [False, True])

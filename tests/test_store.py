@@ -100,6 +100,7 @@ def test_fields_that_a_later_version_adds_are_passed_over(tmp_path: Path) -> Non
         (None, "no run folder"),
         (b"", "not a run this version"),
         (b"[]", "not a run this version"),
+        (b'{"x": ' + b"[" * 100_000, "not a run this version"),
         (msgspec.json.encode({**msgspec.to_builtins(info()), "schema": 2}), "run of schema 2, and this version"),
     ],
 )
@@ -124,6 +125,19 @@ def test_json_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytes
         store.write_json(path, {"a": 2})
     assert msgspec.json.decode(path.read_bytes()) == {"a": 1}
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_link_in_the_place_of_a_file_to_be_written_is_not_followed(tmp_path: Path) -> None:
+    """A folder that somebody else made may hold one, to a file of the user's."""
+    mine = tmp_path / "mine"
+    mine.write_text("mine")
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "run.json.part").symlink_to(mine)
+    store.write_info(run, info())
+    assert mine.read_text() == "mine"
+    assert not (run / "run.json").is_symlink()
+    assert store.read_info(run) == info()
 
 
 # --- the plan -------------------------------------------------------------------------------------------------
@@ -174,6 +188,20 @@ def test_what_is_no_plan_is_told_in_one_line(tmp_path: Path) -> None:
     later = msgspec.json.encode({**about, "schema": 3})
     pq.write_table(table.replace_schema_metadata({"loadstone.plan": later}), path)
     with pytest.raises(InputError, match="plan of schema 3; this version of Loadstone reads 2"):
+        store.read_plan(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "number"), [("input_tokens", 2**31 - 1), ("output_tokens", -5), ("cell", 7), ("cell", -1)]
+)
+def test_a_plan_of_numbers_that_no_request_has_is_refused(tmp_path: Path, name: str, number: int) -> None:
+    path = tmp_path / "plan.parquet"
+    store.write_plan(path, make_plan(SYNTHETIC, LOADS))
+    table = pq.read_table(path)
+    column = table.schema.get_field_index(name)
+    odd = pa.array([number] * len(table), table.schema.field(name).type)
+    pq.write_table(table.set_column(column, table.schema.field(name), odd), path)
+    with pytest.raises(InputError, match=f"not a plan: numbers in {name} that no request has"):
         store.read_plan(path)
 
 
@@ -300,6 +328,19 @@ def test_assembling_again_changes_nothing(tmp_path: Path) -> None:
     assert store.assemble(tmp_path) == 1
     assert (tmp_path / "records.parquet").read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == ["records.parquet"]
+
+
+@pytest.mark.parametrize("names", [["cell"], ["sent_s", "tokens"]])
+def test_records_of_other_columns_are_told_in_one_line(tmp_path: Path, names: list[str]) -> None:
+    journal(tmp_path, 0, [row("0-0")])
+    store.assemble(tmp_path)
+    path = tmp_path / "records.parquet"
+    whole = pq.read_table(path)
+    texts = pa.table({name: ["x"] if name in names else whole[name] for name in whole.column_names})
+    for odd in (whole.drop_columns(names), texts.replace_schema_metadata(whole.schema.metadata)):
+        pq.write_table(odd, path)
+        with pytest.raises(InputError, match=r"records\.parquet: no records of this version .*measure it again"):
+            list(store.read_records(tmp_path, 0))
 
 
 def test_records_that_are_none_are_told_and_cost_no_journal(tmp_path: Path) -> None:
@@ -528,6 +569,17 @@ def test_a_cell_that_came_to_no_measured_request_keeps_its_rows(tmp_path: Path, 
     assert found.cells[0] == plan.cells[0], "it is still to run by time"
     again = store.issued(tmp_path, found)
     assert again.plan_id == found.plan_id
+
+
+@pytest.mark.parametrize(("name", "fits"), [("0-999999999999", False), ("0-x", True), ("0--5", True)])
+def test_a_number_that_cannot_be_is_not_counted_up_to(tmp_path: Path, name: str, fits: bool) -> None:
+    journal(tmp_path, 0, [row(each) for each in ("0-0", "0-1", "0-2", name)])
+    store.assemble(tmp_path)
+    if fits:
+        assert len(store.issued(tmp_path, _cyclic()).rows(0)) == (6 if name == "0--5" else 3)
+        return
+    with pytest.raises(InputError, match="are of no run"):
+        store.issued(tmp_path, _cyclic())
 
 
 def test_an_issued_plan_keeps_its_id_on_disk(tmp_path: Path) -> None:

@@ -26,8 +26,6 @@ _HELD_BYTES = 256 * 1024 * 1024
 """Raw bytes that all streams together may hold undecoded, about."""
 
 _TRIAL_S = 2.0
-_SECRET_LENGTH = 8
-"""Words of a user's headers that are shorter are no keys."""
 
 
 def route(options: Options, plan: Plan) -> Route:
@@ -35,9 +33,9 @@ def route(options: Options, plan: Plan) -> Route:
 
 
 def destination(
-    options: Options, parts: SplitResult, base_path: str, path: str, headers: list[tuple[str, str]]
+    options: Options, parts: SplitResult, base_path: str, path: str, headers: list[tuple[str, str]], keys: list[str]
 ) -> Destination:
-    """How workers reach one server. Raises TargetError."""
+    """How workers reach one server, and the keys that it may repeat. Raises TargetError."""
     tls = parts.scheme == "https"
     port = parts.port or (443 if tls else 80)
     via = attach.check_url(options.proxy) if options.proxy is not None else None
@@ -61,7 +59,7 @@ def destination(
         tunnel=f"{bracketed}:{port}" if via is not None and tls else None,
         request_line=f"POST {forward}{base_path}{path} HTTP/1.1",
         headers=[(name, value) for name, value in fixed if name.lower() not in own] + headers,
-        secrets=[word for _, value in headers for word in value.split() if len(word) >= _SECRET_LENGTH],
+        secrets=keys,
     )
 
 

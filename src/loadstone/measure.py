@@ -89,8 +89,9 @@ def bench(options: Options, on_event: Callable[[Event], None] = lambda event: No
             store.write_plan(folder / "plan.parquet", plan)
             on_event(Event(kind="attached", info=info, plan=plan, folder=folder))
             flush = _flush(options, headers, target, info)
+            keys = meeting.keys_of(options, headers, target)
             told = jobs.jobs(options, plan, info, vocabulary, asking, folder, [
-                jobs.destination(options, parts, base_path, path, headers) for parts, base_path in servers
+                jobs.destination(options, parts, base_path, path, headers, keys) for parts, base_path in servers
             ])  # fmt: skip
             pages = [f"{url}/metrics" if target.metrics_names else None for url in target.urls]
             observer = Observer(folder, pages, told[0].origin_ns, headers=headers, proxy=options.proxy, gpus=gpus)

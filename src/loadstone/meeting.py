@@ -23,6 +23,7 @@ from loadstone.options import Options, parse_structured
 from loadstone.records import Plan, Target
 from loadstone.runfacts import engine_name
 from loadstone.wire.ask import Ask, Sampling
+from loadstone.wire.keys import blank, blank_bytes, keys_in
 from loadstone.workload.prompts import PromptWriter, Vocabulary
 
 DEFAULT_SIM = "llama-3.1-8b@1xh100"
@@ -47,7 +48,7 @@ def target_urls(options: Options, plan: Plan, stack: contextlib.ExitStack) -> tu
             raise InputError("a URL and --engine or --sim: measure a running server, or one of our own; give one")
         twice = [url for i, url in enumerate(options.urls) if url in options.urls[:i]]
         if twice:
-            raise InputError(f"{twice[0]}: given twice; name each server of a fleet once")
+            raise InputError(f"{attach.shown(twice[0])}: given twice; name each server of a fleet once")
         return options.urls, None
     if options.engine is not None and options.sim is not None:
         raise InputError("--engine and --sim: one engine is measured; give one")
@@ -105,6 +106,10 @@ def meet(options: Options, plan: Plan, urls: list[str], headers: list[tuple[str,
     with over.Server(urls[0], headers, options.proxy) as server:
         target, vocabulary, asking = over.meet(server, **asked)
         servers = [(server.parts, server.base_path)]
+    keys = keys_of(options, headers, target)
+    # A server may repeat a key in anything that it says of itself; run.json has all of that.
+    target.models, target.version = _blanked(target.models, keys), _blanked(target.version, keys)
+    target.engine_version = target.engine_version and blank(target.engine_version, keys)
     target.urls = [target.url]
     for url in urls[1:]:
         with over.Server(url, headers, options.proxy) as server:
@@ -112,6 +117,15 @@ def meet(options: Options, plan: Plan, urls: list[str], headers: list[tuple[str,
             target.urls.append(server.origin + server.base_path)
             servers.append((server.parts, server.base_path))
     return Met(target, vocabulary, asking, servers)
+
+
+def keys_of(options: Options, headers: list[tuple[str, str]], target: Target) -> list[str]:
+    """What is to be written down nowhere. A header may name the model, too, which is no key."""
+    return [key for key in keys_in(headers, options.extra_body) if key not in target.model]
+
+
+def _blanked(said: Any, keys: list[str]) -> Any:
+    return msgspec.json.decode(blank_bytes(msgspec.json.encode(said), keys))
 
 
 def check_asked(options: Options) -> None:

@@ -48,7 +48,11 @@ def plan_of(options: Options, max_tokens: int | None = None, min_input_tokens: i
         told = [flag for flag in _PLANNED if _given(options, flag)]
         if told:
             raise InputError(f"--plan and --{told[0]}: the plan says what is sent and when; give one")
-        return store.read_plan(options.plan)
+        plan = store.read_plan(options.plan)
+        # Runs of other tools have plans, too, that nobody can send: without requests, or of a load that is not known.
+        if not all(len(plan.rows(cell)) and load.value > 0 for cell, load in enumerate(plan.cells)):
+            raise InputError(f"--plan {options.plan}: a cell without requests or load; give a plan that was measured")
+        return plan
     _check_numbers(options)
     sessions = _sessions(options)
     workload, output = _workload(options, sessions, max_tokens)

@@ -26,12 +26,19 @@ _VIEWS = {
         "union_by_name = true, maximum_object_size = 67108864)",
     ),
 }
+_STATEMENTS = frozenset({"SELECT", "MULTI", "EXPLAIN", "CREATE", "INSERT", "UPDATE", "DELETE", "DROP"})
+"""What a query may consist of; MULTI is a PIVOT."""
+_COPY = re.compile(r"\bcopy\b", re.IGNORECASE)
+"""DuckDB writes what it may read, and `copy` can stand in a WITH, behind EXPLAIN ANALYZE or around a PIVOT. It would
+be the end of a run's records; so the word is refused wherever it stands, in a text too.
+"""
 
 
 def rows_of(sql: str, runs: Path) -> tuple[list[str], list[tuple[Any, ...]]]:
     """Column names and rows of a query over `runs`' folders. Raises InputError, one line, on bad SQL or no runs.
 
-    The query reads these runs' files and nothing else: other files and the network are closed to it.
+    The query reads these runs' files and nothing else: other files and the network are closed to it, and it writes
+    none. Tables that it creates are in memory.
     """
     import duckdb
 
@@ -49,6 +56,9 @@ def rows_of(sql: str, runs: Path) -> tuple[list[str], list[tuple[Any, ...]]]:
                     readable += [*map(str, files), *map(_literally, files)]
             connection.execute(f"set allowed_paths = {_quoted(readable)}")
             connection.execute("set enable_external_access = false")
+            kinds = {statement.type.name for statement in duckdb.extract_statements(sql)}
+            if not kinds <= _STATEMENTS or _COPY.search(sql):
+                raise InputError("query: runs are read here, and no file is written; write a select, without `copy`")
             cursor = connection.execute(sql)
             if cursor is None:
                 raise InputError('query: no statement; write e.g. "select run, cell.load.value from cells"')

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import zlib
 from pathlib import Path
 
 import pytest
@@ -130,6 +131,45 @@ def test_a_server_that_stops_and_goes_on(loadstone: Loadstone) -> None:
 
 
 # --- what comes is odd, or too much -----------------------------------------------------------------------------
+
+
+def endless(head: bytes, piece: bytes) -> Reply:
+    def reply(ask: Ask, send: Send) -> None:
+        send(head)
+        while True:
+            send(piece)
+
+    return reply
+
+
+PACKED = SSE.replace(b"\r\n\r\n", b"\r\nContent-Encoding: gzip\r\n\r\n")
+
+
+def unpacking(byte: bytes) -> bytes:
+    """64 MiB of one byte, in 64 kB."""
+    packer = zlib.compressobj(9, zlib.DEFLATED, 31)
+    return b"".join([packer.compress(byte * (1 << 20)) for _ in range(64)]) + packer.flush()
+
+
+@pytest.mark.parametrize(
+    ("reply", "said"),
+    [
+        (endless(b"HTTP/1.1 200 OK\r\nX: ", b"a" * 65536), "headers without end"),
+        (endless(b"", b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n" * 999), "headers without end"),
+        (endless(SSE + chunk(token()) + b"0\r\nX: ", b"a" * 65536), "headers without end"),
+        (endless(SSE + chunk(token()) + b"5;", b"a" * 65536), "headers without end"),
+        (endless(PACKED, chunk(unpacking(b"\n"))), "unpacks to over 4 MiB"),
+        (endless(PACKED, chunk(b"no gzip")), "compressed answer cannot be read"),
+    ],
+    ids=["a header", "interim answers", "a trailer", "a chunk's extension", "packed line ends", "not packed"],
+)
+def test_what_has_no_end_and_holds_nothing_is_given_up(loadstone: Loadstone, reply: Reply, said: str) -> None:
+    """At once: not after the many minutes that an answer may take, with all of it in memory."""
+    began_s = time.monotonic()
+    _, records = measure(loadstone, reply)
+    assert statuses(records) == {"error"}
+    assert all(said in record["error"] for record in records), records[0]["error"]
+    assert time.monotonic() - began_s < 60
 
 
 def test_refused_with_a_word_when_to_come_back(loadstone: Loadstone) -> None:

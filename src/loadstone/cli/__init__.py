@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import typer
@@ -25,7 +26,8 @@ from loadstone.cli.simulate import simulate
 from loadstone.cli.size import size
 from loadstone.cli.validate import validate
 from loadstone.cli.view import view
-from loadstone.errors import LoadstoneError
+from loadstone.errors import InputError, LoadstoneError
+from loadstone.wire.text import printable
 
 COMMANDS = (
     bench,
@@ -62,6 +64,7 @@ def main() -> None:
     """Entry point: errors become one line and an exit code."""
     _mend_streams()
     try:
+        _check_words(sys.argv)
         code = app(standalone_mode=False)
     except (LoadstoneError, OSError) as error:
         print(f"loadstone: {_one_line(error)}", file=sys.stderr)
@@ -79,6 +82,16 @@ def main() -> None:
     if code == INTERRUPTED:  # typer makes this of an interrupt; who has said more of it has left by sys.exit
         print("loadstone: interrupted", file=sys.stderr)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _check_words(words: Sequence[str]) -> None:
+    """A word that is no text can be sent to no server and written to no JSON. Raises InputError."""
+    for word in words:
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            shown = os.fsencode(word).decode("utf-8", "replace")
+            raise InputError(f"{shown}: not UTF-8; give a name that is, or use a locale of UTF-8") from None
 
 
 def _mend_streams() -> None:
@@ -99,4 +112,4 @@ def _mend_streams() -> None:
 
 
 def _one_line(said: object) -> str:
-    return " ".join(str(said).split())
+    return printable(" ".join(str(said).split()))

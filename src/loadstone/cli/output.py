@@ -6,8 +6,11 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from loadstone.wire.text import printable
+
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.segment import Segment
     from rich.table import Column, Table
 
 INTERRUPTED = 130
@@ -32,7 +35,18 @@ def print_text(*parts: RenderableType) -> None:
 
     console = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDTH)
     for part in _pieces(parts, console.width):
-        console.print(part)
+        console.print(_Printable(part))
+
+
+class _Printable:
+    """Text, whoever it is of, that says nothing to the terminal itself: the last place where that is seen to."""
+
+    def __init__(self, part: RenderableType) -> None:
+        self._part = part
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
+        for segment in console.render(self._part, options):
+            yield segment if segment.control else segment._replace(text=printable(segment.text))
 
 
 def _pieces(parts: tuple[RenderableType, ...], width: int) -> Iterator[RenderableType]:

@@ -21,7 +21,10 @@ from loadstone.wire.text import excerpt
 CHUNKED_END = b"\r\n\r\n"
 """An HTTP message in chunks ends so (the last chunk's or the trailers' end); an event's chunk never needs to."""
 _ERROR_BODY_BYTES = 8192
-_INFLATED_BYTES = 64 * 1024 * 1024
+_INFLATED_BYTES = 4 * 1024 * 1024
+"""Of one piece of a compressed body, which is of one read or less; an event is far shorter."""
+_BODILESS_BYTES = 256 * 1024
+"""What may come without any of a body in it: headers, interim answers, trailers. Servers send a thousandth."""
 _WINDOW_READS = 64
 _RETRY_READS = 8
 _LEARNINGS = 4
@@ -40,8 +43,8 @@ class HttpReader:
     """Of one connection. Use: `begin` an answer, `read` until it has ended; `close` at the connection's end."""
 
     __slots__ = (
-        "_bodies", "_clock", "_headers_complete", "_learnings", "_message_complete", "_parser", "_stream",
-        "_template", "end_shows", "keep_alive", "on_body",
+        "_bodies", "_bodiless", "_clock", "_headers_complete", "_learnings", "_message_complete", "_parser",
+        "_stream", "_template", "end_shows", "keep_alive", "on_body",
     )  # fmt: skip
 
     def __init__(self, clock: Clock) -> None:
@@ -54,6 +57,7 @@ class HttpReader:
         self._template: Template | None = None  # what the next reads of this answer will probably be
         self._learnings = 0  # tries left to learn one: each use of a template earns another
         self._bodies: list[bytes] = []
+        self._bodiless = 0  # bytes since the last of a body
         self._message_complete = False
         self._headers_complete = False
         self.on_body = self._bodies.append
@@ -62,7 +66,7 @@ class HttpReader:
     def begin(self) -> None:
         """The next answer."""
         self._message_complete = self._headers_complete = self.keep_alive = self.end_shows = False
-        self._template, self._learnings = None, _LEARNINGS
+        self._template, self._learnings, self._bodiless = None, _LEARNINGS, 0
 
     def close(self) -> None:
         # Parser and reader hold each other, and the worker's garbage collector is off.
@@ -140,6 +144,11 @@ class HttpReader:
         self._take_bodies(stream, arrival_ns, index)
         if self._message_complete:
             return self._finish(stream, arrival_ns)
+        self._bodiless = 0 if self._bodies else self._bodiless + len(data)
+        if self._bodiless > _BODILESS_BYTES:
+            return End(f"not HTTP: {_BODILESS_BYTES >> 10} KiB of headers without end")
+        if stream.error is not None:
+            return End(stream.error)  # what follows cannot be read either
         self._learn(stream, data)
         self._bodies.clear()
         return None
@@ -171,10 +180,15 @@ class HttpReader:
     def _take_body(self, stream: Stream, body: bytes) -> int:
         """The first of a body, or one that is not plainly what was asked for. Output events it completed."""
         if stream.decompress is not None:
+            if stream.error is not None:
+                return 0
             try:
                 body = stream.decompress.decompress(body, _INFLATED_BYTES)
             except zlib.error as error:
-                stream.error = stream.error or f"compressed answer cannot be read: {error}"
+                stream.error = f"compressed answer cannot be read: {error}"
+                return 0
+            if stream.decompress.unconsumed_tail:
+                stream.error = f"compressed answer: a piece of it unpacks to over {_INFLATED_BYTES >> 20} MiB"
                 return 0
         if stream.expected is None and body:
             # Told by its first bytes where the header does not say so; some servers name their streams text/plain.

@@ -19,6 +19,7 @@ from loadstone.client.stream import Stream
 from loadstone.records import Plan, PlannedRequest, Status
 from loadstone.wire.ask import RequestBody
 from loadstone.wire.dialects import new_answer
+from loadstone.wire.keys import blank
 from loadstone.workload.prompts import PromptWriter
 
 _SWEEP_S = 0.02
@@ -49,6 +50,7 @@ class Sender:
         self.held_limit_bytes = job.held_limit_bytes
         self.progress = Progress(0, 0, 0, 0, 0)
         self._job = job
+        self._keys = job.destinations[0].secrets
         self._plan = plan
         self._fragments = fragments
         self._settled = settled
@@ -173,7 +175,7 @@ class Sender:
         if self._active.pop(stream, self) is not self:
             self._fleet.free(stream)
         if self._step is not None and stream.answer.model is not None and stream.status in ("ok", "short"):
-            self._step.answered_by(self._without_secrets(stream.answer.model))
+            self._step.answered_by(blank(stream.answer.model, self._keys))
         self._go_on(stream, stream.end_ns or time.monotonic_ns())
         self._record(stream)
         self._settle()
@@ -248,18 +250,15 @@ class Sender:
 
     def _record(self, stream: Stream) -> None:
         self.progress.ended += 1
+        # A server may repeat the key that it refuses.
         if stream.error is not None:
-            stream.error = self._without_secrets(stream.error)
+            stream.error = blank(stream.error, self._keys)
+        if stream.answer.finish_reason is not None:
+            stream.answer.finish_reason = blank(stream.answer.finish_reason, self._keys)
         if stream.status not in ("ok", "short"):
             self.progress.failed += 1
             self.progress.last_error = stream.error
         self._fragments.add(stream)
-
-    def _without_secrets(self, said: str) -> str:
-        """What a server said, which may repeat the key that it refuses."""
-        for secret in self._job.destinations[0].secrets:
-            said = said.replace(secret, "…")
-        return said
 
     # --- meanwhile, and at the end ----------------------------------------------------------------------------
 

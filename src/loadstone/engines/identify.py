@@ -293,4 +293,4 @@ def _probe_tokens(ask: Ask) -> int:
 
 
 def _safe(text: str) -> str:
-    return excerpt(text.encode("utf-8", "replace"), 120)
+    return excerpt(text, 120)

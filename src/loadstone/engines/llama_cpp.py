@@ -15,6 +15,7 @@ from pathlib import Path
 from loadstone.engines import tiny_gguf
 from loadstone.engines.process import ServerProcess, free_port
 from loadstone.errors import InputError
+from loadstone.host import cache_folder
 
 _INSTALL = "put llama-server on PATH (brew install llama.cpp, or a build from the llama.cpp releases page on GitHub)"
 _READY_TIMEOUT_S = 120.0
@@ -40,7 +41,7 @@ def find() -> Path | None:
     on_path = shutil.which("llama-server")
     if on_path is not None:
         return Path(on_path)
-    cached = _cache() / "llama.cpp" / "llama-server"
+    cached = cache_folder() / "llama.cpp" / "llama-server"
     return cached if cached.is_file() else None
 
 
@@ -53,7 +54,7 @@ def fetch() -> Path:
     tools = shutil.which("apt-get"), shutil.which("dpkg")
     if platform.machine() != "x86_64" or None in tools:
         raise InputError(f"no llama-server here, and only Debian on x86-64 can fetch it: {_INSTALL}")
-    folder = _cache() / "llama.cpp"
+    folder = cache_folder() / "llama.cpp"
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".llama.cpp-") as work:
@@ -114,14 +115,8 @@ def launch(
     return process
 
 
-def _cache() -> Path:
-    """$XDG_CACHE_HOME/loadstone; the XDG rules say to ignore a relative path there."""
-    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    return (base if base.is_absolute() else Path.home() / ".cache") / "loadstone"
-
-
 def _tiny_model() -> Path:
-    path = _cache() / f"tiny-{tiny_gguf.fingerprint()}.gguf"
+    path = cache_folder() / f"tiny-{tiny_gguf.fingerprint()}.gguf"
     if not path.is_file():
         try:
             tiny_gguf.write(path)

@@ -21,9 +21,12 @@ import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
 from loadstone import store
+from loadstone.engines.bounded import send
 from loadstone.engines.server import trust
 from loadstone.telemetry import Gpus
 from loadstone.verdict.server import NAMES
+from loadstone.wire.keys import blank_bytes, keys_in
+from loadstone.wire.text import excerpt
 
 INTERVAL_S = 1.0
 FLUSH_S = 10.0
@@ -118,6 +121,7 @@ class Observer:
         self._folder = folder
         self._origin_ns = origin_ns
         self._headers = list(headers)
+        self._keys = keys_in(self._headers)
         self._proxy = proxy
         self._interval_s = interval_s
         self._lock = threading.Lock()
@@ -200,7 +204,6 @@ class Observer:
 
     def _client(self, url: str) -> httpx.Client:
         return httpx.Client(
-            # As it is: a short answer could unfold into a very long one.
             headers=[*self._headers, ("Accept-Encoding", "identity")],
             timeout=_TIMEOUT_S,
             trust_env=False,
@@ -213,25 +216,22 @@ class Observer:
     def _read(self, http: httpx.Client, number: int, url: str) -> str | None:
         """One look at a server; why there is none of it, if so."""
         begun_ns = time.monotonic_ns()
-        deadline = time.monotonic() + _TIMEOUT_S
-        body = bytearray()
         try:
-            with http.stream("GET", url) as answer:
-                if answer.status_code != 200:
-                    return f"HTTP {answer.status_code}"
-                if answer.headers.get("Content-Encoding", "identity") != "identity":
-                    return "compressed, though asked not to be"
-                for piece in answer.iter_raw():
-                    body += piece
-                    if len(body) > _BODY_BYTES:
-                        return f"more than {_BODY_BYTES} bytes"
-                    if time.monotonic() > deadline:
-                        return f"no whole answer within {_TIMEOUT_S:g} s"
+            request = http.build_request("GET", url)
+            answer, body, whole = send(http, request, limit_s=_TIMEOUT_S, most_bytes=_BODY_BYTES)
+        except httpx.ReadTimeout:
+            return f"no whole answer within {_TIMEOUT_S:g} s"
+        except httpx.DecodingError as error:
+            return excerpt(str(error))
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             return f"no answer ({type(error).__name__})"
+        if answer.status_code != 200:
+            return f"HTTP {answer.status_code}"
+        if not whole:
+            return f"more than {_BODY_BYTES} bytes"
         # The server counted somewhere between the question and its answer.
         time_s = ((begun_ns + time.monotonic_ns()) / 2 - self._origin_ns) * 1e-9
-        samples = read_metrics(body.decode("utf-8", "replace"))
+        samples = read_metrics(blank_bytes(body, self._keys).decode("utf-8", "replace"))
         self._keep(time_s, number, samples)
         return None if samples else "no metrics in the answer"
 

@@ -108,7 +108,7 @@ def check_inputs(ask: Ask, sampling: Sampling, structured: Structured | None) ->
 
 
 def _shown(flag: str, value: Any) -> str:
-    return f"{flag} {excerpt(str(value).encode('utf-8', 'replace'), 40)}"
+    return f"{flag} {excerpt(str(value), 40)}"
 
 
 def _flags(sampling: Sampling) -> Iterator[tuple[str, str, Any]]:

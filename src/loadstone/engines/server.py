@@ -5,10 +5,9 @@ Nothing that the server says is believed further than it is used: bodies are cut
 
 from __future__ import annotations
 
-import contextlib
+import json
 import re
 import ssl
-import time
 from collections.abc import Sequence
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
@@ -16,8 +15,11 @@ from urllib.parse import SplitResult, urlsplit
 import httpx
 import msgspec
 
+from loadstone.engines.bounded import send
 from loadstone.errors import InputError, TargetError
+from loadstone.wire.keys import blank_bytes, keys_in
 from loadstone.wire.text import error_text, excerpt
+from loadstone.wire.tolerant import storable
 
 _TIMEOUT_S = 60.0
 _CONNECT_S = 10.0
@@ -27,7 +29,8 @@ _BODY_BYTES = 4 * 1024 * 1024
 class Server:
     """The control plane of one server: `api` is the URL up to and without `/v1`. Close it before the run.
 
-    `headers` go with every request. Proxies in the environment are not used, only `proxy` is.
+    `headers` go with every request; what they hold is blanked where the server repeats it in what is told. Proxies in
+    the environment are not used, only `proxy` is.
     """
 
     def __init__(self, url: str, headers: Sequence[tuple[str, str]], proxy: str | None = None) -> None:
@@ -36,9 +39,12 @@ class Server:
         self.base_path = path.removesuffix("/v1")
         self.origin = f"{self.parts.scheme}://{self.parts.netloc}"
         self._proxy = proxy
+        self._keys = keys_in(headers)
+        sent = httpx.Headers({"Accept-Encoding": "identity"})
+        sent.update(dict(headers))
         self._http = httpx.Client(
             base_url=self.origin + self.base_path,
-            headers=dict(headers),
+            headers=sent,
             timeout=httpx.Timeout(_TIMEOUT_S, connect=_CONNECT_S),
             trust_env=False,
             proxy=proxy,
@@ -81,20 +87,10 @@ class Server:
         return f"{self.origin}{self.base_path}{path}"
 
     def _ask(self, method: str, path: str, body: bytes | None) -> httpx.Response:
+        headers = {"Content-Type": "application/json"} if body is not None else {}
         try:
-            deadline = time.monotonic() + _TIMEOUT_S
-            headers = {"Content-Type": "application/json"} if body is not None else {}
             request = self._http.build_request(method, path, content=body, headers=headers)
-            answer = self._http.send(request, stream=True)
-            with_limit = bytearray()
-            with contextlib.closing(answer):
-                for piece in answer.iter_bytes():
-                    with_limit += piece
-                    if len(with_limit) > _BODY_BYTES:
-                        break
-                    if time.monotonic() > deadline:  # sending a little for ever is no better than silence
-                        raise httpx.ReadTimeout("the answer does not end", request=request)
-            answer._content = bytes(with_limit)
+            answer, said, _ = send(self._http, request, limit_s=_TIMEOUT_S, most_bytes=_BODY_BYTES)
         except httpx.ConnectError as error:
             if "CERTIFICATE" in str(error):
                 raise TargetError(
@@ -121,35 +117,51 @@ class Server:
                 f"--proxy {self._proxy}: the proxy does not lead to {self.origin} ({_reason(error)}); "
                 "correct --proxy or the URL"
             ) from error
+        except httpx.DecodingError as error:
+            raise TargetError(f"{self.origin}{path}: {_reason(error)}; correct the server, or the URL") from error
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise TargetError(
                 f"{self.origin}{path}: not an HTTP server ({_reason(error)}); correct the URL"
             ) from error
+        if method == "POST" or answer.status_code != 200:
+            # It is for people; what describes the server must stay as it is until its model is known.
+            said = blank_bytes(said, self._keys)
+            if "location" in answer.headers:
+                answer.headers.encoding = "utf-8"
+                answer.headers["location"] = blank_bytes(answer.headers["location"].encode(), self._keys).decode()
+        answer._content, answer.encoding = said, "utf-8"
         return answer
 
 
 def check_url(url: str) -> SplitResult:
     """The parts of a server's URL. Raises InputError, one line, on anything but http(s)://host[:port][/path]."""
     if not url.isascii() or not url.isprintable() or " " in url:
-        raise InputError(
-            f"{excerpt(url.encode('utf-8', 'replace'), 120)}: no URL, which is ASCII and has no spaces; write e.g. http://localhost:8000"
-        )
+        raise InputError(f"{shown(url)}: no URL, which is ASCII and has no spaces; write e.g. http://localhost:8000")
     try:
         parts = urlsplit(url)
         port = parts.port
         (parts.hostname or "").encode("idna")
-    except ValueError as error:
-        raise InputError(f"{url}: no URL ({error}); write e.g. http://localhost:8000") from error
+    except ValueError:
+        # The reason would repeat a piece, which may be one of a password.
+        raise InputError(f"{shown(url)}: no host and port; write e.g. http://localhost:8000") from None
     if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
-        raise InputError(f"{url}: no URL of a server; write e.g. http://localhost:8000")
+        raise InputError(f"{shown(url)}: no URL of a server; write e.g. http://localhost:8000")
     if parts.query or parts.fragment:
         raise InputError(f"{parts.scheme}://{parts.hostname}: leave out what begins with ? or # in the URL")
-    if parts.username or parts.password:
+    if "@" in parts.netloc:
         raise InputError("the URL holds a user name or password; give keys in LOADSTONE_API_KEY or OPENAI_API_KEY")
     endpoint = re.search(r"/v1/(chat/completions|completions|models)/?$", parts.path)
     if endpoint is not None:
         raise InputError(f"{url}: leave out {endpoint[0]}; --endpoint says what is asked there")
     return parts
+
+
+def shown(url: str) -> str:
+    """What may be said of a URL, whatever it is: without user, password, and what begins with ? or #."""
+    scheme = re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", url)
+    begin = scheme[0] if scheme is not None else ""
+    _, at, place = url[len(begin) :].rpartition("@")
+    return excerpt(f"{begin}{'…@' if at else ''}{re.split('[?#]', place)[0]}".encode("utf-8", "replace"), 120)
 
 
 def check_proxy(url: str) -> None:
@@ -184,7 +196,7 @@ def refusal(where: str, answer: httpx.Response) -> str:
 
 def _json(answer: httpx.Response) -> Any:
     try:
-        return answer.json()
+        return storable(json.loads(answer.content.decode("utf-8-sig", "replace")))
     except (ValueError, RecursionError):
         return None
 

@@ -16,6 +16,7 @@ from loadstone.engines.vocabulary import find_words
 from loadstone.errors import InputError, TargetError
 from loadstone.records import Target
 from loadstone.wire.ask import RequestBody, Sampling
+from loadstone.wire.keys import blank, keys_in
 from loadstone.wire.structured import Structured
 from loadstone.wire.text import excerpt
 from loadstone.wire.triton_grpc import GrpcAnswer, GrpcAsk, body, encode, fold
@@ -48,6 +49,7 @@ class Server:
         self.messages = library().messages
         self._grpc = library().grpc
         self._metadata = metadata(headers)
+        self._keys = keys_in(headers)
         host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
         self._channel = self._grpc.insecure_channel(f"{host}:{parts.port or 80}", OPTIONS)
 
@@ -94,11 +96,12 @@ class Server:
             responses.cancel()
         if answer.error is None and not answer.done:
             answer.fail("no output" if not answer.events else "the answer has no last response")
+        answer.error = answer.error and blank(answer.error, self._keys)
         return answer
 
     def _refusal(self, name: str, error: Any) -> str:
         code = error.code().name
-        said = excerpt((error.details() or "no further word").encode("utf-8", "replace"))
+        said = blank(excerpt((error.details() or "no further word").encode("utf-8", "replace")), self._keys)
         remedy = {
             "UNAVAILABLE": "no gRPC server answers there; start it, or give Triton's gRPC port (8001 by default)",
             "UNIMPLEMENTED": "it is no Triton server; correct the URL",

@@ -38,7 +38,8 @@ def assemble(folder: Path) -> int:
         try:
             count = int(pq.read_metadata(target).num_rows)
         except (OSError, pa.ArrowInvalid) as error:
-            raise InputError(f"{target}: no Parquet file ({error}); fetch or measure it again") from error
+            remedy = "remove it, then recover again" if journals else "fetch or measure it again"
+            raise InputError(f"{target}: no Parquet file ({error}); {remedy}") from error
         for journal in journals:
             journal.unlink()
         return count

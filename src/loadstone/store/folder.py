@@ -55,6 +55,8 @@ def replacing(path: Path) -> Iterator[Path]:
     """
     partial = path.with_name(path.name + ".part")
     try:
+        # What lies there already may be a link of somebody else's making, and lead anywhere.
+        partial.unlink(missing_ok=True)
         yield partial
         partial.replace(path)
     except OSError as error:
@@ -82,7 +84,7 @@ def read_info(folder: Path) -> RunInfo:
         info = msgspec.json.decode(path.read_bytes(), type=RunInfo)
     except OSError as error:
         raise InputError(f"{folder}: no run folder ({path.name}: {error.strerror}); give one under runs/") from error
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise InputError(f"{path}: not a run this version of Loadstone can read ({error})") from error
     if info.schema != RUN_SCHEMA:
         raise InputError(f"{path}: run of schema {info.schema}, and this version of Loadstone reads {RUN_SCHEMA}")

@@ -103,14 +103,17 @@ def wait_for_writers(folder: Path, journals: Iterable[Path]) -> None:
     """
     deadline = time.monotonic() + _WRITERS_S
     for journal in journals:
-        with journal.open("rb") as file:
-            while True:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if time.monotonic() > deadline:
-                        raise InputError(
-                            f"{folder}: this run is still going on; wait for its end, or stop it"
-                        ) from None
-                    time.sleep(0.05)
+        while is_held(journal):
+            if time.monotonic() > deadline:
+                raise InputError(f"{folder}: this run is still going on; wait for its end, or stop it")
+            time.sleep(0.05)
+
+
+def is_held(journal: Path) -> bool:
+    """Whether the worker that writes it lives: see JournalWriter. Raises OSError where it cannot be read."""
+    with journal.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        return False

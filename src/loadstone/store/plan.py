@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,8 +16,15 @@ from loadstone.store.records import read_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from numpy.typing import NDArray
 
 PLAN_SCHEMA = 2
+_LONGEST = 1 << 24
+"""Tokens; nothing longer can be asked for (wire.tolerant.MAX_COUNT)."""
+_COUNTS = ("input_tokens", "output_tokens", "prefix_tokens")
+_NUMBER = re.compile("[0-9]{1,12}")
+_MOST_GAPS = 1000
+"""Requests that were issued to one that is known, at most: where all but one of so many workers died."""
 
 
 def write_plan(path: Path, plan: Plan) -> None:
@@ -71,10 +79,15 @@ def read_plan(path: Path) -> Plan:
         blocks = _blocks(table, about.block_tokens) if about.block_tokens else None
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror or error}); give a saved plan.parquet") from error
-    except (pa.ArrowInvalid, KeyError, TypeError, msgspec.DecodeError) as error:
+    except (pa.ArrowException, KeyError, TypeError, ValueError, RecursionError) as error:
         raise InputError(f"{path}: not a plan this version of Loadstone can read ({error})") from error
     if about.schema != PLAN_SCHEMA:
         raise InputError(f"{path}: plan of schema {about.schema}; this version of Loadstone reads {PLAN_SCHEMA}")
+    odd = [name for name in _COUNTS if not _within(columns[name], _LONGEST)]
+    if not _within(columns["cell"], len(about.cells) - 1, 0) or (np.diff(columns["cell"]) < 0).any():
+        odd.append("cell")
+    if odd:
+        raise InputError(f"{path}: not a plan: numbers in {', '.join(odd)} that no request has")
     columns["prompt"] = texts.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int32)
     return Plan(
         seed=about.seed,
@@ -86,6 +99,10 @@ def read_plan(path: Path) -> Plan:
         blocks=blocks,
         **columns,
     )
+
+
+def _within(column: NDArray[Any], most: int, least: int = -1) -> bool:
+    return len(column) == 0 or (int(column.min()) >= least and int(column.max()) <= most)
 
 
 def _blocks(table: pa.Table, tokens: int) -> Blocks:
@@ -108,7 +125,10 @@ def issued(folder: Path, plan: Plan) -> Plan:
         planned = np.arange(plan.rows(cell).start, plan.rows(cell).stop)
         if plan.cyclic(cell):
             names = read_columns(folder, ["request_id"], cell)["request_id"].to_pylist()
-            count = 1 + max((int(name.rpartition("-")[2]) for name in names), default=-1)
+            numbers = [(name or "").rpartition("-")[2] for name in names]
+            count = 1 + max((int(number) for number in numbers if _NUMBER.fullmatch(number)), default=-1)
+            if count > _MOST_GAPS * (1 + len(names)):
+                raise InputError(f"{folder}: {len(names)} records with numbers up to {count} are of no run")
             warm = plan.warmup_count(cell)
             if count > warm:
                 cells[cell] = msgspec.structs.replace(load, duration_s=None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -60,6 +61,9 @@ def write_records(folder: Path, tables: Iterable[pa.Table]) -> int:
         for table in _ahead(tables):
             writer.write_table(table)
             count += table.num_rows
+        writer.close()
+        # The journals are removed next: a machine that loses its power then must have the records.
+        os.fsync(file.fileno())
     return count
 
 
@@ -105,6 +109,13 @@ def _row_groups(folder: Path, columns: Sequence[str] | None, cell: int | None) -
         raise InputError(
             f"{folder / 'records.parquet'}: no Parquet file ({error}); fetch or measure it again"
         ) from error
+    odd = [field.name for field in records_schema() if field not in file.schema_arrow]
+    if odd:
+        file.close()
+        raise InputError(
+            f"{folder / 'records.parquet'}: no records of this version of Loadstone (it has no {', '.join(odd[:4])} "
+            "of their kind); fetch or measure it again"
+        )
     at = file.schema_arrow.get_field_index("cell")
     with file:
         for group in range(file.num_row_groups):

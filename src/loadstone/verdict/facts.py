@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadstone import arrays
+from loadstone.errors import InputError
 from loadstone.records import Plan
 
 if TYPE_CHECKING:
@@ -121,6 +122,8 @@ def gather(scalars: pa.Table, batches: Iterable[pa.RecordBatch] | Events) -> Fac
         batches = events
     status = texts("status")
     numbers_of = pc.replace_substring_regex(scalars["request_id"].combine_chunks(), "^.*-", "")
+    if not pc.all(pc.match_substring_regex(numbers_of, "^[0-9]{1,18}$"), skip_nulls=False).as_py():
+        raise InputError("records whose request_id ends in no number are of no run; fetch or measure it again")
     return Facts(
         index=numbers_of.cast(pa.int64()).to_numpy(zero_copy_only=False),
         measured=texts("phase") == "measure",

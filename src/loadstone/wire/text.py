@@ -17,7 +17,7 @@ def error_text(body: bytes) -> str:
         said = error if isinstance(error, str) else json.dumps(error, ensure_ascii=False)
     except (ValueError, RecursionError):
         return excerpt(body) or _WORDLESS
-    return excerpt(said.encode("utf-8", "replace")) or _WORDLESS
+    return excerpt(said) or _WORDLESS
 
 
 def no_formula(value: object) -> object:
@@ -27,8 +27,14 @@ def no_formula(value: object) -> object:
     return "" if value is None else value
 
 
-def excerpt(body: bytes, limit: int = 200) -> str:
+def printable(text: str) -> str:
+    """`text` without what a terminal would obey; its lines stay, and the narrow space between our thousands."""
+    return "".join(each if each.isprintable() or each in "\n\u202f" else "\ufffd" for each in text)
+
+
+def excerpt(said: bytes | str, limit: int = 200) -> str:
     """The beginning of engine output, made harmless for terminals and logs: one line, printable, short."""
+    body = said.encode("utf-8", "replace") if isinstance(said, str) else said
     text = " ".join(body[: 4 * limit].decode("utf-8", "replace").split())
-    text = "".join(character if character.isprintable() else "\ufffd" for character in text)
+    text = printable(text)
     return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -13,6 +13,10 @@ import msgspec
 MAX_COUNT = 1 << 24
 """Token counts above this are no counts: nothing longer can be asked for, and each token costs memory later."""
 
+MAX_LEVELS = 32
+"""Of JSON that is kept as it came: engines need 5, and DuckDB reads 128."""
+_MOST = 1.7e308
+
 NO_RAW = msgspec.Raw(b"")
 """Default of a field that is kept as bytes: it was not sent."""
 
@@ -50,6 +54,23 @@ def raw(value: Any) -> msgspec.Raw:
         return msgspec.Raw(json.dumps(value, separators=(",", ":")).encode())
     except RecursionError:
         return msgspec.Raw(b'"nested too deeply to be shown"')
+
+
+def storable(value: Any, levels: int = MAX_LEVELS) -> Any:
+    """A decoded value as every reader of JSON takes it: what is nested deeper is null, and so is a number beyond
+    float64; half a UTF-16 pair is a replacement character.
+    """
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode() if not value.isascii() else value
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return value if -_MOST <= value <= _MOST else None
+    if not isinstance(value, list | dict):
+        return value
+    if levels == 0:
+        return None
+    if isinstance(value, list):
+        return [storable(each, levels - 1) for each in value]
+    return {storable(name): storable(each, levels - 1) for name, each in value.items()}
 
 
 def text(value: Any) -> str | None:
