@@ -73,7 +73,9 @@ def bench(
     json: flags.Json = False,
     strict: flags.Strict = False,
 ) -> None:
-    """Measure a live engine: TTFT, ITL, TPOT, E2E and throughput over a sweep of loads."""
+    """Measure a live engine over a sweep of loads. Each load is a cell of the run, with TTFT, TPOT, ITL, E2E,
+    throughput and a verdict; the run is kept in a folder. Without a URL an embedded engine is measured.
+    """
     given = locals()
     from loadstone.client.protocol import Timeouts
     from loadstone.measure import Interrupted

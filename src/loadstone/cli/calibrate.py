@@ -25,16 +25,25 @@ def calibrate(
         bool,
         typer.Option("--gpu", help="benchmark this machine's GPU instead: memory, products, attention, launches"),
     ] = False,
-    budget: Annotated[str, typer.Option(help="of time for --gpu")] = "420s",
+    budget: Annotated[str, typer.Option(help="with --gpu: time that it may take")] = "420s",
     points: Annotated[
-        Path | None, typer.Option(help="with --gpu: a file of points measured before, perhaps elsewhere")
+        Path | None,
+        typer.Option(
+            help="with --gpu: measure nothing, take this gpu.json of an earlier --gpu, perhaps of another machine"
+        ),
     ] = None,
-    engine: Annotated[str | None, typer.Option(help="with --gpu: whose profile to update, e.g. vllm")] = None,
-    profile: Annotated[str, typer.Option(help="name for the calibrated profile")] = "mine",
-    out: Annotated[Path | None, typer.Option(help="folder for it [default: the user's configuration]")] = None,
+    engine: Annotated[
+        str | None, typer.Option(help="with --gpu: engine whose coefficients to update, e.g. vllm")
+    ] = None,
+    profile: Annotated[str, typer.Option(help="name to keep the calibrated coefficients by")] = "mine",
+    out: Annotated[
+        Path | None, typer.Option(help="folder to keep them in [default: ~/.config/loadstone/profiles]")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="print the result as JSON on stdout")] = False,
 ) -> None:
-    """Fit the performance model to a few of your own runs, or to this machine's GPU, and say how sure it became."""
+    """Fit the performance model to your own runs, or to a GPU. A few runs are enough; it says how sure predictions
+    became. Use the result with --profile.
+    """
     if gpu:
         if runs or deployment:
             raise InputError("--gpu measures this machine: leave run folders and --deployment out, or --gpu")

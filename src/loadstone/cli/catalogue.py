@@ -29,7 +29,7 @@ def catalogue(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="print as JSON on stdout")] = False,
 ) -> None:
-    """What is known of GPUs, models and nodes, each number with its source."""
+    """Show what is known of GPUs, models and nodes, with sources."""
     from loadstone import catalogue as facts
     from loadstone.report.terminal import print_rows
 

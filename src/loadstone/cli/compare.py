@@ -17,14 +17,14 @@ def compare(
     fail_on: Annotated[
         list[str] | None,
         typer.Option(
-            "--fail-on", help="exit 1 if B against A is beyond it: 'ttft_p99>+5%', 'output_tokens_per_s<-3%'"
+            "--fail-on", help="exit 1 if B differs from A by more: 'ttft_p99>+5%', 'output_tokens_per_s<-3%'"
         ),
     ] = None,
     price: Price = None,
-    seed: Annotated[int, typer.Option(help="of resampling: same runs and seed, same document")] = 0,
+    seed: Annotated[int, typer.Option(help="of the permutation tests: same runs and seed, same document")] = 0,
     json: Annotated[bool, typer.Option("--json", help="print the comparison as JSON on stdout")] = False,
 ) -> None:
-    """Compare runs: what differs in the setup, and each metric's ratio, with its interval and a test."""
+    """Compare two sides of runs. What differs in the setup, and each metric's ratio B/A, its interval and a test."""
     from loadstone.comparison import compare as compare_runs
     from loadstone.errors import InputError
 

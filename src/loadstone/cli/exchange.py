@@ -25,7 +25,7 @@ def import_(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="print run folders and findings as JSON on stdout")] = False,
 ) -> None:
-    """Make run folders of other tools' results: vLLM, SGLang, AIPerf, GuideLLM, inference-perf, MLPerf, CSV …"""
+    """Make run folders of other tools' results. Of vLLM, SGLang, AIPerf, GuideLLM, inference-perf, MLPerf, CSV …"""
     from loadstone.importers import import_files
 
     found = import_files(files, out, mapped=mapped or (), given=given or (), command=["loadstone", *sys.argv[1:]])
@@ -44,7 +44,7 @@ def export(
     out: Annotated[Path | None, typer.Option("--output", "-o", help="file to write [default: stdout]")] = None,
     json: Annotated[bool, typer.Option("--json", help="print what was written as JSON on stdout; needs -o")] = False,
 ) -> None:
-    """A run for other tools: vLLM's or SGLang's JSON, CSV with a row per cell, Parquet with a row per request."""
+    """Write a run for other tools. vLLM's or SGLang's JSON, CSV (a row per load), Parquet (a row per request)."""
     from loadstone.errors import InputError
     from loadstone.exporters import export_run
 

@@ -28,34 +28,35 @@ Target = Annotated[
 Sim = Annotated[
     bool,
     _option(
-        _TARGET, "measure an embedded simulated engine, by default llama-3.1-8b@1xh100 (as without a URL)", "--sim"
+        _TARGET, "measure an embedded simulated engine [default, also without a URL: llama-3.1-8b@1xh100]", "--sim"
     ),
 ]
 Deployment = Annotated[
     str | None,
-    _option(
-        _TARGET, "what the server runs on, a fleet's all together, for prices and light: llama-3.1-70b@8xh200/tp8"
-    ),
+    _option(_TARGET, "what the server or fleet runs on, for prices, roofline, calibrate: llama-3.1-70b@8xh200/tp8"),
 ]
 Engine = Annotated[
     Literal["llama.cpp"] | None, _option(_TARGET, "start this engine with a small random model and measure it")
 ]
-Model = Annotated[str | None, _option(_TARGET, "model name to ask for (default: the server's first)")]
+Model = Annotated[str | None, _option(_TARGET, "model name to ask for [default: the server's first]")]
 Endpoint = Annotated[
     Literal["completions", "chat", "sglang", "triton", "triton-grpc"] | None,
-    _option(_TARGET, "default: what the server offers, completions first"),
+    _option(_TARGET, "API to speak [default: what the server offers, completions first]"),
 ]
 Route = Annotated[
     Literal["round-robin", "least-busy", "sticky"] | None,
     _option(_TARGET, "how a fleet's requests are spread [default: round-robin; sessions: sticky]"),
 ]
-Tokenizer = Annotated[str | None, _option(_TARGET, "tokenizer.json, or its folder, to count prompts with")]
+Tokenizer = Annotated[
+    str | None,
+    _option(_TARGET, "tokenizer.json, or its folder, to count prompts with [default: the server is asked]"),
+]
 Header = Annotated[list[str] | None, _option(_TARGET, "'Name: value', sent with every request", "--header", "-H")]
 ExtraBody = Annotated[str | None, _option(_TARGET, "JSON object merged into every request body")]
-TimeoutConnect = Annotated[str, _option(_TARGET, "to connect")]
-TimeoutFirst = Annotated[str, _option(_TARGET, "from sending to the first output")]
-TimeoutIdle = Annotated[str, _option(_TARGET, "between outputs")]
-TimeoutTotal = Annotated[str, _option(_TARGET, "from sending to the end")]
+TimeoutConnect = Annotated[str, _option(_TARGET, "longest time to connect")]
+TimeoutFirst = Annotated[str, _option(_TARGET, "longest time from sending to the first output")]
+TimeoutIdle = Annotated[str, _option(_TARGET, "longest time between outputs")]
+TimeoutTotal = Annotated[str, _option(_TARGET, "longest time from sending to the end")]
 Input = Annotated[
     str | None,
     _option(
@@ -66,32 +67,37 @@ Input = Annotated[
 Output = Annotated[str | None, _option(_WORKLOAD, "answer tokens, likewise [default: 128; datasets: as they say]")]
 RangeRatio = Annotated[float, _option(_WORKLOAD, "draw lengths uniformly from [ratio·n, n]")]
 Prefix = Annotated[int, _option(_WORKLOAD, "tokens of each prompt that its group shares, e.g. 2000 of 3200")]
-PrefixGroups = Annotated[int, _option(_WORKLOAD, "groups of prompts that share a prefix")]
+PrefixGroups = Annotated[int, _option(_WORKLOAD, "groups of prompts; those of one share a prefix")]
 Dataset = Annotated[
-    Path | None, _option(_WORKLOAD, "ShareGPT, OpenAI messages or plain prompts; JSONL, JSON or text")
+    Path | None, _option(_WORKLOAD, "prompts of a file: ShareGPT, OpenAI messages or plain; JSONL, JSON or text")
 ]
 Turns = Annotated[
-    str | None, _option(_WORKLOAD, "sessions of so many turns, e.g. 4 or uniform:2:6; loads then count sessions")
+    str | None,
+    _option(_WORKLOAD, "conversations of so many turns, e.g. 4 or uniform:2:6; loads then count conversations"),
 ]
 ThinkTime = Annotated[
-    str | None, _option(_WORKLOAD, "between turns: 2s, uniform:1s:3s, exponential:2s, lognormal:2s:0.5")
+    str | None, _option(_WORKLOAD, "pause between turns: 2s, uniform:1s:3s, exponential:2s, lognormal:2s:0.5")
 ]
 Trace = Annotated[
-    Path | None, _option(_WORKLOAD, "Azure, Mooncake or BurstGPT trace, or plain CSV or JSONL, at its own times")
+    Path | None,
+    _option(_WORKLOAD, "replay this trace at its own times: Azure, Mooncake, BurstGPT, or plain CSV or JSONL"),
 ]
 TimeScale = Annotated[
-    str | None, _option(_LOAD, "a trace's times × this, a cell each: 0.1 is ten times as fast [default: 1]")
+    str | None, _option(_LOAD, "a trace's times × this, a list: a cell each; 0.1 is ten times as fast [default: 1]")
 ]
 TraceWindow = Annotated[str | None, _option(_LOAD, "replay only FROM:TO of a trace, e.g. 0s:10m")]
 TraceSample = Annotated[float | None, _option(_LOAD, "replay this share of a trace's requests, e.g. 0.1")]
 LengthScale = Annotated[
-    float | None, _option(_WORKLOAD, "a trace's lengths × this, with the same sharing of prefixes")
+    float | None, _option(_WORKLOAD, "a trace's lengths in tokens × this, with the same sharing of prefixes")
 ]
-SkipBad = Annotated[bool, _option(_WORKLOAD, "leave out bad lines of a trace or dataset; count them", "--skip-bad")]
+SkipBad = Annotated[
+    bool, _option(_WORKLOAD, "leave out bad lines of a trace or dataset, and say how many", "--skip-bad")
+]
 Plan = Annotated[Path | None, _option(_WORKLOAD, "replay the plan of a run folder, or a plan.parquet")]
 Seed = Annotated[int, _option(_WORKLOAD, "same seed, same plan")]
 Salt = Annotated[
-    str, _option(_WORKLOAD, "makes prompts new to every prefix cache: auto, none, or a run's own to repeat it")
+    str,
+    _option(_WORKLOAD, "makes prompts new to every prefix cache: auto, none, or a run's own to repeat its prompts"),
 ]
 FlushCache = Annotated[
     bool | None,
@@ -101,33 +107,59 @@ FlushCache = Annotated[
         "--flush-cache/--no-flush-cache",
     ),
 ]
-Temperature = Annotated[float | None, _option(_WORKLOAD, "sampling temperature (default: the server's)")]
-TopP = Annotated[float | None, _option(_WORKLOAD, "nucleus sampling (default: the server's)")]
+Temperature = Annotated[float | None, _option(_WORKLOAD, "sampling temperature [default: the server's]")]
+TopP = Annotated[float | None, _option(_WORKLOAD, "nucleus sampling [default: the server's]")]
 SamplingSeed = Annotated[int | None, _option(_WORKLOAD, "the engine's own sampling seed")]
 Stop = Annotated[list[str] | None, _option(_WORKLOAD, "end an answer at this text (may be repeated)")]
 Structured = Annotated[
     str | None, _option(_WORKLOAD, "constrain answers: json-schema:FILE, grammar:FILE or regex:PATTERN")
 ]
-Stream = Annotated[bool, _option(_WORKLOAD, "answers in one piece instead: E2E only", "--stream/--no-stream")]
-Concurrency = Annotated[str | None, _option(_LOAD, "closed loop: requests under way, a cell each [default: 1,4,16]")]
-Rate = Annotated[str | None, _option(_LOAD, "open loop: requests/s, a cell each; inf: all of --requests at once")]
-Burstiness = Annotated[float, _option(_LOAD, "of arrivals: 1 Poisson, below bunched, above evener, inf constant")]
+Stream = Annotated[
+    bool, _option(_WORKLOAD, "stream answers, or ask for them in one piece (E2E only)", "--stream/--no-stream")
+]
+Concurrency = Annotated[
+    str | None, _option(_LOAD, "closed loop: requests under way at a time, a list: a cell each [default: 1,4,16]")
+]
+Rate = Annotated[
+    str | None, _option(_LOAD, "open loop: requests/s, a list: a cell each; inf: all of --requests at once")
+]
+Burstiness = Annotated[
+    float, _option(_LOAD, "of an open loop's arrivals: 1 is Poisson, below 1 burstier, above evener, inf constant")
+]
 Ramp = Annotated[
     str | None,
     _option(_LOAD, "rate in pieces: 1:20:60s,20:30s (1 to 20 in a minute, then 20); or concurrency=1:64:60s"),
 ]
-MaxConcurrency = Annotated[int | None, _option(_LOAD, "cap of an open loop; waiting counts as latency")]
-Requests = Annotated[str | None, _option(_LOAD, "measured requests per cell (a list with --rate inf)")]
-RequestsPerRate = Annotated[float | None, _option(_LOAD, "measured requests per cell = this × rate")]
-Duration = Annotated[str | None, _option(_LOAD, "measure a cell for this long instead, e.g. 60s")]
-Grace = Annotated[str, _option(_LOAD, "after --duration: time to end for what is under way")]
-Warmup = Annotated[
-    int | None, _option(_LOAD, "requests before the measured ones [default: the concurrency; 0: none]")
+MaxConcurrency = Annotated[
+    int | None, _option(_LOAD, "most requests of an open loop under way; waiting for a place counts as latency")
 ]
-Slo = Annotated[str | None, _option(_RUN, "bounds, e.g. ttft<500ms,tpot<30ms (goodput) or ttft_p99<1s")]
+Requests = Annotated[
+    str | None,
+    _option(
+        _LOAD,
+        "measured requests per cell; a list with --rate inf [default: 8 to 16 × concurrency; a minute of arrivals]",
+    ),
+]
+RequestsPerRate = Annotated[float | None, _option(_LOAD, "measured requests per cell = this × rate")]
+Duration = Annotated[str | None, _option(_LOAD, "measure each cell for this long instead, e.g. 60s")]
+Grace = Annotated[str, _option(_LOAD, "after --duration: time for what is under way to end")]
+Warmup = Annotated[
+    int | None,
+    _option(_LOAD, "requests before the measured ones; 0: none [default: the concurrency, or a second of the rate]"),
+]
+Slo = Annotated[
+    str | None,
+    _option(
+        _RUN,
+        "bounds on each request (goodput, attainment), ttft<500ms,tpot<30ms,e2e<5s, or on a percentile, ttft_p99<1s",
+    ),
+]
 Dialect = Annotated[
     str | None,
-    _option(_RUN, "the same records by another tool's definitions too: vllm, sglang, aiperf, guidellm, mlperf …"),
+    _option(
+        _RUN,
+        "another tool's numbers too: vllm, sglang, sglang-oai, aiperf, guidellm, inference-perf, llmperf, mlperf",
+    ),
 ]
 Proxy = Annotated[
     str | None, _option(_TARGET, "http://host:port to go through; proxies in the environment are ignored")
@@ -140,7 +172,7 @@ GpuTelemetry = Annotated[
         "--gpu-telemetry/--no-gpu-telemetry",
     ),
 ]
-Workers = Annotated[int | None, _option(_RUN, "client processes (default: as many as the load needs)")]
+Workers = Annotated[int | None, _option(_RUN, "client processes [default: as many as the load needs]")]
 Out = Annotated[Path, _option(_RUN, "where run folders go")]
 Json = Annotated[bool, _option(_RUN, "print the summary as JSON on stdout", "--json")]
 Price = Annotated[

@@ -31,7 +31,7 @@ def report(
     price: Price = None,
     json: Annotated[bool, typer.Option("--json", help="print what was written as JSON on stdout")] = False,
 ) -> None:
-    """Report on runs: verdicts, findings in words, tables and charts, in one file that opens without a network."""
+    """Report on runs, in one file that opens without a network. Verdicts, findings in words, tables and charts."""
     from loadstone.report.writing import report as write
 
     if json and out == Path("-"):

@@ -15,17 +15,19 @@ def recover(
     run: Annotated[Path, typer.Argument(help="a run folder that was cut off")],
     json: Annotated[bool, typer.Option("--json", help="print the summary as JSON on stdout")] = False,
 ) -> None:
-    """Finish a run folder that a crash left: records and summary from its journals. Harmless to repeat."""
+    """Finish a run folder that a crash left. Makes records and summary of its journals; harmless to repeat."""
     from loadstone.measure import recover as finish
 
     show_document(finish(run), json)
 
 
 def selftest(
-    quick: Annotated[bool, typer.Option("--quick", help="the three small levels only, some 12 s")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="only the three small levels, some 12 s in place of 80")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="print the figures as JSON on stdout")] = False,
 ) -> None:
-    """Measure how exact the client is on this host; later runs quote it."""
+    """Measure how exact the client is on this host. Later runs quote it."""
     from loadstone.selftest import LEVELS, QUICK_LEVELS, render, run, save
 
     def say(text: str) -> None:
@@ -45,11 +47,14 @@ def selftest(
 def show(
     run: Annotated[Path, typer.Argument(help="a run folder")],
     dialect: Annotated[
-        str | None, typer.Option(help="by another tool's definitions too: vllm, sglang, aiperf, guidellm, mlperf …")
+        str | None,
+        typer.Option(
+            help="other tools' numbers: vllm, sglang, sglang-oai, aiperf, guidellm, inference-perf, llmperf, mlperf"
+        ),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="print the summary as JSON on stdout")] = False,
 ) -> None:
-    """Show a run again: its numbers, computed anew from its records."""
+    """Show a run again, computed anew from its records."""
     from loadstone.summary import summarise
 
     show_document(summarise(run, dialect), json)
@@ -60,7 +65,7 @@ def query(
     runs: Annotated[Path, typer.Option(help="folder of run folders")] = Path("runs"),
     json: Annotated[bool, typer.Option("--json", help="print rows as JSON on stdout")] = False,
 ) -> None:
-    """SQL over all runs: tables `records` (one row a request), `cells` (one row a cell), `runs` (one row a run)."""
+    """Query all runs with SQL. Tables: `records` (a row per request), `cells` (a row per load), `runs`."""
     from loadstone.query import rows_of
     from loadstone.report.terminal import print_rows
 

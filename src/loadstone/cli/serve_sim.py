@@ -9,7 +9,7 @@ import typer
 from loadstone.cli.simulate import Acceptance, Deployment, Profile
 
 Host = Annotated[str, typer.Option(help="address to listen on")]
-Port = Annotated[int, typer.Option(help="0: any; the line on stdout says which")]
+Port = Annotated[int, typer.Option(help="port to listen on; 0: any that is free, the line on stdout says which")]
 
 
 def serve_sim(
@@ -18,9 +18,11 @@ def serve_sim(
     port: Port = 8000,
     acceptance: Acceptance = None,
     profile: Profile = None,
-    json: Annotated[bool, typer.Option("--json", help="as it is: the URL comes as one JSON object anyway")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="changes nothing: the URL is one JSON object on stdout anyway")
+    ] = False,
 ) -> None:
-    """Serve a simulated engine: OpenAI-compatible HTTP at the speed that the deployment should have."""
+    """Serve a simulated engine over HTTP. OpenAI-compatible, at the speed that the deployment should have."""
     from loadstone.catalogue.shorthand import parse_deployment
     from loadstone.simserver.__main__ import main
     from loadstone.simulator.fleet import fleet_of

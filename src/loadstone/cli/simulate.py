@@ -17,19 +17,18 @@ Deployment = Annotated[
 ]
 Acceptance = Annotated[
     float | None,
-    typer.Option(help="share of guessed tokens that are accepted, where it decodes speculatively [default: 0.7]"),
+    typer.Option(help="share of guessed tokens that are accepted, in speculative decoding [default: 0.7]"),
 ]
 Profile = Annotated[
     str | None,
-    typer.Option(help="profile that `calibrate` made, by name or file [default: the shipped one]"),
+    typer.Option(help="coefficients that `calibrate` made, by name or file [default: the shipped ones]"),
 ]
-Model = Annotated[str | None, typer.Option(help="name in the run's papers; the deployment says what is simulated")]
-Temperature = Annotated[
-    float | None, typer.Option(help="kept in the run's papers, as bench's; it changes no simulated time")
-]
+Model = Annotated[str | None, typer.Option(help="name kept in run.json; the deployment says what is simulated")]
+Temperature = Annotated[float | None, typer.Option(help="kept in run.json, as bench's; it changes no simulated time")]
 TopP = Annotated[float | None, typer.Option(help="likewise")]
 Draws = Annotated[
-    int | None, typer.Option(help="of the model's coefficients, for the 80 % intervals; 0: none [default: 24]")
+    int | None,
+    typer.Option(help="simulations with other coefficients, for the 80 % intervals; 0: no intervals [default: 24]"),
 ]
 
 
@@ -73,7 +72,9 @@ def simulate(
     json: flags.Json = False,
     strict: flags.Strict = False,
 ) -> None:
-    """Simulate a deployment under a load, without hardware: the same run folder and numbers as bench."""
+    """Simulate a deployment under a load, without hardware. The same loads, run folder and numbers as of bench, with
+    80 % intervals of the predictions.
+    """
     given = locals()
     from loadstone.batching.defaults import ACCEPTANCE
     from loadstone.options import Options

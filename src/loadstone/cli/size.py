@@ -33,22 +33,31 @@ def size(
     ] = None,
     gpus: Annotated[str | None, _option(_WHAT, "how many, e.g. 1,2,4,8 [default: 1]")] = None,
     context: Annotated[str | None, _option(_WHAT, "tokens of a request, e.g. 8k,128k [default: the longest]")] = None,
-    batch: Annotated[str, _option(_WHAT, "requests at once, e.g. 1,32")] = "1",
-    weights_dtype: Annotated[str | None, _option(_WHAT, "e.g. bf16,fp8,int4 [default: as the checkpoint]")] = None,
+    batch: Annotated[str, _option(_WHAT, "requests of that context at once, e.g. 1,32")] = "1",
+    weights_dtype: Annotated[
+        str | None, _option(_WHAT, "of the weights, e.g. bf16,fp8,int4 [default: as the checkpoint]")
+    ] = None,
     kv_dtype: Annotated[str | None, _option(_WHAT, "of the KV cache, e.g. bf16,fp8 [default: the model's]")] = None,
-    tp: Annotated[str | None, _option(_WHAT, "tensor parallel [default: a node's GPUs]")] = None,
-    pp: Annotated[str | None, _option(_WHAT, "pipeline parallel [default: nodes]")] = None,
-    dp: Annotated[str | None, _option(_WHAT, "data parallel: replicas")] = None,
-    ep: Annotated[str | None, _option(_WHAT, "expert parallel: ranks that whole experts are dealt to")] = None,
-    attention_dp: Annotated[bool, _option(_WHAT, "the replicas share one set of experts", "--attention-dp")] = False,
+    tp: Annotated[str | None, _option(_WHAT, "tensor-parallel ranks, e.g. 8 [default: a node's GPUs]")] = None,
+    pp: Annotated[str | None, _option(_WHAT, "pipeline stages [default: nodes]")] = None,
+    dp: Annotated[str | None, _option(_WHAT, "data-parallel replicas [default: what tp and pp leave]")] = None,
+    ep: Annotated[
+        str | None,
+        _option(_WHAT, "ranks that whole experts are dealt to [default: 1, a slice of each on every rank]"),
+    ] = None,
+    attention_dp: Annotated[bool, _option(_WHAT, "replicas share one set of experts", "--attention-dp")] = False,
     engine: Annotated[
         str | None, _option(_HOW, "vllm, sglang, tensorrt-llm; several: a row each [default: vllm]")
     ] = None,
     engine_version: Annotated[
         str | None, _option(_HOW, "e.g. 0.19.0 [default: the newest whose rules are known]")
     ] = None,
-    gpu_memory_utilization: Annotated[float | None, _option(_HOW, "vLLM's")] = None,
-    mem_fraction_static: Annotated[float | None, _option(_HOW, "SGLang's")] = None,
+    gpu_memory_utilization: Annotated[
+        float | None, _option(_HOW, "vLLM's share of each GPU, 0 to 1 [default: its release's]")
+    ] = None,
+    mem_fraction_static: Annotated[
+        float | None, _option(_HOW, "SGLang's share of each GPU, 0 to 1 [default: as it computes it]")
+    ] = None,
     argument: Annotated[
         list[str] | None, _option(_HOW, "any other argument of the engine, e.g. max_num_seqs=64", "--argument", "-a")
     ] = None,
@@ -58,12 +67,16 @@ def size(
     show: Annotated[
         str, _option(_OUT, "what that table shows: max-context, requests, kv-tokens, fits")
     ] = "max-context",
-    csv: Annotated[Path | None, _option(_OUT, "write the rows there too")] = None,
-    picture: Annotated[Path | None, _option(_OUT, "draw the memory there: .png, .svg or .html")] = None,
-    context_map: Annotated[Path | None, _option(_OUT, "draw the longest contexts there, models by GPUs")] = None,
+    csv: Annotated[Path | None, _option(_OUT, "write the rows to this file too")] = None,
+    picture: Annotated[
+        Path | None, _option(_OUT, "draw the memory of each GPU to this file: .png, .svg or .html")
+    ] = None,
+    context_map: Annotated[
+        Path | None, _option(_OUT, "draw the longest contexts, models by GPUs, to this file: .png, .svg or .html")
+    ] = None,
     json: Annotated[bool, _option(_OUT, "print the rows as JSON on stdout", "--json")] = False,
 ) -> None:
-    """Does it fit, how long a context, how many requests at once: by the engine's own rules, on no GPU."""
+    """Does a model fit, how long a context, how many at once. By the engine's own memory rules, without a GPU."""
     from loadstone.sizing.table import Ask, answer, split_models
 
     given = (("gpu_memory_utilization", gpu_memory_utilization), ("mem_fraction_static", mem_fraction_static))
@@ -103,12 +116,13 @@ def _write(document: dict[str, Any], csv: Path | None, picture: Path | None, con
 
             csv.write_text(to_csv(document), encoding="utf-8")
         if picture is not None:
-            from loadstone.report.memory import memory_picture, save_picture
+            from loadstone.report.charts.export import save_picture
+            from loadstone.report.memory import memory_picture
 
             save_picture(memory_picture(document["rows"]), picture)
         if context_map is not None:
             from loadstone.report.charts.contexts import contexts_picture
-            from loadstone.report.memory import save_picture
+            from loadstone.report.charts.export import save_picture
 
             save_picture(contexts_picture(document["rows"]), context_map)
     except OSError as error:

@@ -12,10 +12,13 @@ def validate(
     points: Annotated[
         Path, typer.Argument(help="CSV of measurements, a line each (docs/accuracy.md has the columns)")
     ],
-    profile: Annotated[str | None, typer.Option(help="profile that `calibrate` made: its name, or its file")] = None,
+    profile: Annotated[
+        str | None,
+        typer.Option(help="coefficients that `calibrate` made, by name or file [default: the shipped ones]"),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="print rows and summary as JSON on stdout")] = False,
 ) -> None:
-    """Predict every measurement in a file and say how far off the predictions are. Never fits on what it scores."""
+    """Predict every measurement in a file, and say how far off. Never fits on what it scores."""
     from loadstone.calibrate.points import read_points
     from loadstone.cli.output import print_json, print_text
     from loadstone.validate.document import document_of, footnote, render

@@ -25,7 +25,7 @@ def view(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="print the URL as JSON on stdout")] = False,
 ) -> None:
-    """Look at runs in a browser: list, reports, comparisons, and live curves while a benchmark runs. Read-only."""
+    """Look at runs in a browser. List, reports, comparisons, and live curves while a benchmark runs; read-only."""
     from loadstone.view.serve import serve
 
     def ready(url: str) -> None:
