@@ -255,6 +255,8 @@ def test_sglang_takes_a_shape_among_its_sampling_parameters() -> None:
         (Structured("json_schema", {"enum": ["x"]}), '"x', False, True),
         (Structured("json_schema", {"enum": ["x"]}), "x", False, False),
         (Structured("json_schema", {"type": ["integer", "null"]}), "nul", False, True),
+        (Structured("json_schema", {"type": ["integer", "null"]}), '"1"', False, False),
+        (Structured("json_schema", {"type": ["integer", {"odd": 1}]}), "[1]", False, False),
         (Structured("json_schema", {"type": "odd"}), "-1", False, True),
         (Structured("regex", "[0-9]+"), "123", True, True),
         (Structured("regex", "[0-9]+"), "123", False, True),

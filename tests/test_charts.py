@@ -92,7 +92,7 @@ def test_throughput_over_latency_follows_the_load(tmp_path: Path) -> None:
 
 def test_the_pareto_front_has_what_none_beats(tmp_path: Path) -> None:
     (frame,) = frames(two_engines(tmp_path), "load")
-    figure = drawn(fronts.pareto(frame, section="throughput", key="k"))
+    figure = drawn(fronts.pareto(frame))
     front = figure.spec["datasets"][figure.spec["layer"][0]["data"]["name"]]
     assert [(row["x"], row["y"]) for row in front] == [(100, 12.5), (25, 50), (6.25, 200)]
     assert "per GPU" in figure.title
@@ -102,7 +102,7 @@ def test_a_front_of_what_was_measured_has_no_prediction_on_it(tmp_path: Path) ->
     run(tmp_path, "a", [cell(4, tpot=0.01, output=400), cell(16, tpot=0.02, output=800)])
     run(tmp_path, "b", [cell(4, tpot=0.005, output=4000), cell(16, tpot=0.006, output=9000)], source="simulated")
     (frame,) = frames(points(tmp_path), "load")
-    figure = drawn(fronts.pareto(frame, section="s", key="k"))
+    figure = drawn(fronts.pareto(frame))
     assert figure.summary.startswith("2 of 4 points are on the front")
     assert any("none beats in both, predictions aside" in note for note in figure.notes)
 
@@ -165,7 +165,7 @@ def test_a_line_for_each_load_or_a_word_on_how_many(tmp_path: Path) -> None:
     pq.write_table(pa.Table.from_pylist(rows, schema=schema), folder / "records.parquet")
     seen = sample(read_run(folder))
     assert seen is not None
-    figure = drawn(inside.cumulative(seen, "TTFT", "vLLM", "sending", key="k", section="run"))
+    figure = drawn(inside.cumulative(seen, "TTFT", "vLLM", "sending", key="k"))
     assert "7 of 9 loads" in " ".join(figure.notes)
     colours_of = figure.spec["encoding"]["color"]["scale"]
     assert len(set(colours_of["range"])) == len(colours_of["domain"]) == 7
@@ -177,7 +177,7 @@ def test_repeats_are_counted_where_there_are_several_setups(tmp_path: Path) -> N
     (frame,) = frames(points(tmp_path), "load")
     names = {"vLLM · repeat 1", "vLLM · repeat 2", "SGLang · repeat 1", "SGLang · repeat 2"}
     assert {series.label for series in frame.series} == names
-    front = drawn(fronts.pareto(frame, section="throughput", key="k"))
+    front = drawn(fronts.pareto(frame))
     assert front.spec["layer"][1]["encoding"]["shape"]["scale"]["domain"] == ["repeat 1", "repeat 2"]
     alone = [point for point in points(tmp_path) if point.engine == "vLLM"]
     assert {series.variant for series in series_of(alone)} == {"run 1", "run 3"}
@@ -260,7 +260,7 @@ def test_ratios_put_better_to_the_right(tmp_path: Path) -> None:
         )
     ratios = bars.gpu_ratios(points(tmp_path))
     assert {(ratio.over.gpu, ratio.under.gpu) for ratio in ratios} == {("H100", "A100")}
-    (figure,) = bars.ratio_figures(ratios, section="gpus", key="gpus")
+    (figure,) = bars.ratio_figures(ratios)
     drawn(figure)
     assert {row["measure"]: row["times"] for row in rows_of(figure)} == {
         "Output throughput": 2, "TTFT": 4, "TPOT": 1, "E2E latency": 1,
@@ -270,7 +270,7 @@ def test_ratios_put_better_to_the_right(tmp_path: Path) -> None:
 def test_percentile_bands(tmp_path: Path) -> None:
     run(tmp_path, "a", [cell(1), cell(4)])
     (frame,) = frames(points(tmp_path), "load")
-    figure = drawn(bands.spread(frame, TTFT, key="k", section="run"))
+    figure = drawn(bands.spread(frame, TTFT, key="k"))
     assert [row["p99"] for row in rows_of(figure)] == [130, 130]
     assert "too few requests to bound the p99" in " ".join(figure.notes)
 
@@ -284,9 +284,17 @@ def test_measured_lies_over_simulated_with_its_interval(tmp_path: Path) -> None:
     every = points(tmp_path)
     assert every[0].tpot is not None or every[1].tpot is not None
     (pair,) = bands.predictions(every)
-    figure = drawn(bands.predicted(pair, TPOT, key="k", section="predicted"))
-    assert "measured / simulated: 1.05 to 1.10 over 2 loads" in " ".join(figure.notes)
+    figure = drawn(bands.predicted(pair, TPOT))
+    said = "measured / simulated: 1.05 to 1.10 over 2 loads; band: 80 % interval of the prediction"
+    assert f"{said}; bars: 95 % interval of what was measured" in figure.notes
     assert {(row["low"], row["high"]) for row in rows_of(figure) if row["what"] == "simulated"} == {(15, 30)}
+    bare = [cell(1, tpot=0.022), cell(4, tpot=0.021)]
+    for each in bare:
+        del each["metrics"]["tpot_s"]["ci95"]
+    run(tmp_path / "bare", "s", simulated, source="simulated")
+    run(tmp_path / "bare", "m", bare)
+    (pair,) = bands.predictions(points(tmp_path / "bare"))
+    assert said in drawn(bands.predicted(pair, TPOT)).notes  # no bars where nothing bounds what was measured
 
 
 def test_the_roofline_is_drawn_where_the_catalogue_knows_it(tmp_path: Path) -> None:
@@ -299,7 +307,7 @@ def test_the_roofline_is_drawn_where_the_catalogue_knows_it(tmp_path: Path) -> N
     expected_s = (2 * (8.03e9 - 128256 * 4096) + 25 * 1088 * 131072) / 4.8e12
     assert every[0].light_tpot_s == pytest.approx(expected_s, rel=0.02)
     (pair,) = bands.predictions(every)
-    figure = drawn(bands.predicted(pair, TPOT, key="k", section="predicted"))
+    figure = drawn(bands.predicted(pair, TPOT))
     assert any(row.get("what") == "speed of light" for rows in figure.spec["datasets"].values() for row in rows)
 
 
@@ -338,9 +346,9 @@ def test_what_records_show(tmp_path: Path) -> None:
     assert max(under_way.values[:100]) == 1
     name = "vLLM"
     for metric in cdfs:
-        drawn(inside.cumulative(seen, metric, name, "sending", key="c", section="run"))
-    drawn(inside.timeline(seen, name, key="t", section="run"))
-    drawn(inside.gaps(seen.heat, name, key="g", section="run"))
+        drawn(inside.cumulative(seen, metric, name, "sending", key="c"))
+    drawn(inside.timeline(seen, name, key="t"))
+    drawn(inside.gaps(seen.heat, name, key="g"))
 
 
 def test_a_gap_is_shared_by_the_tokens_that_it_brought(tmp_path: Path) -> None:
@@ -425,4 +433,4 @@ def test_the_output_throughput_of_nothing_is_no_picture(tmp_path: Path) -> None:
     run(tmp_path, "a", [cell(1, output=None, total=None), cell(4, output=None, total=None)])
     (frame,) = frames(points(tmp_path), "load")
     assert curves.against(frame, OUTPUT, section="load", key="k") is None
-    assert fronts.pareto(frame, section="load", key="k") is None
+    assert fronts.pareto(frame) is None

@@ -344,7 +344,7 @@ def test_requests_that_all_failed_give_counts_only() -> None:
 
 
 def test_counts_without_their_arrivals_are_refused() -> None:
-    with pytest.raises(ValueError, match="request 0-7: arrival_s and tokens differ in length"):
+    with pytest.raises(InputError, match="request 0-7: arrival_s and tokens differ in length"):
         metrics([record(0.0, [1.0]), record(0.0, [1.0, 2.0], [1], request_id="0-7")])
 
 

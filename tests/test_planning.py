@@ -1,6 +1,7 @@
 """planning.py: what a user asks, to the plan; by hand-sized files."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,9 @@ from loadstone import store
 from loadstone.errors import InputError
 from loadstone.options import Options
 from loadstone.planning import plan_of
+from loadstone.records import Load, Plan
+from loadstone.schedule import make_plan
+from loadstone.workload.synthetic import Length, Synthetic
 
 
 @pytest.fixture
@@ -106,3 +110,16 @@ def test_nothing_that_a_plan_answers_is_passed_over_in_silence(
     assert np.array_equal(again.input_tokens, plan.input_tokens)
     with pytest.raises(InputError, match=f"^--plan and --{flag}: the plan says"):
         plan_of(Options(plan=path, **given))
+
+
+@pytest.mark.parametrize("value", [-3.0, 0.0])
+def test_a_plan_that_nobody_can_send_is_refused(tmp_path: Path, value: float) -> None:
+    path = tmp_path / "plan.parquet"
+    plan = make_plan(Synthetic(Length("fixed", 4), Length("fixed", 2)), [Load("concurrency", 1)], requests=[3])
+    for odd in (
+        replace(plan, cells=(Load("concurrency", value),)),
+        replace(plan, **{name: getattr(plan, name)[:0] for name in Plan.COLUMNS}),
+    ):
+        store.write_plan(path, odd)
+        with pytest.raises(InputError, match=r"--plan .*: a cell without requests or load"):
+            plan_of(Options(plan=path))

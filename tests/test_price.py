@@ -255,7 +255,7 @@ def test_the_chart_shows_what_a_pace_costs_at_least(tmp_path: Path) -> None:
     )
     run(tmp_path, "b", [priced_cell(1, 50, 0.02), priced_cell(64, 1000, 0.04)], deployment={"gpu": "h100", "gpus": 1})
     (frame,) = frames(points_of(read_runs([tmp_path])[0], {"h200": 3.0, "h100": 2.0}), "load")
-    figure = price_by_pace(frame, section="price", key="k")
+    figure = price_by_pace(frame)
     assert figure is not None
     front = min(figure.spec["datasets"].values(), key=lambda each: len(each) if "colour" not in each[0] else 99)
     # 100 tok/s at $8.33, 25 at $0.556, 20 at $0.417; 50 at $11.1 is both slower and dearer than the first.

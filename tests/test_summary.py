@@ -2,6 +2,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from loadstone import store
@@ -197,3 +198,27 @@ def test_a_run_without_records_is_told(tmp_path: Path) -> None:
     (folder / "records.parquet").unlink()
     with pytest.raises(InputError, match="no records; if the run was cut off, `loadstone recover "):
         summarise(folder)
+
+
+# --- folders of others' making ------------------------------------------------------------------------------------
+
+
+def test_papers_and_plan_of_two_runs_are_told(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "r", [CLOSED], {})
+    papers = store.read_info(folder)
+    for cells in ([], papers.cells * 2):
+        store.write_info(folder, msgspec.structs.replace(papers, cells=cells))
+        with pytest.raises(InputError, match=rf"run\.json has {len(cells)} cells and plan\.parquet 1"):
+            summarise(folder)
+
+
+@pytest.mark.parametrize("name", ["ttft_p99_s", "moon_p99", "e2e_<b>"])
+def test_a_bound_on_what_is_not_measured_is_missed(tmp_path: Path, name: str) -> None:
+    (cell,) = summary(tmp_path / "r", CLOSED, slo={name: 1.0})["cells"]
+    assert cell["slo"] == [{"bound": name, "limit_s": 1.0, "measured_s": None, "met": False}]
+
+
+@pytest.mark.parametrize("change", [{"request_id": "=cmd()"}, {"request_id": None}])
+def test_records_without_their_numbers_are_told(tmp_path: Path, change: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="request_id"):
+        summary(tmp_path / "r", CLOSED, {"0-2": change})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -90,11 +89,10 @@ class Selftest(msgspec.Struct, frozen=True, kw_only=True):
 
 def path() -> Path:
     """Where this host's self-test is kept: a host is its processor, cores, kernel, Python and this program."""
-    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
     about = host.describe()
     same = [about["cpu"], about["cores"], about["system"], about["python"], loadstone.__version__]
     key = hashlib.sha256(msgspec.json.encode(same)).hexdigest()[:12]
-    return (base if base.is_absolute() else Path.home() / ".cache") / "loadstone" / f"selftest-{key}.json"
+    return host.cache_folder() / f"selftest-{key}.json"
 
 
 def save(selftest: Selftest) -> Path:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from loadstone.errors import InputError
 from loadstone.records import Status
 
 if TYPE_CHECKING:
@@ -54,14 +55,14 @@ class Events(NamedTuple):
 
 
 def events(batch: pa.RecordBatch) -> Events:
-    """The events of a batch of records. Raises ValueError where lists of a request differ in length."""
+    """The events of a batch of records. Raises InputError where lists of a request differ in length."""
     import pyarrow.compute as pc
 
     (arrival, lengths), (tokens, counted) = (flat(batch.column(name)) for name in ("arrival_s", "tokens"))
     if not np.array_equal(lengths, counted):
         names = pc.fill_null(batch.column("request_id"), "?").to_pylist()
         first = int(np.argmax(lengths != counted))
-        raise ValueError(f"request {names[first]}: arrival_s and tokens differ in length")
+        raise InputError(f"request {names[first]}: arrival_s and tokens differ in length; fetch or measure it again")
     return Events(arrival, tokens, lengths)
 
 
@@ -158,6 +159,29 @@ def spread_gaps(
     later = ~first[kept][1:]
     at_s, brought = arrival[kept][1:][later], gained[kept][1:][later]
     return at_s, np.diff(arrival[kept])[later] / brought, brought
+
+
+def present(values: NDArray[Any]) -> NDArray[Any]:
+    """Those that are not missing."""
+    found: NDArray[Any] = values[~np.isnan(values)]
+    return found
+
+
+def total(values: Floats) -> int | None:
+    """The sum of what was reported; None where nothing was."""
+    reported = present(values)
+    return int(reported.sum()) if len(reported) else None
+
+
+def span_s(begins: Floats, ends: Floats) -> float | None:
+    """Last end − first begin; None where either is missing."""
+    begins, ends = present(begins), present(ends)
+    return float(ends.max() - begins.min()) if len(begins) and len(ends) else None
+
+
+def over(count: float | None, seconds: float | None) -> float | None:
+    """count/seconds; None where either is missing or no time passed."""
+    return count / seconds if count is not None and seconds is not None and seconds > 0 else None
 
 
 def completed(rows: NDArray[Any]) -> Bools:

@@ -1,4 +1,4 @@
-"""The machine a run is made on: what somebody who repeats it would want to know."""
+"""The machine a run is made on: what somebody who repeats it would want to know, and where things are kept on it."""
 
 from __future__ import annotations
 
@@ -24,6 +24,12 @@ def describe() -> dict[str, Any]:
         "open_files_limit": resource.getrlimit(resource.RLIMIT_NOFILE)[1],
         "load_average": os.getloadavg()[0],
     }
+
+
+def cache_folder() -> Path:
+    """$XDG_CACHE_HOME/loadstone; the XDG rules say to ignore a relative path there."""
+    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (base if base.is_absolute() else Path.home() / ".cache") / "loadstone"
 
 
 def _cpu() -> str:

@@ -25,6 +25,12 @@ Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
 SLO_KEYS = ("ttft", "tpot", "e2e")
+LATENCIES = ("ttft_s", "tpot_s", "itl_s", "e2e_s", "ttft_intended_s", "e2e_intended_s")
+TOTALS = (
+    "input_tokens", "output_tokens", "cached_input_tokens", "output_tokens_per_s", "total_tokens_per_s",
+    "requests_per_s", "achieved_rate_per_s", "goodput_per_s", "attainment",
+)  # fmt: skip
+"""Fields of CellMetrics that any client can tell."""
 
 
 class Requests(msgspec.Struct, kw_only=True, frozen=True):
@@ -150,8 +156,8 @@ def _part(rows: NDArray[Any], all_tokens: float, streams: bool) -> Part:
         e2e_s=distribution(done["last"] - done["sent"], flow),
         ttft_intended_s=distribution(done["first"] - done["intended"], flow) if streams else None,
         e2e_intended_s=distribution(done["last"] - done["intended"], flow),
-        input_tokens=_total(rows["input"][~np.isnan(rows["first"])]),
-        cached_input_tokens=_total(rows["cached"]),
+        input_tokens=arrays.total(rows["input"][~np.isnan(rows["first"])]),
+        cached_input_tokens=arrays.total(rows["cached"]),
         output_tokens=output_tokens,
         mean_input_tokens=_mean(done["input"]),
         mean_output_tokens=_mean(done["tokens"]),
@@ -222,9 +228,9 @@ def cell_metrics(
     measured = _those(rows, rows["measured"])
     done = _those(measured, arrays.completed(measured))
     started = _those(measured, ~np.isnan(measured["first"]))
-    duration_s = _duration_s(measured)
+    duration_s = arrays.span_s(np.fmin(measured["intended"], measured["sent"]), measured["end"])
     output_tokens = int(np.nansum(measured["tokens"]))
-    input_tokens = _total(started["input"])
+    input_tokens = arrays.total(started["input"])
     met = _met(measured, load, slo) if slo else None
     flow = Flow.of(done["sent"], done["last"], span_s)
 
@@ -242,20 +248,20 @@ def cell_metrics(
         input_tokens=input_tokens,
         output_tokens=output_tokens,
         output_events=events,
-        cached_input_tokens=_total(measured["cached"]),
-        output_tokens_per_s=_per_s(output_tokens, duration_s),
-        total_tokens_per_s=None if input_tokens is None else _per_s(input_tokens + output_tokens, duration_s),
-        requests_per_s=_per_s(len(done), duration_s),
+        cached_input_tokens=arrays.total(measured["cached"]),
+        output_tokens_per_s=arrays.over(output_tokens, duration_s),
+        total_tokens_per_s=None if input_tokens is None else arrays.over(input_tokens + output_tokens, duration_s),
+        requests_per_s=arrays.over(len(done), duration_s),
         steady=None if window is None else _steady(within, rows, window, flow.most),
         achieved_rate_per_s=_achieved_rate_per_s(measured),
-        goodput_per_s=None if met is None else _per_s(int(met.sum()), duration_s),
+        goodput_per_s=None if met is None else arrays.over(int(met.sum()), duration_s),
         attainment=float(met.mean()) if met is not None and len(met) else None,
     )
 
 
 def _window(sent_s: Floats) -> tuple[float, float] | None:
     """From the first to the last send; None where it has no length, as with a single send."""
-    sent = _present(sent_s)
+    sent = arrays.present(sent_s)
     return (float(sent.min()), float(sent.max())) if len(sent) and np.ptp(sent) > 0 else None
 
 
@@ -310,17 +316,10 @@ def _met(rows: NDArray[Any], load: Load, slo: Mapping[str, float]) -> Bools:
     return met
 
 
-def _duration_s(measured: NDArray[Any]) -> float | None:
-    """Last end − first of intended and sent; None where nothing ended."""
-    begins = _present(np.fmin(measured["intended"], measured["sent"]))
-    ends = _present(measured["end"])
-    return float(ends.max() - begins.min()) if len(begins) and len(ends) else None
-
-
 def _achieved_rate_per_s(measured: NDArray[Any]) -> float | None:
     """(sends − 1)/(last send − first send); None below two sends or where all were sent at once."""
-    sent = _present(measured["sent"])
-    return _per_s(len(sent) - 1, float(np.ptp(sent))) if len(sent) >= 2 else None
+    sent = arrays.present(measured["sent"])
+    return arrays.over(len(sent) - 1, float(np.ptp(sent))) if len(sent) >= 2 else None
 
 
 def _those(rows: NDArray[Any], chosen: Bools) -> NDArray[Any]:
@@ -329,21 +328,6 @@ def _those(rows: NDArray[Any], chosen: Bools) -> NDArray[Any]:
     return rows[at[0] : at[-1] + 1] if len(at) and np.ptp(at) == len(at) - 1 else rows[chosen]
 
 
-def _present(values: NDArray[Any]) -> NDArray[Any]:
-    present: NDArray[Any] = values[~np.isnan(values)]
-    return present
-
-
-def _total(values: Floats) -> int | None:
-    """The sum of what was reported; None where nothing was."""
-    reported = _present(values)
-    return int(reported.sum()) if len(reported) else None
-
-
 def _mean(values: Floats) -> float | None:
-    present = _present(values)
-    return float(present.mean()) if len(present) else None
-
-
-def _per_s(count: float, duration_s: float | None) -> float | None:
-    return count / duration_s if duration_s is not None and duration_s > 0 else None
+    told = arrays.present(values)
+    return float(told.mean()) if len(told) else None

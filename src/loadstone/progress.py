@@ -142,7 +142,7 @@ def _announce(event: Event) -> str:
     assert plan is not None  # noqa: S101
     target = info.target
     engine = " ".join(part for part in (target.engine, target.engine_version) if part) if target else ""
-    model = excerpt(target.model.encode("utf-8", "replace"), 120) if target else "?"
+    model = excerpt(target.model, 120) if target else "?"
     prompts = target.prompt_kind if target else "?"
     return (
         f"{engine or 'unknown engine'} · {model} · {target.endpoint if target else '?'}, prompts as {prompts} · "

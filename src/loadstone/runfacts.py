@@ -19,6 +19,7 @@ What nobody said is None.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -106,9 +107,9 @@ class RunFacts(msgspec.Struct, kw_only=True, frozen=True):
 
 def run_facts(info: RunInfo, document: Mapping[str, Any] | None = None) -> RunFacts:
     """The facts of a run. `document`, its summary, gives lengths where the papers have none."""
-    deployment = _mapping(info.settings.get("deployment")) or _watched(info)
-    workload = _mapping(info.settings.get("workload"))
-    imported = _mapping(info.settings.get("import"))
+    deployment = mapping(info.settings.get("deployment")) or _watched(info)
+    workload = mapping(info.settings.get("workload"))
+    imported = mapping(info.settings.get("import"))
     target = info.target
     lengths = _lengths(workload)
     stated, arrived = _means(document)
@@ -186,11 +187,11 @@ def _lengths(workload: Mapping[str, Any]) -> dict[str, tuple[float | None, float
     """(mean tokens, range ratio) of input and output, of a synthetic workload's Length."""
     found: dict[str, tuple[float | None, float | None]] = {"input": (None, None), "output": (None, None)}
     for name in found:
-        length = _mapping(workload.get(name))
-        mean, kind = _number(length.get("mean")), length.get("kind")
+        length = mapping(workload.get(name))
+        mean, kind = number(length.get("mean")), length.get("kind")
         if mean is None:
             continue
-        low, high = _number(length.get("low")), _number(length.get("high"))
+        low, high = number(length.get("low")), number(length.get("high"))
         uniform = low / high if kind == "uniform" and low is not None and high else None
         found[name] = mean, 1.0 if kind == "fixed" else uniform
     return found
@@ -202,16 +203,16 @@ def _means(document: Mapping[str, Any] | None) -> tuple[float | None, float | No
     if document is None:
         return None, None
     for cell in document.get("cells") or ():
-        metrics, counts = _mapping(cell.get("metrics")), _mapping(cell.get("requests"))
-        done = (_number(counts.get("ok")) or 0.0) + (_number(counts.get("short")) or 0.0)
-        each = [_number(metrics.get(name)) for name in ("input_tokens", "output_tokens")]
+        metrics, counts = mapping(cell.get("metrics")), mapping(cell.get("requests"))
+        done = (number(counts.get("ok")) or 0.0) + (number(counts.get("short")) or 0.0)
+        each = [number(metrics.get(name)) for name in ("input_tokens", "output_tokens")]
         if not done or None in each:
             continue
         requests, inputs, outputs = requests + done, inputs + (each[0] or 0.0), outputs + (each[1] or 0.0)
     return (inputs / requests, outputs / requests) if requests else (None, None)
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
+def mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
@@ -221,11 +222,14 @@ def _text(value: Any) -> str | None:
 
 def _named(value: Any) -> str | None:
     """A name, or the name of something described."""
-    return _text(value) or _text(_mapping(value).get("name"))
+    return _text(value) or _text(mapping(value).get("name"))
 
 
-def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+def number(value: Any) -> float | None:
+    """A finite number, else nothing: papers and summaries may come from anywhere."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if math.isfinite(value) else None
 
 
 def _whole(value: Any) -> int | None:

@@ -28,6 +28,7 @@ from loadstone.errors import LoadstoneError
 from loadstone.metrics import cell_metrics
 from loadstone.options import Options
 from loadstone.records import Load
+from loadstone.report.terminal import empty
 from loadstone.simserver import Law, TimingServer, start
 from loadstone.statistics import Distribution, percentile
 from loadstone.units import show_number, show_seconds
@@ -267,10 +268,7 @@ def _name(row: Row) -> str:
 
 
 def _table(*heads: str) -> Table:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1), header_style="bold")
+    table = empty()
     table.add_column("streams", no_wrap=True)
     for head in heads:
         table.add_column(head, justify="right", no_wrap=True)

@@ -49,6 +49,12 @@ def of_cell(info: RunInfo, cell: int) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+def as_stated(cell: Mapping[str, Any]) -> bool:
+    """Whether a summary's cell is nothing but another tool's figures: who states them does not tell short answers."""
+    counts = cell.get("requests")
+    return isinstance(counts, Mapping) and counts.get("short", 0) is None
+
+
 def is_summary_only(folder: Path, info: RunInfo) -> bool:
     return info.source == "imported" and not (folder / "records.parquet").exists()
 

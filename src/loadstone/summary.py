@@ -14,7 +14,7 @@ from loadstone import stated, store, verdict
 from loadstone.accuracy import Selftest, quote
 from loadstone.arrays import COLUMNS
 from loadstone.errors import InputError
-from loadstone.metrics import SLO_KEYS, CellMetrics, cell_metrics, parts
+from loadstone.metrics import LATENCIES, SLO_KEYS, CellMetrics, cell_metrics, parts
 from loadstone.records import Clock, Load, Plan, RunInfo
 from loadstone.rows import WARMUP_S
 from loadstone.schedule import promised_tokens
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 SCHEMA = 1
-_LATENCIES = ("ttft_s", "tpot_s", "itl_s", "e2e_s", "ttft_intended_s", "e2e_intended_s")
 _TOTALS = (
     "input_tokens", "output_tokens", "output_events", "cached_input_tokens", "output_tokens_per_s",
     "total_tokens_per_s", "requests_per_s", "steady", "achieved_rate_per_s",
@@ -64,6 +63,11 @@ def summarise(folder: Path, dialect: str | None = None) -> dict[str, Any]:
         return stated.read(folder)
     dialect = dialect or info.settings.get("dialect")
     plan = store.read_plan(folder)
+    if len(info.cells) != len(plan.cells):
+        raise InputError(
+            f"{folder}: run.json has {len(info.cells)} cells and plan.parquet {len(plan.cells)}: these are of two "
+            "runs; fetch the folder again"
+        )
     samples = store.read_server(folder)
     cells = [_cell(folder, info, plan, cell, samples) for cell in range(len(plan.cells))]
     if dialect is not None:
@@ -151,7 +155,7 @@ def _cell(
         "load": msgspec.to_builtins(load) | {"profile": [list(piece) for piece in load.profile]},
         "requests": built["requests"],
         "duration_s": built["duration_s"],
-        "metrics": {name: built[name] for name in (*_LATENCIES, *_TOTALS)} | _promised(plan, cell),
+        "metrics": {name: built[name] for name in (*LATENCIES, *_TOTALS)} | _promised(plan, cell),
         **breakdown,
         "client": {**_client(metrics, clock), "cpu_s": info.cells[cell].client_cpu_s},
         "verdict": verdict.to_json(judged),
@@ -300,8 +304,8 @@ def _bounds(slo: Mapping[str, float], load: Load, built: Mapping[str, Any]) -> l
     for name, limit_s in slo.items():
         base, _, percentile = name.partition("_")
         if percentile:
-            values = built[f"{base}_s" if load.kind == "concurrency" or base == "tpot" else f"{base}_intended_s"]
-            measured = values[percentile] if values is not None else None
+            values = built.get(f"{base}_s" if load.kind == "concurrency" or base == "tpot" else f"{base}_intended_s")
+            measured = values.get(percentile) if values is not None else None
             met = measured is not None and measured <= limit_s
             bounds.append({"bound": name, "limit_s": limit_s, "measured_s": measured, "met": met})
     return bounds

@@ -11,43 +11,6 @@ from loadstone.catalogue.model import Model
 
 ENGINES = ("vllm", "sglang", "tensorrt-llm", "llama.cpp", "transformers")
 
-ARGUMENTS = (
-    "batch_size",
-    "batch_wait_max_tokens_ratio",
-    "batch_wait_timeout_iters",
-    "block_size",
-    "capture_num_tokens",
-    "chunked_prefill_size",
-    "ctx_size",
-    "cuda_graph_max_bs",
-    "cudagraph_mode",
-    "disable_piecewise_cuda_graph",
-    "enable_chunked_prefill",
-    "enforce_eager",
-    "free_gpu_memory_fraction",
-    "gpu_memory_utilization",
-    "max_batch_size",
-    "max_cudagraph_capture_size",
-    "max_model_len",
-    "max_num_batched_tokens",
-    "max_num_seqs",
-    "max_num_tokens",
-    "max_prefill_tokens",
-    "max_running_requests",
-    "max_seq_len",
-    "max_total_tokens",
-    "mem_fraction_static",
-    "num_speculative_tokens",
-    "page_size",
-    "parallel",
-    "piecewise_cuda_graph_max_tokens",
-    "prefix_caching",
-    "scheduler_recv_interval",
-    "timeout_iters",
-)
-"""Engines' own arguments that a shorthand may carry, `-` or `_` alike; what they do is sizing's and the scheduler's
-business."""
-
 OWNERS = {
     name: engine
     for engine, names in {
@@ -83,7 +46,16 @@ OWNERS = {
     }.items()
     for name in names
 }
-"""Arguments that one engine alone has; the others are understood for all."""
+"""Arguments that one engine alone has."""
+
+ARGUMENTS = tuple(
+    sorted([
+        "block_size", "enable_chunked_prefill", "enforce_eager", "max_model_len", "max_seq_len",
+        "num_speculative_tokens", "prefix_caching", *OWNERS,
+    ])
+)  # fmt: skip
+"""Engines' own arguments that a shorthand may carry, `-` or `_` alike: those that are understood for all engines, and
+those of one. What they do is sizing's and the scheduler's business."""
 
 
 class Deployment(msgspec.Struct, frozen=True):

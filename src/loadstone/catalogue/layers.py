@@ -6,11 +6,12 @@ from typing import Any
 
 import msgspec
 
-from loadstone.catalogue.attention import Attention, FullAttention
+from loadstone.catalogue.attention import FullAttention
 from loadstone.catalogue.families import Family
 from loadstone.catalogue.fields import Fields
 from loadstone.catalogue.matrix import Matrix, vector
-from loadstone.catalogue.mlp import DenseMlp, Mlp
+from loadstone.catalogue.mlp import DenseMlp
+from loadstone.catalogue.model import Layers
 from loadstone.catalogue.read_attention import attention_kinds, full_attention, linear_attention, read_attention
 from loadstone.catalogue.read_mlp import read_dense, read_experts, sparse_layers
 from loadstone.errors import InputError
@@ -18,15 +19,8 @@ from loadstone.errors import InputError
 _MOST_DRAFTS = 16
 
 
-class Layer(msgspec.Struct, frozen=True):
-    """One layer, before equal ones are put together."""
-
-    attention: Attention | None
-    mlp: Mlp | None
-    extra: tuple[Matrix, ...] = ()
-
-
-def read_layers(fields: Fields, family: Family, hidden: int) -> list[Layer]:
+def read_layers(fields: Fields, family: Family, hidden: int) -> list[Layers]:
+    """Each layer for itself, before equal ones are put together, and without formats. Raises InputError."""
     blocks = fields.items("block_configs")
     if blocks is not None:
         fields.layers(len(blocks))
@@ -39,7 +33,8 @@ def read_layers(fields: Fields, family: Family, hidden: int) -> list[Layer]:
     sparse = sparse_layers(fields, count)
     extra = _extra(fields, family, hidden)
     return [
-        Layer(
+        Layers(
+            1,
             read_attention(fields, family, kinds[index], index, count, hidden),
             read_experts(fields, family) if sparse[index] else read_dense(fields, family, hidden),
             extra,
@@ -87,22 +82,22 @@ def _halves(fields: Fields, prefix: str = "") -> list[str] | None:
     return kinds
 
 
-def _half(fields: Fields, family: Family, kind: str, hidden: int) -> Layer:
+def _half(fields: Fields, family: Family, kind: str, hidden: int) -> Layers:
     extra = _extra(fields, family, hidden)
     if kind in ("mamba", "linear_attention"):
-        return Layer(linear_attention(fields), None, extra)
+        return Layers(1, linear_attention(fields), None, extra)
     if kind in ("attention", "full_attention"):
-        return Layer(full_attention(fields, family, False, 0, 1, hidden), None, extra)
+        return Layers(1, full_attention(fields, family, False, 0, 1, hidden), None, extra)
     if kind == "moe":
-        return Layer(None, read_experts(fields, family), extra)
+        return Layers(1, None, read_experts(fields, family), extra)
     if kind == "mlp":
-        return Layer(None, read_dense(fields, family, hidden), extra)
+        return Layers(1, None, read_dense(fields, family, hidden), extra)
     raise InputError(
         f"{fields.where}: layer kind {kind[:40]!r} is not known; known are {', '.join(_LETTERS.values())}"
     )
 
 
-def _searched(fields: Fields, blocks: list[Any], hidden: int) -> list[Layer]:
+def _searched(fields: Fields, blocks: list[Any], hidden: int) -> list[Layers]:
     """Nemotron-NAS (DeciLM): a block per layer, with or without each half."""
     fields.find("num_hidden_layers", "num_key_value_heads", "intermediate_size")
     heads = fields.count("num_attention_heads", least=1)
@@ -123,7 +118,7 @@ def _searched(fields: Fields, blocks: list[Any], hidden: int) -> list[Layer]:
         if mlp is not None and not mlp.flag("no_op"):
             feed = DenseMlp(_searched_width(mlp, hidden))
         norms = (mixer is not None) + (feed is not None)
-        found.append(Layer(mixer, feed, (vector("norms", norms * hidden),)))
+        found.append(Layers(1, mixer, feed, (vector("norms", norms * hidden),)))
     return found
 
 
@@ -138,7 +133,7 @@ def _searched_width(mlp: Fields, hidden: int) -> int:
     return -(-int(2 * factor[1] * hidden / 3) // 256) * 256
 
 
-def draft_layers(fields: Fields, family: Family, hidden: int, last: Layer) -> list[Layer]:
+def draft_layers(fields: Fields, family: Family, hidden: int, last: Layers) -> list[Layers]:
     """Multi-token-prediction heads: layers like the last one, each behind a projection that joins the hidden state
     with the embedding of the next token (2·hidden → hidden). Raises InputError.
     """
@@ -149,12 +144,8 @@ def draft_layers(fields: Fields, family: Family, hidden: int, last: Layer) -> li
     halves = _halves(fields, "mtp") if count else None
     if family.draft_dense and count:
         window = fields.maybe("sliding_window") is not None
-        last = Layer(
-            full_attention(fields, family, window, 0, 1, hidden), read_dense(fields, family, hidden), last.extra
-        )
+        attention = full_attention(fields, family, window, 0, 1, hidden)
+        last = Layers(1, attention, read_dense(fields, family, hidden), last.extra)
     joining = (Matrix("eh_proj", 2 * hidden, hidden, "other"), vector("enorm_hnorm_norm", 3 * hidden))
-    if halves:
-        parts = [_half(fields, family, kind, hidden) for kind in halves]
-        parts[0] = Layer(parts[0].attention, parts[0].mlp, parts[0].extra + joining)
-        return parts * count
-    return [Layer(last.attention, last.mlp, last.extra + joining)] * count
+    first, *others = [_half(fields, family, kind, hidden) for kind in halves] if halves else [last]
+    return [msgspec.structs.replace(first, extra=first.extra + joining), *others] * count

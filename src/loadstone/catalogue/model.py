@@ -183,10 +183,6 @@ class Model(msgspec.Struct, frozen=True, dict=True):
             counts["vision"] += self.vision_parameters
         return dict(counts)
 
-    @property
-    def text_parameters(self) -> int:
-        return self.parameters - self.vision_parameters
-
     @cached_property
     def parameters(self) -> int:
         """All but the draft layers."""

@@ -70,13 +70,17 @@ KV_BYTES: dict[str, float] = {
 """Bytes of one number in the KV cache, by the cache's dtype."""
 
 
+def _name_of(text: str) -> str:
+    name = text.strip().lower().removeprefix("torch.")
+    return _SAME.get(name, name)
+
+
 def dtype_of(text: str, what: str) -> str:
     """The name this project uses for a precision: `bfloat16` is `bf16`. `what` names the place for the error.
 
     Raises InputError.
     """
-    name = text.strip().lower().removeprefix("torch.")
-    name = _SAME.get(name, name)
+    name = _name_of(text)
     if name not in FORMATS:
         raise InputError(f"{what}: {text!r} is no precision known here; write one of {', '.join(FORMATS)}")
     return name
@@ -84,8 +88,7 @@ def dtype_of(text: str, what: str) -> str:
 
 def kv_dtype_of(text: str, what: str) -> str:
     """Likewise for the KV cache. Raises InputError."""
-    name = text.strip().lower().removeprefix("torch.")
-    name = _SAME.get(name, name)
+    name = _name_of(text)
     if name not in KV_BYTES:
         raise InputError(f"{what}: {text!r} is no precision of a KV cache; write one of {', '.join(KV_BYTES)}")
     return name

@@ -13,7 +13,6 @@ from loadstone.catalogue.matrix import Matrix
 from loadstone.catalogue.model import Quantisation
 from loadstone.catalogue.patterns import Patterns, paths_of
 from loadstone.catalogue.precision import FORMATS, Format
-from loadstone.errors import InputError
 
 _MOST_NAMES = 200_000
 
@@ -149,19 +148,18 @@ def _read_groups(fields: Fields, rules: Rules) -> None:
     if groups is None or not isinstance(groups[1], dict):
         return
     for entry in list(groups[1].values())[:1000]:
-        weights = entry.get("weights") if isinstance(entry, dict) else None
-        if not isinstance(weights, dict):
+        modules = Fields(entry if isinstance(entry, dict) else {}, f"{fields.where}, config_groups")
+        group = modules.inner("weights")
+        if group is None:
             continue
-        group = Fields(weights, f"{fields.where}, config_groups")
         bits, size = group.count("num_bits", default=8, least=1), group.maybe("group_size") or 0
         if group.text("type", default="int") == "float":
             form = FORMATS["fp8"] if bits == 8 else FORMATS["mxfp4" if size == 32 else "nvfp4"]
         else:
             zero = 0 if group.flag("symmetric", default=True) else bits
             form = Format(f"int{bits}", bits, size, 16, zero)
-        targets = [str(name) for name in entry.get("targets") or ["Linear"]][:_MOST_NAMES]
-        taken = entry.get("input_activations")
-        if isinstance(taken, dict) and rules.activations is None:
+        targets = [str(name) for name in modules.items("targets") or ["Linear"]]
+        if modules.inner("input_activations") is not None and rules.activations is None:
             rules.activations = form.dtype
         if "Linear" in targets:
             rules.base = rules.base or form
@@ -201,7 +199,4 @@ def _block(sizes: list[Any] | None, fields: Fields) -> int:
 
 
 def _names(fields: Fields, *names: str) -> list[str]:
-    found = fields.items(*names) or []
-    if len(found) > _MOST_NAMES:
-        raise InputError(f"{fields.where}: {names[0]} has {len(found)} entries; {_MOST_NAMES} at most")
-    return [name for name in found if isinstance(name, str)]
+    return [name for name in fields.items(*names) or [] if isinstance(name, str)]

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from loadstone.catalogue.families import FAMILIES, IGNORED, Family
 from loadstone.catalogue.fields import Fields
-from loadstone.catalogue.layers import Layer, draft_layers, read_layers
+from loadstone.catalogue.layers import draft_layers, read_layers
 from loadstone.catalogue.matrix import Matrix, vector
 from loadstone.catalogue.model import Layers, Model, Quantisation
 from loadstone.catalogue.precision import FORMATS, Format
@@ -144,32 +147,21 @@ def _dtype(fields: Fields, whole: Fields) -> str:
     return known.get(said, "bf16")
 
 
-def _runs(layers: list[Layer], rules: Rules | None, first: int) -> tuple[Layers, ...]:
+def _runs(layers: list[Layers], rules: Rules | None, first: int) -> tuple[Layers, ...]:
     """Equal neighbours together. `first`: the number that checkpoints give the first of these layers."""
-    found: list[Layers] = []
-    for number, layer in enumerate(layers, first):
-        run = Layers(1, layer.attention, layer.mlp, layer.extra, _formats(layer, rules, number))
-        last = found[-1] if found else None
-        same = last is not None and (last.attention, last.mlp, last.extra, last.formats) == (
-            run.attention,
-            run.mlp,
-            run.extra,
-            run.formats,
-        )
-        if last is not None and same:
-            found[-1] = Layers(last.count + 1, last.attention, last.mlp, last.extra, last.formats)
-        else:
-            found.append(run)
-    return tuple(found)
+    replace = msgspec.structs.replace
+    kept = [replace(layer, formats=_formats(layer, rules, number)) for number, layer in enumerate(layers, first)]
+    return tuple(replace(layer, count=sum(1 for _ in equal)) for layer, equal in groupby(kept))
 
 
-def _formats(layer: Layer, rules: Rules | None, number: int) -> tuple[tuple[str, Format], ...]:
+def _formats(layer: Layers, rules: Rules | None, number: int) -> tuple[tuple[str, Format], ...]:
     if rules is None:
         return ()
     # Shapes do not matter for names: any hidden size will do.
-    matrices = Layers(1, layer.attention, layer.mlp, layer.extra).weights(1)
     pairs = (
-        (matrix.name, rules.format(number, matrix)) for matrix in matrices if matrix.inputs > 1 or matrix.quantisable
+        (matrix.name, rules.format(number, matrix))
+        for matrix in layer.weights(1)
+        if matrix.inputs > 1 or matrix.quantisable
     )
     return tuple((name, form) for name, form in pairs if form is not None)
 

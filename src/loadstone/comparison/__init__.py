@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from loadstone.comparison import cells
@@ -66,9 +67,10 @@ def compare(
     }
     found = _findings(sides, compared, document["setup"])
     if prices:
-        document["prices"] = {"dollars_per_gpu_hour": prices, "a": _dollars(sides[0]), "b": _dollars(sides[1])}
+        a_dollars, b_dollars = ([run.dollars for run in side] for side in sides)
+        document["prices"] = {"dollars_per_gpu_hour": prices, "a": a_dollars, "b": b_dollars}
         found += _unpriced(sides, prices)
-    document["findings"] = [_finding(one) for one in found]
+    document["findings"] = msgspec.to_builtins(found)
     if bounds:
         document["fail_on"] = [_bound(bound, compared) for bound in bounds]
     return document
@@ -93,11 +95,6 @@ def _match(a: Sequence[Run], b: Sequence[Run]) -> tuple[list[Any], tuple[list[An
 
 def _side(runs: Sequence[Run]) -> dict[str, Any]:
     return {"runs": [str(run.folder) for run in runs], "label": runs[0].facts.label, "source": runs[0].info.source}
-
-
-def _dollars(runs: Sequence[Run]) -> list[float | None]:
-    """Per hour, of each run."""
-    return [run.dollars for run in runs]
 
 
 def _unpriced(sides: Sequence[Sequence[Run]], prices: Prices) -> list[Finding]:
@@ -190,13 +187,6 @@ def _findings(
             "Measure longer, or repeat both runs.",
         ))  # fmt: skip
     return found
-
-
-def _finding(finding: Finding) -> dict[str, str]:
-    import msgspec
-
-    built: dict[str, str] = msgspec.to_builtins(finding)
-    return built
 
 
 def _bound(bound: Bound, compared: Sequence[Cell]) -> dict[str, Any]:

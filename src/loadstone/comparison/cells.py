@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from loadstone.comparison import interval
 from loadstone.comparison.interval import Reach
 from loadstone.comparison.metric import Metric
 from loadstone.comparison.permutation import Units, welch
-from loadstone.comparison.sides import Requests, Run, rates, requests_of
+from loadstone.comparison.sides import PER_REQUEST, Requests, Run, rates, requests_of
 from loadstone.records import Load
 from loadstone.statistics import blocks
 from loadstone.statistics.blocks import student
@@ -239,11 +239,7 @@ def _pair(a: list[Requests], b: list[Requests]) -> bool:
 
 
 def _pick(requests: Requests, chosen: NDArray[Any]) -> Requests:
-    names = ("index", "ttft_s", "tpot_s", "e2e_s", "sent_s", "end_s")
-    return Requests(
-        **{name: getattr(requests, name)[chosen] for name in names},
-        curve=requests.curve, window_s=requests.window_s, span_s=requests.span_s,
-    )  # fmt: skip
+    return replace(requests, **{name: getattr(requests, name)[chosen] for name in PER_REQUEST})
 
 
 def _correlation(rows: Floats, count: int) -> Floats:

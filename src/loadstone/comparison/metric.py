@@ -10,8 +10,10 @@ from typing import Any
 from loadstone.comparison.interval import Reach, reach
 from loadstone.comparison.price import per_million
 from loadstone.errors import InputError
+from loadstone.runfacts import mapping, number
+from loadstone.statistics import PERCENTILES
 
-_STATISTICS = {"mean": float("nan"), "p50": 0.50, "p90": 0.90, "p95": 0.95, "p99": 0.99}
+_STATISTICS = {"mean": float("nan"), **PERCENTILES}
 _RATES = ("output_tokens_per_s", "total_tokens_per_s", "requests_per_s", "goodput_per_s", "attainment")
 _STEADY = ("output_tokens_per_s", "total_tokens_per_s", "requests_per_s")
 _PRICED = {f"dollars_per_million_{kind}_tokens": f"{kind}_tokens_per_s" for kind in ("output", "total")}
@@ -90,11 +92,8 @@ def rate_interval(metrics: Mapping[str, Any], rate: str, value: float | None) ->
     """The 95 % interval of a throughput, over the steady window or the whole cell: what is known of the one, as a
     share, holds for the other.
     """
-    steady = metrics.get("steady")
-    steady = steady if isinstance(steady, Mapping) else {}
-    bounds = steady.get("ci95")
-    ends = bounds.get(rate) if isinstance(bounds, Mapping) else None
-    over = steady.get(rate) if isinstance(steady.get(rate), int | float) else None
+    steady = mapping(metrics.get("steady"))
+    ends, over = mapping(steady.get("ci95")).get(rate), number(steady.get(rate))
     if not isinstance(ends, list) or len(ends) != 2 or not over or value is None:
         return [None, None]
     return [end * value / over if isinstance(end, int | float) else None for end in ends]

@@ -66,6 +66,10 @@ class Requests:
         return float(np.nansum(self.end_s - self.sent_s)) / self.span_s if self.span_s else float("inf")
 
 
+PER_REQUEST = ("index", "ttft_s", "tpot_s", "e2e_s", "sent_s", "end_s")
+"""The arrays of Requests that have an entry for each."""
+
+
 def open_side(folders: Sequence[Path], prices: Prices) -> list[Run]:
     """The runs of a side: repeats of one another. Raises InputError where one cannot be read or holds nothing."""
     if not folders:
@@ -109,7 +113,7 @@ def requests_of(run: Run, position: int, *, intended: bool, with_tokens: bool) -
     number = run.numbers[position]
     relative = bool(stated.of_cell(run.info, number).get("relative_times"))
     parts = [_part(batch, intended) for batch in store.read_records(run.folder, number, arrays.COLUMNS)]
-    rows = {name: np.concatenate([part[name] for part in parts]) if parts else np.empty(0) for name in _NAMES}
+    rows = {name: np.concatenate([part[name] for part in parts]) if parts else np.empty(0) for name in PER_REQUEST}
     order = np.argsort(rows["sent_s"], kind="stable")
     taken = {name: values[order] for name, values in rows.items()}
     curve = window_s = None
@@ -130,9 +134,6 @@ def token_curve(pieces: Iterable[tuple[Floats, NDArray[Any]]], start_s: float, e
         found, _ = np.histogram(arrivals, bins=CURVE, range=(start_s, end_s), weights=tokens)
         totals += found
     return totals
-
-
-_NAMES = ("index", "ttft_s", "tpot_s", "e2e_s", "sent_s", "end_s")
 
 
 def _part(batch: pa.RecordBatch, intended: bool) -> dict[str, Floats]:

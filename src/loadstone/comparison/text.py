@@ -157,4 +157,4 @@ def _flat(value: Any) -> str:
 
 def plain(value: Any, limit: int = 120) -> str:
     said = _flat(value)
-    return excerpt(said.encode("utf-8", "replace"), limit)
+    return excerpt(said, limit)

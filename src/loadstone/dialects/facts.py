@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadstone import arrays
+from loadstone.arrays import present
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,7 +47,7 @@ class Facts(NamedTuple):
 def gather(read: Callable[[], Iterable[pa.RecordBatch]], *, streams: bool = True) -> Facts:
     """The facts of the records that `read` yields. Without `streams` only the last event of each is kept, as `last`.
 
-    Raises ValueError where arrival_s and tokens of a request differ in length.
+    Raises InputError where arrival_s and tokens of a request differ in length.
     """
     rows, arrivals, gains = [np.empty(0, _ROW)], [np.empty(0)], [np.empty(0, np.int64)]
     for batch in read():
@@ -157,30 +158,8 @@ def mean_gap_s(span_s: Floats, tokens: Floats, less: int = 1) -> Floats:
     return gap_s
 
 
-def present(values: Floats) -> Floats:
-    """Those that are not missing."""
-    return values[~np.isnan(values)]
-
-
-def total(values: Floats) -> int | None:
-    """The sum of what was reported; None where nothing was."""
-    reported = present(values)
-    return int(reported.sum()) if len(reported) else None
-
-
-def over(count: float | None, seconds: float | None) -> float | None:
-    """count/seconds; None where either is missing or no time passed."""
-    return count / seconds if count is not None and seconds is not None and seconds > 0 else None
-
-
 def both(one: int | None, other: int | None) -> int | None:
     return None if one is None or other is None else one + other
-
-
-def span_s(begins: Floats, ends: Floats) -> float | None:
-    """Last end − first begin; None where either is missing."""
-    begins, ends = present(begins), present(ends)
-    return float(ends.max() - begins.min()) if len(begins) and len(ends) else None
 
 
 def describe(values: Floats, percentiles: Sequence[float], *, ddof: int = 0) -> Summary:

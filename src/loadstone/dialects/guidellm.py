@@ -12,7 +12,8 @@ import math
 
 import numpy as np
 
-from loadstone.dialects.facts import Facts, Floats, Summary, described, mean_gap_s, span_s
+from loadstone.arrays import span_s
+from loadstone.dialects.facts import Facts, Floats, Summary, described, mean_gap_s
 
 _NEAR_S = 1e-4  # events so near to one another count as one moment
 _LEAST_S = 1e-6  # the least time that the last event's rate holds

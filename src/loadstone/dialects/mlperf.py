@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loadstone.dialects.facts import Facts, Floats, Summary, over, present, total
+from loadstone.arrays import over, present, total
+from loadstone.dialects.facts import Facts, Floats, Summary
 from loadstone.statistics import percentile_bounds
 
 if TYPE_CHECKING:

@@ -8,20 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from loadstone.dialects.facts import (
-    Facts,
-    Summary,
-    both,
-    chunk_gaps,
-    describe,
-    described,
-    mean_gap_s,
-    over,
-    present,
-    span_s,
-    token_gaps,
-    total,
-)
+from loadstone.arrays import over, present, span_s, total
+from loadstone.dialects.facts import Facts, Summary, both, chunk_gaps, describe, described, mean_gap_s, token_gaps
 from loadstone.dialects.vllm import busiest_second, in_ms
 
 _PERCENTILES = (50, 90, 95, 99)

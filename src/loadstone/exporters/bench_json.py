@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from loadstone import stated, store
 from loadstone.dialects import summarise_as
+from loadstone.errors import InputError
 from loadstone.records import Load, RunInfo
 from loadstone.runfacts import RunFacts, run_facts
 
@@ -84,10 +85,17 @@ def _detail(table: pa.Table) -> dict[str, list[Any]]:
     return detail
 
 
+def _date(info: RunInfo) -> str:
+    try:
+        return datetime.fromisoformat(info.created).strftime("%Y%m%d-%H%M%S")
+    except ValueError:
+        raise InputError("run.json: `created` is no time; correct it, e.g. 2026-01-31T23:59:00+00:00") from None
+
+
 def _vllm(info: RunInfo, facts: RunFacts, load: Load, detail: dict[str, list[Any]]) -> dict[str, Any]:
     rate, places = _offered(load)
     return {
-        "date": datetime.fromisoformat(info.created).strftime("%Y%m%d-%H%M%S"),
+        "date": _date(info),
         "endpoint_type": info.target.endpoint if info.target else None,
         "backend": info.target.endpoint if info.target else None,
         "label": info.run_id,

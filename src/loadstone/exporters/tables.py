@@ -9,17 +9,13 @@ from typing import Any
 
 from loadstone import arrays, store
 from loadstone.errors import InputError
+from loadstone.metrics import LATENCIES, TOTALS
 from loadstone.records import RunInfo
 from loadstone.runfacts import RunFacts, run_facts
+from loadstone.statistics import STATISTICS
 from loadstone.summary import summarise
 from loadstone.wire.text import no_formula
 
-_STATISTICS = ("mean", "std", "min", "max", "p50", "p90", "p95", "p99")
-_LATENCIES = ("ttft", "tpot", "itl", "e2e", "ttft_intended", "e2e_intended")
-_TOTALS = (
-    "input_tokens", "output_tokens", "cached_input_tokens", "output_tokens_per_s", "total_tokens_per_s",
-    "requests_per_s", "achieved_rate_per_s", "goodput_per_s", "attainment",
-)  # fmt: skip
 _EACH = ("ttft_s", "tpot_s", "e2e_s")
 
 
@@ -60,10 +56,10 @@ def _row(document: dict[str, Any], facts: RunFacts, cell: dict[str, Any]) -> dic
         "duration_s": cell["duration_s"],
         "trusted": cell["verdict"]["trusted"],
     }
-    row |= {name: metrics.get(name) for name in _TOTALS}
-    for name in _LATENCIES:
-        values = metrics.get(f"{name}_s") or {}
-        row |= {f"{name}_{statistic}_s": values.get(statistic) for statistic in _STATISTICS}
+    row |= {name: metrics.get(name) for name in TOTALS}
+    for name in LATENCIES:
+        values = metrics.get(name) or {}
+        row |= {f"{name.removesuffix('_s')}_{statistic}_s": values.get(statistic) for statistic in STATISTICS}
     return row
 
 

@@ -7,14 +7,16 @@ import gc
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Concatenate, NamedTuple, ParamSpec
 
 import loadstone
 from loadstone.errors import InputError
-from loadstone.gpubench import attention, engine_kernels, launches, memory, products, shapes
+from loadstone.gpubench import engine_kernels, launches, memory, shapes
+from loadstone.gpubench.attention import measure_decode, measure_prefill
 from loadstone.gpubench.device import describe_device, number_of
 from loadstone.gpubench.lab import Lab, OutOfTimeError
 from loadstone.gpubench.points import Bench, Skipped, save
+from loadstone.gpubench.products import measure_experts, measure_products
 from loadstone.telemetry import Gpus
 
 BUDGET_S = 480.0
@@ -22,6 +24,8 @@ LARGE = 8192
 """A square product of this size shows the best rate that a library reaches."""
 _SPEND_S = 0.02
 """Time spent on the repeats of a point, about."""
+
+P = ParamSpec("P")
 
 
 class Job(NamedTuple):
@@ -112,32 +116,15 @@ def jobs(small: bool = False) -> list[Job]:
     return sorted(_small() if small else _full(), key=lambda job: job.rank)
 
 
-def _product(
-    inputs: int, outputs: int, tokens: tuple[int, ...], dtype: str, engine: bool = False
-) -> Callable[[Lab], None]:
-    return lambda lab: products.measure_products(lab, inputs, outputs, tokens, dtype, engine)
-
-
-def _prefill(heads: shapes.Heads, chunks: tuple[tuple[int, int], ...], engine: bool = False) -> Callable[[Lab], None]:
-    return lambda lab: attention.measure_prefill(lab, heads, chunks, engine)
-
-
-def _decode(heads: shapes.Heads, batches: tuple[tuple[int, int], ...], engine: bool = False) -> Callable[[Lab], None]:
-    return lambda lab: attention.measure_decode(lab, heads, batches, engine)
-
-
-def _layer(hidden: int, heads: shapes.Heads, intermediate: int, tokens: tuple[int, ...]) -> Callable[[Lab], None]:
-    return lambda lab: launches.layer(lab, hidden, heads, intermediate, tokens)
-
-
-def _experts(shape: shapes.ExpertShape, tokens: tuple[int, ...]) -> Callable[[Lab], None]:
-    return lambda lab: products.measure_experts(lab, shape, tokens)
+def _of(measure: Callable[Concatenate[Lab, P], None], *args: P.args, **named: P.kwargs) -> Callable[[Lab], None]:
+    """What a job runs: `measure` of these, once there is a lab."""
+    return lambda lab: measure(lab, *args, **named)
 
 
 def _full() -> Iterator[Job]:
     yield Job(0, "memory bandwidth", memory.bandwidth)
     for dtype in ("bf16", "fp8", "fp8-rows"):
-        yield Job(1, f"product {LARGE}³ {dtype}", _product(LARGE, LARGE, (LARGE,), dtype))
+        yield Job(1, f"product {LARGE}³ {dtype}", _of(measure_products, LARGE, LARGE, (LARGE,), dtype))
     yield Job(2, "launch floors", launches.floors)
     seen: set[Any] = set()
     engine = engine_kernels.installed()
@@ -147,42 +134,42 @@ def _full() -> Iterator[Job]:
             continue
         far = 10 * min(place, 1) + place
         for product in shapes.products(model, tp):
-            if (product.inputs, product.outputs) in seen:
+            size = product.inputs, product.outputs
+            if size in seen:
                 continue
-            seen.add((product.inputs, product.outputs))
-            size = f"{product.inputs}→{product.outputs}"
+            seen.add(size)
             for later, dtype in enumerate(("bf16", "fp8-rows", "fp8")):
-                task = f"product {size} {dtype} ({name}/tp{tp} {product.name})"
-                yield Job(10 + far + 2 * later, task, _product(product.inputs, product.outputs, shapes.TOKENS, dtype))
-                more = _product(product.inputs, product.outputs, shapes.TOKENS_BETWEEN, dtype)
+                task = f"product {product.inputs}→{product.outputs} {dtype} ({name}/tp{tp} {product.name})"
+                yield Job(10 + far + 2 * later, task, _of(measure_products, *size, shapes.TOKENS, dtype))
+                more = _of(measure_products, *size, shapes.TOKENS_BETWEEN, dtype)
                 yield Job(60 + far + 2 * later, f"{task}, between", more)
                 if engine and dtype == "fp8-rows":
-                    again = _product(product.inputs, product.outputs, shapes.TOKENS, dtype, engine=True)
+                    again = _of(measure_products, *size, shapes.TOKENS, dtype, engine=True)
                     yield Job(42 + place, f"engine's {task}", again)
         for heads in shapes.heads(model, tp):
             if heads in seen:
                 continue
             seen.add(heads)
             task = f"{heads.heads}/{heads.kv_heads} heads of {heads.head_dim} ({name}/tp{tp})"
-            yield Job(11 + far, f"attention decode {task}", _decode(heads, shapes.DECODE))
-            yield Job(12 + far, f"attention prefill {task}", _prefill(heads, shapes.PREFILL))
-            if engine:
-                yield Job(41 + place, f"engine's attention decode {task}", _decode(heads, shapes.DECODE, engine=True))
-                yield Job(
-                    41 + place, f"engine's attention prefill {task}", _prefill(heads, shapes.PREFILL, engine=True)
-                )
-            yield Job(61 + far, f"attention decode {task}, between", _decode(heads, shapes.DECODE_BETWEEN))
-            yield Job(62 + far, f"attention prefill {task}, between", _prefill(heads, shapes.PREFILL_BETWEEN))
+            for later, (what, measure, usual, between) in enumerate((
+                ("decode", measure_decode, shapes.DECODE, shapes.DECODE_BETWEEN),
+                ("prefill", measure_prefill, shapes.PREFILL, shapes.PREFILL_BETWEEN),
+            )):  # fmt: skip
+                yield Job(11 + far + later, f"attention {what} {task}", _of(measure, heads, usual))
+                yield Job(61 + far + later, f"attention {what} {task}, between", _of(measure, heads, between))
+                if engine:
+                    again = _of(measure, heads, usual, engine=True)
+                    yield Job(41 + place, f"engine's attention {what} {task}", again)
         dense = shapes.dense_layer(model) if tp == 1 else None
         if dense is not None:
-            whole = _layer(model.hidden, dense[0], dense[1], (1, 8, 64, 256))
+            whole = _of(launches.layer, model.hidden, dense[0], dense[1], (1, 8, 64, 256))
             yield Job(13 + far, f"layer of {name}", whole)
     yield Job(14, "small kernels", memory.small_kernels)
     yield Job(15, "sustained product", launches.sustained)
     for place, name in enumerate(shapes.MODELS_OF_EXPERTS):
         model = shapes.known(name)
         for shape in shapes.experts(model) if model is not None else ():
-            yield Job(50 + place, f"experts of {name}", _experts(shape, (1, 8, 64, 512, 4096)))
+            yield Job(50 + place, f"experts of {name}", _of(measure_experts, shape, (1, 8, 64, 512, 4096)))
 
 
 def _small() -> Iterator[Job]:
@@ -190,9 +177,9 @@ def _small() -> Iterator[Job]:
     yield Job(0, "memory bandwidth", memory.bandwidth)
     yield Job(1, "launch floors", launches.floors)
     for dtype in ("bf16", "fp8", "fp8-rows"):
-        yield Job(2, f"product {dtype}", _product(64, 96, (1, 16), dtype))
-    yield Job(3, "attention decode", _decode(heads, ((2, 50),)))
-    yield Job(3, "attention prefill", _prefill(heads, ((16, 0), (8, 24))))
+        yield Job(2, f"product {dtype}", _of(measure_products, 64, 96, (1, 16), dtype))
+    yield Job(3, "attention decode", _of(measure_decode, heads, ((2, 50),)))
+    yield Job(3, "attention prefill", _of(measure_prefill, heads, ((16, 0), (8, 24))))
     yield Job(4, "small kernels", memory.small_kernels)
-    yield Job(5, "layer", _layer(64, heads, 96, (1, 4)))
-    yield Job(6, "experts", _experts(shapes.ExpertShape(8, 2, 64, 32), (1, 16)))
+    yield Job(5, "layer", _of(launches.layer, 64, heads, 96, (1, 4)))
+    yield Job(6, "experts", _of(measure_experts, shapes.ExpertShape(8, 2, 64, 32), (1, 16)))

@@ -25,7 +25,7 @@ def best(bench: Bench) -> dict[str, float]:
     return {name: max(values) for name, values in rates.items() if values}
 
 
-def document(bench: Bench, fitted: Fitted | None, path: str) -> dict[str, Any]:
+def document(bench: Bench, fitted: Fitted, path: str) -> dict[str, Any]:
     """What `--json` prints; the points are in the file."""
     import msgspec
 
@@ -38,32 +38,27 @@ def document(bench: Bench, fitted: Fitted | None, path: str) -> dict[str, Any]:
         "points": len(bench.points),
         "skipped": msgspec.to_builtins(bench.skipped),
         "best": best(bench),
-        "fit": msgspec.to_builtins(fitted) if fitted is not None else None,
+        "fit": msgspec.to_builtins(fitted),
     }
 
 
-def lines(bench: Bench, gpu: Gpu | None, fitted: Fitted | None) -> Iterator[str]:
+def lines(bench: Bench, gpu: Gpu, fitted: Fitted) -> Iterator[str]:
     software = bench.device.software
     yield (
         f"{bench.device.name} · driver {bench.device.driver or 'unknown'} · torch {software['torch']} · "
         f"{len(bench.points)} points in {show_seconds(bench.took_s)}{'' if bench.complete else ', not complete'}"
     )
-    peaks: dict[str, float] = {}
-    if gpu is not None:
-        for name in ("copy_bytes_per_s", "read_bytes_per_s", "decode_bytes_per_s"):
-            peaks[name] = gpu.hbm_bytes_per_s
-        for name in ("bf16_flops_per_s", "bf16_sustained_flops_per_s", "prefill_flops_per_s"):
-            peaks[name] = gpu.peak_flops_per_s("bf16")
-        peaks["fp8_flops_per_s"] = gpu.peak_flops_per_s("fp8")
     for name, rate in best(bench).items():
-        share = f"  {rate / peaks[name]:4.0%} of the data sheet" if name in peaks else ""
-        yield f"  {name.removesuffix('_per_s').replace('_', ' '):22} {show_number(rate / 1e12):>6} T/s{share}"
+        peak = gpu.hbm_bytes_per_s
+        if "flops" in name:
+            peak = gpu.peak_flops_per_s("fp8" if name.startswith("fp8") else "bf16")
+        what = f"{name.removesuffix('_per_s').replace('_', ' '):22} {show_number(rate / 1e12):>6} T/s"
+        yield f"  {what}  {rate / peak:4.0%} of the data sheet"
     for point in (*bench.of("launch"), *bench.of("graph_launch")):
         yield f"  {point.operator.replace('_', ' ') + ', ' + point.method:22} {show_seconds(point.median_s):>10}"
-    if fitted is not None:
-        yield "  coefficient                 value    ± standard error, scatter of points"
-        for name, each in fitted.estimates.items():
-            value = show_seconds(each.value) if name.endswith("_s") else f"{each.value:.3f}"
-            yield f"  {name:22} {value:>10}    ± {each.spread:.1%}, {each.scatter:.1%} ({each.n})"
+    yield "  coefficient                 value    ± standard error, scatter of points"
+    for name, each in fitted.estimates.items():
+        value = show_seconds(each.value) if name.endswith("_s") else f"{each.value:.3f}"
+        yield f"  {name:22} {value:>10}    ± {each.spread:.1%}, {each.scatter:.1%} ({each.n})"
     if bench.skipped:
         yield f"  {len(bench.skipped)} skipped; the first: {bench.skipped[0].what}: {bench.skipped[0].why}"

@@ -11,12 +11,6 @@ from loadstone.records import Load, RequestRecord
 from loadstone.verdict import Finding
 
 _PLACE = re.compile(r", (line|benchmark|experiment) \d+$")
-LATENCIES = ("ttft_s", "tpot_s", "itl_s", "e2e_s", "ttft_intended_s", "e2e_intended_s")
-STATISTICS = ("mean", "std", "min", "max", "p50", "p90", "p95", "p99")
-TOTALS = (
-    "input_tokens", "output_tokens", "cached_input_tokens", "output_tokens_per_s", "total_tokens_per_s",
-    "requests_per_s", "achieved_rate_per_s", "goodput_per_s", "attainment",
-)  # fmt: skip
 
 
 @dataclass(kw_only=True)
@@ -31,7 +25,7 @@ class Cell:
     workload     as Plan.workload; {} where nothing is told
     requests     `sent`, `ok` (completed, as the tool counts), `error`, `short`, …
     latencies    metric to statistic to seconds, as stated: {"ttft_s": {"mean": 0.1, "p50": …}}
-    totals       TOTALS, as stated
+    totals       metrics.TOTALS, as stated
     under_way    mean number of requests under way, as stated
     records      the requests, where the file has them; the cell's numbers are then computed from these
     relative     each record's times count from its own send: when it was sent is not told

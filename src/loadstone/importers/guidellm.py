@@ -12,8 +12,9 @@ from typing import Any
 
 from loadstone.importers.cell import Cell
 from loadstone.importers.requests import earliest, record
-from loadstone.importers.values import Value, known, lengths, load_of, mapping, origin, sum_per_s
+from loadstone.importers.values import Value, known, lengths, load_of, origin, sum_per_s
 from loadstone.records import Load, Status
+from loadstone.runfacts import mapping
 from loadstone.stated import CUT_AT_END
 
 CUT_SHARE = 0.05

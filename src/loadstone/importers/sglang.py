@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from loadstone.importers.cell import Cell
+from loadstone.importers.check import UNDER_WAY_SHARE
 from loadstone.importers.requests import from_gaps
 from loadstone.importers.values import Value, keyed, known, lengths, load_of, number, sum_per_s, text
 from loadstone.records import Load
@@ -17,8 +18,6 @@ from loadstone.runfacts import engine_name
 
 _LATENCIES = {"ttft_s": "ttft_ms", "tpot_s": "tpot_ms", "itl_s": "itl_ms", "e2e_s": "e2e_latency_ms"}
 _DRAWN = ("random", "random-ids")
-LITTLE = 0.05
-"""Requests under way as stated and as Little's law has them may differ by this share."""
 
 
 def is_serving(document: Value) -> bool:
@@ -47,7 +46,7 @@ def serving(document: Value, where: str, *, all_sent: bool = False) -> Cell:
     completed = document.whole("completed")
     cell.requests = known({"ok": completed})
     cell.duration_s = document.positive("duration")
-    cell.latencies = known({ours: keyed(document, theirs, 1e-3) for ours, theirs in _LATENCIES.items()})
+    cell.latencies = known({ours: keyed(document, theirs) for ours, theirs in _LATENCIES.items()})
     inputs, outputs = (document.whole(f"total_{name}_tokens") for name in ("input", "output"))
     input_rate, output_rate = (document.amount(f"{name}_throughput") for name in ("input", "output"))
     both, per_s = document.amount("total_throughput"), document.amount("request_throughput")
@@ -220,8 +219,8 @@ def _unshifted(values: dict[str, Any], where: str) -> tuple[str, str, str, str] 
     if stated is None or p99_ms is None or places is None:
         return None
     under_way = mean_ms / 1e3 * completed / duration_s
-    agrees = abs(stated - under_way) <= LITTLE * under_way
-    if agrees or under_way > places * (1 + LITTLE) or not p99_ms <= stated:
+    agrees = abs(stated - under_way) <= UNDER_WAY_SHARE * under_way
+    if agrees or under_way > places * (1 + UNDER_WAY_SHARE) or not p99_ms <= stated:
         return None
     values["p95_itl_ms"], values["p99_itl_ms"], values["concurrency"] = p99_ms, stated, None
     return (

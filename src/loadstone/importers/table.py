@@ -11,10 +11,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from loadstone.errors import InputError
-from loadstone.importers.cell import STATISTICS, TOTALS, Cell
+from loadstone.importers.cell import Cell
 from loadstone.importers.source import NoResult
 from loadstone.importers.values import amount, known, lengths, number, positive, text, whole
+from loadstone.metrics import TOTALS
 from loadstone.records import Load
+from loadstone.statistics import STATISTICS
 
 FACTS = ("engine", "engine_version", "model", "gpu", "weights_dtype", "kv_dtype")
 COUNTS = ("gpus", "nodes", "tp", "pp", "dp", "ep")

@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from loadstone.records import Load
+from loadstone.runfacts import mapping
 from loadstone.wire.text import excerpt
 from loadstone.workload.synthetic import MAX_TOKENS, parse_length
 
@@ -64,11 +65,7 @@ def text(value: Any, limit: int = 200) -> str | None:
     """A short printable line; None where there is no text."""
     if not isinstance(value, str) or not value.strip():
         return None
-    return excerpt(value.strip()[: 4 * limit].encode("utf-8", "replace"), limit)
-
-
-def mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
+    return excerpt(value.strip()[: 4 * limit], limit)
 
 
 def items(value: Any) -> list[Any]:
@@ -147,9 +144,9 @@ def statistics(source: Mapping[str, Any], scale: float = 1.0) -> dict[str, float
     return found
 
 
-def keyed(source: Value, name: str, scale: float) -> dict[str, float]:
-    """Statistics spelled as `mean_<name>`, `p99_<name>`: those of vLLM and SGLang."""
-    return statistics({stat: source.get(f"{stat}_{name}") for stat in _STATISTICS}, scale)
+def keyed(source: Value, name: str) -> dict[str, float]:
+    """Statistics spelled as `mean_<name>`, `p99_<name>`, as vLLM and SGLang do, from milliseconds."""
+    return statistics({stat: source.get(f"{stat}_{name}") for stat in _STATISTICS}, 1e-3)
 
 
 _SCALES = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "seconds": 1.0, "ms/token": 1e-3, "s/token": 1.0}

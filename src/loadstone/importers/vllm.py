@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from loadstone.importers.cell import STATISTICS, Cell
+from loadstone.importers.cell import Cell
 from loadstone.importers.requests import MOST_S, from_gaps
 from loadstone.importers.values import (
     Value,
@@ -20,7 +20,6 @@ from loadstone.importers.values import (
     known,
     lengths,
     load_of,
-    mapping,
     number,
     statistics,
     sum_per_s,
@@ -28,8 +27,8 @@ from loadstone.importers.values import (
     whole,
 )
 from loadstone.records import Load
-from loadstone.runfacts import engine_name
-from loadstone.statistics import distribution
+from loadstone.runfacts import engine_name, mapping
+from loadstone.statistics import STATISTICS, distribution
 
 _ENGINES = {"vllm", "sglang", "tgi", "tensorrt-llm", "lmdeploy", "deepspeed-mii", "llama.cpp"}
 _LATENCIES = {"ttft_s": "ttft_ms", "tpot_s": "tpot_ms", "itl_s": "itl_ms", "e2e_s": "e2el_ms"}
@@ -69,7 +68,7 @@ def serve(document: Value, where: str) -> Cell:
         failed = len(errors)
     cell.requests = ended(completed, failed)
     cell.duration_s = document.positive("duration")
-    cell.latencies = known({ours: keyed(document, theirs, 1e-3) for ours, theirs in _LATENCIES.items()})
+    cell.latencies = known({ours: keyed(document, theirs) for ours, theirs in _LATENCIES.items()})
     each = document.items("latencies")
     # Of a default run newer releases give no sums of E2E, but all of its values.
     if "e2e_s" not in cell.latencies and completed == len(each) and (found := _spread_of(each)):

@@ -15,10 +15,12 @@ import numpy as np
 import loadstone
 from loadstone import store, verdict
 from loadstone.errors import InputError
-from loadstone.importers.cell import LATENCIES, STATISTICS, TOTALS, Cell
+from loadstone.importers.cell import Cell
 from loadstone.importers.source import printable
+from loadstone.metrics import LATENCIES, TOTALS
 from loadstone.records import PHASES, CellInfo, Load, Plan, RequestRecord, RunInfo, Target
 from loadstone.runfacts import run_facts
+from loadstone.statistics import PERCENTILES, STATISTICS
 from loadstone.summary import document_of, summarise
 
 _COUNTS = ("sent", "ok", "error", "timeout", "cancelled", "short")
@@ -293,5 +295,5 @@ def _distribution(cell: Cell, name: str) -> dict[str, Any] | None:
     if not stated:
         return None
     count = cell.completed if name in ("ttft_s", "e2e_s", "ttft_intended_s", "e2e_intended_s") else None
-    bounds: dict[str, list[None]] = {statistic: [None, None] for statistic in ("p50", "p90", "p95", "p99")}
+    bounds: dict[str, list[None]] = {statistic: [None, None] for statistic in PERCENTILES}
     return {"n": count, **{statistic: stated.get(statistic) for statistic in STATISTICS}, "ci95": bounds}

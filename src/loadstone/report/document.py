@@ -198,9 +198,7 @@ def _part(number: int, run: RunView, points: Sequence[Point], inside: bool) -> R
     if points and len({point.load for point in points}) > 1:
         words = tuple(part for part in (name, asked(points[0])) if part)
         frame = Frame("load", tuple(points), tuple(Series(name, "") for _ in points), words)
-        made += [
-            spread(frame, measure, key=f"{key}-spread-{measure.key}", section="run") for measure in (TTFT, TPOT, E2E)
-        ]
+        made += [spread(frame, measure, key=f"{key}-spread-{measure.key}") for measure in (TTFT, TPOT, E2E)]
     if inside and run.has_records:
         try:
             made += _inside(run, name, key, points)
@@ -234,14 +232,13 @@ def _inside(run: RunView, name: str, key: str, points: Sequence[Point]) -> list[
     begins = " or ".join(sorted({point.since for point in points})) or "sending"
     since = f"{begins} ({'closed' if closed else 'open'} loop)"
     made: list[Figure | None] = [
-        cumulative(seen, metric, name, since, key=f"{key}-cdf-{metric.lower()}", section="run")
-        for metric in ("TTFT", "TPOT", "E2E")
+        cumulative(seen, metric, name, since, key=f"{key}-cdf-{metric.lower()}") for metric in ("TTFT", "TPOT", "E2E")
     ]
     if _relative(run):
         return made
-    made.append(timeline(seen, name, key=f"{key}-timeline", section="run"))
+    made.append(timeline(seen, name, key=f"{key}-timeline"))
     if seen.heat is not None:
-        made.append(gaps(seen.heat, name, key=f"{key}-gaps", section="run"))
+        made.append(gaps(seen.heat, name, key=f"{key}-gaps"))
     return made
 
 

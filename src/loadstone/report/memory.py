@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from loadstone.errors import InputError
@@ -97,23 +96,3 @@ def _names(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 def _fact(fact: str, value: Any) -> str:
     spelt = {"engine": f"{value}", "kv_dtype": f"kv {value}", "batch": f"× {value}"}
     return f"{value:,} tokens" if fact == "context_tokens" else spelt.get(fact, f"{fact}{value}")
-
-
-def save_picture(picture: Figure, path: Path) -> None:
-    """As HTML, SVG or PNG, by the name's ending; the HTML needs no network. Raises InputError for any other."""
-    from loadstone.report.charts.export import to_png, to_svg
-
-    kind = path.suffix.lower()
-    if kind == ".png":
-        path.write_bytes(to_png(picture))
-    elif kind == ".svg":
-        path.write_text(to_svg(picture), encoding="utf-8")
-    elif kind in (".html", ".htm"):
-        import msgspec
-        import vl_convert
-
-        # It writes strings into a script element as they are: a model's name must not end that.
-        harmless = msgspec.json.decode(msgspec.json.encode(picture.spec).replace(b"<", "‹".encode()))
-        path.write_text(vl_convert.vegalite_to_html(harmless, bundle=True), encoding="utf-8")
-    else:
-        raise InputError(f"{path}: a picture's name ends in .png, .svg or .html")

@@ -13,8 +13,8 @@ import msgspec
 from loadstone.comparison.price import Prices, dollars_per_hour
 from loadstone.report.light import light_tpot_s, light_ttft_s
 from loadstone.report.runs import RunView
-from loadstone.report.stats import Stat, latency, mapping, number, price, throughput, whole
-from loadstone.runfacts import RunFacts
+from loadstone.report.stats import Stat, latency, price, throughput, whole
+from loadstone.runfacts import RunFacts, mapping, number
 from loadstone.wire.text import excerpt
 
 LATENCIES = ("ttft", "tpot", "itl", "e2e")
@@ -238,7 +238,7 @@ def counted(counts: Sequence[int]) -> str:
 
 def clean(text: str, limit: int = 80) -> str:
     """Names come from servers and files: one printable line."""
-    return excerpt(text.encode("utf-8", "replace"), limit)
+    return excerpt(text, limit)
 
 
 def _load(cell: Mapping[str, Any]) -> tuple[str | None, float | None]:

@@ -80,7 +80,7 @@ def read_run(folder: Path) -> RunView:
             raise InputError(f"{path}: {path.stat().st_size} bytes are no summary; `loadstone recover {folder}` anew")
         try:
             document = msgspec.json.decode(path.read_bytes())
-        except (OSError, msgspec.DecodeError) as error:
+        except (OSError, msgspec.DecodeError, RecursionError) as error:
             raise InputError(f"{path}: no summary ({error}); `loadstone recover {folder}` makes it anew") from error
     if document is None or (has_records and _by_requests(document)):
         from loadstone.summary import summarise

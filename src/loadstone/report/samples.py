@@ -163,7 +163,7 @@ def _cdfs(info: RunInfo, cell: int, rows: NDArray[Any]) -> Iterable[Cdf]:
         "E2E": done["last"] - begin,
     }
     for metric, each in values.items():
-        present = np.sort(each[~np.isnan(each)])
+        present = np.sort(arrays.present(each))
         if len(present):
             quantiles = np.interp(LEVELS * (len(present) - 1), np.arange(len(present)), present)
             yield Cdf(cell, load.label, metric, len(present), quantiles.tolist())
@@ -184,7 +184,7 @@ def _tracks(rows: NDArray[Any], tokens: NDArray[np.int64], edges: Floats) -> Ite
     over = np.where(np.isnan(rows["end"]), rows["last"], rows["end"])
 
     def up_to(times: Floats) -> NDArray[np.int64]:
-        return np.searchsorted(np.sort(times[~np.isnan(times)]), middles, side="right")
+        return np.searchsorted(np.sort(arrays.present(times)), middles, side="right")
 
     sent, begun, ended = up_to(rows["sent"]), up_to(rows["first"]), up_to(over)
     at = middles.tolist()

@@ -11,6 +11,7 @@ import msgspec
 from loadstone.comparison.interval import Reach, reach
 from loadstone.comparison.metric import rate_interval
 from loadstone.comparison.price import per_million
+from loadstone.runfacts import mapping, number
 from loadstone.statistics.distribution import Z95
 
 PREDICTED = "80 %, predicted"
@@ -110,17 +111,6 @@ def _pair(said: Any) -> tuple[float | None, float | None]:
     if not isinstance(said, list | tuple) or len(said) != 2:
         return None, None
     return number(said[0]), number(said[1])
-
-
-def mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def number(value: Any) -> float | None:
-    """A finite number, else nothing: summaries may come from anywhere."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return float(value) if math.isfinite(value) else None
 
 
 def whole(value: float | None) -> int | None:

@@ -13,6 +13,7 @@ from loadstone.report.points import Point, clean, count
 from loadstone.report.runs import RunView
 from loadstone.report.series import asked, common, series_of
 from loadstone.report.stats import Stat
+from loadstone.stated import as_stated
 from loadstone.units import show_number, show_seconds
 
 MAX_ROWS = 400
@@ -78,8 +79,7 @@ def trust(cells: tuple[int, int], stated: bool) -> str:
 
 def stated_cells(runs: Sequence[RunView]) -> int:
     """Cells of which there is only what another tool stated: no records to judge by."""
-    counts = [cell.get("requests") for run in runs for cell in run.document["cells"]]
-    return sum(isinstance(count, dict) and count.get("short", 0) is None for count in counts)
+    return sum(as_stated(cell) for run in runs for cell in run.document["cells"])
 
 
 def verdicts(runs: Sequence[RunView]) -> Table:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from loadstone.stated import as_stated
 from loadstone.units import show_load, show_number, show_seconds
-from loadstone.wire.text import excerpt
+from loadstone.wire.text import excerpt, printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -20,7 +21,7 @@ def heading(document: Mapping[str, Any]) -> str:
     """What was measured, in one line."""
     target = document["target"] or {}
     engine = " ".join(part for part in (target.get("engine"), target.get("engine_version")) if part)
-    model = excerpt((target.get("model") or "?").encode("utf-8", "replace"), 120)
+    model = excerpt(target.get("model") or "?", 120)
     engine = f"simulated {engine}" if document.get("source") == "simulated" else engine or "unknown engine"
     parts = [engine, model, target.get("endpoint", "?")]
     return " · ".join([*parts, f"plan {document['plan_id'][:6]} seed {document['seed']}"])
@@ -141,7 +142,7 @@ def _piece(part: Mapping[str, Any]) -> str:
 
 _PARTS: dict[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
     "by_turn": ("turn", lambda part: str(part["turn"] + 1)),
-    "by_replica": ("server", lambda part: excerpt(str(part["url"]).encode("utf-8", "replace"), 60)),
+    "by_replica": ("server", lambda part: excerpt(str(part["url"]), 60)),
     "by_piece": ("load", _piece),
 }
 
@@ -177,13 +178,8 @@ def _p99(cell: Mapping[str, Any], values: Mapping[str, Any] | None) -> str:
     """The p99, marked where the sample cannot bound it from above."""
     if values is None:
         return "-"
-    unbounded = values["ci95"]["p99"][1] is None and not _as_stated(cell)
+    unbounded = values["ci95"]["p99"][1] is None and not as_stated(cell)
     return ("≥ " if unbounded else "") + show_seconds(values["p99"])
-
-
-def _as_stated(cell: Mapping[str, Any]) -> bool:
-    """Whether there is nothing but another tool's figures: of their sample nobody knows."""
-    return "short" in cell["requests"] and cell["requests"]["short"] is None
 
 
 def _trusted(cell: Mapping[str, Any], findings: list[dict[str, str]]) -> tuple[str, str]:
@@ -195,7 +191,7 @@ def _trusted(cell: Mapping[str, Any], findings: list[dict[str, str]]) -> tuple[s
             findings.append(finding)
         numbers.append(str(findings.index(finding) + 1))
     if not numbers:
-        return ("as stated", "") if _as_stated(cell) else ("yes", "green")
+        return ("as stated", "") if as_stated(cell) else ("yes", "green")
     return f"NO ({','.join(numbers)})", "bold red"
 
 
@@ -293,7 +289,7 @@ def print_rows(columns: list[str], rows: list[tuple[Any, ...]]) -> None:
 
     if not sys.stdout.isatty():
         for row in (columns, *rows):
-            print("\t".join(_plain(value).translate(_ONE_LINE) for value in row))
+            print("\t".join(printable(_plain(value).translate(_ONE_LINE)) for value in row))
         return
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
@@ -302,5 +298,5 @@ def print_rows(columns: list[str], rows: list[tuple[Any, ...]]) -> None:
 
     table = Table(*columns, box=SIMPLE_HEAD)
     for row in rows:
-        table.add_row(*(Text(_plain(value)) for value in row))
+        table.add_row(*(Text(printable(_plain(value))) for value in row))
     Console().print(table)

@@ -7,8 +7,9 @@ whose logits are several copies of max_seqs × vocabulary. The second nearly alw
 
 from __future__ import annotations
 
-from loadstone.catalogue.model import Model
-from loadstone.sizing.ranks import Shape, widths
+from loadstone.catalogue.deployment import Deployment
+from loadstone.sizing.budget import Limits
+from loadstone.sizing.ranks import Rank, shape_of, widths
 
 LOGIT_BYTES = 14
 """Per logit while sampling: as computed in bf16 (2), as float (4), probabilities (4), random numbers (4)."""
@@ -23,21 +24,20 @@ ROUTED_TOKENS = 32_768
 _BYTES = 2  # activations are bf16, whatever the weights are
 
 
-def activation_bytes(
-    model: Model, shape: Shape, batched_tokens: int, max_seqs: int, logit_bytes: int, *, head: bool = True
-) -> float:
-    """Peak bytes of one rank, T = batched_tokens, S = min(max_seqs, T), V the vocabulary, h the hidden size:
+def activation_bytes(deployment: Deployment, rank: Rank, limit: Limits, logit_bytes: int) -> float:
+    """Peak bytes of one rank, T = max_batched_tokens, S = min(max_seqs, T), V the vocabulary, h the hidden size:
 
     2 T h (residual stream and a layer's output, bf16) + the experts' buffers, which stay allocated, + the larger of
       sampling   S V logit_bytes + 4 min(S, 132) V where nothing is sorted; on the rank with the head
       a layer    T (MLP's gate, up and product + h), bf16
     Tensor parallelism cuts the layer, not the sampling: logits are gathered.
     """
-    dense, routed = widths(model, shape)
-    seqs = min(max_seqs, batched_tokens)
+    model, batched_tokens = deployment.model, limit.max_batched_tokens
+    dense, routed = widths(model, shape_of(deployment))
+    seqs = min(limit.max_seqs, batched_tokens)
     layer = _BYTES * batched_tokens * (dense + model.hidden)
     sampling = 0.0
-    if head:
+    if rank.head:
         sampling = float(seqs * model.vocab * logit_bytes)
         if logit_bytes == LOGIT_BYTES:
             sampling += 4 * min(seqs, FILTER_ROWS) * model.vocab

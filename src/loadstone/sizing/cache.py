@@ -6,7 +6,7 @@ Pure arithmetic on the bytes that a rank has for it: how many blocks, how long a
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import msgspec
@@ -97,11 +97,7 @@ class Cache(msgspec.Struct, frozen=True):
             return limit_tokens
         if not self.holds(blocks, 1, requests):
             return 0
-        low, high = 1, limit_tokens
-        while low < high:
-            middle = (low + high + 1) // 2
-            low, high = (middle, high) if self.holds(blocks, middle, requests) else (low, middle - 1)
-        return low
+        return largest(1, limit_tokens, lambda context_tokens: self.holds(blocks, context_tokens, requests))
 
     def concurrency(self, blocks: int, context_tokens: int) -> float:
         """Requests of `context_tokens` at once, with a fraction, as vLLM prints it: blocks / blocks of one."""
@@ -119,6 +115,14 @@ class Cache(msgspec.Struct, frozen=True):
         if not any(group.kind != "full" for group in self.groups):
             return blocks * self.block_tokens
         return int(self.concurrency(blocks, context_tokens) * context_tokens)
+
+
+def largest(low: int, high: int, fits: Callable[[int], bool]) -> int:
+    """The largest number that fits, from `low`, which does, to `high`: what fits less than another does too."""
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle - 1)
+    return low
 
 
 def grouped(

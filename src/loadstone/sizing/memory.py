@@ -11,7 +11,7 @@ from loadstone.catalogue.deployment import Deployment
 from loadstone.errors import InputError
 from loadstone.sizing import llama_cpp, sglang, tensorrt_llm, vllm
 from loadstone.sizing.budget import Budget, EngineLimits, Limits, count
-from loadstone.sizing.cache import Cache
+from loadstone.sizing.cache import Cache, largest
 from loadstone.sizing.check import context_limit, contradictions
 from loadstone.sizing.ranks import Rank, ranks
 
@@ -103,9 +103,10 @@ def memory_of(deployment: Deployment, context_tokens: int | None = None) -> Memo
     """
     engine = engine_of(deployment)
     limits = engine.limits(deployment, context_tokens)
-    stages = []
-    for rank in ranks(deployment):
-        stages.append((rank, engine.budget(deployment, rank, limits), engine.cache(deployment, rank, limits)))
+    stages = [
+        (rank, engine.budget(deployment, rank, limits), engine.cache(deployment, rank, limits))
+        for rank in ranks(deployment)
+    ]
     counts = [cache.blocks(budget.kv_bytes) for _, budget, cache in stages]
     rooms = [budget.kv_bytes for _, budget, _ in stages]
     growing = [i for i, (_, _, cache) in enumerate(stages) if cache.block_bytes]
@@ -133,12 +134,7 @@ def max_context(deployment: Deployment, requests: int = 1) -> int:
             longest = _longest(memory_of(deployment, limit), limit, requests)
             if longest > pieces:
                 return longest
-        low, high = 0, min(limit, pieces)
-        while low < high:
-            middle = (low + high + 1) // 2
-            fits = memory_of(deployment, middle).holds(middle, requests)
-            low, high = (middle, high) if fits else (low, middle - 1)
-        return low
+        return largest(0, min(limit, pieces), lambda n: memory_of(deployment, n).holds(n, requests))
     return _longest(memory_of(deployment), limit, requests)
 
 
@@ -151,11 +147,7 @@ def _longest(memory: Memory, limit: int, requests: int) -> int:
     )
     if memory.holds(longest, requests):
         return longest
-    low, high = 1, longest  # states share the room
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if memory.holds(middle, requests) else (low, middle - 1)
-    return low
+    return largest(1, longest, lambda context: memory.holds(context, requests))  # states share the room
 
 
 def max_seqs(deployment: Deployment, memory: Memory) -> int:
@@ -189,10 +181,9 @@ def engine_limits(deployment: Deployment) -> EngineLimits:
 def no_room(deployment: Deployment, memory: Memory, context_tokens: int = 1, requests: int = 1) -> str:
     """Why nothing is left for a KV cache, and how many GPUs would hold `requests` of `context_tokens` in all."""
     budget = memory.budget
-    others = budget.total_bytes - budget.outside_bytes - (budget.kv_bytes + budget.weights_bytes + budget.state_bytes)
-    room = budget.total_bytes - budget.outside_bytes - others
-    per_gpu = f"{_gib(budget.weights_bytes)} GiB of weights per GPU and {_gib(others)} of everything else"
     have = budget.total_bytes - budget.outside_bytes
+    room = budget.kv_bytes + budget.weights_bytes + budget.state_bytes
+    per_gpu = f"{_gib(budget.weights_bytes)} GiB of weights per GPU and {_gib(have - room)} of everything else"
     text = f"{per_gpu} do not fit the {_gib(have)} GiB that the engine may use of each {deployment.gpu.name}"
     if room <= 0:
         return f"{text}; smaller steps (max_num_batched_tokens, max_num_seqs) or a larger GPU would"

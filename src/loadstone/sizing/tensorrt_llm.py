@@ -11,7 +11,7 @@ from loadstone.catalogue.deployment import Deployment
 from loadstone.sizing.activation import LOGIT_BYTES, activation_bytes
 from loadstone.sizing.budget import Budget, Limits, count, fraction
 from loadstone.sizing.cache import Cache, pooled
-from loadstone.sizing.ranks import Rank, shape_of
+from loadstone.sizing.ranks import Rank
 from loadstone.sizing.vllm import runtime_bytes
 
 
@@ -26,9 +26,7 @@ def limits(deployment: Deployment, context_tokens: int | None = None) -> Limits:
 def budget(deployment: Deployment, rank: Rank, limit: Limits) -> Budget:
     total = deployment.gpu.usable_bytes
     share = fraction(deployment, "free_gpu_memory_fraction") or 0.9
-    activation = activation_bytes(
-        deployment.model, shape_of(deployment), limit.max_batched_tokens, limit.max_seqs, LOGIT_BYTES, head=rank.head
-    )
+    activation = activation_bytes(deployment, rank, limit, LOGIT_BYTES)
     runtime = runtime_bytes(deployment)
     free = max(0.0, total - rank.weights_bytes - activation - runtime)
     return Budget(total, free * (1 - share), rank.weights_bytes, activation, runtime)

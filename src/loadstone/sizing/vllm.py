@@ -14,7 +14,7 @@ from loadstone.sizing.activation import LOGIT_BYTES, SORTED_LOGIT_BYTES, activat
 from loadstone.sizing.budget import GIB, Budget, Limits, count, fraction, switched, version_of
 from loadstone.sizing.cache import Cache, grouped
 from loadstone.sizing.check import context_limit
-from loadstone.sizing.ranks import Rank, rope_bytes, shape_of
+from loadstone.sizing.ranks import Rank, rope_bytes
 
 NEWEST = (0, 32)
 
@@ -116,14 +116,7 @@ def budget(deployment: Deployment, rank: Rank, limit: Limits) -> Budget:
     version = version_of(deployment, NEWEST)
     total = deployment.gpu.usable_bytes
     logit_bytes = LOGIT_BYTES if version >= (0, 17) else SORTED_LOGIT_BYTES
-    activation = activation_bytes(
-        deployment.model,
-        shape_of(deployment),
-        limit.max_batched_tokens,
-        limit.max_seqs,
-        logit_bytes,
-        head=rank.head,
-    )
+    activation = activation_bytes(deployment, rank, limit, logit_bytes)
     runtime = runtime_bytes(deployment)
     without = switched(deployment, "enforce_eager") or cudagraph_mode(deployment) == "none"
     graphs = version >= (0, 21) and not without

@@ -7,6 +7,7 @@ take their intervals from it. docs/statistics.md says how often these hold the t
 from loadstone.statistics.blocks import Flow
 from loadstone.statistics.distribution import (
     PERCENTILES,
+    STATISTICS,
     Distribution,
     distribution,
     percentile,
@@ -14,4 +15,6 @@ from loadstone.statistics.distribution import (
 )
 from loadstone.statistics.pool import Pool
 
-__all__ = ["PERCENTILES", "Distribution", "Flow", "Pool", "distribution", "percentile", "percentile_bounds"]
+__all__ = [
+    "PERCENTILES", "STATISTICS", "Distribution", "Flow", "Pool", "distribution", "percentile", "percentile_bounds",
+]  # fmt: skip

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from loadstone.statistics.blocks import LEAST_BLOCKS, Flow, above, error_of_mean, student
 
 PERCENTILES = {"p50": 0.50, "p90": 0.90, "p95": 0.95, "p99": 0.99}
+STATISTICS = ("mean", "std", "min", "max", *PERCENTILES)
 Z95 = 1.959964
 BLOCK = 1 << 18
 """Values that are worked on at a time."""

@@ -6,7 +6,6 @@ else is opened. Links that lead out of the folders that were named are refused, 
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import re
@@ -270,17 +269,8 @@ def is_written_to(folder: Path) -> bool:
     for path in [*folder.glob("journal-*.arrow"), folder / "run.json", folder / "records.parquet.part"]:
         try:
             newest_s = max(newest_s, path.stat().st_mtime)
-            if path.suffix == ".arrow" and _is_locked(path):
+            if path.suffix == ".arrow" and store.is_held(path):
                 return True
         except OSError:
             continue
     return time.time() - newest_s < FRESH_S
-
-
-def _is_locked(path: Path) -> bool:
-    with path.open("rb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        return False

@@ -17,7 +17,7 @@ WIDE = 30
 """Times that the p99 must be above the median for a logarithmic axis."""
 
 
-def spread(frame: Frame, measure: Measure, *, key: str, section: str) -> Figure | None:
+def spread(frame: Frame, measure: Measure, *, key: str) -> Figure | None:
     """p50, p90 and p99 of one series over its loads, with the bounds of the p99."""
     import altair as alt
 
@@ -70,7 +70,7 @@ def spread(frame: Frame, measure: Measure, *, key: str, section: str) -> Figure 
         f"{measure.name}: median, p90, p99",
         [words, "; ".join(part for part in ("line: median; dark: to p90; light: to p99", said, span) if part)],
         chart,
-        section=section,
+        section="run",
         summary=f"{measure.name} percentiles, {words}: "
         + "; ".join(f"at {row['x']:g}: {row['p50']:.4g}, {row['p90']:.4g}, {row['p99']:.4g} {unit}" for row in rows),
     )
@@ -88,7 +88,7 @@ def predictions(points: Sequence[Point]) -> list[tuple[list[Point], list[Point]]
     return [pair for pair in groups.values() if pair[0] and pair[1]]
 
 
-def predicted(pair: tuple[list[Point], list[Point]], measure: Measure, *, key: str, section: str) -> Figure | None:
+def predicted(pair: tuple[list[Point], list[Point]], measure: Measure) -> Figure | None:
     """Measurements laid over the prediction with its interval, and over the roofline where it is known."""
     import altair as alt
 
@@ -111,10 +111,13 @@ def predicted(pair: tuple[list[Point], list[Point]], measure: Measure, *, key: s
     colour = alt.Color("what:N", scale=alt.Scale(domain=names, range=shades), legend=alt.Legend(title=None))
     line = alt.Chart(data(lines)).mark_line(strokeDash=[6, 3]).encode(x=x, y=y, color=colour)
     layers = [line]
+    explained = []
     if any("low" in row for row in lines):
+        explained.append("band: 80 % interval of the prediction")
         band = alt.Chart(data(lines)).transform_filter("isValid(datum.low)").mark_area(opacity=0.2, color=ORANGE)
         layers.insert(0, band.encode(x=x, y=alt.Y("low:Q", title=title), y2="high:Q"))
     if any("low" in row for row in dots):
+        explained.append("bars: 95 % interval of what was measured")
         bars = alt.Chart(data(dots)).transform_filter("isValid(datum.low)").mark_rule(color=BLUE)
         layers.append(bars.encode(x=x, y=alt.Y("low:Q", title=title), y2="high:Q"))
     tooltip = ["run:N", "x:Q", alt.Tooltip("y:Q", title=title, format=".4~g")]
@@ -131,11 +134,11 @@ def predicted(pair: tuple[list[Point], list[Point]], measure: Measure, *, key: s
         else "no load in common"
     )
     return figure(
-        key,
+        f"predicted-{measure.key}",
         f"{measure.name}: measured over simulated",
-        [words, f"{said}; band: 80 % interval of the prediction; bars: 95 % interval of what was measured"],
+        [words, "; ".join([said, *explained])],
         alt.layer(*layers),
-        section=section,
+        section="predicted",
         summary=f"{measure.name}, measured over simulated, {words}. {said}",
     )
 

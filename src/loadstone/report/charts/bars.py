@@ -186,7 +186,7 @@ def heaviest(ratios: Sequence[Ratio]) -> list[Ratio]:
     return [ratio for ratio in ratios if ratio.over.load == tops[sweep(ratio)]]
 
 
-def ratio_figures(ratios: Sequence[Ratio], *, section: str, key: str) -> list[Figure]:
+def ratio_figures(ratios: Sequence[Ratio]) -> list[Figure]:
     """A picture for each pair of GPUs: a row for each model, number of GPUs and length; a mark for each measure."""
     import altair as alt
 
@@ -239,7 +239,7 @@ def ratio_figures(ratios: Sequence[Ratio], *, section: str, key: str) -> list[Fi
         ]
         made.append(
             figure(
-                f"{key}-{over}-{under}",
+                f"gpus-{over}-{under}",
                 f"{over} against {under}",
                 [
                     " · ".join(words),
@@ -247,7 +247,7 @@ def ratio_figures(ratios: Sequence[Ratio], *, section: str, key: str) -> list[Fi
                     "The highest load that both have; model, engine, GPUs and lengths are the same; no interval",
                 ],
                 (even + marks).properties(width=WIDTH - 100, height=max(100, 26 * min(len(order), ROWS))),
-                section=section,
+                section="gpus",
                 summary=f"{over} over {under}: "
                 + "; ".join(f"{row['row']} {row['measure']} {row['times']:.2f}×" for row in shown[:12]),
             )

@@ -27,7 +27,7 @@ def against(frame: Frame, measure: Measure, *, section: str, key: str, suffix: s
 
     unit, scale = unit_of(measure, frame.points)
     rows: list[Row] = []
-    for point, series in zip(frame.points, frame.series, strict=True):
+    for point, series in frame.pairs:
         at, value = frame.x(point), measure.of(point)
         if at is not None and value is not None:
             row = {"x": at, "y": value * scale} | _of(series) | bounds(measure.stat(point), scale)
@@ -62,7 +62,7 @@ def trade_off(frame: Frame, latency: Measure, throughput: Measure, *, section: s
 
     unit, scale = unit_of(latency, frame.points)
     rows: list[Row] = []
-    for point, series in zip(frame.points, frame.series, strict=True):
+    for point, series in frame.pairs:
         slow, much = latency.of(point), throughput.of(point)
         if slow is not None and much is not None:
             row = {"x": slow * scale, "y": much, "load": point.load} | _of(series)

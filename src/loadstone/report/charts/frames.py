@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -90,8 +90,26 @@ class Frame(msgspec.Struct, frozen=True):
         return {"load": point.load, "output": point.near_output, "input": point.near_input}[self.axis]
 
     @property
+    def pairs(self) -> Iterator[tuple[Point, Series]]:
+        """Each point with its series."""
+        return zip(self.points, self.series, strict=True)
+
+    @property
+    def xs(self) -> dict[Series, set[float | None]]:
+        """Where each series has points."""
+        found: dict[Series, set[float | None]] = defaultdict(set)
+        for point, series in self.pairs:
+            found[series].add(self.x(point))
+        return found
+
+    @property
     def offline(self) -> bool:
         return self.points[0].offline
+
+    @property
+    def section(self) -> str:
+        """Where a report has what it shows."""
+        return "offline" if self.offline else self.axis
 
     @property
     def x_title(self) -> str:
@@ -102,7 +120,7 @@ class Frame(msgspec.Struct, frozen=True):
         return f"{self.axis} length" if self.axis != "load" else load_word(self.points[0])
 
     def only(self, keep: Callable[[Point, Series], bool]) -> Frame:
-        kept = [(p, s) for p, s in zip(self.points, self.series, strict=True) if keep(p, s)]
+        kept = [(p, s) for p, s in self.pairs if keep(p, s)]
         return Frame(self.axis, tuple(p for p, _ in kept), tuple(s for _, s in kept), self.words)
 
 
@@ -128,9 +146,7 @@ def frames(
         if by == "model" and len({point.model for point in group}) < 2:
             continue
         frame = _frame(group, axis)
-        spread = defaultdict(set)
-        for point, series in zip(frame.points, frame.series, strict=True):
-            spread[series].add(frame.x(point))
+        spread = frame.xs
         if any(len(xs) > 1 for xs in spread.values()) or (single and len(spread) > 1):
             found.append(frame)
     return found
@@ -181,7 +197,7 @@ def load_label(point: Point) -> str:
 def outliers(frame: Frame, measure: Measure) -> tuple[Frame, str] | None:
     """The frame without the few series that press all others flat, and their names; None where none does."""
     tops: dict[Series, float] = {}
-    for point, series in zip(frame.points, frame.series, strict=True):
+    for point, series in frame.pairs:
         value = measure.of(point)
         if value is not None:
             tops[series] = max(tops.get(series, 0.0), value)

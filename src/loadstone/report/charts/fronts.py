@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _PACE = "Output tok/s per user (1 / median TPOT)"
 
 
-def pareto(frame: Frame, *, section: str, key: str) -> Figure | None:
+def pareto(frame: Frame) -> Figure | None:
     """Tokens per user against tokens per GPU, with the points that no other beats in both joined by a step."""
     import altair as alt
 
@@ -43,7 +43,7 @@ def pareto(frame: Frame, *, section: str, key: str) -> Figure | None:
     points = alt.Chart(data(rows)).mark_point(size=90)
     words = " · ".join(frame.words)
     return figure(
-        key,
+        "pareto",
         "Pareto front: pace per user against throughput" + (" per GPU" if per_gpu else ""),
         [
             words,
@@ -52,12 +52,12 @@ def pareto(frame: Frame, *, section: str, key: str) -> Figure | None:
             sample_words(frame.points, PER_USER),
         ],
         _joined(front, x, y) + points.encode(x=x, y=y, tooltip=tooltip, **looks(rows, lines=False)("point")),
-        section=section,
+        section="throughput",
         summary=f"{len(front)} of {len(rows)} points are on the front; {words}",
     )
 
 
-def price_by_pace(frame: Frame, *, section: str, key: str) -> Figure | None:
+def price_by_pace(frame: Frame) -> Figure | None:
     """Dollars per million output tokens over the pace one user sees, a line for each series through its loads; the
     points that none beats in both joined by a step: what a pace costs at least.
     """
@@ -78,7 +78,7 @@ def price_by_pace(frame: Frame, *, section: str, key: str) -> Figure | None:
     ]
     words = " · ".join(frame.words)
     return figure(
-        key,
+        "price",
         "Price of output tokens against pace per user",
         [
             words,
@@ -88,7 +88,7 @@ def price_by_pace(frame: Frame, *, section: str, key: str) -> Figure | None:
             sample_words(frame.points, DOLLARS),
         ],
         _joined(front, x, y) + lines(rows, x, y, told, order="load") + loads_beside(rows, x, y),
-        section=section,
+        section="price",
         summary=f"Dollars per million output tokens over tokens per second per user; {words}. The cheapest for each "
         "pace: " + "; ".join(f"${row['y']:.3g} at {row['x']:.3g} tok/s per user" for row in front[:12]),
     )
@@ -110,7 +110,7 @@ def _rows(frame: Frame, measure: Measure) -> list[Row]:
             "x": pace, "y": value, "load": point.load, "colour": series.colour, "variant": series.variant,
         } | bounds(measure.stat(point), 1.0)
         | ({"total": point.dollars_total.value} if point.dollars_total is not None else {})
-        for point, series in zip(frame.points, frame.series, strict=True)
+        for point, series in frame.pairs
         if (pace := PER_USER.of(point)) is not None and (value := measure.of(point)) is not None
     ]  # fmt: skip
 

@@ -20,7 +20,7 @@ _TRACKS = {
 }
 
 
-def cumulative(sample: RunSample, metric: str, name: str, since: str, *, key: str, section: str) -> Figure | None:
+def cumulative(sample: RunSample, metric: str, name: str, since: str, *, key: str) -> Figure | None:
     """The share of requests below each latency, a line for each load."""
     import altair as alt
 
@@ -70,7 +70,7 @@ def cumulative(sample: RunSample, metric: str, name: str, since: str, *, key: st
         f"{metric} of single requests",
         [name, f"{metric} {definition}; {sizes}, ok and short ones of the measured phase"],
         chart,
-        section=section,
+        section="run",
         summary=f"Cumulative distribution of {metric}, {name}. {spoken}",
     )
 
@@ -79,7 +79,7 @@ def _at(level: float) -> int:
     return int(np.argmin(np.abs(LEVELS - level)))
 
 
-def timeline(sample: RunSample, name: str, *, key: str, section: str) -> Figure | None:
+def timeline(sample: RunSample, name: str, *, key: str) -> Figure | None:
     """The run's course: a panel for each kind of thing that was counted, all over the same seconds."""
     import altair as alt
 
@@ -129,13 +129,13 @@ def timeline(sample: RunSample, name: str, *, key: str, section: str) -> Figure 
             "; ".join(part for part in ("under way: sent and not ended", "at 160 moments of the run", words) if part),
         ],
         chart,
-        section=section,
+        section="run",
         summary=f"Timeline of {name}: "
         + "; ".join(f"{track.name} up to {max(track.values):.4g}" for track in sample.tracks),
     )
 
 
-def gaps(heat: Heat, name: str, *, key: str, section: str) -> Figure:
+def gaps(heat: Heat, name: str, *, key: str) -> Figure:
     """ITL over the run: how many tokens came after which gap, when."""
     import altair as alt
 
@@ -185,7 +185,7 @@ def gaps(heat: Heat, name: str, *, key: str, section: str) -> Figure:
         "Every gap between tokens",
         [name, f"ITL: a gap counts once per token it brought, shared among them; {count(total)} gaps, both phases"],
         chart,
-        section=section,
+        section="run",
         summary=f"Heat map of inter-token latency over time, {name}: {count(total)} gaps between "
         f"{edges_ms[0]:.3g} and {edges_ms[1]:.3g} ms",
     )

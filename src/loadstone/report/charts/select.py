@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from typing import Literal
 
 from loadstone.report.charts.bands import predicted, predictions
 from loadstone.report.charts.bars import gpu_ratios, ratio_figures, side_by_side, switches
@@ -30,12 +31,20 @@ MAX_FIGURES = 120
 MAX_LINES = 24
 """Series in one picture; a frame with more is cut to those with the most points."""
 
+_SWITCHED: tuple[tuple[Literal["prefix", "parallel"], str, str, tuple[Measure, ...]], ...] = (
+    ("prefix", "shared prefix or not", "no prefix shared", (OUTPUT, TTFT, TPOT, E2E)),
+    ("parallel", "by parallelism", "not told", (OUTPUT, TTFT, TPOT, ITL)),
+)
+"""What may differ alone, in a title, what it is called where there is none, and the measures that are drawn."""
+
 
 def figures(points: Sequence[Point]) -> list[Figure]:
     """All pictures of these points, at most MAX_FIGURES, in the order of a report."""
     made: list[Figure] = []
     keys: dict[str, int] = defaultdict(int)
     for figure in _all(points):
+        if figure is None:
+            continue
         keys[figure.key] += 1
         if keys[figure.key] > 1:
             figure.key += f"-{keys[figure.key]}"
@@ -45,7 +54,8 @@ def figures(points: Sequence[Point]) -> list[Figure]:
     return made
 
 
-def _all(points: Sequence[Point]) -> Iterator[Figure]:
+def _all(points: Sequence[Point]) -> Iterator[Figure | None]:
+    """None for each picture that would have too little in it."""
     sweeps = [_cut(frame) for frame in frames(points, "load")]
     served = [frame for frame in sweeps if not frame.offline]
     offline = [frame for frame in sweeps if frame.offline]
@@ -53,68 +63,46 @@ def _all(points: Sequence[Point]) -> Iterator[Figure]:
         yield from _served(frame)
     for frame in served:
         for measure in (TTFT, TPOT, ITL, E2E, OUTPUT):
-            yield from _line(frame, measure, "load")
+            yield from _line(frame, measure)
     for frame in offline:
-        yield from _present(
-            trade_off(frame, BATCH_S, _widest(frame), section="offline", key="offline-throughput-latency")
-        )
+        yield trade_off(frame, BATCH_S, _widest(frame), section="offline", key="offline-throughput-latency")
         for measure in (_widest(frame), BATCH_S):
-            yield from _line(frame, measure, "offline")
+            yield from _line(frame, measure)
     for axis in ("output", "input"):
         for frame in map(_cut, frames(points, axis)):
             if frame.offline and not _full(frame):
                 continue
-            section = "offline" if frame.offline else axis
             measures = (_widest(frame), BATCH_S) if frame.offline else (TTFT, TPOT, E2E, _widest(frame))
             for measure in measures:
-                yield from _line(frame, measure, section)
-    found = switches(points, "prefix")
-    for measure in (OUTPUT, TTFT, TPOT, E2E):
-        yield from _present(
-            side_by_side(
-                found,
-                measure,
-                "shared prefix or not",
-                none="no prefix shared",
-                key=f"prefix-{measure.key}",
-                section="prefix",
-            )
-        )
-    split = switches(points, "parallel")
-    for measure in (OUTPUT, TTFT, TPOT, ITL):
-        yield from _present(
-            side_by_side(
-                split, measure, "by parallelism", none="not told", key=f"parallel-{measure.key}", section="parallel"
-            )
-        )
-    yield from ratio_figures(gpu_ratios(points), section="gpus", key="gpus")
+                yield from _line(frame, measure)
+    for fact, what, none, shown in _SWITCHED:
+        found = switches(points, fact)
+        for measure in shown:
+            yield side_by_side(found, measure, what, none=none, key=f"{fact}-{measure.key}", section=fact)
+    yield from ratio_figures(gpu_ratios(points))
     for frame in map(_cut, frames(points, "load", by="model")):
         latency = TPOT if any(point.tpot for point in frame.points) else ITL
-        yield from _present(trade_off(frame, latency, OUTPUT, section="models", key="models"))
+        yield trade_off(frame, latency, OUTPUT, section="models", key="models")
     for pair in predictions(points):
         for measure in (TTFT, TPOT, ITL, E2E, OUTPUT):
-            yield from _present(predicted(pair, measure, key=f"predicted-{measure.key}", section="predicted"))
+            yield predicted(pair, measure)
 
 
-def _served(frame: Frame) -> Iterator[Figure]:
+def _served(frame: Frame) -> Iterator[Figure | None]:
     total = _widest(frame)
     for latency, throughput in ((E2E, total), (TPOT, OUTPUT), (ITL, OUTPUT), (PER_USER, OUTPUT)):
-        yield from _present(
-            trade_off(frame, latency, throughput, section="throughput", key=f"throughput-{latency.key}")
-        )
+        yield trade_off(frame, latency, throughput, section="throughput", key=f"throughput-{latency.key}")
     if len({series.label for series in frame.series}) > 1:
-        yield from _present(pareto(frame, section="throughput", key="pareto"))
-    yield from _present(price_by_pace(frame, section="price", key="price"))
+        yield pareto(frame)
+    yield price_by_pace(frame)
 
 
-def _line(frame: Frame, measure: Measure, section: str) -> Iterator[Figure]:
+def _line(frame: Frame, measure: Measure) -> Iterator[Figure | None]:
     key = f"{'offline-' if frame.offline else ''}{measure.key}-by-{frame.axis}"
-    yield from _present(against(frame, measure, section=section, key=key))
+    yield against(frame, measure, section=frame.section, key=key)
     rest = outliers(frame, measure)
     if rest is not None:
-        yield from _present(
-            against(rest[0], measure, section=section, key=f"{key}-rest", suffix=f", without {rest[1]}")
-        )
+        yield against(rest[0], measure, section=frame.section, key=f"{key}-rest", suffix=f", without {rest[1]}")
 
 
 def _widest(frame: Frame) -> Measure:
@@ -124,9 +112,7 @@ def _widest(frame: Frame) -> Measure:
 
 def _full(frame: Frame) -> bool:
     """Whether most series of the frame have more than one length."""
-    xs = defaultdict(set)
-    for point, series in zip(frame.points, frame.series, strict=True):
-        xs[series].add(frame.x(point))
+    xs = frame.xs
     return 2 * sum(len(each) > 1 for each in xs.values()) > len(xs)
 
 
@@ -139,8 +125,3 @@ def _cut(frame: Frame) -> Frame:
     kept = set(sorted(sizes, key=lambda label: -sizes[label])[:MAX_LINES])
     cut = frame.only(lambda _, series: series.label in kept)
     return Frame(cut.axis, cut.points, cut.series, (*cut.words, f"{len(kept)} of {len(sizes)} series"))
-
-
-def _present(figure: Figure | None) -> Iterator[Figure]:
-    if figure is not None:
-        yield figure

@@ -11,7 +11,7 @@ from loadstone.report.charts.frames import OUTPUT, TPOT, TTFT, Frame, Measure, l
 from loadstone.report.findings.sentence import Sentence, setup
 from loadstone.report.points import Point
 from loadstone.report.series import Series, asked
-from loadstone.report.stats import mapping, number
+from loadstone.runfacts import mapping, number
 from loadstone.units import show_number, show_seconds
 
 GAIN = 0.15
@@ -38,7 +38,7 @@ def bottlenecks(frame: Frame) -> Iterable[Sentence]:
     if frame.axis != "load" or frame.points[0].kind == "rate":
         return
     lines: dict[Series, list[Point]] = defaultdict(list)
-    for point, series in zip(frame.points, frame.series, strict=True):
+    for point, series in frame.pairs:
         lines[series].append(point)
     for series, points in lines.items():
         if points[0].engine == "timing server":
@@ -48,7 +48,6 @@ def bottlenecks(frame: Frame) -> Iterable[Sentence]:
         gains = [(a, b, gain) for a, b in steps if (gain := _slope(a, b, OUTPUT)) is not None]
         if not gains:
             continue
-        about = "offline" if frame.offline else "load"
         name = _name(points[0]) + (f", {series.run}" if series.run else "")
         stop = next((entry for entry in gains if entry[2] < GAIN and not _recovers(entry[0], points)), None)
         if stop is not None:
@@ -59,11 +58,11 @@ def bottlenecks(frame: Frame) -> Iterable[Sentence]:
             grown = f"{show_number(after.output_tokens_per_s, 4)} at {after.load:g}"
             text += f" ({show_number(before.output_tokens_per_s, 4)} tok/s; {grown})"
             reason = _reason(before, after)
-            yield Sentence(text=f"{text}{': ' + reason if reason else ''}.", kind="bottleneck", about=about)
+            yield Sentence(text=f"{text}{': ' + reason if reason else ''}.", kind="bottleneck", about=frame.section)
         first = points[0]
         if first.light_tpot_s and first.tpot is not None:
             yield Sentence(
-                text=_against_light(first, first.light_tpot_s, first.tpot.value), kind="light", about=about
+                text=_against_light(first, first.light_tpot_s, first.tpot.value), kind="light", about=frame.section
             )
         if stop is None and all(gain > FREE for _, _, gain in gains) and len(gains) > 1:
             last = points[-1]
@@ -74,7 +73,7 @@ def bottlenecks(frame: Frame) -> Iterable[Sentence]:
                 "requests in them, so compute is not what bounds them; what every step pays does, reading the "
                 "weights (memory bandwidth) or host time"
             )
-            yield Sentence(text=text + ".", kind="bottleneck", about=about)
+            yield Sentence(text=text + ".", kind="bottleneck", about=frame.section)
 
 
 def _recovers(before: Point, points: Sequence[Point]) -> bool:

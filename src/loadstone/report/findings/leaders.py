@@ -27,8 +27,7 @@ def leaders(frame: Frame) -> Iterable[Sentence]:
             said = _contest(frame, group, measure)
             if said is not None:
                 where = f"On {hardware}" if hardware else "Here"
-                about = "offline" if frame.offline else frame.axis
-                yield Sentence(text=f"{where}, {said}.", kind="leader", about=about)
+                yield Sentence(text=f"{where}, {said}.", kind="leader", about=frame.section)
 
 
 def _names(group: Sequence[Point]) -> set[str]:
@@ -137,16 +136,17 @@ def peaks(frame: Frame) -> Iterable[Sentence]:
         return
     ranked = [point for _, point in sorted(best.values(), key=lambda entry: -entry[0])]
     kind = "offline" if frame.offline else "online"
-    about = "offline" if frame.offline else frame.axis
     yield Sentence(
-        text=_peak(f"Highest {kind} throughput ({work(frame.points[0])})", ranked, rank), kind="peak", about=about
+        text=_peak(f"Highest {kind} throughput ({work(frame.points[0])})", ranked, rank),
+        kind="peak",
+        about=frame.section,
     )
     machines = dict.fromkeys(point.hardware for point in ranked)
     for hardware in machines if len(machines) > 1 else ():
         own = [point for point in ranked if point.hardware == hardware]
         if own[0] is not ranked[0] and len(own) > 1:
             head = f"Highest {kind} throughput on {hardware} ({work(frame.points[0])})"
-            yield Sentence(text=_peak(head, own, rank), kind="peak", about=about)
+            yield Sentence(text=_peak(head, own, rank), kind="peak", about=frame.section)
 
 
 def _peak(head: str, ranked: Sequence[Point], rank: Measure) -> str:
