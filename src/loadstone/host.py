@@ -32,6 +32,12 @@ def cache_folder() -> Path:
     return (base if base.is_absolute() else Path.home() / ".cache") / "loadstone"
 
 
+def config_folder() -> Path:
+    """$XDG_CONFIG_HOME/loadstone, likewise."""
+    base = Path(os.environ.get("XDG_CONFIG_HOME", ""))
+    return (base if base.is_absolute() else Path.home() / ".config") / "loadstone"
+
+
 def _cpu() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()

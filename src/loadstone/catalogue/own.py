@@ -6,12 +6,12 @@ read with bounds, and decoded by the same code as the catalogue's own entries (l
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from loadstone import host
 from loadstone.catalogue.hardware import Gpu, Node
 from loadstone.errors import InputError
 
@@ -29,8 +29,7 @@ def is_file(name: str) -> bool:
 
 
 def folder() -> Path:
-    home = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
-    return Path(home) / "loadstone" / "hardware"
+    return host.config_folder() / "hardware"
 
 
 def kept() -> dict[str, Path]:

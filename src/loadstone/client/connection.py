@@ -148,7 +148,7 @@ class Connection:
             self._write_tls()
             return
         except ssl.SSLError as error:
-            self._break(f"TLS failed: {excerpt(str(error).encode())}")
+            self._break(f"TLS failed: {excerpt(str(error))}")
             return
         self._write_tls()
         self._ready()

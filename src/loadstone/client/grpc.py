@@ -187,7 +187,7 @@ class GrpcConnection:
                 if may_be_last(data) or self._held_bytes > self._owner.held_limit_bytes:
                     self.decode()
         except grpc.aio.AioRpcError as error:
-            reason = f"gRPC {error.code().name}: {excerpt((error.details() or 'no further word').encode())}"
+            reason = f"gRPC {error.code().name}: {excerpt(error.details() or 'no further word')}"
         except asyncio.CancelledError:
             if (task := asyncio.current_task()) is not None and task.cancelling():
                 return  # by `close`, or by `shut`

@@ -140,7 +140,7 @@ class HttpReader:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
             self._take_bodies(stream, arrival_ns, index)  # what came before the fault
-            return End(f"not HTTP: {excerpt(str(error).encode())}")
+            return End(f"not HTTP: {excerpt(str(error))}")
         self._take_bodies(stream, arrival_ns, index)
         if self._message_complete:
             return self._finish(stream, arrival_ns)

@@ -103,7 +103,7 @@ def _check(server: Server, ask: Ask, heard: Heard) -> None:
     if ask.extra and ask_once(server, msgspec.structs.replace(ask, extra={})).error is None:
         raise InputError(f"--extra-body: the server does not take it ({heard.error}); correct it")
     if status == 200:
-        kind = excerpt(heard.response.headers.get("content-type", "no content type").encode())
+        kind = excerpt(heard.response.headers.get("content-type", "no content type"))
         if "event-stream" in kind and ask.stream:
             raise TargetError(f"{where}: the simplest request failed ({heard.error}); see the server's log")
         what = "event stream" if ask.stream else "answer"

@@ -161,7 +161,7 @@ def shown(url: str) -> str:
     scheme = re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", url)
     begin = scheme[0] if scheme is not None else ""
     _, at, place = url[len(begin) :].rpartition("@")
-    return excerpt(f"{begin}{'…@' if at else ''}{re.split('[?#]', place)[0]}".encode("utf-8", "replace"), 120)
+    return excerpt(f"{begin}{'…@' if at else ''}{re.split('[?#]', place)[0]}", 120)
 
 
 def check_proxy(url: str) -> None:
@@ -182,7 +182,7 @@ def trust(scheme: str) -> ssl.SSLContext:
 def refusal(where: str, answer: httpx.Response) -> str:
     """One line about an answer that is no 200: where, what, remedy."""
     if answer.has_redirect_location:
-        to = excerpt(answer.headers["location"].encode())
+        to = excerpt(answer.headers["location"])
         return f"{where}: HTTP {answer.status_code}: it is at {to}; give that server's URL"
     said = error_text(answer.content)
     remedy = {
@@ -202,4 +202,4 @@ def _json(answer: httpx.Response) -> Any:
 
 
 def _reason(error: Exception) -> str:
-    return excerpt(str(error).encode()) or type(error).__name__
+    return excerpt(str(error)) or type(error).__name__

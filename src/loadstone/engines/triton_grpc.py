@@ -101,7 +101,7 @@ class Server:
 
     def _refusal(self, name: str, error: Any) -> str:
         code = error.code().name
-        said = blank(excerpt((error.details() or "no further word").encode("utf-8", "replace")), self._keys)
+        said = blank(excerpt(error.details() or "no further word"), self._keys)
         remedy = {
             "UNAVAILABLE": "no gRPC server answers there; start it, or give Triton's gRPC port (8001 by default)",
             "UNIMPLEMENTED": "it is no Triton server; correct the URL",
@@ -142,7 +142,7 @@ def meet(
         streams=stream,
         model=model,
         engine="Triton",
-        engine_version=excerpt(about.version.encode(), 120) or None,
+        engine_version=excerpt(about.version, 120) or None,
         prompt_kind="text",
         models=index,
         version={"name": about.name, "version": about.version, "extensions": list(about.extensions)},

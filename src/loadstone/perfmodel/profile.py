@@ -8,7 +8,6 @@ logarithms of a fit without it: what its own points are scored with.
 
 from __future__ import annotations
 
-import os
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -16,6 +15,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from loadstone import host
 from loadstone.catalogue.deployment import Deployment
 from loadstone.errors import InputError
 from loadstone.perfmodel import processor
@@ -157,8 +157,7 @@ def save(profile: Profile, folder: Path) -> Path:
 
 
 def user_folder() -> Path:
-    home = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
-    return Path(home) / "loadstone" / "profiles"
+    return host.config_folder() / "profiles"
 
 
 _FAR = 100.0

@@ -88,7 +88,7 @@ class OpenAIAnswer(Answer):
                 return
             chunk = tolerated(fields, whole=not self.streams)
         if self.model is None and chunk.model:
-            self.model = excerpt(chunk.model.encode("utf-8", "replace"), _MODEL_LENGTH)
+            self.model = excerpt(chunk.model, _MODEL_LENGTH)
         output = False
         choices = chunk.choices
         if choices:
@@ -96,7 +96,7 @@ class OpenAIAnswer(Answer):
                 if choice.text or ((delta := choice.delta) is not None and delta.carries_output()):
                     output = True
                 if choice.finish_reason:
-                    self.finish_reason = excerpt(choice.finish_reason.encode("utf-8", "replace"), _REASON_LENGTH)
+                    self.finish_reason = excerpt(choice.finish_reason, _REASON_LENGTH)
         if chunk.usage is not None:
             output = self._take_usage(chunk.usage, output, bool(choices))
         elif output:

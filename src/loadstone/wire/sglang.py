@@ -134,7 +134,7 @@ class SglangAnswer(Answer):
             return
         kind = said.get("type") if isinstance(said, dict) else said
         word = kind if isinstance(kind, str) else bytes(raw(said)).decode()
-        self.finish_reason = excerpt(word.encode("utf-8", "replace"), _REASON_LENGTH)
+        self.finish_reason = excerpt(word, _REASON_LENGTH)
         if kind == "abort":
             message = said.get("message") if isinstance(said, dict) else None
             self._complain(error_text(bytes(raw(message))) if message else "aborted by the server")

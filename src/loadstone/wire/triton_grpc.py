@@ -62,7 +62,7 @@ def body(ask: GrpcAsk) -> dict[str, Any]:
     inputs = []
     for name, value in asking.body(ask).items():
         if name not in ask.types:
-            known = ", ".join(excerpt(known.encode(), 40) for known in sorted(ask.types)[:40])
+            known = ", ".join(excerpt(known, 40) for known in sorted(ask.types)[:40])
             raise InputError(f"--extra-body: the model has no input {name!r}; it has {known}")
         data = value if isinstance(value, list) else [value]
         shape = [1, len(data)] if ask.batched else [len(data)]
@@ -111,7 +111,7 @@ class GrpcAnswer(TritonAnswer):
 
     def fail(self, message: str) -> None:
         """What the server, or who reads it, says in place of a response."""
-        self._complain(excerpt(message.encode("utf-8", "replace")))
+        self._complain(excerpt(message))
 
 
 def encode(messages: Any, rendered: bytes, request_id: str) -> bytes:
