@@ -22,6 +22,7 @@ import pytest
 from loadstone import __version__
 from loadstone.errors import InputError, LoadstoneError
 from loadstone.simserver import Law, TimingServer, start
+from loadstone.simserver.http import MOST_BODY_BYTES
 from loadstone.simserver.scheduler import Scheduler
 
 LAW = Law(ttft_s=0.02, itl_s=0.002)
@@ -378,6 +379,13 @@ def test_refusals(server: TimingServer, method: str, path: str, body: Json | byt
     assert error["message"]
     if status == 405:
         assert answer.headers["allow"] != method
+
+
+def test_a_body_without_bounds_is_refused_and_the_server_goes_on(server: TimingServer) -> None:
+    with httpx.Client(base_url=server.url) as client:
+        answer = client.post("/v1/completions", content=b" " * (MOST_BODY_BYTES + 1))
+        assert (answer.status_code, answer.json()["error"]["code"]) == (413, 413)
+        assert client.post("/v1/completions", json=completion(1, stream=False)).status_code == 200
 
 
 # Connections.

@@ -48,8 +48,10 @@ _METHODS = {
     CHAT: "POST",
     GENERATE: "POST",
 }
-_REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed"}
+_REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 413: "Content Too Large"}
 _VOCABULARY = 32_000
+MOST_BODY_BYTES = 64 * 1024 * 1024
+"""A prompt of millions of tokens, written out."""
 _STARTED_S = int(time.time())
 _names = (b"%016x" % serial for serial in itertools.count(1))  # for requests without an id
 
@@ -80,6 +82,7 @@ class Request(NamedTuple):
     truth: bool = False
     keep_alive: bool = False
     body: bytes = b""
+    body_bytes: int = 0  # of which no more than MOST_BODY_BYTES are kept
 
 
 class Connection(asyncio.Protocol):
@@ -119,6 +122,7 @@ class Connection(asyncio.Protocol):
         self._url = b""
         self._headers: dict[bytes, bytes] = {}
         self._body: list[bytes] = []
+        self._body_bytes = 0
 
     def on_url(self, url: bytes) -> None:
         self._url += url
@@ -131,7 +135,9 @@ class Connection(asyncio.Protocol):
             self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, body: bytes) -> None:
-        self._body.append(body)
+        self._body_bytes += len(body)
+        if self._body_bytes <= MOST_BODY_BYTES:
+            self._body.append(body)
 
     def on_message_complete(self) -> None:
         request = Request(
@@ -142,6 +148,7 @@ class Connection(asyncio.Protocol):
             truth=self._headers.get(b"x-loadstone-truth") == b"1",
             keep_alive=self._parser.should_keep_alive(),
             body=b"".join(self._body),
+            body_bytes=self._body_bytes,
         )
         self._waiting.append(request)
         self._body = []
@@ -164,6 +171,8 @@ class Connection(asyncio.Protocol):
             raise RefusalError(404, f"no {request.path} here")
         if request.method != method:
             raise RefusalError(405, f"{request.path} takes no {request.method}")
+        if request.body_bytes > MOST_BODY_BYTES:
+            raise RefusalError(413, f"a body of {request.body_bytes} bytes; {MOST_BODY_BYTES} are taken")
         match request.path:
             case "/health":
                 self.respond(request, b"")
