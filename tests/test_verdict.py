@@ -1,6 +1,9 @@
+import math
+
+import pyarrow as pa
 import pytest
 
-from loadstone import verdict
+from loadstone import store, verdict
 from loadstone.records import Load
 from loadstone.schedule import make_plan
 from loadstone.verdict import Finding, judge
@@ -186,6 +189,14 @@ def test_several_tokens_an_event() -> None:
 def test_events_of_failed_requests_are_no_tokens_of_others() -> None:
     kinds = found(spoilt(100, status="error", error="x"))
     assert set(kinds) == {"request_errors", "few_samples"}
+
+
+def test_arrivals_without_end_say_nothing_of_a_rhythm() -> None:
+    endless = [0.1, math.inf, math.inf, -math.inf]
+    batch = pa.RecordBatch.from_pylist(rows(1, arrival_s=endless), schema=store.records_schema())
+    events = verdict.Events()
+    events.add(batch)
+    assert events.arrays()["pattern"].tolist() == [0]
 
 
 def test_a_cell_where_everything_failed() -> None:

@@ -171,13 +171,14 @@ def _events(batch: pa.RecordBatch, rhythm: bool) -> dict[str, Any]:
     if not len(arrival) or not rhythm:
         return found
     (read, reads), (tokens, counts) = (arrays.flat(batch.column(name)) for name in ("read", "tokens"))
-    gap_us = np.diff(arrival, prepend=0.0) * 1e6
+    with np.errstate(invalid="ignore"):  # records that others made may have arrivals without end
+        gap_us = np.diff(arrival, prepend=0.0) * 1e6
     gap_us[firsts] = 0.0
     # Sums of gaps times a number for each position, modulo 2⁶⁴: different gaps give different sums.
     position = np.arange(len(arrival)) - np.repeat(firsts, lengths[some])
     weight = (position.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     weight ^= weight >> np.uint64(29)
-    whole_us = np.nan_to_num(np.rint(gap_us)).astype(np.int64)
+    whole_us = np.nan_to_num(np.rint(gap_us), posinf=0.0, neginf=0.0).astype(np.int64)
     sums = np.add.reduceat(whole_us.astype(np.uint64) * weight, firsts)
     gaps = np.add.reduceat((whole_us > 0).astype(np.int64), firsts)
     found["pattern"][some] = np.where(gaps >= _PATTERN_EVENTS, sums, np.uint64(0))
