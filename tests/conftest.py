@@ -264,6 +264,10 @@ class Outcome(NamedTuple):
         return {finding["kind"] for cell in self.document["cells"] for finding in cell["verdict"]["findings"]}
 
     @property
+    def trusted(self) -> bool:
+        return all(cell["verdict"]["trusted"] for cell in self.document["cells"])
+
+    @property
     def spoilt_by(self) -> set[str]:
         """Findings that spoil a cell, but for those that a busy test machine makes true."""
         findings = [finding for cell in self.document["cells"] for finding in cell["verdict"]["findings"]]
