@@ -333,7 +333,8 @@ def test_two_points_bring_the_rest_of_a_sweep_near() -> None:
 
 def test_the_command_calibrates_on_runs_of_the_client(loadstone: Loadstone, tmp_path: Path) -> None:
     """Measured against a server of known times: the profile comes to know this one."""
-    with start(Law(ttft_s=0.04, itl_s=0.006)) as server:
+    # Above the model's own time: what a busy test machine adds is less beside it.
+    with start(Law(ttft_s=0.04, itl_s=0.01)) as server:
         asked = ("--input", "200", "--output", "30", "--concurrency", "1,4", "--requests", "8", "--json")
         run = loadstone("bench", server.url, *asked)
     where = ("--deployment", "llama-3.1-8b@1xh100/tp1,engine=vllm", "--out", tmp_path / "profiles")
@@ -345,7 +346,7 @@ def test_the_command_calibrates_on_runs_of_the_client(loadstone: Loadstone, tmp_
     assert [(case.warm, len(case.inputs)) for case in cases] == [(1, 9), (4, 12)]  # the warm-up is simulated too
     profile = load(tmp_path / "profiles" / "mine.json")
     model = StepModel(parse_deployment("llama-3.1-8b@1xh100/tp1,engine=vllm"), profile)
-    assert model.decode_line(1)[0] == pytest.approx(0.006, rel=0.25)
+    assert model.decode_line(1)[0] == pytest.approx(0.01, rel=0.25)
     said = loadstone("calibrate", run.folder, run.folder / ".." / run.folder.name, *where)
     assert said.code == 0
     assert "80 % interval" in said.out
