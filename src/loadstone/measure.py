@@ -71,7 +71,7 @@ def bench(options: Options, on_event: Callable[[Event], None] = lambda event: No
     with contextlib.ExitStack() as stack:
         signals = stack.enter_context(_Signals())
         urls, engine_log = meeting.target_urls(options, plan, stack)
-        target, vocabulary, asking, servers = meeting.meet(options, plan, urls, headers)
+        target, vocabulary, asking, servers, keys = meeting.meet(options, plan, urls, headers)
         path = "" if asking.endpoint == "triton-grpc" else ask.path(asking)
         if options.trace is not None:
             plan = plan_of(options, target.max_model_tokens, target.overhead_tokens + 1)
@@ -89,7 +89,6 @@ def bench(options: Options, on_event: Callable[[Event], None] = lambda event: No
             store.write_plan(folder / "plan.parquet", plan)
             on_event(Event(kind="attached", info=info, plan=plan, folder=folder))
             flush = _flush(options, headers, target, info)
-            keys = meeting.keys_of(options, headers, target)
             told = jobs.jobs(options, plan, info, vocabulary, asking, folder, [
                 jobs.destination(options, parts, base_path, path, headers, keys) for parts, base_path in servers
             ])  # fmt: skip

@@ -33,12 +33,15 @@ _BEHIND_TRITON = ("tensorrt-llm", "vllm")
 
 
 class Met(NamedTuple):
-    """Who was met, how its prompts are written, how it is asked, each server's URL in parts and its base path."""
+    """Who was met, how its prompts are written, how it is asked, each server's URL in parts and its base path; and
+    what is to be written down nowhere.
+    """
 
     target: Target
     vocabulary: Vocabulary
     asking: Ask
     servers: list[tuple[SplitResult, str]]
+    keys: list[str]
 
 
 def target_urls(options: Options, plan: Plan, stack: contextlib.ExitStack) -> tuple[list[str], Path | None]:
@@ -106,7 +109,8 @@ def meet(options: Options, plan: Plan, urls: list[str], headers: list[tuple[str,
     with over.Server(urls[0], headers, options.proxy) as server:
         target, vocabulary, asking = over.meet(server, **asked)
         servers = [(server.parts, server.base_path)]
-    keys = keys_of(options, headers, target)
+    # A header may name the model, too, which is no key.
+    keys = [key for key in keys_in(headers, options.extra_body) if key not in target.model]
     # A server may repeat a key in anything that it says of itself; run.json has all of that.
     target.models, target.version = _blanked(target.models, keys), _blanked(target.version, keys)
     target.engine_version = target.engine_version and blank(target.engine_version, keys)
@@ -116,12 +120,7 @@ def meet(options: Options, plan: Plan, urls: list[str], headers: list[tuple[str,
             over.check_same(server, target)
             target.urls.append(server.origin + server.base_path)
             servers.append((server.parts, server.base_path))
-    return Met(target, vocabulary, asking, servers)
-
-
-def keys_of(options: Options, headers: list[tuple[str, str]], target: Target) -> list[str]:
-    """What is to be written down nowhere. A header may name the model, too, which is no key."""
-    return [key for key in keys_in(headers, options.extra_body) if key not in target.model]
+    return Met(target, vocabulary, asking, servers, keys)
 
 
 def _blanked(said: Any, keys: list[str]) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -153,7 +153,7 @@ def other_model(target: Target | None, named: Mapping[str, int] | None) -> Findi
     if target is None or not named:
         return None
     said = sorted(named.items(), key=lambda each: -each[1])
-    own, others = set(_names(target, own=True)), set(_names(target, own=False))
+    own, others = _names(target)
     if len(said) == 1 and any(_alike(said[0][0], name) for name in own):
         return None
     doubted = len(said) > 1 or said[0][0] in others - own
@@ -169,17 +169,16 @@ def other_model(target: Target | None, named: Mapping[str, int] | None) -> Findi
     )
 
 
-def _names(target: Target, *, own: bool) -> Iterator[str]:
-    """What the server lists as names of the model that was asked for, or of others."""
-    if own:
-        yield target.model
+def _names(target: Target) -> tuple[set[str], set[str]]:
+    """What the server lists as names of the model that was asked for, and of others."""
+    own, others = {target.model}, set[str]()
     listed = target.models.get("data") if isinstance(target.models, dict) else None
     for entry in listed if isinstance(listed, list) else ():
         if isinstance(entry, dict):
             aliases = entry.get("aliases")
             names = [entry.get("id"), entry.get("root"), *(aliases if isinstance(aliases, list) else ())]
-            if (target.model in names) == own:
-                yield from (name for name in names if isinstance(name, str))
+            (own if target.model in names else others).update(name for name in names if isinstance(name, str))
+    return own, others
 
 
 def _alike(said: str, name: str) -> bool:

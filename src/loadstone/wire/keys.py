@@ -28,7 +28,8 @@ def blank(text: str, keys: Sequence[str]) -> str:
     for key in keys:
         text = text.replace(key, _BLANK)
         end = text.removesuffix(_BLANK)
-        begun = next((size for size in range(len(key) - 1, _SHORTEST - 1, -1) if end.endswith(key[:size])), 0)
+        longest = min(len(key) - 1, len(end))
+        begun = next((size for size in range(longest, _SHORTEST - 1, -1) if end.endswith(key[:size])), 0)
         if begun:
             text = end[:-begun] + _BLANK
     return text
