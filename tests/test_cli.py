@@ -373,3 +373,14 @@ def test_simulate_says_what_flags_of_bench_do_there(loadstone: Loadstone) -> Non
     }.items():
         assert meaning in said.partition(f"{flag} ")[2].partition(" --")[0]
     assert "sampling temperature" in loadstone("bench", "--help").out
+
+
+def test_help_lists_options_under_headings(loadstone: Loadstone) -> None:
+    said = loadstone("bench", "--help").out
+    headings = [line[:-1] for line in said.splitlines() if line.endswith(":") and not line.startswith(" ")]
+    assert headings == ["Arguments", "Target", "Workload", "Load", "Run", "Options"]
+    assert "--rate " in said.partition("\nLoad:\n")[2].partition("\nRun:\n")[0]
+    assert "--trace-window" in said.partition("\nWorkload:\n")[2].partition("\nLoad:\n")[0]
+    plain = loadstone("show", "--help").out
+    assert plain.count("\nOptions:\n") == 1
+    assert "--help" in plain.partition("\nOptions:\n")[2]

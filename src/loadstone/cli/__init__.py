@@ -10,8 +10,10 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import typer
+from typer.core import TyperCommand
 
 from loadstone.cli.bench import bench
 from loadstone.cli.calibrate import calibrate
@@ -48,6 +50,21 @@ COMMANDS = (
     view,
 )
 
+
+class Command(TyperCommand):
+    """A command whose help lists its options under the headings that they have."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        headed: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            if (line := parameter.get_help_record(ctx)) is not None:
+                heading = getattr(parameter, "rich_help_panel", None) or f"{parameter.param_type_name}s".capitalize()
+                headed.setdefault(heading, []).append(line)
+        for heading, lines in headed.items():
+            with formatter.section(heading):
+                formatter.write_dl(lines)
+
+
 app = typer.Typer(
     help="Size, simulate, measure and compare LLM inference serving, and know how far each number can be trusted.",
     no_args_is_help=True,
@@ -57,7 +74,7 @@ app = typer.Typer(
 )
 for _command in COMMANDS:
     # `import` is a word of Python's: its function has an underscore more.
-    app.command(_command.__name__.rstrip("_").replace("_", "-"))(_command)
+    app.command(_command.__name__.rstrip("_").replace("_", "-"), cls=Command)(_command)
 
 
 def main() -> None:

@@ -12,11 +12,13 @@ import typer
 from loadstone.errors import InputError
 from loadstone.units import parse_counts, parse_list, parse_seconds
 
-_WORKLOAD, _LOAD, _TARGET, _RUN = "Workload", "Load", "Target", "Run"
+WORKLOAD, LOAD, TARGET, RUN = "Workload", "Load", "Target", "Run"
+"""Headings of a help text."""
 
 
-def _option(panel: str, text: str, *names: str, **more: Any) -> Any:
-    return typer.Option(*names, help=text, rich_help_panel=panel, show_default=more.pop("show_default", True), **more)
+def option(heading: str, text: str, *names: str) -> Any:
+    """An option that `--help` lists under `heading`."""
+    return typer.Option(*names, help=text, rich_help_panel=heading)
 
 
 Target = Annotated[
@@ -27,159 +29,160 @@ Target = Annotated[
 ]
 Sim = Annotated[
     bool,
-    _option(
-        _TARGET, "measure an embedded simulated engine [default, also without a URL: llama-3.1-8b@1xh100]", "--sim"
+    option(
+        TARGET, "measure an embedded simulated engine [default, also without a URL: llama-3.1-8b@1xh100]", "--sim"
     ),
 ]
 Deployment = Annotated[
     str | None,
-    _option(_TARGET, "what the server or fleet runs on, for prices, roofline, calibrate: llama-3.1-70b@8xh200/tp8"),
+    option(TARGET, "what the server or fleet runs on, for prices, roofline, calibrate: llama-3.1-70b@8xh200/tp8"),
 ]
 Engine = Annotated[
-    Literal["llama.cpp"] | None, _option(_TARGET, "start this engine with a small random model and measure it")
+    Literal["llama.cpp"] | None, option(TARGET, "start this engine with a small random model and measure it")
 ]
-Model = Annotated[str | None, _option(_TARGET, "model name to ask for [default: the server's first]")]
+Model = Annotated[str | None, option(TARGET, "model name to ask for [default: the server's first]")]
 Endpoint = Annotated[
     Literal["completions", "chat", "sglang", "triton", "triton-grpc"] | None,
-    _option(_TARGET, "API to speak [default: what the server offers, completions first]"),
+    option(TARGET, "API to speak [default: what the server offers, completions first]"),
 ]
 Route = Annotated[
     Literal["round-robin", "least-busy", "sticky"] | None,
-    _option(_TARGET, "how a fleet's requests are spread [default: round-robin; sessions: sticky]"),
+    option(TARGET, "how a fleet's requests are spread [default: round-robin; sessions: sticky]"),
 ]
 Tokenizer = Annotated[
     str | None,
-    _option(_TARGET, "tokenizer.json, or its folder, to count prompts with [default: the server is asked]"),
+    option(TARGET, "tokenizer.json, or its folder, to count prompts with [default: the server is asked]"),
 ]
-Header = Annotated[list[str] | None, _option(_TARGET, "'Name: value', sent with every request", "--header", "-H")]
-ExtraBody = Annotated[str | None, _option(_TARGET, "JSON object merged into every request body")]
-TimeoutConnect = Annotated[str, _option(_TARGET, "longest time to connect")]
-TimeoutFirst = Annotated[str, _option(_TARGET, "longest time from sending to the first output")]
-TimeoutIdle = Annotated[str, _option(_TARGET, "longest time between outputs")]
-TimeoutTotal = Annotated[str, _option(_TARGET, "longest time from sending to the end")]
+Header = Annotated[list[str] | None, option(TARGET, "'Name: value', sent with every request", "--header", "-H")]
+ExtraBody = Annotated[str | None, option(TARGET, "JSON object merged into every request body")]
+TimeoutConnect = Annotated[str, option(TARGET, "longest time to connect")]
+TimeoutFirst = Annotated[str, option(TARGET, "longest time from sending to the first output")]
+TimeoutIdle = Annotated[str, option(TARGET, "longest time between outputs")]
+TimeoutTotal = Annotated[str, option(TARGET, "longest time from sending to the end")]
 Input = Annotated[
     str | None,
-    _option(
-        _WORKLOAD,
+    option(
+        WORKLOAD,
         "prompt tokens: 1024, uniform:512:1024, normal:1024:128, lognormal:1024:0.5 [default: 1024]",
     ),
 ]
-Output = Annotated[str | None, _option(_WORKLOAD, "answer tokens, likewise [default: 128; datasets: as they say]")]
-RangeRatio = Annotated[float, _option(_WORKLOAD, "draw lengths uniformly from [ratio·n, n]")]
-Prefix = Annotated[int, _option(_WORKLOAD, "tokens of each prompt that its group shares, e.g. 2000 of 3200")]
-PrefixGroups = Annotated[int, _option(_WORKLOAD, "groups of prompts; those of one share a prefix")]
+Output = Annotated[str | None, option(WORKLOAD, "answer tokens, likewise [default: 128; datasets: as they say]")]
+RangeRatio = Annotated[float, option(WORKLOAD, "draw lengths uniformly from [ratio·n, n]")]
+Prefix = Annotated[int, option(WORKLOAD, "tokens of each prompt that its group shares, e.g. 2000 of 3200")]
+PrefixGroups = Annotated[int, option(WORKLOAD, "groups of prompts; those of one share a prefix")]
 Dataset = Annotated[
-    Path | None, _option(_WORKLOAD, "prompts of a file: ShareGPT, OpenAI messages or plain; JSONL, JSON or text")
+    Path | None, option(WORKLOAD, "prompts of a file: ShareGPT, OpenAI messages or plain; JSONL, JSON or text")
 ]
 Turns = Annotated[
     str | None,
-    _option(_WORKLOAD, "conversations of so many turns, e.g. 4 or uniform:2:6; loads then count conversations"),
+    option(WORKLOAD, "conversations of so many turns, e.g. 4 or uniform:2:6; loads then count conversations"),
 ]
 ThinkTime = Annotated[
-    str | None, _option(_WORKLOAD, "pause between turns: 2s, uniform:1s:3s, exponential:2s, lognormal:2s:0.5")
+    str | None, option(WORKLOAD, "pause between turns: 2s, uniform:1s:3s, exponential:2s, lognormal:2s:0.5")
 ]
 Trace = Annotated[
     Path | None,
-    _option(_WORKLOAD, "replay this trace at its own times: Azure, Mooncake, BurstGPT, or plain CSV or JSONL"),
+    option(WORKLOAD, "replay this trace at its own times: Azure, Mooncake, BurstGPT, or plain CSV or JSONL"),
 ]
 TimeScale = Annotated[
-    str | None, _option(_LOAD, "a trace's times × this, a list: a cell each; 0.1 is ten times as fast [default: 1]")
+    str | None,
+    option(WORKLOAD, "a trace's times × this, a list: a cell each; 0.1 is ten times as fast [default: 1]"),
 ]
-TraceWindow = Annotated[str | None, _option(_LOAD, "replay only FROM:TO of a trace, e.g. 0s:10m")]
-TraceSample = Annotated[float | None, _option(_LOAD, "replay this share of a trace's requests, e.g. 0.1")]
+TraceWindow = Annotated[str | None, option(WORKLOAD, "replay only FROM:TO of a trace, e.g. 0s:10m")]
+TraceSample = Annotated[float | None, option(WORKLOAD, "replay this share of a trace's requests, e.g. 0.1")]
 LengthScale = Annotated[
-    float | None, _option(_WORKLOAD, "a trace's lengths in tokens × this, with the same sharing of prefixes")
+    float | None, option(WORKLOAD, "a trace's lengths in tokens × this, with the same sharing of prefixes")
 ]
 SkipBad = Annotated[
-    bool, _option(_WORKLOAD, "leave out bad lines of a trace or dataset, and say how many", "--skip-bad")
+    bool, option(WORKLOAD, "leave out bad lines of a trace or dataset, and say how many", "--skip-bad")
 ]
-Plan = Annotated[Path | None, _option(_WORKLOAD, "replay the plan of a run folder, or a plan.parquet")]
-Seed = Annotated[int, _option(_WORKLOAD, "same seed, same plan")]
+Plan = Annotated[Path | None, option(WORKLOAD, "replay the plan of a run folder, or a plan.parquet")]
+Seed = Annotated[int, option(WORKLOAD, "same seed, same plan")]
 Salt = Annotated[
     str,
-    _option(_WORKLOAD, "makes prompts new to every prefix cache: auto, none, or a run's own to repeat its prompts"),
+    option(WORKLOAD, "makes prompts new to every prefix cache: auto, none, or a run's own to repeat its prompts"),
 ]
 FlushCache = Annotated[
     bool | None,
-    _option(
-        _WORKLOAD,
+    option(
+        WORKLOAD,
         "empty the engine's prefix cache before each cell [default: if --salt makes no new prompts]",
         "--flush-cache/--no-flush-cache",
     ),
 ]
-Temperature = Annotated[float | None, _option(_WORKLOAD, "sampling temperature [default: the server's]")]
-TopP = Annotated[float | None, _option(_WORKLOAD, "nucleus sampling [default: the server's]")]
-SamplingSeed = Annotated[int | None, _option(_WORKLOAD, "the engine's own sampling seed")]
-Stop = Annotated[list[str] | None, _option(_WORKLOAD, "end an answer at this text (may be repeated)")]
+Temperature = Annotated[float | None, option(WORKLOAD, "sampling temperature [default: the server's]")]
+TopP = Annotated[float | None, option(WORKLOAD, "nucleus sampling [default: the server's]")]
+SamplingSeed = Annotated[int | None, option(WORKLOAD, "the engine's own sampling seed")]
+Stop = Annotated[list[str] | None, option(WORKLOAD, "end an answer at this text (may be repeated)")]
 Structured = Annotated[
-    str | None, _option(_WORKLOAD, "constrain answers: json-schema:FILE, grammar:FILE or regex:PATTERN")
+    str | None, option(WORKLOAD, "constrain answers: json-schema:FILE, grammar:FILE or regex:PATTERN")
 ]
 Stream = Annotated[
-    bool, _option(_WORKLOAD, "stream answers, or ask for them in one piece (E2E only)", "--stream/--no-stream")
+    bool, option(WORKLOAD, "stream answers, or ask for them in one piece (E2E only)", "--stream/--no-stream")
 ]
 Concurrency = Annotated[
-    str | None, _option(_LOAD, "closed loop: requests under way at a time, a list: a cell each [default: 1,4,16]")
+    str | None, option(LOAD, "closed loop: requests under way at a time, a list: a cell each [default: 1,4,16]")
 ]
 Rate = Annotated[
-    str | None, _option(_LOAD, "open loop: requests/s, a list: a cell each; inf: all of --requests at once")
+    str | None, option(LOAD, "open loop: requests/s, a list: a cell each; inf: all of --requests at once")
 ]
 Burstiness = Annotated[
-    float, _option(_LOAD, "of an open loop's arrivals: 1 is Poisson, below 1 burstier, above evener, inf constant")
+    float, option(LOAD, "of an open loop's arrivals: 1 is Poisson, below 1 burstier, above evener, inf constant")
 ]
 Ramp = Annotated[
     str | None,
-    _option(_LOAD, "rate in pieces: 1:20:60s,20:30s (1 to 20 in a minute, then 20); or concurrency=1:64:60s"),
+    option(LOAD, "rate in pieces: 1:20:60s,20:30s (1 to 20 in a minute, then 20); or concurrency=1:64:60s"),
 ]
 MaxConcurrency = Annotated[
-    int | None, _option(_LOAD, "most requests of an open loop under way; waiting for a place counts as latency")
+    int | None, option(LOAD, "most requests of an open loop under way; waiting for a place counts as latency")
 ]
 Requests = Annotated[
     str | None,
-    _option(
-        _LOAD,
+    option(
+        LOAD,
         "measured requests per cell; a list with --rate inf [default: 8 to 16 × concurrency; a minute of arrivals]",
     ),
 ]
-RequestsPerRate = Annotated[float | None, _option(_LOAD, "measured requests per cell = this × rate")]
-Duration = Annotated[str | None, _option(_LOAD, "measure each cell for this long instead, e.g. 60s")]
-Grace = Annotated[str, _option(_LOAD, "after --duration: time for what is under way to end")]
+RequestsPerRate = Annotated[float | None, option(LOAD, "measured requests per cell = this × rate")]
+Duration = Annotated[str | None, option(LOAD, "measure each cell for this long instead, e.g. 60s")]
+Grace = Annotated[str, option(LOAD, "after --duration: time for what is under way to end")]
 Warmup = Annotated[
     int | None,
-    _option(_LOAD, "requests before the measured ones; 0: none [default: the concurrency, or a second of the rate]"),
+    option(LOAD, "requests before the measured ones; 0: none [default: the concurrency, or a second of the rate]"),
 ]
 Slo = Annotated[
     str | None,
-    _option(
-        _RUN,
+    option(
+        RUN,
         "bounds on each request (goodput, attainment), ttft<500ms,tpot<30ms,e2e<5s, or on a percentile, ttft_p99<1s",
     ),
 ]
 Dialect = Annotated[
     str | None,
-    _option(
-        _RUN,
+    option(
+        RUN,
         "another tool's numbers too: vllm, sglang, sglang-oai, aiperf, guidellm, inference-perf, llmperf, mlperf",
     ),
 ]
 Proxy = Annotated[
-    str | None, _option(_TARGET, "http://host:port to go through; proxies in the environment are ignored")
+    str | None, option(TARGET, "http://host:port to go through; proxies in the environment are ignored")
 ]
 GpuTelemetry = Annotated[
     bool | None,
-    _option(
-        _RUN,
+    option(
+        RUN,
         "watch this machine's NVIDIA GPUs, once a second [default: if a server is on this machine]",
         "--gpu-telemetry/--no-gpu-telemetry",
     ),
 ]
-Workers = Annotated[int | None, _option(_RUN, "client processes [default: as many as the load needs]")]
-Out = Annotated[Path, _option(_RUN, "where run folders go")]
-Json = Annotated[bool, _option(_RUN, "print the summary as JSON on stdout", "--json")]
+Workers = Annotated[int | None, option(RUN, "client processes [default: as many as the load needs]")]
+Out = Annotated[Path, option(RUN, "where run folders go")]
+Json = Annotated[bool, option(RUN, "print the summary as JSON on stdout", "--json")]
 Price = Annotated[
     list[str] | None,
     typer.Option("--price", help="dollars per GPU and hour: h200=3.2,h100=2.1; adds what a million tokens cost"),
 ]
-Strict = Annotated[bool, _option(_RUN, "exit 1 unless every cell is trusted and every bound met", "--strict")]
+Strict = Annotated[bool, option(RUN, "exit 1 unless every cell is trusted and every bound met", "--strict")]
 
 
 def header_of(text: str) -> tuple[str, str]:

@@ -8,28 +8,29 @@ from typing import Annotated
 import typer
 
 from loadstone.cli import flags
-from loadstone.cli.flags import common_of
+from loadstone.cli.flags import RUN, common_of, option
 from loadstone.cli.output import show_document
 
 Deployment = Annotated[
     str,
     typer.Argument(help="what to simulate: MODEL[:weights]@N×GPU[/tp8,engine=vllm], e.g. llama-3.1-70b@8xh200"),
 ]
+_SIMULATOR = "Simulator"
 Acceptance = Annotated[
     float | None,
-    typer.Option(help="share of guessed tokens that are accepted, in speculative decoding [default: 0.7]"),
+    option(_SIMULATOR, "share of guessed tokens that are accepted, in speculative decoding [default: 0.7]"),
 ]
 Profile = Annotated[
     str | None,
-    typer.Option(help="coefficients that `calibrate` made, by name or file [default: the shipped ones]"),
+    option(_SIMULATOR, "coefficients that `calibrate` made, by name or file [default: the shipped ones]"),
 ]
-Model = Annotated[str | None, typer.Option(help="name kept in run.json; the deployment says what is simulated")]
-Temperature = Annotated[float | None, typer.Option(help="kept in run.json, as bench's; it changes no simulated time")]
-TopP = Annotated[float | None, typer.Option(help="likewise")]
 Draws = Annotated[
     int | None,
-    typer.Option(help="simulations with other coefficients, for the 80 % intervals; 0: no intervals [default: 24]"),
+    option(_SIMULATOR, "simulations with other coefficients, for the 80 % intervals; 0: no intervals [default: 24]"),
 ]
+Model = Annotated[str | None, option(RUN, "name kept in run.json; the deployment says what is simulated")]
+Temperature = Annotated[float | None, option(RUN, "kept in run.json, as bench's; it changes no simulated time")]
+TopP = Annotated[float | None, option(RUN, "likewise")]
 
 
 def simulate(
@@ -60,12 +61,12 @@ def simulate(
     duration: flags.Duration = None,
     grace: flags.Grace = "30s",
     warmup: flags.Warmup = None,
-    model: Model = None,
-    temperature: Temperature = None,
-    top_p: TopP = None,
     profile: Profile = None,
     acceptance: Acceptance = None,
     draws: Draws = None,
+    model: Model = None,
+    temperature: Temperature = None,
+    top_p: TopP = None,
     slo: flags.Slo = None,
     dialect: flags.Dialect = None,
     out: flags.Out = Path("runs"),

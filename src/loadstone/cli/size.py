@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from loadstone.cli.flags import option
 from loadstone.cli.output import print_json, print_text
 from loadstone.errors import InputError
 from loadstone.units import parse_counts
@@ -15,10 +16,6 @@ from loadstone.units import parse_counts
 _WHAT, _HOW, _OUT = "Deployment", "Engine", "Output"
 _TOKENS = re.compile(r"([0-9]+)\s*([km]?)", re.IGNORECASE)
 _UNITS = {"": 1, "k": 1024, "m": 1024 * 1024}
-
-
-def _option(panel: str, text: str, *names: str) -> Any:
-    return typer.Option(*names, help=text, rich_help_panel=panel)
 
 
 def size(
@@ -29,52 +26,52 @@ def size(
         ),
     ],
     gpu: Annotated[
-        str | None, _option(_WHAT, "GPUs of the catalogue, or files that describe one, e.g. h100,h200")
+        str | None, option(_WHAT, "GPUs of the catalogue, or files that describe one, e.g. h100,h200")
     ] = None,
-    gpus: Annotated[str | None, _option(_WHAT, "how many, e.g. 1,2,4,8 [default: 1]")] = None,
-    context: Annotated[str | None, _option(_WHAT, "tokens of a request, e.g. 8k,128k [default: the longest]")] = None,
-    batch: Annotated[str, _option(_WHAT, "requests of that context at once, e.g. 1,32")] = "1",
+    gpus: Annotated[str | None, option(_WHAT, "how many, e.g. 1,2,4,8 [default: 1]")] = None,
+    context: Annotated[str | None, option(_WHAT, "tokens of a request, e.g. 8k,128k [default: the longest]")] = None,
+    batch: Annotated[str, option(_WHAT, "requests of that context at once, e.g. 1,32")] = "1",
     weights_dtype: Annotated[
-        str | None, _option(_WHAT, "of the weights, e.g. bf16,fp8,int4 [default: as the checkpoint]")
+        str | None, option(_WHAT, "of the weights, e.g. bf16,fp8,int4 [default: as the checkpoint]")
     ] = None,
-    kv_dtype: Annotated[str | None, _option(_WHAT, "of the KV cache, e.g. bf16,fp8 [default: the model's]")] = None,
-    tp: Annotated[str | None, _option(_WHAT, "tensor-parallel ranks, e.g. 8 [default: a node's GPUs]")] = None,
-    pp: Annotated[str | None, _option(_WHAT, "pipeline stages [default: nodes]")] = None,
-    dp: Annotated[str | None, _option(_WHAT, "data-parallel replicas [default: what tp and pp leave]")] = None,
+    kv_dtype: Annotated[str | None, option(_WHAT, "of the KV cache, e.g. bf16,fp8 [default: the model's]")] = None,
+    tp: Annotated[str | None, option(_WHAT, "tensor-parallel ranks, e.g. 8 [default: a node's GPUs]")] = None,
+    pp: Annotated[str | None, option(_WHAT, "pipeline stages [default: nodes]")] = None,
+    dp: Annotated[str | None, option(_WHAT, "data-parallel replicas [default: what tp and pp leave]")] = None,
     ep: Annotated[
         str | None,
-        _option(_WHAT, "ranks that whole experts are dealt to [default: 1, a slice of each on every rank]"),
+        option(_WHAT, "ranks that whole experts are dealt to [default: 1, a slice of each on every rank]"),
     ] = None,
-    attention_dp: Annotated[bool, _option(_WHAT, "replicas share one set of experts", "--attention-dp")] = False,
+    attention_dp: Annotated[bool, option(_WHAT, "replicas share one set of experts", "--attention-dp")] = False,
     engine: Annotated[
-        str | None, _option(_HOW, "vllm, sglang, tensorrt-llm; several: a row each [default: vllm]")
+        str | None, option(_HOW, "vllm, sglang, tensorrt-llm; several: a row each [default: vllm]")
     ] = None,
     engine_version: Annotated[
-        str | None, _option(_HOW, "e.g. 0.19.0 [default: the newest whose rules are known]")
+        str | None, option(_HOW, "e.g. 0.19.0 [default: the newest whose rules are known]")
     ] = None,
     gpu_memory_utilization: Annotated[
-        float | None, _option(_HOW, "vLLM's share of each GPU, 0 to 1 [default: its release's]")
+        float | None, option(_HOW, "vLLM's share of each GPU, 0 to 1 [default: its release's]")
     ] = None,
     mem_fraction_static: Annotated[
-        float | None, _option(_HOW, "SGLang's share of each GPU, 0 to 1 [default: as it computes it]")
+        float | None, option(_HOW, "SGLang's share of each GPU, 0 to 1 [default: as it computes it]")
     ] = None,
     argument: Annotated[
-        list[str] | None, _option(_HOW, "any other argument of the engine, e.g. max_num_seqs=64", "--argument", "-a")
+        list[str] | None, option(_HOW, "any other argument of the engine, e.g. max_num_seqs=64", "--argument", "-a")
     ] = None,
     by: Annotated[
-        str | None, _option(_OUT, "a table of two facts instead, e.g. gpus,model or weights_dtype,gpu")
+        str | None, option(_OUT, "a table of two facts instead, e.g. gpus,model or weights_dtype,gpu")
     ] = None,
     show: Annotated[
-        str, _option(_OUT, "what that table shows: max-context, requests, kv-tokens, fits")
+        str, option(_OUT, "what that table shows: max-context, requests, kv-tokens, fits")
     ] = "max-context",
-    csv: Annotated[Path | None, _option(_OUT, "write the rows to this file too")] = None,
+    csv: Annotated[Path | None, option(_OUT, "write the rows to this file too")] = None,
     picture: Annotated[
-        Path | None, _option(_OUT, "draw the memory of each GPU to this file: .png, .svg or .html")
+        Path | None, option(_OUT, "draw the memory of each GPU to this file: .png, .svg or .html")
     ] = None,
     context_map: Annotated[
-        Path | None, _option(_OUT, "draw the longest contexts, models by GPUs, to this file: .png, .svg or .html")
+        Path | None, option(_OUT, "draw the longest contexts, models by GPUs, to this file: .png, .svg or .html")
     ] = None,
-    json: Annotated[bool, _option(_OUT, "print the rows as JSON on stdout", "--json")] = False,
+    json: Annotated[bool, option(_OUT, "print the rows as JSON on stdout", "--json")] = False,
 ) -> None:
     """Does a model fit, how long a context, how many at once. By the engine's own memory rules, without a GPU."""
     from loadstone.sizing.table import Ask, answer, split_models
