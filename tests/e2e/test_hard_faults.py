@@ -114,17 +114,17 @@ def test_a_server_that_stops_and_goes_on(loadstone: Loadstone) -> None:
     """SIGSTOP: its sockets stay, nothing comes; then all goes on. Nothing is lost, and the pause is in the times."""
     with start(Law(ttft_s=0.01, itl_s=0.01)) as server:
         stopped = subprocess.Popen(
-            ["sh", "-c", f"sleep 1.2; kill -STOP {server.pid}; sleep 2; kill -CONT {server.pid}"]
+            ["sh", "-c", f"sleep 2.5; kill -STOP {server.pid}; sleep 2; kill -CONT {server.pid}"]
         )
         try:
             outcome = loadstone(
                 "bench", server.url, *("--input", 16, "--output", 60, "--warmup", 0),
-                *("--concurrency", 4, "--requests", 24, "--json"),
+                *("--concurrency", 4, "--requests", 40, "--json"),
             )  # fmt: skip
         finally:
             stopped.wait()
             os.kill(server.pid, signal.SIGCONT)
-    assert outcome.cell["requests"]["ok"] == outcome.cell["requests"]["sent"] == 24
+    assert outcome.cell["requests"]["ok"] == outcome.cell["requests"]["sent"] == 40
     gaps = [b - a for record in outcome.records for a, b in zip(record["arrival_s"], record["arrival_s"][1:])]  # noqa: B905
     waits = [record["arrival_s"][0] - record["sent_s"] for record in outcome.records]
     assert max(gaps + waits) > 1.5

@@ -51,19 +51,20 @@ def write_records(folder: Path, tables: Iterable[pa.Table]) -> int:
     import pyarrow.parquet as pq
 
     count = 0
-    # A file of our own: a writer that fails on a full disk leaves its own open, and the room taken.
-    with (
-        replacing(folder / "records.parquet") as partial,
-        pa.OSFile(str(partial), "wb") as file,
-        # Numbers seldom repeat, and a dictionary of them costs more to make than it saves.
-        pq.ParquetWriter(file, records_schema(), compression="zstd", use_dictionary=list(_TEXTS)) as writer,
-    ):
-        for table in _ahead(tables):
-            writer.write_table(table)
-            count += table.num_rows
-        writer.close()
-        # The journals are removed next: a machine that loses its power then must have the records.
-        os.fsync(file.fileno())
+    with replacing(folder / "records.parquet") as partial:
+        with (
+            # A file of our own: a writer that fails on a full disk leaves its own open, and the room taken.
+            pa.OSFile(str(partial), "wb") as file,
+            # Numbers seldom repeat, and a dictionary of them costs more to make than it saves.
+            pq.ParquetWriter(file, records_schema(), compression="zstd", use_dictionary=list(_TEXTS)) as writer,
+        ):
+            for table in _ahead(tables):
+                writer.write_table(table)
+                count += table.num_rows
+        # The journals are removed next: a machine that loses its power then must have the records. Arrow before 25
+        # tells no descriptor of a file that it writes.
+        with partial.open("rb") as written:
+            os.fsync(written.fileno())
     return count
 
 
