@@ -6,6 +6,7 @@ Prints {"points": [[operator, kernel, method, calls, SM clock]], "skipped": [[wh
 """
 
 import contextlib
+import functools
 import json
 import sys
 import time
@@ -16,7 +17,7 @@ from typing import Any
 import torch
 
 from fake_nvml import FakeNvml, h100
-from loadstone.gpubench import attention, launches, memory, products, shapes
+from loadstone.gpubench import attention, engine_kernels, launches, memory, products, shapes
 from loadstone.gpubench.device import describe_device, number_of
 from loadstone.gpubench.lab import Lab
 from loadstone.gpubench.points import Bench
@@ -48,7 +49,7 @@ class Graph:
 
 
 @contextlib.contextmanager
-def capture(graph: Graph) -> Iterator[None]:
+def capture(graph: Graph, pool: tuple[int, int] | None = None) -> Iterator[None]:
     begun = time.perf_counter()
     Graph.capturing = True
     try:
@@ -60,6 +61,8 @@ def capture(graph: Graph) -> Iterator[None]:
 
 SET: list[str] = []
 """Streams that were made the current one."""
+ENDED: list[tuple[str, int, tuple[int, int]]] = []
+"""What the allocator was told of a capture that failed."""
 
 
 def stand_in() -> None:
@@ -72,9 +75,12 @@ def stand_in() -> None:
         "Event": Event, "CUDAGraph": Graph, "graph": capture, "synchronize": lambda *_: None,
         "empty_cache": lambda: None, "mem_get_info": lambda *_: (1 << 28, 1 << 30), "is_available": lambda: True,
         "device_count": lambda: 1, "get_device_properties": lambda *_: properties,
-        "current_stream": lambda: "the first", "set_stream": SET.append,
+        "current_stream": lambda: "the first", "set_stream": SET.append, "current_device": lambda: 0,
+        "graph_pool_handle": lambda: (0, 7),
     }.items():  # fmt: skip
         setattr(torch.cuda, name, made)
+    for name in ("_cuda_endAllocateToPool", "_cuda_releasePool"):
+        setattr(torch._C, name, functools.partial(lambda *told: ENDED.append(told), name))
 
 
 def attend(query: Any, keys: Any, values: Any, **given: Any) -> Any:
@@ -111,6 +117,12 @@ def vllm() -> None:
     torch.ops._C.cutlass_scaled_mm = multiply
 
 
+def grouped(made: Any, seen: set[tuple[int, ...]], x: Any, weights: Any, offs: Any) -> Any:
+    """torch's grouped product, which remembers whose turn it was."""
+    seen.add(tuple(offs.tolist()))
+    return made(x, weights, offs=offs)
+
+
 def only_outside_graphs(_: int) -> None:
     if Graph.capturing:
         raise RuntimeError("operation not permitted when stream is capturing")
@@ -132,6 +144,7 @@ def main() -> None:
             products.measure_products(lab, 64, 96, (1, 16), dtype)
         attention.measure_prefill(lab, heads, ((16, 0), (8, 24)))
         attention.measure_decode(lab, heads, ((2, 50),))
+        assert engine_kernels._module.cache_info().currsize == 0  # vLLM may break: not before torch's are measured
         products.measure_products(lab, 64, 96, (1, 16), "fp8-rows", engine=True)
         attention.measure_prefill(lab, heads, ((16, 0), (8, 24)), engine=True)
         attention.measure_decode(lab, heads, ((2, 50),), engine=True)
@@ -139,9 +152,13 @@ def main() -> None:
         memory.TOKENS = (1, 4)
         memory.small_kernels(lab)
         launches.sustained(lab, 0.2, size=64)
-        products.measure_experts(lab, shapes.ExpertShape(8, 2, 64, 32), (1, 16))
+        turns: set[tuple[int, ...]] = set()
+        torch.nn.functional.grouped_mm = functools.partial(grouped, torch.nn.functional.grouped_mm, turns)
+        products.measure_experts(lab, shapes.ExpertShape(8, 2, 64, 32), (1,))
+        assert len(turns) == 8  # all of them: the cache would hold two
         lab.measure("uncapturable", {}, "bf16", "torch", only_outside_graphs)
         assert SET == ["the first"]
+        assert ENDED == [("_cuda_endAllocateToPool", 0, (0, 7)), ("_cuda_releasePool", 0, (0, 7))]
     print(
         json.dumps(
             {

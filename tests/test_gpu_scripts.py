@@ -6,9 +6,12 @@ import importlib.util
 import json
 import os
 import shutil
+import signal
 import struct
 import subprocess
 import sys
+import tarfile
+import time
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -222,6 +225,34 @@ def test_a_round_is_what_the_page_says(number: str, cases: list[str], tmp_path: 
     assert (tmp_path / "out" / f"engines-{number}.tar.xz").is_file()
 
 
+@pytest.mark.parametrize(("number", "cases"), [("2", 2), ("3", 3)])
+def test_a_round_whose_time_is_up_starts_no_engine(number: str, cases: int, tmp_path: Path) -> None:
+    command = [SCRIPTS / "round", number, tmp_path / "out", "", "--dry-run"]
+    env = os.environ | {"SITE": str(tmp_path / "none"), "PYTHON": sys.executable, "ROUND_S": "0"}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.count("no time left") == cases
+
+
+def test_what_one_engine_left_outlives_a_round_that_is_killed(tmp_path: Path) -> None:
+    stand_in = tmp_path / "python"
+    stand_in.write_text(
+        f"#!/bin/sh\nif [ -e {tmp_path}/second ]; then exec sleep 60; fi\n"
+        f'touch {tmp_path}/second; mkdir -p "$3"; echo here > "$3/kept"\n'
+    )
+    stand_in.chmod(0o755)
+    env = os.environ | {"SITE": str(tmp_path / "none"), "PYTHON": str(stand_in), "TMPDIR": str(tmp_path)}
+    kept = tmp_path / "out" / "engines-2.tar.xz"
+    with subprocess.Popen([SCRIPTS / "round", "2", kept.parent], env=env, start_new_session=True) as going:
+        deadline = time.monotonic() + 30
+        while not kept.is_file() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        os.killpg(going.pid, signal.SIGKILL)
+    with tarfile.open(kept) as packed:
+        assert "engines/kept" in packed.getnames()
+
+
 def test_no_such_round_is_told(tmp_path: Path) -> None:
     done = subprocess.run([SCRIPTS / "round", "4", tmp_path], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
@@ -232,6 +263,20 @@ def test_without_time_nothing_starts(tmp_path: Path) -> None:
     done = run("engines", "--out", str(tmp_path / "out"), "--work", str(tmp_path), "--budget", "0")
     assert done.returncode == 1
     assert done.stderr.count("no time left") == 3
+
+
+def test_weights_are_made_within_the_budget(tmp_path: Path) -> None:
+    config, slow = tmp_path / "small.json", tmp_path / "python"
+    config.write_text(json.dumps(SMALL))
+    slow.write_text("#!/bin/sh\nexec sleep 20\n")
+    slow.chmod(0o755)
+    done = run(
+        "engines", "--out", str(tmp_path / "out"), "--work", str(tmp_path / "work"), "--device", "cpu", "--engine",
+        "transformers", "--model", str(config), "--python", str(slow), "--budget", "1",
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "timed out after" in done.stderr
+    assert not list((tmp_path / "out").iterdir())  # no engine was started
 
 
 @pytest.mark.usefixtures("scripts")

@@ -11,7 +11,7 @@ import pytest
 from gpubench_points import DECODE_FLOOR_S, H100, PRODUCT_FLOOR_S, TRUE, device, made, point
 from loadstone import catalogue, gpubench
 from loadstone.errors import InputError
-from loadstone.gpubench import session, shapes
+from loadstone.gpubench import engine_kernels, session, shapes
 from loadstone.gpubench.command import calibrate
 from loadstone.gpubench.fit import TRANSFER, fit, gpu_of, updated
 from loadstone.gpubench.points import Bench, fastest, load, save
@@ -45,6 +45,12 @@ def test_outliers_do_not_move_it() -> None:
     fitted = fit(msgspec.structs.replace(bench, points=spoilt))
     for name in ("gemm_compute_bf16", "gemm_memory_bf16"):
         assert fitted.estimates[name].value == pytest.approx(TRUE[name], rel=0.04)
+
+
+def test_what_waited_for_the_host_is_not_fitted() -> None:
+    bench = made()
+    slow = [msgspec.structs.replace(each, method="eager", median_s=each.median_s + 20e-6) for each in bench.points]
+    assert fit(msgspec.structs.replace(bench, points=bench.points + slow)) == fit(bench)
 
 
 def test_more_noise_means_more_spread() -> None:
@@ -222,6 +228,14 @@ def test_the_order_is_by_what_matters_most() -> None:
     assert names[1].startswith("product 8192³ bf16")
     of_8b = max(place for place, name in enumerate(names) if "llama-3.1-8b" in name and "between" not in name)
     assert of_8b < min(place for place, name in enumerate(names) if "between" in name)
+
+
+def test_an_engines_kernels_come_after_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They can end the process."""
+    monkeypatch.setattr(engine_kernels, "installed", lambda: True)
+    names = [job.name for job in session.jobs() if not job.name.endswith("between")]
+    assert [name.startswith("engine's") for name in names] == sorted(name.startswith("engine's") for name in names)
+    assert names[-1].startswith("engine's")
 
 
 def test_without_torch_or_gpu_there_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,10 +33,11 @@ from loadstone.sizing.size import size
 from loadstone.telemetry import Gpus
 
 GRACE_S = "10s"
-LAST_WORDS_S = 60
+LAST_WORDS_S = 30
 """For what was interrupted to save what it has."""
 CONTEXT_MARGIN = 64
-QUIET = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_USE_FLASHINFER_SAMPLER": "0"}
+QUIET = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_USE_FLASHINFER_SAMPLER": "0",
+         "VLLM_HOST_IP": "127.0.0.1"}  # fmt: skip
 
 
 class Case(NamedTuple):
@@ -157,7 +158,8 @@ def run(given: argparse.Namespace, case: Case) -> bool:
     env = environment(given, given.work / "huggingface")
     if case.engine == "transformers":
         making = [given.python, "-c", model_folder.WEIGHTS, str(folder), given.device]
-        subprocess.run(making, env=env, check=True, stdout=sys.stderr)
+        left_s = given.until_s - time.monotonic()
+        subprocess.run(making, env=env, check=True, stdout=sys.stderr, timeout=left_s if left_s < math.inf else None)
     log, complete = given.out / f"{case.name}.log", True
     with ServerProcess(start, log_path=log, url=url, env=env) as server:
         server.wait_ready(f"{url}/health", max(1.0, min(given.ready, given.until_s - time.monotonic())))
@@ -268,7 +270,7 @@ def main() -> int:
                         told(f"{case.name}: {each}")
                         status = 1
                 status |= not run(given, case)
-            except (LoadstoneError, subprocess.CalledProcessError, OSError) as error:
+            except (LoadstoneError, subprocess.SubprocessError, OSError) as error:
                 told(f"{case.name}: {error}")
                 status = 1
     except InputError as error:

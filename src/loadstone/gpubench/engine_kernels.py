@@ -14,7 +14,6 @@ import importlib.util
 from collections.abc import Callable
 from typing import Any
 
-NAMES = ("flash3", "cutlass")
 _SPLITS = 32
 """Of a sequence's cache at most, where steps are captured: vLLM's flash_attn_max_num_splits_for_cuda_graph."""
 

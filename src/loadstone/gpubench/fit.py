@@ -103,7 +103,7 @@ def fit(bench: Bench, gpu: Gpu | None = None) -> Fitted:
     estimates: dict[str, Estimate] = {}
     floors: dict[str, float] = {}
     for dtype, kinds in (("bf16", ("bf16",)), ("fp8", ("fp8-rows", "fp8"))):
-        points = next(filter(None, (fastest(bench.of("product", kind)) for kind in kinds)), [])
+        points = next(filter(None, (fastest(bench.of("product", kind, "graph")) for kind in kinds)), [])
         names = (f"gemm_compute_{dtype}", f"gemm_memory_{dtype}")
         flops_s = _column(points, "flops") / gpu.peak_flops_per_s(dtype)
         bytes_s = _column(points, "bytes") / hbm
@@ -114,10 +114,10 @@ def fit(bench: Bench, gpu: Gpu | None = None) -> Fitted:
         floor = "product_s" if dtype == "bf16" else None
         _add(estimates, floors, f"product_{dtype}", names, points, product, floor)
     _experts(estimates, floors, bench, gpu)
-    prompts = fastest(bench.of("attention_prefill"))
+    prompts = fastest(bench.of("attention_prefill", method="graph"))
     prompt_s = _column(prompts, "flops") / peak16
     _add(estimates, floors, "attention_prefill", ("attention_prefill",), prompts, lambda e: e[1] + prompt_s / e[0])
-    decodes = fastest(bench.of("attention_decode"))
+    decodes = fastest(bench.of("attention_decode", method="graph"))
     known = estimates.get("attention_prefill")
     products_s = _column(decodes, "flops") / (peak16 * (known.value if known else _PRIORS["attention_prefill"]))
     read_s = _column(decodes, "bytes") / hbm
@@ -137,7 +137,7 @@ def fit(bench: Bench, gpu: Gpu | None = None) -> Fitted:
 
 def _experts(estimates: dict[str, Estimate], floors: dict[str, float], bench: Bench, gpu: Gpu) -> None:
     kernel = expert_kernel("*", architecture_of(gpu), "bf16")
-    points = fastest(bench.of("experts", "bf16"))
+    points = fastest(bench.of("experts", "bf16", "graph"))
     flops_s = _column(points, "flops") / (kernel.compute * gpu.peak_flops_per_s("bf16"))
     bytes_s = _column(points, "bytes") / (kernel.memory * gpu.hbm_bytes_per_s)
 

@@ -22,23 +22,21 @@ def measure_products(
 
     By torch's kernel, or by an engine's.
     """
-    small = dtype.startswith("fp8")
-    each_bytes, make = (1, _fp8) if small else (2, _bf16)
+    small, by_row = dtype.startswith("fp8"), dtype == "fp8-rows"
+    each_bytes = 1 if small else 2
     size = each_bytes * inputs * outputs
     copies = min(lab.copies(size), max(1, _MOST_COPIES_BYTES // size))
     weights = [lab.random(outputs, inputs, scale=inputs**-0.5) for _ in range(copies)]
     if small:
-        scaled = [quantise(lab.torch, weight, dtype == "fp8-rows") for weight in weights]
+        scaled = [quantise(lab.torch, weight, by_row) for weight in weights]
         del weights
     else:
         scaled = [(weight, None) for weight in weights]
     for count in tokens:
         lab.check_time()
         x = lab.random(count, inputs)
-        kernels, reference = make(lab, x, scaled, dtype)
+        kernels, reference = _fp8(lab, x, scaled, by_row, engine) if small else _bf16(lab, x, scaled)
         for kernel, call in kernels.items():
-            if (kernel in engine_kernels.NAMES) != engine:
-                continue
             lab.measure(
                 "product",
                 {"tokens": count, "inputs": inputs, "outputs": outputs},
@@ -77,7 +75,7 @@ def _error(
     return error
 
 
-def _bf16(lab: Lab, x: Any, weights: list[tuple[Any, Any]], dtype: str) -> tuple[Kernels, Reference]:
+def _bf16(lab: Lab, x: Any, weights: list[tuple[Any, Any]]) -> tuple[Kernels, Reference]:
     out = lab.torch.empty(len(x), len(weights[0][0]), dtype=x.dtype, device=lab.device)
 
     def call(copy: int) -> Any:
@@ -89,9 +87,8 @@ def _bf16(lab: Lab, x: Any, weights: list[tuple[Any, Any]], dtype: str) -> tuple
     return {"cublas": call}, reference
 
 
-def _fp8(lab: Lab, x: Any, weights: list[tuple[Any, Any]], dtype: str) -> tuple[Kernels, Reference]:
+def _fp8(lab: Lab, x: Any, weights: list[tuple[Any, Any]], by_row: bool, engine: bool) -> tuple[Kernels, Reference]:
     torch = lab.torch
-    by_row = dtype == "fp8-rows"
     small, x_scale = quantise(torch, x, by_row)
 
     def call(copy: int) -> Any:
@@ -111,10 +108,12 @@ def _fp8(lab: Lab, x: Any, weights: list[tuple[Any, Any]], dtype: str) -> tuple[
         right = weight[column].double() * (scale[column] if by_row else scale).double()
         return left @ right.t()
 
-    kernels: Kernels = {"scaled_mm": call}
-    if by_row and (product := engine_kernels.scaled_mm(lab)) is not None:
-        kernels["cutlass"] = lambda copy: product(small, weights[copy][0].t(), x_scale, weights[copy][1])
-    return kernels, reference
+    if not engine:  # whose library is not even loaded before torch's kernels are measured
+        return {"scaled_mm": call}, reference
+    product = engine_kernels.scaled_mm(lab)
+    if product is None:
+        return {}, reference
+    return {"cutlass": lambda copy: product(small, weights[copy][0].t(), x_scale, weights[copy][1])}, reference
 
 
 def measure_experts(lab: Lab, shape: ExpertShape, tokens: Iterable[int]) -> None:
@@ -145,18 +144,20 @@ def _experts(lab: Lab, shape: ExpertShape, weights: Any, grouped: Callable[..., 
     chosen = torch.stack([lab.shuffled(shape.experts)[: shape.per_token] for _ in range(min(count, 1024))])
     chosen = chosen.repeat(-(-count // len(chosen)), 1)[:count].flatten()
     each = torch.bincount(chosen, minlength=shape.experts)
-    ends = each.cumsum(0).to(torch.int32)
     touched, rows = int((each > 0).sum()), count * shape.per_token
+    # Few tokens go to experts that the cache may hold: calls go round over other experts, as many of them.
+    copies = min(lab.copies(2 * touched * shape.hidden * outputs), shape.experts)
+    ends = [each.roll(shift).cumsum(0).to(torch.int32) for shift in range(copies)]
     x = lab.random(rows, shape.hidden)
 
-    def call(_: int) -> Any:
-        return grouped(x, weights.transpose(1, 2), offs=ends)
+    def call(copy: int) -> Any:
+        return grouped(x, weights.transpose(1, 2), offs=ends[copy])
 
     def error() -> float:
-        row = lab.integers(0, rows, min(_SAMPLE, rows))
-        expert = torch.searchsorted(ends, row.to(torch.int32), right=True)
+        row, last = lab.integers(0, rows, min(_SAMPLE, rows)), copies - 1
+        expert = torch.searchsorted(ends[last], row.to(torch.int32), right=True)
         some = weights[:, :_SAMPLE][expert].double()
-        return lab.relative_error(call(0)[row][:, :_SAMPLE], torch.einsum("rk,rnk->rn", x[row].double(), some))
+        return lab.relative_error(call(last)[row][:, :_SAMPLE], torch.einsum("rk,rnk->rn", x[row].double(), some))
 
     lab.measure(
         "experts",
@@ -171,7 +172,7 @@ def _experts(lab: Lab, shape: ExpertShape, weights: Any, grouped: Callable[..., 
         "bf16",
         "torch",
         call,
-        copies=1,  # a layer's experts are many times the cache
+        copies=copies,
         flops=2.0 * rows * shape.hidden * outputs,
         moved_bytes=2.0 * touched * shape.hidden * outputs + 2.0 * rows * (shape.hidden + outputs),
         error=error,

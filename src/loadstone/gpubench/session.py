@@ -166,10 +166,10 @@ def _full() -> Iterator[Job]:
             yield Job(13 + far, f"layer of {name}", whole)
     yield Job(14, "small kernels", memory.small_kernels)
     yield Job(15, "sustained product", launches.sustained)
-    for place, name in enumerate(shapes.MODELS_OF_EXPERTS):
+    for name in shapes.MODELS_OF_EXPERTS:
         model = shapes.known(name)
         for shape in shapes.experts(model) if model is not None else ():
-            yield Job(50 + place, f"experts of {name}", _of(measure_experts, shape, (1, 8, 64, 512, 4096)))
+            yield Job(40, f"experts of {name}", _of(measure_experts, shape, (1, 8, 64, 512, 4096)))
 
 
 def _small() -> Iterator[Job]:

@@ -8,6 +8,7 @@ there. What cannot be captured is launched one by one, and says so.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, Iterable
@@ -104,13 +105,18 @@ def _round_s(lab: Lab, call: Callable[[int], object], copies: int) -> float:
 
 
 def _capture(lab: Lab, call: Callable[[int], object], copies: int, calls: int) -> Any:
-    graph, stream = lab.torch.cuda.CUDAGraph(), lab.torch.cuda.current_stream()
+    cuda, driver = lab.torch.cuda, lab.torch._C
+    graph, stream, pool = cuda.CUDAGraph(), cuda.current_stream(), cuda.graph_pool_handle()
     try:
-        with lab.torch.cuda.graph(graph):
+        with cuda.graph(graph, pool=pool):
             _several(call, copies, calls)
     except RuntimeError:
-        # Where ending a capture fails too, torch stays on the stream that it captured.
-        lab.torch.cuda.set_stream(stream)
+        # Where ending a capture fails too, torch stays on the stream that it captured, and until 2.12 its allocator
+        # in the capture: from then on it would give no memory back.
+        cuda.set_stream(stream)
+        with contextlib.suppress(AttributeError, RuntimeError):  # it was ended, or this torch names it otherwise
+            driver._cuda_endAllocateToPool(cuda.current_device(), pool)
+            driver._cuda_releasePool(cuda.current_device(), pool)
         raise
     graph.replay()
     lab.sync()
