@@ -89,6 +89,14 @@ def test_a_spreadsheet_gets_no_formulas(tmp_path: Path) -> None:
     assert row["itl_mean_s"] == "0.25"
 
 
+def test_a_terminal_gets_nothing_to_obey(tmp_path: Path) -> None:
+    target = Target(url="", endpoint="chat", model="m\x1b[2J\x9b\u202e\x07", engine="=\r\x1b", prompt_kind="text")
+    text = exported(make_run(tmp_path / "r", [CLOSED], {}, target=target), "csv")
+    (row,) = csv.DictReader(io.StringIO(text))
+    assert (row["model"], row["engine"]) == ("m\ufffd[2J\ufffd\ufffd\ufffd", "'=\ufffd\ufffd")
+    assert text.replace("\n", "").isprintable()
+
+
 def test_parquet_has_a_row_per_request(tmp_path: Path) -> None:
     import pyarrow.parquet as pq
 

@@ -1,6 +1,11 @@
+import json
+import shutil
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from loadstone import store
@@ -119,6 +124,10 @@ def test_bad_sql_is_told_in_one_line(runs: Path, sql: str) -> None:
         "set enable_external_access = true",
         "set allowed_paths = ['/etc/passwd']",
         "select * from read_text('{runs}/b/secret.txt')",
+        "select * from json_execute_serialized_sql(json_serialize_sql('with x as (co' || 'py (select 1 as a) to "
+        "''{runs}/b/records.parquet'' (format parquet, use_tmp_file false)) select 1'))",
+        "select * from query('co' || 'py (select 1) to ''{runs}/b/run.json''')",
+        "select * from enable_profiling(format = 'json', save_location = '{runs}/b/run.json'); select 1; select 2",
     ],
 )
 def test_nothing_but_the_runs_is_open_to_a_query(runs: Path, sql: str) -> None:
@@ -127,6 +136,59 @@ def test_nothing_but_the_runs_is_open_to_a_query(runs: Path, sql: str) -> None:
     with pytest.raises(InputError, match=r"^query: "):
         rows_of(sql.replace("{runs}", str(runs)), runs)
     assert contents(runs) == before
+
+
+@pytest.mark.parametrize("sql", ["select 'copy' as copy", "select 'copy' as \"copy\" -- copy", "select 'c' || 'opy'"])
+def test_no_word_is_refused(runs: Path, sql: str) -> None:
+    assert rows_of(sql, runs)[1] == [("copy",)]
+
+
+def test_all_of_a_runs_papers_can_be_shown(runs: Path) -> None:
+    columns, rows = rows_of("select * from runs order by run", runs)
+    assert [row[columns.index("run")] for row in rows] == ["a", "b", "c"]
+    assert rows[2][columns.index("created")] == datetime(2026, 1, 2, 3, 4, 5)  # in UTC
+
+
+def test_a_time_with_a_zone_is_told_in_one_line(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pytz", None)  # as where it is not installed
+    with pytest.raises(InputError, match="times with a zone; cast them"):
+        rows_of("select now() as at", runs)
+    assert len(rows_of("select now()::timestamp as at", runs)[1]) == 1
+
+
+def test_hundreds_of_runs_of_which_few_have_a_field(tmp_path: Path) -> None:
+    """A reader of DuckDB's takes 128 MiB, and a field that is rare makes a map of all its object."""
+    finished(tmp_path / "run-000", [CLOSED])
+    for number in range(1, 300):
+        folder = tmp_path / f"run-{number:03}"
+        shutil.copytree(tmp_path / "run-000", folder)
+        for file in ("run.json", "summary.json"):
+            document = json.loads((folder / file).read_text()) | {"run_id": folder.name}
+            for cell in document["cells"] if number != 7 else []:
+                cell.pop("metrics", None)
+            (folder / file).write_text(json.dumps(document))
+    assert rows_of("select count(*) from runs", tmp_path)[1] == [(300,)]
+    sql = "select run, cell.metrics.ttft_s.p50 is null from cells where cell.metrics is not null order by run"
+    assert rows_of(sql, tmp_path)[1] == [("run-000", False), ("run-007", False)]
+    assert rows_of("select count(distinct run) from records where run > 'run-009'", tmp_path)[1] == [(290,)]
+
+
+def test_records_of_another_version_have_what_they_have(runs: Path) -> None:
+    path = runs / "a" / "records.parquet"
+    table = pq.read_table(path).drop_columns(["sent_s"])
+    pq.write_table(table.append_column("colour", pa.array(["red"] * len(table))), path)
+    sql = "select run, count(*), count(sent_s), count(colour) from records group by all order by run"
+    assert rows_of(sql, runs)[1] == [("a", 5, 0, 5), ("b", 10, 10, 0)]
+
+
+@pytest.mark.parametrize("text", ["{", "", "[]", '{"a": 1} x', "[" * 100_000])
+@pytest.mark.parametrize("file", ["run.json", "summary.json", "records.parquet"])
+def test_a_damaged_file_is_named(runs: Path, file: str, text: str) -> None:
+    (runs / "b" / file).write_text(text)
+    with pytest.raises(InputError) as raised:
+        rows_of("select 1", runs)
+    assert str(raised.value).startswith(f"{runs / 'b' / file}: ")
+    assert str(raised.value).isprintable()
 
 
 def contents(runs: Path) -> dict[Path, bytes]:

@@ -22,7 +22,7 @@ import pytest
 from loadstone import __version__
 from loadstone.errors import InputError, LoadstoneError
 from loadstone.simserver import Law, TimingServer, start
-from loadstone.simserver.http import MOST_BODY_BYTES
+from loadstone.simserver.http import MOST_BODY_BYTES, MOST_HEAD_BYTES
 from loadstone.simserver.scheduler import Scheduler
 
 LAW = Law(ttft_s=0.02, itl_s=0.002)
@@ -426,6 +426,83 @@ def test_not_http_and_expect(server: TimingServer) -> None:
         assert connection.recv(1000) == b"HTTP/1.1 100 Continue\r\n\r\n"
         connection.sendall(body)
         assert connection.recv(1000).startswith(b"HTTP/1.1 200 OK")
+
+
+def told(server: TimingServer, sent: bytes) -> bytes:
+    """All that is answered to these bytes, until the server closes."""
+    with socket.create_connection(address(server), timeout=10) as connection:
+        connection.sendall(sent)
+        return b"".join(iter(lambda: connection.recv(65536), b""))
+
+
+GET_HEALTH = b"GET /health HTTP/1.1\r\nHost: x\r\n"
+
+
+@pytest.mark.parametrize("before", [GET_HEALTH + b"\r\n", request_bytes("/v1/completions", completion(5))])
+def test_what_was_asked_before_nonsense_is_answered_first(server: TimingServer, before: bytes) -> None:
+    first, _, rest = told(server, before + b"\0nonsense\r\n\r\n").partition(b"HTTP/1.1 400 ")
+    assert first.startswith(b"HTTP/1.1 200 ")
+    assert first.count(b'"text":') == (5 if b"completions" in before else 0)
+    assert b"not understood as HTTP/1.1" in rest
+
+
+@pytest.mark.parametrize("path", [b"/health", b"/nowhere"])
+def test_an_answer_to_head_has_no_body(server: TimingServer, path: bytes) -> None:
+    sent = b"HEAD " + path + b" HTTP/1.1\r\nHost: x\r\n\r\n" + GET_HEALTH + b"Connection: close\r\n\r\n"
+    head, _, rest = told(server, sent).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 40")
+    assert rest.startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize("offered", ["h2c", "websocket"])
+def test_offers_of_another_protocol_are_not_taken_up(server: TimingServer, offered: str) -> None:
+    headers = [f"Upgrade: {offered}", "Connection: Upgrade, HTTP2-Settings", "HTTP2-Settings: AAMAAABkAAQAoAAA"]
+    sent = request_bytes("/v1/completions", completion(2), *headers)
+    got = told(server, sent + sent + GET_HEALTH + b"Connection: close\r\n\r\n")
+    assert got.count(b"HTTP/1.1 200 OK") == 3
+    assert got.count(b'"text":') == 4
+    assert told(server, b"CONNECT x:443 HTTP/1.1\r\nHost: x\r\n\r\n").startswith(b"HTTP/1.1 400 ")
+
+
+def test_who_expects_to_be_told_is_told_after_the_answer_before(server: TimingServer) -> None:
+    head, _, body = request_bytes("/tokenize", {"prompt": "a"}, "Expect: 100-continue").partition(b"\r\n\r\n")
+    with socket.create_connection(address(server), timeout=10) as connection:
+        connection.sendall(request_bytes("/v1/completions", completion(5)) + head + b"\r\n\r\n")
+        data = b""
+        while b" 100 Continue\r\n\r\n" not in data:
+            data += connection.recv(65536)
+        assert data.startswith(b"HTTP/1.1 200 OK")
+        assert data.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\nHTTP/1.1 100 Continue\r\n\r\n")
+        connection.sendall(body)
+        assert connection.recv(1000).startswith(b"HTTP/1.1 200 OK")
+
+
+@pytest.mark.parametrize(
+    "head", [b"GET /" + b"a" * MOST_HEAD_BYTES, b"GET / HTTP/1.1\r\nx: " + b"a" * MOST_HEAD_BYTES]
+)
+def test_a_head_without_end_is_refused(server: TimingServer, head: bytes) -> None:
+    with socket.create_connection(address(server), timeout=10) as connection:
+        for begin in range(0, len(head), 4096):
+            connection.sendall(head[begin : begin + 4096])
+        assert connection.recv(1000).startswith(b"HTTP/1.1 431 ")
+    assert len(told(server, GET_HEALTH + b"Connection: close\r\nx: " + b"a" * 60_000 + b"\r\n\r\n")) < 200
+
+
+STREAM = request_bytes("/v1/completions", completion(100_000))
+MUCH_ANSWERED = (b"GET /metrics HTTP/1.1\r\nHost: x\r\nx: " + b"a" * 8000 + b"\r\n\r\n") * 128
+MUCH_ASKED = request_bytes("/tokenize", {"prompt": "a" * 2**20})
+
+
+@pytest.mark.parametrize(("before", "asked"), [(b"", MUCH_ANSWERED), (STREAM, MUCH_ASKED)])
+def test_what_is_asked_and_not_taken_stays_with_the_client(server: TimingServer, before: bytes, asked: bytes) -> None:
+    """The next request is read when there is an answer to make, and when the client takes the one before."""
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.settimeout(5)
+        connection.connect(address(server))
+        connection.sendall(before)
+        with pytest.raises(TimeoutError):
+            connection.sendall(asked * 64)
 
 
 def test_disconnect_ends_the_stream(server: TimingServer) -> None:

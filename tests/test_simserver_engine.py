@@ -21,6 +21,7 @@ from loadstone.batching import EnginePolicy, Scheduler, Sequence
 from loadstone.catalogue import parse_deployment
 from loadstone.simserver import TimingServer, start
 from loadstone.simserver.engine import Engine
+from loadstone.simserver.stream import Keys
 from loadstone.simulator.fleet import Fleet, fleet_of, longest_request, sharing
 from loadstone.simulator.run import State
 from loadstone.sizing import max_context
@@ -210,6 +211,16 @@ def test_the_longest_request_that_is_announced_is_taken(deployment: str, shared:
     scheduler = Scheduler(sharing(policy) if shared else policy, shared=shared)
     for prompt_tokens in (1, longest - 1):
         scheduler.add(Sequence(0, prompt_tokens, longest - prompt_tokens))  # raises where it does not fit
+
+
+def test_keys_of_an_answer_are_made_as_they_are_asked_for() -> None:
+    asked, answered = ["a", "b", "c"], ["w0000", "w0001", "w0002", "w0003", "w0004"]
+    keys = Keys(asked, 10**12, 4)  # all at once would take hours
+    assert len(keys) == (10**12 + 3) // 4
+    assert keys[:2] == Keys([*asked, *answered], 0, 4)[:]
+    assert keys[1] == keys[:2][-1] != keys[0]
+    assert keys[:2] != Keys(["x", *asked[1:]], 10, 4)[:2]
+    assert keys[1:1] == Keys(asked, 0, 4)[:] == Keys(asked, 10, 0)[:9] == []
 
 
 def test_a_trees_single_tokens_are_all_found() -> None:

@@ -2,76 +2,99 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from loadstone.errors import InputError
 
-_VIEWS = {
-    "records": (
-        "records.parquet",
-        "select regexp_extract(filename, '([^/]+)/[^/]+$', 1) as run, * exclude (filename) "
-        "from read_parquet({files}, filename = true, union_by_name = true)",
-    ),
+if TYPE_CHECKING:
+    import pyarrow.dataset as ds
+
+_TABLES = {
     "runs": (
         "run.json",
-        "select run_id as run, * exclude (run_id) from read_json({files}, union_by_name = true, "
-        "maximum_object_size = 67108864)",
+        "select run_id as run, * exclude (run_id) replace (try_cast(created as timestamp) as created)",
     ),
-    "cells": (
-        "summary.json",
-        "select run_id as run, unnest(cells, recursive := false) as cell from read_json({files}, "
-        "union_by_name = true, maximum_object_size = 67108864)",
-    ),
+    "cells": ("summary.json", "select run_id as run, unnest(cells, recursive := false) as cell"),
 }
-_STATEMENTS = frozenset({"SELECT", "MULTI", "EXPLAIN", "CREATE", "INSERT", "UPDATE", "DELETE", "DROP"})
-"""What a query may consist of; MULTI is a PIVOT."""
-_COPY = re.compile(r"\bcopy\b", re.IGNORECASE)
-"""DuckDB writes what it may read, and `copy` can stand in a WITH, behind EXPLAIN ANALYZE or around a PIVOT. It would
-be the end of a run's records; so the word is refused wherever it stands, in a text too.
-"""
+_READ = (
+    "from read_json(?, format = 'unstructured', sample_size = -1, map_inference_threshold = -1, "
+    "field_appearance_threshold = 0, maximum_object_size = ?)"
+)
+"""All of it is looked at for its shape; what only some runs have is a field still."""
+_MOST_BYTES = 64 * 1024 * 1024
+"""More than any run's papers."""
 
 
 def rows_of(sql: str, runs: Path) -> tuple[list[str], list[tuple[Any, ...]]]:
     """Column names and rows of a query over `runs`' folders. Raises InputError, one line, on bad SQL or no runs.
 
-    The query reads these runs' files and nothing else: other files and the network are closed to it, and it writes
-    none. Tables that it creates are in memory.
+    A query has no file to open, and so none to write, whatever its words: papers are read before it, records by
+    pyarrow beside it. (What DuckDB may read by itself it may write, too.) Tables that it creates are in memory.
     """
     import duckdb
 
     folders = sorted(path.parent for path in runs.glob("*/run.json"))
     if not folders:
         raise InputError(f"{runs}: no run folders here; measure something first, or name the folder with --runs")
-    readable: list[str] = []
     with duckdb.connect() as connection:
         try:
-            for name, (file, view) in _VIEWS.items():
+            connection.execute("set timezone = 'UTC'")
+            for name, (file, select) in _TABLES.items():
                 files = [folder / file for folder in folders if (folder / file).exists()]
                 if files:
-                    # A list of files cannot be a parameter of a view.
-                    connection.execute(f"create view {name} as {view.format(files=_quoted(map(_literally, files)))}")
-                    readable += [*map(str, files), *map(_literally, files)]
-            connection.execute(f"set allowed_paths = {_quoted(readable)}")
+                    with tempfile.TemporaryDirectory() as held:
+                        _join(files, Path(held) / file)
+                        made = f"create table {name} as {select} {_READ}"
+                        connection.execute(made, [str(Path(held) / file), _MOST_BYTES + 1])
+            files = [folder / "records.parquet" for folder in folders if (folder / "records.parquet").exists()]
+            if files:
+                connection.register("records", _records(files))
             connection.execute("set enable_external_access = false")
-            kinds = {statement.type.name for statement in duckdb.extract_statements(sql)}
-            if not kinds <= _STATEMENTS or _COPY.search(sql):
-                raise InputError("query: runs are read here, and no file is written; write a select, without `copy`")
             cursor = connection.execute(sql)
             if cursor is None:
                 raise InputError('query: no statement; write e.g. "select run, cell.load.value from cells"')
             return [column[0] for column in cursor.description or ()], cursor.fetchall()
         except duckdb.Error as error:
+            if "'pytz'" in str(error):
+                raise InputError("query: it gives times with a zone; cast them, as in now()::timestamp") from error
             raise InputError(f"query: {' '.join(str(error).split())}") from error
 
 
-def _literally(path: Path) -> str:
-    """A pattern that matches this path alone: DuckDB takes every file name for one."""
-    return re.sub(r"([*?\[])", r"[\1]", str(path))
+def _join(files: Sequence[Path], place: Path) -> None:
+    """Write these JSON objects into one file: of each that it reads, DuckDB holds 128 MiB. Raises InputError."""
+    with place.open("wb") as whole:
+        for path in files:
+            try:
+                if path.stat().st_size > _MOST_BYTES:
+                    raise InputError(f"{path}: of more than {_MOST_BYTES} bytes; no run has such papers")
+                body = path.read_bytes()
+                msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+            except OSError as error:
+                raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+            except (msgspec.DecodeError, RecursionError) as error:
+                raise InputError(f"{path}: not the JSON object of a run ({error}); move it away") from error
+            whole.write(body + b"\n")
 
 
-def _quoted(texts: Iterable[str]) -> str:
-    """A list of strings in SQL."""
-    return "[" + ", ".join("'" + text.replace("'", "''") + "'" for text in texts) + "]"
+def _records(files: Sequence[Path]) -> ds.Dataset:
+    """These records as one table, each row with its folder's name as `run`. Raises InputError."""
+    import pyarrow as pa
+    import pyarrow.dataset as ds
+    from pyarrow.fs import LocalFileSystem
+
+    kind, place = ds.ParquetFileFormat(), LocalFileSystem()
+    schema = pa.schema([("run", pa.string())])
+    parts = []
+    for path in files:
+        part = kind.make_fragment(str(path), place, ds.field("run") == path.parent.name)
+        try:
+            schema = pa.unify_schemas([schema, part.physical_schema], promote_options="permissive")
+        except (OSError, pa.ArrowException) as error:
+            raise InputError(f"{path}: cannot be read ({' '.join(str(error).split())})") from error
+        parts.append(part)
+    return ds.FileSystemDataset(parts, schema, kind, place)

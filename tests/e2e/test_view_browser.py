@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -25,7 +26,7 @@ from test_view_pages import HOSTILE
 from test_view_shelf import finished
 
 pytestmark = pytest.mark.slow
-NARROW, WIDE = 375, 1600
+NARROW, MIDDLE, WIDE = 375, 970, 1600
 
 
 @contextlib.contextmanager
@@ -82,7 +83,7 @@ def fits(browser: Browser) -> bool:
 
 
 @needs_chromium
-@pytest.mark.parametrize("width", [NARROW, WIDE])
+@pytest.mark.parametrize("width", [NARROW, MIDDLE, WIDE])
 def test_ticking_two_compares_them_and_draws(browser: Browser, url: str, width: int) -> None:
     browser.size(width)
     browser.open(url)
@@ -242,6 +243,15 @@ def test_the_token_opens_the_page_and_leaves_the_address(browser: Browser, runs:
         assert process.returncode == 0
         assert out == ""
         assert url.partition("token=")[2] not in err
+
+
+def test_a_head_without_end_is_refused(runs: Path) -> None:
+    with viewing(str(runs)) as (url, _):
+        port = int(url.rsplit(":", 1)[1].strip("/"))
+        connection = socket.create_connection(("127.0.0.1", port), timeout=10)
+        with connection, pytest.raises(ConnectionError):
+            connection.sendall(b"GET / HTTP/1.1\r\nx: " + b"x" * 30_000_000)
+        assert httpx.get(f"{url}assets/view.css").status_code == 200
 
 
 def test_it_listens_beyond_this_machine_only_with_a_token(runs: Path) -> None:

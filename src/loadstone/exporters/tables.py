@@ -14,7 +14,7 @@ from loadstone.records import RunInfo
 from loadstone.runfacts import RunFacts, run_facts
 from loadstone.statistics import STATISTICS
 from loadstone.summary import summarise
-from loadstone.wire.text import no_formula
+from loadstone.wire.text import no_formula, printable
 
 _EACH = ("ttft_s", "tpot_s", "e2e_s")
 
@@ -33,8 +33,13 @@ def cells_csv(folder: Path, info: RunInfo) -> bytes:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(rows[0])
     for row in rows:
-        writer.writerow(map(no_formula, row.values()))
+        writer.writerow(map(_harmless, row.values()))
     return text.getvalue().encode("utf-8", "replace")
+
+
+def _harmless(value: object) -> object:
+    """A cell that neither a spreadsheet nor a terminal obeys."""
+    return no_formula(printable(value) if isinstance(value, str) else value)
 
 
 def _row(document: dict[str, Any], facts: RunFacts, cell: dict[str, Any]) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from loadstone.simserver.generate import GenerateAnswer
 from loadstone.simserver.law import Law, Options
 from loadstone.simserver.metrics import Metrics
 from loadstone.simserver.scheduler import Scheduler
-from loadstone.simserver.stream import Stream, keys_of
+from loadstone.simserver.stream import Keys, Stream
 
 if TYPE_CHECKING:
     from loadstone.simserver.engine import Engine
@@ -48,10 +48,19 @@ _METHODS = {
     CHAT: "POST",
     GENERATE: "POST",
 }
-_REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 413: "Content Too Large"}
+_REASONS = {
+    200: "OK",
+    400: "Bad Request",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    413: "Content Too Large",
+    431: "Request Header Fields Too Large",
+}
 _VOCABULARY = 32_000
 MOST_BODY_BYTES = 64 * 1024 * 1024
 """A prompt of millions of tokens, written out."""
+MOST_HEAD_BYTES = 64 * 1024
+"""Of a request's line and headers, give or take what came in one read."""
 _STARTED_S = int(time.time())
 _names = (b"%016x" % serial for serial in itertools.count(1))  # for requests without an id
 
@@ -83,6 +92,7 @@ class Request(NamedTuple):
     keep_alive: bool = False
     body: bytes = b""
     body_bytes: int = 0  # of which no more than MOST_BODY_BYTES are kept
+    fault: tuple[int, str] | None = None  # status and message, of bytes that are no request; what follows is not read
 
 
 class Connection(asyncio.Protocol):
@@ -91,8 +101,13 @@ class Connection(asyncio.Protocol):
     def __init__(self, server: Server) -> None:
         self._server = server
         self._parser = httptools.HttpRequestParser(self)
+        self._head_bytes = 0  # read of a head that has not ended
+        self._in_head = True
+        self._expects = False  # the client holds its body back until it is told to go on
         self._waiting: list[Request] = []  # asked before the answer to an earlier request has ended
         self._stream: Stream | None = None  # the answer that is being written
+        self._is_behind = False  # the client reads more slowly than is written
+        self._is_deaf = False  # nothing is read
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport: Any = transport
@@ -108,36 +123,76 @@ class Connection(asyncio.Protocol):
             self.ended("abort")
 
     def data_received(self, data: bytes) -> None:
+        if self._in_head:
+            self._head_bytes += len(data)
         try:
-            self._parser.feed_data(data)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-            if self._stream is None:
-                self._refuse(RefusalError(400, "not understood as HTTP/1.1"), Request())
-            self._transport.close()
+            self._feed(data)
+        except httptools.HttpParserError:
+            self._waiting.append(Request(fault=(400, "not understood as HTTP/1.1")))
+        else:
+            if self._in_head and self._head_bytes > MOST_HEAD_BYTES:
+                self._waiting.append(Request(fault=(431, f"a head of more than {MOST_HEAD_BYTES} bytes")))
         self._serve_next()
+
+    def _feed(self, data: bytes) -> None:
+        """To the parser. It ends with a head that offers another protocol, h2c say: that is read again, without."""
+        while data:
+            try:
+                self._parser.feed_data(data)
+            except httptools.HttpParserUpgrade as offer:
+                request = self._waiting.pop()
+                if request.method == "CONNECT":
+                    raise httptools.HttpParserError from None
+                version = self._parser.get_http_version().encode()
+                head = [b"%b %b HTTP/%b" % (request.method.encode(), self._url, version)]
+                head += [b"%b: %b" % each for each in self._headers.items() if each[0] != b"upgrade"]
+                data = b"\r\n".join([*head, b"", data[offer.args[0] :]])
+                self._parser = httptools.HttpRequestParser(self)
+            else:
+                return
+
+    def pause_writing(self) -> None:
+        self._is_behind = True
+        self._listen()
+
+    def resume_writing(self) -> None:
+        self._is_behind = False
+        self._listen()
+
+    def _listen(self) -> None:
+        """Read no more while there is more to answer than the client takes: what it asks meanwhile stays with it."""
+        is_deaf = self._is_behind or bool(self._waiting)
+        if is_deaf is self._is_deaf or self.gone():
+            return
+        self._is_deaf = is_deaf
+        if is_deaf:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
 
     # What httptools calls.
 
     def on_message_begin(self) -> None:
         self._url = b""
         self._headers: dict[bytes, bytes] = {}
-        self._body: list[bytes] = []
+        self._body = bytearray()
         self._body_bytes = 0
 
     def on_url(self, url: bytes) -> None:
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._headers[name.lower()] = value
+        if self._in_head:  # and not behind a body
+            self._headers[name.lower()] = value
 
     def on_headers_complete(self) -> None:
-        if self._headers.get(b"expect", b"").lower() == b"100-continue":
-            self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        self._in_head = False
+        self._expects = self._headers.get(b"expect", b"").lower() == b"100-continue"
 
     def on_body(self, body: bytes) -> None:
         self._body_bytes += len(body)
         if self._body_bytes <= MOST_BODY_BYTES:
-            self._body.append(body)
+            self._body += body
 
     def on_message_complete(self) -> None:
         request = Request(
@@ -147,11 +202,12 @@ class Connection(asyncio.Protocol):
             id=self._headers.get(b"x-request-id", b""),
             truth=self._headers.get(b"x-loadstone-truth") == b"1",
             keep_alive=self._parser.should_keep_alive(),
-            body=b"".join(self._body),
+            body=bytes(self._body),
             body_bytes=self._body_bytes,
         )
         self._waiting.append(request)
-        self._body = []
+        self._body = bytearray()
+        self._head_bytes, self._in_head, self._expects = 0, True, False
 
     # What is asked.
 
@@ -164,8 +220,14 @@ class Connection(asyncio.Protocol):
                 self._refuse(refusal, request)
             if not request.keep_alive and self._stream is None:
                 self._transport.close()
+        if self._expects and self._stream is None and not self.gone():
+            self._expects = False
+            self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        self._listen()
 
     def _serve(self, request: Request) -> None:
+        if request.fault is not None:
+            raise RefusalError(*request.fault)
         method = _METHODS.get(request.path)
         if method is None or (request.path == "/truth" and not self._server.options.keep_truth):
             raise RefusalError(404, f"no {request.path} here")
@@ -221,7 +283,7 @@ class Connection(asyncio.Protocol):
         times = array("q", [request.arrival_ns]) if options.keep_truth else None
         stream = Stream(self, request, answer, options.tokens_per_event, times)
         if self._server.engine is not None:
-            stream.keys = keys_of(content, stream.output_tokens, self._server.engine.block_tokens)
+            stream.keys = Keys(content, stream.output_tokens, self._server.engine.block_tokens)
             try:
                 self._server.engine.submit(stream, request.arrival_ns)
             except InputError as error:
@@ -266,7 +328,7 @@ class Connection(asyncio.Protocol):
     ) -> None:
         """A response in one piece; `more` are header lines."""
         head = _head(status, request, content_type, f"content-length: {len(body)}", *more)
-        self.write(head + body)
+        self.write(head if request.method == "HEAD" else head + body)
 
     def _refuse(self, refusal: RefusalError, request: Request) -> None:
         status = refusal.status

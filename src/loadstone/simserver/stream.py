@@ -6,13 +6,15 @@ import itertools
 import time
 from array import array
 from collections.abc import Hashable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from loadstone.simserver.answer import WORDS, Answer
 
 if TYPE_CHECKING:
     from loadstone.simserver.generate import GenerateAnswer
     from loadstone.simserver.http import Connection, Request
+
+_SAID = [word.decode().strip() for word in WORDS]
 
 
 class Stream:
@@ -71,14 +73,33 @@ class Stream:
         return True
 
 
-def keys_of(tokens: list[Any], output_tokens: int, block_tokens: int) -> list[int]:
-    """Keys of the whole blocks of a prompt and its answer, each with all before it; none without a prefix cache."""
-    if not block_tokens:
-        return []
-    said = tokens + [WORDS[index % len(WORDS)].decode().strip() for index in range(output_tokens)]
-    keys: list[int] = []
-    before = 0
-    for start in range(0, len(said) - block_tokens + 1, block_tokens):
-        before = hash((before, *said[start : start + block_tokens]))
-        keys.append(before)
-    return keys
+class Keys(Sequence[int]):
+    """Keys of the whole blocks of a prompt and its answer, each with all before it; none without a prefix cache.
+
+    Those of the answer are made as they are asked for: an answer that may take up the whole context seldom does.
+    """
+
+    def __init__(self, tokens: list[Any], output_tokens: int, block_tokens: int) -> None:
+        self._tokens, self._block_tokens = tokens, block_tokens
+        self._count = (len(tokens) + output_tokens) // block_tokens if block_tokens else 0
+        self._made: list[int] = []
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[int]: ...
+    def __getitem__(self, index: int | slice) -> int | list[int]:
+        places = range(self._count)[index]
+        wanted = max(places, default=-1) if isinstance(places, range) else places
+        for block in range(len(self._made), wanted + 1):
+            before = self._made[-1] if block else 0
+            self._made.append(hash((before, *self._block(block * self._block_tokens))))
+        return list(map(self._made.__getitem__, places)) if isinstance(places, range) else self._made[places]
+
+    def _block(self, start: int) -> list[Any]:
+        end, prompt = start + self._block_tokens, len(self._tokens)
+        said = [_SAID[index % len(_SAID)] for index in range(max(start - prompt, 0), max(end - prompt, 0))]
+        return self._tokens[start:end] + said

@@ -46,7 +46,8 @@ def serve(
     server = uvicorn.Server(
         uvicorn.Config(
             guarded,
-            log_level="warning",
+            http="h11",  # httptools has no bound for a head, nor for requests sent ahead of their answers
+            log_level="error",  # whoever sends nonsense would fill the terminal
             access_log=False,  # it would have the token in it
             lifespan="off",
             ws="none",
