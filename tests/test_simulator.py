@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +26,12 @@ from loadstone.planning import plan_of
 from loadstone.records import Plan
 from loadstone.simulator.asked import Asked, whole_prompts
 from loadstone.simulator.cell import run_cell
-from loadstone.simulator.content import Contents
+from loadstone.simulator.content import Contents, shares
 from loadstone.simulator.counters import Counters
-from loadstone.simulator.engine import NEVER, Group, Journal, Replica
+from loadstone.simulator.engine import NEVER, Group, Journal, Replica, taker
+from loadstone.simulator.fast import applies, run_fast
 from loadstone.simulator.fleet import Fleet
-from loadstone.simulator.interval import beginning, intervals
+from loadstone.simulator.interval import beginning, intervals, medians
 from loadstone.simulator.run import CellRun, State
 from loadstone.simulator.table import tables
 
@@ -210,6 +214,26 @@ def test_an_answer_that_ends_after_the_grace_is_cancelled_be_its_last_step_under
         asked = plan(concurrency=[1], duration_s=0.1, output="4", warmup=0)
         first = records_of(asked, Fleet(policy, slow), grace_s=grace_s)[0]
         assert first["status"] == status
+        assert first["arrival_s"][-1] <= first["end_s"]
+        assert len(first["arrival_s"]) == len(first["tokens"])
+        assert first["tokens"][-1] == first["output_tokens"]
+
+
+def test_cut_answers_have_the_tokens_of_their_own_replica() -> None:
+    """Some are cut off while they write, some before their first token, and some never came to run."""
+    policy = msgspec.structs.replace(POLICY, max_seqs=2)
+    asked = plan(concurrency=[6], duration_s=0.5, input="uniform:50:900", output="40")
+    records = records_of(asked, Fleet(policy, Times(), replicas=2), grace_s=0.05)
+    cut = [record for record in records if record["status"] == "cancelled"]
+    for record in cut:
+        times = record["arrival_s"]
+        assert record["tokens"] == list(range(1, len(times) + 1))
+        assert (record["output_tokens"], record["cached_tokens"]) == (len(times), None)
+        assert all(b > a for a, b in itertools.pairwise([record["sent_s"], *times]))
+        assert not times or record["end_s"] - 0.11 < times[-1] <= record["end_s"]
+        assert record["error"] == "not ended within the grace period after the duration"
+    assert {bool(record["output_tokens"]) for record in cut} == {True, False}
+    assert {record["error"] for record in records if record["status"] == "ok"} == {None}
 
 
 def test_a_cell_by_time_goes_round_its_rows() -> None:
@@ -218,6 +242,22 @@ def test_a_cell_by_time_goes_round_its_rows() -> None:
     sent = int((~np.isnan(run.asked.sent_s_of)).sum())
     assert sent > len(asked)
     assert sent == int((~np.isnan(run.end_s)).sum())
+
+
+@pytest.mark.parametrize("warm", [0, 3])
+def test_rounds_have_the_lengths_of_their_rows_and_no_warm_up(warm: int) -> None:
+    lengths: Json = {"input": "uniform:8:90", "output": "uniform:2:9"}
+    asked = plan(concurrency=[8], duration_s=30.0, warmup=warm, **lengths)
+    records = records_of(asked, Fleet(POLICY, Times()))
+    assert len(records) > len(asked) + 1
+    rows = [*range(warm), *itertools.islice(itertools.cycle(range(warm, len(asked))), len(records) - warm)]
+    assert [record["request_id"] for record in records] == [f"0-{index}" for index in range(len(records))]
+    assert [record["input_tokens"] for record in records] == asked.input_tokens[rows].tolist()
+    assert [record["output_tokens"] for record in records] == asked.output_tokens[rows].tolist()
+    assert [record["phase"] for record in records] == ["warmup"] * warm + ["measure"] * (len(records) - warm)
+    for record in records:
+        assert record["tokens"] == list(range(1, record["output_tokens"] + 1))
+        assert record["arrival_s"][-1] == record["end_s"]
 
 
 @pytest.mark.parametrize(("duration_s", "think_s"), [(2.5, 1), (1.5, 1), (1.5, 100)])
@@ -313,17 +353,135 @@ def test_keys_are_equal_where_all_up_to_the_blocks_end_is() -> None:
     assert not set.intersection(*by_group.values())
 
 
+TRACE = [[0, 1, 2], [0, 1, 3], [4], [0, 1, 2, 5], [0, 5], [6, 1, 2], [0, 1, 2]]
+
+
+def tokens_of(asked: Plan, request: Asked, index: int) -> list[Any]:
+    """What each token of a request's prompt is, one after the other, and of its answer."""
+    start = asked.rows(request.cell).start
+
+    def row_of(past: int) -> int:
+        round_rows = request.count - request.warm
+        return start + (past if past < request.count else request.warm + (past - request.warm) % round_rows)
+
+    said: list[Any] = []
+    for past in range(index - max(0, int(asked.turn[row_of(index)])), index + 1):
+        row = row_of(past)
+        own = int(asked.input_tokens[row])
+        if own < 0:
+            said += [("text", int(asked.prompt[row]), at) for at in range(request.input_tokens[row - start])]
+        elif asked.blocks is not None:
+            blocks = asked.blocks.of(row).tolist()
+            shared = [("block", block, at) for block in blocks for at in range(asked.blocks.tokens)][:own]
+            said += [*shared, *(("own", past, at) for at in range(own - len(shared)))]
+        else:
+            prefix = int(asked.prefix_tokens[row])
+            said += [("prefix", int(asked.prefix_group[row]), at) for at in range(prefix)]
+            said += [("own", past, at) for at in range(own - prefix)]
+        said += [("answer", past, at) for at in range(request.output_tokens[row - start])]
+    return said
+
+
+@pytest.mark.parametrize(
+    ("options", "block"),
+    [
+        ({"prefix": 40, "prefix_groups": 3, "input": "uniform:41:100"}, 16),
+        ({"prefix": 20, "prefix_groups": 2, "turns": "3", "input": "uniform:21:50", "output": "uniform:1:40"}, 16),
+        ({"turns": "uniform:1:4", "input": "uniform:1:50", "output": "uniform:1:40"}, 8),
+        ({"turns": "2", "prefix": 9, "input": "20", "output": "9", "duration_s": 1.0, "requests": []}, 8),
+        ({"trace": True}, 16),
+        ({"trace": True}, 600),
+        ({"dataset": True}, 16),
+    ],
+)
+def test_blocks_have_equal_keys_where_their_tokens_and_all_before_are_equal(
+    options: Json, block: int, tmp_path: Path
+) -> None:
+    if "trace" in options:
+        path = tmp_path / "trace.jsonl"
+        lines = [
+            {
+                "timestamp": 9 * at,
+                "input_length": 512 * len(ids) - 100 * (at % 2),
+                "output_length": 4,
+                "hash_ids": ids,
+            }
+            for at, ids in enumerate(TRACE)
+        ]
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        asked = plan_of(Options(trace=path, warmup=0))
+    elif "dataset" in options:
+        path = tmp_path / "texts.txt"
+        path.write_text("".join(f"{letter * 130}\n" for letter in "abc"))
+        asked = plan_of(Options(dataset=path, requests=[9], output="5", warmup=0, concurrency=[1]))
+    else:
+        asked = plan(**({"concurrency": [2, 3], "requests": [12], "warmup": 2} | options))
+    cell = len(asked.cells) - 1
+    assert shares(asked, cell)
+    request = Asked(asked, cell, 0.0, 0.0)
+    # Of a cell that goes round, those of the second round too.
+    indices = [*range(min(request.count, 40)), *(range(request.count, request.count + 8) if request.cyclic else ())]
+    contents = Contents(asked, cell, request, block)
+    key_of: dict[tuple[Any, ...], Any] = {}
+    asking: dict[tuple[Any, ...], int] = {}
+    keyed: set[tuple[Any, ...]] = set()
+    for index in indices:
+        keys = contents.keys(index)
+        said = tokens_of(asked, request, index)
+        assert len(keys) <= len(said) // block
+        for place in range(len(said) // block):
+            upto = tuple(said[: (place + 1) * block])
+            asking[upto] = asking.get(upto, 0) + 1
+            if place < len(keys):
+                keyed.add(upto)
+                assert key_of.setdefault(upto, keys[place]) == keys[place]
+    assert len(set(key_of.values())) == len(key_of)
+    assert {upto for upto, times in asking.items() if times > 1} <= keyed
+    assert max(asking.values()) > 1
+
+
+@pytest.mark.parametrize(
+    ("texts", "load", "shared"),
+    [
+        (3, {"requests": [3]}, False),
+        (3, {"requests": [4]}, True),
+        (1, {"requests": [2]}, True),
+        (3, {"requests": [3], "warmup": 1}, True),
+        (3, {"duration_s": 1.0}, True),
+    ],
+)
+def test_texts_are_shared_where_one_is_sent_again(texts: int, load: Json, shared: bool, tmp_path: Path) -> None:
+    path = tmp_path / "texts.txt"
+    path.write_text("".join(f"{letter * 130}\n" for letter in "abc"[:texts]))
+    asked = plan_of(Options(**({"dataset": path, "output": "5", "warmup": 0, "concurrency": [1]} | load)))
+    assert shares(asked, 0) == shared
+
+
+def test_prompts_of_their_own_share_nothing() -> None:
+    for options in ({}, {"turns": "1"}):
+        assert not shares(plan(concurrency=[2], requests=[6], **options), 0)
+    assert shares(plan(concurrency=[2], requests=[6], turns="2"), 0)
+    assert shares(plan(concurrency=[2], requests=[6], prefix=1), 0)
+
+
 # --- replicas ---------------------------------------------------------------------------------------------------
 
 
-def test_replicas_share_the_load() -> None:
+@pytest.mark.parametrize("in_step", [False, True])
+def test_replicas_share_the_load(in_step: bool) -> None:
     asked = plan(concurrency=[16], requests=[160])
-    for route in ("least-busy", "round-robin"):
+    for route, least in (("least-busy", 36), ("round-robin", 40)):
         policy = msgspec.structs.replace(POLICY, route=route)
-        run = run_cell(asked, 0, Fleet(policy, SLOPED, replicas=4))
+        run = run_cell(asked, 0, Fleet(policy, SLOPED, replicas=4, in_step=in_step))
         _, counts = np.unique(run.journal.replica, return_counts=True)
-        assert counts.min() >= 36
+        assert len(counts) == 4
+        assert counts.min() >= least
         assert not np.isnan(run.end_s).any()
+
+
+def test_requests_one_after_another_go_to_ranks_in_turn() -> None:
+    run = run_cell(plan(concurrency=[1], requests=[8]), 0, Fleet(POLICY, SLOPED, replicas=4, in_step=True))
+    assert sorted(run.journal.replica) == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
 def test_in_step_all_take_as_long_as_the_slowest() -> None:
@@ -334,6 +492,23 @@ def test_in_step_all_take_as_long_as_the_slowest() -> None:
     tokens = max(asked.input_tokens)
     first_s = set(together.journal.first_s)
     assert len(first_s) == 1 or max(first_s) - min(first_s) < 0.02 + tokens * 0.0001
+
+
+def test_the_next_goes_where_the_fewest_are_those_that_wait_four_times() -> None:
+    from loadstone.batching import Sequence as Request
+
+    policy = msgspec.structs.replace(POLICY, max_seqs=2)
+    replica = Replica(Scheduler(policy), Times(), None)
+    loads = []
+    for row in range(4):
+        replica.add(Request(row, 100, 5), 0.0)
+        loads.append(replica.load)
+    assert loads == [1, 1 + 4, 1 + 8, 1 + 12]
+    replica.complete()
+    assert replica.load == 2 + 8
+    assert taker([9, 3, 3], 0, "least-busy") == 1
+    assert [taker([3, 3, 9], turn, "least-busy") for turn in range(4)] == [0, 1, 0, 0]
+    assert [taker([9, 3, 3], turn, "round-robin") for turn in range(4)] == [0, 1, 2, 0]
 
 
 def ranks(hold_steps: int, *arrivals: tuple[float, int]) -> list[float]:
@@ -393,6 +568,29 @@ def test_experts_take_what_all_ranks_bring() -> None:
     assert told == []  # decodes alone go by their line
 
 
+@settings(max_examples=100)
+@given(share=st.floats(0, 1, exclude_min=True), steps=st.integers(2, 500), context=st.sampled_from([0.0, 1e-9, 1e-5]))
+def test_a_stretch_is_cut_at_the_first_step_that_ends_no_earlier(share: float, steps: int, context: float) -> None:
+    from loadstone.batching import Sequence as Request
+
+    def under_way() -> Replica:
+        replica = Replica(Scheduler(POLICY), Times(context=context), None)
+        replica.add(Request(0, 100, steps + 1), 1.0)
+        replica.complete()
+        assert replica.steps == steps
+        return replica
+
+    start_s = under_way().now_s
+    a, b = 0.010 + context * 101, context
+    ends = [start_s + a * j + b * (j * (j - 1) / 2) for j in range(1, steps + 1)]
+    between = start_s + share * (ends[-1] - start_s)
+    for at_s in (between, ends[bisect_left(ends, between)]):
+        replica = under_way()
+        replica.cut(at_s)
+        step = bisect_left(ends, at_s)
+        assert (replica.steps, replica.next_s) == (step + 1, ends[step])
+
+
 @settings(max_examples=40)
 @given(seed=st.integers(0, 1 << 30), order=st.sampled_from(["mixed", "prefill-first"]), kv_blocks=st.integers(9, 90))
 def test_a_group_of_one_is_a_replica(seed: int, order: str, kv_blocks: int) -> None:
@@ -443,6 +641,9 @@ LOADS = st.one_of(
     kv_blocks=st.sampled_from([400, 60]),
     warmup=st.integers(0, 3),
     context=st.sampled_from([0.0, 3e-9, 1e-5]),
+    requests=st.sampled_from([40, 3]),
+    way=st.sampled_from([0.0, 2.0**-12]),
+    ties=st.booleans(),
 )
 def test_the_short_way_gives_the_same_to_the_last_bit(
     load: Json,
@@ -456,9 +657,17 @@ def test_the_short_way_gives_the_same_to_the_last_bit(
     kv_blocks: int,
     warmup: int,
     context: float,
+    requests: int,
+    way: float,
+    ties: bool,
 ) -> None:
-    counted = {} if "ramp" in load else {"requests": [40]}
+    counted = {} if "ramp" in load else {"requests": [requests]}
     asked = plan(**load, **counted, seed=seed, input=input, output=output, warmup=warmup)
+    times = Times(step=0.006, token=1.2e-5, slot=1e-5, context=context, request_token_s=way)
+    if ties:
+        # As in a trace: several come at once, and exactly where a step ends.
+        asked = replace(asked, intended_s=np.ceil(asked.intended_s * 32) / 32)
+        times = Times(step=2.0**-7, token=0.0, request_s=2.0**-5, request_token_s=way)
     policy = EnginePolicy(
         kv_blocks=kv_blocks,
         max_batched_tokens=budget,
@@ -466,7 +675,7 @@ def test_the_short_way_gives_the_same_to_the_last_bit(
         order=order,
         chunked=chunked,  # type: ignore[arg-type]
     )
-    fleet = Fleet(policy, Times(step=0.006, token=1.2e-5, slot=1e-5, context=context))
+    fleet = Fleet(policy, times)
     looks: list[list[tuple[float, ...]]] = []
     runs: list[CellRun] = []
     for quick in (True, False):
@@ -488,8 +697,52 @@ def test_the_short_way_gives_the_same_to_the_last_bit(
     assert short.issue_end_s == long.issue_end_s
     assert short.over_s == long.over_s
     assert short.states() == long.states()
-    times = [run.replicas[0].clock.times(run.replicas[0].under_way_tick) for run in runs]
-    np.testing.assert_array_equal(times[0], times[1])
+    clocks = [run.replicas[0].clock.times(run.replicas[0].under_way_tick) for run in runs]
+    np.testing.assert_array_equal(clocks[0], clocks[1])
+
+
+@pytest.mark.parametrize(("input", "output", "blocks"), [("100", "5", 7), ("100", "13", 7), ("100", "14", 8)])
+def test_the_short_way_is_gone_as_far_as_blocks_are_sure_to_suffice(input: str, output: str, blocks: int) -> None:
+    asked = plan(concurrency=[6], requests=[40], input=input, output=output)
+    for kv_blocks, suffice in ((6 * blocks, True), (6 * blocks - 1, False)):
+        policy = msgspec.structs.replace(POLICY, kv_blocks=kv_blocks)
+        run = CellRun(Asked(asked, 0, 0.003, 0.0), 0.0, 0.001)
+        run.replicas = [Replica(Scheduler(policy), SLOPED, run.journal)]
+        assert run_fast(run, asked.cells[0], policy, SLOPED, None) == suffice
+
+
+@pytest.mark.parametrize(
+    ("options", "replicas", "habits"),
+    [
+        ({"concurrency": [6]}, 2, {}),
+        ({"concurrency": [6], "turns": "2"}, 1, {"prefix_cache": False}),
+        ({"concurrency": [6], "prefix": 48}, 1, {}),
+        ({"concurrency": [6], "duration_s": 1.0}, 1, {}),
+        ({"ramp": "concurrency=1:9:1s"}, 1, {}),
+        ({"rate": [40.0], "max_concurrency": 2}, 1, {}),
+        ({"rate": [math.inf], "warmup": 2}, 1, {}),
+        ({"concurrency": [6]}, 1, {"order": "static"}),
+        ({"concurrency": [6]}, 1, {"speculative": Speculative(1, 0.5)}),
+        ({"concurrency": [6]}, 1, {"poll_steps": 7}),
+        ({"concurrency": [6]}, 1, {"gather_steps": 9, "gather_tokens": 300}),
+        ({"concurrency": [6]}, 1, {"pipeline": 2}),
+        ({"concurrency": [6]}, 1, {"reserved_tokens": 40_000}),
+    ],
+)
+def test_what_the_short_way_cannot_goes_the_long_one(options: Json, replicas: int, habits: Json) -> None:
+    counted = {} if {"duration_s", "ramp"} & set(options) else {"requests": [40]}
+    asked = plan(**options, **counted, input="uniform:60:90", output="uniform:1:40")
+    fleet = Fleet(msgspec.structs.replace(POLICY, **habits), SLOPED, replicas=replicas)
+    assert records_of(asked, fleet, quick=True) == records_of(asked, fleet, quick=False)
+    shared = fleet.policy.prefix_cache and shares(asked, 0)
+    assert not applies(asked, 0, fleet.policy, replicas, shared)
+
+
+@pytest.mark.parametrize("options", [{"concurrency": [6]}, {"rate": [40.0]}, {"ramp": "1:40:2s"}])
+@pytest.mark.parametrize("order", ["mixed", "prefill-first"])
+def test_the_usual_sweep_goes_the_short_way(options: Json, order: str) -> None:
+    policy = msgspec.structs.replace(POLICY, order=order, max_seqs=2)
+    assert applies(plan(**options), 0, policy, 1, False)
 
 
 # --- laws of the records ----------------------------------------------------------------------------------------
@@ -535,6 +788,89 @@ def test_every_token_has_its_time(
     records = records_of(asked, fleet)
     check_answers(asked, records, one_by_one=speculative is None)
     assert records == records_of(asked, fleet), "the same seed gives the same run"
+
+
+@settings(max_examples=80)
+@given(
+    seed=st.integers(0, 1000),
+    kv_blocks=st.integers(12, 60),
+    order=st.sampled_from(["mixed", "prefill-first", "static"]),
+    speculative=st.sampled_from([None, Speculative(1, 0.6)]),
+    replicas=st.integers(1, 3),
+    in_step=st.booleans(),
+    stream_s=st.sampled_from([0.001, 0.05]),
+    grace_s=st.floats(0.0, 0.5),
+)
+def test_what_is_cut_off_is_what_would_have_come_until_then(
+    seed: int,
+    kv_blocks: int,
+    order: Any,
+    speculative: Speculative | None,
+    replicas: int,
+    in_step: bool,
+    stream_s: float,
+    grace_s: float,
+) -> None:
+    asked = plan(concurrency=[9], duration_s=0.3, input="uniform:1:90", output="uniform:1:90", warmup=2, seed=seed)
+    policy = EnginePolicy(
+        kv_blocks=kv_blocks, max_batched_tokens=64, max_seqs=6, order=order, speculative=speculative
+    )
+    fleet = Fleet(policy, Times(step=0.006, token=1e-4, stream_s=stream_s), replicas=replicas, in_step=in_step)
+    stop_s = run_cell(asked, 0, fleet, grace_s=grace_s).stop_s
+    whole = records_of(asked, fleet, grace_s=1e9)
+    cut = records_of(asked, fleet, grace_s=grace_s)
+    assert [record["sent_s"] for record in cut] == [record["sent_s"] for record in whole]
+    for before, after in zip(cut, whole, strict=True):
+        heard = [at_s for at_s in after["arrival_s"] if at_s <= stop_s]
+        assert before["arrival_s"] == heard
+        assert before["tokens"] == after["tokens"][: len(heard)]
+        assert before["status"] == ("ok" if len(heard) == len(after["arrival_s"]) else "cancelled")
+
+
+def test_each_engine_is_told_under_vllms_names() -> None:
+    counters = Counters("m", 2, 1000)
+    counters.begin(5.0)
+    assert counters.look(6.5, [State(3, 2, 500, 40, 30, 1, 20, 10), State(1, 0, 1200, 7, 6)]) == 7.5
+    counters.begin(8.0)
+    assert counters.look(9.0, [State(4, 0, 100, 5, 4, 3, 2, 1), State(0, 0, 0, 0, 0)]) == 10.0
+    names = (
+        "num_requests_running", "num_requests_waiting", "kv_cache_usage_perc", "prompt_tokens_total",
+        "generation_tokens_total", "num_preemptions_total", "prefix_cache_queries_total", "prefix_cache_hits_total",
+    )  # fmt: skip
+    told: dict[tuple[float, str], dict[str, float]] = {}
+    for row in counters.table().to_pylist():
+        engine = json.loads(row["labels"])["engine"]
+        told.setdefault((row["time_s"], engine), {})[row["name"].removeprefix("vllm:")] = row["value"]
+    assert {key: tuple(values[name] for name in names) for key, values in told.items()} == {
+        (5.0, "0"): (0, 0, 0, 0, 0, 0, 0, 0),
+        (5.0, "1"): (0, 0, 0, 0, 0, 0, 0, 0),
+        (6.5, "0"): (3, 2, 0.5, 40, 30, 1, 20, 10),
+        (6.5, "1"): (1, 0, 1.0, 7, 6, 0, 0, 0),  # no more than all of it
+        (8.0, "0"): (0, 0, 0, 40, 30, 1, 20, 10),
+        (8.0, "1"): (0, 0, 0, 7, 6, 0, 0, 0),
+        (9.0, "0"): (4, 0, 0.1, 45, 34, 4, 22, 11),
+        (9.0, "1"): (0, 0, 0, 7, 6, 0, 0, 0),
+    }
+
+
+def test_samples_stay_evenly_spread_as_they_thin_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loadstone.simulator.counters._MOST", 20)
+    counters = Counters("m", 2, 1000)
+    at_s = 0.0
+    while at_s < 100:
+        at_s = counters.look(at_s, [State(1, 0, 0, 0, 0)] * 2)
+    times = sorted({row["time_s"] for row in counters.table().to_pylist()})
+    assert 5 <= len(times) <= 10
+    assert times[0] == 0.0
+    assert set(np.diff(times)) == {16.0}
+
+
+def test_the_way_of_a_request_and_the_clients_moments() -> None:
+    two = plan(concurrency=[1, 1], requests=[6], input="uniform:10:90")
+    first, second = (Asked(two, cell, 0.003, 1e-5) for cell in (0, 1))
+    assert first.request_s == pytest.approx([0.003 + 1e-5 * tokens for tokens in first.input_tokens])
+    other = Asked(plan(concurrency=[1, 1], requests=[6], input="uniform:10:90", seed=1), 0, 0.003, 1e-5)
+    assert not set(first.turnaround_s) & (set(second.turnaround_s) | set(other.turnaround_s))
 
 
 def test_counters_count_on_over_cells_and_thin_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -595,9 +931,34 @@ def test_tables_have_the_stores_schema_and_split_where_they_grow_large(monkeypat
     run = run_cell(asked, 0, Fleet(POLICY, Times()))
     made = list(tables(asked, 0, run, POLICY))
     assert len(made) > 5
-    assert {table.schema for table in made} == {store.records_schema()}
+    assert all(table.schema == store.records_schema() for table in made)
     whole = pa.concat_tables(made)
     assert whole["request_id"].to_pylist() == [f"0-{index}" for index in range(40)]
+
+
+@pytest.mark.parametrize(
+    ("policy", "options"),
+    [
+        (POLICY, {}),
+        (EnginePolicy(kv_blocks=14, max_batched_tokens=1024, max_seqs=8), {}),  # some are preempted
+        (msgspec.structs.replace(POLICY, max_seqs=3), {"duration_s": 0.5}),  # some are cut off
+    ],
+)
+def test_records_are_the_same_however_they_are_split(
+    policy: EnginePolicy, options: Json, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = plan(**({"concurrency": [8], "output": "uniform:1:60", "input": "uniform:30:90"} | options))
+    run = run_cell(asked, 0, Fleet(policy, Times()), grace_s=0.05)
+    (whole,) = tables(asked, 0, run, policy)
+    for most in (1, 70, 200):
+        monkeypatch.setattr("loadstone.simulator.table._EVENTS", most)
+        made = list(tables(asked, 0, run, policy))
+        assert pa.concat_tables(made).to_pylist() == whole.to_pylist()
+        for table in made:
+            assert table.num_rows == 1 or len(pa.concat_arrays(table["tokens"].chunks).flatten()) <= most
+        for table, following in itertools.pairwise(made):
+            tokens = [*table["tokens"].to_pylist(), following["tokens"][0].as_py()]
+            assert sum(map(len, tokens)) > most  # no smaller than they have to be
 
 
 # --- how far off ------------------------------------------------------------------------------------------------
@@ -618,6 +979,37 @@ def test_intervals_are_as_wide_as_the_draws_and_what_remained() -> None:
     low, high = found["output_tokens_per_s"]
     assert 0.8 < low < 0.9
     assert 1.1 < high < 1.25
+
+
+def test_throughput_is_as_unsure_as_e2e_only_where_it_follows_from_it() -> None:
+    fleet = Fleet(POLICY, Times(token=0.0))
+    draws = [Times(step=0.010 * factor, token=0.0) for factor in np.linspace(0.8, 1.2, 21)]
+    remains = {"ttft": 0.5, "tpot": 0.5}
+    closed = intervals(plan(concurrency=[4], requests=[200], output="50"), 0, fleet, draws, remains)
+    low, high = closed["output_tokens_per_s"]
+    assert low == pytest.approx(1 / closed["e2e_s"][1], rel=0.1)
+    assert high == pytest.approx(1 / closed["e2e_s"][0], rel=0.1)
+    slow = intervals(plan(rate=[1.0], requests=[200], output="50"), 0, fleet, draws, remains)
+    assert slow["output_tokens_per_s"] == pytest.approx((1.0, 1.0), abs=0.02)
+    assert slow["e2e_s"][1] > 1.3
+
+
+def test_without_draws_nothing_is_known_to_be_unsure() -> None:
+    found = intervals(plan(concurrency=[2], requests=[20]), 0, Fleet(POLICY, SLOPED), [], {})
+    assert "e2e_s" in found
+    assert set(found.values()) == {(1.0, 1.0)}
+
+
+def test_medians_are_those_of_the_measured() -> None:
+    fleet = Fleet(POLICY, SLOPED)
+    asked = plan(concurrency=[4], requests=[9], warmup=12, input="uniform:10:900", output="uniform:1:90")
+    found = medians(run_cell(asked, 0, fleet))
+    measured = [record for record in records_of(asked, fleet) if record["phase"] == "measure"]
+    assert found["ttft_s"] == pytest.approx(np.median([each["arrival_s"][0] - each["sent_s"] for each in measured]))
+    assert found["e2e_s"] == pytest.approx(np.median([each["end_s"] - each["sent_s"] for each in measured]))
+    took_s = max(each["end_s"] for each in measured) - min(each["sent_s"] for each in measured)
+    tokens = sum(each["output_tokens"] for each in measured)
+    assert found["output_tokens_per_s"] == pytest.approx(tokens / took_s)
 
 
 def test_of_one_token_e2e_is_as_unsure_as_ttft() -> None:

@@ -30,7 +30,13 @@ def test_what_was_left_out_of_a_file_is_counted_by_its_reason() -> None:
     )
     dataset = {"kind": "dataset", "prompts": 9, "skipped": 4, "bad": 1}
     (finding,) = run_findings([], [], dataset, "")
-    assert "5 of the file's items were left out (1 cannot be read, 4 no prompt to send)" in finding.evidence
+    assert finding.evidence == (
+        "5 of the file's items were left out (1 cannot be read, 4 no prompt to send), and 9 are there to send"
+    )
+    (finding,) = run_findings([], [], {"kind": "dataset", "bad": 2}, "")
+    assert finding.evidence.endswith("(2 cannot be read), and 0 are there to send")
+    (finding,) = run_findings([], [], {"kind": "trace", "skipped": {"broken line": 2}}, "")
+    assert finding.evidence.endswith("(2 broken line), and 0 are there to send")
     assert not run_findings([], [], {"kind": "dataset", "prompts": 9, "skipped": 0, "bad": 0}, "")
     assert not run_findings([], [], {"kind": "trace", "requests": 9, "skipped": {}}, "")
     assert not run_findings([], [], {"kind": "synthetic", "input": {}}, "")

@@ -27,8 +27,6 @@ def applies(plan: Plan, cell: int, policy: EnginePolicy, replicas: int, shared: 
         return False
     if policy.poll_steps or policy.gather_steps or policy.pipeline > 1:
         return False
-    if load.profile and load.kind == "concurrency":
-        return False
     if load.max_concurrency is not None or load.duration_s is not None or load.kind == "burst":
         return False
     return policy.reserved_tokens is None
@@ -104,7 +102,7 @@ def run_fast(run: CellRun, load: Load, policy: EnginePolicy, model: StepTimes, l
                 new = input_tokens[index]
                 if new > budget:
                     if not chunked:
-                        if chunks or budget < budget_tokens:
+                        if budget < budget_tokens:
                             break
                     else:
                         partial, partial_done = index, budget

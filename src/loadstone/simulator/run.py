@@ -65,6 +65,7 @@ class CellRun:
     end_s    end of the step that wrote the last token; the client has it `stream_s` later
     stop_s   when all that was still under way was cancelled; NEVER where nothing was
     over_s   when the last answer was at the client
+    paused   of those that were preempted and did not go on before `stop_s`, the tokens written by then
     """
 
     def __init__(self, asked: Asked, start_s: float, stream_s: float) -> None:
@@ -72,6 +73,7 @@ class CellRun:
         self.start_s = self.issue_end_s = self.over_s = start_s
         self.stream_s = stream_s
         self.stop_s = NEVER
+        self.paused: dict[int, int] = {}
         self.journal = Journal(asked.count)
         self.replicas: list[Replica] = []
         self.end_s: list[float] = [math.nan] * asked.count
@@ -90,6 +92,12 @@ class CellRun:
         """All that the client has not heard the end of by then is cancelled."""
         self.stop_s = self.over_s = at_s
         self.end_s = [math.nan if end_s + self.stream_s > at_s else end_s for end_s in self.end_s]
+        self.paused = {
+            sequence.row: sequence.emitted
+            for replica in self.replicas
+            for sequence in (*replica.scheduler.waiting, *replica.scheduler.running)
+            if sequence.emitted and not sequence.end_tick
+        }
 
     def states(self) -> list[State]:
         """The engines as they stand."""

@@ -88,14 +88,15 @@ class _Records:
         return {int(at): self._pieces(int(at), again.get(int(self._index[at]), [])) for at in np.flatnonzero(odd)}
 
     def _pieces(self, at: int, again: list[tuple[float, int, int, int]]) -> tuple[Floats, Ints]:
+        index, output = int(self._index[at]), int(self._output[at])
         replica = int(self._replica[at])
         begun = [(float(self._first[at]), replica, int(self._tick[at]) - int(self._starts[replica]), 0), *again]
         times: list[Floats] = []
         tokens: list[Ints] = []
         for number, (at_s, replica, tick, written) in enumerate(begun):
             start, stop = int(self._starts[replica]), int(self._clock_ends[replica])
-            until = begun[number + 1][3] if number + 1 < len(begun) else int(self._output[at])
-            counts = self._counts(int(self._index[at]), written, int(self._output[at]))
+            until = begun[number + 1][3] if number + 1 < len(begun) else self._run.paused.get(index, output)
+            counts = self._counts(index, written, output)
             counts = counts[counts <= until]
             steps = self._clock[start + tick + 1 : min(stop, start + tick + len(counts))]
             times.append(np.concatenate([[at_s], steps]))
