@@ -117,3 +117,18 @@ def test_folders_may_be_text(tmp_path: Path) -> None:
     options = {"input": "16", "output": "4", "concurrency": [1], "requests": [1]}
     document = loadstone.simulate("llama-3.1-8b@1xh100", out=str(tmp_path / "runs"), **options)
     assert Path(document["run_dir"]).parent == tmp_path / "runs"
+
+
+def test_simulate_takes_what_the_command_takes(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"input": "16", "output": "40", "concurrency": [1], "requests": [2], "out": tmp_path}
+    deployment = "llama-3.1-8b@1xh100/num_speculative_tokens=3"
+
+    def tpot(**more: Any) -> Any:
+        return loadstone.simulate(deployment, **options, **more)["cells"][0]["metrics"]["tpot_s"]
+
+    lucky, unlucky = tpot(acceptance=1.0, draws=0), tpot(acceptance=0.0, draws=0)
+    assert lucky["p50"] < unlucky["p50"] / 3
+    assert "low" not in lucky
+    assert "low" in tpot(draws=3)
+    with pytest.raises(InputError, match="nobodys"):
+        tpot(profile=tmp_path / "nobodys")

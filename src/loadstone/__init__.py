@@ -10,7 +10,7 @@ Importing it takes no time: each function imports what it needs when it is calle
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from os import PathLike
+from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,15 +52,25 @@ def size(models: str | Sequence[str], **options: Any) -> dict[str, Any]:
     return table.ask(models, **options)
 
 
-def simulate(deployment: str, **options: Any) -> dict[str, Any]:
+def simulate(
+    deployment: str,
+    *,
+    acceptance: float | None = None,
+    draws: int | None = None,
+    profile: str | PathLike[str] | None = None,
+    **options: Any,
+) -> dict[str, Any]:
     """Simulate a deployment, as `llama-3.1-70b@8xh200`; returns the summary, as `loadstone simulate --json`.
 
-    `options` as of bench(); those that are about a server do nothing. Raises loadstone.errors.InputError, one line.
+    `acceptance`, `draws`, `profile` as the flags; `options` as of bench(); those that are about a server do nothing.
+    Raises loadstone.errors.InputError, one line.
     """
     from loadstone import simulation
     from loadstone.options import Options
 
-    return simulation.simulate(deployment, Options(**_as_flags(options)))
+    own = {"acceptance": acceptance, "draws": draws, "profile": None if profile is None else fspath(profile)}
+    given: dict[str, Any] = {name: value for name, value in own.items() if value is not None}
+    return simulation.simulate(deployment, Options(**_as_flags(options)), **given)
 
 
 def recover(path: str | PathLike[str]) -> dict[str, Any]:
