@@ -8,6 +8,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from loadstone import store
@@ -32,6 +33,7 @@ from loadstone.simulator.engine import NEVER, Group, Journal, Replica, taker
 from loadstone.simulator.fast import applies, run_fast
 from loadstone.simulator.fleet import Fleet
 from loadstone.simulator.interval import beginning, intervals, medians
+from loadstone.simulator.pipeline import engines_of
 from loadstone.simulator.run import CellRun, State
 from loadstone.simulator.table import tables
 
@@ -338,7 +340,7 @@ def test_without_a_prefix_cache_blocks_stay_the_engines_own() -> None:
 
         asked = plan(prefix=64, concurrency=[1], requests=[1])
         run_cell(asked, 0, Fleet(policy, Times()), look=look, quick=False)
-    assert used == {False: {0, 100}, True: {0, 112}}
+    assert used == {False: {0, 100, 101, 102, 103}, True: {0, 112}}
 
 
 def test_keys_are_equal_where_all_up_to_the_blocks_end_is() -> None:
@@ -743,6 +745,78 @@ def test_what_the_short_way_cannot_goes_the_long_one(options: Json, replicas: in
 def test_the_usual_sweep_goes_the_short_way(options: Json, order: str) -> None:
     policy = msgspec.structs.replace(POLICY, order=order, max_seqs=2)
     assert applies(plan(**options), 0, policy, 1, False)
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_what_is_seen_in_the_middle_of_a_stretch_is_as_it_stands_then(quick: bool) -> None:
+    """One prompt of 100 tokens, steps of 10 ms: no event between its first token at 23 ms and its last."""
+    seen: dict[float, tuple[int, int]] = {}
+
+    def look(at_s: float, states: Sequence[State]) -> float:
+        seen[round(at_s, 3)] = (states[0].written_tokens, states[0].used_tokens)
+        return at_s + 1.0
+
+    asked = plan(concurrency=[1], requests=[1], output="500")
+    run = run_cell(asked, 0, Fleet(POLICY, Times()), look=look, quick=quick)
+    begun_s = run.journal.first_s[0]
+    for at_s, (written, used) in list(seen.items())[1:]:
+        assert written == 1 + int((at_s - begun_s) / 0.010)
+        assert used == 16 * math.ceil((99 + written) / 16)
+    assert list(seen) == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
+
+
+@settings(max_examples=60)
+@given(
+    seed=st.integers(0, 1 << 30),
+    habits=st.one_of(
+        st.fixed_dictionaries(
+            {
+                "order": st.sampled_from(["mixed", "prefill-first"]),
+                "pipeline": st.sampled_from([1, 2]),
+                "keep_free": st.sampled_from([0.0, 0.5, 1.0]),
+                "speculative": st.sampled_from([None, Speculative(2, 0.6)]),
+                "poll_steps": st.sampled_from([0, 5]),
+            }
+        ),
+        st.sampled_from(
+            [
+                {"order": "static"},
+                {"reserved_tokens": 200},
+                {"gather_steps": 9, "gather_tokens": 60, "kv_blocks": 1000},
+                {"hold_steps": 7, "kv_blocks": 1000},
+            ]
+        ),
+    ),
+    kv_blocks=st.integers(16, 60),
+    rate=st.sampled_from([4.0, 20.0, 60.0]),
+    prefix=st.sampled_from([0, 32]),
+    engines=st.sampled_from([(1, False), (2, False), (2, True)]),
+)
+@example(1, {"keep_free": 0.5}, 16, 4.0, 32, (1, False))  # who waits comes to fit though nobody ends
+@example(0, {"speculative": Speculative(2, 0.6)}, 16, 20.0, 0, (1, False))  # who was preempted fits again
+@example(10766, {"keep_free": 1.0, "poll_steps": 5}, 16, 60.0, 0, (2, False))  # looked for, and not let in
+def test_how_many_steps_go_at_once_changes_nothing(
+    seed: int, habits: Json, kv_blocks: int, rate: float, prefix: int, engines: tuple[int, bool]
+) -> None:
+    """Neither when anything ends, nor what is seen meanwhile."""
+    asked = plan(rate=[rate], requests=[14], input="uniform:33:90", output="uniform:1:90", prefix=prefix, seed=seed)
+    policy = EnginePolicy(**({"kv_blocks": kv_blocks, "max_batched_tokens": 64, "max_seqs": 6} | habits))
+    fleet = Fleet(policy, SLOPED, replicas=engines[0], in_step=engines[1])
+    seen: list[list[list[State]]] = []
+    ends: list[list[float]] = []
+    for at_once in (1 << 30, 1):
+        here: list[list[State]] = []
+
+        def look(at_s: float, states: Sequence[State], here: list[list[State]] = here) -> float:
+            here.append(list(states))
+            return at_s + 0.0371
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr("loadstone.simulator.cell.engines_of", partial(engines_of, at_once=at_once))
+            ends.append(run_cell(asked, 0, fleet, look=look, quick=False).end_s)
+        seen.append(here)
+    assert ends[0] == pytest.approx(ends[1])
+    assert seen[0] == seen[1]
 
 
 # --- laws of the records ----------------------------------------------------------------------------------------

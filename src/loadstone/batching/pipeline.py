@@ -91,6 +91,9 @@ class Batch(Scheduler):
             self._taken = self._used - before
         return steps
 
+    def growth_blocks(self, steps: int) -> int:
+        return super().growth_blocks(steps + 1) - self._taken  # the step under way has its blocks
+
     def _grow(self, steps: int) -> None:
         """The blocks of the first step were taken when it was scheduled."""
         self._used -= self._taken

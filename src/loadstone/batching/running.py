@@ -52,14 +52,15 @@ class Running:
 
     # --- who decodes ------------------------------------------------------------------------------------------------
 
-    def written_by(self, sequence: Sequence) -> int:
-        """Tokens it has written."""
+    def written_by(self, sequence: Sequence, steps: int = 0) -> int:
+        """Tokens it has written; `steps` more decode steps may be over of which advance() was not told yet."""
         if not sequence.end_tick:
             return sequence.emitted
+        left = max(0, sequence.end_tick - self.tick - steps)
         if sequence.gains is not None:
-            done = len(sequence.gains) - max(0, sequence.end_tick - self.tick)
+            done = len(sequence.gains) - left
             return sequence.emitted + 1 + (sequence.gains[done - 1] if done else 0)
-        return sequence.output_tokens - max(0, sequence.end_tick - self.tick)
+        return sequence.output_tokens - left
 
     def _left(self) -> int:
         """Tokens that all that run have still to write."""
@@ -143,6 +144,17 @@ class Running:
         if self.policy.reserved_tokens is not None:
             return self._most
         return self._used if self._tight else self._recount()
+
+    def growth_blocks(self, steps: int) -> int:
+        """Blocks that so many decode steps bring into use, of which advance() was not told yet."""
+        if self.policy.reserved_tokens is not None:
+            return 0
+        tick = self.tick + steps
+        return sum(
+            self.blocks_for(s.base + min(tick, s.end_tick) * s.growth) - self._blocks_of(s)
+            for s in self.running
+            if s.end_tick
+        )
 
     def _leave(self, sequence: Sequence) -> None:
         """It no longer runs, and gives its blocks back."""

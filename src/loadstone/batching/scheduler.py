@@ -75,7 +75,9 @@ class Scheduler(Running):
 
     @property
     def open(self) -> bool:
-        """Whether one more that arrives might get into the very next step."""
+        """Whether one more that arrives might get into the very next step, or be looked for before others end."""
+        if self._poll:
+            return True
         if self._static:
             return not self.running
         if self._gather:
@@ -158,19 +160,37 @@ class Scheduler(Running):
         steps = self._next_end - self.tick
         if self._unseen:
             steps = min(steps, self._until_look())
+        if self._resume:
+            return 1
         if not self._tight:
             return steps
-        if self._resume or self._luck is not None:
+        if self._luck is not None:
             return 1
         free = self._blocks - self._used
         phases, block, tick = self._phases, self._block, self.tick
-        if self.decodes * (steps // block + 1) <= free:
+        first = self._who_may_come_to_fit(steps, free)
+        if first is None and self.decodes * (steps // block + 1) <= free:
             return steps
         for step in range(steps):
+            before = free
             free -= phases[-(tick + step) % block]
             if free < 0:
                 return max(1, step)
+            if first is not None and step and self._wanted(first, step) <= (free if self._mixed else before):
+                return step
         return steps
+
+    def _who_may_come_to_fit(self, steps: int, free: int) -> Sequence | None:
+        """The first of those waiting, where it may be let in within so many decode steps though nobody ends.
+
+        What is left free for the running shrinks with every token that they write; their blocks grow one by one.
+        """
+        if not self.policy.keep_free or not self.has_prompts or not self.waiting:
+            return None
+        first = self.waiting[0]
+        if self._sure and self._most + first.most_blocks > self._blocks:
+            return None
+        return first if self._wanted(first, steps) <= free else None
 
     def _until_look(self) -> int:
         """Decode steps until new requests are looked for; 0: now."""
@@ -299,17 +319,20 @@ class Scheduler(Running):
 
     def _fits(self, sequence: Sequence) -> bool:
         """The admission rule, where blocks may run short; see EnginePolicy.keep_free."""
-        policy = self.policy
         if self._sure and self._most + sequence.most_blocks > self._blocks:
             return False
+        return self._wanted(sequence) <= self._free()
+
+    def _wanted(self, sequence: Sequence, steps: int = 0) -> int:
+        """Blocks that have to be free for it, after so many more decode steps."""
         wanted = self.blocks_for(sequence.target)
-        if policy.keep_free > 0:
-            left = self._left()
-            wanted = sequence.most_blocks + self.blocks_for(left * policy.keep_free)
+        if self.policy.keep_free > 0:
+            left = self._left() - steps * self.decodes
+            wanted = sequence.most_blocks + self.blocks_for(left * self.policy.keep_free)
         if self._cache is not None:
             hits = sequence.keys[: sequence.computed // self._block]
             wanted -= len(hits) - self._cache.unused(hits)
-        return wanted <= self._free()
+        return wanted
 
     # --- who gives way ----------------------------------------------------------------------------------------------
 

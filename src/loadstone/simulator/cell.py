@@ -98,7 +98,7 @@ def _run_step(
             stop_s = client.measure_start_s + duration_s + grace_s
         # As things stand between the event before and the one to come.
         while look is not None and look_s < stop_s and look_s < min(arrival_s, next_s, timer_s) < NEVER:
-            look_s = look(look_s, run.states())
+            look_s = look(look_s, run.states(look_s))
         if stop_s < NEVER and stop_s < min(arrival_s, next_s, timer_s) < NEVER:
             run.stop(stop_s)
             return

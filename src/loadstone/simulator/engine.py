@@ -217,19 +217,32 @@ class Replica:
 
     def cut(self, at_s: float) -> None:
         """End the stretch with the step that is under way at `at_s`."""
-        a, b, start_s = self._a, self._b, self.now_s
-        if b > 0:
-            # From a·j + b·j(j − 1)/2 = elapsed; what rounding makes of it is set right below.
-            half = a - b / 2
-            steps = int((math.sqrt(half * half + 2 * b * (at_s - start_s)) - half) / b)
-        else:
-            steps = int((at_s - start_s) / a)
-        steps = max(1, steps - 1)
-        while steps < self.steps and start_s + a * steps + b * (steps * (steps - 1) / 2) < at_s:
-            steps += 1
+        steps, end_s = step_at(self.now_s, self._a, self._b, self.steps, at_s)
         if steps < self.steps:
-            self.steps = steps
-            self.next_s = start_s + a * steps + b * (steps * (steps - 1) / 2)
+            self.steps, self.next_s = steps, end_s
+
+    def over(self, at_s: float) -> int:
+        """Steps of the stretch under way that are over at `at_s`, which lies before its end."""
+        if self.steps == 1 or self.next_s == NEVER or not self.scheduler.decoding:
+            return 0
+        steps, end_s = step_at(self.now_s, self._a, self._b, self.steps, at_s)
+        return steps if end_s <= at_s else steps - 1
+
+
+def step_at(start_s: float, a: float, b: float, most: int, at_s: float) -> tuple[int, float]:
+    """The first step of a stretch that does not end before `at_s`, the last of `most` at the latest; and its end."""
+    if b > 0:
+        # From a·j + b·j(j − 1)/2 = elapsed; what rounding makes of it is set right below.
+        half = a - b / 2
+        steps = int((math.sqrt(half * half + 2 * b * (at_s - start_s)) - half) / b)
+    else:
+        steps = int((at_s - start_s) / a)
+    steps = max(1, steps - 1)
+    end_s = start_s + a * steps + b * (steps * (steps - 1) / 2)
+    while steps < most and end_s < at_s:
+        steps += 1
+        end_s = start_s + a * steps + b * (steps * (steps - 1) / 2)
+    return steps, end_s
 
 
 def taker(loads: list[int], turn: int, how: Route) -> int:

@@ -16,7 +16,7 @@ from heapq import heappop, heappush
 
 from loadstone.batching import EnginePolicy
 from loadstone.records import Load, Plan
-from loadstone.simulator.engine import NEVER, StepTimes
+from loadstone.simulator.engine import NEVER, StepTimes, step_at
 from loadstone.simulator.run import CellRun, Look, State
 
 
@@ -151,14 +151,19 @@ def run_fast(run: CellRun, load: Load, policy: EnginePolicy, model: StepTimes, l
         else:
             break
         if look_s < after_s and look is not None:
-            here = [(input_tokens[i] + output_tokens[i] - 1 - end + tick, output_tokens[i] - end + tick)
-                    for end, those in ends.items() for i in those]  # fmt: skip
-            held = [tokens for tokens, _ in here] + [new + done for new, done in chunks]
+            held = [new + done for new, done in chunks]
             if partial >= 0 and not chunks:
                 held.append(partial_done)
-            used = sum(-(-tokens // block) for tokens in held) * block
-            written = written_total + sum(done for _, done in here)
+            used_by_prompts = sum(-(-tokens // block) for tokens in held)
             while look_s < after_s:
+                at_tick = tick
+                if steps > 1:
+                    over, end_at_s = step_at(now_s, a, b, steps, look_s)
+                    at_tick += over if end_at_s <= look_s else over - 1
+                here = [(input_tokens[i] + output_tokens[i] - 1 - end + at_tick, output_tokens[i] - end + at_tick)
+                        for end, those in ends.items() for i in those]  # fmt: skip
+                used = (used_by_prompts + sum(-(-tokens // block) for tokens, _ in here)) * block
+                written = written_total + sum(done for _, done in here)
                 while arrivals and max(arrivals)[0] <= look_s and (coming := next(feed, None)) is not None:
                     heappush(arrivals, coming)
                 late = sum(at_s <= look_s for at_s, _ in arrivals)

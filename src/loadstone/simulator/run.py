@@ -99,35 +99,37 @@ class CellRun:
             if sequence.emitted and not sequence.end_tick
         }
 
-    def states(self) -> list[State]:
-        """The engines as they stand."""
-        return states_of(self.replicas)
+    def states(self, at_s: float | None = None) -> list[State]:
+        """The engines as they stand at `at_s`, before the end of what is under way; None: at its beginning."""
+        return states_of(self.replicas, at_s)
 
 
-def states_of(replicas: Sequence[Replica]) -> list[State]:
+def states_of(replicas: Sequence[Replica], at_s: float | None = None) -> list[State]:
     """A state for each engine, whose batches under way follow one another in `replicas`."""
     each = replicas[0].scheduler.policy.pipeline
-    schedulers = [replica.scheduler for replica in replicas]
-    return [_state(schedulers[at : at + each]) for at in range(0, len(schedulers), each)]
+    return [_state(replicas[at : at + each], at_s) for at in range(0, len(replicas), each)]
 
 
-def _state(batches: Sequence[Scheduler]) -> State:
+def _state(replicas: Sequence[Replica], at_s: float | None) -> State:
     """Queue and blocks are those of all batches together."""
+    batches = [replica.scheduler for replica in replicas]
+    over = [0 if at_s is None else replica.over(at_s) for replica in replicas]
+    grown = sum(batch.growth_blocks(steps) for batch, steps in zip(batches, over, strict=True) if steps)
     return State(
         running=sum(len(batch.running) for batch in batches),
         waiting=len(batches[0].waiting),
-        used_tokens=batches[0].used_blocks() * batches[0].policy.block_tokens,
+        used_tokens=(batches[0].used_blocks() + grown) * batches[0].policy.block_tokens,
         prompt_tokens=sum(batch.prompt_tokens for batch in batches),
-        written_tokens=sum(map(_written, batches)) + _written_before(batches[0]),
+        written_tokens=sum(map(_written, batches, over)) + _written_before(batches[0]),
         preemptions=sum(batch.preemptions for batch in batches),
         cache_queries=sum(batch.cache_queries for batch in batches),
         cache_hits=sum(batch.cache_hits for batch in batches),
     )
 
 
-def _written(scheduler: Scheduler) -> int:
+def _written(scheduler: Scheduler, over: int) -> int:
     return scheduler.written_tokens + sum(
-        scheduler.written_by(sequence)
+        scheduler.written_by(sequence, over)
         for sequence in scheduler.running
         # Those of a static batch that have ended are counted already.
         if not 0 < sequence.end_tick <= scheduler.tick
