@@ -189,6 +189,8 @@ def test_a_squared_gpu_count_is_undone() -> None:
         ({"model": "deepseek-ai/DeepSeek-R1", "precision": "fp8"}, "do not fit"),
         ({"mode": "disagg"}, "disaggregated"),
         ({"load": "rate", "load_value": None}, "no number"),
+        ({"precision": "fp9"}, "precision: 'fp9' is no precision known here"),
+        ({"kv_dtype": "int3"}, "kv_dtype: 'int3' is no precision of a KV cache"),
         ({"load_value": 1e9}, "users at once"),
         ({"output_tokens": 10**9}, "beyond"),
         ({"input_tokens": -5}, "beyond"),
@@ -197,6 +199,13 @@ def test_a_squared_gpu_count_is_undone() -> None:
 def test_what_cannot_be_predicted_says_why(changes: dict[str, object], reason: str) -> None:
     with pytest.raises(Unpredictable, match=reason):
         case_of(point_of(1, 8, **changes))
+
+
+def test_precisions_by_their_other_names() -> None:
+    deployment = deployment_of(point_of(1, 8, precision="FP8 (native)", kv_dtype="float16"))[0]
+    assert (deployment.weights_dtype, deployment.kv_dtype) == ("fp8", "fp16")
+    assert deployment_of(point_of(1, 8, kv_dtype="fp8_e5m2"))[0].kv_dtype == "fp8"
+    assert deployment_of(point_of(1, 8, kv_dtype="auto"))[0].kv_dtype == "bf16"
 
 
 def test_an_unstated_statistic_of_the_sample_is_a_mean() -> None:

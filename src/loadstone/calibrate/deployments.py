@@ -13,6 +13,7 @@ from loadstone.calibrate.scripts import Arguments, arguments_of, ran_eager
 from loadstone.calibrate.sources import version_of
 from loadstone.catalogue import Deployment, Gpu, Model, gpu, model
 from loadstone.catalogue.own import is_file
+from loadstone.catalogue.precision import dtype_of, kv_dtype_of
 from loadstone.errors import InputError
 
 MOST_TP = 16
@@ -38,10 +39,8 @@ def deployment_of(point: Point) -> tuple[Deployment, Arguments]:
     per_node = device.per_node
     if gpus > per_node and not (point.nodes and point.nodes > 1):
         raise Unpredictable(f"{gpus} GPUs on one node")
-    kv = point.kv_dtype.lower().partition("_")[0] if point.kv_dtype and point.kv_dtype != "auto" else ""
     # NVIDIA's NVFP4 checkpoints are made for an FP8 cache (kv_cache_quant_algo), and engines follow.
     implied = "fp8" if weights == "nvfp4" else base.kv_dtype
-    kv_dtype = kv if kv in ("bf16", "fp8", "fp16") else (said.kv_dtype or implied)
     deployment = Deployment(
         model=base,
         gpu=device,
@@ -52,7 +51,7 @@ def deployment_of(point: Point) -> tuple[Deployment, Arguments]:
         ep=ep,
         attention_dp=attention_dp,
         weights_dtype=weights,
-        kv_dtype=kv_dtype,
+        kv_dtype=_kv_dtype(point) or said.kv_dtype or implied,
         engine=engine,
         engine_version="0.2" if "2023" in point.engine else version_of(point),
     )
@@ -172,12 +171,20 @@ def _weights(point: Point, base: Model) -> str:
     said = re.split(r"[\s(?]", point.precision.lower().strip())[0]
     if not said:
         return "bf16" if base.weights_dtype in ("bf16", "fp16") else base.weights_dtype
-    name = {"bfloat16": "bf16", "float16": "fp16", "fp4": "nvfp4", "awq": "int4"}.get(said, said)
-    if name == "nvfp4" and base.weights_dtype == "mxfp4":
-        return "mxfp4"
-    if name not in ("bf16", "fp16", "fp8", "nvfp4", "mxfp4", "int4", "int8"):
-        raise Unpredictable(f"precision {point.precision!r} is not known")
-    return name
+    try:
+        name = dtype_of(said, "precision")
+    except InputError as error:
+        raise Unpredictable(str(error)) from error
+    return "mxfp4" if name == "nvfp4" and base.weights_dtype == "mxfp4" else name
+
+
+def _kv_dtype(point: Point) -> str | None:
+    if point.kv_dtype.strip().lower() in ("", "auto"):
+        return None
+    try:
+        return kv_dtype_of(point.kv_dtype, "kv_dtype")
+    except InputError as error:
+        raise Unpredictable(str(error)) from error
 
 
 def _parallelism(point: Point, engine: str, base: Model) -> tuple[int, int, int, bool]:
