@@ -149,6 +149,22 @@ def test_nobody_waits_for_company_where_no_place_is_free() -> None:
     assert step(scheduler) == ([(1, 10, 0)], 0)
 
 
+@pytest.mark.parametrize("prefix_cache", [False, True])
+def test_steps_in_which_nothing_fits_are_no_wait_for_company(prefix_cache: bool) -> None:
+    scheduler = scheduler_of(
+        (40, 90), (40, 30), kv_blocks=14, keep_free=1.0, gather_steps=20, gather_tokens=99, prefix_cache=prefix_cache
+    )
+    assert step(scheduler) == ([(0, 40, 0), (1, 40, 0)], 0)
+    scheduler.advance()
+    scheduler.add(Sequence(2, 10, 60))
+    waited = 0
+    while not (chunks := step(scheduler)[0]):
+        waited += 1
+        scheduler.advance()
+    assert chunks == [(2, 10, 0)]
+    assert waited == 29 + 20  # until the second ends, and then for company
+
+
 def test_prompts_go_first_and_alone_as_in_sglang() -> None:
     scheduler = scheduler_of((60, 5), order="prefill-first")
     assert step(scheduler) == ([(0, 60, 0)], 0)

@@ -142,16 +142,23 @@ class Scheduler(Running):
         return min(steps, gathering) if gathering else steps
 
     def _gathering(self) -> int:
-        """For how many more decode steps at most those waiting wait for company; 0: they do not."""
+        """For how many more decode steps at most those waiting wait for company; 0: they do not.
+
+        While the first does not fit into the cache no step counts: TensorRT-LLM counts those in which a prompt that
+        could be computed is held back (`_apply_batch_waiting`).
+        """
         places = self._max_seqs - len(self.running)
         if self.decodes and self.waiting and places > 0 and not self._prefilling:
-            tokens = self.decodes * self._decode_tokens
-            tokens += sum(sequence.target for sequence in islice(self.waiting, places))
-            if self._since is None:
-                self._since = self.tick
-            left = self._gather - (self.tick - self._since)
-            if left > 0 and tokens < self.policy.gather_tokens:
-                return left
+            if self._cache is not None:
+                self._look_up(self.waiting[0])
+            if self._has_room(self.waiting[0]):
+                tokens = self.decodes * self._decode_tokens
+                tokens += sum(sequence.target for sequence in islice(self.waiting, places))
+                if self._since is None:
+                    self._since = self.tick
+                left = self._gather - (self.tick - self._since)
+                if left > 0 and tokens < self.policy.gather_tokens:
+                    return left
         self._since = None
         return 0
 
@@ -301,21 +308,26 @@ class Scheduler(Running):
 
     def _let_in(self, sequence: Sequence, new: int) -> bool:
         """Whether it may run; if so, its blocks are taken."""
-        most = self._most + sequence.most_blocks
-        if self._tight or most > self._blocks:
-            if self._sure and self._cache is None and most > self._blocks:
-                return False
-            if not self._tight:
-                self._count()
-            if not self._fits(sequence):
-                return False
+        if not self._has_room(sequence):
+            return False
+        if self._tight:
             self._hold(sequence, new)
             if self._cache is not None and not sequence.preempted:
                 sequence.cached_tokens = sequence.computed
                 self.cache_queries += sequence.prompt_tokens
                 self.cache_hits += sequence.computed
-        self._most = most
+        self._most += sequence.most_blocks
         return True
+
+    def _has_room(self, sequence: Sequence) -> bool:
+        most = self._most + sequence.most_blocks
+        if not self._tight:
+            if most <= self._blocks:
+                return True
+            if self._sure:
+                return False
+            self._count()
+        return self._fits(sequence)
 
     def _fits(self, sequence: Sequence) -> bool:
         """The admission rule, where blocks may run short; see EnginePolicy.keep_free."""
