@@ -131,7 +131,9 @@ def fit(bench: Bench, gpu: Gpu | None = None) -> Fitted:
     )
     _layers(estimates, floors, bench, hbm, peak16)
     if not estimates:
-        raise InputError(f"a benchmark of {bench.device.name}: too few points to fit anything; give it more time")
+        eager = sum(point.method == "eager" for point in bench.points)
+        why = f"{eager} were not captured in CUDA graphs" if eager else "give it more time"
+        raise InputError(f"a benchmark of {bench.device.name}: too few points to fit anything; {why}")
     return Fitted(gpu.name, bench.device.name, estimates, floors)
 
 
