@@ -68,9 +68,8 @@ def simulate(
     from loadstone import simulation
     from loadstone.options import Options
 
-    own = {"acceptance": acceptance, "draws": draws, "profile": None if profile is None else fspath(profile)}
-    given: dict[str, Any] = {name: value for name, value in own.items() if value is not None}
-    return simulation.simulate(deployment, Options(**_as_flags(options)), **given)
+    asked, kept = Options(**_as_flags(options)), None if profile is None else fspath(profile)
+    return simulation.simulate(deployment, asked, acceptance=acceptance, draws=draws, profile=kept)
 
 
 def recover(path: str | PathLike[str]) -> dict[str, Any]:

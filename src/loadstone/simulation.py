@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import loadstone
 from loadstone import host, store
-from loadstone.batching.defaults import ACCEPTANCE
 from loadstone.catalogue.deployment import Deployment
 from loadstone.catalogue.shorthand import parse_deployment
 from loadstone.dialects import DIALECTS
@@ -41,16 +40,17 @@ def simulate(
     deployment: str,
     options: Options,
     *,
-    acceptance: float = ACCEPTANCE,
-    draws: int = DRAWS,
+    acceptance: float | None = None,
+    draws: int | None = None,
     profile: str | None = None,
 ) -> dict[str, Any]:
     """Simulate a deployment; returns the summary (the `--json` document), whose `run_dir` holds the run.
 
-    `acceptance`: of a guessed token, where the deployment decodes speculatively. `draws`: of the coefficients, for
-    the intervals; 0: none. `profile`: one that `calibrate` made; None: the shipped
-    one. Raises InputError, one line, where it cannot be done.
+    `acceptance`: of a guessed token, where the deployment decodes speculatively; None: 0.7. `draws`: of the
+    coefficients, for the intervals; 0: none; None: 24. `profile`: one that `calibrate` made; None: the shipped one.
+    Raises InputError, one line, where it cannot be done.
     """
+    draws = DRAWS if draws is None else draws
     if not 0 <= draws <= _MOST_DRAWS:
         raise InputError(f"--draws {draws}: must be 0 (no intervals) to {_MOST_DRAWS:,}")
     deployed = parse_deployment(deployment)

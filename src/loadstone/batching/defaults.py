@@ -35,13 +35,16 @@ class Habits(NamedTuple):
     gather_tokens: int = 0
 
 
-def policy_of(deployment: Deployment, *, acceptance: float = ACCEPTANCE) -> EnginePolicy:
+def policy_of(deployment: Deployment, *, acceptance: float | None = None) -> EnginePolicy:
     """The policy of one scheduler of a deployment. Raises InputError where the model does not fit.
 
     Of a pipeline, whose stages work on `pp` batches at a time: of all of these, which share cache, queue and places;
     SGLang gives each a pp-th of the places (pp_max_micro_batch_size), TensorRT-LLM all that max_batch_size says. vLLM
     before 0.8 had an engine for each (virtual engines), and it is the policy of one: a pp-th of cache and places.
+
+    `acceptance`: of a guessed token; None: ACCEPTANCE.
     """
+    acceptance = ACCEPTANCE if acceptance is None else acceptance
     if not 0 <= acceptance <= 1:
         raise InputError(f"--acceptance {acceptance:g}: is a share of guessed tokens; write a number from 0 to 1")
     limits = engine_limits(deployment)

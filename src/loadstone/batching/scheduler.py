@@ -320,20 +320,13 @@ class Scheduler(Running):
         return True
 
     def _has_room(self, sequence: Sequence) -> bool:
-        most = self._most + sequence.most_blocks
-        if not self._tight:
-            if most <= self._blocks:
-                return True
+        """The admission rule; see EnginePolicy.keep_free."""
+        if self._most + sequence.most_blocks > self._blocks:
             if self._sure:
                 return False
-            self._count()
-        return self._fits(sequence)
-
-    def _fits(self, sequence: Sequence) -> bool:
-        """The admission rule, where blocks may run short; see EnginePolicy.keep_free."""
-        if self._sure and self._most + sequence.most_blocks > self._blocks:
-            return False
-        return self._wanted(sequence) <= self._free()
+            if not self._tight:
+                self._count()
+        return not self._tight or self._wanted(sequence) <= self._free()
 
     def _wanted(self, sequence: Sequence, steps: int = 0) -> int:
         """Blocks that have to be free for it, after so many more decode steps."""

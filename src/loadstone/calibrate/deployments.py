@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 
 import msgspec
@@ -20,6 +22,15 @@ MOST_TP = 16
 _ENGINES = {"vllm": "vllm", "sglang": "sglang", "tensorrt-llm": "tensorrt-llm", "trtllm": "tensorrt-llm"}
 _IDENTIFIED = re.compile(r"_tp(\d+)(?:_0)?_ep(\d+)(?:_0)?_\d+(?:;|$|\s)")
 _GPU = re.compile(r"(rtx[- ]?pro[- ]?\d+|rtx[- ]?\d+|[a-z]+\d+[a-z]*)", re.IGNORECASE)
+
+
+@contextmanager
+def _unpredictable() -> Iterator[None]:
+    """What is wrong with a deployment is why its point has no prediction."""
+    try:
+        yield
+    except InputError as error:
+        raise Unpredictable(str(error)) from error
 
 
 def deployment_of(point: Point) -> tuple[Deployment, Arguments]:
@@ -116,10 +127,8 @@ def with_arguments(deployment: Deployment, said: Arguments) -> Deployment:
 def schedulers_of(deployment: Deployment) -> EnginePolicy:
     """The policy of each of its schedulers, as `loadstone simulate` has it. Raises Unpredictable where the model does
     not fit."""
-    try:
+    with _unpredictable():
         return policy_of(deployment)
-    except InputError as error:
-        raise Unpredictable(str(error)) from error
 
 
 def _engine(point: Point) -> str:
@@ -133,10 +142,8 @@ def _engine(point: Point) -> str:
 @cache
 def _gpu(text: str) -> Gpu:
     if is_file(text):
-        try:
+        with _unpredictable():
             return gpu(text)
-        except InputError as error:
-            raise Unpredictable(str(error)) from None
     found = _GPU.search(text.replace("NVIDIA", "").replace("AMD", ""))
     name = found[1].lower().replace("-", " ") if found else text
     for each in (text, name, name.replace(" ", "-"), name.replace(" ", "")):
@@ -171,20 +178,16 @@ def _weights(point: Point, base: Model) -> str:
     said = re.split(r"[\s(?]", point.precision.lower().strip())[0]
     if not said:
         return "bf16" if base.weights_dtype in ("bf16", "fp16") else base.weights_dtype
-    try:
+    with _unpredictable():
         name = dtype_of(said, "precision")
-    except InputError as error:
-        raise Unpredictable(str(error)) from error
     return "mxfp4" if name == "nvfp4" and base.weights_dtype == "mxfp4" else name
 
 
 def _kv_dtype(point: Point) -> str | None:
     if point.kv_dtype.strip().lower() in ("", "auto"):
         return None
-    try:
+    with _unpredictable():
         return kv_dtype_of(point.kv_dtype, "kv_dtype")
-    except InputError as error:
-        raise Unpredictable(str(error)) from error
 
 
 def _parallelism(point: Point, engine: str, base: Model) -> tuple[int, int, int, bool]:

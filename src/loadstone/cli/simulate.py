@@ -77,20 +77,12 @@ def simulate(
     80 % intervals of the predictions.
     """
     given = locals()
-    from loadstone.batching.defaults import ACCEPTANCE
     from loadstone.options import Options
-    from loadstone.simulation import DRAWS
     from loadstone.simulation import simulate as run
     from loadstone.summary import trusted
 
     options = Options(**common_of(given))
-    document = run(
-        deployment,
-        options,
-        acceptance=ACCEPTANCE if acceptance is None else acceptance,
-        draws=DRAWS if draws is None else draws,
-        profile=profile,
-    )
+    document = run(deployment, options, acceptance=acceptance, draws=draws, profile=profile)
     show_document(document, json)
     if strict and not trusted(document):
         raise typer.Exit(1)

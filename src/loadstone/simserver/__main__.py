@@ -49,14 +49,12 @@ async def _serve(given: argparse.Namespace, law: Law, options: Options) -> None:
 
 def _engine(loop: asyncio.AbstractEventLoop, given: argparse.Namespace, options: Options) -> tuple[Engine, Options]:
     """A deployment's engine, and the form of its answers. Raises InputError."""
-    from loadstone.batching.defaults import ACCEPTANCE
     from loadstone.catalogue.shorthand import parse_deployment
     from loadstone.simserver.engine import Engine
     from loadstone.simulator.fleet import fleet_of, longest_request
 
     deployed = parse_deployment(given.deployment)
-    acceptance = ACCEPTANCE if given.acceptance is None else given.acceptance
-    fleet = fleet_of(deployed, acceptance=acceptance, profile=given.profile)
+    fleet = fleet_of(deployed, acceptance=given.acceptance, profile=given.profile)
     longest, _ = longest_request(deployed, fleet.policy)
     return Engine(loop, fleet), options._replace(model=deployed.model.name, max_model_len=longest)
 

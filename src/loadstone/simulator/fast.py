@@ -16,7 +16,7 @@ from heapq import heappop, heappush
 
 from loadstone.batching import EnginePolicy
 from loadstone.records import Load, Plan
-from loadstone.simulator.engine import NEVER, StepTimes, step_at
+from loadstone.simulator.engine import NEVER, StepTimes, steps_over
 from loadstone.simulator.run import CellRun, Look, State
 
 
@@ -156,10 +156,7 @@ def run_fast(run: CellRun, load: Load, policy: EnginePolicy, model: StepTimes, l
                 held.append(partial_done)
             used_by_prompts = sum(-(-tokens // block) for tokens in held)
             while look_s < after_s:
-                at_tick = tick
-                if steps > 1:
-                    over, end_at_s = step_at(now_s, a, b, steps, look_s)
-                    at_tick += over if end_at_s <= look_s else over - 1
+                at_tick = tick + (steps_over(now_s, a, b, steps, look_s) if steps > 1 else 0)
                 here = [(input_tokens[i] + output_tokens[i] - 1 - end + at_tick, output_tokens[i] - end + at_tick)
                         for end, those in ends.items() for i in those]  # fmt: skip
                 used = (used_by_prompts + sum(-(-tokens // block) for tokens, _ in here)) * block

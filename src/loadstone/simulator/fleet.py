@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import msgspec
 
 from loadstone.batching import EnginePolicy, policy_of
-from loadstone.batching.defaults import ACCEPTANCE
 from loadstone.catalogue.deployment import Deployment
 from loadstone.perfmodel import StepModel
 from loadstone.perfmodel.profile import profile_of
@@ -33,7 +32,7 @@ class Fleet:
     in_step: bool = False
 
 
-def fleet_of(deployment: Deployment, *, acceptance: float = ACCEPTANCE, profile: str | None = None) -> Fleet:
+def fleet_of(deployment: Deployment, *, acceptance: float | None = None, profile: str | None = None) -> Fleet:
     """The engines of a deployment, and their time; by the user's `profile`, None: the one that is shipped for it."""
     policy = policy_of(deployment, acceptance=acceptance)
     model = StepModel(
