@@ -235,9 +235,10 @@ def test_places_are_as_many_as_max_seqs() -> None:
     assert step(scheduler) == ([(2, 10, 0)], 0)
 
 
-def test_the_newest_gives_way_and_is_computed_again() -> None:
+@pytest.mark.parametrize(("prefix_cache", "found"), [(False, 0), (True, 16)])
+def test_the_newest_gives_way_and_is_computed_again(prefix_cache: bool, found: int) -> None:
     # Two of 16 + 5 in 3 blocks of 16: both prompts fit, then one block is left for two.
-    scheduler = scheduler_of((16, 6), (16, 6), kv_blocks=3)
+    scheduler = scheduler_of((16, 6), (16, 6), kv_blocks=3, prefix_cache=prefix_cache)
     assert step(scheduler) == ([(0, 16, 0), (1, 16, 0)], 0)
     scheduler.advance()
     assert step(scheduler) == ([], 1)
@@ -247,11 +248,12 @@ def test_the_newest_gives_way_and_is_computed_again() -> None:
     # Nothing is let in during the step that took a request's place.
     assert rows(scheduler.advance()) == []
     assert scheduler.used_blocks() == 2
-    # It comes back as a prompt of 17: what it had written is computed too. Two blocks, and one is free.
+    # It comes back as a prompt of 17: what it had written is computed too. Two blocks, and one is free: where blocks
+    # are kept after use, its own, for nobody took it meanwhile.
     assert step(scheduler) == ([], 1)
     assert scheduler.schedule() == 4
     assert rows(scheduler.advance(4)) == [0]
-    assert step(scheduler) == ([(1, 17, 0)], 0)
+    assert step(scheduler) == ([(1, 17 - found, found)], 0)
     assert rows(scheduler.advance()) == []
     assert scheduler.schedule() == 4
     assert rows(scheduler.advance(4)) == [1]
@@ -284,14 +286,39 @@ def test_blocks_of_those_under_way_are_counted_from_when_they_may_run_short() ->
     assert scheduler.used_blocks() == 5
 
 
-def test_a_prompt_whose_next_part_finds_no_blocks_begins_anew() -> None:
-    scheduler = scheduler_of((16, 9), (140, 9), kv_blocks=10)
+@pytest.mark.parametrize(("prefix_cache", "chunk"), [(False, (1, 100, 0)), (True, (1, 60, 80))])
+def test_a_prompt_whose_next_part_finds_no_blocks_begins_anew(
+    prefix_cache: bool, chunk: tuple[int, int, int]
+) -> None:
+    scheduler = scheduler_of((16, 9), (140, 9), kv_blocks=10, prefix_cache=prefix_cache)
     assert step(scheduler) == ([(0, 16, 0), (1, 84, 0)], 0)  # all nine of its blocks are free when it is let in
     scheduler.advance()
     assert step(scheduler) == ([], 1)  # of the last three one is the decode's
     assert (scheduler.preemptions, scheduler.used_blocks()) == (1, 1)
     scheduler.advance(scheduler.schedule())
-    assert step(scheduler) == ([(1, 100, 0)], 0)
+    assert step(scheduler) == ([chunk], 0)  # where blocks are kept, all but its five full ones
+
+
+@pytest.mark.parametrize(
+    ("order", "chunk"),
+    [
+        ("mixed", (1, 9, 24)),  # vLLM: all that it had filled, but what the other has taken since, its last first
+        ("prefill-first", (1, 17, 16)),  # SGLang: what of it is prompt; answers are freed
+    ],
+)
+def test_who_gave_way_finds_again_what_nobody_took(order: str, chunk: tuple[int, int, int]) -> None:
+    scheduler = scheduler_of((16, 24), (16, 30), kv_blocks=8, block_tokens=8, order=order)
+    step(scheduler)
+    scheduler.advance()
+    scheduler.advance(scheduler.schedule())  # 16 steps, and four blocks each
+    assert step(scheduler) == ([], 1)
+    assert scheduler.preemptions == 1
+    scheduler.advance()
+    assert rows(scheduler.advance(scheduler.schedule())) == [0]
+    assert step(scheduler) == ([chunk], 0)
+    scheduler.advance()
+    assert rows(scheduler.advance(scheduler.schedule())) == [1]
+    assert (scheduler.prompt_tokens, scheduler.written_tokens, scheduler.used_blocks()) == (32, 54, 0)
 
 
 def test_a_prompt_is_let_in_where_all_of_it_fits_not_only_its_first_chunk() -> None:

@@ -48,14 +48,23 @@ class PrefixCache:
                     self.idle_blocks -= 1
         return fresh
 
-    def give_back(self, keys: Sequence[Hashable], own_blocks: int) -> int:
-        """No longer use them, nor `own_blocks` full blocks behind them that no other request can ask for.
+    def left_of(self, owner: Hashable) -> int:
+        """How many of its own blocks, from the first on, are still there: of one that gave them back for a while."""
+        return self._idle.get(owner, 0)
+
+    def take_own(self, owner: Hashable) -> None:
+        """It goes on, and takes what is left of its own blocks, or computes them again."""
+        self.idle_blocks -= self._idle.pop(owner, 0)
+
+    def give_back(self, keys: Sequence[Hashable], own_blocks: int, owner: Hashable | None = None) -> int:
+        """No longer use them, nor `own_blocks` full blocks behind them that no other request can ask for, and its
+        `owner` only if it is to go on.
 
         Returns how many of `keys` nobody uses any more.
         """
         users, idle = self._users, self._idle
         if own_blocks:
-            idle[object()] = own_blocks
+            idle[owner or object()] = own_blocks
             self.idle_blocks += own_blocks
         freed = 0
         for key in reversed(keys):

@@ -42,7 +42,6 @@ class Batch(Scheduler):
         pool.batches.append(self)
         self.waiting = pool.waiting
         self._prefilling = pool.prefilling
-        pool.cache = self._cache = pool.cache or self._cache
 
     # What the account of one scheduler keeps in fields.
 
@@ -61,6 +60,14 @@ class Batch(Scheduler):
     @_used.setter
     def _used(self, blocks: int) -> None:
         self._pool.used_blocks = blocks
+
+    @property
+    def _cache(self) -> PrefixCache | None:
+        return self._pool.cache
+
+    @_cache.setter
+    def _cache(self, cache: PrefixCache | None) -> None:
+        self._pool.cache = cache
 
     @property
     def _tight(self) -> bool:

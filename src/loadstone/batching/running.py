@@ -44,7 +44,8 @@ class Running:
         self._block = policy.block_tokens
         self._blocks = policy.kv_blocks
         self._paged = policy.reserved_tokens is None and not self._static
-        self._cache = PrefixCache() if shared and policy.prefix_cache and self._paged else None
+        self._shares = shared and policy.prefix_cache and self._paged
+        self._cache = PrefixCache() if self._shares else None
         self._most = 0  # blocks that all running may come to hold
         self._tight = self._cache is not None
         self._used = 0  # blocks in use; known while tight
@@ -156,12 +157,12 @@ class Running:
             if s.end_tick
         )
 
-    def _leave(self, sequence: Sequence) -> None:
+    def _leave(self, sequence: Sequence, preempted: bool = False) -> None:
         """It no longer runs, and gives its blocks back."""
         del self.running[sequence]
         self._most -= sequence.most_blocks
         if self._tight:
-            self._give_back(sequence)
+            self._give_back(sequence, preempted)
             if self._cache is None and self._most <= self._blocks:
                 self._tight = False
 
@@ -211,18 +212,21 @@ class Running:
         after = sequence.computed + new
         full = after // self._block
         cache = self._cache
+        goes_on = sequence in self.running
+        if cache is not None and not goes_on:
+            cache.take_own(sequence)
         if cache is None or not sequence.keys:
-            self._used += self.blocks_for(after) - self.blocks_for(sequence.computed)
+            self._used += self.blocks_for(after) - (self.blocks_for(sequence.computed) if goes_on else 0)
         else:
             keys = sequence.keys[:full]
             shared = cache.take(keys[len(sequence.held) :])
             own = self.blocks_for(after) - len(keys)
-            if sequence in self.running:
+            if goes_on:
                 own -= self.blocks_for(sequence.computed) - len(sequence.held)
             self._used += shared + own
             sequence.held = keys
         if cache is not None:
-            cache.shrink(self._blocks - self._used)
+            cache.shrink(self._free())
 
     def _grow(self, steps: int) -> None:
         if self._luck is not None:
@@ -234,7 +238,7 @@ class Running:
         if self._cache is not None:
             self._cache.shrink(self._blocks - self._used)
 
-    def _give_back(self, sequence: Sequence) -> None:
+    def _give_back(self, sequence: Sequence, preempted: bool) -> None:
         blocks = self._blocks_of(sequence)
         cache = self._cache
         if cache is None:
@@ -243,11 +247,13 @@ class Running:
         held = sequence.held
         # What it wrote may be asked for too: later turns of its session begin with it.
         full = int(self._tokens_of(sequence)) // self._block
+        if preempted and self.policy.order == "prefill-first":
+            full = min(full, sequence.prompt_tokens // self._block)  # SGLang frees the answers of those it retracts
         more = sequence.keys[len(held) : full]
         if more:
             self._used += cache.take(more) - len(more)
             held = sequence.keys[:full]
         own = blocks - len(held)
-        self._used -= own + cache.give_back(held, max(0, full - len(held)))
+        self._used -= own + cache.give_back(held, max(0, full - len(held)), sequence if preempted else None)
         sequence.held = NO_KEYS
         cache.shrink(self._blocks - self._used)

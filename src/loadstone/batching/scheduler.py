@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import deque
 from itertools import islice
 
+from loadstone.batching.blocks import PrefixCache
 from loadstone.batching.policy import EnginePolicy
 from loadstone.batching.running import NO_CHUNKS, Running
 from loadstone.batching.sequence import Sequence
@@ -276,6 +277,8 @@ class Scheduler(Running):
                 self._prefilling.remove(sequence)
         if self._resume:
             return
+        if self._cache is not None:
+            self._cache.shrink(self._free())  # the decodes of the step take their blocks first
         waiting, running, max_seqs = self.waiting, self.running, self._max_seqs
         while len(waiting) > self._unseen and budget > 0 and len(running) < max_seqs:
             sequence = waiting[0]
@@ -292,6 +295,8 @@ class Scheduler(Running):
                 break
             waiting.popleft()
             running[sequence] = None
+            if sequence.preempted and not self._shares and not (waiting and waiting[0].preempted):
+                self._cache = None  # nobody waits who could find anything again
             self._owed += sequence.output_tokens - sequence.emitted
             chunks.append((sequence, new, sequence.computed))
             sequence.computed += new
@@ -303,8 +308,12 @@ class Scheduler(Running):
         """What the prefix cache has of a prompt: its first full blocks, but for the last token, which is computed."""
         cache = self._cache
         assert cache is not None  # noqa: S101
-        keys = sequence.keys[: (sequence.target - 1) // self._block]
-        sequence.computed = cache.match(keys) * self._block if keys else 0
+        most = (sequence.target - 1) // self._block
+        keys = sequence.keys[:most]
+        found = cache.match(keys) if keys else 0
+        if sequence.preempted and found == len(keys):
+            found = min(most, found + cache.left_of(sequence))
+        sequence.computed = found * self._block
 
     def _let_in(self, sequence: Sequence, new: int) -> bool:
         """Whether it may run; if so, its blocks are taken."""
@@ -312,7 +321,7 @@ class Scheduler(Running):
             return False
         if self._tight:
             self._hold(sequence, new)
-            if self._cache is not None and not sequence.preempted:
+            if self._shares and not sequence.preempted:
                 sequence.cached_tokens = sequence.computed
                 self.cache_queries += sequence.prompt_tokens
                 self.cache_hits += sequence.computed
@@ -365,7 +374,9 @@ class Scheduler(Running):
         sequence.preempted += 1
         emitted = self.written_by(sequence)
         self._stop_early(sequence)
-        self._leave(sequence)
+        if self._cache is None and self.policy.prefix_cache and self._paged:
+            self._cache = PrefixCache()  # for what those that give way will find again of their own
+        self._leave(sequence, preempted=True)
         sequence.emitted = emitted
         sequence.target = sequence.prompt_tokens + emitted
         sequence.computed = sequence.end_tick = 0
