@@ -24,6 +24,7 @@ from conftest import (
     event,
     whole,
 )
+from loadstone import __version__
 from loadstone.cli import app
 from loadstone.simserver import TimingServer, start
 from loadstone.simserver.law import Law
@@ -363,6 +364,13 @@ def test_the_package_itself_is_the_command_line() -> None:
     done = subprocess.run([sys.executable, "-m", "loadstone", "--help"], capture_output=True, text=True, check=False)
     assert done.returncode == 0
     assert "simulate" in done.stdout
+
+
+def test_what_stands_before_a_command(loadstone: Loadstone) -> None:
+    assert loadstone("--version").out == f"loadstone {__version__}\n"
+    assert loadstone("-h").out == loadstone("--help").out
+    assert loadstone("size", "-h").out == loadstone("size", "--help").out
+    assert loadstone("no-verb").line() == "No such command 'no-verb'; see --help"
 
 
 def test_simulate_says_what_flags_of_bench_do_there(loadstone: Loadstone) -> None:

@@ -10,11 +10,12 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
+from loadstone import __version__
 from loadstone.cli.bench import bench
 from loadstone.cli.calibrate import calibrate
 from loadstone.cli.catalogue import catalogue
@@ -65,16 +66,36 @@ class Command(TyperCommand):
                 formatter.write_dl(lines)
 
 
+_CONTEXT = {"help_option_names": ["--help", "-h"]}
+
 app = typer.Typer(
     help="Size, simulate, measure and compare LLM inference serving, and know how far each number can be trusted.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    context_settings=_CONTEXT,
 )
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(f"loadstone {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _before(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """What may stand before a command."""
+
+
 for _command in COMMANDS:
     # `import` is a word of Python's: its function has an underscore more.
-    app.command(_command.__name__.rstrip("_").replace("_", "-"), cls=Command)(_command)
+    app.command(_command.__name__.rstrip("_").replace("_", "-"), cls=Command, context_settings=_CONTEXT)(_command)
 
 
 def main() -> None:
@@ -94,7 +115,10 @@ def main() -> None:
         if message is None:
             raise
         usage = type(error).__name__ == "NoArgsIsHelpError"
-        print(message() if usage else f"loadstone: {_one_line(message())}; see --help", file=sys.stderr)
+        print(
+            message() if usage else f"loadstone: {_one_line(message()).removesuffix('.')}; see --help",
+            file=sys.stderr,
+        )
         sys.exit(2)
     if code == INTERRUPTED:  # typer makes this of an interrupt; who has said more of it has left by sys.exit
         print("loadstone: interrupted", file=sys.stderr)
