@@ -1,6 +1,7 @@
 """Request bodies: what each endpoint calls things, and prompts and lengths put in their places."""
 
 import json
+from itertools import product
 from typing import Any, get_args
 
 import msgspec
@@ -53,6 +54,10 @@ def ask(endpoint: Any = "completions", **more: Any) -> Ask:
             },
         ),
         (
+            ask(usage="final", extra={"stream_options": None, "model": {"x": 1}}),
+            {"model": {"x": 1}, "stream": True, "stream_options": None, "max_tokens": LENGTH, "prompt": PROMPT},
+        ),
+        (
             ask("sglang", ignore_eos=True, min_tokens=True, sampling=SAMPLING),
             {
                 "sampling_params": {
@@ -85,6 +90,10 @@ def ask(endpoint: Any = "completions", **more: Any) -> Ask:
                 "return_num_input_tokens": True,
                 "return_num_output_tokens": True,
             },
+        ),
+        (
+            ask("triton"),
+            {"text_input": PROMPT, "max_tokens": LENGTH, "stream": True, "bad_words": "", "stop_words": ""},
         ),
         (
             ask(
@@ -136,12 +145,17 @@ def test_what_is_not_http_is_said_to_be_so() -> None:
 
 @pytest.mark.parametrize("endpoint", get_args(Endpoint))
 def test_every_endpoint_has_answers_of_both_kinds(endpoint: Any) -> None:
-    for stream in (True, False):
-        answer = new_answer(endpoint, stream=stream, keep_text=True)
+    said = b'{"choices": [{"text": "a"}], "text_output": "a", "text": "a", "meta_info": {"completion_tokens": 1}}'
+    for stream, keep_text in product((True, False), repeat=2):
+        answer = new_answer(endpoint, stream=stream, keep_text=keep_text)
         assert (answer.streams, answer.events, answer.text, answer.done) == (stream, 0, "", False)
+        answer.feed(b"data: %b\n\n" % said if stream else said)
+        answer.finish()
+        assert (answer.events, answer.text) == (1, "a" if keep_text else "")
 
 
 TEXTS = st.text(max_size=9) | st.sampled_from(["%d", "%b", '"', "\\", "{}", "prompt", "\x02", "\x03", "\x00"])
+TEXTS = TEXTS.filter(lambda text: text not in (PROMPT, LENGTH, TEXT_OR_IDS))  # Hypothesis knows what modules say
 VALUES = st.recursive(
     TEXTS | st.integers(-9, 9) | st.none() | st.booleans(),
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(TEXTS, inner, max_size=2),
@@ -239,6 +253,12 @@ def test_each_engine_spells_a_shape_its_own_way(kind: Any, spelling: Any, expect
     assert expected.items() <= asked.items()
 
 
+@pytest.mark.parametrize("endpoint", ["chat", "sglang", "triton"])
+def test_a_shape_is_asked_for_where_its_spelling_is_known(endpoint: Any) -> None:
+    for half in ({"structured": Structured("regex", "a+")}, {"spelling": "guided"}):
+        assert body(ask(endpoint, **half)) == body(ask(endpoint))
+
+
 def test_sglang_takes_a_shape_among_its_sampling_parameters() -> None:
     assert spellings("sglang", "json_schema") == ("sampling_params",)
     asked = body(ask("sglang", structured=Structured("json_schema", SCHEMA), spelling="sampling_params"))
@@ -271,3 +291,11 @@ def test_whether_an_answer_has_its_shape(
     structured: Structured, text: str, ended: bool, expected: bool | None
 ) -> None:
     assert obeyed(structured, text, ended=ended) is expected
+
+
+@pytest.mark.parametrize("kind", ["object", "array", "string", "number", "boolean", "null"])
+def test_a_value_begins_as_its_type_does(kind: str) -> None:
+    samples = {"object": ["{}"], "array": ["[]"], "string": ['"a"'], "number": ["-1", "0.5", "9"],
+               "boolean": ["true", "false"], "null": ["null"], "none": ["x", "+1", "X"]}  # fmt: skip
+    shape = Structured("json_schema", {"type": kind})
+    assert [text for texts in samples.values() for text in texts if obeyed(shape, text, ended=True)] == samples[kind]

@@ -470,6 +470,9 @@ def test_an_endless_line_is_an_error_and_ends_nothing_else(monkeypatch: pytest.M
         (b"x" * 200, "x" * 200),
         (b"x" * 201, "x" * 199 + "…"),
         ("日本".encode() * 500, "日本" * 99 + "日…"),
+        ("😀".encode() * 200, "😀" * 200),
+        ("😀".encode() * 201, "😀" * 199 + "…"),
+        (b"a" + b" " * 900 + b"b", "a…"),
         (b"", ""),
     ],
 )
@@ -490,6 +493,7 @@ def test_terminal_escapes_in_an_error_are_made_harmless() -> None:
         (b'{"object":"error","message":"bad"}', "bad"),
         (b'{"detail":[{"loc":["body"],"msg":"Field required"}]}', '[{"loc": ["body"], "msg": "Field required"}]'),
         (b'{"detail":"Not Found"}', "Not Found"),
+        ('{"error":{"wo":"hinüber"}}'.encode(), '{"wo": "hinüber"}'),
         (b"<h1>502</h1>\n", "<h1>502</h1>"),
         (b'{"error":"\\ud800"}', "?"),
         (b"3", "3"),

@@ -42,9 +42,19 @@ def test_counts_of_each_response_add_up() -> None:
 
 
 def test_without_counts_a_response_with_text_is_a_piece() -> None:
-    answer = heard(response(" one"), response(""), response(" two"), response(""))
+    answer = heard(response(" one"), response("", []), response(" two"), response(""))
     assert (answer.events, answer.running, answer.running_tokens, answer.output_tokens) == (2, False, [], None)
     assert answer.done
+    assert answer.text == ""  # nobody asked to keep it
+
+
+def test_one_response_without_a_count_ends_the_running_count() -> None:
+    answer = heard(response(" one", 1), response(" two"), response(" three", 1))
+    assert (answer.events, answer.running, answer.running_tokens, answer.output_tokens) == (3, False, [1], 2)
+
+
+def test_the_count_of_input_tokens_need_not_be_repeated() -> None:
+    assert heard(response(" one", 1), response(" two", num_output_tokens=1)).input_tokens == 5
 
 
 def test_the_end_is_known_only_when_the_message_has_ended() -> None:
@@ -61,7 +71,7 @@ def test_no_output_is_no_answer() -> None:
 
 
 @pytest.mark.parametrize("text", [" one", [" one"]])
-@pytest.mark.parametrize("tokens", [1, 1.0, [1], [1.0]])
+@pytest.mark.parametrize("tokens", [1, 1.0, [1], [1.0, 7.0]])
 def test_values_come_bare_or_as_tensors(text: Any, tokens: Any) -> None:
     answer = heard(response(text, tokens, num_input_tokens=[5]), keep_text=True)
     assert (answer.events, answer.output_tokens, answer.input_tokens, answer.text) == (1, 1, 5, " one")
@@ -72,6 +82,7 @@ def test_values_come_bare_or_as_tensors(text: Any, tokens: Any) -> None:
     [
         (b'data: {"error":"in ensemble, max_tokens must be positive"}\n\n', "in ensemble, max_tokens"),
         (b'data: {"error":{"message":"odd"}}\n\n', "odd"),
+        (b'data: {"text_output":7,"error":"odd"}\n\n', "odd"),
         (b"data: {\n\n", "stream event is no JSON object: {"),
         (b"data: [DONE]\n\n", "stream event is no JSON object: [DONE]"),
     ],

@@ -27,7 +27,7 @@ from loadstone.errors import InputError
 from loadstone.records import PlannedRequest
 from loadstone.wire.ask import LENGTH, PROMPT, RequestBody, Sampling
 from loadstone.wire.structured import Structured
-from loadstone.wire.triton_grpc import EMPTY_FINAL, FINAL, GrpcAnswer, GrpcAsk, body, tensors
+from loadstone.wire.triton_grpc import GrpcAnswer, GrpcAsk, body, may_be_last, tensors
 
 TYPES = {"text_input": "BYTES", "max_tokens": "INT32", "stream": "BOOL", "temperature": "FP32", "stop_words": "BYTES"}
 
@@ -58,13 +58,15 @@ def test_a_request_is_the_models_inputs_with_their_types_and_shapes() -> None:
 
 
 def test_a_rendered_request_in_bytes() -> None:
-    rendered = RequestBody(body(ask(sampling=Sampling(temperature=0.5)))).render('"é!"'.encode(), 300)
+    rendered = RequestBody(body(ask(sampling=Sampling(temperature=0.5, stop=("a", "bc"))))).render(
+        '"é!"'.encode(), 300
+    )
     assert {tensor.name: tensor.raw for tensor in tensors(msgspec.json.decode(rendered))} == {
         "text_input": b"\x03\0\0\0\xc3\xa9!",
         "max_tokens": b"\x2c\x01\0\0",
         "stream": b"\x01",
         "temperature": b"\0\0\0\x3f",
-        "stop_words": b"\0\0\0\0",
+        "stop_words": b"\x01\0\0\0a\x02\0\0\0bc",
     }
 
 
@@ -73,10 +75,16 @@ def test_a_rendered_request_in_bytes() -> None:
     [
         ("UINT64", 7, b"\x07" + bytes(7)),
         ("UINT32", 7, b"\x07\0\0\0"),
+        ("UINT16", 7, b"\x07\0"),
+        ("UINT8", 7, b"\x07"),
         ("INT64", -1, b"\xff" * 8),
+        ("INT16", -2, b"\xfe\xff"),
+        ("INT8", -2, b"\xfe"),
         ("FP64", 1.0, b"\0\0\0\0\0\0\xf0\x3f"),
         ("FP16", 1.0, b"\0\x3c"),
+        ("BYTES", "", b"\0\0\0\0"),
         ("BOOL", False, b"\0"),
+        ("BOOL", True, b"\x01"),
     ],
 )
 def test_datatypes(datatype: str, value: object, raw: bytes) -> None:
@@ -84,7 +92,10 @@ def test_datatypes(datatype: str, value: object, raw: bytes) -> None:
     assert tensors(fields)[0].raw == raw
 
 
-@pytest.mark.parametrize(("datatype", "value"), [("UINT64", -1), ("INT32", "x"), ("BYTES", 3), ("BF16", 1.0)])
+@pytest.mark.parametrize(
+    ("datatype", "value"),
+    [("UINT64", -1), ("INT32", "x"), ("BYTES", 3), ("BF16", 1.0), ("BOOL", "false"), ("BOOL", None), ("FP32", 1e39)],
+)
 def test_a_value_of_another_type_is_told(datatype: str, value: object) -> None:
     fields = {"inputs": [{"name": "seed", "datatype": datatype, "shape": [1], "data": [value]}]}
     with pytest.raises(InputError, match=f"input 'seed' of the model is {datatype}, and cannot be"):
@@ -92,7 +103,9 @@ def test_a_value_of_another_type_is_told(datatype: str, value: object) -> None:
 
 
 def test_an_input_that_the_model_lacks_is_told() -> None:
-    with pytest.raises(InputError, match=r"--extra-body: the model has no input 'top_q'; it has max_tokens"):
+    with pytest.raises(
+        InputError, match=r"--extra-body: the model has no input 'top_q'; it has max_tokens, stop_words, "
+    ):
         body(ask(extra={"top_q": 1}))
 
 
@@ -130,6 +143,33 @@ def test_without_counts_a_response_with_text_is_a_piece() -> None:
     assert answer.receive({}) == 0
     assert not answer.running
     assert answer.output_tokens is None
+
+
+@pytest.mark.parametrize(
+    ("datatype", "raw", "tokens"),
+    [
+        ("INT32", b"\x03\0\0\0", 3),
+        ("UINT32", b"\x03\0\0\0\x09\0\0\0", 3),
+        ("INT64", b"\x03" + bytes(7), 3),
+        ("UINT64", b"\x03" + bytes(7), 3),
+        ("INT64", b"\x03\0\0\0", None),
+        ("INT32", b"\xff" * 4, None),
+        ("FP32", b"\0\0\x40\x40", None),
+    ],
+)
+def test_counts_are_whole_numbers_of_any_size(datatype: str, raw: bytes, tokens: int | None) -> None:
+    answer = GrpcAnswer()
+    answer.receive({"text_output": text(" a"), "num_output_tokens": (datatype, raw)})
+    assert answer.output_tokens == tokens
+
+
+@pytest.mark.parametrize(
+    ("raw", "said"), [(text(" a")[1] + text(" b")[1], " a"), (b"\x09\0\0\0cut", "cut"), (b"\x01\0", ""), (b"", "")]
+)
+def test_of_several_beams_the_first_is_the_answer(raw: bytes, said: str) -> None:
+    answer = GrpcAnswer(keep_text=True)
+    answer.receive({"text_output": ("BYTES", raw)})
+    assert answer.text == said
 
 
 def test_an_answer_in_one_piece_is_one_event_at_its_end() -> None:
@@ -198,7 +238,7 @@ class Speaker:
     def part(self, said: str | None = " a", *, tokens: int | None = 1, last: bool = False) -> bytes:
         message = self._messages.ModelStreamInferResponse()
         response = message.infer_response
-        response.parameters[FINAL].bool_param = last
+        response.parameters["triton_final_response"].bool_param = last
         for name, output in (
             ("text_output", None if said is None else text(said)),
             ("num_output_tokens", None if tokens is None else number(tokens)),
@@ -342,8 +382,10 @@ def test_requests_follow_one_another_on_one_stream(worker: Worker) -> None:
     assert server.streams == 1
     assert ("x-team", "t") in server.metadata
     assert [request.id for request in server.requests] == ["run-0-0", "run-0-1"]
-    assert server.requests[0].parameters[EMPTY_FINAL].bool_param
-    assert [list(tensor.shape) for tensor in server.requests[0].inputs] == [[1, 1]] * 4
+    assert server.requests[0].parameters["triton_enable_empty_final_response"].bool_param
+    assert [(tensor.name, tensor.datatype, list(tensor.shape)) for tensor in server.requests[0].inputs] == [
+        (name, TYPES[name], [1, 1]) for name in ("text_input", "max_tokens", "stream", "stop_words")
+    ]
     assert server.requests[0].raw_input_contents[0] == b"\x07\0\0\0one two"
     assert (first.reused, second.reused) == (False, True)
     for stream in (first, second):
@@ -356,6 +398,13 @@ def test_requests_follow_one_another_on_one_stream(worker: Worker) -> None:
         assert (stream.answer.running_tokens, stream.token_source()) == ([1, 2, 3], "running usage")
         assert stream.worst_lag_ns == -1  # there is no kernel stamp to compare with
         assert stream.http_status == 200
+
+
+@pytest.mark.usefixtures("loop")
+def test_the_end_and_an_error_are_known_from_outside() -> None:
+    say = Speaker(library().messages)
+    assert [may_be_last(data) for data in (say.end(), say.part(last=True), say.error("no"))] == [True] * 3
+    assert not may_be_last(say.part())
 
 
 def test_the_last_response_may_carry_output(worker: Worker) -> None:

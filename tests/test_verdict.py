@@ -8,6 +8,7 @@ from loadstone.records import Load
 from loadstone.schedule import make_plan
 from loadstone.verdict import Finding, judge
 from loadstone.workload.dataset import Dataset
+from loadstone.workload.session import Sessions
 from loadstone.workload.synthetic import Length, Synthetic
 from verdict_cells import COUNT, LOAD, WORKLOAD, closed, found, plan_of, rows, spoilt
 
@@ -126,6 +127,15 @@ def test_a_user_space_clock() -> None:
     assert found(rows(), clock="user")["user_clock"].severity == "info"
 
 
+def test_a_simulated_cell_has_no_client_to_blame() -> None:
+    records = rows(reused_connection=False)
+    for row in records[:10]:
+        row["intended_s"] -= 0.03
+    blamed = found(records, clock="user")
+    assert {"sends_late", "connections_not_kept", "user_clock"} <= blamed.keys()
+    assert found(records, clock="user", simulated=True, target=None) == {}
+
+
 def test_few_samples() -> None:
     assert "few_samples" not in found(rows()[:368])
     finding = found(rows()[:367])["few_samples"]
@@ -142,6 +152,17 @@ def test_inputs_of_another_length() -> None:
     assert finding.evidence.startswith("5 of 400 prompts are not as long as asked by the server's count (median +3)")
 
 
+def test_of_sessions_the_first_prompts_lengths_are_known() -> None:
+    plan = make_plan(WORKLOAD, [LOAD], requests=[COUNT], warmup=0, sessions=Sessions(Length("fixed", 4)))
+    records = rows()
+    for number, row in enumerate(records):
+        row.update(request_id=f"0-{number}", turn=number % 4, input_tokens=100 if number % 4 == 0 else 999)
+    assert found(records, plan) == {}
+    for row in records[::4]:
+        row["input_tokens"] = 103
+    assert found(records, plan)["input_length"].evidence.startswith("100 of 100 prompts")
+
+
 def test_input_lengths_of_a_dataset_are_its_own() -> None:
     plan = make_plan(Dataset("text", ["a"], [4], "00", 0), [LOAD], requests=[COUNT], warmup=2)
     assert set(found(rows(), plan)) == {"prompts_repeated"}
@@ -150,7 +171,10 @@ def test_input_lengths_of_a_dataset_are_its_own() -> None:
 
 def test_help_of_a_prefix_cache() -> None:
     assert found(rows(cached_tokens=1)) == {}
-    assert found(rows(cached_tokens=2)) == {}  # 1 % of 100
+    twice = rows(cached_tokens=2)
+    assert found(twice) == {}  # 1 % of 100
+    twice[0]["input_tokens"] = None
+    assert found(twice) == {}  # a share of what is known
     assert set(found(rows(cached_tokens=3))) == {"prefix_cache_helped"}
     assert found(rows(cached_tokens=None)) == {}
     finding = found(rows(cached_tokens=32))["prefix_cache_helped"]  # one is the word every text begins with
@@ -165,6 +189,16 @@ def test_a_shared_prefix_may_be_cached() -> None:
     assert "prefix_cache_helped" in found(rows(cached_tokens=40), plan)
 
 
+def test_a_later_cell_is_compared_with_its_own_rows() -> None:
+    shared = Synthetic(WORKLOAD.input, WORKLOAD.output, prefix_tokens=31)
+    plan = make_plan(shared, [LOAD, LOAD], requests=[COUNT, COUNT], warmup=2)
+    first = plan.rows(0)
+    plan.input_tokens[first.start : first.stop] = plan.output_tokens[first.start : first.stop] = 1
+    records = rows(cached_tokens=31)
+    assert found(records, plan, cell=1) == {}
+    assert {"input_length", "output_length"} <= found(records, plan).keys()
+
+
 def test_no_usage() -> None:
     finding = found(rows(token_source="pieces", output_tokens=4))["no_usage"]  # noqa: S106
     assert "no_usage" not in found(rows(token_source="pieces", output_tokens=4, status="timeout"))  # noqa: S106
@@ -172,6 +206,7 @@ def test_no_usage() -> None:
     assert found(spoilt(4, token_source="pieces")) == {}  # noqa: S106
     assert set(found(spoilt(5, token_source="pieces"))) == {"no_usage"}  # noqa: S106
     assert finding.evidence.startswith("the server states no usage")
+    assert finding.remedy.startswith("Events can hold several tokens")
     some = found(spoilt(100, token_source="pieces"))["no_usage"]  # noqa: S106
     assert some.evidence == "100 of 400 answers state no usage: output tokens are counted as stream events there"
 
@@ -184,6 +219,11 @@ def test_several_tokens_an_event() -> None:
     assert "several_tokens_an_event" not in found(spoilt(20, **twice))  # 80 of 1600
     assert "several_tokens_an_event" not in found(spoilt(100, **twice))  # 400 more, of 400
     assert "several_tokens_an_event" in found(spoilt(101, **twice))
+    # Nor do answers that are counted by their events say anything of it.
+    records = rows(**twice)
+    for row in records[:200]:
+        row.update(token_source="pieces", tokens=[1, 2, 3, 4], output_tokens=4)  # noqa: S106
+    assert found(records)["several_tokens_an_event"].evidence.startswith("2.00 tokens")
 
 
 def test_events_of_failed_requests_are_no_tokens_of_others() -> None:

@@ -31,9 +31,11 @@ def test_answers_of_one_token() -> None:
     one = {"arrival_s": [5.0], "read": [0], "tokens": [1], "output_tokens": 1, "finish_reason": "stop"}
     assert "empty_answers" not in found(spoilt(200, **one), natural())  # a yes, a no
     finding = found(spoilt(201, **one), natural())["empty_answers"]
+    assert finding.severity == "warning"
     assert finding.evidence.startswith("201 of 400 answers ended after one token, though 8 or more were allowed")
     assert "empty_answers" not in found(spoilt(201, **one), natural(1))  # as asked
     assert "empty_answers" not in found(rows(**one), natural(1))
+    assert "empty_answers" not in found(rows(output_tokens=2), natural())
 
 
 def test_answers_longer_than_allowed() -> None:
@@ -82,16 +84,31 @@ def test_a_model_may_be_named_in_other_words(named: str) -> None:
     assert answered(named, listed=LISTED) == {}
 
 
+@pytest.mark.parametrize(
+    ("asked", "named", "same"),
+    [
+        ("tiny-2026-11", "org/tiny-2026-11@main", True),
+        ("tiny-2026-11", "tiny@main", True),
+        ("tiny-2026-11", "tiny-2026-05", False),
+        ("tiny@v1", "tiny@v2", False),
+    ],
+)
+def test_another_release_of_a_model_is_another_one(asked: str, named: str, same: bool) -> None:
+    assert ("other_model" not in answered(named, asked=asked)) == same
+
+
 @pytest.mark.parametrize("named", ["tiny-mini", "tiny-8", "tin", "tiny:70b", "org"])
 def test_a_name_that_may_be_another_models_is_told(named: str) -> None:
     for listed in (None, [], {"data": {}}, LISTED):
         finding = answered(named, listed=listed)["other_model"]
         assert (finding.severity, finding.evidence) == ("info", f"asked was org/tiny, answers name 400 × {named}")
+        assert finding.remedy.startswith("See whether that is the same model")
 
 
 def test_another_model_of_the_servers_or_several_spoil_a_cell() -> None:
     finding = answered("small", listed=LISTED)["other_model"]
     assert finding.severity == "warning"
+    assert finding.remedy.startswith("A router or a fallback")
     finding = answered("org/tiny", "a", "b\x1b", "c", listed=LISTED)["other_model"]
     assert finding.severity == "warning"
     assert finding.evidence == "asked was org/tiny, answers name 400 × org/tiny, 200 × a, 100 × b\ufffd and 1 more"

@@ -34,6 +34,7 @@ def test_a_busy_moment_is_no_saturation() -> None:
     assert found(rows(), **ran(0.95, 0.95)) == {}
     assert "client_saturated" in found(rows(), **ran(0.95, 1.0))
     assert found(rows(), **ran(None)) == {}
+    assert found(rows(), info=CellInfo(load=LOAD, start_s=5.0, client_cpu_s=9.5)) == {}  # it has no end
 
 
 def in_one_read(share: float, **changed: Any) -> Rows:
@@ -256,3 +257,13 @@ def test_answers_in_one_piece_are_not_streamed() -> None:
     }
     kinds.pop("few_samples", None)  # beside the point: how many independent values these are worth
     assert kinds == {"not_streamed": "info"}
+
+
+def test_an_answer_in_one_piece_without_usage_counts_as_one_token() -> None:
+    records = rows(read=[0], tokens=[1], output_tokens=1, token_source="pieces")  # noqa: S106
+    for each in records:
+        each["arrival_s"] = each["arrival_s"][3:]
+    finding = found(records, target=structs.replace(TARGET, streams=False))["no_usage"]
+    assert finding.severity == "warning"
+    assert finding.evidence == "the server states no usage: an answer is counted as one output token there"
+    assert "Events" not in finding.remedy

@@ -73,6 +73,7 @@ def test_gpus_are_no_server_and_servers_no_gpu() -> None:
         ({"thermal": 0.05}, 100, "warning"),
         ({"hardware_slowdown": 0.02, "power_cap": 0.9}, 100, "warning"),
         ({"power_brake": 1 / 60}, 60, None),  # one reading
+        ({"power_brake": 2 / 60}, 60, "warning"),
         ({"thermal": 0.5}, 2, None),
         ({"thermal": 0.019}, 1000, None),  # 19 of them
         ({"thermal": 0.5, "hardware_slowdown": 0.001}, 100, "warning"),

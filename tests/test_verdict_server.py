@@ -215,9 +215,11 @@ def test_the_servers_counters_tell_of_its_prefix_cache_where_usage_does_not() ->
     assert cached(51 * 400, plan=make_plan(shared, [LOAD], requests=[400], warmup=2)) == {}
 
 
-@pytest.mark.parametrize("queries", [None, 0])
-def test_hits_of_a_cache_without_what_was_looked_for_in_it_say_nothing(queries: float | None) -> None:
-    known = ServerFigures(samples=5, restarts=0, prefix_hits=20_000, prefix_queries=queries)
+@pytest.mark.parametrize(("hits", "queries"), [(20_000, None), (20_000, 0), (None, 40_000), (0, 40_000)])
+def test_hits_of_a_cache_without_what_was_looked_for_in_it_say_nothing(
+    hits: float | None, queries: float | None
+) -> None:
+    known = ServerFigures(samples=5, restarts=0, prefix_hits=hits, prefix_queries=queries)
     assert with_server(known, cached_tokens=None) == {}
 
 

@@ -82,16 +82,21 @@ def closed(
 
 
 def found(
-    records: Rows, plan: Plan = PLAN, clock: Any = "kernel", interrupted: str | None = None, **more: Any
+    records: Rows,
+    plan: Plan = PLAN,
+    clock: Any = "kernel",
+    interrupted: str | None = None,
+    cell: int = 0,
+    **more: Any,
 ) -> dict[str, Finding]:
     """The findings by their kinds."""
     batch = pa.RecordBatch.from_pylist(records, schema=store.records_schema())
-    target: Target = more.setdefault("target", TARGET)
-    metrics = cell_metrics(lambda: [batch], plan.cells[0], {}, streams=target.streams)
+    target: Target | None = more.setdefault("target", TARGET)
+    metrics = cell_metrics(lambda: [batch], plan.cells[cell], {}, streams=target is None or target.streams)
     scalars = pa.Table.from_batches([batch]).select(verdict.SCALARS)
     # Cut anywhere: batches are as the file has them.
     cut = [batch.slice(0, 7), batch.slice(7)]
-    findings = cell_findings(metrics, scalars, lambda: cut, plan, 0, clock, interrupted, **more)
+    findings = cell_findings(metrics, scalars, lambda: cut, plan, cell, clock, interrupted, **more)
     assert len({finding.kind for finding in findings}) == len(findings)
     assert all(f"{f.evidence}{f.remedy}".isprintable() and f.remedy.endswith(".") for f in findings)
     return {finding.kind: finding for finding in findings}

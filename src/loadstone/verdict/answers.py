@@ -26,8 +26,8 @@ SAME_SHARE = 0.5
 """Answers whose gaps are equal to the microsecond, from which they are none of an engine's: no two requests agree in
 several gaps by chance."""
 
-_AFTER = re.compile(r"@.*|-\d{4}[\d-]*$")
-"""What may follow a model's name: transformers puts a revision there, OpenAI the release's date."""
+_DATE = re.compile(r"-\d{4}[\d-]*$")
+"""The release's, which may follow a model's name at OpenAI's."""
 
 
 def request_errors(metrics: CellMetrics, measured: Facts, interrupted: bool = False) -> Finding | None:
@@ -182,9 +182,16 @@ def _names(target: Target) -> tuple[set[str], set[str]]:
 
 
 def _alike(said: str, name: str) -> bool:
-    """The same, but for a provider or path before it, and a revision or date after it."""
-    said, name = (_AFTER.sub("", text.casefold().rpartition("/")[2]) for text in (said, name))
-    return said == name
+    """The same, but for a provider or path before it, and a date or revision after it that only one of them has."""
+    (bare, *release), (own, *own_release) = _parts(said), _parts(name)
+    return bare == own and all(a == b or not a or not b for a, b in zip(release, own_release, strict=True))
+
+
+def _parts(text: str) -> tuple[str, str, str]:
+    """A model's name, the release's date after it, and the revision, which transformers adds behind an @."""
+    name, _, revision = text.casefold().rpartition("/")[2].partition("@")
+    bare = _DATE.sub("", name)
+    return bare, name[len(bare) :], revision
 
 
 def answers_identical(done: Facts) -> Finding | None:

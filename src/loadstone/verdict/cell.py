@@ -78,21 +78,17 @@ def cell_findings(
             client.requests_resent(info.requests_resent if info else None, facts),
             client.user_clock(clock),
         ]
-    if len(measured):
-        found += [
-            answers.input_length(measured, plan, cell),
-            tokens.prefix_cache_helped(facts, plan, cell, target.overhead_tokens if target else 0, figures),
-            tokens.prompts_repeated(measured, plan, cell),
-        ]
-    if len(done):
-        found += [
-            answers.empty_answers(done, plan, cell, streams),
-            answers.output_length(done, plan, cell),
-            answers.finish_reasons(done, plan),
-            answers.answers_identical(done) if measured_live else None,
-            tokens.no_usage(done) if streams else None,
-            tokens.tokens_and_events(done) if streams else None,
-        ]
+    found += [
+        answers.input_length(measured, plan, cell),
+        tokens.prefix_cache_helped(facts, plan, cell, target.overhead_tokens if target else 0, figures),
+        tokens.prompts_repeated(measured, plan, cell),
+        answers.empty_answers(done, plan, cell, streams),
+        answers.output_length(done, plan, cell),
+        answers.finish_reasons(done, plan),
+        answers.answers_identical(done) if measured_live else None,
+        tokens.no_usage(done, streams),
+        tokens.tokens_and_events(done) if streams else None,
+    ]
     return [finding for finding in found if finding is not None]
 
 

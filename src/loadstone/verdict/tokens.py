@@ -24,17 +24,20 @@ UNSEEN_TOKENS = 64
 """Tokens per output event from which most of them were never streamed: no engine's stream interval is so long."""
 
 
-def no_usage(done: Facts) -> Finding | None:
+def no_usage(done: Facts, streams: bool) -> Finding | None:
     """`done`: measured requests that completed; the others were cut off before their usage."""
     without = int(np.isin(done.token_source, ["pieces"]).sum())
     if without <= UNSTATED_SHARE * len(done):
         return None
+    counted = "output tokens are counted as stream events" if streams else "an answer is counted as one output token"
     said = "the server states" if without == len(done) else f"{without} of {len(done)} answers state"
     return Finding(
         "no_usage",
         "warning",
-        f"{said} no usage: output tokens are counted as stream events there",
-        "Events can hold several tokens or none; use an engine version that reports usage.",
+        f"{said} no usage: {counted} there",
+        "Events can hold several tokens or none; use an engine version that reports usage."
+        if streams
+        else "Read E2E and requests per second alone; or use an engine version that reports usage.",
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -16,11 +16,24 @@ _BLANK = "…"
 
 
 def keys_in(headers: Iterable[tuple[str, str]], body: Mapping[str, Any] | None = None) -> list[str]:
-    """The words of the user's headers, and of the fields of `body` that are named as keys are; longest first."""
-    texts = [value for _, value in headers]
-    texts += [value for name, value in (body or {}).items() if isinstance(value, str) and _NAMED.search(name)]
+    """The words of the user's headers, and of the fields of `body`, however deep, that are named as keys are; longest
+    first.
+    """
+    texts = [*(value for _, value in headers), *_named(body)]
     found = {word for text in texts for word in text.split() if len(word) >= _SHORTEST}
     return sorted(found, key=lambda word: (-len(word), word))
+
+
+def _named(value: Any, name: str = "") -> Iterator[str]:
+    """Texts of the fields in a decoded value that are named as keys are; those of a list have its name."""
+    if isinstance(value, Mapping):
+        for inner_name, inner in value.items():
+            yield from _named(inner, inner_name)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _named(inner, name)
+    elif isinstance(value, str) and _NAMED.search(name):
+        yield value
 
 
 def blank(text: str, keys: Sequence[str]) -> str:
@@ -28,8 +41,7 @@ def blank(text: str, keys: Sequence[str]) -> str:
     for key in keys:
         text = text.replace(key, _BLANK)
         end = text.removesuffix(_BLANK)
-        longest = min(len(key) - 1, len(end))
-        begun = next((size for size in range(longest, _SHORTEST - 1, -1) if end.endswith(key[:size])), 0)
+        begun = next((size for size in range(len(key), _SHORTEST - 1, -1) if end.endswith(key[:size])), 0)
         if begun:
             text = end[:-begun] + _BLANK
     return text
@@ -38,6 +50,7 @@ def blank(text: str, keys: Sequence[str]) -> str:
 def blank_bytes(body: bytes, keys: Sequence[str]) -> bytes:
     """`body` without the keys, in whichever way JSON or a URL may write them."""
     for key in keys:
-        for spelled in {key, json.dumps(key)[1:-1], key.replace("/", "\\/"), quote(key, safe="")}:
+        in_json = {json.dumps(key, ensure_ascii=ascii_only)[1:-1] for ascii_only in (True, False)}
+        for spelled in {key, *in_json, key.replace("/", "\\/"), quote(key, safe="")}:
             body = body.replace(spelled.encode(), _BLANK.encode())
     return body

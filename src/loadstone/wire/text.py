@@ -35,6 +35,5 @@ def printable(text: str) -> str:
 def excerpt(said: bytes | str, limit: int = 200) -> str:
     """The beginning of engine output, made harmless for terminals and logs: one line, printable, short."""
     body = said.encode("utf-8", "replace") if isinstance(said, str) else said
-    text = " ".join(body[: 4 * limit].decode("utf-8", "replace").split())
-    text = printable(text)
-    return text if len(text) <= limit else text[: limit - 1] + "…"
+    text = printable(" ".join(body[: 4 * limit].decode("utf-8", "replace").split()))
+    return text if len(text) <= limit and len(body) <= 4 * limit else text[: limit - 1] + "…"

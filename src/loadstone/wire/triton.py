@@ -55,9 +55,7 @@ def inputs(ask: Ask, prompt: str, length: str) -> dict[str, Any]:
     if ask.structured is not None and ask.spelling is not None:
         wanted |= fields(ask.structured, ask.spelling)
     return {
-        name: value
-        for name, value in wanted.items()
-        if value is not None and (not ask.inputs or name in ask.inputs or name in NEEDED)
+        name: value for name, value in wanted.items() if value is not None and (not ask.inputs or name in ask.inputs)
     }
 
 
@@ -84,7 +82,7 @@ class TritonAnswer(Answer):
 
     def finish(self) -> int:
         late = super().finish()
-        self.done = self.done or (self.events > 0 and self.error is None)
+        self.done = self.events > 0 and self.error is None
         return late
 
     def _fold(self, payload: bytes) -> None:

@@ -30,10 +30,12 @@ _ERROR_TAG = b"\n"
 """Field 1 of ModelStreamInferResponse, `error_message`, which precedes the response where there is one."""
 
 _CODES = {
-    "BOOL": "?", "INT8": "b", "INT16": "h", "INT32": "i", "INT64": "q", "UINT8": "B", "UINT16": "H", "UINT32": "I",
+    "BOOL": "B", "INT8": "b", "INT16": "h", "INT32": "i", "INT64": "q", "UINT8": "B", "UINT16": "H", "UINT32": "I",
     "UINT64": "Q", "FP16": "e", "FP32": "f", "FP64": "d",
 }  # fmt: skip
-"""struct's code for each datatype of fixed size; tensors are little-endian. BYTES elements carry their length."""
+"""struct's code for each datatype of fixed size; tensors are little-endian. BYTES elements carry their length. That
+for truth values, "?", would take anything for one: "false" too.
+"""
 
 
 class GrpcAsk(Ask, kw_only=True, frozen=True):
@@ -153,7 +155,7 @@ def fold(parse: Callable[[bytes], Any], answer: GrpcAnswer, data: bytes) -> tupl
 
 def _first_bytes(output: tuple[str, bytes] | None) -> bytes | None:
     """The first element of a BYTES tensor (the first beam); None where it is none."""
-    if output is None or output[0] != "BYTES" or len(output[1]) < 4:
+    if output is None or output[0] != "BYTES":
         return None
     raw = output[1]
     return raw[4 : 4 + int.from_bytes(raw[:4], "little")]
