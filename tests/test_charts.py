@@ -63,7 +63,7 @@ def legend(figure: Figure) -> tuple[int, list[str]]:
 
 def test_a_curve_shows_units_definition_count_and_interval(tmp_path: Path) -> None:
     (frame,) = frames(two_engines(tmp_path), "load")
-    figure = drawn(curves.against(frame, TTFT, section="load", key="k"))
+    figure = drawn(curves.against(frame, TTFT, key="k"))
     notes = " ".join(figure.notes)
     assert "TTFT = first token − sending (closed loop)" in notes
     assert "500 requests a point; bars: 95 % interval; measured" in notes
@@ -80,7 +80,7 @@ def test_a_curve_shows_units_definition_count_and_interval(tmp_path: Path) -> No
 
 def test_short_latencies_are_in_milliseconds(tmp_path: Path) -> None:
     (frame,) = frames(two_engines(tmp_path), "load")
-    assert rows_of(drawn(curves.against(frame, TPOT, section="load", key="k")))[0]["y"] == 10
+    assert rows_of(drawn(curves.against(frame, TPOT, key="k")))[0]["y"] == 10
 
 
 def test_throughput_over_latency_follows_the_load(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_a_front_of_what_was_measured_has_no_prediction_on_it(tmp_path: Path) ->
 
 def test_loads_that_double_stand_at_equal_distances(tmp_path: Path) -> None:
     (frame,) = frames(two_engines(tmp_path), "load")
-    figure = drawn(curves.against(frame, TTFT, section="load", key="k"))
+    figure = drawn(curves.against(frame, TTFT, key="k"))
     scale = figure.spec["layer"][0]["encoding"]["x"]["scale"]
     assert (scale["type"], scale["base"]) == ("log", 2)
 
@@ -118,7 +118,7 @@ def test_loads_are_written_out(tmp_path: Path) -> None:
     """Vega writes 1.3e+2 for a 128 beside 32 and 64 where a format has no precision."""
     run(tmp_path, "a", [cell(c) for c in (32, 64, 128)])
     (frame,) = frames(points(tmp_path), "load")
-    svg = to_svg(drawn(curves.against(frame, TTFT, section="load", key="k")))
+    svg = to_svg(drawn(curves.against(frame, TTFT, key="k")))
     assert [tick for tick in ("32", "64", "128") if f">{tick}<" in svg] == ["32", "64", "128"]
     assert "e+2" not in svg
 
@@ -130,7 +130,7 @@ def test_pooled_gaps_are_not_called_requests(tmp_path: Path) -> None:
         each["metrics"]["itl_s"] = gaps
     run(tmp_path, "a", cells)
     (frame,) = frames(points(tmp_path), "load")
-    assert "500 requests a point" in " ".join(drawn(curves.against(frame, ITL, section="load", key="k")).notes)
+    assert "500 requests a point" in " ".join(drawn(curves.against(frame, ITL, key="k")).notes)
 
 
 def test_the_ends_of_bars_are_inside_the_picture(tmp_path: Path) -> None:
@@ -188,14 +188,12 @@ def test_no_legend_has_an_entry_without_a_word(tmp_path: Path) -> None:
         run(tmp_path, name, [cell(1), cell(4)], engine=engine, deployment=deployment)
     (frame,) = frames(points(tmp_path), "load")
     assert {series.variant for series in frame.series} == {"tp8", "tp4", ""}
-    assert legend(drawn(curves.against(frame, TTFT, section="load", key="k"))) == (
+    assert legend(drawn(curves.against(frame, TTFT, key="k"))) == (
         4,
         ["SGLang", "tp4", "tp8", "vLLM"],
     )
     # Of the others nothing may be there to draw; then variants have the colours.
-    left = [
-        row for row in rows_of(drawn(curves.against(frame, TTFT, section="load", key="k"))) if row["colour"] == "vLLM"
-    ]
+    left = [row for row in rows_of(drawn(curves.against(frame, TTFT, key="k"))) if row["colour"] == "vLLM"]
     colour = curves.looks(left)("line")["color"].to_dict()
     assert (colour["scale"]["domain"], colour["legend"]["values"]) == (["", "tp8"], ["tp8"])
 
@@ -246,7 +244,7 @@ def test_bars_of_a_prefix_shared_or_not(tmp_path: Path) -> None:
     run(tmp_path, "a", [cell(8, ttft=1.0)])
     run(tmp_path, "b", [cell(8, ttft=0.2)], workload={"prefix_tokens": 512, "input": length(1040)})
     found = bars.switches(points(tmp_path), "prefix")
-    figure = drawn(bars.side_by_side(found, TTFT, "shared prefix or not", none="none", key="p", section="prefix"))
+    figure = drawn(bars.side_by_side(found, TTFT, "prefix", "shared prefix or not", none="none"))
     assert [(row["value"], row["y"]) for row in rows_of(figure)] == [("none", 1000), ("512 tokens shared", 200)]
 
 
@@ -265,6 +263,8 @@ def test_ratios_put_better_to_the_right(tmp_path: Path) -> None:
     assert {row["measure"]: row["times"] for row in rows_of(figure)} == {
         "Output throughput": 2, "TTFT": 4, "TPOT": 1, "E2E latency": 1,
     }  # fmt: skip
+    # A page has these columns as the picture's numbers: none is there that says nothing.
+    assert all(row.keys() == {"row", "measure", "times"} for row in rows_of(figure))
 
 
 def test_percentile_bands(tmp_path: Path) -> None:
@@ -432,5 +432,5 @@ def _lab(linear: Any) -> Any:
 def test_the_output_throughput_of_nothing_is_no_picture(tmp_path: Path) -> None:
     run(tmp_path, "a", [cell(1, output=None, total=None), cell(4, output=None, total=None)])
     (frame,) = frames(points(tmp_path), "load")
-    assert curves.against(frame, OUTPUT, section="load", key="k") is None
+    assert curves.against(frame, OUTPUT, key="k") is None
     assert fronts.pareto(frame) is None

@@ -229,6 +229,16 @@ def test_steady_and_rising_by_length(tmp_path: Path) -> None:
     assert "most of it from 1 600 to 3 200 (15×)" in text
 
 
+def test_a_run_and_its_copy_are_reported(tmp_path: Path) -> None:
+    """The same value at the same length, twice: neither comes first, and nothing is said of how they grow."""
+    for name, engine in (("a", "vLLM"), ("copy-of-a", "vLLM"), ("b", "SGLang")):
+        for n, ttft in enumerate((0.1, 0.1, 1.5)):
+            run(tmp_path, f"{name}{n}", [cell(8, ttft=ttft)], engine=engine, workload={"output": length(800 * 2**n)})
+    (text,) = [text for text in said(tmp_path, "trend") if text.startswith("TTFT")]
+    assert "SGLang on 8×H200's grows 15×" in text
+    assert "vLLM" not in text
+
+
 def test_a_switch_says_what_it_changes(tmp_path: Path) -> None:
     run(tmp_path, "a", [cell(8, ttft=1.0, output=500)])
     run(tmp_path, "b", [cell(8, ttft=0.1, output=1000)], workload={"prefix_tokens": 512})

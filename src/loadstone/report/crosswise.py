@@ -6,10 +6,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from loadstone.report.charts.bars import gpu_ratios, heaviest
-from loadstone.report.charts.frames import load_label
-from loadstone.report.findings.effect import Effect, effect
-from loadstone.report.points import Point
+from loadstone.report.charts.bars import Ratio, gpu_ratios, heaviest
+from loadstone.report.charts.frames import E2E, ITL, OUTPUT, TPOT, TTFT, load_label
+from loadstone.report.findings.effect import effect
+from loadstone.report.points import Point, joined
 from loadstone.report.series import asked
 from loadstone.report.tables import MAX_ROWS, Table, told
 from loadstone.units import show_number
@@ -19,18 +19,14 @@ def matrices(points: Sequence[Point]) -> list[Table]:
     """Throughput/latency of each model (columns) on each machine (rows), a table for each load that several share."""
     groups: dict[Any, list[Point]] = defaultdict(list)
     for point in points:
-        groups[
-            point.engine, point.kind, point.load, point.offline, point.near_input, point.near_output, point.prefix
-        ].append(point)
+        asked_of = point.kind, point.load, point.offline, point.near_input, point.near_output, point.prefix
+        groups[point.engine, asked_of].append(point)
     made: list[Table] = []
     for group in groups.values():
         models = list(dict.fromkeys(point.model for point in group))
-        machines = list(
-            dict.fromkeys((point.gpu, point.gpus or 0, _machine(point)) for point in group if point.hardware)
-        )
+        machines = sorted({(point.gpu, point.gpus or 0, _machine(point)) for point in group if point.hardware})
         if len(models) < 2 or len(machines) < 2:
             continue
-        machines.sort()
         rows = []
         for *_, machine in machines:
             row = [machine]
@@ -43,8 +39,7 @@ def matrices(points: Sequence[Point]) -> list[Table]:
         made.append(
             Table(
                 key=f"matrix-{len(made) + 1}",
-                title=f"Output throughput / {latency}: "
-                + ", ".join(part for part in (first.engine, load_label(first), asked(first)) if part),
+                title=f"Output throughput / {latency}: {joined(first.engine, load_label(first), asked(first))}",
                 heads=["", *models],
                 align="l" + "r" * len(models),
                 rows=rows,
@@ -56,7 +51,7 @@ def matrices(points: Sequence[Point]) -> list[Table]:
 
 def _machine(point: Point) -> str:
     plain = f"tp{point.gpus}"  # all of the machine's GPUs for one copy of the model: what one expects
-    return " ".join(part for part in (point.hardware, point.parallel if point.parallel != plain else "") if part)
+    return joined(point.hardware, point.parallel if point.parallel != plain else "", by=" ")
 
 
 def _pair(point: Point) -> str:
@@ -67,20 +62,19 @@ def _pair(point: Point) -> str:
 
 def ratios(points: Sequence[Point]) -> list[Table]:
     """GPU against GPU: throughput and latency ratios, a row for all that is equal otherwise, at the highest load."""
-    pairs: dict[tuple[str, str], dict[Any, dict[str, Any]]] = defaultdict(dict)
+    pairs: dict[tuple[str, str], dict[Any, list[Ratio]]] = defaultdict(lambda: defaultdict(list))
     for ratio in heaviest(gpu_ratios(points)):
         over = ratio.over
         key = (over.engine, over.model, over.gpus, over.parallel, over.kind, over.load, asked(over))
-        row = pairs[over.gpu, ratio.under.gpu].setdefault(key, {"point": over})
-        row[ratio.measure.key] = effect(ratio.over, ratio.under, ratio.measure)
+        pairs[over.gpu, ratio.under.gpu][key].append(ratio)
     made = []
     for (better, worse), found in pairs.items():
         rows = []
-        for each in found.values():
-            point: Point = each["point"]
-            where = ", ".join(part for part in (load_label(point), asked(point)) if part)
-            said = [one.times if (one := each.get("output_tok_s")) is not None else "-"]
-            said += [_inverse(each.get(name)) for name in ("ttft", "tpot", "itl", "e2e")]
+        for own in found.values():
+            point = own[0].over
+            times = {ratio.measure.key: _times(ratio) for ratio in own}
+            said = [times.get(measure.key, "-") for measure in (OUTPUT, TTFT, TPOT, ITL, E2E)]
+            where = joined(load_label(point), asked(point))
             rows.append([point.model, point.engine, f"{point.gpus or '?'}×", where, *said])
         heads = ["model", "engine", "GPUs", "workload", "output throughput"]
         heads += [f"lower {name}" for name in ("TTFT", "TPOT", "ITL", "E2E")]
@@ -99,5 +93,9 @@ def ratios(points: Sequence[Point]) -> list[Table]:
     return made
 
 
-def _inverse(found: Effect | None) -> str:
-    return found.inverse.times if found is not None else "-"
+def _times(ratio: Ratio) -> str:
+    """How many times better, whichever direction is."""
+    found = effect(ratio.over, ratio.under, ratio.measure)
+    if found is None:
+        return "-"
+    return found.times if ratio.measure.better == "higher" else found.inverse.times

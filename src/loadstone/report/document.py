@@ -19,10 +19,11 @@ from loadstone.report.charts.select import figures
 from loadstone.report.charts.theme import Figure
 from loadstone.report.crosswise import matrices, ratios
 from loadstone.report.findings import Sentence, observations, silent
-from loadstone.report.points import Point, clean, points_of
+from loadstone.report.points import Point, clean, joined, points_of
 from loadstone.report.runs import RunView
 from loadstone.report.samples import sample
 from loadstone.report.series import Series, asked
+from loadstone.runfacts import mapping
 
 SECTIONS = {
     "throughput": "Throughput against latency",
@@ -147,6 +148,8 @@ def build(
 
 def _build(runs: Sequence[RunView], passed_over: Sequence[str], inside: bool, prices: Prices) -> Report:
     points = points_of(runs, prices)
+    named = [(f"run {number}", run.facts) for number, run in enumerate(runs, 1)]
+    unpriced = without_price(named, prices) if prices else None
     own: dict[int, list[Point]] = {}
     for point in points:
         own.setdefault(point.number, []).append(point)
@@ -168,49 +171,41 @@ def _build(runs: Sequence[RunView], passed_over: Sequence[str], inside: bool, pr
         passed_over=[clean(said, 300) for said in passed_over],
         points=points,
         prices=dict(prices),
-        unpriced=_unpriced(runs, prices) if prices else None,
+        unpriced=clean(unpriced, 600) if unpriced is not None else None,
     )
 
 
-def _unpriced(runs: Sequence[RunView], prices: Prices) -> str | None:
-    said = without_price([(f"run {number}", run.facts) for number, run in enumerate(runs, 1)], prices)
-    return clean(said, 600) if said is not None else None
-
-
 def _title(points: Sequence[Point], runs: int) -> str:
-    def few(values: Sequence[str], noun: str) -> str:
-        names = list(dict.fromkeys(value for value in values if value))
+    def few(fact: str, noun: str) -> str:
+        names = list(dict.fromkeys(name for point in points if (name := getattr(point, fact))))
         return ", ".join(names) if len(names) <= 3 else f"{len(names)} {noun}"
 
-    parts = [
-        few([point.engine for point in points], "engines"),
-        few([point.model for point in points], "models"),
-        few([point.hardware for point in points], "machines"),
-    ]
-    return " · ".join(part for part in parts if part) or f"{runs} runs"
+    told = joined(few("engine", "engines"), few("model", "models"), few("hardware", "machines"), by=" · ")
+    return told or f"{runs} runs"
 
 
 def _part(number: int, run: RunView, points: Sequence[Point], inside: bool) -> RunPart:
     name = clean(run.facts.label, 120)
+    words = asked(points[0]) if points else ""
     notes = [f"{clean(str(said.get('evidence')), 300)}." for said in run.document.get("findings") or ()]
     made: list[Figure | None] = []
     key = f"run-{number}"
     if points and len({point.load for point in points}) > 1:
-        words = tuple(part for part in (name, asked(points[0])) if part)
-        frame = Frame("load", tuple(points), tuple(Series(name, "") for _ in points), words)
+        lines = tuple(Series(name, "") for _ in points)
+        frame = Frame("load", tuple(points), lines, joined(name, words, by=" · "))
         made += [spread(frame, measure, key=f"{key}-spread-{measure.key}") for measure in (TTFT, TPOT, E2E)]
     if inside and run.has_records:
         try:
             made += _inside(run, name, key, points)
         except (InputError, ValueError) as error:
             notes.append(f"its records cannot be read: {clean(str(error), 300)}")
-        if _relative(run):
+        if _any_cell(run, "relative_times"):
             notes.append("Each request's times count from its own send, so nothing can be drawn over time.")
     elif not run.has_records:
         notes.append("A summary without records: no distributions, no timeline.")
     return RunPart(
         number=number,
-        title=" · ".join([f"Run {number}: {name}", *([said] if points and (said := asked(points[0])) else [])]),
+        title=joined(f"Run {number}: {name}", words, by=" · "),
         table=tables.cells(points, key=f"{key}-cells", title="Cells", run=False),
         figures=[figure for figure in made if figure is not None],
         facts=_papers(run),
@@ -219,9 +214,9 @@ def _part(number: int, run: RunView, points: Sequence[Point], inside: bool) -> R
     )
 
 
-def _relative(run: RunView) -> bool:
-    """Whether its requests have no common clock."""
-    return any(stated.of_cell(run.info, cell).get("relative_times") for cell in range(len(run.info.cells)))
+def _any_cell(run: RunView, what: str) -> bool:
+    """Whether the import said that of any cell; see stated.of_cell()."""
+    return any(stated.of_cell(run.info, cell).get(what) for cell in range(len(run.info.cells)))
 
 
 def _inside(run: RunView, name: str, key: str, points: Sequence[Point]) -> list[Figure | None]:
@@ -234,7 +229,7 @@ def _inside(run: RunView, name: str, key: str, points: Sequence[Point]) -> list[
     made: list[Figure | None] = [
         cumulative(seen, metric, name, since, key=f"{key}-cdf-{metric.lower()}") for metric in ("TTFT", "TPOT", "E2E")
     ]
-    if _relative(run):
+    if _any_cell(run, "relative_times"):
         return made
     made.append(timeline(seen, name, key=f"{key}-timeline"))
     if seen.heat is not None:
@@ -244,43 +239,34 @@ def _inside(run: RunView, name: str, key: str, points: Sequence[Point]) -> list[
 
 def _papers(run: RunView) -> list[tuple[str, str]]:
     """The environment: what one needs to know, or to have, to repeat it."""
-    info, facts = run.info, run.facts
-    target = info.target
-    host = info.host
-    settings = info.settings
+    info, facts, settings = run.info, run.facts, run.info.settings
+    target, cache = info.target, settings.get("prefix_cache")
+    kv = f"KV {facts.kv_dtype}" if facts.kv_dtype else None
     told: list[tuple[str, Any]] = [
         ("run", info.run_id),
         ("status", info.status + (f": {info.error}" if info.error else "")),
-        ("started" if info.source != "imported" or _dated(run) else "imported", info.created),
+        # An imported file may not tell when it was measured; the run's date is then that of the import.
+        ("started" if info.source != "imported" or _any_cell(run, "created") else "imported", info.created),
         ("files", ", ".join(_files(run))),
         ("deployment", facts.label),
         ("stated by the user", facts.stated),
         ("endpoint", target.endpoint if target else None),
         ("longest context", f"{target.max_model_tokens} tokens" if target and target.max_model_tokens else None),
-        (
-            "precision",
-            ", ".join(f for f in (facts.weights_dtype, f"KV {facts.kv_dtype}" if facts.kv_dtype else None) if f),
-        ),
+        ("precision", joined(facts.weights_dtype, kv)),
         ("plan", f"{info.plan_id}, seed {info.seed}" if info.plan_id else None),
         ("salt", info.salt),
-        ("prefix cache", settings.get("prefix_cache") if isinstance(settings.get("prefix_cache"), str) else None),
+        ("prefix cache", cache if isinstance(cache, str) else None),
         ("sampling", _flat(settings.get("sampling"))),
         ("tool", facts.tool),
-        ("client", _flat({name: host.get(name) for name in ("cpu", "cores", "system", "python")})),
+        ("client", _flat({name: info.host.get(name) for name in ("cpu", "cores", "system", "python")})),
         ("clock", info.clock),
         ("Loadstone", info.loadstone),
     ]
     return [(name, clean(str(value), 300)) for name, value in told if value not in (None, "", "None")]
 
 
-def _dated(run: RunView) -> bool:
-    """Whether an imported file tells when it was measured; the run's date is else that of the import."""
-    return any(stated.of_cell(run.info, cell).get("created") for cell in range(len(run.info.cells)))
-
-
 def _files(run: RunView) -> list[str]:
-    imported = run.info.settings.get("import")
-    files = imported.get("files") if isinstance(imported, dict) else None
+    files = mapping(run.info.settings.get("import")).get("files")
     return [str(file) for file in files] if isinstance(files, list) else []
 
 

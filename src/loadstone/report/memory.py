@@ -34,17 +34,14 @@ def memory_picture(rows: Sequence[Mapping[str, Any]]) -> Figure:
         for name, row in zip(names, rows, strict=True)
         for order, (part, gib) in enumerate(_parts(row).items())
     ]  # fmt: skip
+    parts, colours = zip(*PARTS, strict=True)
     bars = (
         alt.Chart(data(values))
         .mark_bar(size=20)
         .encode(
             y=alt.Y("deployment:N", title=None, sort=names, axis=alt.Axis(labelLimit=340, ticks=False)),
             x=alt.X("gib:Q", title="GiB per GPU", stack="zero"),
-            color=alt.Color(
-                "part:N",
-                title=None,
-                scale=alt.Scale(domain=[part for part, _ in PARTS], range=[colour for _, colour in PARTS]),
-            ),
+            color=alt.Color("part:N", title=None, scale=alt.Scale(domain=parts, range=colours)),
             order="order:Q",
             tooltip=["deployment:N", "part:N", alt.Tooltip("gib:Q", title="GiB", format=".2f"), "why:N"],
         )

@@ -5,7 +5,7 @@ are made of these, and cannot tell a measured run from a simulated or an importe
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -29,7 +29,7 @@ class Point(msgspec.Struct, kw_only=True, frozen=True):
 
     number      of the run, from 1, in the order of the report
     prefix      what prompts share, and whether a cache was off; work: what else was asked, but for lengths
-    near_*      lengths by which cells are grouped: those within LENGTHS of one another are the same
+    near_*      lengths by which cells are grouped: those within LENGTHS of one another are the same (_grouped)
     ttft, e2e   from the intended time in open loops, from sending in closed ones and where no more is told (`since`)
     sums        whether there is nothing but another tool's figures, without the requests they are of
     output, total  tok/s over the steady window if all of the runs shown have one, else over whole cells (`window`)
@@ -55,8 +55,8 @@ class Point(msgspec.Struct, kw_only=True, frozen=True):
     offline: bool
     input_tokens: int | None
     output_tokens: int | None
-    near_input: int | None
-    near_output: int | None
+    near_input: int | None = None
+    near_output: int | None = None
     prefix: str
     work: str
     kind: str
@@ -81,7 +81,7 @@ class Point(msgspec.Struct, kw_only=True, frozen=True):
     light_tpot_s: float | None
     light_ttft_s: float | None
     server: dict[str, Any]
-    architecture: str = ""
+    architecture: str
 
     @property
     def output_tokens_per_s(self) -> float | None:
@@ -102,9 +102,7 @@ class Point(msgspec.Struct, kw_only=True, frozen=True):
 
 
 def points_of(runs: Sequence[RunView], prices: Prices | None = None) -> list[Point]:
-    """The points of all cells that have a load and any number at all, in the order of the runs. `prices`: dollars per
-    GPU and hour.
-    """
+    """The points of all cells that have a load, in the order of the runs. `prices`: dollars per GPU and hour."""
     cells = [(nth, run, at, cell) for nth, run in enumerate(runs, 1) for at, cell in enumerate(run.document["cells"])]
     served = [cell for _, run, _, cell in cells if run.facts.mode != "offline" and _load(cell)[0] != "burst"]
     steady = bool(served) and all(mapping(mapping(cell.get("metrics")).get("steady")) for cell in served)
@@ -147,7 +145,6 @@ def _point(nth: int, run: RunView, at: int, cell: Mapping[str, Any], steady: boo
     ok = int(sum(done)) if done else None
     window = mapping(metrics.get("steady")) if steady and kind != "burst" else metrics
     clock = "" if kind == "concurrency" else "_intended"
-    lengths = mapping(run.info.settings.get("workload"))
     tpot, e2e = latency(metrics.get("tpot_s"), ok), latency(metrics.get(f"e2e{clock}_s"), ok)
     ttft = latency(metrics.get(f"ttft{clock}_s"), ok)
     intended = clock != "" and (ttft is not None or e2e is not None)
@@ -170,16 +167,14 @@ def _point(nth: int, run: RunView, at: int, cell: Mapping[str, Any], steady: boo
         gpu=clean(facts.gpu or ""),
         gpus=facts.gpus,
         hardware=clean(f"{facts.gpus}×{facts.gpu}" if facts.gpu and facts.gpus else facts.gpu or ""),
-        parallel=clean(_parallel(run)),
-        precision=clean(_precision(run)),
+        parallel=clean(_parallel(facts)),
+        precision=clean(_precision(facts)),
         context=_context(run),
         offline=facts.mode == "offline",
         input_tokens=whole(facts.input_tokens),
         output_tokens=whole(facts.output_tokens),
-        near_input=whole(facts.input_tokens),
-        near_output=whole(facts.output_tokens),
-        prefix=_prefix(run),
-        work=clean(_work(run, lengths)),
+        prefix=_prefix(facts),
+        work=clean(_work(facts, mapping(run.info.settings.get("workload")))),
         kind=kind,
         load=load,
         ok=ok,
@@ -231,9 +226,18 @@ def count(many: int) -> str:
     return f"{many:,}".replace(",", "\u202f")
 
 
-def counted(counts: Sequence[int]) -> str:
-    """`500`, or `300 to 500`, of ascending counts."""
-    return count(counts[0]) if counts[0] == counts[-1] else f"{count(counts[0])} to {count(counts[-1])}"
+def requests_a(what: str, counts: Iterable[int | None]) -> str:
+    """`500 requests a point`, or `300 to 500 …`; empty where no count is known."""
+    known = [many for many in counts if many]
+    if not known:
+        return ""
+    least, most = count(min(known)), count(max(known))
+    return f"{least if least == most else f'{least} to {most}'} requests a {what}"
+
+
+def joined(*parts: str | None, by: str = ", ") -> str:
+    """Those of the parts that are there."""
+    return by.join(part for part in parts if part)
 
 
 def clean(text: str, limit: int = 80) -> str:
@@ -247,16 +251,14 @@ def _load(cell: Mapping[str, Any]) -> tuple[str | None, float | None]:
     return (kind, value) if kind in ("concurrency", "rate", "burst") else (None, None)
 
 
-def _parallel(run: RunView) -> str:
-    facts = run.facts
+def _parallel(facts: RunFacts) -> str:
     split = (("tp", facts.tp), ("pp", facts.pp), ("dp", facts.dp), ("ep", facts.ep))
     return " ".join(f"{name}{n}" for name, n in split if n and (n > 1 or name == "tp"))
 
 
-def _precision(run: RunView) -> str:
-    facts = run.facts
+def _precision(facts: RunFacts) -> str:
     kv = f"KV {facts.kv_dtype}" if facts.kv_dtype and facts.kv_dtype != facts.weights_dtype else None
-    return ", ".join(part for part in (facts.weights_dtype, kv) if part)
+    return joined(facts.weights_dtype, kv)
 
 
 def _context(run: RunView) -> str:
@@ -267,22 +269,19 @@ def _context(run: RunView) -> str:
     return f"max {count(tokens)} tokens" if tokens else ""
 
 
-def _prefix(run: RunView) -> str:
+def _prefix(facts: RunFacts) -> str:
     """Whether prompts share a prefix, and whether the engine's cache was on, where that is known."""
-    facts = run.facts
     shared = f"{count(facts.prefix_tokens)} tokens shared" if facts.prefix_tokens else ""
     if not shared and _SHARED in (facts.workload or ""):
         shared = "a prefix shared"  # how much of it is not told
-    off = "cache off" if facts.prefix_cache is False and shared else ""
-    return ", ".join(part for part in (shared, off) if part)
+    return joined(shared, "cache off" if facts.prefix_cache is False and shared else "")
 
 
-def _work(run: RunView, workload: Mapping[str, Any]) -> str:
-    ratio = run.facts.range_ratio
-    kind = run.facts.workload or ""
-    parts = [f"lengths from {ratio:g}·n to n" if ratio is not None and ratio < 1 else ""]
+def _work(facts: RunFacts, workload: Mapping[str, Any]) -> str:
+    ratio, kind = facts.range_ratio, facts.workload or ""
+    spread = f"lengths from {ratio:g}·n to n" if ratio is not None and ratio < 1 else ""
     name = workload.get("name") or workload.get("file")
     if name and _SHARED in str(name):
         name = None  # said of the prefix
-    parts.append(str(name) if name else kind if kind not in ("synthetic", "random", "", workload.get("name")) else "")
-    return ", ".join(part for part in parts if part)
+    told = str(name) if name else kind if kind not in ("synthetic", "random", workload.get("name")) else ""
+    return joined(spread, told)

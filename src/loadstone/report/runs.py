@@ -11,7 +11,7 @@ import msgspec
 from loadstone import store
 from loadstone.errors import InputError
 from loadstone.records import RunInfo
-from loadstone.runfacts import RunFacts, run_facts
+from loadstone.runfacts import RunFacts, mapping, run_facts
 
 _SUMMARY_BYTES = 256 * 1024 * 1024
 
@@ -38,18 +38,16 @@ def read_runs(paths: Sequence[Path]) -> tuple[list[RunView], list[str]]:
     passed_over: list[str] = []
     seen: set[Path] = set()
     for path in paths:
-        if (path / "run.json").exists():
-            if path.resolve() not in seen:
-                runs.append(read_run(path))
-            seen.add(path.resolve())
-            continue
-        for folder in _folders(path):
+        named = (path / "run.json").exists()
+        for folder in [path] if named else _folders(path):
             if folder.resolve() in seen:
                 continue
             seen.add(folder.resolve())
             try:
                 runs.append(read_run(folder))
             except InputError as error:
+                if named:
+                    raise
                 passed_over.append(str(error))
     if not runs:
         said = f" ({passed_over[0]})" if passed_over else ""
@@ -94,16 +92,7 @@ def read_run(folder: Path) -> RunView:
 
 def _by_requests(document: Any) -> bool:
     """Whether its intervals take each request for independent: such summaries have none of a mean."""
-    found = (
-        values.get("ci95")
-        for cell in _cells(document)
-        if isinstance(cell, dict) and isinstance(metrics := cell.get("metrics"), dict)
-        for values in metrics.values()
-        if isinstance(values, dict)
-    )
-    return any(isinstance(bounds, dict) and "p50" in bounds and "mean" not in bounds for bounds in found)
-
-
-def _cells(document: Any) -> list[Any]:
-    cells = document.get("cells") if isinstance(document, dict) else None
-    return cells if isinstance(cells, list) else []
+    cells = mapping(document).get("cells")
+    metrics = (mapping(mapping(cell).get("metrics")) for cell in (cells if isinstance(cells, list) else ()))
+    found = (mapping(mapping(values).get("ci95")) for each in metrics for values in each.values())
+    return any("p50" in bounds and "mean" not in bounds for bounds in found)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadstone import arrays, store
-from loadstone.records import RunInfo
+from loadstone.records import Load, RunInfo
 from loadstone.report.runs import RunView
 from loadstone.verdict.server import GAUGES
 
@@ -39,7 +39,6 @@ POWER = (
 class Cdf(msgspec.Struct, frozen=True):
     """Quantiles of a cell's ok and short requests: values[i] s is the LEVELS[i]-quantile of n requests."""
 
-    cell: int
     label: str
     metric: str
     n: int
@@ -96,20 +95,15 @@ def sample(run: RunView) -> RunSample | None:
             parts.append(arrays.rows(batch, events))
             _count(events, heat, tokens, edges)
         requests.append(np.concatenate(parts))
-    everything = np.concatenate(requests)
-    cells = _spans(run.info, requests)
     cdfs = [
-        found
-        for number, rows in enumerate(requests)
-        if number in _shown(len(requests))
-        for found in _cdfs(run.info, number, rows)
+        found for number in _shown(len(requests)) for found in _cdfs(run.info.cells[number].load, requests[number])
     ]
     streams = run.info.target is None or run.info.target.streams
     return RunSample(
         cdfs=cdfs,
-        tracks=[*_tracks(everything, tokens, edges), *_server_tracks(run, edges)],
+        tracks=[*_tracks(np.concatenate(requests), tokens, edges), *_server_tracks(run, edges)],
         heat=heat if streams and heat.counts.any() else None,
-        cells=cells,
+        cells=_spans(run.info, requests),
     )
 
 
@@ -147,26 +141,21 @@ def _bin(times: Floats, edges: Floats) -> NDArray[np.int64]:
     return found
 
 
-def _shown(cells: int) -> set[int]:
+def _shown(cells: int) -> list[int]:
     """Cells whose distributions are drawn: all, or some spread evenly over the sweep, its ends among them."""
-    return {int(at) for at in np.linspace(0, cells - 1, min(cells, MAX_CELLS)).round()} if cells else set()
+    return [int(at) for at in np.linspace(0, cells - 1, min(cells, MAX_CELLS)).round()]
 
 
-def _cdfs(info: RunInfo, cell: int, rows: NDArray[Any]) -> Iterable[Cdf]:
-    load = info.cells[cell].load
+def _cdfs(load: Load, rows: NDArray[Any]) -> Iterable[Cdf]:
     done = rows[rows["measured"] & arrays.completed(rows)]
     unknown = bool(np.isnan(done["intended"]).all())  # as other tools' files have it
     begin = done["sent"] if load.kind == "concurrency" or unknown else done["intended"]
-    values = {
-        "TTFT": done["first"] - begin,
-        "TPOT": arrays.tpot_s(done),
-        "E2E": done["last"] - begin,
-    }
+    values = {"TTFT": done["first"] - begin, "TPOT": arrays.tpot_s(done), "E2E": done["last"] - begin}
     for metric, each in values.items():
         present = np.sort(arrays.present(each))
         if len(present):
             quantiles = np.interp(LEVELS * (len(present) - 1), np.arange(len(present)), present)
-            yield Cdf(cell, load.label, metric, len(present), quantiles.tolist())
+            yield Cdf(load.label, metric, len(present), quantiles.tolist())
 
 
 def _spans(info: RunInfo, requests: list[NDArray[Any]]) -> list[tuple[str, float, float]]:
@@ -204,17 +193,16 @@ def _server_tracks(run: RunView, edges: Floats) -> Iterable[Track]:
     names = np.asarray(table["name"].to_pylist(), dtype=object)
     times, values = table["time_s"].to_numpy(), table["value"].to_numpy()
     fine = np.isfinite(values) & (np.abs(values) < 1e12) & (times >= edges[0]) & (times <= edges[-1])
-    panels = {"running": "requests", "waiting": "requests", "kv_usage": "KV cache (%)"}
-    spoken = {
-        "running": "running, says the server",
-        "waiting": "waiting, says the server",
-        "kv_usage": "says the server",
+    shown = {
+        "running": ("requests", "running, says the server", 1.0),
+        "waiting": ("requests", "waiting, says the server", 1.0),
+        "kv_usage": ("KV cache (%)", "says the server", 100.0),
     }
     for key, known in GAUGES.items():
         plain = next((name for name in known if "{" not in name and (names == name).any()), None)
         if plain is not None:
-            scale = 100.0 if key == "kv_usage" else 1.0
-            yield from _series(panels[key], spoken[key], times, values * scale, fine & (names == plain), edges)
+            panel, spoken, scale = shown[key]
+            yield from _series(panel, spoken, times, values * scale, fine & (names == plain), edges)
     for name in POWER:
         if (names == name).any():
             yield from _series("power (W)", "all GPUs", times, values, fine & (names == name), edges)

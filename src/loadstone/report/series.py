@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import msgspec
 
-from loadstone.report.points import Point, count
+from loadstone.report.points import Point, count, joined
 
 SETUP: tuple[tuple[str, Callable[[Point], str]], ...] = (
     ("engine", lambda point: point.engine),
@@ -39,27 +39,24 @@ class Series(msgspec.Struct, frozen=True):
 
     @property
     def variant(self) -> str:
-        return _joined(self.facts, self.run)
+        return joined(self.facts, self.run, by=" · ")
 
     @property
     def setup(self) -> str:
-        return _joined(self.colour, self.facts)
+        return joined(self.colour, self.facts, by=" · ")
 
     @property
     def label(self) -> str:
-        return _joined(self.setup, self.run)
+        return joined(self.setup, self.run, by=" · ")
 
 
-def _joined(*parts: str) -> str:
-    return " · ".join(part for part in parts if part)
-
-
-def series_of(points: Sequence[Point], *, without: Iterable[str] = ()) -> list[Series]:
+def series_of(points: Sequence[Point], *, without: Collection[str] = ()) -> list[Series]:
     """A series for each point, named by what differs among them; by their runs where nothing else tells them apart.
 
     `without`: what the chart shows in another way, on an axis or as panels.
     """
-    facts = [(name, of) for name, of in SETUP if name not in set(without)]
+    facts = [(name, of) for name, of in SETUP if name not in without]
+    elsewhere = [of for name, of in SETUP if name in without]
     telling: list[Callable[[Point], str]] = []
     known = 1
     for name, of in facts:
@@ -69,7 +66,7 @@ def series_of(points: Sequence[Point], *, without: Iterable[str] = ()) -> list[S
             telling.append(of)
             known = distinct
     first, *rest = telling or [facts[0][1]]
-    keys = [(first(point) or "not told", _joined(*(of(point) for of in rest))) for point in points]
+    keys = [(first(point) or "not told", joined(*(of(point) for of in rest), by=" · ")) for point in points]
     # Two points of one series under the same load cannot be told apart: then the run is part of the name.
     places: dict[tuple[Any, ...], set[str]] = {}
     for key, point in zip(keys, points, strict=True):
@@ -81,7 +78,7 @@ def series_of(points: Sequence[Point], *, without: Iterable[str] = ()) -> list[S
             point.near_output,
             point.work,
             point.prefix,
-            *_left(point, without),
+            *(of(point) for of in elsewhere),
         )
         places.setdefault(place, set()).add(point.run)
     ambiguous = {place[0] for place, runs in places.items() if len(runs) > 1}
@@ -99,7 +96,7 @@ def series_of(points: Sequence[Point], *, without: Iterable[str] = ()) -> list[S
     return [Series(*key, which(key, point.number)) for key, point in zip(keys, points, strict=True)]
 
 
-def common(points: Sequence[Point], *, without: Iterable[str] = ()) -> list[str]:
+def common(points: Sequence[Point], *, without: Collection[str] = ()) -> list[str]:
     """What all points have in common and is known, in words: it stands in the title instead of the legend."""
     found = []
     for name, of in SETUP:
@@ -113,21 +110,12 @@ def common(points: Sequence[Point], *, without: Iterable[str] = ()) -> list[str]
     return [part for part in found if part]
 
 
-def _left(point: Point, without: Iterable[str]) -> tuple[str, ...]:
-    named = dict(SETUP)
-    return tuple(named[name](point) for name in without if name in named)
-
-
 def asked(point: Point) -> str:
     """What was asked, but for the load: `3 200 in, 800 out, a prefix shared`."""
-    return ", ".join(part for part in (lengths_label(point), point.prefix, point.work) if part)
+    return joined(lengths_label(point), point.prefix, point.work)
 
 
 def lengths_label(point: Point) -> str:
     """`3 200 in, 800 out`."""
-    parts = [
-        f"{count(tokens)} {name}"
-        for tokens, name in ((point.input_tokens, "in"), (point.output_tokens, "out"))
-        if tokens is not None
-    ]
-    return ", ".join(parts)
+    tokens = (point.input_tokens, "in"), (point.output_tokens, "out")
+    return ", ".join(f"{count(many)} {name}" for many, name in tokens if many is not None)

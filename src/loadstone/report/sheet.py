@@ -8,30 +8,26 @@ from typing import Any
 
 from loadstone.report.document import Report
 from loadstone.report.points import LATENCIES, Point
-from loadstone.report.stats import Stat
 from loadstone.wire.text import no_formula
 
 _FACTS = (
     "run", "cell", "source", "engine", "version", "model", "gpu", "gpus", "parallel", "precision", "context",
     "offline", "input_tokens", "output_tokens", "prefix", "work", "kind", "load", "ok", "sent", "trusted",
 )  # fmt: skip
-_STATS = ("value", "low", "high", "n", "mean", "p90", "p99", "p99_low", "p99_high")
+_STATS = ("which", "value", "low", "high", "n", "mean", "p90", "p99", "p99_low", "p99_high")
 _TOTALS = ("output_tokens_per_s", "total_tokens_per_s", "requests_per_s", "duration_s", "window")
 _PRICES = (
     "dollars_per_hour",
     *(f"dollars_per_million_{kind}_tokens{end}" for kind in ("output", "total") for end in ("", "_low", "_high")),
 )
+_NO_SECONDS = ("which", "n")
 
 
 def sheet(report: Report) -> str:
     """CSV with a head. `value` is the median, or the mean where `which` says so; low, high: its interval."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    latencies = [
-        f"{name}_{each}"
-        for name in LATENCIES
-        for each in ("which", *(f"{stat}_s" if stat != "n" else "n" for stat in _STATS))
-    ]
+    latencies = [f"{name}_{each}{'' if each in _NO_SECONDS else '_s'}" for name in LATENCIES for each in _STATS]
     prices = _PRICES if report.prices else ()
     writer.writerow([*_FACTS, *latencies, *_TOTALS, *prices])
     for point in report.points:
@@ -48,9 +44,8 @@ def _costs(point: Point) -> list[float | None]:
 
 
 def _row(point: Point) -> list[Any]:
-    row: list[Any] = [getattr(point, name) for name in _FACTS]
-    for name in LATENCIES:
-        stat: Stat | None = getattr(point, name)
-        row.append(stat.which if stat is not None else None)
-        row += [getattr(stat, each) if stat is not None else None for each in _STATS]
-    return [*row, *(getattr(point, name) for name in _TOTALS)]
+    return [
+        *(getattr(point, name) for name in _FACTS),
+        *(getattr(getattr(point, name), each, None) for name in LATENCIES for each in _STATS),
+        *(getattr(point, name) for name in _TOTALS),
+    ]

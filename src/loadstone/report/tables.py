@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
 
 from loadstone.report.charts.frames import load_label
-from loadstone.report.points import Point, clean, count
+from loadstone.report.points import LATENCIES, Point, clean, count
 from loadstone.report.runs import RunView
 from loadstone.report.series import asked, common, series_of
 from loadstone.report.stats import Stat
@@ -125,16 +125,15 @@ def cells(points: Sequence[Point], *, key: str = "cells", title: str = "All cell
         load_label(point) + (f" · {point.prefix}" if point.prefix and point.prefix not in name else "")
         for point, name in zip(shown, names, strict=True)
     ]
-    columns = [[str(point.number) for point in shown], names] if run else []
-    columns += [loads, *([of(point) for point in shown] for _, of in _NUMBERS)]
-    heads = [*(("run", "deployment") if run else ()), "load", *(head for head, _ in _NUMBERS)]
+    columns = [("run", "r", [str(point.number) for point in shown]), ("deployment", "w", names)] if run else []
+    columns += [("load", "n", loads), *((head, "r", [of(point) for point in shown]) for head, of in _NUMBERS)]
+    heads, align, texts = zip(*columns, strict=True)
     shared = " · ".join(common(points)) if run and points else ""
     notes = [*([f"All of them: {shared}."] if shared else []), *_notes(points)]
     if len(points) > MAX_ROWS:
         notes.append(f"{len(points) - MAX_ROWS} more cells are left out here; --format csv has all")
-    align = ("rw" if run else "") + "n" + "r" * len(_NUMBERS)
-    rows = [list(row) for row in zip(*columns, strict=True)]
-    return told(Table(key=key, title=title, heads=heads, align=align, rows=rows, notes=notes))
+    rows = [list(row) for row in zip(*texts, strict=True)]
+    return told(Table(key=key, title=title, heads=list(heads), align="".join(align), rows=rows, notes=notes))
 
 
 def _deployments(points: Sequence[Point]) -> list[str]:
@@ -239,4 +238,5 @@ def _notes(points: Sequence[Point]) -> list[str]:
 
 
 def _means(points: Sequence[Point]) -> bool:
-    return any(stat is not None and stat.which == "mean" for p in points for stat in (p.ttft, p.tpot, p.itl, p.e2e))
+    stats: Iterable[Stat | None] = (getattr(point, name) for point in points for name in LATENCIES)
+    return any(stat is not None and stat.which == "mean" for stat in stats)

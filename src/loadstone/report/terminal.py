@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,10 @@ from loadstone.wire.text import excerpt, printable
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
+    from rich.text import Text
+
+    Row = list[tuple[str, str | Text]]
+    """The cells of a row, each with the head of its column."""
 
 _ONE_LINE = str.maketrans("\t\r\n", "   ")
 _LOAD_HEADS = {"concurrency": "conc", "rate": "req/s", "burst": "burst"}
@@ -39,7 +44,7 @@ def render(document: Mapping[str, Any]) -> RenderableType:
     findings: list[dict[str, str]] = []
     table = _table(cells, findings)
     lines = [*_definitions(cells, document.get("source") == "simulated"), *_findings(findings), *of_run]
-    parts = [_parts(cells, key, *heads) for key, heads in _PARTS.items() if any(key in cell for cell in cells)]
+    parts = [_parts(cells, key, *heads) for key, heads in _PARTS.items() if any(cell.get(key) for cell in cells)]
     dialect = [_dialect(cells)] if "dialect" in cells[0] else []
     return Group(Text(heading(document)), table, *parts, *dialect, *(Text(line) for line in lines))
 
@@ -55,33 +60,39 @@ def empty(title: str | None = None) -> Table:
 def _table(cells: list[dict[str, Any]], findings: list[dict[str, str]]) -> Table:
     from rich.text import Text
 
-    kind = cells[0]["load"]["kind"]
-    clock = _clock(kind, cells)
-    table = empty()
-    heads = ["ok", "failed", "out tok/s", "TTFT p50", "p99", "TPOT p50", "p99", "ITL p99", "E2E p50", "p99"]
-    for head in (_LOAD_HEADS[kind], *heads):
-        table.add_column(head, justify="right", no_wrap=True)
-    table.add_column("trusted", no_wrap=True)
+    clock = _clock(cells)
+    rows: list[Row] = []
     for cell in cells:
         metrics, requests = cell["metrics"], cell["requests"]
         ttft, e2e = metrics[f"ttft{clock}_s"], metrics[f"e2e{clock}_s"]
-        done = _done(requests)
         steady = metrics["steady"]
         throughput = steady["output_tokens_per_s"] if steady else metrics["output_tokens_per_s"]
-        table.add_row(
-            _load(cell),
-            str(done),
-            _failed(requests),
-            show_number(throughput, 4),
-            _at(ttft, "p50"),
-            _p99(cell, ttft),
-            _at(metrics["tpot_s"], "p50"),
-            _p99(cell, metrics["tpot_s"]),
-            _at(metrics["itl_s"], "p99"),
-            _at(e2e, "p50"),
-            _p99(cell, e2e),
-            Text(*_trusted(cell, findings)),
+        rows.append(
+            [
+                (_LOAD_HEADS[cell["load"]["kind"]], _load(cell)),
+                ("ok", str(_done(requests))),
+                ("failed", _failed(requests)),
+                ("out tok/s", show_number(throughput, 4)),
+                ("TTFT p50", _at(ttft, "p50")),
+                ("p99", _p99(cell, ttft)),
+                ("TPOT p50", _at(metrics["tpot_s"], "p50")),
+                ("p99", _p99(cell, metrics["tpot_s"])),
+                ("ITL p99", _at(metrics["itl_s"], "p99")),
+                ("E2E p50", _at(e2e, "p50")),
+                ("p99", _p99(cell, e2e)),
+                ("trusted", Text(*_trusted(cell, findings))),
+            ]
         )
+    return _of_rows(rows, left="trusted")
+
+
+def _of_rows(rows: list[Row], left: str) -> Table:
+    """A table of rows that have the same heads; of numbers, but for the column `left`."""
+    table = empty()
+    for head, _ in rows[0]:
+        table.add_column(head, justify="left" if head == left else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*(shown for _, shown in row))
     return table
 
 
@@ -89,35 +100,30 @@ def _parts(cells: list[dict[str, Any]], key: str, head: str, name: Callable[[Map
     """One row for each turn, server or piece of a profile, of each cell; tokens are a request's mean."""
     from rich.text import Text
 
-    kind = cells[0]["load"]["kind"]
-    clock = _clock(kind, cells)
-    table = empty()
-    table.add_column(_LOAD_HEADS[kind], justify="right", no_wrap=True)
-    table.add_column(head, justify="left" if key == "by_replica" else "right", no_wrap=True)
-    counts, times = ("ok", "failed", "in tok", "cached", "out tok", "share"), ("TTFT p50", "p99", "TPOT p50")
-    for column in (*counts, *times, "E2E p50", "p99"):
-        table.add_column(column, justify="right", no_wrap=True)
+    clock = _clock(cells)
+    rows: list[Row] = []
     for cell in cells:
         for part in cell.get(key, ()):
             requests, cached, given = part["requests"], part["cached_input_tokens"], part["input_tokens"]
-            done = requests["ok"] + requests["short"]
             ttft, e2e = part[f"ttft{clock}_s"], part[f"e2e{clock}_s"]
-            table.add_row(
-                _load(cell),
-                Text(name(part)),
-                str(done),
-                str(requests["sent"] - done) if requests["sent"] != done else "",
-                show_number(part["mean_input_tokens"], 4),
-                f"{cached / given:.0%}" if cached is not None and given else "-",
-                show_number(part["mean_output_tokens"], 4),
-                f"{part['token_share']:.0%}" if part["token_share"] is not None else "-",
-                _at(ttft, "p50"),
-                _p99(cell, ttft),
-                _at(part["tpot_s"], "p50"),
-                _at(e2e, "p50"),
-                _p99(cell, e2e),
+            rows.append(
+                [
+                    (_LOAD_HEADS[cell["load"]["kind"]], _load(cell)),
+                    (head, Text(name(part))),
+                    ("ok", str(_done(requests))),
+                    ("failed", _failed(requests)),
+                    ("in tok", show_number(part["mean_input_tokens"], 4)),
+                    ("cached", f"{cached / given:.0%}" if cached is not None and given else "-"),
+                    ("out tok", show_number(part["mean_output_tokens"], 4)),
+                    ("share", f"{part['token_share']:.0%}" if part["token_share"] is not None else "-"),
+                    ("TTFT p50", _at(ttft, "p50")),
+                    ("p99", _p99(cell, ttft)),
+                    ("TPOT p50", _at(part["tpot_s"], "p50")),
+                    ("E2E p50", _at(e2e, "p50")),
+                    ("p99", _p99(cell, e2e)),
+                ]
             )
-    return table
+    return _of_rows(rows, left="server")
 
 
 def _dialect(cells: list[dict[str, Any]]) -> Table:
@@ -151,13 +157,13 @@ def _load(cell: Mapping[str, Any]) -> str:
     return show_load(cell["load"]["value"])
 
 
-def _clock(kind: str, cells: list[dict[str, Any]]) -> str:
+def _clock(cells: list[dict[str, Any]]) -> str:
     """Open loops are judged from the intended time: waiting that a slow server causes is latency.
 
     Other tools do not tell it, and it is from sending then.
     """
     told = any(cell["metrics"]["e2e_intended_s"] is not None for cell in cells)
-    return "_intended" if kind != "concurrency" and told else ""
+    return "_intended" if cells[0]["load"]["kind"] != "concurrency" and told else ""
 
 
 def _done(requests: Mapping[str, Any]) -> int:
@@ -197,12 +203,12 @@ def _trusted(cell: Mapping[str, Any], findings: list[dict[str, str]]) -> tuple[s
 
 def _definitions(cells: list[dict[str, Any]], simulated: bool) -> list[str]:
     first = cells[0]
-    kind = first["load"]["kind"]
+    clock = _clock(cells)
     since = (
         "TTFT, E2E from sending (closed loop)"
-        if kind == "concurrency"
+        if first["load"]["kind"] == "concurrency"
         else "TTFT, E2E from the intended time (open loop)"
-        if _clock(kind, cells)
+        if clock
         else "TTFT, E2E from sending (open loop, intended times not told)"
     )
     window = "whole cell" if first["metrics"]["steady"] is None else "steady window"
@@ -212,12 +218,12 @@ def _definitions(cells: list[dict[str, Any]], simulated: bool) -> list[str]:
         f"{since} · TPOT = (tT−t1)/(T−1) · ITL per token · out tok/s over the {window}",
         f"measured by {first['measured_by']}"
         if first.get("measured_by")
-        else _intervals(cells[-1], _clock(kind, cells))
+        else _intervals(cells[-1], clock)
         if simulated
         else f"{first['client']['clock']} clock: receive lag p99 {_worst(cells, 'receive_lag_p99_s')}, "
         f"sends late p99 {_worst(cells, 'send_lag_p99_s')} (largest cell{held})",
     ]
-    shared = [
+    lines += [
         f"{_load(cell)}: {metrics['shared_input_tokens'] / metrics['input_tokens']:.1%} of input tokens "
         f"are shared on purpose{' (beside what sessions said before)' if 'by_turn' in cell else ''}, "
         f"{metrics['cached_input_tokens'] / metrics['input_tokens']:.1%} were in the cache"
@@ -226,7 +232,6 @@ def _definitions(cells: list[dict[str, Any]], simulated: bool) -> list[str]:
         and metrics["cached_input_tokens"] is not None
         and metrics["input_tokens"]
     ]
-    lines += shared
     lines += dict.fromkeys(said for cell in cells if (said := cell["client"].get("selftest")) is not None)
     if any(_p99(cell, cell["metrics"]["ttft_s"]).startswith("≥") for cell in cells):
         lines.append("≥: too few requests to bound this p99 from above (95 %; it takes 368 at least)")
@@ -241,9 +246,9 @@ def _definitions(cells: list[dict[str, Any]], simulated: bool) -> list[str]:
             measured = show_seconds(bound["measured_s"])
             met = "met" if bound["met"] else "MISSED"
             lines.append(f"{_load(cell)}: {bound['bound']} < {show_seconds(bound['limit_s'])} {met}: {measured}")
-        if "attainment" in cell["metrics"] and cell["metrics"]["attainment"] is not None:
+        if (attainment := cell["metrics"].get("attainment")) is not None:
             lines.append(
-                f"{_load(cell)}: {cell['metrics']['attainment']:.1%} of requests sent meet the SLO, "
+                f"{_load(cell)}: {attainment:.1%} of requests sent meet the SLO, "
                 f"goodput {show_number(cell['metrics']['goodput_per_s'])} req/s"
             )
     return lines
@@ -262,9 +267,8 @@ def _intervals(cell: dict[str, Any], clock: str) -> str:
 
 
 def _worst(cells: list[dict[str, Any]], name: str) -> str:
-    return show_seconds(
-        max((cell["client"][name] for cell in cells if cell["client"][name] is not None), default=None), 2
-    )
+    known = [cell["client"][name] for cell in cells if cell["client"][name] is not None]
+    return show_seconds(max(known, default=None), 2)
 
 
 def _findings(findings: list[dict[str, str]]) -> list[str]:
@@ -285,8 +289,6 @@ def _plain(value: Any) -> str:
 
 def print_rows(columns: list[str], rows: list[tuple[Any, ...]]) -> None:
     """A query's rows on stdout: a table on a terminal, tab-separated values elsewhere."""
-    import sys
-
     if not sys.stdout.isatty():
         for row in (columns, *rows):
             print("\t".join(printable(_plain(value).translate(_ONE_LINE)) for value in row))

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from loadstone.comparison.price import Prices, parse_prices
 from loadstone.errors import InputError
@@ -15,7 +15,7 @@ from loadstone.report.document import Report, build
 from loadstone.report.runs import read_runs
 
 Format = Literal["html", "md", "csv", "png", "svg"]
-FORMATS: tuple[Format, ...] = ("html", "md", "csv", "png", "svg")
+FORMATS: tuple[Format, ...] = get_args(Format)
 
 
 class Written(NamedTuple):
@@ -41,15 +41,15 @@ def report(
     """
     prices = parse_prices(price)
     chosen = kind or _kind(out)
+    pictures = chosen in ("png", "svg")
     shown = out == Path("-")
-    if shown and chosen in ("png", "svg"):
+    if shown and pictures:
         raise InputError(f"-o -: {chosen} makes several files; name a folder for them")
     with TemporaryDirectory(prefix="loadstone-report-") as scratch:
         made = build_of(paths, Path(scratch), given, inside=chosen not in ("md", "csv"), prices=prices)
     if shown:
         sys.stdout.write(_text(made, chosen).encode("utf-8", "replace").decode())
         return Written([], made)
-    pictures = chosen in ("png", "svg")
     out = out or Path("report-pictures" if pictures else f"report.{chosen}")
     try:
         if pictures:

@@ -8,9 +8,9 @@ from typing import Any
 
 from loadstone.report.charts.colours import BLUE, GREY, ORANGE
 from loadstone.report.charts.curves import bounds, unit_of
-from loadstone.report.charts.frames import TPOT, TTFT, Frame, Measure, load_unit, load_word
-from loadstone.report.charts.theme import Figure, Row, data, figure, load_axis, load_scale
-from loadstone.report.points import Point, counted
+from loadstone.report.charts.frames import TPOT, TTFT, Frame, Measure, load_title
+from loadstone.report.charts.theme import Figure, Row, data, figure, load_axis, wide
+from loadstone.report.points import Point, joined, requests_a
 from loadstone.report.series import lengths_label
 
 WIDE = 30
@@ -33,13 +33,10 @@ def spread(frame: Frame, measure: Measure, *, key: str) -> Figure | None:
     if len(rows) < 2:
         return None
     rows.sort(key=lambda row: row["x"])
-    xs = [row["x"] for row in rows]
-    x = alt.X("x:Q", title=frame.x_title, scale=load_scale(xs), axis=load_axis(xs))
-    base = alt.Chart(data(rows)).encode(x=x)
+    base = alt.Chart(data(rows)).encode(x=load_axis(frame.x_title, [row["x"] for row in rows]))
     y_title = f"{measure.name} ({unit})"
-    lowest, highest = min(row["p50"] for row in rows), max(row["p99"] for row in rows)
-    wide = lowest > 0 and highest / lowest > WIDE
-    y_scale = alt.Scale(type="log", nice=False) if wide else alt.Scale()
+    values = [row[name] for row in rows for name in ("p50", "p99")]
+    y_scale = alt.Scale(type="log", nice=False) if wide(values, WIDE) else alt.Scale()
     chart = (
         base.mark_area(opacity=0.18, color=BLUE).encode(y=alt.Y("p90:Q", title=y_title, scale=y_scale), y2="p99:Q")
         + base.mark_area(opacity=0.38, color=BLUE).encode(y=alt.Y("p50:Q", title=y_title), y2="p90:Q")
@@ -59,19 +56,16 @@ def spread(frame: Frame, measure: Measure, *, key: str) -> Figure | None:
         bounded = base.transform_filter("isValid(datum.low) && isValid(datum.high)")
         bars = bounded.mark_rule(color=ORANGE, strokeWidth=2.2)
         chart += bars.encode(y=alt.Y("low:Q", title=y_title), y2="high:Q")
-    sizes = sorted({row["n"] for row in rows if row["n"]})
-    span = f"{counted(sizes)} requests a load" if sizes else ""
-    words = " · ".join(frame.words)
-    said = (
-        "bars: 95 % bounds of the p99" if any("high" in row for row in rows) else "too few requests to bound the p99"
-    )
+    bounded_above = any("high" in row for row in rows)
+    said = "bars: 95 % bounds of the p99" if bounded_above else "too few requests to bound the p99"
+    sizes = requests_a("load", (row["n"] for row in rows))
     return figure(
         key,
         f"{measure.name}: median, p90, p99",
-        [words, "; ".join(part for part in ("line: median; dark: to p90; light: to p99", said, span) if part)],
+        [frame.words, joined("line: median; dark: to p90; light: to p99", said, sizes, by="; ")],
         chart,
         section="run",
-        summary=f"{measure.name} percentiles, {words}: "
+        summary=f"{measure.name} percentiles, {frame.words}: "
         + "; ".join(f"at {row['x']:g}: {row['p50']:.4g}, {row['p90']:.4g}, {row['p99']:.4g} {unit}" for row in rows),
     )
 
@@ -92,18 +86,17 @@ def predicted(pair: tuple[list[Point], list[Point]], measure: Measure) -> Figure
     """Measurements laid over the prediction with its interval, and over the roofline where it is known."""
     import altair as alt
 
-    unit, scale = unit_of(measure, [*pair[0], *pair[1]])
-    lines, dots = _rows(pair[0], measure, scale), _rows(pair[1], measure, scale)
+    simulated, measured = pair
+    unit, scale = unit_of(measure, [*simulated, *measured])
+    lines, dots = _rows(simulated, measure, scale), _rows(measured, measure, scale)
     if not lines or not dots:
         return None
-    xs = sorted({row["x"] for row in (*lines, *dots)})
-    x_title = f"{load_word(pair[0][0])} ({load_unit(pair[0][0])})"
-    x = alt.X("x:Q", title=x_title, scale=load_scale(xs), axis=load_axis(xs))
+    x = load_axis(load_title(simulated[0]), sorted({row["x"] for row in (*lines, *dots)}))
     title = f"{measure.name} ({unit})"
     y = alt.Y("y:Q", title=title)
     light: list[Row] = [
         {"x": point.load, "y": value * scale, "what": "speed of light"}
-        for point in sorted(pair[0], key=lambda each: each.load)
+        for point in sorted(simulated, key=lambda each: each.load)
         if (value := _light(point, measure)) is not None
     ]
     shown = {"simulated": ORANGE, "measured": BLUE} | ({"speed of light": GREY} if light else {})
@@ -125,9 +118,8 @@ def predicted(pair: tuple[list[Point], list[Point]], measure: Measure) -> Figure
     if light:
         layers.append(alt.Chart(data(light)).mark_line(strokeDash=[2, 3]).encode(x=x, y=y, color=colour))
     off = [row["y"] / at["y"] for row in dots for at in lines if at["x"] == row["x"] and at["y"]]
-    words = " · ".join(
-        part for part in (pair[1][0].model, pair[1][0].engine, pair[1][0].hardware, lengths_label(pair[1][0])) if part
-    )
+    first = measured[0]
+    words = joined(first.model, first.engine, first.hardware, lengths_label(first), by=" · ")
     said = (
         f"measured / simulated: {min(off):.2f} to {max(off):.2f} over {len(off)} loads"
         if off

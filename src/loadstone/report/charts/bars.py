@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import defaultdict
 from collections.abc import Sequence
@@ -9,11 +10,10 @@ from typing import Any, Literal
 
 import msgspec
 
-from loadstone.report.charts.colours import SEQUENCE
 from loadstone.report.charts.curves import unit_of
 from loadstone.report.charts.frames import E2E, ITL, OUTPUT, TPOT, TTFT, Measure, load_label
-from loadstone.report.charts.theme import WIDTH, Figure, Row, data, figure
-from loadstone.report.points import Point, alike, count, counted
+from loadstone.report.charts.theme import WIDTH, Figure, Row, data, figure, shades, wide
+from loadstone.report.points import Point, alike, count, joined, requests_a
 from loadstone.report.series import common, lengths_label, series_of
 
 ROWS = 24
@@ -22,15 +22,11 @@ NEAR = 0.1
 """Lengths that differ by less are the same: a shared prefix is seldom cut to the token."""
 
 
-class Switch(msgspec.Struct, frozen=True):
-    """Points that are equal but for one thing, `values[i]` of which `points[i]` has."""
-
-    points: tuple[Point, ...]
-    values: tuple[str, ...]
+Fact = Literal["prefix", "parallel", "context"]
 
 
-def switches(points: Sequence[Point], fact: Literal["prefix", "parallel", "context"]) -> list[Switch]:
-    """All sets of points that differ in `fact` alone, each of its values once.
+def switches(points: Sequence[Point], fact: Fact) -> list[list[Point]]:
+    """All sets of points that differ in `fact` alone, each of its values once, by their values.
 
     Of prefixes, input lengths that nearly are the same are taken to be.
     """
@@ -42,8 +38,7 @@ def switches(points: Sequence[Point], fact: Literal["prefix", "parallel", "conte
         for base in _alike(group, fact != "prefix"):
             chosen = {getattr(point, fact): point for point in reversed(base)}
             if len(chosen) > 1:
-                ordered = dict(sorted(chosen.items()))
-                found.append(Switch(tuple(ordered.values()), tuple(ordered)))
+                found.append([chosen[value] for value in sorted(chosen)])
     return found
 
 
@@ -68,43 +63,40 @@ def _near(a: int | None, b: int | None, exactly: bool) -> bool:
 
 
 def side_by_side(
-    found: Sequence[Switch], measure: Measure, what: str, *, none: str, key: str, section: str
+    sets: Sequence[Sequence[Point]], measure: Measure, fact: Fact, what: str, *, none: str
 ) -> Figure | None:
-    """A group of bars for each set, a bar for each value of what was switched."""
+    """A group of bars for each set of switches(), a bar for each value of what was switched.
+
+    `what`: that in words; `none`: what it is called where there is none of it.
+    """
     import altair as alt
 
-    every = [point for switch in found for point in switch.points]
+    every = [point for switched in sets for point in switched]
     if not every:
         return None
     unit, scale = unit_of(measure, every)
     names = [series.label for series in series_of(every, without=("prefix", "parallel"))]
     loads = {(point.kind, point.load) for point in every}
     rows: list[Row] = []
-    at = 0
-    for switch in found:
-        for point, value in zip(switch.points, switch.values, strict=True):
-            name = names[at] + (f" · {load_label(point)}" if len(loads) > 1 else "")
-            at += 1
-            if (y := measure.of(point)) is not None:
-                rows.append({"set": name, "value": value or none, "y": y * scale, "order": point.load, "n": point.ok})
+    for point, name in zip(every, names, strict=True):
+        if (y := measure.of(point)) is not None:
+            named = joined(name, load_label(point) if len(loads) > 1 else "", by=" · ")
+            value = getattr(point, fact) or none
+            rows.append({"set": named, "value": value, "y": y * scale, "order": point.load, "n": point.ok})
     rows = rows[: 2 * ROWS]
     if not rows:
         return None
     values = sorted({row["value"] for row in rows}, key=lambda value: (value != none, value))
-    shades = list(SEQUENCE[: len(values)])
-    sets = list(
-        dict.fromkeys(
-            row["set"] for row in sorted(rows, key=lambda row: (row["set"].partition(" · ")[0], row["order"]))
-        )
-    )
+    ordered = sorted(rows, key=lambda row: (row["set"].partition(" · ")[0], row["order"]))
+    order = list(dict.fromkeys(row["set"] for row in ordered))
     title = f"{measure.name} ({unit})"
     base = alt.Chart(data(rows)).encode(
-        y=alt.Y("set:N", title=None, sort=sets, axis=alt.Axis(labelLimit=240)),
+        y=alt.Y("set:N", title=None, sort=order, axis=alt.Axis(labelLimit=240)),
         yOffset=alt.YOffset("value:N", sort=values),
     )
     bars = base.mark_bar().encode(
         x=alt.X("y:Q", title=title, axis=alt.Axis(tickCount=5)),
-        color=alt.Color("value:N", scale=alt.Scale(domain=values, range=shades), legend=alt.Legend(title=None)),
+        color=alt.Color("value:N", scale=shades(values), legend=alt.Legend(title=None)),
         tooltip=[
             "set:N",
             "value:N",
@@ -113,27 +105,23 @@ def side_by_side(
         ],
     )
     texts = base.mark_text(align="left", dx=4, fontSize=12).encode(x="y:Q", text=alt.Text("y:Q", format=".4~g"))
-    height = max(120, len(sets) * (18 * len(values) + 12))
-    words = common(every, without=("prefix", "parallel"))
+    height = max(120, len(order) * (18 * len(values) + 12))
     lengths = {lengths_label(point) for point in every if point.prefix == ""}
-    counts = sorted({point.ok for point in every if point.ok})
-    span = f"{counted(counts)} requests a bar" if counts else ""
     return figure(
-        key,
+        f"{fact}-{measure.key}",
         f"{measure.name}: {what}",
         [
-            " · ".join(
-                [
-                    *words,
-                    *(lengths if len(lengths) == 1 else ()),
-                    *({load_label(every[0])} if len(loads) == 1 else ()),
-                ]
+            joined(
+                *common(every, without=("prefix", "parallel")),
+                lengths.pop() if len(lengths) == 1 else "",
+                load_label(every[0]) if len(loads) == 1 else "",
+                by=" · ",
             ),
             measure.definition.format(since=every[0].since, window=every[0].window),
-            "; ".join(part for part in (span, "no interval drawn: see the table") if part),
+            joined(requests_a("bar", (point.ok for point in every)), "no interval drawn: see the table", by="; "),
         ],
         (bars + texts).properties(width=WIDTH - 60, height=height),
-        section=section,
+        section=fact,
         summary=f"{measure.name} in {unit}, {what}: "
         + "; ".join(f"{row['set']} {row['value']} {row['y']:.4g}" for row in rows[:12]),
     )
@@ -157,10 +145,9 @@ def gpu_ratios(points: Sequence[Point]) -> list[Ratio]:
         groups[alike(point, "gpu", "version")].setdefault(point.gpu, point)
     wins: dict[tuple[str, str], float] = defaultdict(float)
     for group in groups.values():
-        for a in group.values():
-            for b in group.values():
-                if a is not b and a.output_tokens_per_s and b.output_tokens_per_s:
-                    wins[a.gpu, b.gpu] += math.log(a.output_tokens_per_s / b.output_tokens_per_s)
+        for a, b in itertools.permutations(group.values(), 2):
+            if a.output_tokens_per_s and b.output_tokens_per_s:
+                wins[a.gpu, b.gpu] += math.log(a.output_tokens_per_s / b.output_tokens_per_s)
     found = []
     for group in groups.values():
         for (over, under), sum_log in wins.items():
@@ -196,34 +183,30 @@ def ratio_figures(ratios: Sequence[Ratio]) -> list[Figure]:
     made = []
     for (over, under), found in pairs.items():
         names = [series.label for series in series_of([ratio.over for ratio in found], without=("gpu",))]
-        several = {
-            what: len({of(ratio.over) for ratio in found}) > 1
-            for what, of in (("load", load_label), ("lengths", lengths_label))
-        }
-        rows: list[Row] = []
+        loads, lengths = ({of(ratio.over) for ratio in found} for of in (load_label, lengths_label))
+        placed: list[tuple[Any, Row]] = []
         for ratio, name in zip(found, names, strict=True):
-            parts = [
-                name,
-                load_label(ratio.over) if several["load"] else "",
-                f"{count(ratio.over.output_tokens)} out" if several["lengths"] and ratio.over.output_tokens else "",
-            ]
-            row = " · ".join(part for part in parts if part and part != over)
-            place = (name, ratio.over.kind, ratio.over.load, ratio.over.near_output or 0)
-            rows.append({"row": row or over, "measure": ratio.measure.name, "times": ratio.times, "place": place})
-        order = list(dict.fromkeys(row["row"] for row in sorted(rows, key=lambda row: row["place"])))
-        shown = [{**row, "place": None} for row in rows if row["row"] in order[:ROWS]]
+            point = ratio.over
+            row = joined(
+                name if name != over else "",
+                load_label(point) if len(loads) > 1 else "",
+                f"{count(point.output_tokens)} out" if len(lengths) > 1 and point.output_tokens else "",
+                by=" · ",
+            )
+            place = (name, point.kind, point.load, point.near_output or 0)
+            placed.append((place, {"row": row or over, "measure": ratio.measure.name, "times": ratio.times}))
+        order = list(dict.fromkeys(row["row"] for _, row in sorted(placed, key=lambda entry: entry[0])))
+        shown = [row for _, row in placed if row["row"] in order[:ROWS]]
         measures = list(dict.fromkeys(row["measure"] for row in shown))
-        shades = alt.Scale(domain=measures, range=list(SEQUENCE[: len(measures)]))
-        values = [row["times"] for row in shown]
-        spread = max(values) / min(values) > 8
-        x_scale = alt.Scale(type="log", nice=False, padding=14) if spread else alt.Scale(zero=False, padding=14)
+        log = wide([row["times"] for row in shown], 8)
+        x_scale = alt.Scale(type="log", nice=False, padding=14) if log else alt.Scale(zero=False, padding=14)
         marks = (
             alt.Chart(data(shown))
             .mark_point(size=110, opacity=0.95)
             .encode(
                 x=alt.X("times:Q", title=f"{over} over {under} (times)", scale=x_scale),
                 y=alt.Y("row:N", title=None, sort=order, axis=alt.Axis(labelLimit=400, grid=True)),
-                color=alt.Color("measure:N", scale=shades, legend=alt.Legend(title=None, columns=1)),
+                color=alt.Color("measure:N", scale=shades(measures), legend=alt.Legend(title=None, columns=1)),
                 shape=alt.Shape(
                     "measure:N", scale=alt.Scale(domain=measures), legend=alt.Legend(title=None, columns=1)
                 ),

@@ -24,18 +24,13 @@ def contexts_picture(rows: Sequence[Mapping[str, Any]]) -> Figure:
     cells: dict[tuple[str, str], dict[str, Any]] = {}
     for row in rows:
         tokens = row.get("max_context_tokens") or 0
-        where, model = (
-            clean(f"{row['gpus']}×{gpu_name(str(row['gpu']))}"),
-            clean(str(row["model"]).rsplit("/", 1)[-1]),
-        )
+        where = clean(f"{row['gpus']}×{gpu_name(str(row['gpu']))}")
+        model = clean(str(row["model"]).rsplit("/", 1)[-1])
         known = cells.get((model, where))
         if known is None or tokens > known["tokens"]:
             cells[model, where] = {"model": model, "where": where, "tokens": tokens, "text": _short(tokens)}
     values = list(cells.values())
-    models, machines = (
-        list(dict.fromkeys(v["model"] for v in values)),
-        list(dict.fromkeys(v["where"] for v in values)),
-    )
+    models, machines = (list(dict.fromkeys(value[name] for value in values)) for name in ("model", "where"))
     if len(models) > _MOST or len(machines) > _MOST:
         raise InputError(
             f"--context-map: {len(models)} models on {len(machines)} machines; ask for at most {_MOST} each"

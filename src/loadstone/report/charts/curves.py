@@ -9,19 +9,22 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from loadstone.report.charts.colours import DASHES, SEQUENCE, SHAPES, colours
 from loadstone.report.charts.frames import Frame, Measure, load_label
-from loadstone.report.charts.theme import HEIGHT, WIDTH, Figure, Row, data, figure, load_axis, load_scale
-from loadstone.report.points import Point, counted
+from loadstone.report.charts.theme import HEIGHT, WIDTH, Figure, Row, data, figure, load_axis, wide
+from loadstone.report.points import Point, joined, requests_a
 from loadstone.report.series import Series
 from loadstone.report.stats import Stat
 
 if TYPE_CHECKING:
     import altair as alt
 
-Tip = tuple[str, str, str | None]
-"""A line of a tooltip: column, title, number format."""
+
+Direction = Literal["x", "y"]
+
+LOGARITHMIC = 20.0
+"""Times that the largest value must be above the smallest for a logarithmic axis."""
 
 
-def against(frame: Frame, measure: Measure, *, section: str, key: str, suffix: str = "") -> Figure | None:
+def against(frame: Frame, measure: Measure, *, key: str, suffix: str = "") -> Figure | None:
     """`measure` over the frame's axis, a line for each series; None where no point has it."""
     import altair as alt
 
@@ -30,29 +33,27 @@ def against(frame: Frame, measure: Measure, *, section: str, key: str, suffix: s
     for point, series in frame.pairs:
         at, value = frame.x(point), measure.of(point)
         if at is not None and value is not None:
-            row = {"x": at, "y": value * scale} | _of(series) | bounds(measure.stat(point), scale)
+            row = {"x": at, "y": value * scale} | named(series) | bounds(measure.stat(point), scale)
             rows.append(row | {"n": _n(measure, point), "is": load_label(point)})
     if not rows:
         return None
     stat_name = _which(frame.points, measure)
     title = f"{measure.name}{stat_name} ({unit})"
-    xs = sorted({row["x"] for row in rows})
-    x = alt.X("x:Q", title=frame.x_title, scale=load_scale(xs), axis=load_axis(xs))
+    x = load_axis(frame.x_title, sorted({row["x"] for row in rows}))
     y = alt.Y("y:Q", title=title, scale=alt.Scale(zero=True))
     tooltip = [
-        *NAMES,
-        ("x:Q", frame.x_title, None),
-        ("y:Q", title, ".4~g"),
-        ("n:Q", "requests", None),
+        *tips(),
+        alt.Tooltip("x:Q", title=frame.x_title),
+        alt.Tooltip("y:Q", title=title, format=".4~g"),
+        alt.Tooltip("n:Q", title="requests"),
     ]
-    words = " · ".join(frame.words)
     return figure(
         key,
         f"{measure.name} by {frame.axis_word}{suffix}",
-        [words, definition(frame.points, measure), sample_words(frame.points, measure)],
+        [frame.words, definition(frame.points, measure), sample_words(frame.points, measure)],
         lines(rows, x, y, tooltip),
-        section=section,
-        summary=f"{measure.name}{stat_name} in {unit} by {frame.axis_word}; {words}. {_spoken(rows, unit)}",
+        section=frame.section,
+        summary=f"{measure.name}{stat_name} in {unit} by {frame.axis_word}; {frame.words}. {_spoken(rows, unit)}",
     )
 
 
@@ -65,55 +66,48 @@ def trade_off(frame: Frame, latency: Measure, throughput: Measure, *, section: s
     for point, series in frame.pairs:
         slow, much = latency.of(point), throughput.of(point)
         if slow is not None and much is not None:
-            row = {"x": slow * scale, "y": much, "load": point.load} | _of(series)
+            row = {"x": slow * scale, "y": much, "load": point.load} | named(series)
             rows.append(row | bounds(latency.stat(point), scale) | {"n": _n(latency, point)})
     if len(rows) < 2:
         return None
-    which = _which(frame.points, latency)
-    xs, ys = [row["x"] for row in rows], [row["y"] for row in rows]
-    wide = axis_scale(xs, [row[name] for row in rows for name in ("low", "high") if name in row])
-    x = alt.X("x:Q", title=f"{latency.name}{which} ({unit})", scale=wide)
-    y = alt.Y("y:Q", title=f"{throughput.name} ({throughput.unit})", scale=axis_scale(ys))
+    title = f"{throughput.name} ({throughput.unit})"
+    x = alt.X(
+        "x:Q", title=f"{latency.name}{_which(frame.points, latency)} ({unit})", scale=axis_scale(rows, "x", bars=True)
+    )
+    y = alt.Y("y:Q", title=title, scale=axis_scale(rows, "y"))
     tooltip = [
-        *NAMES,
-        ("load:Q", frame.x_title, None),
-        ("x:Q", f"{latency.name} ({unit})", ".4~g"),
-        ("y:Q", f"{throughput.name} ({throughput.unit})", ".5~g"),
-        ("n:Q", "requests", None),
+        *tips(),
+        alt.Tooltip("load:Q", title=frame.x_title),
+        alt.Tooltip("x:Q", title=f"{latency.name} ({unit})", format=".4~g"),
+        alt.Tooltip("y:Q", title=title, format=".5~g"),
+        alt.Tooltip("n:Q", title="requests"),
     ]
-    words = " · ".join(frame.words)
     better = "up and right" if latency.better == "higher" else "up and left"
     return figure(
         key,
         f"{throughput.name} against {latency.noun}",
         [
-            words,
+            frame.words,
             f"A point per load, written beside: {frame.x_title}; better is {better}",
             f"{definition(frame.points, throughput)}; {definition(frame.points, latency)}",
             sample_words(frame.points, latency),
         ],
         lines(rows, x, y, tooltip, bars="x", order="load") + loads_beside(rows, x, y),
         section=section,
-        summary=f"{throughput.name} over {latency.noun}; {words}. "
+        summary=f"{throughput.name} over {latency.noun}; {frame.words}. "
         + _spoken([{**row, "x": row["load"]} for row in rows], throughput.unit),
     )
 
 
-NAMES: tuple[Tip, ...] = (("colour:N", "series", None), ("variant:N", "variant", None))
-"""What every point tells of itself first."""
-
-
-def tips(told: Sequence[Tip]) -> list[alt.Tooltip]:
+def tips() -> list[alt.Tooltip]:
+    """What every point tells of itself first."""
     import altair as alt
 
-    return [
-        alt.Tooltip(field, title=title, format=form) if form else alt.Tooltip(field, title=title)
-        for field, title, form in told
-    ]
+    return [alt.Tooltip("colour:N", title="series"), alt.Tooltip("variant:N", title="variant")]
 
 
 def lines(
-    rows: Sequence[Row], x: alt.X, y: alt.Y, told: Sequence[Tip], *, bars: Literal["x", "y"] = "y", order: str = ""
+    rows: Sequence[Row], x: alt.X, y: alt.Y, told: list[alt.Tooltip], *, bars: Direction = "y", order: str = ""
 ) -> alt.LayerChart:
     """A line with points for each series; rows with `low` and `high` have a bar between them, along `bars`.
 
@@ -124,7 +118,7 @@ def lines(
     encode, base = looks(rows), alt.Chart(data(rows))
     along = {"order": alt.Order(f"{order}:Q")} if order else {}
     drawn: alt.LayerChart = base.mark_line().encode(x=x, y=y, **along, **encode("line"))
-    drawn += base.mark_point().encode(x=x, y=y, tooltip=tips(told), **encode("point"))
+    drawn += base.mark_point().encode(x=x, y=y, tooltip=told, **encode("point"))
     if not any("low" in row for row in rows):
         return drawn
     ends = (
@@ -141,8 +135,7 @@ def loads_beside(rows: Sequence[Row], x: alt.X, y: alt.Y) -> alt.Chart:
     """The first and the last load of each series, written beside its point."""
     import altair as alt
 
-    xs, ys = [row["x"] for row in rows], [row["y"] for row in rows]
-    texts = alt.Chart(data(_apart(_ends(rows), xs, ys))).mark_text(align="left", dx=8, dy=-7, fontSize=12)
+    texts = alt.Chart(data(_apart(_ends(rows), rows))).mark_text(align="left", dx=8, dy=-7, fontSize=12)
     written: alt.Chart = texts.encode(x=x, y=y, text=alt.Text("load:Q", format="~g"))
     return written
 
@@ -202,23 +195,21 @@ def unit_of(measure: Measure, points: Sequence[Point]) -> tuple[str, float]:
     return ("ms", 1e3) if values and max(values) < 2 else ("s", 1.0)
 
 
-def axis_scale(values: Sequence[float], bounds: Sequence[float] = ()) -> Any:
-    """From 0 with some room above, or logarithmic where values span more than a factor of twenty.
+def axis_scale(rows: Sequence[Row], column: Direction, *, bars: bool = False) -> alt.Scale:
+    """From 0 with some room above, or logarithmic where values span more than a factor of LOGARITHMIC.
 
-    `bounds`: ends of bars, which have to be seen too.
+    `bars`: they lie along this axis, and their ends have to be seen too.
     """
     import altair as alt
 
-    if _logarithmic(values):
+    values = [row[column] for row in rows]
+    if wide(values, LOGARITHMIC):
         return alt.Scale(type="log", nice=False, padding=16)
-    return alt.Scale(domain=[0, max(1.12 * max(values), 1.02 * max(bounds, default=0.0))], nice=False)
+    ends = [row["high"] for row in rows if bars and "high" in row]
+    return alt.Scale(domain=[0, max(1.12 * max(values), 1.02 * max(ends, default=0.0))], nice=False)
 
 
-def _logarithmic(values: Sequence[float]) -> bool:
-    return min(values) > 0 and max(values) / min(values) > 20
-
-
-def _of(series: Series) -> Row:
+def named(series: Series) -> Row:
     return {"colour": series.colour, "variant": series.variant}
 
 
@@ -246,17 +237,18 @@ def _ends(rows: Sequence[Row]) -> list[Row]:
     return [{"x": row["x"], "y": row["y"], "load": row["load"]} for row in ends]
 
 
-def _apart(ends: Sequence[Row], xs: Sequence[float], ys: Sequence[float]) -> list[Row]:
+def _apart(ends: Sequence[Row], rows: Sequence[Row]) -> list[Row]:
     """Without those whose text would lie on another's: lines begin and end at the same loads, so little is lost."""
 
-    def part(value: float, values: Sequence[float]) -> float:
-        if _logarithmic(values):
+    def part(row: Row, column: Direction) -> float:
+        value, values = row[column], [each[column] for each in rows]
+        if wide(values, LOGARITHMIC):
             return math.log(value / min(values)) / math.log(max(values) / min(values))
         return value / max(values) if max(values) else 0.0
 
     kept: list[tuple[Row, float, float]] = []
     for row in sorted(ends, key=lambda row: -row["load"]):
-        left, up = part(row["x"], xs) * 0.85 * WIDTH, part(row["y"], ys) * 0.85 * HEIGHT
+        left, up = part(row, "x") * 0.85 * WIDTH, part(row, "y") * 0.85 * HEIGHT
         if all(abs(left - other) > 8 * len(f"{row['load']:g}") or abs(up - high) > 14 for _, other, high in kept):
             kept.append((row, left, up))
     return [row for row, _, _ in kept]
@@ -276,10 +268,6 @@ def definition(points: Sequence[Point], measure: Measure) -> str:
 def sample_words(points: Sequence[Point], measure: Measure) -> str:
     """How many requests a point is made of, and what its bar says."""
     stats = [stat for point in points if (stat := measure.stat(point)) is not None]
-    counts = sorted({n for point in points if (n := _n(measure, point))})
-    said = ""
-    if counts:
-        said = f"{counted(counts)} requests a point"
     sources = sorted({point.source for point in points})
     levels = sorted({stat.level for stat in stats if stat.level is not None})
     if not stats:
@@ -288,14 +276,14 @@ def sample_words(points: Sequence[Point], measure: Measure) -> str:
         bars = f"bars: {' or '.join(levels)} interval"
     else:
         bars = "no interval: requests are pooled or their spread is not told"
-    return "; ".join(part for part in (said, bars, " and ".join(sources)) if part)
+    return joined(requests_a("point", (_n(measure, p) for p in points)), bars, " and ".join(sources), by="; ")
 
 
 def _spoken(rows: Sequence[Row], unit: str) -> str:
     """The lines in words, for those who do not see them."""
     lines = defaultdict(list)
     for row in rows:
-        lines[" ".join(part for part in (row["colour"], row["variant"]) if part)].append(row)
+        lines[joined(row["colour"], row["variant"], by=" ")].append(row)
     said = []
     for name, line in list(lines.items())[:12]:
         line.sort(key=lambda row: row["x"])

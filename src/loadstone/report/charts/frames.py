@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 import msgspec
 
-from loadstone.report.points import Point, count
+from loadstone.report.points import Point, count, joined
 from loadstone.report.series import Series, common, lengths_label, series_of
 from loadstone.report.stats import Stat
 
@@ -79,12 +79,12 @@ BATCH_S = Measure(
 
 
 class Frame(msgspec.Struct, frozen=True):
-    """The points of one picture, each with its series, x by `axis`. `words`: what they have in common."""
+    """The points of one picture, each with its series, x by `axis`. `words`: what they have in common, in a line."""
 
     axis: Axis
     points: tuple[Point, ...]
     series: tuple[Series, ...]
-    words: tuple[str, ...]
+    words: str
 
     def x(self, point: Point) -> float | None:
         return {"load": point.load, "output": point.near_output, "input": point.near_input}[self.axis]
@@ -113,11 +113,11 @@ class Frame(msgspec.Struct, frozen=True):
 
     @property
     def x_title(self) -> str:
-        return f"{self.axis_word} ({'tokens' if self.axis != 'load' else load_unit(self.points[0])})"
+        return load_title(self.points[0]) if self.axis == "load" else f"{self.axis_word} (tokens)"
 
     @property
     def axis_word(self) -> str:
-        return f"{self.axis} length" if self.axis != "load" else load_word(self.points[0])
+        return _load_words(self.points[0])[0] if self.axis == "load" else f"{self.axis} length"
 
     def only(self, keep: Callable[[Point, Series], bool]) -> Frame:
         kept = [(p, s) for p, s in self.pairs if keep(p, s)]
@@ -152,16 +152,11 @@ def frames(
     return found
 
 
-def _frame(group: list[Point], axis: Axis) -> Frame:
-    without = ("prefix",)
-    return Frame(axis, tuple(group), tuple(series_of(group, without=without)), tuple(_words(group, axis, without)))
-
-
-def _words(group: Sequence[Point], axis: Axis | None, without: Iterable[str]) -> list[str]:
-    """The title's second half: model, lengths and loads that all points share."""
+def _frame(group: Sequence[Point], axis: Axis) -> Frame:
+    """Its words are the title's second half: model, lengths and loads that all points share."""
     first = group[0]
     lengths = {(point.near_input, point.near_output) for point in group}
-    words = common(group, without=without)
+    words = common(group, without=("prefix",))
     if len(lengths) == 1:
         words.append(lengths_label(first))
     elif axis == "output" and first.near_input:
@@ -171,27 +166,30 @@ def _words(group: Sequence[Point], axis: Axis | None, without: Iterable[str]) ->
     loads = {point.load for point in group}
     if axis != "load" and len(loads) == 1:
         words.append(load_label(first))
-    return [word for word in (*words, first.prefix, first.work) if word]
+    line = joined(*words, first.prefix, first.work, by=" · ")
+    return Frame(axis, tuple(group), tuple(series_of(group, without=("prefix",))), line)
 
 
-def load_word(point: Point) -> str:
-    if point.kind == "burst":
-        return "batch size" if point.offline else "burst"
-    return "arrival rate" if point.kind == "rate" else "concurrency"
+_LOADS = {
+    "concurrency": ("concurrency", "requests under way", "concurrency {:g}"),
+    "rate": ("arrival rate", "requests/s", "{:g} requests/s"),
+    "burst": ("burst", "requests at once", "burst of {:g}"),
+    "batch": ("batch size", "requests", "batch {:g}"),
+}
+"""What a kind of load is called, what it is counted in, and one of them."""
 
 
-def load_unit(point: Point) -> str:
-    if point.kind == "burst":
-        return "requests" if point.offline else "requests at once"
-    return "requests/s" if point.kind == "rate" else "requests under way"
+def _load_words(point: Point) -> tuple[str, str, str]:
+    return _LOADS["batch" if point.offline and point.kind == "burst" else point.kind]
+
+
+def load_title(point: Point) -> str:
+    word, unit, _ = _load_words(point)
+    return f"{word} ({unit})"
 
 
 def load_label(point: Point) -> str:
-    if point.kind == "concurrency":
-        return f"concurrency {point.load:g}"
-    if point.kind == "rate":
-        return f"{point.load:g} requests/s"
-    return f"batch {point.load:g}" if point.offline else f"burst of {point.load:g}"
+    return _load_words(point)[2].format(point.load)
 
 
 def outliers(frame: Frame, measure: Measure) -> tuple[Frame, str] | None:
@@ -202,9 +200,9 @@ def outliers(frame: Frame, measure: Measure) -> tuple[Frame, str] | None:
         if value is not None:
             tops[series] = max(tops.get(series, 0.0), value)
     ranked = sorted(tops, key=lambda series: -tops[series])
-    for few in range(1, len(ranked) // 2 + 1):
-        if tops[ranked[0]] > FLAT * tops[ranked[few]] > 0:
-            names = [each.label for each in ranked[:few]]
-            rest = {each.label for each in ranked[few:]}
-            return frame.only(lambda _, series, rest=rest: series.label in rest), " and ".join(names)  # type: ignore[misc]
-    return None
+    counts = range(1, len(ranked) // 2 + 1)
+    few = next((count for count in counts if tops[ranked[0]] > FLAT * tops[ranked[count]] > 0), None)
+    if few is None:
+        return None
+    rest = {each.label for each in ranked[few:]}
+    return frame.only(lambda _, series: series.label in rest), " and ".join(each.label for each in ranked[:few])

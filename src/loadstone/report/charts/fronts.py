@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from loadstone.report.charts.curves import (
-    NAMES,
-    Tip,
     axis_scale,
     bounds,
     definition,
     lines,
     loads_beside,
     looks,
+    named,
     sample_words,
     tips,
 )
@@ -37,23 +36,22 @@ def pareto(frame: Frame) -> Figure | None:
     if len(rows) < 3:
         return None
     front = _front(_rows(_told(frame), cost), "higher")
-    x = alt.X("x:Q", title=_PACE, scale=axis_scale([row["x"] for row in rows]))
-    y = alt.Y("y:Q", title=f"{cost.name} (tok/s)", scale=axis_scale([row["y"] for row in rows]))
-    tooltip = tips([*_tells(frame), ("y:Q", "tok/s", ".5~g")])
+    x = alt.X("x:Q", title=_PACE, scale=axis_scale(rows, "x"))
+    y = alt.Y("y:Q", title=f"{cost.name} (tok/s)", scale=axis_scale(rows, "y"))
+    tooltip = [*_tells(frame), alt.Tooltip("y:Q", title="tok/s", format=".5~g")]
     points = alt.Chart(data(rows)).mark_point(size=90)
-    words = " · ".join(frame.words)
     return figure(
         "pareto",
         "Pareto front: pace per user against throughput" + (" per GPU" if per_gpu else ""),
         [
-            words,
+            frame.words,
             f"Dotted, grey: through the points that none beats in both{_aside(frame)}; better is up and right",
             definition(frame.points, cost),
             sample_words(frame.points, PER_USER),
         ],
         _joined(front, x, y) + points.encode(x=x, y=y, tooltip=tooltip, **looks(rows, lines=False)("point")),
         section="throughput",
-        summary=f"{len(front)} of {len(rows)} points are on the front; {words}",
+        summary=f"{len(front)} of {len(rows)} points are on the front; {frame.words}",
     )
 
 
@@ -67,30 +65,29 @@ def price_by_pace(frame: Frame) -> Figure | None:
     if len(rows) < 2:
         return None
     front = _front(_rows(_told(frame), DOLLARS), "lower")
-    x = alt.X("x:Q", title=_PACE, scale=axis_scale([row["x"] for row in rows]))
-    tops = [row["high"] for row in rows if "high" in row]
     title = "$ per million output tokens"
-    y = alt.Y("y:Q", title=title, scale=axis_scale([row["y"] for row in rows], tops))
-    told = [
+    x = alt.X("x:Q", title=_PACE, scale=axis_scale(rows, "x"))
+    y = alt.Y("y:Q", title=title, scale=axis_scale(rows, "y", bars=True))
+    tooltip = [
         *_tells(frame),
-        ("y:Q", title, ".3~g"),
-        ("total:Q", "$ per million tokens, input and output", ".3~g"),
+        alt.Tooltip("y:Q", title=title, format=".3~g"),
+        alt.Tooltip("total:Q", title="$ per million tokens, input and output", format=".3~g"),
     ]
-    words = " · ".join(frame.words)
     return figure(
         "price",
         "Price of output tokens against pace per user",
         [
-            words,
+            frame.words,
             f"A point per load, written beside: {frame.x_title}; better is down and right. Dotted, grey: what a pace "
             f"costs at least{_aside(frame)}",
             definition(frame.points, DOLLARS),
             sample_words(frame.points, DOLLARS),
         ],
-        _joined(front, x, y) + lines(rows, x, y, told, order="load") + loads_beside(rows, x, y),
+        _joined(front, x, y) + lines(rows, x, y, tooltip, order="load") + loads_beside(rows, x, y),
         section="price",
-        summary=f"Dollars per million output tokens over tokens per second per user; {words}. The cheapest for each "
-        "pace: " + "; ".join(f"${row['y']:.3g} at {row['x']:.3g} tok/s per user" for row in front[:12]),
+        summary=f"Dollars per million output tokens over tokens per second per user; {frame.words}. "
+        "The cheapest for each pace: "
+        + "; ".join(f"${row['y']:.3g} at {row['x']:.3g} tok/s per user" for row in front[:12]),
     )
 
 
@@ -106,13 +103,13 @@ def _aside(frame: Frame) -> str:
 
 def _rows(frame: Frame, measure: Measure) -> list[Row]:
     return [
-        {
-            "x": pace, "y": value, "load": point.load, "colour": series.colour, "variant": series.variant,
-        } | bounds(measure.stat(point), 1.0)
+        {"x": pace, "y": value, "load": point.load}
+        | named(series)
+        | bounds(measure.stat(point), 1.0)
         | ({"total": point.dollars_total.value} if point.dollars_total is not None else {})
         for point, series in frame.pairs
         if (pace := PER_USER.of(point)) is not None and (value := measure.of(point)) is not None
-    ]  # fmt: skip
+    ]
 
 
 def _front(rows: Sequence[Row], better: Literal["higher", "lower"]) -> list[dict[str, Any]]:
@@ -136,6 +133,9 @@ def _joined(front: Sequence[Row], x: alt.X, y: alt.Y) -> alt.Chart:
     return line
 
 
-def _tells(frame: Frame) -> list[Tip]:
+def _tells(frame: Frame) -> list[alt.Tooltip]:
     """What a point tells of itself before its height."""
-    return [*NAMES, ("load:Q", frame.x_title, None), ("x:Q", "tok/s per user", ".4~g")]
+    import altair as alt
+
+    pace = alt.Tooltip("x:Q", title="tok/s per user", format=".4~g")
+    return [*tips(), alt.Tooltip("load:Q", title=frame.x_title), pace]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 
-from loadstone.report.charts.colours import BLUE, GREEN, GREY, ORANGE, PURPLE, SEQUENCE, VERMILION
-from loadstone.report.charts.theme import WIDTH, Figure, Row, data, figure
-from loadstone.report.points import count, counted
-from loadstone.report.samples import LEVELS, Heat, RunSample, Track
+from loadstone.report.charts.bands import WIDE
+from loadstone.report.charts.colours import BLUE, GREEN, GREY, ORANGE, PURPLE, VERMILION
+from loadstone.report.charts.theme import WIDTH, Figure, Row, data, figure, shades, wide
+from loadstone.report.points import count, joined, requests_a
+from loadstone.report.samples import LEVELS, TIME_BINS, Heat, RunSample, Track
 
 _TRACKS = {
     "under way": BLUE,
@@ -34,18 +37,17 @@ def cumulative(sample: RunSample, metric: str, name: str, since: str, *, key: st
         for cdf in found
         for level, value in zip(LEVELS, cdf.values, strict=True)
     ]
-    positive = [row["x"] for row in rows if row["x"] > 0]
-    wide = len(positive) == len(rows) and max(positive) / min(positive) > 30
+    kind: Literal["log", "linear"] = "log" if wide([row["x"] for row in rows], WIDE) else "linear"
     names = [cdf.label for cdf in found]
     chart = (
         alt.Chart(data(rows))
         .mark_line(interpolate="step-after")
         .encode(
-            x=alt.X("x:Q", title=f"{metric} ({unit})", scale=alt.Scale(type="log" if wide else "linear", nice=False)),
+            x=alt.X("x:Q", title=f"{metric} ({unit})", scale=alt.Scale(type=kind, nice=False)),
             y=alt.Y("y:Q", title="requests below (%)", scale=alt.Scale(domain=[0, 100])),
             color=alt.Color(
                 "load:N",
-                scale=alt.Scale(domain=names, range=list(SEQUENCE[: len(names)])),
+                scale=shades(names),
                 legend=alt.Legend(title=None) if len(names) > 1 else None,
             ),
             order=alt.Order("y:Q"),
@@ -56,8 +58,7 @@ def cumulative(sample: RunSample, metric: str, name: str, since: str, *, key: st
             ],
         )
     )
-    counts = sorted({cdf.n for cdf in found})
-    sizes = f"{counted(counts)} requests a line"
+    sizes = requests_a("line", (cdf.n for cdf in found))
     if len(found) < len(sample.cells):
         sizes += f", {len(found)} of {len(sample.cells)} loads"
     definition = "(last − first token) / (tokens − 1)" if metric == "TPOT" else f"from {since}"
@@ -120,14 +121,11 @@ def timeline(sample: RunSample, name: str, *, key: str) -> Figure | None:
         layers = [edges.encode(x=alt.X("start:Q", scale=x_scale, title=x_title))] if len(spans) > 1 else []
         charts.append(alt.layer(*layers, lines).properties(width=WIDTH, height=120 if len(tracks) > 1 else 90))
     chart = alt.vconcat(*charts, spacing=14).resolve_scale(color="independent")
-    words = "dotted: a new cell begins" if len(spans) > 1 else ""
+    dotted = "dotted: a new cell begins" if len(spans) > 1 else ""
     return figure(
         key,
         "The run over time",
-        [
-            name,
-            "; ".join(part for part in ("under way: sent and not ended", "at 160 moments of the run", words) if part),
-        ],
+        [name, joined("under way: sent and not ended", f"at {TIME_BINS} moments of the run", dotted, by="; ")],
         chart,
         section="run",
         summary=f"Timeline of {name}: "

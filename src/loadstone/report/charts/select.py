@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Literal
+
+import msgspec
 
 from loadstone.report.charts.bands import predicted, predictions
 from loadstone.report.charts.bars import gpu_ratios, ratio_figures, side_by_side, switches
@@ -25,7 +28,7 @@ from loadstone.report.charts.frames import (
 )
 from loadstone.report.charts.fronts import pareto, price_by_pace
 from loadstone.report.charts.theme import Figure
-from loadstone.report.points import Point
+from loadstone.report.points import Point, joined
 
 MAX_FIGURES = 120
 MAX_LINES = 24
@@ -40,17 +43,12 @@ _SWITCHED: tuple[tuple[Literal["prefix", "parallel"], str, str, tuple[Measure, .
 
 def figures(points: Sequence[Point]) -> list[Figure]:
     """All pictures of these points, at most MAX_FIGURES, in the order of a report."""
-    made: list[Figure] = []
+    made = list(islice((figure for figure in _all(points) if figure is not None), MAX_FIGURES))
     keys: dict[str, int] = defaultdict(int)
-    for figure in _all(points):
-        if figure is None:
-            continue
+    for figure in made:
         keys[figure.key] += 1
         if keys[figure.key] > 1:
             figure.key += f"-{keys[figure.key]}"
-        made.append(figure)
-        if len(made) == MAX_FIGURES:
-            break
     return made
 
 
@@ -78,7 +76,7 @@ def _all(points: Sequence[Point]) -> Iterator[Figure | None]:
     for fact, what, none, shown in _SWITCHED:
         found = switches(points, fact)
         for measure in shown:
-            yield side_by_side(found, measure, what, none=none, key=f"{fact}-{measure.key}", section=fact)
+            yield side_by_side(found, measure, fact, what, none=none)
     yield from ratio_figures(gpu_ratios(points))
     for frame in map(_cut, frames(points, "load", by="model")):
         latency = TPOT if any(point.tpot for point in frame.points) else ITL
@@ -99,10 +97,10 @@ def _served(frame: Frame) -> Iterator[Figure | None]:
 
 def _line(frame: Frame, measure: Measure) -> Iterator[Figure | None]:
     key = f"{'offline-' if frame.offline else ''}{measure.key}-by-{frame.axis}"
-    yield against(frame, measure, section=frame.section, key=key)
+    yield against(frame, measure, key=key)
     rest = outliers(frame, measure)
     if rest is not None:
-        yield against(rest[0], measure, section=frame.section, key=f"{key}-rest", suffix=f", without {rest[1]}")
+        yield against(rest[0], measure, key=f"{key}-rest", suffix=f", without {rest[1]}")
 
 
 def _widest(frame: Frame) -> Measure:
@@ -124,4 +122,5 @@ def _cut(frame: Frame) -> Frame:
         return frame
     kept = set(sorted(sizes, key=lambda label: -sizes[label])[:MAX_LINES])
     cut = frame.only(lambda _, series: series.label in kept)
-    return Frame(cut.axis, cut.points, cut.series, (*cut.words, f"{len(kept)} of {len(sizes)} series"))
+    words = joined(cut.words, f"{len(kept)} of {len(sizes)} series", by=" · ")
+    return msgspec.structs.replace(cut, words=words)

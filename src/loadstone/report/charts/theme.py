@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+
+from loadstone.report.charts.colours import SEQUENCE
+
+if TYPE_CHECKING:
+    import altair as alt
 
 Row = dict[str, Any]
 
@@ -34,7 +39,7 @@ class Figure(msgspec.Struct, kw_only=True):
     spec: dict[str, Any]
 
 
-def figure(key: str, title: str, notes: Iterable[str], chart: Any, *, section: str, summary: str = "") -> Figure:
+def figure(key: str, title: str, notes: Iterable[str], chart: Any, *, section: str, summary: str) -> Figure:
     """An Altair chart made a figure: title, notes and looks added."""
     said = [note for note in notes if note]
     lines = [line for note in said for line in textwrap.wrap(note, _LINE_CHARS)]
@@ -45,37 +50,43 @@ def figure(key: str, title: str, notes: Iterable[str], chart: Any, *, section: s
     spec["config"] = CONFIG
     if "width" not in spec and not {"hconcat", "vconcat", "facet", "repeat"} & set(spec):
         spec |= {"width": WIDTH, "height": HEIGHT}
-    return Figure(key=key, title=title, notes=said, summary=summary or title, section=section, spec=spec)
+    return Figure(key=key, title=title, notes=said, summary=summary, section=section, spec=spec)
 
 
-def rounded(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def data(rows: Iterable[Mapping[str, Any]]) -> alt.InlineData:
     """Rows with floats cut to five digits: a picture shows no more, and a report of 100 runs stays small."""
-    return [
+    import altair as alt
+
+    rounded = [
         {name: float(f"{value:.5g}") if isinstance(value, float) else value for name, value in row.items()}
         for row in rows
     ]
+    return alt.InlineData(values=rounded)
 
 
-def data(rows: Iterable[Mapping[str, Any]]) -> Any:
+def wide(values: Sequence[float], times: float) -> bool:
+    """Whether they span more than a factor of `times`, so that a linear axis would press the small ones together."""
+    return min(values) > 0 and max(values) / min(values) > times
+
+
+def shades(names: Sequence[str]) -> alt.Scale:
+    """Colours for what has none of its own, in their order."""
     import altair as alt
 
-    return alt.InlineData(values=rounded(rows))
+    return alt.Scale(domain=names, range=list(SEQUENCE[: len(names)]))
 
 
-def load_axis(values: Sequence[float]) -> Any:
-    """A tick for each load, in full: left to itself, Vega rounds 128 to 1.3e+2 beside 32 and 64."""
+def load_axis(title: str, values: Sequence[float]) -> alt.X:
+    """Loads double from cell to cell: a log scale where they span a factor of four or more.
+
+    A tick for each load, in full: left to itself, Vega rounds 128 to 1.3e+2 beside 32 and 64.
+    """
     import altair as alt
 
-    return alt.Axis(values=list(values), format=",.6~r", grid=False)
-
-
-def load_scale(values: Sequence[float]) -> Any:
-    """Loads double from cell to cell: a log scale where they span a factor of four or more."""
-    import altair as alt
-
-    if min(values) > 0 and max(values) / min(values) >= 4:
-        return alt.Scale(type="log", base=2, nice=False, padding=14)
-    return alt.Scale(zero=False, nice=False, padding=14)
+    doubling = min(values) > 0 and max(values) / min(values) >= 4
+    kind = {"type": "log", "base": 2} if doubling else {"zero": False}
+    axis = alt.Axis(values=list(values), format=",.6~r", grid=False)
+    return alt.X("x:Q", title=title, scale=alt.Scale(**kind, nice=False, padding=14), axis=axis)
 
 
 CONFIG: dict[str, Any] = {

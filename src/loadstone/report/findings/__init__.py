@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from loadstone.report.charts.bars import gpu_ratios, switches
+from loadstone.report.charts.bars import Fact, gpu_ratios, switches
 from loadstone.report.charts.frames import Frame, frames
 from loadstone.report.findings.bottleneck import bottlenecks
 from loadstone.report.findings.changes import by_length, gpu_against_gpu, switched
@@ -55,7 +55,8 @@ def _observed(real: Sequence[Point]) -> list[Sentence]:
         found += by_length(frame)
     for frame in by_input:
         found += by_length(frame)
-    for fact in ("prefix", "parallel", "context"):
+    facts: tuple[Fact, ...] = ("prefix", "parallel", "context")
+    for fact in facts:
         found += switched(switches(real, fact), fact)
     return [*found, *gpu_against_gpu(gpu_ratios(real))]
 

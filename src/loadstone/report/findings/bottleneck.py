@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from loadstone.report.charts.frames import OUTPUT, TPOT, TTFT, Frame, Measure, load_label
 from loadstone.report.findings.sentence import Sentence, setup
-from loadstone.report.points import Point
+from loadstone.report.points import Point, joined
 from loadstone.report.series import Series, asked
 from loadstone.runfacts import mapping, number
 from loadstone.units import show_number, show_seconds
@@ -48,22 +48,22 @@ def bottlenecks(frame: Frame) -> Iterable[Sentence]:
         gains = [(a, b, gain) for a, b in steps if (gain := _slope(a, b, OUTPUT)) is not None]
         if not gains:
             continue
-        name = _name(points[0]) + (f", {series.run}" if series.run else "")
+        name = joined(_name(points[0]), series.run)
         stop = next((entry for entry in gains if entry[2] < GAIN and not _recovers(entry[0], points)), None)
         if stop is not None:
             before, after, _ = stop
             grows = (after.output_tokens_per_s or 0.0) > STILL * (before.output_tokens_per_s or 0.0)
-            text = f"{name}: output throughput {'hardly grows beyond' if grows else 'stops growing at'} "
-            text += load_label(before)
-            grown = f"{show_number(after.output_tokens_per_s, 4)} at {after.load:g}"
-            text += f" ({show_number(before.output_tokens_per_s, 4)} tok/s; {grown})"
-            reason = _reason(before, after)
-            yield Sentence(text=f"{text}{': ' + reason if reason else ''}.", kind="bottleneck", about=frame.section)
+            text = (
+                f"{name}: output throughput {'hardly grows beyond' if grows else 'stops growing at'} "
+                f"{load_label(before)} ({show_number(before.output_tokens_per_s, 4)} tok/s; "
+                f"{show_number(after.output_tokens_per_s, 4)} at {after.load:g})"
+            )
+            text = joined(text, _reason(before, after), by=": ")
+            yield Sentence(text=f"{text}.", kind="bottleneck", about=frame.section)
         first = points[0]
         if first.light_tpot_s and first.tpot is not None:
-            yield Sentence(
-                text=_against_light(first, first.light_tpot_s, first.tpot.value), kind="light", about=frame.section
-            )
+            text = _against_light(first, first.light_tpot_s, first.tpot.value)
+            yield Sentence(text=text, kind="light", about=frame.section)
         if stop is None and all(gain > FREE for _, _, gain in gains) and len(gains) > 1:
             last = points[-1]
             text = (
@@ -71,9 +71,9 @@ def bottlenecks(frame: Frame) -> Iterable[Sentence]:
                 f"({show_number(first.output_tokens_per_s, 4)} tok/s at {first.load:g} to "
                 f"{show_number(last.output_tokens_per_s, 4)} at {last.load:g}): steps take about as long with more "
                 "requests in them, so compute is not what bounds them; what every step pays does, reading the "
-                "weights (memory bandwidth) or host time"
+                "weights (memory bandwidth) or host time."
             )
-            yield Sentence(text=text + ".", kind="bottleneck", about=frame.section)
+            yield Sentence(text=text, kind="bottleneck", about=frame.section)
 
 
 def _recovers(before: Point, points: Sequence[Point]) -> bool:
@@ -107,7 +107,7 @@ def _prefills_s(point: Point) -> float | None:
 
 
 def _name(point: Point) -> str:
-    return ", ".join(part for part in (setup(point), point.parallel, asked(point)) if part)
+    return joined(setup(point), point.parallel, asked(point))
 
 
 def _reason(before: Point, after: Point) -> str | None:

@@ -7,7 +7,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from loadstone.report.charts.bars import Ratio, Switch
+from loadstone.report.charts.bars import Fact, Ratio
 from loadstone.report.charts.frames import E2E, ITL, OUTPUT, TPOT, TTFT, Frame, Measure, load_label
 from loadstone.report.findings.effect import effect
 from loadstone.report.findings.sentence import Sentence, setup, spans, value
@@ -27,16 +27,17 @@ def by_length(frame: Frame) -> Iterable[Sentence]:
     for measure in (TTFT, TPOT):
         steady, said = [], []
         for name, points in lines.items():
-            known = sorted((x, y, point) for point in points if (x := frame.x(point)) and (y := measure.of(point)))
-            if len({x for x, _, _ in known}) < 2 or len(known) != len({x for x, _, _ in known}):
+            found = ((x, y, point) for point in points if (x := frame.x(point)) and (y := measure.of(point)))
+            known = sorted(found, key=lambda entry: entry[0])
+            if not 2 <= len(known) == len({x for x, _, _ in known}):
                 continue
             (_, first_y, first), (_, last_y, last) = known[0], known[-1]
             low, high = min(y for _, y, _ in known), max(y for _, y, _ in known)
             if high / low <= STABLE:
                 steady.append(f"{name} (within {100 * (high / low - 1):.2g} %)")
                 continue
-            found = effect(last, first, measure)
-            if found is None or not found.clear:
+            change = effect(last, first, measure)
+            if change is None or not change.clear:
                 continue
             rise = abs(math.log(last_y / first_y))
             steps = [(abs(math.log(b[1] / a[1])), a[0], b[0], b[1] / a[1]) for a, b in itertools.pairwise(known)]
@@ -47,8 +48,8 @@ def by_length(frame: Frame) -> Iterable[Sentence]:
                 else ""
             )
             goes = "grows" if last_y > first_y else "falls"
-            ends_s = f"{value(measure.key, first_y)} to {value(measure.key, last_y)}"
-            said.append(f"{setup(first)}'s {goes} {found.times}, {ends_s}{where}")
+            ends_s = f"{value(first, measure)} to {value(last, measure)}"
+            said.append(f"{name}'s {goes} {change.times}, {ends_s}{where}")
         if not steady and not said:
             continue
         ends = sorted({x for point in frame.points if (x := frame.x(point)) is not None})
@@ -58,13 +59,12 @@ def by_length(frame: Frame) -> Iterable[Sentence]:
         yield Sentence(text=text, kind="trend", about=frame.axis)
 
 
-def switched(found: Sequence[Switch], what: str) -> Iterable[Sentence]:
+def switched(found: Sequence[Sequence[Point]], what: Fact) -> Iterable[Sentence]:
     """What a switch of one fact changes, engine by engine, over the loads; only what is beyond doubt."""
     groups: dict[tuple[str, str, str, str], list[tuple[Point, Point]]] = defaultdict(list)
-    for switch in found:
-        base = switch.points[0]
-        for point, name in zip(switch.points[1:], switch.values[1:], strict=True):
-            groups[setup(point), point.kind, switch.values[0], name].append((base, point))
+    for base, *others in found:
+        for point in others:
+            groups[setup(point), point.kind, getattr(base, what), getattr(point, what)].append((base, point))
     for (name, _, before, after), pairs in groups.items():
         pairs.sort(key=lambda pair: pair[0].load)
         said = []
@@ -75,10 +75,9 @@ def switched(found: Sequence[Switch], what: str) -> Iterable[Sentence]:
             clear = [(load, each) for load, each in effects if each.clear]
             if not clear:
                 continue
-            for up in (True, False):
+            for word, up in (("higher", True), ("lower", False)):
                 own = [(load, each) for load, each in clear if (each.ratio > 1) == up]
                 if own:
-                    word = "higher" if up else "lower"
                     loads = f" at {spans([load for load, _ in own])}" if len(own) < len(effects) else ""
                     sized = sorted((each for _, each in own), key=lambda each: abs(math.log(each.ratio)))
                     sizes = " to ".join(dict.fromkeys(each.words for each in (sized[0], sized[-1])))

@@ -8,7 +8,7 @@ from loadstone.report.charts.frames import DOLLARS, Frame, load_label
 from loadstone.report.findings.effect import effect
 from loadstone.report.findings.leaders import entries
 from loadstone.report.findings.sentence import Sentence, doubt, setups, work
-from loadstone.report.points import Point
+from loadstone.report.points import Point, joined
 from loadstone.report.stats import Stat
 from loadstone.units import show_number
 
@@ -49,15 +49,15 @@ def cheapest(frame: Frame) -> Iterable[Sentence]:
 
 def _price(point: Point) -> str:
     """`$0.432 (0.41–0.45) a million, or $0.0533 with input counted, 41.2 tok/s per user`."""
-    parts = [_dollars(point.dollars_output)]
-    if point.dollars_output is not None and point.dollars_output.reach is not None:
-        parts[0] += f" ({show_number(point.dollars_output.low)}–{show_number(point.dollars_output.high)})"
-    parts[0] += " a million"
-    if point.dollars_total is not None:
-        parts.append(f"or {_dollars(point.dollars_total)} with input counted")
-    if point.tokens_per_s_per_user is not None:
-        parts.append(f"{show_number(point.tokens_per_s_per_user)} tok/s per user")
-    return ", ".join(parts)
+    cost, pace = point.dollars_output, point.tokens_per_s_per_user
+    sure = (
+        f" ({show_number(cost.low)}–{show_number(cost.high)})" if cost is not None and cost.reach is not None else ""
+    )
+    return joined(
+        f"{_dollars(cost)}{sure} a million",
+        f"or {_dollars(point.dollars_total)} with input counted" if point.dollars_total is not None else "",
+        f"{show_number(pace)} tok/s per user" if pace is not None else "",
+    )
 
 
 def _dollars(stat: Stat | None) -> str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from loadstone.report.charts.frames import E2E, OUTPUT, TOTAL, TPOT, TTFT, Frame, Measure, load_label
 from loadstone.report.findings.effect import Effect, effect
 from loadstone.report.findings.sentence import Sentence, doubt, setups, spans, throughput, value, work
-from loadstone.report.points import Point
+from loadstone.report.points import Point, joined
 from loadstone.report.series import asked, series_of
 
 
@@ -19,10 +19,9 @@ def leaders(frame: Frame) -> Iterable[Sentence]:
     groups: dict[str, list[Point]] = defaultdict(list)
     for point in frame.points:
         groups[point.hardware].append(point)
-    contests = list(groups.items())
-    if all(len(_names(group)) == 1 for group in groups.values()) and len(groups) > 1:
-        contests = []  # one engine on several machines: ratios say that
-    for hardware, group in contests:
+    if len(groups) > 1 and all(len(_names(group)) == 1 for group in groups.values()):
+        return  # one engine on several machines: ratios say that
+    for hardware, group in groups.items():
         for measure in measures:
             said = _contest(frame, group, measure)
             if said is not None:
@@ -73,18 +72,15 @@ def _contest(frame: Frame, group: Sequence[Point], measure: Measure) -> str | No
     left = [x for x in xs if x not in {win.x for win in wins}]
     if left:
         clauses.append(f"the first two cannot be told apart at {_ranges(left, xs)}")
-    told = asked(group[0]) if frame.axis == "load" else _but_length(group[0])
+    first = group[0]
+    told = asked(first) if frame.axis == "load" else joined(load_label(first), first.prefix, first.work)
     warned = any(not (win.first.trusted and win.second.trusted) for win in wins)
     doubt = "; some of these cells carry a warning" if warned else ""
     return "; ".join(clauses) + (f" ({told})" if told else "") + doubt
 
 
-def _but_length(point: Point) -> str:
-    return ", ".join(part for part in (load_label(point), point.prefix, point.work) if part)
-
-
 def entries(
-    frame: Frame, group: Sequence[Point], measure: Measure, without: Iterable[str] = ("gpu", "gpus")
+    frame: Frame, group: Sequence[Point], measure: Measure, without: Collection[str] = ("gpu", "gpus")
 ) -> dict[float, list[tuple[float, str, Point]]]:
     """(value, name, point) of each setup at each x. Of repeats the one in the middle: they do not compete."""
     found: dict[float, dict[str, list[tuple[float, Point]]]] = defaultdict(lambda: defaultdict(list))
@@ -107,8 +103,7 @@ def _sizes(own: Sequence[_Win], measure: Measure, side: str) -> str:
     ranked = sorted(own, key=lambda win: abs(win.effect.ratio - 1))
     least, most = ranked[0], ranked[-1]
     if least is most:
-        much = measure.of(most.first)
-        return f"{value(measure.key, much) if much is not None else ''}, {most.effect.words} {side} {most.other}"
+        return f"{value(most.first, measure)}, {most.effect.words} {side} {most.other}"
     ends = (f"{win.effect.words} {side} {win.other} at {win.x:g}" for win in (least, most))
     return f"from {' to '.join(ends)}"
 
@@ -135,18 +130,15 @@ def peaks(frame: Frame) -> Iterable[Sentence]:
     if len(best) < 2:
         return
     ranked = [point for _, point in sorted(best.values(), key=lambda entry: -entry[0])]
-    kind = "offline" if frame.offline else "online"
-    yield Sentence(
-        text=_peak(f"Highest {kind} throughput ({work(frame.points[0])})", ranked, rank),
-        kind="peak",
-        about=frame.section,
-    )
-    machines = dict.fromkeys(point.hardware for point in ranked)
-    for hardware in machines if len(machines) > 1 else ():
+    contests = [("", ranked)]
+    for hardware in dict.fromkeys(point.hardware for point in ranked):
         own = [point for point in ranked if point.hardware == hardware]
         if own[0] is not ranked[0] and len(own) > 1:
-            head = f"Highest {kind} throughput on {hardware} ({work(frame.points[0])})"
-            yield Sentence(text=_peak(head, own, rank), kind="peak", about=frame.section)
+            contests.append((f" on {hardware}", own))
+    kind = "offline" if frame.offline else "online"
+    for where, entered in contests:
+        head = f"Highest {kind} throughput{where} ({work(frame.points[0])})"
+        yield Sentence(text=_peak(head, entered, rank), kind="peak", about=frame.section)
 
 
 def _peak(head: str, ranked: Sequence[Point], rank: Measure) -> str:

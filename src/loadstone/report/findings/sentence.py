@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from loadstone.report.points import Point
+from loadstone.report.charts.frames import Measure
+from loadstone.report.points import Point, joined
 from loadstone.report.series import asked, series_of
 from loadstone.units import show_number, show_seconds
 
@@ -21,8 +22,7 @@ class Sentence(msgspec.Struct, kw_only=True, frozen=True):
 
 def setup(point: Point) -> str:
     """`vLLM on 8×H200`."""
-    where = point.hardware or point.gpu
-    return f"{point.engine} on {where}" if where else point.engine
+    return joined(point.engine, point.hardware, by=" on ")
 
 
 def setups(points: Sequence[Point]) -> list[str]:
@@ -48,8 +48,9 @@ def throughput(point: Point) -> str:
     return f"{show_number(total, 4)} tok/s of input and output"
 
 
-def value(key: str, number: float) -> str:
-    return show_number(number, 4) + " tok/s" if key.endswith("tok_s") else show_seconds(number)
+def value(point: Point, measure: Measure) -> str:
+    much = measure.of(point)
+    return show_seconds(much) if measure.unit == "s" else f"{show_number(much, 4)} {measure.unit}"
 
 
 def spans(values: Sequence[float]) -> str:
@@ -61,7 +62,7 @@ def spans(values: Sequence[float]) -> str:
 
 def work(point: Point) -> str:
     """`DeepSeek-R1, 3 200 in, 800 out`."""
-    return ", ".join(part for part in (point.model, asked(point)) if part)
+    return joined(point.model, asked(point))
 
 
 def doubt(points: Sequence[Point]) -> str:
