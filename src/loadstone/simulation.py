@@ -16,6 +16,7 @@ from loadstone.dialects import DIALECTS
 from loadstone.errors import InputError
 from loadstone.options import Options
 from loadstone.perfmodel import StepModel
+from loadstone.perfmodel.profile import MEASURED_VENDORS, unmeasured
 from loadstone.planning import plan_of
 from loadstone.records import CellInfo, Plan, RunInfo, Target
 from loadstone.simulator.asked import CHARACTERS_PER_TOKEN, TURNAROUND_S, whole_prompts
@@ -62,6 +63,7 @@ def simulate(
         raise InputError(f"--dialect {options.dialect}: unknown; choose of {', '.join(DIALECTS)}")
     check(plan, longest, what)
     info = _run_info(deployed, fleet, options, plan, slo)
+    info.settings["basis"] = _basis(deployed, fleet, acceptance)
     folder = store.create(options.out, info.run_id)
     info.run_id = folder.name
     store.write_info(folder, info)
@@ -152,6 +154,20 @@ def _run_info(deployment: Deployment, fleet: Fleet, options: Options, plan: Plan
         settings=_settings(deployment, fleet, options, plan),
         cells=[CellInfo(load=load) for load in plan.cells],
     )
+
+
+def _basis(deployment: Deployment, fleet: Fleet, acceptance: float | None) -> dict[str, Any]:
+    """What the prediction stands on, for verdict.prediction_findings()."""
+    basis: dict[str, Any] = {"assumed": list(deployment.model.assumed)}
+    if isinstance(fleet.model, StepModel):
+        profile = fleet.model.profile
+        basis["profile"] = profile.name
+        basis["unmeasured"] = unmeasured(deployment, profile)
+        basis["vendor_unmeasured"] = deployment.gpu.vendor not in MEASURED_VENDORS
+    if fleet.policy.speculative is not None and acceptance is None:
+        basis["assumed_acceptance"] = fleet.policy.speculative.acceptance
+        basis["own_draft"] = bool(deployment.model.draft_layers)
+    return basis
 
 
 def _settings(deployment: Deployment, fleet: Fleet, options: Options, plan: Plan) -> dict[str, Any]:

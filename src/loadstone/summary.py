@@ -149,6 +149,7 @@ def _cell(
             figures=figures,
             gpus=gpus,
         )
+        + verdict.prediction_findings(info.settings)
     )
     built: dict[str, Any] = msgspec.to_builtins(metrics)
     document = {

@@ -68,4 +68,4 @@ PRIOR: Array = np.log([each.prior for each in COEFFICIENTS])
 SPREAD: Array = np.array([each.spread for each in COEFFICIENTS])
 LIGHT: Array = np.array([1e-30 if each.unit.startswith("s") or not each.unit else 1.0 for each in COEFFICIENTS])
 """Speed of light, as values (not logarithms)."""
-LIGHT[INDEX["routing_shape"]] = 1e6  # uniform
+LIGHT[INDEX["routing_shape"]] = 1.4  # more uneven than any fit has found, so that fewer experts are read

@@ -25,10 +25,13 @@ from loadstone.perfmodel.expert_kernels import expert_kernel
 from loadstone.perfmodel.families import architecture_of, era_of
 from loadstone.perfmodel.work import COLLECTIVE, EXPERTS, GEMM, HEAD, INTEGERS, OPERATOR, Work
 
-_LAUNCHES = {"layer": 6, "experts": 6, "latent": 24, "indexer": 8, "linear": 48}
+_LAUNCHES = {"layer": 6, "experts": 6, "latent": 24, "indexer": 8}
 """Kernels that a host launches one by one where no CUDA graph holds a step, beside products and the quantising before
 them: norms, rotary, cache write and attention of a layer; routing and experts; splits and joins of latent attention;
-its indexer; convolution and gated delta rule (Triton's, whose launches take several times as long). Round numbers."""
+its indexer. Round numbers."""
+_LINEAR_LAUNCHES = {"gated-delta": 48, "kda": 48, "mamba2": 28, "mamba1": 12, "lightning": 16, "short-conv": 4}
+"""The same of linear attention. The gated delta rule's thirteen kernels are Triton's, whose launches take several
+times as long; the others by how many theirs are: Mamba-2's scan has five, with convolution and norm seven."""
 _LATENT_LAUNCHES = {("tensorrt-llm", "1.0"): 60}
 """Of an engine and era: for prompts, its host takes 2.4 ms a layer of DeepSeek, where a layer of Llama takes 0.44."""
 _INDEXER_FLOORS = 3
@@ -179,7 +182,7 @@ class _Counter:
         if isinstance(attention, LinearAttention):
             # The state is read and written once a step.
             self.sums["state"] += count * 2 * attention.state_bytes / self.tp
-            self._small("linear_layers", count, _LAUNCHES["linear"])
+            self._small("linear_layers", count, _LINEAR_LAUNCHES[attention.kind])
             return
         heads = max(1.0, attention.heads / self.tp)
         if isinstance(attention, FullAttention):

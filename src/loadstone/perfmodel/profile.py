@@ -22,6 +22,9 @@ from loadstone.perfmodel import processor
 from loadstone.perfmodel.coefficients import NAMES, PRIOR, SPREAD, Array
 from loadstone.perfmodel.families import architecture_of, era_of
 
+MEASURED_VENDORS = ("nvidia", "any")
+"""Whose GPUs present releases of engines were measured on; those of AMD's are of early 2025 (docs/accuracy.md)."""
+
 
 class Provenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a profile was fitted on."""
@@ -116,6 +119,21 @@ def profile_of(deployment: Deployment, name: str | None = None) -> Profile:
             found = shipped[key]
             return _unmeasured(found, shipped) if deployment.gpu.given else found
     return prior_profile()
+
+
+def unmeasured(deployment: Deployment, profile: Profile) -> str:
+    """Of what there is no measurement in `profile`, as profile_of() found it; "" where there are some, or where it
+    is the user's own."""
+    if profile.name not in {each.name for each in _shipped().values()} and profile.provenance.rows:
+        return ""
+    architecture = architecture_of(deployment.gpu)
+    if deployment.gpu.given:
+        return deployment.gpu.name
+    if profile.architecture != architecture or profile.engine != deployment.engine:
+        return f"{deployment.engine} on {architecture}"
+    if profile.era != era_of(deployment):
+        return f"{deployment.engine} {deployment.engine_version or 'of today'} on {architecture}"
+    return ""
 
 
 def _unmeasured(found: Profile, shipped: dict[tuple[str, str, str], Profile]) -> Profile:
