@@ -60,8 +60,11 @@ def test_sglangs_attention_ranks_share_a_chunk_and_a_caution() -> None:
     rank = habits("deepseek-r1@8xh200/tp1,dp8,attention-dp,engine=sglang")
     assert whole.order == rank.order == "prefill-first"
     assert (whole.max_batched_tokens, rank.max_batched_tokens) == (8192, 1024)
-    assert whole.keep_free == SGLANG_KEEP_FREE
-    assert rank.keep_free == pytest.approx(0.3 * SGLANG_KEEP_FREE)
+    assert whole.keep_free == rank.keep_free == 1.0  # lengths are fixed
+    before = "engine=sglang,version=0.5.9"
+    assert habits(f"deepseek-r1@8xh200/tp8,{before}").keep_free == SGLANG_KEEP_FREE
+    rank = habits(f"deepseek-r1@8xh200/tp1,dp8,attention-dp,{before}")
+    assert (rank.max_batched_tokens, rank.keep_free) == (1024, pytest.approx(0.3 * SGLANG_KEEP_FREE))
     early = habits("deepseek-r1@8xh200/tp1,dp8,attention-dp,engine=sglang,version=0.4.3")
     assert early.max_batched_tokens == 4096
     asked = "chunked_prefill_size=32768,mem_fraction_static=0.8"

@@ -16,6 +16,9 @@ ACCEPTANCE = 0.7
 runs of DeepSeek with multi-token prediction is met within 11 % (docs/accuracy.md). `--acceptance` overrides it."""
 SGLANG_KEEP_FREE = 0.098
 """The floor of SGLang's new_token_ratio: SGLANG_INIT_NEW_TOKEN_RATIO 0.7 · SGLANG_MIN_NEW_TOKEN_RATIO_FACTOR 0.14."""
+SGLANG_EXACT_SINCE = (0, 5, 23)
+"""From then on all that requests of fixed length (ignore_eos) may still write is left free. Seen in this release; at
+the beginning of 2026 (pull request 16807) it was not so."""
 SGLANG_DP_CONSERVATIVENESS = 0.3
 """--enable-dp-attention multiplies schedule_conservativeness by it, and so new_token_ratio (server_args.py)."""
 
@@ -105,17 +108,19 @@ def _habits(deployment: Deployment, budget_tokens: int) -> Habits:
             return Habits(chunked=chunked)
         return Habits("mixed" if chunked else "prefill-first", chunked, prefix_cache=False)
     if deployment.engine == "sglang":
+        version = version_of(deployment, sglang.NEWEST)
+        exact = version >= SGLANG_EXACT_SINCE
         sglang_s = Habits(
             "prefill-first",
-            keep_free=SGLANG_KEEP_FREE,
+            keep_free=1.0 if exact else SGLANG_KEEP_FREE,
             route="round-robin",
             poll_steps=count(deployment, "scheduler_recv_interval") or 0,
         )
         if not deployment.attention_dp:
             return sglang_s
         # --chunked-prefill-size is of all ranks together since 0.4.4; before, each had half of it.
-        ranks = deployment.dp if version_of(deployment, sglang.NEWEST) >= (0, 4, 4) else 2
-        keep_free = SGLANG_KEEP_FREE * SGLANG_DP_CONSERVATIVENESS
+        ranks = deployment.dp if version >= (0, 4, 4) else 2
+        keep_free = 1.0 if exact else SGLANG_KEEP_FREE * SGLANG_DP_CONSERVATIVENESS
         return sglang_s._replace(keep_free=keep_free, budget_tokens=max(1, budget_tokens // ranks))
     if deployment.engine == "tensorrt-llm":
         chunked = switched(deployment, "enable_chunked_prefill") is True

@@ -12,7 +12,8 @@ SGLang                   a step is either prompts or decodes, prompts first (no 
                          let in where it, its whole answer, and a share of what the running may still write fit
                          (`new_token_ratio`: 0.7 falling to 0.098 within 600 steps; its floor is taken here). With
                          `--enable-dp-attention` that share is 0.3 times as much, and each rank has its part of
-                         `--chunked-prefill-size`. Ranks go in step, each with prompts or decodes of its own, or empty
+                         `--chunked-prefill-size`. From 0.5.23 on it is all, where lengths are fixed, as here. Ranks
+                         go in step, each with prompts or decodes of its own, or empty
 TensorRT-LLM             prompts and decodes in one step (in-flight batching, fused), whole prompts; a request is let
                          in where prompt and answer are sure to fit (capacity policy GUARANTEED_NO_EVICT). Ranks of
                          attention-DP with `enable_balance`: see hold_steps (PyExecutor._balance_adp_requests). One
@@ -60,7 +61,7 @@ class EnginePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     chunked                  a prompt may be cut where the budget ends
     prefix_cache             full blocks are kept after use, and found again by what is in them and before them
     keep_free                share of what running requests may still write that letting in another leaves free:
-                             0 vLLM; 1 TensorRT-LLM. Above 0 the whole answer of the newcomer must fit too
+                             0 vLLM; 1 TensorRT-LLM and SGLang. Above 0 the whole answer of the newcomer must fit too
     reserved_tokens          unpaged, for contrast: each request takes room for so many tokens (the longest context)
                              from the first to the last; None: paged
     speculative              None: one token per step
