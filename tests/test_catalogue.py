@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -90,6 +91,9 @@ def test_nodes_are_of_known_gpus() -> None:
         (catalogue.node, "dgx-h10", "nearest: dgx-h1"),
         (catalogue.model, "lama-3.1-8b", "nearest: llama-3.1-8b"),
         (catalogue.model, "qwen3-32", "nearest: qwen3-32b"),
+        (catalogue.model, "llama-70b", "nearest: llama-3.3-70b, llama-3.1-70b, llama-3-70b, llama-2-70b, "),
+        (catalogue.model, "gpt-oss", "nearest: gpt-oss-20b, gpt-oss-120b;"),
+        (catalogue.model, "phi-4", "see loadstone catalogue models"),
         (catalogue.model, "no/such/config.json", "no such file"),
         (catalogue.model, "", "no model ''"),
     ],
@@ -113,10 +117,24 @@ def test_unknown_names_get_the_nearest(find: Callable[[str], Any], name: str, sa
         ("mistral-7b", "mistralai/Mistral-7B-v0.3"),
         ("mistral-nemo", "mistralai/Mistral-Nemo-Instruct-2407"),
         ("mistral-large", "mistralai/Mistral-Large-Instruct-2407"),
+        ("llama-3.1-70b-instruct", "meta-llama/Meta-Llama-3.1-70B"),
+        ("qwen2.5-7b-instruct", "Qwen/Qwen2.5-7B"),
+        ("gemma-3-27b", "google/gemma-3-27b-it"),
+        ("qwen3-coder-480b-a35b", "Qwen/Qwen3-Coder-480B-A35B-Instruct"),
     ],
 )
 def test_aliases(name: str, found: str) -> None:
     assert catalogue.model(name).name == found
+
+
+def test_a_folder_comes_before_a_name_that_is_only_near(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose checkpoint may be kept in another precision."""
+    (tmp_path / "llama-3.1-8b-instruct").mkdir()
+    config = {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    config |= {"intermediate_size": 128, "vocab_size": 100}
+    (tmp_path / "llama-3.1-8b-instruct" / "config.json").write_text(json.dumps(config))
+    monkeypatch.chdir(tmp_path)
+    assert catalogue.model("llama-3.1-8b-instruct").hidden == 64
 
 
 def test_gpus_are_found_as_reports_write_them() -> None:

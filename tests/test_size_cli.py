@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import json
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 import loadstone as package
@@ -152,6 +154,70 @@ def test_commas_inside_a_deployment_part_nothing() -> None:
         "c@1xh100",
         "d",
     ]
+
+
+GIVEN = {"gpu": "h100"}
+
+
+@pytest.mark.parametrize(
+    ("options", "same"),
+    [
+        ({"context": "8k"}, {"context": 8192}),
+        ({"context": ["8k", 4096]}, {"context": [8192, 4096]}),
+        ({"context": "8k,4096"}, {"context": [8192, 4096]}),
+        ({"batch": "1,2"}, {"batch": [1, 2]}),
+        ({"context": None, "batch": []}, {}),
+        ({"gpus": np.int64(2)}, {"gpus": 2}),
+    ],
+)
+def test_in_python_as_on_the_command_line(options: dict[str, Any], same: dict[str, Any]) -> None:
+    assert package.size("llama-3.1-8b", **GIVEN, **options) == package.size("llama-3.1-8b", **GIVEN, **same)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"context": "8q"}, "context: '8q' is no number of tokens"),
+        ({"context": -1}, "context: -1 is no number of tokens"),
+        ({"context": 1.5}, "context: 1.5"),
+        ({"context": True}, "context: True"),
+        ({"batch": 0}, "batch: 0 is not a whole number of at least 1"),
+        ({"batch": [1, 0]}, "batch: 0"),
+        ({"batch": "0"}, "batch: 0"),
+        ({"tp": True}, "tp: True"),
+        ({"gpus": 2.5}, "gpus: 2.5"),
+        ({"engine": 5}, "engine: 5 is no text; write e.g. 'vllm'"),
+        ({"engine_version": 0.19}, "engine_version: 0.19 is no text"),
+        ({"gpu": {"h100": 1}}, "gpu: {'h100': 1} is no text"),
+    ],
+)
+def test_in_python_what_means_nothing_is_one_line(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError) as caught:
+        package.size("llama-3.1-8b", **{**GIVEN, **options})
+    assert said in str(caught.value)
+    with pytest.raises(InputError, match="models: 5 is no text"):
+        package.size(5, **GIVEN)  # type: ignore[arg-type]
+
+
+def test_what_was_assumed_of_a_config_is_said_everywhere(loadstone: Loadstone, tmp_path: Path) -> None:
+    config = {
+        "model_type": "newest", "torch_dtype": "bfloat16", "hidden_size": 64, "vocab_size": 100, "quantum_leaps": 3,
+        "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 128, "max_position_embeddings": 512,
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    asked = ("size", f"{tmp_path},llama-3.1-8b", "--gpu", "h100", "--gpus", "1,2")
+    outcome = loadstone(*asked, "--csv", tmp_path / "rows.csv", "--json")
+    first, _, sure, _ = json.loads(outcome.out)["rows"]
+    assert "model_type 'newest' not known" in first["assumed"]
+    assert "tie_word_embeddings absent: not tied assumed" in first["assumed"]
+    assert first["assumed"].endswith("taken to change no size: quantum_leaps")
+    assert sure["assumed"] == first["why"] == ""
+    with (tmp_path / "rows.csv").open(encoding="utf-8", newline="") as file:
+        assert [row["assumed"] for row in csv.DictReader(file)] == [first["assumed"], first["assumed"], "", ""]
+    for more in ((), ("--by", "gpus,model")):
+        lines = [line for line in loadstone(*asked, *more).out.splitlines() if line.startswith("assumed of ")]
+        assert len(lines) == 1
+        assert lines[0].startswith(f"assumed of {tmp_path}: model_type 'newest' not known")
 
 
 def test_in_python() -> None:

@@ -371,6 +371,46 @@ def test_replicas_that_lack_room_are_told_of_one_by_one() -> None:
     assert "; 64 GPUs would (tp8 dp8)" in size(parse_deployment("llama-3.1-405b@8xh200/dp8")).why
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("deepseek-v3@8xh100", "or weights of fewer bits: these GPUs hold int4 (MODEL:int4)"),
+        ("deepseek-v3@4xb200", "or weights of fewer bits: these GPUs hold nvfp4 (MODEL:nvfp4)"),
+        ("llama-3.1-70b@2xl40s", "or weights of fewer bits (MODEL:fp8), which these GPUs hold"),
+        ("llama-3.1-70b@1xl40s", "or weights of fewer bits (MODEL:fp8): these GPUs hold int4 (MODEL:int4)"),
+        ("deepseek-v3@1xh100", "or weights of fewer bits"),
+    ],
+)
+def test_the_precision_that_these_gpus_hold_is_named(text: str, said: str) -> None:
+    assert size(parse_deployment(text), 4096).why.endswith(said)
+    named = said.rpartition("MODEL:")[2].partition(")")[0]
+    if named in ("fp8", "nvfp4", "int4"):
+        assert size(parse_deployment(text.replace("@", f":{named}@")), 4096).fits
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("llama-3.1-8b@1xh100/kv=nvfp4", ""),
+        ("llama-3.1-8b@1xh100/kv=nvfp4,version=0.19.0", "vllm 0.19.0 has no KV cache in nvfp4; 0.21 has"),
+        ("llama-3.1-8b@1xmi300x/kv=nvfp4", "vllm has no KV cache in nvfp4 on a mi300x; fp8 would work (kv=fp8)"),
+        ("llama-3.1-8b@2xt4/kv=nvfp4", "no KV cache in nvfp4 on a t4"),
+        ("gpt-oss-20b@1xh100/kv=nvfp4", "heads of 64 numbers or attention sinks"),
+        ("gpt-oss-20b@1xb200/kv=nvfp4", ""),
+        ("deepseek-v3@8xh200/kv=nvfp4", "no KV cache in nvfp4 for MLA"),
+        ("llama-3.1-8b@1xh100/kv=int8,engine=sglang", "sglang has no KV cache in int8; fp32, bf16, fp16, nvfp4, fp8"),
+        ("llama-3.1-8b@1xb200/kv=int8,engine=trtllm", "tensorrt-llm has no KV cache in int8"),
+        ("llama-3.1-8b@1xh100/kv=fp8,engine=llama.cpp", "llama.cpp has no KV cache in fp8"),
+        ("llama-3.1-8b@1xh100/kv=int8,engine=llama.cpp", ""),
+        ("llama-3.1-8b@1xa100/kv=fp8", ""),
+    ],
+)
+def test_a_cache_that_the_engine_has_not_does_not_fit(text: str, said: str) -> None:
+    row = size(parse_deployment(text), 512)
+    assert said in row.why
+    assert row.fits == (not said)
+
+
 def test_replicas_that_could_share_their_experts_are_told_so() -> None:
     why = size(parse_deployment("deepseek-r1@8xh200/tp4,dp2"), 8192).why
     assert why.endswith("; replicas that share one set of experts would (attention-dp tp4 dp2)")
@@ -403,7 +443,8 @@ def test_a_stage_without_attention_needs_no_cache() -> None:
 
 @pytest.mark.parametrize("engine", ["tensorrt-llm", "llama.cpp"])
 def test_states_take_room_of_their_own(engine: str) -> None:
-    deployment = parse_deployment(f"Qwen/Qwen3.5-27B@1xgh200/kv=fp8,engine={engine}")
+    kv = "int8" if engine == "llama.cpp" else "fp8"
+    deployment = parse_deployment(f"Qwen/Qwen3.5-27B@1xgh200/kv={kv},engine={engine}")
     row = size(deployment, 8192, 4)
     held = size(deployment, 8192, row.max_concurrent_requests)
     assert held.fits

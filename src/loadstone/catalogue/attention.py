@@ -219,13 +219,16 @@ class CompressedAttention(msgspec.Struct, frozen=True):
 class LinearAttention(msgspec.Struct, frozen=True):
     """Attention with a state of constant size in place of a cache.
 
+    mamba1       `heads` channels (`value_dim` 1) with a state of `key_dim` each; steps through `rank` numbers
     mamba2       `heads` × `value_dim` channels, states of `key_dim`, shared by `key_heads` groups
     gated-delta  Qwen3-Next, Qwen3.5: `key_heads` of `key_dim`, `heads` value heads of `value_dim`
     kda          Kimi Delta Attention: `heads` of `key_dim` and `value_dim`, decay per channel
+    lightning    MiniMax-01: `heads` of `key_dim` and `value_dim`, no convolution (`conv_width` 1)
+    short-conv   LFM2: `heads` channels (`value_dim` 1) through a short convolution and nothing else (`key_dim` 0)
     state numbers per sequence = heads · key_dim · value_dim, and (conv_width − 1) inputs of the short convolution.
     """
 
-    kind: Literal["mamba2", "gated-delta", "kda"]
+    kind: Literal["mamba1", "mamba2", "gated-delta", "kda", "lightning", "short-conv"]
     heads: int
     key_heads: int
     key_dim: int
@@ -234,6 +237,7 @@ class LinearAttention(msgspec.Struct, frozen=True):
     conv_bias: bool = False
     state_dtype: str = "fp32"
     full_rank_gate: bool = False
+    rank: int = 0
 
     window_tokens: None = None
 
@@ -244,6 +248,28 @@ class LinearAttention(msgspec.Struct, frozen=True):
     def weights(self, hidden: int) -> tuple[Matrix, ...]:
         inner, keys = self.heads * self.value_dim, self.key_heads * self.key_dim
         convolution = vector("linear_attn.conv1d", self.conv_channels * (self.conv_width + self.conv_bias), "linear")
+        if self.kind == "mamba1":
+            return (
+                Matrix("mamba.in_proj", hidden, 2 * inner, "linear", "column"),
+                convolution,
+                Matrix("mamba.x_proj", inner, self.rank + 2 * self.key_dim, "linear", "row"),
+                Matrix("mamba.dt_proj", self.rank, inner, "linear", "column"),
+                vector("mamba.A_D_dt", (self.key_dim + 2) * inner, "linear"),
+                Matrix("mamba.out_proj", inner, hidden, "linear", "row"),
+            )
+        if self.kind == "lightning":
+            return (
+                Matrix("self_attn.qkv_proj", hidden, 2 * keys + inner, "linear", "column"),
+                Matrix("self_attn.output_gate", hidden, inner, "linear", "column"),
+                vector("self_attn.norm", inner),
+                Matrix("self_attn.out_proj", inner, hidden, "linear", "row"),
+            )
+        if self.kind == "short-conv":
+            return (
+                Matrix("conv.in_proj", hidden, 3 * inner, "linear", "column"),
+                convolution,
+                Matrix("conv.out_proj", inner, hidden, "linear", "row"),
+            )
         if self.kind == "mamba2":
             return (
                 Matrix("mixer.in_proj", hidden, inner + self.conv_channels + self.heads, "linear", "column"),

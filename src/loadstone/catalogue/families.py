@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 import msgspec
+from msgspec.structs import replace
 
 
 class Family(msgspec.Struct, frozen=True):
@@ -13,7 +15,8 @@ class Family(msgspec.Struct, frozen=True):
     bias: on Q, K, V. norms: vectors of hidden size in each layer; outer_norms: beside the layers. tied: where
     `tie_word_embeddings` is absent. gate: sigmoid on the attention's output. positions: a learnt table, this many
     rows longer than the context. draft_dense: draft layers have the dense MLP and the sliding window, whatever the
-    last layer has.
+    last layer has. qk_norm_if_said: only where `use_qk_norm` is true. state: what its layers without a KV cache keep,
+    where fields do not tell; only_states: all layers are such, without an MLP.
     """
 
     bias: bool = False
@@ -31,7 +34,13 @@ class Family(msgspec.Struct, frozen=True):
     positions: int | None = None
     outer_norms: int = 1
     draft_dense: bool = False
+    qk_norm_if_said: bool = False
+    state: Literal["mamba1", "lightning", "short-conv"] | None = None
+    only_states: bool = False
 
+
+_BIASED = Family(bias=True, output_bias=True, mlp_bias=True, norms=4, outer_norms=2, matrices=2)
+"""LayerNorms and biases everywhere, an MLP of two matrices: as GPT-2 was."""
 
 FAMILIES: dict[str, Family] = {
     "llama": Family(),
@@ -42,11 +51,17 @@ FAMILIES: dict[str, Family] = {
     "llama4": Family(),
     "llama4_text": Family(),
     "qwen2": Family(bias=True),
+    "qwen2_vl": Family(bias=True),
+    "qwen2_vl_text": Family(bias=True),
+    "qwen2_5_vl": Family(bias=True),
+    "qwen2_5_vl_text": Family(bias=True),
     "qwen2_moe": Family(bias=True, shared_gate=True),
     "qwen3": Family(qk_norm="head"),
     "qwen3_moe": Family(qk_norm="head"),
     "qwen3_vl_text": Family(qk_norm="head"),
     "qwen3_vl_moe_text": Family(qk_norm="head"),
+    "qwen3_omni_moe_text": Family(qk_norm="head"),
+    "qwen2_5_omni_text": Family(bias=True),
     "qwen3_next": Family(qk_norm="head", gate="element", shared_gate=True),
     "qwen3_5_text": Family(qk_norm="head", gate="element"),
     "qwen3_5_moe_text": Family(qk_norm="head", gate="element", shared_gate=True),
@@ -54,7 +69,8 @@ FAMILIES: dict[str, Family] = {
     "gemma3_text": Family(qk_norm="head", norms=4, tied=True),
     "gemma4_text": Family(qk_norm="head", norms=4, tied=True),
     "gpt_oss": Family(bias=True, output_bias=True, sinks=True, expert_bias=True, router_bias=True),
-    "glm4_moe": Family(router_bias=True),
+    "glm4_moe": Family(qk_norm="head", qk_norm_if_said=True, router_bias=True),
+    "glm4v_moe_text": Family(qk_norm="head", qk_norm_if_said=True, router_bias=True),
     "glm_moe_dsa": Family(router_bias=True),
     "deepseek_v2": Family(),
     "deepseek_v3": Family(router_bias=True),
@@ -69,17 +85,94 @@ FAMILIES: dict[str, Family] = {
     "mimo_v2_flash": Family(router_bias=True, draft_dense=True),
     "nemotron_h": Family(norms=1, matrices=2, router_bias=True),
     "step3p7": Family(qk_norm="head", gate="head", router_bias=True, draft_dense=True),
-    "bloom": Family(bias=True, output_bias=True, mlp_bias=True, norms=4, outer_norms=4, tied=True, matrices=2),
-    "opt": Family(
-        bias=True, output_bias=True, mlp_bias=True, norms=4, outer_norms=2, tied=True, matrices=2, positions=2
-    ),
-    "gpt2": Family(
-        bias=True, output_bias=True, mlp_bias=True, norms=4, outer_norms=2, tied=True, matrices=2, positions=0
-    ),
+    "bloom": replace(_BIASED, outer_norms=4, tied=True),
+    "opt": replace(_BIASED, tied=True, positions=2),
+    "gpt2": replace(_BIASED, tied=True, positions=0),
+    "gpt_bigcode": replace(_BIASED, tied=True, positions=0),
+    "gpt_neox": _BIASED,
+    "starcoder2": replace(_BIASED, tied=True),
+    "phi": replace(_BIASED, norms=2),
+    "gptj": Family(mlp_bias=True, norms=2, outer_norms=2, matrices=2),
+    "RefinedWeb": Family(norms=2, outer_norms=2, tied=True, matrices=2),
+    "RefinedWebModel": Family(norms=2, outer_norms=2, tied=True, matrices=2),
+    "falcon": Family(norms=2, outer_norms=2, tied=True, matrices=2),
+    "mpt": Family(tied=True, matrices=2),
+    "nemotron": Family(norms=4, outer_norms=2, matrices=2),
+    "arcee": Family(matrices=2),
+    "bitnet": Family(norms=3),
+    "apertus": Family(qk_norm="head", matrices=2),
+    "stablelm": Family(norms=4, outer_norms=2),
     "phi3": Family(),
+    "phimoe": Family(norms=4, outer_norms=2),
     "granite": Family(),
+    "granitemoe": Family(),
+    "granitemoehybrid": Family(),
+    "olmo": Family(norms=0, outer_norms=0),
     "olmo2": Family(qk_norm="whole"),
+    "olmo3": Family(qk_norm="whole"),
+    "olmoe": Family(qk_norm="whole"),
+    "gemma": Family(tied=True),
+    "cohere": Family(norms=1, tied=True, qk_norm="whole", qk_norm_if_said=True),
+    "cohere2": Family(norms=1, tied=True),
+    "exaone": Family(),
+    "exaone4": Family(qk_norm="head"),
+    "ernie4_5": Family(tied=True),
+    "ernie4_5_moe": Family(tied=True, router_bias=True),
+    "hunyuan_v1_dense": Family(qk_norm="head"),
+    "hunyuan_v1_moe": Family(qk_norm="head"),
+    "glm": Family(),
+    "glm4": Family(norms=4),
+    "chatglm": Family(),
+    "seed_oss": Family(bias=True),
+    "smollm3": Family(tied=True),
+    "baichuan": Family(),
+    "internlm2": Family(),
+    "internlm3": Family(),
+    "dots1": Family(qk_norm="head", router_bias=True),
+    "bailing_moe": Family(),
+    "bailing_moe_v2": Family(qk_norm="head", router_bias=True),
+    "dbrx": Family(),
+    "arctic": Family(norms=3),
+    "minimax": Family(state="lightning"),
+    "minimax_text_01": Family(state="lightning"),
+    "jamba": Family(state="mamba1"),
+    "bamba": Family(),
+    "mamba": Family(norms=1, tied=True, state="mamba1", only_states=True),
+    "falcon_mamba": Family(norms=1, tied=True, state="mamba1", only_states=True),
+    "mamba2": Family(norms=1, only_states=True),
+    "lfm2": Family(qk_norm="head", tied=True, state="short-conv"),
+    "lfm2_moe": Family(qk_norm="head", tied=True, router_bias=True, state="short-conv"),
 }
+
+NOT_READ = {
+    "falcon_h1": "attention and a state in the same layer",
+    "zamba": "layers that share one block's weights",
+    "zamba2": "layers that share one block's weights",
+    "gemma3n_text": "embeddings of every layer, several residual streams",
+    "jetmoe": "experts in the attention",
+    "recurrent_gemma": "recurrent layers of a kind of its own",
+    "longcat_flash": "two attentions in a layer, experts that do nothing",
+    "rwkv": "recurrent layers of a kind of its own",
+}
+"""Model types whose layers are of a shape that is not known here, and what that is."""
+
+DEFAULTS: dict[str, dict[str, int]] = {
+    "gemma3_text": {
+        "vocab_size": 262_208, "hidden_size": 2304, "num_hidden_layers": 26, "intermediate_size": 9216,
+        "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "max_position_embeddings": 131_072,
+        "sliding_window": 4096, "sliding_window_pattern": 6,
+    },
+    "llama": {
+        "vocab_size": 32_000, "hidden_size": 4096, "num_hidden_layers": 32, "intermediate_size": 11_008,
+        "num_attention_heads": 32, "max_position_embeddings": 2048,
+    },
+    "mistral": {
+        "vocab_size": 32_000, "hidden_size": 4096, "num_hidden_layers": 32, "intermediate_size": 14_336,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 131_072,
+    },
+}  # fmt: skip
+"""What a `text_config` inside another config leaves out where it is as in the class of its model_type. A config.json
+of a text model says all of it."""
 
 IGNORED = frozenset(
     """
@@ -112,6 +205,24 @@ IGNORED = frozenset(
     hc_eps hc_sinkhorn_iters gate_lower_bound sliding_window_size attention_chunk_size index_skip_topk_offset
     index_topk_freq index_topk_pattern indexer_rope_interleave index_share_for_mtp_iteration sparse_init_block
     use_qk_norm use_routing_bias use_moe_router_bias rescale_layer
+    activation activation_function alibi apply_query_key_layer_scaling apply_residual_connection_post_layernorm
+    attention_softmax_in_fp32 attn_implementation attn_impl attn_temperature_tuning bias_dropout_fusion block_size
+    block_use_swiglu block_use_xavier_init cache_implementation conv_use_xavier_init do_layer_norm_before
+    enable_expert_tensor_parallelism gradient_checkpointing init_config init_device init_method layer_switch
+    layer_norm_elementwise_affine learned_pos_emb lm_head_bias mamba_chunk_size masked_softmax_fusion moe_capacity
+    moe_gate moe_normalize_expert_weights moe_router_enable_expert_bias moe_use_aux_free n_ctx no_bias
+    anyres_pooling_size attn_res_block_size norm_before_gate
+    no_rope_layer_interval no_rope_layers norm_type normalization_function offset_alibi order_of_interleaved_layers
+    org_vocab_size parallel_attn position_embedding_type post_layer_norm qk_layernorm qk_norm reorder_and_upcast_attn
+    rms_norm rmsnorm rope_ratio rope_theta rotary rotary_emb_base rotary_pct scale_attn_weights
+    scale_attention_softmax_in_fp32 score_function shared_moe_mode use_bias use_expert_bias use_mixed_mlp_moe
+    use_embedding_sharing use_gated_activation use_parallel_block use_parallel_residual vision_token_id
     """.split()  # noqa: SIM905
 )
 """Fields that change no size: dropout, tokens, generation defaults, RoPE, scaling of the router's scores ..."""
+
+HARMLESS = re.compile(
+    r"_(alpha|beta|alpha_factor|beta_factor|scale|scaling|eps|std|init|coef|loss_weight|dropout|pdrop|noise|act|act_fn"
+    r"|token_id|token_index)$|^(attention|embedding|residual)_multiplier$|^(summary|vision_feature|vit)_"
+)
+"""Likewise, by the ends and beginnings of their names."""

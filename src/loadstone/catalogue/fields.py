@@ -34,14 +34,26 @@ class Fields:
         if number is not None:
             return number
         if default is None:
-            raise InputError(f"{self.where}: no {names[0]}; is it the config.json of a language model?")
+            raise InputError(f"{self.where}: no {names[0]}{self._unsaid(names[0])}")
         return default
+
+    def _unsaid(self, name: str) -> str:
+        kind = self.values.get("model_type")
+        if not isinstance(kind, str) or not kind:
+            return "; is it the config.json of a language model?"
+        return (
+            f", which {kind[:40]!r} may leave to its code or call by another name; add {name} to a copy of the file"
+        )
 
     def maybe(self, *names: str, least: int = 0) -> int | None:
         found = self.find(*names)
         return None if found is None else self.whole(*found, least=least)
 
     def whole(self, name: str, value: Any, least: int = 0) -> int:
+        if isinstance(value, list) and len(value) > 1 and len(value) == self.values.get("num_hidden_layers"):
+            if any(each != value[0] for each in value):
+                raise InputError(f"{self.where}: {name} differs from layer to layer; only one for all is read")
+            value = value[0]
         if isinstance(value, float) and value.is_integer():
             value = int(value)
         if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= _MOST:
@@ -55,6 +67,17 @@ class Fields:
         if not 0 < count <= MOST_LAYERS:
             raise InputError(f"{self.where}: {count} layers; a model has 1 to {MOST_LAYERS}")
         return count
+
+    def real(self, name: str, default: float) -> float:
+        """A number of 0 to 1000, no fraction needed. Raises InputError."""
+        found = self.find(name)
+        if found is None:
+            return default
+        if isinstance(found[1], bool) or not isinstance(found[1], int | float) or not 0 < found[1] < 1000:
+            raise InputError(
+                f"{self.where}: {name} is {_short(found[1])}; it must be a number above 0 and below 1000"
+            )
+        return found[1]
 
     def flag(self, *names: str, default: bool = False) -> bool:
         found = self.find(*names)
@@ -82,6 +105,13 @@ class Fields:
         if found is None or not isinstance(found[1], dict):
             return None
         return Fields(found[1], f"{self.where}, {found[0]}")
+
+    def spread(self, *names: str) -> None:
+        """The fields of these objects stand beside the others, which come first (DBRX, MPT)."""
+        for name in names:
+            part = self.inner(name)
+            if part is not None:
+                self.values = {**part.values, **self.values}
 
     def per_layer(self, layers: int, *names: str) -> list[Any] | None:
         """A list with an entry for each layer; longer ones (draft layers at the end) are cut. Raises InputError."""

@@ -13,7 +13,7 @@ from loadstone.catalogue.matrix import Matrix, vector
 from loadstone.catalogue.mlp import DenseMlp
 from loadstone.catalogue.model import Layers
 from loadstone.catalogue.read_attention import attention_kinds, full_attention, linear_attention, read_attention
-from loadstone.catalogue.read_mlp import read_dense, read_experts, sparse_layers
+from loadstone.catalogue.read_mlp import EXPERTS_ONLY, read_dense, read_experts, sparse_layers
 from loadstone.errors import InputError
 
 _MOST_DRAFTS = 16
@@ -25,7 +25,7 @@ def read_layers(fields: Fields, family: Family, hidden: int) -> list[Layers]:
     if blocks is not None:
         fields.layers(len(blocks))
         return _searched(fields, blocks, hidden)
-    halves = _halves(fields)
+    halves = _halves(fields, family)
     if halves is not None:
         return [_half(fields, family, kind, hidden) for kind in halves]
     count = fields.layers(fields.count("num_hidden_layers", "n_layer", "num_layers", "n_layers"))
@@ -59,8 +59,10 @@ def _extra(fields: Fields, family: Family, hidden: int) -> tuple[Matrix, ...]:
 _LETTERS = {"M": "mamba", "*": "attention", "E": "moe", "-": "mlp"}
 
 
-def _halves(fields: Fields, prefix: str = "") -> list[str] | None:
-    """Nemotron-H: every layer is a mixer of one kind."""
+def _halves(fields: Fields, family: Family, prefix: str = "") -> list[str] | None:
+    """Nemotron-H: every layer is a mixer of one kind; Mamba: of this one."""
+    if family.only_states:
+        return ["mamba"] * fields.layers(fields.count("num_hidden_layers", "n_layer", least=1))
     names = (
         ("mtp_hybrid_override_pattern", "mtp_layers_block_type")
         if prefix
@@ -78,6 +80,8 @@ def _halves(fields: Fields, prefix: str = "") -> list[str] | None:
             return None
         kinds = [str(kind) for kind in listed]
     fields.find("num_hidden_layers")
+    if "moe" not in kinds:
+        fields.find(*EXPERTS_ONLY)
     fields.layers(len(kinds))
     return kinds
 
@@ -85,7 +89,7 @@ def _halves(fields: Fields, prefix: str = "") -> list[str] | None:
 def _half(fields: Fields, family: Family, kind: str, hidden: int) -> Layers:
     extra = _extra(fields, family, hidden)
     if kind in ("mamba", "linear_attention"):
-        return Layers(1, linear_attention(fields), None, extra)
+        return Layers(1, linear_attention(fields, family, hidden), None, extra)
     if kind in ("attention", "full_attention"):
         return Layers(1, full_attention(fields, family, False, 0, 1, hidden), None, extra)
     if kind == "moe":
@@ -140,8 +144,9 @@ def draft_layers(fields: Fields, family: Family, hidden: int, last: Layers) -> l
     count = fields.maybe("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules") or 0
     if count > _MOST_DRAFTS:
         raise InputError(f"{fields.where}: {count} draft layers; {_MOST_DRAFTS} at most")
+    fields.find("mtp_hybrid_override_pattern", "mtp_layers_block_type")
     fields.find("mtp_use_dedicated_embeddings", "use_mtp", "mtp_transformer_layers", "num_mtp_modules")
-    halves = _halves(fields, "mtp") if count else None
+    halves = _halves(fields, family, "mtp") if count else None
     if family.draft_dense and count:
         window = fields.maybe("sliding_window") is not None
         attention = full_attention(fields, family, window, 0, 1, hidden)

@@ -21,6 +21,7 @@ from loadstone.catalogue.reader import read_config, read_path
 from loadstone.errors import InputError
 
 GIB = 1 << 30
+_TUNED = re.compile(r"-(instruct|chat|it)$")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -70,6 +71,13 @@ def model_names() -> dict[str, str]:
     for name in table:
         found.setdefault(name.rpartition("/")[2].lower(), name)
     return found
+
+
+@cache
+def _untuned_names() -> dict[str, str]:
+    """Likewise without `-instruct`: a model that was tuned for instructions has its base's sizes."""
+    found = model_names()
+    return {_TUNED.sub("", alias): name for alias, name in found.items()} | found
 
 
 def find_gpu(name: str) -> Gpu:
@@ -200,11 +208,13 @@ def _laid_over(like: Any, said: dict[str, Any], kind: str, names: Mapping[str, s
 
 def find_model(name: str) -> Model:
     """From the catalogue, or from a `config.json` (or its folder) where `name` is a path."""
-    key = model_names().get(name.strip().lower())
+    said, path = name.strip().lower(), Path(name).expanduser()
+    key = model_names().get(said)
+    if key is None and said and not path.exists():
+        key = _untuned_names().get(_TUNED.sub("", said))
     if key is not None:
         return _catalogued(key)
-    path = Path(name).expanduser()
-    if not name.strip() or not (name.endswith(".json") or path.exists()):
+    if not said or not (name.endswith(".json") or path.exists()):
         _missing("model", name, list(model_names()), "; a path to a config.json will do as well")
     return read_path(path)
 
@@ -231,14 +241,27 @@ def _unquantised(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:
-    """Up to three names like this one; those that hold it, where none is like it."""
+    """Names with all words of this one (five, the newest version first); else up to three like it; else those that
+    hold it.
+    """
     name, names = name.strip().lower(), list(known)
+    words = _words(name)
+    if len(words) > 1:
+        holding = [other for other in names if words <= _words(other)]
+        newest = sorted(sorted(holding, reverse=True), key=lambda other: len(_words(other)))
+        once = {other.rpartition("/")[2]: other for other in reversed(newest)}  # with and without its owner
+        if once:
+            return [other for other in newest if other in once.values()][:5]
     close = difflib.get_close_matches(name, names, 3, 0.6)
     return (
         close
         or [other for other in names if name and name in other][:3]
-        or difflib.get_close_matches(name, names, 3, 0.2)
+        or difflib.get_close_matches(name, names, 3, 0.4)
     )
+
+
+def _words(name: str) -> set[str]:
+    return set(re.split(r"[-/_\s]+", name.strip("-/_ ")))
 
 
 def _missing(what: str, name: str, known: Sequence[str], more: str = "") -> NoReturn:

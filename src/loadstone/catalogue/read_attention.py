@@ -13,29 +13,43 @@ from loadstone.catalogue.attention import (
 )
 from loadstone.catalogue.families import Family
 from loadstone.catalogue.fields import Fields
+from loadstone.errors import InputError
 
 Half = Literal["full", "window", "linear", "none"]
 _NAMES: dict[str, Half] = {
     "full_attention": "full",
     "attention": "full",
     "deepseek_sparse_attention": "full",
+    "indexed_attention": "full",
     "sliding_attention": "window",
     "chunked_attention": "window",
     "linear_attention": "linear",
     "mamba": "linear",
+    "conv": "linear",
     "moe": "none",
     "mlp": "none",
 }
 
 
 def attention_kinds(fields: Fields, count: int) -> list[Half]:
+    """Which attention each layer has. Raises InputError: a kind that is not known here."""
     named = fields.per_layer(count, "layer_types")
     if named is not None:
-        fields.find("full_attention_interval", "sliding_window_pattern")
+        fields.find("full_attention_interval", "sliding_window_pattern", "_sliding_window_pattern")
         return [_kind(fields, name) for name in named]
     hybrid = fields.per_layer(count, "hybrid_layer_pattern")  # MiMo: 1 is a sliding window
     if hybrid is not None:
         return ["window" if value else "full" for value in hybrid]
+    mixed = fields.per_layer(count, "attn_type_list")  # MiniMax-01: 1 is softmax attention
+    if mixed is not None:
+        return ["full" if value else "linear" for value in mixed]
+    period = fields.maybe("attn_layer_period", least=1)
+    if period:  # Jamba
+        offset = fields.count("attn_layer_offset", default=0)
+        return ["full" if index % period == offset else "linear" for index in range(count)]
+    placed = fields.items("attn_layer_indices")  # Bamba
+    if placed is not None:
+        return ["full" if index in placed else "linear" for index in range(count)]
     linear = fields.inner("linear_attn_config")
     if linear is not None:
         full = {value for value in linear.items("full_attn_layers") or [] if isinstance(value, int)}
@@ -51,16 +65,29 @@ def attention_kinds(fields: Fields, count: int) -> list[Half]:
     window = fields.maybe("sliding_window")
     if not window or not fields.flag("use_sliding_window", default=True):
         return ["full"] * count
+    pattern = fields.find("sliding_window_pattern", "_sliding_window_pattern")
+    if pattern is not None and isinstance(pattern[1], str):
+        return _lettered(fields, pattern[1], count)
     every = fields.maybe("sliding_window_pattern", "_sliding_window_pattern", least=1)
     if every:
         return ["full" if (index + 1) % every == 0 else "window" for index in range(count)]
     return ["window"] * count
 
 
+def _lettered(fields: Fields, pattern: str, count: int) -> list[Half]:
+    """EXAONE 4: `LLLG` again and again, L a window, G everything, as the last layer sees."""
+    if not pattern or set(pattern) - {"L", "G"}:
+        raise InputError(f"{fields.where}: sliding_window_pattern is {pattern[:40]!r}; known are letters L and G")
+    letters = [pattern[index % len(pattern)] for index in range(count - 1)] + ["G"]
+    return ["window" if letter == "L" else "full" for letter in letters]
+
+
 def _kind(fields: Fields, name: Any) -> Half:
-    if name not in _NAMES:
-        fields.assume(f"layer type {str(name)[:40]!r} not understood: full attention assumed")
-        return "full"
+    if not isinstance(name, str) or name not in _NAMES:
+        raise InputError(
+            f"{fields.where}: layer type {str(name)[:40]!r} is not known here, and so neither are its weights nor "
+            "what it keeps of a token"
+        )
     return _NAMES[name]
 
 
@@ -73,7 +100,7 @@ def read_attention(
     if ratios is not None:
         return _compressed(fields, fields.whole("compress_ratios", ratios[index]) if index < len(ratios) else 0)
     if kind == "linear":
-        return linear_attention(fields)
+        return linear_attention(fields, family, hidden)
     if fields.find("kv_lora_rank"):
         return _latent(fields, index)
     return full_attention(fields, family, kind == "window", index, count, hidden)
@@ -83,10 +110,11 @@ def full_attention(
     fields: Fields, family: Family, window: bool, index: int, count: int, hidden: int
 ) -> FullAttention:
     swa = ("swa_",) if window else ()
-    heads = fields.count(*[f"{p}num_attention_heads" for p in swa], "num_attention_heads", "n_head", least=1)
-    kv_names = ["num_key_value_heads", "num_attention_groups", "n_head_kv"]
-    kv_heads = fields.maybe(*[f"{p}num_key_value_heads" for p in swa], *kv_names, least=1) or heads
-    head_dim = fields.maybe(*[f"{p}head_dim" for p in swa], "head_dim", "attention_head_dim", least=1)
+    heads = fields.count(
+        *[f"{p}num_attention_heads" for p in swa], "num_attention_heads", "n_head", "n_heads", "num_heads", least=1
+    )
+    kv_heads = _kv_heads(fields, [f"{p}num_key_value_heads" for p in swa]) or heads
+    head_dim = fields.maybe(*[f"{p}head_dim" for p in swa], "head_dim", "attention_head_dim", "kv_channels", least=1)
     if head_dim is None:
         head_dim = hidden // heads
         if hidden % heads:
@@ -116,14 +144,24 @@ def full_attention(
         top_tokens=sparse[0],
         index_heads=sparse[1],
         index_dim=sparse[2],
-        bias=fields.flag("attention_bias", "qkv_bias", default=family.bias),
+        bias=fields.flag("attention_bias", "qkv_bias", "use_qkv_bias", "add_qkv_bias", default=family.bias),
         output_bias=family.output_bias,
-        qk_norm=family.qk_norm,
+        qk_norm=family.qk_norm if fields.flag("use_qk_norm", default=not family.qk_norm_if_said) else None,
         gate=(family.gate or "element") if gated else None,
         sinks=sinks,
         keys_as_values=same and not window,
         stores_kv=index < count - shared,
     )
+
+
+def _kv_heads(fields: Fields, first: list[str]) -> int | None:
+    """None: as many as heads."""
+    names = ("num_key_value_heads", "num_attention_groups", "n_head_kv", "num_kv_heads", "kv_n_heads")
+    grouped = fields.flag("new_decoder_architecture")  # Falcon 40B, whose multi_query means nothing
+    multi_query = fields.flag("multi_query") or fields.text("attn_type") == "multiquery_attention"
+    groups = fields.maybe("multi_query_group_num", least=1) if fields.flag("multi_query_attention") else None
+    said = fields.maybe(*first, *names, least=1) or groups
+    return 1 if multi_query and not grouped else said
 
 
 def _block_sparse(fields: Fields, index: int, count: int) -> tuple[int | None, int, int]:
@@ -181,7 +219,16 @@ def _compressed(fields: Fields, ratio: int) -> CompressedAttention:
     )
 
 
-def linear_attention(fields: Fields) -> LinearAttention:
+def linear_attention(fields: Fields, family: Family, hidden: int) -> LinearAttention:
+    if family.state == "lightning":
+        heads = fields.count("num_attention_heads", least=1)
+        dim = fields.count("head_dim", default=hidden // heads, least=1)
+        return LinearAttention("lightning", heads, heads, dim, dim, 1)
+    if family.state == "short-conv":
+        bias = fields.flag("conv_bias")
+        return LinearAttention("short-conv", hidden, 0, 0, 1, fields.count("conv_L_cache", default=3, least=1), bias)
+    if family.state == "mamba1":
+        return _mamba1(fields, hidden)
     kda = fields.inner("linear_attn_config")
     if kda is not None:
         kda.find("kda_layers", "full_attn_layers", "gate_lower_bound")
@@ -199,16 +246,42 @@ def linear_attention(fields: Fields) -> LinearAttention:
             conv_width=fields.count("linear_conv_kernel_dim", default=4, least=1),
             state_dtype=_state_dtype(fields, "mamba_ssm_dtype"),
         )
-    fields.find("expand", "use_bias", "mamba_proj_bias")
+    channels = fields.maybe("mamba_num_heads", "mamba_n_heads", "n_mamba_heads", "num_heads", least=1)
+    if channels is None:
+        raise InputError(
+            f"{fields.where}: no field says of which kind its layers without a KV cache are (linear_num_value_heads, "
+            "mamba_num_heads …); such a model_type is not known here"
+        )
+    fields.find("expand", "mamba_expand", "use_bias", "mamba_proj_bias", "time_step_rank")
     return LinearAttention(
         "mamba2",
-        heads=fields.count("mamba_num_heads", "mamba_n_heads", "n_mamba_heads", least=1),
+        heads=channels,
         key_heads=fields.count("n_groups", "mamba_n_groups", default=1, least=1),
-        key_dim=fields.count("ssm_state_size", "mamba_d_state", least=1),
-        value_dim=fields.count("mamba_head_dim", "mamba_d_head", least=1),
+        key_dim=fields.count("ssm_state_size", "mamba_d_state", "state_size", least=1),
+        value_dim=fields.count("mamba_head_dim", "mamba_d_head", "head_dim", least=1),
         conv_width=fields.count("conv_kernel", "mamba_d_conv", default=4, least=1),
         conv_bias=fields.flag("use_conv_bias", "mamba_conv_bias", default=True),
         state_dtype=_state_dtype(fields, "mamba_ssm_cache_dtype"),
+    )
+
+
+def _mamba1(fields: Fields, hidden: int) -> LinearAttention:
+    fields.find("mamba_proj_bias", "use_bias", "expand")
+    times = fields.maybe("mamba_expand", least=1)
+    # Mamba's own configs have the width itself, which their `expand` need not give.
+    wide = hidden * times if times else fields.count("intermediate_size", default=2 * hidden, least=1)
+    said = fields.find("mamba_dt_rank", "time_step_rank")
+    # `auto`, or nothing: a sixteenth of hidden.
+    rank = -(-hidden // 16) if said is None or said[1] == "auto" else fields.whole(*said, least=1)
+    return LinearAttention(
+        "mamba1",
+        heads=wide,
+        key_heads=0,
+        key_dim=fields.count("mamba_d_state", "state_size", "ssm_state_size", default=16, least=1),
+        value_dim=1,
+        conv_width=fields.count("mamba_d_conv", "conv_kernel", default=4, least=1),
+        conv_bias=fields.flag("mamba_conv_bias", "use_conv_bias", default=True),
+        rank=rank,
     )
 
 

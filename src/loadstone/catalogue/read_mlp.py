@@ -7,21 +7,44 @@ from loadstone.catalogue.fields import Fields
 from loadstone.catalogue.mlp import DenseMlp, Experts
 from loadstone.errors import InputError
 
+_PER_TOKEN = (
+    "num_experts_per_tok", "num_experts_per_token", "experts_per_token", "top_k_experts", "moe_topk", "moe_top_k",
+    "moe_k",
+)  # fmt: skip
 _EXPERTS = ("n_routed_experts", "num_local_experts", "num_experts", "moe_num_experts", "num_routed_experts")
+
+EXPERTS_ONLY = (
+    "num_experts_per_tok", "moe_intermediate_size", "expert_layer_period", "expert_layer_offset", "n_routed_experts",
+    "n_shared_experts", "moe_shared_expert_intermediate_size",
+)  # fmt: skip
+"""Say nothing of a model without experts, whose class may have them."""
 
 
 def sparse_layers(fields: Fields, count: int) -> list[bool]:
     """Which layers have experts."""
     if not fields.maybe(*_EXPERTS):
-        fields.find("first_k_dense_replace", "moe_layer_freq", "mlp_only_layers", "decoder_sparse_step")
+        fields.find(
+            "first_k_dense_replace", "moe_layer_freq", "mlp_only_layers", "decoder_sparse_step", *EXPERTS_ONLY
+        )
         return [False] * count
+    period = fields.maybe("expert_layer_period", least=1)
+    if period:  # Jamba
+        offset = fields.count("expert_layer_offset", default=0)
+        return [index % period == offset for index in range(count)]
+    placed = fields.items("moe_layers")  # Llama 4
+    if placed:
+        fields.find("interleave_moe_layer_step")
+        return [index in placed for index in range(count)]
     named = fields.per_layer(count, "mlp_layer_types")
     if named is not None:
         fields.find("first_k_dense_replace", "moe_layer_freq")
         return [name == "sparse" for name in named]
-    first = fields.count("first_k_dense_replace", default=0)
+    first = fields.count("first_k_dense_replace", "num_dense_layers", "moe_layer_start_index", default=0)
+    last = fields.find("moe_layer_end_index")  # -1: the last layer
+    end = count - 1 if last is None or last[1] == -1 else fields.whole(*last)
     only = {value for value in fields.items("mlp_only_layers") or [] if isinstance(value, int)}
-    every = fields.count("decoder_sparse_step", default=1, least=1)
+    names = ("decoder_sparse_step", "moe_layer_interval", "moe_layer_frequency")
+    every = fields.count(*names, default=1, least=1)
     step = fields.count("interleave_moe_layer_step", default=1, least=1)
     frequency = fields.find("moe_layer_freq")
     listed = fields.per_layer(count, "moe_layer_freq") if frequency and isinstance(frequency[1], list) else None
@@ -29,7 +52,7 @@ def sparse_layers(fields: Fields, count: int) -> list[bool]:
     return [
         bool(listed[index])
         if listed is not None
-        else index >= first
+        else first <= index <= end
         and index not in only
         and (index + 1) % every == 0
         and index % freq == 0
@@ -39,18 +62,30 @@ def sparse_layers(fields: Fields, count: int) -> list[bool]:
 
 
 def read_dense(fields: Fields, family: Family, hidden: int) -> DenseMlp:
-    names = ("dense_intermediate_size", "intermediate_size_mlp", "intermediate_size", "ffn_hidden_size", "ffn_dim")
-    # BLOOM and GPT-2 do not say: four times hidden.
-    usual = 4 * hidden if family.matrices == 2 else None
-    return DenseMlp(fields.count(*names, "n_inner", default=usual, least=1), family.matrices, family.mlp_bias)
+    names: tuple[str, ...] = (
+        "dense_intermediate_size",
+        "intermediate_size_mlp",
+        "intermediate_size",
+        "ffn_hidden_size",
+        "ffn_dim",
+    )
+    if fields.maybe("shared_intermediate_size"):
+        names = ("shared_intermediate_size", *names)  # Granite 4, of which this is the MLP where it has no experts
+    # BLOOM and GPT-2 do not say: four times hidden; MPT says how often.
+    usual = int(fields.real("expansion_ratio", 4) * hidden) if family.matrices == 2 else None
+    said = fields.maybe(*names, "block_ff_dim", "n_inner", least=1)
+    width = said or fields.count("intermediate_size", default=usual)
+    if fields.flag("block_auto_adjust_ff_dim"):  # LFM2: two thirds, to the next multiple
+        of = fields.count("block_multiple_of", default=256, least=1)
+        width = -(-int(fields.real("block_ffn_dim_multiplier", 1) * int(2 * width / 3)) // of) * of
+    return DenseMlp(width, family.matrices, fields.flag("mlp_bias", default=family.mlp_bias))
 
 
 def read_experts(fields: Fields, family: Family) -> Experts:
     count = fields.count(*_EXPERTS, least=1)
-    width = fields.count("moe_intermediate_size", "expert_intermediate_size", "intermediate_size", least=1)
-    per_token = fields.count(
-        "num_experts_per_tok", "num_experts_per_token", "experts_per_token", "top_k_experts", "moe_topk", "moe_top_k"
-    )
+    names = ("moe_intermediate_size", "expert_intermediate_size", "intermediate_size", "ffn_hidden_size")
+    width = fields.count(*names, least=1)
+    per_token = fields.count(*_PER_TOKEN)
     if per_token > count:
         raise InputError(f"{fields.where}: a token takes {per_token} experts of {count}")
     return Experts(
@@ -72,6 +107,8 @@ def _shared(fields: Fields, width: int) -> int:
         return fields.count("intermediate_size")  # Gemma 4: the ordinary MLP runs beside the experts
     if fields.find("intermediate_size_mlp"):
         return fields.count("intermediate_size")  # Llama 4
+    if fields.flag("parallel_attn_mlp_res"):
+        return fields.count("hidden_size")  # Arctic: a dense MLP as wide as the residual stream
     named = (
         "shared_expert_intermediate_size",
         "moe_shared_expert_intermediate_size",
@@ -79,5 +116,5 @@ def _shared(fields: Fields, width: int) -> int:
         "share_expert_dim",
     )
     shared = fields.maybe(*named)
-    many = fields.maybe("n_shared_experts", "num_shared_experts", "moe_num_shared_experts")
+    many = fields.maybe("n_shared_experts", "num_shared_experts", "moe_num_shared_experts", "num_shared_expert")
     return (many or 0) * width if shared is None else shared

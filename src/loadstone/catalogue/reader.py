@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from itertools import groupby
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from loadstone.catalogue.families import FAMILIES, IGNORED, Family
+from loadstone.catalogue.families import DEFAULTS, FAMILIES, HARMLESS, IGNORED, NOT_READ, Family
 from loadstone.catalogue.fields import Fields
 from loadstone.catalogue.layers import draft_layers, read_layers
 from loadstone.catalogue.matrix import Matrix, vector
@@ -22,7 +23,21 @@ from loadstone.errors import InputError
 
 MOST_BYTES = 64 << 20
 _MOST_STRETCHED = 10_000
-_PARTS = {"text_config", "llm_config", "language_config", "vision_config", "vision_tower_config", "audio_config"}
+_CONTEXT = (
+    "max_position_embeddings", "max_sequence_length", "max_seq_len", "seq_length", "n_positions", "model_max_length",
+)  # fmt: skip
+_GATED = ("silu", "swish", "swiglu", "silu_and_mul")
+_SHAPING = re.compile(
+    r"layer|block|pattern|period|interval|offset|attn_type|mamba|ssm|state|conv|rwkv|heads|_dim$|_rank$|_size$|width"
+    r"|expert|ffn|mlp|altup|laurel|lora|cross_attention|shared|group_num|use_cla"
+)
+"""Names of fields that are likely to change sizes."""
+_AS_WIDE = ("word_embed_proj_dim", "block_dim", "conv_dim", "conv_dim_out")
+"""Widths of OPT and LFM2 that say nothing new where they are the residual stream's, as nearly always."""
+_PARTS = {
+    "text_config", "llm_config", "language_config", "vision_config", "vision_tower_config", "audio_config",
+    "attn_config", "ffn_config", "thinker_config",
+}  # fmt: skip
 
 
 def read_path(path: Path) -> Model:
@@ -66,30 +81,32 @@ def _json(file: Path) -> dict[str, Any]:
 def read_config(config: dict[str, Any], name: str, beside: dict[str, Any] | None = None) -> Model:
     """`beside`: what hf_quant_config.json holds, or None. Raises InputError for what is no language model."""
     whole = Fields(config, name)
+    whole.spread("thinker_config")  # Qwen's Omni models: what reads and writes text
     fields = whole.inner("text_config", "llm_config", "language_config") or whole
     kind = fields.text("model_type", default=whole.text("model_type"))
-    family = FAMILIES.get(kind)
-    if family is None:
-        fields.assume(f"model_type {kind[:40]!r} not known: read as a Llama-like model with the fields it has")
-        family = Family()
+    family = _family(fields, kind)
+    if fields is not whole:
+        _fill_in(fields, DEFAULTS.get(kind, {}))
+    fields.spread("attn_config", "ffn_config")
     hidden = fields.count("hidden_size", "n_embd", "d_model", least=1)
-    vocab = fields.count("vocab_size", least=1)
+    vocab = fields.count("vocab_size", "padded_vocab_size", least=1)
     layers = read_layers(fields, family, hidden)
     place = fields if "quantization_config" in fields.values else whole
     rules = read_quantisation(place, beside, experts_apart=kind.startswith("gemma4"))
     dtype = _dtype(fields, whole)
     tied = fields.flag("tie_word_embeddings", default=whole.flag("tie_word_embeddings", default=family.tied))
     if "tie_word_embeddings" not in fields.values and "tie_word_embeddings" not in whole.values:
-        fields.assume(f"tie_word_embeddings absent: {'tied' if tied else 'not tied'}, as this model_type is")
+        known = f"{'tied' if tied else 'not tied'}, as this model_type is" if kind in FAMILIES else "not tied assumed"
+        fields.assume(f"tie_word_embeddings absent: {known}")
     runs = _runs(layers, rules, 0)
     drafts = draft_layers(fields, family, hidden, layers[-1])
     vision, said = vision_parameters(whole, hidden)
     if said:
         fields.assume(said)
-    context = fields.maybe(
-        "max_position_embeddings", "max_sequence_length", "seq_length", "n_positions", "model_max_length", least=1
-    )
+    context = fields.maybe(*_CONTEXT, least=1)
     context = _stretched(fields, kind, context)
+    if context is None:
+        fields.assume("the config says no longest context: none taken")
     extra: tuple[Matrix, ...] = ()
     if family.outer_norms > 1:
         extra += (vector("outer_norms", (family.outer_norms - 1) * hidden),)
@@ -101,7 +118,7 @@ def read_config(config: dict[str, Any], name: str, beside: dict[str, Any] | None
         head = Matrix("lm_head", hidden, vocab, "embedding", "vocab", quantisable=False)
         embeddings = tuple((m.name, form) for m in (table, head) if (form := rules.format(None, m)) is not None)
     most, quantisation = _quantised(runs, hidden, rules, dtype)
-    _unknown(fields, whole)
+    _unknown(fields, whole, hidden)
     return Model(
         name=name,
         model_type=kind,
@@ -121,6 +138,37 @@ def read_config(config: dict[str, Any], name: str, beside: dict[str, Any] | None
         source="config.json",
         assumed=tuple(dict.fromkeys([*fields.assumed, *whole.assumed, *(rules.assumed if rules else ())])),
     )
+
+
+def _family(fields: Fields, kind: str) -> Family:
+    """Raises InputError: a type whose layers cannot be described here, and one that leaves its MLP open."""
+    if kind in NOT_READ:
+        raise InputError(
+            f"{fields.where}: model_type {kind!r} is not read here, and cannot be sized: {NOT_READ[kind]}"
+        )
+    if fields.flag("is_encoder_decoder"):
+        raise InputError(f"{fields.where}: an encoder with a decoder; only models of a decoder alone are read here")
+    family = FAMILIES.get(kind)
+    if family is not None:
+        return family
+    act = fields.find("hidden_act", "hidden_activation", "activation_function", "mlp_hidden_act", "activation")
+    if act is not None and str(act[1]).lower() not in _GATED:
+        raise InputError(
+            f"{fields.where}: model_type {kind[:40]!r} is not known, and {act[0]} {str(act[1])[:40]!r} leaves open "
+            "whether its MLPs have two matrices or three; write the model_type of one like it into a copy of the "
+            "file (llama: three, nemotron: two)"
+        )
+    fields.assume(f"model_type {kind[:40]!r} not known: read as a Llama-like model with the fields it has")
+    return Family()
+
+
+def _fill_in(fields: Fields, defaults: dict[str, int]) -> None:
+    """What the model's class has where the config is silent."""
+    left = {name: value for name, value in defaults.items() if name not in fields.values}
+    if left:
+        fields.values = {**fields.values, **left}
+        said = ", ".join(f"{name} {value}" for name, value in left.items())
+        fields.assume(f"left out, and so as in the class of this model_type: {said}")
 
 
 def _stretched(fields: Fields, kind: str, context: int | None) -> int | None:
@@ -181,11 +229,30 @@ def _quantised(
     return most.dtype, rules.quantisation(most)
 
 
-def _unknown(fields: Fields, whole: Fields) -> None:
-    """Names what was neither read nor known to change no size. What is null, false, 0 or empty adds nothing."""
-    left: set[str] = set()
-    for part in (fields, whole):
-        left |= {key[:60] for key, value in part.values.items() if value and key not in part.used | IGNORED | _PARTS}
-    if left:
-        shown = ", ".join(sorted(left)[:12]) + (f" and {len(left) - 12} more" if len(left) > 12 else "")
-        fields.assume(f"fields not understood, taken to change no size: {shown}")
+def _unknown(fields: Fields, whole: Fields, hidden: int) -> None:
+    """Names what was neither read nor known to change no size. What is null, false, 0 or empty adds nothing.
+
+    Raises InputError: of the text model, fields whose names say that they shape it.
+    """
+    left = {id(part): _left(part) for part in (fields, whole)}
+    same = {name for name in _AS_WIDE if fields.values.get(name) == hidden}
+    shaping = [name for name in left[id(fields)] if _SHAPING.search(name) and name not in same]
+    if shaping:
+        raise InputError(
+            f"{fields.where}: not understood, and likely to change sizes: {_listed(shaping)}; "
+            "where they do not, take them out of a copy of the file"
+        )
+    names = sorted({name for found in left.values() for name in found} - same)
+    if names:
+        fields.assume(f"fields not understood, taken to change no size: {_listed(names)}")
+
+
+def _left(part: Fields) -> list[str]:
+    known = part.used | IGNORED | _PARTS
+    return sorted(
+        key for key, value in part.values.items() if value and key not in known and not HARMLESS.search(key)
+    )
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(name[:60] for name in names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,9 +12,10 @@ from loadstone.cli.output import print_json, print_text
 from loadstone.errors import InputError
 from loadstone.units import parse_counts
 
+if TYPE_CHECKING:
+    from rich.text import Text
+
 _WHAT, _HOW, _OUT = "Deployment", "Engine", "Output"
-_TOKENS = re.compile(r"([0-9]+)\s*([km]?)", re.IGNORECASE)
-_UNITS = {"": 1, "k": 1024, "m": 1024 * 1024}
 
 
 def size(
@@ -74,7 +74,7 @@ def size(
     json: Annotated[bool, option(_OUT, "print the rows as JSON on stdout", "--json")] = False,
 ) -> None:
     """Does a model fit, how long a context, how many at once. By the engine's own memory rules, without a GPU."""
-    from loadstone.sizing.table import Ask, answer, split_models
+    from loadstone.sizing.table import Ask, answer, split_models, tokens_of
 
     given = (("gpu_memory_utilization", gpu_memory_utilization), ("mem_fraction_static", mem_fraction_static))
     arguments = [f"{name}={value}" for name, value in given if value is not None]
@@ -93,7 +93,7 @@ def size(
             engine=_words(engine),
             engine_version=engine_version,
             arguments=(*arguments, *(argument or ())),
-            context=tokens_of(context, "--context"),
+            context=tokens_of(context or "", "--context"),
             batch=_counts(batch, "--batch"),
         )
     )
@@ -103,7 +103,17 @@ def size(
         return
     from loadstone.report.sizes import render, table_of
 
-    print_text(render(document) if by is None else table_of(document, _words(by), show))
+    print_text(render(document) if by is None else table_of(document, _words(by), show), *_assumed(document))
+
+
+def _assumed(document: dict[str, Any]) -> list[Text]:
+    """A line for each model whose config left something open."""
+    from rich.text import Text
+
+    from loadstone.report.points import clean
+
+    said = {row["model"]: row["assumed"] for row in document["rows"] if row["assumed"]}
+    return [Text(f"assumed of {clean(model)}: {clean(text, 400)}") for model, text in said.items()]
 
 
 def _write(document: dict[str, Any], csv: Path | None, picture: Path | None, context_map: Path | None) -> None:
@@ -132,15 +142,3 @@ def _words(text: str | None) -> tuple[str, ...]:
 
 def _counts(text: str | None, flag: str) -> tuple[int, ...]:
     return tuple(parse_counts(text, flag)) if text is not None else ()
-
-
-def tokens_of(text: str | None, flag: str) -> tuple[int, ...]:
-    """`8k,131072` in tokens; k is 1024, as in "128k" of 131,072. Raises InputError."""
-    found = []
-    for part in _words(text):
-        match = _TOKENS.fullmatch(part)
-        tokens = int(match[1]) * _UNITS[match[2].lower()] if match and len(match[1]) < 10 else 0
-        if tokens < 1:
-            raise InputError(f"{flag}: {part!r} is no number of tokens; write e.g. 4096, 8k or 1m")
-        found.append(tokens)
-    return tuple(found)

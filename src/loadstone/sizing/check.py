@@ -6,15 +6,28 @@ import math
 from collections.abc import Iterator
 
 from loadstone.catalogue.deployment import Deployment
-from loadstone.catalogue.model import Experts, FullAttention, Layers, LinearAttention
+from loadstone.catalogue.model import Experts, FullAttention, LatentAttention, Layers, LinearAttention
 from loadstone.sizing import llama_cpp
-from loadstone.sizing.budget import count
+from loadstone.sizing.budget import count, version_of
 from loadstone.sizing.ranks import shape_of
 
 _WAYS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 64)
 _REFUSE_LONGER = ("vllm", "sglang")
 """Engines that end at start where they are told of a longer context than the model's; an environment variable of each
 (VLLM_ALLOW_LONG_MAX_MODEL_LEN, SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN) is needed to insist."""
+
+_CACHES = {
+    "vllm": ("fp32", "bf16", "fp16", "int8", "nvfp4", "fp8_ds_mla", "fp8"),
+    "sglang": ("fp32", "bf16", "fp16", "nvfp4", "fp8"),
+    "tensorrt-llm": ("fp32", "bf16", "fp16", "nvfp4", "fp8"),
+    "llama.cpp": ("fp32", "bf16", "fp16", "int8"),
+}
+"""What each engine can be told to keep a KV cache in: vLLM 0.32's CacheDType (int8 with a scale of each head),
+SGLang's --kv-cache-dtype, TensorRT-LLM's KvCacheConfig, llama.cpp's --cache-type-k (q8_0 is int8 here). The last is
+what an error proposes."""
+_WITHOUT_NVFP4 = ("Volta", "Turing")
+_NVFP4_IN_PART = ("Ampere", "Ada", "Hopper", "Grace Hopper")
+"""Where vLLM reads it through a kernel that takes neither heads of 64 nor sinks (its flashinfer backend, 0.32)."""
 
 
 def context_limit(deployment: Deployment) -> int | None:
@@ -27,7 +40,7 @@ def context_limit(deployment: Deployment) -> int | None:
 
 def contradictions(deployment: Deployment, context_tokens: int | None = None) -> list[str]:
     """One line each; empty where the deployment can be."""
-    found = list(dict.fromkeys(_shape(deployment)))
+    found = list(dict.fromkeys([*_shape(deployment), *_cache_dtype(deployment)]))
     model, limit = deployment.model, context_limit(deployment)
     own, said = model.max_context_tokens, count(deployment, "max_model_len", "max_seq_len")
     if said is not None and own is not None and said > own and deployment.engine in _REFUSE_LONGER:
@@ -44,6 +57,32 @@ def contradictions(deployment: Deployment, context_tokens: int | None = None) ->
             f"ask for at most {limit:,}, or give it more"
         )
     return found
+
+
+def _cache_dtype(deployment: Deployment) -> Iterator[str]:
+    """A KV cache in a precision that the engine does not have, or not there."""
+    kv, engine, gpu = deployment.kv_dtype, deployment.engine, deployment.gpu
+    known = _CACHES.get(engine)
+    if known is not None and kv not in known:
+        yield f"{engine} has no KV cache in {kv}; {', '.join(known)} would work (kv={known[-1]})"
+        return
+    latent = any(isinstance(run.attention, LatentAttention) for run in deployment.model.kinds)
+    if engine == "vllm" and latent and kv in ("int8", "nvfp4"):
+        yield f"vllm has no KV cache in {kv} for MLA; fp8 would work (kv=fp8)"
+    elif kv == "nvfp4" and (gpu.vendor in ("amd", "intel") or gpu.architecture in _WITHOUT_NVFP4):
+        yield f"{engine} has no KV cache in nvfp4 on a {gpu.name}; fp8 would work (kv=fp8)"
+    elif kv == "nvfp4" and engine == "vllm":
+        if version_of(deployment, (0, 21)) < (0, 21):
+            yield f"vllm {deployment.engine_version} has no KV cache in nvfp4; 0.21 has, or fp8 would work (kv=fp8)"
+        elif gpu.architecture in _NVFP4_IN_PART and any(map(_small_or_sunk, deployment.model.kinds)):
+            yield (
+                f"vllm has no KV cache in nvfp4 on a {gpu.name} for heads of 64 numbers or attention sinks; "
+                "fp8 would work (kv=fp8)"
+            )
+
+
+def _small_or_sunk(run: Layers) -> bool:
+    return isinstance(run.attention, FullAttention) and (run.attention.head_dim == 64 or run.attention.sinks)
 
 
 def _shape(deployment: Deployment) -> Iterator[str]:

@@ -7,6 +7,7 @@ import math
 import msgspec
 
 from loadstone.catalogue.deployment import Deployment
+from loadstone.catalogue.precision import FORMATS
 from loadstone.sizing.check import context_limit, contradictions
 from loadstone.sizing.memory import NO_LIMIT_TOKENS, Memory, max_context, max_seqs, memory_of, more_gpus, no_room
 from loadstone.sizing.ranks import drafts_of, kept_kv_dtype, kv_replication, sequence_bytes
@@ -28,6 +29,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     max_concurrent_requests  of context_tokens, held and run at once, over all replicas
     kv_capacity_tokens       that the KV caches of all replicas hold, of requests of context_tokens
     why                      what stands against it and what would work, or what else binds; empty: nothing
+    assumed                  what the model's config left open and was assumed, and fields not understood
     """
 
     model: str
@@ -58,6 +60,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     kv_blocks: int
     block_tokens: int
     why: str
+    assumed: str = ""
 
 
 def size(deployment: Deployment, context_tokens: int | None = None, batch: int = 1) -> Row:
@@ -112,6 +115,7 @@ def size(deployment: Deployment, context_tokens: int | None = None, batch: int =
         kv_blocks=memory.blocks,
         block_tokens=memory.cache.block_tokens if memory.cache.groups else 0,
         why=_why(deployment, memory, wrong, fits, context, batch, longest, seqs),
+        assumed="; ".join(model.assumed),
     )
 
 
@@ -128,7 +132,12 @@ def _why(
     if wrong:
         return "; ".join(wrong)
     if not memory.has_room:
-        return no_room(deployment, memory, context, batch)
+        text = no_room(deployment, memory, context, batch)
+        dtype = _fewer_bits(deployment, context, batch) if "fewer bits" in text else None
+        if dtype is None:
+            return text
+        said = f"(MODEL:{dtype})"
+        return f"{text}, which these GPUs hold" if text.endswith(said) else f"{text}: these GPUs hold {dtype} {said}"
     if not fits:
         whole, dp = memory.whole_requests(context), deployment.dp
         held = int(whole) * dp
@@ -152,6 +161,19 @@ def _why(
     if deployment.tp > per_node:
         return f"tp{deployment.tp} reaches beyond the {per_node} GPUs of a node: slow links"
     return ""
+
+
+def _fewer_bits(deployment: Deployment, context: int, batch: int) -> str | None:
+    """The widest precision of weights in which the same GPUs hold it; None where none of those looked at will do."""
+    four = "nvfp4" if "fp4" in deployment.gpu.flops_per_s else "int4"
+    now = deployment.weights_dtype
+    for dtype in (name for name in ("fp8", four) if now not in FORMATS or FORMATS[name].bytes < FORMATS[now].bytes):
+        narrower = msgspec.structs.replace(deployment, weights_dtype=dtype)
+        if not contradictions(narrower, context) and memory_of(narrower, context).holds(
+            context, -(-batch // narrower.dp)
+        ):
+            return dtype
+    return None
 
 
 def _larger_caches(deployment: Deployment, context: int, batch: int) -> list[str]:

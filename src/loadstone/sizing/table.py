@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
@@ -14,10 +16,19 @@ from loadstone.catalogue.deployment import OWNERS, Deployment
 from loadstone.catalogue.shorthand import engine_of, split_deployment
 from loadstone.errors import InputError
 from loadstone.sizing.size import Row, size
+from loadstone.units import parse_counts
 
 MOST_ROWS = 100_000
 
 _OPTION = re.compile(r"(tp|pp|dp|ep|nodes)=?[0-9]+|attention-dp|[a-z_-]+=.*", re.IGNORECASE)
+
+_TOKENS = re.compile(r"([0-9]+)\s*([km]?)", re.IGNORECASE)
+_UNITS = {"": 1, "k": 1024, "m": 1024 * 1024}
+_COUNTS = ("gpus", "tp", "pp", "dp", "ep", "batch")
+_WRITE = {
+    "gpu": "h200", "weights_dtype": "fp8", "kv_dtype": "fp8", "engine": "vllm", "engine_version": "0.19.0",
+    "arguments": "max_num_seqs=64",
+}  # fmt: skip
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -144,15 +155,71 @@ def document(found: Sequence[Row]) -> dict[str, Any]:
 
 
 def ask(models: str | Sequence[str], **options: Any) -> dict[str, Any]:
-    """answer() with single values for lists, and models as on the command line. TypeError: no such option."""
-    texts = [models] if isinstance(models, str) else models
+    """answer() with single values for lists, and models, tokens and counts as on the command line too.
+
+    Raises InputError as answer() does, and for a value of the wrong kind. TypeError: no such option.
+    """
     plain = Ask(models=())
+    given: dict[str, Any] = {}
     for name, value in options.items():
         if name == "models" or name not in Ask.__struct_fields__:
             raise TypeError(f"size() has no option {name!r}")
+        if value is None or (isinstance(value, (list, tuple)) and not value):
+            continue
         if isinstance(getattr(plain, name), tuple):
-            options[name] = tuple(value) if isinstance(value, (list, tuple)) else (value,)
-    return answer(Ask(models=tuple(part for text in texts for part in split_models(text)), **options))
+            read = tokens_of if name == "context" else counts_of if name in _COUNTS else _words_of
+            given[name] = tuple(part for each in _several(value) for part in read(each, name))
+        elif name == "attention_dp":
+            given[name] = bool(value)
+        else:
+            (given[name],) = _words_of(value, name)
+    texts = [text for each in _several(models) for text in _words_of(each, "models")]
+    return answer(Ask(models=tuple(part for text in texts for part in split_models(text)), **given))
+
+
+def _several(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, (list, tuple)) else (value,)
+
+
+def _words_of(value: Any, what: str) -> tuple[str, ...]:
+    if not isinstance(value, str | os.PathLike):
+        raise InputError(f"{what}: {value!r} is no text; write e.g. {_WRITE.get(what, 'llama-3.1-70b')!r}")
+    return (os.fspath(value),)
+
+
+def counts_of(value: Any, what: str) -> tuple[int, ...]:
+    """Whole numbers of at least 1, as numbers or as `1,2,4`. Raises InputError."""
+    if isinstance(value, str):
+        return tuple(parse_counts(value, what))
+    number = _integer(value)
+    if number is None or not 1 <= number < 2**31:
+        raise InputError(f"{what}: {value!r} is not a whole number of at least 1; write e.g. 1, 8 or [1, 8]")
+    return (number,)
+
+
+def tokens_of(value: Any, what: str) -> tuple[int, ...]:
+    """Tokens, as numbers or as `8k,131072`; k is 1024, as in "128k" of 131,072. Raises InputError."""
+    if not isinstance(value, str):
+        number = _integer(value)
+        if number is None or not 1 <= number < 10**9:
+            raise InputError(f"{what}: {value!r} is no number of tokens; write e.g. 4096, 8k or 1m")
+        return (number,)
+    found = []
+    for part in (piece.strip() for piece in value.split(",") if piece.strip()):
+        match = _TOKENS.fullmatch(part)
+        tokens = int(match[1]) * _UNITS[match[2].lower()] if match and len(match[1]) < 10 else 0
+        if tokens < 1:
+            raise InputError(f"{what}: {part!r} is no number of tokens; write e.g. 4096, 8k or 1m")
+        found.append(tokens)
+    return tuple(found)
+
+
+def _integer(value: Any) -> int | None:
+    """As an int, numpy's too; None for what is no whole number, and for True."""
+    try:
+        return None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        return None
 
 
 def answer(ask: Ask) -> dict[str, Any]:
