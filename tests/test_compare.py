@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -34,21 +35,22 @@ SOURCE: TokenSource = "running usage"
 
 def make(
     folder: Path, *, seed: int = 0, slower: float = 1.0, load: Load = CLOSED, requests: int = 160,
-    drift: float = 0.0, **fields: Any,
+    drift: float = 0.0, spread: float = 0.05, plan_seed: int = 0, **fields: Any,
 ) -> Path:  # fmt: skip
-    """A run of four places, each request 0.1 s to its first token and 10 ms a token, times lognormal noise of 5 %.
+    """A run of four places, each request 0.1 s to its first token and 10 ms a token, times noise (`spread`).
 
     `drift`: of a pace that requests under way together share, a random walk that comes back (correlation 0.9).
+    `seed`: of what happened; `plan_seed`: of what was asked.
     """
     rng = np.random.default_rng(seed)
     workload = Synthetic(Length("fixed", 10), Length("fixed", TOKENS))
-    plan = make_plan(workload, [load], requests=[requests], warmup=0, seed=fields.get("seed", 0))
+    plan = make_plan(workload, [load], requests=[requests], warmup=0, seed=plan_seed)
     columns: dict[str, list[Any]] = {name: [] for name in store.records_schema().names}
     free, pace = [0.0] * 4, 0.0
     for index in range(requests):
         place = int(np.argmin(free))
         sent = free[place]
-        noise = np.exp(rng.normal(0, 0.05, 2))
+        noise = np.exp(rng.normal(0, spread, 2))
         if drift:
             pace = 0.9 * pace + drift * math.sqrt(1 - 0.81) * rng.normal()
             noise *= math.exp(pace)
@@ -67,7 +69,8 @@ def make(
     target = Target(url="http://x", endpoint="completions", model="m", engine="vLLM", prompt_kind="token ids")
     given: dict[str, Any] = {
         "run_id": folder.name, "source": "simulated", "status": "done", "created": "2026-01-02T03:04:05+00:00",
-        "command": [], "loadstone": "0.1.0", "host": {}, "plan_id": plan.plan_id, "seed": 0, "salt": None,
+        "command": [], "loadstone": "0.1.0", "host": {}, "plan_id": plan.plan_id, "seed": plan_seed,
+        "salt": None,
         "target": target, "settings": {"workload": plan.workload},
         "cells": [CellInfo(load=load, start_s=0.0, issue_end_s=max(free), end_s=max(free))],
     }  # fmt: skip
@@ -85,8 +88,9 @@ def rows(document: dict[str, Any], cell: int = 0) -> dict[str, Any]:
 
 
 def test_a_run_is_no_different_from_itself(tmp_path: Path) -> None:
-    a = make(tmp_path / "a")
-    document = compare([a], [a])
+    a, copied = make(tmp_path / "a"), tmp_path / "b"
+    shutil.copytree(a, copied)
+    document = compare([a], [copied])
     assert document["setup"] == []
     for row in rows(document).values():
         assert (row["ratio"], row["differs"], row["better"]) == (1.0, False, None)
@@ -113,7 +117,7 @@ def test_a_report_and_a_comparison_have_one_interval(tmp_path: Path) -> None:
     called = 0
     for seed in range(12):
         a, b = (
-            make(tmp_path / name, seed=2 * seed + n, drift=0.25, source="measured", plan_id=name)
+            make(tmp_path / name, seed=2 * seed + n, drift=0.25, source="measured", plan_seed=n)
             for n, name in enumerate((f"a{seed}", f"b{seed}"))
         )
         compared = rows(compare([a], [b]))
@@ -163,7 +167,7 @@ def test_requests_of_one_plan_are_compared_in_pairs(tmp_path: Path) -> None:
     paired = compare([a], [b])
     assert paired["cells"][0]["units"]["paired"]
     assert rows(paired)["e2e_p50"]["differs"]
-    other = make(tmp_path / "c", seed=5, slower=1.01, plan_id="another")
+    other = make(tmp_path / "c", seed=5, slower=1.01, plan_seed=1)
     apart = compare([a], [other])
     assert not apart["cells"][0]["units"]["paired"]
     assert not rows(apart)["e2e_p50"]["differs"]
@@ -250,7 +254,7 @@ def test_only_loads_of_both_sides_are_compared(tmp_path: Path) -> None:
     a, b = make(tmp_path / "a"), make(tmp_path / "b", load=Load("concurrency", 8))
     with pytest.raises(InputError, match=r"no load is on both sides \(concurrency 4 against concurrency 8\)"):
         compare([a], [b])
-    document = compare([a, b], [b])
+    document = compare([a, make(tmp_path / "c", load=Load("concurrency", 8), seed=1)], [b])
     assert [cell["load"]["value"] for cell in document["cells"]] == [8]
     assert [load["value"] for load in document["unmatched"]["a"]] == [4]
 
@@ -275,7 +279,7 @@ def test_sums_are_compared_by_their_values(tmp_path: Path) -> None:
 def test_a_metric_that_is_missing_is_told(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text(json.dumps(SGLANG))
     a = import_files([tmp_path / "a.jsonl"], tmp_path / "runs").runs[0]
-    document = compare([a], [a], fail_on=["itl_p99>+5%"])
+    document = compare([a], [make(tmp_path / "b")], fail_on=["itl_p99>+5%"])
     assert rows(document)["itl_p99"]["ratio"] is None
     assert document["fail_on"] == [
         {"bound": "itl_p99>+5%", "met": False, "at": [], "untested": [], "not_shown": [], "missing": True}
@@ -354,7 +358,7 @@ def test_empty_runs_and_missing_ones_are_told(tmp_path: Path) -> None:
     store.assemble(empty)
     store.write_info(empty, info)
     with pytest.raises(InputError, match="nothing was sent in this run"):
-        compare([empty], [empty])
+        compare([empty], [make(tmp_path / "b")])
     with pytest.raises(InputError, match="no run folder"):
         compare([tmp_path / "none"], [empty])
     with pytest.raises(InputError, match="a side without a run"):

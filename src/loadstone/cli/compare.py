@@ -12,7 +12,7 @@ from loadstone.cli.output import print_json, print_text
 
 
 def compare(
-    a: Annotated[str, typer.Argument(help="a run folder, or repeats with commas: A1,A2,A3")],
+    a: Annotated[str, typer.Argument(help="a run folder; repeats with commas, A1,A2,A3, or a folder of them")],
     b: Annotated[str, typer.Argument(help="what is compared with it, likewise")],
     fail_on: Annotated[
         list[str] | None,

@@ -16,21 +16,19 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from loadstone.comparison import cells
-from loadstone.comparison.cells import Cell
+from loadstone.comparison import cells, model
+from loadstone.comparison.cells import LEVEL, RESOLUTION, Cell
 from loadstone.comparison.metric import DEFAULT, PRICED, Bound, parse_bounds
+from loadstone.comparison.opening import open_sides
 from loadstone.comparison.permutation import RELABELLINGS, compare_all, holm
 from loadstone.comparison.price import Prices, parse_prices, without_price
 from loadstone.comparison.setup import WORKLOAD, differences
-from loadstone.comparison.sides import Run, load_key, open_side
+from loadstone.comparison.sides import Run, load_key
 from loadstone.comparison.text import loads_of
 from loadstone.errors import InputError
 from loadstone.verdict import Finding
 
 __all__ = ["compare"]
-
-LEVEL = 0.05
-"""The chance of any false alarm in a comparison."""
 
 
 def compare(
@@ -38,16 +36,17 @@ def compare(
 ) -> dict[str, Any]:
     """The comparison as the JSON document of `loadstone compare`; ratios are B over A.
 
+    `a`, `b`: run folders, or folders of repeats.
     `fail_on`: bounds such as `ttft_p99>+5%`. `price`: dollars per GPU and hour, such as `h200=3.2`.
     The same runs and seed give the same document.
-    Raises InputError, one line, where a run cannot be read, or no load is on both sides.
+    Raises InputError, one line, where a run cannot be read or is named twice, or no load is on both sides.
     """
     bounds = parse_bounds(list(fail_on))
     prices = parse_prices(price)
     metrics = list(dict.fromkeys([*DEFAULT, *(PRICED if prices else ()), *(bound.metric for bound in bounds)]))
     if not prices and (bound := next((bound for bound in bounds if bound.metric.priced), None)):
         raise InputError(f"--fail-on {bound.text!r}: needs --price, e.g. --price h200=3.2")
-    sides = open_side(a, prices), open_side(b, prices)
+    sides = open_sides(a, b, prices)
     matched, alone = _match(*sides)
     if not matched:
         raise InputError(
@@ -64,6 +63,7 @@ def compare(
         "cells": [cell.to_json() for cell in compared],
         "unmatched": {"a": alone[0], "b": alone[1]},
         "level": LEVEL,
+        "resolution": RESOLUTION,
     }
     found = _findings(sides, compared, document["setup"])
     if prices:
@@ -112,7 +112,7 @@ def judge(compared: Sequence[Cell], seed: int, relabellings: int = RELABELLINGS)
         for index, row in enumerate(cell.tested):
             row.p, row.p_family = float(result.p[index]), float(result.p_family[index])
             if row.log_error is not None:
-                row.least = math.exp(result.least * row.log_error)
+                row.least = max(1 + RESOLUTION, math.exp(result.least * row.log_error))
     few = [row for cell in compared for row in cell.by_t]
     if few:
         # So few runs have too few relabellings: t tests, and Holm over all, for these do not know of one another.
@@ -122,10 +122,14 @@ def judge(compared: Sequence[Cell], seed: int, relabellings: int = RELABELLINGS)
             row.p_family = float(p)
     for cell in compared:
         for row in cell.rows:
-            row.differs = row.p_family is not None and row.p_family <= LEVEL
-            if not row.differs and row.least and row.ratio and abs(math.log(row.ratio)) > math.log(row.least):
-                # The test, of means of blocks, is blunter here than the error of the ratio has it.
+            if not (row.least and row.ratio):
+                continue
+            # The test is of means of blocks, which may be blunter here than the error of the ratio has it, or keener.
+            beyond = abs(math.log(row.ratio)) > math.log(row.least)
+            if beyond and not row.shown:
                 row.least = None
+            elif row.differs and not beyond:
+                row.least = max(row.ratio, 1 / row.ratio)
 
 
 def _findings(
@@ -159,21 +163,14 @@ def _findings(
             "untrusted", "warning", f"cells with warnings of their own: {shown}",
             "Read their findings first (`loadstone show`): what is wrong there is in the ratio too.",
         ))  # fmt: skip
-    predicted = [
-        side for side, runs in zip("AB", sides, strict=True) if any(run.info.source == "simulated" for run in runs)
-    ]
-    if predicted:
-        found.append(Finding(
-            "predicted", "info",
-            f"{' and '.join(predicted)}: simulated; intervals and tests are of the simulation's own spread, not of "
-            "how far the performance model may be off",
-            "For that see the 80 % interval of each simulated run (`loadstone show`); measure where it decides.",
-        ))  # fmt: skip
+    if predicted := _predicted(sides, compared):
+        found.append(predicted)
     kinds = {cell.unit for cell in compared}
-    if "blocks" in kinds:
+    if single := {alone for cell in compared if cell.unit == "blocks" for alone in _alone(cell)}:
+        which = "a side" if len(single) == 2 else f"on {single.pop()}"
         found.append(Finding(
             "one_run_each", "info",
-            "one run a side: spread within the runs is known, not how much a run differs from the next",
+            f"one run {which}: spread within the runs is known, not how much a run differs from the next",
             "For what changes from start to start of an engine measure again: compare A1,A2,A3 B1,B2,B3.",
         ))  # fmt: skip
     if None in kinds:
@@ -187,6 +184,36 @@ def _findings(
             "Measure longer, or repeat both runs.",
         ))  # fmt: skip
     return found
+
+
+def _alone(cell: Cell) -> list[str]:
+    """Sides that have a load once."""
+    return [side for side, runs in zip("AB", cell.runs, strict=True) if runs == 1]
+
+
+def _predicted(sides: tuple[list[Run], list[Run]], compared: Sequence[Cell]) -> Finding | None:
+    """That a side is a prediction, and what was made of how far the model may be off."""
+    simulated = [side for side, runs in zip("AB", sides, strict=True) if any(map(model.is_simulated, runs))]
+    if not simulated:
+        return None
+    together = model.together(*sides)
+    known = any(row.model is not None for cell in compared for row in cell.rows)
+    if together == 1:
+        made_of_it = "both are of one deployment asked the same: what the performance model has wrong cancels out"
+    elif not known:
+        made_of_it = "how far the performance model may be off is not told (--draws 0), and is in no conclusion"
+    elif len(simulated) == 1:
+        made_of_it = "how far the performance model may be off (80 %) is in the conclusions"
+    elif together:
+        made_of_it = "of one profile and model: half of what the performance model has wrong is taken to cancel out"
+    else:
+        made_of_it = "of two profiles or models: what the performance model has wrong is taken not to cancel out"
+    return Finding(
+        "predicted",
+        "info",
+        f"{' and '.join(simulated)}: simulated; intervals and tests are of the simulation's own spread; {made_of_it}",
+        "Measure where it decides.",
+    )
 
 
 def _bound(bound: Bound, compared: Sequence[Cell]) -> dict[str, Any]:

@@ -5,32 +5,42 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from loadstone.comparison import interval
+from loadstone.comparison import asked, interval, model, rhythm
 from loadstone.comparison.interval import Reach
 from loadstone.comparison.metric import Metric
 from loadstone.comparison.permutation import Units, welch
-from loadstone.comparison.sides import PER_REQUEST, Requests, Run, rates, requests_of
+from loadstone.comparison.sides import PER_REQUEST, Place, Requests, rates, requests_of
 from loadstone.records import Load
 from loadstone.statistics import blocks
 from loadstone.statistics.blocks import student
 
 Floats = NDArray[np.float64]
-Place = tuple[Run, int]
+Conclusion = Literal["better", "same", "within_model", "may_be_chance", "not_shown", "too_little"]
 
+LEVEL = 0.05
+"""The chance of any false alarm in a comparison."""
+RESOLUTION = 1e-3
+"""A smaller difference is none: the median of published repeats of one setup differ by three times as much in TPOT,
+and by 26 times as much in TTFT (docs/statistics.md)."""
 PERMUTED_RUNS = 70
 """Relabellings of whole runs from which a permutation test can find anything: four against four have so many."""
 PAIRED_SHARE = 0.9
-"""Of the requests of a shared plan that must have ended well on both sides for them to be compared in pairs."""
+"""Of the requests of the larger side that both must have been asked, and have ended well, to be compared in pairs."""
 
 
 @dataclass
 class Row:
-    """One metric of one cell. `log_error`: standard error of log(B/A); `least`: the ratio that would have shown."""
+    """One metric of one cell. `log_error`: standard error of log(B/A); `least`: the ratio that would have shown.
+
+    `low`, `high`: 95 %, what the data leaves open; `model`: 80 %, what the performance model leaves open besides,
+    where a side is simulated and its error does not cancel. `wider`: by what a rhythm makes the
+    interval of each run's value wider, for either side.
+    """
 
     metric: Metric
     a: float | None
@@ -42,23 +52,64 @@ class Row:
     p: float | None = None
     p_family: float | None = None
     least: float | None = None
-    differs: bool = False
+    model: tuple[float, float] | None = None
+    wider: tuple[list[float], list[float]] | None = None
+
+    @property
+    def shown(self) -> bool:
+        """Whether the test finds a difference, of any size."""
+        return self.p_family is not None and self.p_family <= LEVEL
+
+    @property
+    def large(self) -> bool:
+        """Whether the estimate is one that matters."""
+        return self.ratio is not None and abs(math.log(self.ratio)) > math.log1p(RESOLUTION)
+
+    @property
+    def differs(self) -> bool:
+        """Test and interval agree: a metric without an interval has its test alone."""
+        return self.shown and self.large and not _holds(self.interval, 1.0)
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        return None if self.low is None or self.high is None else (self.low, self.high)
+
+    @property
+    def conclusion(self) -> Conclusion | None:
+        """None where nothing was tested."""
+        if self.p_family is None:
+            return None
+        if self.differs:
+            return "within_model" if _holds(self.model, 1.0) else "better"
+        known = self.interval
+        narrow = known is not None and max(abs(math.log(end)) for end in known) <= math.log1p(RESOLUTION)
+        if narrow or (self.shown and not self.large):
+            return "same"
+        if self.large and (self.shown or (known is not None and not _holds(known, 1.0))):
+            return "may_be_chance"
+        return "not_shown" if self.least is not None else "too_little"
 
     def to_json(self) -> dict[str, Any]:
-        better = None
-        if self.differs and self.ratio is not None and self.ratio != 1:
+        conclusion, better = self.conclusion, None
+        if conclusion == "better" and self.ratio is not None:
             better = "b" if (self.ratio > 1) == self.metric.more_is_better else "a"
+        model_low, model_high = self.model or (None, None)
         return {
             "metric": self.metric.name, "a": self.a, "b": self.b, "ratio": self.ratio, "low": self.low,
             "high": self.high, "p": self.p, "p_family": self.p_family, "would_show": self.least,
-            "differs": self.differs, "better": better,
+            "model_low": model_low, "model_high": model_high, "differs": self.differs, "better": better,
+            "conclusion": conclusion,
         }  # fmt: skip
+
+
+def _holds(of: tuple[float, float] | None, value: float) -> bool:
+    return of is not None and of[0] <= value <= of[1]
 
 
 @dataclass
 class Cell:
     """`unit`: runs, blocks, or None where nothing can be tested, and `why`. `tested` are the rows that `units` has
-    columns for; `by_t` those of too few runs to permute.
+    columns for; `by_t` those of too few runs to permute. `runs`: how many have the load on either side.
     """
 
     load: dict[str, Any]
@@ -66,6 +117,7 @@ class Cell:
     unit: str | None = None
     why: str = ""
     counts: tuple[int, int] | None = None
+    runs: tuple[int, int] = (1, 1)
     paired: bool = False
     units: Units | None = None
     tested: list[Row] = field(default_factory=list)
@@ -106,7 +158,11 @@ def gather(a: Sequence[Place], b: Sequence[Place], metrics: Sequence[Metric]) ->
         metric: [[stat.value if stat is not None else None for stat in side] for side in sides]
         for metric, sides in stats.items()
     }
-    cell = Cell(load, [_row(metric, *values[metric]) for metric in metrics])
+    cell = Cell(load, [_row(metric, *values[metric]) for metric in metrics], runs=(len(a), len(b)))
+    for row in cell.rows:
+        off = model.reach(a, b, row.metric, intended=intended)
+        if row.ratio is not None and off is not None:
+            row.model = interval.bounds(row.ratio, off)
     if min(len(a), len(b)) >= 2:
         _by_runs(cell, values)
     elif all(run.has_records for run, _ in (*a, *b)):
@@ -176,7 +232,7 @@ def _by_blocks(cell: Cell, a: Sequence[Place], b: Sequence[Place], *, intended: 
         [requests_of(run, position, intended=intended, with_tokens=rated) for run, position in places]
         for places in (a, b)
     ]
-    paired = len(a) == len(b) == 1 and _same_plan(a[0][0], b[0][0]) and _pair(sides[0], sides[1])
+    paired = len(a) == len(b) == 1 and _pair(sides[0], sides[1], asked.shared(a[0], b[0]))
     take_blocks(cell, sides, paired=paired, dollars=[[run.dollars for run, _ in places] for places in (a, b)])
 
 
@@ -209,6 +265,8 @@ def take_blocks(
     rows = [row for row in cell.rows if row.ratio is not None and row.metric.per_request]
     rows += [row for row in cell.rows if row.ratio is not None and row.metric.counts_output]
     made: dict[int, tuple[Floats, Floats, list[Row]]] = {}
+    closed = cell.load["kind"] == "concurrency" and not cell.load.get("profile")
+    places = int(cell.load["value"]) if closed else 0
 
     def correlations(count: int) -> Floats:
         made[count] = _columns(sides, rows, count, dollars)
@@ -222,19 +280,26 @@ def take_blocks(
         cell.why = "no metric is there on both sides for every block of requests"
         return
     cell.unit, cell.counts = "blocks", (len(on_a), len(on_b))
-    cell.units = Units(on_a, on_b, careful, paired)
+    for row in cell.tested:
+        on_each = [[_wider(row, run, places, count) for run in side] for side in sides]
+        row.wider = on_each[0], on_each[1]
+    rhythms = np.array([_rhythm(row, sides, places, paired=paired) for row in cell.tested])
+    for index, row in enumerate(cell.tested):
+        if not row.metric.per_request:
+            # Places that are always taken give tokens as their requests take time; as a share of the value.
+            rhythms[index] *= float(on_a[:, index].mean()) * float(on_b[:, index].mean())
+    cell.units = Units(on_a, on_b, careful, paired, rhythms)
 
 
-def _same_plan(a: Run, b: Run) -> bool:
-    return a.info.plan_id == b.info.plan_id and "imported" not in (a.info.source, b.info.source)
-
-
-def _pair(a: list[Requests], b: list[Requests]) -> bool:
-    """Keeps, of two cells of one plan, the requests that both completed, in the plan's order."""
+def _pair(a: list[Requests], b: list[Requests], below: int | None) -> bool:
+    """Keeps, of two cells that were asked the same up to a number, the requests that both completed, in their order;
+    both as they are, and False, where that would leave out too many.
+    """
     shared, of_a, of_b = np.intersect1d(a[0].index, b[0].index, return_indices=True)
-    if len(shared) < PAIRED_SHARE * max(len(a[0].index), len(b[0].index)):
+    kept = slice(None if below is None else int(np.searchsorted(shared, below)))
+    if len(shared[kept]) < PAIRED_SHARE * max(len(a[0].index), len(b[0].index), 1):
         return False
-    a[0], b[0] = _pick(a[0], of_a), _pick(b[0], of_b)
+    a[0], b[0] = _pick(a[0], of_a[kept]), _pick(b[0], of_b[kept])
     return True
 
 
@@ -266,18 +331,10 @@ def _columns(
                     for side, costs in zip(pieces, dollars, strict=True)
                 ]
         else:
-            name = f"{row.metric.base}_s"
-            pooled = np.concatenate([getattr(run, name) for side in sides for run in side])
-            if np.isnan(pooled).all():
+            values = _values(row.metric, sides)
+            if all(np.isnan(run).all() for side in values for run in side):
                 continue
-            cut = None if math.isnan(row.metric.quantile) else float(np.nanquantile(pooled, row.metric.quantile))
-            pieces = [
-                [
-                    blocks.means(getattr(run, name) if cut is None else blocks.above(getattr(run, name), cut), count)
-                    for run in side
-                ]
-                for side in sides
-            ]
+            pieces = [[blocks.means(run, count) for run in side] for side in values]
         joined = [
             np.concatenate([piece for piece in side if piece is not None] or [np.full(1, np.nan)]) for side in pieces
         ]
@@ -289,6 +346,57 @@ def _columns(
         return np.empty((count, 0)), np.empty((count, 0)), []
     a, b = (np.stack([column[side] for column in columns], axis=1) for side in (0, 1))
     return a, b, kept
+
+
+def _values(metric: Metric, sides: Sequence[Sequence[Requests]]) -> list[list[Floats]]:
+    """A number for each request of each run, whose means are compared."""
+    values: list[list[Floats]] = [[getattr(run, f"{metric.base}_s") for run in side] for side in sides]
+    pooled = np.concatenate([run for side in values for run in side])
+    if math.isnan(metric.quantile) or np.isnan(pooled).all():
+        return values
+    cut = float(np.nanquantile(pooled, metric.quantile))
+    return [[_above(run, cut) for run in side] for side in values]
+
+
+def _rhythm(row: Row, sides: Sequence[Sequence[Requests]], places: int, *, paired: bool) -> float:
+    """What a rhythm adds to the variance of the difference B − A; of a throughput to that of ln(B/A)."""
+    if not row.metric.per_request:
+        e2e = [[run.e2e_s / float(np.nanmean(run.e2e_s)) for run in side] for side in sides]
+        return _of_sides(e2e, places, paired=paired)
+    return _of_sides(_values(row.metric, sides), places, paired=paired)
+
+
+def _wider(row: Row, run: Requests, places: int, count: int) -> float:
+    """By what a rhythm makes the standard error of a run's own value larger than its blocks have it."""
+    if row.metric.per_request:
+        ((values,),) = _values(row.metric, [[run]])
+        sample: Floats | None = blocks.means(values, count)
+    else:
+        values, sample = run.e2e_s / float(np.nanmean(run.e2e_s)), rates(run, count)
+        sample = None if sample is None else sample / sample.mean()
+    more = rhythm.variance(values, places)
+    if not more or sample is None:
+        return 1.0
+    error = (
+        float(sample.std(ddof=1)) / math.sqrt(count) * blocks.inflation(float(blocks.correlation(sample[:, None])[0]))
+    )
+    return math.hypot(1.0, math.sqrt(more) / error) if error > 0 else math.inf
+
+
+def _of_sides(values: Sequence[Sequence[Floats]], places: int, *, paired: bool) -> float:
+    if paired:
+        return rhythm.variance(values[1][0] - values[0][0], places)
+    return sum(rhythm.variance(run, places) / len(side) ** 2 for side in values for run in side)
+
+
+def _above(values: Floats, cut: float) -> Floats:
+    """1 where a value is above the cut, 0 below, ½ where it cannot be told from it.
+
+    Values that differ by less than RESOLUTION must not decide: requests of equal lengths fall into a rhythm with one
+    another that lasts a run, and another run has another, whose times differ by a millionth.
+    """
+    near = np.abs(values - cut) <= RESOLUTION / 2 * cut
+    return blocks.above(np.where(near, cut, values), cut)
 
 
 def bound(cell: Cell, reaches: Mapping[Metric, Sequence[Sequence[Reach | None]]]) -> None:
@@ -304,7 +412,13 @@ def bound(cell: Cell, reaches: Mapping[Metric, Sequence[Sequence[Reach | None]]]
         if cell.paired and row in cell.tested:
             at = cell.tested.index(row)
             together = _correlated(cell.units.a[:, at], cell.units.b[:, at])
-        found = interval.ratio(interval.pooled(known[0]), interval.pooled(known[1]), together)
+        on_a, on_b = (
+            interval.pooled([(below * more, above * more) for (below, above), more in zip(side, wider, strict=True)])
+            for side, wider in zip(known, row.wider or ([1.0] * len(side) for side in known), strict=True)
+        )
+        if max(*on_a, *on_b) == math.inf:
+            continue
+        found = interval.ratio(on_a, on_b, together)
         row.low, row.high = interval.bounds(row.ratio, found)
         row.log_error = sum(found) / 2 / student(freedom)
 

@@ -64,9 +64,31 @@ class Metric:
             window = (metrics.get("steady") or {}) if steady and rate in _STEADY else metrics
             found = Stat.of(window.get(rate), rate_interval(metrics, rate, window.get(rate)))
             return found.priced(dollars) if found is not None and self.priced else found
-        clock = "_intended" if intended and self.base in ("ttft", "e2e") else ""
-        values = metrics.get(f"{self.base}{clock}_s") or {}
+        values = metrics.get(f"{self.base}{self._clock(intended)}_s") or {}
         return Stat.of(values.get(self.statistic), (values.get("ci95") or {}).get(self.statistic))
+
+    def model_reach(self, cell: Mapping[str, Any], intended: bool) -> Reach | None:
+        """How far the performance model may be off, 80 %, out of a simulated run's cell; None where it is not told.
+
+        A mean and every percentile take what is known of the median, and all throughputs that of output tokens.
+        """
+        metrics = cell["metrics"]
+        if self.statistic is None:
+            if _PRICED.get(self.base, self.base) not in _STEADY:
+                return None
+            ends = mapping(mapping(metrics.get("interval")).get("output_tokens_per_s"))
+            found = _reach(metrics.get("output_tokens_per_s"), ends)
+            return found[::-1] if found is not None and self.priced else found
+        values = mapping(metrics.get(f"{self.base}{self._clock(intended)}_s"))
+        return _reach(values.get("p50"), values)
+
+    def _clock(self, intended: bool) -> str:
+        return "_intended" if intended and self.base in ("ttft", "e2e") else ""
+
+
+def _reach(value: Any, ends: Mapping[str, Any]) -> Reach | None:
+    centre = number(value)
+    return None if centre is None else reach(centre, number(ends.get("low")), number(ends.get("high")))
 
 
 @dataclass(frozen=True)

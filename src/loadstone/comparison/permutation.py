@@ -28,12 +28,27 @@ class Units:
 
     correlation  of neighbouring units, for each metric: makes the observed t too large by √((1 + ρ)/(1 − ρ)), and it
                  is divided by that
+    rhythm       variance of the difference that units do not show (comparison.rhythm); None: there is none
     """
 
     a: Floats
     b: Floats
     correlation: Floats
     paired: bool = False
+    rhythm: Floats | None = None
+
+    @property
+    def within(self) -> Floats:
+        """The variance of the difference of the means as units have it, for each metric; above 0."""
+        sides = [self.b - self.a] if self.paired else [self.a, self.b]
+        scale = np.max([np.abs(side).max(axis=0) for side in sides], axis=0)
+        parts = sum((side.var(axis=0, ddof=1) / len(side) for side in sides), np.zeros(self.a.shape[1]))
+        return np.asarray(parts * (1 + self.correlation) / (1 - self.correlation) + (_TINY * scale) ** 2 + 1e-300)
+
+    @property
+    def wider(self) -> Floats:
+        """By what a standard error grows where runs have a rhythm."""
+        return np.asarray(np.sqrt(1 + (0.0 if self.rhythm is None else self.rhythm) / self.within))
 
 
 @dataclass(frozen=True)
@@ -58,7 +73,7 @@ def compare_all(cells: list[Units], seed: int, relabellings: int = RELABELLINGS)
     for units in cells:
         rho = units.correlation
         drawn = np.abs(_signed(units, rng, relabellings) if units.paired else _shuffled(units, rng, relabellings))
-        t = _observed(units) * np.sqrt((1 - rho) / (1 + rho))
+        t = _observed(units) * np.sqrt((1 - rho) / (1 + rho)) / units.wider
         observed.append(t)
         # Sums differ in their last bits with the order of their terms.
         singles.append((1 + (drawn >= np.abs(t) * (1 - 1e-9)).sum(axis=0)) / (1 + relabellings))

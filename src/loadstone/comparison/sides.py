@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Floats = NDArray[np.float64]
-MOST_RUNS = 1000
 
 
 @dataclass
@@ -38,6 +37,10 @@ class Run:
     dollars: float | None = None
     numbers: dict[int, int] = field(default_factory=dict)
     """Position in the document's cells to the cell's number in the records."""
+
+
+Place = tuple[Run, int]
+"""A cell of a run: its position in the run's summary."""
 
 
 @dataclass
@@ -70,16 +73,8 @@ PER_REQUEST = ("index", "ttft_s", "tpot_s", "e2e_s", "sent_s", "end_s")
 """The arrays of Requests that have an entry for each."""
 
 
-def open_side(folders: Sequence[Path], prices: Prices) -> list[Run]:
-    """The runs of a side: repeats of one another. Raises InputError where one cannot be read or holds nothing."""
-    if not folders:
-        raise InputError("compare: a side without a run; write RUN_A RUN_B, repeats with commas: A1,A2 B1,B2")
-    if len(folders) > MOST_RUNS:
-        raise InputError(f"{len(folders)} runs on a side: at most {MOST_RUNS}; compare fewer")
-    return [_open(folder, prices) for folder in folders]
-
-
-def _open(folder: Path, prices: Prices) -> Run:
+def open_run(folder: Path, prices: Prices) -> Run:
+    """Raises InputError where it cannot be read or holds nothing."""
     info = store.read_info(folder)
     document = summarise(folder)
     if not document["cells"]:

@@ -13,6 +13,14 @@ if TYPE_CHECKING:
 
 
 HEADS = ("A", "B", "B/A", "95 %", "p", "of all", "would show")
+_WORDS = {
+    "same": "the same",
+    "within_model": "within the model's uncertainty",
+    "may_be_chance": "may be chance",
+    "not_shown": "no difference shown",
+    "too_little": "too little data to tell",
+}
+"""Conclusions that name no side. What they mean stands below the table, where one needs it."""
 
 
 def render(document: Mapping[str, Any]) -> RenderableType:
@@ -52,6 +60,7 @@ def render(document: Mapping[str, Any]) -> RenderableType:
                 " · would show: the least difference that this data would have shown"
             )
         )
+    parts += [Text(line) for line in explained(document)]
     parts += [Text(f"{one['kind']}: {one['evidence']}. {one['remedy']}") for one in document["findings"]]
     for bound in document.get("fail_on", ()):
         where = f" at {', '.join(bound['at'])}" if bound["at"] else ""
@@ -63,6 +72,19 @@ def render(document: Mapping[str, Any]) -> RenderableType:
             said += f"; beyond it at {', '.join(bound['not_shown'])}, but that may be chance"
         parts.append(Text(f"{bound['bound']}: {said}"))
     return Group(*parts)
+
+
+def explained(document: Mapping[str, Any]) -> list[str]:
+    """What those conclusions mean that do not explain themselves."""
+    said = {row["conclusion"] for cell in document["cells"] for row in cell["metrics"]}
+    meaning = {
+        "same": f"the same: to {100 * document['resolution']:g} %; less is no difference",
+        "may_be_chance": "may be chance: of the test (of all metrics together) and the interval (of this one alone) "
+        "only one finds a difference",
+        "within_model": "within the model's uncertainty: the simulations differ, by less than the performance "
+        "model may be off in their ratio (80 %)",
+    }
+    return [text for conclusion, text in meaning.items() if conclusion in said]
 
 
 def setup_lines(setup: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -114,11 +136,9 @@ def word(row: Mapping[str, Any]) -> tuple[str, str]:
     """What is to be said of a metric, and how it is set on a terminal."""
     if row["ratio"] is None:
         return "missing on a side", ""
-    if row["p_family"] is None:
-        return "", ""
-    if row["differs"]:
-        return (f"{row['better'].upper()} is better", "bold") if row["better"] else ("differs", "bold")
-    return ("no difference shown" if row["would_show"] is not None else "too little data to tell"), "dim"
+    if row["better"]:
+        return f"{row['better'].upper()} is better", "bold"
+    return _WORDS.get(row["conclusion"], ""), "dim"
 
 
 def _value(row: Mapping[str, Any], side: str) -> str:

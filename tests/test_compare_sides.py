@@ -1,0 +1,398 @@
+"""What may stand on a side of a comparison, what the two were asked, and which conclusions may be drawn."""
+
+import math
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conftest import Loadstone
+from loadstone import store
+from loadstone.comparison import asked, compare, judge, rhythm
+from loadstone.comparison.cells import RESOLUTION, Cell, Row, bound, take_blocks
+from loadstone.comparison.metric import DEFAULT, parse_metric
+from loadstone.comparison.sides import Requests, Run, open_run
+from loadstone.comparison.text import explained, setup_lines, word
+from loadstone.errors import InputError
+from loadstone.records import CellInfo, Load
+from loadstone.schedule import make_plan
+from loadstone.workload.dataset import read as read_dataset
+from loadstone.workload.synthetic import Length, Synthetic
+from test_compare import CLOSED, make, rows
+
+# --- which runs -----------------------------------------------------------------------------------------------------
+
+
+def test_a_run_is_named_once_however_it_is_spelled(tmp_path: Path, loadstone: Loadstone) -> None:
+    a, b, other = make(tmp_path / "a"), make(tmp_path / "b", seed=1), make(tmp_path / "c", seed=2)
+    link = tmp_path / "link"
+    link.symlink_to(a, target_is_directory=True)
+    relative = Path(os.path.relpath(a))
+    for left, right, where in (
+        ([a, a], [b], "twice on side A"),
+        ([b], [a, link], "twice on side B"),
+        ([a], [a], "on both sides"),
+        ([a, b], [other, relative], "on both sides"),
+        ([a], [a / ".." / "a"], "on both sides"),
+        ([tmp_path / "a", b], [other, link], "on both sides"),
+    ):
+        with pytest.raises(InputError, match=f"the same run {where}"):
+            compare(left, right)
+    said = loadstone("compare", f"{a},{link}", b)
+    assert said.code == 2
+    assert len(said.err.splitlines()) == 1
+    assert f"(also as {a})" in said.err
+
+
+def test_a_folder_stands_for_the_repeats_in_it(tmp_path: Path) -> None:
+    a = [make(tmp_path / "A" / str(n), seed=n, plan_seed=n) for n in range(2)]
+    b = [make(tmp_path / "B" / str(n), seed=10 + n, plan_seed=n) for n in range(2)]
+    document = compare([tmp_path / "A"], [tmp_path / "B"])
+    assert document["a"]["runs"] == list(map(str, a))
+    assert document["cells"] == compare(a, b)["cells"]
+    with pytest.raises(InputError, match="the same run twice on side A"):
+        compare([tmp_path / "A", a[1]], b)
+
+
+@pytest.mark.parametrize("other", [{"load": Load("concurrency", 8)}, {"requests": 100}, {"loadstone": "0.0.1"}])
+def test_a_folder_of_other_runs_than_repeats_is_refused(tmp_path: Path, other: dict[str, Any]) -> None:
+    b = make(tmp_path / "b")
+    runs = [make(tmp_path / "runs" / "1"), make(tmp_path / "runs" / "2", seed=1, **other)]
+    if "loadstone" in other:
+        assert len(compare([tmp_path / "runs"], [b])["a"]["runs"]) == 2
+        return
+    with pytest.raises(InputError, match=rf"name the run in it: {runs[0]}, {runs[1]}"):
+        compare([tmp_path / "runs"], [b])
+
+
+def test_a_folder_without_runs_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match="neither a run folder nor a folder of them"):
+        compare([make(tmp_path / "a")], [tmp_path / "empty"])
+
+
+def test_the_finding_says_which_side_has_one_run(tmp_path: Path) -> None:
+    a, b, c = (make(tmp_path / name, seed=n) for n, name in enumerate("abc"))
+
+    def said(*sides: list[Path]) -> list[str]:
+        found = compare(*sides)["findings"]
+        return [each["evidence"].partition(":")[0] for each in found if each["kind"] == "one_run_each"]
+
+    assert said([a, b], [c]) == ["one run on B"]
+    assert said([a], [b, c]) == ["one run on A"]
+    assert said([a], [b]) == ["one run a side"]
+    assert said([a, b], [c, make(tmp_path / "d", seed=9)]) == []
+
+
+# --- what they were asked -------------------------------------------------------------------------------------------
+
+
+def by_time(folder: Path, seconds: float, **fields: Any) -> Path:
+    """A run that ended by time: its plan is what was issued, its papers have the time."""
+    made = make(folder, **fields)
+    info = store.read_info(made)
+    (cell,) = info.cells
+    load = Load("concurrency", cell.load.value, duration_s=seconds)
+    info.cells = [CellInfo(load=load, start_s=cell.start_s, issue_end_s=cell.issue_end_s, end_s=cell.end_s)]
+    store.write_info(made, info)
+    return made
+
+
+def test_runs_by_time_are_paired_as_far_as_both_went(tmp_path: Path) -> None:
+    a = by_time(tmp_path / "a", 6, requests=160, seed=1)
+    b = by_time(tmp_path / "b", 6, requests=152, seed=2)
+    document = compare([a], [b])
+    assert document["setup"] == []
+    assert document["cells"][0]["units"]["paired"]
+    shorter = compare([a], [by_time(tmp_path / "c", 3, requests=80, seed=3)])
+    assert not shorter["cells"][0]["units"]["paired"]  # half of A's would be left out
+    assert shorter["setup"] == [{"what": "ends after", "a": ["6 s"], "b": ["3 s"]}]
+
+
+def test_what_differs_in_the_plan_is_said(tmp_path: Path) -> None:
+    a = make(tmp_path / "a", requests=160)
+    setup = compare([a], [by_time(tmp_path / "b", 4, requests=156)])["setup"]
+    assert setup_lines(setup) == ["ends after: 160 requests → 4 s"]
+    assert setup_lines(compare([a], [make(tmp_path / "c", plan_seed=3)])["setup"]) == ["seed: 0 → 3"]
+    varied = {"workload": store.read_info(a).settings["workload"] | {"sessions": {"turns": 3}}}
+    info = store.read_info(make(tmp_path / "d", settings=varied))
+    info.settings["workload"]["output"] |= {"sd": 5.0}
+    store.write_info(tmp_path / "d", info)
+    assert setup_lines(compare([a], [tmp_path / "d"])["setup"]) == ["workload output: sd 0 → sd 5"]
+    unexplained = make(tmp_path / "e", plan_id="another")
+    assert [one["what"] for one in compare([a], [unexplained])["setup"]] == ["plan"]
+
+
+def placed(folder: Path, plan: Any) -> tuple[Run, int]:
+    """A run whose plan this is."""
+    run = open_run(make(folder), {})
+    store.write_plan(folder / "plan.parquet", plan)
+    run.info.plan_id = plan.plan_id
+    return run, 0
+
+
+def test_plans_are_the_same_up_to_where_they_part(tmp_path: Path) -> None:
+    varied = Synthetic(Length("uniform", 50, low=10, high=90), Length("uniform", 50, low=10, high=90))
+
+    def plan(count: int, *, seed: int = 0, warmup: int = 3, workload: Any = varied) -> Any:
+        return make_plan(workload, [CLOSED], requests=[count], warmup=warmup, seed=seed)
+
+    made = {
+        "a": plan(100), "longer": plan(140), "seed": plan(100, seed=1), "warmup": plan(100, warmup=4),
+        "other": plan(140), "late": plan(100),
+    }  # fmt: skip
+    made["late"].output_tokens[3 + 70] += 1
+    places = {name: placed(tmp_path / name, each) for name, each in made.items()}
+    found = {name: asked.shared(places["a"], place) for name, place in places.items()}
+    assert found == {"a": None, "longer": 103, "seed": 0, "warmup": 0, "other": 103, "late": 73}
+    places["a"][0].info.source = "imported"
+    assert asked.shared(places["a"], places["longer"]) == 0
+
+
+def test_texts_are_part_of_what_was_asked(tmp_path: Path) -> None:
+    places = []
+    for name, word_ in (("x", "one"), ("y", "two")):
+        lines = "".join(f'{{"prompt": "{word_ if n == 5 else n}", "output_tokens": 4}}\n' for n in range(8))
+        (tmp_path / f"{name}.jsonl").write_text(lines)
+        workload = read_dataset(tmp_path / f"{name}.jsonl", conversations=False, skip_bad=False)
+        plan = make_plan(workload, [CLOSED], requests=[8], warmup=0, seed=0)
+        places.append((plan, placed(tmp_path / name, plan)))
+    (plan, on_a), (_, on_b) = places
+    at = next(index for index in range(8) if plan.request(0, index).prompt == "one")
+    assert asked.shared(on_a, on_b) == at
+
+
+# --- what may be concluded ------------------------------------------------------------------------------------------
+
+
+def test_a_difference_too_small_to_matter_is_none(tmp_path: Path) -> None:
+    """All requests of B are slower, and nothing varies: of a millionth that says nothing, of a hundredth all."""
+    a = make(tmp_path / "a", spread=0)
+    same = rows(compare([a], [make(tmp_path / "b", spread=0, slower=1 + 1e-6, plan_seed=1)]))
+    for name in ("ttft_p50", "tpot_p50", "e2e_p50"):
+        assert (same[name]["differs"], same[name]["better"], same[name]["conclusion"]) == (False, None, "same"), name
+    assert not any(row["differs"] for row in same.values())
+    assert same["tpot_p50"]["p"] == 1  # none of these values can be told from another
+    assert same["tpot_p50"]["would_show"] == 1 + RESOLUTION
+    apart = rows(compare([a], [make(tmp_path / "c", spread=0, slower=1.01, plan_seed=1)]))
+    assert all(apart[name]["better"] == "a" for name in ("ttft_p50", "tpot_p50", "e2e_p50"))
+
+
+@pytest.mark.parametrize(
+    ("ratio", "ends", "p", "said"),
+    [
+        (1.02, (1.01, 1.03), 0.01, "better"),
+        (1.02, None, 0.01, "better"),
+        (1.02, (0.99, 1.05), 0.01, "may_be_chance"),
+        (1.02, (1.01, 1.03), 0.20, "may_be_chance"),
+        (1.02, (0.99, 1.05), 0.20, "not_shown"),
+        (1.0005, (1.0004, 1.0006), 0.01, "same"),
+        (1.0005, (0.9, 1.1), 0.01, "same"),
+        (1.0005, (1.0004, 1.0006), 0.20, "same"),
+        (1.0005, (0.9, 1.1), 0.20, "not_shown"),
+        (1.0005, None, 0.20, "not_shown"),
+        (1.02, (1.01, 1.03), None, None),
+    ],
+)
+def test_test_and_interval_agree_on_what_is_concluded(
+    ratio: float, ends: tuple[float, float] | None, p: float | None, said: str | None
+) -> None:
+    for up in (True, False):
+        low, high = ends or (None, None)
+        if not up:
+            ratio, low, high = 1 / ratio, high and 1 / high, low and 1 / low
+        metric = parse_metric("ttft_p50", "x")
+        row = Row(metric, 1.0, ratio, ratio=ratio, low=low, high=high, p=p, p_family=p, least=1.1)
+        found = row.to_json()
+        assert found["conclusion"] == said
+        assert found["differs"] == (said == "better")
+        assert found["better"] == (("a" if up else "b") if said == "better" else None)
+        row.model = (0.9 * ratio, 1.1 * ratio)
+        assert row.to_json()["conclusion"] == ("within_model" if said == "better" else said)
+    row.least = None
+    assert row.conclusion == ("too_little" if said == "not_shown" else row.conclusion)
+
+
+def test_what_was_shown_would_have_shown() -> None:
+    rng = np.random.default_rng(0)
+    metric = parse_metric("tpot_p50", "x")
+    units = np.stack([rng.random(8), rng.random(8) + 9], axis=0)[:, :, None]
+    row = Row(metric, 1.0, 1.02, ratio=1.02, low=1.01, high=1.03, log_error=0.02)
+    from loadstone.comparison.permutation import Units
+
+    judge([Cell({}, [row], unit="blocks", units=Units(units[0], units[1], np.zeros(1)), tested=[row])], seed=0)
+    assert row.differs
+    assert row.least == pytest.approx(1.02)
+
+
+def test_what_a_conclusion_means_is_said_where_it_stands() -> None:
+    row = {"ratio": 1.0, "better": None}
+    document = {"resolution": 0.001, "cells": [{"metrics": [row | {"conclusion": "same"}]}]}
+    assert explained(document) == ["the same: to 0.1 %; less is no difference"]
+    assert word(row | {"conclusion": "same"})[0] == "the same"
+    assert word(row | {"conclusion": "better", "better": "b"})[0] == "B is better"
+    assert word(row | {"conclusion": None})[0] == ""
+    assert word(row | {"ratio": None, "conclusion": None})[0] == "missing on a side"
+
+
+# --- a rhythm -------------------------------------------------------------------------------------------------------
+
+
+def in_step(rng: np.random.Generator, generations: int, places: int) -> Requests:
+    """A closed loop of requests of equal length: at each place a prompt waits for another or does not, as the start
+    decided, for the whole run; one in twenty does the other.
+    """
+    waits = np.repeat(rng.random(places // 2) < 0.5, 2) ^ (rng.random((generations, places)) < 0.05)
+    ttft_s = (np.where(waits, 0.08, 0.05) * np.exp(rng.normal(0, 0.002, (generations, places)))).ravel()
+    count = len(ttft_s)
+    sent_s = np.arange(count) / places
+    tpot_s = 0.01 * np.exp(rng.normal(0, 0.01, count))
+    return Requests(
+        index=np.arange(count), ttft_s=ttft_s, tpot_s=tpot_s, e2e_s=np.full(count, 1.0), sent_s=sent_s,
+        end_s=sent_s + 1.0, curve=None, window_s=None, span_s=float(generations),
+    )  # fmt: skip
+
+
+def test_a_rhythm_that_lasts_the_run_is_no_difference() -> None:
+    alarms = 0
+    for pair in range(60):
+        sides = [in_step(np.random.default_rng([pair, side]), 16, 32) for side in (0, 1)]
+        made = []
+        for metric in (metric for metric in DEFAULT if metric.per_request):
+            a, b = (float(np.quantile(getattr(side, f"{metric.base}_s"), metric.quantile)) for side in sides)
+            made.append(Row(metric, a, b, ratio=b / a))
+        cell = Cell({"kind": "concurrency", "value": 32.0}, made)
+        take_blocks(cell, [[sides[0]], [sides[1]]], paired=False)
+        judge([cell], pair, relabellings=499)
+        alarms += any(row.differs for row in made)
+    assert (
+        alarms <= 9
+    )  # of 5 % of 60 more than 9 have a chance of 1 in 1,000; it is 52 where places are not looked at
+
+
+def test_the_variance_that_places_add() -> None:
+    rng = np.random.default_rng(0)
+    places = rng.normal(0, 1, 64)
+    values = (places + rng.normal(0, 0.3, (20, 64))).ravel()
+    assert rhythm.variance(values, 64) == pytest.approx(1 / 64, rel=0.5)
+    noise = [rhythm.variance(np.random.default_rng(n).normal(0, 1, 640), 32) for n in range(300)]
+    assert sum(each > 0 for each in noise) <= 12  # 1 in 100 is expected
+    in_pairs = (np.repeat(places[:32], 2) + rng.normal(0, 0.3, (20, 64))).ravel()
+    assert rhythm.variance(in_pairs, 64) > 1.5 * float(places[:32].var()) / 64  # half as many choices
+    drifting = np.repeat(rng.normal(0, 1, 20), 64) + rng.normal(0, 0.3, 1280)
+    assert rhythm.variance(drifting, 64) == 0
+    for few in (0, 1, 3, 256):
+        assert rhythm.variance(values, few) == 0
+    values[5] = math.nan
+    assert rhythm.variance(values, 64) == 0
+
+
+def test_an_interval_knows_of_a_rhythm() -> None:
+    """Each value's is as much wider as its standard error is, by its own median, however far the sides are apart."""
+    metric = parse_metric("ttft_p50", "x")
+    for apart in (1.0, 3.0):
+        highs = []
+        for loop in (32.0, 1.0):
+            sides = [in_step(np.random.default_rng([7, side]), 16, 32) for side in (0, 1)]
+            sides[1].ttft_s *= apart
+            row = Row(metric, 1.0, apart, ratio=apart)
+            cell = Cell({"kind": "concurrency", "value": loop}, [row])
+            take_blocks(cell, [[sides[0]], [sides[1]]], paired=False)
+            bound(cell, {metric: [[(0.01, 0.01)], [(0.01, 0.01)]]})
+            assert row.wider is not None
+            assert row.high is not None
+            (wider_a,), (wider_b,) = row.wider
+            assert math.log(row.high / apart) == pytest.approx(0.01 * math.hypot(wider_a, wider_b))
+            highs.append(math.hypot(wider_a, wider_b))
+        assert highs[1] == pytest.approx(math.sqrt(2))
+        assert highs[0] > 2 * highs[1]
+
+
+# --- predictions ----------------------------------------------------------------------------------------------------
+
+
+def simulated(folder: Path, **fields: Any) -> Path:
+    """A simulation of one H100 whose model is known to 10 % either way (80 %)."""
+    deployment = {"engine": "vllm", "model": "m", "gpu": fields.pop("gpu", "h100"), "gpus": 1}
+    given: dict[str, Any] = {"profile": fields.pop("profile", "p"), "deployment": deployment}
+    ends = fields.pop("ends", (1 / 1.1, 1.1))
+    if ends is not None:
+        names = ("ttft_s", "tpot_s", "e2e_s", "output_tokens_per_s")
+        given["intervals"] = [dict.fromkeys(names, ends)]
+    made = make(folder, spread=0, **fields)
+    info = store.read_info(made)
+    info.settings |= given
+    store.write_info(made, info)
+    return made
+
+
+def judged(a: Path, b: Path, metric: str = "tpot_p50", **options: Any) -> tuple[Any, str]:
+    document = compare([a], [b], **options)
+    (said,) = [each["evidence"] for each in document["findings"] if each["kind"] == "predicted"]
+    return rows(document)[metric], said
+
+
+@pytest.mark.parametrize(
+    ("other", "off", "said"),
+    [
+        ({}, None, "cancels out"),
+        ({"gpu": "h200"}, 0.0953, "half of what"),
+        ({"gpu": "h200", "profile": "q"}, 0.0953 * math.sqrt(2), "taken not to cancel out"),
+        ({"source": "measured"}, 0.0953, "is in the conclusions"),
+        ({"gpu": "h200", "ends": None}, None, "--draws 0"),
+    ],
+)
+def test_how_far_the_model_may_be_off_is_in_the_conclusion(
+    tmp_path: Path, other: dict[str, Any], off: float | None, said: str
+) -> None:
+    a = simulated(tmp_path / "a")
+    small, told = judged(a, simulated(tmp_path / "b", slower=0.95, **other))
+    assert said in told
+    assert small["differs"]
+    if off is None:
+        assert (small["model_low"], small["model_high"]) == (None, None)
+        assert (small["conclusion"], small["better"]) == ("better", "b")
+        return
+    assert math.log(small["model_high"] / small["ratio"]) == pytest.approx(off, rel=1e-3)
+    assert math.log(small["ratio"] / small["model_low"]) == pytest.approx(off, rel=1e-3)
+    assert (small["conclusion"], small["better"]) == ("within_model", None)
+    large, _ = judged(a, simulated(tmp_path / "c", slower=0.8, **other))
+    assert (large["conclusion"], large["better"]) == ("better", "b")
+
+
+def test_other_questions_of_one_deployment_are_not_wrong_by_the_same(tmp_path: Path) -> None:
+    a, b = simulated(tmp_path / "a"), simulated(tmp_path / "b", slower=0.95)
+    info = store.read_info(b)
+    info.settings["workload"]["input"]["mean"] = 500.0
+    store.write_info(b, info)
+    assert judged(a, b)[0]["conclusion"] == "within_model"
+
+
+def test_what_tokens_cost_is_as_uncertain_as_how_fast_they_come(tmp_path: Path) -> None:
+    ends = (1 / 1.2, 1.05)
+    a, b = simulated(tmp_path / "a", source="measured"), simulated(tmp_path / "b", slower=1.1, ends=ends)
+    rate = judged(a, b, "output_tokens_per_s")[0]
+    price = judged(a, b, "dollars_per_million_output_tokens", price=["h100=2"])[0]
+    assert rate["model_low"] == pytest.approx(rate["ratio"] / 1.2)
+    assert rate["model_high"] == pytest.approx(rate["ratio"] * 1.05)
+    assert price["model_high"] == pytest.approx(1 / rate["model_low"])
+    assert price["model_low"] == pytest.approx(1 / rate["model_high"])
+
+
+def test_repeats_of_a_simulation_do_not_make_the_model_better(tmp_path: Path) -> None:
+    a = [simulated(tmp_path / f"a{n}", plan_seed=n, ends=(1 / 1.1, 1.1) if n else (0.99, 1.01)) for n in range(4)]
+    b = [simulated(tmp_path / f"b{n}", plan_seed=n, slower=0.95, gpu="h200") for n in range(4)]
+    found = rows(compare(a, b))["tpot_p50"]
+    assert math.log(found["model_high"] / found["ratio"]) == pytest.approx(math.log(1.1))
+    assert math.log(found["ratio"] / found["model_low"]) == pytest.approx(math.log(1.1))
+    assert found["conclusion"] == "within_model"
+
+
+def test_a_copy_is_another_folder(tmp_path: Path) -> None:
+    """Which may be a run's like: only what is one folder is refused."""
+    a = simulated(tmp_path / "a")
+    shutil.copytree(a, tmp_path / "b")
+    assert judged(a, tmp_path / "b")[0]["conclusion"] == "same"
