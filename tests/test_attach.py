@@ -70,6 +70,25 @@ def test_the_timing_server_takes_everything(timing: TimingServer) -> None:
     assert (target.prompt_kind, target.overhead_tokens) == ("token ids", 0)
 
 
+def test_llama_cpp_tells_its_build_among_its_properties() -> None:
+    properties: Json = {"build_info": "b11669-Debian", "chat_template": "{{ x }}", "model_path": "/home/me/m.gguf"}
+
+    def reply(ask: Request, send: Send) -> None:
+        if ask.path == "/v1/models":
+            send(whole("200 OK", json.dumps({"data": [{"id": MODEL, "owned_by": "llamacpp"}]}).encode()))
+        elif ask.path == "/props":
+            send(whole("200 OK", json.dumps(properties).encode()))
+        else:
+            answer(ask, send)
+
+    with ScriptedServer(reply, meets=True) as server:
+        target, _, _ = meet(server.url)
+        assert (target.engine, target.engine_version) == ("llama.cpp", "b11669-Debian")
+        assert target.version == {"version": "b11669-Debian"}  # and nothing of the rest
+        properties["build_info"] = 7
+        assert meet(server.url)[0].engine_version is None
+
+
 def test_lengths_are_demanded_only_where_they_must_be_exact(timing: TimingServer) -> None:
     _, _, ask = meet(timing.url, exact=False)
     assert (ask.ignore_eos, ask.min_tokens, ask.usage) == (False, False, "running")

@@ -1,6 +1,7 @@
 """The command line: what it refuses, in one line each, and what it keeps to itself."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -26,6 +27,7 @@ from conftest import (
 )
 from loadstone import __version__
 from loadstone.cli import app
+from loadstone.cli.rivals import HERE
 from loadstone.simserver import TimingServer, start
 from loadstone.simserver.law import Law
 
@@ -82,6 +84,15 @@ from loadstone.simserver.law import Law
         (("--slo", "ttft<fast"), "--slo"),
         (("--slo", ""), "--slo"),
         (("--slo", "ttft<0"), "--slo: 'ttft<0' can never be met"),
+        (("--slo", "tpot<30ms,ttft<500"), "--slo: 'ttft<500': 500 seconds? write 500ms or 500s"),
+        (("--slo", "e2e_p99<=10."), "10. seconds? write 10.ms or 10.s"),
+        (("--requests", "10", "--requests-per-rate", "3", "--rate", "5"), "--requests and --requests-per-rate"),
+        (("--duration", "2s", "--requests-per-rate", "3", "--rate", "5"), "--duration and --requests-per-rate"),
+        (("--prefix", "1.5"), "--prefix: '1.5' is no number of tokens"),
+        (("--prefix", "-1"), "--prefix: '-1' is no number of tokens"),
+        (("--input", "128k", "--output", "1"), "context of 131072 tokens"),
+        (("--prefix", "1k", "--input", "1k"), "--prefix 1024: inputs may be as short as 1024"),
+        (("--engine", "vllm"), "'--engine': 'vllm' is not one of 'llama.cpp'; see --help"),
         (("--header", "no colon"), "--header"),
         (("--header", "Näme: x"), "--header"),
         (("--header", "X: ü"), "--header"),
@@ -144,6 +155,40 @@ def test_an_unreadable_line_of_a_dataset_is_named(loadstone: Loadstone, timing: 
 def test_a_chat_prompt_shorter_than_its_template(loadstone: Loadstone, timing: TimingServer) -> None:
     line = loadstone("bench", timing.url, "--endpoint", "chat", "--input", "7").line()
     assert "the server adds 7 tokens to every prompt; ask for at least 8" in line
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("bench", "--num-prompts", "5"), "--num-prompts: here it is --requests; see --help"),
+        (("simulate", "llama-3.1-8b@1xh100", "--isl=5"), "--isl: here it is --input; see --help"),
+        (("bench", "--goodput", "ttft:500"), "--goodput: here it is --slo, with units: ttft<500ms,tpot<30ms"),
+        (("bench", "--api-key", "geheim"), "--api-key: here it is LOADSTONE_API_KEY or OPENAI_API_KEY"),
+        (("bench", "--percentile-metrics", "ttft"), "--percentile-metrics: here it is not needed: p50"),
+        (("bench", "--request", "5"), "No such option: --request (Possible options: --requests"),
+        (("show", "--num-prompts"), "No such option: --num-prompts; see --help"),
+    ],
+)
+def test_another_tools_flag_is_told_by_its_name_here(loadstone: Loadstone, words: tuple[str, ...], said: str) -> None:
+    line = loadstone(*words).line()
+    assert line.startswith(said)
+    assert "geheim" not in line
+
+
+def test_another_tools_flags_are_none_of_ours_and_what_they_are_called_here_is() -> None:
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    for name in ("bench", "simulate"):
+        ours = {flag for parameter in commands[name].params for flag in parameter.opts}
+        assert ours.isdisjoint(HERE)
+    ours |= {flag for parameter in commands["bench"].params for flag in (*parameter.opts, *parameter.secondary_opts)}
+    told = {flag for here in HERE.values() for flag in re.findall(r"--[a-z][a-z-]+", here)}
+    assert told <= ours
+
+
+def test_a_deployment_that_is_none_is_one_line(capfd: pytest.CaptureFixture[str], loadstone: Loadstone) -> None:
+    for asked, said in (("llama-9b@1xh100", "no model 'llama-9b'"), ("llama-3.1-8b@1xh1000", "h1000")):
+        assert said in loadstone("bench", "--sim", asked).line()
+    assert capfd.readouterr().err == ""  # nor from a server that was begun
 
 
 def test_a_folder_that_is_no_run(loadstone: Loadstone, tmp_path: Path) -> None:

@@ -5,13 +5,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
 from loadstone import store
 from loadstone.errors import InputError
 from loadstone.options import Options
-from loadstone.planning import plan_of
+from loadstone.planning import Beyond, plan_of
 from loadstone.records import Load, Plan
 from loadstone.schedule import make_plan
 from loadstone.workload.synthetic import Length, Synthetic
@@ -73,6 +74,59 @@ def test_what_a_trace_has_is_sent(trace: Path, asked: dict[str, Any], counts: li
     plan = plan_of(Options(trace=trace, warmup=0, **asked))
     assert [len(plan.rows(cell)) for cell in range(len(plan.cells))] == counts
     assert plan.input_tokens[:4].tolist() == [100, 101, 102, 103]
+
+
+def test_the_warm_up_of_a_trace_is_a_tenth_of_it_at_most(trace: Path) -> None:
+    plan = plan_of(Options(trace=trace, time_scale=[0.0001]))  # ten requests in 5 ms
+    assert (plan.warmup_count(0), len(plan)) == (1, 11)
+
+
+def test_of_a_trace_what_is_sent_must_fit_the_model_in_its_own_lengths(trace: Path) -> None:
+    # Lengths are 110 to 128 in all; scaled by 0.1 they are 11 to 13.
+    assert len(plan_of(Options(trace=trace, warmup=0, length_scale=0.1), 13)) == 10
+    with pytest.raises(InputError, match=r"line 7: 10 tokens in and 2 out, and the model takes 11 in all"):
+        plan_of(Options(trace=trace, warmup=0, length_scale=0.1), 11)
+    first: list[dict[str, Any]] = [
+        {"requests": [3]}, {"rate": [4.0], "requests": [3]}, {"concurrency": [2], "requests": [3]},
+        {"trace_window_s": (0.0, 0.5)},
+    ]  # fmt: skip
+    for asked in first:  # lines 2 to 4
+        assert len(plan_of(Options(trace=trace, warmup=0, **asked), 114)) == 3
+        with pytest.raises(InputError, match="line 4: 102 tokens in and 12 out, and the model takes 113 in all"):
+            plan_of(Options(trace=trace, warmup=0, **asked), 113)
+    with pytest.raises(InputError, match="line 5: "):  # a warm-up has the lengths of the first lines
+        plan_of(Options(trace=trace, concurrency=[4], requests=[3]), 114)
+    kept = plan_of(Options(trace=trace, warmup=0, skip_bad=True), 114)
+    assert (len(kept), kept.workload["skipped"]) == (3, {"too long for the model": 7})
+
+
+def test_prompts_of_a_file_that_the_server_does_not_take(tmp_path: Path) -> None:
+    file = tmp_path / "prompts.txt"
+    file.write_text("".join(f"{'a ' * n}\n" for n in range(1, 11)))
+    asked = Options(dataset=file, output="4", concurrency=[1], requests=[10], warmup=0)
+
+    def beyond(prompt: str, chat: bool, output_tokens: int) -> int | None:
+        tokens = len(prompt.split())
+        return tokens if not chat and tokens + output_tokens > 12 else None
+
+    with pytest.raises(InputError, match=r"prompts.txt: a prompt of (9|10) tokens \(a a.*\) and an answer of 4: "):
+        plan_of(asked, beyond=beyond)
+    plan = plan_of(msgspec.structs.replace(asked, skip_bad=True), beyond=beyond)
+    assert sorted({len(text.split()) for text in plan.prompts}) == list(range(1, 9))
+    assert (plan.workload["prompts"], plan.workload["too_long"]) == (8, 2)
+    assert "too_long" not in plan_of(asked, beyond=lambda prompt, chat, output_tokens: None).workload
+    with pytest.raises(InputError, match="every prompt is longer than the server's context"):
+        plan_of(msgspec.structs.replace(asked, skip_bad=True), beyond=lambda *_: 7)
+    # Only what is sent is looked at.
+    some = msgspec.structs.replace(asked, requests=[1])
+    assert any(isinstance(_tried(msgspec.structs.replace(some, seed=seed), beyond), Plan) for seed in range(5))
+
+
+def _tried(options: Options, beyond: Beyond) -> Plan | None:
+    try:
+        return plan_of(options, beyond=beyond)
+    except InputError:
+        return None
 
 
 def test_what_was_cut_out_of_a_trace_is_in_the_papers(trace: Path) -> None:

@@ -86,6 +86,42 @@ def test_failures_are_told_cell_by_cell(loadstone: Loadstone) -> None:
     ]
 
 
+def test_failures_of_the_warm_up_are_told_to_be_among_them(loadstone: Loadstone) -> None:
+    with ScriptedServer(lambda ask, send: send(whole("500 Oh", b""))) as server:
+        outcome = loadstone(
+            "bench", server.url, *QUICK[:4], "--warmup", "1", "--concurrency", "1", "--requests", "2", "--json"
+        )
+    assert outcome.cell["requests"]["error"] == 2
+    lines = [re.sub(r"in [0-9.]+ s", "in … s", line) for line in outcome.err.splitlines()]
+    assert lines[-1] == "concurrency 1: 3 requests in … s, 3 failed, warm-up included"
+    assert "1 cell, 3 requests (1 of them warm-up) · " in lines[0]
+
+
+def test_bounds_are_announced_with_their_units(loadstone: Loadstone, timing: TimingServer) -> None:
+    asked = ("--slo", "ttft<5,tpot_p99<30ms")
+    told = loadstone("bench", timing.url, *QUICK, "--concurrency", "1", "--requests", "2", *asked).err
+    assert " · SLO ttft < 5.00 s, tpot_p99 < 30.0 ms · " in told
+
+
+def test_the_rate_of_a_trace_is_told_in_three_digits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text("timestamp_s,input_tokens,output_tokens\n" + "".join(f"{i / 30},8,2\n" for i in range(30)))
+    with Display() as display:
+        display(Event(kind="cell", cell=0, plan=plan_of(Options(trace=trace, time_scale=[0.931], warmup=0))))
+        display(Event(kind="cell", cell=0, plan=plan_of(Options(rate=[2.0625], requests=[4], warmup=0))))
+    traced, asked = capsys.readouterr().err.splitlines()
+    assert re.search(r", 32\.2 req/s \(1/1\)$", traced)
+    assert asked == "2.0625 req/s (1/1)"
+
+
+def test_a_plan_is_announced_by_the_name_that_it_keeps(loadstone: Loadstone, timing: TimingServer) -> None:
+    told = loadstone("bench", timing.url, *QUICK, "--concurrency", "1", "--requests", "2", "--json")
+    assert f" · plan {told.document['plan_id'][:6]} seed 0 · 1 cell, 2 requests · " in told.err
+    by_time = loadstone("bench", timing.url, *QUICK, "--concurrency", "1", "--duration", "200ms", "--json")
+    assert " · seed 0 · 1 cell · " in by_time.err
+    assert " plan " not in by_time.err
+
+
 @pytest.mark.parametrize(
     ("options", "told"),
     [

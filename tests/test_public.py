@@ -1,13 +1,17 @@
+import inspect
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 import loadstone
 from loadstone import measure, store
+from loadstone.cli.bench import bench as bench_command
+from loadstone.client.protocol import Timeouts
 from loadstone.errors import InputError
 from loadstone.summary import summarise
 from test_summary import CLOSED, make_run
@@ -79,8 +83,13 @@ def test_bench_takes_options_as_the_flags_name_them(monkeypatch: pytest.MonkeyPa
     assert loadstone.bench("http://x", concurrency=[2], output="4", seed=7) == {"schema": 1}
     assert loadstone.bench() == {"schema": 1}
     assert asked == [measure.Options(url="http://x", concurrency=[2], output="4", seed=7), measure.Options()]
-    with pytest.raises(TypeError, match="no_such_option"):
-        loadstone.bench(no_such_option=1)
+    for verb in (loadstone.bench, lambda **options: loadstone.simulate("llama-3.1-8b@1xh100", **options)):
+        with pytest.raises(InputError, match=r"^no_such_option: no such option$"):
+            verb(no_such_option=1)
+        with pytest.raises(InputError, match=r"^durations: no such option; the nearest is duration$"):
+            verb(durations=1)
+        with pytest.raises(InputError, match=r"^duration_s: given twice, by two names; give one$"):
+            verb(duration="1s", duration_s=1)
 
 
 def test_options_are_taken_as_a_notebook_writes_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,10 +105,38 @@ def test_options_are_taken_as_a_notebook_writes_them(monkeypatch: pytest.MonkeyP
     assert asked(headers={"X-Team": "a", "X-Run": 7}, stop="\n").headers == [("X-Team", "a"), ("X-Run", "7")]
     assert asked(stop="ab").stop == ["ab"]
     assert asked(plan="runs/r").plan == Path("runs/r")
-    assert asked(concurrency=[], rate=None) == measure.Options(concurrency=[], rate=None)
-    for wrong in ({"requests": 0}, {"concurrency": [1.5]}, {"rate": "fast"}, {"concurrency": True}):
-        with pytest.raises(InputError, match=f"--{next(iter(wrong))}"):
-            asked(**wrong)
+    assert asked(concurrency=[], rate=None) == measure.Options(concurrency=[])
+    for wrong in (
+        {"requests": 0}, {"concurrency": [1.5]}, {"rate": "fast"}, {"concurrency": True}, {"seed": "x"},
+        {"duration": "soon"}, {"trace_window": "5s"}, {"timeout_first": "never"}, {"header": "none"}, {"out": 5},
+        {"extra_body": "["}, {"endpoint": "speech"}, {"prefix": "1.5"}, {"grace": -1},
+    ):  # fmt: skip
+        with pytest.raises(InputError, match=f"^--{next(iter(wrong)).replace('_', '-')}: ") as raised:
+            asked(**wrong)  # type: ignore[arg-type]
+        assert "\n" not in str(raised.value)
+
+
+def test_every_option_is_named_as_its_flag_and_takes_what_the_flag_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "bench", lambda options: options)
+
+    def asked(**options: Any) -> Any:
+        return loadstone.bench(**options)
+
+    assert asked(duration="20s", grace="1m", trace_window="0s:10m") == measure.Options(
+        duration_s=20, grace_s=60, trace_window_s=(0, 600)
+    )
+    assert asked(duration=20, grace=0.5, trace_window=(0, 600)) == measure.Options(
+        duration_s=20, grace_s=0.5, trace_window_s=(0, 600)
+    )
+    assert asked(duration_s=20, trace_window_s=(0, 600)) == asked(duration="20s", trace_window="0s:10m")
+    assert asked(timeout_first="1m", timeout_idle=2).timeouts == Timeouts(first_s=60, idle_s=2)
+    assert asked(header="X-Team: a").headers == asked(headers=[("X-Team", "a")]).headers == [("X-Team", "a")]
+    assert asked(extra_body='{"top_k": 4}').extra_body == asked(extra_body={"top_k": 4}).extra_body == {"top_k": 4}
+    assert asked(time_scale="1/10").time_scale == [0.1]
+    assert asked(prefix="1k", seed="7", warmup=np.int64(3)) == measure.Options(prefix=1024, seed=7, warmup=3)
+    of_the_command = set(inspect.signature(bench_command).parameters) - {"target", "json", "strict"}
+    for name in of_the_command - {"sim"}:
+        assert asked(**{name: None}) == measure.Options()
 
 
 def test_bench_measures(tmp_path: Path) -> None:

@@ -60,6 +60,27 @@ def test_records_of_all_runs(runs: Path) -> None:
     assert rows_of("select * from records", runs)[0][:4] == ["run", "request_id", "cell", "phase"]
 
 
+def test_samples_of_the_servers(runs: Path) -> None:
+    with pytest.raises(
+        InputError, match="none of these runs has what the table server is made of; there are cells, "
+    ):
+        rows_of("select * from server", runs)
+    for folder, value in (("a", 1.0), ("b", 2.0)):
+        row = {"time_s": 0.5, "replica": 0, "name": "vllm:num_requests_running", "labels": "{}", "value": value}
+        store.write_server(runs / folder, pa.Table.from_pylist([row], schema=store.server_schema()))
+    assert rows_of("select run, name, value from server order by all", runs) == (
+        ["run", "name", "value"],
+        [("a", "vllm:num_requests_running", 1.0), ("b", "vllm:num_requests_running", 2.0)],
+    )
+
+
+@pytest.mark.parametrize("name", ["servers", "Record", "pg_sequenc", "no such"])
+def test_a_table_that_is_none_is_told_those_that_are(runs: Path, name: str) -> None:
+    with pytest.raises(InputError) as raised:
+        rows_of(f'select * from "{name}"', runs)  # noqa: S608
+    assert str(raised.value) == f"query: no table '{name}'; there are cells, records, runs"
+
+
 def test_runs_have_their_papers(runs: Path) -> None:
     sql = "select run, status, seed, cells[1].load.value, target.model from runs order by run"
     assert rows_of(sql, runs)[1] == [

@@ -71,6 +71,16 @@ def test_how_many_requests_when_nothing_is_said(load: Load, requests: int, warmu
     assert (len(plan), plan.warmup_count(0)) == (requests + warmup, warmup)
 
 
+def test_the_warm_up_of_a_rate_is_at_most_a_tenth_of_what_is_measured() -> None:
+    loads = [Load("rate", 1e4), Load("rate", 2.0)]
+    plan = make_plan(FIXED, loads, requests=[100, 100])
+    assert [plan.warmup_count(cell) for cell in (0, 1)] == [10, 2]
+    short = make_plan(FIXED, [Load("rate", 1000.0, "constant", duration_s=0.05)])
+    assert (short.warmup_count(0), len(short) - short.warmup_count(0)) == (5, pytest.approx(50, abs=1))
+    # A closed loop's places are all taken, however few requests are measured.
+    assert make_plan(FIXED, [Load("concurrency", 16)], requests=[4]).warmup_count(0) == 16
+
+
 def test_requests_per_cell_count_the_measured_ones_alone() -> None:
     plan = make_plan(FIXED, [Load("rate", 1.0), Load("rate", 2.0)], requests=[10, 20], warmup=3)
     assert [len(plan.rows(cell)) for cell in (0, 1)] == [13, 23]

@@ -322,6 +322,16 @@ def test_blocks_that_go_together_are_joined(
     assert (count, rho[1], used[1]) == (made, left, taken)
 
 
+def test_the_mean_of_what_is_never_negative_has_no_negative_bound() -> None:
+    values = np.array([0.001] * 9 + [1.0])
+    found, shifted = distribution(values), distribution(values - 0.5)
+    assert found is not None
+    assert shifted is not None
+    low, high = found.ci95["mean"]
+    assert (low, high) == (0.0, pytest.approx(shifted.ci95["mean"][1] + 0.5))  # type: ignore[operator]
+    assert shifted.ci95["mean"][0] < -0.5  # type: ignore[operator]
+
+
 def test_the_error_of_a_mean_of_blocks() -> None:
     """√(6/5)/√6 of six that alternate. Of six that rise, ρ = ½ + ⅙ and three are too few: as if 0.8, times three."""
     apart = blocks.error_of_blocks(6, lambda count: np.array([-1.0, 1.0] * (count // 2)))

@@ -65,6 +65,15 @@ CLOSED = Load("concurrency", 1)
 OPEN = Load("rate", 1.0)
 
 
+def test_bounds_of_requests_are_in_the_summary_in_seconds(tmp_path: Path) -> None:
+    load = Load("rate", 1.0)
+    (cell,) = summary(tmp_path / "r", load, slo=parse_slo("ttft<500ms,e2e<9,tpot_p99<1s"))["cells"]
+    assert cell["slo_per_request_s"] == {"ttft": 0.5, "e2e": 9.0}
+    assert [bound["bound"] for bound in cell["slo"]] == ["tpot_p99"]
+    (cell,) = summary(tmp_path / "s", load, slo=parse_slo("tpot_p99<1s"))["cells"]
+    assert "slo_per_request_s" not in cell
+
+
 def test_the_document_has_the_keys_that_scripts_rely_on(tmp_path: Path) -> None:
     document = summary(tmp_path / "r", CLOSED, slo={"ttft": 0.5, "tpot_p99": 0.5})
     assert set(document) == {
@@ -72,7 +81,9 @@ def test_the_document_has_the_keys_that_scripts_rely_on(tmp_path: Path) -> None:
     }  # fmt: skip
     assert (document["schema"], document["run_id"], document["run_dir"]) == (1, "r", str(tmp_path / "r"))
     (cell,) = document["cells"]
-    assert set(cell) == {"load", "requests", "duration_s", "metrics", "client", "verdict", "slo"}
+    assert set(cell) == {
+        "load", "requests", "duration_s", "metrics", "client", "verdict", "slo", "slo_per_request_s",
+    }  # fmt: skip
     assert cell["load"].items() >= {"kind": "concurrency", "value": 1.0}.items()
     assert set(cell["requests"]) == {"sent", "ok", "error", "timeout", "cancelled", "short"}
     metrics = cell["metrics"]

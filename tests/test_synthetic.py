@@ -15,6 +15,9 @@ def rng() -> np.random.Generator:
         ("1024", Length("fixed", 1024)),
         ("fixed:7", Length("fixed", 7)),
         (" 1e3 ", Length("fixed", 1000)),
+        ("8k", Length("fixed", 8192)),
+        ("uniform:512:1K", Length("uniform", 768, low=512, high=1024)),
+        ("fixed:1m", Length("fixed", 1024 * 1024)),
         ("uniform:512:1024", Length("uniform", 768, low=512, high=1024)),
         ("uniform:3:3", Length("uniform", 3, low=3, high=3)),
         ("normal:1024:128", Length("normal", 1024, sd=128)),
@@ -39,7 +42,8 @@ def test_a_range_ratio_leaves_other_kinds_alone() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "x", "0", "-5", "1.5", "inf", "nan", str(MAX_TOKENS + 1), "uniform:1", "uniform:1:2:3", "uniform:0:5",
+    ["", "x", "0", "-5", "1.5", "1.5k", "k", "0k", "1kk", "inf", "nan",
+     str(MAX_TOKENS + 1), "uniform:1", "uniform:1:2:3", "uniform:0:5",
      "uniform:5:4", "uniform:1:1.5", "uniform:1:99999999", "normal:100:-1", "normal:0.5:1", "zipf:1:2",
      "lognormal:10"],
 )  # fmt: skip

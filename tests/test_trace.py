@@ -233,7 +233,6 @@ def test_files_of_no_use_are_refused_with_and_without_skip_bad(
         (PLAIN + "1,7,1\n", "2,1_000,1", "not a number", "'input_tokens' is '1_000'"),
         (PLAIN + "1,7,1\n", "2,2147483648,1", "not a number", "'input_tokens' is '2147483648'"),
         (PLAIN + "1,7,1\n", "2,7," + "9" * 5000, "not a number", "'output_tokens' is '999"),
-        (PLAIN + "1,7,1\n", "2,600,401", "too long for the model", "600 tokens in and 401 out"),
         (PLAIN.replace("\n", ",prompt\n") + "1,7,1,a\n", "2,7,1, ", "no prompt", "'prompt' is ' '"),
         (PLAIN.replace("\n", ",prompt\n") + "1,7,1,a\n", b"2,7,1,na\xefve", "broken line", "invalid UTF-8"),
         (PLAIN + "1,7,1\n", b"2,\xef,1", "not a number", "'input_tokens'"),
@@ -305,11 +304,11 @@ def test_a_bad_line_is_named_or_left_out_and_counted(
     ending = bad.encode() if isinstance(bad, str) else bad
     path = write(good.encode() + ending.rstrip(b"\n") + b"\n")
     number = len(good.splitlines()) + 1
-    message = refused(path, max_tokens=1000)
+    message = refused(path)
     assert f", line {number}: " in message
     assert what in message
     assert message.endswith("--skip-bad")
-    kept = read(path, skip_bad=True, max_tokens=1000)
+    kept = read(path, skip_bad=True)
     assert kept.line.tolist() == [number - 1]
     assert kept.skipped == {reason: 1}
 
@@ -336,8 +335,22 @@ def test_lines_behind_bad_ones_are_read_and_order_is_judged_by_what_was_kept(wri
 
 def test_the_model_may_take_exactly_so_many_tokens(write: Write) -> None:
     path = write(PLAIN + "0,600,400\n")
-    assert read(path, max_tokens=1000).count == 1
-    assert "the model takes 999" in refused(path, max_tokens=999)
+    trace = read(path)
+    trace.check_lengths(path, 1000, 1)
+    assert trace.without_longer(1000).count == 1
+    with pytest.raises(InputError, match=r"line 2: 600 tokens in and 400 out, and the model takes 999 .*bad$"):
+        trace.check_lengths(path, 999, 1)
+    with pytest.raises(InputError, match="no request of the trace lies within the 999 tokens"):
+        trace.without_longer(999)
+
+
+def test_what_is_too_long_for_the_model_is_left_out_and_counted(write: Write) -> None:
+    trace = read(write(PLAIN + "1,600,401\n3,7,1\n4,600,401\n6,8,2\n"))
+    trace.check_lengths(Path("t"), 1000, 0)  # of what is not sent nothing is asked
+    kept = trace.without_longer(1000)
+    assert columns(kept) == ([0.0, 3.0], [7, 8], [1, 2], [3, 5])
+    assert kept.skipped == {"too long for the model": 2}
+    assert trace.without_longer(1001) is trace
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:

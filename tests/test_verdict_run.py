@@ -42,6 +42,16 @@ def test_what_was_left_out_of_a_file_is_counted_by_its_reason() -> None:
     assert not run_findings([], [], {"kind": "synthetic", "input": {}}, "")
 
 
+def test_prompts_beyond_the_model_are_counted_and_a_doubted_deployment_is_told() -> None:
+    (finding,) = run_findings([], [], {"kind": "dataset", "prompts": 9, "too_long": 3}, "")
+    assert finding.evidence.startswith("3 of the file's items were left out (3 too long for the model)")
+    stated = {"doubts": ["the server calls its model tiny", "it has 2 B parameters"]}
+    (finding,) = run_findings([], [], {}, "", stated)
+    assert (finding.kind, finding.severity) == ("deployment_doubted", "info")
+    assert finding.evidence.endswith("tiny; it has 2 B parameters")
+    assert not run_findings([], [], {}, "", {"model": "tiny"})
+
+
 def test_prompts_that_were_lengthened_are_counted() -> None:
     (finding,) = run_findings([], [], {"kind": "trace", "requests": 5, "skipped": {}, "lengthened": 3}, "")
     assert (finding.kind, finding.severity) == ("prompts_lengthened", "info")

@@ -9,7 +9,7 @@ Importing it takes no time: each function imports what it needs when it is calle
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,13 +32,15 @@ def bench(url: str | Sequence[str] | None = None, **options: Any) -> dict[str, A
 
     Several URLs are a fleet of servers with the same model behind them.
 
-    `options` are the fields of `loadstone.options.Options`, named as the flags; a TypeError tells of any other.
-    Raises loadstone.errors.InputError, one line, where it cannot be done; requests that fail are records.
+    `options` are named as the flags (`duration`, `timeout_first`) and take what these take, as text or as values:
+    `rate=[1, 2]`, `duration="20s"` or `duration=20`; `header` and `extra_body` may be dictionaries.
+    Raises loadstone.errors.InputError, one line, where there is no such option or it cannot be done; requests that
+    fail are records.
     """
     from loadstone import measure
-    from loadstone.options import Options
+    from loadstone.options import options_of
 
-    return measure.bench(Options(url=url, **_as_flags(options)))
+    return measure.bench(options_of({"url": url, **options}))
 
 
 def size(models: str | Sequence[str], **options: Any) -> dict[str, Any]:
@@ -66,10 +68,10 @@ def simulate(
     Raises loadstone.errors.InputError, one line.
     """
     from loadstone import simulation
-    from loadstone.options import Options
+    from loadstone.options import options_of
 
-    asked, kept = Options(**_as_flags(options)), None if profile is None else fspath(profile)
-    return simulation.simulate(deployment, asked, acceptance=acceptance, draws=draws, profile=kept)
+    kept = None if profile is None else fspath(profile)
+    return simulation.simulate(deployment, options_of(options), acceptance=acceptance, draws=draws, profile=kept)
 
 
 def recover(path: str | PathLike[str]) -> dict[str, Any]:
@@ -122,32 +124,6 @@ def write_report(
 
 def _folders(paths: str | PathLike[str] | Sequence[str | PathLike[str]]) -> list[Path]:
     return [Path(paths)] if isinstance(paths, str | PathLike) else [Path(path) for path in paths]
-
-
-def _as_flags(options: dict[str, Any]) -> dict[str, Any]:
-    """Options as a notebook writes them, as the flags have them: folders and files may be text, one number may stand
-    for a list of it, a list may be the flag's text, a number may stand for a length. Raises InputError.
-    """
-    from loadstone.units import parse_counts, parse_list
-
-    asked = dict(options)
-    for name, value in options.items():
-        if value is None:
-            continue
-        if name in ("out", "dataset", "trace", "plan"):
-            asked[name] = Path(value)
-        elif name in ("concurrency", "requests", "rate", "time_scale"):
-            several = value if hasattr(value, "__iter__") else [value]
-            text = value if isinstance(value, str) else ",".join(map(str, several))
-            parse = parse_counts if name in ("concurrency", "requests") else parse_list
-            asked[name] = parse(text, f"--{name.replace('_', '-')}") if text else []
-        elif name in ("input", "output", "turns", "think_time"):
-            asked[name] = str(value)
-        elif name == "headers" and isinstance(value, Mapping):
-            asked[name] = [(str(header), str(text)) for header, text in value.items()]
-        elif name == "stop" and isinstance(value, str):
-            asked[name] = [value]
-    return asked
 
 
 def open_run(path: str | PathLike[str]) -> Run:

@@ -76,13 +76,19 @@ def default_requests(load: Load) -> int:
     return max(32, 8 * int(load.value), min(512, 16 * int(load.value)))
 
 
-def default_warmup(load: Load) -> int:
-    """As many as fill the engine: the concurrency; a second's worth of a rate; one before a burst or a ramp."""
+def default_warmup(load: Load, measured: float | None = None) -> int:
+    """As many as fill the engine: the concurrency; a second's worth of a rate; one before a burst or a ramp.
+
+    Of a rate no more than a tenth of the `measured` requests (None: `default_requests`, or the duration's worth): at
+    a rate beyond the engine all of them wait behind the warm-up, which then must not be what they tell of.
+    """
     if load.kind == "concurrency":
         return math.ceil(load.profile[0][0] if load.profile else load.value)
     if load.kind == "burst" or load.profile:
         return 1
-    return max(1, math.ceil(min(load.value, load.max_concurrency or math.inf)))
+    if measured is None:
+        measured = default_requests(load) if load.duration_s is None else load.value * load.duration_s
+    return max(1, math.ceil(min(load.value, load.max_concurrency or math.inf, measured / 10)))
 
 
 def level(profile: Profile, at_s: float) -> float:

@@ -75,11 +75,16 @@ def bench(options: Options, on_event: Callable[[Event], None] = lambda event: No
         path = "" if asking.endpoint == "triton-grpc" else ask.path(asking)
         if options.trace is not None:
             plan = plan_of(options, target.max_model_tokens, target.overhead_tokens + 1)
+        elif options.dataset is not None and options.turns is None and target.max_model_tokens is not None:
+            with meeting.counting(options, target, headers) as beyond:
+                plan = plan_of(options, target.max_model_tokens, beyond=beyond)
         salt = meeting.salt_of(options)
         meeting.check(plan, target, vocabulary, salt)
         info = run_info(options, plan, target, slo, salt, load_selftest())
         if deployed is not None and options.deployment is not None:
             info.settings["deployment"] = meeting.deployment_papers(options.deployment, deployed, target)
+            if doubted := meeting.doubts(deployed, target):
+                info.settings["deployment"]["doubts"] = doubted
         gpus = _gpus(options, servers, info, stack)
         folder = store.create(options.out, info.run_id)
         info.run_id = folder.name
@@ -88,6 +93,9 @@ def bench(options: Options, on_event: Callable[[Event], None] = lambda event: No
         try:
             store.write_plan(folder / "plan.parquet", plan)
             on_event(Event(kind="attached", info=info, plan=plan, folder=folder))
+            for doubt in info.settings.get("deployment", {}).get("doubts", ()):
+                text = f"--deployment {options.deployment}: is it so? {doubt}; reports count on what is stated"
+                on_event(Event(kind="note", text=text))
             flush = _flush(options, headers, target, info)
             told = jobs.jobs(options, plan, info, vocabulary, asking, folder, [
                 jobs.destination(options, parts, base_path, path, headers, keys) for parts, base_path in servers

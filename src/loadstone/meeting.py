@@ -7,7 +7,7 @@ import os
 import re
 import resource
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import SplitResult
@@ -20,14 +20,19 @@ from loadstone.client.pool import workers_for
 from loadstone.engines import attach
 from loadstone.errors import InputError
 from loadstone.options import Options, parse_structured
+from loadstone.planning import Beyond
 from loadstone.records import Plan, Target
 from loadstone.runfacts import engine_name
+from loadstone.sizing.budget import count
 from loadstone.wire.ask import Ask, Sampling
 from loadstone.wire.keys import blank, blank_bytes, keys_in
-from loadstone.workload.prompts import PromptWriter, Vocabulary
+from loadstone.wire.text import excerpt
+from loadstone.workload.prompts import PromptWriter, Vocabulary, given_text
 
 DEFAULT_SIM = "llama-3.1-8b@1xh100"
 KEY_VARIABLES = ("LOADSTONE_API_KEY", "OPENAI_API_KEY")
+_MARK = "[01234567] "
+"""As long as what stands in front of a file's prompt; see PromptWriter."""
 _BEHIND_TRITON = ("tensorrt-llm", "vllm")
 """Engines that Triton has as backends, of which it tells neither name nor version."""
 
@@ -59,8 +64,14 @@ def target_urls(options: Options, plan: Plan, stack: contextlib.ExitStack) -> tu
         from loadstone import simserver
 
         asked = options.sim or DEFAULT_SIM
+        law: simserver.Law | str = asked
         # MODEL@GPUS is a deployment, whose scheduler then has the times.
-        law = asked if "@" in asked else simserver.Law.parse(asked)
+        if "@" in asked:
+            from loadstone.simulator.fleet import fleet_of
+
+            fleet_of(parse_deployment(asked))  # what is wrong with it is told in one line before a server is begun
+        else:
+            law = simserver.Law.parse(asked)
         return [stack.enter_context(simserver.start(law)).url], None
     from loadstone.engines import llama_cpp
 
@@ -185,6 +196,63 @@ def deployment_papers(text: str, deployed: Deployment, target: Target) -> dict[s
         "name": ",".join(part for part in parts if engine in ENGINES or not part.startswith("engine=")),
         "stated": text,
     }
+
+
+def doubts(deployed: Deployment, target: Target) -> list[str]:
+    """One line for each thing that a server says of its model and that is not so of the deployment that the user
+    stated. Servers use aliases, so that none of it is an error.
+    """
+    model, found = deployed.model, []
+    names = [name.rsplit("/", 1)[-1] for name in (model.name, *model.aliases)]
+    served = _letters(target.model.rstrip("/").rsplit("/", 1)[-1])
+    if served and not any(_letters(name) in served or served in _letters(name) for name in names):
+        found.append(f"the server calls its model {excerpt(target.model, 80)}")
+    entries = target.models.get("data") if isinstance(target.models, dict) else None
+    for entry in entries if isinstance(entries, list) else ():
+        meta = entry.get("meta") if isinstance(entry, dict) and entry.get("id") == target.model else None
+        parameters = meta.get("n_params") if isinstance(meta, dict) else None
+        if isinstance(parameters, int) and not 0.8 < parameters / model.parameters < 1.25:
+            found.append(f"the server's model has {parameters:.3g} parameters, and not {model.parameters:.3g}")
+    context = target.max_model_tokens
+    limit = count(deployed, "max_model_len", "max_seq_len")
+    if context is not None and limit is not None and context != limit:
+        found.append(f"the server's context is of {context:,} tokens, and not {limit:,}")
+    elif context is not None and model.max_context_tokens is not None and context > model.max_context_tokens:
+        most = model.max_context_tokens
+        found.append(f"the server's context is of {context:,} tokens, beyond the model's {most:,}")
+    return found
+
+
+def _letters(name: str) -> str:
+    return re.sub("[^0-9a-z]", "", name.lower())
+
+
+@contextlib.contextmanager
+def counting(options: Options, target: Target, headers: list[tuple[str, str]]) -> Iterator[Beyond]:
+    """What tells a dataset's prompts that a server does not take; see planning.Beyond. Raises InputError.
+
+    No tokenizer makes more tokens of a text than it has bytes: only what might be too long so is counted.
+    """
+    counted: dict[str, int | None] = {}
+    with contextlib.ExitStack() as stack:
+        server = None
+        if target.endpoint != "triton-grpc":
+            server = stack.enter_context(attach.Server(target.url, headers, options.proxy))
+        count_tokens: Callable[[str], int | None] | None = None
+
+        def beyond(prompt: str, chat: bool, output_tokens: int) -> int | None:
+            nonlocal count_tokens
+            text = _MARK + given_text(prompt, chat)
+            room = (target.max_model_tokens or 0) - target.overhead_tokens - max(0, output_tokens)
+            if target.max_model_tokens is None or len(text.encode("utf-8", "replace")) <= room:
+                return None
+            if prompt not in counted:
+                count_tokens = count_tokens or attach.token_counter(server, target, options.tokenizer)
+                counted[prompt] = count_tokens(text)
+            tokens = counted[prompt]
+            return None if tokens is None or tokens <= room else tokens + target.overhead_tokens
+
+        yield beyond
 
 
 def headers_of(given: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
+from numbers import Number
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,7 +12,9 @@ import msgspec
 
 from loadstone.client.protocol import Route, Timeouts
 from loadstone.errors import InputError
+from loadstone.units import parse_counts, parse_list, parse_seconds
 from loadstone.wire.ask import Endpoint, Structured
+from loadstone.workload.synthetic import parse_tokens
 
 
 class Options(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -82,6 +86,145 @@ class Options(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     @property
     def urls(self) -> list[str]:
         return [] if self.url is None else [self.url] if isinstance(self.url, str) else list(self.url)
+
+
+def options_of(given: Mapping[str, Any]) -> Options:
+    """Options by their flags' names (with _ for -), or by those of the fields, each as a flag's text or as a value.
+
+    A time that is a number is in seconds; one value may stand for a list of it; None is an option left out.
+    Raises InputError, one line, where there is no such option, or a value is none of its kind.
+    """
+    asked: dict[str, Any] = {}
+    timeouts: dict[str, float] = {}
+    for name, value in given.items():
+        flag = f"--{name.replace('_', '-')}"
+        if name in _TIMEOUTS:
+            if value is not None:
+                timeouts[_TIMEOUTS[name]] = parse_seconds(str(value), flag)
+            continue
+        field = FIELDS.get(name, name)
+        if field not in Options.__struct_fields__:
+            near = get_close_matches(name, [*_FLAGS, *_TIMEOUTS], n=1)
+            raise InputError(f"{name}: no such option" + (f"; the nearest is {near[0]}" if near else ""))
+        if field in asked:
+            raise InputError(f"{name}: given twice, by two names; give one")
+        if value is not None:
+            asked[field] = _READERS[field](value, flag) if field in _READERS else _plain(value)
+    if timeouts:
+        asked["timeouts"] = Timeouts(**timeouts)
+    try:
+        return msgspec.convert(asked, Options, strict=False)
+    except msgspec.ValidationError as error:
+        what, _, place = str(error).partition(" - at `$.")
+        name = place.rstrip("`").partition("[")[0]
+        raise InputError(f"--{_FLAG_OF.get(name, name).replace('_', '-')}: {what}") from error
+
+
+def _plain(value: Any) -> Any:
+    """A number of numpy's as Python's."""
+    return value.item() if isinstance(value, Number) and hasattr(value, "item") else value
+
+
+def _text(value: Any, flag: str) -> str:
+    return str(value)
+
+
+def _path(value: Any, flag: str) -> Path:
+    try:
+        return Path(value)
+    except TypeError:
+        raise InputError(f"{flag}: {value!r} is no path") from None
+
+
+def _seconds(value: Any, flag: str) -> float:
+    return parse_seconds(str(value), flag)
+
+
+def _several(value: Any) -> str:
+    """Numbers as a flag's text has them."""
+    if isinstance(value, str):
+        return value
+    return ",".join(map(str, value if hasattr(value, "__iter__") else [value]))
+
+
+def _numbers(value: Any, flag: str) -> list[float]:
+    text = _several(value)
+    return parse_list(text, flag) if text or isinstance(value, str) else []
+
+
+def _counts(value: Any, flag: str) -> list[int]:
+    text = _several(value)
+    return parse_counts(text, flag) if text or isinstance(value, str) else []
+
+
+def _scales(value: Any, flag: str) -> list[float]:
+    """`0.1` or `1/10`, several with commas."""
+    scales = []
+    text = _several(value)
+    for part in text.split(",") if text or isinstance(value, str) else ():
+        number, slash, divisor = part.partition("/")
+        values = parse_list(f"{number},{divisor}" if slash else number, flag)
+        if slash and values[1] == 0:
+            raise InputError(f"{flag}: {part!r} divides by zero; write 0.1 or 1/10")
+        scales.append(values[0] / values[1] if slash else values[0])
+    return scales
+
+
+def _window(value: Any, flag: str) -> tuple[float, float]:
+    text = ":".join(map(str, value)) if isinstance(value, Sequence) and not isinstance(value, str) else str(value)
+    start, colon, end = text.partition(":")
+    if not colon:
+        raise InputError(f"{flag}: {text!r} is no stretch of time; write FROM:TO, e.g. 0s:10m")
+    window = parse_seconds(start or "0", flag), parse_seconds(end, flag)
+    if window[0] >= window[1]:
+        raise InputError(f"{flag}: {text!r} ends before it begins; write FROM:TO, e.g. 0s:10m")
+    return window
+
+
+def _headers(value: Any, flag: str) -> list[tuple[str, str]]:
+    if isinstance(value, Mapping):
+        return [(str(name), str(text)) for name, text in value.items()]
+    headers = []
+    for each in [value] if isinstance(value, str) else value:
+        name, colon, text = each.partition(":") if isinstance(each, str) else (each[0], ":", each[1])
+        if not colon:
+            raise InputError(f"{flag}: write 'Name: value'")
+        headers.append((name.strip(), text.strip()))
+    return headers
+
+
+def _extra_body(value: Any, flag: str) -> dict[str, Any]:
+    try:
+        fields = msgspec.json.decode(value) if isinstance(value, str) else value
+    except msgspec.DecodeError as error:
+        raise InputError(f"{flag}: no JSON ({error}); write e.g. '{{\"top_k\": 40}}'") from None
+    if not isinstance(fields, Mapping):
+        raise InputError(f"{flag}: not a JSON object; write e.g. '{{\"top_k\": 40}}'")
+    return dict(fields)
+
+
+def _stops(value: Any, flag: str) -> list[str]:
+    return [value] if isinstance(value, str) else list(value)
+
+
+FIELDS = {"duration": "duration_s", "grace": "grace_s", "trace_window": "trace_window_s", "header": "headers"}
+"""Of Options, where they are named otherwise than their flag."""
+_FLAG_OF = {field: flag for flag, field in FIELDS.items()}
+_TIMEOUTS = {f"timeout_{name}": f"{name}_s" for name in ("connect", "first", "idle", "total")}
+_FLAGS = [_FLAG_OF.get(field, field) for field in Options.__struct_fields__ if field not in ("timeouts", "command")]
+_READERS: dict[str, Callable[[Any, str], Any]] = {
+    **dict.fromkeys(("out", "dataset", "trace", "plan"), _path),
+    **dict.fromkeys(("concurrency", "requests"), _counts),
+    **dict.fromkeys(("input", "output", "turns", "think_time"), _text),
+    **dict.fromkeys(("duration_s", "grace_s"), _seconds),
+    "rate": _numbers,
+    "time_scale": _scales,
+    "trace_window_s": _window,
+    "prefix": lambda value, flag: parse_tokens(str(value), flag),
+    "headers": _headers,
+    "extra_body": _extra_body,
+    "stop": _stops,
+}
 
 
 def parse_structured(text: str) -> Structured:

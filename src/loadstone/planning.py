@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Literal, Protocol
 
 import msgspec
 
 from loadstone import arrivals, store
 from loadstone.errors import InputError
-from loadstone.options import Options
+from loadstone.options import FIELDS, Options
 from loadstone.records import Load, Plan, Unit
 from loadstone.schedule import Workload, make_plan
+from loadstone.wire.text import excerpt
 from loadstone.workload import dataset, trace
 from loadstone.workload.session import Sessions, parse_think
 from loadstone.workload.synthetic import Length, Synthetic, parse_length
@@ -25,17 +26,26 @@ _PLANNED = (
     "time-scale", "trace-window", "trace-sample", "length-scale", "skip-bad", "seed",
 )  # fmt: skip
 """Flags that a plan answers already."""
-_FIELDS = {"duration": "duration_s", "trace-window": "trace_window_s"}
-"""Of Options, where they are named otherwise than their flag."""
 _UNSAID = Options()
 _OF_A_TRACE = ("time-scale", "trace-window", "trace-sample", "length-scale")
 
 
-def plan_of(options: Options, max_tokens: int | None = None, min_input_tokens: int = 1) -> Plan:
+class Beyond(Protocol):
+    """The tokens of a file's prompt (`chat`: messages as a JSON array), where with so many of an answer they are more
+    than the server takes; None where they are not, or where nobody can count them.
+    """
+
+    def __call__(self, prompt: str, chat: bool, output_tokens: int) -> int | None: ...
+
+
+def plan_of(
+    options: Options, max_tokens: int | None = None, min_input_tokens: int = 1, beyond: Beyond | None = None
+) -> Plan:
     """The plan that the options ask for.
 
-    `max_tokens`: the server's context; lines of a trace that are longer are bad lines. `min_input_tokens`: the least
-    that a prompt can have there; a trace's shorter ones are made as long.
+    `max_tokens`: the server's context; lines of a trace that are longer are bad lines, and so are prompts of a file
+    that are `beyond` it. `min_input_tokens`: the least that a prompt can have there; a trace's shorter ones are made
+    as long.
     Raises InputError, one line that names the flag, or the file and line.
     """
     if options.seed < 0 or options.seed >= 1 << 63:
@@ -56,11 +66,16 @@ def plan_of(options: Options, max_tokens: int | None = None, min_input_tokens: i
     _check_numbers(options)
     sessions = _sessions(options)
     workload, output = _workload(options, sessions, max_tokens)
+    too_long = 0
+    if isinstance(workload, dataset.Dataset) and beyond is not None and options.skip_bad:
+        given = len(workload.prompts)
+        workload = _without_longer(workload, output, beyond)
+        too_long = given - len(workload.prompts)
     loads, requests = _loads(options, workload, "requests" if sessions is None else "sessions")
+    begun = requests if requests is not None else [_begun(load, workload) for load in loads]
     most = sum(
-        (requests[i] if requests is not None else _begun(load, workload))
-        + (arrivals.default_warmup(load) if options.warmup is None else options.warmup)
-        for i, load in enumerate(loads)
+        count + (arrivals.default_warmup(load, count) if options.warmup is None else options.warmup)
+        for load, count in zip(loads, begun, strict=True)
     )
     if most > _MOST_REQUESTS:
         raise InputError(f"{most:.3g} requests in one run: at most {_MOST_REQUESTS:,}; lower the load or --requests")
@@ -79,7 +94,15 @@ def plan_of(options: Options, max_tokens: int | None = None, min_input_tokens: i
         # An answer of a given form ends when it is complete.
         exact=options.structured is None,
     )
+    if isinstance(workload, trace.Trace) and options.trace is not None and max_tokens is not None:
+        # The warm-up is as long as the trace's first requests.
+        warm = [plan.warmup_count(cell) for cell in range(len(plan.cells))]
+        sent = max(max(count, len(plan.rows(cell)) - count) for cell, count in enumerate(warm))
+        workload.check_lengths(options.trace, max_tokens, sent)
+    if options.dataset is not None and beyond is not None and plan.prompts:
+        _check_prompts(options, plan, beyond)
     cut = {
+        "too_long": too_long,
         "lengthened": lengthened,
         "window_s": options.trace_window_s,
         "sample": options.trace_sample,
@@ -100,7 +123,8 @@ def _begun(load: Load, workload: Workload) -> float:
 
 def _given(options: Options, flag: str) -> bool:
     """Whether a flag says something else than it would by being left out."""
-    name = _FIELDS.get(flag, flag.replace("-", "_"))
+    name = flag.replace("-", "_")
+    name = FIELDS.get(name, name)
     value = getattr(options, name)
     return bool((tuple(value) if isinstance(value, list) else value) != getattr(_UNSAID, name))
 
@@ -156,6 +180,37 @@ def _workload(options: Options, sessions: Sessions | None, max_tokens: int | Non
     return synthetic, None
 
 
+def _without_longer(given: dataset.Dataset, output: Length | None, beyond: Beyond) -> dataset.Dataset:
+    """A file's prompts that the server takes with the shortest answers that are asked for. Raises InputError."""
+    least = 1 if output is None else output.smallest
+    keep = [
+        i
+        for i, (prompt, tokens) in enumerate(zip(given.prompts, given.output_tokens, strict=True))
+        if beyond(prompt, given.chat, least if tokens is None else tokens) is None
+    ]
+    if not keep:
+        raise InputError("--dataset: every prompt is longer than the server's context; start it with more")
+    return msgspec.structs.replace(
+        given, prompts=[given.prompts[i] for i in keep], output_tokens=[given.output_tokens[i] for i in keep]
+    )
+
+
+def _check_prompts(options: Options, plan: Plan, beyond: Beyond) -> None:
+    """Raises InputError where the server does not take one of a file's prompts with the answer asked for."""
+    import numpy as np
+
+    most = np.zeros(len(plan.prompts), np.int64)
+    np.maximum.at(most, plan.prompt, plan.output_tokens)
+    for prompt, output_tokens in zip(plan.prompts, most.tolist(), strict=True):
+        tokens = beyond(prompt, plan.chat, output_tokens)
+        if tokens is not None:
+            remedy = "" if options.skip_bad else ", or leave such prompts out with --skip-bad"
+            raise InputError(
+                f"{options.dataset}: a prompt of {tokens} tokens ({excerpt(prompt, 40)}) and an answer of "
+                f"{output_tokens}: together beyond the server's context; ask for shorter answers{remedy}"
+            )
+
+
 def _trace(options: Options, max_tokens: int | None) -> trace.Trace:
     assert options.trace is not None  # noqa: S101
     factor = options.length_scale
@@ -164,18 +219,20 @@ def _trace(options: Options, max_tokens: int | None) -> trace.Trace:
     share = options.trace_sample
     if share is not None and not 0 < share <= 1:
         raise InputError(f"--trace-sample {share:g}: must be above 0 and at most 1")
-    if max_tokens is not None and factor is not None:
-        max_tokens = max(1, math.floor(max_tokens / factor) - 1)  # what is still short enough once it is scaled
-    traced = trace.read(options.trace, skip_bad=options.skip_bad, max_tokens=max_tokens)
+    traced = trace.read(options.trace, skip_bad=options.skip_bad)
     if options.trace_window_s is not None:
         traced = traced.cut(*options.trace_window_s)
     if share is not None:
         traced = traced.sample(share, options.seed)
+    if factor is not None:
+        traced = traced.scaled_lengths(factor)
+    if max_tokens is not None and options.skip_bad:
+        traced = traced.without_longer(max_tokens)
     if options.requests and not (options.rate or options.concurrency or options.ramp):
         if options.requests[0] > traced.count:
             raise InputError(f"--requests {options.requests[0]:,}: the trace has {traced.count:,}; ask for no more")
         traced = traced.first(options.requests[0])
-    return traced if factor is None else traced.scaled_lengths(factor)
+    return traced
 
 
 # --- when it is asked -----------------------------------------------------------------------------------------
@@ -213,6 +270,9 @@ def _loads(options: Options, workload: Workload, unit: Unit) -> tuple[list[Load]
         return [Load("burst", size, max_concurrency=cap, unit=unit) for size in options.requests or (32,)], None
     if len(options.requests) > 1:
         raise InputError("--requests: a list goes with --rate inf only; give one number for every cell")
+    if per_rate is not None and (options.requests or options.duration_s is not None):
+        other = "--requests" if options.requests else "--duration"
+        raise InputError(f"{other} and --requests-per-rate: each says when a cell ends; give one")
     if options.requests and options.duration_s is not None:
         raise InputError("--requests and --duration: a cell ends by count or by time; give one")
     if isinstance(workload, trace.Trace) and not given:

@@ -9,9 +9,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from loadstone.measure import Event
-from loadstone.records import Plan
-from loadstone.units import show_number
+from loadstone.records import Load, Plan
+from loadstone.units import show_number, show_seconds
 from loadstone.wire.text import excerpt
 
 if TYPE_CHECKING:
@@ -37,6 +39,7 @@ class Display:
         self._tokens = 0
         self._ended = 0
         self._failed = 0
+        self._warm = False
 
     def __enter__(self) -> Display:
         return self
@@ -59,8 +62,8 @@ class Display:
         elif event.kind == "cell_end" and event.plan is not None and event.cell is not None:
             seconds = time.monotonic() - self._cell_start
             self._say(
-                f"{event.plan.cells[event.cell].label}: {self._ended} requests in {seconds:.1f} s"
-                + (f", {self._failed} failed" if self._failed else ""),
+                f"{_label(event.plan.cells[event.cell])}: {self._ended} requests in {seconds:.1f} s"
+                + (f", {self._told_failed()}" if self._failed else ""),
                 live=False,
             )
         elif event.text:
@@ -86,7 +89,8 @@ class Display:
         self._failed_before += self._failed
         self._tokens_before += self._tokens
         self._tokens = self._ended = self._failed = 0
-        label = f"{plan.cells[cell].label} ({cell + 1}/{len(plan.cells)})"
+        self._warm = plan.warmup_count(cell) > 0
+        label = f"{_label(plan.cells[cell])} ({cell + 1}/{len(plan.cells)})"
         self._duration_s = plan.cells[cell].duration_s if plan.cyclic(cell) else None
         self._planned = None if plan.cyclic(cell) else len(plan.rows(cell))
         total = self._duration_s if self._planned is None else self._planned
@@ -109,13 +113,17 @@ class Display:
         figures = f"{done} done, {_count(said.active)} under way"
         figures += f", {show_number(self._tokens / elapsed)} tokens/s, {show_number(self._ended / elapsed)} req/s"
         if self._failed:
-            figures += f", {self._failed} failed: {said.last_error}"
+            figures += f", {self._told_failed()}: {said.last_error}"
         if self._live is not None and self._task is not None:
             completed = self._ended if self._duration_s is None else min(elapsed, self._duration_s)
             self._live.update(self._task, completed=completed, figures=figures)
         elif now - self._last_line >= _LOG_EVERY_S:
             self._last_line = now
             self._say(figures)
+
+    def _told_failed(self) -> str:
+        """The workers count every request; the table has the measured ones alone."""
+        return f"{self._failed} failed" + (", warm-up included" if self._warm else "")
 
     def _say(self, text: str, *, live: bool = True) -> None:
         if self._log is not None:
@@ -132,6 +140,12 @@ class Display:
             print(text, file=sys.stderr, flush=True)
 
 
+def _label(load: Load) -> str:
+    """A trace's rate is its mean, which nobody asked for by its digits."""
+    shown = msgspec.structs.replace(load, value=float(f"{load.value:.3g}")) if load.process == "trace" else load
+    return shown.label
+
+
 def _count(count: int) -> str:
     return f"{count:,}".replace(",", "\u202f")
 
@@ -144,8 +158,14 @@ def _announce(event: Event) -> str:
     engine = " ".join(part for part in (target.engine, target.engine_version) if part) if target else ""
     model = excerpt(target.model, 120) if target else "?"
     prompts = target.prompt_kind if target else "?"
+    # What runs by time is another plan when it has ended: that of what was sent.
+    cyclic = any(plan.cyclic(cell) for cell in range(len(plan.cells)))
+    planned = f"seed {plan.seed}" if cyclic else f"plan {plan.plan_id[:6]} seed {plan.seed}"
+    cells = f"{len(plan.cells)} cell{'s' if len(plan.cells) > 1 else ''}"
+    warm = sum(plan.warmup_count(cell) for cell in range(len(plan.cells)))
+    count = "" if cyclic else f", {len(plan)} requests" + (f" ({warm} of them warm-up)" if warm else "")
+    bounds = ", ".join(f"{name} < {show_seconds(limit_s)}" for name, limit_s in info.slo.items())
     return (
         f"{engine or 'unknown engine'} · {model} · {target.endpoint if target else '?'}, prompts as {prompts} · "
-        f"plan {plan.plan_id[:6]} seed {plan.seed} · {len(plan.cells)} cell{'s' if len(plan.cells) > 1 else ''}, "
-        f"{len(plan)} requests · {event.folder}"
+        f"{planned} · {cells}{count} · {f'SLO {bounds} · ' if bounds else ''}{event.folder}"
     )

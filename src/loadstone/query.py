@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ import msgspec
 from loadstone.errors import InputError
 
 if TYPE_CHECKING:
+    import duckdb
     import pyarrow.dataset as ds
 
 _TABLES = {
@@ -21,11 +23,13 @@ _TABLES = {
     ),
     "cells": ("summary.json", "select run_id as run, unnest(cells, recursive := false) as cell"),
 }
+_OF_PARQUET = ("records", "server")
 _READ = (
     "from read_json(?, format = 'unstructured', sample_size = -1, map_inference_threshold = -1, "
     "field_appearance_threshold = 0, maximum_object_size = ?)"
 )
 """All of it is looked at for its shape; what only some runs have is a field still."""
+_NO_TABLE = re.compile(r"Catalog Error: Table with name (.+?) does not exist!")
 _MOST_BYTES = 64 * 1024 * 1024
 """More than any run's papers."""
 
@@ -51,9 +55,10 @@ def rows_of(sql: str, runs: Path) -> tuple[list[str], list[tuple[Any, ...]]]:
                         _join(files, Path(held) / file)
                         made = f"create table {name} as {select} {_READ}"
                         connection.execute(made, [str(Path(held) / file), _MOST_BYTES + 1])
-            files = [folder / "records.parquet" for folder in folders if (folder / "records.parquet").exists()]
-            if files:
-                connection.register("records", _records(files))
+            for name in _OF_PARQUET:
+                files = [path for folder in folders if (path := folder / f"{name}.parquet").exists()]
+                if files:
+                    connection.register(name, _rows_of_runs(files))
             connection.execute("set enable_external_access = false")
             cursor = connection.execute(sql)
             if cursor is None:
@@ -62,7 +67,17 @@ def rows_of(sql: str, runs: Path) -> tuple[list[str], list[tuple[Any, ...]]]:
         except duckdb.Error as error:
             if "'pytz'" in str(error):
                 raise InputError("query: it gives times with a zone; cast them, as in now()::timestamp") from error
+            if (missing := _NO_TABLE.match(str(error))) is not None:
+                raise InputError(f"query: {_no_table(missing[1], connection)}") from error
             raise InputError(f"query: {' '.join(str(error).split())}") from error
+
+
+def _no_table(name: str, connection: duckdb.DuckDBPyConnection) -> str:
+    """One line about a table that is not there: what DuckDB would suggest are its own."""
+    there = [table for (table,) in connection.execute("select table_name from information_schema.tables").fetchall()]
+    if name.lower() in (*_TABLES, *_OF_PARQUET):
+        return f"none of these runs has what the table {name} is made of; there are {', '.join(sorted(there))}"
+    return f"no table {name!r}; there are {', '.join(sorted(there))}"
 
 
 def _join(files: Sequence[Path], place: Path) -> None:
@@ -81,8 +96,8 @@ def _join(files: Sequence[Path], place: Path) -> None:
             whole.write(body + b"\n")
 
 
-def _records(files: Sequence[Path]) -> ds.Dataset:
-    """These records as one table, each row with its folder's name as `run`. Raises InputError."""
+def _rows_of_runs(files: Sequence[Path]) -> ds.Dataset:
+    """The rows of these files as one table, each row with its folder's name as `run`. Raises InputError."""
     import pyarrow as pa
     import pyarrow.dataset as ds
     from pyarrow.fs import LocalFileSystem

@@ -46,8 +46,9 @@ def make_plan(
     columns: dict[str, list[NDArray[Any]]] = {name: [] for name in Plan.COLUMNS}
     traced: list[NDArray[np.int64]] = []
     for cell, load in enumerate(loads):
-        warm = default_warmup(load) if warmup is None else warmup
         asked = requests[cell] if requests is not None else None
+        measured = len(workload.time_s) if isinstance(workload, Trace) and load.process == "trace" else None
+        warm = default_warmup(load, measured if asked is None else asked) if warmup is None else warmup
         if isinstance(workload, Trace):
             rows = trace_rows(workload, load, warm, asked, seed, cell)
             traced.append(rows.pop("line"))

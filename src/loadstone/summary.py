@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 SCHEMA = 1
+_MOST_BARE_S = 10.0
+"""From here on a bound without a unit is refused: it is more likely to be meant in milliseconds."""
 _TOTALS = (
     "input_tokens", "output_tokens", "output_events", "cached_input_tokens", "output_tokens_per_s",
     "total_tokens_per_s", "requests_per_s", "steady", "achieved_rate_per_s",
@@ -34,7 +36,7 @@ _TOTALS = (
 def parse_slo(text: str) -> dict[str, float]:
     """Bounds in seconds from `ttft<500ms,tpot_p99<30ms`: per request (`ttft`), or on a percentile (`tpot_p99`).
 
-    Raises InputError.
+    A small number without a unit is seconds. Raises InputError.
     """
     bounds = {}
     for part in text.split(","):
@@ -45,7 +47,11 @@ def parse_slo(text: str) -> dict[str, float]:
                 f"--slo: {part.strip()!r} is no bound; write e.g. ttft<500ms,tpot_p99<30ms "
                 f"({', '.join(SLO_KEYS)}; {', '.join(PERCENTILES)})"
             )
-        bounds[name.strip()] = limit_s = parse_seconds(limit.removeprefix("="), "--slo")
+        limit = limit.removeprefix("=").strip()
+        bounds[name.strip()] = limit_s = parse_seconds(limit, "--slo")
+        if limit_s >= _MOST_BARE_S and limit[-1] in "0123456789.":
+            # Other tools' bounds are milliseconds without saying so.
+            raise InputError(f"--slo: {part.strip()!r}: {limit} seconds? write {limit}ms or {limit}s")
         if not limit_s > 0:
             raise InputError(f"--slo: {part.strip()!r} can never be met; write a time above 0")
     return bounds
@@ -79,6 +85,7 @@ def summarise(folder: Path, dialect: str | None = None) -> dict[str, Any]:
         [cell is not None for cell in cells],
         plan.workload,
         info.error or f"the run is {info.status}",
+        info.settings.get("deployment"),
     )
     return document_of(folder, info, [cell for cell in cells if cell is not None], found)
 
@@ -166,6 +173,7 @@ def _cell(
     if gpus is not None:
         document["gpu"] = gpus.to_json()
     if per_request:
+        document["slo_per_request_s"] = per_request
         document["metrics"]["goodput_per_s"] = built["goodput_per_s"]
         document["metrics"]["attainment"] = built["attainment"]
     said, beyond = quote(document, _selftest(info))

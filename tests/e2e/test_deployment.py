@@ -11,7 +11,7 @@ import loadstone as package
 from conftest import QUICK, Ask, Loadstone, Outcome, ScriptedServer, Send, answer, whole
 from loadstone.catalogue import parse_deployment
 from loadstone.errors import InputError
-from loadstone.meeting import deployment_papers
+from loadstone.meeting import deployment_papers, doubts
 from loadstone.records import RunInfo, Target
 from loadstone.report.charts.bands import predictions
 from loadstone.report.points import points_of
@@ -47,6 +47,44 @@ def met(engine: str | None, version: str | None = None, model: str = "house-mode
 
 def stated(text: str, target: Target) -> dict[str, Any]:
     return deployment_papers(text, parse_deployment(text), target)
+
+
+@pytest.mark.parametrize(
+    ("text", "model", "context", "meta", "said"),
+    [
+        ("llama-3.1-8b@1xh100", "meta-llama/Llama-3.1-8B-Instruct", 8192, {}, []),
+        ("llama-3.1-8b@1xh100", "/models/Meta-Llama-3.1-8B-Instruct-AWQ/", None, {"n_params": 8_030_261_312}, []),
+        ("llama-3.1-8b@1xh100/max_model_len=4096", "llama-3.1-8b", 4096, {}, []),
+        ("llama-3.1-8b@1xh100", "tiny", 512, {}, ["the server calls its model tiny"]),
+        ("llama-3.1-8b@1xh100", "Llama-3.1-70B", None, {}, ["the server calls its model Llama-3.1-70B"]),
+        (
+            "llama-3.1-8b@1xh100", "llama-3.1-8b", None, {"n_params": 4_458_752},
+            ["the server's model has 4.46e+06 parameters, and not 8.03e+09"],
+        ),
+        (
+            "llama-3.1-8b@1xh100/max_model_len=4096", "llama-3.1-8b", 512, {},
+            ["the server's context is of 512 tokens, and not 4,096"],
+        ),
+        (
+            "llama-2-7b@1xh100", "llama-2-7b", 131072, {},
+            ["the server's context is of 131,072 tokens, beyond the model's 4,096"],
+        ),
+    ],
+)  # fmt: skip
+def test_what_a_server_says_against_its_deployment(
+    text: str, model: str, context: int | None, meta: dict[str, Any], said: list[str]
+) -> None:
+    target = met("vLLM", model=model)
+    target.max_model_tokens = context
+    target.models = {"data": [{"id": model, "meta": meta}]}
+    assert doubts(parse_deployment(text), target) == said
+
+
+def test_a_doubt_is_told_and_kept(loadstone: Loadstone, timing: TimingServer) -> None:
+    outcome = loadstone("bench", timing.url, *SMALL, "--deployment", "llama-3.1-8b@1xh100")
+    said = "the server calls its model timing"
+    assert f"--deployment llama-3.1-8b@1xh100: is it so? {said}; reports count on what is stated" in outcome.err
+    assert papers(outcome)["doubts"] == [said]
 
 
 def test_reports_and_comparisons_know_what_it_ran_on(

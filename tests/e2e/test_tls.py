@@ -62,9 +62,56 @@ def test_plain_http_spoken_to_a_tls_server_and_the_reverse(
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
     with served(certificate) as server:
-        assert "not an HTTP server" in loadstone("bench", server.url.replace("https", "http")).line()
+        line = loadstone("bench", server.url.replace("https", "http")).line()
+        assert line.endswith(f"a server answers there, but over TLS; write {server.url}")
     with ScriptedServer() as server:
-        loadstone("bench", server.url.replace("http", "https")).line()
+        line = loadstone("bench", server.url.replace("http", "https")).line()
+        assert line.endswith(f"a server answers there, but without TLS; write {server.url}")
+
+
+def test_a_server_that_waits_for_the_rest_of_a_tls_greeting(
+    loadstone: Loadstone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """llama-server does: it takes the greeting for the beginning of a request."""
+    monkeypatch.setattr("loadstone.engines.server._CONNECT_S", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer_http_alone() -> None:
+            held = []
+            with contextlib.suppress(OSError):
+                while True:
+                    held.append(listener.accept()[0])
+                    if held[-1].recv(4096).startswith(b"GET "):
+                        held[-1].sendall(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+
+        threading.Thread(target=answer_http_alone, daemon=True).start()
+        place = f"127.0.0.1:{listener.getsockname()[1]}"
+        line = loadstone("bench", f"https://{place}").line()
+    assert line.endswith(f"https://{place}: a server answers there, but without TLS; write http://{place}")
+
+
+def test_a_tls_server_that_explains_itself(loadstone: Loadstone, certificate: tuple[Path, Path]) -> None:
+    """nginx, Apache and Go answer plain HTTP at a port of TLS with 400, and a word on it."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(*certificate)
+    said = b"Client sent an HTTP request to an HTTPS server.\n"
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer_both() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    came, _ = listener.accept()
+                    if came.recv(1, socket.MSG_PEEK) == b"\x16":
+                        with contextlib.suppress(OSError):
+                            context.wrap_socket(came, server_side=True).close()
+                    else:
+                        came.recv(4096)
+                        came.sendall(b"HTTP/1.0 400 Bad Request\r\nConnection: close\r\n\r\n" + said)
+                        came.close()
+
+        threading.Thread(target=answer_both, daemon=True).start()
+        line = loadstone("bench", f"http://127.0.0.1:{listener.getsockname()[1]}").line()
+    assert "a server answers there, but over TLS; write https://" in line
 
 
 class Proxy:

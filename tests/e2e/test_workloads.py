@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import Ask, Json, Loadstone, ScriptedServer, Send, answer, eventually, kill
+from conftest import MODEL, Ask, Json, Loadstone, ScriptedServer, Send, answer, eventually, kill, whole
 from loadstone.engines import llama_cpp
 from loadstone.simserver import Law, TimingServer, start
 
@@ -371,3 +371,34 @@ def test_answers_in_one_piece(loadstone: Loadstone, timing: TimingServer) -> Non
     assert "not_streamed" in outcome.findings
     measured = [row for row in outcome.records if row["phase"] == "measure"]
     assert all(len(row["arrival_s"]) == 1 and row["tokens"] == [6] for row in measured)
+
+
+def test_prompts_beyond_the_servers_context(loadstone: Loadstone, tmp_path: Path) -> None:
+    """They would each be an HTTP 400: told before the run, or left out, as lines of a trace are."""
+    counted: list[str] = []
+
+    def reply(ask: Ask, send: Send) -> None:
+        if ask.path == "/v1/models":
+            send(whole("200 OK", json.dumps({"data": [{"id": MODEL, "max_model_len": 64}]}).encode()))
+        elif ask.path == "/tokenize":
+            counted.append(ask.json["prompt"])
+            send(whole("200 OK", json.dumps({"tokens": list(range(len(ask.json["prompt"].split())))}).encode()))
+        else:
+            answer(ask, send)
+
+    file = tmp_path / "prompts.jsonl"
+    lengths = [4, 20, 40, 55, 70]
+    file.write_text("".join(json.dumps({"prompt": "word " * n}) + "\n" for n in lengths))
+    flags = ("--dataset", file, "--output", "16", "--concurrency", "1", "--requests", "5", "--warmup", "0")
+    with ScriptedServer(reply, meets=True) as server:
+        line = loadstone("bench", server.url, *flags).line()
+        assert f"{file}: a prompt of " in line
+        assert "and an answer of 16: together beyond the server's context" in line
+        assert not any(ask.measured for ask in server.asks)
+        counted.clear()
+        outcome = loadstone("bench", server.url, *flags, "--skip-bad", "--json")
+    # With the mark in front of it; of what is too short in bytes to be too long nobody is asked.
+    assert {len(prompt.split()) - 1 for prompt in counted if prompt.startswith("[")} == {20, 40, 55, 70}
+    assert outcome.cell["requests"]["ok"] == 5
+    workload = json.loads((outcome.folder / "run.json").read_bytes())["settings"]["workload"]
+    assert (workload["prompts"], workload["too_long"]) == (3, 2)

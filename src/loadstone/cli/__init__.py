@@ -23,6 +23,7 @@ from loadstone.cli.compare import compare
 from loadstone.cli.exchange import export, import_
 from loadstone.cli.output import INTERRUPTED
 from loadstone.cli.report import report
+from loadstone.cli.rivals import said_of
 from loadstone.cli.runs import query, recover, selftest, show
 from loadstone.cli.serve_sim import serve_sim
 from loadstone.cli.simulate import simulate
@@ -115,10 +116,7 @@ def main() -> None:
         if message is None:
             raise
         usage = type(error).__name__ == "NoArgsIsHelpError"
-        print(
-            message() if usage else f"loadstone: {_one_line(message()).removesuffix('.')}; see --help",
-            file=sys.stderr,
-        )
+        print(message() if usage else f"loadstone: {_usage_error(error, message())}; see --help", file=sys.stderr)
         sys.exit(2)
     if code == INTERRUPTED:  # typer makes this of an interrupt; who has said more of it has left by sys.exit
         print("loadstone: interrupted", file=sys.stderr)
@@ -150,6 +148,15 @@ def _mend_streams() -> None:
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
         elif hasattr(stream, "reconfigure"):
             stream.reconfigure(encoding="utf-8", errors="replace")
+
+
+def _usage_error(error: Exception, message: str) -> str:
+    """What typer's parser says of a command line, in one line and our words."""
+    if type(error).__name__ == "NoSuchOption":
+        command = getattr(getattr(error, "ctx", None), "info_name", None)
+        if (said := said_of(getattr(error, "option_name", ""), command)) is not None:
+            return said
+    return _one_line(message).removesuffix(".").replace("Value error, ", "")
 
 
 def _one_line(said: object) -> str:

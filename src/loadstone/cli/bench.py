@@ -9,10 +9,9 @@ from pathlib import Path
 import typer
 
 from loadstone.cli import flags
-from loadstone.cli.flags import common_of, extra_body_of, header_of
+from loadstone.cli.flags import asked_of
 from loadstone.cli.output import INTERRUPTED, show_document
 from loadstone.errors import InputError
-from loadstone.units import parse_seconds
 
 
 def bench(
@@ -33,7 +32,7 @@ def bench(
     input: flags.Input = None,
     output: flags.Output = None,
     range_ratio: flags.RangeRatio = 1.0,
-    prefix: flags.Prefix = 0,
+    prefix: flags.Prefix = "0",
     prefix_groups: flags.PrefixGroups = 1,
     dataset: flags.Dataset = None,
     turns: flags.Turns = None,
@@ -77,43 +76,17 @@ def bench(
     throughput and a verdict; the run is kept in a folder. Without a URL an embedded engine is measured.
     """
     given = locals()
-    from loadstone.client.protocol import Timeouts
     from loadstone.measure import Interrupted
     from loadstone.measure import bench as run
     from loadstone.meeting import DEFAULT_SIM
-    from loadstone.options import Options
+    from loadstone.options import options_of
     from loadstone.progress import Display
     from loadstone.summary import trusted
 
     if sim and len(target or ()) > 1:
         raise InputError("--sim: one deployment or law is simulated in a run; give one")
-    options = Options(
-        **common_of(given),
-        url=None if sim else target or (),
-        sim=(target or [DEFAULT_SIM])[0] if sim else None,
-        deployment=deployment,
-        route=route,
-        engine=engine,
-        endpoint=endpoint,
-        tokenizer=tokenizer,
-        salt=salt,
-        flush_cache=flush_cache,
-        sampling_seed=sampling_seed,
-        stop=stop or (),
-        structured=structured,
-        stream=stream,
-        headers=[header_of(text) for text in header or ()],
-        extra_body=extra_body_of(extra_body),
-        timeouts=Timeouts(
-            parse_seconds(timeout_connect, "--timeout-connect"),
-            parse_seconds(timeout_first, "--timeout-first"),
-            parse_seconds(timeout_idle, "--timeout-idle"),
-            parse_seconds(timeout_total, "--timeout-total"),
-        ),
-        workers=workers,
-        gpu_telemetry=gpu_telemetry,
-        proxy=proxy,
-    )
+    url = {"sim": (target or [DEFAULT_SIM])[0]} if sim else {"url": target or ()}
+    options = options_of({**asked_of(given), **url})
     try:
         with Display() as display:
             document = run(options, display)

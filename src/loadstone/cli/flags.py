@@ -9,9 +9,6 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from loadstone.errors import InputError
-from loadstone.units import parse_counts, parse_list, parse_seconds
-
 WORKLOAD, LOAD, TARGET, RUN = "Workload", "Load", "Target", "Run"
 """Headings of a help text."""
 
@@ -63,12 +60,12 @@ Input = Annotated[
     str | None,
     option(
         WORKLOAD,
-        "prompt tokens: 1024, uniform:512:1024, normal:1024:128, lognormal:1024:0.5 [default: 1024]",
+        "prompt tokens: 1024, 8k, uniform:512:1024, normal:1024:128, lognormal:1024:0.5 [default: 1024]",
     ),
 ]
 Output = Annotated[str | None, option(WORKLOAD, "answer tokens, likewise [default: 128; datasets: as they say]")]
 RangeRatio = Annotated[float, option(WORKLOAD, "draw lengths uniformly from [ratio·n, n]")]
-Prefix = Annotated[int, option(WORKLOAD, "tokens of each prompt that its group shares, e.g. 2000 of 3200")]
+Prefix = Annotated[str, option(WORKLOAD, "tokens of each prompt that its group shares, e.g. 2000 of 3200")]
 PrefixGroups = Annotated[int, option(WORKLOAD, "groups of prompts; those of one share a prefix")]
 Dataset = Annotated[
     Path | None, option(WORKLOAD, "prompts of a file: ShareGPT, OpenAI messages or plain; JSONL, JSON or text")
@@ -148,7 +145,10 @@ Duration = Annotated[str | None, option(LOAD, "measure each cell for this long i
 Grace = Annotated[str, option(LOAD, "after --duration: time for what is under way to end")]
 Warmup = Annotated[
     int | None,
-    option(LOAD, "requests before the measured ones; 0: none [default: the concurrency, or a second of the rate]"),
+    option(
+        LOAD,
+        "requests before the measured ones, or 0 [default: the concurrency; a second of the rate, at most a tenth]",
+    ),
 ]
 Slo = Annotated[
     str | None,
@@ -185,72 +185,7 @@ Price = Annotated[
 Strict = Annotated[bool, option(RUN, "exit 1 unless every cell is trusted and every bound met", "--strict")]
 
 
-def header_of(text: str) -> tuple[str, str]:
-    name, colon, value = text.partition(":")
-    if not colon:
-        raise InputError("--header: write 'Name: value'")
-    return name.strip(), value.strip()
-
-
-def scales_of(text: str | None) -> list[float]:
-    """`0.1` or `1/10`, several with commas."""
-    scales = []
-    for part in (text or "").split(",") if text is not None else ():
-        number, slash, divisor = part.partition("/")
-        values = parse_list(f"{number},{divisor}" if slash else number, "--time-scale")
-        if slash and values[1] == 0:
-            raise InputError(f"--time-scale: {part!r} divides by zero; write 0.1 or 1/10")
-        scales.append(values[0] / values[1] if slash else values[0])
-    return scales
-
-
-def window_of(text: str | None) -> tuple[float, float] | None:
-    if text is None:
-        return None
-    start, colon, end = text.partition(":")
-    if not colon:
-        raise InputError(f"--trace-window: {text!r} is no stretch of time; write FROM:TO, e.g. 0s:10m")
-    window = parse_seconds(start or "0", "--trace-window"), parse_seconds(end, "--trace-window")
-    if window[0] >= window[1]:
-        raise InputError(f"--trace-window: {text!r} ends before it begins; write FROM:TO, e.g. 0s:10m")
-    return window
-
-
-def extra_body_of(text: str | None) -> dict[str, Any]:
-    import msgspec
-
-    if text is None:
-        return {}
-    try:
-        fields = msgspec.json.decode(text)
-    except msgspec.DecodeError as error:
-        raise InputError(f"--extra-body: no JSON ({error}); write e.g. '{{\"top_k\": 40}}'") from None
-    if not isinstance(fields, dict):
-        raise InputError("--extra-body: not a JSON object; write e.g. '{\"top_k\": 40}'")
-    return fields
-
-
-_AS_GIVEN = (
-    "input", "output", "range_ratio", "prefix", "prefix_groups", "dataset", "trace", "trace_sample", "length_scale",
-    "skip_bad", "turns", "think_time", "plan", "burstiness", "ramp", "max_concurrency", "requests_per_rate", "warmup",
-    "slo", "dialect", "seed", "model", "temperature", "top_p", "out",
-)  # fmt: skip
-
-
-def common_of(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of `Options` from the flags that `bench` and `simulate` share; `given` is a command's parameters."""
-    return {
-        **{name: given[name] for name in _AS_GIVEN},
-        "time_scale": scales_of(given["time_scale"]),
-        "trace_window_s": window_of(given["trace_window"]),
-        "rate": parse_list(given["rate"], "--rate") if given["rate"] is not None else (),
-        "concurrency": _counts(given["concurrency"], "--concurrency"),
-        "requests": _counts(given["requests"], "--requests"),
-        "duration_s": parse_seconds(given["duration"], "--duration") if given["duration"] is not None else None,
-        "grace_s": parse_seconds(given["grace"], "--grace"),
-        "command": ["loadstone", *sys.argv[1:]],
-    }
-
-
-def _counts(text: str | None, flag: str) -> list[int]:
-    return parse_counts(text, flag) if text is not None else []
+def asked_of(given: Mapping[str, Any]) -> dict[str, Any]:
+    """A command's parameters without those that say what is done with the result; see options.options_of()."""
+    said = {name: value for name, value in given.items() if name not in ("json", "strict", "target", "sim")}
+    return said | {"command": ["loadstone", *sys.argv[1:]]}

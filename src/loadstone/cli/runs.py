@@ -65,7 +65,9 @@ def query(
     runs: Annotated[Path, typer.Option(help="folder of run folders")] = Path("runs"),
     json: Annotated[bool, typer.Option("--json", help="print rows as JSON on stdout")] = False,
 ) -> None:
-    """Query all runs with SQL. Tables: `records` (a row per request), `cells` (a row per load), `runs`."""
+    """Query all runs with SQL. Tables: `records` (a row per request), `cells` (a row per load), `runs`, and
+    `server` (samples of the servers' /metrics, and of GPUs).
+    """
     from loadstone.query import rows_of
     from loadstone.report.terminal import print_rows
 

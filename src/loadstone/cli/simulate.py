@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from loadstone.cli import flags
-from loadstone.cli.flags import RUN, common_of, option
+from loadstone.cli.flags import RUN, asked_of, option
 from loadstone.cli.output import show_document
 
 Deployment = Annotated[
@@ -38,7 +38,7 @@ def simulate(
     input: flags.Input = None,
     output: flags.Output = None,
     range_ratio: flags.RangeRatio = 1.0,
-    prefix: flags.Prefix = 0,
+    prefix: flags.Prefix = "0",
     prefix_groups: flags.PrefixGroups = 1,
     dataset: flags.Dataset = None,
     turns: flags.Turns = None,
@@ -77,11 +77,12 @@ def simulate(
     80 % intervals of the predictions.
     """
     given = locals()
-    from loadstone.options import Options
+    from loadstone.options import options_of
     from loadstone.simulation import simulate as run
     from loadstone.summary import trusted
 
-    options = Options(**common_of(given))
+    own = ("deployment", "acceptance", "draws", "profile")
+    options = options_of({name: value for name, value in asked_of(given).items() if name not in own})
     document = run(deployment, options, acceptance=acceptance, draws=draws, profile=profile)
     show_document(document, json)
     if strict and not trusted(document):

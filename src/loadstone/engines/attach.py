@@ -10,7 +10,7 @@ from typing import Any
 from loadstone.engines.identify import check_same, identify
 from loadstone.engines.probe import SHAPED_TOKENS, ask_once, check_inputs, try_fields, with_sampling, with_shape
 from loadstone.engines.server import Server, check_proxy, check_url, shown
-from loadstone.engines.vocabulary import find_vocabulary
+from loadstone.engines.vocabulary import find_vocabulary, token_counter
 from loadstone.errors import InputError
 from loadstone.records import Target
 from loadstone.wire.answer import Answer
@@ -18,7 +18,7 @@ from loadstone.wire.ask import Ask, Endpoint, Sampling
 from loadstone.wire.structured import Structured
 from loadstone.workload.prompts import Vocabulary
 
-__all__ = ["Server", "check_proxy", "check_same", "check_url", "meet", "shown"]
+__all__ = ["Server", "check_proxy", "check_same", "check_url", "meet", "shown", "token_counter"]
 
 
 def meet(

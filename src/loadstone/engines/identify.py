@@ -125,6 +125,8 @@ def _target(server: Server, model: str, models: Any) -> Target:
     engine = _engine(models, metrics)
     if engine == "SGLang":
         version = _sglang_version(server) or version
+    elif engine == "llama.cpp":
+        version = _llama_cpp_version(server) or version
     said = version.get("version") if isinstance(version, dict) else None
     return Target(
         url=server.origin + server.base_path,
@@ -222,6 +224,13 @@ def _sglang_version(server: Server) -> dict[str, str] | None:
     about = server.get_json("/server_info") or server.get_json("/get_server_info")
     version = about.get("version") if isinstance(about, dict) else None
     return {"version": _safe(version)} if isinstance(version, str) else None
+
+
+def _llama_cpp_version(server: Server) -> dict[str, str] | None:
+    """The build, as `b11669-Debian`: of all its properties, which hold paths and a template, that alone."""
+    about = server.get_json("/props")
+    build = about.get("build_info") if isinstance(about, dict) else None
+    return {"version": _safe(build)} if isinstance(build, str) and build else None
 
 
 def _triton(server: Server, plain: Ask, model: str | None) -> tuple[Target, Ask]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import ssl
 from collections.abc import Sequence
 from typing import Any
@@ -23,6 +24,7 @@ from loadstone.wire.tolerant import storable
 
 _TIMEOUT_S = 60.0
 _CONNECT_S = 10.0
+_PROBE_S = 3.0
 _BODY_BYTES = 4 * 1024 * 1024
 
 
@@ -97,6 +99,7 @@ class Server:
                     f"{self.origin}: its certificate is not trusted ({_reason(error)}); "
                     "name the file of its issuer's in SSL_CERT_FILE"
                 ) from error
+            self._check_scheme()
             if self._proxy is not None:
                 raise TargetError(
                     f"--proxy {self._proxy}: no proxy answers there ({_reason(error)}); start it, or correct --proxy"
@@ -105,6 +108,7 @@ class Server:
                 f"{self.origin}: no server answers there ({_reason(error)}); start it, or correct the URL"
             ) from error
         except httpx.ConnectTimeout as error:
+            self._check_scheme()  # a server that waits for the rest of what it takes for HTTP
             raise TargetError(
                 f"{self.origin}: no connection within {_CONNECT_S:.0f} s; start the server, or correct the URL"
             ) from error
@@ -120,9 +124,12 @@ class Server:
         except httpx.DecodingError as error:
             raise TargetError(f"{self.origin}{path}: {_reason(error)}; correct the server, or the URL") from error
         except (httpx.HTTPError, httpx.InvalidURL) as error:
+            self._check_scheme()
             raise TargetError(
                 f"{self.origin}{path}: not an HTTP server ({_reason(error)}); correct the URL"
             ) from error
+        if answer.status_code == 400 and re.search(rb"HTTPS|\bSSL|\bTLS", said):
+            self._check_scheme()
         if method == "POST" or answer.status_code != 200:
             # It is for people; what describes the server must stay as it is until its model is known.
             said = blank_bytes(said, self._keys)
@@ -131,6 +138,32 @@ class Server:
                 answer.headers["location"] = blank_bytes(answer.headers["location"].encode(), self._keys).decode()
         answer._content, answer.encoding = said, "utf-8"
         return answer
+
+    def _check_scheme(self) -> None:
+        """Raises TargetError where the server speaks HTTP without TLS though the URL says https, or the reverse."""
+        other = "http" if self.parts.scheme == "https" else "https"
+        if self._proxy is None and _speaks(other, self.parts):
+            what = "over TLS" if other == "https" else "without TLS"
+            raise TargetError(
+                f"{self.origin}: a server answers there, but {what}; write {other}://{self.parts.netloc}"
+            )
+
+
+def _speaks(scheme: str, parts: SplitResult) -> bool:
+    """Whether something that speaks this scheme listens at a URL's host and port, whatever the URL's own scheme."""
+    name = parts.hostname or ""
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    try:
+        with socket.create_connection((name, port), timeout=_PROBE_S) as plain:
+            if scheme == "https":
+                believing = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+                believing.check_hostname, believing.verify_mode = False, ssl.CERT_NONE
+                believing.wrap_socket(plain, server_hostname=name).close()
+                return True
+            plain.sendall(f"GET / HTTP/1.1\r\nHost: {parts.netloc}\r\nConnection: close\r\n\r\n".encode())
+            return plain.recv(5) == b"HTTP/"
+    except (OSError, ValueError):
+        return False
 
 
 def check_url(url: str) -> SplitResult:

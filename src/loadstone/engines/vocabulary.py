@@ -67,6 +67,24 @@ def find_words(
     return Vocabulary("text", words=tuple(words), overhead_tokens=_overhead(by_usage, words[0]) or 0)
 
 
+def token_counter(server: Server | None, target: Target, tokenizer: str | None) -> Callable[[str], int | None]:
+    """What counts the tokens of a text alone, by a tokenizer or by the server's /tokenize; None: nobody can.
+
+    Raises InputError where the tokenizer cannot be read.
+    """
+    if tokenizer is not None:
+        encode = _local_tokenizer(tokenizer)
+        return lambda text: len(encode(text))
+    if server is None or _server_tokens(server, target, "time") is None:
+        return lambda text: None
+
+    def by_server(text: str) -> int | None:
+        tokens = _server_tokens(server, target, text)
+        return None if tokens is None else len(tokens)
+
+    return by_server
+
+
 def _prompt_tokens(server: Server, ask: Ask, prompt: str | Sequence[int]) -> int | None:
     """What the server counts for a prompt; None where it refuses it or gives no count."""
     # In one piece, where usage needs no asking; Triton's models may be unable to answer so.

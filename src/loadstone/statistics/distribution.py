@@ -47,9 +47,10 @@ def distribution(values: NDArray[Any], flow: Flow | None = None) -> Distribution
     one another, and the bounds are wider by what that makes of their number (blocks). Both sides of all bounds are
     None where they were too few generations to tell. Without it the values are taken as drawn independently.
 
-    Bounds of a mean are ± t·error, those of a percentile the order statistics of percentile_bounds(), for as many
-    independent values as these are worth: n/effect, effect = error²·(t/1.96)²/(q(1 − q)/n) and at least 1, with the
-    standard error of the share of values above the percentile (Kish 1965, 8.2; Woodruff 1952).
+    Bounds of a mean are ± t·error, not below 0 where no value is; those of a percentile the order statistics of
+    percentile_bounds(), for as many independent values as these are worth: n/effect, effect =
+    error²·(t/1.96)²/(q(1 − q)/n) and at least 1, with the standard error of the share of values above the percentile
+    (Kish 1965, 8.2; Woodruff 1952).
     """
     present = values[~np.isnan(values)]
     n = len(present)
@@ -60,6 +61,8 @@ def distribution(values: NDArray[Any], flow: Flow | None = None) -> Distribution
     std = _std(ordered, mean)
     points = {name: _interpolate(ordered, q) for name, q in PERCENTILES.items()}
     bounds = {"mean": _mean_bounds(values, mean, std, n, flow)}
+    if ordered[0] >= 0 and (low := bounds["mean"][0]) is not None:
+        bounds["mean"][0] = max(0.0, low)
     for name, q in PERCENTILES.items():
         worth = n if flow is None else _worth(values, points[name], q, n, flow)
         bounds[name] = [None if rank is None else float(ordered[rank - 1]) for rank in _ranks(n, worth, q)]

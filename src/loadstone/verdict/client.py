@@ -171,8 +171,8 @@ def connections_not_kept(metrics: CellMetrics, facts: Facts) -> Finding | None:
         "warning" if dear else "info",
         f"{fresh} of {more} requests needed a new connection where one had been used before; sent "
         f"{show_seconds(max(0.0, cost_s))} (median) after they were due",
-        "The server, or a proxy, closes connections: TTFT from sending leaves connecting out, from the intended time "
-        "it is in; raise its keep-alive time.",
+        "The server, or a proxy, closes connections: TTFT from sending leaves connecting out (but for requests that "
+        "were sent a second time), from the intended time it is in; raise its keep-alive time.",
     )
 
 

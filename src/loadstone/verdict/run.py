@@ -10,17 +10,22 @@ from loadstone.verdict.finding import Finding
 
 
 def run_findings(
-    loads: Sequence[Load], begun: Sequence[bool], workload: Mapping[str, Any], why: str
+    loads: Sequence[Load],
+    begun: Sequence[bool],
+    workload: Mapping[str, Any],
+    why: str,
+    deployment: Mapping[str, Any] | None = None,
 ) -> list[Finding]:
     """Findings of one run.
 
     `loads`: of its cells, as planned; `begun`: whether anything of each was sent; `workload`: as Plan.workload;
-    `why`: what ended the run.
+    `why`: what ended the run; `deployment`: what it was said to run on, as run.json has it.
     """
     found = [
         cells_not_begun([load for load, sent in zip(loads, begun, strict=True) if not sent], len(loads), why),
         lines_left_out(workload),
         prompts_lengthened(workload),
+        deployment_doubted(deployment or {}),
     ]
     return [finding for finding in found if finding is not None]
 
@@ -44,7 +49,11 @@ def lines_left_out(workload: Mapping[str, Any]) -> Finding | None:
         parts = dict(reasons)
     else:
         kept = workload.get("prompts") or 0
-        parts = {"cannot be read": workload.get("bad") or 0, "no prompt to send": reasons or 0}
+        parts = {
+            "cannot be read": workload.get("bad") or 0,
+            "no prompt to send": reasons or 0,
+            "too long for the model": workload.get("too_long") or 0,
+        }
     left = sum(parts.values())
     if not left:
         return None
@@ -66,4 +75,16 @@ def prompts_lengthened(workload: Mapping[str, Any]) -> Finding | None:
         "info",
         f"{count:,} of the trace's prompts are shorter than what the server adds to any, and were made as long",
         "Nothing; or use an endpoint without a chat template (--endpoint completions).",
+    )
+
+
+def deployment_doubted(deployment: Mapping[str, Any]) -> Finding | None:
+    doubts = deployment.get("doubts")
+    if not doubts:
+        return None
+    return Finding(
+        "deployment_doubted",
+        "info",  # a name may be an alias
+        f"what was measured may not be the deployment that was stated: {'; '.join(map(str, doubts))}",
+        "State what is served (--deployment): roofline, prices and comparisons go by it.",
     )

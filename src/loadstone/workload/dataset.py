@@ -51,6 +51,11 @@ class Dataset(msgspec.Struct, frozen=True):
     system: list[str | None] = []
     bad: int = 0
 
+    @property
+    def chat(self) -> bool:
+        """Whether prompts are messages."""
+        return self.format in ("sharegpt", "messages")
+
 
 def read(path: Path, *, conversations: bool = False, skip_bad: bool = False) -> Dataset:
     """Read every prompt of a file. Lines are read one by one; an array is held whole, as bytes, beside its prompts.

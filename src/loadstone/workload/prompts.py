@@ -133,14 +133,13 @@ class PromptWriter:
         follows its history and needs none.
         """
         prompt = request.prompt or ""
-        messages = msgspec.json.decode(prompt) if request.chat else None
+        messages = msgspec.json.decode(prompt) if request.chat and self._chat else None
         mark = ""
         if self._salt is not None and not history:
             key = f"{self._key}{request.cell}/{request.phase}"
             mark = f"[{hashlib.shake_128(key.encode()).hexdigest(4)}] "
         if not self._chat:
-            # Completions take no messages: their text, one after another.
-            text = prompt if messages is None else "\n\n".join(_content(message) for message in messages)
+            text = given_text(prompt, request.chat)
             if history:
                 text = "\n\n" + text
             return (history or b'"') + msgspec.json.encode(mark + text)[1:-1]
@@ -152,6 +151,11 @@ class PromptWriter:
         elif mark:
             first = {**first, "content": [{"type": "text", "text": mark}, *(first.get("content") or [])]}
         return (history + b"," if history else b"[") + msgspec.json.encode([first, *messages[1:]])[1:-1]
+
+
+def given_text(prompt: str, chat: bool) -> str:
+    """A file's prompt as text alone. Completions take no messages (`chat`): these have theirs one after another."""
+    return "\n\n".join(_content(message) for message in msgspec.json.decode(prompt)) if chat else prompt
 
 
 def _message(role: bytes, text: bytes) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MAX_TOKENS = 16_777_216
+_UNIT = re.compile(r"([0-9]{1,9})([kKmM])")
+_UNITS = {"k": 1024, "m": 1024 * 1024}
 
 
 class Length(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -51,7 +54,7 @@ class Length(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def parse_length(text: str, range_ratio: float, what: str) -> Length:
-    """A Length from `1024`, `uniform:512:1024`, `normal:1024:128` or `lognormal:1024:0.5`.
+    """A Length from `1024`, `8k`, `uniform:512:1024`, `normal:1024:128` or `lognormal:1024:0.5`; k is 1024.
 
     A plain number with `range_ratio` r < 1 is uniform in [r·n, n], as vLLM's and SGLang's benchmarks at ratio r
     (InferenceX's 0.8 among them). `what` names the flag. Raises InputError.
@@ -61,7 +64,7 @@ def parse_length(text: str, range_ratio: float, what: str) -> Length:
         kind, numbers = "fixed", [kind]
     wanted = {"fixed": 1, "uniform": 2, "normal": 2, "lognormal": 2}.get(kind)
     try:
-        values = [float(number) for number in numbers]
+        values = [_number(number) for number in numbers]
     except ValueError:
         values = []
     if wanted is None or len(values) != wanted or not all(map(math.isfinite, values)):
@@ -83,6 +86,23 @@ def parse_length(text: str, range_ratio: float, what: str) -> Length:
         low = max(1, int(first * range_ratio))  # rounded down, as they do
         return Length("uniform", (low + first) / 2, low=low, high=int(first))
     return Length("fixed", first)
+
+
+def parse_tokens(text: str, what: str) -> int:
+    """`2000` or `2k`, a count of tokens from 0; `what` names the flag. Raises InputError."""
+    try:
+        value = _number(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value <= MAX_TOKENS or value != int(value):
+        raise InputError(f"{what}: {text!r} is no number of tokens from 0 to {MAX_TOKENS:,}; write e.g. 2000 or 2k")
+    return int(value)
+
+
+def _number(text: str) -> float:
+    """A number; after a whole one k is 1024 and m 1024², as "128k" of 131,072. Raises ValueError."""
+    match = _UNIT.fullmatch(text.strip())
+    return float(text) if match is None else float(int(match[1]) * _UNITS[match[2].lower()])
 
 
 class Synthetic(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="synthetic"):

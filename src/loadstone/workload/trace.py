@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     Longs = NDArray[np.int64]
 
 _MAX_TOKENS = 2**31 - 1
+_TOO_LONG = "too long for the model"
 
 
 class Trace(msgspec.Struct, frozen=True, eq=False):
@@ -93,6 +94,39 @@ class Trace(msgspec.Struct, frozen=True, eq=False):
         import numpy as np
 
         return self._take(np.arange(self.count) < count, f"among the first {count}; take at least 1")
+
+    def without_longer(self, max_tokens: int) -> Trace:
+        """The requests that a model takes, input and output together; the others are counted in `skipped`."""
+        keep = self._together() <= max_tokens
+        left_out = self.count - int(keep.sum())
+        if not left_out:
+            return self
+        kept = self._take(keep, f"within the {max_tokens} tokens that the model takes in all")
+        return msgspec.structs.replace(
+            kept,
+            # Nobody waits for those that are left out at the beginning.
+            time_s=kept.time_s - (kept.time_s[0] - self.time_s[0]),
+            skipped=self.skipped | {_TOO_LONG: left_out},
+        )
+
+    def check_lengths(self, path: Path, max_tokens: int, count: int) -> None:
+        """Raises InputError, with the line, where a model does not take one of the first `count` requests."""
+        import numpy as np
+
+        longer = np.flatnonzero(self._together()[:count] > max_tokens)
+        if len(longer):
+            row = longer[0]
+            raise InputError(
+                f"{path}, line {self.line[row]}: {self.input_tokens[row]} tokens in and {self.output_tokens[row]} "
+                f"out, and the model takes {max_tokens} in all; shorten all with --length-scale, or leave such lines "
+                "out with --skip-bad"
+            )
+
+    def _together(self) -> Longs:
+        import numpy as np
+
+        together: Longs = self.input_tokens.astype(np.int64) + self.output_tokens
+        return together
 
     def scaled_lengths(self, factor: float) -> Trace:
         """Every length × factor, rounded, at least 1: a long trace for a small engine, with the same sharing.
@@ -159,20 +193,20 @@ def promised_tokens(offsets: Longs, ids: Ints, block_tokens: int, input_tokens: 
     return np.minimum(shared * block_tokens, input_tokens).astype(np.int32)
 
 
-def read(path: Path, *, skip_bad: bool = False, max_tokens: int | None = None) -> Trace:
+def read(path: Path, *, skip_bad: bool = False) -> Trace:
     """Read a trace, gzip or not: some µs a line, of which the numbers, blocks and prompt are kept.
 
-    With `skip_bad` lines that cannot be used are left out and counted. `max_tokens`: what the model takes, input and
-    output together. Raises InputError, with the line, where the file cannot be read, has not the columns of a format,
-    or (without `skip_bad`) a line cannot be used: broken, not of numbers or of impossible ones, longer than the model
-    takes, of hash_ids that do not fit its length, earlier than the line before, or a repeated line.
+    With `skip_bad` lines that cannot be used are left out and counted. Raises InputError, with the line, where the
+    file cannot be read, has not the columns of a format, or (without `skip_bad`) a line cannot be used: broken, not
+    of numbers or of impossible ones, of hash_ids that do not fit its length, earlier than the line before, or a
+    repeated line. Whether a model takes them is asked of what is to be sent: without_longer(), check_lengths().
     """
     with opened(path, trace_lines.GIVE) as (stream, sha256):
         format, rows = trace_lines.rows(path, stream)
-        return _read(path, format, rows, sha256, skip_bad, max_tokens)
+        return _read(path, format, rows, sha256, skip_bad)
 
 
-def _read(path: Path, format: Format, rows: Rows, sha256: str, skip_bad: bool, max_tokens: int | None) -> Trace:
+def _read(path: Path, format: Format, rows: Rows, sha256: str, skip_bad: bool) -> Trace:
     import numpy as np
 
     # Arrays, not lists: a trace may have millions of lines.
@@ -185,7 +219,7 @@ def _read(path: Path, format: Format, rows: Rows, sha256: str, skip_bad: bool, m
     block_tokens = 0
     for line, row in rows:
         try:
-            request = trace_lines.request(row, format, max_tokens, block_tokens)
+            request = trace_lines.request(row, format, block_tokens)
             if lines and request.time <= last:
                 same = (request.input_tokens, request.output_tokens) == (inputs[-1], outputs[-1])
                 _check_order(request.time, last, lines[-1], same and format.name == "azure")

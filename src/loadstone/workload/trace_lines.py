@@ -227,10 +227,10 @@ def _shown(value: object) -> str:
 # --- the values of a line ---------------------------------------------------------------------------------------
 
 
-def request(row: Row | BadLine, format: Format, max_tokens: int | None, block_tokens: int) -> Request:
+def request(row: Row | BadLine, format: Format, block_tokens: int) -> Request:
     """What a line asks. Raises BadLine where no request can be made of it.
 
-    `max_tokens`: what the model takes; `block_tokens`: the size of blocks in the lines before, 0 while none had any.
+    `block_tokens`: the size of blocks in the lines before, 0 while none had any.
     """
     if isinstance(row, BadLine):
         raise row
@@ -241,9 +241,6 @@ def request(row: Row | BadLine, format: Format, max_tokens: int | None, block_to
     input_tokens = _count(row.input, format.input)
     if not input_tokens:
         raise BadLine("no input", f"{format.input!r} is 0", "give it at least 1")
-    if max_tokens is not None and input_tokens + output_tokens > max_tokens:
-        what = f"{input_tokens} tokens in and {output_tokens} out, and the model takes {max_tokens} in all"
-        raise BadLine("too long for the model", what, "shorten it")
     if row.prompt is not None:
         _check_prompt(row.prompt)
     size = 0 if row.hash_ids is None else _block_tokens(row, format, input_tokens)
