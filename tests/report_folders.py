@@ -51,7 +51,8 @@ def cell(
 def run(
     parent: Path, name: str, cells: Sequence[Json], *, engine: str = "vLLM", model: str = "org/Model-7B",
     source: Any = "measured", deployment: Mapping[str, Any] | None = None, workload: Mapping[str, Any] | None = None,
-    records: Sequence[RequestRecord] = (), settings: Mapping[str, Any] | None = None,
+    records: Sequence[RequestRecord] = (), settings: Mapping[str, Any] | None = None, servers: int = 1,
+    slo: Mapping[str, float] | None = None,
 ) -> Path:  # fmt: skip
     """A run folder with these cells."""
     deployed = {"gpu": "h200", "gpus": 8} | dict(deployment or {})
@@ -59,7 +60,9 @@ def run(
     info = RunInfo(
         run_id=name, source=source, status="done", created=f"2026-01-01T00:00:00+00:00 {name}",
         command=["loadstone", "bench", "http://localhost:8000"], loadstone="0", host={"cpu": "a cpu"},
-        target=Target(url="http://x", endpoint="completions", model=model, engine=engine, prompt_kind="text"),
+        target=Target(url="http://x", urls=[f"http://x{n}" for n in range(servers)], endpoint="completions",
+                      model=model, engine=engine, prompt_kind="text"),
+        slo=dict(slo or {}),
         plan_id="0123456789ab", seed=0, salt=None,
         settings={"deployment": deployed, "workload": asked | dict(workload or {})} | dict(settings or {}),
         cells=[CellInfo(load=Load(kind=each["load"]["kind"], value=each["load"]["value"]), start_s=0.0, end_s=9.0)

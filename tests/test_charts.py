@@ -23,7 +23,7 @@ from loadstone.report.charts.select import figures
 from loadstone.report.charts.theme import Figure
 from loadstone.report.points import Point, points_of
 from loadstone.report.runs import RunView, read_run, read_runs
-from loadstone.report.samples import LEVELS, sample
+from loadstone.report.samples import LEVELS, Cdf, sample
 from loadstone.report.series import series_of
 from report_folders import cell, length, record, run, stat
 
@@ -143,14 +143,90 @@ def test_the_ends_of_bars_are_inside_the_picture(tmp_path: Path) -> None:
     assert sorted(set(ends)) == [24 * 1.02, 1120]
 
 
-def test_loads_written_beside_points_do_not_lie_on_one_another(tmp_path: Path) -> None:
+def texts_of(figure: Figure) -> list[tuple[str, float, float]]:
+    """(text, middle x, y) of what is written into a picture beside its points."""
+    found = []
+    for group in re.findall(r'<g class="mark-text role-mark .*?</g>', to_svg(figure), re.DOTALL):
+        for anchor, x, y, text in re.findall(
+            r'<text [^>]*text-anchor="(\w+)" transform="translate\(([-\d.]+),([-\d.]+)\)"[^>]*>([^<]*)<', group
+        ):
+            half = 3.5 * len(text) * {"start": 1, "end": -1}.get(anchor, 0)
+            found.append((text, float(x) + half, float(y)))
+    return found
+
+
+def test_loads_written_beside_points_lie_on_nothing_else(tmp_path: Path) -> None:
     for name, output in (("vLLM", 1000.0), ("SGLang", 1005.0), ("llama.cpp", 300.0)):
-        run(tmp_path, name, [cell(1, e2e=1.0, output=output / 4), cell(4, output=output)], engine=name)
+        cells = [cell(4**n, e2e=0.5 + n, output=output * (n + 1) / 4) for n in range(4)]
+        run(tmp_path, name, cells, engine=name)
     (frame,) = frames(points(tmp_path), "load")
     figure = drawn(curves.trade_off(frame, E2E, OUTPUT, section="throughput", key="k"))
-    texts = next(each for each in figure.spec["layer"] if each.get("mark", {}).get("type") == "text")
-    written = figure.spec["datasets"][texts["data"]["name"]]
-    assert sorted(row["y"] for row in written if row["load"] == 4) in ([300, 1000], [300, 1005])
+    written = texts_of(figure)
+    assert [text for text, *_ in written].count("64") == 3
+    assert {text for text, *_ in written} == {"1", "4", "16", "64"}
+    for (_, x, y), (_, other_x, other_y) in itertools.combinations(written, 2):
+        assert abs(x - other_x) > 7 or abs(y - other_y) > 8
+    assert "written beside where there is room" in " ".join(figure.notes)
+
+
+def test_what_carries_a_warning_is_crossed_out(tmp_path: Path) -> None:
+    spoilt: dict[str, Any] = {"verdict": {"trusted": False, "findings": []}}
+    run(tmp_path, "a", [cell(1, tpot=0.02, output=100), cell(4, tpot=0.001, output=9000, **spoilt)])
+    run(tmp_path, "b", [cell(1, tpot=0.02, output=90), cell(4, tpot=0.03, output=200)], engine="SGLang")
+    (frame,) = frames(points(tmp_path), "load")
+    made = [
+        curves.against(frame, TTFT, key="k"),
+        curves.trade_off(frame, E2E, OUTPUT, section="throughput", key="k"),
+        fronts.pareto(frame),
+    ]
+    for figure in made:
+        assert [text for text, *_ in texts_of(drawn(figure))].count("×") == 1
+        assert figure is not None
+        assert "×: the cell carries a warning" in " ".join(figure.notes)
+    assert made[2] is not None
+    assert made[2].summary.startswith("2 of 4 points are on the front")
+    assert "those with a warning aside" in " ".join(made[2].notes)
+    fine = frame.only(lambda point, _: point.trusted)
+    assert "warning" not in " ".join(drawn(curves.against(fine, TTFT, key="k")).notes)
+
+
+def test_a_bar_of_a_cell_with_a_warning_is_pale(tmp_path: Path) -> None:
+    run(tmp_path, "a", [cell(8, ttft=1.0, verdict={"trusted": False, "findings": []})])
+    run(tmp_path, "b", [cell(8, ttft=0.2)], workload={"prefix_tokens": 512, "input": length(1040)})
+    found = bars.switches(points(tmp_path), "prefix")
+    figure = drawn(bars.side_by_side(found, TTFT, "prefix", "shared prefix or not", none="none"))
+    assert [row.get("warned", False) for row in rows_of(figure)] == [True, False]
+    assert "pale: the cell carries a warning" in " ".join(figure.notes)
+    assert to_svg(figure).count('opacity="0.4"') == 1
+
+
+def test_tokens_that_arrived_together_have_no_time_between_them(tmp_path: Path) -> None:
+    bunched = cell(4, tpot=0.0, output=2000)
+    bunched["metrics"]["itl_s"] = stat(0.0)
+    run(tmp_path, "a", [cell(1, tpot=0.02), bunched])
+    run(tmp_path, "b", [cell(1, tpot=0.03), cell(4, tpot=0.04)], engine="SGLang")
+    (frame,) = frames(points(tmp_path), "load")
+    for measure in (TPOT, ITL):
+        assert [measure.of(point) for point in frame.points if point.load == 4 and point.engine == "vLLM"] == [None]
+    figure = drawn(curves.against(frame, TPOT, key="k"))
+    assert min(row["y"] for row in rows_of(figure)) == 20
+    assert "left out: 1 whose tokens arrived together" in " ".join(figure.notes)
+
+
+def test_a_missing_interval_has_its_reason(tmp_path: Path) -> None:
+    few = cell(4)
+    few["metrics"]["ttft_s"]["ci95"]["p50"] = [None, None]
+    both = [cell(1), few]
+    for each in both:
+        each["metrics"]["itl_s"] = stat(0.02) | {"ci95": {}}
+    run(tmp_path, "a", both, records=[record(0, 0.0, [0.1, 0.2])])
+    (frame,) = frames(points(tmp_path), "load")
+    said = {measure.key: drawn(curves.against(frame, measure, key="k")).notes[-1] for measure in (TTFT, ITL)}
+    assert "bars: 95 % interval, none at 1 of 2 points: too few generations of requests" in said["ttft"]
+    assert "no interval: tokens of all requests are pooled" in said["itl"]
+    run(tmp_path / "sums", "a", [few, cell(16) | {"metrics": few["metrics"]}])
+    (frame,) = frames(points(tmp_path / "sums"), "load")
+    assert "no interval: other tools' sums do not tell" in drawn(curves.against(frame, TTFT, key="k")).notes[-1]
 
 
 def test_a_line_for_each_load_or_a_word_on_how_many(tmp_path: Path) -> None:
@@ -178,9 +254,21 @@ def test_repeats_are_counted_where_there_are_several_setups(tmp_path: Path) -> N
     names = {"vLLM · repeat 1", "vLLM · repeat 2", "SGLang · repeat 1", "SGLang · repeat 2"}
     assert {series.label for series in frame.series} == names
     front = drawn(fronts.pareto(frame))
-    assert front.spec["layer"][1]["encoding"]["shape"]["scale"]["domain"] == ["repeat 1", "repeat 2"]
+    assert legend(front) == (4, ["SGLang", "repeat 1", "repeat 2", "vLLM"])
     alone = [point for point in points(tmp_path) if point.engine == "vLLM"]
     assert {series.variant for series in series_of(alone)} == {"run 1", "run 3"}
+
+
+def test_the_shapes_of_runs_with_one_load_each_are_in_the_legend(tmp_path: Path) -> None:
+    """There is no line whose dashes could be told from another's."""
+    run(tmp_path, "a", [cell(1)], engine="SGLang")
+    for name in ("b", "c"):
+        run(tmp_path, name, [cell(1)])
+    (frame,) = frames(points(tmp_path), "load", single=True)
+    figure = drawn(curves.trade_off(frame, E2E, OUTPUT, section="throughput", key="k"))
+    assert legend(figure) == (5, ["SGLang", "run 2", "run 3", "the others", "vLLM"])
+    marks = re.findall(r'<g class="mark-symbol role-mark .*?</g>', to_svg(figure), re.DOTALL)
+    assert len({shape for group in marks for shape in re.findall(r' d="([^"]*)"', group)}) == 3
 
 
 def test_no_legend_has_an_entry_without_a_word(tmp_path: Path) -> None:
@@ -189,13 +277,12 @@ def test_no_legend_has_an_entry_without_a_word(tmp_path: Path) -> None:
     (frame,) = frames(points(tmp_path), "load")
     assert {series.variant for series in frame.series} == {"tp8", "tp4", ""}
     assert legend(drawn(curves.against(frame, TTFT, key="k"))) == (
-        4,
-        ["SGLang", "tp4", "tp8", "vLLM"],
+        5,
+        ["SGLang", "the others", "tp4", "tp8", "vLLM"],
     )
     # Of the others nothing may be there to draw; then variants have the colours.
     left = [row for row in rows_of(drawn(curves.against(frame, TTFT, key="k"))) if row["colour"] == "vLLM"]
-    colour = curves.looks(left)("line")["color"].to_dict()
-    assert (colour["scale"]["domain"], colour["legend"]["values"]) == (["", "tp8"], ["tp8"])
+    assert curves.looks(left)("line")["color"].to_dict()["scale"]["domain"] == ["", "tp8"]
 
 
 def test_a_series_that_towers_is_left_out_of_a_second_picture(tmp_path: Path) -> None:
@@ -215,6 +302,19 @@ def test_only_what_is_comparable_shares_a_picture(tmp_path: Path) -> None:
     run(tmp_path, "c", [cell(1), cell(4)], model="other")
     run(tmp_path, "d", [cell(1, kind="rate"), cell(4, kind="rate")])
     assert [len(frame.points) for frame in frames(points(tmp_path), "load")] == [2, 2, 2, 2]
+
+
+def test_files_turns_and_endpoints_are_different_questions(tmp_path: Path) -> None:
+    for name, tokens, digest in (("a", 30, "1" * 64), ("b", 287, "2" * 64)):
+        asked = {"kind": "dataset", "format": "prompts", "sha256": digest, "input": length(tokens)}
+        run(tmp_path, name, [cell(2)], workload=asked)
+    assert frames(points(tmp_path), "input") == []
+    assert {point.work for point in points(tmp_path)} == {"dataset 11111111", "dataset 22222222"}
+    for name in ("c", "d"):
+        run(tmp_path / "chat", name, [cell(1), cell(4)], engine=name)
+    path = tmp_path / "chat" / "d" / "run.json"
+    path.write_text(path.read_text().replace('"completions"', '"chat"'))
+    assert len(frames(points(tmp_path / "chat"), "load")) == 2
 
 
 def test_lengths_that_nearly_agree_are_one_workload(tmp_path: Path) -> None:
@@ -295,6 +395,12 @@ def test_measured_lies_over_simulated_with_its_interval(tmp_path: Path) -> None:
     run(tmp_path / "bare", "m", bare)
     (pair,) = bands.predictions(points(tmp_path / "bare"))
     assert said in drawn(bands.predicted(pair, TPOT)).notes  # no bars where nothing bounds what was measured
+    run(tmp_path / "warned", "s", simulated, source="simulated")
+    run(tmp_path / "warned", "m", [cell(1, verdict={"trusted": False, "findings": []}), cell(4)])
+    (pair,) = bands.predictions(points(tmp_path / "warned"))
+    figure = drawn(bands.predicted(pair, TPOT))
+    assert figure.notes[-1].endswith("×: the cell carries a warning")
+    assert [text for text, *_ in texts_of(figure)] == ["×"]
 
 
 def test_the_roofline_is_drawn_where_the_catalogue_knows_it(tmp_path: Path) -> None:
@@ -318,6 +424,18 @@ def test_the_longest_contexts_as_a_map() -> None:
     ]
     figure = drawn(contexts_picture(rows))
     assert [row["text"] for row in rows_of(figure)] == ["–", "4k", "128k"]
+    assert figure.notes == [
+        "tokens of one request, with weights and activations beside; grey: the model does not fit"
+    ]
+
+
+def test_a_map_of_contexts_says_for_how_many_requests_and_of_what_it_is_the_best() -> None:
+    row: dict[str, Any] = {"model": "a", "gpu": "h200", "gpus": 1, "batch": 64, "engine": "vllm"}
+    rows = [row | {"weights_dtype": dtype, "max_context_tokens": n} for dtype, n in (("bf16", 1024), ("fp8", 4096))]
+    figure = drawn(contexts_picture([*rows, rows[1] | {"gpus": 2, "engine": "sglang"}]))
+    assert [row["text"] for row in rows_of(figure)] == ["4k", "4k"]
+    assert "tokens of each of 64 requests at once" in figure.notes[0]
+    assert figure.notes[1] == "each the longest over several precisions"  # engines differ from box to box alone
 
 
 def made_run(folder: Path) -> RunView:
@@ -335,20 +453,50 @@ def test_what_records_show(tmp_path: Path) -> None:
     assert np.allclose(cdfs["TTFT"].values, 0.1)
     assert np.allclose(cdfs["TPOT"].values, 0.01)
     assert np.allclose(cdfs["E2E"].values, 0.2)
-    assert len(cdfs["TTFT"].values) == len(LEVELS)
+    assert {(cdf.n, cdf.levels[0], cdf.levels[-1]) for cdf in seen.cdfs} == {(18, 0.0, 1.0)}
     assert seen.heat is not None
     assert seen.heat.counts.sum() == 18 * 10 + 1
     tokens = next(track for track in seen.tracks if track.panel == "output tok/s")
     width_s = tokens.times_s[1] - tokens.times_s[0]
     assert sum(tokens.values) * width_s == pytest.approx(18 * 11 + 2)
     under_way = next(track for track in seen.tracks if track.name == "under way")
-    # One at a time, but for the failed one, whose end nobody knows.
-    assert max(under_way.values[:100]) == 1
+    # One at a time for a fifth of a second, but for the failed one, whose end nobody knows.
+    assert max(under_way.values[:100]) == pytest.approx(1)
+    assert sum(under_way.values[:100]) * width_s == pytest.approx(0.2 * 12.5 / 1, rel=0.1)
     name = "vLLM"
     for metric in cdfs:
         drawn(inside.cumulative(seen, metric, name, "sending", key="c"))
     drawn(inside.timeline(seen, name, key="t"))
     drawn(inside.gaps(seen.heat, name, key="g"))
+
+
+def cdf_of(folder: Path, ttfts: list[float]) -> Cdf:
+    records = [record(n, float(n), [n + ttft, n + ttft + 0.1]) for n, ttft in enumerate(ttfts)]
+    seen = sample(read_run(run(folder, "a", [cell(1)], records=records)))
+    assert seen is not None
+    return next(cdf for cdf in seen.cdfs if cdf.metric == "TTFT")
+
+
+def test_few_requests_are_steps_at_their_own_values(tmp_path: Path) -> None:
+    cdf = cdf_of(tmp_path, [0.4, 0.1, 0.2])
+    assert np.allclose(cdf.values, [0.1, 0.1, 0.2, 0.2, 0.4, 0.4])
+    assert np.allclose(cdf.levels, [0, 1 / 3, 1 / 3, 2 / 3, 2 / 3, 1])
+    assert cdf.p50_s == pytest.approx(0.2)
+
+
+def test_many_requests_are_a_line_through_their_quantiles(tmp_path: Path) -> None:
+    cdf = cdf_of(tmp_path, [0.001 * n for n in range(101)])
+    assert np.allclose(cdf.levels, LEVELS)
+    assert np.allclose(cdf.values, 0.1 * LEVELS)
+    assert len(LEVELS) < cdf.n
+
+
+def test_a_gap_of_nothing_is_explained(tmp_path: Path) -> None:
+    seen = sample(read_run(run(tmp_path, "a", [cell(1)], records=[record(0, 0.0, [0.1, 0.1, 0.2])])))
+    assert seen is not None
+    assert seen.heat is not None
+    said = " ".join(drawn(inside.gaps(seen.heat, "vLLM", key="g")).notes)
+    assert "Lowest row: below 0.014 ms, 0 too: 1 that came with another" in said
 
 
 def test_a_gap_is_shared_by_the_tokens_that_it_brought(tmp_path: Path) -> None:

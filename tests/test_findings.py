@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
-from loadstone.report.charts.frames import OUTPUT, TPOT, TTFT
+from loadstone.report.charts.bars import gpu_ratios, ratio_figures
+from loadstone.report.charts.frames import E2E, OUTPUT, TPOT, TTFT
+from loadstone.report.crosswise import ratios
 from loadstone.report.findings import observations
 from loadstone.report.findings.effect import OTHER_REPEATS, REPEATS, Effect, effect
 from loadstone.report.points import Point, points_of
@@ -20,6 +22,7 @@ from loadstone.report.series import series_of
 from loadstone.report.writing import build_of
 from report_folders import Json, cell, length, record, run, stat
 
+WARNED: Json = {"trusted": False, "findings": [{"kind": "queue_grows", "severity": "warning"}]}
 POINTS = Path(__file__).resolve().parents[2] / "shared" / "data" / "points.csv"
 
 
@@ -119,7 +122,7 @@ def test_a_cell_of_too_few_generations_has_no_winner(tmp_path: Path) -> None:
 
 
 def test_a_finding_says_whose_cells_carry_a_warning(tmp_path: Path) -> None:
-    spoilt = {"verdict": {"trusted": False, "findings": []}}
+    spoilt: dict[str, Any] = {"verdict": WARNED}
     for name, tpot, more in (("vLLM", 0.01, spoilt), ("SGLang", 0.02, {})):
         cells = [cell(load, tpot=tpot, total=load * 10 / tpot, **more) for load in (1.0, 4.0)]
         run(tmp_path, name, cells, engine=name)
@@ -242,10 +245,12 @@ def test_a_run_and_its_copy_are_reported(tmp_path: Path) -> None:
 def test_a_switch_says_what_it_changes(tmp_path: Path) -> None:
     run(tmp_path, "a", [cell(8, ttft=1.0, output=500)])
     run(tmp_path, "b", [cell(8, ttft=0.1, output=1000)], workload={"prefix_tokens": 512})
-    (text,) = said(tmp_path, "switch")
-    assert text.startswith("vLLM on 8×H200 with 512 tokens shared, at concurrency 8: output throughput ")
-    assert "TTFT a factor of 10 (" in text
-    assert "TPOT" not in text
+    throughput, ttft = said(tmp_path, "switch")  # a sentence for each measure
+    assert throughput.startswith("vLLM on 8×H200 with 512 tokens shared, at concurrency 8: output throughput ")
+    assert "8: TTFT a factor of 10 (" in ttft
+    run(tmp_path, "c", [cell(64, verdict=WARNED)])
+    run(tmp_path, "d", [cell(64, ttft=0.01)], workload={"prefix_tokens": 512})
+    assert said(tmp_path, "switch")[-1].endswith("some of these cells carry a warning.")
 
 
 def test_gpus_are_compared_where_all_else_is_equal(tmp_path: Path) -> None:
@@ -256,6 +261,113 @@ def test_gpus_are_compared_where_all_else_is_equal(tmp_path: Path) -> None:
     run(tmp_path / "other", "a", [cell(64)], deployment={"gpu": "a100", "gpus": 1})
     run(tmp_path / "other", "b", [cell(64)], deployment={"gpu": "h100", "gpus": 2})
     assert said(tmp_path / "other", "ratio") == []
+
+
+def two_gpus(folder: Path, source: str = "measured", **more: Any) -> None:
+    for gpu, output, latency in (("a100", 500.0, 100.0), ("h100", 1000.0, 0.5)):
+        cells = [
+            cell(1, kind="rate", output=output, ttft=0.02 * latency**0.1, e2e=2.0),
+            cell(8, kind="rate", output=output, ttft=latency, tpot=0.02 * 1000 / output, e2e=10 * latency, **more),
+        ]
+        run(folder, gpu, cells, deployment={"gpu": gpu, "gpus": 1}, source=source)
+
+
+def test_queues_that_grew_are_not_divided(tmp_path: Path) -> None:
+    """The ratio of two of them is that of how long the cells lasted."""
+    two_gpus(tmp_path / "fine")
+    assert "TTFT 18.4× better on average" in said(tmp_path / "fine", "ratio")[0]
+    two_gpus(tmp_path / "grown", verdict=WARNED)
+    found = points(tmp_path / "grown")
+    (text,) = said(tmp_path / "grown", "ratio")
+    assert "TTFT 41 % (" in text  # of the pair of cells that kept up
+    assert "TPOT" in text or "output throughput" in text
+    assert text.endswith("some of these cells carry a warning.")
+    heavy = [point for point in found if point.load == 8]
+    assert [effect(heavy[0], heavy[1], measure) is None for measure in (TTFT, E2E, OUTPUT)] == [True, True, False]
+    (table,) = ratios(found)
+    assert [row[3].partition(",")[0] for row in table.rows] == ["1 requests/s"]
+    (figure,) = ratio_figures(gpu_ratios(found))
+    assert "keep up with" in " ".join(figure.notes)
+    only = [point for point in found if point.load == 8]
+    (table,) = ratios(only)
+    assert table.rows[0][3].endswith("†")
+    assert "lower TTFT" not in table.heads
+    assert any("†: a cell carries a warning" in note for note in table.notes)
+    assert any("are left out" in note for note in table.notes)
+    (figure,) = ratio_figures(gpu_ratios(only))
+    assert "×: the cell carries a warning" in figure.notes[-1]
+    assert "are left out" in figure.notes[-1]
+
+
+def test_predictions_without_any_measurement_say_so(tmp_path: Path) -> None:
+    unmeasured = {"trusted": False, "findings": [{"kind": "unmeasured", "severity": "warning"}]}
+    run(tmp_path, "a", [cell(4, output=900)], source="simulated")
+    run(tmp_path, "b", [cell(4, output=300, verdict=unmeasured)], source="simulated", deployment={"gpu": "gaudi3"})
+    runs, _ = read_runs([tmp_path])
+    (text,) = [each.text for each in observations(points_of(runs, {"h200": 3, "gaudi3": 2})) if each.kind == "price"]
+    assert text.endswith("(of gaudi3 from the data sheet, without a measurement of that vendor's GPUs).")
+
+
+def test_predictions_are_called_so(tmp_path: Path) -> None:
+    two_gpus(tmp_path, source="simulated")
+    for path in tmp_path.glob("*/summary.json"):
+        document = json.loads(path.read_text())
+        for each in document["cells"]:
+            for name in ("ttft_intended_s", "tpot_s", "e2e_intended_s"):
+                values = each["metrics"][name]
+                values |= {"low": values["p50"] / 1.3, "high": values["p50"] * 1.3}
+        path.write_text(json.dumps(document))
+    every = said(tmp_path)
+    assert every
+    assert all(text.startswith("Predicted (80 % intervals): ") for text in every)
+    # ln 1.3 of both, and what repeats differ by: e^√(2·0.262² + 0.088²)
+    assert "over 2 pairs of cells, each sure to a factor of 1.5)" in said(tmp_path, "ratio")[0]
+    (table,) = ratios(points(tmp_path))
+    assert "of predictions the model's own, 80 %" in table.notes[0]
+    (figure,) = ratio_figures(gpu_ratios(points(tmp_path)))
+    assert figure.notes[-1] == "Predicted: each value to within 30 % (80 %)"
+    two_gpus(tmp_path / "measured")
+    assert not [text for text in said(tmp_path / "measured") if "redict" in text]
+    assert "predict" not in " ".join(ratios(points(tmp_path / "measured"))[0].notes)
+
+
+SLO: Json = {"tpot_p99": 0.05}
+
+
+def bounded(load: float, output: float, met: bool) -> Json:
+    return cell(load, output=output, total=2 * output, slo=[{"bound": "tpot_p99", "limit_s": 0.05, "met": met}])
+
+
+@pytest.mark.parametrize(
+    ("met", "cheapest", "peak"),
+    [
+        ((True, True), "of the 4 of 4 cells that meet SLO): vLLM on 8×H200 at concurrency 16", "3 000"),
+        ((True, False), "of the 3 of 4 cells that meet SLO): SGLang on 8×H200 at concurrency 16", "2 000"),
+        ((False, False), "of the 2 of 4 cells that meet SLO): SGLang on 8×H200 alone, at", None),
+    ],
+)  # fmt: skip
+def test_the_best_meet_what_was_asked_of_them(
+    tmp_path: Path, met: tuple[bool, bool], cheapest: str, peak: str | None
+) -> None:
+    run(tmp_path, "a", [bounded(4, 400, met[0]), bounded(16, 1500, met[1])])
+    run(tmp_path, "b", [bounded(4, 300, True), bounded(16, 1000, True)], engine="SGLang")
+    for path in tmp_path.glob("*/run.json"):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"slo": SLO}))
+    runs, _ = read_runs([tmp_path])
+    found = observations(points_of(runs, {"h200": 3.0}))
+    (text,) = [each.text.replace("\u202f", " ") for each in found if each.kind == "price"]
+    assert cheapest in text.replace("tpot_p99 < 50.0 ms", "SLO")
+    peaks = [each.text.replace("\u202f", " ") for each in found if each.kind == "peak"]
+    assert [f"with {peak} tok/s" in text for text in peaks] == ([True] if peak else [])
+
+
+def test_none_that_meets_its_bounds_is_cheapest(tmp_path: Path) -> None:
+    run(tmp_path, "a", [bounded(4, 400, False)])
+    run(tmp_path, "b", [bounded(4, 300, False)], engine="SGLang")
+    runs, _ = read_runs([tmp_path])
+    (text,) = [each.text for each in observations(points_of(runs, {"h200": 3.0})) if each.kind == "price"]
+    assert "of the 0 of 2 cells that meet" in text
+    assert text.endswith("): none.")
 
 
 def test_one_run_of_one_cell_says_nothing(tmp_path: Path) -> None:
@@ -344,9 +456,9 @@ def test_the_tables_of_a_published_comparison_come_out(tmp_path: Path) -> None:
     assert cells["8×H100", "Hermes-3-Llama-3.1-405B-FP8"] == "1231 / 73.54"
     assert cells["4×H100", "Mixtral-8x7B-Instruct-v0.1"] == "2103 / 30.36"
     assert sum(text == "N/A" for text in cells.values()) == 16
-    (ratios,) = [table for table in report.tables if table.key == "ratios-H100-A100"]
-    assert ratios.heads[4:] == ["output throughput", "lower ITL"]  # nobody told of TTFT, TPOT and E2E
-    found = {(row[0], row[2]): (row[4], row[5]) for row in ratios.rows}
+    (against,) = [table for table in report.tables if table.key == "ratios-H100-A100"]
+    assert against.heads[4:] == ["output throughput", "lower ITL"]  # nobody told of TTFT, TPOT and E2E
+    found = {(row[0], row[2]): (row[4], row[5]) for row in against.rows}
     assert len(found) == 24
     assert [text.split("×")[0] for text in found["Mistral-7B-Instruct-v0.3", "1×"]] == ["2.06", "2.08"]
     assert [text.split("×")[0] for text in found["Hermes-3-Llama-3.1-405B-FP8", "8×"]] == ["2.63", "2.46"]

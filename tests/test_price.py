@@ -218,6 +218,34 @@ def test_a_price_is_as_sure_as_its_throughput(tmp_path: Path) -> None:
     assert (a.dollars_output.low, a.dollars_output.high) == pytest.approx((25 / 3 / 1.01, 25 / 3 / 0.99))
 
 
+def test_a_prediction_lies_within_its_own_interval(tmp_path: Path) -> None:
+    """It is of the whole cell, and holds as a share for the steady window: 80 % of 400, where 300 is shown."""
+    one = priced_cell(2, 300)
+    one["load"]["kind"] = "rate"
+    one["metrics"] |= {
+        "output_tokens_per_s": 400.0, "interval": {"output_tokens_per_s": {"low": 360.0, "high": 440.0}},
+    }  # fmt: skip
+    run(tmp_path, "a", [one], source="simulated", deployment={"gpu": "h200", "gpus": 1})
+    (point,) = points_of(read_runs([tmp_path])[0], {"h200": 3.0})
+    for stat, times in ((point.output, 1), (point.total, 9)):
+        assert stat is not None
+        assert (stat.value, stat.low, stat.high) == pytest.approx((300 * times, 270 * times, 330 * times))
+        assert stat.level == "80 %, predicted"
+    for stat in (point.dollars_output, point.dollars_total):
+        assert stat is not None
+        assert (stat.low, stat.high) == pytest.approx((stat.value / 1.1, stat.value / 0.9))
+
+
+def test_predicted_throughput_of_a_closed_loop_goes_with_its_e2e(tmp_path: Path) -> None:
+    """Places over E2E: the slower each request may be, the lower it may be."""
+    one = priced_cell(4, 300)
+    one["metrics"]["e2e_s"] |= {"low": 1.6, "high": 4.0}
+    run(tmp_path, "a", [one], source="simulated")
+    (point,) = points_of(read_runs([tmp_path])[0])
+    assert point.output is not None
+    assert (point.output.low, point.output.high) == pytest.approx((150, 375))
+
+
 def test_prices_stand_in_tables_charts_and_files(tmp_path: Path) -> None:
     two_gpus(tmp_path / "runs")
     run(tmp_path / "runs", "c", [priced_cell(1, 70)], engine="SGLang", deployment={"gpu": None, "gpus": None})

@@ -20,11 +20,13 @@ from loadstone.importers import import_files
 from loadstone.report.document import build
 from loadstone.report.html import page, script, vega
 from loadstone.report.markdown import markdown, text
+from loadstone.report.points import alike
 from loadstone.report.runs import read_runs
 from loadstone.report.sheet import sheet
+from loadstone.report.tables import Table, told
 from loadstone.report.writing import report
 from loadstone.wire.text import no_formula
-from report_folders import cell, length, record, run
+from report_folders import Json, cell, length, record, run, stat
 from test_import import VLLM
 
 HOSTILE = (
@@ -447,6 +449,185 @@ def test_a_table_of_cells_says_what_differs_once(tmp_path: Path) -> None:
     (table,) = [each for each in build(read_runs([tmp_path])[0]).tables if each.key == "cells"]
     assert [row[1] for row in table.rows] == ["bf16", "fp8"]
     assert table.notes[0] == "All of them: 8×H200 · vLLM · Model-7B."
+
+
+def all_cells(folder: Path) -> Table:
+    (table,) = [each for each in build(read_runs([folder])[0], inside=False).tables if each.key == "cells"]
+    return table
+
+
+def column(table: Table, head: str) -> list[str]:
+    at = table.heads.index(head)
+    return [row[at] for row in table.rows]
+
+
+def test_a_cell_with_a_warning_is_marked_where_its_numbers_stand(tmp_path: Path) -> None:
+    bunched = cell(4)
+    bunched["verdict"] = {"trusted": False, "findings": [{"kind": "arrivals_bunched", "severity": "warning"}]}
+    run(tmp_path, "a", [cell(1), bunched])
+    table = all_cells(tmp_path)
+    assert column(table, "load") == ["concurrency 1", "concurrency 4 †"]
+    assert "†: carries a warning; what it spoils is under Verdicts." in table.notes
+    run(tmp_path / "fine", "a", [cell(1)])
+    assert "†" not in " ".join(all_cells(tmp_path / "fine").notes)
+
+
+def test_what_was_promised_is_in_every_format(tmp_path: Path) -> None:
+    """A bound per request, of which some miss; one on a percentile, which is met once and missed once."""
+    cells = [cell(1), cell(4), cell(16)]
+    for one, attainment, met in zip(cells, (1.0, 0.982, 1.0), (True, True, False), strict=True):
+        one["metrics"] |= {"attainment": attainment, "goodput_per_s": 9 * attainment}
+        one["slo"] = [{"bound": "tpot_p99", "limit_s": 0.03, "measured_s": 0.02, "met": met}]
+    run(tmp_path, "a", cells, slo={"ttft": 0.5, "tpot_p99": 0.03})
+    table = all_cells(tmp_path)
+    assert column(table, "SLO") == ["met", "MISSED", "MISSED"]
+    assert column(table, "attained") == ["100 %", "98.2 %", "100 %"]
+    assert column(table, "goodput/s") == ["9.00", "8.84", "9.00"]
+    assert "SLO: ttft < 500 ms, tpot_p99 < 30.0 ms." in table.notes
+    report = build(read_runs([tmp_path])[0], inside=False)
+    assert "<td class=r>MISSED<small>98.2 %</small><small>8.84</small></td>" in page(report)
+    assert "| MISSED | 98.2 % | 8.84 |" in markdown(report)
+    assert "---:|---:|---:|\n" in markdown(report).partition("All cells")[2]
+    rows = list(csv.DictReader(io.StringIO(sheet(report))))
+    assert [row["slo_met"] for row in rows] == ["True", "False", "False"]
+    assert (rows[1]["attainment"], rows[1]["slo"]) == ("0.982", "ttft < 500 ms, tpot_p99 < 30.0 ms")
+    on_percentiles = cell(1, slo=[{"bound": "ttft_p99", "limit_s": 0.5, "measured_s": 0.2, "met": True}])
+    run(tmp_path, "b", [on_percentiles], slo={"ttft_p99": 0.5})
+    table = all_cells(tmp_path)
+    assert "SLO of run 1: ttft < 500 ms, tpot_p99 < 30.0 ms." in table.notes
+    assert (column(table, "SLO")[3], column(table, "attained")[3]) == ("met", "-")
+
+
+def test_throughput_of_a_load_beyond_capacity_is_that_of_the_whole_cell(tmp_path: Path) -> None:
+    """Between its first and its last send the server has mostly taken up prompts. The others keep their window."""
+    cells = [cell(rate, kind="rate", output=whole) for rate, whole in ((2, 800.0), (20, 2372.0))]
+    for one, window in zip(cells, (900.0, 756.0), strict=True):
+        one["metrics"]["steady"] = {"output_tokens_per_s": window, "total_tokens_per_s": 9 * window}
+    finding = {"kind": "overload", "severity": "warning"}
+    cells[1]["verdict"] = {"trusted": False, "findings": [finding]}
+    run(tmp_path, "a", cells)
+    assert column(all_cells(tmp_path), "output tok/s") == ["900.0", "2\u202f372"]
+    assert "steady window (of bursts, and of loads that the server did not keep up with: whole cell)" in " ".join(
+        all_cells(tmp_path).notes
+    )
+    finding["kind"] = "short_outputs"
+    run(tmp_path / "other", "a", cells)
+    assert column(all_cells(tmp_path / "other"), "output tok/s") == ["900.0", "756.0"]
+    run(tmp_path / "alone", "a", [cells[1] | {"verdict": {"findings": [{"kind": "queue_grows"}]}}])
+    assert column(all_cells(tmp_path / "alone"), "output tok/s") == ["2\u202f372"]
+
+
+def test_as_another_tool_stated_is_said_of_few_as_of_many(tmp_path: Path) -> None:
+    stated = cell(4)
+    stated["requests"] |= {"short": None}
+    run(tmp_path, "a", [cell(1), cell(2), stated])
+    report = build(read_runs([tmp_path])[0], inside=False)
+    assert report.verdict == "2 of 3 cells can be trusted; the others are as another tool stated them."
+    assert 'class="good"' not in page(report)
+    assert column(report.overview, "trusted") == ["as stated"]
+    run(tmp_path, "b", [cell(1, verdict={"trusted": False, "findings": []})])
+    report = build(read_runs([tmp_path])[0], inside=False)
+    assert report.verdict == "1 of 4 cells carries a warning; 1 is as another tool stated it."
+
+
+def predicted(load: float) -> Json:
+    one = cell(load)
+    one["metrics"]["ttft_s"] |= {"low": 0.08, "high": 0.13}
+    one["metrics"]["tpot_s"] |= {"low": 0.015, "high": 0.025}
+    return one
+
+
+def test_a_column_of_predictions_is_not_headed_95(tmp_path: Path) -> None:
+    run(tmp_path, "a", [predicted(1)], source="simulated")
+    table = all_cells(tmp_path)
+    assert "95 %" not in table.heads
+    assert column(table, "80 %") == ["80.0–130 ms"]
+    assert "Intervals: those of the prediction, 80 %." in table.notes
+    run(tmp_path, "b", [cell(1)])
+    table = all_cells(tmp_path)
+    assert not {"80 %", "95 %"} & set(table.heads)
+    assert column(table, "interval") == ["80.0–130 ms", "98.0–102 ms"]
+    assert "Intervals: 95 %; of simulated cells those of the prediction, 80 %." in table.notes
+
+
+def test_a_p99_that_is_not_bounded_is_not_called_a_bound(tmp_path: Path) -> None:
+    bounded = cell(4)
+    for name in ("ttft_s", "tpot_s", "e2e_s"):
+        bounded["metrics"][name]["ci95"]["p99"][1] = 9.0
+    bounded["metrics"]["e2e_s"] = stat(3.0)
+    run(tmp_path, "a", [cell(1), bounded], records=[record(0, 0.0, [0.1, 0.2])])
+    table = all_cells(tmp_path)
+    assert [[text for head, text in zip(table.heads, row, strict=True) if head == "p99"] for row in table.rows] == [
+        ["~130 ms", "~26.0 ms", "~2.60 s"],
+        ["130 ms", "26.0 ms", "~3.90 s"],
+    ]
+    legend = "~: p99 of the sample, without a bound above"
+    assert legend in " ".join(table.notes)
+    run(tmp_path / "e2e alone", "a", [bounded], records=[record(0, 0.0, [0.1, 0.2])])
+    assert legend in " ".join(all_cells(tmp_path / "e2e alone").notes)
+    bounded["metrics"]["e2e_s"]["ci95"]["p99"][1] = 9.0
+    run(tmp_path / "none", "a", [bounded], records=[record(0, 0.0, [0.1, 0.2])])
+    assert legend not in " ".join(all_cells(tmp_path / "none").notes)
+
+
+def test_what_a_load_was_is_told_beside_its_number(tmp_path: Path) -> None:
+    """A fleet, sessions, a ramp: neither is what its mean, or one server at this load, would be."""
+    ramp = cell(22.5, kind="rate")
+    ramp["load"] |= {"profile": [[5.0, 40.0, 60.0]]}
+    run(tmp_path, "a", [ramp])
+    talk = cell(3)
+    talk["load"] |= {"unit": "sessions"}
+    run(tmp_path, "b", [talk], workload={"sessions": {"turns": length(4)}})
+    run(tmp_path, "c", [cell(3)], servers=2)
+    run(tmp_path, "d", [cell(3)])
+    report = build(read_runs([tmp_path])[0], inside=False)
+    assert [text.rpartition(", ")[2] for text in column(report.overview, "workload")][:2] == [
+        "ramp 5–40 req/s in 60 s",
+        "sessions of 4 turns",
+    ]
+    assert column(report.overview, "deployment")[1:3] == [
+        "vLLM · Model-7B · 8×H200",
+        "first of 2 servers: vLLM · Model-7B · 8×H200",
+    ]
+    table = all_cells(tmp_path)
+    assert column(table, "load") == [
+        "22.5 requests/s · ramp 5–40 req/s in 60 s",
+        "concurrency 3 · sessions of 4 turns",
+        "concurrency 3",
+        "concurrency 3",
+    ]
+    assert [name.rpartition(" · ")[2] for name in column(table, "deployment")][2] == "fleet of 2"
+    # None of them is a repeat of another, or a point on its line.
+    assert len({alike(point) for point in report.points}) == 4
+
+
+def test_what_stands_under_a_column_that_is_left_out_stands_for_itself() -> None:
+    table = Table(key="k", title="t", heads=["x", "a", "b", "c"], align="ruuu", rows=[["-", "1", "-", "2"]])
+    assert (told(table).heads, told(table).align) == (["a", "c"], "ru")
+    table.rows = [["3", "-", "1", "-"]]
+    assert (told(table).heads, told(table).align) == (["x", "b"], "ru")
+
+
+@needs_chromium
+def test_the_table_of_all_cells_fits_a_laptop(tmp_path: Path) -> None:
+    """Of two simulated sweeps and a measured one, with prices and bounds: each column has something to say."""
+    for name, gpu, source in (("a", "h200", "simulated"), ("b", "h100", "simulated"), ("c", "h100", "measured")):
+        cells = [predicted(load) if source == "simulated" else cell(load) for load in (1, 16, 64)]
+        for one in cells:
+            one["metrics"] |= {"itl_s": stat(0.0123), "attainment": 0.982, "goodput_per_s": 9.12}
+            one["metrics"]["interval"] = {"output_tokens_per_s": {"low": 880.0, "high": 1230.0}}
+        run(tmp_path / "runs", name, cells, source=source, deployment={"gpu": gpu}, slo={"ttft": 0.5})
+    made = build(read_runs([tmp_path / "runs"])[0], inside=False, prices={"h200": 3.2, "h100": 2.1})
+    (tmp_path / "r.html").write_text(page(made))
+    with Browser(tmp_path / "profile") as browser:
+        browser.size(1280, 900)
+        browser.open((tmp_path / "r.html").as_uri())
+        table = "document.querySelector('.scroll[aria-label=\"All cells\"]')"
+        browser.until(f"{table} !== null && window.innerWidth === 1280")
+        assert browser.run(f"[{table}.scrollWidth - {table}.clientWidth, {table}.querySelectorAll('th').length]") == [
+            0,
+            15,
+        ]
 
 
 @needs_chromium

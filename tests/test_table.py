@@ -1,10 +1,13 @@
 """The table that a person reads."""
 
 import io
+import re
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, Group
+from rich.table import Table
 
+from loadstone.cli.output import fitted
 from loadstone.report.terminal import render
 
 ESCAPE = "\x1b]0;owned\x07[bold]x[/bold]"
@@ -48,7 +51,7 @@ def test_every_column_fits_into_120() -> None:
     assert row.split()[:3] == ["1024", "99000", "1000"]
     assert "123\u202f457" in row
     assert row.count("12.3 s") == 7
-    assert row.count("≥ 12.3 s") == 3
+    assert row.count("~12.3 s") == 3
     assert row.endswith("NO (1)")
     assert "…" not in "\n".join(lines)
     assert lines[-1] == "(1) k: e. r."
@@ -60,11 +63,11 @@ def test_a_p99_without_any_bound_is_marked_unless_another_tool_states_it() -> No
     doc = document()
     for values in (each for each in doc["cells"][0]["metrics"].values() if isinstance(each, dict) and "ci95" in each):
         values["ci95"]["p99"] = [None, None]
-    assert shown(doc).splitlines()[4].count("≥ 12.3 s") == 3
+    assert shown(doc).splitlines()[4].count("~12.3 s") == 3
     doc["cells"][0]["measured_by"] = "vllm bench"
-    assert shown(doc).splitlines()[4].count("≥ 12.3 s") == 3  # its requests were in the file
+    assert shown(doc).splitlines()[4].count("~12.3 s") == 3  # its requests were in the file
     doc["cells"][0]["requests"]["short"] = None  # sums alone
-    assert "≥" not in shown(doc)
+    assert "~" not in shown(doc)
 
 
 def test_an_open_loop_is_read_from_the_intended_time() -> None:
@@ -112,3 +115,105 @@ def test_missing_values_are_dashes() -> None:
     doc["cells"][0]["client"] |= {"receive_lag_p99_s": None, "send_lag_p99_s": None}
     row = shown(doc).splitlines()[4]
     assert row.split().count("-") == 7
+
+
+def test_a_mark_is_explained_whichever_column_it_is_in() -> None:
+    doc = document()
+    metrics = doc["cells"][0]["metrics"]
+    for name in ("ttft_s", "e2e_s"):
+        metrics[name] = latency(1.0)
+    assert "~12.3 s" in shown(doc)
+    assert "~: p99 of the sample, without a bound above" in shown(doc)
+    metrics["tpot_s"] = latency(1.0)
+    assert "~" not in shown(doc)
+
+
+def two_rates(finding: str) -> dict[str, Any]:
+    """Two loads; the second has a finding, and the first none."""
+    doc = document("rate")
+    (last,) = doc["cells"]
+    last["verdict"]["findings"][0]["kind"] = finding
+    first = last | {"load": {"kind": "rate", "value": 2.0}, "verdict": {"trusted": True, "findings": []}}
+    for cell, window, whole in ((first, 90.0, 80.0), (last, 756.0, 2372.0)):
+        steady = {"output_tokens_per_s": window}
+        cell["metrics"] = cell["metrics"] | {"output_tokens_per_s": whole, "steady": steady}
+    doc["cells"] = [first, last]
+    return doc
+
+
+def test_a_load_that_the_server_does_not_keep_up_with_has_no_steady_state() -> None:
+    for finding in ("overload", "queue_grows"):
+        text = shown(two_rates(finding))
+        assert text.splitlines()[4].split()[3] == "90.00"
+        assert "2\u202f372" in text.splitlines()[5]
+        assert "out tok/s over the steady window, at 1024 over the whole cell" in " ".join(text.split())
+    doc = two_rates("overload")
+    doc["cells"] = doc["cells"][1:]
+    assert "out tok/s over the whole cell" in " ".join(shown(doc).split())
+    assert "at 1024" not in " ".join(shown(doc).split())
+    text = shown(two_rates("short_outputs"))
+    assert "756.0" in text.splitlines()[5]
+    assert "whole cell" not in text
+
+
+def test_the_interval_that_is_told_is_of_the_largest_trusted_load() -> None:
+    doc = two_rates("overload") | {"source": "simulated"}
+    for cell, low in zip(doc["cells"], (3.0, 5.0), strict=True):
+        own = cell["metrics"]["ttft_intended_s"] | {"low": low, "high": 2 * low}
+        cell["metrics"] = cell["metrics"] | {"ttft_intended_s": own}
+    assert "80 % intervals at 2 req/s: TTFT p50 3.00 s to 6.00 s" in shown(doc)
+    doc["cells"][0]["verdict"]["trusted"] = False
+    assert "80 % intervals at 1024 req/s: TTFT p50 5.00 s to 10.0 s" in shown(doc)
+
+
+def test_a_note_about_a_load_does_not_look_like_a_finding() -> None:
+    doc = document("rate")
+    bound = {"bound": "ttft_p99", "limit_s": 1.0, "measured_s": 2.0, "met": False}
+    cell = doc["cells"][0]
+    cell |= {"slo": [bound], "slo_per_request_s": {"ttft": 0.5, "tpot": 0.03}}
+    cell["load"]["value"] = 1.0
+    cell["metrics"] |= {"attainment": 0.9999, "goodput_per_s": 2.5}
+    said = (
+        "1 req/s: ttft_p99 < 1.00 s MISSED (2.00 s); "
+        "99.9 % of requests sent meet ttft < 500 ms and tpot < 30.0 ms, goodput 2.50 req/s"
+    )
+    assert said in " ".join(shown(doc).split())
+    for share, words in ((1, "100 %"), (0, "0 %"), (0.0001, "0.1 %"), (0.42, "42.0 %")):
+        cell["metrics"]["attainment"] = share
+        assert f"; {words} of requests sent" in " ".join(shown(doc).split())
+
+
+def test_each_piece_of_a_table_of_turns_says_which_turn_and_load() -> None:
+    doc = document()
+    cell = doc["cells"][0]
+    part = {
+        "requests": cell["requests"], "cached_input_tokens": 5, "input_tokens": 10, "mean_input_tokens": 5.0,
+        "mean_output_tokens": 5.0, "token_share": 0.5,
+    }  # fmt: skip
+    part |= {name: cell["metrics"][name] for name in ("ttft_s", "tpot_s", "e2e_s")}
+    cell["by_turn"] = [part | {"turn": turn} for turn in range(2)]
+    group = render(doc)
+    assert isinstance(group, Group)
+    turns = [each for each in group.renderables if isinstance(each, Table)][1]
+    pieces = fitted(turns, 60)
+    assert len(pieces) > 1
+    for piece in pieces:
+        assert piece.columns[0].header == "conc · turn"
+        assert [str(each) for each in piece.columns[0].cells] == ["1024 · 1", "1024 · 2"]
+
+
+def test_counts_in_another_tools_words_are_whole() -> None:
+    doc = document()
+    figures = {"completed": 115, "peak": 638.0, "many": 123456, "none": 0, "rate": 3.21987}
+    doc["cells"][0]["dialect"] = {"tool": "a tool", "metrics": figures, "definitions": dict.fromkeys(figures, "it")}
+    text = shown(doc)
+    told = {"completed": "115", "peak": "638", "many": "123\u202f456", "none": "0", "rate": "3.220"}
+    assert all(re.search(rf"{name} +{value} +it", text) for name, value in told.items())
+
+
+def test_of_a_fleet_the_first_server_alone_is_known() -> None:
+    doc = document()
+    doc["target"]["urls"] = ["http://a", "http://b"]
+    assert shown(doc).startswith("first of 2 servers: vLLM 0.32.0 · m")
+    doc["target"]["urls"] = ["http://a"]
+    assert shown(doc).startswith("vLLM 0.32.0 · m")

@@ -54,6 +54,9 @@ _SIZES = {"A100": "40GB", "H20": "141GB"}
 _WITHOUT_GPU = ("llama.cpp", "timing server", "simulated engine")
 """Engines that may run on the processor of a machine with GPUs."""
 
+_QUEUE_GROWS = ("overload", "queue_grows")
+"""Findings of a verdict on open loops in which requests begin faster than they end."""
+
 
 class RunFacts(msgspec.Struct, kw_only=True, frozen=True):
     """Names as people know them: `vLLM`, `H200`. Lengths are means per request; `gpus` counts all nodes' together.
@@ -210,6 +213,19 @@ def _means(document: Mapping[str, Any] | None) -> tuple[float | None, float | No
             continue
         requests, inputs, outputs = requests + done, inputs + (each[0] or 0.0), outputs + (each[1] or 0.0)
     return (inputs / requests, outputs / requests) if requests else (None, None)
+
+
+def steady_window(cell: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The figures of the steady window of a summary's cell; None where it has none."""
+    return None if never_steady(cell) else mapping(mapping(cell.get("metrics")).get("steady")) or None
+
+
+def never_steady(cell: Mapping[str, Any]) -> bool:
+    """Whether a summary's cell is an open loop whose queue grows. Until its last request is sent, the server takes up
+    prompts, and most answers come later: what is done between the first and the last send is no state of it.
+    """
+    found = mapping(cell.get("verdict")).get("findings")
+    return isinstance(found, list) and any(mapping(each).get("kind") in _QUEUE_GROWS for each in found)
 
 
 def mapping(value: Any) -> Mapping[str, Any]:

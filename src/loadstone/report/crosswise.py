@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from loadstone.report.charts.bars import Ratio, gpu_ratios, heaviest
+from loadstone.report.charts.bars import UNSETTLED, Ratio, gpu_ratios, heaviest, left_out
 from loadstone.report.charts.frames import E2E, ITL, OUTPUT, TPOT, TTFT, load_label
 from loadstone.report.findings.effect import effect
 from loadstone.report.points import Point, joined
 from loadstone.report.series import asked
 from loadstone.report.tables import MAX_ROWS, Table, told
 from loadstone.units import show_number
+
+DOUBTFUL = " †"
+"""Behind what comes of a cell with a warning."""
 
 
 def matrices(points: Sequence[Point]) -> list[Table]:
@@ -43,7 +46,7 @@ def matrices(points: Sequence[Point]) -> list[Table]:
                 heads=["", *models],
                 align="l" + "r" * len(models),
                 rows=rows,
-                notes=[f"output tok/s / median or mean {latency} in ms; N/A: no such run"],
+                notes=[f"output tok/s / median or mean {latency} in ms; N/A: no such run", *_doubtful(rows)],
             )
         )
     return made
@@ -57,7 +60,7 @@ def _machine(point: Point) -> str:
 def _pair(point: Point) -> str:
     stat = point.tpot or point.itl
     latency = f"{1e3 * stat.value:.4g}" if stat is not None else "-"
-    return f"{show_number(point.output_tokens_per_s, 4)} / {latency}"
+    return f"{show_number(point.output_tokens_per_s, 4)} / {latency}{'' if point.trusted else DOUBTFUL}"
 
 
 def ratios(points: Sequence[Point]) -> list[Table]:
@@ -75,6 +78,7 @@ def ratios(points: Sequence[Point]) -> list[Table]:
             times = {ratio.measure.key: _times(ratio) for ratio in own}
             said = [times.get(measure.key, "-") for measure in (OUTPUT, TTFT, TPOT, ITL, E2E)]
             where = joined(load_label(point), asked(point))
+            where += "" if all(ratio.over.trusted and ratio.under.trusted for ratio in own) else DOUBTFUL
             rows.append([point.model, point.engine, f"{point.gpus or '?'}×", where, *said])
         heads = ["model", "engine", "GPUs", "workload", "output throughput"]
         heads += [f"lower {name}" for name in ("TTFT", "TPOT", "ITL", "E2E")]
@@ -85,12 +89,33 @@ def ratios(points: Sequence[Point]) -> list[Table]:
             align="llrlrrrrr",
             rows=sorted(rows)[:MAX_ROWS],
             notes=[
-                "times better, with the interval: sampling where its spread is known, and what repeats of one "
-                "configuration differ by (TTFT 8.8 %, others 3.4 %)"
+                f"times better, with the interval: {_intervals(found)}, and what repeats of one configuration differ "
+                "by (TTFT 8.8 %, others 3.4 %)",
+                *_doubtful(rows),
+                *([f"{UNSETTLED}."] if left_out(ratio for own in found.values() for ratio in own) else []),
             ],
         )
         made.append(told(table))
     return made
+
+
+def _intervals(found: Mapping[Any, Sequence[Ratio]]) -> str:
+    predicted = {
+        each.source == "simulated" for own in found.values() for ratio in own for each in (ratio.over, ratio.under)
+    }
+    return joined(
+        "sampling where its spread is known" if False in predicted else "",
+        "of predictions the model's own, 80 %" if True in predicted else "",
+        by="; ",
+    )
+
+
+def _doubtful(rows: Sequence[Sequence[str]]) -> list[str]:
+    return (
+        [f"{DOUBTFUL.strip()}: a cell carries a warning"]
+        if any(DOUBTFUL in text for row in rows for text in row)
+        else []
+    )
 
 
 def _times(ratio: Ratio) -> str:

@@ -94,7 +94,10 @@ class Report(msgspec.Struct, kw_only=True):
         if trusted < cells == 1:
             return "Its one cell carries a warning."
         if trusted < cells:
-            return f"{cells - trusted} of {cells} cells carr{'y' if cells - trusted > 1 else 'ies'} a warning."
+            one = self.stated == 1
+            told = f"; {self.stated} {'is' if one else 'are'} as another tool stated {'it' if one else 'them'}"
+            said = told if self.stated else ""
+            return f"{cells - trusted} of {cells} cells carr{'y' if cells - trusted > 1 else 'ies'} a warning{said}."
         if cells == 1:
             said = (
                 "is as another tool stated it; nothing in it contradicts itself" if self.stated else "can be trusted"
@@ -102,8 +105,10 @@ class Report(msgspec.Struct, kw_only=True):
             return f"Its one cell {said}."
         if self.stated == cells:
             return f"All {cells} cells are as another tool stated them; nothing in them contradicts itself."
-        said = f"; {self.stated} of them are as another tool stated them" if self.stated else ""
-        return f"All {cells} cells can be trusted{said}."
+        if self.stated:
+            ours = cells - self.stated
+            return f"{ours} of {cells} cells can be trusted; the others are as another tool stated them."
+        return f"All {cells} cells can be trusted."
 
     @property
     def remarks(self) -> list[str]:
@@ -111,8 +116,9 @@ class Report(msgspec.Struct, kw_only=True):
         said = []
         if self.sentences:
             said.append(
-                "In brackets: interval of the effect, from the spread of requests where known and from what repeats "
-                "of one configuration differ by. What is not beyond it is not said."
+                "In brackets: interval of the effect, from the spread of requests where known (of predictions the "
+                "model's own, 80 %) and from what repeats of one configuration differ by. What is not beyond it is "
+                "not said."
             )
         if silent(self.points):
             said.append(

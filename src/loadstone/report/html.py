@@ -25,6 +25,8 @@ MAX_SENTENCES = 40
 FEW_SENTENCES = 12
 """So many stand together; of more, those about one section's pictures stand with these."""
 _IN_SECTIONS = ("leader", "bottleneck", "light")
+_FEW_COLUMNS = 12
+"""Of more, each takes less room."""
 _SIDES = {"r": " class=r", "w": " class=w", "n": " class=n"}
 
 
@@ -52,8 +54,8 @@ def page(report: Report) -> str:
 def body(report: Report) -> str:
     """The report without frame: headings, tables, figures with their specifications beside them."""
     trusted, cells = report.trusted
-    good = "good" if cells and trusted == cells else "bad"
-    verdict = f'<span class="{good}">{report.verdict}</span>'
+    tone = "bad" if trusted < cells or not cells else "told" if report.stated else "good"
+    verdict = f'<span class="{tone}">{report.verdict}</span>'
     sections = report.sections()
     links = [("verdicts", "Verdicts"), ("findings", "Findings"), ("tables", "Tables")]
     links += [(f"section-{key}", title) for key, title, _ in sections] + [("runs", "Runs, and how to repeat them")]
@@ -151,18 +153,20 @@ def titled(table: Table) -> str:
 
 
 def _table(table: Table) -> str:
-    kinds = [_SIDES.get(side, "") for side in table.align]
-
     def cells(tag: str, row: list[str], more: list[str]) -> str:
-        return "".join(
-            f"<{tag}{said}{kind}>{escape(text)}</{tag}>" for text, kind, said in zip(row, kinds, more, strict=True)
-        )
+        made: list[str] = []
+        for text, side, said in zip(row, table.align, more, strict=True):
+            if side == "u":
+                made[-1] = made[-1].removesuffix(f"</{tag}>") + f"<small>{escape(text)}</small></{tag}>"
+            else:
+                made.append(f"<{tag}{said}{_SIDES.get(side, '')}>{escape(text)}</{tag}>")
+        return "".join(made)
 
     # On a phone a row of words stands as a list, each under the name of its column.
     named = [f' data-head="{escape(head)}"' if table.words else "" for head in table.heads]
-    head = f"<thead><tr>{cells('th', table.heads, [' scope=col'] * len(kinds))}</tr></thead>\n"
+    head = f"<thead><tr>{cells('th', table.heads, [' scope=col'] * len(table.heads))}</tr></thead>\n"
     rows = "".join(f"<tr>{cells('td', row, named)}</tr>\n" for row in table.rows)
-    sort = " words" if table.words else ""
+    sort = " words" if table.words else " many" if len(table.align.replace("u", "")) > _FEW_COLUMNS else ""
     notes = "".join(f'<p class="soft">{escape(note)}</p>\n' for note in table.notes)
     return (
         f'<div class="scroll few{sort}" tabindex="0" role="region" aria-label="{escape(table.title)}">'

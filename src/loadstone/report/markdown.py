@@ -47,7 +47,7 @@ def text(said: str) -> str:
 
 def _table(table: Table) -> Iterable[str]:
     yield "| " + " | ".join(text(head) or " " for head in table.heads) + " |"
-    yield "|" + "|".join("---:" if side == "r" else "---" for side in table.align) + "|"
+    yield "|" + "|".join("---:" if side in "ru" else "---" for side in table.align) + "|"
     for row in table.rows:
         yield "| " + " | ".join(text(cell) or " " for cell in row) + " |"
     yield ""

@@ -11,10 +11,12 @@ from typing import Any
 import msgspec
 
 from loadstone.comparison.price import Prices, dollars_per_hour
+from loadstone.records import Load
 from loadstone.report.light import light_tpot_s, light_ttft_s
 from loadstone.report.runs import RunView
 from loadstone.report.stats import Stat, latency, price, throughput, whole
-from loadstone.runfacts import RunFacts, mapping, number
+from loadstone.runfacts import RunFacts, mapping, never_steady, number, steady_window
+from loadstone.units import show_seconds
 from loadstone.wire.text import excerpt
 
 LATENCIES = ("ttft", "tpot", "itl", "e2e")
@@ -29,14 +31,20 @@ class Point(msgspec.Struct, kw_only=True, frozen=True):
 
     number      of the run, from 1, in the order of the report
     prefix      what prompts share, and whether a cache was off; work: what else was asked, but for lengths
+    how         what `load` alone does not tell of the load: a ramp, sessions; it is in `work` too
+    parallel    how one server is split, and how many of them there were, if several
     near_*      lengths by which cells are grouped: those within LENGTHS of one another are the same (_grouped)
     ttft, e2e   from the intended time in open loops, from sending in closed ones and where no more is told (`since`)
     sums        whether there is nothing but another tool's figures, without the requests they are of
-    output, total  tok/s over the steady window if all of the runs shown have one, else over whole cells (`window`)
+    output, total  tok/s over the steady window if all of the runs shown have one, else over whole cells (`window`);
+                those of bursts, and of cells that were never steady, always over whole cells
+    slo         the bounds that were asked for; slo_met: whether every request and percentile meets its own
+    attainment  share of the requests sent that meet the bounds per request; goodput_per_s: those, per second
     dollars_per_hour  of all its GPUs, where prices are given and its own is known
     dollars_*   for a million tokens
     architecture  the catalogue's name for the model, where the user stated it and the server has another
     light_*     what the hardware allows: see light.py
+    warnings    kinds of the findings for which it is not trusted
     """
 
     run: str
@@ -64,6 +72,7 @@ class Point(msgspec.Struct, kw_only=True, frozen=True):
     ok: int | None
     sent: int | None
     trusted: bool
+    warnings: tuple[str, ...]
     ttft: Stat | None
     tpot: Stat | None
     itl: Stat | None
@@ -82,6 +91,11 @@ class Point(msgspec.Struct, kw_only=True, frozen=True):
     light_ttft_s: float | None
     server: dict[str, Any]
     architecture: str
+    how: str
+    slo: str
+    slo_met: bool | None
+    attainment: float | None
+    goodput_per_s: float | None
 
     @property
     def output_tokens_per_s(self) -> float | None:
@@ -105,7 +119,8 @@ def points_of(runs: Sequence[RunView], prices: Prices | None = None) -> list[Poi
     """The points of all cells that have a load, in the order of the runs. `prices`: dollars per GPU and hour."""
     cells = [(nth, run, at, cell) for nth, run in enumerate(runs, 1) for at, cell in enumerate(run.document["cells"])]
     served = [cell for _, run, _, cell in cells if run.facts.mode != "offline" and _load(cell)[0] != "burst"]
-    steady = bool(served) and all(mapping(mapping(cell.get("metrics")).get("steady")) for cell in served)
+    lasting = [cell for cell in served if not never_steady(cell)]
+    steady = bool(lasting) and all(map(steady_window, lasting))
     made = (_point(nth, run, at, cell, steady, prices or {}) for nth, run, at, cell in cells)
     return _grouped([point for point in made if point is not None])
 
@@ -143,7 +158,7 @@ def _point(nth: int, run: RunView, at: int, cell: Mapping[str, Any], steady: boo
     counts = mapping(cell.get("requests"))
     done = [value for name in ("ok", "short") if (value := number(counts.get(name))) is not None]
     ok = int(sum(done)) if done else None
-    window = mapping(metrics.get("steady")) if steady and kind != "burst" else metrics
+    window = (steady_window(cell) if steady and kind != "burst" else None) or metrics
     clock = "" if kind == "concurrency" else "_intended"
     tpot, e2e = latency(metrics.get("tpot_s"), ok), latency(metrics.get(f"e2e{clock}_s"), ok)
     ttft = latency(metrics.get(f"ttft{clock}_s"), ok)
@@ -155,6 +170,7 @@ def _point(nth: int, run: RunView, at: int, cell: Mapping[str, Any], steady: boo
     }
     dollars = dollars_per_hour(facts, prices)
     rate = number(window.get("requests_per_s"))
+    how, attainment = _how(run, cell), number(metrics.get("attainment"))
     light_tpot, light_ttft = _light(facts, tpot, rate)
     return Point(
         run=clean(run.info.run_id),
@@ -167,19 +183,20 @@ def _point(nth: int, run: RunView, at: int, cell: Mapping[str, Any], steady: boo
         gpu=clean(facts.gpu or ""),
         gpus=facts.gpus,
         hardware=clean(f"{facts.gpus}×{facts.gpu}" if facts.gpu and facts.gpus else facts.gpu or ""),
-        parallel=clean(_parallel(facts)),
+        parallel=clean(joined(_parallel(facts), _fleet(run), by=" ")),
         precision=clean(_precision(facts)),
         context=_context(run),
         offline=facts.mode == "offline",
         input_tokens=whole(facts.input_tokens),
         output_tokens=whole(facts.output_tokens),
         prefix=_prefix(facts),
-        work=clean(_work(facts, mapping(run.info.settings.get("workload")))),
+        work=clean(joined(_work(facts, mapping(run.info.settings.get("workload"))), how, _chat(run))),
         kind=kind,
         load=load,
         ok=ok,
         sent=whole(number(counts.get("sent"))),
         trusted=bool(mapping(cell.get("verdict")).get("trusted")),
+        warnings=_warnings(cell),
         ttft=ttft or latency(metrics.get("ttft_s"), ok),
         tpot=tpot,
         itl=latency(metrics.get("itl_s"), ok),
@@ -198,6 +215,11 @@ def _point(nth: int, run: RunView, at: int, cell: Mapping[str, Any], steady: boo
         light_ttft_s=light_ttft,
         server=dict(mapping(cell.get("server"))),
         architecture=clean((facts.architecture or "").rstrip("/").rsplit("/", 1)[-1]),
+        how=how,
+        slo=", ".join(f"{clean(name)} < {show_seconds(limit_s)}" for name, limit_s in run.info.slo.items()),
+        slo_met=_slo_met(cell, attainment),
+        attainment=attainment,
+        goodput_per_s=number(metrics.get("goodput_per_s")),
     )
 
 
@@ -256,6 +278,41 @@ def _parallel(facts: RunFacts) -> str:
     return " ".join(f"{name}{n}" for name, n in split if n and (n > 1 or name == "tp"))
 
 
+def _fleet(run: RunView) -> str:
+    servers = len(run.info.target.urls) if run.info.target else 0
+    return f"fleet of {servers}" if servers > 1 else ""
+
+
+def _how(run: RunView, cell: Mapping[str, Any]) -> str:
+    """`sessions of 4 turns`, `ramp 5–40 req/s in 60 s`."""
+    try:
+        load = msgspec.convert(cell.get("load"), Load)
+    except msgspec.ValidationError:
+        return ""  # a file's: it has value and kind alone
+    sessions = mapping(mapping(run.info.settings.get("workload")).get("sessions"))
+    turns = number(mapping(sessions.get("turns")).get("mean"))
+    told = f"sessions of {turns:.3g} turns" if turns else "sessions"
+    return joined(told if load.unit == "sessions" else "", f"ramp {load.label}" if load.profile else "")
+
+
+def _chat(run: RunView) -> str:
+    """Its template lengthens every prompt."""
+    return "chat" if run.info.target is not None and "chat" in run.info.target.endpoint else ""
+
+
+def _slo_met(cell: Mapping[str, Any], attainment: float | None) -> bool | None:
+    """By every percentile, and per request by each of them, as `--strict` has it; None where nothing was bounded."""
+    bounds = cell.get("slo")
+    met = [bool(mapping(bound).get("met")) for bound in bounds] if isinstance(bounds, list) else []
+    return all([*met, attainment in (None, 1)]) if met or attainment is not None else None
+
+
+def _warnings(cell: Mapping[str, Any]) -> tuple[str, ...]:
+    found = mapping(cell.get("verdict")).get("findings")
+    said = [mapping(each) for each in found] if isinstance(found, list) else []
+    return tuple(clean(str(each.get("kind"))) for each in said if each.get("severity") != "info")
+
+
 def _precision(facts: RunFacts) -> str:
     kv = f"KV {facts.kv_dtype}" if facts.kv_dtype and facts.kv_dtype != facts.weights_dtype else None
     return joined(facts.weights_dtype, kv)
@@ -284,4 +341,6 @@ def _work(facts: RunFacts, workload: Mapping[str, Any]) -> str:
     if name and _SHARED in str(name):
         name = None  # said of the prefix
     told = str(name) if name else kind if kind not in ("synthetic", "random", workload.get("name")) else ""
+    if not name and (sha256 := workload.get("sha256")):
+        told = f"{told} {str(sha256)[:8]}"
     return joined(spread, told)

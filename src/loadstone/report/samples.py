@@ -37,12 +37,18 @@ POWER = (
 
 
 class Cdf(msgspec.Struct, frozen=True):
-    """Quantiles of a cell's ok and short requests: values[i] s is the LEVELS[i]-quantile of n requests."""
+    """Of a cell's n ok and short requests: the share levels[i] took values[i] s or less, straight lines between.
+
+    Of few requests every step is there, up at each one's value; of more than LEVELS has entries, their quantiles.
+    """
 
     label: str
     metric: str
     n: int
+    levels: list[float]
     values: list[float]
+    p50_s: float
+    p99_s: float
 
 
 class Track(msgspec.Struct, frozen=True):
@@ -153,9 +159,15 @@ def _cdfs(load: Load, rows: NDArray[Any]) -> Iterable[Cdf]:
     values = {"TTFT": done["first"] - begin, "TPOT": arrays.tpot_s(done), "E2E": done["last"] - begin}
     for metric, each in values.items():
         present = np.sort(arrays.present(each))
-        if len(present):
-            quantiles = np.interp(LEVELS * (len(present) - 1), np.arange(len(present)), present)
-            yield Cdf(load.label, metric, len(present), quantiles.tolist())
+        n = len(present)
+        if not n:
+            continue
+        if n > len(LEVELS):
+            levels, drawn = LEVELS, np.quantile(present, LEVELS)
+        else:
+            levels, drawn = np.repeat(np.arange(n + 1) / n, 2)[1:-1], np.repeat(present, 2)
+        p50_s, p99_s = np.quantile(present, (0.5, 0.99)).tolist()
+        yield Cdf(load.label, metric, n, levels.tolist(), drawn.tolist(), p50_s, p99_s)
 
 
 def _spans(info: RunInfo, requests: list[NDArray[Any]]) -> list[tuple[str, float, float]]:
@@ -168,20 +180,23 @@ def _spans(info: RunInfo, requests: list[NDArray[Any]]) -> list[tuple[str, float
 
 
 def _tracks(rows: NDArray[Any], tokens: NDArray[np.int64], edges: Floats) -> Iterable[Track]:
-    """Requests under way and those of them without a first token, at the bins' middles; tokens/s in each bin."""
-    middles = (edges[:-1] + edges[1:]) / 2
+    """Requests under way and those of them without a first token, tokens/s: each the mean over a bin."""
     over = np.where(np.isnan(rows["end"]), rows["last"], rows["end"])
+    width_s = float(edges[1] - edges[0])
 
-    def up_to(times: Floats) -> NDArray[np.int64]:
-        return np.searchsorted(np.sort(arrays.present(times)), middles, side="right")
+    def up_to(times: Floats) -> Floats:
+        """How many of the times were past, as the mean over each bin: from its integral up to every edge."""
+        known = np.sort(arrays.present(times))
+        past = np.searchsorted(known, edges, side="right")
+        integral = past * edges - np.concatenate([[0.0], np.cumsum(known)])[past]
+        return np.asarray(np.diff(integral) / width_s)
 
     sent, begun, ended = up_to(rows["sent"]), up_to(rows["first"]), up_to(over)
-    at = middles.tolist()
-    yield Track("requests", "under way", at, (sent - ended).astype(float).tolist())
+    at = ((edges[:-1] + edges[1:]) / 2).tolist()
+    yield Track("requests", "under way", at, (sent - ended).clip(0).tolist())
     if not np.isnan(rows["first"]).all():
         never = up_to(np.where(np.isnan(rows["first"]), over, np.nan))
-        yield Track("requests", "before their first token", at, (sent - begun - never).clip(0).astype(float).tolist())
-    width_s = float(edges[1] - edges[0])
+        yield Track("requests", "before their first token", at, (sent - begun - never).clip(0).tolist())
     yield Track("output tok/s", "arrived", at, (tokens / width_s).tolist())
 
 

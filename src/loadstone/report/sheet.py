@@ -16,6 +16,9 @@ _FACTS = (
 )  # fmt: skip
 _STATS = ("which", "value", "low", "high", "n", "mean", "p90", "p99", "p99_low", "p99_high")
 _TOTALS = ("output_tokens_per_s", "total_tokens_per_s", "requests_per_s", "duration_s", "window")
+_SLO = ("slo", "slo_met", "attainment", "goodput_per_s")
+_RATES = ("output", "total")
+_ENDS = ("low", "high")
 _PRICES = (
     "dollars_per_hour",
     *(f"dollars_per_million_{kind}_tokens{end}" for kind in ("output", "total") for end in ("", "_low", "_high")),
@@ -28,8 +31,9 @@ def sheet(report: Report) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     latencies = [f"{name}_{each}{'' if each in _NO_SECONDS else '_s'}" for name in LATENCIES for each in _STATS]
+    rates = [f"{name}_tokens_per_s_{end}" for name in _RATES for end in _ENDS]
     prices = _PRICES if report.prices else ()
-    writer.writerow([*_FACTS, *latencies, *_TOTALS, *prices])
+    writer.writerow([*_FACTS, *latencies, *_TOTALS, *_SLO, *rates, *prices])
     for point in report.points:
         writer.writerow(map(no_formula, [*_row(point), *(_costs(point) if prices else ())]))
     return out.getvalue()
@@ -47,5 +51,6 @@ def _row(point: Point) -> list[Any]:
     return [
         *(getattr(point, name) for name in _FACTS),
         *(getattr(getattr(point, name), each, None) for name in LATENCIES for each in _STATS),
-        *(getattr(point, name) for name in _TOTALS),
+        *(getattr(point, name) for name in (*_TOTALS, *_SLO)),
+        *(getattr(getattr(point, name), end, None) for name in _RATES for end in _ENDS),
     ]

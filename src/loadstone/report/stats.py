@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from loadstone.comparison.interval import Reach, reach
+from loadstone.comparison.interval import Reach, bounds, reach
 from loadstone.comparison.metric import rate_interval
 from loadstone.comparison.price import per_million
 from loadstone.runfacts import mapping, number
@@ -59,12 +59,12 @@ def latency(said: Any, ok: int | None) -> Stat | None:
     value = median if median is not None else mean
     if value is None:
         return None
-    bounds = mapping(mapping(said).get("ci95"))
-    low, high = _pair(bounds.get("p50" if median is not None else "mean"))
+    ci95 = mapping(mapping(said).get("ci95"))
+    low, high = _pair(ci95.get("p50" if median is not None else "mean"))
     level: str | None = "95 %"
     if values.get("low") is not None and values.get("high") is not None:
         low, high, level = values["low"], values["high"], PREDICTED
-    p99_low, p99_high = _pair(bounds.get("p99"))
+    p99_low, p99_high = _pair(ci95.get("p99"))
     return Stat(
         value=value,
         which="median" if median is not None else "mean",
@@ -83,15 +83,20 @@ def latency(said: Any, ok: int | None) -> Stat | None:
 
 def throughput(metrics: Mapping[str, Any], name: str, value: float | None, e2e: Stat | None) -> Stat | None:
     """`name` of a cell, which is `value` in the window that is shown. `e2e`: of a closed loop, as whose mean a
-    predicted throughput varies, whatever else may be predicted of it.
+    predicted throughput varies, whatever else may be predicted of it. What is predicted of output tokens over the
+    whole cell holds, as a share, for all throughputs and windows.
     """
     if value is None:
         return None
-    said = mapping(mapping(metrics.get("interval")).get(name))
-    low, high, level = number(said.get("low")), number(said.get("high")), PREDICTED
-    if e2e is not None and e2e.level == PREDICTED and (ends := e2e.reach) is not None:
-        low, high = value * math.exp(-ends[1]), value * math.exp(ends[0])
-    if low is None or high is None:
+    said = mapping(mapping(metrics.get("interval")).get("output_tokens_per_s"))
+    ends = reach(number(metrics.get("output_tokens_per_s")) or 0.0, number(said.get("low")), number(said.get("high")))
+    if e2e is not None and e2e.level == PREDICTED and e2e.reach is not None:
+        ends = e2e.reach[::-1]
+    low: float | None
+    high: float | None
+    if ends is not None:
+        (low, high), level = bounds(value, ends), PREDICTED
+    else:
         (low, high), level = _pair(rate_interval(mapping(metrics), name, value)), "95 %"
     known = low is not None and high is not None
     return Stat(value=value, which="rate", low=low, high=high, level=level if known else None)

@@ -9,18 +9,20 @@ from typing import Any
 import msgspec
 
 from loadstone.report.charts.frames import load_label
-from loadstone.report.points import LATENCIES, Point, clean, count
+from loadstone.report.points import LATENCIES, Point, clean, count, joined
 from loadstone.report.runs import RunView
 from loadstone.report.series import asked, common, series_of
-from loadstone.report.stats import Stat
+from loadstone.report.stats import PREDICTED, Stat
+from loadstone.report.terminal import UNBOUNDED, UNBOUNDED_NOTE, show_share
 from loadstone.stated import as_stated
-from loadstone.units import show_number, show_seconds
+from loadstone.units import show_load, show_number, show_seconds
 
 MAX_ROWS = 400
 
 
 class Table(msgspec.Struct, kw_only=True):
-    """`align`: for each column l or r; w is l and wide, n is l and in one line. `notes`: what the numbers mean.
+    """`align`: for each column l or r; w is l and wide, n is l and in one line, u is r, and small under the column
+    before it on a page. `notes`: what the numbers mean.
 
     `words`: its rows are read one by one, not down the columns.
     """
@@ -37,10 +39,14 @@ class Table(msgspec.Struct, kw_only=True):
 def told(table: Table) -> Table:
     """Without the columns that have nothing to say in any row."""
     kept = [at for at in range(len(table.heads)) if not table.rows or any(row[at] != "-" for row in table.rows)]
+    # What stands under a column that is left out takes its place.
+    owners = [len(table.align[: at + 1].rstrip("u")) - 1 for at in range(len(table.align))]
+    first = [at for at in kept if not any(owners[at] <= other < at for other in kept)]
+    align = ["r" if side == "u" and at in first else side for at, side in enumerate(table.align)]
     return msgspec.structs.replace(
         table,
         heads=[table.heads[at] for at in kept],
-        align="".join(table.align[at] for at in kept),
+        align="".join(align[at] for at in kept),
         rows=[[row[at] for at in kept] for row in table.rows],
     )
 
@@ -52,16 +58,16 @@ def overview(runs: Sequence[RunView], points: Sequence[Point]) -> Table:
         own = [point for point in points if point.number == number]
         first = own[0] if own else None
         cells, trusted = len(run.document["cells"]), sum(point.trusted for point in own)
-        loads = ", ".join(f"{point.load:g}" for point in own[:12]) + (" …" if len(own) > 12 else "")
+        loads = ", ".join(show_load(point.load) for point in own[:12]) + (" …" if len(own) > 12 else "")
         rows.append(
             [
                 str(number),
                 clean(run.info.run_id),
                 run.info.source,
-                clean(run.facts.label, 120),
+                _deployed(run),
                 asked(first) if first else "",
                 f"{'batch' if first.offline else first.kind} {loads}" if first else "",
-                trust((trusted, cells), stated_cells([run]) == cells),
+                trust((trusted, cells), stated_cells([run]) > 0),
                 f"${show_number(first.dollars_per_hour)}" if first and first.dollars_per_hour is not None else "-",
             ]
         )
@@ -69,8 +75,14 @@ def overview(runs: Sequence[RunView], points: Sequence[Point]) -> Table:
     return told(Table(key="runs", title="Runs", heads=heads, align="rlnwllnr", rows=rows, words=True))
 
 
+def _deployed(run: RunView) -> str:
+    """Of a fleet only the first server was asked who it is."""
+    servers = len(run.info.target.urls) if run.info.target else 0
+    return clean(f"first of {servers} servers: {run.facts.label}" if servers > 1 else run.facts.label, 120)
+
+
 def trust(cells: tuple[int, int], stated: bool) -> str:
-    """`cells`: (trusted, all). `stated`: all are as another tool stated them."""
+    """`cells`: (trusted, all). `stated`: they are as another tool stated them."""
     trusted, every = cells
     if not every:
         return "no cells"
@@ -111,22 +123,26 @@ def verdicts(runs: Sequence[RunView]) -> Table:
 
 
 def _short(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, int | float) else "?"
+    return show_load(float(value)) if isinstance(value, int | float) else "?"
 
 
 def cells(points: Sequence[Point], *, key: str = "cells", title: str = "All cells", run: bool = True) -> Table:
-    """The columns published tables have: load, prompts, throughput, median TTFT, TPOT, ITL, E2E; bounds and prices.
+    """The columns published tables have: load, prompts, throughput, TTFT, TPOT, ITL, E2E; intervals, prices, bounds.
 
     What is looked for first stands before the edge of a screen.
     """
     shown = points[:MAX_ROWS]
     names = _deployments(shown)
     loads = [
-        load_label(point) + (f" · {point.prefix}" if point.prefix and point.prefix not in name else "")
+        joined(load_label(point), point.how, point.prefix if point.prefix not in name else "", by=" · ")
+        + ("" if point.trusted else f" {_WARNED}")
         for point, name in zip(shown, names, strict=True)
     ]
     columns = [("run", "r", [str(point.number) for point in shown]), ("deployment", "w", names)] if run else []
-    columns += [("load", "n", loads), *((head, "r", [of(point) for point in shown]) for head, of in _NUMBERS)]
+    columns += [("load", "l" if any(point.how for point in shown) else "n", loads)]
+    columns += [
+        (_level(shown) if head == _INTERVAL else head, side, list(map(of, shown))) for head, side, of in _NUMBERS
+    ]
     heads, align, texts = zip(*columns, strict=True)
     shared = " · ".join(common(points)) if run and points else ""
     notes = [*([f"All of them: {shared}."] if shared else []), *_notes(points)]
@@ -177,33 +193,56 @@ def _of_light(point: Point) -> str:
     return f"{100 * point.light_tpot_s / point.tpot.value:.0f} %"
 
 
-def _p99(point: Point) -> str:
-    """The p99 of TTFT, marked where its requests cannot bound it from above; of sums nobody has them."""
-    stat = point.ttft
+def _p99(stat: Stat | None, point: Point) -> str:
+    """Marked where its requests cannot bound it from above; of sums nobody has them."""
     if stat is None or stat.p99 is None:
         return "-"
-    return ("≥ " if stat.p99_high is None and not point.sums else "") + show_seconds(stat.p99)
+    return (UNBOUNDED if stat.p99_high is None and not point.sums else "") + show_seconds(stat.p99)
 
 
-_NUMBERS: tuple[tuple[str, Callable[[Point], str]], ...] = (
-    ("in", lambda point: _count(point.input_tokens)),
-    ("out", lambda point: _count(point.output_tokens)),
-    ("prompts", lambda point: _count(point.ok)),
-    ("output tok/s", lambda point: show_number(point.output_tokens_per_s, 4)),
-    ("total tok/s", lambda point: show_number(point.total_tokens_per_s, 4)),
-    ("$/M output", lambda point: _dollars(point.dollars_output)),
-    ("95 %", lambda point: _bounds(point.dollars_output, show_number)),
-    ("$/M total", lambda point: _dollars(point.dollars_total)),
-    ("TTFT", lambda point: _value(point.ttft)),
-    ("95 %", lambda point: _bounds(point.ttft)),
-    ("p99", _p99),
-    ("TPOT", lambda point: _value(point.tpot)),
-    ("95 %", lambda point: _bounds(point.tpot)),
-    ("of light", _of_light),
-    ("ITL", lambda point: _value(point.itl)),
-    ("E2E", lambda point: _value(point.e2e)),
+def _slo(point: Point) -> str:
+    return "-" if point.slo_met is None else "met" if point.slo_met else "MISSED"
+
+
+def _attained(point: Point) -> str:
+    return show_share(point.attainment) if point.attainment is not None else "-"
+
+
+def _level(points: Sequence[Point]) -> str:
+    """The head of a column of intervals."""
+    stats = (stat for point in points for stat in (point.ttft, point.tpot, point.dollars_output))
+    levels = {stat.level for stat in stats if stat is not None and stat.level is not None}
+    return "95 %" if levels <= {"95 %"} else "80 %" if levels == {PREDICTED} else _INTERVAL
+
+
+_INTERVAL = "interval"
+_WARNED = "†"
+_NUMBERS: tuple[tuple[str, str, Callable[[Point], str]], ...] = (
+    ("in", "r", lambda point: _count(point.input_tokens)),
+    ("out", "r", lambda point: _count(point.output_tokens)),
+    ("prompts", "r", lambda point: _count(point.ok)),
+    ("req/s", "r", lambda point: show_number(point.requests_per_s)),
+    ("output tok/s", "r", lambda point: show_number(point.output_tokens_per_s, 4)),
+    ("total tok/s", "r", lambda point: show_number(point.total_tokens_per_s, 4)),
+    ("$/M output", "r", lambda point: _dollars(point.dollars_output)),
+    (_INTERVAL, "u", lambda point: _bounds(point.dollars_output, show_number)),
+    ("$/M total", "u", lambda point: _dollars(point.dollars_total)),
+    ("TTFT", "r", lambda point: _value(point.ttft)),
+    (_INTERVAL, "u", lambda point: _bounds(point.ttft)),
+    ("p99", "u", lambda point: _p99(point.ttft, point)),
+    ("TPOT", "r", lambda point: _value(point.tpot)),
+    (_INTERVAL, "u", lambda point: _bounds(point.tpot)),
+    ("p99", "u", lambda point: _p99(point.tpot, point)),
+    ("of light", "r", _of_light),
+    ("ITL", "r", lambda point: _value(point.itl)),
+    ("p99", "u", lambda point: show_seconds(point.itl.p99 if point.itl is not None else None)),
+    ("E2E", "r", lambda point: _value(point.e2e)),
+    ("p99", "u", lambda point: _p99(point.e2e, point)),
+    ("SLO", "r", _slo),
+    ("attained", "u", _attained),
+    ("goodput/s", "u", lambda point: show_number(point.goodput_per_s)),
 )
-"""The columns of numbers, in their order."""
+"""The columns of numbers in their order, each with its side (Table.align)."""
 
 
 def _notes(points: Sequence[Point]) -> list[str]:
@@ -214,11 +253,14 @@ def _notes(points: Sequence[Point]) -> list[str]:
     origins = {name: " or ".join(sorted(found)) for name, found in loops.items() if found}
     alike = len(set(origins.values())) == 1
     since = sorted(set(origins.values())) if alike else [f"{origin} {name}" for name, origin in origins.items()]
-    windows = {point.window for point in points if point.kind != "burst"} or {"whole cell"}
+    windows = sorted({point.window for point in points}) or ["whole cell"]
+    window = windows[0]
+    if len(windows) > 1:
+        window += f" (of bursts, and of loads that the server did not keep up with: {windows[1]})"
     notes = [
         f"Medians{'; ⌀: a mean, where no median is known' if _means(points) else ''}. "
         f"TTFT and E2E count from {', from '.join(since)}. "
-        f"TPOT = (tT − t1)/(T − 1). Throughput over the {' or '.join(sorted(windows))}; total: input and output."
+        f"TPOT = (tT − t1)/(T − 1). Throughput over the {window}; total: input and output."
     ]
     if any(point.light_tpot_s for point in points):
         notes.append(
@@ -230,10 +272,28 @@ def _notes(points: Sequence[Point]) -> list[str]:
             "$/M: dollars per million tokens, of output and of input and output: what all GPUs of the deployment "
             "cost in an hour, over the throughput beside it; the interval is that of the output throughput."
         )
-    if any(point.source == "simulated" for point in points):
-        notes.append("Of simulated cells the interval is that of the prediction, 80 %.")
-    if any(_p99(point).startswith("≥") for point in points):
-        notes.append("≥: too few requests to bound this p99 from above (95 %; it takes 368 at least).")
+    level = _level(points)
+    if level != "95 %":
+        measured = "95 %; of simulated cells " if level == _INTERVAL else ""
+        notes.append(f"Intervals: {measured}those of the prediction, 80 %.")
+    if any(not point.trusted for point in points):
+        notes.append(f"{_WARNED}: carries a warning; what it spoils is under Verdicts.")
+    if any(
+        _p99(stat, point).startswith(UNBOUNDED) for point in points for stat in (point.ttft, point.tpot, point.e2e)
+    ):
+        notes.append(f"{UNBOUNDED_NOTE}.")
+    bounds: dict[str, set[int]] = defaultdict(set)
+    for point in points:
+        if point.slo:
+            bounds[point.slo].add(point.number)
+    for slo, runs in bounds.items():
+        of = f" of run {', '.join(map(str, sorted(runs)))}" if len(bounds) > 1 else ""
+        notes.append(f"SLO{of}: {slo}.")
+    if any(point.attainment is not None for point in points):
+        notes.append(
+            "Attained: share of the requests sent that meet all bounds per request; goodput: these requests, per "
+            "second of the whole cell."
+        )
     return notes
 
 

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from loadstone.runfacts import steady_window
 from loadstone.stated import as_stated
 from loadstone.units import show_load, show_number, show_seconds
 from loadstone.wire.text import excerpt, printable
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
 
 _ONE_LINE = str.maketrans("\t\r\n", "   ")
 _LOAD_HEADS = {"concurrency": "conc", "rate": "req/s", "burst": "burst"}
+UNBOUNDED = "~"
+UNBOUNDED_NOTE = (
+    "~: p99 of the sample, without a bound above (95 %): that takes 368 requests, more where slow together"
+)
 
 
 def heading(document: Mapping[str, Any]) -> str:
@@ -28,6 +33,9 @@ def heading(document: Mapping[str, Any]) -> str:
     engine = " ".join(part for part in (target.get("engine"), target.get("engine_version")) if part)
     model = excerpt(target.get("model") or "?", 120)
     engine = f"simulated {engine}" if document.get("source") == "simulated" else engine or "unknown engine"
+    servers = len(target.get("urls") or ())
+    if servers > 1:
+        engine = f"first of {servers} servers: {engine}"  # the others were not asked who they are
     parts = [engine, model, target.get("endpoint", "?")]
     return " · ".join([*parts, f"plan {document['plan_id'][:6]} seed {document['seed']}"])
 
@@ -65,8 +73,7 @@ def _table(cells: list[dict[str, Any]], findings: list[dict[str, str]]) -> Table
     for cell in cells:
         metrics, requests = cell["metrics"], cell["requests"]
         ttft, e2e = metrics[f"ttft{clock}_s"], metrics[f"e2e{clock}_s"]
-        steady = metrics["steady"]
-        throughput = steady["output_tokens_per_s"] if steady else metrics["output_tokens_per_s"]
+        throughput = (steady_window(cell) or metrics)["output_tokens_per_s"]
         rows.append(
             [
                 (_LOAD_HEADS[cell["load"]["kind"]], _load(cell)),
@@ -97,7 +104,10 @@ def _of_rows(rows: list[Row], left: str) -> Table:
 
 
 def _parts(cells: list[dict[str, Any]], key: str, head: str, name: Callable[[Mapping[str, Any]], str]) -> Table:
-    """One row for each turn, server or piece of a profile, of each cell; tokens are a request's mean."""
+    """One row for each turn, server or piece of a profile, of each cell; tokens are a request's mean.
+
+    What a row is of is one column: where the table is too wide, that is what each piece of it begins with.
+    """
     from rich.text import Text
 
     clock = _clock(cells)
@@ -108,13 +118,12 @@ def _parts(cells: list[dict[str, Any]], key: str, head: str, name: Callable[[Map
             ttft, e2e = part[f"ttft{clock}_s"], part[f"e2e{clock}_s"]
             rows.append(
                 [
-                    (_LOAD_HEADS[cell["load"]["kind"]], _load(cell)),
-                    (head, Text(name(part))),
+                    (f"{_LOAD_HEADS[cell['load']['kind']]} · {head}", Text(f"{_load(cell)} · {name(part)}")),
                     ("ok", str(_done(requests))),
                     ("failed", _failed(requests)),
-                    ("in tok", show_number(part["mean_input_tokens"], 4)),
+                    ("in tok", _figure(part["mean_input_tokens"])),
                     ("cached", f"{cached / given:.0%}" if cached is not None and given else "-"),
-                    ("out tok", show_number(part["mean_output_tokens"], 4)),
+                    ("out tok", _figure(part["mean_output_tokens"])),
                     ("share", f"{part['token_share']:.0%}" if part["token_share"] is not None else "-"),
                     ("TTFT p50", _at(ttft, "p50")),
                     ("p99", _p99(cell, ttft)),
@@ -123,7 +132,7 @@ def _parts(cells: list[dict[str, Any]], key: str, head: str, name: Callable[[Map
                     ("p99", _p99(cell, e2e)),
                 ]
             )
-    return _of_rows(rows, left="server")
+    return _of_rows(rows, left=rows[0][0][0])
 
 
 def _dialect(cells: list[dict[str, Any]]) -> Table:
@@ -137,8 +146,15 @@ def _dialect(cells: list[dict[str, Any]]) -> Table:
     for key, definition in first["definitions"].items():
         values = [cell["dialect"]["metrics"][key] for cell in cells]
         if any(value is not None for value in values):
-            table.add_row(key, *(show_number(value, 4) for value in values), definition)
+            table.add_row(key, *map(_figure, values), definition)
     return table
+
+
+def _figure(value: float | None) -> str:
+    """Counts whole, all else to four digits."""
+    if value is not None and float(value).is_integer():
+        return show_number(value, len(f"{abs(value):.0f}"))
+    return show_number(value, 4)
 
 
 def _piece(part: Mapping[str, Any]) -> str:
@@ -154,7 +170,14 @@ _PARTS: dict[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
 
 
 def _load(cell: Mapping[str, Any]) -> str:
-    return show_load(cell["load"]["value"])
+    return show_load(float(cell["load"]["value"]))
+
+
+def _at_load(cell: Mapping[str, Any]) -> str:
+    """Names a cell at the head of a line, which a number alone, as of a finding, would not."""
+    return {"concurrency": "concurrency {}", "rate": "{} req/s", "burst": "burst of {}"}[cell["load"]["kind"]].format(
+        _load(cell)
+    )
 
 
 def _clock(cells: list[dict[str, Any]]) -> str:
@@ -185,7 +208,7 @@ def _p99(cell: Mapping[str, Any], values: Mapping[str, Any] | None) -> str:
     if values is None:
         return "-"
     unbounded = values["ci95"]["p99"][1] is None and not as_stated(cell)
-    return ("≥ " if unbounded else "") + show_seconds(values["p99"])
+    return (UNBOUNDED if unbounded else "") + show_seconds(values["p99"])
 
 
 def _trusted(cell: Mapping[str, Any], findings: list[dict[str, str]]) -> tuple[str, str]:
@@ -211,20 +234,23 @@ def _definitions(cells: list[dict[str, Any]], simulated: bool) -> list[str]:
         if clock
         else "TTFT, E2E from sending (open loop, intended times not told)"
     )
-    window = "whole cell" if first["metrics"]["steady"] is None else "steady window"
+    whole = [_load(cell) for cell in cells if steady_window(cell) is None]
+    window = "steady window" if len(whole) < len(cells) else "whole cell"
+    if 0 < len(whole) < len(cells):
+        window += f", at {', '.join(whole)} over the whole cell"
     capped = any(found["kind"] == "cap_held_back" for cell in cells for found in cell["verdict"]["findings"])
     held = "; held back by --max-concurrency, not by the client" if capped else ""
     lines = [
         f"{since} · TPOT = (tT−t1)/(T−1) · ITL per token · out tok/s over the {window}",
         f"measured by {first['measured_by']}"
         if first.get("measured_by")
-        else _intervals(cells[-1], clock)
+        else _intervals(cells, clock)
         if simulated
         else f"{first['client']['clock']} clock: receive lag p99 {_worst(cells, 'receive_lag_p99_s')}, "
         f"sends late p99 {_worst(cells, 'send_lag_p99_s')} (largest cell{held})",
     ]
     lines += [
-        f"{_load(cell)}: {metrics['shared_input_tokens'] / metrics['input_tokens']:.1%} of input tokens "
+        f"{_at_load(cell)}: {metrics['shared_input_tokens'] / metrics['input_tokens']:.1%} of input tokens "
         f"are shared on purpose{' (beside what sessions said before)' if 'by_turn' in cell else ''}, "
         f"{metrics['cached_input_tokens'] / metrics['input_tokens']:.1%} were in the cache"
         for cell in cells
@@ -233,29 +259,48 @@ def _definitions(cells: list[dict[str, Any]], simulated: bool) -> list[str]:
         and metrics["input_tokens"]
     ]
     lines += dict.fromkeys(said for cell in cells if (said := cell["client"].get("selftest")) is not None)
-    if any(_p99(cell, cell["metrics"]["ttft_s"]).startswith("≥") for cell in cells):
-        lines.append("≥: too few requests to bound this p99 from above (95 %; it takes 368 at least)")
+    if any(
+        _p99(cell, cell["metrics"][name]).startswith(UNBOUNDED)
+        for cell in cells
+        for name in (f"ttft{clock}_s", "tpot_s", f"e2e{clock}_s")
+    ):
+        lines.append(UNBOUNDED_NOTE)
     lines += [
-        f"{_load(cell)}: {finding['evidence']}"
+        f"{_at_load(cell)}: {finding['evidence']}"
         for cell in cells
         for finding in cell["verdict"]["findings"]
         if finding["kind"] == "rate_by_chance"
     ]
-    for cell in cells:
-        for bound in cell.get("slo", ()):
-            measured = show_seconds(bound["measured_s"])
-            met = "met" if bound["met"] else "MISSED"
-            lines.append(f"{_load(cell)}: {bound['bound']} < {show_seconds(bound['limit_s'])} {met}: {measured}")
-        if (attainment := cell["metrics"].get("attainment")) is not None:
-            lines.append(
-                f"{_load(cell)}: {attainment:.1%} of requests sent meet the SLO, "
-                f"goodput {show_number(cell['metrics']['goodput_per_s'])} req/s"
-            )
+    lines += [f"{_at_load(cell)}: {'; '.join(said)}" for cell in cells if (said := _bounds(cell))]
     return lines
 
 
-def _intervals(cell: dict[str, Any], clock: str) -> str:
-    """How far a prediction may be off, by the table's clock; of the last cell, which is the largest as a rule."""
+def _bounds(cell: Mapping[str, Any]) -> list[str]:
+    """Whether what was asked for with --slo was met."""
+    said = []
+    for bound in cell.get("slo", ()):
+        met = "met" if bound["met"] else "MISSED"
+        said.append(
+            f"{bound['bound']} < {show_seconds(bound['limit_s'])} {met} ({show_seconds(bound['measured_s'])})"
+        )
+    if (attainment := cell["metrics"].get("attainment")) is not None:
+        each = cell.get("slo_per_request_s") or {}
+        limits = " and ".join(f"{name} < {show_seconds(limit_s)}" for name, limit_s in each.items()) or "the SLO"
+        goodput = show_number(cell["metrics"]["goodput_per_s"])
+        said.append(f"{show_share(attainment)} of requests sent meet {limits}, goodput {goodput} req/s")
+    return said
+
+
+def show_share(share: float) -> str:
+    """In per cent; 100 % and 0 % are all and none."""
+    return "100 %" if share == 1 else "0 %" if share == 0 else f"{min(max(100 * share, 0.1), 99.9):.1f} %"
+
+
+def _intervals(cells: list[dict[str, Any]], clock: str) -> str:
+    """How far a prediction may be off, by the table's clock; at the largest load whose numbers are to be trusted."""
+    cell = max(
+        [cell for cell in cells if cell["verdict"]["trusted"]] or cells, key=lambda each: each["load"]["value"]
+    )
     shown = [
         f"{name} {show_seconds(metric['low'])} to {show_seconds(metric['high'])}"
         for name, key in (("TTFT p50", f"ttft{clock}_s"), ("TPOT p50", "tpot_s"), ("E2E p50", f"e2e{clock}_s"))
@@ -263,7 +308,7 @@ def _intervals(cell: dict[str, Any], clock: str) -> str:
     ]
     if not shown:
         return "simulated"
-    return f"simulated; 80 % intervals at {_load(cell)}: " + ", ".join(shown)
+    return f"simulated; 80 % intervals at {_at_load(cell)}: " + ", ".join(shown)
 
 
 def _worst(cells: list[dict[str, Any]], name: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from loadstone.report.charts.colours import BLUE, GREY, ORANGE
-from loadstone.report.charts.curves import bounds, unit_of
+from loadstone.report.charts.curves import CROSSED, bounds, crossed, unit_of
 from loadstone.report.charts.frames import TPOT, TTFT, Frame, Measure, load_title
 from loadstone.report.charts.theme import Figure, Row, data, figure, load_axis, wide
 from loadstone.report.points import Point, joined, requests_a
@@ -114,7 +114,10 @@ def predicted(pair: tuple[list[Point], list[Point]], measure: Measure) -> Figure
         bars = alt.Chart(data(dots)).transform_filter("isValid(datum.low)").mark_rule(color=BLUE)
         layers.append(bars.encode(x=x, y=alt.Y("low:Q", title=title), y2="high:Q"))
     tooltip = ["run:N", "x:Q", alt.Tooltip("y:Q", title=title, format=".4~g")]
-    layers.append(alt.Chart(data(dots)).mark_point(size=90).encode(x=x, y=y, color=colour, tooltip=tooltip))
+    marks = alt.Chart(data(dots)).mark_point(size=90).encode(x=x, y=y, color=colour, tooltip=tooltip)
+    layers.append(crossed(marks, dots, x, y))
+    if any("warned" in row for row in dots):
+        explained.append(CROSSED)
     if light:
         layers.append(alt.Chart(data(light)).mark_line(strokeDash=[2, 3]).encode(x=x, y=y, color=colour))
     off = [row["y"] / at["y"] for row in dots for at in lines if at["x"] == row["x"] and at["y"]]
@@ -147,5 +150,5 @@ def _rows(points: Sequence[Point], measure: Measure, scale: float) -> list[Row]:
                 "x": point.load, "y": value * scale, "run": f"run {point.number}",
                 "what": "simulated" if point.source == "simulated" else "measured",
             }  # fmt: skip
-            rows.append(row | bounds(measure.stat(point), scale))
+            rows.append(row | bounds(measure.stat(point), scale) | ({} if point.trusted else {"warned": True}))
     return rows

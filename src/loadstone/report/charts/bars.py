@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 import msgspec
 
-from loadstone.report.charts.curves import unit_of
-from loadstone.report.charts.frames import E2E, ITL, OUTPUT, TPOT, TTFT, Measure, load_label
+from loadstone.report.charts.curves import CROSSED, crossed, unit_of
+from loadstone.report.charts.frames import E2E, ITL, OUTPUT, TPOT, TTFT, Measure, load_label, unsettled
 from loadstone.report.charts.theme import WIDTH, Figure, Row, data, figure, shades, wide
 from loadstone.report.points import Point, alike, count, joined, requests_a
 from loadstone.report.series import common, lengths_label, series_of
@@ -82,7 +82,8 @@ def side_by_side(
         if (y := measure.of(point)) is not None:
             named = joined(name, load_label(point) if len(loads) > 1 else "", by=" · ")
             value = getattr(point, fact) or none
-            rows.append({"set": named, "value": value, "y": y * scale, "order": point.load, "n": point.ok})
+            row = {"set": named, "value": value, "y": y * scale, "order": point.load, "n": point.ok}
+            rows.append(row if point.trusted else row | {"warned": True})
     rows = rows[: 2 * ROWS]
     if not rows:
         return None
@@ -97,6 +98,7 @@ def side_by_side(
     bars = base.mark_bar().encode(
         x=alt.X("y:Q", title=title, axis=alt.Axis(tickCount=5)),
         color=alt.Color("value:N", scale=shades(values), legend=alt.Legend(title=None)),
+        opacity=alt.condition("datum.warned", alt.value(0.4), alt.value(1)),
         tooltip=[
             "set:N",
             "value:N",
@@ -118,7 +120,12 @@ def side_by_side(
                 by=" · ",
             ),
             measure.definition.format(since=every[0].since, window=every[0].window),
-            joined(requests_a("bar", (point.ok for point in every)), "no interval drawn: see the table", by="; "),
+            joined(
+                requests_a("bar", (point.ok for point in every)),
+                "no interval drawn: see the table",
+                "pale: the cell carries a warning" if any("warned" in row for row in rows) else "",
+                by="; ",
+            ),
         ],
         (bars + texts).properties(width=WIDTH - 60, height=height),
         section=fact,
@@ -137,7 +144,9 @@ class Ratio(msgspec.Struct, frozen=True):
 
 
 def gpu_ratios(points: Sequence[Point]) -> list[Ratio]:
-    """All pairs of cells that differ in their GPU alone, the better GPU (by its throughputs) over the other."""
+    """All pairs of cells that differ in their GPU alone, the better GPU (by its throughputs) over the other; without
+    the ratios of queues that may have grown.
+    """
     groups: dict[Any, dict[str, Point]] = defaultdict(dict)
     for point in points:
         if not point.gpu:
@@ -154,6 +163,8 @@ def gpu_ratios(points: Sequence[Point]) -> list[Ratio]:
             if sum_log < 0 or over not in group or under not in group or (sum_log == 0 and over > under):
                 continue
             for measure in (OUTPUT, TTFT, TPOT if group[over].tpot else ITL, E2E):
+                if unsettled(group[over], measure) or unsettled(group[under], measure):
+                    continue
                 much, less = measure.of(group[over]), measure.of(group[under])
                 if much and less and much > 0 and less > 0:
                     times = much / less if measure.better == "higher" else less / much
@@ -161,16 +172,27 @@ def gpu_ratios(points: Sequence[Point]) -> list[Ratio]:
     return found
 
 
+UNSETTLED = "TTFT and E2E of cells whose queue grew are left out: they are as long as a cell lasts"
+
+
+def left_out(ratios: Iterable[Ratio]) -> bool:
+    """Whether some latencies of these pairs are not there: see unsettled()."""
+    return any(unsettled(point, TTFT) for ratio in ratios for point in (ratio.over, ratio.under))
+
+
 def heaviest(ratios: Sequence[Ratio]) -> list[Ratio]:
-    """Of each sweep the highest load that both have."""
-    tops: dict[Any, float] = defaultdict(float)
+    """Of each sweep the highest load that both have, and of which no latency is left out if there is such a one."""
+    tops: dict[Any, tuple[bool, float]] = {}
+
+    def place(ratio: Ratio) -> tuple[bool, float]:
+        return not left_out([ratio]), ratio.over.load
 
     def sweep(ratio: Ratio) -> tuple[Any, ...]:
         return ratio.under.gpu, *alike(ratio.over, "load")
 
     for ratio in ratios:
-        tops[sweep(ratio)] = max(tops[sweep(ratio)], ratio.over.load)
-    return [ratio for ratio in ratios if ratio.over.load == tops[sweep(ratio)]]
+        tops[sweep(ratio)] = max(tops.get(sweep(ratio), (False, 0.0)), place(ratio))
+    return [ratio for ratio in ratios if place(ratio) == tops[sweep(ratio)]]
 
 
 def ratio_figures(ratios: Sequence[Ratio]) -> list[Figure]:
@@ -194,18 +216,22 @@ def ratio_figures(ratios: Sequence[Ratio]) -> list[Figure]:
                 by=" · ",
             )
             place = (name, point.kind, point.load, point.near_output or 0)
-            placed.append((place, {"row": row or over, "measure": ratio.measure.name, "times": ratio.times}))
+            shown_as: Row = {"row": row or over, "measure": ratio.measure.name, "times": ratio.times}
+            doubtful = not (point.trusted and ratio.under.trusted)
+            placed.append((place, shown_as | {"warned": True} if doubtful else shown_as))
         order = list(dict.fromkeys(row["row"] for _, row in sorted(placed, key=lambda entry: entry[0])))
         shown = [row for _, row in placed if row["row"] in order[:ROWS]]
         measures = list(dict.fromkeys(row["measure"] for row in shown))
         log = wide([row["times"] for row in shown], 8)
         x_scale = alt.Scale(type="log", nice=False, padding=14) if log else alt.Scale(zero=False, padding=14)
+        x = alt.X("times:Q", title=f"{over} over {under} (times)", scale=x_scale)
+        y = alt.Y("row:N", title=None, sort=order, axis=alt.Axis(labelLimit=400, grid=True))
         marks = (
             alt.Chart(data(shown))
             .mark_point(size=110, opacity=0.95)
             .encode(
-                x=alt.X("times:Q", title=f"{over} over {under} (times)", scale=x_scale),
-                y=alt.Y("row:N", title=None, sort=order, axis=alt.Axis(labelLimit=400, grid=True)),
+                x=x,
+                y=y,
                 color=alt.Color("measure:N", scale=shades(measures), legend=alt.Legend(title=None, columns=1)),
                 shape=alt.Shape(
                     "measure:N", scale=alt.Scale(domain=measures), legend=alt.Legend(title=None, columns=1)
@@ -214,7 +240,7 @@ def ratio_figures(ratios: Sequence[Ratio]) -> list[Figure]:
             )
         )
         even = alt.Chart(data([{"times": 1}])).mark_rule(color="#777777", strokeDash=[3, 3]).encode(x="times:Q")
-        left_out = f"; {len(order) - ROWS} more rows are in the table" if len(order) > ROWS else ""
+        beyond = f"; {len(order) - ROWS} more rows are in the table" if len(order) > ROWS else ""
         words = common([ratio.over for ratio in found], without=("gpu",))
         words = [
             f"{ratio.over.gpus} GPU{'s' * (ratio.over.gpus != 1)} each" if part == ratio.over.hardware else part
@@ -226,13 +252,33 @@ def ratio_figures(ratios: Sequence[Ratio]) -> list[Figure]:
                 f"{over} against {under}",
                 [
                     " · ".join(words),
-                    "Throughput: ratio; latencies: inverse ratio, so that right is better for all" + left_out,
-                    "The highest load that both have; model, engine, GPUs and lengths are the same; no interval",
+                    "Throughput: ratio; latencies: inverse ratio, so that right is better for all" + beyond,
+                    "The highest load that both keep up with; model, engine, GPUs, lengths are the same; no interval",
+                    joined(
+                        _predicted(found),
+                        CROSSED if any("warned" in row for row in shown) else "",
+                        UNSETTLED if left_out(found) else "",
+                        by="; ",
+                    ),
                 ],
-                (even + marks).properties(width=WIDTH - 100, height=max(100, 26 * min(len(order), ROWS))),
+                (even + crossed(marks, shown, x, y)).properties(
+                    width=WIDTH - 100, height=max(100, 26 * min(len(order), ROWS))
+                ),
                 section="gpus",
                 summary=f"{over} over {under}: "
                 + "; ".join(f"{row['row']} {row['measure']} {row['times']:.2f}×" for row in shown[:12]),
             )
         )
     return made
+
+
+def _predicted(ratios: Sequence[Ratio]) -> str:
+    """What has to be said of ratios of predictions: how far off each of the two may be."""
+    ends = [
+        end
+        for ratio in ratios
+        for point in (ratio.over, ratio.under)
+        if point.source == "simulated" and (stat := ratio.measure.stat(point)) is not None
+        for end in stat.reach or ()
+    ]
+    return f"Predicted: each value to within {100 * math.expm1(max(ends)):.0f} % (80 %)" if ends else ""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from loadstone.errors import InputError
@@ -17,19 +18,20 @@ _MOST = 40
 def contexts_picture(rows: Sequence[Mapping[str, Any]]) -> Figure:
     """`rows` as `loadstone size --json` has them: model, gpu, gpus, max_context_tokens (None or 0: does not fit).
 
-    The longest of each model on each number of GPUs. Raises InputError where they are too many to read.
+    The longest of each model on each number of GPUs, whatever else differs, which is said. Raises InputError where
+    they are too many to read.
     """
     import altair as alt
 
-    cells: dict[tuple[str, str], dict[str, Any]] = {}
+    boxes: dict[tuple[str, str], list[Mapping[str, Any]]] = defaultdict(list)
     for row in rows:
-        tokens = row.get("max_context_tokens") or 0
         where = clean(f"{row['gpus']}×{gpu_name(str(row['gpu']))}")
         model = clean(str(row["model"]).rsplit("/", 1)[-1])
-        known = cells.get((model, where))
-        if known is None or tokens > known["tokens"]:
-            cells[model, where] = {"model": model, "where": where, "tokens": tokens, "text": _short(tokens)}
-    values = list(cells.values())
+        boxes[model, where].append(row)
+    values: list[dict[str, Any]] = []
+    for (model, where), own in boxes.items():
+        tokens = max(row.get("max_context_tokens") or 0 for row in own)
+        values.append({"model": model, "where": where, "tokens": tokens, "text": _short(tokens)})
     models, machines = (list(dict.fromkeys(value[name] for value in values)) for name in ("model", "where"))
     if len(models) > _MOST or len(machines) > _MOST:
         raise InputError(
@@ -46,7 +48,7 @@ def contexts_picture(rows: Sequence[Mapping[str, Any]]) -> Figure:
         ),
         y=alt.Y("model:N", title=None, sort=models, axis=alt.Axis(labelLimit=260)),
     )
-    colour = alt.Color("tokens:Q", scale=alt.Scale(type="log", scheme="cividis"), legend=None)
+    colour = alt.Color("tokens:Q", scale=alt.Scale(type="log", scheme="viridis"), legend=None)
     chart = (
         base.transform_filter("datum.tokens > 0").mark_rect(stroke="white", strokeWidth=2).encode(color=colour)
         + base.transform_filter("datum.tokens == 0").mark_rect(stroke="white", strokeWidth=2, color="#bbbbbb")
@@ -57,15 +59,26 @@ def contexts_picture(rows: Sequence[Mapping[str, Any]]) -> Figure:
             ),
         )
     )
+    batches = sorted({row.get("batch") or 1 for row in rows})
+    many = " or ".join(map(str, batches))
+    held = "tokens of one request" if batches == [1] else f"tokens of each of {many} requests at once"
     size = {"width": max(240, 74 * len(machines)), "height": 44 * len(models)}
     return figure(
         "contexts",
         "Longest context that fits",
-        ["tokens of one request, with weights and activations beside it; grey: the model does not fit"],
+        [f"{held}, with weights and activations beside; grey: the model does not fit", _best_of(boxes.values())],
         chart.properties(**size),
         section="sizing",
         summary="; ".join(f"{v['model']} on {v['where']}: {v['text']}" for v in values[:40]),
     )
+
+
+def _best_of(boxes: Collection[Sequence[Mapping[str, Any]]]) -> str:
+    """What differs among the rows of a box, of which it has the longest."""
+    facts = {"engine": "engines", "weights_dtype": "precisions", "kv_dtype": "KV precisions", "batch": "batches"}
+    facts |= dict.fromkeys(("tp", "pp", "dp", "ep"), "splits")
+    told = [many for fact, many in facts.items() for rows in boxes if len({str(row.get(fact)) for row in rows}) > 1]
+    return f"each the longest over several {' and '.join(dict.fromkeys(told))}" if told else ""
 
 
 def _short(tokens: int) -> str:

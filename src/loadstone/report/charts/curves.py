@@ -7,8 +7,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 from loadstone.report.charts.colours import DASHES, SEQUENCE, SHAPES, colours
-from loadstone.report.charts.frames import Frame, Measure, load_label
+from loadstone.report.charts.frames import Frame, Measure, bunched, load_label
 from loadstone.report.charts.theme import HEIGHT, WIDTH, Figure, Row, data, figure, load_axis, wide
 from loadstone.report.points import Point, joined, requests_a
 from loadstone.report.series import Series
@@ -22,6 +24,10 @@ Direction = Literal["x", "y"]
 
 LOGARITHMIC = 20.0
 """Times that the largest value must be above the smallest for a logarithmic axis."""
+BESIDE = "written beside where there is room"
+CROSSED = "×: the cell carries a warning"
+OTHERS = "the others"
+"""In a legend: series of whom nothing more is told."""
 
 
 def against(frame: Frame, measure: Measure, *, key: str, suffix: str = "") -> Figure | None:
@@ -33,7 +39,7 @@ def against(frame: Frame, measure: Measure, *, key: str, suffix: str = "") -> Fi
     for point, series in frame.pairs:
         at, value = frame.x(point), measure.of(point)
         if at is not None and value is not None:
-            row = {"x": at, "y": value * scale} | named(series) | bounds(measure.stat(point), scale)
+            row = {"x": at, "y": value * scale} | told(point, series) | bounds(measure.stat(point), scale)
             rows.append(row | {"n": _n(measure, point), "is": load_label(point)})
     if not rows:
         return None
@@ -66,7 +72,7 @@ def trade_off(frame: Frame, latency: Measure, throughput: Measure, *, section: s
     for point, series in frame.pairs:
         slow, much = latency.of(point), throughput.of(point)
         if slow is not None and much is not None:
-            row = {"x": slow * scale, "y": much, "load": point.load} | named(series)
+            row = {"x": slow * scale, "y": much, "load": point.load} | told(point, series)
             rows.append(row | bounds(latency.stat(point), scale) | {"n": _n(latency, point)})
     if len(rows) < 2:
         return None
@@ -88,7 +94,7 @@ def trade_off(frame: Frame, latency: Measure, throughput: Measure, *, section: s
         f"{throughput.name} against {latency.noun}",
         [
             frame.words,
-            f"A point per load, written beside: {frame.x_title}; better is {better}",
+            f"A point per load, {BESIDE}: {frame.x_title}; better is {better}",
             f"{definition(frame.points, throughput)}; {definition(frame.points, latency)}",
             sample_words(frame.points, latency),
         ],
@@ -107,7 +113,7 @@ def tips() -> list[alt.Tooltip]:
 
 
 def lines(
-    rows: Sequence[Row], x: alt.X, y: alt.Y, told: list[alt.Tooltip], *, bars: Direction = "y", order: str = ""
+    rows: Sequence[Row], x: alt.X, y: alt.Y, tooltip: list[alt.Tooltip], *, bars: Direction = "y", order: str = ""
 ) -> alt.LayerChart:
     """A line with points for each series; rows with `low` and `high` have a bar between them, along `bars`.
 
@@ -118,7 +124,7 @@ def lines(
     encode, base = looks(rows), alt.Chart(data(rows))
     along = {"order": alt.Order(f"{order}:Q")} if order else {}
     drawn: alt.LayerChart = base.mark_line().encode(x=x, y=y, **along, **encode("line"))
-    drawn += base.mark_point().encode(x=x, y=y, tooltip=told, **encode("point"))
+    drawn += crossed(base.mark_point().encode(x=x, y=y, tooltip=tooltip, **encode("point")), rows, x, y)
     if not any("low" in row for row in rows):
         return drawn
     ends = (
@@ -131,26 +137,38 @@ def lines(
     return under
 
 
-def loads_beside(rows: Sequence[Row], x: alt.X, y: alt.Y) -> alt.Chart:
-    """The first and the last load of each series, written beside its point."""
+def crossed(marks: alt.Chart, rows: Sequence[Row], x: alt.X, y: alt.Y) -> alt.LayerChart:
+    """The marks; those of cells with a warning crossed out."""
     import altair as alt
 
-    texts = alt.Chart(data(_apart(_ends(rows), rows))).mark_text(align="left", dx=8, dy=-7, fontSize=12)
-    written: alt.Chart = texts.encode(x=x, y=y, text=alt.Text("load:Q", format="~g"))
-    return written
+    layers = [marks]
+    if any("warned" in row for row in rows):
+        cross = alt.Chart(data(rows)).transform_filter("datum.warned").mark_text(text="×", fontSize=19)
+        layers.append(cross.encode(x=x, y=y))
+    return alt.LayerChart(layer=layers)
 
 
-def looks(rows: Sequence[Row], *, lines: bool = True) -> Any:
-    """Encodings of a mark: colour by the first thing that differs, dashes or shapes by the rest.
+def loads_beside(rows: Sequence[Row], x: alt.X, y: alt.Y) -> alt.LayerChart:
+    """Loads, each written beside its point, on that side of it where it lies on nothing else."""
+    import altair as alt
 
-    With one colour and several variants these get the colours. `lines`: the legend shows dashes, else shapes.
+    base = alt.Chart(data(_beside(rows))).encode(x=x, y=y, text=alt.Text("load:Q", format="~g"))
+    texts = (
+        base.transform_filter(f"datum.side == {n}").mark_text(align=align, dx=dx, dy=dy, fontSize=12)
+        for n, (align, dx, dy) in enumerate(_SIDES)
+    )
+    return alt.LayerChart(layer=list(texts))
+
+
+def looks(rows: Sequence[Row]) -> Any:
+    """Encodings of a mark: colour by the first thing that differs, dashes and shapes by the rest; the legend shows
+    shapes, which points that stand alone have too. With one colour and several variants these get the colours.
     """
     import altair as alt
 
     names = list(dict.fromkeys(row["colour"] for row in rows))
-    # Of whom nothing more is told has plain lines, and no place in the legend: there is no word for it.
     variants = sorted(dict.fromkeys(row["variant"] for row in rows), key=bool)
-    told = [variant for variant in variants if variant]
+    word = f"datum.label || '{OTHERS}'"
     field = "colour"
     if len(names) == 1 and len(variants) > 1:
         names, variants, field = variants, [""], "variant"
@@ -158,22 +176,20 @@ def looks(rows: Sequence[Row], *, lines: bool = True) -> Any:
     colour = alt.Color(
         f"{field}:N",
         scale=alt.Scale(domain=names, range=shades),
-        legend=alt.Legend(title=None, values=[name for name in names if name]) if len(names) > 1 else None,
+        legend=alt.Legend(title=None, labelExpr=word) if len(names) > 1 else None,
     )
     dashes = alt.StrokeDash(
         "variant:N",
-        scale=alt.Scale(domain=variants, range=[list(DASHES[n % len(DASHES)]) for n in range(len(variants))]),
-        legend=alt.Legend(title=None, symbolType="stroke", symbolSize=600, symbolStrokeColor="#777777", values=told),
+        # Backwards: Vega-Lite makes one legend, here none, of scales whose domains are the same.
+        scale=alt.Scale(
+            domain=variants[::-1], range=[list(DASHES[n % len(DASHES)]) for n in range(len(variants))][::-1]
+        ),
+        legend=None,
     )
-    # Beside dashes backwards: Vega-Lite makes one legend of scales whose domains are the same.
-    turn = -1 if lines else 1
-    marks = [SHAPES[n % len(SHAPES)] for n in range(len(variants))]
     shapes = alt.Shape(
         "variant:N",
-        scale=alt.Scale(domain=variants[::turn], range=marks[::turn]),
-        legend=None
-        if lines
-        else alt.Legend(title=None, symbolStrokeColor="#777777", symbolFillColor="#777777", values=told),
+        scale=alt.Scale(domain=variants, range=[SHAPES[n % len(SHAPES)] for n in range(len(variants))]),
+        legend=alt.Legend(title=None, symbolStrokeColor="#777777", symbolFillColor="#777777", labelExpr=word),
     )
 
     def encode(mark: str) -> dict[str, Any]:
@@ -209,8 +225,10 @@ def axis_scale(rows: Sequence[Row], column: Direction, *, bars: bool = False) ->
     return alt.Scale(domain=[0, max(1.12 * max(values), 1.02 * max(ends, default=0.0))], nice=False)
 
 
-def named(series: Series) -> Row:
-    return {"colour": series.colour, "variant": series.variant}
+def told(point: Point, series: Series) -> Row:
+    """Whose it is; and that its cell carries a warning, where it does."""
+    row: Row = {"colour": series.colour, "variant": series.variant}
+    return row if point.trusted else row | {"warned": True}
 
 
 def bounds(stat: Stat | None, scale: float) -> dict[str, float]:
@@ -225,33 +243,46 @@ def _n(measure: Measure, point: Point) -> int | None:
     return stat.n if stat is not None and stat.n is not None else point.ok
 
 
-def _ends(rows: Sequence[Row]) -> list[Row]:
-    """The first and the last load of each series."""
+_SIDES: tuple[tuple[Literal["left", "right"], int, int], ...] = (
+    ("left", 7, -8), ("right", -7, -8), ("left", 7, 9), ("right", -7, 9),
+)  # fmt: skip
+"""Where a text may stand beside its point: its alignment, and the way there, right and down."""
+
+
+def _beside(rows: Sequence[Row]) -> list[Row]:
+    """The loads that can be written, heaviest first, each with its side: none lies on a line, a point or another."""
+    at = {id(row): (_part(row, "x", rows) * WIDTH, -_part(row, "y", rows) * HEIGHT) for row in rows}
     lines = defaultdict(list)
-    for row in rows:
-        lines[row["colour"], row["variant"]].append(row)
-    ends = []
-    for line in lines.values():
-        line.sort(key=lambda row: row["load"])
-        ends += line[:1] + line[-1:] if len(line) > 1 else line
-    return [{"x": row["x"], "y": row["y"], "load": row["load"]} for row in ends]
+    for row in sorted(rows, key=lambda row: row["load"]):
+        lines[row["colour"], row["variant"]].append(at[id(row)])
+    taken = np.array(
+        [
+            np.add(start, share * np.subtract(end, start))
+            for line in lines.values()
+            for start, end in zip(line, [*line[1:], line[-1]], strict=True)
+            for share in np.linspace(0, 1, 40)
+        ]
+    )
+    found: list[Row] = []
+    for row in sorted(rows, key=lambda row: -row["load"]):
+        x, y = at[id(row)]
+        wide_px = 7 * len(f"{row['load']:g}")
+        for side, (align, dx, dy) in enumerate(_SIDES):
+            middle = x + dx + (wide_px / 2 if align == "left" else -wide_px / 2), y + dy
+            if not (np.abs(taken - middle) < (wide_px / 2 + 2, 7)).all(axis=1).any():
+                corners = [(middle[0] + part * wide_px / 2, middle[1]) for part in (-1, 0, 1)]
+                taken = np.concatenate([taken, corners])
+                found.append({"x": row["x"], "y": row["y"], "load": row["load"], "side": side})
+                break
+    return found
 
 
-def _apart(ends: Sequence[Row], rows: Sequence[Row]) -> list[Row]:
-    """Without those whose text would lie on another's: lines begin and end at the same loads, so little is lost."""
-
-    def part(row: Row, column: Direction) -> float:
-        value, values = row[column], [each[column] for each in rows]
-        if wide(values, LOGARITHMIC):
-            return math.log(value / min(values)) / math.log(max(values) / min(values))
-        return value / max(values) if max(values) else 0.0
-
-    kept: list[tuple[Row, float, float]] = []
-    for row in sorted(ends, key=lambda row: -row["load"]):
-        left, up = part(row, "x") * 0.85 * WIDTH, part(row, "y") * 0.85 * HEIGHT
-        if all(abs(left - other) > 8 * len(f"{row['load']:g}") or abs(up - high) > 14 for _, other, high in kept):
-            kept.append((row, left, up))
-    return [row for row, _, _ in kept]
+def _part(row: Row, column: Direction, rows: Sequence[Row]) -> float:
+    """Where on its axis a value stands, about, from 0 to 1: axis_scale() leaves some room."""
+    value, values = row[column], [each[column] for each in rows]
+    if wide(values, LOGARITHMIC):
+        return math.log(value / min(values)) / math.log(max(values) / min(values))
+    return 0.89 * value / max(values) if max(values) else 0.0
 
 
 def _which(points: Sequence[Point], measure: Measure) -> str:
@@ -270,13 +301,30 @@ def sample_words(points: Sequence[Point], measure: Measure) -> str:
     stats = [stat for point in points if (stat := measure.stat(point)) is not None]
     sources = sorted({point.source for point in points})
     levels = sorted({stat.level for stat in stats if stat.level is not None})
+    bare = [point for point in points if (stat := measure.stat(point)) is not None and stat.level is None]
+    why = joined(
+        "tokens of all requests are pooled" if measure.pooled and bare else "",
+        "other tools' sums do not tell" if not measure.pooled and any(point.sums for point in bare) else "",
+        "too few generations of requests" if not measure.pooled and not all(point.sums for point in bare) else "",
+        by="; ",
+    )
     if not stats:
         bars = "no interval: one number a cell"
     elif levels:
-        bars = f"bars: {' or '.join(levels)} interval"
+        bars = f"bars: {' or '.join(levels)} interval" + (
+            f", none at {len(bare)} of {len(stats)} points: {why}" if bare else ""
+        )
     else:
-        bars = "no interval: requests are pooled or their spread is not told"
-    return joined(requests_a("point", (_n(measure, p) for p in points)), bars, " and ".join(sources), by="; ")
+        bars = f"no interval: {why}"
+    left_out = sum(bunched(point, measure) for point in points)
+    return joined(
+        requests_a("point", (_n(measure, p) for p in points)),
+        bars,
+        " and ".join(sources),
+        CROSSED if not all(point.trusted for point in points) else "",
+        f"left out: {left_out} whose tokens arrived together" if left_out else "",
+        by="; ",
+    )
 
 
 def _spoken(rows: Sequence[Row], unit: str) -> str:

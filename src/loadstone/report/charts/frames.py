@@ -11,6 +11,7 @@ import msgspec
 from loadstone.report.points import Point, count, joined
 from loadstone.report.series import Series, common, lengths_label, series_of
 from loadstone.report.stats import Stat
+from loadstone.verdict.client import BUNCHED_S
 
 Axis = Literal["load", "output", "input"]
 FLAT = 4.0
@@ -46,10 +47,29 @@ class Measure(msgspec.Struct, frozen=True):
         return taken.value if isinstance(taken, Stat) else taken
 
 
+def _streamed(stat: Stat | None) -> Stat | None:
+    """None where most tokens arrived together: no time between them was seen, and 0 is not the best of all."""
+    return stat if stat is not None and stat.value > BUNCHED_S else None
+
+
+def bunched(point: Point, measure: Measure) -> bool:
+    """Whether a time between tokens is left out because most of them arrived together."""
+    stat = {"tpot": point.tpot, "itl": point.itl, "user_tok_s": point.tpot}.get(measure.key)
+    return stat is not None and measure.of(point) is None
+
+
+def unsettled(point: Point, measure: Measure) -> bool:
+    """Whether a latency has a wait in it that is as long as the cell lasted."""
+    return measure.key in ("ttft", "e2e") and not {"overload", "queue_grows"}.isdisjoint(point.warnings)
+
+
 TTFT = Measure("ttft", "TTFT", "s", "TTFT = first token − {since}", lambda p: p.ttft)
-TPOT = Measure("tpot", "TPOT", "s", "TPOT = (last − first token) / (tokens − 1) of a request", lambda p: p.tpot)
+TPOT = Measure(
+    "tpot", "TPOT", "s", "TPOT = (last − first token) / (tokens − 1) of a request", lambda p: _streamed(p.tpot)
+)
 ITL = Measure(
-    "itl", "ITL", "s", "ITL = time between neighbouring tokens, all requests pooled", lambda p: p.itl, pooled=True
+    "itl", "ITL", "s", "ITL = time between neighbouring tokens, all requests pooled", lambda p: _streamed(p.itl),
+    pooled=True,
 )  # fmt: skip
 E2E = Measure("e2e", "E2E latency", "s", "E2E = last token − {since}", lambda p: p.e2e)
 OUTPUT = Measure(
@@ -62,7 +82,7 @@ TOTAL = Measure(
 )  # fmt: skip
 PER_USER = Measure(
     "user_tok_s", "Pace per user", "tok/s", "pace per user = 1 / TPOT: how fast one reader sees tokens come",
-    lambda p: p.tokens_per_s_per_user, better="higher",
+    lambda p: p.tokens_per_s_per_user if _streamed(p.tpot) else None, better="higher",
 )  # fmt: skip
 PER_GPU = Measure(
     "gpu_tok_s", "Output throughput per GPU", "tok/s", "output tok/s / GPUs, {window}",

@@ -6,18 +6,21 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from loadstone.report.charts.curves import (
+    BESIDE,
     axis_scale,
     bounds,
+    crossed,
     definition,
     lines,
     loads_beside,
     looks,
-    named,
     sample_words,
     tips,
+    told,
 )
 from loadstone.report.charts.frames import DOLLARS, OUTPUT, PER_GPU, PER_USER, Frame, Measure
 from loadstone.report.charts.theme import Figure, Row, data, figure
+from loadstone.report.points import joined
 
 if TYPE_CHECKING:
     import altair as alt
@@ -39,7 +42,7 @@ def pareto(frame: Frame) -> Figure | None:
     x = alt.X("x:Q", title=_PACE, scale=axis_scale(rows, "x"))
     y = alt.Y("y:Q", title=f"{cost.name} (tok/s)", scale=axis_scale(rows, "y"))
     tooltip = [*_tells(frame), alt.Tooltip("y:Q", title="tok/s", format=".5~g")]
-    points = alt.Chart(data(rows)).mark_point(size=90)
+    points = alt.Chart(data(rows)).mark_point(size=90).encode(x=x, y=y, tooltip=tooltip, **looks(rows)("point"))
     return figure(
         "pareto",
         "Pareto front: pace per user against throughput" + (" per GPU" if per_gpu else ""),
@@ -49,7 +52,7 @@ def pareto(frame: Frame) -> Figure | None:
             definition(frame.points, cost),
             sample_words(frame.points, PER_USER),
         ],
-        _joined(front, x, y) + points.encode(x=x, y=y, tooltip=tooltip, **looks(rows, lines=False)("point")),
+        _joined(front, x, y) + crossed(points, rows, x, y),
         section="throughput",
         summary=f"{len(front)} of {len(rows)} points are on the front; {frame.words}",
     )
@@ -78,8 +81,8 @@ def price_by_pace(frame: Frame) -> Figure | None:
         "Price of output tokens against pace per user",
         [
             frame.words,
-            f"A point per load, written beside: {frame.x_title}; better is down and right. Dotted, grey: what a pace "
-            f"costs at least{_aside(frame)}",
+            f"A point per load, {BESIDE}: {frame.x_title}; better is down and right. Dotted, grey: what a pace costs "
+            f"at least{_aside(frame)}",
             definition(frame.points, DOLLARS),
             sample_words(frame.points, DOLLARS),
         ],
@@ -92,19 +95,34 @@ def price_by_pace(frame: Frame) -> Figure | None:
 
 
 def _told(frame: Frame) -> Frame:
-    """The points that a front is of: not what was predicted, where anything was measured."""
+    """The points that a front is of: not what was predicted, where anything was measured; none with a warning, where
+    others are there.
+    """
     measured = frame.only(lambda point, _: point.source != "simulated")
-    return measured if measured.points else frame
+    measured = measured if measured.points else frame
+    trusted = measured.only(lambda point, _: point.trusted)
+    return trusted if trusted.points else measured
 
 
 def _aside(frame: Frame) -> str:
-    return ", predictions aside" if len(_told(frame).points) < len(frame.points) else ""
+    kept = _told(frame).points
+    rest = [point for point in frame.points if not any(point is other for other in kept)]
+    aside = [
+        "predictions"
+        if any(point.source == "simulated" and point.source != kept[0].source for point in rest)
+        else "",
+        "those with a warning"
+        if any(not point.trusted for point in rest) and all(point.trusted for point in kept)
+        else "",
+    ]
+    words = joined(*aside, by=" and ")
+    return f", {words} aside" if words else ""
 
 
 def _rows(frame: Frame, measure: Measure) -> list[Row]:
     return [
         {"x": pace, "y": value, "load": point.load}
-        | named(series)
+        | told(point, series)
         | bounds(measure.stat(point), 1.0)
         | ({"total": point.dollars_total.value} if point.dollars_total is not None else {})
         for point, series in frame.pairs

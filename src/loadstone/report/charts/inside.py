@@ -10,7 +10,7 @@ from loadstone.report.charts.bands import WIDE
 from loadstone.report.charts.colours import BLUE, GREEN, GREY, ORANGE, PURPLE, VERMILION
 from loadstone.report.charts.theme import WIDTH, Figure, Row, data, figure, shades, wide
 from loadstone.report.points import count, joined, requests_a
-from loadstone.report.samples import LEVELS, TIME_BINS, Heat, RunSample, Track
+from loadstone.report.samples import TIME_BINS, Heat, RunSample, Track
 
 _TRACKS = {
     "under way": BLUE,
@@ -33,15 +33,15 @@ def cumulative(sample: RunSample, metric: str, name: str, since: str, *, key: st
     top = max(cdf.values[-1] for cdf in found)
     unit, scale = ("ms", 1e3) if top < 2 else ("s", 1.0)
     rows: list[Row] = [
-        {"x": value * scale, "y": 100 * float(level), "load": cdf.label}
+        {"x": value * scale, "y": 100 * level, "load": cdf.label}
         for cdf in found
-        for level, value in zip(LEVELS, cdf.values, strict=True)
+        for level, value in zip(cdf.levels, cdf.values, strict=True)
     ]
     kind: Literal["log", "linear"] = "log" if wide([row["x"] for row in rows], WIDE) else "linear"
     names = [cdf.label for cdf in found]
     chart = (
         alt.Chart(data(rows))
-        .mark_line(interpolate="step-after")
+        .mark_line()
         .encode(
             x=alt.X("x:Q", title=f"{metric} ({unit})", scale=alt.Scale(type=kind, nice=False)),
             y=alt.Y("y:Q", title="requests below (%)", scale=alt.Scale(domain=[0, 100])),
@@ -50,7 +50,7 @@ def cumulative(sample: RunSample, metric: str, name: str, since: str, *, key: st
                 scale=shades(names),
                 legend=alt.Legend(title=None) if len(names) > 1 else None,
             ),
-            order=alt.Order("y:Q"),
+            order=[alt.Order("y:Q"), alt.Order("x:Q")],
             tooltip=[
                 alt.Tooltip("load:N"),
                 alt.Tooltip("x:Q", title=f"{metric} ({unit})", format=".4~g"),
@@ -63,8 +63,7 @@ def cumulative(sample: RunSample, metric: str, name: str, since: str, *, key: st
         sizes += f", {len(found)} of {len(sample.cells)} loads"
     definition = "(last − first token) / (tokens − 1)" if metric == "TPOT" else f"from {since}"
     spoken = "; ".join(
-        f"{cdf.label}: median {cdf.values[_at(0.5)] * scale:.4g} {unit}, p99 {cdf.values[_at(0.99)] * scale:.4g}"
-        for cdf in found
+        f"{cdf.label}: median {cdf.p50_s * scale:.4g} {unit}, p99 {cdf.p99_s * scale:.4g}" for cdf in found
     )
     return figure(
         key,
@@ -74,10 +73,6 @@ def cumulative(sample: RunSample, metric: str, name: str, since: str, *, key: st
         section="run",
         summary=f"Cumulative distribution of {metric}, {name}. {spoken}",
     )
-
-
-def _at(level: float) -> int:
-    return int(np.argmin(np.abs(LEVELS - level)))
 
 
 def timeline(sample: RunSample, name: str, *, key: str) -> Figure | None:
@@ -125,7 +120,7 @@ def timeline(sample: RunSample, name: str, *, key: str) -> Figure | None:
     return figure(
         key,
         "The run over time",
-        [name, joined("under way: sent and not ended", f"at {TIME_BINS} moments of the run", dotted, by="; ")],
+        [name, joined("under way: sent and not ended", f"means over {TIME_BINS} spans of the run", dotted, by="; ")],
         chart,
         section="run",
         summary=f"Timeline of {name}: "
@@ -178,10 +173,16 @@ def gaps(heat: Heat, name: str, *, key: str) -> Figure:
             ],
         )
     )
+    together = int(heat.counts[:, 0].sum())
+    lowest = f"Lowest row: below {1e3 * heat.gap_edges_s[1]:.2g} ms, 0 too: {count(together)} that came with another"
     return figure(
         key,
         "Every gap between tokens",
-        [name, f"ITL: a gap counts once per token it brought, shared among them; {count(total)} gaps, both phases"],
+        [
+            name,
+            f"ITL: a gap counts once per token it brought, shared among them; {count(total)} gaps, both phases",
+            lowest if together else "",
+        ],
         chart,
         section="run",
         summary=f"Heat map of inter-token latency over time, {name}: {count(total)} gaps between "

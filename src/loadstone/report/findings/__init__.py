@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from loadstone.report.charts.bars import Fact, gpu_ratios, switches
 from loadstone.report.charts.frames import Frame, frames
 from loadstone.report.findings.bottleneck import bottlenecks
@@ -18,11 +20,12 @@ __all__ = ["Sentence", "observations", "silent"]
 
 def observations(points: Sequence[Point]) -> list[Sentence]:
     """All findings of these points, those about the most of them first within each kind; of simulated ones apart, and
-    only of those that are not silent().
+    only of those that are not silent(), said to be predictions.
     """
     quiet = {id(point) for point in silent(points)}
     simulated = [point for point in points if point.source == "simulated" and id(point) not in quiet]
-    found = _observed([point for point in points if point.source != "simulated"]) + _observed(simulated)
+    found = _observed([point for point in points if point.source != "simulated"])
+    found += [replace(each, text=f"Predicted (80 % intervals): {each.text}") for each in _observed(simulated)]
     return list({sentence.text: sentence for sentence in found}.values())
 
 

@@ -6,11 +6,12 @@ import itertools
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from statistics import median
 
 from loadstone.report.charts.bars import Fact, Ratio
 from loadstone.report.charts.frames import E2E, ITL, OUTPUT, TPOT, TTFT, Frame, Measure, load_label
 from loadstone.report.findings.effect import effect
-from loadstone.report.findings.sentence import Sentence, setup, spans, value
+from loadstone.report.findings.sentence import Sentence, setup, spans, value, warned
 from loadstone.report.points import Point, count
 
 STABLE = 1.15
@@ -55,41 +56,40 @@ def by_length(frame: Frame) -> Iterable[Sentence]:
         ends = sorted({x for point in frame.points if (x := frame.x(point)) is not None})
         parts = [f"steady for {', '.join(steady)}"] if steady else []
         span = f"from {count(int(ends[0]))} to {count(int(ends[-1]))} {frame.axis} tokens"
-        text = f"{measure.name} at {load_label(frame.points[0])} {span}: {'; '.join([*parts, *said])}."
+        text = f"{measure.name} at {load_label(frame.points[0])} {span}: {'; '.join([*parts, *said])}"
+        text += f"{warned(frame.points)}."
         yield Sentence(text=text, kind="trend", about=frame.axis)
 
 
 def switched(found: Sequence[Sequence[Point]], what: Fact) -> Iterable[Sentence]:
-    """What a switch of one fact changes, engine by engine, over the loads; only what is beyond doubt."""
+    """What a switch of one fact changes, engine by engine and measure by measure, over the loads; only what is beyond
+    doubt.
+    """
     groups: dict[tuple[str, str, str, str], list[tuple[Point, Point]]] = defaultdict(list)
     for base, *others in found:
         for point in others:
             groups[setup(point), point.kind, getattr(base, what), getattr(point, what)].append((base, point))
     for (name, _, before, after), pairs in groups.items():
         pairs.sort(key=lambda pair: pair[0].load)
-        said = []
+        loads = spans([pair[0].load for pair in pairs])
+        change = f"{what} {after} instead of {before}" if before else after
         for measure in (OUTPUT, TTFT, TPOT, E2E):
+            said = []
             effects = [
                 (pair[1].load, each) for pair in pairs if (each := effect(pair[1], pair[0], measure)) is not None
             ]
             clear = [(load, each) for load, each in effects if each.clear]
-            if not clear:
-                continue
             for word, up in (("higher", True), ("lower", False)):
                 own = [(load, each) for load, each in clear if (each.ratio > 1) == up]
                 if own:
-                    loads = f" at {spans([load for load, _ in own])}" if len(own) < len(effects) else ""
+                    at = f" at {spans([load for load, _ in own])}" if len(own) < len(effects) else ""
                     sized = sorted((each for _, each in own), key=lambda each: abs(math.log(each.ratio)))
                     sizes = " to ".join(dict.fromkeys(each.words for each in (sized[0], sized[-1])))
-                    said.append(f"{measure.noun} {sizes} {word}{loads}")
-        if said:
-            loads = spans([pair[0].load for pair in pairs])
-            change = f"{what} {after} instead of {before}" if before else after
-            yield Sentence(
-                text=f"{name} with {change}, at {pairs[0][0].kind} {loads}: {'; '.join(said)}.",
-                kind="switch",
-                about=what,
-            )
+                    said.append(f"{measure.noun} {sizes} {word}{at}")
+            if said:
+                text = f"{name} with {change}, at {pairs[0][0].kind} {loads}: {'; '.join(said)}"
+                text += f"{warned([point for pair in pairs for point in pair])}."
+                yield Sentence(text=text, kind="switch", about=what)
 
 
 def gpu_against_gpu(ratios: Sequence[Ratio]) -> Iterable[Sentence]:
@@ -102,7 +102,8 @@ def gpu_against_gpu(ratios: Sequence[Ratio]) -> Iterable[Sentence]:
     for (over, under, engine), found in pairs.items():
         said = [text for measure in (OUTPUT, TTFT, TPOT, ITL, E2E) if (text := _ratio(found, measure, over, under))]
         if said:
-            text = f"{over} against {under} with {engine}, all else equal: {'; '.join(said)}."
+            text = f"{over} against {under} with {engine}, all else equal: {'; '.join(said)}"
+            text += f"{warned([point for ratio in found for point in (ratio.over, ratio.under)])}."
             yield Sentence(text=text, kind="ratio", about="gpus")
 
 
@@ -122,6 +123,7 @@ def _ratio(found: Sequence[Ratio], measure: Measure, over: str, under: str) -> s
     side = "better" if mean > 1 else "worse"
     if mean < 1:
         mean, least, most = 1 / mean, 1 / most, 1 / least
-    return (
-        f"{measure.noun} {mean:.3g}× {side} on average ({least:.3g}× to {most:.3g}× over {len(own)} pairs of cells)"
-    )
+    pairs = f"{least:.3g}× to {most:.3g}× over {len(own)} pairs of cells"
+    if own[0].over.source == own[0].under.source == "simulated":
+        pairs += f", each sure to a factor of {median(each.high / each.ratio for each in effects):.2g}"
+    return f"{measure.noun} {mean:.3g}× {side} on average ({pairs})"

@@ -7,30 +7,35 @@ from collections.abc import Iterable
 from loadstone.report.charts.frames import DOLLARS, Frame, load_label
 from loadstone.report.findings.effect import effect
 from loadstone.report.findings.leaders import entries
-from loadstone.report.findings.sentence import Sentence, doubt, setups, work
+from loadstone.report.findings.sentence import Sentence, doubt, meeting, setup, setups, work
 from loadstone.report.points import Point, joined
 from loadstone.report.stats import Stat
 from loadstone.units import show_number
 
 
 def cheapest(frame: Frame) -> Iterable[Sentence]:
-    """Of the setups of one model and workload, each at the load at which its output tokens cost least: the cheapest,
-    if it is so beyond the intervals of all others; else which cannot be told apart.
+    """Of the setups of one model and workload, each at the load at which its output tokens cost least and its bounds
+    are met: the cheapest, if it is so beyond the intervals of all others; else which cannot be told apart.
     """
     least: dict[str, Point] = {}
-    for at in entries(frame, frame.points, DOLLARS, without=()).values():
+    met, meets = meeting([point for point in frame.points if point.dollars_output is not None])
+    for at in entries(frame, met, DOLLARS, without=()).values():
         for price, name, point in at:
             if name not in least or price < (DOLLARS.of(least[name]) or 0.0):
                 least[name] = point
+    where = "offline" if frame.offline else "online"
+    head = f"Cheapest output tokens {where} ({joined(work(frame.points[0]), meets, by='; ')}): "
     if len(least) < 2:
+        if meets and len(set(setups(frame.points))) > 1:
+            only = [f"{setup(point)} alone, at {load_label(point)}, {_price(point)}" for point in least.values()]
+            yield Sentence(text=f"{head}{joined(*only) or 'none'}.", kind="price", about="price")
         return
     ranked = sorted(least.values(), key=lambda point: DOLLARS.of(point) or 0.0)
     first, second, *_ = ranked
     names = setups(ranked)
     effects = [effect(first, other, DOLLARS) for other in ranked[1:]]
     unclear = [other for other, found in zip(ranked[1:], effects, strict=True) if found is None or not found.clear]
-    where = "offline" if frame.offline else "online"
-    text = f"Cheapest output tokens {where} ({work(first)}): "
+    text = head
     if not unclear and effects[0] is not None:
         text += f"{names[0]} at {load_label(first)}, {_price(first)}; {effects[0].words} below the next, "
         text += f"{names[1]} ({_dollars(second.dollars_output)} at {load_label(second)})"

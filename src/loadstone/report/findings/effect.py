@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from loadstone.comparison import interval
-from loadstone.report.charts.frames import Measure
+from loadstone.report.charts.frames import Measure, unsettled
 from loadstone.report.points import Point
 
 REPEATS = {"ttft": 0.088}
@@ -62,8 +62,11 @@ def _two(percent: float) -> str:
 
 def effect(a: Point, b: Point, measure: Measure) -> Effect | None:
     """a over b, with what is known of the values of each and what repeats differ by in the interval; None where a
-    value is missing, or its requests were too few generations to tell how sure it is.
+    value is missing or depends on how long the cell lasted, or its requests were too few generations to tell how sure
+    it is.
     """
+    if unsettled(a, measure) or unsettled(b, measure):
+        return None
     of_a, of_b = measure.of(a), measure.of(b)
     if not of_a or not of_b or of_a <= 0 or of_b <= 0:
         return None

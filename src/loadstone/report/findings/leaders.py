@@ -8,7 +8,17 @@ from typing import NamedTuple
 
 from loadstone.report.charts.frames import E2E, OUTPUT, TOTAL, TPOT, TTFT, Frame, Measure, load_label
 from loadstone.report.findings.effect import Effect, effect
-from loadstone.report.findings.sentence import Sentence, doubt, setups, spans, throughput, value, work
+from loadstone.report.findings.sentence import (
+    Sentence,
+    doubt,
+    meeting,
+    setups,
+    spans,
+    throughput,
+    value,
+    warned,
+    work,
+)
 from loadstone.report.points import Point, joined
 from loadstone.report.series import asked, series_of
 
@@ -74,9 +84,8 @@ def _contest(frame: Frame, group: Sequence[Point], measure: Measure) -> str | No
         clauses.append(f"the first two cannot be told apart at {_ranges(left, xs)}")
     first = group[0]
     told = asked(first) if frame.axis == "load" else joined(load_label(first), first.prefix, first.work)
-    warned = any(not (win.first.trusted and win.second.trusted) for win in wins)
-    doubt = "; some of these cells carry a warning" if warned else ""
-    return "; ".join(clauses) + (f" ({told})" if told else "") + doubt
+    contested = [point for win in wins for point in (win.first, win.second)]
+    return "; ".join(clauses) + (f" ({told})" if told else "") + warned(contested)
 
 
 def entries(
@@ -123,7 +132,8 @@ def peaks(frame: Frame) -> Iterable[Sentence]:
     """The highest throughput of a sweep, on all hardware and on each; by total tokens where all points have them."""
     rank = TOTAL if all(point.total_tokens_per_s is not None for point in frame.points) else OUTPUT
     best: dict[str, tuple[float, Point]] = {}
-    for name, point in zip(setups(frame.points), frame.points, strict=True):
+    met, meets = meeting(frame.points)
+    for name, point in zip(setups(met), met, strict=True):
         much = rank.of(point)
         if much is not None and much > best.get(name, (0.0, point))[0]:
             best[name] = much, point
@@ -137,7 +147,7 @@ def peaks(frame: Frame) -> Iterable[Sentence]:
             contests.append((f" on {hardware}", own))
     kind = "offline" if frame.offline else "online"
     for where, entered in contests:
-        head = f"Highest {kind} throughput{where} ({work(frame.points[0])})"
+        head = f"Highest {kind} throughput{where} ({joined(work(frame.points[0]), meets, by='; ')})"
         yield Sentence(text=_peak(head, entered, rank), kind="peak", about=frame.section)
 
 

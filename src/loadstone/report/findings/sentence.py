@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -65,8 +65,35 @@ def work(point: Point) -> str:
     return joined(point.model, asked(point))
 
 
+def meeting(points: Sequence[Point]) -> tuple[list[Point], str]:
+    """Those that meet the bounds that were asked for, all where none were; and how many of how many do, in words."""
+    if all(point.slo_met is None for point in points):
+        return list(points), ""
+    met = [point for point in points if point.slo_met]
+    asked_for = " or ".join(dict.fromkeys(point.slo for point in points if point.slo))
+    return met, f"of the {len(met)} of {len(points)} cells that meet {asked_for}"
+
+
 def doubt(points: Sequence[Point]) -> str:
     """What has to be said where some of the cells that a sentence rests on are not trusted."""
     doubtful = sum(not point.trusted for point in points)
     verb = "carries" if doubtful == 1 else "carry"
-    return f"; {doubtful} of these {len(points)} cells {verb} a warning" if doubtful else ""
+    return f"; {doubtful} of these {len(points)} cells {verb} a warning{_unmeasured(points)}" if doubtful else ""
+
+
+def _unmeasured(points: Iterable[Point]) -> str:
+    """On whose vendor's GPUs nothing was measured: what is predicted of them comes from data sheets."""
+    gpus = dict.fromkeys(point.gpu for point in points if "unmeasured" in point.warnings)
+    return (
+        f" (of {' and '.join(gpus)} from the data sheet, without a measurement of that vendor's GPUs)" if gpus else ""
+    )
+
+
+def warned(points: Iterable[Point]) -> str:
+    """The same of a sentence that rests on many."""
+    points = list(points)
+    return (
+        ""
+        if all(point.trusted for point in points)
+        else f"; some of these cells carry a warning{_unmeasured(points)}"
+    )
