@@ -37,7 +37,8 @@ from scipy.signal import lfilter
 
 from loadstone import simulation
 from loadstone.comparison import compare, judge
-from loadstone.comparison.cells import RESOLUTION, Cell, Row, bound, take_blocks
+from loadstone.comparison.cells import bound, take_blocks
+from loadstone.comparison.found import RESOLUTION, Cell, Row
 from loadstone.comparison.metric import DEFAULT, Metric, Stat
 from loadstone.comparison.sides import Requests, token_curve
 from loadstone.options import Options

@@ -12,7 +12,7 @@ import pytest
 
 from loadstone import cli, store
 from loadstone.comparison import compare, judge
-from loadstone.comparison.cells import Cell, Row
+from loadstone.comparison.found import Cell, Row
 from loadstone.comparison.metric import parse_bounds, parse_metric
 from loadstone.comparison.permutation import Units
 from loadstone.comparison.text import cells_of, loads_of, plain

@@ -12,7 +12,8 @@ import pytest
 from conftest import Loadstone
 from loadstone import store
 from loadstone.comparison import asked, compare, judge, rhythm
-from loadstone.comparison.cells import RESOLUTION, Cell, Row, bound, take_blocks
+from loadstone.comparison.cells import bound, take_blocks
+from loadstone.comparison.found import RESOLUTION, Cell, Row
 from loadstone.comparison.metric import DEFAULT, parse_metric
 from loadstone.comparison.sides import Requests, Run, open_run
 from loadstone.comparison.text import explained, setup_lines, word

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from loadstone.comparison import cells, model
-from loadstone.comparison.cells import LEVEL, RESOLUTION, Cell
+from loadstone.comparison.found import LEVEL, RESOLUTION, Cell
 from loadstone.comparison.metric import DEFAULT, PRICED, Bound, parse_bounds
 from loadstone.comparison.opening import open_sides
 from loadstone.comparison.permutation import RELABELLINGS, compare_all, holm
