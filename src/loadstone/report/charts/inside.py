@@ -41,7 +41,7 @@ def cumulative(sample: RunSample, metric: str, name: str, since: str, *, key: st
     names = [cdf.label for cdf in found]
     chart = (
         alt.Chart(data(rows))
-        .mark_line()
+        .mark_line(order=False)  # as the rows are: steps go up and then on
         .encode(
             x=alt.X("x:Q", title=f"{metric} ({unit})", scale=alt.Scale(type=kind, nice=False)),
             y=alt.Y("y:Q", title="requests below (%)", scale=alt.Scale(domain=[0, 100])),
@@ -50,7 +50,6 @@ def cumulative(sample: RunSample, metric: str, name: str, since: str, *, key: st
                 scale=shades(names),
                 legend=alt.Legend(title=None) if len(names) > 1 else None,
             ),
-            order=[alt.Order("y:Q"), alt.Order("x:Q")],
             tooltip=[
                 alt.Tooltip("load:N"),
                 alt.Tooltip("x:Q", title=f"{metric} ({unit})", format=".4~g"),
