@@ -10,6 +10,8 @@ from loadstone.errors import InputError
 
 _SECONDS = {"us": "1e-6", "ms": "1e-3", "s": "1", "": "1", "m": "60", "min": "60", "h": "3600"}
 _DURATION = re.compile(r"([0-9.]+(?:e[+-]?[0-9]+)?)\s*([a-z]*)")
+TOKEN_UNITS = {"": 1, "k": 1024, "m": 1024 * 1024}
+"""Of counts of tokens: "128k" is 131,072."""
 _MICRO = str.maketrans("µμ", "uu")  # the sign, and the Greek letter
 
 

@@ -78,6 +78,11 @@ class Engine(NamedTuple):
     process: ServerProcess
 
 
+def environment() -> dict[str, str]:
+    """The user's, without what is set there for these programs: that is not what the tests are about."""
+    return {key: value for key, value in os.environ.items() if not key.startswith(_SETTINGS)}
+
+
 @contextmanager
 def launch(name: str, folder: Path) -> Iterator[Engine]:
     """A ready server of engine `name` with its model and log in `folder`, gone after the block.
@@ -111,8 +116,7 @@ def _installed(name: str, folder: Path) -> Iterator[Engine]:
     port = free_port()
     program, *arguments = recipe.command.split()
     command = [str(home / "bin" / program), *(word.format(model=model, port=port) for word in arguments)]
-    # What the user has set for these programs is not what the tests are about.
-    env = {key: value for key, value in os.environ.items() if not key.startswith(_SETTINGS)}
+    env = environment()
     # One thread each: with more they wait for each other actively, on cores that the client needs.
     env |= {"HF_HOME": str(cache), "OMP_NUM_THREADS": "1", **recipe.environment}
     url = f"http://127.0.0.1:{port}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import re
 import signal
@@ -17,7 +16,7 @@ import httpx
 import pytest
 
 from engines import tiny_model
-from engines.launch import _HOMES, _READY_TIMEOUT_S, _SETTINGS
+from engines.launch import _HOMES, _READY_TIMEOUT_S, environment
 from loadstone.batching import EnginePolicy, Scheduler, Sequence
 from loadstone.batching.defaults import policy_of
 from loadstone.catalogue.shorthand import parse_deployment
@@ -75,7 +74,7 @@ def sglang(folder: Path) -> Iterator[tuple[str, Path]]:
         "--max-running-requests", str(SEQS), "--chunked-prefill-size", str(CHUNK),
         "--disable-overlap-schedule", "--decode-log-interval", "1",
     ]  # fmt: skip
-    env = {key: value for key, value in os.environ.items() if not key.startswith(_SETTINGS)}
+    env = environment()
     log = folder / "server.log"
     with ServerProcess(command, log_path=log, url=url, env=env) as process:
         process.wait_ready(f"{url}/health_generate", _READY_TIMEOUT_S)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import subprocess
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 
 from engines import tiny_model
-from engines.launch import _HOMES, _SETTINGS
+from engines.launch import _HOMES, environment
 from loadstone.batching import EnginePolicy, Scheduler, Sequence
 
 CASES = 120
@@ -72,7 +71,7 @@ def vllm_steps(cases: list[dict[str, Any]], folder: Path) -> list[Any]:
     if not (home / "setup.stamp").is_file():
         pytest.skip("scripts/engines/vllm has not been run")
     tiny_model.write(folder / "tiny")
-    env = {key: value for key, value in os.environ.items() if not key.startswith(_SETTINGS)}
+    env = environment()
     env |= {"HF_HOME": str(folder), "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
     script = Path(__file__).with_name("vllm_scheduler.py")
     done = subprocess.run(

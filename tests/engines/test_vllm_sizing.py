@@ -5,7 +5,6 @@ vLLM for the CPU, with the tiny model. What it prints is what is compared; nothi
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 from pathlib import Path
@@ -15,7 +14,7 @@ import httpx
 import pytest
 
 from engines import tiny_model
-from engines.launch import _HOMES, _READY_TIMEOUT_S, _SETTINGS
+from engines.launch import _HOMES, _READY_TIMEOUT_S, environment
 from loadstone import catalogue
 from loadstone.catalogue import Deployment
 from loadstone.engines.process import ServerProcess, free_port
@@ -97,7 +96,7 @@ def vllm_says(setting: Setting, folder: Path) -> tuple[str, dict[str, str]]:
         command += ["--block-size", str(setting.block_tokens)]
     if setting.kv_mib:
         command += ["--kv-cache-memory-bytes", str(setting.kv_mib * MIB)]
-    env = {key: value for key, value in os.environ.items() if not key.startswith(_SETTINGS)}
+    env = environment()
     env |= {"HF_HOME": str(folder), "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "OMP_NUM_THREADS": "1"}
     if setting.space_gib:
         env["VLLM_CPU_KVCACHE_SPACE"] = str(setting.space_gib)

@@ -11,10 +11,10 @@ from loadstone.report.charts.frames import E2E, ITL, OUTPUT, TPOT, TTFT, load_la
 from loadstone.report.findings.effect import effect
 from loadstone.report.points import Point, joined
 from loadstone.report.series import asked
-from loadstone.report.tables import MAX_ROWS, Table, told
+from loadstone.report.tables import MAX_ROWS, WARNED, Table, told
 from loadstone.units import show_number
 
-DOUBTFUL = " †"
+_DOUBTFUL = f" {WARNED}"
 """Behind what comes of a cell with a warning."""
 
 
@@ -60,7 +60,7 @@ def _machine(point: Point) -> str:
 def _pair(point: Point) -> str:
     stat = point.tpot or point.itl
     latency = f"{1e3 * stat.value:.4g}" if stat is not None else "-"
-    return f"{show_number(point.output_tokens_per_s, 4)} / {latency}{'' if point.trusted else DOUBTFUL}"
+    return f"{show_number(point.output_tokens_per_s, 4)} / {latency}{'' if point.trusted else _DOUBTFUL}"
 
 
 def ratios(points: Sequence[Point]) -> list[Table]:
@@ -78,7 +78,7 @@ def ratios(points: Sequence[Point]) -> list[Table]:
             times = {ratio.measure.key: _times(ratio) for ratio in own}
             said = [times.get(measure.key, "-") for measure in (OUTPUT, TTFT, TPOT, ITL, E2E)]
             where = joined(load_label(point), asked(point))
-            where += "" if all(ratio.over.trusted and ratio.under.trusted for ratio in own) else DOUBTFUL
+            where += "" if all(ratio.over.trusted and ratio.under.trusted for ratio in own) else _DOUBTFUL
             rows.append([point.model, point.engine, f"{point.gpus or '?'}×", where, *said])
         heads = ["model", "engine", "GPUs", "workload", "output throughput"]
         heads += [f"lower {name}" for name in ("TTFT", "TPOT", "ITL", "E2E")]
@@ -111,11 +111,7 @@ def _intervals(found: Mapping[Any, Sequence[Ratio]]) -> str:
 
 
 def _doubtful(rows: Sequence[Sequence[str]]) -> list[str]:
-    return (
-        [f"{DOUBTFUL.strip()}: a cell carries a warning"]
-        if any(DOUBTFUL in text for row in rows for text in row)
-        else []
-    )
+    return [f"{WARNED}: a cell carries a warning"] if any(_DOUBTFUL in text for row in rows for text in row) else []
 
 
 def _times(ratio: Ratio) -> str:

@@ -135,7 +135,7 @@ def cells(points: Sequence[Point], *, key: str = "cells", title: str = "All cell
     names = _deployments(shown)
     loads = [
         joined(load_label(point), point.how, point.prefix if point.prefix not in name else "", by=" · ")
-        + ("" if point.trusted else f" {_WARNED}")
+        + ("" if point.trusted else f" {WARNED}")
         for point, name in zip(shown, names, strict=True)
     ]
     columns = [("run", "r", [str(point.number) for point in shown]), ("deployment", "w", names)] if run else []
@@ -216,7 +216,7 @@ def _level(points: Sequence[Point]) -> str:
 
 
 _INTERVAL = "interval"
-_WARNED = "†"
+WARNED = "†"
 _NUMBERS: tuple[tuple[str, str, Callable[[Point], str]], ...] = (
     ("in", "r", lambda point: _count(point.input_tokens)),
     ("out", "r", lambda point: _count(point.output_tokens)),
@@ -277,7 +277,7 @@ def _notes(points: Sequence[Point]) -> list[str]:
         measured = "95 %; of simulated cells " if level == _INTERVAL else ""
         notes.append(f"Intervals: {measured}those of the prediction, 80 %.")
     if any(not point.trusted for point in points):
-        notes.append(f"{_WARNED}: carries a warning; what it spoils is under Verdicts.")
+        notes.append(f"{WARNED}: carries a warning; what it spoils is under Verdicts.")
     if any(
         _p99(stat, point).startswith(UNBOUNDED) for point in points for stat in (point.ttft, point.tpot, point.e2e)
     ):

@@ -16,14 +16,13 @@ from loadstone.catalogue.deployment import OWNERS, Deployment
 from loadstone.catalogue.shorthand import engine_of, split_deployment
 from loadstone.errors import InputError
 from loadstone.sizing.size import Row, size
-from loadstone.units import parse_counts
+from loadstone.units import TOKEN_UNITS, parse_counts
 
 MOST_ROWS = 100_000
 
 _OPTION = re.compile(r"(tp|pp|dp|ep|nodes)=?[0-9]+|attention-dp|[a-z_-]+=.*", re.IGNORECASE)
 
 _TOKENS = re.compile(r"([0-9]+)\s*([km]?)", re.IGNORECASE)
-_UNITS = {"": 1, "k": 1024, "m": 1024 * 1024}
 _COUNTS = ("gpus", "tp", "pp", "dp", "ep", "batch")
 _WRITE = {
     "gpu": "h200", "weights_dtype": "fp8", "kv_dtype": "fp8", "engine": "vllm", "engine_version": "0.19.0",
@@ -207,7 +206,7 @@ def tokens_of(value: Any, what: str) -> tuple[int, ...]:
     found = []
     for part in (piece.strip() for piece in value.split(",") if piece.strip()):
         match = _TOKENS.fullmatch(part)
-        tokens = int(match[1]) * _UNITS[match[2].lower()] if match and len(match[1]) < 10 else 0
+        tokens = int(match[1]) * TOKEN_UNITS[match[2].lower()] if match and len(match[1]) < 10 else 0
         if tokens < 1:
             raise InputError(f"{what}: {part!r} is no number of tokens; write e.g. 4096, 8k or 1m")
         found.append(tokens)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from loadstone.errors import InputError
+from loadstone.units import TOKEN_UNITS
 
 if TYPE_CHECKING:
     import numpy as np
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
 MAX_TOKENS = 16_777_216
 _UNIT = re.compile(r"([0-9]{1,9})([kKmM])")
-_UNITS = {"k": 1024, "m": 1024 * 1024}
 
 
 class Length(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -102,7 +102,7 @@ def parse_tokens(text: str, what: str) -> int:
 def _number(text: str) -> float:
     """A number; after a whole one k is 1024 and m 1024², as "128k" of 131,072. Raises ValueError."""
     match = _UNIT.fullmatch(text.strip())
-    return float(text) if match is None else float(int(match[1]) * _UNITS[match[2].lower()])
+    return float(text) if match is None else float(int(match[1]) * TOKEN_UNITS[match[2].lower()])
 
 
 class Synthetic(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="synthetic"):
