@@ -11,15 +11,16 @@ import pytest
 
 from conftest import Loadstone
 from loadstone import store
-from loadstone.comparison import asked, compare, judge, rhythm
-from loadstone.comparison.cells import bound, take_blocks
-from loadstone.comparison.found import RESOLUTION, Cell, Row
+from loadstone.comparison import asked, compare, judge
+from loadstone.comparison.cells import take_blocks
+from loadstone.comparison.found import Cell, Row
 from loadstone.comparison.metric import DEFAULT, parse_metric
 from loadstone.comparison.sides import Requests, Run, open_run
 from loadstone.comparison.text import explained, setup_lines, word
 from loadstone.errors import InputError
 from loadstone.records import CellInfo, Load
 from loadstone.schedule import make_plan
+from loadstone.statistics.blocks import RESOLUTION
 from loadstone.workload.dataset import read as read_dataset
 from loadstone.workload.synthetic import Length, Synthetic
 from test_compare import CLOSED, make, rows
@@ -272,44 +273,6 @@ def test_a_rhythm_that_lasts_the_run_is_no_difference() -> None:
     assert (
         alarms <= 9
     )  # of 5 % of 60 more than 9 have a chance of 1 in 1,000; it is 52 where places are not looked at
-
-
-def test_the_variance_that_places_add() -> None:
-    rng = np.random.default_rng(0)
-    places = rng.normal(0, 1, 64)
-    values = (places + rng.normal(0, 0.3, (20, 64))).ravel()
-    assert rhythm.variance(values, 64) == pytest.approx(1 / 64, rel=0.5)
-    noise = [rhythm.variance(np.random.default_rng(n).normal(0, 1, 640), 32) for n in range(300)]
-    assert sum(each > 0 for each in noise) <= 12  # 1 in 100 is expected
-    in_pairs = (np.repeat(places[:32], 2) + rng.normal(0, 0.3, (20, 64))).ravel()
-    assert rhythm.variance(in_pairs, 64) > 1.5 * float(places[:32].var()) / 64  # half as many choices
-    drifting = np.repeat(rng.normal(0, 1, 20), 64) + rng.normal(0, 0.3, 1280)
-    assert rhythm.variance(drifting, 64) == 0
-    for few in (0, 1, 3, 256):
-        assert rhythm.variance(values, few) == 0
-    values[5] = math.nan
-    assert rhythm.variance(values, 64) == 0
-
-
-def test_an_interval_knows_of_a_rhythm() -> None:
-    """Each value's is as much wider as its standard error is, by its own median, however far the sides are apart."""
-    metric = parse_metric("ttft_p50", "x")
-    for apart in (1.0, 3.0):
-        highs = []
-        for loop in (32.0, 1.0):
-            sides = [in_step(np.random.default_rng([7, side]), 16, 32) for side in (0, 1)]
-            sides[1].ttft_s *= apart
-            row = Row(metric, 1.0, apart, ratio=apart)
-            cell = Cell({"kind": "concurrency", "value": loop}, [row])
-            take_blocks(cell, [[sides[0]], [sides[1]]], paired=False)
-            bound(cell, {metric: [[(0.01, 0.01)], [(0.01, 0.01)]]})
-            assert row.wider is not None
-            assert row.high is not None
-            (wider_a,), (wider_b,) = row.wider
-            assert math.log(row.high / apart) == pytest.approx(0.01 * math.hypot(wider_a, wider_b))
-            highs.append(math.hypot(wider_a, wider_b))
-        assert highs[1] == pytest.approx(math.sqrt(2))
-        assert highs[0] > 2 * highs[1]
 
 
 # --- predictions ----------------------------------------------------------------------------------------------------

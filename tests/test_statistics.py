@@ -10,8 +10,19 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import f
 
-from loadstone.statistics import PERCENTILES, Flow, Pool, blocks, distribution, percentile, percentile_bounds
+from loadstone.statistics import (
+    PERCENTILES,
+    Flow,
+    Pool,
+    blocks,
+    distribution,
+    percentile,
+    percentile_bounds,
+    rhythm,
+)
+from loadstone.statistics.flow import error_of_blocks, rate_bounds
 
 values = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=40)
 
@@ -251,22 +262,91 @@ def test_independent_requests_cost_little(count: int) -> None:
     assert 1.0 <= float(np.median(wider)) < 1.25
 
 
+def rate_of(curve: np.ndarray, most: int, pace: float = 0.0) -> list[float | None]:
+    """Bounds of what came in 10 s."""
+    return rate_bounds(curve, 10.0, Flow(np.arange(0), most, 16, pace))
+
+
 def test_bounds_of_a_throughput() -> None:
     """Tokens that come evenly have no spread; those of a server that halves its pace half-way have a wide one."""
     even, halves = np.ones(blocks.CURVE), np.repeat([4.0, 2.0], blocks.CURVE // 2)
-    low, high = blocks.rate_bounds(even, 10.0, 20)
+    low, high = rate_of(even, 20)
     assert low == pytest.approx(high)
     assert high == pytest.approx(blocks.CURVE / 10)
-    low, high = blocks.rate_bounds(halves, 10.0, 20)
+    low, high = rate_of(halves, 20)
     assert low is not None
     assert high is not None
     assert high / low > 3
-    assert blocks.rate_bounds(even, 10.0, 5) == [None, None]
+    assert rate_of(even, 5) == [None, None]
     burst = np.repeat([blocks.CURVE, 0.0], [1, blocks.CURVE - 1])
-    low, high = blocks.rate_bounds(burst, 10.0, 6)
+    low, high = rate_of(burst, 6)
     assert low == 0.0  # not below
     assert high is not None
     assert high > blocks.CURVE / 10
+
+
+def test_the_variance_that_places_add() -> None:
+    rng = np.random.default_rng(0)
+    places = rng.normal(0, 1, 64)
+    values = (places + rng.normal(0, 0.3, (20, 64))).ravel()
+    assert rhythm.variance(values, 64) == pytest.approx(1 / 64, rel=0.5)
+    noise = [rhythm.variance(np.random.default_rng(n).normal(0, 1, 640), 32) for n in range(300)]
+    assert sum(each > 0 for each in noise) <= 12  # 1 in 100 is expected
+    in_pairs = (np.repeat(places[:32], 2) + rng.normal(0, 0.3, (20, 64))).ravel()
+    assert rhythm.variance(in_pairs, 64) > 1.5 * float(places[:32].var()) / 64  # half as many choices
+    drifting = np.repeat(rng.normal(0, 1, 20), 64) + rng.normal(0, 0.3, 1280)
+    assert rhythm.variance(drifting, 64) == 0
+    for few in (0, 1, 3, 256):
+        assert rhythm.variance(values, few) == 0
+    values[5] = math.nan
+    assert rhythm.variance(values, 64) == 0
+    steady = (100 + 0.01 * places + 0.003 * rng.normal(0, 1, (20, 64))).ravel()
+    assert rhythm.variance(steady, 64) == 0  # less than anything counts
+    assert rhythm.variance(steady - 99, 64) > 0
+
+
+@pytest.mark.parametrize(("above", "below"), [(3, 20), (7, 56), (31, 480), (255, 2304)])
+def test_what_chance_puts_places_apart(above: int, below: int) -> None:
+    assert rhythm._fisher(above, below) == pytest.approx(float(f.ppf(0.99, above, below)), rel=2e-3)
+
+
+def in_step(seed: int, generations: int, places: int) -> np.ndarray:
+    """Of a closed loop of equal lengths: a few places wait for another, as its start decided, for the whole run."""
+    waits = np.random.default_rng([9, seed]).random(places) < 0.1
+    return np.tile(np.where(waits, 0.08, 0.05), generations) * (1 + 1e-3 * (np.arange(generations * places) % 7))
+
+
+def test_an_interval_knows_that_another_run_settles_otherwise() -> None:
+    """Blocks of such a run are all alike: by them alone its mean is known to nothing, and its p99 is what it is."""
+    sent_s = np.arange(20 * 32) // 32 + np.arange(20 * 32) * 1e-9
+    runs = [in_step(seed, 20, 32) for seed in range(100)]
+    truth = {"mean": float(np.mean(runs)), "p50": 0.05, "p90": 0.08, "p99": 0.08}
+    held = {name: dict.fromkeys((0, 32), 0) for name in truth}
+    for values in runs:
+        for places in (0, 32):
+            found = distribution(values, Flow.of(sent_s, sent_s + 1.0, places=places))
+            assert found is not None
+            for name, true in truth.items():
+                low, high = found.ci95[name]
+                held[name][places] += (low is None or low <= true * 1.01) and (high is None or true * 0.99 <= high)
+    assert min(each[32] for each in held.values()) >= 85, held
+    assert held["mean"][0] < 30
+    assert held["p90"][0] < 90
+
+
+def test_a_throughput_knows_of_a_rhythm_by_what_requests_took() -> None:
+    e2e_s = np.tile(np.repeat([1.0, 1.2], 8), 20)
+    sent_s = np.arange(320) // 16 + np.arange(320) * 1e-9
+    loop = Flow.of(sent_s, sent_s + e2e_s, places=16)
+    assert loop.pace == pytest.approx(rhythm.variance(e2e_s, 16) / 1.1**2)
+    assert loop.pace > 0
+    assert Flow.of(sent_s, sent_s + e2e_s).pace == 0.0
+    even = np.ones(blocks.CURVE)
+    low, high = rate_of(even, 20, loop.pace)
+    assert low is not None
+    assert high is not None
+    rate = blocks.CURVE / 10
+    assert (high - low) / 2 == pytest.approx(blocks.student(15) * math.sqrt(loop.pace) * rate, rel=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -297,7 +377,7 @@ def test_blocks_by_hand() -> None:
     assert str(blocks.means(values, 6).tolist()) == str([math.nan] * 6)
     curve = np.array([1.0, 2.0, 3.0, 6.0])
     assert blocks.rates(curve, 8.0, 2).tolist() == [0.75, 2.25]
-    above = blocks.above(np.array([1.0, 2.0, 2.0 + 1e-9, 2.0 + 1e-8, math.nan]), 2.0)
+    above = blocks.above(np.array([1.0, 2.0, 2.0009, 2.0011, math.nan]), 2.0)
     assert str(above.tolist()) == "[0.0, 0.5, 0.5, 1.0, nan]"
     # Neighbours that rise, that alternate, that are all one; what four blocks hide is a quarter.
     rows = np.array([[1.0, 1.0, 7.0], [2.0, 0.0, 7.0], [3.0, 1.0, 7.0], [4.0, 0.0, 7.0]])
@@ -334,15 +414,15 @@ def test_the_mean_of_what_is_never_negative_has_no_negative_bound() -> None:
 
 def test_the_error_of_a_mean_of_blocks() -> None:
     """√(6/5)/√6 of six that alternate. Of six that rise, ρ = ½ + ⅙ and three are too few: as if 0.8, times three."""
-    apart = blocks.error_of_blocks(6, lambda count: np.array([-1.0, 1.0] * (count // 2)))
+    apart = error_of_blocks(6, lambda count: np.array([-1.0, 1.0] * (count // 2)))
     assert apart == (pytest.approx(0.2**0.5), 5.0)
-    rising = blocks.error_of_blocks(6, lambda count: np.arange(float(count)))
+    rising = error_of_blocks(6, lambda count: np.arange(float(count)))
     assert rising == (pytest.approx(3 * (3.5 / 6) ** 0.5), 5.0)
     found = distribution(np.repeat([-1.0, 1.0] * 3, 10), flow_of(60, 10))
     assert found is not None
     assert found.ci95["mean"] == pytest.approx([-2.571 * 0.2**0.5, 2.571 * 0.2**0.5], abs=1e-3)
-    assert blocks.error_of_blocks(5, lambda count: np.arange(float(count))) is None
-    assert blocks.error_of_blocks(6, lambda count: np.array([1.0] * 5 + [math.nan])) is None
+    assert error_of_blocks(5, lambda count: np.arange(float(count))) is None
+    assert error_of_blocks(6, lambda count: np.array([1.0] * 5 + [math.nan])) is None
 
 
 def test_the_t_is_that_of_scipy() -> None:

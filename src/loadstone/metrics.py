@@ -16,7 +16,8 @@ from loadstone import arrays
 from loadstone.errors import InputError
 from loadstone.records import Load
 from loadstone.statistics import Distribution, Flow, Pool, distribution
-from loadstone.statistics.blocks import CURVE, rate_bounds
+from loadstone.statistics.blocks import CURVE
+from loadstone.statistics.flow import rate_bounds
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -232,7 +233,7 @@ def cell_metrics(
     output_tokens = int(np.nansum(measured["tokens"]))
     input_tokens = arrays.total(started["input"])
     met = _met(measured, load, slo) if slo else None
-    flow = Flow.of(done["sent"], done["last"], span_s)
+    flow = Flow.of(done["sent"], done["last"], span_s, load.places)
 
     return CellMetrics(
         requests=_requests(measured),
@@ -252,7 +253,7 @@ def cell_metrics(
         output_tokens_per_s=arrays.over(output_tokens, duration_s),
         total_tokens_per_s=None if input_tokens is None else arrays.over(input_tokens + output_tokens, duration_s),
         requests_per_s=arrays.over(len(done), duration_s),
-        steady=None if window is None else _steady(within, rows, window, flow.most),
+        steady=None if window is None else _steady(within, rows, window, flow),
         achieved_rate_per_s=_achieved_rate_per_s(measured),
         goodput_per_s=None if met is None else arrays.over(int(met.sum()), duration_s),
         attainment=float(met.mean()) if met is not None and len(met) else None,
@@ -275,7 +276,7 @@ def _counted(at_s: Floats, counts: NDArray[Any] | None, window: tuple[float, flo
     return np.bincount(np.minimum(stretch, CURVE - 1), counts, CURVE).astype(np.float64)
 
 
-def _steady(tokens: Floats, rows: NDArray[Any], window: tuple[float, float], blocks: int) -> Steady:
+def _steady(tokens: Floats, rows: NDArray[Any], window: tuple[float, float], flow: Flow) -> Steady:
     """Throughput over the window; `tokens` that arrived in each of its stretches, as _counted() has them."""
     start_s, end_s = window
     length_s = end_s - start_s
@@ -294,7 +295,7 @@ def _steady(tokens: Floats, rows: NDArray[Any], window: tuple[float, float], blo
         output_tokens_per_s=values["output_tokens_per_s"],
         total_tokens_per_s=values.get("total_tokens_per_s"),
         requests_per_s=values["requests_per_s"],
-        ci95={name: rate_bounds(curve, length_s, blocks) for name, curve in curves.items()},
+        ci95={name: rate_bounds(curve, length_s, flow) for name, curve in curves.items()},
     )
 
 

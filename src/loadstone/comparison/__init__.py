@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from loadstone.comparison import cells, model
-from loadstone.comparison.found import LEVEL, RESOLUTION, Cell
+from loadstone.comparison.found import LEVEL, Cell
 from loadstone.comparison.metric import DEFAULT, PRICED, Bound, parse_bounds
 from loadstone.comparison.opening import open_sides
 from loadstone.comparison.permutation import RELABELLINGS, compare_all, holm
@@ -26,6 +26,7 @@ from loadstone.comparison.setup import WORKLOAD, differences
 from loadstone.comparison.sides import Run, load_key
 from loadstone.comparison.text import loads_of
 from loadstone.errors import InputError
+from loadstone.statistics.blocks import RESOLUTION
 from loadstone.verdict import Finding
 
 __all__ = ["compare"]

@@ -7,17 +7,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from loadstone.comparison import asked, interval, model, rhythm
-from loadstone.comparison.found import RESOLUTION, Cell, Row
+from loadstone.comparison import asked, interval, model
+from loadstone.comparison.found import Cell, Row
 from loadstone.comparison.interval import Reach
 from loadstone.comparison.metric import Metric
 from loadstone.comparison.permutation import Units, welch
 from loadstone.comparison.sides import PER_REQUEST, Place, Requests, rates, requests_of
+from loadstone.records import Load
 from loadstone.runfacts import steady_window
-from loadstone.statistics import blocks
+from loadstone.statistics import blocks, rhythm
 from loadstone.statistics.blocks import student
 
 Floats = NDArray[np.float64]
@@ -153,8 +155,7 @@ def take_blocks(
     rows = [row for row in cell.rows if row.ratio is not None and row.metric.per_request]
     rows += [row for row in cell.rows if row.ratio is not None and row.metric.counts_output]
     made: dict[int, tuple[Floats, Floats, list[Row]]] = {}
-    closed = cell.load["kind"] == "concurrency" and not cell.load.get("profile")
-    places = int(cell.load["value"]) if closed else 0
+    places = msgspec.convert(cell.load, Load).places
 
     def correlations(count: int) -> Floats:
         made[count] = _columns(sides, rows, count, dollars)
@@ -168,9 +169,6 @@ def take_blocks(
         cell.why = "no metric is there on both sides for every block of requests"
         return
     cell.unit, cell.counts = "blocks", (len(on_a), len(on_b))
-    for row in cell.tested:
-        on_each = [[_wider(row, run, places, count) for run in side] for side in sides]
-        row.wider = on_each[0], on_each[1]
     rhythms = np.array([_rhythm(row, sides, places, paired=paired) for row in cell.tested])
     for index, row in enumerate(cell.tested):
         if not row.metric.per_request:
@@ -243,7 +241,7 @@ def _values(metric: Metric, sides: Sequence[Sequence[Requests]]) -> list[list[Fl
     if math.isnan(metric.quantile) or np.isnan(pooled).all():
         return values
     cut = float(np.nanquantile(pooled, metric.quantile))
-    return [[_above(run, cut) for run in side] for side in values]
+    return [[blocks.above(run, cut) for run in side] for side in values]
 
 
 def _rhythm(row: Row, sides: Sequence[Sequence[Requests]], places: int, *, paired: bool) -> float:
@@ -254,37 +252,10 @@ def _rhythm(row: Row, sides: Sequence[Sequence[Requests]], places: int, *, paire
     return _of_sides(_values(row.metric, sides), places, paired=paired)
 
 
-def _wider(row: Row, run: Requests, places: int, count: int) -> float:
-    """By what a rhythm makes the standard error of a run's own value larger than its blocks have it."""
-    if row.metric.per_request:
-        ((values,),) = _values(row.metric, [[run]])
-        sample: Floats | None = blocks.means(values, count)
-    else:
-        values, sample = run.e2e_s / float(np.nanmean(run.e2e_s)), rates(run, count)
-        sample = None if sample is None else sample / sample.mean()
-    more = rhythm.variance(values, places)
-    if not more or sample is None:
-        return 1.0
-    error = (
-        float(sample.std(ddof=1)) / math.sqrt(count) * blocks.inflation(float(blocks.correlation(sample[:, None])[0]))
-    )
-    return math.hypot(1.0, math.sqrt(more) / error) if error > 0 else math.inf
-
-
 def _of_sides(values: Sequence[Sequence[Floats]], places: int, *, paired: bool) -> float:
     if paired:
         return rhythm.variance(values[1][0] - values[0][0], places)
     return sum(rhythm.variance(run, places) / len(side) ** 2 for side in values for run in side)
-
-
-def _above(values: Floats, cut: float) -> Floats:
-    """1 where a value is above the cut, 0 below, ½ where it cannot be told from it.
-
-    Values that differ by less than RESOLUTION must not decide: requests of equal lengths fall into a rhythm with one
-    another that lasts a run, and another run has another, whose times differ by a millionth.
-    """
-    near = np.abs(values - cut) <= RESOLUTION / 2 * cut
-    return blocks.above(np.where(near, cut, values), cut)
 
 
 def bound(cell: Cell, reaches: Mapping[Metric, Sequence[Sequence[Reach | None]]]) -> None:
@@ -300,13 +271,8 @@ def bound(cell: Cell, reaches: Mapping[Metric, Sequence[Sequence[Reach | None]]]
         if cell.paired and row in cell.tested:
             at = cell.tested.index(row)
             together = _correlated(cell.units.a[:, at], cell.units.b[:, at])
-        on_a, on_b = (
-            interval.pooled([(below * more, above * more) for (below, above), more in zip(side, wider, strict=True)])
-            for side, wider in zip(known, row.wider or ([1.0] * len(side) for side in known), strict=True)
-        )
-        if max(*on_a, *on_b) == math.inf:
-            continue
-        found = interval.ratio(on_a, on_b, together)
+        of_a, of_b = (interval.pooled(side) for side in known)
+        found = interval.ratio(of_a, of_b, together)
         row.low, row.high = interval.bounds(row.ratio, found)
         row.log_error = sum(found) / 2 / student(freedom)
 

@@ -9,14 +9,12 @@ from typing import Any, Literal
 from loadstone.comparison.metric import Metric
 from loadstone.comparison.permutation import Units
 from loadstone.records import Load
+from loadstone.statistics.blocks import RESOLUTION
 
 Conclusion = Literal["better", "same", "within_model", "may_be_chance", "not_shown", "too_little"]
 
 LEVEL = 0.05
 """The chance of any false alarm in a comparison."""
-RESOLUTION = 1e-3
-"""A smaller difference is none: the median of published repeats of one setup differ by three times as much in TPOT,
-and by 26 times as much in TTFT (docs/statistics.md)."""
 
 
 @dataclass
@@ -24,8 +22,7 @@ class Row:
     """One metric of one cell. `log_error`: standard error of log(B/A); `least`: the ratio that would have shown.
 
     `low`, `high`: 95 %, what the data leaves open; `model`: 80 %, what the performance model leaves open besides,
-    where a side is simulated and its error does not cancel. `wider`: by what a rhythm makes the
-    interval of each run's value wider, for either side.
+    where a side is simulated and its error does not cancel.
     """
 
     metric: Metric
@@ -39,7 +36,6 @@ class Row:
     p_family: float | None = None
     least: float | None = None
     model: tuple[float, float] | None = None
-    wider: tuple[list[float], list[float]] | None = None
 
     @property
     def shown(self) -> bool:

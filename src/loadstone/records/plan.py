@@ -56,6 +56,11 @@ class Load(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             msgspec.structs.force_setattr(self, "duration_s", float(self.duration_s))
 
     @property
+    def places(self) -> int:
+        """Of a closed loop that has as many all the time; 0 of any other load."""
+        return int(self.value) if self.kind == "concurrency" and not self.profile else 0
+
+    @property
     def label(self) -> str:
         value = show_load(self.value)
         rate = " req/s" if self.unit == "requests" else " sessions/s"

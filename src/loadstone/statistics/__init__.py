@@ -1,10 +1,10 @@
 """Describing a sample: its moments, its percentiles, and how far each can be trusted.
 
-`blocks` has the one rule by which requests that depend on one another are counted; summaries, reports and comparisons
-take their intervals from it. docs/statistics.md says how often these hold the truth.
+`flow` has the one rule by which requests that depend on one another are counted, as `blocks` and as the places of a
+closed loop (`rhythm`); summaries, reports and comparisons take their intervals from it. docs/statistics.md says how
+often these hold the truth.
 """
 
-from loadstone.statistics.blocks import Flow
 from loadstone.statistics.distribution import (
     PERCENTILES,
     STATISTICS,
@@ -13,6 +13,7 @@ from loadstone.statistics.distribution import (
     percentile,
     percentile_bounds,
 )
+from loadstone.statistics.flow import Flow
 from loadstone.statistics.pool import Pool
 
 __all__ = [

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,71 +25,11 @@ JOIN_AT = 0.3
 UNSETTLED = 0.8
 """What is taken for it at least where joining ends at LEAST_BLOCKS before it is below JOIN_AT: a queue near
 saturation, whose memory is longer than the cell."""
-TINY = 1e-9
-"""Share of a value that is no difference."""
+RESOLUTION = 1e-3
+"""A smaller difference is none: the median of published repeats of one setup differ by three times as much in TPOT,
+and by 26 times as much in TTFT (docs/statistics.md)."""
 CURVE = 4096
 """Stretches of a steady window in which tokens are counted; blocks of time are made of them."""
-
-
-@dataclass(frozen=True)
-class Flow:
-    """How the requests of a cell went. `order`: by their sends; `most`: blocks that they make, 0 where too few."""
-
-    order: NDArray[np.int64]
-    most: int
-
-    @classmethod
-    def of(cls, sent_s: Floats, end_s: Floats, span_s: float | None = None) -> Flow:
-        """Of requests that ended well, by when each was sent and had its last output.
-
-        `span_s`: how long they took together, where their times have no common clock.
-        """
-        order = np.argsort(sent_s, kind="stable")
-        if not len(order):
-            return cls(order, 0)
-        took = end_s - sent_s
-        if np.isnan(took).all():
-            return cls(order, 0)
-        span_s = span_s if span_s is not None else float(np.nanmax(end_s) - np.nanmin(sent_s))
-        under_way = float(np.nansum(took)) / span_s if span_s > 0 else math.inf
-        return cls(order, count(len(order), under_way))
-
-
-def error_of_mean(values: NDArray[Any], flow: Flow) -> tuple[float, float] | None:
-    """(standard error of the mean, degrees of freedom) of values of requests, NaN where missing; None where they are
-    too few generations, or a block of them has no value."""
-    in_order = values[flow.order]
-    return error_of_blocks(flow.most, lambda blocks: means(in_order, blocks))
-
-
-def error_of_blocks(most: int, sample: Callable[[int], Floats]) -> tuple[float, float] | None:
-    """(standard error of the mean of blocks, degrees of freedom). `sample`: values of so many blocks."""
-    if most < LEAST_BLOCKS:
-        return None
-    made: dict[int, Floats] = {}
-
-    def correlations(blocks: int) -> Floats:
-        made[blocks] = sample(blocks)
-        return correlation(made[blocks][:, None])
-
-    blocks, _, rho = settle(most, correlations)
-    found = made[blocks]
-    if np.isnan(found).any():
-        return None
-    return float(found.std(ddof=1)) / math.sqrt(blocks) * inflation(float(rho[0])), blocks - 1.0
-
-
-def rate_bounds(curve: Floats, window_s: float, most: int) -> list[float | None]:
-    """95 % bounds of a throughput, from what came in each of the evenly long stretches of its window; `most` blocks.
-
-    A side is None where there are too few generations. In a closed loop of places that are always taken a throughput
-    varies as the mean E2E does; in an open one below saturation as the arrivals do.
-    """
-    found = error_of_blocks(most, lambda blocks: rates(curve, window_s, blocks))
-    if found is None:
-        return [None, None]
-    rate, reach = float(curve.sum()) / window_s, student(found[1]) * found[0]
-    return [max(0.0, rate - reach), rate + reach]
 
 
 def rates(curve: Floats, window_s: float, blocks: int) -> Floats:
@@ -161,11 +99,13 @@ def means(values: Floats, blocks: int) -> Floats:
 
 
 def above(values: Floats, quantile: float) -> Floats:
-    """1 where a value is above `quantile`, ½ where it equals it: block means of these make the test of a quantile.
+    """1 where a value is above `quantile`, 0 below, ½ where it cannot be told from it: block means of these make the
+    test of a quantile.
 
-    What differs by a billionth is equal: a simulator's sums differ in their last digits, and drift.
+    Values that differ by less than RESOLUTION must not decide: requests of equal lengths fall into a rhythm with one
+    another that lasts a run, and another run has another, whose times differ by a millionth.
     """
-    equal = np.abs(values - quantile) <= TINY * abs(quantile)
+    equal = np.abs(values - quantile) <= RESOLUTION / 2 * abs(quantile)
     return np.where(np.isnan(values), np.nan, np.where(equal, 0.5, values > quantile))
 
 

@@ -9,7 +9,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from loadstone.statistics.blocks import LEAST_BLOCKS, Flow, above, error_of_mean, student
+from loadstone.statistics.blocks import LEAST_BLOCKS, above, student
+from loadstone.statistics.flow import Flow, error_of_mean
 
 PERCENTILES = {"p50": 0.50, "p90": 0.90, "p95": 0.95, "p99": 0.99}
 STATISTICS = ("mean", "std", "min", "max", *PERCENTILES)
@@ -50,7 +51,8 @@ def distribution(values: NDArray[Any], flow: Flow | None = None) -> Distribution
     Bounds of a mean are ± t·error, not below 0 where no value is; those of a percentile the order statistics of
     percentile_bounds(), for as many independent values as these are worth: n/effect, effect =
     error²·(t/1.96)²/(q(1 − q)/n) and at least 1, with the standard error of the share of values above the percentile
-    (Kish 1965, 8.2; Woodruff 1952).
+    (Kish 1965, 8.2; Woodruff 1952). Where places of a closed loop are apart it is at least what that makes of the
+    mean's variance: their number tells what else may be, also where no value of this run is.
     """
     present = values[~np.isnan(values)]
     n = len(present)
@@ -63,8 +65,9 @@ def distribution(values: NDArray[Any], flow: Flow | None = None) -> Distribution
     bounds = {"mean": _mean_bounds(values, mean, std, n, flow)}
     if ordered[0] >= 0 and (low := bounds["mean"][0]) is not None:
         bounds["mean"][0] = max(0.0, low)
+    least = 1.0 if flow is None or not std else max(1.0, flow.rhythm(values) * n / std**2)
     for name, q in PERCENTILES.items():
-        worth = n if flow is None else _worth(values, points[name], q, n, flow)
+        worth = n if flow is None else _worth(values, points[name], q, n, flow, least)
         bounds[name] = [None if rank is None else float(ordered[rank - 1]) for rank in _ranks(n, worth, q)]
     return Distribution(
         n=n,
@@ -86,14 +89,14 @@ def _mean_bounds(values: NDArray[Any], mean: float, std: float, n: int, flow: Fl
     return [mean - reach, mean + reach] if math.isfinite(reach) else [None, None]
 
 
-def _worth(values: NDArray[Any], cut: float, q: float, n: int, flow: Flow) -> int:
+def _worth(values: NDArray[Any], cut: float, q: float, n: int, flow: Flow, least: float) -> int:
     """How many independent values would tell the q-quantile, `cut`, as well as these n do; 0 where nobody can say."""
     found = error_of_mean(above(values, cut), flow)
     if found is None:
         return 0
     error, freedom = found
     effect = (error * student(freedom) / Z95) ** 2 * n / (q * (1 - q))
-    return int(n / max(1.0, effect))
+    return int(n / max(least, effect))
 
 
 def _ranks(n: int, worth: int, q: float) -> tuple[int | None, int | None]:
