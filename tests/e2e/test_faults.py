@@ -444,6 +444,24 @@ def test_a_request_lost_with_its_kept_connection_is_sent_once_more_and_no_more(l
     assert finding["evidence"].startswith(f"{len(names) - PLANNED} of {PLANNED} requests")
 
 
+def test_a_server_that_keeps_no_connection_is_not_asked_to_for_ever(loadstone: Loadstone) -> None:
+    """Each second request of a connection is lost: after five of them every request has a connection of its own."""
+    seen: dict[int, int] = {}
+
+    def forgetful(ask: Ask, send: Send) -> None:
+        seen[ask.connection] = seen.get(ask.connection, 0) + 1
+        if seen[ask.connection] > 1:
+            raise Hangup
+        answer(ask, send)
+
+    with ScriptedServer(forgetful) as server:
+        outcome = loadstone("bench", server.url, *QUICK, "--concurrency", "1", "--requests", "30", "--json")
+    assert statuses(outcome.records) == {"ok": 30}
+    assert not any(record["reused_connection"] for record in outcome.records)
+    (finding,) = (f for f in outcome.document["cells"][0]["verdict"]["findings"] if f["kind"] == "requests_resent")
+    assert finding["evidence"].startswith("5 of 30 requests")
+
+
 def test_a_server_killed_in_the_run(loadstone: Loadstone) -> None:
     """What is under way ends with an error, what comes after finds nobody; the run ends all the same."""
 

@@ -17,6 +17,9 @@ AnyConnection = Connection | GrpcConnection
 
 _AVOID_NS = 1_000_000_000
 """How long the least busy server is not chosen after a connection to it failed: it is idle because it is dead."""
+_NEVER_KEPT = 5
+"""So many requests lost with their kept connections, and none ever served on one: the server keeps none. Each would
+lose a write, and have the next connection in its TTFT (llama.cpp promises to keep them, and does not)."""
 
 
 class Fleet:
@@ -36,6 +39,8 @@ class Fleet:
         self._idle: list[list[AnyConnection]] = [[] for _ in destinations]
         self._busy = [0] * len(destinations)
         self._avoid_until_ns = [0] * len(destinations)
+        self._cut = [0] * len(destinations)
+        self._keeps = [False] * len(destinations)
         self._replica_of: dict[AnyConnection, int] = {}
         self._turn = 0
 
@@ -99,8 +104,16 @@ class Fleet:
         """A connection could not be made, or was cut."""
         self._avoid_until_ns[stream.replica] = time.monotonic_ns() + _AVOID_NS
 
-    def keep(self, connection: AnyConnection) -> None:
-        """An idle connection, for the next request."""
+    def cut(self, stream: Stream) -> None:
+        """A kept connection was closed under its request, unanswered."""
+        self._cut[stream.replica] += 1
+
+    def keep(self, connection: AnyConnection, after: Stream | None = None) -> None:
+        """An idle connection, for the next request: opened ahead, or `after` its answer to one."""
+        if after is not None:
+            self._keeps[after.replica] |= after.reused
+            if self._cut[after.replica] >= _NEVER_KEPT and not self._keeps[after.replica]:
+                connection.close()
         if connection.closed:
             self._replica_of.pop(connection, None)
         else:

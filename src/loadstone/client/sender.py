@@ -170,7 +170,7 @@ class Sender:
 
     def ended(self, connection: AnyConnection, stream: Stream) -> None:
         """An answer came to its end."""
-        self._fleet.keep(connection)
+        self._fleet.keep(connection, stream)
         stream.judge(self._plan.exact_output)
         if self._active.pop(stream, self) is not self:
             self._fleet.free(stream)
@@ -188,6 +188,7 @@ class Sender:
         if retry and not self._stopping and now_ns - (stream.sent_ns or 0) < _RACE_NS:
             if self._step is not None:
                 self._step.resent += 1
+            self._fleet.cut(stream)
             stream.reused = False
             self._launch(stream, now_ns, fresh=True)
             return
