@@ -253,6 +253,19 @@ def test_a_switch_says_what_it_changes(tmp_path: Path) -> None:
     assert said(tmp_path, "switch")[-1].endswith("some of these cells carry a warning.")
 
 
+@pytest.mark.parametrize("how", ["label", "argument"])
+def test_runs_of_other_settings_are_no_repeats(tmp_path: Path, how: str) -> None:
+    for name, ttft in (("8", 1.0), ("64", 0.1)):
+        told: Json = {"settings": {"label": f"seqs {name}"}}
+        if how == "argument":
+            told = {"deployment": {"arguments": {"max_num_seqs": name}}}
+        run(tmp_path, name, [cell(8, ttft=ttft)], **told)
+    (ttft,) = said(tmp_path, "switch")
+    names = ("seqs 64", "seqs 8") if how == "label" else ("max_num_seqs=64", "max_num_seqs=8")
+    assert ttft.startswith("vLLM on 8×H200 with settings {1} instead of {0}, at concurrency 8: TTFT".format(*names))
+    assert "a factor of 10 (" in ttft
+
+
 def test_gpus_are_compared_where_all_else_is_equal(tmp_path: Path) -> None:
     for gpu, output, tpot in (("a100", 500.0, 0.04), ("h100", 1000.0, 0.02)):
         run(tmp_path, gpu, [cell(64, output=output, tpot=tpot)], deployment={"gpu": gpu, "gpus": 1})

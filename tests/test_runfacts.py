@@ -44,6 +44,15 @@ def test_a_deployment_goes_before_the_server() -> None:
     assert facts.label == "TensorRT-LLM · x · 8×H200 tp8"
 
 
+def test_settings_are_the_users_label_and_the_arguments_that_are_no_facts() -> None:
+    arguments = {"max_num_seqs": "8", "max_model_len": "4096", "prefix_caching": "false"}
+    facts = run_facts(info({"label": "eager", "deployment": {"arguments": arguments}}))
+    assert facts.settings == "eager, max_num_seqs=8"
+    assert facts.label == "vLLM 0.26.0 · live · eager, max_num_seqs=8"
+    assert run_facts(info({"label": "", "deployment": {"arguments": {"ctx_size": "1"}}})).settings is None
+    assert run_facts(info({"label": ["x"], "deployment": {"arguments": 3}})).settings is None
+
+
 def test_lengths_come_from_the_summary_where_the_papers_have_none() -> None:
     cells = [
         {"requests": {"ok": 3, "short": 1}, "metrics": {"input_tokens": 40, "output_tokens": 8}},

@@ -79,6 +79,8 @@ class Options(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     gpu_telemetry: bool | None = None
     """Watch this machine's GPUs; None: where a server shares the machine with the client, and a driver answers."""
     workers: int | None = None
+    label: str | None = None
+    """What tells this setup of an engine from others; reports keep runs of different labels apart."""
     out: Path = Path("runs")
     command: Sequence[str] = ()
     """The command line, for the run's papers; secrets in it are blanked."""
@@ -215,7 +217,7 @@ _FLAGS = [_FLAG_OF.get(field, field) for field in Options.__struct_fields__ if f
 _READERS: dict[str, Callable[[Any, str], Any]] = {
     **dict.fromkeys(("out", "dataset", "trace", "plan"), _path),
     **dict.fromkeys(("concurrency", "requests"), _counts),
-    **dict.fromkeys(("input", "output", "turns", "think_time"), _text),
+    **dict.fromkeys(("input", "output", "turns", "think_time", "label"), _text),
     **dict.fromkeys(("duration_s", "grace_s"), _seconds),
     "rate": _numbers,
     "time_scale": _scales,

@@ -11,6 +11,7 @@ A run says it in its papers (RunInfo), whoever wrote them:
     settings["gpus"]        this machine's, watched while a server on it was measured; they stand for the deployment's
                             where there is none
     settings["workload"]    as Plan.workload; with "mode": "offline" where no server was in between
+    settings["label"]       what the user calls this setup of it
     settings["prefix_cache"]  what was done about it; True or False where the file says whether it was on
     settings["import"]      of an imported run: {"tool", …}, see importers
 
@@ -54,6 +55,9 @@ _SIZES = {"A100": "40GB", "H20": "141GB"}
 _WITHOUT_GPU = ("llama.cpp", "timing server", "simulated engine")
 """Engines that may run on the processor of a machine with GPUs."""
 
+_TOLD_AS_FACTS = ("max_model_len", "max_seq_len", "ctx_size", "prefix_caching")
+"""Arguments of engines that a report has by other names."""
+
 _QUEUE_GROWS = ("overload", "queue_grows")
 """Findings of a verdict on open loops in which requests begin faster than they end."""
 
@@ -67,6 +71,7 @@ class RunFacts(msgspec.Struct, kw_only=True, frozen=True):
     prefix_cache     on or off, where it is told; None where not
     mode             offline: a batch through the engine's own interface, without a server
     tool             whose client measured it: "Loadstone" for our own runs, None for simulated ones
+    settings         what else was set up: the user's label for it, and the engine's arguments that are not facts here
     architecture     the catalogue's name for the model, where the user stated it beside the one it is served by
     stated           what the user said that a measured server runs on, in their words
     hardware         the GPU as the run describes it, where it is none of the catalogue's
@@ -94,18 +99,20 @@ class RunFacts(msgspec.Struct, kw_only=True, frozen=True):
     prefix_tokens: int | None = None
     prefix_groups: int | None = None
     prefix_cache: bool | None = None
+    settings: str | None = None
     architecture: str | None = None
     stated: str | None = None
     hardware: Gpu | None = None
 
     @property
     def label(self) -> str:
-        """One line for a legend or a heading: `vLLM 0.26.0 · Llama-3.1-8B bf16 · 8×H200 tp8`."""
+        """One line for a legend or a heading: `vLLM 0.26.0 · Llama-3.1-8B bf16 · 8×H200 tp8 · no prefix cache`."""
         engine = " ".join(part for part in (self.engine, self.engine_version) if part)
         model = " ".join(part for part in ((self.model or "").rsplit("/", 1)[-1], self.weights_dtype) if part)
         gpu = f"{self.gpus}×{self.gpu}" if self.gpu and self.gpus else self.gpu or ""
         split = [f"{name}{n}" for name, n in (("tp", self.tp), ("pp", self.pp), ("dp", self.dp)) if n and n > 1]
-        return " · ".join(part for part in (engine, model, " ".join([gpu, *split]).strip()) if part) or "unknown"
+        hardware = " ".join([gpu, *split]).strip()
+        return " · ".join(part for part in (engine, model, hardware, self.settings) if part) or "unknown"
 
 
 def run_facts(info: RunInfo, document: Mapping[str, Any] | None = None) -> RunFacts:
@@ -140,10 +147,16 @@ def run_facts(info: RunInfo, document: Mapping[str, Any] | None = None) -> RunFa
         prefix_tokens=_whole(workload.get("prefix_tokens")),
         prefix_groups=_whole(workload.get("prefix_groups")),
         prefix_cache=prefix_cache if isinstance(prefix_cache, bool) else None,
+        settings=_settings(info.settings.get("label"), mapping(deployment.get("arguments"))),
         architecture=_text(deployment.get("architecture")),
         stated=_text(deployment.get("stated")),
         hardware=hardware,
     )
+
+
+def _settings(label: Any, arguments: Mapping[str, Any]) -> str | None:
+    said = [f"{name}={value}" for name, value in arguments.items() if name not in _TOLD_AS_FACTS]
+    return ", ".join(part for part in (_text(label), *said) if part) or None
 
 
 def _watched(info: RunInfo) -> dict[str, Any]:

@@ -35,6 +35,7 @@ def run_info(
         salt=salt,
         slo=slo,
         settings={
+            "label": options.label,
             "workload": plan.workload,
             "sampling": msgspec.to_builtins(sampling_of(options)),
             "structured": options.structured,

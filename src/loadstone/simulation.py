@@ -176,6 +176,7 @@ def _settings(deployment: Deployment, fleet: Fleet, options: Options, plan: Plan
     model = fleet.model
     settings: dict[str, Any] = {
         "deployment": deployment.papers(),
+        "label": options.label,
         "policy": msgspec.to_builtins(fleet.policy),
         "schedulers": fleet.replicas,
         "workload": plan.workload,

@@ -11,6 +11,7 @@ import pytest
 
 import loadstone as package
 from conftest import Loadstone, Outcome
+from loadstone import store
 from loadstone.catalogue import parse_deployment
 from loadstone.errors import InputError
 from loadstone.sizing import max_context
@@ -64,8 +65,11 @@ def test_the_same_seed_gives_the_same_numbers_and_another_does_not(simulate: Loa
 
 
 def test_benchs_plan_is_simulated(loadstone: Loadstone, simulate: Loadstone, timing: Any) -> None:
-    measured = loadstone("bench", timing.url, "--concurrency", "2", "--requests", "6", "--output", "4", "--json")
-    simulated = simulate(DEPLOYMENT, "--plan", measured.folder)
+    asked = ("--concurrency", "2", "--requests", "6", "--output", "4", "--json", "--label", "as it comes")
+    measured = loadstone("bench", timing.url, *asked)
+    simulated = simulate(DEPLOYMENT, "--plan", measured.folder, "--label", "predicted")
+    labels = [store.read_info(each.folder).settings["label"] for each in (measured, simulated)]
+    assert labels == ["as it comes", "predicted"]
     assert simulated.document["plan_id"] == measured.document["plan_id"]
     assert [record["request_id"] for record in simulated.records] == [f"0-{i}" for i in range(8)]
 

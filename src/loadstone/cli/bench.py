@@ -68,6 +68,7 @@ def bench(
     proxy: flags.Proxy = None,
     workers: flags.Workers = None,
     gpu_telemetry: flags.GpuTelemetry = None,
+    label: flags.Label = None,
     out: flags.Out = Path("runs"),
     json: flags.Json = False,
     strict: flags.Strict = False,

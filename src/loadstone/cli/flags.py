@@ -176,6 +176,9 @@ GpuTelemetry = Annotated[
     ),
 ]
 Workers = Annotated[int | None, option(RUN, "client processes [default: as many as the load needs]")]
+Label = Annotated[
+    str | None, option(RUN, "what tells this setup from others, in reports and comparisons: 'no prefix cache'")
+]
 Out = Annotated[Path, option(RUN, "where run folders go")]
 Json = Annotated[bool, option(RUN, "print the summary as JSON on stdout", "--json")]
 Price = Annotated[

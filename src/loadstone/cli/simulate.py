@@ -69,6 +69,7 @@ def simulate(
     top_p: TopP = None,
     slo: flags.Slo = None,
     dialect: flags.Dialect = None,
+    label: flags.Label = None,
     out: flags.Out = Path("runs"),
     json: flags.Json = False,
     strict: flags.Strict = False,

@@ -15,7 +15,7 @@ _FACTS = (
     "weights_dtype", "kv_dtype", "mode", "workload", "input_tokens", "output_tokens", "range_ratio", "prefix_tokens",
     "prefix_groups", "prefix_cache",
 )  # fmt: skip
-_PAPERS = ("hardware", "endpoint", "seed", "engine arguments", "client", "client host", "loadstone")
+_PAPERS = ("hardware", "endpoint", "seed", "label", "engine arguments", "client", "client host", "loadstone")
 WORKLOAD = ("mode", "workload", "input_tokens", "output_tokens", "range_ratio", "prefix_tokens", "prefix_groups")
 """Facts that make two sides answer different questions."""
 _TOLD = {"": ("kind", "name", "mode", "prefix_tokens", "prefix_groups"), "input": ("mean",), "output": ("mean",)}
@@ -110,6 +110,8 @@ def _value(run: Run, what: str) -> Any:
         return msgspec.to_builtins(run.facts.hardware) if run.facts.hardware else None
     if what == "endpoint":
         return info.target.endpoint if info.target else None
+    if what == "label":
+        return info.settings.get("label")
     if what == "engine arguments":
         deployment = info.settings.get("deployment")
         return (deployment.get("arguments") or None) if isinstance(deployment, dict) else None

@@ -24,7 +24,9 @@ from loadstone.verdict import Finding
 
 __all__ = ["Imported", "import_files"]
 
-SETTABLE = (*table.FACTS, *table.COUNTS, *table.LOADS, "input", "output", "range_ratio", "prefix", "prefix_cache")
+SETTABLE = (
+    *table.FACTS, *table.COUNTS, *table.LOADS, "input", "output", "range_ratio", "prefix", "prefix_cache", "label",
+)  # fmt: skip
 _SHOWN = 8
 
 
@@ -155,6 +157,8 @@ def _supply(cell: Cell, facts: Mapping[str, str]) -> None:
         cell.workload["prefix_tokens"] = whole(facts["prefix"])
     if "prefix_cache" in facts:
         cell.prefix_cache = facts["prefix_cache"] == "on"
+    if "label" in facts:
+        cell.label = text(facts["label"], 120)
     if cell.load is None and (rate := _rate_per_s(cell)) is not None:
         cell.load = Load("rate", rate)
         cell.say(

@@ -23,6 +23,7 @@ class Cell:
     url          of the server, where the file tells it
     deployment   as RunInfo.settings["deployment"], see runfacts
     workload     as Plan.workload; {} where nothing is told
+    label        what the user calls the setup
     requests     `sent`, `ok` (completed, as the tool counts), `error`, `short`, …
     latencies    metric to statistic to seconds, as stated: {"ttft_s": {"mean": 0.1, "p50": …}}
     totals       metrics.TOTALS, as stated
@@ -42,6 +43,7 @@ class Cell:
     deployment: dict[str, Any] = field(default_factory=dict)
     workload: dict[str, Any] = field(default_factory=dict)
     prefix_cache: bool | None = None
+    label: str | None = None
     requests: dict[str, int | None] = field(default_factory=dict)
     duration_s: float | None = None
     latencies: dict[str, dict[str, float]] = field(default_factory=dict)

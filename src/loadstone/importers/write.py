@@ -42,7 +42,7 @@ def runs_of(cells: Sequence[Cell]) -> list[list[Cell]]:
     for cell in cells:
         load = _load(cell)
         key = (
-            cell.tool, cell.server, cell.endpoint, bool(cell.records), cell.prefix_cache,
+            cell.tool, cell.server, cell.endpoint, bool(cell.records), cell.prefix_cache, cell.label,
             load.kind, bool(load.profile), sittings.get((cell.tool, cell.created)),
             msgspec.json.encode([cell.deployment, cell.workload], order="sorted"),
             None if cell.workload else lengths.of(_means(cell)),
@@ -137,6 +137,7 @@ def write(cells: list[Cell], out: Path, command: list[str]) -> Path:
         settings={
             "deployment": first.deployment,
             "workload": first.workload,
+            **({} if first.label is None else {"label": first.label}),
             **({} if first.prefix_cache is None else {"prefix_cache": first.prefix_cache}),
             "import": {
                 "tool": first.tool,

@@ -60,6 +60,7 @@ class Point(msgspec.Struct, kw_only=True, frozen=True):
     parallel: str
     precision: str
     context: str
+    settings: str
     offline: bool
     input_tokens: int | None
     output_tokens: int | None
@@ -186,6 +187,7 @@ def _point(nth: int, run: RunView, at: int, cell: Mapping[str, Any], steady: boo
         parallel=clean(joined(_parallel(facts), _fleet(run), by=" ")),
         precision=clean(_precision(facts)),
         context=_context(run),
+        settings=clean(facts.settings or ""),
         offline=facts.mode == "offline",
         input_tokens=whole(facts.input_tokens),
         output_tokens=whole(facts.output_tokens),
@@ -234,7 +236,7 @@ def _light(facts: RunFacts, tpot: Stat | None, requests_per_s: float | None) -> 
 
 
 FACTS = (
-    "engine", "model", "gpu", "gpus", "parallel", "version", "precision", "context", "source",
+    "engine", "model", "gpu", "gpus", "parallel", "version", "precision", "context", "settings", "source",
     "kind", "load", "offline", "near_input", "near_output", "prefix", "work",
 )  # fmt: skip
 

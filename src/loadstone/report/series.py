@@ -18,6 +18,7 @@ SETUP: tuple[tuple[str, Callable[[Point], str]], ...] = (
     ("version", lambda point: point.version),
     ("precision", lambda point: point.precision),
     ("context", lambda point: point.context),
+    ("settings", lambda point: point.settings),
     ("prefix", lambda point: point.prefix),
     ("source", lambda point: point.source),
 )

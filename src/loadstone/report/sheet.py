@@ -12,7 +12,7 @@ from loadstone.wire.text import no_formula
 
 _FACTS = (
     "run", "cell", "source", "engine", "version", "model", "gpu", "gpus", "parallel", "precision", "context",
-    "offline", "input_tokens", "output_tokens", "prefix", "work", "kind", "load", "ok", "sent", "trusted",
+    "settings", "offline", "input_tokens", "output_tokens", "prefix", "work", "kind", "load", "ok", "sent", "trusted",
 )  # fmt: skip
 _STATS = ("which", "value", "low", "high", "n", "mean", "p90", "p99", "p99_low", "p99_high")
 _TOTALS = ("output_tokens_per_s", "total_tokens_per_s", "requests_per_s", "duration_s", "window")

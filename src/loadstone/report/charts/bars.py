@@ -22,7 +22,7 @@ NEAR = 0.1
 """Lengths that differ by less are the same: a shared prefix is seldom cut to the token."""
 
 
-Fact = Literal["prefix", "parallel", "context"]
+Fact = Literal["prefix", "parallel", "context", "settings"]
 
 
 def switches(points: Sequence[Point], fact: Fact) -> list[list[Point]]:
@@ -75,7 +75,7 @@ def side_by_side(
     if not every:
         return None
     unit, scale = unit_of(measure, every)
-    names = [series.label for series in series_of(every, without=("prefix", "parallel"))]
+    names = [series.label for series in series_of(every, without=(fact,))]
     loads = {(point.kind, point.load) for point in every}
     rows: list[Row] = []
     for point, name in zip(every, names, strict=True):
@@ -114,7 +114,7 @@ def side_by_side(
         f"{measure.name}: {what}",
         [
             joined(
-                *common(every, without=("prefix", "parallel")),
+                *common(every, without=(fact,)),
                 lengths.pop() if len(lengths) == 1 else "",
                 load_label(every[0]) if len(loads) == 1 else "",
                 by=" · ",

@@ -58,7 +58,7 @@ def _observed(real: Sequence[Point]) -> list[Sentence]:
         found += by_length(frame)
     for frame in by_input:
         found += by_length(frame)
-    facts: tuple[Fact, ...] = ("prefix", "parallel", "context")
+    facts: tuple[Fact, ...] = ("prefix", "parallel", "context", "settings")
     for fact in facts:
         found += switched(switches(real, fact), fact)
     return [*found, *gpu_against_gpu(gpu_ratios(real))]
