@@ -313,6 +313,48 @@ def test_servers_that_hang(loadstone: Loadstone, reply: Reply, flag: str, said: 
     assert all(bool(record["arrival_s"]) == reply.__name__.startswith("a_token") for record in records)
 
 
+def slow_to_begin(ask: Ask, send: Send) -> None:
+    time.sleep(0.45)
+    answer(ask, send)
+
+
+def slow_to_go_on(ask: Ask, send: Send) -> None:
+    *first, last = events(ask)
+    send(SSE + b"".join(map(chunk, first)))
+    time.sleep(0.45)
+    send(chunk(last) + LAST_CHUNK)
+
+
+def slow_all_the_way(ask: Ask, send: Send) -> None:
+    send(SSE)
+    for each in events(ask):
+        time.sleep(0.1)
+        send(chunk(each))
+    send(LAST_CHUNK)
+
+
+@pytest.mark.parametrize(
+    ("reply", "flag", "said"),
+    [
+        (slow_to_begin, "--timeout-first", "waited 0.3 s for the first output"),
+        (slow_all_the_way, "--timeout-first", None),
+        (slow_to_go_on, "--timeout-idle", "waited 0.3 s for the next output"),
+        (slow_all_the_way, "--timeout-idle", None),
+        (slow_all_the_way, "--timeout-total", "not ended 0.3 s after sending"),
+    ],
+)
+def test_an_answer_that_ends_just_after_a_timeout_is_one(
+    loadstone: Loadstone, reply: Reply, flag: str, said: str | None
+) -> None:
+    """Whether a look at the request came between the timeout and the end must not decide."""
+    outcome, records = measure(loadstone, reply, flag, "300ms")
+    if said is None:
+        all_well(outcome, records)
+        return
+    assert statuses(records) == {"timeout": PLANNED}
+    assert all(said in record["error"] for record in records)
+
+
 # --- in the run: odd, but right -------------------------------------------------------------------------------
 
 

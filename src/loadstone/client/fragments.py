@@ -76,6 +76,8 @@ class Fragments:
             answer.server_prefill_s,
             answer.server_decode_s,
         ))  # fmt: skip
+        if stream.arrival_s:
+            stream.heard_s = stream.arrival_s[-1]
         stream.arrival_s, stream.read_index = array("d"), array("i")
         answer.running_tokens = []
 

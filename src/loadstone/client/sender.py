@@ -7,6 +7,8 @@ import resource
 import time
 from collections.abc import Callable
 
+import msgspec
+
 from loadstone.client.clock import Clock
 from loadstone.client.feed import Due, Feed
 from loadstone.client.fleet import AnyConnection, Fleet
@@ -23,7 +25,9 @@ from loadstone.wire.keys import blank
 from loadstone.workload.prompts import PromptWriter
 
 _SWEEP_S = 0.02
-_SWEEP_PARTS = 50  # every stream is looked at once in _SWEEP_S · _SWEEP_PARTS = 1 s
+_SWEEP_PARTS = 50  # every stream is looked at once in _SWEEP_S · _SWEEP_PARTS = 1 s, sooner where a timeout is short
+_LATENESS = 0.1
+"""Of the shortest timeout: so late, and _SWEEP_S, a request may be cut."""
 _RECONNECT_S = 0.05
 _PROFILE_S = 0.01
 """How often a closed loop that ramps looks how many places it has."""
@@ -74,6 +78,8 @@ class Sender:
         self._step: StepLoad | None = None
         self._stopping = False
         self._swept: list[Stream] = []
+        shortest_s = min(msgspec.structs.astuple(job.timeouts))
+        self._sweep_parts = max(1, min(_SWEEP_PARTS, int(shortest_s * _LATENESS / _SWEEP_S)))
 
     # --- a step -----------------------------------------------------------------------------------------------
 
@@ -172,6 +178,8 @@ class Sender:
         """An answer came to its end."""
         self._fleet.keep(connection, stream)
         stream.judge(self._plan.exact_output)
+        if stream.status in ("ok", "short") and (reason := stream.exceeded(self._job.timeouts, self.clock)):
+            stream.status, stream.error = "timeout", reason
         if self._active.pop(stream, self) is not self:
             self._fleet.free(stream)
         if self._step is not None and stream.answer.model is not None and stream.status in ("ok", "short"):
@@ -264,11 +272,11 @@ class Sender:
     # --- meanwhile, and at the end ----------------------------------------------------------------------------
 
     def sweep(self) -> None:
-        """Look at a fiftieth of the streams: read what they hold, journal it, enforce timeouts."""
+        """Look at a part of the streams: read what they hold, journal it, enforce timeouts."""
         self.loop.call_later(_SWEEP_S, self.sweep)
         if not self._swept:
             self._swept = list(self._active)
-        for _ in range(min(len(self._swept), len(self._active) // _SWEEP_PARTS + 1)):
+        for _ in range(min(len(self._swept), len(self._active) // self._sweep_parts + 1)):
             stream = self._swept.pop()
             if stream in self._active:
                 self._look_at(stream)
@@ -281,7 +289,7 @@ class Sender:
         if stream not in self._active:
             return
         now = time.monotonic_ns()
-        reason = stream.overdue(self._job.timeouts, now)
+        reason = stream.overdue(self._job.timeouts, now) or stream.exceeded(self._job.timeouts, self.clock)
         if reason is not None:
             connection.stream = None
             connection.close()

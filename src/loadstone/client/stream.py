@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from typing import Any
 
+from loadstone.client.clock import Clock
 from loadstone.client.protocol import Timeouts
 from loadstone.records import PlannedRequest, Status, TokenSource
 from loadstone.wire.answer import Answer
@@ -31,6 +32,7 @@ class Stream:
         "error",
         "expected",
         "headers",
+        "heard_s",
         "http_status",
         "intended_ns",
         "last_output_ns",
@@ -61,6 +63,7 @@ class Stream:
         self.reused = False
         self.answer = OpenAIAnswer() if answer is None else answer
         self.arrival_s = array("d")
+        self.heard_s: float | None = None  # the last output that is journaled
         self.read_index = array("i")
         self.reads = 0
         self.last_output_ns = 0
@@ -86,7 +89,29 @@ class Stream:
         else:
             waited, limit, what = now_ns - self.last_output_ns, limits.idle_s, "the next output"
         if waited > limit * 1e9:
-            return f"timeout: waited {limit:g} s for {what}"
+            return _waited(limit, what)
+        return self._unending(limits, now_ns)
+
+    def exceeded(self, limits: Timeouts, clock: Clock) -> str | None:
+        """Which limit was passed between two looks, by the times of what has arrived since: who had waited no longer
+        would not have had the answer."""
+        if self.sent_ns is None:
+            return None
+        arrival_s, before_s = self.arrival_s, self.heard_s
+        if arrival_s:
+            if before_s is None:
+                before_s = arrival_s[0]
+                if before_s - clock.since_origin_s(self.sent_ns) > limits.first_s:
+                    return _waited(limits.first_s, "the first output")
+            # One subtraction tells for nearly all that no gap can be so long.
+            if arrival_s[-1] - before_s > limits.idle_s:
+                import numpy as np
+
+                if np.diff(arrival_s, prepend=before_s).max() > limits.idle_s:
+                    return _waited(limits.idle_s, "the next output")
+        return None if self.end_ns is None else self._unending(limits, self.end_ns)
+
+    def _unending(self, limits: Timeouts, now_ns: int) -> str | None:
         if self.sent_ns is not None and now_ns - self.sent_ns > limits.total_s * 1e9:
             return f"timeout: not ended {limits.total_s:g} s after sending"
         return None
@@ -133,3 +158,7 @@ class Stream:
         if answer.finish_reason is None and not answer.done:
             return f"{what} ended without finish reason or [DONE]"
         return None
+
+
+def _waited(limit_s: float, what: str) -> str:
+    return f"timeout: waited {limit_s:g} s for {what}"
