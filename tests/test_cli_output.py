@@ -80,6 +80,23 @@ def test_the_locale_changes_nothing(tmp_path: Path) -> None:
     assert "TPOT = (tT−t1)/(T−1)" in done.stdout.decode()
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a disk without room is Linux's /dev/full")
+def test_a_stdout_without_room_is_one_line(tmp_path: Path) -> None:
+    done = shown(tmp_path, "--json >/dev/full")
+    assert done.returncode == 2
+    assert done.stderr == b"loadstone: stdout: No space left on device; give another file, or make room\n"
+
+
+def test_an_export_that_is_no_text_finds_a_name(tmp_path: Path) -> None:
+    for words, name in (("--format parquet", "r.parquet"), ("--format vllm --json", "r.vllm.json")):
+        folder = tmp_path / name
+        make_run(folder / "r", [CLOSED], {})
+        command = [sys.executable, "-m", "loadstone.cli", "export", "r", *words.split()]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+        assert (json.loads(done.stdout)["file"] if "--json" in words else done.stdout.strip()) == name
+        assert (folder / name).stat().st_size > 0
+
+
 def test_closed_streams_are_nobody_elses(tmp_path: Path) -> None:
     """What is said on a closed stderr goes nowhere, least of all into the JSON or a file of the run."""
     done = shown(tmp_path, "--json 2>&- <&-")

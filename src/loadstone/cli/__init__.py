@@ -106,8 +106,8 @@ def main() -> None:
         _check_words(sys.argv)
         code = app(standalone_mode=False)
     except (LoadstoneError, OSError) as error:
-        print(f"loadstone: {_one_line(error)}", file=sys.stderr)
-        sys.exit(error.exit_code if isinstance(error, LoadstoneError) else 1)
+        print(f"loadstone: {_one_line(_said(error))}", file=sys.stderr)
+        sys.exit(error.exit_code if isinstance(error, LoadstoneError) else 2)
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
     except Exception as error:
@@ -157,6 +157,13 @@ def _usage_error(error: Exception, message: str) -> str:
         if (said := said_of(getattr(error, "option_name", ""), command)) is not None:
             return said
     return _one_line(message).removesuffix(".").replace("Value error, ", "")
+
+
+def _said(error: LoadstoneError | OSError) -> str:
+    """Of an error of the system's too: where, what, remedy. What has no file's name was on its way to stdout."""
+    if isinstance(error, LoadstoneError):
+        return str(error)
+    return f"{error.filename or 'stdout'}: {error.strerror or error}; give another file, or make room"
 
 
 def _one_line(said: object) -> str:

@@ -41,15 +41,19 @@ def import_(
 def export(
     run: Annotated[Path, typer.Argument(help="a run folder")],
     form: Annotated[str, typer.Option("--format", help="vllm, sglang, csv or parquet")] = "csv",
-    out: Annotated[Path | None, typer.Option("--output", "-o", help="file to write [default: stdout]")] = None,
-    json: Annotated[bool, typer.Option("--json", help="print what was written as JSON on stdout; needs -o")] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="file to write [default: stdout; of Parquet, or with --json: RUN.FORMAT]"
+        ),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="print what was written as JSON on stdout")] = False,
 ) -> None:
     """Write a run for other tools. vLLM's or SGLang's JSON, CSV (a row per load), Parquet (a row per request)."""
-    from loadstone.errors import InputError
-    from loadstone.exporters import export_run
+    from loadstone.exporters import export_run, file_name
 
-    if json and out is None:
-        raise InputError("--json: stdout is the export's own; name a file with -o")
+    if out is None and (json or form == "parquet"):
+        out = Path(file_name(run, form))
     body = export_run(run, form, out)
     if body is not None:
         sys.stdout.buffer.write(body)

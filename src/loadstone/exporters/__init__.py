@@ -8,9 +8,21 @@ from loadstone import stated, store
 from loadstone.errors import InputError
 from loadstone.exporters import bench_json, tables
 
-__all__ = ["FORMATS", "export_run"]
+__all__ = ["FORMATS", "export_run", "file_name"]
 
-FORMATS = ("vllm", "sglang", "csv", "parquet")
+FORMATS = {"vllm": "vllm.json", "sglang": "sglang.jsonl", "csv": "csv", "parquet": "parquet"}
+"""Each with how its files are called."""
+
+
+def file_name(folder: Path, form: str) -> str:
+    """What a file of the run in `folder` is called where nobody says. Raises InputError: no such form."""
+    _known(form)
+    return f"{folder.resolve().name}.{FORMATS[form]}"
+
+
+def _known(form: str) -> None:
+    if form not in FORMATS:
+        raise InputError(f"--format {form}: unknown; choose of {', '.join(FORMATS)}")
 
 
 def export_run(folder: Path, form: str, out: Path | None = None) -> bytes | None:
@@ -18,8 +30,7 @@ def export_run(folder: Path, form: str, out: Path | None = None) -> bytes | None
 
     Raises InputError, one line, where there is no such form, or the run lacks the requests it needs.
     """
-    if form not in FORMATS:
-        raise InputError(f"--format {form}: unknown; choose of {', '.join(FORMATS)}")
+    _known(form)
     info = store.read_info(folder)
     if form != "csv" and stated.is_summary_only(folder, info):
         raise InputError(f"{folder}: imported without its requests, which {form} needs; use --format csv")
