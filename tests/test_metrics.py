@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from loadstone.errors import InputError
 from loadstone.metrics import CellMetrics, cell_metrics, parts
 from loadstone.records import Load, RequestRecord
-from loadstone.statistics import distribution
+from loadstone.statistics import Flow, distribution
 
 TEXT = pa.string()
 SCHEMA = pa.schema(
@@ -237,6 +237,21 @@ def test_intervals_of_a_cell_know_that_its_requests_share_their_steps() -> None:
     assert few.tpot_s.ci95["p50"] == [None, None]
 
 
+def test_intervals_follow_from_who_was_under_way_and_when_answers_came() -> None:
+    """An open loop, 20 requests under way; latencies swing in the course of 40, and throughput hardly does."""
+    sent_s = np.arange(400) * 0.1
+    e2e_s = 2.0 + 0.1 * np.sin(sent_s * math.pi / 2)
+    last_s = sent_s + e2e_s
+    found = metrics([record(float(at), [float(last)]) for at, last in zip(sent_s, last_s, strict=True)], OPEN)
+    assert found.e2e_s == distribution(last_s - sent_s, Flow.of(sent_s, last_s))
+    assert found.e2e_s != distribution(last_s - sent_s, Flow.of(last_s, sent_s))
+    assert found.steady is not None
+    low, high = found.steady.ci95["requests_per_s"]
+    assert low is not None
+    assert high is not None
+    assert 0 < high - low < found.steady.requests_per_s
+
+
 def test_steady_window_includes_both_its_ends() -> None:
     found = metrics([record(1.0, [1.0, 3.0, 3.5]), record(3.0, [4.0])])
     assert found.steady.output_tokens_per_s == 1.0
@@ -319,6 +334,18 @@ def test_what_was_never_reported_is_missing() -> None:
 
 def test_what_was_reported_as_zero_is_zero() -> None:
     assert metrics([record(0.0, [1.0], cached_tokens=0), record(0.0, [1.0])]).cached_input_tokens == 0
+
+
+def test_records_are_read_once_where_it_is_known_when_they_were_sent() -> None:
+    records = [record(float(at), [at + 1.0, at + 3.0], input_tokens=5) for at in range(6)]
+    reads = []
+
+    def read() -> list[pa.RecordBatch]:
+        reads.append(1)
+        return [batch(records)]
+
+    assert cell_metrics(read, OPEN, {}, sent_s=np.arange(6.0)) == metrics(records, OPEN)
+    assert len(reads) == 1
 
 
 @pytest.mark.parametrize("batches", [[], [batch([])], [batch([record(phase="warmup")])]])
@@ -488,8 +515,8 @@ def test_answers_in_one_piece_have_an_end_and_no_first_token() -> None:
 
 def test_parts_of_a_cell() -> None:
     records = [
-        record(0.0, [1.0, 2.0], turn=0, input_tokens=10, cached_tokens=0),
-        record(0.0, [3.0, 4.0, 5.0], turn=0, input_tokens=12, cached_tokens=4),
+        record(0.0, [1.0, 2.0], turn=0, input_tokens=10, cached_tokens=0, intended_s=-2.0),
+        record(0.0, [3.0, 4.0, 5.0], turn=0, input_tokens=12, cached_tokens=4, intended_s=-2.0),
         record(6.0, [6.5], turn=1, input_tokens=20, cached_tokens=10),
         record(6.0, status="cancelled", turn=1),
         record(0.0, [1.0], turn=0, phase="warmup"),
@@ -509,6 +536,7 @@ def test_parts_of_a_cell() -> None:
     assert first.ttft_s.mean == 2.0
     assert first.tpot_s is not None
     assert first.tpot_s.mean == 1.0
+    assert (first.ttft_intended_s.mean, first.e2e_intended_s.mean) == (4.0, 5.5)
     assert (second.requests.sent, second.requests.cancelled) == (2, 1)
     assert (first.mean_input_tokens, first.mean_output_tokens) == (11.0, 2.5)
     # What was cut off is in the totals, and not in the mean of a request.

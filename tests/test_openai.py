@@ -203,6 +203,11 @@ def test_running_usage_that_misses_an_event_is_not_running() -> None:
     assert (answer.events, answer.running, answer.output_tokens) == (3, False, 4)
 
 
+def test_an_event_that_says_nothing_needs_no_count() -> None:
+    answer = heard(delta(role="assistant"), delta(content="a", usage=usage(1)), delta(content="b", usage=usage(2)))
+    assert (answer.events, answer.running, answer.running_tokens) == (2, True, [1, 2])
+
+
 def test_usage_without_an_output_count_is_not_running() -> None:
     answer = heard(text("a", usage={"prompt_tokens": 5}), text("b", usage=usage(2)))
     assert (answer.events, answer.running, answer.input_tokens, answer.output_tokens) == (2, False, 5, 2)
@@ -286,6 +291,8 @@ CALL = [{"index": 0, "function": {"name": "f", "arguments": "{"}}]
 def test_a_delta_is_output_if_it_says_anything_but_a_role(fields: dict[str, Any], output: int) -> None:
     answer = heard(delta(**fields))
     assert (answer.events, answer.error) == (output, None)
+    odd = heard(event(choices=[{"delta": fields}], usage="odd"))  # which the strict decoder refuses
+    assert (odd.events, odd.error) == (output, None)
 
 
 @pytest.mark.parametrize("choices", [None, [], {}, "none", [None], [1], [{}], [{"delta": None}], [{"text": None}]])
@@ -659,7 +666,8 @@ def test_an_endless_answer_in_one_piece_is_an_error(monkeypatch: pytest.MonkeyPa
     answer = Answer(stream=False)
     for _ in range(17):
         assert answer.feed(b" " * 65536) == 0
-    assert (answer.feed(b"{}"), answer.finish()) == (0, 0)
+    # What comes after that is no answer either.
+    assert (answer.feed(b'{"choices":[{"text":"a"}]}'), answer.finish()) == (0, 0)
     assert answer.error == "the answer exceeds 1 MiB"
     assert isinstance(answer._sse, Whole)
 

@@ -108,7 +108,8 @@ def test_no_more_text_is_kept_than_has_its_use(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_reasoning_tokens_are_kept() -> None:
-    assert heard(said("a", 3, reasoning_tokens=2)).reasoning_tokens == 2
+    answer = heard(said("a", 3, reasoning_tokens=2), said("ab", 5, reasoning_tokens=4), said("abc", 6))
+    assert answer.reasoning_tokens == 4
 
 
 def test_a_count_that_falls_is_no_output() -> None:
@@ -169,7 +170,20 @@ def test_odd_fields_and_invalid_utf8_do_not_spoil_the_others() -> None:
         keep_text=True,
     )
     assert (answer.running_tokens, answer.finish_reason, answer.error) == ([1, 2, 3], "length", None)
-    assert (answer.input_tokens, answer.cached_tokens) == (5, 2)
+    assert (answer.input_tokens, answer.cached_tokens, answer.text) == (5, 2, "\ufffd")
+    odd = {"meta_info": "none", "text": "a"}
+    assert heard(event(**odd, error={"message": "no"})).error == "no"
+    assert heard(event(**odd)).events == 1
+
+
+@pytest.mark.parametrize("tokens", [b"1", b'"1"'], ids=["all else as it should be", "a count as text"])
+def test_invalid_utf8_is_neither_lost_nor_hides_what_is_said(tokens: bytes) -> None:
+    event_of = b'data: {"text":"%b","meta_info":{"completion_tokens":%b}}\n\n'
+    assert heard(event_of % (b"\xe2\x82", tokens), keep_text=True).text == "\ufffd"
+    assert heard(event_of % (b"\\ud83d", tokens), keep_text=True).text == "\ud83d"
+    reason = b'{"type":"abort","message":"\xff"}'
+    aborted = heard(b'data: {"meta_info":{"completion_tokens":%b,"finish_reason":%b}}\n\n' % (tokens, reason))
+    assert (aborted.finish_reason, aborted.error) == ("abort", "\ufffd")
 
 
 def test_an_answer_in_one_piece_is_one_event_with_all_its_tokens() -> None:

@@ -703,14 +703,25 @@ def test_the_short_way_gives_the_same_to_the_last_bit(
     np.testing.assert_array_equal(clocks[0], clocks[1])
 
 
+def suffice(asked: Plan, kv_blocks: int) -> bool:
+    """Whether the short way found that blocks cannot run short."""
+    policy = msgspec.structs.replace(POLICY, kv_blocks=kv_blocks)
+    run = CellRun(Asked(asked, 0, 0.003, 0.0), 0.0, 0.001)
+    run.replicas = [Replica(Scheduler(policy), SLOPED, run.journal)]
+    return run_fast(run, asked.cells[0], policy, SLOPED, None)
+
+
 @pytest.mark.parametrize(("input", "output", "blocks"), [("100", "5", 7), ("100", "13", 7), ("100", "14", 8)])
 def test_the_short_way_is_gone_as_far_as_blocks_are_sure_to_suffice(input: str, output: str, blocks: int) -> None:
     asked = plan(concurrency=[6], requests=[40], input=input, output=output)
-    for kv_blocks, suffice in ((6 * blocks, True), (6 * blocks - 1, False)):
-        policy = msgspec.structs.replace(POLICY, kv_blocks=kv_blocks)
-        run = CellRun(Asked(asked, 0, 0.003, 0.0), 0.0, 0.001)
-        run.replicas = [Replica(Scheduler(policy), SLOPED, run.journal)]
-        assert run_fast(run, asked.cells[0], policy, SLOPED, None) == suffice
+    assert [suffice(asked, 6 * blocks - less) for less in (0, 1)] == [True, False]
+
+
+def test_the_short_way_gives_blocks_back_as_it_took_them() -> None:
+    """38 requests of one full block each, and then two of seven at a time."""
+    asked = plan(concurrency=[2], requests=[40], input="12", output="5")
+    asked.input_tokens[38:] = 108
+    assert [suffice(asked, 14 - less) for less in (0, 1)] == [True, False]
 
 
 @pytest.mark.parametrize(
@@ -1091,6 +1102,7 @@ def test_of_one_token_e2e_is_as_unsure_as_ttft() -> None:
     asked = plan(output="1", concurrency=[2], requests=[20])
     found = intervals(asked, 0, fleet, draws, {"ttft": 0.5, "tpot": 0.1})
     assert found["e2e_s"] == pytest.approx(found["ttft_s"])
+    assert found["output_tokens_per_s"] == pytest.approx(found["e2e_s"])  # no draw says that it is surer
     asked = plan(output="500", concurrency=[2], requests=[20])
     long = intervals(asked, 0, fleet, draws, {"ttft": 0.5, "tpot": 0.1})
     assert long["tpot_s"][1] * 0.98 < long["e2e_s"][1] < long["ttft_s"][1]
@@ -1108,6 +1120,17 @@ def test_the_part_for_intervals_is_whole_sessions() -> None:
     part = beginning(asked, 0)
     assert 300 <= len(part) < 330
     assert asked.turn[len(part)] == 0
+
+
+def test_the_part_for_intervals_is_of_its_own_cell_and_not_as_long_as_its_time() -> None:
+    asked = plan(concurrency=[2, 100], duration_s=600.0, warmup=3)
+    part = beginning(asked, 1)
+    run = run_cell(part, 0, Fleet(POLICY, SLOPED))
+    assert [load.value for load in part.cells] == [100]
+    assert len(part) == len(run.end_s) == 3 + 4 * 100
+    assert not np.isnan(run.end_s).any()
+    ramp = plan(ramp="concurrency=1:9:1s")
+    assert beginning(ramp, 0).cells == ramp.cells
 
 
 # --- what cannot be -----------------------------------------------------------------------------------------------

@@ -334,6 +334,18 @@ def test_an_interval_knows_that_another_run_settles_otherwise() -> None:
     assert held["p90"][0] < 90
 
 
+def test_percentiles_of_places_that_are_apart_are_known_as_of_so_many_values() -> None:
+    """Sixteen places, each with a value of its own: 320 requests are worth as many, less one for the mean."""
+    of_places = np.random.default_rng(0).permutation(np.linspace(1, 2, 16))
+    sent_s = np.arange(320) // 16 + np.arange(320) * 1e-9
+    values = np.tile(of_places, 20) * (1 + 1e-4 * (np.arange(320) % 7))
+    found = distribution(values, Flow.of(sent_s, sent_s + 1.0, places=16))
+    assert found is not None
+    rank, none = percentile_bounds(15, 0.9)
+    assert rank is not None
+    assert found.ci95["p90"] == [pytest.approx(np.sort(of_places)[rank - 1], rel=1e-3), none]
+
+
 def test_a_throughput_knows_of_a_rhythm_by_what_requests_took() -> None:
     e2e_s = np.tile(np.repeat([1.0, 1.2], 8), 20)
     sent_s = np.arange(320) // 16 + np.arange(320) * 1e-9

@@ -9,7 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadstone.wire import answer as base
-from loadstone.wire.triton import TritonAnswer, spelled
+from loadstone.wire.ask import Ask
+from loadstone.wire.structured import Structured
+from loadstone.wire.tolerant import MAX_COUNT
+from loadstone.wire.triton import TritonAnswer, inputs, spelled
 
 
 def response(text: Any, tokens: Any = None, **more: Any) -> bytes:
@@ -55,6 +58,10 @@ def test_one_response_without_a_count_ends_the_running_count() -> None:
 
 def test_the_count_of_input_tokens_need_not_be_repeated() -> None:
     assert heard(response(" one", 1), response(" two", num_output_tokens=1)).input_tokens == 5
+
+
+def test_no_sum_of_counts_is_beyond_what_is_a_count() -> None:
+    assert heard(response(" one", MAX_COUNT), response(" two", MAX_COUNT)).output_tokens == MAX_COUNT
 
 
 def test_the_end_is_known_only_when_the_message_has_ended() -> None:
@@ -119,6 +126,15 @@ def test_inputs_are_named_as_the_models_release_does() -> None:
     assert spelled("min_tokens", ("min_length", "min_tokens")) == "min_tokens"
     assert spelled("seed", ("random_seed",)) == "random_seed"
     assert spelled("top_p", ("min_length",)) == "top_p"
+
+
+def test_a_shape_is_asked_for_beside_the_prompt() -> None:
+    plain = Ask(endpoint="triton", model="ensemble")
+    shaped = Ask(
+        endpoint="triton", model="ensemble", structured=Structured("regex", "a+"), spelling="guided_decoding"
+    )
+    guide = {"guided_decoding_guide_type": "regex", "guided_decoding_guide": "a+"}
+    assert inputs(shaped, "p", "9") == inputs(plain, "p", "9") | guide
 
 
 @given(st.data())

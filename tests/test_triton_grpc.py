@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -27,7 +28,7 @@ from loadstone.errors import InputError
 from loadstone.records import PlannedRequest
 from loadstone.wire.ask import LENGTH, PROMPT, RequestBody, Sampling
 from loadstone.wire.structured import Structured
-from loadstone.wire.triton_grpc import GrpcAnswer, GrpcAsk, body, may_be_last, tensors
+from loadstone.wire.triton_grpc import GrpcAnswer, GrpcAsk, body, fold, may_be_last, tensors
 
 TYPES = {"text_input": "BYTES", "max_tokens": "INT32", "stream": "BOOL", "temperature": "FP32", "stop_words": "BYTES"}
 
@@ -132,6 +133,8 @@ def test_counts_of_each_response_add_up() -> None:
     assert answer.running_tokens == [1, 2, 4, 4]
     assert (answer.events, answer.output_tokens, answer.input_tokens) == (4, 4, 9)
     assert answer.text == " a bc d"
+    assert answer.receive({}) == 0
+    assert (answer.running, answer.output_tokens, answer.input_tokens) == (True, 4, 9)
     assert not answer.done
     assert answer.finish() == 0
     assert answer.done
@@ -177,6 +180,19 @@ def test_an_answer_in_one_piece_is_one_event_at_its_end() -> None:
     assert [answer.receive({"text_output": text(" a b"), "num_output_tokens": number(2)}) for _ in range(2)] == [0, 0]
     assert answer.finish() == 1
     assert (answer.events, answer.output_tokens, answer.running_tokens, answer.done) == (1, 4, [], True)
+
+
+def test_what_comes_in_place_of_a_response_is_the_last_and_no_output() -> None:
+    def unreadable(_: bytes) -> Any:
+        raise ValueError("truncated")
+
+    for parse, said in (
+        (unreadable, "response is no ModelStreamInferResponse: truncated"),
+        (lambda _: SimpleNamespace(error_message="no such model"), "no such model"),
+    ):
+        answer = GrpcAnswer()
+        assert fold(parse, answer, b"") == (0, True)
+        assert answer.error == said
 
 
 outputs = st.dictionaries(

@@ -52,9 +52,12 @@ def test_another_vendors_gpu_is_a_warning_and_a_release_is_none(tmp_path: Path) 
     far = findings(tmp_path, "llama-3.1-8b@1xmi300x")["unmeasured"]
     assert far["severity"] == "warning"
     assert "vllm of today on cdna 3" in far["evidence"]
-    assert "calibrate" in far["remedy"]
+    assert "on other vendors' GPUs" in far["evidence"]
+    assert far["remedy"].endswith("`loadstone calibrate` before you buy on these numbers.")
     near = findings(tmp_path, "llama-3.1-8b@1xa100/engine=sglang")["unmeasured"]
     assert near["severity"] == "info"
+    assert "elsewhere" in near["evidence"]
+    assert near["remedy"].endswith("`loadstone calibrate`.")
     assert "unmeasured" not in findings(tmp_path, "llama-3.1-8b@1xh100")
 
 

@@ -13,6 +13,7 @@ from loadstone.records import Load
 from loadstone.schedule import make_plan
 from loadstone.summary import summarise
 from loadstone.verdict import Finding, ServerFigures, server_figures
+from loadstone.verdict.server import Level
 from loadstone.workload.session import Sessions
 from loadstone.workload.synthetic import Length, Synthetic
 from test_summary import make_run
@@ -169,6 +170,8 @@ def test_an_engine_that_began_anew_by_its_counters() -> None:
     anew = [said(name, [5, 9, 1, 2, 3]) for name in names]
     assert figures(*anew)["restarts"] == 1
     assert figures(anew[0], *(said(name, [5, 9, 10, 11, 12]) for name in names[1:]))["restarts"] == 0  # misnamed
+    at_zero = [said(name, [0] * 5) for name in names[1:]]
+    assert figures(anew[0], *at_zero)["restarts"] == 1  # of those nobody can tell whether they fell
     gained = figures(*(said(f"vllm:{name}", [5, 9, 1, 2, 3]) for name in ("num_preemptions_total",)))
     assert gained["preemptions"] == 4 + 1 + 1 + 1
 
@@ -190,12 +193,18 @@ def test_a_restart_is_an_error() -> None:
     finding = with_server(ServerFigures(samples=5, restarts=2))["engine_restarted"]
     assert finding.severity == "error"
     assert finding.evidence.startswith("an engine began anew 2 times during the cell")
+    once = with_server(ServerFigures(samples=5, restarts=1))["engine_restarted"]
+    assert once.evidence.startswith("an engine began anew 1 time during the cell")
 
 
 def test_preemptions_are_told() -> None:
     assert with_server(ServerFigures(samples=5, restarts=0, preemptions=0)) == {}
     finding = with_server(ServerFigures(samples=5, restarts=0, preemptions=29))["preemptions"]
     assert (finding.severity, finding.evidence) == ("info", "the engine preempted requests 29 times")
+    known = ServerFigures(samples=5, restarts=0, preemptions=3, kv_usage=Level(0.5, 0.987))
+    assert with_server(known)["preemptions"].evidence == (
+        "the engine preempted requests 3 times, with up to 99% of its KV cache in use"
+    )
 
 
 def cached(hits: float, **more: Any) -> dict[str, Finding]:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import NormalDist
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -113,4 +114,7 @@ def beginning(plan: Plan, cell: int) -> Plan:
     picked = np.arange(rows.start, rows.start + count)
     columns = {name: getattr(plan, name)[picked] for name in Plan.COLUMNS}
     columns["cell"] = np.zeros(count, np.int32)
+    if load.places:
+        # By count, also of a cell by time: what goes round after the part is not looked at.
+        load = msgspec.structs.replace(load, duration_s=None)
     return replace(plan, cells=(load,), blocks=None if plan.blocks is None else plan.blocks.take(picked), **columns)

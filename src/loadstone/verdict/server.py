@@ -159,7 +159,7 @@ def _series(samples: pa.Table) -> Iterator[tuple[int, str, str, Floats, Floats]]
 
 def _between(time_s: Floats, value: Floats, start_s: float, end_s: float) -> Series:
     first = max(0, int(np.searchsorted(time_s, start_s, side="right")) - 1)
-    last = min(len(time_s), int(np.searchsorted(time_s, end_s, side="left")) + 1)
+    last = int(np.searchsorted(time_s, end_s, side="left")) + 1
     return time_s[first:last], value[first:last]
 
 

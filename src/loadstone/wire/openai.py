@@ -57,9 +57,10 @@ class OpenAIAnswer(Answer):
             return None
         delta = choices[0].delta or Delta()
         text = choices[0].text or delta.content or delta.reasoning_content or delta.reasoning
-        counted = usage is not None and count(usage.completion_tokens) is not None
-        # Counted events where others were not, or the reverse, change what counts mean: those are read in full.
-        if not text or counted != self.running or (usage is not None and not counted):
+        counted = usage is not None
+        # Counted events where others were not, or the reverse, change what counts mean: those are read in full. With
+        # usage that has no count nothing is running.
+        if not text or counted != self.running:
             return None
         template = learn(body, text, counted=counted, sse=self._sse)
         if template is not None:

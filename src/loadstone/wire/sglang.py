@@ -10,6 +10,7 @@ field); a request that the server gave up has the finish reason `abort`.
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from loadstone.wire.ask import Ask
 
 _REASON_LENGTH = 40
-_decode_any = msgspec.json.decode
 
 
 def fields(ask: Ask, length: str) -> dict[str, Any]:
@@ -118,19 +118,14 @@ class SglangAnswer(Answer):
 
     def _take_text(self, field: msgspec.Raw) -> None:
         """The whole text so far, or what is new of it: the whole begins with what was said before."""
-        try:
-            text = _decode_any(field)
-        except UNREADABLE:
-            return
+        text = _value(field)
         if isinstance(text, str):
             before = self.text
             self._texts = [(text if text.startswith(before) else before + text)[:MAX_TEXT]]
 
     def _take_reason(self, reason: msgspec.Raw) -> None:
         """`{"type": "length", "length": 8}`, or a bare word from old servers."""
-        try:
-            said = _decode_any(reason)
-        except UNREADABLE:
+        if (said := _value(reason)) is None:
             return
         kind = said.get("type") if isinstance(said, dict) else said
         word = kind if isinstance(kind, str) else bytes(raw(said)).decode()
@@ -138,6 +133,14 @@ class SglangAnswer(Answer):
         if kind == "abort":
             message = said.get("message") if isinstance(said, dict) else None
             self._complain(error_text(bytes(raw(message))) if message else "aborted by the server")
+
+
+def _value(field: msgspec.Raw) -> Any:
+    """What a field says, invalid UTF-8 replaced; None where it cannot be read."""
+    try:
+        return json.loads(bytes(field).decode("utf-8", "replace"))
+    except (ValueError, RecursionError):
+        return None
 
 
 def _newer(stated: float | None, known: int | None) -> int | None:
