@@ -194,6 +194,10 @@ def test_the_formulas_by_hand() -> None:
         touched = 4 * share + z * (4 * share * (1 - share)) ** 0.5
         spent = body_seconds(replace(experts, fullest=np.array([z])), ones, np.array([4.0]))
         assert float(spent[0]) == pytest.approx(2 + pairs * 3 / 2 + touched * 5 / 2 + pairs * 6 / 4)
+    # Kernels that are not told which pairs are their own move those of both ranks.
+    every = body_seconds(replace(experts, all_pairs=np.array([1.0])), ones, np.array([4.0]))
+    alone = body_seconds(experts, ones, np.array([4.0]))
+    assert float(every[0] - alone[0]) == pytest.approx(4 * 6 / 4)
     worst = body_seconds(replace(experts, fullest=np.array([50.0]), flops=two * 0, activations=two * 0), ones, two)
     assert float(worst[0]) == 2 + 4 * 5 / 2  # no more than there are
 
@@ -359,6 +363,22 @@ def test_all_ranks_wait_for_the_fullest(tokens: int) -> None:
     )
     assert float(fullest[0] / even[0]) == pytest.approx(ranks.max(axis=1).mean() / ranks.mean(), rel=0.12)
     assert float(even[0]) > 0
+
+
+@pytest.mark.parametrize(
+    ("deployment", "moved"),
+    [
+        ("minimax-m2.5@8xh200/tp8,ep8", 1),
+        ("minimax-m2.5@8xh200/tp8,ep8,engine=sglang", 1),
+        ("minimax-m2.5@8xh200/tp8", 0),
+        ("minimax-m2.5@8xh200/tp8,ep8,engine=tensorrt-llm", 0),
+        ("minimax-m2.5@8xb200/tp8,ep8", 0),
+    ],
+)
+def test_which_kernels_move_the_pairs_of_all_ranks(deployment: str, moved: int) -> None:
+    work = work_of(parse_deployment(deployment))
+    assert work.all_pairs[work.kind == EXPERTS].tolist() == [moved]
+    assert not ideal(work).all_pairs.any()  # at the speed of light no rank moves another's
 
 
 def test_biases_are_kernels_of_their_own() -> None:

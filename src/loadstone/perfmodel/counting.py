@@ -37,6 +37,11 @@ _LATENT_LAUNCHES = {("tensorrt-llm", "1.0"): 60}
 _INDEXER_FLOORS = 3
 """An indexer's projections, norms, logits and choice, in floors of latent attention's small kernels. With it those
 come out at 17 µs; whole attention modules of vLLM and TensorRT-LLM, their products taken off, leave 16."""
+_ALL_PAIRS = frozenset({"ampere", "ada", "hopper"})
+"""Architectures whose kernels for whole experts, in vLLM and SGLang (of Triton, DeepGEMM, Marlin), skip the products
+of other ranks' experts and nothing else: the activation between products, its quantising, zeros for what was skipped,
+and the sum over a token's experts go over the pairs of all ranks (vLLM's `expert_map`, SGLang's `filter_expert`). On
+Blackwell they take FlashInfer's, which see a rank's own pairs alone."""
 ACTIVATION_BYTES = 2.0
 NETWORK_FLOORS = 3
 """A collective between nodes has a floor so many times that of one within a node: a guess, for none of the points
@@ -153,7 +158,8 @@ class _Counter:
         each = sum(matrix.inputs * matrix.outputs for matrix in matrices) / slices
         width = mlp.latent or self.model.hidden
         self._small("expert_layers", run.count, _LAUNCHES["experts"])
-        kernel = expert_kernel(self.deployment.engine, architecture_of(self.gpu), form.dtype)
+        engine, architecture = self.deployment.engine, architecture_of(self.gpu)
+        kernel = expert_kernel(engine, architecture, form.dtype)
         self._add(
             kind=EXPERTS,
             count=run.count,
@@ -165,6 +171,7 @@ class _Counter:
             ep=self.ep,
             # The expected largest of n normal numbers, to a hundredth or so (Blom 1958).
             fullest=NormalDist().inv_cdf((self.ep - 0.375) / (self.ep + 0.25)),
+            all_pairs=self.ep > 1 and engine in ("vllm", "sglang") and architecture.split()[0] in _ALL_PAIRS,
             group=self.group,
             floor=kernel.floor_s,
             reach_compute=kernel.compute,

@@ -13,7 +13,8 @@
                 a = −T·ln(1 − k/E), where experts are asked for at gamma-distributed rates of shape s (s → ∞:
                 uniform routing, 1 − ((E − k)/E)^T). All ranks wait for the fullest: by z(ep) standard deviations it
                 has more of both than the mean, the largest of ep normal numbers; of a rank's touched experts the
-                variance is E/ep·p·(1 − p), p the share touched, of its pairs m + m²·ep/(s·E), m = T·k/ep
+                variance is E/ep·p·(1 − p), p the share touched, of its pairs m + m²·ep/(s·E), m = T·k/ep. Kernels
+                that are not told which pairs are their own move the activations of all, T·k
     collective  floor·(1/2 + log₂(ranks)/6) + n·message/(eL·link); ring volume: 2(r − 1)/r of the tensor, and between
                 nodes that of each GPU's part of it
     decode      ‖ context·cache/(eA·bandwidth), context·FLOPs/(eP·peak) ‖ + S·state/(eA·bandwidth)
@@ -58,6 +59,7 @@ def body_seconds(work: Work, values: Array, tokens: Array) -> Array:
         shape, local, fullest = values[mine, INDEX["routing_shape"]], experts / ep, work.fullest[at]
         mean = met[at] * per_token / ep
         pairs = mean + fullest * np.sqrt(mean + mean**2 / (shape * local))
+        moved = np.where(work.all_pairs[at] > 0, mean * ep, pairs)
         asked = -met[at] * np.log1p(-np.minimum(per_token / experts, 1 - 1e-9))  # uniform: 1 − e^−asked are touched
         share = -np.expm1(-shape * np.log1p(asked / shape))
         touched = np.minimum(local, local * share + fullest * np.sqrt(local * share * (1 - share)))
@@ -65,7 +67,7 @@ def body_seconds(work: Work, values: Array, tokens: Array) -> Array:
             work.floor[at]
             + pairs * work.flops[at] / compute
             + touched * work.weights[at] / memory
-            + pairs * work.activations[at] / (work.reach_moving[at] * work.hbm[mine])
+            + moved * work.activations[at] / (work.reach_moving[at] * work.hbm[mine])
         )
 
     at = np.flatnonzero(work.kind == COLLECTIVE)

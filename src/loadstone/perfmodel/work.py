@@ -26,7 +26,7 @@ class Work:
     and memory (which GEMM efficiency), experts, per_token, ep, fullest (by so many standard deviations the fullest
     rank is above the mean), group (tokens of so many schedulers meet), ranks, link (bytes/s), message (bytes per
     token); of experts, as their kernel was measured: floor (s), reach_compute, reach_memory and reach_moving
-    (shares of peak).
+    (shares of peak); all_pairs (0 or 1: it moves the activations of all ranks' pairs, not its own alone).
     d: hbm (bytes/s), peak16 (16-bit FLOP/s), cache (bytes per context token, all layers), window, window_cache (the
     same of windowed layers), context_flops, window_flops (per context token of a decode), pair_flops,
     window_pair_flops (per pair of a new and an earlier token in a prompt), state (bytes per sequence), latent (0 or
@@ -47,6 +47,7 @@ class Work:
     per_token: Array
     ep: Array
     fullest: Array
+    all_pairs: Array
     group: Array
     ranks: Array
     link: Array
@@ -79,7 +80,7 @@ class Work:
 INTEGERS = {"row", "kind", "compute", "memory"}
 OPERATOR = (
     "row", "kind", "count", "flops", "weights", "activations", "peak", "compute", "memory", "experts", "per_token",
-    "ep", "fullest", "group", "ranks", "link", "message", "floor", "reach_compute", "reach_memory",
+    "ep", "fullest", "all_pairs", "group", "ranks", "link", "message", "floor", "reach_compute", "reach_memory",
     "reach_moving",
 )  # fmt: skip
 
@@ -101,7 +102,8 @@ def ideal(work: Work) -> Work:
     experts = work.kind == EXPERTS
     ones = np.where(experts, 1.0, 0.0)
     none = np.zeros_like(work.floor)
-    return replace(work, floor=none, fullest=none, reach_compute=ones, reach_memory=ones, reach_moving=ones)
+    even = replace(work, floor=none, fullest=none, all_pairs=none)
+    return replace(even, reach_compute=ones, reach_memory=ones, reach_moving=ones)
 
 
 def repeat(work: Work, count: int) -> Work:
