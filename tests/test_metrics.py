@@ -194,14 +194,36 @@ def test_steady_window_runs_from_the_first_to_the_last_measured_send() -> None:
             record(5.0, [5.5, 6.0], [1, 2], input_tokens=40),
         ]
     )
-    assert msgspec.to_builtins(found.steady) == {
-        "start_s": 1.0,
-        "end_s": 5.0,
-        "output_tokens_per_s": (3 + 2 + 4) / 4,
-        "total_tokens_per_s": (3 + 2 + 4 + 10 + 20) / 4,
-        "requests_per_s": 2 / 4,
-        "ci95": {each: [None, None] for each in ("output_tokens_per_s", "total_tokens_per_s", "requests_per_s")},
-    }
+    assert found.steady is not None
+    rates = msgspec.to_builtins(found.steady)
+    bounds = {each: [None, None] for each in ("output_tokens_per_s", "total_tokens_per_s", "requests_per_s")}
+    assert rates.pop("ci95") == bounds
+    assert rates == pytest.approx(
+        {
+            "start_s": 1.0,
+            "end_s": 5.0,
+            "output_tokens_per_s": (3 + 2 + 4) / 4,
+            # The cell had 70 tokens in and 13 out, and two requests that ended well.
+            "total_tokens_per_s": (3 + 2 + 4) / 4 * (70 + 13) / 13,
+            "requests_per_s": (3 + 2 + 4) / 4 * 2 / 13,
+        }
+    )
+
+
+def test_a_steady_window_holds_as_many_prompts_as_answers() -> None:
+    """Four places out of step, five generations: a place begins its last request in the window, and ends it later."""
+    warm = [record(-4.0 + place, [float(place)], phase="warmup", input_tokens=300) for place in range(4)]
+    loop = [
+        record(at, [at + 1, at + 2, at + 3, at + 4], input_tokens=300)
+        for at in (place + 4.0 * generation for generation in range(5) for place in range(4))
+    ]
+    found = metrics([*warm, *loop])
+    assert found.steady is not None
+    assert found.steady.total_tokens_per_s == pytest.approx(found.steady.output_tokens_per_s * 304 / 4)
+    assert found.steady.requests_per_s == pytest.approx(found.steady.output_tokens_per_s / 4)
+    assert found.steady.requests_per_s < 1.05  # Little: four places, 4 s each
+    ends = found.steady.ci95["output_tokens_per_s"]
+    assert [end and end / 4 for end in ends] == found.steady.ci95["requests_per_s"]
 
 
 def test_intervals_of_a_cell_know_that_its_requests_share_their_steps() -> None:
@@ -497,8 +519,9 @@ def test_two_hundred_thousand_requests_agree_with_plain_numpy() -> None:
     inside = (arrival >= start) & (arrival <= end)
     made = counts[inside].sum()
     assert found.steady.output_tokens_per_s == pytest.approx(made / (end - start), rel=1e-12)
-    assert found.steady.total_tokens_per_s == pytest.approx((made + 100 * inside[:, 0].sum()) / (end - start))
-    assert found.steady.requests_per_s == pytest.approx((inside[:, -1] & ~failed).sum() / (end - start))
+    own = counts[measured].sum()
+    assert found.steady.total_tokens_per_s == pytest.approx(made / (end - start) * (100 * measured.sum() + own) / own)
+    assert found.steady.requests_per_s == pytest.approx(made / (end - start) * good.sum() / own)
 
 
 def test_answers_in_one_piece_have_an_end_and_no_first_token() -> None:

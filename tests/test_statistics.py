@@ -389,8 +389,9 @@ def test_blocks_by_hand() -> None:
     assert str(blocks.means(values, 6).tolist()) == str([math.nan] * 6)
     curve = np.array([1.0, 2.0, 3.0, 6.0])
     assert blocks.rates(curve, 8.0, 2).tolist() == [0.75, 2.25]
-    above = blocks.above(np.array([1.0, 2.0, 2.0009, 2.0011, math.nan]), 2.0)
+    above = blocks.above(np.array([1.0, 2.0, 2.0 + 1e-9, 2.0 + 1e-8, math.nan]), 2.0)
     assert str(above.tolist()) == "[0.0, 0.5, 0.5, 1.0, nan]"
+    assert blocks.above(np.array([2.0009, 2.0011]), 2.0, near=blocks.RESOLUTION / 2).tolist() == [0.5, 1.0]
     # Neighbours that rise, that alternate, that are all one; what four blocks hide is a quarter.
     rows = np.array([[1.0, 1.0, 7.0], [2.0, 0.0, 7.0], [3.0, 1.0, 7.0], [4.0, 0.0, 7.0]])
     assert blocks.correlation(rows) == pytest.approx([0.5, 0.0, 0.25])

@@ -49,9 +49,12 @@ class Steady(msgspec.Struct, kw_only=True, frozen=True):
     """Throughput from the first to the last send of a measured request, while the load is full.
 
     output_tokens_per_s  tokens of both phases and any status that arrived within / (end_s − start_s)
-    total_tokens_per_s   those, and input tokens of requests whose first token arrived within / (end_s − start_s)
-    requests_per_s       ok and short requests of both phases that ended within / (end_s − start_s)
+    total_tokens_per_s   that · (input_tokens + output_tokens)/output_tokens of the cell
+    requests_per_s       that · ok and short requests/output_tokens of the cell
     ci95                 {"output_tokens_per_s": [low, high], …}: 95 % bounds of each, see rate_bounds()
+
+    Prompts and requests are counted by the tokens of their answers: at a moment of their own, as the first token or
+    the end, they would come in waves, of which a window from send to send holds one more than of answers.
     """
 
     start_s: float
@@ -253,7 +256,7 @@ def cell_metrics(
         output_tokens_per_s=arrays.over(output_tokens, duration_s),
         total_tokens_per_s=None if input_tokens is None else arrays.over(input_tokens + output_tokens, duration_s),
         requests_per_s=arrays.over(len(done), duration_s),
-        steady=None if window is None else _steady(within, rows, window, flow),
+        steady=None if window is None else _steady(within, window, flow, input_tokens, output_tokens, len(done)),
         achieved_rate_per_s=_achieved_rate_per_s(measured),
         goodput_per_s=None if met is None else arrays.over(int(met.sum()), duration_s),
         attainment=float(met.mean()) if met is not None and len(met) else None,
@@ -276,26 +279,25 @@ def _counted(at_s: Floats, counts: NDArray[Any] | None, window: tuple[float, flo
     return np.bincount(np.minimum(stretch, CURVE - 1), counts, CURVE).astype(np.float64)
 
 
-def _steady(tokens: Floats, rows: NDArray[Any], window: tuple[float, float], flow: Flow) -> Steady:
-    """Throughput over the window; `tokens` that arrived in each of its stretches, as _counted() has them."""
+def _steady(
+    tokens: Floats, window: tuple[float, float], flow: Flow, input_tokens: int | None, output_tokens: int, done: int
+) -> Steady | None:
+    """Throughput over the window: of `tokens` that arrived in each of its stretches, as _counted() has them, and of
+    what the cell had for so many; None where nobody had any."""
     start_s, end_s = window
-    length_s = end_s - start_s
-    told = ~np.isnan(rows["input"])
-    curves = {
-        "output_tokens_per_s": tokens,
-        "total_tokens_per_s": tokens + _counted(rows["first"][told], rows["input"][told], window),
-        "requests_per_s": _counted(rows["end"][arrays.completed(rows)], None, window),
-    }
-    if not told.any():
-        del curves["total_tokens_per_s"]
-    values = {name: float(curve.sum()) / length_s for name, curve in curves.items()}
+    if not output_tokens:
+        return None
+    per_token = {"output_tokens_per_s": 1.0, "requests_per_s": done / output_tokens}
+    if input_tokens is not None:
+        per_token["total_tokens_per_s"] = (input_tokens + output_tokens) / output_tokens
+    rate, bounds = float(tokens.sum()) / (end_s - start_s), rate_bounds(tokens, end_s - start_s, flow)
     return Steady(
         start_s=start_s,
         end_s=end_s,
-        output_tokens_per_s=values["output_tokens_per_s"],
-        total_tokens_per_s=values.get("total_tokens_per_s"),
-        requests_per_s=values["requests_per_s"],
-        ci95={name: rate_bounds(curve, length_s, flow) for name, curve in curves.items()},
+        output_tokens_per_s=rate,
+        total_tokens_per_s=rate * per_token["total_tokens_per_s"] if "total_tokens_per_s" in per_token else None,
+        requests_per_s=rate * per_token["requests_per_s"],
+        ci95={name: [end if end is None else end * per for end in bounds] for name, per in per_token.items()},
     )
 
 

@@ -241,7 +241,7 @@ def _values(metric: Metric, sides: Sequence[Sequence[Requests]]) -> list[list[Fl
     if math.isnan(metric.quantile) or np.isnan(pooled).all():
         return values
     cut = float(np.nanquantile(pooled, metric.quantile))
-    return [[blocks.above(run, cut) for run in side] for side in values]
+    return [[_above(run, cut) for run in side] for side in values]
 
 
 def _rhythm(row: Row, sides: Sequence[Sequence[Requests]], places: int, *, paired: bool) -> float:
@@ -256,6 +256,13 @@ def _of_sides(values: Sequence[Sequence[Floats]], places: int, *, paired: bool) 
     if paired:
         return rhythm.variance(values[1][0] - values[0][0], places)
     return sum(rhythm.variance(run, places) / len(side) ** 2 for side in values for run in side)
+
+
+def _above(values: Floats, cut: float) -> Floats:
+    """Values that differ by less than RESOLUTION must not decide: requests of equal lengths fall into a rhythm with
+    one another that lasts a run, and another run has another, whose times differ by a millionth.
+    """
+    return blocks.above(values, cut, near=blocks.RESOLUTION / 2)
 
 
 def bound(cell: Cell, reaches: Mapping[Metric, Sequence[Sequence[Reach | None]]]) -> None:

@@ -25,6 +25,8 @@ JOIN_AT = 0.3
 UNSETTLED = 0.8
 """What is taken for it at least where joining ends at LEAST_BLOCKS before it is below JOIN_AT: a queue near
 saturation, whose memory is longer than the cell."""
+TINY = 1e-9
+"""Share of a value that is no difference."""
 RESOLUTION = 1e-3
 """A smaller difference is none: the median of published repeats of one setup differ by three times as much in TPOT,
 and by 26 times as much in TTFT (docs/statistics.md)."""
@@ -98,14 +100,13 @@ def means(values: Floats, blocks: int) -> Floats:
     return found
 
 
-def above(values: Floats, quantile: float) -> Floats:
-    """1 where a value is above `quantile`, 0 below, ½ where it cannot be told from it: block means of these make the
-    test of a quantile.
+def above(values: Floats, quantile: float, near: float = TINY) -> Floats:
+    """1 where a value is above `quantile`, 0 below, ½ where it equals it, to a share `near`: block means of these
+    make the test of a quantile.
 
-    Values that differ by less than RESOLUTION must not decide: requests of equal lengths fall into a rhythm with one
-    another that lasts a run, and another run has another, whose times differ by a millionth.
+    What differs by a billionth is equal: a simulator's sums differ in their last digits, and drift.
     """
-    equal = np.abs(values - quantile) <= RESOLUTION / 2 * abs(quantile)
+    equal = np.abs(values - quantile) <= near * abs(quantile)
     return np.where(np.isnan(values), np.nan, np.where(equal, 0.5, values > quantile))
 
 

@@ -62,10 +62,11 @@ def distribution(values: NDArray[Any], flow: Flow | None = None) -> Distribution
     mean = float(ordered.mean(dtype=np.float64))
     std = _std(ordered, mean)
     points = {name: _interpolate(ordered, q) for name, q in PERCENTILES.items()}
-    bounds = {"mean": _mean_bounds(values, mean, std, n, flow)}
+    rhythm = 0.0 if flow is None else flow.rhythm(values)
+    bounds = {"mean": _mean_bounds(values, mean, std, n, flow, rhythm)}
     if ordered[0] >= 0 and (low := bounds["mean"][0]) is not None:
         bounds["mean"][0] = max(0.0, low)
-    least = 1.0 if flow is None or not std else max(1.0, flow.rhythm(values) * n / std**2)
+    least = max(1.0, rhythm * n / std**2) if rhythm else 1.0
     for name, q in PERCENTILES.items():
         worth = n if flow is None else _worth(values, points[name], q, n, flow, least)
         bounds[name] = [None if rank is None else float(ordered[rank - 1]) for rank in _ranks(n, worth, q)]
@@ -80,11 +81,13 @@ def distribution(values: NDArray[Any], flow: Flow | None = None) -> Distribution
     )
 
 
-def _mean_bounds(values: NDArray[Any], mean: float, std: float, n: int, flow: Flow | None) -> list[float | None]:
+def _mean_bounds(
+    values: NDArray[Any], mean: float, std: float, n: int, flow: Flow | None, rhythm: float
+) -> list[float | None]:
     if flow is None:
         reach = student(n - 1.0) * std / math.sqrt(n - 1) if n >= LEAST_BLOCKS else math.inf
     else:
-        found = error_of_mean(values, flow)
+        found = error_of_mean(values, flow, rhythm)
         reach = student(found[1]) * found[0] if found is not None else math.inf
     return [mean - reach, mean + reach] if math.isfinite(reach) else [None, None]
 

@@ -53,12 +53,12 @@ class Flow:
         return rhythm.variance(values[self.order], self.places)
 
 
-def error_of_mean(values: NDArray[Any], flow: Flow) -> tuple[float, float] | None:
+def error_of_mean(values: NDArray[Any], flow: Flow, rhythm: float = 0.0) -> tuple[float, float] | None:
     """(standard error of the mean, degrees of freedom) of values of requests, NaN where missing; None where they are
-    too few generations, or a block of them has no value."""
+    too few generations, or a block of them has no value. `rhythm`: what it adds to the variance."""
     in_order = values[flow.order]
     found = error_of_blocks(flow.most, lambda count: blocks.means(in_order, count))
-    return found and _with_rhythm(found, flow.rhythm(values), flow)
+    return found and _with_rhythm(found, rhythm, flow)
 
 
 def error_of_blocks(most: int, sample: Callable[[int], Floats]) -> tuple[float, float] | None:
