@@ -162,11 +162,28 @@ def test_loads_written_beside_points_lie_on_nothing_else(tmp_path: Path) -> None
     (frame,) = frames(points(tmp_path), "load")
     figure = drawn(curves.trade_off(frame, E2E, OUTPUT, section="throughput", key="k"))
     written = texts_of(figure)
-    assert [text for text, *_ in written].count("64") == 3
+    assert [text for text, *_ in written].count("64") == 2  # two of the three lie together
     assert {text for text, *_ in written} == {"1", "4", "16", "64"}
     for (_, x, y), (_, other_x, other_y) in itertools.combinations(written, 2):
         assert abs(x - other_x) > 7 or abs(y - other_y) > 8
     assert "written beside where there is room" in " ".join(figure.notes)
+
+
+@pytest.mark.parametrize("spread", [0.02, 20.0])
+def test_loads_beside_points_that_saturate_do_not_overprint(tmp_path: Path, spread: float) -> None:
+    """A prediction's wide bars make the axis long, and what seemed apart lies together."""
+    for number in range(5):
+        cells = []
+        for load, output in ((1, 100.0), (1024, 1000.0), (16, 1010.0), (320, 1020.0)):
+            one = cell(load, e2e=4.0 + 0.5 * number, output=output + 60 * number)
+            one["metrics"]["e2e_s"] |= {"low": 1.0, "high": (4.0 + 0.5 * number) * (1 + spread)}
+            cells.append(one)
+        run(tmp_path, f"r{number}", cells, engine=f"engine {number}", source="simulated")
+    (frame,) = frames(points(tmp_path), "load")
+    written = texts_of(drawn(curves.trade_off(frame, E2E, OUTPUT, section="throughput", key="k")))
+    assert len(written) > 2
+    for (text, x, y), (other, other_x, other_y) in itertools.combinations(written, 2):
+        assert abs(x - other_x) > 3.3 * (len(text) + len(other)) or abs(y - other_y) > 6.5, (text, other)
 
 
 def test_what_carries_a_warning_is_crossed_out(tmp_path: Path) -> None:
@@ -282,7 +299,44 @@ def test_no_legend_has_an_entry_without_a_word(tmp_path: Path) -> None:
     )
     # Of the others nothing may be there to draw; then variants have the colours.
     left = [row for row in rows_of(drawn(curves.against(frame, TTFT, key="k"))) if row["colour"] == "vLLM"]
-    assert curves.looks(left)("line")["color"].to_dict()["scale"]["domain"] == ["", "tp8"]
+    assert curves.looks(left, [])("line")["color"].to_dict()["scale"]["domain"] == ["", "tp8"]
+
+
+def test_a_variant_looks_the_same_in_all_pictures_of_a_report(tmp_path: Path) -> None:
+    """Whichever comes first in a picture, and though it stands there alone."""
+    for name, engine, gpu, output in (
+        ("a", "vLLM", "h100", 128), ("b", "vLLM", "h200", 128), ("c", "SGLang", "h200", 128),
+        ("d", "SGLang", "h200", 512), ("e", "vLLM", "h200", 512), ("f", "vLLM", "h100", 512),
+    ):  # fmt: skip
+        cells = [cell(1, ttft=0.1), cell(4, ttft=10.0 if (gpu, output) == ("h100", 128) else 0.1)]
+        work = {"output": length(output)}
+        run(tmp_path, name, cells, engine=engine, deployment={"gpu": gpu, "gpus": 8}, workload=work)
+    made = figures(points(tmp_path))
+    lines = [
+        encoding["strokeDash"]["scale"]
+        for figure in made
+        for encoding in _encodings(figure.spec)
+        if "strokeDash" in encoding
+    ]
+    looks = {(name, tuple(dash)) for line in lines for name, dash in zip(line["domain"], line["range"], strict=True)}
+    assert {name for name, _ in looks} == {"H100", "H200"}
+    assert len(looks) == 2, looks
+    shown = {tuple(sorted(line["domain"])) for line in lines}
+    assert shown == {("H100", "H200"), ("H200",)}
+
+
+def _encodings(spec: dict[str, Any]) -> list[dict[str, Any]]:
+    own = [spec["encoding"]] if "encoding" in spec else []
+    return own + [found for layer in spec.get("layer", ()) for found in _encodings(layer)]
+
+
+def test_more_variants_than_dashes_differ_while_they_can(tmp_path: Path) -> None:
+    order = [f"tp{n}" for n in range(20)]
+    rows = [{"colour": colour, "variant": name} for colour in ("a", "b") for name in (order[1], order[9], order[10])]
+    scale = curves.looks(rows, order)("line")["strokeDash"].to_dict()["scale"]
+    assert len({tuple(dash) for dash in scale["range"]}) == 3
+    many = [{"colour": colour, "variant": name} for colour in ("a", "b") for name in order]
+    assert len(curves.looks(many, order)("line")["strokeDash"].to_dict()["scale"]["range"]) == 20
 
 
 def test_a_series_that_towers_is_left_out_of_a_second_picture(tmp_path: Path) -> None:
@@ -367,6 +421,33 @@ def test_ratios_put_better_to_the_right(tmp_path: Path) -> None:
     assert all(row.keys() == {"row", "measure", "times"} for row in rows_of(figure))
 
 
+@pytest.mark.parametrize(("off", "within"), [(1.5, "50 %"), (6.33, "a factor of 6.3")])
+def test_a_prediction_that_may_be_far_off_says_a_factor(tmp_path: Path, off: float, within: str) -> None:
+    for gpu in ("a100", "h100"):
+        one = cell(64)
+        one["metrics"]["ttft_s"] |= {"low": 0.1 / off, "high": 0.1 * off}
+        run(tmp_path, gpu, [one], deployment={"gpu": gpu, "gpus": 1}, source="simulated")
+    (figure,) = bars.ratio_figures(bars.gpu_ratios(points(tmp_path)))
+    assert f"Predicted: each value to within {within} (80 %)" in figure.notes
+
+
+def test_bursts_have_the_pictures_of_batches(tmp_path: Path) -> None:
+    """Whoever sends all at once asks what a batch takes."""
+    for engine in ("vLLM", "SGLang"):
+        cells = [cell(n, kind="burst", duration_s=n / 8) for n in (8, 32)]
+        run(tmp_path, engine, cells, engine=engine)
+        run(tmp_path / "closed", engine, [cell(8), cell(32)], engine=engine)
+    made = {figure.key: figure for figure in figures(points(tmp_path))}
+    batch = made["burst-throughput-latency"]
+    assert (batch.title, batch.section) == ("Total throughput against batch latency", "offline")
+    assert {row["x"] for row in rows_of(batch)} == {1, 4}
+    assert {"batch_s-by-load", "total_tok_s-by-load", "ttft-by-load"} <= set(made)
+    assert {figure.section for key, figure in made.items() if key.endswith("by-load")} == {"offline"}
+    closed = {figure.key for figure in figures(points(tmp_path / "closed"))}
+    assert not any("batch" in key or "burst" in key for key in closed)
+    assert "ttft-by-load" in closed
+
+
 def test_percentile_bands(tmp_path: Path) -> None:
     run(tmp_path, "a", [cell(1), cell(4)])
     (frame,) = frames(points(tmp_path), "load")
@@ -401,6 +482,21 @@ def test_measured_lies_over_simulated_with_its_interval(tmp_path: Path) -> None:
     figure = drawn(bands.predicted(pair, TPOT))
     assert figure.notes[-1].endswith("×: the cell carries a warning")
     assert [text for text, *_ in texts_of(figure)] == ["×"]
+
+
+def test_what_is_far_from_its_prediction_is_on_a_logarithmic_axis(tmp_path: Path) -> None:
+    run(tmp_path, "s", [cell(c, tpot=0.02) for c in (1, 4)], source="simulated")
+    run(tmp_path, "m", [cell(1, tpot=0.06), cell(4, tpot=5.1)])
+    (pair,) = bands.predictions(points(tmp_path))
+    figure = drawn(bands.predicted(pair, TPOT))
+    assert figure.notes[1].startswith("measured / simulated: 3.00 to 255 over 2 loads")
+    assert _axes(figure) == {"log"}
+    assert _axes(drawn(bands.predicted(pair, TTFT))) == {None}
+
+
+def _axes(figure: Figure) -> set[str | None]:
+    """Of what sort the vertical axes are."""
+    return {each["y"].get("scale", {}).get("type") for each in _encodings(figure.spec) if each["y"]["field"] == "y"}
 
 
 def test_the_roofline_is_drawn_where_the_catalogue_knows_it(tmp_path: Path) -> None:

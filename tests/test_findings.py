@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from loadstone.report.charts.bars import gpu_ratios, ratio_figures
-from loadstone.report.charts.frames import E2E, OUTPUT, TPOT, TTFT
-from loadstone.report.crosswise import ratios
+from loadstone.report.charts.frames import E2E, ITL, OUTPUT, TPOT, TTFT
+from loadstone.report.crosswise import matrices, ratios
 from loadstone.report.findings import observations
 from loadstone.report.findings.effect import OTHER_REPEATS, REPEATS, Effect, effect
 from loadstone.report.points import Point, points_of
@@ -246,8 +246,10 @@ def test_a_switch_says_what_it_changes(tmp_path: Path) -> None:
     run(tmp_path, "a", [cell(8, ttft=1.0, output=500)])
     run(tmp_path, "b", [cell(8, ttft=0.1, output=1000)], workload={"prefix_tokens": 512})
     throughput, ttft = said(tmp_path, "switch")  # a sentence for each measure
-    assert throughput.startswith("vLLM on 8×H200 with 512 tokens shared, at concurrency 8: output throughput ")
-    assert "8: TTFT a factor of 10 (" in ttft
+    assert throughput.startswith(
+        "vLLM on 8×H200 with 512 tokens shared, at concurrency 8 (Model-7B, 1 024 in, 128 out): output throughput "
+    )
+    assert "): TTFT a factor of 10 (" in ttft
     run(tmp_path, "c", [cell(64, verdict=WARNED)])
     run(tmp_path, "d", [cell(64, ttft=0.01)], workload={"prefix_tokens": 512})
     assert said(tmp_path, "switch")[-1].endswith("some of these cells carry a warning.")
@@ -262,8 +264,8 @@ def test_runs_of_other_settings_are_no_repeats(tmp_path: Path, how: str) -> None
         run(tmp_path, name, [cell(8, ttft=ttft)], **told)
     (ttft,) = said(tmp_path, "switch")
     names = ("seqs 64", "seqs 8") if how == "label" else ("max_num_seqs=64", "max_num_seqs=8")
-    assert ttft.startswith("vLLM on 8×H200 with settings {1} instead of {0}, at concurrency 8: TTFT".format(*names))
-    assert "a factor of 10 (" in ttft
+    assert ttft.startswith("vLLM on 8×H200 with settings {1} instead of {0}, at concurrency 8 (".format(*names))
+    assert "): TTFT a factor of 10 (" in ttft
 
 
 def test_gpus_are_compared_where_all_else_is_equal(tmp_path: Path) -> None:
@@ -291,7 +293,8 @@ def test_queues_that_grew_are_not_divided(tmp_path: Path) -> None:
     assert "TTFT 18.4× better on average" in said(tmp_path / "fine", "ratio")[0]
     two_gpus(tmp_path / "grown", verdict=WARNED)
     found = points(tmp_path / "grown")
-    (text,) = said(tmp_path / "grown", "ratio")
+    text, by_load = said(tmp_path / "grown", "ratio")
+    assert "TPOT a factor of 2 (1.91–2.09) lower at 8; some" in by_load
     assert "TTFT 41 % (" in text  # of the pair of cells that kept up
     assert "TPOT" in text or "output throughput" in text
     assert text.endswith("some of these cells carry a warning.")
@@ -410,13 +413,149 @@ def test_odd_summaries_give_points_or_none(tmp_path: Path) -> None:
     assert [point.load for point in points(tmp_path)] == [1.0, 2.0]
 
 
-@pytest.mark.skipif(not POINTS.exists(), reason="the published points are not beside the checkout")
-def test_a_ratio_of_which_only_half_is_beyond_its_interval_is_not_said(tmp_path: Path) -> None:
+def test_a_ratio_of_which_only_half_is_beyond_its_interval_is_said_of_that_half(tmp_path: Path) -> None:
     """Else it would stand beside a peak of which nobody can tell whose it is."""
     slow, fast = {"gpu": "h100", "gpus": 8}, {"gpu": "h200", "gpus": 8}
     run(tmp_path, "a", [cell(4, tpot=0.02), cell(16, tpot=0.02)], deployment=slow)
-    run(tmp_path, "b", [cell(4, tpot=0.01), cell(16, tpot=0.0199)], deployment=fast)
-    assert not any("TPOT" in text for text in said(tmp_path, "ratio"))
+    run(tmp_path, "b", [cell(4, tpot=0.01, output=1001), cell(16, tpot=0.0199)], deployment=fast)
+    (text,) = said(tmp_path, "ratio")
+    assert text == (
+        "8×H200 against 8×H100 with vLLM, at concurrency 4 and 16 (Model-7B, 1 024 in, 128 out): TPOT a factor of 2 "
+        "(1.91–2.09) lower at 4."
+    )
+
+
+def test_a_gpu_that_is_ahead_at_some_loads_is_ahead_at_these(tmp_path: Path) -> None:
+    """One load of another model that disagrees is too little to be said of it."""
+    for gpu, outputs in (("h100", (100, 1500, 3000, 5000)), ("h200", (130, 1900, 3010, 4990))):
+        cells = [cell(4.0**n, output=output) for n, output in enumerate(outputs)]
+        for each in cells:
+            each["metrics"]["interval"] = {"output_tokens_per_s": {"low": 99.0, "high": 101.0}}
+        run(tmp_path, gpu, cells, deployment={"gpu": gpu, "gpus": 1})
+    (text,) = said(tmp_path, "ratio")
+    assert text.startswith("1×H200 against 1×H100 with vLLM, at concurrency 1 to 64 (Model-7B, 1 024 in, 128 out): ")
+    assert re.search(r": output throughput 27 % \([^)]*\) to 30 % \([^)]*\) higher at 1 and 4\.$", text)
+    (table,) = ratios(points(tmp_path))
+    assert [(row[3].partition(",")[0], row[4].partition("×")[0]) for row in table.rows] == [
+        ("concurrency 1", "1.3"),
+        ("concurrency 64", "0.998"),
+    ]
+    for gpu, output in (("h100", 1000), ("h200", 500)):
+        cells = [cell(8, output=output)]
+        run(tmp_path, f"{gpu}-other", cells, model="Other-7B", deployment={"gpu": gpu, "gpus": 1})
+    assert not any("Other-7B" in each for each in said(tmp_path, "ratio"))
+
+
+@pytest.mark.parametrize(
+    "more", [{"gpus": 16, "tp": 8, "pp": 2}, {"gpus": 16, "tp": 16}, {"gpus": 16, "tp": 8, "dp": 2}]
+)
+def test_more_gpus_say_what_they_give_in_all_and_each(tmp_path: Path, more: Json) -> None:
+    run(tmp_path, "a", [cell(4, output=1000), cell(16, output=2000)], deployment={"gpus": 8, "tp": 8})
+    cells = [cell(4, output=1001), cell(16, output=3000, tpot=0.015, verdict=WARNED)]
+    run(tmp_path, "b", cells, deployment=more)
+    run(tmp_path, "c", cells, deployment={"gpus": 16, "tp": 4, "pp": 4})  # another split too: what does it?
+    run(tmp_path, "d", cells, deployment=more, model="Other-7B")
+    split = " ".join(f"{name}{n}" for name, n in more.items() if name != "gpus")
+    (text,) = said(tmp_path, "scale")
+    assert text.startswith(
+        f"vLLM on 16×H200 ({split}) instead of 8×H200 (tp8), at concurrency 4 and 16 (Model-7B, 1 024 in, 128 out): "
+        "output throughput 50 % ("
+    )
+    assert "higher at 16; TPOT 25 % (" in text
+    assert re.search(r"; output throughput per GPU 25 % \(22–28\) to 50 % \(48–52\) lower; some of", text)
+
+
+def test_the_next_number_of_gpus_is_compared(tmp_path: Path) -> None:
+    for gpus, output in ((1, 100), (2, 190), (4, 350)):
+        cells = [cell(4, output=output), cell(16, output=output)]
+        run(tmp_path, f"r{gpus}", cells, deployment={"gpus": gpus, "tp": gpus})
+    assert [text.partition(", at")[0] for text in said(tmp_path, "scale")] == [
+        "vLLM on 2×H200 (tp2) instead of 1×H200 (tp1)",
+        "vLLM on 4×H200 (tp4) instead of 2×H200 (tp2)",
+    ]
+
+
+def test_a_bottleneck_says_whose_it_is(tmp_path: Path) -> None:
+    """The same sentence of each model and precision would be told apart by its numbers alone."""
+    told = {"gpu": "h200", "gpus": 1, "tp": 1}
+    for model in ("meta-llama/Llama-3.1-8B", "Qwen/Qwen3-8B"):
+        for dtype in ("bf16", "fp8"):
+            cells = [cell(1, output=1000), cell(4, output=1010, verdict=WARNED)]
+            run(tmp_path, f"{model[:2]}-{dtype}", cells, model=model, deployment=told | {"weights_dtype": dtype})
+    names = {
+        f"vLLM on 1×H200, {dtype}, tp1, {model}, 1 024 in, 128 out"
+        for model in ("Llama-3.1-8B", "Qwen3-8B")
+        for dtype in ("bf16", "fp8")
+    }
+    stops, lights = said(tmp_path, "bottleneck"), said(tmp_path, "light")
+    assert {text.partition(":")[0] for text in stops} == names
+    assert {text.partition(":")[0] for text in lights} == names
+    assert all(text.endswith("; some of these cells carry a warning.") for text in stops)
+    assert not any("carry" in text or "carries" in text for text in lights)  # of the lightest load
+    run(tmp_path / "warned", "a", [cell(1, verdict=WARNED), cell(4)], model="Qwen/Qwen3-8B", deployment=told)
+    (text,) = said(tmp_path / "warned", "light")
+    assert text.endswith("; this cell carries a warning.")
+
+
+def test_other_findings_say_of_which_model_they_are(tmp_path: Path) -> None:
+    for model, faster in (("Model-7B", 1.0), ("Other-70B", 0.1)):
+        for engine, tpot in (("vLLM", 0.01), ("SGLang", 0.02)):
+            for tokens in (100, 400):
+                cells = [cell(4, tpot=tpot / faster), cell(16, tpot=tpot / faster)]
+                work = {"output": length(tokens)}
+                run(tmp_path, f"{model}-{engine}-{tokens}", cells, model=model, engine=engine, workload=work)
+    for kind in ("leader", "trend"):
+        texts = said(tmp_path, kind)
+        assert texts
+        assert all(("Model-7B" in text) != ("Other-70B" in text) for text in texts)
+
+
+def test_nobody_guesses_tokens_faster_than_light(tmp_path: Path) -> None:
+    """A step that gives several tokens takes its time for all of them."""
+    told = {"gpu": "h200", "gpus": 1, "tp": 1, "weights_dtype": "bf16"}
+    cells = [cell(1, tpot=0.001), cell(4, tpot=0.001)]
+    for tokens, light in (("5", False), ("0", True)):
+        own = told | {"arguments": {"num_speculative_tokens": tokens}}
+        run(tmp_path / tokens, "a", cells, model="meta-llama/Llama-3.1-8B", deployment=own)
+        first = points(tmp_path / tokens)[0]
+        assert (first.light_tpot_s is not None) == light
+        assert first.light_ttft_s is not None
+        texts = said(tmp_path / tokens, "light")
+        assert [("speculative decoding" in text, "faster than possible" in text) for text in texts] == [
+            (True, True)
+        ] * light
+
+
+def test_a_burst_is_not_called_online(tmp_path: Path) -> None:
+    for engine, output in (("vLLM", 2000), ("SGLang", 1000)):
+        run(tmp_path, engine, [cell(n, kind="burst", output=output) for n in (8, 32)], engine=engine)
+    assert [text.partition(" (")[0] for text in said(tmp_path, "peak")] == ["Highest burst throughput"]
+    runs, _ = read_runs([tmp_path])
+    (text,) = [each.text for each in observations(points_of(runs, {"h200": 3.0})) if each.kind == "price"]
+    assert text.startswith("Cheapest output tokens in bursts (")
+
+
+def test_a_table_of_models_has_one_measure(tmp_path: Path) -> None:
+    """TPOT of one run among ITL of the others: what most have, and nothing of another in its place."""
+    itl = stat(0.027)
+    for model in ("Model-7B", "Other-70B"):
+        for gpu in ("a100", "h100"):
+            both = (model, gpu) == ("Model-7B", "h100")
+            one = cell(8, tpot=0.041 if both else None)
+            one["metrics"]["itl_s"] = None if both else itl
+            run(tmp_path, f"{model}-{gpu}", [one], model=model, deployment={"gpu": gpu, "gpus": 1})
+    (table,) = matrices(points(tmp_path))
+    assert table.title.startswith("Output throughput / ITL: ")
+    shown = [text.replace("\u202f", " ") for row in table.rows for text in row[1:]]
+    assert shown == ["1 000 / 27", "1 000 / 27", "1 000 / -", "1 000 / 27"]
+
+
+def test_gpus_are_compared_by_what_both_tell(tmp_path: Path) -> None:
+    for gpu, tpot in (("a100", None), ("h100", 0.04)):
+        one = cell(8, tpot=tpot, output=1000 if tpot else 500)
+        one["metrics"]["itl_s"] = stat(0.03 if tpot is None else 0.02)
+        run(tmp_path, gpu, [one], deployment={"gpu": gpu, "gpus": 1})
+    assert {ratio.measure for ratio in gpu_ratios(points(tmp_path))} == {OUTPUT, TTFT, ITL, E2E}
 
 
 def test_throughput_that_still_grows_is_not_said_to_stop(tmp_path: Path) -> None:
@@ -437,6 +576,7 @@ def test_prompts_of_others_are_not_taken_for_host_time(tmp_path: Path, ttft: flo
     assert ("host, launches or links" in text) == named
 
 
+@pytest.mark.skipif(not POINTS.exists(), reason="the published points are not beside the checkout")
 def test_the_tables_of_a_published_comparison_come_out(tmp_path: Path) -> None:
     """Lambda's vLLM table of 2024: throughput/latency cells, and ratios of H100 to A100."""
     with POINTS.open(newline="") as file:
@@ -450,6 +590,7 @@ def test_the_tables_of_a_published_comparison_come_out(tmp_path: Path) -> None:
         "tp",
         "arrival",
         "num_prompts",
+        "tpot_ms_median",
         "itl_ms_median",
         "output_tok_s",
     )
@@ -465,7 +606,9 @@ def test_the_tables_of_a_published_comparison_come_out(tmp_path: Path) -> None:
         for row in matrix.rows
         for model, text in zip(matrix.heads, row, strict=True)
     }
+    assert "Output throughput / ITL: " in matrix.title
     assert cells["1×A100", "Mistral-7B-Instruct-v0.3"] == "1591 / 56.51"
+    assert cells["1×H100", "Mistral-7B-Instruct-v0.3"] == "3281 / 27.23"  # the only one that has a TPOT too
     assert cells["8×H100", "Hermes-3-Llama-3.1-405B-FP8"] == "1231 / 73.54"
     assert cells["4×H100", "Mixtral-8x7B-Instruct-v0.1"] == "2103 / 30.36"
     assert sum(text == "N/A" for text in cells.values()) == 16

@@ -17,6 +17,7 @@ from browser import Browser, needs_chromium
 from conftest import Loadstone
 from loadstone.errors import InputError
 from loadstone.importers import import_files
+from loadstone.report import writing
 from loadstone.report.document import build
 from loadstone.report.html import page, script, vega
 from loadstone.report.markdown import markdown, text
@@ -203,6 +204,29 @@ def test_result_files_are_reported_in_one_command(loadstone: Loadstone, tmp_path
     done = loadstone("report", path, "--set", "model=m", "-o", tmp_path / "r.md")
     assert done.code == 0, done.err
     assert "vLLM has the highest output throughput" in (tmp_path / "r.md").read_text()
+
+
+def test_pictures_of_single_runs_are_left_out_of_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(3):
+        run(tmp_path / "runs", f"r{number}", [cell(1), cell(4)], engine=f"engine {number}")
+    monkeypatch.setattr(writing, "RUNS_ALONE", 3)
+    every = report([tmp_path / "runs"], tmp_path / "all", "svg").files
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(writing, "RUNS_ALONE", 2)
+    few = report([tmp_path / "runs"], tmp_path / "few", "svg").files
+    alone = [path.name for path in every if "-run-" in path.name]
+    assert len(alone) == 9  # TTFT, TPOT and E2E of each
+    assert [path.name for path in few] == [path.name for path in every if path.name not in alone]
+    said = (
+        "loadstone: 9 pictures of single runs are left out, as always of more than 2 runs; name a run for its own\n"
+    )
+    assert capsys.readouterr().err == said
+    # Where there is nothing else to draw, they stay.
+    run(tmp_path / "other", "a", [cell(1)], records=[record(n, 0.1 * n, [0.1 * n + 0.05]) for n in range(9)])
+    monkeypatch.setattr(writing, "RUNS_ALONE", 0)
+    assert all("-run-1-" in path.name for path in report([tmp_path / "other"], tmp_path / "one", "svg").files)
 
 
 def test_what_cannot_be_reported_is_said_in_one_line(loadstone: Loadstone, tmp_path: Path) -> None:

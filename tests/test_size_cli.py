@@ -49,6 +49,47 @@ def test_the_table_shows_what_binds(loadstone: Loadstone) -> None:
     assert any(line.startswith("(1) ") and "do not fit" in line for line in lines)
 
 
+def test_rows_of_several_engines_say_whose_they_are_and_what_is_asked_of_the_cache(loadstone: Loadstone) -> None:
+    args = ("size", "llama-3.1-8b", "--gpu", "h100", "--context", "8k", "--batch", "16")
+    outcome = loadstone(*args, "--engine", "vllm,sglang")
+    heads, *rows = [line for line in outcome.out.splitlines() if "model" in line or "1×h100" in line]
+    assert heads.split()[:4] == ["model", "GPUs", "cut", "engine"]
+    assert [engine in row for engine, row in zip(("vllm", "sglang"), rows, strict=True)] == [True, True]
+    assert heads.index("KV asked") < heads.index("KV room")
+    # 16 requests of 8,192 tokens, 131,072 bytes each, are 16 GiB.
+    end = heads.index("KV asked") + len("KV asked")
+    assert [row[:end].split()[-1] for row in rows] == ["16.0", "16.0"]
+    assert "engine" not in loadstone(*args).out.splitlines()[1]
+
+
+def test_a_table_of_machines(loadstone: Loadstone) -> None:
+    args = ("size", "llama-3.1-8b,mixtral-8x7b", "--gpu", "h100,h200", "--gpus", "1,2")
+    outcome = loadstone(*args, "--by", "machine,model", "--show", "fits")
+    assert [line.split() for line in outcome.out.splitlines() if "×" in line] == [
+        ["1×h100", "yes", "no"],
+        ["2×h100", "yes", "yes"],
+        ["1×h200", "yes", "yes"],
+        ["2×h200", "yes", "yes"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("more", "by", "differ"),
+    [
+        (("--gpus", "1,2"), "gpu,model", "gpus"),
+        (("--gpus", "1,2", "--engine", "vllm,sglang"), "gpu,model", "gpus, engine"),
+        (("--gpus", "2", "--tp", "1,2"), "gpu,model", "tp"),
+        (("--gpus", "1,2"), "tp,model", "gpu"),
+    ],
+)
+def test_what_follows_from_other_facts_is_not_asked_for(
+    loadstone: Loadstone, more: tuple[str, ...], by: str, differ: str
+) -> None:
+    """tp follows gpus, unless it is asked for itself; the machine follows from both."""
+    outcome = loadstone("size", "llama-3.1-8b,mixtral-8x7b", "--gpu", "h100,h200", *more, "--by", by)
+    assert f"rows differ in {differ} too" in outcome.line()
+
+
 def test_a_table_of_two_facts(loadstone: Loadstone) -> None:
     outcome = loadstone("size", "llama-3.1-8b,mixtral-8x7b", "--gpu", "h100", "--gpus", "1,2", "--by", "gpus,model")
     assert outcome.code == 0

@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from loadstone.report.charts.bars import UNSETTLED, Ratio, gpu_ratios, heaviest, left_out
-from loadstone.report.charts.frames import E2E, ITL, OUTPUT, TPOT, TTFT, load_label
+from loadstone.report.charts.bars import UNSETTLED, Ratio, gpu_ratios, heaviest, left_out, lightest
+from loadstone.report.charts.frames import E2E, ITL, OUTPUT, TPOT, TTFT, Measure, load_label, pace
 from loadstone.report.findings.effect import effect
 from loadstone.report.points import Point, joined
 from loadstone.report.series import asked
@@ -31,22 +31,25 @@ def matrices(points: Sequence[Point]) -> list[Table]:
         if len(models) < 2 or len(machines) < 2:
             continue
         rows = []
+        latency = pace(group)
         for *_, machine in machines:
             row = [machine]
             for model in models:
                 own = next((point for point in group if point.model == model and _machine(point) == machine), None)
-                row.append("N/A" if own is None else _pair(own))
+                row.append("N/A" if own is None else _pair(own, latency))
             rows.append(row)
         first = group[0]
-        latency = "ITL" if all(point.tpot is None for point in group) else "TPOT"
         made.append(
             Table(
                 key=f"matrix-{len(made) + 1}",
-                title=f"Output throughput / {latency}: {joined(first.engine, load_label(first), asked(first))}",
+                title=f"Output throughput / {latency.name}: {joined(first.engine, load_label(first), asked(first))}",
                 heads=["", *models],
                 align="l" + "r" * len(models),
                 rows=rows,
-                notes=[f"output tok/s / median or mean {latency} in ms; N/A: no such run", *_doubtful(rows)],
+                notes=[
+                    f"output tok/s / median or mean {latency.name} in ms; -: not told; N/A: no such run",
+                    *_doubtful(rows),
+                ],
             )
         )
     return made
@@ -57,29 +60,35 @@ def _machine(point: Point) -> str:
     return joined(point.hardware, point.parallel if point.parallel != plain else "", by=" ")
 
 
-def _pair(point: Point) -> str:
-    stat = point.tpot or point.itl
-    latency = f"{1e3 * stat.value:.4g}" if stat is not None else "-"
-    return f"{show_number(point.output_tokens_per_s, 4)} / {latency}{'' if point.trusted else _DOUBTFUL}"
+def _pair(point: Point, latency: Measure) -> str:
+    seconds = latency.of(point)
+    told_ms = f"{1e3 * seconds:.4g}" if seconds is not None else "-"
+    return f"{show_number(point.output_tokens_per_s, 4)} / {told_ms}{'' if point.trusted else _DOUBTFUL}"
 
 
 def ratios(points: Sequence[Point]) -> list[Table]:
-    """GPU against GPU: throughput and latency ratios, a row for all that is equal otherwise, at the highest load."""
+    """GPU against GPU: throughput and latency ratios, for all that is equal otherwise a row at the lightest load and
+    one at the highest.
+    """
     pairs: dict[tuple[str, str], dict[Any, list[Ratio]]] = defaultdict(lambda: defaultdict(list))
-    for ratio in heaviest(gpu_ratios(points)):
+    every = gpu_ratios(points)
+    ends = {id(ratio): ratio for ratio in (*lightest(every), *heaviest(every))}
+    for ratio in ends.values():
         over = ratio.over
         key = (over.engine, over.model, over.gpus, over.parallel, over.kind, over.load, asked(over))
         pairs[over.gpu, ratio.under.gpu][key].append(ratio)
     made = []
     for (better, worse), found in pairs.items():
-        rows = []
+        placed: list[tuple[Any, list[str]]] = []
         for own in found.values():
             point = own[0].over
             times = {ratio.measure.key: _times(ratio) for ratio in own}
             said = [times.get(measure.key, "-") for measure in (OUTPUT, TTFT, TPOT, ITL, E2E)]
             where = joined(load_label(point), asked(point))
             where += "" if all(ratio.over.trusted and ratio.under.trusted for ratio in own) else _DOUBTFUL
-            rows.append([point.model, point.engine, f"{point.gpus or '?'}×", where, *said])
+            place = point.model, point.engine, point.gpus or 0, point.parallel, asked(point), point.kind, point.load
+            placed.append((place, [point.model, point.engine, f"{point.gpus or '?'}×", where, *said]))
+        rows = [row for _, row in sorted(placed)]
         heads = ["model", "engine", "GPUs", "workload", "output throughput"]
         heads += [f"lower {name}" for name in ("TTFT", "TPOT", "ITL", "E2E")]
         table = Table(
@@ -87,7 +96,7 @@ def ratios(points: Sequence[Point]) -> list[Table]:
             title=f"{better} against {worse}",
             heads=heads,
             align="llrlrrrrr",
-            rows=sorted(rows)[:MAX_ROWS],
+            rows=rows[:MAX_ROWS],
             notes=[
                 f"times better, with the interval: {_intervals(found)}, and what repeats of one configuration differ "
                 "by (TTFT 8.8 %, others 3.4 %)",

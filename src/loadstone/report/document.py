@@ -29,7 +29,7 @@ SECTIONS = {
     "throughput": "Throughput against latency",
     "price": "Price of tokens",
     "load": "Latency and throughput by load",
-    "offline": "Offline batches",
+    "offline": "Batches: all requests at once",
     "output": "By output length",
     "input": "By input length",
     "prefix": "Shared prefixes",

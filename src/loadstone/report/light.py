@@ -5,13 +5,14 @@ Only where a run says enough (model, GPU, how many, how they are split) and the 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from loadstone.catalogue.hardware import Gpu
 from loadstone.catalogue.own import is_file
 from loadstone.errors import InputError
-from loadstone.runfacts import RunFacts
+from loadstone.runfacts import RunFacts, mapping
 
 if TYPE_CHECKING:
     from loadstone.perfmodel import StepModel
@@ -29,6 +30,12 @@ def light_tpot_s(facts: RunFacts, decodes: float, context_tokens: float) -> floa
     each = max(1, round(decodes / schedulers))
     base_s, s_per_token = model.decode_line(each)
     return float(base_s + s_per_token * each * context_tokens)
+
+
+def speculates(settings: Mapping[str, Any]) -> bool:
+    """Whether the run says that its engine guesses tokens: a step gives several then, and its time bounds no TPOT."""
+    arguments = mapping(mapping(settings.get("deployment")).get("arguments"))
+    return str(arguments.get("num_speculative_tokens") or 0).strip() != "0"
 
 
 def light_ttft_s(facts: RunFacts, input_tokens: int) -> float | None:

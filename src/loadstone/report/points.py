@@ -12,7 +12,7 @@ import msgspec
 
 from loadstone.comparison.price import Prices, dollars_per_hour
 from loadstone.records import Load
-from loadstone.report.light import light_tpot_s, light_ttft_s
+from loadstone.report.light import light_tpot_s, light_ttft_s, speculates
 from loadstone.report.runs import RunView
 from loadstone.report.stats import Stat, latency, price, throughput, whole
 from loadstone.runfacts import RunFacts, mapping, never_steady, number, steady_window
@@ -172,7 +172,7 @@ def _point(nth: int, run: RunView, at: int, cell: Mapping[str, Any], steady: boo
     dollars = dollars_per_hour(facts, prices)
     rate = number(window.get("requests_per_s"))
     how, attainment = _how(run, cell), number(metrics.get("attainment"))
-    light_tpot, light_ttft = _light(facts, tpot, rate)
+    light_tpot, light_ttft = _light(facts, None if speculates(run.info.settings) else tpot, rate)
     return Point(
         run=clean(run.info.run_id),
         number=nth,

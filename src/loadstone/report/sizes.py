@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from loadstone.errors import InputError
@@ -38,7 +38,9 @@ FACTS = (
     "engine",
     "context_tokens",
     "batch",
+    "machine",
 )
+"""What rows may differ in: `machine` is the GPUs and how many, 8×h200."""
 
 
 def render(document: Mapping[str, Any]) -> RenderableType:
@@ -51,7 +53,10 @@ def render(document: Mapping[str, Any]) -> RenderableType:
     table.add_column("model", overflow="fold")
     table.add_column("GPUs", no_wrap=True)
     table.add_column("cut", no_wrap=True)
-    for head in ("weights", "activ.", "KV room", "KV tokens", "context", "batch", "longest", "at once"):
+    engines = list(dict.fromkeys(" ".join(filter(None, (row["engine"], row["engine_version"]))) for row in rows))
+    if len(engines) > 1:
+        table.add_column("engine", no_wrap=True)
+    for head in ("weights", "activ.", "KV asked", "KV room", "KV tokens", "context", "batch", "longest", "at once"):
         table.add_column(head, justify="right", no_wrap=True)
     table.add_column("fits", no_wrap=True)
     reasons: list[str] = []
@@ -59,10 +64,12 @@ def render(document: Mapping[str, Any]) -> RenderableType:
         each = row["gpus"] * _GIB
         table.add_row(
             Text(f"{clean(row['model'].rpartition('/')[2])} {row['weights_dtype']}, KV {row['kv_dtype']}"),
-            f"{row['gpus']}×{row['gpu']}",
+            machine(row),
             _cut(row),
+            *([row["engine"]] if len(engines) > 1 else []),
             f"{row['weights_bytes'] / each:.1f}",
             f"{row['activation_bytes'] / each:.1f}",
+            f"{row['kv_bytes'] / each:.1f}",
             f"{(row['free_bytes'] + row['kv_bytes']) / each:.1f}",
             f"{row['kv_capacity_tokens']:,}",
             f"{row['context_tokens']:,}",
@@ -71,13 +78,16 @@ def render(document: Mapping[str, Any]) -> RenderableType:
             f"{row['max_concurrent_requests']:,}",
             Text(*_fits(row, reasons)),
         )
-    engines = dict.fromkeys(" ".join(filter(None, (row["engine"], row["engine_version"]))) for row in rows)
     foot = [
-        f"GiB per GPU · rules of {', '.join(engines)} · longest: context at which the batch is held · "
-        "at once: requests of that context",
+        f"GiB per GPU · rules of {', '.join(engines)} · KV asked: of the batch at its context · "
+        "longest: context at which the batch is held · at once: requests of that context",
         *(f"({number}) {clean(reason, 400)}" for number, reason in enumerate(reasons, 1)),
     ]
     return Group(table, *(Text(line) for line in foot))
+
+
+def machine(row: Mapping[str, Any]) -> str:
+    return f"{row['gpus']}×{row['gpu']}"
 
 
 def _cut(row: Mapping[str, Any]) -> str:
@@ -125,13 +135,28 @@ def pivot(
     across: dict[str, None] = {}
     cells: dict[tuple[str, str], Any] = {}
     for row in document["rows"]:
-        place = clean(str(row[names[0]])), clean(str(row[names[1]]))
+        place = clean(str(_fact(row, names[0]))), clean(str(_fact(row, names[1])))
         if place in cells:
-            more = [n for n in FACTS if n not in names and len({r[n] for r in document["rows"]}) > 1]
+            more = _also(document["rows"], names)
             raise InputError(f"--by: rows differ in {', '.join(more) or 'nothing'} too; ask for one of each")
         down[place[0]] = across[place[1]] = None
         cells[place] = row[SHOWN[shown]]
     return list(down), list(across), cells
+
+
+def _fact(row: Mapping[str, Any], name: str) -> Any:
+    return machine(row) if name == "machine" else row[name]
+
+
+def _also(rows: Sequence[Mapping[str, Any]], names: Collection[str]) -> list[str]:
+    """In which facts rows differ that are alike in `names`; not those that follow from others, as tp from gpus."""
+    known, more = list(names), []
+    for name in FACTS:
+        places = {tuple(_fact(row, each) for each in known) for row in rows}
+        if len({tuple(_fact(row, each) for each in (*known, name)) for row in rows}) > len(places):
+            known.append(name)
+            more.append(name)
+    return more
 
 
 def _show(value: Any) -> str:

@@ -16,6 +16,8 @@ from loadstone.report.runs import read_runs
 
 Format = Literal["html", "md", "csv", "png", "svg"]
 FORMATS: tuple[Format, ...] = get_args(Format)
+RUNS_ALONE = 12
+"""Runs of which each has pictures of its own as files: of more nobody looks through them, and they take minutes."""
 
 
 class Written(NamedTuple):
@@ -115,15 +117,20 @@ def _text(made: Report, kind: Format) -> str:
 
 
 def write_pictures(made: Report, folder: Path, kind: Format) -> list[Path]:
-    """Every figure as a file of its own, numbered in the report's order. `folder` may be named like a picture.
-
-    Raises InputError.
+    """Every figure as a file of its own, numbered in the report's order; of more than RUNS_ALONE runs without those
+    of single runs, which is said on stderr. `folder` may be named like a picture. Raises InputError.
     """
     from loadstone.report.charts.export import to_png, to_svg
 
     folder = folder.with_suffix("") if folder.suffix.lower() == f".{kind}" else folder
     folder.mkdir(parents=True, exist_ok=True)
-    figures: list[Figure] = [*made.figures, *(figure for part in made.parts for figure in part.figures)]
+    alone = [figure for part in made.parts for figure in part.figures]
+    figures: list[Figure] = [*made.figures, *alone]
+    if made.figures and len(made.parts) > RUNS_ALONE:
+        figures = made.figures
+        if alone:
+            said = f"{len(alone)} pictures of single runs are left out, as always of more than {RUNS_ALONE} runs"
+            print(f"loadstone: {said}; name a run for its own", file=sys.stderr)
     if not figures:
         raise InputError(
             "these runs give no picture: a curve needs two loads, or records; --format md has their table"

@@ -15,6 +15,8 @@ from loadstone.report.series import lengths_label
 
 WIDE = 30
 """Times that the p99 must be above the median for a logarithmic axis."""
+FAR = 10
+"""Times that the largest value laid over another must be above the smallest for one."""
 
 
 def spread(frame: Frame, measure: Measure, *, key: str) -> Figure | None:
@@ -76,7 +78,7 @@ def predictions(points: Sequence[Point]) -> list[tuple[list[Point], list[Point]]
     for point in points:
         key = (
             point.architecture or point.model, point.engine, point.gpu, point.gpus, point.parallel, point.kind,
-            point.offline, point.prefix, point.near_input, point.near_output,
+            point.prefix, point.near_input, point.near_output,
         )  # fmt: skip
         groups[key][0 if point.source == "simulated" else 1].append(point)
     return [pair for pair in groups.values() if pair[0] and pair[1]]
@@ -93,12 +95,14 @@ def predicted(pair: tuple[list[Point], list[Point]], measure: Measure) -> Figure
         return None
     x = load_axis(load_title(simulated[0]), sorted({row["x"] for row in (*lines, *dots)}))
     title = f"{measure.name} ({unit})"
-    y = alt.Y("y:Q", title=title)
     light: list[Row] = [
         {"x": point.load, "y": value * scale, "what": "speed of light"}
         for point in sorted(simulated, key=lambda each: each.load)
         if (value := _light(point, measure)) is not None
     ]
+    log = wide([row["y"] for row in (*lines, *dots, *light)], FAR)
+    y_scale = alt.Scale(type="log", nice=False, padding=8) if log else alt.Scale()
+    y, low = (alt.Y(f"{column}:Q", title=title, scale=y_scale) for column in ("y", "low"))
     shown = {"simulated": ORANGE, "measured": BLUE} | ({"speed of light": GREY} if light else {})
     names, shades = list(shown), list(shown.values())
     colour = alt.Color("what:N", scale=alt.Scale(domain=names, range=shades), legend=alt.Legend(title=None))
@@ -108,11 +112,11 @@ def predicted(pair: tuple[list[Point], list[Point]], measure: Measure) -> Figure
     if any("low" in row for row in lines):
         explained.append("band: 80 % interval of the prediction")
         band = alt.Chart(data(lines)).transform_filter("isValid(datum.low)").mark_area(opacity=0.2, color=ORANGE)
-        layers.insert(0, band.encode(x=x, y=alt.Y("low:Q", title=title), y2="high:Q"))
+        layers.insert(0, band.encode(x=x, y=low, y2="high:Q"))
     if any("low" in row for row in dots):
         explained.append("bars: 95 % interval of what was measured")
         bars = alt.Chart(data(dots)).transform_filter("isValid(datum.low)").mark_rule(color=BLUE)
-        layers.append(bars.encode(x=x, y=alt.Y("low:Q", title=title), y2="high:Q"))
+        layers.append(bars.encode(x=x, y=low, y2="high:Q"))
     tooltip = ["run:N", "x:Q", alt.Tooltip("y:Q", title=title, format=".4~g")]
     marks = alt.Chart(data(dots)).mark_point(size=90).encode(x=x, y=y, color=colour, tooltip=tooltip)
     layers.append(crossed(marks, dots, x, y))
@@ -124,7 +128,7 @@ def predicted(pair: tuple[list[Point], list[Point]], measure: Measure) -> Figure
     first = measured[0]
     words = joined(first.model, first.engine, first.hardware, lengths_label(first), by=" · ")
     said = (
-        f"measured / simulated: {min(off):.2f} to {max(off):.2f} over {len(off)} loads"
+        f"measured / simulated: {_times(min(off))} to {_times(max(off))} over {len(off)} loads"
         if off
         else "no load in common"
     )
@@ -136,6 +140,11 @@ def predicted(pair: tuple[list[Point], list[Point]], measure: Measure) -> Figure
         section="predicted",
         summary=f"{measure.name}, measured over simulated, {words}. {said}",
     )
+
+
+def _times(ratio: float) -> str:
+    """`1.10`, `243`."""
+    return f"{ratio:.2f}" if ratio < 10 else f"{ratio:.3g}"
 
 
 def _light(point: Point, measure: Measure) -> float | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
@@ -11,7 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from loadstone.report.charts.curves import CROSSED, crossed, unit_of
-from loadstone.report.charts.frames import E2E, ITL, OUTPUT, TPOT, TTFT, Measure, load_label, unsettled
+from loadstone.report.charts.frames import E2E, OUTPUT, TTFT, Measure, load_label, pace, unsettled
 from loadstone.report.charts.theme import WIDTH, Figure, Row, data, figure, shades, wide
 from loadstone.report.points import Point, alike, count, joined, requests_a
 from loadstone.report.series import common, lengths_label, series_of
@@ -21,6 +22,7 @@ ROWS = 24
 NEAR = 0.1
 """Lengths that differ by less are the same: a shared prefix is seldom cut to the token."""
 
+_SPLIT = re.compile(r"(tp|pp|dp|ep|fleet of )(\d+)")
 
 Fact = Literal["prefix", "parallel", "context", "settings"]
 
@@ -40,6 +42,37 @@ def switches(points: Sequence[Point], fact: Fact) -> list[list[Point]]:
             if len(chosen) > 1:
                 found.append([chosen[value] for value in sorted(chosen)])
     return found
+
+
+def more_gpus(points: Sequence[Point]) -> list[tuple[Point, Point]]:
+    """(fewer, more): cells that differ in their number of GPUs alone and in what follows from it, one kind of split
+    that goes further; the next larger number of each kind.
+    """
+    groups: dict[Any, dict[tuple[int, str], Point]] = defaultdict(dict)
+    for point in points:
+        if point.gpus:
+            groups[alike(point, "gpus", "parallel")].setdefault((point.gpus, point.parallel), point)
+    found = []
+    for group in groups.values():
+        for (few, split), point in group.items():
+            larger: dict[str, tuple[int, Point]] = {}
+            for (many, other), more in sorted(group.items(), key=lambda entry: entry[0]):
+                kinds = _further(split, other)
+                if many > few and kinds is not None:
+                    larger.setdefault(kinds, (many, more))
+            found += [(point, more) for _, more in larger.values()]
+    return found
+
+
+def _further(split: str, other: str) -> str | None:
+    """The kind of split in which `other` differs; "" where nothing is told of either, None where they differ in more.
+    Experts are dealt out as the rest is.
+    """
+    told, others = (dict(_SPLIT.findall(text)) for text in (split, other))
+    if bool(told) != bool(others):
+        return None
+    kinds = {kind for kind in (*told, *others) if told.get(kind, "1") != others.get(kind, "1")} - {"ep"}
+    return "".join(kinds) if len(kinds) < 2 else None
 
 
 def _alike(group: Sequence[Point], exactly: bool) -> list[list[Point]]:
@@ -162,7 +195,7 @@ def gpu_ratios(points: Sequence[Point]) -> list[Ratio]:
         for (over, under), sum_log in wins.items():
             if sum_log < 0 or over not in group or under not in group or (sum_log == 0 and over > under):
                 continue
-            for measure in (OUTPUT, TTFT, TPOT if group[over].tpot else ITL, E2E):
+            for measure in (OUTPUT, TTFT, pace((group[over], group[under])), E2E):
                 if unsettled(group[over], measure) or unsettled(group[under], measure):
                     continue
                 much, less = measure.of(group[over]), measure.of(group[under])
@@ -182,16 +215,25 @@ def left_out(ratios: Iterable[Ratio]) -> bool:
 
 def heaviest(ratios: Sequence[Ratio]) -> list[Ratio]:
     """Of each sweep the highest load that both have, and of which no latency is left out if there is such a one."""
+    return _at_end(ratios, 1)
+
+
+def lightest(ratios: Sequence[Ratio]) -> list[Ratio]:
+    """The lowest such load."""
+    return _at_end(ratios, -1)
+
+
+def _at_end(ratios: Sequence[Ratio], sign: Literal[1, -1]) -> list[Ratio]:
     tops: dict[Any, tuple[bool, float]] = {}
 
     def place(ratio: Ratio) -> tuple[bool, float]:
-        return not left_out([ratio]), ratio.over.load
+        return not left_out([ratio]), sign * ratio.over.load
 
     def sweep(ratio: Ratio) -> tuple[Any, ...]:
         return ratio.under.gpu, *alike(ratio.over, "load")
 
     for ratio in ratios:
-        tops[sweep(ratio)] = max(tops.get(sweep(ratio), (False, 0.0)), place(ratio))
+        tops[sweep(ratio)] = max(tops.get(sweep(ratio), place(ratio)), place(ratio))
     return [ratio for ratio in ratios if place(ratio) == tops[sweep(ratio)]]
 
 
@@ -281,4 +323,8 @@ def _predicted(ratios: Sequence[Ratio]) -> str:
         if point.source == "simulated" and (stat := ratio.measure.stat(point)) is not None
         for end in stat.reach or ()
     ]
-    return f"Predicted: each value to within {100 * math.expm1(max(ends)):.0f} % (80 %)" if ends else ""
+    if not ends:
+        return ""
+    off = math.expm1(max(ends))
+    within = f"{100 * off:.0f} %" if off <= 1 else f"a factor of {1 + off:.2g}"
+    return f"Predicted: each value to within {within} (80 %)"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 
@@ -21,9 +21,12 @@ if TYPE_CHECKING:
 
 
 Direction = Literal["x", "y"]
+Look = TypeVar("Look")
 
 LOGARITHMIC = 20.0
 """Times that the largest value must be above the smallest for a logarithmic axis."""
+_ROOM = 0.05
+"""Share of a logarithmic axis that is left free at each end."""
 BESIDE = "written beside where there is room"
 CROSSED = "×: the cell carries a warning"
 OTHERS = "the others"
@@ -57,7 +60,7 @@ def against(frame: Frame, measure: Measure, *, key: str, suffix: str = "") -> Fi
         key,
         f"{measure.name} by {frame.axis_word}{suffix}",
         [frame.words, definition(frame.points, measure), sample_words(frame.points, measure)],
-        lines(rows, x, y, tooltip),
+        lines(rows, frame.variants, x, y, tooltip),
         section=frame.section,
         summary=f"{measure.name}{stat_name} in {unit} by {frame.axis_word}; {frame.words}. {_spoken(rows, unit)}",
     )
@@ -98,7 +101,7 @@ def trade_off(frame: Frame, latency: Measure, throughput: Measure, *, section: s
             f"{definition(frame.points, throughput)}; {definition(frame.points, latency)}",
             sample_words(frame.points, latency),
         ],
-        lines(rows, x, y, tooltip, bars="x", order="load") + loads_beside(rows, x, y),
+        lines(rows, frame.variants, x, y, tooltip, bars="x", order="load") + loads_beside(rows, x, y, bars="x"),
         section=section,
         summary=f"{throughput.name} over {latency.noun}; {frame.words}. "
         + _spoken([{**row, "x": row["load"]} for row in rows], throughput.unit),
@@ -113,15 +116,22 @@ def tips() -> list[alt.Tooltip]:
 
 
 def lines(
-    rows: Sequence[Row], x: alt.X, y: alt.Y, tooltip: list[alt.Tooltip], *, bars: Direction = "y", order: str = ""
+    rows: Sequence[Row],
+    known: Sequence[str],
+    x: alt.X,
+    y: alt.Y,
+    tooltip: list[alt.Tooltip],
+    *,
+    bars: Direction = "y",
+    order: str = "",
 ) -> alt.LayerChart:
     """A line with points for each series; rows with `low` and `high` have a bar between them, along `bars`.
 
-    order: the column that a line follows, where it is not x.
+    known: as in looks(). order: the column that a line follows, where it is not x.
     """
     import altair as alt
 
-    encode, base = looks(rows), alt.Chart(data(rows))
+    encode, base = looks(rows, known), alt.Chart(data(rows))
     along = {"order": alt.Order(f"{order}:Q")} if order else {}
     drawn: alt.LayerChart = base.mark_line().encode(x=x, y=y, **along, **encode("line"))
     drawn += crossed(base.mark_point().encode(x=x, y=y, tooltip=tooltip, **encode("point")), rows, x, y)
@@ -148,11 +158,14 @@ def crossed(marks: alt.Chart, rows: Sequence[Row], x: alt.X, y: alt.Y) -> alt.La
     return alt.LayerChart(layer=layers)
 
 
-def loads_beside(rows: Sequence[Row], x: alt.X, y: alt.Y) -> alt.LayerChart:
-    """Loads, each written beside its point, on that side of it where it lies on nothing else."""
+def loads_beside(rows: Sequence[Row], x: alt.X, y: alt.Y, *, bars: Direction) -> alt.LayerChart:
+    """Loads, each written beside its point, on that side of it where it lies on nothing else.
+
+    `bars`: as in lines().
+    """
     import altair as alt
 
-    base = alt.Chart(data(_beside(rows))).encode(x=x, y=y, text=alt.Text("load:Q", format="~g"))
+    base = alt.Chart(data(_beside(rows, bars))).encode(x=x, y=y, text=alt.Text("load:Q", format="~g"))
     texts = (
         base.transform_filter(f"datum.side == {n}").mark_text(align=align, dx=dx, dy=dy, fontSize=12)
         for n, (align, dx, dy) in enumerate(_SIDES)
@@ -160,19 +173,21 @@ def loads_beside(rows: Sequence[Row], x: alt.X, y: alt.Y) -> alt.LayerChart:
     return alt.LayerChart(layer=list(texts))
 
 
-def looks(rows: Sequence[Row]) -> Any:
+def looks(rows: Sequence[Row], known: Sequence[str]) -> Any:
     """Encodings of a mark: colour by the first thing that differs, dashes and shapes by the rest; the legend shows
     shapes, which points that stand alone have too. With one colour and several variants these get the colours.
+
+    `known`: variants of the whole report, see Frame.
     """
     import altair as alt
 
-    names = list(dict.fromkeys(row["colour"] for row in rows))
-    variants = sorted(dict.fromkeys(row["variant"] for row in rows), key=bool)
+    names, field = list(dict.fromkeys(row["colour"] for row in rows)), "colour"
+    shades = colours(names)
+    order = sorted(dict.fromkeys((*known, *(row["variant"] for row in rows))), key=bool)
+    variants = [variant for variant in order if any(row["variant"] == variant for row in rows)]
     word = f"datum.label || '{OTHERS}'"
-    field = "colour"
     if len(names) == 1 and len(variants) > 1:
-        names, variants, field = variants, [""], "variant"
-    shades = colours(names) if field == "colour" else [SEQUENCE[n % len(SEQUENCE)] for n in range(len(names))]
+        names, field, shades = variants, "variant", _kept(SEQUENCE, variants, order)
     colour = alt.Color(
         f"{field}:N",
         scale=alt.Scale(domain=names, range=shades),
@@ -181,26 +196,40 @@ def looks(rows: Sequence[Row]) -> Any:
     dashes = alt.StrokeDash(
         "variant:N",
         # Backwards: Vega-Lite makes one legend, here none, of scales whose domains are the same.
-        scale=alt.Scale(
-            domain=variants[::-1], range=[list(DASHES[n % len(DASHES)]) for n in range(len(variants))][::-1]
-        ),
+        scale=alt.Scale(domain=variants[::-1], range=[list(dash) for dash in _kept(DASHES, variants, order)][::-1]),
         legend=None,
     )
     shapes = alt.Shape(
         "variant:N",
-        scale=alt.Scale(domain=variants, range=[SHAPES[n % len(SHAPES)] for n in range(len(variants))]),
+        scale=alt.Scale(domain=variants, range=_kept(SHAPES, variants, order)),
         legend=alt.Legend(title=None, symbolStrokeColor="#777777", symbolFillColor="#777777", labelExpr=word),
     )
+    differ = field == "colour" and variants != order[:1]
 
     def encode(mark: str) -> dict[str, Any]:
         found: dict[str, Any] = {"color": colour, "detail": ["colour:N", "variant:N"]}
-        if len(variants) > 1 and mark == "line":
+        if differ and mark == "line":
             found["strokeDash"] = dashes
-        if len(variants) > 1 and mark == "point":
+        if differ and mark == "point":
             found["shape"] = shapes
         return found
 
     return encode
+
+
+def _kept(looks: Sequence[Look], variants: Sequence[str], order: Sequence[str]) -> list[Look]:
+    """For each of the variants the look of its place in the order; those that another here has got, one that is free
+    while there are any.
+    """
+    places: dict[str, int] = {}
+    for variant in variants:
+        place = order.index(variant) % len(looks)
+        if place not in places.values():
+            places[variant] = place
+    free = [place for place in range(len(looks)) if place not in places.values()]
+    rest = [variant for variant in variants if variant not in places]
+    places |= {variant: (free or range(len(looks)))[n % len(free or looks)] for n, variant in enumerate(rest)}
+    return [looks[places[variant]] for variant in variants]
 
 
 def unit_of(measure: Measure, points: Sequence[Point]) -> tuple[str, float]:
@@ -218,11 +247,19 @@ def axis_scale(rows: Sequence[Row], column: Direction, *, bars: bool = False) ->
     """
     import altair as alt
 
+    low, high = _ends(rows, column, bars)
+    return alt.Scale(type="log" if low else "linear", domain=[low or 0, high], nice=False)
+
+
+def _ends(rows: Sequence[Row], column: Direction, bars: bool) -> tuple[float, float]:
+    """Where the axis begins and ends: at 0 unless it is logarithmic."""
     values = [row[column] for row in rows]
-    if wide(values, LOGARITHMIC):
-        return alt.Scale(type="log", nice=False, padding=16)
-    ends = [row["high"] for row in rows if bars and "high" in row]
-    return alt.Scale(domain=[0, max(1.12 * max(values), 1.02 * max(ends, default=0.0))], nice=False)
+    told = [row[end] for row in rows for end in ("low", "high") if bars and end in row]
+    if not wide(values, LOGARITHMIC):
+        return 0.0, max(1.12 * max(values), 1.02 * max(told, default=0.0))
+    seen = [value for value in (*values, *told) if value > 0]
+    room = (max(seen) / min(seen)) ** (_ROOM / (1 - 2 * _ROOM))
+    return min(seen) / room, max(seen) * room
 
 
 def told(point: Point, series: Series) -> Row:
@@ -247,11 +284,16 @@ _SIDES: tuple[tuple[Literal["left", "right"], int, int], ...] = (
     ("left", 7, -8), ("right", -7, -8), ("left", 7, 9), ("right", -7, 9),
 )  # fmt: skip
 """Where a text may stand beside its point: its alignment, and the way there, right and down."""
+_NEAR = 10
+"""Points that are nearer than so many units lie together."""
 
 
-def _beside(rows: Sequence[Row]) -> list[Row]:
-    """The loads that can be written, heaviest first, each with its side: none lies on a line, a point or another."""
-    at = {id(row): (_part(row, "x", rows) * WIDTH, -_part(row, "y", rows) * HEIGHT) for row in rows}
+def _beside(rows: Sequence[Row], bars: Direction) -> list[Row]:
+    """The loads that can be written, heaviest first, each with its side: none lies on a line, a point or another; of
+    points that lie together under the same load one says it.
+    """
+    ends = {column: _ends(rows, column, column == bars) for column in ("x", "y")}
+    at = {id(row): (_part(row["x"], *ends["x"]) * WIDTH, -_part(row["y"], *ends["y"]) * HEIGHT) for row in rows}
     lines = defaultdict(list)
     for row in sorted(rows, key=lambda row: row["load"]):
         lines[row["colour"], row["variant"]].append(at[id(row)])
@@ -264,25 +306,26 @@ def _beside(rows: Sequence[Row]) -> list[Row]:
         ]
     )
     found: list[Row] = []
+    written: list[Row] = []
     for row in sorted(rows, key=lambda row: -row["load"]):
         x, y = at[id(row)]
+        if any(other["load"] == row["load"] and math.dist(at[id(other)], (x, y)) < _NEAR for other in written):
+            continue
         wide_px = 7 * len(f"{row['load']:g}")
         for side, (align, dx, dy) in enumerate(_SIDES):
             middle = x + dx + (wide_px / 2 if align == "left" else -wide_px / 2), y + dy
             if not (np.abs(taken - middle) < (wide_px / 2 + 2, 7)).all(axis=1).any():
-                corners = [(middle[0] + part * wide_px / 2, middle[1]) for part in (-1, 0, 1)]
-                taken = np.concatenate([taken, corners])
+                box = [(part * wide_px, high) for part in np.linspace(-0.5, 0.5, 12) for high in (-2, 2)]
+                taken = np.concatenate([taken, np.add(middle, box)])
                 found.append({"x": row["x"], "y": row["y"], "load": row["load"], "side": side})
+                written.append(row)
                 break
     return found
 
 
-def _part(row: Row, column: Direction, rows: Sequence[Row]) -> float:
-    """Where on its axis a value stands, about, from 0 to 1: axis_scale() leaves some room."""
-    value, values = row[column], [each[column] for each in rows]
-    if wide(values, LOGARITHMIC):
-        return math.log(value / min(values)) / math.log(max(values) / min(values))
-    return 0.89 * value / max(values) if max(values) else 0.0
+def _part(value: float, low: float, high: float) -> float:
+    """Where a value stands on an axis with these ends, from 0 to 1."""
+    return math.log(value / low) / math.log(high / low) if low else value / high if high else 0.0
 
 
 def _which(points: Sequence[Point], measure: Measure) -> str:

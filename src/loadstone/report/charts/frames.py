@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -98,13 +98,22 @@ BATCH_S = Measure(
 )  # fmt: skip
 
 
+def pace(points: Iterable[Point]) -> Measure:
+    """The time between tokens that most of the points tell: TPOT, or ITL where more of them have that."""
+    points = list(points)
+    return max((TPOT, ITL), key=lambda measure: sum(measure.of(point) is not None for point in points))
+
+
 class Frame(msgspec.Struct, frozen=True):
-    """The points of one picture, each with its series, x by `axis`. `words`: what they have in common, in a line."""
+    """The points of one picture, each with its series, x by `axis`. `words`: what they have in common, in a line.
+    `variants`: of all pictures of a report, so that each has the same dashes and points in all.
+    """
 
     axis: Axis
     points: tuple[Point, ...]
     series: tuple[Series, ...]
     words: str
+    variants: tuple[str, ...] = ()
 
     def x(self, point: Point) -> float | None:
         return {"load": point.load, "output": point.near_output, "input": point.near_input}[self.axis]
@@ -127,9 +136,14 @@ class Frame(msgspec.Struct, frozen=True):
         return self.points[0].offline
 
     @property
+    def mode(self) -> Literal["online", "burst", "offline"]:
+        """How the requests came: of a burst all at once, as of an offline batch, but to a server."""
+        return "offline" if self.offline else "burst" if self.points[0].kind == "burst" else "online"
+
+    @property
     def section(self) -> str:
         """Where a report has what it shows."""
-        return "offline" if self.offline else self.axis
+        return self.axis if self.mode == "online" else "offline"
 
     @property
     def x_title(self) -> str:
@@ -137,11 +151,11 @@ class Frame(msgspec.Struct, frozen=True):
 
     @property
     def axis_word(self) -> str:
-        return _load_words(self.points[0])[0] if self.axis == "load" else f"{self.axis} length"
+        return load_word(self.points[0]) if self.axis == "load" else f"{self.axis} length"
 
     def only(self, keep: Callable[[Point, Series], bool]) -> Frame:
         kept = [(p, s) for p, s in self.pairs if keep(p, s)]
-        return Frame(self.axis, tuple(p for p, _ in kept), tuple(s for _, s in kept), self.words)
+        return msgspec.structs.replace(self, points=tuple(p for p, _ in kept), series=tuple(s for _, s in kept))
 
 
 def frames(
@@ -201,6 +215,10 @@ _LOADS = {
 
 def _load_words(point: Point) -> tuple[str, str, str]:
     return _LOADS["batch" if point.offline and point.kind == "burst" else point.kind]
+
+
+def load_word(point: Point) -> str:
+    return _load_words(point)[0]
 
 
 def load_title(point: Point) -> str:

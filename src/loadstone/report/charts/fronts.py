@@ -42,7 +42,11 @@ def pareto(frame: Frame) -> Figure | None:
     x = alt.X("x:Q", title=_PACE, scale=axis_scale(rows, "x"))
     y = alt.Y("y:Q", title=f"{cost.name} (tok/s)", scale=axis_scale(rows, "y"))
     tooltip = [*_tells(frame), alt.Tooltip("y:Q", title="tok/s", format=".5~g")]
-    points = alt.Chart(data(rows)).mark_point(size=90).encode(x=x, y=y, tooltip=tooltip, **looks(rows)("point"))
+    points = (
+        alt.Chart(data(rows))
+        .mark_point(size=90)
+        .encode(x=x, y=y, tooltip=tooltip, **looks(rows, frame.variants)("point"))
+    )
     return figure(
         "pareto",
         "Pareto front: pace per user against throughput" + (" per GPU" if per_gpu else ""),
@@ -86,7 +90,9 @@ def price_by_pace(frame: Frame) -> Figure | None:
             definition(frame.points, DOLLARS),
             sample_words(frame.points, DOLLARS),
         ],
-        _joined(front, x, y) + lines(rows, x, y, tooltip, order="load") + loads_beside(rows, x, y),
+        _joined(front, x, y)
+        + lines(rows, frame.variants, x, y, tooltip, order="load")
+        + loads_beside(rows, x, y, bars="y"),
         section="price",
         summary=f"Dollars per million output tokens over tokens per second per user; {frame.words}. "
         "The cheapest for each pace: "

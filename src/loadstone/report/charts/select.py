@@ -25,6 +25,7 @@ from loadstone.report.charts.frames import (
     Measure,
     frames,
     outliers,
+    pace,
 )
 from loadstone.report.charts.fronts import pareto, price_by_pace
 from loadstone.report.charts.theme import Figure
@@ -54,36 +55,50 @@ def figures(points: Sequence[Point]) -> list[Figure]:
 
 def _all(points: Sequence[Point]) -> Iterator[Figure | None]:
     """None for each picture that would have too little in it."""
-    sweeps = [_cut(frame) for frame in frames(points, "load")]
+    sweeps, by_length, by_model = _framed(points)
     served = [frame for frame in sweeps if not frame.offline]
-    offline = [frame for frame in sweeps if frame.offline]
     for frame in served:
         yield from _served(frame)
     for frame in served:
         for measure in (TTFT, TPOT, ITL, E2E, OUTPUT):
             yield from _line(frame, measure)
-    for frame in offline:
-        yield trade_off(frame, BATCH_S, _widest(frame), section="offline", key="offline-throughput-latency")
-        for measure in (_widest(frame), BATCH_S):
+    for frame in sweeps:
+        if frame.mode != "online":
+            yield trade_off(frame, BATCH_S, _widest(frame), section="offline", key=f"{frame.mode}-throughput-latency")
+            for measure in (_widest(frame), BATCH_S):
+                if frame.offline or measure is not OUTPUT:
+                    yield from _line(frame, measure)
+    for frame in by_length:
+        if frame.offline and not _full(frame):
+            continue
+        measures = (_widest(frame), BATCH_S) if frame.offline else (TTFT, TPOT, E2E, _widest(frame), BATCH_S)
+        for measure in measures:
             yield from _line(frame, measure)
-    for axis in ("output", "input"):
-        for frame in map(_cut, frames(points, axis)):
-            if frame.offline and not _full(frame):
-                continue
-            measures = (_widest(frame), BATCH_S) if frame.offline else (TTFT, TPOT, E2E, _widest(frame))
-            for measure in measures:
-                yield from _line(frame, measure)
     for fact, what, none, shown in _SWITCHED:
         found = switches(points, fact)
         for measure in shown:
             yield side_by_side(found, measure, fact, what, none=none)
     yield from ratio_figures(gpu_ratios(points))
-    for frame in map(_cut, frames(points, "load", by="model")):
-        latency = TPOT if any(point.tpot for point in frame.points) else ITL
-        yield trade_off(frame, latency, OUTPUT, section="models", key="models")
+    for frame in by_model:
+        yield trade_off(frame, pace(frame.points), OUTPUT, section="models", key="models")
     for pair in predictions(points):
-        for measure in (TTFT, TPOT, ITL, E2E, OUTPUT):
+        for measure in (TTFT, TPOT, ITL, E2E, OUTPUT, BATCH_S):
             yield predicted(pair, measure)
+
+
+def _framed(points: Sequence[Point]) -> list[list[Frame]]:
+    """All frames: sweeps, by length, by model. They know one another's variants, where there are several to tell."""
+    found = [
+        [_cut(frame) for frame in group]
+        for group in (
+            frames(points, "load"),
+            [*frames(points, "output"), *frames(points, "input")],
+            frames(points, "load", by="model"),
+        )
+    ]
+    told = [dict.fromkeys(series.variant for series in frame.series) for group in found for frame in group]
+    variants = tuple(dict.fromkeys(variant for own in told if len(own) > 1 for variant in own))
+    return [[msgspec.structs.replace(frame, variants=variants) for frame in group] for group in found]
 
 
 def _served(frame: Frame) -> Iterator[Figure | None]:

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from loadstone.report.charts.bars import Fact, gpu_ratios, switches
+from loadstone.report.charts.bars import Fact, gpu_ratios, more_gpus, switches
 from loadstone.report.charts.frames import Frame, frames
 from loadstone.report.findings.bottleneck import bottlenecks
-from loadstone.report.findings.changes import by_length, gpu_against_gpu, switched
+from loadstone.report.findings.changes import by_length, gpu_against_gpu, scaled, switched
 from loadstone.report.findings.cheapest import cheapest
 from loadstone.report.findings.leaders import leaders, peaks
 from loadstone.report.findings.sentence import Sentence
@@ -61,7 +61,7 @@ def _observed(real: Sequence[Point]) -> list[Sentence]:
     facts: tuple[Fact, ...] = ("prefix", "parallel", "context", "settings")
     for fact in facts:
         found += switched(switches(real, fact), fact)
-    return [*found, *gpu_against_gpu(gpu_ratios(real))]
+    return [*found, *scaled(more_gpus(real)), *gpu_against_gpu(gpu_ratios(real))]
 
 
 def _alone(points: Sequence[Point], others: Sequence[Frame]) -> list[Frame]:

@@ -8,9 +8,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from loadstone.report.charts.frames import OUTPUT, TPOT, TTFT, Frame, Measure, load_label
-from loadstone.report.findings.sentence import Sentence, setup
+from loadstone.report.findings.sentence import Sentence, doubt, setups, warned, work
 from loadstone.report.points import Point, joined
-from loadstone.report.series import Series, asked
+from loadstone.report.series import Series
 from loadstone.runfacts import mapping, number
 from loadstone.units import show_number, show_seconds
 
@@ -37,10 +37,11 @@ def bottlenecks(frame: Frame) -> Iterable[Sentence]:
     """A sentence for each series whose throughput stops growing within the sweep, and for those that grow freely."""
     if frame.axis != "load" or frame.points[0].kind == "rate":
         return
-    lines: dict[Series, list[Point]] = defaultdict(list)
-    for point, series in frame.pairs:
-        lines[series].append(point)
-    for series, points in lines.items():
+    lines: dict[tuple[str, Series], list[Point]] = defaultdict(list)
+    names = setups(frame.points, without=("parallel",))
+    for name, (point, series) in zip(names, frame.pairs, strict=True):
+        lines[joined(name, point.parallel, work(point), series.run), series].append(point)
+    for (name, _), points in lines.items():
         if points[0].engine == "timing server":
             continue  # nothing bounds it but its law
         points.sort(key=lambda point: point.load)
@@ -48,7 +49,6 @@ def bottlenecks(frame: Frame) -> Iterable[Sentence]:
         gains = [(a, b, gain) for a, b in steps if (gain := _slope(a, b, OUTPUT)) is not None]
         if not gains:
             continue
-        name = joined(_name(points[0]), series.run)
         stop = next((entry for entry in gains if entry[2] < GAIN and not _recovers(entry[0], points)), None)
         if stop is not None:
             before, after, _ = stop
@@ -59,10 +59,11 @@ def bottlenecks(frame: Frame) -> Iterable[Sentence]:
                 f"{show_number(after.output_tokens_per_s, 4)} at {after.load:g})"
             )
             text = joined(text, _reason(before, after), by=": ")
+            text += warned(point for point in points if point.load >= before.load)
             yield Sentence(text=f"{text}.", kind="bottleneck", about=frame.section)
         first = points[0]
         if first.light_tpot_s and first.tpot is not None:
-            text = _against_light(first, first.light_tpot_s, first.tpot.value)
+            text = f"{name}: {_against_light(first, first.light_tpot_s, first.tpot.value)}{doubt([first])}."
             yield Sentence(text=text, kind="light", about=frame.section)
         if stop is None and all(gain > FREE for _, _, gain in gains) and len(gains) > 1:
             last = points[-1]
@@ -71,7 +72,7 @@ def bottlenecks(frame: Frame) -> Iterable[Sentence]:
                 f"({show_number(first.output_tokens_per_s, 4)} tok/s at {first.load:g} to "
                 f"{show_number(last.output_tokens_per_s, 4)} at {last.load:g}): steps take about as long with more "
                 "requests in them, so compute is not what bounds them; what every step pays does, reading the "
-                "weights (memory bandwidth) or host time."
+                f"weights (memory bandwidth) or host time{warned(points)}."
             )
             yield Sentence(text=text, kind="bottleneck", about=frame.section)
 
@@ -86,13 +87,18 @@ def _against_light(point: Point, light_s: float, tpot_s: float) -> str:
     """At the lightest load a decode step reads weights and does next to nothing else."""
     share = light_s / tpot_s
     said = (
-        f"{_name(point)}: at {load_label(point)} TPOT is {show_seconds(tpot_s)}, where the memory's bandwidth allows "
+        f"at {load_label(point)} TPOT is {show_seconds(tpot_s)}, where the memory's bandwidth allows "
         f"{show_seconds(light_s)} ({100 * share:.0f} % of the speed of light)"
     )
     others_s = _prefills_s(point)
     if others_s is not None and light_s < HOST * (tpot_s - others_s):
-        return f"{said}: most of a step is neither weights nor KV cache, but host, launches or links."
-    return f"{said}." if share <= 1 else f"{said}: faster than possible, so what it says of itself is not so."
+        return f"{said}: most of a step is neither weights nor KV cache, but host, launches or links"
+    if share > 1:
+        said += (
+            ": faster than possible with one token a step, so it guesses tokens (speculative decoding) untold, or "
+            "what it says of itself is not so"
+        )
+    return said
 
 
 def _prefills_s(point: Point) -> float | None:
@@ -104,10 +110,6 @@ def _prefills_s(point: Point) -> float | None:
     if point.ttft is None or not point.output_tokens or point.output_tokens < 2:
         return None
     return (point.load - 1) * point.ttft.value / (point.output_tokens - 1)
-
-
-def _name(point: Point) -> str:
-    return joined(setup(point), point.parallel, asked(point))
 
 
 def _reason(before: Point, after: Point) -> str | None:

@@ -9,22 +9,36 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 
 from loadstone.report.charts.bars import Fact, Ratio
-from loadstone.report.charts.frames import E2E, ITL, OUTPUT, TPOT, TTFT, Frame, Measure, load_label
-from loadstone.report.findings.effect import effect
-from loadstone.report.findings.sentence import Sentence, setup, spans, value, warned
-from loadstone.report.points import Point, count
+from loadstone.report.charts.frames import (
+    E2E,
+    ITL,
+    OUTPUT,
+    PER_GPU,
+    TPOT,
+    TTFT,
+    Frame,
+    Measure,
+    load_label,
+    load_word,
+)
+from loadstone.report.findings.effect import Effect, effect
+from loadstone.report.findings.sentence import Sentence, ranges, setups, spans, value, warned
+from loadstone.report.points import Point, alike, count, joined
+from loadstone.report.series import lengths_label
 
 STABLE = 1.15
 """Largest over smallest value, up to which a measure is called steady: twice the repeats' spread of TTFT."""
 SUDDEN = 0.7
 """Share of a rise (in the log) that falls into one step, from which the step is named."""
+Pair = tuple[Point, Point]
+"""What was, and what is compared with it."""
 
 
 def by_length(frame: Frame) -> Iterable[Sentence]:
     """How TTFT and TPOT go as answers grow: steady, or rising, and where."""
     lines: dict[str, list[Point]] = defaultdict(list)
-    for point in frame.points:
-        lines[setup(point)].append(point)
+    for name, point in zip(setups(frame.points), frame.points, strict=True):
+        lines[name].append(point)
     for measure in (TTFT, TPOT):
         steady, said = [], []
         for name, points in lines.items():
@@ -56,58 +70,124 @@ def by_length(frame: Frame) -> Iterable[Sentence]:
         ends = sorted({x for point in frame.points if (x := frame.x(point)) is not None})
         parts = [f"steady for {', '.join(steady)}"] if steady else []
         span = f"from {count(int(ends[0]))} to {count(int(ends[-1]))} {frame.axis} tokens"
-        text = f"{measure.name} at {load_label(frame.points[0])} {span}: {'; '.join([*parts, *said])}"
+        first_of = frame.points[0]
+        told = joined(first_of.model, first_of.prefix, first_of.work)
+        text = f"{measure.name} at {load_label(first_of)} {span} ({told}): {'; '.join([*parts, *said])}"
         text += f"{warned(frame.points)}."
         yield Sentence(text=text, kind="trend", about=frame.axis)
 
 
 def switched(found: Sequence[Sequence[Point]], what: Fact) -> Iterable[Sentence]:
-    """What a switch of one fact changes, engine by engine and measure by measure, over the loads; only what is beyond
+    """What a switch of one fact changes, setup by setup and measure by measure, over the loads; only what is beyond
     doubt.
     """
-    groups: dict[tuple[str, str, str, str], list[tuple[Point, Point]]] = defaultdict(list)
+    groups: dict[tuple[str, ...], list[Pair]] = defaultdict(list)
+    every = [point for switch in found for point in switch]
+    names = {id(point): name for point, name in zip(every, setups(every, without=(what,)), strict=True)}
     for base, *others in found:
         for point in others:
-            groups[setup(point), point.kind, getattr(base, what), getattr(point, what)].append((base, point))
-    for (name, _, before, after), pairs in groups.items():
-        pairs.sort(key=lambda pair: pair[0].load)
-        loads = spans([pair[0].load for pair in pairs])
-        change = f"{what} {after} instead of {before}" if before else after
+            told = _asked(base, "" if what == "prefix" else base.prefix)
+            groups[names[id(point)], told, point.kind, getattr(base, what), getattr(point, what)].append(
+                (base, point)
+            )
+    for (name, told, _, before, after), pairs in groups.items():
+        other = f"{what} {after} instead of {before}" if before else after
         for measure in (OUTPUT, TTFT, TPOT, E2E):
-            said = []
-            effects = [
-                (pair[1].load, each) for pair in pairs if (each := effect(pair[1], pair[0], measure)) is not None
-            ]
-            clear = [(load, each) for load, each in effects if each.clear]
-            for word, up in (("higher", True), ("lower", False)):
-                own = [(load, each) for load, each in clear if (each.ratio > 1) == up]
-                if own:
-                    at = f" at {spans([load for load, _ in own])}" if len(own) < len(effects) else ""
-                    sized = sorted((each for _, each in own), key=lambda each: abs(math.log(each.ratio)))
-                    sizes = " to ".join(dict.fromkeys(each.words for each in (sized[0], sized[-1])))
-                    said.append(f"{measure.noun} {sizes} {word}{at}")
-            if said:
-                text = f"{name} with {change}, at {pairs[0][0].kind} {loads}: {'; '.join(said)}"
-                text += f"{warned([point for pair in pairs for point in pair])}."
+            if said := _clauses(pairs, measure):
+                text = f"{name} with {other}, at {_loads(pairs)} ({told}): {'; '.join(said)}{_warned(pairs)}."
                 yield Sentence(text=text, kind="switch", about=what)
+
+
+def scaled(found: Sequence[Pair]) -> Iterable[Sentence]:
+    """What more GPUs give at the same loads, and how much of it each of them: see bars.more_gpus()."""
+    groups: dict[tuple[str, ...], list[Pair]] = defaultdict(list)
+    every = [point for pair in found for point in pair]
+    names = iter(setups(every, without=("parallel",)))
+    for few, many in found:
+        split = [f" ({point.parallel})" if point.parallel else "" for point in (few, many)]
+        _, name = next(names), next(names)
+        told = _asked(few, few.prefix)
+        groups[f"{name}{split[1]} instead of {few.hardware}{split[0]}", told, few.kind].append((few, many))
+    for (change, told, _), pairs in groups.items():
+        of_all = [clause for measure in (OUTPUT, TTFT, TPOT, E2E) for clause in _clauses(pairs, measure)]
+        if of_all:
+            said = [*of_all, *_clauses(pairs, PER_GPU)]
+            text = f"{change}, at {_loads(pairs)} ({told}): {'; '.join(said)}{_warned(pairs)}."
+            yield Sentence(text=text, kind="scale", about="load")
+
+
+def _asked(point: Point, prefix: str) -> str:
+    return joined(point.model, lengths_label(point), prefix, point.work)
+
+
+def _loads(pairs: Sequence[Pair]) -> str:
+    """`concurrency 1 to 64`."""
+    return f"{load_word(pairs[0][0])} {spans(sorted({base.load for base, _ in pairs}))}"
+
+
+def _clauses(pairs: Sequence[Pair], measure: Measure) -> list[str]:
+    """At which loads `measure` is higher and at which lower, beyond doubt, and by how much."""
+    effects: list[tuple[float, Effect]] = []
+    for base, point in sorted(pairs, key=lambda pair: pair[0].load):
+        found = effect(point, base, OUTPUT if measure is PER_GPU else measure)
+        if found is not None:
+            share = (base.gpus or 1) / (point.gpus or 1) if measure is PER_GPU else 1.0
+            effects.append((base.load, Effect(share * found.ratio, share * found.low, share * found.high)))
+    said = []
+    for word, up in (("higher", True), ("lower", False)):
+        own = [(load, each) for load, each in effects if each.clear and (each.ratio > 1) == up]
+        if own:
+            every = [load for load, _ in effects]
+            at = f" at {ranges([load for load, _ in own], every)}" if len(own) < len(effects) else ""
+            sized = sorted((each for _, each in own), key=lambda each: abs(math.log(each.ratio)))
+            sizes = " to ".join(dict.fromkeys(each.words for each in (sized[0], sized[-1])))
+            said.append(f"{measure.noun} {sizes} {word}{at}")
+    return said
+
+
+def _warned(pairs: Iterable[Pair]) -> str:
+    return warned([point for pair in pairs for point in pair])
 
 
 def gpu_against_gpu(ratios: Sequence[Ratio]) -> Iterable[Sentence]:
     """Each pair of GPUs under each engine: geometric mean and range of the ratios, where they point one way, and most
-    of them beyond their intervals.
+    of them beyond their intervals; of a measure of which that cannot be said, at which loads of a sweep one is ahead.
     """
     pairs: dict[tuple[str, str, str], list[Ratio]] = defaultdict(list)
     for ratio in ratios:
         pairs[ratio.over.gpu, ratio.under.gpu, ratio.over.engine].append(ratio)
     for (over, under, engine), found in pairs.items():
-        said = [text for measure in (OUTPUT, TTFT, TPOT, ITL, E2E) if (text := _ratio(found, measure, over, under))]
-        if said:
-            text = f"{over} against {under} with {engine}, all else equal: {'; '.join(said)}"
-            text += f"{warned([point for ratio in found for point in (ratio.over, ratio.under)])}."
-            yield Sentence(text=text, kind="ratio", about="gpus")
+        head = f"{over} against {under} with {engine}, all else equal"
+        said = {measure: _ratio(found, measure) for measure in (OUTPUT, TTFT, TPOT, ITL, E2E)}
+        if any(said.values()):
+            text = f"{head}: {'; '.join(clause for clause in said.values() if clause)}"
+            yield Sentence(text=f"{text}{_warned(_pairs(found))}.", kind="ratio", about="gpus")
+        sweeps: dict[object, list[Ratio]] = defaultdict(list)
+        for ratio in found:
+            if said[ratio.measure] is None:
+                sweeps[alike(ratio.over, "load", "version")].append(ratio)
+        for sweep in sweeps.values():
+            if len({ratio.over.load for ratio in sweep}) < 2:
+                continue
+            clauses = [
+                clause
+                for measure in (OUTPUT, TTFT, TPOT, ITL, E2E)
+                for clause in _clauses(_pairs(ratio for ratio in sweep if ratio.measure is measure), measure)
+            ]
+            if clauses:
+                first = sweep[0].over
+                told = joined(first.precision, first.parallel, first.settings, _asked(first, first.prefix))
+                head = f"{first.hardware} against {sweep[0].under.hardware} with {engine}"
+                text = f"{head}, at {_loads(_pairs(sweep))} ({told}): {'; '.join(clauses)}{_warned(_pairs(sweep))}."
+                yield Sentence(text=text, kind="ratio", about="gpus")
 
 
-def _ratio(found: Sequence[Ratio], measure: Measure, over: str, under: str) -> str | None:
+def _pairs(ratios: Iterable[Ratio]) -> list[Pair]:
+    return [(ratio.under, ratio.over) for ratio in ratios]
+
+
+def _ratio(found: Sequence[Ratio], measure: Measure) -> str | None:
+    """In one direction, or in how many pairs in which; None of a single sweep that goes both ways: loads say more."""
     own = [ratio for ratio in found if ratio.measure is measure]
     effects = [each for ratio in own if (each := effect(ratio.over, ratio.under, measure)) is not None and each.clear]
     if len(effects) <= len(own) / 2:
@@ -117,6 +197,8 @@ def _ratio(found: Sequence[Ratio], measure: Measure, over: str, under: str) -> s
     if len(own) == 1:
         return f"{measure.noun} {effects[0].words} {'higher' if effects[0].ratio > 1 else 'lower'}"
     if 0 < better < len(effects):
+        if len({alike(ratio.over, "load", "version") for ratio in own}) == 1:
+            return None
         worse = f"worse in {len(effects) - better} (down to {least:.3g}×)"
         return f"{measure.noun} better in {better} pairs of cells (up to {most:.3g}×), {worse}"
     mean = math.exp(sum(math.log(ratio.times) for ratio in own) / len(own))

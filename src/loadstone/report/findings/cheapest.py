@@ -23,7 +23,7 @@ def cheapest(frame: Frame) -> Iterable[Sentence]:
         for price, name, point in at:
             if name not in least or price < (DOLLARS.of(least[name]) or 0.0):
                 least[name] = point
-    where = "offline" if frame.offline else "online"
+    where = "in bursts" if frame.mode == "burst" else frame.mode
     head = f"Cheapest output tokens {where} ({joined(work(frame.points[0]), meets, by='; ')}): "
     if len(least) < 2:
         if meets and len(set(setups(frame.points))) > 1:

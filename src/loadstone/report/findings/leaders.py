@@ -12,6 +12,7 @@ from loadstone.report.findings.sentence import (
     Sentence,
     doubt,
     meeting,
+    ranges,
     setups,
     spans,
     throughput,
@@ -20,7 +21,7 @@ from loadstone.report.findings.sentence import (
     work,
 )
 from loadstone.report.points import Point, joined
-from loadstone.report.series import asked, series_of
+from loadstone.report.series import series_of
 
 
 def leaders(frame: Frame) -> Iterable[Sentence]:
@@ -76,16 +77,16 @@ def _contest(frame: Frame, group: Sequence[Point], measure: Measure) -> str | No
         place = (
             f"at every {frame.axis_word} measured ({spans(xs)}{unit})"
             if len(own) == len(xs) > 1
-            else f"at {frame.axis_word} {_ranges([win.x for win in own], xs)}{unit}"
+            else f"at {frame.axis_word} {ranges([win.x for win in own], xs)}{unit}"
         )
         clauses.append(f"{head} {place}, {_sizes(own, measure, side)}")
     left = [x for x in xs if x not in {win.x for win in wins}]
     if left:
-        clauses.append(f"the first two cannot be told apart at {_ranges(left, xs)}")
+        clauses.append(f"the first two cannot be told apart at {ranges(left, xs)}")
     first = group[0]
-    told = asked(first) if frame.axis == "load" else joined(load_label(first), first.prefix, first.work)
+    told = work(first) if frame.axis == "load" else joined(first.model, load_label(first), first.prefix, first.work)
     contested = [point for win in wins for point in (win.first, win.second)]
-    return "; ".join(clauses) + (f" ({told})" if told else "") + warned(contested)
+    return f"{'; '.join(clauses)} ({told}){warned(contested)}"
 
 
 def entries(
@@ -117,17 +118,6 @@ def _sizes(own: Sequence[_Win], measure: Measure, side: str) -> str:
     return f"from {' to '.join(ends)}"
 
 
-def _ranges(xs: Sequence[float], every: Sequence[float]) -> str:
-    """Neighbours of the sweep joined: `4 to 64 and 256`."""
-    runs: list[list[float]] = []
-    for x in xs:
-        if runs and every.index(x) == every.index(runs[-1][-1]) + 1:
-            runs[-1].append(x)
-        else:
-            runs.append([x])
-    return ", ".join(spans(run) for run in runs)
-
-
 def peaks(frame: Frame) -> Iterable[Sentence]:
     """The highest throughput of a sweep, on all hardware and on each; by total tokens where all points have them."""
     rank = TOTAL if all(point.total_tokens_per_s is not None for point in frame.points) else OUTPUT
@@ -145,9 +135,8 @@ def peaks(frame: Frame) -> Iterable[Sentence]:
         own = [point for point in ranked if point.hardware == hardware]
         if own[0] is not ranked[0] and len(own) > 1:
             contests.append((f" on {hardware}", own))
-    kind = "offline" if frame.offline else "online"
     for where, entered in contests:
-        head = f"Highest {kind} throughput{where} ({joined(work(frame.points[0]), meets, by='; ')})"
+        head = f"Highest {frame.mode} throughput{where} ({joined(work(frame.points[0]), meets, by='; ')})"
         yield Sentence(text=_peak(head, entered, rank), kind="peak", about=frame.section)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 
@@ -25,15 +25,19 @@ def setup(point: Point) -> str:
     return joined(point.engine, point.hardware, by=" on ")
 
 
-def setups(points: Sequence[Point]) -> list[str]:
+def setups(points: Sequence[Point], *, without: Collection[str] = ()) -> list[str]:
     """`vLLM on 8×H200`, the precision where they differ in it, and what else tells them apart where that does not:
-    `vLLM on 8×H200, fp8`, `vLLM on 8×H200, fp8, tp4`."""
+    `vLLM on 8×H200, fp8`, `vLLM on 8×H200, fp8, tp4`. `without`: what the sentence says in another place.
+    """
     names = [setup(point) for point in points]
     if len({point.precision for point in points}) > 1:
         names = [
             f"{name}, {point.precision or 'precision not told'}" for name, point in zip(names, points, strict=True)
         ]
-    more = [series.setup for series in series_of(points, without=("engine", "gpu", "gpus", "model", "precision"))]
+    more = [
+        series.setup
+        for series in series_of(points, without=("engine", "gpu", "gpus", "model", "precision", *without))
+    ]
     times = {name: len({rest for other, rest in zip(names, more, strict=True) if other == name}) for name in names}
     return [f"{name}, {rest}" if times[name] > 1 else name for name, rest in zip(names, more, strict=True)]
 
@@ -60,6 +64,17 @@ def spans(values: Sequence[float]) -> str:
     return f"{values[0]:g} {'to' if len(values) > 2 else 'and'} {values[-1]:g}"
 
 
+def ranges(xs: Sequence[float], every: Sequence[float]) -> str:
+    """Neighbours of the sweep joined: `4 to 64 and 256`."""
+    runs: list[list[float]] = []
+    for x in xs:
+        if runs and every.index(x) == every.index(runs[-1][-1]) + 1:
+            runs[-1].append(x)
+        else:
+            runs.append([x])
+    return ", ".join(spans(run) for run in runs)
+
+
 def work(point: Point) -> str:
     """`DeepSeek-R1, 3 200 in, 800 out`."""
     return joined(point.model, asked(point))
@@ -77,6 +92,8 @@ def meeting(points: Sequence[Point]) -> tuple[list[Point], str]:
 def doubt(points: Sequence[Point]) -> str:
     """What has to be said where some of the cells that a sentence rests on are not trusted."""
     doubtful = sum(not point.trusted for point in points)
+    if doubtful == len(points) == 1:
+        return f"; this cell carries a warning{_unmeasured(points)}"
     verb = "carries" if doubtful == 1 else "carry"
     return f"; {doubtful} of these {len(points)} cells {verb} a warning{_unmeasured(points)}" if doubtful else ""
 
