@@ -12,6 +12,8 @@ import pytest
 from conftest import Loadstone
 from loadstone import catalogue
 from loadstone.catalogue import Gpu, load
+from loadstone.catalogue.deployment import ARGUMENTS, ENGINES, OWNERS
+from loadstone.catalogue.spellings import ELSEWHERE, SAME
 from loadstone.errors import InputError
 from loadstone.runfacts import gpu_name
 
@@ -121,6 +123,10 @@ def test_unknown_names_get_the_nearest(find: Callable[[str], Any], name: str, sa
         ("qwen2.5-7b-instruct", "Qwen/Qwen2.5-7B"),
         ("gemma-3-27b", "google/gemma-3-27b-it"),
         ("qwen3-coder-480b-a35b", "Qwen/Qwen3-Coder-480B-A35B-Instruct"),
+        ("Mistral-7B-Instruct-v0.3", "mistralai/Mistral-7B-v0.3"),
+        ("Mixtral-8x7B-Instruct-v0.1", "mistralai/Mixtral-8x7B-v0.1"),
+        ("meta-llama/Meta-Llama-3.1-70B-Instruct-FP8", "neuralmagic/Meta-Llama-3.1-70B-Instruct-FP8"),
+        ("unsloth/Qwen2.5-7B-Instruct", "Qwen/Qwen2.5-7B"),
     ],
 )
 def test_aliases(name: str, found: str) -> None:
@@ -135,6 +141,41 @@ def test_a_folder_comes_before_a_name_that_is_only_near(tmp_path: Path, monkeypa
     (tmp_path / "llama-3.1-8b-instruct" / "config.json").write_text(json.dumps(config))
     monkeypatch.chdir(tmp_path)
     assert catalogue.model("llama-3.1-8b-instruct").hidden == 64
+    assert catalogue.parse_deployment("llama-3.1-8b-instruct@1xh100").model.hidden == 64
+
+
+def test_every_id_is_found_by_its_last_part() -> None:
+    for model in catalogue.models():
+        for name in (model.name, *model.aliases):
+            assert catalogue.model(name.rpartition("/")[2]).name == model.name
+
+
+def test_a_last_part_that_two_share_is_nobodys(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {"one/same": "one", "two/same": "two", "two/other": "two"}
+    monkeypatch.setattr(load, "model_names", lambda: names)
+    assert load._near_names.__wrapped__() == names | {"other": "two"}
+
+
+@pytest.mark.parametrize(
+    ("name", "found", "weights"),
+    [
+        ("Qwen/Qwen2.5-72B-Instruct-AWQ", "Qwen/Qwen2.5-72B", "int4"),
+        ("qwen2.5-72b-instruct-gptq-int8", "Qwen/Qwen2.5-72B", "int8"),
+        ("RedHatAI/Mistral-7B-Instruct-v0.3-quantized.w4a16", "mistralai/Mistral-7B-v0.3", "int4"),
+        ("RedHatAI/Qwen2.5-7B-Instruct-FP8-dynamic", "Qwen/Qwen2.5-7B", "fp8"),
+        ("qwen2.5-72b-awq:bf16", "Qwen/Qwen2.5-72B", "bf16"),  # what is said goes before
+        ("Qwen/Qwen3-32B-FP8", "Qwen/Qwen3-32B-FP8", "fp8"),  # the catalogue's own, with its blocks
+    ],
+)
+def test_a_known_model_in_the_precision_that_its_name_ends_with(name: str, found: str, weights: str) -> None:
+    deployment = catalogue.parse_deployment(f"{name}@2xh200")
+    assert (deployment.model.name, deployment.weights_dtype) == (found, weights)
+    assert catalogue.parse_deployment(deployment.name) == deployment
+
+
+def test_a_precision_at_the_end_of_no_known_model_is_no_precision() -> None:
+    with pytest.raises(InputError, match="no model 'unheard-of-awq' in the catalogue"):
+        catalogue.parse_deployment("unheard-of-awq@1xh100")
 
 
 def test_gpus_are_found_as_reports_write_them() -> None:
@@ -172,6 +213,12 @@ def test_no_name_means_two_things() -> None:
         ("deepseek-v3@72xgb200/dp72,ep72", (72, 1, 1, 1, 72, 72, True)),
         ("deepseek-v3@8xh200/nodes=2,tp8", (8, 2, 8, 1, 1, 1, False)),
         ("deepseek-v3@2xdgx-h200", (16, 2, 8, 2, 1, 1, False)),
+        ("deepseek-v3@16xh200/tp8,attention-dp", (16, 2, 8, 1, 2, 1, True)),
+        ("deepseek-v3@16xh200/tp4,dp2,attention-dp", (16, 2, 4, 2, 2, 1, True)),
+        ("deepseek-v3@8xh200/tp8,dp8,enable_dp_attention=1,engine=sglang", (8, 1, 1, 1, 8, 1, True)),
+        ("deepseek-v3@8xh200/engine=sglang,tp_size=8,dp_size=4,--enable-dp-attention", (8, 1, 2, 1, 4, 1, True)),
+        ("deepseek-v3@8xh200/engine=sglang,tp2,dp4,enable_dp_attention=true", (8, 1, 2, 1, 4, 1, True)),
+        ("deepseek-v3@8xh200/engine=sglang,tp8,enable_dp_attention=0", (8, 1, 8, 1, 1, 1, False)),
     ],
 )
 def test_parallelism_said_and_filled_in(text: str, parallel: tuple[Any, ...]) -> None:
@@ -188,6 +235,37 @@ def test_precision_engine_and_arguments() -> None:
     assert (found.engine, found.engine_version) == ("tensorrt-llm", "1.0")
     assert found.argument("free_gpu_memory_fraction") == "0.9"
     assert found.argument("max_model_len") is None
+
+
+@pytest.mark.parametrize(
+    ("said", "ours"),
+    [
+        ("engine=sglang,disable_cuda_graph=1", "engine=sglang,enforce_eager=1"),
+        ("disable_cuda_graph,engine=sglang", "engine=sglang,enforce_eager=1"),
+        ("engine=sglang,context_length=4096", "engine=sglang,max_model_len=4096"),
+        ("engine=sglang,speculative_num_steps=3", "engine=sglang,num_speculative_tokens=3"),
+        ("engine=trtllm,kv_cache_free_gpu_memory_fraction=0.8", "engine=trtllm,free_gpu_memory_fraction=0.8"),
+        ("tensor_parallel_size=2,--kv-cache-dtype=fp8,enable_prefix_caching=0", "tp2,kv=fp8,prefix_caching=0"),
+        ("enforce-eager", "enforce_eager=1"),
+    ],
+)
+def test_engines_own_names_for_the_same(said: str, ours: str) -> None:
+    found = catalogue.parse_deployment(f"llama-3.1-8b@2xh100/{said}")
+    assert found == catalogue.parse_deployment(f"llama-3.1-8b@2xh100/{ours}")
+    assert catalogue.parse_deployment(found.name) == found
+
+
+def test_names_of_engines_lead_to_options() -> None:
+    taken = {*ARGUMENTS, "tp", "pp", "dp", "ep", "kv", "attention-dp"}
+    assert set(SAME) == set(ELSEWHERE) - {""} <= set(ENGINES)
+    for engine, names in SAME.items():
+        assert set(names.values()) <= taken
+        assert not names.keys() & (taken | ELSEWHERE[engine].keys() | ELSEWHERE[""].keys())
+        assert not ELSEWHERE[engine].keys() & (taken | ELSEWHERE[""].keys())
+        assert all(OWNERS.get(name, engine) == engine for name in names.values())
+    for hints in ELSEWHERE.values():
+        for hint in hints.values():
+            assert hint.format(model="m", weights="fp8")
 
 
 def test_what_is_not_said_is_as_the_checkpoint() -> None:
@@ -235,6 +313,23 @@ def test_a_config_as_the_model(tmp_path: Any) -> None:
         ("llama-3.1-8b@2xdgx-h100/nodes=3", "nodes=3 beside 2xdgx-h100"),
         ("deepseek-v3@8xh200/tp8,ep3", "ep3 does not divide the 8 ranks"),
         ("deepseek-v3@8xh200/tp8,dp8,attention-dp", "tp1,dp8,attention-dp here"),
+        ("deepseek-v3@8xh200/tp8,attention-dp", "shares with nobody; write e.g. tp1,dp8,attention-dp"),
+        ("llama-3.1-8b@1xh200/attention-dp", "shares with nobody; leave it out"),
+        (
+            "deepseek-v3@8xh200/tp8,dp8,enable_dp_attention=1",
+            "an argument of sglang, not of vllm; here it is attention-dp",
+        ),
+        ("deepseek-v3@8xh200/tp8,engine=sglang,enable_dp_attention=8", "neither true nor false"),
+        ("llama-3.1-8b@8xh100/disable_cuda_graph=1", "an argument of sglang, not of vllm; here it is enforce_eager"),
+        ("llama-3-70b@8xh200/engine=sglang,enable_torch_compile=1", "is not simulated here; leave it out"),
+        ("llama-3-70b@8xh200/quantization=awq", "behind the model's name: llama-3-70b:int4@"),
+        ("llama-3-70b@8xh200/dtype=bfloat16", "behind the model's name: llama-3-70b:bf16@"),
+        ("llama-3-70b@8xh200/engine=tensorrt-llm,max_input_len=8192", "max_seq_len does"),
+        ("llama-3-70b@8xh200/engine=triton", "write engine=tensorrt-llm, or engine=vllm"),
+        ("llama-3-70b@8xh200/max_model_len", "has no value; write max_model_len="),
+        ("llama-3-70b@8xh200/enforce_eager=", "has no value; write enforce_eager="),
+        ("llama-3-70b@8xh200/kv_cache=fp8", "write kv_cache=paged or kv_cache=reserved"),
+        ("llama-3-70b@8xh200/batching=dynamic", "write batching=continuous or batching=static"),
     ],
 )
 def test_a_bad_deployment_gets_one_line(text: str, said: str) -> None:
@@ -242,6 +337,13 @@ def test_a_bad_deployment_gets_one_line(text: str, said: str) -> None:
         catalogue.parse_deployment(text)
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_only_what_an_engine_has_is_proposed() -> None:
+    with pytest.raises(InputError) as caught:
+        catalogue.parse_deployment("llama-3.1-8b@8xh100/engine=tensorrt-llm,max_num_tokns=8192")
+    assert "write max_num_tokens" in str(caught.value)
+    assert "max_num_batched_tokens" not in str(caught.value)
 
 
 # --- the command ------------------------------------------------------------------------------------------------

@@ -22,6 +22,21 @@ CONTRACT = {
 }  # fmt: skip
 
 
+def test_combinations_in_which_a_replica_has_nobody_to_share_with_are_left_out() -> None:
+    rows = package.size("deepseek-v3", gpu="h200", gpus=[8, 16], tp=[1, 8], attention_dp=True)["rows"]
+    assert [(row["gpus"], row["tp"], row["dp"]) for row in rows] == [(8, 1, 8), (16, 1, 16), (16, 8, 2)]
+
+
+def test_of_several_engines_each_takes_its_own_arguments() -> None:
+    given = ["max_num_seqs=16", "disable_cuda_graph=1", "pipeline_parallel_size=2", "max_model_len=4096"]
+    rows = package.size(
+        "llama-3.1-8b", gpu="h100", gpus=2, engine=["vllm", "sglang", "trtllm"], arguments=given, context=2048
+    )["rows"]
+    assert [row["engine"] for row in rows] == ["vllm", "sglang", "tensorrt-llm"]
+    assert [row["pp"] for row in rows] == [2, 1, 2]  # the same word of two of them
+    assert [row["max_concurrent_requests"] == 16 for row in rows] == [True, False, False]
+
+
 def test_json_has_the_contracts_rows(loadstone: Loadstone) -> None:
     outcome = loadstone("size", "llama-3.1-405b", "--gpu", "h200", "--gpus", "1,2,4,8", "--context", "128k",
                         "--batch", 32, "--json")  # fmt: skip
@@ -195,6 +210,8 @@ def test_commas_inside_a_deployment_part_nothing() -> None:
         "c@1xh100",
         "d",
     ]
+    switches = "b@8xh200/tp8,dp8,enable_dp_attention,--disable-cuda-graph,engine=sglang"
+    assert split_models(f"{switches},c") == [switches, "c"]
 
 
 GIVEN = {"gpu": "h100"}

@@ -249,6 +249,12 @@ def test_how_many_sglang_runs_at_once() -> None:
     assert found == [1, 500, 2048, 3000, 4096]
     spread = parse_deployment("deepseek-v3@8xh200/tp1,dp8,ep8,attention-dp,engine=sglang,max_running_requests=100")
     assert [sglang.max_running(spread, tokens) for tokens in (10, 10_000)] == [5, 12]
+    guessing = ",num_speculative_tokens=1"
+    for more, most in (("", 48), (",max_running_requests=64", 64)):
+        asked = parse_deployment(f"deepseek-v3@8xh200/tp8,engine=sglang{guessing}{more}")
+        assert sglang.max_running(asked, 400_000) == most
+    spread = parse_deployment(f"deepseek-v3@8xh200/tp1,dp8,attention-dp,engine=sglang{guessing}")
+    assert sglang.max_running(spread, 400_000) == 48 // 8
 
 
 def test_sglangs_states_have_nine_parts_of_nineteen() -> None:
@@ -490,9 +496,16 @@ def test_draft_layers_are_held_where_tokens_are_guessed() -> None:
     assert guessing.kv_bytes / plain.kv_bytes == 62 / 61
     more = guessing.weights_bytes - plain.weights_bytes
     assert model.draft_parameters < more < 1.12 * model.draft_parameters
-    # No draft layers in the checkpoint: what guesses there is not known.
+    none = size(parse_deployment("deepseek-v3@8xh200/ep8,num_speculative_tokens=0"), 8192)
+    assert none == plain
+
+
+def test_that_no_draft_is_counted_is_said() -> None:
     one, other = (size(parse_deployment(f"llama-3.1-8b@1xh100{more}")) for more in ("", "/num_speculative_tokens=3"))
     assert one.weights_bytes == other.weights_bytes
+    assert "no memory of a draft is counted" in other.assumed
+    own = size(parse_deployment("deepseek-v3@8xh200/num_speculative_tokens=1"))
+    assert "draft" not in one.assumed + own.assumed
 
 
 def test_vllm_packs_fp8_of_sparse_mla() -> None:
@@ -506,9 +519,21 @@ def test_vllm_packs_fp8_of_sparse_mla() -> None:
     assert size(parse_deployment("deepseek-v3.2@8xh200"), 8192).kv_bytes_per_token == 61 * (2 * 576 + 132)
 
 
-def test_sglang_keeps_memory_free_for_drafts() -> None:
+def test_sglang_loads_drafts_before_it_sizes_the_cache() -> None:
+    """0.5.23 reserves nothing for them (memory_hook); a token's bytes have their layers (pool_configurator)."""
+    for model, numbers in (("deepseek-v3", 576), ("glm-4.5", 2 * 8 * 128)):
+        plain, guessing = (
+            size(parse_deployment(f"{model}@8xh200/tp8,engine=sglang{more}"), 8192)
+            for more in ("", ",num_speculative_tokens=1")
+        )
+        assert guessing.kv_bytes_per_token - plain.kv_bytes_per_token == numbers * 2
+        assert guessing.weights_bytes > plain.weights_bytes
+        assert guessing.reserve_bytes + guessing.activation_bytes == plain.reserve_bytes + plain.activation_bytes
+
+
+def test_sglang_kept_memory_free_for_drafts() -> None:
     plain, guessing = (
-        size(parse_deployment(f"deepseek-v3@8xh200/engine=sglang{more}"))
+        size(parse_deployment(f"deepseek-v3@8xh200/engine=sglang,version=0.5.0{more}"))
         for more in ("", ",num_speculative_tokens=1")
     )
     assert guessing.weights_bytes == plain.weights_bytes

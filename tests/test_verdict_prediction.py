@@ -64,12 +64,64 @@ def test_another_vendors_gpu_is_a_warning_and_a_release_is_none(tmp_path: Path) 
 def test_drafts_that_were_assumed(tmp_path: Path) -> None:
     assert "drafts_assumed" not in findings(tmp_path, "llama-3.1-8b@1xh100")
     deployment = "llama-3.1-8b@1xh100/num_speculative_tokens=2"
-    said = findings(tmp_path, deployment)["drafts_assumed"]["evidence"]
-    assert "70%" in said
-    assert "takes no memory" in said
+    found = findings(tmp_path, deployment)["drafts_assumed"]
+    assert "70%" in found["evidence"]
+    assert "no memory" in found["evidence"]
+    assert "draft=MODEL" in found["remedy"]
+    assert found["severity"] == "warning"
+    # What it costs is no less a guess where the acceptance is known.
+    known = findings(tmp_path, deployment, acceptance=0.7)["drafts_assumed"]
+    assert known["severity"] == "warning"
+    assert "70%" not in known["evidence"]
+    assert "--acceptance" not in known["remedy"]
+
+
+@pytest.mark.parametrize(
+    ("deployment", "draft"),
+    [
+        ("deepseek-r1@8xh200/tp8,num_speculative_tokens=1", "the model's own layers"),
+        ("llama-3.1-8b@1xh100/num_speculative_tokens=2,draft=llama-3.2-1b", "meta-llama/Llama-3.2-1B"),
+    ],
+)
+def test_a_draft_that_is_known_leaves_the_acceptance(tmp_path: Path, deployment: str, draft: str) -> None:
+    found = findings(tmp_path, deployment)["drafts_assumed"]
+    assert found["severity"] == "info"
+    assert f"the draft is {draft}" in found["evidence"]
     assert "drafts_assumed" not in findings(tmp_path, deployment, acceptance=0.7)
-    own = "deepseek-r1@8xh200/tp8,num_speculative_tokens=1"
-    assert "the model's own layer" in findings(tmp_path, own)["drafts_assumed"]["evidence"]
+
+
+def test_runs_of_before_say_whose_the_draft_is_otherwise() -> None:
+    (own,) = prediction_findings({"basis": {"assumed_acceptance": 0.7, "own_draft": True}})
+    (none,) = prediction_findings({"basis": {"assumed_acceptance": 0.7, "own_draft": False}})
+    assert [own.severity, none.severity] == ["info", "warning"]
+
+
+@pytest.mark.parametrize(
+    ("deployment", "nodes"),
+    [
+        ("deepseek-v3@8xh200/tp8,engine=sglang", 1),
+        ("deepseek-v3@16xh200/tp16,engine=sglang", 2),
+        ("deepseek-v3@16xh200/tp8,pp2,engine=sglang", 2),
+        ("deepseek-v3@32xh200/tp1,dp32,ep32,engine=sglang", 4),
+        ("deepseek-v3@16xh200/tp8,dp2,engine=sglang", 1),  # each replica within a node
+        ("deepseek-v3@16xgb200/tp16,engine=sglang", 1),  # NVLink holds 72
+    ],
+)
+def test_no_point_crosses_nodes(tmp_path: Path, deployment: str, nodes: int) -> None:
+    assert parse_deployment(deployment).nodes_crossed == nodes
+    found = findings(tmp_path, deployment)
+    assert ("network_guessed" in found) == (nodes > 1)
+    if nodes > 1:
+        assert found["network_guessed"]["severity"] == "warning"
+        assert f"{nodes} nodes" in found["network_guessed"]["evidence"]
+
+
+def test_a_profile_of_ones_own_may_have_crossed_them(tmp_path: Path) -> None:
+    import msgspec
+
+    deployment = "deepseek-v3@16xh200/tp16,engine=sglang"
+    own = save(msgspec.structs.replace(profile_of(parse_deployment(deployment)), name="mine"), tmp_path)
+    assert "network_guessed" not in findings(tmp_path, deployment, profile=str(own))
 
 
 def test_what_the_config_left_open(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def simulate(
         raise InputError(f"--dialect {options.dialect}: unknown; choose of {', '.join(DIALECTS)}")
     check(plan, longest, what)
     info = _run_info(deployed, fleet, options, plan, slo)
-    info.settings["basis"] = _basis(deployed, fleet, acceptance)
+    info.settings["basis"] = _basis(deployed, fleet, acceptance, profile)
     folder = store.create(options.out, info.run_id)
     info.run_id = folder.name
     store.write_info(folder, info)
@@ -156,17 +156,21 @@ def _run_info(deployment: Deployment, fleet: Fleet, options: Options, plan: Plan
     )
 
 
-def _basis(deployment: Deployment, fleet: Fleet, acceptance: float | None) -> dict[str, Any]:
-    """What the prediction stands on, for verdict.prediction_findings()."""
+def _basis(deployment: Deployment, fleet: Fleet, acceptance: float | None, own: str | None) -> dict[str, Any]:
+    """What the prediction stands on, for verdict.prediction_findings(). `own`: the user's profile."""
     basis: dict[str, Any] = {"assumed": list(deployment.model.assumed)}
     if isinstance(fleet.model, StepModel):
         profile = fleet.model.profile
         basis["profile"] = profile.name
         basis["unmeasured"] = unmeasured(deployment, profile)
         basis["vendor_unmeasured"] = deployment.gpu.vendor not in MEASURED_VENDORS
-    if fleet.policy.speculative is not None and acceptance is None:
-        basis["assumed_acceptance"] = fleet.policy.speculative.acceptance
-        basis["own_draft"] = bool(deployment.model.draft_layers)
+    if deployment.nodes_crossed > 1:
+        basis["nodes_crossed"], basis["own_profile"] = deployment.nodes_crossed, own is not None
+    if fleet.policy.speculative is not None:
+        named, layers = deployment.draft, deployment.model.draft_layers
+        basis["draft"] = named.model.name if named else "the model's own layers" if layers else None
+        if acceptance is None:
+            basis["assumed_acceptance"] = fleet.policy.speculative.acceptance
     return basis
 
 

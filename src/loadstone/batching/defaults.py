@@ -7,7 +7,7 @@ from typing import NamedTuple
 from loadstone.batching.policy import EnginePolicy, Order, Route, Speculative
 from loadstone.catalogue.deployment import Deployment
 from loadstone.errors import InputError
-from loadstone.sizing import engine_limits, sglang, vllm
+from loadstone.sizing import engine_limits, reserved_tokens, sglang, vllm
 from loadstone.sizing.budget import count, fraction, switched, version_of
 from loadstone.sizing.check import context_limit
 
@@ -45,6 +45,9 @@ def policy_of(deployment: Deployment, *, acceptance: float | None = None) -> Eng
     SGLang gives each a pp-th of the places (pp_max_micro_batch_size), TensorRT-LLM all that max_batch_size says. vLLM
     before 0.8 had an engine for each (virtual engines), and it is the policy of one: a pp-th of cache and places.
 
+    For contrast with what engines do, `batching=static` lets a batch in when the one before has ended, and with
+    `kv_cache=reserved` each request takes room for the longest that there may be.
+
     `acceptance`: of a guessed token; None: ACCEPTANCE.
     """
     acceptance = ACCEPTANCE if acceptance is None else acceptance
@@ -68,6 +71,12 @@ def policy_of(deployment: Deployment, *, acceptance: float | None = None) -> Eng
     per_decode = 1 if speculative is None else 1 + speculative.draft_tokens
     max_seqs = max(1, limits.max_seqs // share)
     batch_seqs = None if deployment.engine == "vllm" or pipeline == 1 else max(1, max_seqs // pipeline)
+    kv_blocks = max(1, limits.kv_blocks // share)
+    reserved = reserved_tokens(deployment)
+    if deployment.argument("batching") == "static":
+        if pipeline > 1:
+            raise InputError(f"{deployment.name}: static batches do not share a pipeline's stages; leave pp out")
+        habits = Habits("static", route=habits.route)
     if habits.order == "mixed":
         # All that runs may come to decode in one step; of a pipeline, all in a batch.
         if batch_seqs is None:
@@ -75,13 +84,14 @@ def policy_of(deployment: Deployment, *, acceptance: float | None = None) -> Eng
         else:
             batch_seqs = min(batch_seqs, budget // per_decode)
     return EnginePolicy(
-        kv_blocks=max(1, limits.kv_blocks // share),
+        kv_blocks=kv_blocks,
         block_tokens=limits.block_tokens,
         max_batched_tokens=budget,
         max_seqs=max_seqs,
         order=habits.order,
         chunked=habits.chunked,
-        prefix_cache=habits.prefix_cache if caching is None else caching,
+        prefix_cache=reserved is None and (habits.prefix_cache if caching is None else caching),
+        reserved_tokens=None if reserved is None else min(reserved, kv_blocks * limits.block_tokens),
         keep_free=habits.keep_free,
         speculative=speculative,
         route=habits.route,

@@ -15,9 +15,9 @@ from loadstone.calibrate.points import Point, Unpredictable
 from loadstone.calibrate.scripts import Arguments
 from loadstone.calibrate.table import MOST_REQUESTS, Case
 from loadstone.catalogue import Deployment, parse_deployment
-from loadstone.catalogue.load import model_names
+from loadstone.catalogue.load import is_catalogued
 from loadstone.catalogue.own import is_file
-from loadstone.catalogue.shorthand import split_deployment
+from loadstone.catalogue.shorthand import models_of, split_deployment
 from loadstone.errors import InputError
 from loadstone.perfmodel.counting import work_of
 from loadstone.runfacts import RunFacts, run_facts
@@ -56,11 +56,9 @@ def deployment_of_runs(folders: Sequence[Path]) -> Deployment:
 
 def _parsed(folder: Path, name: str, facts: RunFacts) -> Deployment:
     """The catalogue's alone, and hardware that the run describes: what a run names, no file is read for."""
-    left, where, _ = split_deployment(name)
-    known = model_names()
-    catalogued = left.lower() in known or left.rpartition(":")[0].lower() in known
+    _, where, _ = split_deployment(name)
     try:
-        if catalogued and (facts.hardware is not None or not is_file(where)):
+        if all(map(is_catalogued, models_of(name))) and (facts.hardware is not None or not is_file(where)):
             return parse_deployment(name, facts.hardware)
         reason = "it names what only a file of yours describes"
     except InputError as error:

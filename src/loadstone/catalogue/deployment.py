@@ -48,14 +48,28 @@ OWNERS = {
 }
 """Arguments that one engine alone has."""
 
-ARGUMENTS = tuple(
-    sorted([
-        "block_size", "enable_chunked_prefill", "enforce_eager", "max_model_len", "max_seq_len",
-        "num_speculative_tokens", "prefix_caching", *OWNERS,
-    ])
+COMMON = (
+    "batching", "block_size", "draft", "enable_chunked_prefill", "enforce_eager", "kv_cache", "max_model_len",
+    "max_seq_len", "num_speculative_tokens", "prefix_caching",
 )  # fmt: skip
-"""Engines' own arguments that a shorthand may carry, `-` or `_` alike: those that are understood for all engines, and
-those of one. What they do is sizing's and the scheduler's business."""
+"""Arguments that are understood for all engines."""
+
+ARGUMENTS = tuple(sorted([*COMMON, *OWNERS]))
+"""Engines' own arguments that a shorthand may carry, `-` or `_` alike. What they do is sizing's and the scheduler's
+business."""
+
+CHOICES = {"batching": ("continuous", "static"), "kv_cache": ("paged", "reserved")}
+"""Arguments of a few values, the first of which is what all engines do: the other is there for contrast."""
+
+SWITCHES = ("disable_piecewise_cuda_graph", "enable_chunked_prefill", "enforce_eager", "prefix_caching")
+"""Arguments that are true or false, and true where they stand alone."""
+
+
+class Draft(msgspec.Struct, frozen=True):
+    """A small model that guesses tokens for the large one to verify, with weights and a KV cache of its own."""
+
+    model: Model
+    weights_dtype: str
 
 
 class Deployment(msgspec.Struct, frozen=True):
@@ -69,6 +83,7 @@ class Deployment(msgspec.Struct, frozen=True):
     ep            over how many ranks whole experts are dealt out; 1: every rank has a slice of each expert
     node          the node that was named, if one was
     arguments     the engine's own, as (name, value)
+    draft         the model that the argument of that name names
     """
 
     model: Model
@@ -86,6 +101,7 @@ class Deployment(msgspec.Struct, frozen=True):
     engine_version: str | None = None
     arguments: tuple[tuple[str, str], ...] = ()
     node: Node | None = None
+    draft: Draft | None = None
 
     @property
     def name(self) -> str:
@@ -117,6 +133,36 @@ class Deployment(msgspec.Struct, frozen=True):
     def moe_ranks(self) -> int:
         """Ranks that one set of experts is cut over: by whole experts `ep` ways, within experts moe_ranks / ep."""
         return self.tp * self.dp if self.attention_dp else self.tp
+
+    @property
+    def nodes_crossed(self) -> int:
+        """Nodes that one replica reaches over, with those that share its experts; 1: no network is between its
+        ranks."""
+        per_node = -(-self.gpus // self.nodes)
+        return -(-self.moe_ranks * self.pp // per_node)
+
+    @property
+    def drafting(self) -> Deployment | None:
+        """The named draft as a deployment of its own, where engines place it: whole on the last stage of a pipeline,
+        cut over the ranks that the model is, in its checkpoint's precision (vLLM 0.32's draft_tensor_parallel_size,
+        SGLang 0.5.23's StandaloneDraftWorker).
+        """
+        if self.draft is None:
+            return None
+        return msgspec.structs.replace(
+            self,
+            model=self.draft.model,
+            weights_dtype=self.draft.weights_dtype,
+            gpus=self.tp,
+            nodes=-(-self.tp * self.nodes // self.gpus),
+            pp=1,
+            dp=1,
+            ep=1,
+            attention_dp=False,
+            arguments=tuple(each for each in self.arguments if each[0] not in ("draft", "num_speculative_tokens")),
+            node=None,
+            draft=None,
+        )
 
     def argument(self, name: str) -> str | None:
         return dict(self.arguments).get(name)

@@ -22,6 +22,7 @@ from loadstone.errors import InputError
 
 GIB = 1 << 30
 _TUNED = re.compile(r"-(instruct|chat|it)$")
+_OWNER = re.compile(r"[a-z0-9][a-z0-9._-]*")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -74,9 +75,15 @@ def model_names() -> dict[str, str]:
 
 
 @cache
-def _untuned_names() -> dict[str, str]:
-    """Likewise without `-instruct`: a model that was tuned for instructions has its base's sizes."""
+def _near_names() -> dict[str, str]:
+    """Likewise with the last part of each alias that no two models share, and without `-instruct`: a model that was
+    tuned for instructions has its base's sizes.
+    """
     found = model_names()
+    lasts: dict[str, set[str]] = {}
+    for alias, name in found.items():
+        lasts.setdefault(alias.rpartition("/")[2], set()).add(name)
+    found = {last: names.pop() for last, names in lasts.items() if len(names) == 1} | found
     return {_TUNED.sub("", alias): name for alias, name in found.items()} | found
 
 
@@ -209,14 +216,29 @@ def _laid_over(like: Any, said: dict[str, Any], kind: str, names: Mapping[str, s
 def find_model(name: str) -> Model:
     """From the catalogue, or from a `config.json` (or its folder) where `name` is a path."""
     said, path = name.strip().lower(), Path(name).expanduser()
-    key = model_names().get(said)
-    if key is None and said and not path.exists():
-        key = _untuned_names().get(_TUNED.sub("", said))
+    key = _key_of(name)
     if key is not None:
         return _catalogued(key)
     if not said or not (name.endswith(".json") or path.exists()):
         _missing("model", name, list(model_names()), "; a path to a config.json will do as well")
     return read_path(path)
+
+
+def is_catalogued(name: str) -> bool:
+    """Whether find_model() takes the name for one of the catalogue's."""
+    return _key_of(name) is not None
+
+
+def _key_of(name: str) -> str | None:
+    """The catalogue's own name for a model: as it is, as its base, or whoever has put it where it is."""
+    said = name.strip().lower()
+    key = model_names().get(said)
+    if key is None and said and not Path(name).expanduser().exists():
+        near = _near_names()
+        owner, _, last = said.rpartition("/")
+        names = [said, last] if _OWNER.fullmatch(owner) else [said]
+        key = next((near[name] for each in names for name in (each, _TUNED.sub("", each)) if name in near), None)
+    return key
 
 
 @cache

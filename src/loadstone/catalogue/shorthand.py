@@ -9,11 +9,20 @@ from typing import NoReturn
 
 import msgspec
 
-from loadstone.catalogue.deployment import ARGUMENTS, ENGINES, OWNERS, Deployment
+from loadstone.catalogue.deployment import (
+    ARGUMENTS,
+    CHOICES,
+    ENGINES,
+    OWNERS,
+    SWITCHES,
+    Deployment,
+    Draft,
+)
 from loadstone.catalogue.hardware import Gpu, Node
-from loadstone.catalogue.load import find_gpu, find_hardware, find_model
+from loadstone.catalogue.load import find_gpu, find_hardware, find_model, is_catalogued
 from loadstone.catalogue.model import Model
 from loadstone.catalogue.precision import FORMATS, dtype_of, kv_dtype_of
+from loadstone.catalogue.spellings import ELSEWHERE, SAME, owners_of
 from loadstone.errors import InputError
 
 _ENGINE_NAMES = {
@@ -26,14 +35,25 @@ _MOST_GPUS = 65_536
 _WHERE = re.compile(r"(?:([0-9]+)\s*[x×*]\s*)?([a-z0-9][a-z0-9 ._-]*|.+\.(?:ya?ml|json))", re.IGNORECASE)
 _FILE = re.compile(r"(.+?\.(?:ya?ml|json))(?:/(.*))?", re.IGNORECASE)
 _COUNT = re.compile(r"(tp|pp|dp|ep|nodes)=?([0-9]+)")
+_DRAFTS = {"draft", *(flag for names in SAME.values() for flag, ours in names.items() if ours == "draft")}
+_DRAFT = re.compile(rf"[/,]\s*-*(?:{'|'.join(sorted(_DRAFTS)).replace('_', '[-_]')})\s*=", re.IGNORECASE)
+_SHARED = ("attention-dp", "dp-attention", "attention_dp", "dp_attention")
+_ON, _OFF = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
+_PRECISION = re.compile(
+    r"-(?:quantized\.)?(fp8|nvfp4|fp4|mxfp4|bf16|int8|int4|w8a8|w4a16|awq|gptq)"
+    r"(?:-(?:dynamic|static|block|kv|marlin|(int4|int8)))*$",
+    re.IGNORECASE,
+)
+"""How a checkpoint's name ends with its precision: `-FP8-dynamic`, `-AWQ`, `-GPTQ-Int4`, `-quantized.w4a16`."""
 _FORM = "write e.g. llama-3.1-70b:fp8@8xh200/tp8,engine=vllm"
 
 
 class _Options(msgspec.Struct):
-    """What stands after the slash."""
+    """What stands after the slash. `within`: attention-dp in SGLang's words, whose tp counts the replicas in."""
 
     counts: dict[str, int] = msgspec.field(default_factory=dict)
     attention_dp: bool = False
+    within: bool = False
     kv_dtype: str | None = None
     engine: str = "vllm"
     engine_version: str | None = None
@@ -46,11 +66,26 @@ def split_deployment(text: str) -> tuple[str, str, str]:
     Only what follows the GPU is options: a model's name may hold slashes, a GPU's none, but the path of a file may.
     """
     left, _, right = text.strip().rpartition("@")
-    file = _FILE.fullmatch(right)
-    if file:
-        return left, file[1].strip(), file[2] or ""
-    where, _, rest = right.partition("/")
-    return left, where.strip(), rest
+    draft = _DRAFT.search(right)  # whose path ends like that of a GPU's file
+    before, after = (right[: draft.start()], right[draft.start() :]) if draft else (right, "")
+    file = _FILE.fullmatch(before)
+    where, rest = (file[1], file[2] or "") if file else (before.partition("/")[0], before.partition("/")[2])
+    return left, where.strip(), (rest + after).lstrip("/")
+
+
+def models_of(text: str) -> list[str]:
+    """The names of models in a shorthand, without their precisions: the large one's, and the draft's. Raises
+    InputError where a precision is none.
+    """
+    left, _, rest = split_deployment(text)
+    drafts = [value for key, value in map(_key_value, rest.split(",")) if key in _DRAFTS]
+    return [_name_and_weights(each, text)[0] for each in (left, *drafts)]
+
+
+def _key_value(part: str) -> tuple[str, str]:
+    """`--Max-Num-Seqs = 8` as (max_num_seqs, 8)."""
+    key, _, value = (piece.strip() for piece in part.partition("="))
+    return key.lower().replace("-", "_").lstrip("_"), value
 
 
 def names_engine(text: str) -> bool:
@@ -77,18 +112,31 @@ def parse_deployment(text: str, gpu: Gpu | None = None) -> Deployment:
 
 
 def _model_of(left: str, text: str) -> tuple[Model, str]:
+    """By `MODEL[:weights]`; one that is known by another precision's name is that model in that precision."""
+    name, weights = _name_and_weights(left, text)
+    model = find_model(name)
+    return model, weights or model.weights_dtype
+
+
+def _name_and_weights(left: str, text: str) -> tuple[str, str | None]:
     name, colon, dtype = left.rpartition(":")
     if not colon:
-        model = find_model(left)
-        return model, model.weights_dtype
+        return _split_precision(left)
     try:
         weights = dtype_of(dtype, f"deployment {text!r}")
     except InputError:
         if dtype.lower() not in FORMATS and ("/" in dtype or "\\" in dtype or "." in dtype):
-            model = find_model(left)  # a path with a colon in it
-            return model, model.weights_dtype
+            return left, None  # a path with a colon in it
         raise
-    return find_model(name), weights
+    return _split_precision(name)[0], weights
+
+
+def _split_precision(name: str) -> tuple[str, str | None]:
+    """(name, precision) of a model that the catalogue has without the end that says its precision; else None."""
+    found = _PRECISION.search(name)
+    if found is None or is_catalogued(name) or not is_catalogued(name[: found.start()]):
+        return name, None
+    return name[: found.start()], dtype_of(found[2] or found[1], name)
 
 
 def _hardware_of(where: str, text: str, gpu: Gpu | None) -> tuple[Gpu, int, int, Node | None]:
@@ -114,35 +162,69 @@ def _hardware_of(where: str, text: str, gpu: Gpu | None) -> tuple[Gpu, int, int,
 
 def _options_of(rest: str, text: str) -> _Options:
     found = _Options()
-    for part in (piece.strip() for piece in rest.split(",") if piece.strip()):
-        lower = part.lower()
-        count = _COUNT.fullmatch(lower)
-        key, equals, value = (piece.strip() for piece in part.partition("="))
-        key = key.lower()
-        if count:
-            _once(count[1], found.counts, text)
-            found.counts[count[1]] = int(count[2])
-        elif lower in ("attention-dp", "dp-attention", "attention_dp"):
-            found.attention_dp = True
-        elif key == "kv":
-            found.kv_dtype = kv_dtype_of(value, f"deployment {text!r}, kv")
-        elif key == "engine":
+    parts = [piece.strip() for piece in rest.split(",") if piece.strip()]
+    for key, value in map(_key_value, parts):  # what another option means depends on it
+        if key == "engine":
             found.engine = engine_of(value, text)
-        elif key == "version":
-            found.engine_version = value or None
-        elif key.replace("-", "_").lstrip("_") in ARGUMENTS and equals and value:
-            key = key.replace("-", "_").lstrip("_")
-            _once(key, found.arguments, text)
-            found.arguments[key] = value
-        else:
-            known = ["tp8", "pp2", "dp2", "ep8", "nodes=2", "attention-dp", "kv=fp8", "engine=vllm", "version=1.0"]
-            _unknown("option", part, key, [*known, *ARGUMENTS], text)
+    for part in parts:
+        _read_option(part, found, text)
     for key in found.arguments:
         if OWNERS.get(key, found.engine) != found.engine:
             own = ", ".join(name for name, engine in OWNERS.items() if engine == found.engine)
             whose = f"{key} is an argument of {OWNERS[key]}, not of {found.engine}"
             raise InputError(f"deployment {text!r}: {whose}" + (f"; its own are {own}" if own else ""))
     return found
+
+
+def _read_option(part: str, found: _Options, text: str) -> None:
+    key, value = _key_value(part)
+    ours = SAME.get(found.engine, {}).get(key, key)
+    stands = "=" in part
+    count = _COUNT.fullmatch(part.lower()) or _COUNT.fullmatch(f"{ours}={value}")
+    if count:
+        _once(count[1], found.counts, text)
+        found.counts[count[1]] = int(count[2])
+    elif ours in _SHARED:
+        if stands and value.lower() not in (*_ON, *_OFF):
+            raise InputError(f"deployment {text!r}: {part!r} is neither true nor false")
+        found.attention_dp = not stands or value.lower() in _ON
+        found.within = found.attention_dp and key not in _SHARED
+    elif ours == "kv":
+        found.kv_dtype = kv_dtype_of(value, f"deployment {text!r}, kv")
+    elif ours == "version":
+        found.engine_version = value or None
+    elif ours in ARGUMENTS:
+        if not value and (stands or ours not in SWITCHES):
+            raise InputError(f"deployment {text!r}: {part!r} has no value; write {ours}=…")
+        value = value or "1"
+        if value.lower() not in CHOICES.get(ours, (value.lower(),)):
+            ways = " or ".join(f"{ours}={choice}" for choice in CHOICES[ours])
+            raise InputError(f"deployment {text!r}: {part!r} is not known; write {ways}")
+        _once(ours, found.arguments, text)
+        found.arguments[ours] = value.lower() if ours in CHOICES else value
+    elif ours != "engine":
+        _not_taken(part, key, value, found.engine, text)
+
+
+def _not_taken(part: str, key: str, value: str, engine: str, text: str) -> NoReturn:
+    """What is no option here: said elsewhere, another engine's, or not known at all."""
+    hint = ELSEWHERE.get(engine, {}).get(key) or ELSEWHERE[""].get(key)
+    if hint:
+        model = split_deployment(text)[0].rpartition(":")[0] or split_deployment(text)[0]
+        try:
+            weights = dtype_of(value, key)
+        except InputError:
+            weights = "fp8"
+        raise InputError(f"deployment {text!r}: {key} {hint.format(model=model, weights=weights)}")
+    owners = [other for other in owners_of(key) if other != engine]
+    if owners:
+        names = (SAME[owner].get(key) for owner in owners)
+        ours = next((name for name in names if name and name not in OWNERS), None)
+        whose = f"{key} is an argument of {' and '.join(owners)}, not of {engine}"
+        raise InputError(f"deployment {text!r}: {whose}" + (f"; here it is {ours}" if ours else ""))
+    known = ["tp8", "pp2", "dp2", "ep8", "nodes=2", "attention-dp", "kv=fp8", "engine=vllm", "version=1.0"]
+    own = [name for name in ARGUMENTS if OWNERS.get(name, engine) == engine]
+    _unknown("option", part, key, [*known, *own, *SAME.get(engine, ())], text)
 
 
 def _once(key: str, seen: Iterable[str], text: str) -> None:
@@ -153,6 +235,9 @@ def _once(key: str, seen: Iterable[str], text: str) -> None:
 def engine_of(value: str, text: str) -> str:
     """An engine by any of its names; `text` is the deployment that an error quotes. Raises InputError."""
     name = _ENGINE_NAMES.get(value.lower(), value.lower())
+    if name == "triton":
+        served = "Triton serves an engine; write engine=tensorrt-llm, or engine=vllm where it serves that"
+        raise InputError(f"deployment {text!r}: {served}")
     if name not in ENGINES:
         _unknown("engine", value, name, ENGINES, text)
     return name
@@ -185,17 +270,24 @@ def arrange(
         nodes = counts.get("nodes", nodes)
     elif counts.get("nodes", nodes) != nodes:
         raise InputError(f"deployment {text!r}: nodes={counts['nodes']} beside {nodes}x{node.name}; leave one out")
+    if options.within:
+        counts = _replicas_apart(counts, gpus)
+    if options.attention_dp and "tp" in counts and "dp" not in counts:
+        counts = {"pp": 1} | counts  # the rest is for replicas: one alone has nobody to share with
     tp, pp, dp = _parallelism(counts, gpus, nodes)
     if tp * pp * dp != gpus:
         hint = ""
-        if options.attention_dp and tp == gpus:
-            ours = f"tp{max(1, tp // dp)},dp{dp},attention-dp"
+        if options.attention_dp and tp == gpus and tp % dp == 0:
+            ours = f"tp{tp // dp},dp{dp},attention-dp"
             hint = f"; SGLang's --tp {tp} --dp {dp} --enable-dp-attention is {ours} here"
         raise InputError(f"deployment {text!r}: tp{tp} · pp{pp} · dp{dp} is {tp * pp * dp}, not {gpus} GPUs{hint}")
     if gpus < nodes:
         raise InputError(f"deployment {text!r}: {gpus} GPUs on {nodes} nodes; write at least one for each")
     ep = counts.get("ep", 1)
     attention_dp = options.attention_dp or (ep > tp and ep <= tp * dp)
+    if attention_dp and dp == 1:
+        would = f"write e.g. tp1,dp{gpus},attention-dp, or leave it out" if gpus > 1 else "leave it out"
+        raise InputError(f"deployment {text!r}: attention-dp has one replica, which shares with nobody; {would}")
     ranks = tp * dp if attention_dp else tp
     if ranks % ep:
         raise InputError(
@@ -218,7 +310,27 @@ def arrange(
         engine_version=options.engine_version,
         arguments=tuple(sorted(options.arguments.items())),
         node=node,
+        draft=_draft_of(options.arguments, text),
     )
+
+
+def _draft_of(arguments: dict[str, str], text: str) -> Draft | None:
+    """The model that `draft` names. Raises InputError where it is not known, or guesses nothing."""
+    if "draft" not in arguments:
+        return None
+    if arguments.get("num_speculative_tokens", "0") == "0":
+        raise InputError(f"deployment {text!r}: the draft guesses no tokens; add num_speculative_tokens=5")
+    try:
+        return Draft(*_model_of(arguments["draft"], text))
+    except InputError as error:
+        raise InputError(f"deployment {text!r}, draft: {error}") from None
+
+
+def _replicas_apart(counts: dict[str, int], gpus: int) -> dict[str, int]:
+    """SGLang's `--tp 8 --dp 8 --enable-dp-attention` in our words, where tp is one replica's: tp1, dp8."""
+    tp, pp, dp = counts.get("tp", gpus // counts.get("pp", 1)), counts.get("pp", 1), counts.get("dp", 1)
+    within = dp > 1 and tp * pp == gpus and tp % dp == 0
+    return counts | {"tp": tp // dp, "pp": pp} if within else counts
 
 
 def _parallelism(counts: dict[str, int], gpus: int, nodes: int) -> tuple[int, int, int]:

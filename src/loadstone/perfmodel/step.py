@@ -47,13 +47,19 @@ class StepModel:
         draft_tokens: int = 0,
         values: Array | None = None,
         work: Work | None = None,
+        drafter: StepModel | None = None,
     ) -> None:
+        """`drafter`: the time of the deployment's draft model, where it is not that of these values."""
         self.deployment = deployment
         self._profile = profile
         self.draft_tokens = draft_tokens
         self.eager, self.graph_tokens = is_eager(deployment), graph_tokens(deployment)
         self.values = self.profile.values() if values is None else values
         self.work = work or work_of(deployment)
+        drafting = deployment.drafting if draft_tokens else None
+        self._drafter = drafter
+        if drafting is not None and drafter is None:
+            self._drafter = StepModel(drafting, profile, values=self.values)
         self._tables()
 
     def _tables(self) -> None:
@@ -78,6 +84,9 @@ class StepModel:
         model = self.deployment.model
         drafts = sum(run.count for run in model.draft_layers) or 1
         self._draft = drafts / model.layer_count if self.draft_tokens else 0.0
+        if (drafter := self._drafter) is not None:
+            # Where steps with prompts alone run without graphs, its passes after the first still do.
+            self._launch_s += drafter._launch_s * (self.draft_tokens if self.eager else 1)
         self._lines: dict[int, tuple[float, float]] = {}
 
     @property
@@ -94,9 +103,13 @@ class StepModel:
         found = self._lines.get(decodes)
         if found is None:
             base = self._tokens_s(decodes, 0, 0.0) + decodes * (self._window * self._window_s + self._state_s)
+            slope = self._context_s
+            if (drafter := self._drafter) is not None:
+                base += self.draft_tokens * decodes * (drafter._window * drafter._window_s + drafter._state_s)
+                slope += self.draft_tokens * drafter._context_s
             if self.eager:
                 base = self._launched(base)
-            found = base + self._step_s + decodes * self._sequence_s, self._context_s
+            found = base + self._step_s + decodes * self._sequence_s, slope
             self._lines[decodes] = found
         return found
 
@@ -116,25 +129,33 @@ class StepModel:
         if not chunks and met_tokens is None:
             base, slope = self.decode_line(decodes)
             return base + slope * decode_context_tokens
-        new_tokens, pairs, window_pairs = 0, 0.0, 0.0
-        for new, cached in chunks:
-            new_tokens += new
-            pairs += new * (cached + new / 2)
-            if self._window_pair_s:
-                rising = min(max(self._window - cached, 0.0), new)
-                window_pairs += rising * (cached + rising / 2) + (new - rising) * self._window
+        new_tokens = sum(new for new, _ in chunks)
         sequences = decodes + len(chunks)
-        attention = (
-            self._context_s * decode_context_tokens
-            + self._window_s * min(decode_context_tokens, decodes * self._window)
-            + self._state_s * sequences
-            + self._pair_s * pairs
-            + self._window_pair_s * window_pairs
-        )
+        attention = self._attention_s(decodes, decode_context_tokens, chunks)
+        if (drafter := self._drafter) is not None:
+            attention += drafter._attention_s(decodes, decode_context_tokens, chunks)
+            later = drafter._attention_s(decodes, decode_context_tokens, ())
+            attention += (self.draft_tokens - 1) * later
         kernels = self._tokens_s(decodes, new_tokens, attention, len(chunks), met_tokens)
         if new_tokens + decodes * (1 + self.draft_tokens) > self.graph_tokens:
             kernels = self._launched(kernels)
         return kernels + self._step_s + self._prefill_step_s + sequences * self._sequence_s
+
+    def _attention_s(self, decodes: int, decode_context_tokens: int, chunks: Sequence[tuple[int, int]]) -> float:
+        """Attention of one pass: what its decodes read, and the pairs in its prompts."""
+        pairs, window_pairs = 0.0, 0.0
+        for new, cached in chunks:
+            pairs += new * (cached + new / 2)
+            if self._window_pair_s:
+                rising = min(max(self._window - cached, 0.0), new)
+                window_pairs += rising * (cached + rising / 2) + (new - rising) * self._window
+        return (
+            self._context_s * decode_context_tokens
+            + self._window_s * min(decode_context_tokens, decodes * self._window)
+            + self._state_s * (decodes + len(chunks))
+            + self._pair_s * pairs
+            + self._window_pair_s * window_pairs
+        )
 
     def _launched(self, kernels_s: float) -> float:
         """formulas.both() of kernels and what launching them one by one takes, of plain numbers."""
@@ -145,7 +166,11 @@ class StepModel:
     ) -> float:
         tokens = decodes * (1 + self.draft_tokens)
         drafting = 0.0
-        if self.draft_tokens and decodes:
+        if (drafter := self._drafter) is not None:
+            # A draft model reads what the large one did, prompts too, then writes its guesses one by one.
+            first = drafter._tokens_s(decodes, decodes * self.draft_tokens + new_tokens, 0.0, chunks)
+            drafting = first + (self.draft_tokens - 1) * drafter._tokens_s(decodes + chunks, 0, 0.0)
+        elif self.draft_tokens and decodes:
             # Each draft token is a pass through the draft layers and a head of its own.
             body = self._at(self._own, decodes) + self._at(self._met, decodes)
             each = self._draft * body + self._at(self._head, decodes)
@@ -174,7 +199,8 @@ class StepModel:
     def light(self) -> StepModel:
         """Speed of light: all efficiencies 1, all overheads 0."""
         work = ideal(self.work)
-        return StepModel(self.deployment, draft_tokens=self.draft_tokens, values=LIGHT, work=work)
+        drafter = self._drafter.light() if self._drafter is not None else None
+        return StepModel(self.deployment, draft_tokens=self.draft_tokens, values=LIGHT, work=work, drafter=drafter)
 
 
 __all__ = ["StepModel", "pairs_of"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from loadstone.sizing.budget import Budget, EngineLimits
-from loadstone.sizing.memory import Memory, engine_limits, max_context, memory_of
+from loadstone.sizing.memory import Memory, engine_limits, max_context, memory_of, reserved_tokens
 from loadstone.sizing.size import Row, size
 from loadstone.sizing.table import Ask, answer, deployments, document, rows
 
@@ -19,6 +19,7 @@ __all__ = [
     "engine_limits",
     "max_context",
     "memory_of",
+    "reserved_tokens",
     "rows",
     "size",
 ]

@@ -40,7 +40,7 @@ def context_limit(deployment: Deployment) -> int | None:
 
 def contradictions(deployment: Deployment, context_tokens: int | None = None) -> list[str]:
     """One line each; empty where the deployment can be."""
-    found = list(dict.fromkeys([*_shape(deployment), *_cache_dtype(deployment)]))
+    found = list(dict.fromkeys([*_shape(deployment), *_cache_dtype(deployment), *_draft(deployment)]))
     model, limit = deployment.model, context_limit(deployment)
     own, said = model.max_context_tokens, count(deployment, "max_model_len", "max_seq_len")
     if said is not None and own is not None and said > own and deployment.engine in _REFUSE_LONGER:
@@ -83,6 +83,23 @@ def _cache_dtype(deployment: Deployment) -> Iterator[str]:
 
 def _small_or_sunk(run: Layers) -> bool:
     return isinstance(run.attention, FullAttention) and (run.attention.head_dim == 64 or run.attention.sinks)
+
+
+def _draft(deployment: Deployment) -> Iterator[str]:
+    """A draft model that cannot be cut as the large one is, or that the engine will not have beside it."""
+    if deployment.draft is None:
+        return
+    model, draft, tp = deployment.model, deployment.draft.model, deployment.tp
+    if uncut := list(dict.fromkeys(thing for run in draft.kinds for thing in _uncut(run, tp))):
+        ways = ", ".join(str(n) for n in _WAYS if not any(True for run in draft.kinds for _ in _uncut(run, n)))
+        yield f"tp{tp} does not divide the {', the '.join(uncut)} of the draft {draft.name}; tp {ways} would"
+    if deployment.engine == "vllm" and draft.vocab != model.vocab:
+        yield (
+            f"the draft {draft.name} has a vocabulary of {draft.vocab:,} tokens, {model.name} one of "
+            f"{model.vocab:,}: vllm refuses that; a draft of the same family and release would do"
+        )
+    if deployment.engine == "sglang" and deployment.attention_dp:
+        yield "sglang takes no draft model with attention-dp; leave one of the two out"
 
 
 def _shape(deployment: Deployment) -> Iterator[str]:

@@ -138,6 +138,11 @@ def max_context(deployment: Deployment, requests: int = 1) -> int:
     return _longest(memory_of(deployment), limit, requests)
 
 
+def reserved_tokens(deployment: Deployment) -> int | None:
+    """What each request takes room for where the cache is not paged: the longest that is held at all; else None."""
+    return max_context(deployment) if deployment.argument("kv_cache") == "reserved" else None
+
+
 def _longest(memory: Memory, limit: int, requests: int) -> int:
     if not memory.holds(1, requests):
         return 0

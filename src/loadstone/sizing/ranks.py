@@ -24,6 +24,7 @@ from loadstone.catalogue.model import (
     Model,
 )
 from loadstone.catalogue.precision import FORMATS, KV_BYTES
+from loadstone.sizing.budget import version_of
 
 
 class CacheLayer(msgspec.Struct, frozen=True):
@@ -84,13 +85,30 @@ _WINDOWED_IN_SGLANG = (
 """Models (model_type) of whose sliding layers SGLang keeps the window alone (its is_hybrid_swa_model; DeepSeek-V4 has
 a cache of its own). Of all others, Gemma 3 among them, it keeps every token of every layer."""
 
+SGLANG_COUNTS_DRAFTS = (0, 5, 20)
+"""From then on or so it loads them before it sizes the cache, and has their layers in a token's bytes (0.5.23:
+Scheduler.init_model_worker, pool_configurator)."""
+
 
 def ranks(deployment: Deployment) -> tuple[Rank, ...]:
     """A rank of each pipeline stage, first to last."""
     model, kv_dtype = deployment.model, kept_kv_dtype(deployment)
     windows = deployment.engine != "sglang" or model.model_type in _WINDOWED_IN_SGLANG
-    drafts = bool(drafts_of(deployment)) and deployment.engine != "sglang"
-    return _ranks(model, shape_of(deployment), deployment.weights_dtype, kv_dtype, windows, drafts)
+    drafts = bool(drafts_of(deployment))
+    found = _ranks(model, shape_of(deployment), deployment.weights_dtype, kv_dtype, windows, drafts)
+    drafting = deployment.drafting
+    return found if drafting is None else (*found[:-1], _beside(found[-1], ranks(drafting)[0]))
+
+
+def _beside(rank: Rank, draft: Rank) -> Rank:
+    """The rank with that of a draft model on the same GPU: with embeddings and head of its own."""
+    return Rank(
+        rank.stage,
+        rank.weights_bytes + draft.weights_bytes,
+        rank.mxfp4_bytes + draft.mxfp4_bytes,
+        rank.cache + draft.cache,
+        rank.head,
+    )
 
 
 def kept_kv_dtype(deployment: Deployment) -> str:
@@ -105,10 +123,22 @@ def kept_kv_dtype(deployment: Deployment) -> str:
 
 
 def drafts_of(deployment: Deployment) -> tuple[Layers, ...]:
-    """Multi-token-prediction layers that are loaded, with a cache of their own: where the deployment guesses tokens
-    and the checkpoint has them. A draft model beside it is not known here.
+    """Multi-token-prediction layers that are counted, with a cache of their own: where the deployment guesses tokens
+    by them, and not by a draft model beside the checkpoint (Deployment.drafting). Before 0.5.20 or so SGLang loaded
+    them into memory that it kept free.
     """
-    return deployment.model.draft_layers if deployment.argument("num_speculative_tokens") else ()
+    own = guesses(deployment) and deployment.draft is None
+    return deployment.model.draft_layers if own and not keeps_free_for_drafts(deployment) else ()
+
+
+def keeps_free_for_drafts(deployment: Deployment) -> bool:
+    """Whether what guesses is loaded after the cache was sized, into memory kept free for it."""
+    return deployment.engine == "sglang" and version_of(deployment, SGLANG_COUNTS_DRAFTS) < SGLANG_COUNTS_DRAFTS
+
+
+def guesses(deployment: Deployment) -> bool:
+    """Whether it decodes speculatively."""
+    return (deployment.argument("num_speculative_tokens") or "0") != "0"
 
 
 @lru_cache(maxsize=4096)

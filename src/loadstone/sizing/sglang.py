@@ -10,7 +10,7 @@ from loadstone.catalogue.deployment import Deployment
 from loadstone.catalogue.model import LatentAttention
 from loadstone.sizing.budget import GIB, MIB, Budget, Limits, count, fraction, switched, version_of
 from loadstone.sizing.cache import Cache, pooled
-from loadstone.sizing.ranks import Rank
+from loadstone.sizing.ranks import Rank, guesses, keeps_free_for_drafts
 
 NEWEST = (0, 5, 23)
 
@@ -22,6 +22,8 @@ WINDOW_SHARE = 0.8
 """`swa_full_tokens_ratio`: tokens in the windows' pool per token of full attention's."""
 STATE_SHARE = 0.9
 """`mamba_full_memory_ratio`: memory for states per memory for KV, where no number of states is set."""
+GUESSING = 48
+"""max_running_requests where tokens are guessed and it is not given (speculative_hook._handle_eagle_family)."""
 
 _GRAPH_MIB_PER_SEQ = 2
 _GRAPH_MIB_PER_PREFILL_SIZE = 8
@@ -53,8 +55,10 @@ def limits(deployment: Deployment, context_tokens: int | None = None) -> Limits:
 
 
 def max_running(deployment: Deployment, kv_tokens: int) -> int:
-    """Requests at once per replica: 2048, up to 4096 where the cache holds that many at 512 per whole context."""
-    said = count(deployment, "max_running_requests")
+    """Requests at once per replica: 2048, up to 4096 where the cache holds that many at 512 per whole context; of all
+    replicas 48 where tokens are guessed.
+    """
+    said = count(deployment, "max_running_requests") or (GUESSING if guesses(deployment) else None)
     if said is not None:
         return max(1, min(said // (deployment.dp if deployment.attention_dp else 1), kv_tokens // 2))
     context = count(deployment, "max_model_len", "max_seq_len") or deployment.model.max_context_tokens or 131_072
@@ -66,7 +70,8 @@ def static_fraction(deployment: Deployment, limit: Limits) -> float:
 
     sized after capture  reserved = 1536 + 128 tp pp: all but MLA, since 0.5.20 or so
     else                 reserved = 512 + 1.5 max(chunk, 2048) + 128 tp pp + graphs, at least 10 GiB above 60 GiB;
-                         2048 more where tokens are guessed: draft layers and their cache come out of it
+                         2048 more where tokens are guessed by its own layers, before 0.5.20 or so: they and their
+                         cache come out of it
     """
     said = fraction(deployment, "mem_fraction_static")
     if said is not None:
@@ -80,7 +85,7 @@ def static_fraction(deployment: Deployment, limit: Limits) -> float:
         reserved += _graphs_mib(deployment, limit)
         if total > 60 * 1024:
             reserved = max(reserved, 10 * 1024)
-        if deployment.argument("num_speculative_tokens"):
+        if guesses(deployment) and deployment.draft is None and keeps_free_for_drafts(deployment):
             reserved += _DRAFT_MIB
     return max(0.001, round((total - reserved) / total, 3))
 

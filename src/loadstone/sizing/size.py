@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import msgspec
 
 from loadstone.catalogue.deployment import Deployment
 from loadstone.catalogue.precision import FORMATS
 from loadstone.sizing.check import context_limit, contradictions
-from loadstone.sizing.memory import NO_LIMIT_TOKENS, Memory, max_context, max_seqs, memory_of, more_gpus, no_room
-from loadstone.sizing.ranks import drafts_of, kept_kv_dtype, kv_replication, sequence_bytes
+from loadstone.sizing.memory import (
+    NO_LIMIT_TOKENS,
+    Memory,
+    max_context,
+    max_seqs,
+    memory_of,
+    more_gpus,
+    no_room,
+    reserved_tokens,
+)
+from loadstone.sizing.ranks import drafts_of, guesses, kept_kv_dtype, kv_replication, sequence_bytes
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
     """The answer for one deployment. Bytes are of all its GPUs together, copies included, unless said otherwise.
 
-    kv_bytes_per_token       of the model, all ranks together, nothing counted twice; draft layers that are loaded too
+    kv_bytes_per_token       of the model, all ranks together, nothing counted twice; loaded draft layers too, or
+                             the draft model
     kv_replication           bytes stored per token / kv_bytes_per_token, in one replica: above 1 where tensor
                              parallelism exceeds the KV heads, or with MLA
     context_tokens, batch    what was asked; without a context, the longest that the model allows
@@ -25,11 +36,13 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     reserve_bytes            what the engine leaves alone
     free_bytes               room for KV that batch × context_tokens leaves; negative: it lacks
     fits                     whether batch requests of context_tokens are held at once
-    max_context_tokens       at which `batch` requests are held at once, up to the model's limit
+    max_context_tokens       at which `batch` requests are held at once, up to the model's limit; where each reserves
+                             the longest (kv_cache=reserved), that or none
     max_concurrent_requests  of context_tokens, held and run at once, over all replicas
     kv_capacity_tokens       that the KV caches of all replicas hold, of requests of context_tokens
     why                      what stands against it and what would work, or what else binds; empty: nothing
-    assumed                  what the model's config left open and was assumed, and fields not understood
+    assumed                  what the model's config left open and was assumed, and fields not understood; a draft
+                             that is not counted
     """
 
     model: str
@@ -73,16 +86,22 @@ def size(deployment: Deployment, context_tokens: int | None = None, batch: int =
     wrong = contradictions(deployment, context_tokens)
     memory = memory_of(deployment, context)
     each = -(-batch // dp)  # requests of the fullest replica
-    fits = not wrong and memory.holds(context, each)
     longest = 0 if contradictions(deployment) else max_context(deployment, each)
-    held = 0 if wrong or not memory.has_room else memory.whole_requests(context)
+    reserved = None if wrong else reserved_tokens(deployment)
+    taken = max(context, reserved or 0)  # by each request, whatever it writes
+    fits = not wrong and memory.holds(taken, each)
+    if reserved is not None and not memory.holds(reserved, each):
+        longest = 0
+    held = 0 if wrong or not memory.has_room else memory.whole_requests(taken)
     seqs = max_seqs(deployment, memory) if memory.has_room else 0
     ways = deployment.tp * dp
-    drafts = drafts_of(deployment) if deployment.engine != "sglang" else ()
+    drafts = drafts_of(deployment)
     kv_dtype = kept_kv_dtype(deployment)
     per_token = model.kv_bytes_per_token(kv_dtype)
     per_token += sum(run.count * run.kv_bytes_per_token(kv_dtype) for run in drafts)
-    kv_bytes = batch * deployment.tp * sum(sequence_bytes(rank.cache, context) for rank, _, _ in memory.stages)
+    if deployment.draft is not None:
+        per_token += deployment.draft.model.kv_bytes_per_token(kv_dtype)
+    kv_bytes = batch * deployment.tp * sum(sequence_bytes(rank.cache, taken) for rank, _, _ in memory.stages)
     room = ways * sum(budget.kv_bytes + budget.state_bytes for _, budget, _ in memory.stages)
     capacity = memory.cache.held_tokens(memory.blocks, context) if memory.cache.block_bytes else 0
     return Row(
@@ -114,9 +133,17 @@ def size(deployment: Deployment, context_tokens: int | None = None, batch: int =
         kv_capacity_tokens=dp * capacity,
         kv_blocks=memory.blocks,
         block_tokens=memory.cache.block_tokens if memory.cache.groups else 0,
-        why=_why(deployment, memory, wrong, fits, context, batch, longest, seqs),
-        assumed="; ".join(model.assumed),
+        why=_why(deployment, memory, wrong, fits, taken, batch, longest, seqs),
+        assumed="; ".join([*model.assumed, *_draft_assumed(deployment)]),
     )
+
+
+def _draft_assumed(deployment: Deployment) -> Iterator[str]:
+    """What the draft's config left open, or that nothing is counted of what guesses."""
+    if deployment.draft is not None:
+        yield from (f"draft {deployment.draft.model.name}: {each}" for each in deployment.draft.model.assumed)
+    elif guesses(deployment) and not deployment.model.draft_layers:
+        yield "no memory of a draft is counted: none is named (draft=MODEL), and the checkpoint has none of its own"
 
 
 def _why(
@@ -148,7 +175,7 @@ def _why(
             text = (
                 f"the KV cache of each of {dp} replicas holds {requests:.2f} requests of {context:,} tokens, {each}"
             )
-        remedies = []
+        remedies = ["a shorter max_model_len reserves less"] if reserved_tokens(deployment) is not None else []
         if longest:
             remedies.append(f"a context of {longest:,} fits")
         if batch > 1 and held:

@@ -14,13 +14,17 @@ import msgspec
 from loadstone.catalogue import parse_deployment
 from loadstone.catalogue.deployment import OWNERS, Deployment
 from loadstone.catalogue.shorthand import engine_of, split_deployment
+from loadstone.catalogue.spellings import owners_of
 from loadstone.errors import InputError
 from loadstone.sizing.size import Row, size
 from loadstone.units import TOKEN_UNITS, parse_counts
 
 MOST_ROWS = 100_000
 
-_OPTION = re.compile(r"(tp|pp|dp|ep|nodes)=?[0-9]+|attention-dp|[a-z_-]+=.*", re.IGNORECASE)
+_OPTION = re.compile(
+    r"(tp|pp|dp|ep|nodes)=?[0-9]+|attention[-_]dp|dp[-_]attention|-*(enable|disable|enforce|no)[-_][a-z_-]+|[a-z_-]+=.*",
+    re.IGNORECASE,
+)
 
 _TOKENS = re.compile(r"([0-9]+)\s*([km]?)", re.IGNORECASE)
 _COUNTS = ("gpus", "tp", "pp", "dp", "ep", "batch")
@@ -97,7 +101,7 @@ def _combined(model: str, ask: Ask) -> Iterator[Deployment]:
         ask.weights_dtype or (None,), ask.gpu, counts, ask.kv_dtype or (None,), ask.engine or (None,)
     ):
         for tp, pp, dp, ep in ways:
-            if choosy and not _possible(count, tp, pp, dp, ep):
+            if choosy and not _possible(count, tp, pp, dp, ep, ask.attention_dp):
                 continue
             some = True
             named = (("tp", tp), ("pp", pp), ("dp", dp), ("ep", ep))
@@ -114,8 +118,18 @@ def _engine(ask: Ask, engine: str | None) -> list[str]:
     parts = [f"engine={engine}"] if engine else []
     parts += [f"version={ask.engine_version}"] if ask.engine_version else []
     # Of several engines, each takes what is its own.
-    others = {engine_of(other, other) for other in ask.engine if other != engine}
-    return [*parts, *(said for said in ask.arguments if OWNERS.get(_name(said)) not in others)]
+    own = {engine_of(engine, engine)} if engine else set()
+    others = {engine_of(other, other) for other in ask.engine} - own
+    for said in ask.arguments:
+        owners = _owners(_name(said))
+        if owners & own or not owners & others:
+            parts.append(said)
+    return parts
+
+
+def _owners(argument: str) -> set[str]:
+    """Engines that alone have it, under its name here or under their own."""
+    return {OWNERS[argument]} if argument in OWNERS else set(owners_of(argument))
 
 
 def _name(argument: str) -> str:
@@ -126,9 +140,11 @@ def _parsed(where: str, options: Sequence[str]) -> Deployment:
     return parse_deployment(f"{where}/{','.join(options)}" if options else where)
 
 
-def _possible(gpus: int, tp: int | None, pp: int | None, dp: int | None, ep: int | None) -> bool:
+def _possible(gpus: int, tp: int | None, pp: int | None, dp: int | None, ep: int | None, sharing: bool) -> bool:
     ways = (tp or 1) * (pp or 1) * (dp or 1)
     whole = None not in (tp, pp, dp)
+    if sharing and (dp or (gpus // ways if tp else 1)) < 2:
+        return False  # one replica shares with nobody
     return (ways == gpus if whole else gpus % ways == 0) and gpus % (ep or 1) == 0
 
 

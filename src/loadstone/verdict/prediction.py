@@ -7,13 +7,15 @@ from typing import Any
 
 from loadstone.verdict.finding import Finding
 
+_OWN = "the model's own layers"
+
 
 def prediction_findings(settings: Mapping[str, Any]) -> list[Finding]:
     """`settings`: of a simulated run; its `basis` says what the numbers were made from."""
     basis = settings.get("basis")
     if not isinstance(basis, Mapping):
         return []
-    found = [_unmeasured(basis), _assumed(basis), _drafts(basis)]
+    found = [_unmeasured(basis), _network(basis), _assumed(basis), _drafts(basis)]
     return [finding for finding in found if finding is not None]
 
 
@@ -43,17 +45,40 @@ def _assumed(basis: Mapping[str, Any]) -> Finding | None:
     )
 
 
-def _drafts(basis: Mapping[str, Any]) -> Finding | None:
-    if (acceptance := basis.get("assumed_acceptance")) is None:
+def _network(basis: Mapping[str, Any]) -> Finding | None:
+    if not isinstance(nodes := basis.get("nodes_crossed"), int) or basis.get("own_profile"):
         return None
     return Finding(
+        "network_guessed",
+        "warning",
+        f"one replica reaches over {nodes} nodes, and no measurement that the model was fitted on does: what a "
+        "message between nodes takes at least is a guess, its bandwidth the adapters' data sheet",
+        "Measure one or two loads there and give them to `loadstone calibrate`, or compare with replicas that stay "
+        "within a node.",
+    )
+
+
+def _drafts(basis: Mapping[str, Any]) -> Finding | None:
+    acceptance = basis.get("assumed_acceptance")
+    draft = basis.get("draft", _OWN if basis.get("own_draft") else None)  # `own_draft`: as runs said it before
+    if acceptance is None and ("draft" not in basis or draft is not None):
+        return None
+    said = []
+    if acceptance is not None:
+        said.append(f"of the tokens that are guessed, {acceptance:.0%} are taken to be accepted each")
+    if draft is None:
+        said.append(
+            "no draft is named and the model has none of its own: guessing is taken to cost a pass through one more "
+            "layer of the model, as an EAGLE head's, and no memory"
+        )
+    else:
+        said.append(f"the draft is {draft}")
+    remedies = ["Give the acceptance that your engine reports (--acceptance)."] if acceptance is not None else []
+    if draft is None:
+        remedies.append("Name the draft that your engine has (draft=MODEL in the deployment).")
+    return Finding(
         "drafts_assumed",
-        "info",
-        f"of the tokens that are guessed, {acceptance:.0%} are taken to be accepted each, and the draft to be "
-        + (
-            "the model's own layer"
-            if basis.get("own_draft")
-            else "one more layer of the model, which takes no memory"
-        ),
-        "Give the acceptance that your engine reports (--acceptance).",
+        "warning" if draft is None else "info",
+        "; ".join(said),
+        " ".join(remedies),
     )
