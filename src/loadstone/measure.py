@@ -5,11 +5,8 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import shutil
-import signal
-import threading
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import Any, Literal
 from urllib.parse import SplitResult
 
@@ -23,6 +20,7 @@ from loadstone.dialects import DIALECTS
 from loadstone.engines import attach, cache
 from loadstone.engines.observe import Observer
 from loadstone.errors import DiskFullError, InputError, LoadstoneError
+from loadstone.interruption import Interrupted, Signals
 from loadstone.options import Options
 from loadstone.planning import plan_of
 from loadstone.records import CellInfo, Plan, RunInfo, Target
@@ -46,15 +44,6 @@ class Event(msgspec.Struct, kw_only=True):
     folder: Path | None = None
 
 
-class Interrupted(KeyboardInterrupt):
-    """Ctrl-C or a termination signal ended the run; what was measured is saved in `folder`."""
-
-    def __init__(self, folder: Path, document: dict[str, Any]) -> None:
-        super().__init__(str(folder))
-        self.folder = folder
-        self.document = document
-
-
 def bench(options: Options, on_event: Callable[[Event], None] = lambda event: None) -> dict[str, Any]:
     """Measure a live engine; returns the summary (the `--json` document), whose `run_dir` holds the run.
 
@@ -69,7 +58,7 @@ def bench(options: Options, on_event: Callable[[Event], None] = lambda event: No
     deployed = meeting.stated_deployment(options)
     headers = meeting.headers_of(options.headers)
     with contextlib.ExitStack() as stack:
-        signals = stack.enter_context(_Signals())
+        signals = stack.enter_context(Signals())
         urls, engine_log = meeting.target_urls(options, plan, stack)
         target, vocabulary, asking, servers, keys = meeting.meet(options, plan, urls, headers)
         path = "" if asking.endpoint == "triton-grpc" else ask.path(asking)
@@ -157,7 +146,7 @@ def _run(
     info: RunInfo,
     folder: Path,
     on_event: Callable[[Event], None],
-    signals: _Signals,
+    signals: Signals,
     before_cell: Callable[[], None],
     look: Callable[[], None],
 ) -> None:
@@ -253,32 +242,6 @@ def _is_here(name: str | None) -> bool:
         return name == "localhost" or ipaddress.ip_address(name or "").is_loopback
     except ValueError:
         return False
-
-
-class _Signals:
-    """Counts SIGINT and SIGTERM while the run lasts, and calls `on_first` at the first: nothing is ever torn."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.on_first: Callable[[], None] | None = None
-        self._before: dict[signal.Signals, Any] = {}
-
-    def __enter__(self) -> _Signals:
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._on_signal)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, before in self._before.items():
-            signal.signal(number, before)
-
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if self.on_first is None:
-            raise KeyboardInterrupt  # nothing measured yet: nothing to save
-        self.count += 1
-        if self.count == 1:
-            self.on_first()
 
 
 def _check_room(folder: Path, plan: Plan) -> None:

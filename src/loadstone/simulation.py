@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import loadstone
@@ -14,6 +16,7 @@ from loadstone.catalogue.deployment import Deployment
 from loadstone.catalogue.shorthand import parse_deployment
 from loadstone.dialects import DIALECTS
 from loadstone.errors import InputError
+from loadstone.interruption import Interrupted, Signals
 from loadstone.options import Options
 from loadstone.perfmodel import StepModel
 from loadstone.perfmodel.profile import MEASURED_VENDORS, unmeasured
@@ -49,7 +52,8 @@ def simulate(
 
     `acceptance`: of a guessed token, where the deployment decodes speculatively; None: 0.7. `draws`: of the
     coefficients, for the intervals; 0: none; None: 24. `profile`: one that `calibrate` made; None: the shipped one.
-    Raises InputError, one line, where it cannot be done.
+    Raises InputError, one line, where it cannot be done, and Interrupted, after saving the cells that were done, when
+    a signal ended it.
     """
     draws = DRAWS if draws is None else draws
     if not 0 <= draws <= _MOST_DRAWS:
@@ -68,9 +72,18 @@ def simulate(
     info.run_id = folder.name
     store.write_info(folder, info)
     store.write_plan(folder / "plan.parquet", plan)
-    info.settings["intervals"] = uncertainty(plan, fleet, draws)
+    by = info.settings.get("profile", "a model without a profile")
+    _log(folder, f"{deployed.name}, by {by}: plan {plan.plan_id[:6]} seed {plan.seed}")
     counters = Counters(deployed.model.name, fleet.replicas, fleet.policy.kv_tokens)
-    store.write_records(folder, _cells(plan, fleet, options.grace_s, info, counters))
+    with Signals() as signals:
+        try:
+            info.settings["intervals"] = uncertainty(plan, fleet, draws)
+        except KeyboardInterrupt:
+            info.status, info.error = "interrupted", "interrupted before anything was simulated"
+            store.write_info(folder, info)
+            raise
+        signals.on_first = lambda: None
+        store.write_records(folder, _cells(plan, fleet, options.grace_s, folder, info, counters, signals))
     store.write_server(folder, counters.table())
     _release()
     if any(plan.cyclic(cell) for cell in range(len(plan.cells))):
@@ -78,9 +91,14 @@ def simulate(
         store.write_plan(folder / "plan.parquet", plan)
         info.plan_id = plan.plan_id
     info.status = "done"
+    if signals.count:
+        info.status, info.error = "interrupted", "interrupted by a signal"
     store.write_info(folder, info)
     document = summarise(folder)
     store.write_json(folder / "summary.json", document)
+    if signals.count:
+        _log(folder, str(info.error))
+        raise Interrupted(folder, document)
     return document
 
 
@@ -100,15 +118,28 @@ def check(plan: Plan, longest: int, what: str) -> None:
             )
 
 
-def _cells(plan: Plan, fleet: Fleet, grace_s: float, info: RunInfo, counters: Counters) -> Iterator[pa.Table]:
-    """The tables of all cells, one cell after another; `info` gets when they ran, and how far off they may be."""
+def _log(folder: Path, text: str) -> None:
+    """A line of the run's log.txt. A full disk must not end a run for its log's sake."""
+    with contextlib.suppress(OSError), (folder / "log.txt").open("a", encoding="utf-8") as log:
+        log.write(text + "\n")
+
+
+def _cells(
+    plan: Plan, fleet: Fleet, grace_s: float, folder: Path, info: RunInfo, counters: Counters, signals: Signals
+) -> Iterator[pa.Table]:
+    """The tables of all cells, one cell after another, until a signal; `info` gets when they ran."""
     start_s = _PAUSE_S
     for cell, load in enumerate(plan.cells):
+        if signals.count:
+            return
+        begun_s = time.monotonic()
         counters.begin(start_s)
         run = run_cell(plan, cell, fleet, start_s, grace_s, counters.look)
         counters.look(run.over_s, run.states())
         yield from tables(plan, cell, run, fleet.policy)
         info.cells[cell] = CellInfo(load=load, start_s=start_s, issue_end_s=run.issue_end_s, end_s=run.over_s)
+        took_s = time.monotonic() - begun_s
+        _log(folder, f"{load.label}: {run.over_s - start_s:.1f} s, simulated in {took_s:.1f} s")
         start_s = run.over_s + _PAUSE_S
 
 

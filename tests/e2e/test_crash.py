@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from conftest import Loadstone, eventually, gone, kill, processes_about, read_records, spawn
-from loadstone import measure, store
+from loadstone import measure, simulation, store
+from loadstone.options import Options
 from loadstone.simserver import Law, TimingServer, start
 
 LONG = ("--input", "8", "--output", "400", "--concurrency", "3", "--requests", "60", "--warmup", "0", "--json")
@@ -177,6 +178,34 @@ def test_the_folder_of_a_run_that_never_began_does_not_say_running(server: Timin
     (folder,) = tmp_path.iterdir()
     info = json.loads((folder / "run.json").read_bytes())
     assert (info["status"], info["error"]) == ("interrupted", "interrupted before anything was measured")
+
+
+def test_an_interrupted_simulation_keeps_the_cells_that_were_done(loadstone: Loadstone, tmp_path: Path) -> None:
+    asked = ["--input", "64", "--output", "64", "--concurrency", "1,2,4,8", "--requests", "60000", "--draws", "0"]
+    asked += ["--out", str(tmp_path), "--json"]
+    with spawn(tmp_path, "simulate", "llama-3.1-8b@1xh100", *asked) as process:
+        assert eventually(lambda: any(len(log.read_text().splitlines()) > 1 for log in tmp_path.glob("*/log.txt")))
+        process.send_signal(signal.SIGINT)
+        said, err = process.communicate(timeout=50)
+    assert process.returncode == 130, err
+    (folder,) = tmp_path.iterdir()
+    assert err.splitlines()[-1] == f"interrupted; what was simulated is in {folder}"
+    document = json.loads(said)
+    assert document["status"] == json.loads((folder / "run.json").read_bytes())["status"] == "interrupted"
+    assert 1 <= len(document["cells"]) < 4
+    assert {cell["requests"]["ok"] for cell in document["cells"]} == {60000}
+    assert "cells_not_begun" in {finding["kind"] for finding in document["findings"]}
+    assert not list(folder.glob("*.part"))
+    assert loadstone("recover", folder).code == 0
+
+
+def test_a_simulation_that_never_began_does_not_say_running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(simulation, "uncertainty", lambda *_: signal.raise_signal(signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        simulation.simulate("llama-3.1-8b@1xh100", Options(concurrency=[1], requests=[4], out=tmp_path))
+    (folder,) = tmp_path.iterdir()
+    info = json.loads((folder / "run.json").read_bytes())
+    assert (info["status"], info["error"]) == ("interrupted", "interrupted before anything was simulated")
 
 
 def test_a_worker_that_dies(server: TimingServer, tmp_path: Path) -> None:

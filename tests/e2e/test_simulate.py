@@ -47,7 +47,7 @@ def test_the_document_is_benchs_with_intervals(simulate: Loadstone) -> None:
     assert done.document["cells"][-1]["server"]["kv_usage"]["max"] > 0
     folder = done.folder
     assert {path.name for path in folder.iterdir()} == {
-        "run.json", "plan.parquet", "records.parquet", "server.parquet", "summary.json"
+        "run.json", "plan.parquet", "records.parquet", "server.parquet", "summary.json", "log.txt"
     }  # fmt: skip
     assert json.loads((folder / "summary.json").read_text()) == done.document
     opened = package.open_run(folder)

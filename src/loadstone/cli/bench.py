@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import signal
-import sys
 from pathlib import Path
 
 import typer
 
 from loadstone.cli import flags
 from loadstone.cli.flags import asked_of
-from loadstone.cli.output import INTERRUPTED, show_document
+from loadstone.cli.output import interrupted_shown, show_document
 from loadstone.errors import InputError
 
 
@@ -77,7 +75,6 @@ def bench(
     throughput and a verdict; the run is kept in a folder. Without a URL an embedded engine is measured.
     """
     given = locals()
-    from loadstone.measure import Interrupted
     from loadstone.measure import bench as run
     from loadstone.meeting import DEFAULT_SIM
     from loadstone.options import options_of
@@ -88,17 +85,8 @@ def bench(
         raise InputError("--sim: one deployment or law is simulated in a run; give one")
     url = {"sim": (target or [DEFAULT_SIM])[0]} if sim else {"url": target or ()}
     options = options_of({**asked_of(given), **url})
-    try:
-        with Display() as display:
-            document = run(options, display)
-    except Interrupted as interrupted:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # impatience shall not cut what is said of it
-        show_document(interrupted.document, json)
-        print(f"interrupted; what was measured is in {interrupted.folder}", file=sys.stderr)
-        sys.exit(INTERRUPTED)
-    except KeyboardInterrupt:
-        print("loadstone: interrupted before anything was measured", file=sys.stderr)
-        sys.exit(INTERRUPTED)
+    with interrupted_shown(json, "measured"), Display() as display:
+        document = run(options, display)
     show_document(document, json)
     if document["status"] == "failed":
         raise typer.Exit(1)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from loadstone.interruption import Interrupted
 from loadstone.wire.text import printable
 
 if TYPE_CHECKING:
@@ -27,6 +30,21 @@ def show_document(document: dict[str, Any], as_json: bool) -> None:
 
     print_text(render(document))
     print(document["run_dir"])
+
+
+@contextlib.contextmanager
+def interrupted_shown(as_json: bool, done: str) -> Iterator[None]:
+    """Of a run that a signal ends: what there is of it, where it is, and the exit code for that."""
+    try:
+        yield
+    except Interrupted as interrupted:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # impatience shall not cut what is said of it
+        show_document(interrupted.document, as_json)
+        print(f"interrupted; what was {done} is in {interrupted.folder}", file=sys.stderr)
+        sys.exit(INTERRUPTED)
+    except KeyboardInterrupt:
+        print(f"loadstone: interrupted before anything was {done}", file=sys.stderr)
+        sys.exit(INTERRUPTED)
 
 
 def print_text(*parts: RenderableType) -> None:

@@ -9,7 +9,7 @@ import typer
 
 from loadstone.cli import flags
 from loadstone.cli.flags import RUN, asked_of, option
-from loadstone.cli.output import show_document
+from loadstone.cli.output import interrupted_shown, show_document
 
 Deployment = Annotated[
     str,
@@ -84,7 +84,8 @@ def simulate(
 
     own = ("deployment", "acceptance", "draws", "profile")
     options = options_of({name: value for name, value in asked_of(given).items() if name not in own})
-    document = run(deployment, options, acceptance=acceptance, draws=draws, profile=profile)
+    with interrupted_shown(json, "simulated"):
+        document = run(deployment, options, acceptance=acceptance, draws=draws, profile=profile)
     show_document(document, json)
     if strict and not trusted(document):
         raise typer.Exit(1)

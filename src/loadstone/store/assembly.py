@@ -44,7 +44,7 @@ def assemble(folder: Path) -> int:
             journal.unlink()
         return count
     if not journals:
-        raise InputError(f"{folder}: neither journals nor records; nothing was measured in this run")
+        raise InputError(f"{folder}: neither journals nor records; nothing was measured in this run, measure again")
     wait_for_writers(folder, journals)
     for reserve in folder.glob(".reserve-*"):
         reserve.unlink(missing_ok=True)

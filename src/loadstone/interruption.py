@@ -1,0 +1,45 @@
+"""Ctrl-C and SIGTERM: counted while a run lasts, so that what there is of it is saved."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C or a termination signal ended the run; what was measured or simulated is saved in `folder`."""
+
+    def __init__(self, folder: Path, document: dict[str, Any]) -> None:
+        super().__init__(str(folder))
+        self.folder = folder
+        self.document = document
+
+
+class Signals:
+    """Counts SIGINT and SIGTERM while the run lasts, and calls `on_first` at the first: nothing is ever torn."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.on_first: Callable[[], None] | None = None
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Signals:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._on_signal)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, before in self._before.items():
+            signal.signal(number, before)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self.on_first is None:
+            raise KeyboardInterrupt  # there is nothing to save yet
+        self.count += 1
+        if self.count == 1:
+            self.on_first()
