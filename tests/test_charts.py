@@ -513,6 +513,18 @@ def test_the_roofline_is_drawn_where_the_catalogue_knows_it(tmp_path: Path) -> N
     assert any(row.get("what") == "speed of light" for rows in figure.spec["datasets"].values() for row in rows)
 
 
+def test_each_setting_is_laid_under_what_was_measured_with_it(tmp_path: Path) -> None:
+    """What was measured without a word on its settings is laid over all predictions."""
+    for name, source, label in (
+        ("p8", "simulated", "8k"), ("p2", "simulated", "2k"), ("p", "simulated", None),
+        ("m8", "measured", "8k"), ("m4", "measured", "4k"), ("m", "measured", None),
+    ):  # fmt: skip
+        run(tmp_path, name, [cell(8)], source=source, settings={"label": label})
+    pairs = bands.predictions(points(tmp_path))
+    laid = [([point.run for point in simulated], [point.run for point in others]) for simulated, others in pairs]
+    assert sorted(laid) == [(["p"], ["m", "m4", "m8"]), (["p2"], ["m"]), (["p8"], ["m", "m8"])]
+
+
 def test_the_longest_contexts_as_a_map() -> None:
     rows = [
         {"model": "org/a", "gpu": "h200", "gpus": gpus, "max_context_tokens": tokens}

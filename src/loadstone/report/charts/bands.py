@@ -73,7 +73,10 @@ def spread(frame: Frame, measure: Measure, *, key: str) -> Figure | None:
 
 
 def predictions(points: Sequence[Point]) -> list[tuple[list[Point], list[Point]]]:
-    """(simulated, measured or imported) points of the same deployment under the same work, where both are there."""
+    """(simulated, measured or imported) points of the same deployment under the same work, where both are there.
+
+    Of several settings each is laid under what was measured with it, and where nobody said with which.
+    """
     groups: dict[Any, tuple[list[Point], list[Point]]] = defaultdict(lambda: ([], []))
     for point in points:
         key = (
@@ -81,7 +84,14 @@ def predictions(points: Sequence[Point]) -> list[tuple[list[Point], list[Point]]
             point.prefix, point.near_input, point.near_output,
         )  # fmt: skip
         groups[key][0 if point.source == "simulated" else 1].append(point)
-    return [pair for pair in groups.values() if pair[0] and pair[1]]
+    found = []
+    for simulated, others in groups.values():
+        for settings in dict.fromkeys(point.settings for point in simulated):
+            own = [point for point in simulated if point.settings == settings]
+            alike = [point for point in others if not settings or point.settings in ("", settings)]
+            if alike:
+                found.append((own, alike))
+    return found
 
 
 def predicted(pair: tuple[list[Point], list[Point]], measure: Measure) -> Figure | None:
@@ -126,7 +136,7 @@ def predicted(pair: tuple[list[Point], list[Point]], measure: Measure) -> Figure
         layers.append(alt.Chart(data(light)).mark_line(strokeDash=[2, 3]).encode(x=x, y=y, color=colour))
     off = [row["y"] / at["y"] for row in dots for at in lines if at["x"] == row["x"] and at["y"]]
     first = measured[0]
-    words = joined(first.model, first.engine, first.hardware, lengths_label(first), by=" · ")
+    words = joined(first.model, first.engine, first.hardware, lengths_label(first), simulated[0].settings, by=" · ")
     said = (
         f"measured / simulated: {_times(min(off))} to {_times(max(off))} over {len(off)} loads"
         if off
