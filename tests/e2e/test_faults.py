@@ -465,17 +465,22 @@ def test_a_kept_connection_that_the_server_closes_loses_nothing(
     assert not outcome.spoilt_by
 
 
-def test_a_request_lost_with_its_kept_connection_is_sent_once_more_and_no_more(loadstone: Loadstone) -> None:
-    """The second request of each connection is read and dropped; on a fresh connection it is answered."""
+def forgetful() -> Reply:
+    """Reads the second request of each connection, and drops it."""
     seen: dict[int, int] = {}
 
-    def forgetful(ask: Ask, send: Send) -> None:
+    def drops(ask: Ask, send: Send) -> None:
         seen[ask.connection] = seen.get(ask.connection, 0) + 1
         if seen[ask.connection] > 1:
             raise Hangup
         answer(ask, send)
 
-    with ScriptedServer(forgetful) as server:
+    return drops
+
+
+def test_a_request_lost_with_its_kept_connection_is_sent_once_more_and_no_more(loadstone: Loadstone) -> None:
+    """On a fresh connection it is answered."""
+    with ScriptedServer(forgetful()) as server:
         outcome = loadstone("bench", server.url, *RUN)
     all_well(outcome, outcome.records)
     names = [ask.headers["x-request-id"] for ask in server.measured]
@@ -487,16 +492,8 @@ def test_a_request_lost_with_its_kept_connection_is_sent_once_more_and_no_more(l
 
 
 def test_a_server_that_keeps_no_connection_is_not_asked_to_for_ever(loadstone: Loadstone) -> None:
-    """Each second request of a connection is lost: after five of them every request has a connection of its own."""
-    seen: dict[int, int] = {}
-
-    def forgetful(ask: Ask, send: Send) -> None:
-        seen[ask.connection] = seen.get(ask.connection, 0) + 1
-        if seen[ask.connection] > 1:
-            raise Hangup
-        answer(ask, send)
-
-    with ScriptedServer(forgetful) as server:
+    """After five that were lost every request has a connection of its own."""
+    with ScriptedServer(forgetful()) as server:
         outcome = loadstone("bench", server.url, *QUICK, "--concurrency", "1", "--requests", "30", "--json")
     assert statuses(outcome.records) == {"ok": 30}
     assert not any(record["reused_connection"] for record in outcome.records)
