@@ -122,6 +122,7 @@ def server_of(point: Point) -> str | None:
 
 
 def simulated(point: Point, deployment: Deployment, policy: EnginePolicy, model: StepModel) -> Figures:
+    """Without warm-up and over the whole run, as these clients measured (`--warmup 0 --dialect sglang`)."""
     tokens: dict[str, Any] = {"input": str(round(point.input_tokens or 0)), "output": str(point.output_tokens)}
     if point.prefix_tokens:
         tokens |= {"prefix": round(point.prefix_tokens), "prefix_groups": PREFIX_GROUPS}

@@ -13,6 +13,7 @@ import pytest
 import loadstone as package
 from conftest import Loadstone
 from loadstone.errors import InputError
+from loadstone.report.sizes import FACTS
 from loadstone.sizing.table import split_models
 
 CONTRACT = {
@@ -75,6 +76,13 @@ def test_rows_of_several_engines_say_whose_they_are_and_what_is_asked_of_the_cac
     end = heads.index("KV asked") + len("KV asked")
     assert [row[:end].split()[-1] for row in rows] == ["16.0", "16.0"]
     assert "engine" not in loadstone(*args).out.splitlines()[1]
+
+
+def test_help_and_page_name_what_tables_are_made_of(loadstone: Loadstone) -> None:
+    page = (Path(__file__).resolve().parents[1] / "docs" / "sizing.md").read_text()
+    facts = page.partition("`--by A,B`")[2].partition("`--context-map")[0]
+    assert [fact for fact in FACTS if f"`{fact}`" not in facts] == []
+    assert "model,machine" in "".join(loadstone("size", "--help").out.split())
 
 
 def test_a_table_of_machines(loadstone: Loadstone) -> None:

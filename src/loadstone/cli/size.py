@@ -59,7 +59,8 @@ def size(
         list[str] | None, option(_HOW, "any other argument of the engine, e.g. max_num_seqs=64", "--argument", "-a")
     ] = None,
     by: Annotated[
-        str | None, option(_OUT, "a table of two facts instead, e.g. gpus,model or weights_dtype,gpu")
+        str | None,
+        option(_OUT, "a table of two facts instead, e.g. gpus,model, weights_dtype,gpu or model,machine (8×h100)"),
     ] = None,
     show: Annotated[
         str, option(_OUT, "what that table shows: max-context, requests, kv-tokens, fits")
