@@ -11,10 +11,11 @@ import pytest
 from conftest import Loadstone
 from loadstone import catalogue
 from loadstone.errors import InputError
+from loadstone.light import light_of
 from loadstone.perfmodel.profile import profile_of
 from loadstone.records import RunInfo
-from loadstone.report.light import light_tpot_s
 from loadstone.runfacts import run_facts
+from loadstone.summary import summarise
 
 GIB = 1 << 30
 SLOW = """
@@ -202,14 +203,13 @@ def test_a_run_stays_readable_where_the_file_is_gone(slow: Path, loadstone: Load
     assert (said["hbm_bytes_per_s"], said["hbm_bytes"], said["source"]["hbm_bytes"]) == (4e12, 96 * GIB, "a listing")
     facts = run_facts(info)
     assert facts.gpu == "slow-200"  # not H200, which it only resembles
-    light = light_tpot_s(facts, 2.0, 72.0)
-    assert light is not None
+    (cell,) = summarise(folder)["cells"]
     # All weights but the table of embeddings are read in a step, and next to nothing else.
-    assert light == pytest.approx((8_030_261_248 - 128_256 * 4096) * 2 / 4.0e12, rel=0.01)
+    assert cell["light"]["tpot_s"] == pytest.approx((8_030_261_248 - 128_256 * 4096) * 2 / 4.0e12, rel=0.01)
+    assert light_of(info, facts, cell) is not None
     # A record that names a file has nothing read for it.
     slow.write_text(SLOW)
-    named = msgspec.structs.replace(facts, gpu=str(slow), hardware=None)
-    assert light_tpot_s(named, 2.0, 72.0) is None
+    assert light_of(info, msgspec.structs.replace(facts, gpu=str(slow), hardware=None), cell) is None
     assert "slow-200" in loadstone("show", folder).out
 
 

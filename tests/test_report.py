@@ -359,8 +359,23 @@ def test_columns_without_a_number_are_left_out(tmp_path: Path) -> None:
     runs, _ = read_runs([tmp_path])
     (table,) = [table for table in build(runs, inside=False).tables if table.key == "cells"]
     assert "E2E" in table.heads
-    assert not {"ITL", "of light"} & set(table.heads)
+    assert not {"ITL", "of light", "MBU", "MFU"} & set(table.heads)
     assert all(len(row) == len(table.heads) == len(table.align) for row in table.rows)
+
+
+def test_what_was_used_of_the_hardware_stands_beside_the_share_of_light(tmp_path: Path) -> None:
+    run(tmp_path, "a", [cell(25)], deployment={"model": "llama-3.1-8b", "gpus": 1, "tp": 1})
+    report = build(read_runs([tmp_path])[0], inside=False)
+    (table,) = [table for table in report.tables if table.key == "cells"]
+    at = table.heads.index("of light")
+    assert table.heads[at : at + 3] == ["of light", "MBU", "MFU"]
+    # A step of 25 requests reads 18.6 GB at 4.8 TB/s and takes 20 ms; 10 requests/s of 1,024 in and 128 out are
+    # 11,510 tokens/s of 14 GFLOP, a head for each of the answer's, and attention, of 989 TFLOP/s.
+    assert table.rows[0][at : at + 3] == ["20 %", "19 %", "17 %"]
+    assert any(note.startswith("MBU:") for note in table.notes)
+    (row,) = csv.DictReader(sheet(report).splitlines())
+    assert float(row["mbu"]) == pytest.approx(18.58e9 / 4.8e12 / 0.02, rel=0.01)
+    assert {"light_tpot_s", "light_ttft_s", "mfu"} <= {name for name, value in row.items() if value}
 
 
 def test_runs_that_differ_by_what_was_asked_are_told_apart_by_their_titles(tmp_path: Path) -> None:

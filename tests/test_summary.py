@@ -82,8 +82,9 @@ def test_the_document_has_the_keys_that_scripts_rely_on(tmp_path: Path) -> None:
     assert (document["schema"], document["run_id"], document["run_dir"]) == (1, "r", str(tmp_path / "r"))
     (cell,) = document["cells"]
     assert set(cell) == {
-        "load", "requests", "duration_s", "metrics", "client", "verdict", "slo", "slo_per_request_s",
+        "load", "requests", "duration_s", "metrics", "client", "verdict", "slo", "slo_per_request_s", "light",
     }  # fmt: skip
+    assert cell["light"] is None  # nobody said what it ran on
     assert cell["load"].items() >= {"kind": "concurrency", "value": 1.0}.items()
     assert set(cell["requests"]) == {"sent", "ok", "error", "timeout", "cancelled", "short"}
     metrics = cell["metrics"]

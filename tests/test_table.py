@@ -58,6 +58,37 @@ def test_every_column_fits_into_120() -> None:
     assert max(map(len, lines)) <= 120
 
 
+def test_where_the_hardware_is_known_the_share_of_light_has_a_column() -> None:
+    doc = document()
+    (first,) = doc["cells"]
+    first["light"] = {
+        "tpot_s": 1.0,
+        "ttft_s": None,
+        "tpot_ratio": 0.784,
+        "ttft_ratio": None,
+        "mbu": 0.71,
+        "mfu": 0.004,
+    }
+    first["requests"] |= {"ok": 100000, "error": 0}
+    doc["cells"].append(first | {"light": first["light"] | {"tpot_ratio": None, "mbu": None, "mfu": 0.12}})
+    lines = [line.rstrip() for line in shown(doc).splitlines()]
+    # Nothing failed, so that an empty column makes room.
+    heads = "conc ok out tok/s TTFT p50 p99 TPOT p50 p99 ITL p99 E2E p50 p99 of light trusted"
+    assert lines[2].split() == heads.split()
+    assert [line.split()[-4:] for line in lines[4:6]] == [["78", "%", "NO", "(1)"], ["s", "-", "NO", "(1)"]]
+    said = (
+        "of light: the roofline's TPOT / TPOT p50 · MBU 71 % of memory bandwidth · MFU 0.40 % to 12 % of peak FLOP/s"
+    )
+    assert said in lines
+    assert max(map(len, lines)) <= 120
+    first["requests"]["error"] = 1
+    first["requests"]["sent"] += 1
+    assert "failed" in shown(doc, 160).splitlines()[2]
+    for cell in doc["cells"]:
+        cell["light"] = None
+    assert "light" not in shown(doc)
+
+
 def test_a_p99_without_any_bound_is_marked_unless_another_tool_states_it() -> None:
     """Too few generations of requests leave both sides open; of an imported number nobody knows the sample."""
     doc = document()

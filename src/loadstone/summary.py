@@ -14,9 +14,11 @@ from loadstone import stated, store, verdict
 from loadstone.accuracy import Selftest, quote
 from loadstone.arrays import COLUMNS
 from loadstone.errors import InputError
+from loadstone.light import light_of
 from loadstone.metrics import LATENCIES, SLO_KEYS, CellMetrics, cell_metrics, parts
 from loadstone.records import Clock, Load, Plan, RunInfo
 from loadstone.rows import WARMUP_S
+from loadstone.runfacts import run_facts
 from loadstone.schedule import promised_tokens
 from loadstone.statistics import PERCENTILES
 from loadstone.units import parse_seconds
@@ -66,7 +68,7 @@ def summarise(folder: Path, dialect: str | None = None) -> dict[str, Any]:
     """
     info = store.read_info(folder)
     if stated.is_summary_only(folder, info):
-        return stated.read(folder)
+        return _lit(stated.read(folder), info)
     dialect = dialect or info.settings.get("dialect")
     plan = store.read_plan(folder)
     if len(info.cells) != len(plan.cells):
@@ -87,7 +89,16 @@ def summarise(folder: Path, dialect: str | None = None) -> dict[str, Any]:
         info.error or f"the run is {info.status}",
         info.settings.get("deployment"),
     )
-    return document_of(folder, info, [cell for cell in cells if cell is not None], found)
+    return _lit(document_of(folder, info, [cell for cell in cells if cell is not None], found), info)
+
+
+def _lit(document: dict[str, Any], info: RunInfo) -> dict[str, Any]:
+    """The same with what the hardware allows beside each cell; null where nobody knows it."""
+    facts = run_facts(info, document)
+    for cell in document["cells"]:
+        if isinstance(cell, dict):
+            cell["light"] = msgspec.to_builtins(light_of(info, facts, cell))
+    return document
 
 
 def document_of(

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 
 from loadstone.comparison.price import Prices, dollars_per_hour
+from loadstone.light import Light, light_of
 from loadstone.records import Load
-from loadstone.report.light import light_tpot_s, light_ttft_s, speculates
 from loadstone.report.runs import RunView
 from loadstone.report.stats import Stat, latency, price, throughput, whole
 from loadstone.runfacts import RunFacts, mapping, never_steady, number, steady_window
@@ -43,7 +43,7 @@ class Point(msgspec.Struct, kw_only=True, frozen=True):
     dollars_per_hour  of all its GPUs, where prices are given and its own is known
     dollars_*   for a million tokens
     architecture  the catalogue's name for the model, where the user stated it and the server has another
-    light_*     what the hardware allows: see light.py
+    light_*     what the hardware allows; mbu, mfu: how much of it was used: see light.py
     warnings    kinds of the findings for which it is not trusted
     """
 
@@ -90,6 +90,8 @@ class Point(msgspec.Struct, kw_only=True, frozen=True):
     dollars_total: Stat | None
     light_tpot_s: float | None
     light_ttft_s: float | None
+    mbu: float | None
+    mfu: float | None
     server: dict[str, Any]
     architecture: str
     how: str
@@ -172,7 +174,7 @@ def _point(nth: int, run: RunView, at: int, cell: Mapping[str, Any], steady: boo
     dollars = dollars_per_hour(facts, prices)
     rate = number(window.get("requests_per_s"))
     how, attainment = _how(run, cell), number(metrics.get("attainment"))
-    light_tpot, light_ttft = _light(facts, None if speculates(run.info.settings) else tpot, rate)
+    light = light_of(run.info, facts, cell) or Light()
     return Point(
         run=clean(run.info.run_id),
         number=nth,
@@ -213,8 +215,10 @@ def _point(nth: int, run: RunView, at: int, cell: Mapping[str, Any], steady: boo
         dollars_per_hour=dollars,
         dollars_output=price(dollars, rates["output"]),
         dollars_total=price(dollars, rates["total"]),
-        light_tpot_s=light_tpot,
-        light_ttft_s=light_ttft,
+        light_tpot_s=light.tpot_s,
+        light_ttft_s=light.ttft_s,
+        mbu=light.mbu,
+        mfu=light.mfu,
         server=dict(mapping(cell.get("server"))),
         architecture=clean((facts.architecture or "").rstrip("/").rsplit("/", 1)[-1]),
         how=how,
@@ -223,16 +227,6 @@ def _point(nth: int, run: RunView, at: int, cell: Mapping[str, Any], steady: boo
         attainment=attainment,
         goodput_per_s=number(metrics.get("goodput_per_s")),
     )
-
-
-def _light(facts: RunFacts, tpot: Stat | None, requests_per_s: float | None) -> tuple[float | None, float | None]:
-    """The least TPOT with as many requests decoding as there were, by Little's law; and the least TTFT."""
-    ttft_s = light_ttft_s(facts, round(facts.input_tokens)) if facts.input_tokens else None
-    if tpot is None or not requests_per_s or not facts.output_tokens or not facts.input_tokens:
-        return None, ttft_s
-    mean_s = tpot.mean if tpot.mean is not None else tpot.value
-    decodes = requests_per_s * mean_s * (facts.output_tokens - 1)
-    return light_tpot_s(facts, max(1.0, decodes), facts.input_tokens + facts.output_tokens / 2), ttft_s
 
 
 FACTS = (

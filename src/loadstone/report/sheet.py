@@ -23,6 +23,7 @@ _PRICES = (
     "dollars_per_hour",
     *(f"dollars_per_million_{kind}_tokens{end}" for kind in ("output", "total") for end in ("", "_low", "_high")),
 )
+_LIGHT = ("light_tpot_s", "light_ttft_s", "mbu", "mfu")
 _NO_SECONDS = ("which", "n")
 
 
@@ -33,7 +34,7 @@ def sheet(report: Report) -> str:
     latencies = [f"{name}_{each}{'' if each in _NO_SECONDS else '_s'}" for name in LATENCIES for each in _STATS]
     rates = [f"{name}_tokens_per_s_{end}" for name in _RATES for end in _ENDS]
     prices = _PRICES if report.prices else ()
-    writer.writerow([*_FACTS, *latencies, *_TOTALS, *_SLO, *rates, *prices])
+    writer.writerow([*_FACTS, *latencies, *_TOTALS, *_SLO, *rates, *_LIGHT, *prices])
     for point in report.points:
         writer.writerow(map(no_formula, [*_row(point), *(_costs(point) if prices else ())]))
     return out.getvalue()
@@ -53,4 +54,5 @@ def _row(point: Point) -> list[Any]:
         *(getattr(getattr(point, name), each, None) for name in LATENCIES for each in _STATS),
         *(getattr(point, name) for name in (*_TOTALS, *_SLO)),
         *(getattr(getattr(point, name), end, None) for name in _RATES for end in _ENDS),
+        *(getattr(point, name) for name in _LIGHT),
     ]

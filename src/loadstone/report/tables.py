@@ -193,6 +193,10 @@ def _of_light(point: Point) -> str:
     return f"{100 * point.light_tpot_s / point.tpot.value:.0f} %"
 
 
+def _used(share: float | None) -> str:
+    return "-" if share is None else f"{show_number(100 * share, 2)} %"
+
+
 def _p99(stat: Stat | None, point: Point) -> str:
     """Marked where its requests cannot bound it from above; of sums nobody has them."""
     if stat is None or stat.p99 is None:
@@ -234,6 +238,8 @@ _NUMBERS: tuple[tuple[str, str, Callable[[Point], str]], ...] = (
     (_INTERVAL, "u", lambda point: _bounds(point.tpot)),
     ("p99", "u", lambda point: _p99(point.tpot, point)),
     ("of light", "r", _of_light),
+    ("MBU", "r", lambda point: _used(point.mbu)),
+    ("MFU", "r", lambda point: _used(point.mfu)),
     ("ITL", "r", lambda point: _value(point.itl)),
     ("p99", "u", lambda point: show_seconds(point.itl.p99 if point.itl is not None else None)),
     ("E2E", "r", lambda point: _value(point.e2e)),
@@ -266,6 +272,11 @@ def _notes(points: Sequence[Point]) -> list[str]:
         notes.append(
             "Of light: the TPOT that the hardware allows, at the data sheet's bandwidth and arithmetic with as many "
             "requests decoding, over the one there was."
+        )
+    if any(point.mbu is not None or point.mfu is not None for point in points):
+        notes.append(
+            "MBU: bytes of weights and KV cache that the decode steps read, over the bandwidth of all GPUs' memory. "
+            "MFU: FLOPs of all tokens computed, prompts and answers, over the peak of all GPUs for the weights' type."
         )
     if any(point.dollars_per_hour is not None for point in points):
         notes.append(

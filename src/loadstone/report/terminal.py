@@ -69,6 +69,9 @@ def _table(cells: list[dict[str, Any]], findings: list[dict[str, str]]) -> Table
     from rich.text import Text
 
     clock = _clock(cells)
+    lit = any(_lit(cell, "tpot_ratio") is not None for cell in cells)
+    # Where nothing failed its column is empty, and makes room for one more within 120 characters.
+    failing = not lit or any(_failed(cell["requests"]) for cell in cells)
     rows: list[Row] = []
     for cell in cells:
         metrics, requests = cell["metrics"], cell["requests"]
@@ -78,7 +81,7 @@ def _table(cells: list[dict[str, Any]], findings: list[dict[str, str]]) -> Table
             [
                 (_LOAD_HEADS[cell["load"]["kind"]], _load(cell)),
                 ("ok", str(_done(requests))),
-                ("failed", _failed(requests)),
+                *([("failed", _failed(requests))] if failing else []),
                 ("out tok/s", show_number(throughput, 4)),
                 ("TTFT p50", _at(ttft, "p50")),
                 ("p99", _p99(cell, ttft)),
@@ -87,6 +90,7 @@ def _table(cells: list[dict[str, Any]], findings: list[dict[str, str]]) -> Table
                 ("ITL p99", _at(metrics["itl_s"], "p99")),
                 ("E2E p50", _at(e2e, "p50")),
                 ("p99", _p99(cell, e2e)),
+                *([("of light", _percent(_lit(cell, "tpot_ratio")))] if lit else []),
                 ("trusted", Text(*_trusted(cell, findings))),
             ]
         )
@@ -211,6 +215,29 @@ def _p99(cell: Mapping[str, Any], values: Mapping[str, Any] | None) -> str:
     return (UNBOUNDED if unbounded else "") + show_seconds(values["p99"])
 
 
+def _lit(cell: Mapping[str, Any], name: str) -> float | None:
+    """Of the cell's shares of what its hardware allows."""
+    share = (cell.get("light") or {}).get(name)
+    return float(share) if share is not None else None
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{show_number(100 * share, 2)} %"
+
+
+def _light(cells: list[dict[str, Any]]) -> list[str]:
+    """What `of light` is, and how much of bandwidth and arithmetic was used, from the least to the most."""
+    said = []
+    if any(_lit(cell, "tpot_ratio") is not None for cell in cells):
+        said.append("of light: the roofline's TPOT / TPOT p50")
+    for name, of in (("MBU", "memory bandwidth"), ("MFU", "peak FLOP/s")):
+        shares = [share for cell in cells if (share := _lit(cell, name.lower())) is not None]
+        if shares:
+            least, most = _percent(min(shares)), _percent(max(shares))
+            said.append(f"{name} {least if least == most else f'{least} to {most}'} of {of}")
+    return [" · ".join(said)] if said else []
+
+
 def _trusted(cell: Mapping[str, Any], findings: list[dict[str, str]]) -> tuple[str, str]:
     numbers = []
     for finding in cell["verdict"]["findings"]:
@@ -258,6 +285,7 @@ def _definitions(cells: list[dict[str, Any]], simulated: bool) -> list[str]:
         and metrics["cached_input_tokens"] is not None
         and metrics["input_tokens"]
     ]
+    lines += _light(cells)
     lines += dict.fromkeys(said for cell in cells if (said := cell["client"].get("selftest")) is not None)
     if any(
         _p99(cell, cell["metrics"][name]).startswith(UNBOUNDED)
