@@ -131,3 +131,20 @@ def test_a_closed_loop_by_time_ends_when_it_is_over() -> None:
     assert other.over()
     assert orders(other) == []
     assert feed.ended
+
+
+def test_the_text_of_the_first_measured_answers_is_kept_to_compare() -> None:
+    load, _ = step_of(Load("concurrency", 1), [])
+    plan = make_plan(WORKLOAD, [Load("concurrency", 1)], requests=[40], warmup=2)
+    assert [load.keeps_text(plan.request(0, index)) for index in range(42)] == [False] * 2 + [True] * 32 + [False] * 8
+
+
+def test_answers_to_the_same_request_are_compared_once_and_a_yes_never() -> None:
+    load, _ = step_of(Load("concurrency", 1), [])
+    for body, text, tokens in (
+        (b"a", "one text", 8), (b"b", "one text", 8), (b"b", "one text", 9), (b"c", "\ud800", 8),
+        (b"d", "yes", 7), (b"e", "", 8),
+    ):  # fmt: skip
+        load.answered_with(text, body, tokens)
+    assert len(load.texts) == 3
+    assert len(set(load.texts.values())) == 2

@@ -120,6 +120,19 @@ def test_answers_that_name_no_model_say_nothing() -> None:
     assert found(rows(), info=CellInfo(load=LOAD, models=None)) == {}
 
 
+@pytest.mark.parametrize(
+    ("prompts", "texts", "told"),
+    [(20, 18, True), (20, 19, False), (19, 1, False), (64, 64, False), (60, 16, True), (None, None, False)],
+)
+def test_different_prompts_with_the_same_answer(prompts: int | None, texts: int | None, told: bool) -> None:
+    info = CellInfo(load=LOAD, prompts_compared=prompts, texts_compared=texts)
+    finding = found(rows(), info=info).get("answers_repeated")
+    assert (finding is not None) == told
+    if finding is not None:
+        assert finding.severity == "info"
+        assert finding.evidence == f"the first {prompts} different prompts were answered with {texts} different texts"
+
+
 def test_answers_in_the_same_rhythm() -> None:
     records = rows()
     for each in records[:200]:

@@ -9,6 +9,7 @@ import pytest
 from msgspec import structs
 from numpy.typing import NDArray
 
+from loadstone.arrivals import profile_arrivals
 from loadstone.records import Load
 from loadstone.schedule import make_plan
 from loadstone.verdict import Finding
@@ -233,21 +234,26 @@ def test_one_slow_stretch_is_no_overload() -> None:
 def decoded_together(rate: float, count: int, seed: int) -> set[str]:
     """What is found where TTFT is always 20 ms, and decoding, 50 requests/s in all, is shared by those under way."""
     at = np.cumsum(np.random.default_rng(seed).exponential(1 / rate, count))
+    return SPOILS & set(found(decoded(at, 50), plan_of(Load("rate", rate), count)))
+
+
+def decoded(at: NDArray[np.float64], capacity: float) -> Rows:
+    """Requests at these times, where TTFT is always 20 ms and decoding, `capacity` in all, is shared by them."""
+    count = len(at)
     begins, left, ends = at + 0.02, list[tuple[float, int]](), np.zeros(count)
     now = served = 0.0  # of each request that was there from the start, in requests
     for index in range(count + 1):
         until = begins[index] if index < count else np.inf
-        while left and now + (left[0][0] - served) * len(left) / 50 <= until:
-            now += (left[0][0] - served) * len(left) / 50
+        while left and now + (left[0][0] - served) * len(left) / capacity <= until:
+            now += (left[0][0] - served) * len(left) / capacity
             served, which = heapq.heappop(left)
             ends[which] = now
         if left:
-            served += (until - now) * 50 / len(left)
+            served += (until - now) * capacity / len(left)
         now = until
         heapq.heappush(left, (served + 1, index))
     tpot = (ends - begins) / 3
-    records = [row(WARM + i, float(at[i]), ttft=0.02, tpot=float(tpot[i])) for i in range(count)]
-    return SPOILS & set(found(records, plan_of(Load("rate", rate), count)))
+    return [row(WARM + i, float(at[i]), ttft=0.02, tpot=float(tpot[i])) for i in range(count)]
 
 
 def test_more_begins_than_ends_though_first_tokens_come_at_once() -> None:
@@ -263,8 +269,8 @@ def test_what_a_growing_queue_says() -> None:
     finding = found(records)["queue_grows"]
     assert finding.severity == "warning"
     assert finding.evidence == (
-        "requests began faster than they ended up to the last: 199 began and 99 ended in the second half of the "
-        "sends, and those under way rose from 121 to 221"
+        "requests took ever longer up to the last: in the second half of the sends, from 2.00 s to 3.99 s, 99 ended "
+        "where 200 would have, had each taken as long as before, and those under way went from 121 to 221"
     )
 
 
@@ -285,11 +291,155 @@ def test_where_growth_is_meant_or_too_little_is_known() -> None:
     records = rows()
     for each in records:
         each["end_s"] = each["sent_s"] + 60
-    assert "queue_grows" in found(records)
+    for load in (LOAD, RAMP, TRACE):
+        assert "queue_grows" in found(records, plan_of(load))
+        assert "queue_grows" not in found(records[:49], plan_of(load, 49))
     assert "queue_grows" not in found(records, plan_of(Load("burst", 400)))
-    assert "queue_grows" not in found(records, plan_of(Load("rate", 100.0, profile=((1, 200, 4),))))
-    assert "queue_grows" not in found(records, plan_of(Load("rate", 100.0, process="trace")))
-    assert "queue_grows" not in found(records[:49], plan_of(LOAD, 49))
+
+
+# --- loads that change ------------------------------------------------------------------------------------------
+
+
+RAMP = Load("rate", 100.0, profile=((1, 200, 4),))
+TRACE = Load("rate", 100.0, process="trace")
+
+Pieces = tuple[tuple[float, float, float], ...]
+
+
+def ramped(pieces: Pieces, seed: int = 1) -> NDArray[np.float64]:
+    return profile_arrivals(Load("rate", 1.0, profile=pieces), np.random.default_rng(seed))
+
+
+def in_turn(at: NDArray[np.float64], places: int = 8, mean_s: float = 0.4, seed: int = 1) -> Rows:
+    """Arrivals at a server of so many places: 20 requests/s, if they are 8. A queue has no place."""
+    rng, free = np.random.default_rng(seed), [0.0] * places
+    records = []
+    for index, due in enumerate(map(float, at)):
+        begins = max(due, heapq.heappop(free))
+        lasts = mean_s * float(rng.lognormal(-0.125, 0.5))
+        heapq.heappush(free, begins + lasts)
+        records.append(row(WARM + index, due, ttft=begins - due + 0.1 * lasts, tpot=0.3 * lasts))
+    return records
+
+
+def judged(records: Rows, load: Load = TRACE) -> set[str]:
+    return SPOILS & set(found(records, plan_of(load, len(records))))
+
+
+@pytest.mark.parametrize("load", [TRACE, RAMP])
+@pytest.mark.parametrize(
+    ("pieces", "spoilt"),
+    [
+        (((40, 40, 60),), {"overload"}),
+        (((1, 40, 60),), {"overload"}),  # it ends at a peak that is too much
+        (((22, 22, 200),), {"overload"}),
+        (((10, 60, 30), (60, 5, 10)), {"overload"}),  # down again, too late
+        (((40, 40, 40), (20, 20, 40)), {"overload"}),  # what was too much is never made up for
+        (((40, 200, 20),), {"queue_grows"}),  # so much that no block has waited little
+        (((1, 16, 60),), set()),
+        (((16, 1, 60),), set()),
+        (((16, 16, 60),), set()),
+        (((5, 30, 30), (30, 1, 60)), set()),  # it catches up before the end
+        (((60, 60, 20), (1, 1, 60)), set()),  # most requests are of the overload, and all are made up for
+        (tuple([(8, 8, 10), (40, 40, 3)] * 6), set()),
+        (((10, 10, 100), (80, 80, 3)), set()),  # a burst at the end
+        (((1, 1, 200), (100, 100, 3)), set()),  # with most of the requests, and next to nothing of the time
+    ],
+)
+def test_a_load_that_changes_is_too_much_where_it_is_not_caught_up_with(
+    pieces: Pieces, spoilt: set[str], load: Load
+) -> None:
+    assert judged(in_turn(ramped(pieces)), load) == spoilt
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_bursts_of_a_trace_that_a_server_bears(seed: int) -> None:
+    """Gaps as heavy as those of recorded traffic, at three fifths of the capacity; and steps of the rate."""
+    gaps = np.random.default_rng(seed).gamma(0.3, 1 / 0.3, 1200)
+    assert not judged(in_turn(np.cumsum(gaps) / 12, seed=seed))
+    steps = tuple((rate, rate, 10.0) for rate in np.random.default_rng(seed).uniform(1, 17, 12))
+    assert not judged(in_turn(ramped(steps, seed), seed=seed))
+
+
+def test_what_overload_of_a_load_that_changes_says() -> None:
+    records = behind(0.2, 0.4)
+    finding = found(records, plan_of(TRACE))["overload"]
+    assert finding.severity == "warning"
+    assert finding.evidence == (
+        "from 1.11 s to the last send at 3.99 s the server did not catch up: 100 requests/s came and 50 had their "
+        "first token, those under way went from 16 to 160, and at the end first tokens were 1.59 s behind"
+    )
+
+
+def behind(since: float, by: float, own_s: float = 0.001) -> Rows:
+    """100 requests/s; from a share of the sends on the server falls behind evenly, at last by a share of them."""
+    records, span_s = [], 4.0
+    slope = by / (1 - since)
+    for index in range(COUNT):
+        due = index / 100
+        late = max(0.0, (due - slope * since * span_s) / (1 - slope) - due)
+        records.append(row(WARM + index, due, ttft=late + own_s, tpot=1e-4))
+    return records
+
+
+@pytest.mark.parametrize(
+    ("since", "by", "told"),
+    [
+        (0.0, 0.045, False),
+        (0.0, 0.06, True),  # from a twentieth of the sends on
+        (0.71, 0.2, True),  # it was a tenth of that at 0.74
+        (0.75, 0.2, False),
+    ],
+)
+def test_being_behind_at_the_end_is_by_much_and_for_long(since: float, by: float, told: bool) -> None:
+    for load in (TRACE, RAMP):
+        assert ("overload" in found(behind(since, by), plan_of(load))) == told
+
+
+def test_answers_in_one_piece_that_are_behind_show_by_their_growth() -> None:
+    """How long each takes is its own, so that being behind says little."""
+    for by, kinds in ((0.4, {"queue_grows"}), (0.08, set())):
+        records = behind(0.2, by)
+        for each in records:
+            each.update(arrival_s=each["arrival_s"][-1:], read=[0], tokens=[4])
+        spoilt = found(records, plan_of(TRACE), target=structs.replace(TARGET, streams=False))
+        assert SPOILS & set(spoilt) == kinds
+        assert "overload" in found(behind(0.2, by), plan_of(TRACE))
+
+
+@pytest.mark.parametrize(("own_s", "told"), [(0.1, True), (0.3, False)])
+def test_long_first_tokens_of_their_own_are_no_queue(own_s: float, told: bool) -> None:
+    """0.4 s behind for the queue, and what each takes: 0.5 s are five times that, 0.7 s not two and a half."""
+    assert ("overload" in found(behind(0.5, 0.1, own_s), plan_of(TRACE))) == told
+    assert "overload" not in found(behind(0, 0, own_s), plan_of(TRACE))
+
+
+@pytest.mark.parametrize(("more", "told"), [(3, False), (5, True)])
+def test_a_few_requests_behind_are_no_overload(more: int, told: bool) -> None:
+    """One request a second for 60 s, of which the last wait for so many others."""
+    records = []
+    for index in range(60):
+        late = min(max(0, index - 20) / 4, more)
+        records.append(row(WARM + index, float(index), ttft=0.01 + late, tpot=1e-4))
+    assert ("overload" in found(records, plan_of(TRACE, 60))) == told
+    assert "overload" not in found(records[11:], plan_of(TRACE, 49))  # too few to tell
+
+
+def test_where_requests_take_longer_though_first_tokens_come_at_once() -> None:
+    """Decoding that is shared, of a ramp that ends at its peak: E2E grows, and TTFT does not."""
+    at = ramped(((10, 100, 10),))
+    for load in (TRACE, RAMP):
+        assert SPOILS & set(found(decoded(at, 20), plan_of(load, len(at)))) == {"queue_grows"}
+        assert not SPOILS & set(found(decoded(at, 150), plan_of(load, len(at))))
+    there_and_back = ramped(((10, 100, 10), (100, 1, 10), (1, 1, 20)))
+    assert not judged(decoded(there_and_back, 50))
+
+
+def test_more_of_a_ramp_begins_than_ends_though_each_takes_as_long() -> None:
+    """Half of its requests begin in the last 29 % of the time, and a fifth of those have no time to end."""
+    at = ramped(((0, 60, 30),))
+    records = [row(WARM + i, float(due), ttft=0.1, tpot=0.6) for i, due in enumerate(at)]
+    assert not judged(records, RAMP)
 
 
 # --- drift ------------------------------------------------------------------------------------------------------

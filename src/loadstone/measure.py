@@ -186,6 +186,8 @@ def _run(
                     client_cpu_s=measured.cpu_s,
                     requests_resent=measured.resent,
                     models=dict(measured.models),
+                    prompts_compared=len(measured.texts),
+                    texts_compared=len(set(measured.texts.values())),
                 )
                 look()
                 on_event(Event(kind="cell_end", cell=cell, info=info, plan=plan))

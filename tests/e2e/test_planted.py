@@ -269,8 +269,8 @@ def compiles(loadstone: Loadstone, tmp_path: Path) -> Outcome:
 # --- did the server show one state? -----------------------------------------------------------------------------
 
 
-@planted("a rate beyond the server's capacity", "overload")
-def beyond_capacity(loadstone: Loadstone, tmp_path: Path) -> Outcome:
+def slowly(loadstone: Loadstone, flags: str) -> Outcome:
+    """Measure a server that answers one request after another, at most 66 a second."""
     one_at_a_time = threading.Lock()
 
     def reply(ask: Ask, send: Send) -> None:
@@ -278,7 +278,12 @@ def beyond_capacity(loadstone: Loadstone, tmp_path: Path) -> Outcome:
             time.sleep(0.015)
             answer(ask, send)
 
-    return measure(loadstone, reply, "--input 64 --output 4 --warmup 0 --rate 120 --requests 80")
+    return measure(loadstone, reply, flags)
+
+
+@planted("a rate beyond the server's capacity", "overload")
+def beyond_capacity(loadstone: Loadstone, tmp_path: Path) -> Outcome:
+    return slowly(loadstone, "--input 64 --output 4 --warmup 0 --rate 120 --requests 80")
 
 
 @planted("the same, where first tokens come at once and decoding is shared by all", "queue_grows")
@@ -295,6 +300,19 @@ def decoding_shared(loadstone: Loadstone, tmp_path: Path) -> Outcome:
         send(LAST_CHUNK)
 
     return measure(loadstone, reply, "--input 64 --output 4 --warmup 0 --rate 120 --requests 120")
+
+
+@planted("a trace beyond the server's capacity", "overload")
+def trace_beyond_capacity(loadstone: Loadstone, tmp_path: Path) -> Outcome:
+    rows = [{"timestamp": 8 * i, "input_length": 64, "output_length": 4} for i in range(120)]
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return slowly(loadstone, f"--trace {trace} --warmup 0")
+
+
+@planted("a ramp that ends at a peak beyond it", "overload")
+def ramp_beyond_capacity(loadstone: Loadstone, tmp_path: Path) -> Outcome:
+    return slowly(loadstone, "--input 64 --output 4 --warmup 0 --ramp 5:150:1.5s")
 
 
 @planted("prefill grows slower during the cell", "not_stationary")
@@ -521,6 +539,34 @@ def answer_without_usage(ask: Ask, send: Send) -> None:
     say(send, [*full(ask.output_tokens), DONE])
 
 
+@pytest.mark.parametrize("how", ["", "--no-stream"])
+@pytest.mark.parametrize("texts", [1, 16, 60])
+def test_different_prompts_with_the_same_text_are_told(texts: int, how: str, loadstone: Loadstone) -> None:
+    """Nothing in their timing tells of it. Engines with weights at random do so too: it spoils nothing."""
+
+    def reply(ask: Ask, send: Send) -> None:
+        first = f" {ask.number % texts}"
+        if not ask.json.get("stream"):
+            choice = {"index": 0, "text": first + " and" * (ask.output_tokens - 1), "finish_reason": "length"}
+            counts = {"prompt_tokens": ask.prompt_tokens, "completion_tokens": ask.output_tokens}
+            send(whole("200 OK", json.dumps({"choices": [choice], "usage": counts}).encode()))
+            return
+        made = [token(first), *[token(" and")] * (ask.output_tokens - 2), token(" and", "length")]
+        say(send, [*made, usage(ask), DONE], 0.0005 + 0.00001 * (ask.number % 7))
+
+    flags = f"--input 64 --output 8 --warmup 0 --concurrency 2 --requests 60 {how}"
+    with ScriptedServer(reply) as server:
+        outcome = loadstone("bench", server.url, *flags.split(), "--workers", 1, "--json")
+    found = {each["kind"]: each for each in outcome.document["cells"][0]["verdict"]["findings"]}
+    if texts == 60:
+        assert "answers_repeated" not in found
+    else:
+        assert found["answers_repeated"]["severity"] == "info"
+        assert found["answers_repeated"]["evidence"] == (
+            f"the first 32 different prompts were answered with {texts} different texts"
+        )
+
+
 def test_the_page_has_the_same_list() -> None:
     rows = re.findall(r"^\| (.+) \| `(\w+)` \|$", TRUST.read_text(), re.MULTILINE)
     assert rows == [(plant.error, plant.kind) for plant in PLANTED]
@@ -549,6 +595,7 @@ LOADS = {
     "open": ("--rate 50 --requests 60", 60),
     "burst": ("--rate inf --requests 24", 24),
     "ramp": ("--ramp 10:40:1s", None),
+    "ramp up and down again": ("--ramp 10:40:1s,40:5:1s", None),
     "ramp of the concurrency": ("--ramp concurrency=1:4:1s", None),
     "for a time": ("--concurrency 4 --duration 1s", None),
     "sessions": ("--turns 3 --think-time 10ms --concurrency 4 --requests 24", 24),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import time
 
@@ -12,6 +13,10 @@ from loadstone.records import Plan, PlannedRequest
 
 _MODELS = 20
 """Names of models that are kept apart."""
+_COMPARED = 32
+"""Measured answers of a worker whose text is kept to be compared: such are parsed event by event."""
+_COMPARED_TOKENS = 8
+"""Tokens from which an answer is more than a yes."""
 
 
 class StepLoad:
@@ -30,6 +35,9 @@ class StepLoad:
         """Requests sent again, for the server had cut the kept connection that they were on."""
         self.models: dict[str, int] = {}
         """Answers by the model that they name."""
+        self.texts: dict[str, str] = {}
+        """Of the first answers: digests of the request to that of the text."""
+        self._comparing = _COMPARED
         self.wake_ns: int | None = None
         """When to ask `next` again; None: when a request ends."""
         self.duration_s = load.duration_s or 0.0
@@ -91,6 +99,18 @@ class StepLoad:
         name = model if known else "others"
         self.models[name] = self.models.get(name, 0) + 1
 
+    def keeps_text(self, request: PlannedRequest) -> bool:
+        """Whether the text of its answer is one of those that are compared."""
+        if request.phase != "measure" or not self._comparing:
+            return False
+        self._comparing -= 1
+        return True
+
+    def answered_with(self, text: str, body: bytes, tokens: int) -> None:
+        """Keep that a request of this body was answered so."""
+        if text and tokens >= _COMPARED_TOKENS:
+            self.texts[_digest(body)] = _digest(text.encode(errors="surrogatepass"))
+
     def free_place(self) -> None:
         self._places -= 1
 
@@ -112,3 +132,7 @@ class StepLoad:
     def _share(self, total: int) -> int:
         """This worker's part of `total` places."""
         return total // self._step.parts + (self._step.part < total % self._step.parts)
+
+
+def _digest(of: bytes) -> str:
+    return hashlib.blake2b(of, digest_size=8).hexdigest()

@@ -40,7 +40,7 @@ class StepResult(msgspec.Struct):
     """Monotonic ns: when the step was to start, the last request was taken up, and the last one ended.
 
     Of all workers together: `cpu_s`, processor seconds; `resent`, requests sent again; `models`, answers by the model
-    that they name.
+    that they name; `texts`, of the first answers digests of the request to that of the text.
     """
 
     start_ns: int
@@ -49,6 +49,7 @@ class StepResult(msgspec.Struct):
     cpu_s: float = 0.0
     resent: int = 0
     models: Counter[str] = msgspec.field(default_factory=Counter)
+    texts: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 class Pool:
@@ -115,6 +116,7 @@ class Pool:
                     result.cpu_s += message.cpu_s
                     result.resent += message.resent
                     result.models.update(message.models)
+                    result.texts.update(message.texts)
             busy = {worker for worker in busy if worker.alive}
             yield self._progress()
         result.end_ns = max(result.end_ns, result.issue_end_ns)

@@ -102,6 +102,8 @@ class StepDone(msgspec.Struct, tag="done"):
     """Requests sent again, after the server had cut the kept connection that they were on."""
     models: dict[str, int]
     """Answers by the model that they name."""
+    texts: dict[str, str]
+    """Of the first answers: digests of the request to that of the text."""
 
 
 class Failed(msgspec.Struct, tag="failed"):

@@ -75,6 +75,8 @@ class Sender:
         self._active: dict[Stream, AnyConnection | None] = {}
         self._sessions: dict[Stream, bytes] = {}
         """Of streams whose session goes on: the prompt that its next turn begins with."""
+        self._compared: dict[Stream, bytes] = {}
+        """Of streams whose text is compared: the request's body."""
         self._step: StepLoad | None = None
         self._stopping = False
         self._swept: list[Stream] = []
@@ -127,9 +129,12 @@ class Sender:
             self.loop.call_later(load.duration_s, self._time_is_up, load)
             self.loop.call_later(load.duration_s + self._job.grace_s, self._end_grace, load)
         self.progress.issued += 1
+        compared = load.keeps_text(request)
         stream = Stream(request, b"", intended_ns, new_answer(
-            self._job.endpoint, stream=self._job.streams, keep_text=bool(due.opened)
+            self._job.endpoint, stream=self._job.streams, keep_text=bool(due.opened) or compared
         ))  # fmt: skip
+        if compared:
+            self._compared[stream] = due.body
         stream.replica = self._fleet.choose(request) if due.replica is None else due.replica
         if self._grpc is not None:
             stream.payload = due.body
@@ -264,9 +269,12 @@ class Sender:
             stream.error = blank(stream.error, self._keys)
         if stream.answer.finish_reason is not None:
             stream.answer.finish_reason = blank(stream.answer.finish_reason, self._keys)
+        body = self._compared.pop(stream, None)
         if stream.status not in ("ok", "short"):
             self.progress.failed += 1
             self.progress.last_error = stream.error
+        elif body is not None and self._step is not None:
+            self._step.answered_with(stream.answer.text, body, stream.output_tokens())
         self._fragments.add(stream)
 
     # --- meanwhile, and at the end ----------------------------------------------------------------------------

@@ -79,7 +79,7 @@ class Worker:
         self._flush()
         self._report()
         cpu_s = time.process_time() - load.cpu_before_s
-        _say(StepDone(load.issue_end_ns, time.monotonic_ns(), cpu_s, load.resent, load.models))
+        _say(StepDone(load.issue_end_ns, time.monotonic_ns(), cpu_s, load.resent, load.models, load.texts))
 
     def _flush_regularly(self) -> None:
         self._loop.call_later(_FLUSH_S, self._flush_regularly)

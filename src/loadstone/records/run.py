@@ -100,6 +100,10 @@ class CellInfo(msgspec.Struct, kw_only=True):
     """Sent a second time, warm-up included: the server had cut the kept connection before it answered."""
     models: dict[str, int] | None = None
     """Answers by the model that they name, warm-up included; those that name none are not counted."""
+    prompts_compared: int | None = None
+    """Different requests, of the first that were measured, whose answers were compared by their text."""
+    texts_compared: int | None = None
+    """Different texts among these answers."""
 
 
 class RunInfo(msgspec.Struct, kw_only=True):

@@ -26,6 +26,9 @@ SAME_SHARE = 0.5
 """Answers whose gaps are equal to the microsecond, from which they are none of an engine's: no two requests agree in
 several gaps by chance."""
 
+SAME_TEXTS_SHARE = 0.1
+"""Different prompts that got a text which another had got: few answers of an engine agree in eight tokens."""
+
 _DATE = re.compile(r"-\d{4}[\d-]*$")
 """The release's, which may follow a model's name at OpenAI's."""
 
@@ -208,4 +211,16 @@ def answers_identical(done: Facts) -> Finding | None:
         "warning",
         f"{same} of {len(patterns)} answers arrived with gaps that are equal to the microsecond",
         "No engine on a real machine is so even: see whether a cache, a replay or a mock answers.",
+    )
+
+
+def answers_repeated(prompts: int | None, texts: int | None) -> Finding | None:
+    """Different prompts that were answered with the same text. `prompts`, `texts`: how many of each, where known."""
+    if prompts is None or texts is None or prompts < SAME_REQUESTS or prompts - texts < SAME_TEXTS_SHARE * prompts:
+        return None
+    return Finding(
+        "answers_repeated",
+        "info",
+        f"the first {prompts} different prompts were answered with {texts} different texts",
+        "Weights at random do so; with a model's own see whether a cache, a replay or a mock answers.",
     )

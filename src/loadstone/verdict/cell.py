@@ -63,6 +63,7 @@ def cell_findings(
         or steady.not_stationary(metrics, asked, measured, plan, cell, streams),
         answers.short_outputs(metrics),
         answers.other_model(target, info.models if info else None),
+        answers.answers_repeated(info.prompts_compared, info.texts_compared) if info else None,
         _not_streamed(streams),
         steady.few_samples(metrics),
         load.fleet_imbalance(replicas),

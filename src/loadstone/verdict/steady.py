@@ -35,6 +35,15 @@ LENGTHS_RATIO = 1.1
 OVERLOAD_RATIO = 2.5
 """Growth of TTFT from the intended time, from which a server does not keep up: in a queue that grows evenly the last
 blocks wait more than five times as long as the first, their own prefill apart."""
+BEHIND_SHARE = 0.05
+"""Of the time of the sends, by which a server that has not kept up is behind at its end; and by which it falls
+behind in its second half where a tenth fewer end than would."""
+BEHIND_OWN = 0.9
+"""Quantile of the waits in the block that waited least: so much is a request's own, and no queue."""
+BEHIND_SINCE = 0.1
+"""Of how far it is behind at the end: when it was less, it had caught up."""
+BEHIND_LASTS = 0.25
+"""Of the time of the sends, since when it has not: what begins later is a burst whose end was not seen."""
 BACKLOG_RATIO = 1.5
 BACKLOG_MORE = 4
 """Growth of the requests under way that goes with it: times, and requests at least."""
@@ -43,7 +52,7 @@ UNENDED_SHARE = 0.1
 more would be under way after another E2E."""
 UNENDED_SIGMAS = 3.0
 """Standard deviations of the difference of two random counts by which they do so over the last half. Of 800 cells at
-0.8, 0.9 and 0.95 of a server's capacity, 50 to 2,000 requests, at most 2 are beyond both; of those at 1.3 times it
+0.8, 0.9 and 0.95 of a server's capacity, 50 to 2,000 requests, at most 4 are beyond both; of those at 1.3 times it
 29 % with 400 requests and 99 % with 2,000, at twice it all with 400."""
 
 P99_REQUESTS = 368
@@ -109,11 +118,20 @@ def step(values: Floats) -> Change | None:
 
 
 def overload(load: Load, measured: Facts, streams: bool) -> Finding | None:
-    """In an open loop: requests under way and the time to the first token (whole answer, without streaming) both
-    rise through the cell. A short cell that only fills up has the first without the second.
+    """In an open loop: the server does not keep up. Where the load is meant to change, waits that grow may be its
+    doing, and only those tell that are left at its end.
     """
-    if load.kind != "rate" or load.profile or load.process == "trace":
+    if load.kind != "rate":
         return None
+    if not load.profile and load.process != "trace":
+        return _waits_grow(measured, streams)
+    return _never_caught_up(measured) if streams else None
+
+
+def _waits_grow(measured: Facts, streams: bool) -> Finding | None:
+    """At one rate: requests under way and the time to the first token (whole answer, without streaming) both rise
+    through the cell. A short cell that only fills up has the first without the second.
+    """
     done = _in_order(measured.pick(measured.completed & ~(measured.turn > 0)))
     waited = trend((done.first_s if streams else done.last_s) - _due_s(done))
     if waited is None or waited.after < OVERLOAD_RATIO * waited.before:
@@ -133,15 +151,52 @@ def overload(load: Load, measured: Facts, streams: bool) -> Finding | None:
     )
 
 
+def _never_caught_up(measured: Facts) -> Finding | None:
+    """First tokens are behind at the last send by a good part of the sends, and have been so for long. A burst that
+    the server catches up with leaves nothing of that, nor does a ramp that comes down again in time.
+    """
+    starters = measured.pick(~(measured.turn > 0) & ~np.isnan(_due_s(measured)))
+    done = _in_order(starters.pick(starters.completed))
+    if len(done) < BLOCKS * BLOCK_REQUESTS:
+        return None
+    waits_s = np.array_split(done.first_s - _due_s(done), BLOCKS)
+    own_s = min(float(np.quantile(block, BEHIND_OWN)) for block in waits_s)
+    due_s = np.sort(_due_s(starters))
+    left_s = np.where(np.isnan(starters.first_s), starters.end_s, starters.first_s)
+    behind = _behind_s(due_s, left_s, due_s)
+    span_s = due_s[-1] - due_s[0]
+    if behind[-1] < max(BEHIND_SHARE * span_s, OVERLOAD_RATIO * own_s):
+        return None
+    since = int(np.flatnonzero(behind <= BEHIND_SINCE * behind[-1])[-1])
+    part_s = due_s[-1] - due_s[since]
+    if part_s < BEHIND_LASTS * span_s:
+        return None
+    at_s = due_s[[since, -1]]
+    first, last = under_way(starters, at_s, since=_due_s(starters))
+    if last - first < BACKLOG_MORE:
+        return None
+    came = len(due_s) - 1 - since
+    began = int(((left_s > at_s[0]) & (left_s <= at_s[1])).sum())
+    return Finding(
+        "overload",
+        "warning",
+        f"from {show_seconds(due_s[since] - due_s[0])} to the last send at {show_seconds(span_s)} the server did not "
+        f"catch up: {came / part_s:.3g} requests/s came and {began / part_s:.3g} had their first token, those under "
+        f"way went from {first} to {last}, and at the end first tokens were {show_seconds(behind[-1])} behind",
+        "The server does not keep up with this part of the load: latencies are as long as it lasts. Ask for less, or "
+        "read the part before it.",
+    )
+
+
 def queue_grows(load: Load, measured: Facts) -> Finding | None:
-    """In an open loop: requests begin faster than they end, up to the last that is sent. Prefill may go first and
-    TTFT stay low meanwhile; each request's share of the server falls, so that E2E, TPOT and throughput follow from
-    how long the cell lasts.
+    """In an open loop: requests take ever longer, up to the last that is sent, so that fewer end than would if each
+    took as long as before; at one rate these are as many as begin. Prefill may go first and TTFT stay low meanwhile;
+    each request's share of the server falls, so that E2E, TPOT and throughput follow from how long the cell lasts.
 
     What begins less what ends in a time, both at random, has the variance of their sum; arrivals of gamma times have
     1/shape times theirs. A server that keeps up has far less: what it is behind, it takes up later.
     """
-    if load.kind != "rate" or load.profile or load.process == "trace":
+    if load.kind != "rate":
         return None
     due_s = _due_s(measured)
     starters_s = np.sort(due_s[~np.isnan(due_s) & ~(measured.turn > 0)])
@@ -149,21 +204,27 @@ def queue_grows(load: Load, measured: Facts) -> Finding | None:
         return None
     half, quarter, last = (round(share * (len(starters_s) - 1)) for share in (0.5, 0.75, 1.0))
     at_s = starters_s[[half, quarter, last]]
+    begun_s = np.sort(due_s[~np.isnan(due_s)])
     backlog = under_way(measured, at_s, since=due_s)
-    begun = np.searchsorted(np.sort(due_s), at_s, side="right")
-    grown, came = np.diff(backlog), np.diff(begun)
-    if (grown < UNENDED_SHARE * came).any():
+    ended = np.searchsorted(begun_s, at_s, side="right") - backlog
+    behind = _behind_s(begun_s, measured.end_s, at_s)
+    would = np.searchsorted(begun_s, at_s[1:] - behind[:-1], side="right") - ended[:-1]
+    missing = would - np.diff(ended)
+    from_s, span_s = at_s[0] - starters_s[0], at_s[-1] - starters_s[0]
+    # Where half of the requests come in a moment, they may be late by more of it, and yet by next to nothing.
+    if (missing < UNENDED_SHARE * would).any() or behind[-1] - behind[0] < BEHIND_SHARE * span_s:
         return None
-    more, of = int(grown.sum()), int(came.sum())
+    more, of = int(missing.sum()), int(would.sum())
     scatter = of / min(1.0, load.burstiness) + of - more
     if more < UNENDED_SIGMAS * math.sqrt(scatter):
         return None
     return Finding(
         "queue_grows",
         "warning",
-        f"requests began faster than they ended up to the last: {of} began and {of - more} ended in the second half "
-        f"of the sends, and those under way rose from {backlog[0]} to {backlog[-1]}",
-        "The figures depend on how long the cell lasted: measure for several times the E2E, or ask for a lower rate.",
+        f"requests took ever longer up to the last: in the second half of the sends, from {show_seconds(from_s)} to "
+        f"{show_seconds(span_s)}, {of - more} ended where {of} would have, had each taken as long as before, and "
+        f"those under way went from {backlog[0]} to {backlog[-1]}",
+        "The figures depend on how long the load lasted: measure for several times the E2E, or ask for a lower rate.",
     )
 
 
@@ -211,6 +272,15 @@ def not_stationary(
             "and measure again, or longer.",
         )
     return None
+
+
+def _behind_s(due_s: Floats, left_s: Floats, at_s: Floats) -> Floats:
+    """How far behind a server is at each moment, as if it took requests in the order they are due: the time since the
+    one was due that is next to leave. `due_s`: sorted; `left_s`: when each left, in any order; NaN: never.
+    """
+    left = np.searchsorted(np.sort(np.where(np.isnan(left_s), np.inf, left_s)), at_s, side="right")
+    behind: Floats = np.maximum(0.0, at_s - np.append(due_s, np.inf)[left])
+    return behind
 
 
 def _due_s(facts: Facts) -> Floats:
