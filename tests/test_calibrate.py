@@ -16,7 +16,7 @@ from loadstone.calibrate.fit import faster_twins, group, solve, values_of, weigh
 from loadstone.calibrate.points import Point, Unpredictable
 from loadstone.calibrate.runs import cases_of_runs
 from loadstone.calibrate.shipped import profiles, residuals
-from loadstone.calibrate.sources import statistic_of, traffic_of, version_of
+from loadstone.calibrate.sources import copies_of, statistic_of, traffic_of, version_of
 from loadstone.calibrate.table import case_of, decode_seconds, predict, refresh, slopes, table_of
 from loadstone.calibrate.update import update
 from loadstone.catalogue import parse_deployment
@@ -213,6 +213,18 @@ def test_an_unstated_statistic_of_the_sample_is_a_mean() -> None:
     assert statistic_of(point_of(1, 1, notes="mode=agg; stat not stated (…)")) == "mean"
 
 
+def test_users_of_several_copies_are_shared_out() -> None:
+    more = {"engine": "tensorrt-llm", "source": "silicon_sample.csv", "input_tokens": 15000, "requests": None}
+    summed = point_of(1, 416, engine_version="1.3.0rc5", notes="id=x_epnone_2; batch_size=13; src=y", **more)
+    assert copies_of(summed) == 32
+    case = case_of(summed)
+    assert case.users == 13
+    assert ("max_num_tokens", "16513") in case.deployment.arguments
+    alone = msgspec.structs.replace(summed, engine_version="1.2.0")
+    assert (copies_of(alone), case_of(alone).users) == (1, 416)
+    assert copies_of(msgspec.structs.replace(summed, notes="")) == 1
+
+
 def test_range_ratio_is_what_is_sent() -> None:
     assert traffic_of(point_of(1, 1, range_ratio=0.8))[:2] == (0.8, 1.0)
     case = case_of(point_of(1, 64, range_ratio=0.8))
@@ -303,6 +315,49 @@ def test_profiles_of_a_fit_hold_a_family_out() -> None:
     assert set(mine.held_out) == {"qwen"}
     assert mine.names == NAMES
     assert mine.provenance.rows == len(cases)
+
+
+def test_what_an_old_release_took_for_latent_attention_is_nobody_elses() -> None:
+    """Rows of DeepSeek alone, 25 ms slower each: no dense model's steps get longer for it."""
+    more = {
+        "engine_version": "0.7.3", "precision": "fp8", "gpu": "H200-SXM-141GB", "gpus": 8, "tp": 8, "fold": "r1",
+    }  # fmt: skip
+    slow = values(latent_layer_s=16e-6 + 0.025 / 61)
+    cases = measured(grid("deepseek-ai/DeepSeek-R1", **more), slow)
+    table = table_of(cases)
+    fit = None
+    for _ in range(3):
+        refresh(table, np.exp(values_of(fit, cases)))
+        fit = solve(
+            table, group(cases), np.ones(len(cases), bool), weights_of(cases), None if fit is None else fit.unknowns
+        )
+    refresh(table, np.exp(values_of(fit, cases)))
+    off = [case.point.tpot_s / at for case, at in zip(cases, table.tpot_s, strict=True)]
+    assert np.median(off) == pytest.approx(1, abs=0.1)
+    logarithms = fit.logarithms([("all",), ("engine", "vllm"), ("era", "vllm", "v0")])
+    assert np.exp(logarithms[INDEX["step_s"]]) < 1e-3
+    assert np.exp(logarithms[INDEX["latent_layer_s"]]) > 2e-4
+
+
+def test_an_era_and_a_gpu_seen_apart_have_a_profile_too() -> None:
+    cases = measured(grid(engine_version="0.12.0"), values(**TRUTH))
+    cases += measured(grid(gpu="A100-SXM-80GB"), values(**TRUTH))
+    table = table_of(cases)
+    refresh(table, np.exp(values_of(None, cases)))
+    fit = solve(table, group(cases), np.ones(len(cases), bool), weights_of(cases))
+    found = {
+        profile.name: profile
+        for profile in profiles(table, fit, {}, lambda *key: {"ttft": 0.2, "tpot": 0.1}, "test", "2026-01-01")
+    }
+    assert {name for name in found if name.startswith("vllm-") and "any" not in name} == {
+        "vllm-v1-hopper", "vllm-v1-ampere", "vllm-async-hopper", "vllm-async-ampere",
+    }  # fmt: skip
+    apart = found["vllm-v1-ampere"]
+    assert (apart.provenance.rows, apart.provenance.kinds) == (0, {})
+    assert found["vllm-v1-hopper"].provenance.kinds == {"dense": 12}
+    by_hand = np.array(found["vllm-v1-any"].logarithms) + found["vllm-any-ampere"].logarithms
+    assert np.allclose(apart.logarithms, by_hand - found["vllm-any-any"].logarithms, atol=1e-3)
+    assert found["any-any-any"].families == {"4096 x 32 x 128256": "llama"}
 
 
 def test_faster_twins_are_not_fitted_on() -> None:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
 from conftest import Loadstone
+from loadstone.calibrate.deployments import deployment_of
 from loadstone.calibrate.points import Point, read_points
+from loadstone.calibrate.table import case_of, refresh, table_of
+from loadstone.catalogue import model, parse_deployment
 from loadstone.errors import InputError
-from loadstone.perfmodel.profile import prior_profile, save
-from loadstone.validate.document import document_of
+from loadstone.perfmodel.profile import family_of, prior_profile, profile_of, save
+from loadstone.validate.document import document_of, footnote
 from loadstone.validate.score import Scored, figures, regime, score, summarise
 
 POINTS = Path(__file__).resolve().parents[2] / "shared" / "data" / "points.csv"
@@ -73,11 +77,63 @@ def test_a_row_that_cannot_be_read_is_left_out_and_says_so(tmp_path: Path) -> No
 
 
 def test_a_family_that_was_fitted_is_scored_without_itself(tmp_path: Path) -> None:
-    path = write(tmp_path / "points.csv", {}, {"fold": "never seen"})
-    known, unknown = score(read_points(path))
-    assert known.held_out
-    assert not unknown.held_out
-    assert known.predicted["tpot"] != unknown.predicted["tpot"]
+    changes = (
+        {},
+        {"fold": ""},
+        {"fold": "a name of one's own"},
+        {"fold": "", "model": "Qwen/Qwen3-8B"},
+        {"fold": "llama-3.1-8b", "model": "Qwen/Qwen3-8B"},
+    )
+    said, unsaid, renamed, unseen, akin = (
+        score(read_points(write(tmp_path / "points.csv", change)))[0] for change in changes
+    )
+    # Whatever the file calls it: a model whose shapes were fitted on is of that family.
+    assert said.held_out
+    assert said.predicted == unsaid.predicted == renamed.predicted
+    assert unsaid.held_out
+    assert renamed.held_out
+    assert unseen.held_out is False
+    # A relative that only the file knows of.
+    assert akin.held_out
+    assert akin.predicted["tpot"] != unseen.predicted["tpot"]
+    fitted = profile_of(deployment_of(said.point)[0])
+    case = case_of(said.point)
+    table = table_of([case])
+    refresh(table, fitted.values()[None])
+    assert float(table.tpot_s[0]) != said.predicted["tpot"]
+
+
+def test_every_fitted_row_is_of_a_family_without_being_told() -> None:
+    """The shapes of models tell the families of the fit apart."""
+    widest = profile_of(parse_deployment("llama-3.1-8b@1xgaudi3/engine=transformers"))
+    assert widest.name == "any-any-any"
+    assert set(widest.families.values()) == set(widest.held_out)
+    for name, family in (
+        ("deepseek-r1", "deepseek-v3"), ("nvidia/DeepSeek-V3.1-NVFP4", "deepseek-v3"), ("llama-2-70b", "llama-2-70b"),
+        ("llama-3.3-70b", "llama-70b"), ("mistral-7b-v0.3", "mistral-7b"), ("qwen3-8b", ""),
+    ):  # fmt: skip
+        assert family_of(model(name)) == family
+    assert family_of(model("qwen3-8b"), "qwen3-32b") == "qwen3-32b"
+
+
+def test_what_was_held_out_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    path = write(tmp_path / "points.csv", {"fold": ""}, {"fold": "", "model": "Qwen/Qwen3-8B"}, {"engine": "mystery"})
+    rows = score(read_points(path))
+    said = footnote(rows).splitlines()[0]
+    assert said == (
+        "2 of 3 points predicted; 1 with coefficients fitted without their model family; 1 of model families that "
+        "were in no fit"
+    )
+    assert [row.get("family_held_out") for row in document_of(rows)["rows"]] == [True, False, None]
+    own = msgspec.structs.replace(profile_of(deployment_of(rows[0].point)[0]), name="mine", held_out={})
+    save(own, tmp_path / "loadstone" / "profiles")
+    mine = score(read_points(path), "mine")
+    assert [each.held_out for each in mine[:2]] == [None, None]
+    assert "2 with a profile of your own, which may have been fitted on them" in footnote(mine)
+    # Nothing was measured for a prior.
+    save(prior_profile("guess"), tmp_path / "loadstone" / "profiles")
+    assert [each.held_out for each in score(read_points(path), "guess")[:2]] == [False, False]
 
 
 def test_what_is_left_out_has_a_reason(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def test_of_what_nothing_was_measured(deployment: str, what: str) -> None:
 
 
 def test_a_profile_of_ones_own_was_measured(tmp_path: Path) -> None:
-    deployed = parse_deployment("llama-3.1-8b@1xmi300x")
+    deployed = parse_deployment("llama-3.1-8b@1xmi300x/version=0.7.3")
     import msgspec
 
     own = save(msgspec.structs.replace(profile_of(deployed), name="mine"), tmp_path)

@@ -25,9 +25,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from loadstone.calibrate.sources import copies_of
 from loadstone.calibrate.table import Case, Table, predict, slopes
 from loadstone.perfmodel.coefficients import HOST, NAMES, PRIOR, SPREAD, Array
-from loadstone.perfmodel.families import architecture_of, era_of
+from loadstone.perfmodel.families import OLD_ERAS, architecture_of, era_of
 from loadstone.perfmodel.graphs import is_eager
 
 LEVELS = {"all": 0.9, "engine": 0.5, "era": 0.4, "architecture": 0.4, "pair": 0.4}
@@ -35,10 +36,13 @@ LEVELS = {"all": 0.9, "engine": 0.5, "era": 0.4, "architecture": 0.4, "pair": 0.
 SHARED = 0.25
 """Of kernels' coefficients, the narrower levels have only so much of that: with more, families that were held out are
 predicted worse (median error in TPOT 0.15 at 1, 0.11 at 0.25). Old eras had kernels of their own and keep theirs."""
-OLD_ERAS = frozenset({"eager", "v0", "0.4", "0.x"})
 OLD_HOST = 1.2
 """Standard deviation, in ln, of an old era's share in the host's times: they scheduled and launched in between steps,
 some of them for ten times as long as today's."""
+OLD_LAYERS = frozenset({"expert_layer_s", "latent_layer_s", "latent_decode"})
+"""Have that freedom in old eras too, which had just learned experts and latent attention: what a new kind of layer
+took then, by itself and for each sequence, is a time of that layer, and no other model's steps had it. Experts' other
+coefficients as free change nothing for dense models, and move first tokens of all that have experts."""
 NOISE = {"ttft": 0.20, "tpot": 0.08}
 """σ: of one point around its family's best, in ln."""
 OFFSET = {"ttft": 0.10, "tpot": 0.05}
@@ -111,10 +115,9 @@ def share(key: tuple[str, ...]) -> Array:
     spread: Array = LEVELS[level] * SPREAD
     if level == "all":
         return spread
-    host = [name in HOST for name in NAMES]
     if level == "era" and key[-1] in OLD_ERAS:
-        return np.where(host, OLD_HOST, 2 * spread)
-    return spread * np.where(host, 1.0, SHARED)
+        return np.where([name in HOST | OLD_LAYERS for name in NAMES], OLD_HOST, 2 * spread)
+    return spread * np.where([name in HOST for name in NAMES], 1.0, SHARED)
 
 
 @dataclass
@@ -323,14 +326,14 @@ def weights_of(cases: Sequence[Case]) -> Array:
     repeats = Counter(keys)
     single = np.array([1.0 / repeats[key] for key in keys])
     single *= ~faster_twins(cases)
-    # How many of the guessed tokens were accepted is an assumption.
-    single *= np.array([case.policy.speculative is None for case in cases])
+    # How many of the guessed tokens were accepted is an assumption, among how many copies users were shared too.
+    single *= np.array([case.policy.speculative is None and copies_of(case.point) == 1 for case in cases])
     single *= np.array([EAGER_WEIGHT if is_eager(case.deployment) else 1.0 for case in cases])
     families = [offset_key(case) for case in cases]
     size: Counter[tuple[str, ...]] = Counter()
     for family, weight in zip(families, single, strict=True):
         size[family] += weight
-    shares: Array = single * np.array([min(1.0, 2 / np.sqrt(size[family])) for family in families])
+    shares: Array = single * np.array([2 / np.sqrt(max(4.0, size[family])) for family in families])
     return shares
 
 

@@ -1,8 +1,8 @@
 """From a fit over many points to the profile files of the package.
 
-One profile for each engine, era and architecture that the fit has seen, and the wider ones that stand in for what it
-has not (an engine on any GPU, any engine on an architecture, any on any). Each carries the coefficients of the fits
-that left out one model family, so that points of that family are never scored with themselves.
+One profile for each era and each architecture that the fit has seen of an engine, together or not, and the wider ones
+that stand in for what it has not (an engine on any GPU, any engine on an architecture, any on any). Each carries the
+coefficients of fits that left out one model family, so that its points are never scored with themselves.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from loadstone.calibrate.fit import Fit, Groups, case_keys, group, keys_of, share, solve, values_of, weights_of
 from loadstone.calibrate.table import Case, Table, predict, refresh, slopes
 from loadstone.perfmodel.coefficients import NAMES, Array
-from loadstone.perfmodel.families import architecture_of, era_of
+from loadstone.perfmodel.families import architecture_of, era_of, kind_of, shapes_of
 from loadstone.perfmodel.profile import Profile, Provenance
 
 Z80 = 1.2816
@@ -137,12 +137,16 @@ def profiles(
             ("*", "*", architecture), ("*", "*", "*"),
         ):  # fmt: skip
             seen.setdefault(key, []).append(case)
+    # Of an era and an architecture that were only seen apart, both shares are known.
+    for engine, architecture in [(key[0], key[2]) for key in seen if key[1] == "*" != key[2] and key[0] != "*"]:
+        for era in [key[1] for key in seen if key[0] == engine and key[1] != "*" == key[2]]:
+            seen.setdefault((engine, era, architecture), [])
+    families = {shapes_of(case.deployment.model): family(case) for case in table.cases}
     found = []
     for (engine, era, architecture), cases in sorted(seen.items()):
         keys = keys_of(engine, era, architecture)
-        sources: dict[str, int] = {}
-        for case in cases:
-            sources[case.point.source] = sources.get(case.point.source, 0) + 1
+        sources = Counter(case.point.source for case in cases)
+        kinds = Counter(kind_of(case.deployment.model) for case in cases)
         spread = fit.spread(keys)
         # A wider profile stands for a member that the fit has not seen: its own shares are unknown.
         spread = spread + _unseen(engine, era, architecture)
@@ -156,8 +160,11 @@ def profiles(
                 logarithms=_rounded(fit.logarithms(keys)),
                 covariance=tuple(_rounded(row) for row in spread),
                 residual=dict(residual_of(engine, era, architecture)),
-                provenance=Provenance(script, date, len(cases), dict(sorted(sources.items()))),
+                provenance=Provenance(
+                    script, date, len(cases), dict(sorted(sources.items())), kinds=dict(sorted(kinds.items()))
+                ),
                 held_out={name: _rounded(fits[name].logarithms(keys)) for name in sorted(fits)},
+                families=dict(sorted(families.items())) if engine == architecture == "*" else {},
             )
         )
     return found

@@ -51,6 +51,22 @@ def statistic_of(point: Point) -> str:
     return point.stat or "median"
 
 
+def copies_of(point: Point) -> int:
+    """How many instances share a closed loop's users.
+
+    NVIDIA's rows on TensorRT-LLM 1.3.0rc5 have the users of 64 GPUs beside the parallelism of one copy: users over
+    the batch in their notes, times TP, is 64 for each of them (13 of 416 at TP 2, 56 of 448 at TP 8). On 1.3.0rc1
+    that quotient is TP itself, and one instance with all users is the nearer reading.
+    """
+    found = re.search(r"batch_size=(\d+)", point.notes)
+    if found is None or not point.engine_version.startswith(SUMMED) or not point.load_value:
+        return 1
+    return max(1, round(point.load_value / max(1, int(found[1]))))
+
+
+SUMMED = "1.3.0rc5"
+
+
 _RELEASES = {
     # engine: (from that month on, the version that InferenceX's images had), newest first
     "vllm": (("2026-04", "0.19"), ("2026-03", "0.17"), ("2026-02", "0.15"), ("2026-01", "0.13"), ("2025-10", "0.11")),

@@ -25,7 +25,7 @@ from loadstone.calibrate.closed_loop import Outcome, run
 from loadstone.calibrate.deployments import deployment_of, schedulers_of
 from loadstone.calibrate.points import Point, Unpredictable
 from loadstone.calibrate.scripts import Arguments
-from loadstone.calibrate.sources import statistic_of, traffic_of
+from loadstone.calibrate.sources import copies_of, statistic_of, traffic_of
 from loadstone.catalogue import Deployment
 from loadstone.perfmodel.coefficients import INDEX, Array
 from loadstone.perfmodel.counting import work_of
@@ -135,7 +135,7 @@ def _load(point: Point) -> tuple[int, int]:
             raise Unpredictable("offline without the number of prompts")
         return min(point.requests, MOST_REQUESTS), min(point.requests, MOST_REQUESTS)
     if point.load == "concurrency" and point.load_value:
-        users = int(point.load_value)
+        users = int(point.load_value) // copies_of(point)
         asked = point.requests or traffic_of(point).requests_per_user * users
         return users, max(users, min(asked, max(MOST_REQUESTS, 2 * users)))
     if point.load == "rate" and point.load_value and point.requests:

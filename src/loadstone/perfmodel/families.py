@@ -1,9 +1,11 @@
-"""What shares coefficients: engines by name and era, GPUs by architecture."""
+"""What shares coefficients: engines by name and era, GPUs by architecture; and which models are of one kind."""
 
 from __future__ import annotations
 
+from loadstone.catalogue.attention import CompressedAttention, LatentAttention
 from loadstone.catalogue.deployment import Deployment
 from loadstone.catalogue.hardware import Gpu
+from loadstone.catalogue.model import Model
 from loadstone.sizing.budget import version_of
 
 _ERAS = {
@@ -15,6 +17,8 @@ _ERAS = {
 """vLLM before 0.3 had no CUDA graphs; 0.8 made its V1 core the default, 0.14 asynchronous scheduling. SGLang 0.5 and
 TensorRT-LLM 1.0 (PyTorch backend) overlap host and device; SGLang's prompts run in piecewise CUDA graphs by default
 from about 0.5.10 on."""
+OLD_ERAS = frozenset({"eager", "v0", "0.4", "0.x"})
+"""Whose coefficients are freer than those of later ones, and few rows tell them (docs/perfmodel.md)."""
 
 
 def era_of(deployment: Deployment) -> str:
@@ -35,3 +39,15 @@ def architecture_of(gpu: Gpu) -> str:
     """
     name = (gpu.architecture or gpu.name).lower().replace("grace ", "").replace(" ultra", "")
     return f"{name} pcie" if gpu.link == "pcie" else name
+
+
+def kind_of(model: Model) -> str:
+    """What its layers are, as engines had to learn them one after the other."""
+    if any(isinstance(run.attention, LatentAttention | CompressedAttention) for run in model.layers):
+        return "latent-attention"
+    return "mixture-of-experts" if model.has_experts else "dense"
+
+
+def shapes_of(model: Model) -> str:
+    """Models that differ in their weights alone have the same."""
+    return f"{model.hidden} x {model.layer_count} x {model.vocab}"

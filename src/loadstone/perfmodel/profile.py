@@ -3,7 +3,7 @@
 A profile is a small JSON file. Shipped ones lie in `profiles/`; a user's own, written by `loadstone calibrate`, in
 the configuration folder. `covariance` is of the logarithms, `residual` the spread of ln(measured/predicted) that
 remains with the best coefficients, by quantity. `held_out` has, for each model family that the fit has seen, the
-logarithms of a fit without it: what its own points are scored with.
+logarithms of a fit without it: what its own points are scored with. The widest profile has the `families` of models.
 """
 
 from __future__ import annotations
@@ -17,27 +17,30 @@ import numpy as np
 
 from loadstone import host
 from loadstone.catalogue.deployment import Deployment
+from loadstone.catalogue.model import Model
 from loadstone.errors import InputError
 from loadstone.perfmodel import processor
 from loadstone.perfmodel.coefficients import NAMES, PRIOR, SPREAD, Array
-from loadstone.perfmodel.families import architecture_of, era_of
+from loadstone.perfmodel.families import OLD_ERAS, architecture_of, era_of, kind_of, shapes_of
 
 MEASURED_VENDORS = ("nvidia", "any")
 """Whose GPUs present releases of engines were measured on; those of AMD's are of early 2025 (docs/accuracy.md)."""
 
 
 class Provenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a profile was fitted on."""
+    """What a profile was fitted on; `kinds`: how many of its rows are of which kind of model (families.kind_of)."""
 
     script: str
     date: str
     rows: int
     sources: dict[str, int]
     note: str = ""
+    kinds: dict[str, int] = {}
 
 
 class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Coefficients in the order of `names`, as logarithms."""
+    """Coefficients in the order of `names`, as logarithms. `families`: by the shapes of a model (families.shapes_of),
+    the family that its rows are held out with."""
 
     name: str
     engine: str
@@ -49,6 +52,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     residual: dict[str, float]
     provenance: Provenance
     held_out: dict[str, tuple[float, ...]] = {}
+    families: dict[str, str] = {}
     schema: int = 1
 
     def values(self, without: str | None = None) -> Array:
@@ -124,16 +128,32 @@ def profile_of(deployment: Deployment, name: str | None = None) -> Profile:
 def unmeasured(deployment: Deployment, profile: Profile) -> str:
     """Of what there is no measurement in `profile`, as profile_of() found it; "" where there are some, or where it
     is the user's own."""
-    if profile.name not in {each.name for each in _shipped().values()} and profile.provenance.rows:
+    if is_own(profile):
         return ""
-    architecture = architecture_of(deployment.gpu)
+    architecture, shipped = architecture_of(deployment.gpu), _shipped()
     if deployment.gpu.given:
         return deployment.gpu.name
     if profile.architecture != architecture or profile.engine != deployment.engine:
         return f"{deployment.engine} on {architecture}"
-    if profile.era != era_of(deployment):
-        return f"{deployment.engine} {deployment.engine_version or 'of today'} on {architecture}"
-    return ""
+    release = f"{deployment.engine} {deployment.engine_version or 'of today'}"
+    if profile.era != era_of(deployment) or not profile.provenance.rows:
+        return f"{release} on {architecture}"
+    # Later eras differ little from one another: what one of them tells of a kind of model holds for the next.
+    told = profile if profile.era in OLD_ERAS else shipped.get((profile.engine, "*", architecture), profile)
+    kind = kind_of(deployment.model)
+    return "" if kind in told.provenance.kinds else f"{release} with {kind} models on {architecture}"
+
+
+def is_own(profile: Profile) -> bool:
+    """Whether it was made of a user's own measurements."""
+    return bool(profile.provenance.rows) and profile.name not in {each.name for each in _shipped().values()}
+
+
+def family_of(model: Model, said: str = "") -> str:
+    """The family, of those in the shipped fit, that a point of this model belongs to: the one it is `said` to, else
+    that of the models of its shapes; "" where the fit has seen none."""
+    widest = _shipped().get(("*", "*", "*"), prior_profile())
+    return said if said in widest.held_out else widest.families.get(shapes_of(model), "")
 
 
 def _unmeasured(found: Profile, shipped: dict[tuple[str, str, str], Profile]) -> Profile:

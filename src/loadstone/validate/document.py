@@ -63,10 +63,8 @@ def _cells(figures: dict[str, float]) -> list[str]:
 
 def footnote(rows: Sequence[Scored]) -> str:
     scored = [each for each in rows if each.skipped_because is None]
-    held = sum(each.held_out for each in scored)
     lines = [
-        f"{len(scored)} of {len(rows)} points predicted, {held} of them with coefficients fitted without their model "
-        "family; the others' families were in no fit",
+        f"{len(scored)} of {len(rows)} points predicted{_fitted(scored)}",
         "median |predicted/measured − 1|; bias: median of predicted/measured; share inside the 80 % interval",
     ]
     reasons: dict[str, int] = {}
@@ -76,3 +74,15 @@ def footnote(rows: Sequence[Scored]) -> str:
     ordered = sorted(reasons.items(), key=lambda entry: -entry[1])
     lines += [f"left out, {count}: {reason}" for reason, count in ordered[:8]]
     return "\n".join(lines)
+
+
+_FITTED = {
+    True: "with coefficients fitted without their model family",
+    False: "of model families that were in no fit",
+    None: "with a profile of your own, which may have been fitted on them",
+}
+
+
+def _fitted(scored: Sequence[Scored]) -> str:
+    counts = {held: sum(each.held_out is held for each in scored) for held in _FITTED}
+    return "".join(f"; {count} {_FITTED[held]}" for held, count in counts.items() if count)

@@ -10,7 +10,7 @@ import numpy as np
 from loadstone.calibrate.points import Point, Unpredictable
 from loadstone.calibrate.table import Case, case_of, refresh, slopes, table_of
 from loadstone.perfmodel.coefficients import Array
-from loadstone.perfmodel.profile import Profile, profile_of
+from loadstone.perfmodel.profile import Profile, family_of, is_own, profile_of
 
 Z80 = 1.2816
 """Half of an 80 % interval, in standard deviations."""
@@ -21,7 +21,8 @@ class Scored(msgspec.Struct, frozen=True):
     """A point with its prediction.
 
     Times in seconds, `throughput` in output tokens per second; `low` and `high` bound an 80 % interval. `profile`
-    says which coefficients were used; `held_out` that they were fitted without this point's model family.
+    says which coefficients were used; `held_out`: they were fitted without this point's model family (True), which
+    was in no fit (False), or nobody knows, for the profile is the user's own (None).
     """
 
     point: Point
@@ -32,7 +33,7 @@ class Scored(msgspec.Struct, frozen=True):
     skipped_because: str | None = None
     deployment: str = ""
     profile: str = ""
-    held_out: bool = False
+    held_out: bool | None = False
     users: int = 0
 
 
@@ -66,8 +67,11 @@ def _predicted(cases: Sequence[Case], profile_name: str | None) -> list[Scored]:
     if not cases:
         return []
     profiles = [profile_of(case.deployment, profile_name) for case in cases]
-    families = [case.point.fold or case.point.model for case in cases]
-    held = [family in profile.held_out for profile, family in zip(profiles, families, strict=True)]
+    families = [family_of(case.deployment.model, case.point.fold) for case in cases]
+    held = [
+        True if family in profile.held_out else None if is_own(profile) else False
+        for profile, family in zip(profiles, families, strict=True)
+    ]
     values = np.array([profile.values(without=family) for profile, family in zip(profiles, families, strict=True)])
     table = table_of(cases)
     refresh(table, values)
