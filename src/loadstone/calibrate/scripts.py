@@ -12,7 +12,7 @@ import math
 import msgspec
 
 from loadstone.calibrate.points import Point
-from loadstone.calibrate.sources import SUMMED, copies_of
+from loadstone.calibrate.sources import copies_of
 
 
 class Arguments(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,9 +109,9 @@ def _vllm(point: Point, blackwell: bool) -> Arguments:
 def _tensorrt_llm(point: Point, blackwell: bool, tp: int) -> Arguments:
     """Prompts are never cut (no enable_chunked_prefill): max_num_tokens is how many of them a step takes."""
     lengths = (point.input_tokens, point.output_tokens)
-    if point.engine_version.startswith(SUMMED):
+    if (copies := copies_of(point)) > 1:
         # NVIDIA's own: what AIConfigurator generates, from the batch of a copy.
-        batch = int(point.load_value or 0) // copies_of(point)
+        batch = int(point.load_value or 0) // copies
         return Arguments(max_batched_tokens=batch + (point.input_tokens or 0) + 1500)
     if point.fold == "llama-70b":
         # benchmarks/70b_*_trt*.sh
