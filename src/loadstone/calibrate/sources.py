@@ -51,6 +51,9 @@ def statistic_of(point: Point) -> str:
     return point.stat or "median"
 
 
+_SUMMED = "1.3.0rc5"
+
+
 def copies_of(point: Point) -> int:
     """How many instances share a closed loop's users.
 
@@ -59,12 +62,9 @@ def copies_of(point: Point) -> int:
     that quotient is TP itself, and one instance with all users is the nearer reading.
     """
     found = re.search(r"batch_size=(\d+)", point.notes)
-    if found is None or not point.engine_version.startswith(SUMMED) or not point.load_value:
+    if found is None or not point.engine_version.startswith(_SUMMED) or not point.load_value:
         return 1
     return max(1, round(point.load_value / max(1, int(found[1]))))
-
-
-SUMMED = "1.3.0rc5"
 
 
 _RELEASES = {
