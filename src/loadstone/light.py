@@ -16,7 +16,6 @@ import msgspec
 import numpy as np
 
 from loadstone.catalogue.hardware import Gpu
-from loadstone.catalogue.own import is_file
 from loadstone.errors import InputError
 from loadstone.records import RunInfo
 from loadstone.runfacts import RunFacts, mapping, number, steady_window
@@ -239,17 +238,14 @@ def _shorthand(info: RunInfo, facts: RunFacts) -> str | None:
 @lru_cache(maxsize=256)
 def _roofline(shorthand: str | None, hardware: Gpu | None) -> _Roofline | None:
     """None of what only a file describes: names come from servers and papers, and no file is read for one."""
-    from loadstone.catalogue.load import is_catalogued
-    from loadstone.catalogue.shorthand import models_of, parse_deployment, split_deployment
+    from loadstone.catalogue.shorthand import parse_named
     from loadstone.perfmodel.families import architecture_of
     from loadstone.perfmodel.processor import ARCHITECTURE
 
     try:
-        if not shorthand or not all(map(is_catalogued, models_of(shorthand))):
+        if not shorthand:
             return None
-        if hardware is None and is_file(split_deployment(shorthand)[1]):
-            return None
-        deployment = parse_deployment(shorthand, hardware)
+        deployment = parse_named(shorthand, hardware)
         # The catalogue's processor stands for all there are: its rates are no limit of any.
         return None if architecture_of(deployment.gpu) == ARCHITECTURE else _Roofline(deployment)
     except (InputError, ArithmeticError, KeyError, OSError, RuntimeError):

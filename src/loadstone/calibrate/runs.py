@@ -14,10 +14,8 @@ from loadstone.calibrate.deployments import schedulers_of
 from loadstone.calibrate.points import Point, Unpredictable
 from loadstone.calibrate.scripts import Arguments
 from loadstone.calibrate.table import MOST_REQUESTS, Case
-from loadstone.catalogue import Deployment, parse_deployment
-from loadstone.catalogue.load import is_catalogued
-from loadstone.catalogue.own import is_file
-from loadstone.catalogue.shorthand import models_of, split_deployment
+from loadstone.catalogue import Deployment
+from loadstone.catalogue.shorthand import parse_named
 from loadstone.errors import InputError
 from loadstone.perfmodel.counting import work_of
 from loadstone.runfacts import RunFacts, run_facts
@@ -56,14 +54,10 @@ def deployment_of_runs(folders: Sequence[Path]) -> Deployment:
 
 def _parsed(folder: Path, name: str, facts: RunFacts) -> Deployment:
     """The catalogue's alone, and hardware that the run describes: what a run names, no file is read for."""
-    _, where, _ = split_deployment(name)
     try:
-        if all(map(is_catalogued, models_of(name))) and (facts.hardware is not None or not is_file(where)):
-            return parse_deployment(name, facts.hardware)
-        reason = "it names what only a file of yours describes"
+        return parse_named(name, facts.hardware)
     except InputError as error:
-        reason = str(error)
-    raise InputError(f"{folder}: {reason}; say what it was measured on with --deployment")
+        raise InputError(f"{folder}: {error}; say what it was measured on with --deployment") from error
 
 
 def cases_of_runs(folders: Sequence[Path], deployment: Deployment) -> list[Case]:

@@ -21,6 +21,7 @@ from loadstone.catalogue.deployment import (
 from loadstone.catalogue.hardware import Gpu, Node
 from loadstone.catalogue.load import find_gpu, find_hardware, find_model, is_catalogued
 from loadstone.catalogue.model import Model
+from loadstone.catalogue.own import is_file
 from loadstone.catalogue.precision import FORMATS, dtype_of, kv_dtype_of
 from loadstone.catalogue.spellings import ELSEWHERE, SAME, owners_of
 from loadstone.errors import InputError
@@ -109,6 +110,17 @@ def parse_deployment(text: str, gpu: Gpu | None = None) -> Deployment:
     found, gpus, nodes, node = _hardware_of(where, text, gpu)
     options = _options_of(rest, text)
     return arrange(model, found, gpus, nodes, node, weights, options, text)
+
+
+def parse_named(text: str, hardware: Gpu | None) -> Deployment:
+    """The deployment that a run names: what the catalogue alone has, on `hardware` where the run describes its own.
+
+    Names come from servers and papers, so no file is read for one. Raises InputError where it takes one, and as
+    parse_deployment() does.
+    """
+    if not all(map(is_catalogued, models_of(text))) or (hardware is None and is_file(split_deployment(text)[1])):
+        raise InputError("it names what only a file of yours describes")
+    return parse_deployment(text, hardware)
 
 
 def _model_of(left: str, text: str) -> tuple[Model, str]:
