@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from loadstone import store
 from loadstone.measure import Event
 from loadstone.records import Load, Plan
 from loadstone.units import show_number, show_seconds
@@ -27,7 +28,7 @@ class Display:
 
     def __init__(self) -> None:
         self._live: Progress | None = None
-        self._log: Path | None = None
+        self._folder: Path | None = None
         self._task: TaskID | None = None
         self._done_before = 0
         self._tokens_before = 0
@@ -51,7 +52,7 @@ class Display:
 
     def __call__(self, event: Event) -> None:
         if event.kind == "attached" and event.info is not None and event.plan is not None:
-            self._log = event.folder / "log.txt" if event.folder is not None else None
+            self._folder = event.folder
             self._say(_announce(event))
             if sys.stderr.isatty():
                 self._start_live()
@@ -126,12 +127,8 @@ class Display:
         return f"{self._failed} failed" + (", warm-up included" if self._warm else "")
 
     def _say(self, text: str, *, live: bool = True) -> None:
-        if self._log is not None:
-            try:
-                with self._log.open("a", encoding="utf-8", errors="replace") as log:
-                    log.write(text + "\n")
-            except OSError:
-                pass  # a full disk must not end a run for its log's sake
+        if self._folder is not None:
+            store.log(self._folder, text)
         if self._live is not None and not live:
             return
         if self._live is not None:

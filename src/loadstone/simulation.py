@@ -73,7 +73,7 @@ def simulate(
     store.write_info(folder, info)
     store.write_plan(folder / "plan.parquet", plan)
     by = info.settings.get("profile", "a model without a profile")
-    _log(folder, f"{deployed.name}, by {by}: plan {plan.plan_id[:6]} seed {plan.seed}")
+    store.log(folder, f"{deployed.name}, by {by}: plan {plan.plan_id[:6]} seed {plan.seed}")
     counters = Counters(deployed.model.name, fleet.replicas, fleet.policy.kv_tokens)
     with Signals() as signals:
         try:
@@ -97,7 +97,7 @@ def simulate(
     document = summarise(folder)
     store.write_json(folder / "summary.json", document)
     if signals.count:
-        _log(folder, str(info.error))
+        store.log(folder, str(info.error))
         raise Interrupted(folder, document)
     return document
 
@@ -118,12 +118,6 @@ def check(plan: Plan, longest: int, what: str) -> None:
             )
 
 
-def _log(folder: Path, text: str) -> None:
-    """A line of the run's log.txt. A full disk must not end a run for its log's sake."""
-    with contextlib.suppress(OSError), (folder / "log.txt").open("a", encoding="utf-8") as log:
-        log.write(text + "\n")
-
-
 def _cells(
     plan: Plan, fleet: Fleet, grace_s: float, folder: Path, info: RunInfo, counters: Counters, signals: Signals
 ) -> Iterator[pa.Table]:
@@ -139,7 +133,7 @@ def _cells(
         yield from tables(plan, cell, run, fleet.policy)
         info.cells[cell] = CellInfo(load=load, start_s=start_s, issue_end_s=run.issue_end_s, end_s=run.over_s)
         took_s = time.monotonic() - begun_s
-        _log(folder, f"{load.label}: {run.over_s - start_s:.1f} s, simulated in {took_s:.1f} s")
+        store.log(folder, f"{load.label}: {run.over_s - start_s:.1f} s, simulated in {took_s:.1f} s")
         start_s = run.over_s + _PAUSE_S
 
 

@@ -70,6 +70,12 @@ def write_json(path: Path, value: Any) -> None:
         partial.write_bytes(msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n")
 
 
+def log(folder: Path, text: str) -> None:
+    """A line more of the run's log.txt. A full disk must not end a run for its log's sake."""
+    with contextlib.suppress(OSError), (folder / "log.txt").open("a", encoding="utf-8", errors="replace") as file:
+        file.write(text + "\n")
+
+
 def write_info(folder: Path, info: RunInfo) -> None:
     write_json(folder / "run.json", info)
 
