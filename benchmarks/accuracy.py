@@ -1,10 +1,12 @@
 """How far the performance model can be believed: fitted and scored on public points, families and sources held out.
 
-    python benchmarks/accuracy.py POINTS.csv                 fit; score each row with its model family held out
-    python benchmarks/accuracy.py POINTS.csv --write DIR     … and write the profiles
-    python benchmarks/accuracy.py POINTS.csv --sources       score each row with its source held out
-    python benchmarks/accuracy.py POINTS.csv --two           two points of each sweep given, the rest predicted
+    python benchmarks/accuracy.py POINTS.csv…                fit; score each row with its model family held out
+    python benchmarks/accuracy.py POINTS.csv… --write DIR    … and write the profiles
+    python benchmarks/accuracy.py POINTS.csv… --sources      score each row with its source held out
+    python benchmarks/accuracy.py POINTS.csv… --two          two points of each sweep given, the rest predicted
     --json FILE   every row: deployment, ln(measured/predicted), interval; --worst N   the rows furthest off
+
+What is shipped was fitted on the public points and benchmarks/vendor_tables.csv together (docs/accuracy.md).
 
 AIConfigurator on the same rows: benchmarks/accuracy_peer.py, from --json's file. Minutes on one core; set
 OMP_NUM_THREADS=1 where others measure.
@@ -53,9 +55,9 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def cases_of(path: Path) -> list[Case]:
+def cases_of(paths: Sequence[Path]) -> list[Case]:
     cases, why = [], Counter[str]()
-    for point in read_points(path):
+    for point in (point for path in paths for point in read_points(path)):
         if point.exclude:
             continue
         try:
@@ -265,7 +267,7 @@ def two_given(cases: list[Case]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("points", type=Path)
+    parser.add_argument("points", type=Path, nargs="+")
     parser.add_argument("--write", type=Path)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--worst", type=int, default=0)

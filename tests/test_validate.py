@@ -169,6 +169,28 @@ def test_rates_and_bursts_are_predicted_too(tmp_path: Path) -> None:
     assert offline.predicted["throughput"] > fast.predicted["throughput"] / 3
 
 
+def test_a_shorthand_stands_for_the_columns_it_says(tmp_path: Path) -> None:
+    said = dict.fromkeys(("engine", "engine_version", "model", "precision", "gpu", "num_gpus", "tp", "dp"), "")
+    short = "llama-3.1-8b@1xh100/version=0.15.1"
+    limited = f"{short},max_num_seqs=2"
+    other = "llama-3.1-8b@2xh100/tp1,pp2,nonsense=3"
+    path = write(tmp_path / "points.csv", {}, *(said | {"deployment": text} for text in (short, limited, other)))
+    columns, shorthand, two, wrong = score(read_points(path))
+    assert shorthand.predicted == pytest.approx(columns.predicted, rel=0.01)  # requests fall otherwise, by the row
+    assert (shorthand.point.engine, shorthand.point.gpu) == ("vllm", "h100")
+    assert two.predicted["throughput"] < 0.5 * shorthand.predicted["throughput"]
+    assert wrong.skipped_because is not None
+    assert "nonsense" in wrong.skipped_because
+    path.write_text(f"deployment,input_len,output_len,arrival,num_prompts\n{short},100,10,offline,8\n")
+    assert score(read_points(path))[0].skipped_because is None
+
+
+def test_all_prompts_of_an_offline_run_are_simulated(tmp_path: Path) -> None:
+    offline = {"mode": "offline", "arrival": "offline", "arrival_value": "", "input_len": "16", "output_len": "2"}
+    case = case_of(read_points(write(tmp_path / "points.csv", offline | {"num_prompts": "5000"}))[0])
+    assert case.users == len(case.inputs) == 5000
+
+
 def test_the_document_has_the_files_units(tmp_path: Path) -> None:
     (row,) = document_of(score(read_points(write(tmp_path / "points.csv", {"output_tok_s": "900"}))))["rows"]
     assert row["row"] == 1

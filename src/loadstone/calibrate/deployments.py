@@ -13,7 +13,7 @@ from loadstone.batching import EnginePolicy, policy_of
 from loadstone.calibrate.points import Point, Unpredictable
 from loadstone.calibrate.scripts import Arguments, arguments_of, ran_eager
 from loadstone.calibrate.sources import version_of
-from loadstone.catalogue import Deployment, Gpu, Model, gpu, model
+from loadstone.catalogue import Deployment, Gpu, Model, gpu, model, parse_deployment
 from loadstone.catalogue.own import is_file
 from loadstone.catalogue.precision import dtype_of, kv_dtype_of
 from loadstone.errors import InputError
@@ -35,6 +35,9 @@ def _unpredictable() -> Iterator[None]:
 
 def deployment_of(point: Point) -> tuple[Deployment, Arguments]:
     """Raises Unpredictable with the reason, in one line."""
+    if point.deployment:
+        with _unpredictable():
+            return _runnable(parse_deployment(point.deployment)), Arguments()
     engine = _engine(point)
     device = _gpu(point.gpu)
     base = _model(point.model)

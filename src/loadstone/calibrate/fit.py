@@ -43,6 +43,9 @@ OLD_LAYERS = frozenset({"expert_layer_s", "latent_layer_s", "latent_decode"})
 """Have that freedom in old eras too, which had just learned experts and latent attention: what a new kind of layer
 took then, by itself and for each sequence, is a time of that layer, and no other model's steps had it. Experts' other
 coefficients as free change nothing for dense models, and move first tokens of all that have experts."""
+OTHER_VENDOR = 2.0
+"""That of an architecture that is not NVIDIA's, and of engines on it, for all coefficients: its kernels, collectives
+and launches are other libraries'. Were it as close to NVIDIA's as those are to one another, it would pull theirs."""
 NOISE = {"ttft": 0.20, "tpot": 0.08}
 """σ: of one point around its family's best, in ln."""
 OFFSET = {"ttft": 0.10, "tpot": 0.05}
@@ -117,6 +120,8 @@ def share(key: tuple[str, ...]) -> Array:
         return spread
     if level == "era" and key[-1] in OLD_ERAS:
         return np.where([name in HOST | OLD_LAYERS for name in NAMES], OLD_HOST, 2 * spread)
+    if level in ("architecture", "pair") and key[-1].startswith("cdna"):
+        return OTHER_VENDOR * SPREAD
     return spread * np.where([name in HOST for name in NAMES], 1.0, SHARED)
 
 

@@ -2,8 +2,9 @@
 
 Columns: source, engine, engine_version, model, precision, kv_dtype, gpu, num_gpus, nodes, tp, dp, input_len,
 output_len, prefix_len, arrival, arrival_value, num_prompts, ttft_ms_median, tpot_ms_median, itl_ms_median,
-e2e_ms_median, output_tok_s, moe_tp, moe_ep, mode, range_ratio, stat, exclude, sweep, fold, notes. Missing columns
-and empty cells are missing values.
+e2e_ms_median, output_tok_s, moe_tp, moe_ep, mode, range_ratio, stat, exclude, sweep, fold, notes, deployment. Missing
+columns and empty cells are missing values. `deployment` is a shorthand (catalogue/shorthand.py) in place of the
+columns that say what was measured.
 """
 
 from __future__ import annotations
@@ -65,6 +66,7 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
     sweep: str = ""
     fold: str = ""
     notes: str = ""
+    deployment: str = ""
     wrong: str = ""
     """The first cell that decides a prediction, or was measured, and cannot be read; empty: none."""
 
@@ -79,10 +81,12 @@ def read_points(path: Path) -> list[Point]:
         with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
             csv.field_size_limit(MOST_CHARACTERS)
             reader = csv.DictReader(file)
-            missing = [name for name in ("engine", "model", "gpu") if name not in (reader.fieldnames or ())]
-            if missing:
+            names = reader.fieldnames or ()
+            missing = [name for name in ("engine", "model", "gpu") if name not in names]
+            if missing and "deployment" not in names:
                 columns = f"column{'s' if missing[1:] else ''} {', '.join(missing)}"
-                raise InputError(f"{path}: no {columns}; a points file is CSV in UTF-8, its first line names them")
+                form = "a points file is CSV in UTF-8, its first line names them, or deployment in their place"
+                raise InputError(f"{path}: no {columns}; {form}")
             points = []
             for number, row in enumerate(reader, 1):
                 if number > MOST_ROWS:
@@ -146,6 +150,7 @@ def _point(number: int, row: Mapping[str | None, object]) -> Point:
         sweep=text("sweep"),
         fold=text("fold"),
         notes=text("notes"),
+        deployment=text("deployment"),
         wrong=next(filter(None, (_wrong(name, text(name)) for name in (*_DECIDE, *_MEASURED))), ""),
     )
 

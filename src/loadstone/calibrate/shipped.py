@@ -145,8 +145,9 @@ def profiles(
     found = []
     for (engine, era, architecture), cases in sorted(seen.items()):
         keys = keys_of(engine, era, architecture)
-        sources = Counter(case.point.source for case in cases)
-        kinds = Counter(kind_of(case.deployment.model) for case in cases)
+        fitted = [case for case in cases if case.point.ttft_s or case.point.tpot_s]
+        sources = Counter(case.point.source for case in fitted)
+        kinds = Counter(kind_of(case.deployment.model) for case in fitted)
         spread = fit.spread(keys)
         # A wider profile stands for a member that the fit has not seen: its own shares are unknown.
         spread = spread + _unseen(engine, era, architecture)
@@ -161,7 +162,7 @@ def profiles(
                 covariance=tuple(_rounded(row) for row in spread),
                 residual=dict(residual_of(engine, era, architecture)),
                 provenance=Provenance(
-                    script, date, len(cases), dict(sorted(sources.items())), kinds=dict(sorted(kinds.items()))
+                    script, date, len(fitted), dict(sorted(sources.items())), kinds=dict(sorted(kinds.items()))
                 ),
                 held_out={name: _rounded(fits[name].logarithms(keys)) for name in sorted(fits)},
                 families=dict(sorted(families.items())) if engine == architecture == "*" else {},

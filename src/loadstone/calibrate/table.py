@@ -133,7 +133,7 @@ def _load(point: Point) -> tuple[int, int]:
     if point.load == "offline":
         if not point.requests:
             raise Unpredictable("offline without the number of prompts")
-        return min(point.requests, MOST_REQUESTS), min(point.requests, MOST_REQUESTS)
+        return point.requests, point.requests
     if point.load == "concurrency" and point.load_value:
         users = int(point.load_value) // copies_of(point)
         asked = point.requests or traffic_of(point).requests_per_user * users

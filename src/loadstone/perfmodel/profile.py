@@ -24,7 +24,7 @@ from loadstone.perfmodel.coefficients import NAMES, PRIOR, SPREAD, Array
 from loadstone.perfmodel.families import OLD_ERAS, architecture_of, era_of, kind_of, shapes_of
 
 MEASURED_VENDORS = ("nvidia", "any")
-"""Whose GPUs present releases of engines were measured on; those of AMD's are of early 2025 (docs/accuracy.md)."""
+"""On whose GPUs present releases of engines were measured with every kind of model (docs/accuracy.md)."""
 
 
 class Provenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -111,18 +111,25 @@ def profile_of(deployment: Deployment, name: str | None = None) -> Profile:
     if architecture == processor.ARCHITECTURE:
         return processor_profile()
     shipped = _shipped()
+    known = architecture in {each.architecture for each in shipped.values()}
+    nearest = architecture if known else _nearest(architecture)
     for key in (
-        (engine, era, architecture),
-        (engine, "*", architecture),
+        (engine, era, nearest),
+        (engine, "*", nearest),
         (engine, era, "*"),
         (engine, "*", "*"),
-        ("*", "*", architecture),
+        ("*", "*", nearest),
         ("*", "*", "*"),
     ):
         if key in shipped:
             found = shipped[key]
-            return _unmeasured(found, shipped) if deployment.gpu.given else found
+            return found if known and not deployment.gpu.given else _unmeasured(found, shipped)
     return prior_profile()
+
+
+def _nearest(architecture: str) -> str:
+    """Of which architecture's kernels those of an unmeasured one are most likely: AMD's libraries are one code."""
+    return "cdna 3" if architecture.startswith("cdna") else architecture
 
 
 def unmeasured(deployment: Deployment, profile: Profile) -> str:
@@ -142,6 +149,20 @@ def unmeasured(deployment: Deployment, profile: Profile) -> str:
     told = profile if profile.era in OLD_ERAS else shipped.get((profile.engine, "*", architecture), profile)
     kind = kind_of(deployment.model)
     return "" if kind in told.provenance.kinds else f"{release} with {kind} models on {architecture}"
+
+
+def vendor_measured(deployment: Deployment) -> bool:
+    """Whether a present release of its engine was measured with its kind of model on its vendor's GPUs: on AMD's that
+    is known for each architecture."""
+    if deployment.gpu.vendor in MEASURED_VENDORS:
+        return True
+    mine = deployment.engine, architecture_of(deployment.gpu)
+    present = [
+        each
+        for (engine, era, architecture), each in _shipped().items()
+        if (engine, architecture) == mine and era != "*" and era not in OLD_ERAS
+    ]
+    return any(kind_of(deployment.model) in each.provenance.kinds for each in present)
 
 
 def is_own(profile: Profile) -> bool:

@@ -82,7 +82,7 @@ def _predicted(cases: Sequence[Case], profile_name: str | None) -> list[Scored]:
         spread = {name: float(np.exp(Z80 * np.sqrt(variance[name][at]))) for name in QUANTITIES}
         scored.append(
             Scored(
-                point=case.point,
+                point=_named(case),
                 predicted={name: float(value) for name, value in predicted.items()},
                 low={name: float(value) / spread[name] for name, value in predicted.items()},
                 high={name: float(value) * spread[name] for name, value in predicted.items()},
@@ -94,6 +94,17 @@ def _predicted(cases: Sequence[Case], profile_name: str | None) -> list[Scored]:
             )
         )
     return scored
+
+
+def _named(case: Case) -> Point:
+    """The point; one that has a shorthand alone, with its engine, model and GPU beside it."""
+    point, deployment = case.point, case.deployment
+    return msgspec.structs.replace(
+        point,
+        engine=point.engine or deployment.engine,
+        model=point.model or deployment.model.name,
+        gpu=point.gpu or deployment.gpu.name,
+    )
 
 
 def _variance(profiles: Sequence[Profile], by_ttft: Array, by_tpot: Array) -> dict[str, Array]:
