@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -166,9 +167,10 @@ class Alone:
     def head(self, sequences: int) -> float:
         return float(head_seconds(self.work, self.values, np.array([float(sequences)]))[0])
 
-    @property
-    def context(self) -> float:
-        return float(context_seconds(self.work, self.values)[0][0])
+    def context(self, rows: int = 1) -> float:
+        """Per context token, which so many new tokens of a sequence attend to."""
+        work = replace(self.work, context_flops=rows * self.work.context_flops)
+        return float(context_seconds(work, self.values)[0][0])
 
     @property
     def pair(self) -> float:
@@ -191,16 +193,16 @@ def test_each_guess_is_a_pass_of_the_draft() -> None:
     guessed = draft.body(4 * 6) + draft.head(4) + 4 * (draft.body(4) + draft.head(4))
     base, slope = named.decode_line(4)
     assert base == pytest.approx(verified + guessed + large.host(4, "step_s"))
-    assert slope == pytest.approx(large.context + 5 * draft.context)
+    assert slope == pytest.approx(large.context(6) + 5 * draft.context())
 
 
 def test_it_reads_the_prompts_too() -> None:
     large, draft = Alone(LARGE), Alone("llama-3-8b@8xh200/tp8")
     named = StepModel(parse_deployment(NAMED), prior_profile(), draft_tokens=5)
     pairs = 40 * (100 + 20)
-    verified = large.body(3 * 6 + 40) + large.head(3 * 6 + 1) + 3000 * large.context + pairs * large.pair
-    first = draft.body(3 * 6 + 40) + draft.head(3 + 1) + 3000 * draft.context + pairs * draft.pair
-    later = draft.body(3 + 1) + draft.head(3 + 1) + 3000 * draft.context
+    verified = large.body(3 * 6 + 40) + large.head(3 * 6 + 1) + 3000 * large.context(6) + pairs * large.pair
+    first = draft.body(3 * 6 + 40) + draft.head(3 + 1) + 3000 * draft.context() + pairs * draft.pair
+    later = draft.body(3 + 1) + draft.head(3 + 1) + 3000 * draft.context()
     kernels = verified + first + 4 * later
     launches = large.launches + draft.launches
     for limit, spent in ((58, kernels), (57, (kernels**3 + launches**3) ** (1 / 3))):

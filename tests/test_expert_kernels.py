@@ -15,10 +15,12 @@ from loadstone import catalogue
 from loadstone.calibrate.kernel_tables import MOST_FLOOR_S, fit_tables
 from loadstone.catalogue.shorthand import parse_deployment
 from loadstone.errors import InputError
+from loadstone.perfmodel import StepModel
 from loadstone.perfmodel.coefficients import INDEX, PRIOR
 from loadstone.perfmodel.counting import work_of
 from loadstone.perfmodel.expert_kernels import ExpertKernel, expert_kernel, expert_kernels
 from loadstone.perfmodel.formulas import body_seconds
+from loadstone.perfmodel.profile import prior_profile
 from loadstone.perfmodel.work import COLLECTIVE, EXPERTS, Work, ideal
 
 
@@ -40,6 +42,32 @@ def test_an_engine_that_was_not_measured_gets_the_mean_of_its_neighbours() -> No
     assert min(each.compute for each in known) < found.compute < max(each.compute for each in known)
     assert expert_kernel("vllm", "hopper", "fp16") == expert_kernel("vllm", "hopper", "bf16")
     assert expert_kernel("llama.cpp", "cpu", "q4").memory > 0
+
+
+def test_variants_of_an_architecture_take_its_kernels_and_what_it_cannot_multiply_is_widened() -> None:
+    def numbers(engine: str, architecture: str, dtype: str) -> tuple[float, ...]:
+        kernel = expert_kernel(engine, architecture, dtype)
+        return kernel.floor_s, kernel.compute, kernel.memory, kernel.moving
+
+    for engine, architecture, dtype in (("vllm", "hopper", "fp8"), ("sglang", "ampere", "bf16")):
+        assert numbers(engine, f"{architecture} pcie", dtype) == numbers(engine, architecture, dtype)
+    for dtype in ("fp8", "mxfp4", "nvfp4"):
+        assert numbers("vllm", "ampere", dtype) == numbers("vllm", "ampere", "int4")
+    assert numbers("vllm", "hopper", "nvfp4") == numbers("vllm", "hopper", "int4")
+    assert numbers("vllm", "hopper", "mxfp4") != numbers("vllm", "hopper", "int4")  # it was measured
+    assert numbers("vllm", "blackwell pcie", "bf16") != numbers("vllm", "blackwell", "bf16")
+    for dtype in ("bf16", "fp8"):
+        assert numbers("vllm", "cdna 3", dtype) != numbers("vllm", "cdna 3", "int4")
+
+
+@pytest.mark.parametrize("model", ["qwen3-30b-a3b", "gpt-oss-20b"])
+def test_prompts_of_experts_follow_the_data_sheets_of_cards_alike(model: str) -> None:
+    def prompt_s(gpu: str) -> float:
+        deployed = parse_deployment(f"{model}@1x{gpu}/engine=vllm")
+        return StepModel(deployed, prior_profile()).step_s(0, 0, [(8192, 0)])
+
+    assert prompt_s("a100-pcie") == pytest.approx(prompt_s("a100"), rel=0.02)  # which differ in memory alone
+    assert 1 < prompt_s("h100-nvl") / prompt_s("h100") < 989.5 / 835.5
 
 
 # --- the fit ------------------------------------------------------------------------------------------------------

@@ -10,10 +10,12 @@ import msgspec
 import numpy as np
 import pytest
 
+import loadstone.perfmodel
+from loadstone import catalogue
 from loadstone.catalogue import parse_deployment
 from loadstone.errors import InputError
 from loadstone.perfmodel import StepModel, profile_of
-from loadstone.perfmodel.coefficients import COEFFICIENTS, INDEX, LIGHT, NAMES, PRIOR
+from loadstone.perfmodel.coefficients import COEFFICIENTS, EXPERT_LAYERS, INDEX, LIGHT, NAMES, PRIOR
 from loadstone.perfmodel.counting import work_of
 from loadstone.perfmodel.families import architecture_of, era_of
 from loadstone.perfmodel.formulas import (
@@ -36,6 +38,9 @@ DEPLOYMENTS = (
     "Qwen3.5-397B-A17B:fp8@8xb200/tp8,engine=sglang",
     "llama-3.1-405b:fp8@16xh100/tp8,pp2,engine=vllm",
 )
+
+
+SHIPPED = Path(loadstone.perfmodel.__file__).parent / "profiles"
 
 
 def model_of(text: str) -> StepModel:
@@ -246,6 +251,9 @@ def test_a_step_is_the_sum_of_its_parts(text: str) -> None:
     drafting = StepModel(parse_deployment(text), prior_profile(), draft_tokens=3)
     layers = drafting.deployment.model
     share = (sum(run.count for run in layers.draft_layers) or 1) / layers.layer_count
+    # Four tokens of each sequence attend to what is read once.
+    verifying = replace(work, context_flops=4 * work.context_flops, window_flops=4 * work.window_flops)
+    full, windowed, _ = (float(each[0]) for each in context_seconds(verifying, values))
     base = body(4 * 4) + head(4 * 4) + 3 * (share * body(4) + head(4)) + 4 * (window * windowed + state)
     assert drafting.decode_line(4) == (pytest.approx(base + host(4, "step_s")), full)
     drafting.graph_tokens = 3 * 4 + 48
@@ -312,6 +320,90 @@ def test_windows_bound_what_attention_sees() -> None:
     full, seen = pairs_of(new, np.array([100.0]), window)
     assert full[0] == 1050
     assert seen[0] == 40
+
+
+@pytest.mark.parametrize("more", ["", "/enforce_eager=1"])
+@pytest.mark.parametrize("text", ["gemma-3-27b@1xh100", "llama-4-scout@8xh100"])
+def test_a_decode_step_reads_no_more_of_a_window_than_there_is(text: str, more: str) -> None:
+    model = model_of(text + more)
+    window = int(model.window_tokens)
+    short, full, longer = (model.step_s(64, 64 * tokens, []) for tokens in (128, window, window + 1000))
+    base, slope = model.decode_line(64)
+    per_token = (full - short) / (64 * (window - 128))
+    assert full == pytest.approx(base + slope * 64 * window)
+    assert longer - full == pytest.approx(slope * 64 * 1000)
+    assert per_token == pytest.approx(slope + model.window_s)
+    assert model.window_s > 3 * slope  # most of these models' layers see a window alone
+    # A prompt beside them takes time, and saves none.
+    assert short < model.step_s(64, 64 * 128, [(1, 0)])
+
+
+def test_the_windows_of_a_draft_model_are_read_once_for_each_guess() -> None:
+    text = "gemma-3-27b@4xh100/tp4"
+    alone = model_of(text)
+    deployed = parse_deployment(f"{text},num_speculative_tokens=2,draft=gemma-3-27b")
+    drafted = StepModel(deployed, prior_profile(), draft_tokens=2)
+    assert drafted.window_s == pytest.approx(3 * alone.window_s)
+    assert drafted.window_tokens == pytest.approx(alone.window_tokens)
+    longer, shorter = (drafted.step_s(8, 8 * tokens, []) for tokens in (1024, 24))
+    slopes = drafted.window_s + drafted.decode_line(8)[1]
+    assert longer - shorter == pytest.approx(slopes * 8 * 1000)
+
+
+def test_experts_of_an_old_era_that_knew_latent_attention_alone_are_those_of_later_ones() -> None:
+    """All rows with experts of SGLang 0.4 are DeepSeek-R1's, whose prompts took eight times as long as today."""
+
+    def of(text: str) -> Profile:
+        return profile_of(parse_deployment(text))
+
+    latent, mixture, dense, wide = (
+        of("deepseek-r1@8xh200/tp8,engine=sglang,version=0.4.4"),
+        of("mixtral-8x7b@2xh100/tp2,engine=sglang,version=0.4.4"),
+        of("llama-3.1-8b@1xh100/engine=sglang,version=0.4.4"),
+        load(SHIPPED / "sglang-any-hopper.json"),
+    )
+    assert latent == dense
+    experts = [name in EXPERT_LAYERS for name in NAMES]
+    np.testing.assert_array_equal(mixture.values(), np.where(experts, wide.values(), latent.values()))
+    assert mixture.values()[INDEX["expert_compute"]] > 4 * latent.values()[INDEX["expert_compute"]]
+    assert np.linalg.eigvalsh(np.array(mixture.covariance)).min() > 0
+    # Of vLLM 0.2 too no mixture was measured, nor anything else with experts.
+    assert of("mixtral-8x7b@2xh100/tp2,version=0.11.0") == of("llama-3.1-8b@1xh100/version=0.11.0")
+    old, new = (model_of_shipped(f"mixtral-8x7b@2xh100/tp2,engine=sglang,version={v}") for v in ("0.4.4", "0.5.2"))
+    assert old.step_s(0, 0, [(4096, 0)]) == pytest.approx(new.step_s(0, 0, [(4096, 0)]), rel=0.2)
+
+
+def model_of_shipped(text: str) -> StepModel:
+    deployed = parse_deployment(text)
+    return StepModel(deployed, profile_of(deployed))
+
+
+def test_products_that_were_cut_off_are_made_in_16_bits() -> None:
+    """A B300 multiplies INT8 at a fifteenth of the rate of 16 bits."""
+    wide, eight = (work_of(parse_deployment(f"llama-3.1-8b{dtype}@1xb300")) for dtype in ("", ":int8"))
+    assert (eight.peak == wide.peak).all()
+    assert (eight.compute == wide.compute).all()
+    read = [each.weights[each.kind == GEMM].sum() for each in (wide, eight)]
+    assert read[1] == pytest.approx(read[0] / 2, rel=0.01)
+    assert eight.quantised == 0
+    (hopper,) = {*work_of(parse_deployment("llama-3.1-8b:int8@1xh100")).peak} - {989.5e12}
+    assert hopper == 1979e12
+
+
+def test_verified_tokens_are_no_cheaper_than_their_products() -> None:
+    """128 latent heads on a rank compute nearly as long as they read; four tokens of a sequence compute longer."""
+    deployed = parse_deployment("deepseek-r1@8xh200/tp1,dp8,ep8,attention-dp,engine=vllm")
+    plain, verifying = (StepModel(deployed, prior_profile(), draft_tokens=drafts) for drafts in (0, 3))
+    per_token_s = float(4 * plain.work.context_flops[0] / plain.work.peak16[0])
+    assert plain.decode_line(64)[1] < per_token_s < verifying.decode_line(64)[1]
+
+
+@pytest.mark.parametrize(("gpu", "share"), [("mi300x", 1 / 7), ("gaudi3", 1 / 7), ("h100", 1), ("l40s", 1)])
+def test_in_a_mesh_two_gpus_have_the_link_between_them(gpu: str, share: float) -> None:
+    device = catalogue.gpu(gpu)
+    for ranks, links in ((2, share), (4, min(1, 3 * share)), (8, 1)):
+        work = work_of(parse_deployment(f"llama-3.1-8b@{ranks}x{gpu}/tp{ranks},engine=vllm"))
+        assert work.link[work.kind == COLLECTIVE] == pytest.approx(links * device.link_bytes_per_s)
 
 
 def test_parallelism_shares_work_and_costs_messages() -> None:

@@ -263,7 +263,7 @@ def test_a_client_that_leaves_a_pipeline_leaves_its_batch() -> None:
 class Steady:
     """Steps of 4 ms."""
 
-    request_s = request_token_s = stream_s = 0.0
+    request_s = request_token_s = stream_s = window_tokens = window_s = 0.0
 
     def step_s(self, *batch: Any) -> float:
         return 0.004

@@ -50,6 +50,8 @@ class Times(msgspec.Struct):
     request_s: float = 0.003
     request_token_s: float = 0.0
     stream_s: float = 0.001
+    window_tokens: float = 0.0
+    window_s: float = 0.0
 
     def step_s(
         self,
@@ -643,6 +645,7 @@ LOADS = st.one_of(
     kv_blocks=st.sampled_from([400, 60]),
     warmup=st.integers(0, 3),
     context=st.sampled_from([0.0, 3e-9, 1e-5]),
+    window=st.sampled_from([0.0, 50.0, 130.5]),
     requests=st.sampled_from([40, 3]),
     way=st.sampled_from([0.0, 2.0**-12]),
     ties=st.booleans(),
@@ -659,6 +662,7 @@ def test_the_short_way_gives_the_same_to_the_last_bit(
     kv_blocks: int,
     warmup: int,
     context: float,
+    window: float,
     requests: int,
     way: float,
     ties: bool,
@@ -666,6 +670,8 @@ def test_the_short_way_gives_the_same_to_the_last_bit(
     counted = {} if "ramp" in load else {"requests": [requests]}
     asked = plan(**load, **counted, seed=seed, input=input, output=output, warmup=warmup)
     times = Times(step=0.006, token=1.2e-5, slot=1e-5, context=context, request_token_s=way)
+    if window:
+        times = msgspec.structs.replace(times, window_tokens=window, window_s=1e-6, slot=1e-5 + window * 1e-6)
     if ties:
         # As in a trace: several come at once, and exactly where a step ends.
         asked = replace(asked, intended_s=np.ceil(asked.intended_s * 32) / 32)
@@ -701,6 +707,16 @@ def test_the_short_way_gives_the_same_to_the_last_bit(
     assert short.states() == long.states()
     clocks = [run.replicas[0].clock.times(run.replicas[0].under_way_tick) for run in runs]
     np.testing.assert_array_equal(clocks[0], clocks[1])
+
+
+def test_a_stretch_ends_where_windows_are_full() -> None:
+    """10 ms a step, less 20 µs for each KV token that the window of 150 lacks; 100 in, 200 out, walked at once."""
+    times = Times(step=0.010, token=0.0, window_tokens=150.0, window_s=2e-5, stream_s=0.0, request_s=0.0)
+    asked = plan(concurrency=[1], requests=[1], output="200")
+    (record,) = records_of(asked, Fleet(POLICY, times))
+    steps = np.diff(record["arrival_s"])
+    lacking = np.maximum(0, 150 - np.arange(101, 300))
+    np.testing.assert_allclose(steps, 0.010 - 2e-5 * lacking, rtol=1e-6)
 
 
 def suffice(asked: Plan, kv_blocks: int) -> bool:

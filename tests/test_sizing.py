@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from loadstone import catalogue
+from loadstone.batching import policy_of
 from loadstone.catalogue import parse_deployment
 from loadstone.errors import InputError
 from loadstone.sizing import EngineLimits, engine_limits, max_context, memory_of, sglang, size
@@ -183,6 +185,25 @@ def test_what_a_scheduler_works_under(name: str, expected: tuple[int, int, int])
     assert isinstance(limits, EngineLimits)
     assert (limits.block_tokens, limits.max_batched_tokens, limits.max_seqs) == expected
     assert limits.kv_tokens == limits.kv_blocks * limits.block_tokens > 100_000
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm"])
+@pytest.mark.parametrize(
+    "name",
+    ["gemma-3-27b@1xh100", "llama-4-scout@8xh100/tp8", "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16@1xh100",
+     "gpt-oss-120b@1xh100", "llama-3.1-8b@1xh100"],
+)  # fmt: skip
+def test_a_scheduler_holds_as_many_requests_as_are_promised(name: str, engine: str) -> None:
+    """Windows and states are most of a short request: a cache holds fewer of its tokens than of a long one's."""
+    deployment = parse_deployment(name + ("," if "/tp" in name else "/") + f"engine={engine}")
+    for context in (256, 1280, 8192, 32768):
+        policy = policy_of(deployment, lengths=np.full(3, context))
+        held = min(policy.max_seqs, policy.kv_tokens // context)
+        assert held == pytest.approx(size(deployment, context).max_concurrent_requests, rel=0.01, abs=1)
+    # Whatever the mean is, the longest is held; and without lengths no more than states are.
+    lengths = np.array([10, 10, 30_000])
+    assert policy_of(deployment, lengths=lengths).kv_tokens >= 30_000
+    assert engine_limits(deployment).max_seqs <= memory_of(deployment).whole_requests(1)
 
 
 def test_limits_of_what_does_not_fit_say_so() -> None:

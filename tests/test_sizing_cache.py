@@ -87,6 +87,11 @@ def test_pools_are_sized_in_proportion() -> None:
     assert cache.block_bytes == 20 + 0.8 * 20
     assert cache.blocks(3600) == 100
     assert pooled([CacheLayer(2, 10.0, 128)], 4).block_bytes == 80
+    # Of 100 tokens and 80 of windows: within a window that pool runs out first, of 200 tokens the other.
+    assert cache.request_blocks(80) == 100
+    assert [cache.holds(100, 40, requests) for requests in (2, 3)] == [True, False]
+    assert cache.request_blocks(200) == 200
+    assert pooled([CacheLayer(2, 10.0), CacheLayer(2, 10.0, 128)], 1).request_blocks(80) == 80
 
 
 def test_what_keeps_nothing_of_its_tokens_has_no_limit() -> None:

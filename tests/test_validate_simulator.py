@@ -29,6 +29,8 @@ class Times(msgspec.Struct):
     request_s: float = 0.0
     request_token_s: float = 0.0
     stream_s: float = 0.0
+    window_tokens: float = 0.0
+    window_s: float = 0.0
 
     def step_s(
         self, decodes: int, context: float, chunks: Sequence[tuple[int, int]], met_tokens: int | None = None

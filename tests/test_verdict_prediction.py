@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import loadstone
+from loadstone import store
 from loadstone.catalogue.shorthand import parse_deployment
 from loadstone.perfmodel.profile import profile_of, save, unmeasured
 from loadstone.verdict import prediction_findings
@@ -23,6 +24,9 @@ from loadstone.verdict import prediction_findings
         ("llama-3.1-8b@1xmi300x", "vllm of today on cdna 3"),
         ("deepseek-r1@8xmi300x/tp8,version=0.7.3", ""),  # of that time there are some
         ("llama-3.1-8b@1xgaudi3", "vllm on gaudi 3"),
+        ("llama-3.1-8b@1xh800", ""),
+        ("llama-3.1-8b@1xh20", "vllm on hopper h20"),
+        ("deepseek-r1@8xh20-141gb/engine=sglang", "sglang on hopper h20"),
     ],
 )
 def test_of_what_nothing_was_measured(deployment: str, what: str) -> None:
@@ -46,6 +50,16 @@ def findings(tmp_path: Path, deployment: str, **options: Any) -> dict[str, Any]:
     found = {each["kind"]: each for each in cell["verdict"]["findings"]}
     assert cell["verdict"]["trusted"] == all(each["severity"] == "info" for each in found.values())
     return found
+
+
+def test_a_simulated_scheduler_works_under_the_lengths_that_are_asked(tmp_path: Path) -> None:
+    """Of Gemma's windows most are what a request of 1,280 tokens keeps."""
+    for prompt, least, most in (("1152", 25, 32), ("8064", 10, 12)):
+        done = loadstone.simulate(
+            "gemma-3-27b@1xh100", concurrency="2", input=prompt, output="128", requests=4, out=tmp_path, draws=0
+        )
+        policy = store.read_info(Path(done["run_dir"])).settings["policy"]
+        assert least <= policy["kv_blocks"] * policy["block_tokens"] / (int(prompt) + 128) <= most
 
 
 def test_another_vendors_gpu_is_a_warning_and_a_release_is_none(tmp_path: Path) -> None:

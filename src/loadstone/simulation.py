@@ -31,7 +31,9 @@ from loadstone.simulator.table import tables
 from loadstone.summary import parse_slo, summarise
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
+    from numpy.typing import NDArray
 
 DRAWS = 24
 _MOST_DRAWS = 1000
@@ -65,8 +67,9 @@ def simulate(
     slo = parse_slo(options.slo) if options.slo is not None else {}
     if options.dialect is not None and options.dialect not in DIALECTS:
         raise InputError(f"--dialect {options.dialect}: unknown; choose of {', '.join(DIALECTS)}")
-    check(plan, longest, what)
-    info = _run_info(deployed, fleet, options, plan, slo)
+    lengths = check(plan, longest, what)
+    fleet = fleet_of(deployed, acceptance=acceptance, profile=profile, lengths=lengths)
+    info = _run_info(deployed, fleet, longest, options, plan, slo)
     info.settings["basis"] = _basis(deployed, fleet, acceptance, profile)
     folder = store.create(options.out, info.run_id)
     info.run_id = folder.name
@@ -102,10 +105,13 @@ def simulate(
     return document
 
 
-def check(plan: Plan, longest: int, what: str) -> None:
-    """Refuse before the run what the engine would refuse in it; for `longest` and `what` see longest_request().
-    Raises InputError.
+def check(plan: Plan, longest: int, what: str) -> NDArray[np.int64]:
+    """Refuse before the run what the engine would refuse in it; for `longest` and `what` see longest_request(). The
+    tokens of all requests, prompt and answer together. Raises InputError.
     """
+    import numpy as np
+
+    lengths = []
     for cell in range(len(plan.cells)):
         rows = plan.rows(cell)
         prompts = whole_prompts(plan, cell)
@@ -116,6 +122,8 @@ def check(plan: Plan, longest: int, what: str) -> None:
                 f"{prompts[row]} tokens in and {both[row] - prompts[row]} out: together beyond {what} of {longest} "
                 "tokens; ask for less"
             )
+        lengths.append(both)
+    return np.concatenate(lengths)
 
 
 def _cells(
@@ -152,7 +160,9 @@ def _release() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def _run_info(deployment: Deployment, fleet: Fleet, options: Options, plan: Plan, slo: dict[str, float]) -> RunInfo:
+def _run_info(
+    deployment: Deployment, fleet: Fleet, longest: int, options: Options, plan: Plan, slo: dict[str, float]
+) -> RunInfo:
     now = datetime.now(UTC)
     model, gpus = deployment.model.name.rsplit("/", 1)[-1], f"{deployment.gpus}x{deployment.gpu.name}"
     return RunInfo(
@@ -170,7 +180,7 @@ def _run_info(deployment: Deployment, fleet: Fleet, options: Options, plan: Plan
             engine=_ENGINE_NAMES.get(deployment.engine, deployment.engine),
             engine_version=deployment.engine_version,
             prompt_kind="token ids",
-            max_model_tokens=longest_request(deployment, fleet.policy)[0],
+            max_model_tokens=longest,
         ),
         plan_id=plan.plan_id,
         seed=plan.seed,

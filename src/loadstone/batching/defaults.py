@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from loadstone.batching.policy import EnginePolicy, Order, Route, Speculative
 from loadstone.catalogue.deployment import Deployment
@@ -10,6 +10,10 @@ from loadstone.errors import InputError
 from loadstone.sizing import engine_limits, reserved_tokens, sglang, vllm
 from loadstone.sizing.budget import count, fraction, switched, version_of
 from loadstone.sizing.check import context_limit
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 ACCEPTANCE = 0.7
 """Of a guessed token: an assumption, for it depends on the draft and on the text. With it the TPOT of 111 published
@@ -38,8 +42,13 @@ class Habits(NamedTuple):
     gather_tokens: int = 0
 
 
-def policy_of(deployment: Deployment, *, acceptance: float | None = None) -> EnginePolicy:
+def policy_of(
+    deployment: Deployment, *, acceptance: float | None = None, lengths: NDArray[np.int64] | None = None
+) -> EnginePolicy:
     """The policy of one scheduler of a deployment. Raises InputError where the model does not fit.
+
+    `lengths`: tokens of the requests to come, prompts and answers: a cache of windows or states is as large as it is
+    for requests of their mean, and holds the longest. None: as it is for the longest there may be.
 
     Of a pipeline, whose stages work on `pp` batches at a time: of all of these, which share cache, queue and places;
     SGLang gives each a pp-th of the places (pp_max_micro_batch_size), TensorRT-LLM all that max_batch_size says. vLLM
@@ -53,7 +62,8 @@ def policy_of(deployment: Deployment, *, acceptance: float | None = None) -> Eng
     acceptance = ACCEPTANCE if acceptance is None else acceptance
     if not 0 <= acceptance <= 1:
         raise InputError(f"--acceptance {acceptance:g}: is a share of guessed tokens; write a number from 0 to 1")
-    limits = engine_limits(deployment)
+    reserved = reserved_tokens(deployment)
+    limits = engine_limits(deployment, None if lengths is None or reserved else max(1, round(lengths.mean())))
     pipeline = batches_under_way(deployment)
     share = deployment.pp // pipeline
     drafts = deployment.argument("num_speculative_tokens")
@@ -72,7 +82,9 @@ def policy_of(deployment: Deployment, *, acceptance: float | None = None) -> Eng
     max_seqs = max(1, limits.max_seqs // share)
     batch_seqs = None if deployment.engine == "vllm" or pipeline == 1 else max(1, max_seqs // pipeline)
     kv_blocks = max(1, limits.kv_blocks // share)
-    reserved = reserved_tokens(deployment)
+    if lengths is not None:
+        longest = -(-int(lengths.max()) // limits.block_tokens)
+        kv_blocks = max(kv_blocks, min(longest, engine_limits(deployment).kv_blocks // share))
     if deployment.argument("batching") == "static":
         if pipeline > 1:
             raise InputError(f"{deployment.name}: static batches do not share a pipeline's stages; leave pp out")

@@ -48,6 +48,7 @@ class _Counted:
     def __init__(self, model: StepTimes) -> None:
         self.request_s, self.request_token_s, self.stream_s = model.request_s, model.request_token_s, model.stream_s
         self.decode_line = model.decode_line
+        self.window_tokens, self.window_s = model.window_tokens, model.window_s
         self._step_s = model.step_s
         self.chunked = self.beside = 0  # steps with chunks; and with other ranks' alone
         self.with_decodes = self.decodes = self.tokens = 0

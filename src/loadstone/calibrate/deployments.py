@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from functools import cache
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from loadstone.batching import EnginePolicy, policy_of
 from loadstone.calibrate.points import Point, Unpredictable
@@ -127,11 +129,11 @@ def with_arguments(deployment: Deployment, said: Arguments) -> Deployment:
     return msgspec.structs.replace(deployment, arguments=tuple(sorted(found.items())))
 
 
-def schedulers_of(deployment: Deployment) -> EnginePolicy:
-    """The policy of each of its schedulers, as `loadstone simulate` has it. Raises Unpredictable where the model does
-    not fit."""
+def schedulers_of(deployment: Deployment, lengths: NDArray[np.int64] | None = None) -> EnginePolicy:
+    """The policy of each of its schedulers, as `loadstone simulate` has it for requests of these `lengths`. Raises
+    Unpredictable where the model does not fit."""
     with _unpredictable():
-        return policy_of(deployment)
+        return policy_of(deployment, lengths=lengths)
 
 
 def _engine(point: Point) -> str:

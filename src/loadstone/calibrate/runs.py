@@ -77,7 +77,7 @@ def cases_of_runs(folders: Sequence[Path], deployment: Deployment) -> list[Case]
                 continue
             inputs, outputs, times, warm = arrays
             try:
-                policy = schedulers_of(deployment)
+                policy = schedulers_of(deployment, inputs + outputs)
             except Unpredictable as reason:
                 raise InputError(f"--deployment: {reason}") from reason
             users = len(inputs) - warm if point.load != "concurrency" else int(point.load_value or 1)

@@ -116,7 +116,7 @@ def case_of(point: Point) -> Case:
     low, high, _ = traffic_of(point)
     inputs = rng.integers(max(1, int(low * point.input_tokens)), int(high * point.input_tokens) + 1, requests)
     outputs = rng.integers(max(2, int(low * point.output_tokens)), int(high * point.output_tokens) + 1, requests)
-    policy = schedulers_of(deployment)
+    policy = schedulers_of(deployment, inputs + outputs)
     if point.prefix_tokens:
         raise Unpredictable("shared prefixes: what was cached is not said")
     times = None

@@ -21,6 +21,8 @@ Array = NDArray[np.float64]
 
 HOST = frozenset({"step_s", "sequence_s", "prefill_step_s", "launch_s", "request_s", "request_token_s", "stream_s"})
 """Times of the host: each engine's own. The others are of kernels, which engines take from the same few libraries."""
+EXPERT_LAYERS = frozenset({"expert_compute", "expert_memory", "routing_shape", "expert_layer_s"})
+"""What layers with experts take."""
 
 
 class Coefficient(NamedTuple):

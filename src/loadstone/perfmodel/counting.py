@@ -91,10 +91,11 @@ class _Counter:
         return max(1, self.deployment.gpus // max(1, self.deployment.nodes))
 
     def _link(self, ranks: int) -> float:
-        """Bytes/s of the slowest link that a collective over so many ranks crosses."""
+        """Bytes/s of the slowest link that a collective over so many ranks crosses; in a mesh, of a GPU's links to
+        the others that take part."""
         if ranks > self._per_node and self.gpu.nic_bytes_per_s:
             return self.gpu.nic_bytes_per_s
-        return self.gpu.link_bytes_per_s
+        return min(self.gpu.link_bytes_per_s, self.gpu.pair_bytes_per_s * max(1, ranks - 1))
 
     # --- layers -------------------------------------------------------------------------------------------------
 
@@ -253,7 +254,7 @@ class _Counter:
         own share of the network."""
         within = min(ranks, self._per_node)
         if within > 1:
-            self._collective(count, within, self.gpu.link_bytes_per_s, 2 * (within - 1) / within, group)
+            self._collective(count, within, self._link(within), 2 * (within - 1) / within, group)
         nodes = ranks / within
         if nodes > 1:
             volume = 2 * (nodes - 1) / nodes / within
@@ -290,11 +291,14 @@ class _Counter:
         return self.model.format_of(run, matrix, dtype or None)
 
     def _precision(self, form: Format) -> dict[str, float]:
-        """Where the hardware has no products of a type, weights are widened and multiplied in 16 bits."""
+        """Where the hardware has no products of a type, or fewer than of 16 bits (INT8 on B300), weights are widened
+        and multiplied in 16 bits.
+        """
         name = "fp4" if form.dtype in ("nvfp4", "mxfp4") else form.dtype
-        native = name in self.gpu.flops_per_s and name != "int4"
+        widened = self.gpu.peak_flops_per_s("bf16")
+        native = self.gpu.flops_per_s.get(name, 0.0) >= widened
         return {
-            "peak": self.gpu.flops_per_s[name] if native else self.gpu.peak_flops_per_s("bf16"),
+            "peak": self.gpu.flops_per_s[name] if native else widened,
             "compute": _class(form) if native else 0,
             "memory": _class(form),
         }

@@ -4,8 +4,10 @@
                       + pairs·activations/(moving·bandwidth)
 
 `expert_kernels.json` has a row for each engine, architecture and type of weights, fitted by
-`benchmarks/expert_kernels.py` on the kernel tables of PyPI's aiconfigurator-core (Apache-2.0). Where there is none,
-the geometric mean of the nearest stands in: of other engines on that architecture, else of all.
+`benchmarks/expert_kernels.py` on the kernel tables of PyPI's aiconfigurator-core (Apache-2.0). A variant of an
+architecture (`hopper pcie`) takes its kernels. Where there is none, the geometric mean of the nearest stands in: of
+other engines on that architecture; of those there that widen four-bit weights, where it has no products of the type
+(FP8 on Ampere, NVFP4 on Hopper: engines take Marlin's then); else of all architectures.
 """
 
 from __future__ import annotations
@@ -18,6 +20,9 @@ from importlib import resources
 import msgspec
 
 _ALIKE = {"fp16": "bf16", "fp32": "bf16", "int8": "fp8"}
+_WIDENING = "int4"
+_APART = "blackwell pcie"
+"""Its tensor cores are others than those of data centres' Blackwell: none of the kernels measured runs on them."""
 
 
 class ExpertKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -41,10 +46,14 @@ class ExpertKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def expert_kernel(engine: str, architecture: str, dtype: str) -> ExpertKernel:
     """The kernel for experts with weights of a type of the catalogue (`bf16`, `fp8`, `nvfp4`, `mxfp4`, `int4` …)."""
     dtype = _ALIKE.get(dtype, dtype)
+    same = "" if architecture == _APART else architecture
+    here = [each for each in expert_kernels() if same.startswith(each.architecture)]
+    for kind in (dtype, _WIDENING):
+        if near := [each for each in here if each.dtype == kind]:
+            exact = [each for each in near if each.engine == engine]
+            return exact[0] if exact else _mean(engine, architecture, dtype, near)
     known = [each for each in expert_kernels() if each.dtype == dtype] or list(expert_kernels())
-    near = [each for each in known if each.architecture == architecture] or known
-    exact = [each for each in near if (each.engine, each.architecture) == (engine, architecture)]
-    return exact[0] if exact else _mean(engine, architecture, dtype, near)
+    return _mean(engine, architecture, dtype, known)
 
 
 @cache

@@ -17,6 +17,8 @@ _ERAS = {
 """vLLM before 0.3 had no CUDA graphs; 0.8 made its V1 core the default, 0.14 asynchronous scheduling. SGLang 0.5 and
 TensorRT-LLM 1.0 (PyTorch backend) overlap host and device; SGLang's prompts run in piecewise CUDA graphs by default
 from about 0.5.10 on."""
+_CUT = frozenset({"h20"})
+"""GPUs that were sold with a seventh of their architecture's products, by the first word of their names."""
 OLD_ERAS = frozenset({"eager", "v0", "0.4", "0.x"})
 """Whose coefficients are freer than those of later ones, and few rows tell them (docs/perfmodel.md)."""
 
@@ -35,10 +37,14 @@ def architecture_of(gpu: Gpu) -> str:
     """GPUs whose kernels are the same code: `hopper`, `blackwell`, `cdna 3` …
 
     Blackwell Ultra and the Grace boards run Blackwell's; cards without a scale-up network are a kind of their own, as
-    their memory and clocks are other ones.
+    their memory and clocks are other ones, and so is a GPU with most of its products cut off, which reaches other
+    shares of its peak.
     """
     name = (gpu.architecture or gpu.name).lower().replace("grace ", "").replace(" ultra", "")
-    return f"{name} pcie" if gpu.link == "pcie" else name
+    if gpu.link == "pcie":
+        return f"{name} pcie"
+    word = gpu.name.partition("-")[0]
+    return f"{name} {word}" if word in _CUT else name
 
 
 def kind_of(model: Model) -> str:

@@ -20,7 +20,7 @@ from loadstone.catalogue.deployment import Deployment
 from loadstone.catalogue.model import Model
 from loadstone.errors import InputError
 from loadstone.perfmodel import processor
-from loadstone.perfmodel.coefficients import NAMES, PRIOR, SPREAD, Array
+from loadstone.perfmodel.coefficients import EXPERT_LAYERS, NAMES, PRIOR, SPREAD, Array
 from loadstone.perfmodel.families import OLD_ERAS, architecture_of, era_of, kind_of, shapes_of
 
 MEASURED_VENDORS = ("nvidia", "any")
@@ -122,7 +122,7 @@ def profile_of(deployment: Deployment, name: str | None = None) -> Profile:
         ("*", "*", "*"),
     ):
         if key in shipped:
-            found = shipped[key]
+            found = _of_kind(shipped[key], kind_of(deployment.model), shipped)
             return found if known and not deployment.gpu.given else _unmeasured(found, shipped)
     return prior_profile()
 
@@ -175,6 +175,23 @@ def family_of(model: Model, said: str = "") -> str:
     that of the models of its shapes; "" where the fit has seen none."""
     widest = _shipped().get(("*", "*", "*"), prior_profile())
     return said if said in widest.held_out else widest.families.get(shapes_of(model), "")
+
+
+def _of_kind(found: Profile, kind: str, shipped: dict[tuple[str, str, str], Profile]) -> Profile:
+    """Of an old era whose only experts were those of models with latent attention, others have the experts of the
+    engine's releases together: what those took lay in kernels of their own."""
+    era = shipped.get((found.engine, found.era, "*"), found)
+    wide = shipped.get((found.engine, "*", found.architecture), found)
+    if kind != "mixture-of-experts" or found.era not in OLD_ERAS or kind in era.provenance.kinds:
+        return found
+    other = np.array([name in EXPERT_LAYERS for name in NAMES])
+    covariance = np.where(other[:, None] & other, wide.covariance, found.covariance)
+    covariance[other[:, None] != other] = 0.0  # the two are of different fits
+    return msgspec.structs.replace(
+        found,
+        logarithms=tuple(np.where(other, wide.logarithms, found.logarithms).tolist()),
+        covariance=tuple(map(tuple, covariance.tolist())),
+    )
 
 
 def _unmeasured(found: Profile, shipped: dict[tuple[str, str, str], Profile]) -> Profile:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -37,6 +38,8 @@ class StepModel:
     request_s        seconds of the host per request before the scheduler sees it, of an average prompt
     request_token_s  the same per prompt token (request_s leaves them out)
     stream_s         seconds from the end of a step until its token is at the client
+    window_tokens    of layers that see a window, how wide it is (the mean, by bytes, where they differ)
+    window_s         of such layers, seconds per context token of a decode step, up to the window
     """
 
     def __init__(
@@ -72,9 +75,15 @@ class StepModel:
         self._head = head_seconds(many, values, _GRID).tolist()
         self._grid = _GRID.tolist()
         one = self.values[None, :]
-        full, windowed, state = (float(each[0]) for each in context_seconds(self.work, one))
+        # All 1 + k tokens of a sequence attend to the context that is read once for them.
+        rows = 1 + self.draft_tokens
+        verifying = replace(
+            self.work, context_flops=rows * self.work.context_flops, window_flops=rows * self.work.window_flops
+        )
+        full, windowed, state = (float(each[0]) for each in context_seconds(verifying, one))
         self._context_s, self._window_s, self._state_s = full, windowed, state
         self._window = float(self.work.window[0])
+        self.window_tokens, self.window_s = self._window, windowed
         self._pair_s, self._window_pair_s = (float(each[0]) for each in pair_seconds(self.work, one))
         self._launch_s = float(launch_seconds(self.work, one)[0])
         self._step_s, self._sequence_s, self._prefill_step_s, self.request_s, self.request_token_s, self.stream_s = (
@@ -87,6 +96,11 @@ class StepModel:
         if (drafter := self._drafter) is not None:
             # Where steps with prompts alone run without graphs, its passes after the first still do.
             self._launch_s += drafter._launch_s * (self.draft_tokens if self.eager else 1)
+            theirs = self.draft_tokens * drafter._window_s
+            if self.window_s + theirs > 0:
+                read = self._window * self.window_s + drafter._window * theirs
+                self.window_s += theirs
+                self.window_tokens = read / self.window_s
         self._lines: dict[int, tuple[float, float]] = {}
 
     @property
@@ -98,17 +112,19 @@ class StepModel:
     def decode_line(self, decodes: int) -> tuple[float, float]:
         """(base_s, s_per_context_token) of a step of `decodes` sequences: base + slope·Σ context tokens.
 
-        Layers that see a window are taken as full of it.
+        Layers that see a window are taken as full of it: where Σ context tokens are fewer than the windows of all
+        together, it takes window_s less for each that they lack.
         """
         found = self._lines.get(decodes)
         if found is None:
-            base = self._tokens_s(decodes, 0, 0.0) + decodes * (self._window * self._window_s + self._state_s)
+            base = self._tokens_s(decodes, 0, 0.0) + decodes * self._state_s
             slope = self._context_s
             if (drafter := self._drafter) is not None:
-                base += self.draft_tokens * decodes * (drafter._window * drafter._window_s + drafter._state_s)
+                base += self.draft_tokens * decodes * drafter._state_s
                 slope += self.draft_tokens * drafter._context_s
             if self.eager:
                 base = self._launched(base)
+            base += decodes * self.window_tokens * self.window_s
             found = base + self._step_s + decodes * self._sequence_s, slope
             self._lines[decodes] = found
         return found
@@ -128,7 +144,8 @@ class StepModel:
         """
         if not chunks and met_tokens is None:
             base, slope = self.decode_line(decodes)
-            return base + slope * decode_context_tokens
+            lacking = max(0.0, decodes * self.window_tokens - decode_context_tokens)
+            return base + slope * decode_context_tokens - self.window_s * lacking
         new_tokens = sum(new for new, _ in chunks)
         sequences = decodes + len(chunks)
         attention = self._attention_s(decodes, decode_context_tokens, chunks)

@@ -30,6 +30,10 @@ class StepTimes(Protocol):
     """The same per prompt token, on top."""
     stream_s: float
     """From the end of a step until its token is at the client."""
+    window_tokens: float
+    """Of layers that see a window: how wide it is."""
+    window_s: float
+    """How much less a decode step takes per KV token that its windows lack; 0 without windows."""
 
     def step_s(
         self,
@@ -46,7 +50,8 @@ class StepTimes(Protocol):
         ...
 
     def decode_line(self, decodes: int, /) -> tuple[float, float]:
-        """A step of decodes alone: seconds, and seconds more per KV token that they read together."""
+        """A step of decodes alone whose windows are full: seconds, and seconds more per KV token that they read
+        together."""
         ...
 
 
@@ -118,6 +123,7 @@ class Replica:
         self._draft_tokens = policy.speculative.draft_tokens if policy.speculative is not None else 0
         self._step_s = model.step_s
         self._decode_line = model.decode_line
+        self._window_tokens, self._window_s = model.window_tokens, model.window_s
         self._lines: dict[int, tuple[float, float]] = {}
         self._a = self._b = 0.0
 
@@ -205,7 +211,14 @@ class Replica:
         if line is None:
             line = self._lines[decodes] = self._decode_line(decodes)
         base, slope = line
-        return base + slope * scheduler.context_tokens, slope * scheduler.growth, min(steps, self._at_once)
+        context_tokens, growth = scheduler.context_tokens, scheduler.growth
+        a, b = base + slope * context_tokens, slope * growth
+        if self._window_s and (lacking := decodes * self._window_tokens - context_tokens) > 0:
+            # Until they are full, each step reads more of the windows too.
+            a -= self._window_s * lacking
+            b += self._window_s * growth
+            steps = min(steps, math.ceil(lacking / growth))
+        return a, b, min(steps, self._at_once)
 
     def begin(self, a: float, b: float, steps: int) -> None:
         """The step, or the stretch, is under way."""

@@ -40,6 +40,7 @@ def run_fast(run: CellRun, load: Load, policy: EnginePolicy, model: StepTimes, l
     intended_s_of, sent_s_of = asked.intended_s_of, asked.sent_s_of
     first_s, first_tick, end_s = journal.first_s, journal.first_tick, run.end_s
     step_s, decode_line, stream_s = model.step_s, model.decode_line, run.stream_s
+    window_tokens, window_s = model.window_tokens, model.window_s
     mixed, chunked, max_seqs = policy.order == "mixed", policy.chunked, policy.max_seqs
     budget_tokens = policy.max_batched_tokens
     block, free = policy.block_tokens, policy.kv_blocks  # less what all that run can come to hold
@@ -132,6 +133,10 @@ def run_fast(run: CellRun, load: Load, policy: EnginePolicy, model: StepTimes, l
             a = base + slope * context_tokens
             b = slope * decodes
             steps = next_end - tick
+            if window_s and (lacking := decodes * window_tokens - context_tokens) > 0:
+                a -= window_s * lacking
+                b += window_s * decodes
+                steps = min(steps, math.ceil(lacking / decodes))
             after_s = now_s + a * steps + b * (steps * (steps - 1) / 2)
             if steps > 1 and arrivals and not waiting and running < max_seqs and arrivals[0][0] < after_s:
                 at_s = arrivals[0][0]

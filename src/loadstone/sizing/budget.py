@@ -44,7 +44,7 @@ class Budget(msgspec.Struct, frozen=True):
 class EngineLimits(msgspec.Struct, frozen=True):
     """What a scheduler works under: one data-parallel replica of the engine.
 
-    kv_tokens           that its cache holds; kv_blocks · block_tokens, but for hybrids, see Cache.tokens()
+    kv_tokens           that its cache holds; kv_blocks · block_tokens, but for hybrids, see engine_limits()
     kv_blocks           of `block_tokens` tokens each
     max_batched_tokens  of one step
     max_seqs            of one step

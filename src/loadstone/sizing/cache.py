@@ -18,14 +18,16 @@ class Group(msgspec.Struct, frozen=True):
     """Layers that take their blocks together.
 
     kind          full: a block per `block_tokens` tokens; window: only of those in the window and on their way to the
-                  engine; state: `states` blocks, whatever the length
+                  engine; state: `states` blocks, whatever the length; pools: as full, while those of windows lie in a
+                  pool beside it that has room for `window_share` tokens for each of its own
     block_tokens  tokens of one block
     """
 
-    kind: Literal["full", "window", "state"]
+    kind: Literal["full", "window", "state", "pools"]
     block_tokens: int
     window_tokens: int = 0
     states: int = 0
+    window_share: float = 1.0
 
 
 class Cache(msgspec.Struct, frozen=True):
@@ -43,19 +45,23 @@ class Cache(msgspec.Struct, frozen=True):
     @property
     def block_tokens(self) -> int:
         """Of full attention; of the smallest group where there is none."""
-        full = [group.block_tokens for group in self.groups if group.kind == "full"]
+        full = [group.block_tokens for group in self.groups if group.kind in ("full", "pools")]
         return min(full or [group.block_tokens for group in self.groups])
 
     def request_blocks(self, context_tokens: int) -> int:
         """Blocks that one request of `context_tokens` takes at most.
 
         full ⌈n / block⌉ · window ⌈min(window − 1 + in flight, n) / block⌉ + 1 (it need not begin at a block's edge) ·
-        state: as many as it keeps. vLLM 0.32, KVCacheSpec.max_memory_usage_bytes.
+        state: as many as it keeps. vLLM 0.32, KVCacheSpec.max_memory_usage_bytes. pools: ⌈n / block⌉, or where the
+        windows' runs out first, what stands for min(window, n) of its tokens.
         """
         total = 0
         for group in self.groups:
             if group.kind == "full":
                 total += -(-context_tokens // group.block_tokens)
+            elif group.kind == "pools":
+                kept = math.ceil(min(group.window_tokens, context_tokens) / group.window_share)
+                total += -(-max(context_tokens, kept) // group.block_tokens)
             elif group.kind == "window":
                 seen = min(group.window_tokens - 1 + self.in_flight_tokens, context_tokens)
                 total += -(-seen // group.block_tokens) + 1
@@ -169,7 +175,8 @@ def grouped(
 
 
 def pooled(layers: Sequence[CacheLayer], block_tokens: int, window_share: float = 1.0) -> Cache:
-    """A cache with a pool for each kind, sized in proportion (SGLang, TensorRT-LLM): full attention's tokens count.
+    """A cache with a pool for each kind, sized in proportion (SGLang, TensorRT-LLM): full attention's tokens count,
+    and the windows' where they are most of a request.
 
     One block stands for `block_tokens` tokens of full attention and `window_share` as many of the windows' pool;
     SGLang's `swa_full_tokens_ratio` is 0.8. States are not in it: their pool is taken off before.
@@ -179,4 +186,10 @@ def pooled(layers: Sequence[CacheLayer], block_tokens: int, window_share: float 
     if not full:
         window_share = 1.0
     per_token = full + window_share * window
-    return Cache((Group("full", block_tokens),), block_tokens * per_token) if per_token else Cache((), 0.0)
+    if not per_token:
+        return Cache((), 0.0)
+    widest = max((layer.window_tokens or 0 for layer in layers if layer.token_bytes), default=0)
+    group = Group("full", block_tokens)
+    if widest and window_share < 1:
+        group = Group("pools", block_tokens, widest, window_share=window_share)
+    return Cache((group,), block_tokens * per_token)

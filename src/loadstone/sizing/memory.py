@@ -54,6 +54,12 @@ class Memory(msgspec.Struct, frozen=True):
         """Whether anything is left for a cache. A rank that keeps nothing but states, in a pool, needs nothing."""
         return not _lacks(self.budget, self.cache)
 
+    @property
+    def grows_evenly(self) -> bool:
+        """Whether each token of a request takes as much as any other, and nothing else does."""
+        states = any(layer.state_bytes for rank, _, _ in self.stages for layer in rank.cache)
+        return not states and all(group.kind == "full" for _, _, cache in self.stages for group in cache.groups)
+
     def requests(self, context_tokens: int) -> float:
         """That one replica holds at once, with a fraction; inf where nothing grows with them.
 
@@ -169,8 +175,12 @@ def _tokens(deployment: Deployment, memory: Memory) -> int:
     return memory.cache.tokens(memory.blocks, context) if memory.cache.block_bytes else NO_LIMIT_TOKENS
 
 
-def engine_limits(deployment: Deployment) -> EngineLimits:
-    """What a scheduler of this deployment works under. Raises InputError where it does not fit, and says why."""
+def engine_limits(deployment: Deployment, context_tokens: int | None = None) -> EngineLimits:
+    """What a scheduler of this deployment works under. Raises InputError where it does not fit, and says why.
+
+    A cache of windows or states holds more tokens of long requests than of short ones: it is that of requests of
+    `context_tokens`; None: of the longest there may be.
+    """
     wrong = contradictions(deployment)
     if wrong:
         raise InputError(f"{deployment.name}: {wrong[0]}")
@@ -179,8 +189,12 @@ def engine_limits(deployment: Deployment) -> EngineLimits:
     if not memory.has_room or tokens <= 0:
         raise InputError(f"{deployment.name}: {no_room(deployment, memory)}")
     block = memory.limits.block_tokens
+    if context_tokens is not None and not memory.grows_evenly:
+        tokens = max(block, int(min(memory.requests(context_tokens), NO_LIMIT_TOKENS) * context_tokens))
     blocks = memory.blocks if tokens == memory.blocks * block else tokens // block
-    return EngineLimits(tokens, blocks, block, memory.limits.max_batched_tokens, max_seqs(deployment, memory))
+    # However short they are, each takes its states.
+    most = max(1, int(min(max_seqs(deployment, memory), memory.whole_requests(1))))
+    return EngineLimits(tokens, blocks, block, memory.limits.max_batched_tokens, most)
 
 
 def no_room(deployment: Deployment, memory: Memory, context_tokens: int = 1, requests: int = 1) -> str:
