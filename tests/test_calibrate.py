@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from conftest import Loadstone
+from loadstone import calibrate_profile
 from loadstone.batching import EnginePolicy
 from loadstone.calibrate.closed_loop import Outcome, run
 from loadstone.calibrate.deployments import deployment_of
@@ -411,6 +412,8 @@ def test_the_command_calibrates_on_runs_of_the_client(loadstone: Loadstone, tmp_
     profile = load(tmp_path / "profiles" / "mine.json")
     model = StepModel(parse_deployment("llama-3.1-8b@1xh100/tp1,engine=vllm"), profile)
     assert model.decode_line(1)[0] == pytest.approx(0.01, rel=0.25)
+    in_python = calibrate_profile(str(run.folder), deployment=where[1], out=tmp_path / "other")
+    assert in_python == found | {"path": str(tmp_path / "other" / "mine.json")}
     said = loadstone("calibrate", run.folder, run.folder / ".." / run.folder.name, *where)
     assert said.code == 0
     assert "80 % interval" in said.out

@@ -45,7 +45,8 @@ from loadstone.simserver.law import Law
         (("--rate", "-1"), "--rate -1"),
         (("--rate", "nan"), "--rate"),
         (("--rate", "1,x"), "--rate: 'x'"),
-        (("--rate", "1,inf"), "--rate: inf stands alone"),
+        (("--rate", "1,inf", "--requests", "4,8"), "--requests: a list goes with --rate inf alone"),
+        (("--rate", "1,inf", "--turns", "2"), "--rate: with --turns inf stands alone"),
         (("--rate", "1e300"), "requests in one run"),
         (("--rate", "1", "--concurrency", "1"), "--rate and --concurrency"),
         (("--rate", "inf", "--duration", "5s"), "--rate inf"),
@@ -188,6 +189,8 @@ def test_another_tools_flags_are_none_of_ours_and_what_they_are_called_here_is()
 def test_a_deployment_that_is_none_is_one_line(capfd: pytest.CaptureFixture[str], loadstone: Loadstone) -> None:
     for asked, said in (("llama-9b@1xh100", "no model 'llama-9b'"), ("llama-3.1-8b@1xh1000", "h1000")):
         assert said in loadstone("bench", "--sim", asked).line()
+    assert "no law; write llama-3.1-8b@1xh100, or" in loadstone("bench", "--sim", "llama-3.1-8b").line()
+    assert loadstone("bench", "--sim", "http://localhost:8000").line().startswith("--sim and a URL:")
     assert capfd.readouterr().err == ""  # nor from a server that was begun
 
 

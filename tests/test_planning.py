@@ -67,6 +67,7 @@ def test_more_than_a_trace_has_is_refused(trace: Path, asked: dict[str, Any], sa
         ({"rate": [4.0], "requests": [10]}, [10]),
         ({"concurrency": [1, 2]}, [10, 10]),
         ({"rate": [math.inf], "requests": [4, 10]}, [4, 10]),
+        ({"rate": [2.0, math.inf, 4.0], "requests": [5]}, [5, 5, 5]),
         ({"concurrency": [2], "duration_s": 60.0}, [10]),  # goes round
     ],
 )
@@ -177,3 +178,10 @@ def test_a_plan_that_nobody_can_send_is_refused(tmp_path: Path, value: float) ->
         store.write_plan(path, odd)
         with pytest.raises(InputError, match=r"--plan .*: a cell without requests or load"):
             plan_of(Options(plan=path))
+
+
+def test_a_burst_takes_its_place_among_rates() -> None:
+    plan = plan_of(Options(rate=[1.0, math.inf, 4.0], requests=[6], burstiness=2.0))
+    assert [(load.kind, load.value) for load in plan.cells] == [("rate", 1.0), ("burst", 6.0), ("rate", 4.0)]
+    assert [int((plan.phase[rows.start : rows.stop] == 1).sum()) for rows in map(plan.rows, range(3))] == [6, 6, 6]
+    assert [load.value for load in plan_of(Options(rate=[40.0, math.inf])).cells] == [40.0, 32.0]

@@ -517,6 +517,7 @@ def test_what_was_promised_is_in_every_format(tmp_path: Path) -> None:
     for one, attainment, met in zip(cells, (1.0, 0.982, 1.0), (True, True, False), strict=True):
         one["metrics"] |= {"attainment": attainment, "goodput_per_s": 9 * attainment}
         one["slo"] = [{"bound": "tpot_p99", "limit_s": 0.03, "measured_s": 0.02, "met": met}]
+        one["slo_per_request_s"] = {"ttft": 0.5}
     run(tmp_path, "a", cells, slo={"ttft": 0.5, "tpot_p99": 0.03})
     table = all_cells(tmp_path)
     assert column(table, "SLO") == ["met", "MISSED", "MISSED"]

@@ -181,6 +181,21 @@ def test_bounds_on_requests_give_attainment(tmp_path: Path) -> None:
     assert "slo" not in cell
 
 
+def test_bounds_on_percentiles_alone_give_attainment_and_demand_no_more_than_they_say(tmp_path: Path) -> None:
+    late = {f"0-{i}": {"intended_s": i + 0.25} for i in range(5)} | {"0-2": {"arrival_s": [2.9, 3.0, 3.1]}}
+    slo = {"ttft_p50": 0.5, "ttft_p90": 0.4, "tpot_p99": 1.0}
+    document = summary(tmp_path / "r", CLOSED, late, slo=slo)
+    (cell,) = document["cells"]
+    assert cell["metrics"]["attainment"] == 0.75  # of TTFT the larger limit
+    assert cell["metrics"]["goodput_per_s"] == 3 / cell["duration_s"]
+    assert not trusted(document)
+    document = summary(tmp_path / "s", CLOSED, late, slo={"ttft_p50": 0.5})
+    assert document["cells"][0]["metrics"]["attainment"] == 0.75
+    assert trusted(document)
+    document = summary(tmp_path / "t", CLOSED, late, slo={"ttft_p50": 0.5, "ttft": 0.5})
+    assert not trusted(document)
+
+
 def test_a_percentile_of_nothing_misses_its_bound(tmp_path: Path) -> None:
     failed = {f"0-{i}": {"status": "error", "error": "x"} for i in range(5)}
     document = summary(tmp_path / "r", CLOSED, failed, slo={"ttft_p99": 1.0})

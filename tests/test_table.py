@@ -197,6 +197,15 @@ def test_the_interval_that_is_told_is_of_the_largest_trusted_load() -> None:
     assert "80 % intervals at 1024 req/s: TTFT p50 5.00 s to 10.0 s" in shown(doc)
 
 
+def test_loads_of_two_kinds_are_named() -> None:
+    doc = document("rate")
+    (burst,) = document("burst")["cells"]
+    doc["cells"].append(burst)
+    words = " ".join(shown(doc, 140).split())
+    assert "load ok" in words
+    assert re.search(r"1024 req/s 99000 .* 1024 burst 99000 ", words)
+
+
 def test_a_note_about_a_load_does_not_look_like_a_finding() -> None:
     doc = document("rate")
     bound = {"bound": "ttft_p99", "limit_s": 1.0, "measured_s": 2.0, "met": False}
@@ -212,6 +221,8 @@ def test_a_note_about_a_load_does_not_look_like_a_finding() -> None:
     for share, words in ((1, "100 %"), (0, "0 %"), (0.0001, "0.1 %"), (0.42, "42.0 %")):
         cell["metrics"]["attainment"] = share
         assert f"; {words} of requests sent" in " ".join(shown(doc).split())
+    del cell["slo_per_request_s"]
+    assert "of requests sent meet these limits, goodput" in " ".join(shown(doc).split())
 
 
 def test_each_piece_of_a_table_of_turns_says_which_turn_and_load() -> None:

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 
+import loadstone
 from conftest import Loadstone
 from loadstone.calibrate.deployments import deployment_of
 from loadstone.calibrate.points import Point, read_points
@@ -152,7 +153,8 @@ def test_what_is_left_out_has_a_reason(tmp_path: Path) -> None:
     ):
         assert part in reason
     document = document_of(rows)
-    assert all(row["predicted"] == {} for row in document["rows"])
+    nothing = {"ttft_ms": None, "tpot_ms": None, "output_tok_s": None}
+    assert all(row["predicted"] == row["low"] == row["high"] == nothing for row in document["rows"])
     assert document["summary"] == {}
 
 
@@ -198,6 +200,8 @@ def test_the_document_has_the_files_units(tmp_path: Path) -> None:
     assert 1 < row["predicted"]["tpot_ms"] < 60
     assert set(row["low"]) == set(row["high"]) == {"ttft_ms", "tpot_ms", "output_tok_s"}
     assert row["profile"].startswith("vllm-async-hopper")
+    (row,) = loadstone.validate_points(write(tmp_path / "points.csv", {}))["rows"]
+    assert row["measured"] == {"ttft_ms": 60, "tpot_ms": 8, "output_tok_s": None}
 
 
 def made(measured: float, predicted: float, source: str = "a", users: int = 4) -> Scored:

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "Run", "__version__", "bench", "compare", "import_files", "open_run", "recover", "simulate", "size",
-    "write_report",
+    "Run", "__version__", "bench", "calibrate_profile", "compare", "export_run", "import_files", "open_run",
+    "query_runs", "recover", "simulate", "size", "validate_points", "write_report",
 ]  # fmt: skip
 
 
@@ -120,6 +120,50 @@ def write_report(
     from loadstone.report.writing import report
 
     return report(_folders(runs), Path(out), price=price).files
+
+
+def export_run(run: str | PathLike[str], form: str = "csv", out: str | PathLike[str] | None = None) -> Path:
+    """A run for other tools: the file that was written, `out` or RUN.FORMAT. `form`: csv, parquet, vllm or sglang.
+
+    Raises InputError, one line.
+    """
+    from loadstone import exporters
+
+    path = Path(exporters.file_name(Path(run), form) if out is None else out)
+    exporters.export_run(Path(run), form, path)
+    return path
+
+
+def query_runs(sql: str, runs: str | PathLike[str] = "runs") -> dict[str, Any]:
+    """SQL over the run folders in `runs`; the document of `loadstone query --json`. Raises InputError, one line."""
+    from loadstone import query
+
+    return query.document_of(*query.rows_of(sql, Path(runs)))
+
+
+def validate_points(points: str | PathLike[str], *, profile: str | PathLike[str] | None = None) -> dict[str, Any]:
+    """Every measurement of a CSV predicted; the document of `loadstone validate --json`. Raises InputError."""
+    from loadstone.calibrate.points import read_points
+    from loadstone.validate.document import document_of
+    from loadstone.validate.score import score
+
+    return document_of(score(read_points(Path(points)), None if profile is None else fspath(profile)))
+
+
+def calibrate_profile(
+    runs: str | PathLike[str] | Sequence[str | PathLike[str]],
+    *,
+    deployment: str | None = None,
+    profile: str = "mine",
+    out: str | PathLike[str] | None = None,
+) -> dict[str, Any]:
+    """A profile fitted to your own runs and kept by the name `profile`; the document of `loadstone calibrate --json`.
+
+    `deployment`: what they ran on, where they do not tell. `out`: the folder to keep it in. Raises InputError.
+    """
+    from loadstone.calibrate.own import calibrate
+
+    return calibrate(_folders(runs), deployment, profile, None if out is None else Path(out)).to_json()
 
 
 def _folders(paths: str | PathLike[str] | Sequence[str | PathLike[str]]) -> list[Path]:

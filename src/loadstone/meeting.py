@@ -19,7 +19,7 @@ from loadstone.catalogue.shorthand import names_engine, parse_deployment
 from loadstone.client.pool import workers_for
 from loadstone.engines import attach
 from loadstone.errors import InputError
-from loadstone.options import Options, parse_structured
+from loadstone.options import DEFAULT_SIM, Options, parse_structured
 from loadstone.planning import Beyond
 from loadstone.records import Plan, Target
 from loadstone.runfacts import engine_name
@@ -29,7 +29,6 @@ from loadstone.wire.keys import blank, blank_bytes, keys_in
 from loadstone.wire.text import excerpt
 from loadstone.workload.prompts import PromptWriter, Vocabulary, given_text
 
-DEFAULT_SIM = "llama-3.1-8b@1xh100"
 KEY_VARIABLES = ("LOADSTONE_API_KEY", "OPENAI_API_KEY")
 _MARK = "[01234567] "
 """As long as what stands in front of a file's prompt; see PromptWriter."""
@@ -64,6 +63,8 @@ def target_urls(options: Options, plan: Plan, stack: contextlib.ExitStack) -> tu
         from loadstone import simserver
 
         asked = options.sim or DEFAULT_SIM
+        if "://" in asked:
+            raise InputError("--sim and a URL: measure a running server, or one of our own; give one")
         law: simserver.Law | str = asked
         # MODEL@GPUS is a deployment, whose scheduler then has the times.
         if "@" in asked:
@@ -71,7 +72,7 @@ def target_urls(options: Options, plan: Plan, stack: contextlib.ExitStack) -> tu
 
             fleet_of(parse_deployment(asked))  # what is wrong with it is told in one line before a server is begun
         else:
-            law = simserver.Law.parse(asked)
+            law = simserver.Law.parse(asked, "--sim", f"{DEFAULT_SIM}, or a law, ")
         return [stack.enter_context(simserver.start(law)).url], None
     from loadstone.engines import llama_cpp
 

@@ -16,6 +16,9 @@ from loadstone.units import parse_counts, parse_list, parse_seconds
 from loadstone.wire.ask import Endpoint, Structured
 from loadstone.workload.synthetic import parse_tokens
 
+DEFAULT_SIM = "llama-3.1-8b@1xh100"
+"""What is simulated where nothing is said."""
+
 
 class Options(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """What to measure, named as the flags of `loadstone bench`; see `loadstone bench --help`."""
@@ -26,7 +29,8 @@ class Options(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """How a fleet's requests are spread; None: sessions stay with a server, other requests go round."""
     engine: Literal["llama.cpp"] | None = None
     sim: str | None = None
-    """An embedded server: a deployment, as `llama-3.1-70b@8xh200`, or a law, as `ttft=30ms,itl=5ms`."""
+    """An embedded server: a deployment, as `llama-3.1-70b@8xh200`, or a law, as `ttft=30ms,itl=5ms`; DEFAULT_SIM
+    where True is given, as by the flag alone."""
     deployment: str | None = None
     """What the server at `url` runs on, as `llama-3.1-70b@8xh200/tp8`; of a fleet, all servers together."""
     model: str | None = None
@@ -219,6 +223,7 @@ _READERS: dict[str, Callable[[Any, str], Any]] = {
     **dict.fromkeys(("concurrency", "requests"), _counts),
     **dict.fromkeys(("input", "output", "turns", "think_time", "label"), _text),
     **dict.fromkeys(("duration_s", "grace_s"), _seconds),
+    "sim": lambda value, flag: (DEFAULT_SIM if value else None) if isinstance(value, bool) else value,
     "rate": _numbers,
     "time_scale": _scales,
     "trace_window_s": _window,

@@ -262,14 +262,17 @@ def _loads(options: Options, workload: Workload, unit: Unit) -> tuple[list[Load]
         raise InputError("--burstiness: says how arrivals of an open loop are spread; it goes with --rate")
     if options.time_scale and given:
         raise InputError(f"--time-scale and --{given[0]}: requests go at a trace's times or at a load; give one")
+    bursts: list[Load] = []
     if math.inf in options.rate:
-        if len(options.rate) > 1:
-            raise InputError("--rate: inf stands alone; its bursts are as large as --requests says")
         if options.duration_s is not None or per_rate is not None:
             raise InputError("--rate inf: only --requests says how large its bursts are; leave out the rest")
-        return [Load("burst", size, max_concurrency=cap, unit=unit) for size in options.requests or (32,)], None
+        bursts = [Load("burst", size, max_concurrency=cap, unit=unit) for size in options.requests or (32,)]
+        if len(options.rate) == 1:
+            return bursts, None
+        if unit == "sessions":
+            raise InputError("--rate: with --turns inf stands alone; --requests counts sessions there, not requests")
     if len(options.requests) > 1:
-        raise InputError("--requests: a list goes with --rate inf only; give one number for every cell")
+        raise InputError("--requests: a list goes with --rate inf alone; give one number for every cell")
     if per_rate is not None and (options.requests or options.duration_s is not None):
         other = "--requests" if options.requests else "--duration"
         raise InputError(f"{other} and --requests-per-rate: each says when a cell ends; give one")
@@ -281,10 +284,14 @@ def _loads(options: Options, workload: Workload, unit: Unit) -> tuple[list[Load]
         loads = [_ramp(options, unit)]
     elif options.rate:
         process, shape = _process(options)
-        loads = [
-            Load("rate", rate, process, shape, max_concurrency=cap, duration_s=options.duration_s, unit=unit)
-            for rate in options.rate
-        ]
+        loads = []
+        for rate in options.rate:
+            if rate == math.inf:
+                loads += bursts
+                continue
+            loads.append(
+                Load("rate", rate, process, shape, max_concurrency=cap, duration_s=options.duration_s, unit=unit)
+            )
     else:
         if cap is not None:
             raise InputError("--max-concurrency: caps an open loop; a closed one has --concurrency")

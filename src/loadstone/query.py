@@ -72,6 +72,12 @@ def rows_of(sql: str, runs: Path) -> tuple[list[str], list[tuple[Any, ...]]]:
             raise InputError(f"query: {' '.join(str(error).split())}") from error
 
 
+def document_of(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> dict[str, Any]:
+    """What `loadstone query --json` prints: rows by their columns' names."""
+    named = [dict(zip(columns, row, strict=True)) for row in rows]
+    return {"schema": 1, "columns": list(columns), "rows": named}
+
+
 def _no_table(name: str, connection: duckdb.DuckDBPyConnection) -> str:
     """One line about a table that is not there: what DuckDB would suggest are its own."""
     there = [table for (table,) in connection.execute("select table_name from information_schema.tables").fetchall()]

@@ -241,6 +241,18 @@ def never_steady(cell: Mapping[str, Any]) -> bool:
     return isinstance(found, list) and any(mapping(each).get("kind") in _QUEUE_GROWS for each in found)
 
 
+def slo_met(cell: Mapping[str, Any]) -> bool | None:
+    """Whether a summary's cell met its bounds: every percentile, and per request every request; None where nothing
+    was bounded. Where all bounds are on percentiles, attainment is told and demands nothing.
+    """
+    bounds = cell.get("slo")
+    met = [bool(mapping(bound).get("met")) for bound in bounds] if isinstance(bounds, list) else []
+    attainment = number(mapping(cell.get("metrics")).get("attainment"))
+    if attainment is not None and (cell.get("slo_per_request_s") or not met):
+        met.append(attainment == 1)
+    return all(met) if met else None
+
+
 def mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 

@@ -263,18 +263,20 @@ def _unquantised(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:
-    """Names with all words of this one (five, the newest version first); else up to three like it; else those that
-    hold it.
+    """Names with all words of this one (five, the newest version first), after up to three like it where they are
+    fewer than three; else those that hold it.
     """
     name, names = name.strip().lower(), list(known)
     words = _words(name)
+    close = difflib.get_close_matches(name, names, 3, 0.6)
     if len(words) > 1:
         holding = [other for other in names if words <= _words(other)]
         newest = sorted(sorted(holding, reverse=True), key=lambda other: len(_words(other)))
         once = {other.rpartition("/")[2]: other for other in reversed(newest)}  # with and without its owner
         if once:
-            return [other for other in newest if other in once.values()][:5]
-    close = difflib.get_close_matches(name, names, 3, 0.6)
+            found = [other for other in newest if other in once.values()][:5]
+            # One model with the words of another's name, as a fine-tune of it, is not what was meant.
+            return found if len(found) > 2 else list(dict.fromkeys([*close, *found]))
     return (
         close
         or [other for other in names if name and name in other][:3]

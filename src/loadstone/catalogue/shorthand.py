@@ -288,11 +288,11 @@ def arrange(
         counts = {"pp": 1} | counts  # the rest is for replicas: one alone has nobody to share with
     tp, pp, dp = _parallelism(counts, gpus, nodes)
     if tp * pp * dp != gpus:
-        hint = ""
+        hint = f"make their product {gpus}, or leave one out"
         if options.attention_dp and tp == gpus and tp % dp == 0:
             ours = f"tp{tp // dp},dp{dp},attention-dp"
-            hint = f"; SGLang's --tp {tp} --dp {dp} --enable-dp-attention is {ours} here"
-        raise InputError(f"deployment {text!r}: tp{tp} · pp{pp} · dp{dp} is {tp * pp * dp}, not {gpus} GPUs{hint}")
+            hint = f"SGLang's --tp {tp} --dp {dp} --enable-dp-attention is {ours} here"
+        raise InputError(f"deployment {text!r}: tp{tp} · pp{pp} · dp{dp} is {tp * pp * dp}, not {gpus} GPUs; {hint}")
     if gpus < nodes:
         raise InputError(f"deployment {text!r}: {gpus} GPUs on {nodes} nodes; write at least one for each")
     ep = counts.get("ep", 1)

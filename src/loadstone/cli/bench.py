@@ -76,14 +76,13 @@ def bench(
     """
     given = locals()
     from loadstone.measure import bench as run
-    from loadstone.meeting import DEFAULT_SIM
     from loadstone.options import options_of
     from loadstone.progress import Display
     from loadstone.summary import trusted
 
     if sim and len(target or ()) > 1:
         raise InputError("--sim: one deployment or law is simulated in a run; give one")
-    url = {"sim": (target or [DEFAULT_SIM])[0]} if sim else {"url": target or ()}
+    url = {"sim": target[0] if target else True} if sim else {"url": target or ()}
     options = options_of({**asked_of(given), **url})
     with interrupted_shown(json, "measured"), Display() as display:
         document = run(options, display)

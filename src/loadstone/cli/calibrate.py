@@ -57,47 +57,28 @@ def calibrate(
             "calibrate: give run folders, e.g. "
             "loadstone calibrate runs/a --deployment llama-3.1-8b@1xh100/engine=vllm; or --gpu"
         )
-    import datetime
-    from math import exp
-    from statistics import median
-
-    from loadstone.calibrate.runs import cases_of_runs, deployment_of_runs
-    from loadstone.calibrate.update import update
-    from loadstone.catalogue import parse_deployment
+    from loadstone.calibrate.own import calibrate as of_runs
     from loadstone.cli.output import print_json
-    from loadstone.perfmodel.profile import profile_of, save, user_folder
 
-    if not profile.replace("-", "").replace("_", "").replace(".", "").isalnum():
-        raise InputError(f"--profile {profile!r}: letters, digits, - _ . only")
-    runs = list({run.resolve(): run for run in runs}.values())  # given twice, one tells no more
-    target = parse_deployment(deployment) if deployment is not None else deployment_of_runs(runs)
-    cases = cases_of_runs(runs, target)
-    base = profile_of(target)
-    today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
-    found = update(base, cases, profile, today)
-    path = save(found.profile, out or user_folder())
+    kept = of_runs(runs, deployment, profile, out)
+    told = kept.to_json()
     if json:
-        print_json(
-            {
-                "schema": 1, "profile": profile, "path": str(path), "from": base.name, "points": len(cases),
-                "interval_before": _means(found.before), "interval_after": _means(found.after),
-                "error_before": _errors(found.gap_before), "error_after": _errors(found.gap_after),
-            }
-        )  # fmt: skip
+        print_json(told)
         return
-    print(f"{len(cases)} measured cell{'s' if len(cases) > 1 else ''} of {target.name}, from {base.name}")
+    print(f"{kept.points} measured cell{'s' if kept.points > 1 else ''} of {kept.deployment}, from {kept.base}")
     for key, title in (("tpot", "TPOT"), ("ttft", "TTFT")):
-        before, after = _errors(found.gap_before).get(key), _errors(found.gap_after).get(key)
-        if before is None or after is None:
+        if key not in told["error_before"] or key not in told["error_after"]:
             continue
         print(
-            f"{title}: off by {before:.1%} before, {after:.1%} after; 80 % interval ±{_means(found.before)[key]:.0%} "
-            f"before, ±{_means(found.after)[key]:.0%} after"
+            f"{title}: off by {told['error_before'][key]:.1%} before, {told['error_after'][key]:.1%} after; 80 % "
+            f"interval ±{told['interval_before'][key]:.0%} before, ±{told['interval_after'][key]:.0%} after"
         )
-    far = max((exp(abs(median(gaps))) for gaps in found.gap_before.values() if gaps), default=1.0)
-    if far > 2:
-        print(f"a factor of {far:.1f} off before: is {target.name} what ran, with its precision and arguments?")
-    print(f"kept in {path}; use it with --profile {profile if out is None else path}")
+    if kept.furthest > 2:
+        print(
+            f"a factor of {kept.furthest:.1f} off before: is {kept.deployment} what ran, with its precision and "
+            "arguments?"
+        )
+    print(f"kept in {kept.path}; use it with --profile {profile if out is None else kept.path}")
 
 
 def _of_gpu(
@@ -121,14 +102,3 @@ def _of_gpu(
     )
     if as_json:
         print_json(found)
-
-
-def _means(values: dict[str, list[float]]) -> dict[str, float]:
-    return {key: sum(each) / len(each) for key, each in values.items() if each}
-
-
-def _errors(gaps: dict[str, list[float]]) -> dict[str, float]:
-    from math import expm1
-    from statistics import median
-
-    return {key: median(abs(expm1(-gap)) for gap in each) for key, each in gaps.items() if each}

@@ -68,11 +68,11 @@ def query(
     """Query all runs with SQL. Tables: `records` (a row per request), `cells` (a row per load), `runs`, and
     `server` (samples of the servers' /metrics, and of GPUs).
     """
-    from loadstone.query import rows_of
+    from loadstone.query import document_of, rows_of
     from loadstone.report.terminal import print_rows
 
     columns, rows = rows_of(sql, runs)
     if json:
-        print_json({"schema": 1, "columns": columns, "rows": [dict(zip(columns, row, strict=True)) for row in rows]})
+        print_json(document_of(columns, rows))
     else:
         print_rows(columns, rows)

@@ -15,7 +15,7 @@ from loadstone.light import Light, light_of
 from loadstone.records import Load
 from loadstone.report.runs import RunView
 from loadstone.report.stats import Stat, latency, price, throughput, whole
-from loadstone.runfacts import RunFacts, mapping, never_steady, number, steady_window
+from loadstone.runfacts import RunFacts, mapping, never_steady, number, slo_met, steady_window
 from loadstone.units import show_seconds
 from loadstone.wire.text import excerpt
 
@@ -39,7 +39,7 @@ class Point(msgspec.Struct, kw_only=True, frozen=True):
     output, total  tok/s over the steady window if all of the runs shown have one, else over whole cells (`window`);
                 those of bursts, and of cells that were never steady, always over whole cells
     slo         the bounds that were asked for; slo_met: whether every request and percentile meets its own
-    attainment  share of the requests sent that meet the bounds per request; goodput_per_s: those, per second
+    attainment  share of the requests sent that are within the bounds; goodput_per_s: those, per second
     dollars_per_hour  of all its GPUs, where prices are given and its own is known
     dollars_*   for a million tokens
     architecture  the catalogue's name for the model, where the user stated it and the server has another
@@ -173,7 +173,7 @@ def _point(nth: int, run: RunView, at: int, cell: Mapping[str, Any], steady: boo
     }
     dollars = dollars_per_hour(facts, prices)
     rate = number(window.get("requests_per_s"))
-    how, attainment = _how(run, cell), number(metrics.get("attainment"))
+    how = _how(run, cell)
     light = light_of(run.info, facts, cell) or Light()
     return Point(
         run=clean(run.info.run_id),
@@ -223,8 +223,8 @@ def _point(nth: int, run: RunView, at: int, cell: Mapping[str, Any], steady: boo
         architecture=clean((facts.architecture or "").rstrip("/").rsplit("/", 1)[-1]),
         how=how,
         slo=", ".join(f"{clean(name)} < {show_seconds(limit_s)}" for name, limit_s in run.info.slo.items()),
-        slo_met=_slo_met(cell, attainment),
-        attainment=attainment,
+        slo_met=slo_met(cell),
+        attainment=number(metrics.get("attainment")),
         goodput_per_s=number(metrics.get("goodput_per_s")),
     )
 
@@ -294,13 +294,6 @@ def _how(run: RunView, cell: Mapping[str, Any]) -> str:
 def _chat(run: RunView) -> str:
     """Its template lengthens every prompt."""
     return "chat" if run.info.target is not None and "chat" in run.info.target.endpoint else ""
-
-
-def _slo_met(cell: Mapping[str, Any], attainment: float | None) -> bool | None:
-    """By every percentile, and per request by each of them, as `--strict` has it; None where nothing was bounded."""
-    bounds = cell.get("slo")
-    met = [bool(mapping(bound).get("met")) for bound in bounds] if isinstance(bounds, list) else []
-    return all([*met, attainment in (None, 1)]) if met or attainment is not None else None
 
 
 def _warnings(cell: Mapping[str, Any]) -> tuple[str, ...]:

@@ -58,7 +58,6 @@ def overview(runs: Sequence[RunView], points: Sequence[Point]) -> Table:
         own = [point for point in points if point.number == number]
         first = own[0] if own else None
         cells, trusted = len(run.document["cells"]), sum(point.trusted for point in own)
-        loads = ", ".join(show_load(point.load) for point in own[:12]) + (" …" if len(own) > 12 else "")
         rows.append(
             [
                 str(number),
@@ -66,13 +65,23 @@ def overview(runs: Sequence[RunView], points: Sequence[Point]) -> Table:
                 run.info.source,
                 _deployed(run),
                 asked(first) if first else "",
-                f"{'batch' if first.offline else first.kind} {loads}" if first else "",
+                _loads(own),
                 trust((trusted, cells), stated_cells([run]) > 0),
                 f"${show_number(first.dollars_per_hour)}" if first and first.dollars_per_hour is not None else "-",
             ]
         )
     heads = ["run", "folder", "source", "deployment", "workload", "loads", "trusted", "$ per hour"]
     return told(Table(key="runs", title="Runs", heads=heads, align="rlnwllnr", rows=rows, words=True))
+
+
+def _loads(points: Sequence[Point]) -> str:
+    """`rate 1, 2`, of each kind of load."""
+    by_kind: dict[str, list[str]] = defaultdict(list)
+    for point in points:
+        by_kind["batch" if point.offline else point.kind].append(show_load(point.load))
+    return "; ".join(
+        f"{kind} {', '.join(loads[:12])}" + (" …" if len(loads) > 12 else "") for kind, loads in by_kind.items()
+    )
 
 
 def _deployed(run: RunView) -> str:
@@ -302,7 +311,7 @@ def _notes(points: Sequence[Point]) -> list[str]:
         notes.append(f"SLO{of}: {slo}.")
     if any(point.attainment is not None for point in points):
         notes.append(
-            "Attained: share of the requests sent that meet all bounds per request; goodput: these requests, per "
+            "Attained: share of the requests sent that are within all bounds; goodput: these requests, per "
             "second of the whole cell."
         )
     return notes

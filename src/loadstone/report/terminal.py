@@ -73,13 +73,14 @@ def _table(cells: list[dict[str, Any]], findings: list[dict[str, str]]) -> Table
     # Where nothing failed its column is empty, and makes room for one more within 120 characters.
     failing = not lit or any(_failed(cell["requests"]) for cell in cells)
     rows: list[Row] = []
-    for cell in cells:
+    load_head, loads = _loads(cells)
+    for cell, load in zip(cells, loads, strict=True):
         metrics, requests = cell["metrics"], cell["requests"]
         ttft, e2e = metrics[f"ttft{clock}_s"], metrics[f"e2e{clock}_s"]
         throughput = (steady_window(cell) or metrics)["output_tokens_per_s"]
         rows.append(
             [
-                (_LOAD_HEADS[cell["load"]["kind"]], _load(cell)),
+                (load_head, load),
                 ("ok", str(_done(requests))),
                 *([("failed", _failed(requests))] if failing else []),
                 ("out tok/s", show_number(throughput, 4)),
@@ -116,13 +117,14 @@ def _parts(cells: list[dict[str, Any]], key: str, head: str, name: Callable[[Map
 
     clock = _clock(cells)
     rows: list[Row] = []
-    for cell in cells:
+    load_head, loads = _loads(cells)
+    for cell, load in zip(cells, loads, strict=True):
         for part in cell.get(key, ()):
             requests, cached, given = part["requests"], part["cached_input_tokens"], part["input_tokens"]
             ttft, e2e = part[f"ttft{clock}_s"], part[f"e2e{clock}_s"]
             rows.append(
                 [
-                    (f"{_LOAD_HEADS[cell['load']['kind']]} · {head}", Text(f"{_load(cell)} · {name(part)}")),
+                    (f"{load_head} · {head}", Text(f"{load} · {name(part)}")),
                     ("ok", str(_done(requests))),
                     ("failed", _failed(requests)),
                     ("in tok", _figure(part["mean_input_tokens"])),
@@ -144,8 +146,8 @@ def _dialect(cells: list[dict[str, Any]]) -> Table:
     first = cells[0]["dialect"]
     table = empty()
     table.add_column(first["tool"], no_wrap=True)
-    for cell in cells:
-        table.add_column(_load(cell), justify="right", no_wrap=True)
+    for load in _loads(cells)[1]:
+        table.add_column(load, justify="right", no_wrap=True)
     table.add_column("is")
     for key, definition in first["definitions"].items():
         values = [cell["dialect"]["metrics"][key] for cell in cells]
@@ -175,6 +177,14 @@ _PARTS: dict[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
 
 def _load(cell: Mapping[str, Any]) -> str:
     return show_load(float(cell["load"]["value"]))
+
+
+def _loads(cells: list[dict[str, Any]]) -> tuple[str, list[str]]:
+    """The head of a column of loads, and each cell's: a number, and its unit where they are of several kinds."""
+    kinds = {cell["load"]["kind"] for cell in cells}
+    if len(kinds) > 1:
+        return "load", [f"{_load(cell)} {_LOAD_HEADS[cell['load']['kind']]}" for cell in cells]
+    return _LOAD_HEADS[kinds.pop()], [_load(cell) for cell in cells]
 
 
 def _at_load(cell: Mapping[str, Any]) -> str:
@@ -261,7 +271,7 @@ def _definitions(cells: list[dict[str, Any]], simulated: bool) -> list[str]:
         if clock
         else "TTFT, E2E from sending (open loop, intended times not told)"
     )
-    whole = [_load(cell) for cell in cells if steady_window(cell) is None]
+    whole = [load for cell, load in zip(cells, _loads(cells)[1], strict=True) if steady_window(cell) is None]
     window = "steady window" if len(whole) < len(cells) else "whole cell"
     if 0 < len(whole) < len(cells):
         window += f", at {', '.join(whole)} over the whole cell"
@@ -313,7 +323,8 @@ def _bounds(cell: Mapping[str, Any]) -> list[str]:
         )
     if (attainment := cell["metrics"].get("attainment")) is not None:
         each = cell.get("slo_per_request_s") or {}
-        limits = " and ".join(f"{name} < {show_seconds(limit_s)}" for name, limit_s in each.items()) or "the SLO"
+        limits = " and ".join(f"{name} < {show_seconds(limit_s)}" for name, limit_s in each.items())
+        limits = limits or ("these limits" if said else "the SLO")
         goodput = show_number(cell["metrics"]["goodput_per_s"])
         said.append(f"{show_share(attainment)} of requests sent meet {limits}, goodput {goodput} req/s")
     return said

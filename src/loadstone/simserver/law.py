@@ -23,10 +23,11 @@ class Law(msgspec.Struct, frozen=True):
     per_input_token_s: float = 0.0
 
     @classmethod
-    def parse(cls, text: str, what: str = "--sim") -> Law:
+    def parse(cls, text: str, what: str = "--sim", or_else: str = "") -> Law:
         """A law from `ttft=50ms,itl=10ms[,per_input_token=20us]`; what is left out keeps its default.
 
-        A number without a unit is seconds. `what` names the flag in the InputError for anything else.
+        A number without a unit is seconds. `what` names the flag in the InputError for anything else, `or_else` what
+        may stand there too.
         Raises InputError.
         """
         seconds: dict[str, float] = {}
@@ -34,7 +35,7 @@ class Law(msgspec.Struct, frozen=True):
             key, _, value = part.partition("=")
             name = f"{key.strip()}_s"
             if name not in cls.__struct_fields__ or name in seconds:
-                raise InputError(f"{what}: {part.strip()!r} in {text!r} is no law; write ttft=50ms,itl=10ms")
+                raise InputError(f"{what}: {part.strip()!r} in {text!r} is no law; write {or_else}ttft=50ms,itl=10ms")
             seconds[name] = parse_seconds(value, f"{what} {key.strip()}")
         return cls(**seconds)
 

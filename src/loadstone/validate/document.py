@@ -15,7 +15,7 @@ _TITLES = {"tpot": "TPOT", "ttft": "TTFT", "throughput": "output tok/s"}
 
 
 def document_of(rows: Sequence[Scored]) -> dict[str, Any]:
-    """Milliseconds and tokens per second, as the points file has them."""
+    """Milliseconds and tokens per second, as the points file has them; null where there is no such number."""
     return {"schema": 1, "rows": [_row(each) for each in rows], "summary": summarise(rows)}
 
 
@@ -27,7 +27,10 @@ def _row(each: Scored) -> dict[str, Any]:
         ("high", each.high),
         ("measured", each.measured),
     ):
-        row[name] = {_KEYS[key][0]: float(f"{value * _KEYS[key][1]:.6g}") for key, value in values.items()}
+        row[name] = {
+            title: float(f"{values[key] * scale:.6g}") if key in values else None
+            for key, (title, scale) in _KEYS.items()
+        }
     row["skipped_because"] = each.skipped_because
     if each.skipped_because is None:
         row["deployment"] = each.deployment
