@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from loadstone import catalogue
-from loadstone.catalogue.load import _table
+from loadstone.catalogue.load import entries_of
 from loadstone.catalogue.model import (
     CompressedAttention,
     Experts,
@@ -743,7 +743,7 @@ JUNK = [None, True, -1, 0, 3, 10**30, 1.5, float("inf"), "x", "", [], {}, [None]
 @pytest.mark.parametrize("seed", range(200))
 def test_junk_in_any_field_is_read_or_refused(seed: int) -> None:
     rng = random.Random(seed)
-    config = json.loads(json.dumps(rng.choice(list(_table("models").values())).get("config", LLAMA)))
+    config = json.loads(json.dumps(rng.choice(list(entries_of("models").values())).get("config", LLAMA)))
     places = [(part, key) for part in (config, *(v for v in config.values() if isinstance(v, dict))) for key in part]
     for part, key in rng.choices(places, k=rng.randint(1, 3)):
         part[key] = rng.choice(JUNK)

@@ -13,6 +13,7 @@ from conftest import Loadstone
 from loadstone import catalogue
 from loadstone.catalogue import Gpu, load
 from loadstone.catalogue.deployment import ARGUMENTS, ENGINES, OWNERS
+from loadstone.catalogue.shorthand import names_engine
 from loadstone.catalogue.spellings import ELSEWHERE, SAME
 from loadstone.errors import InputError
 from loadstone.runfacts import gpu_name
@@ -269,6 +270,17 @@ def test_names_of_engines_lead_to_options() -> None:
             assert hint.format(model="m", weights="fp8")
 
 
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ("", False), ("/tp1", False), ("/kv=fp8", False), ("/engine=vllm", True), ("/--engine=vllm", True),
+        ("/max-num-seqs=8", True), ("/--mem-fraction-static=0.8", True),
+    ],
+)  # fmt: skip
+def test_whether_the_engine_is_said(options: str, named: bool) -> None:
+    assert names_engine(f"llama-3.1-8b@1xh100{options}") is named
+
+
 def test_what_is_not_said_is_as_the_checkpoint() -> None:
     found = catalogue.parse_deployment("deepseek-v3@8xh200")
     assert (found.weights_dtype, found.kv_dtype, found.engine) == ("fp8", "bf16", "vllm")
@@ -404,9 +416,9 @@ def test_what_cannot_be_shown(loadstone: Loadstone, arguments: tuple[str, ...], 
 def test_what_is_wrong_with_an_entry_of_ones_own_is_one_line(
     monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], said: str
 ) -> None:
-    entry = load._table("gpus")["h200"] | {"aliases": []} | change
+    entry = load.entries_of("gpus")["h200"] | {"aliases": []} | change
     table = {"mine": {name: value for name, value in entry.items() if value is not None}}
-    monkeypatch.setattr(load, "_table", lambda name: table)
+    monkeypatch.setattr(load, "entries_of", lambda name: table)
     monkeypatch.setattr(load, "gpu_names", lambda: {"mine": "mine"})
     with pytest.raises(InputError, match=r"gpus\.toml of the catalogue, \[mine\]: ") as caught:
         load._gpu.__wrapped__("mine")  # past its cache

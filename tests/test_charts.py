@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from loadstone import store
-from loadstone.report.charts import bands, bars, curves, fronts, inside
+from loadstone.report.charts import bands, bars, curves, fronts, inside, marks, ratios
 from loadstone.report.charts.colours import ENGINES, GPUS, colour, colours
 from loadstone.report.charts.contexts import contexts_picture
 from loadstone.report.charts.export import to_png, to_svg
@@ -299,7 +299,7 @@ def test_no_legend_has_an_entry_without_a_word(tmp_path: Path) -> None:
     )
     # Of the others nothing may be there to draw; then variants have the colours.
     left = [row for row in rows_of(drawn(curves.against(frame, TTFT, key="k"))) if row["colour"] == "vLLM"]
-    assert curves.looks(left, [])("line")["color"].to_dict()["scale"]["domain"] == ["", "tp8"]
+    assert marks.looks(left, [])("line")["color"].to_dict()["scale"]["domain"] == ["", "tp8"]
 
 
 def test_a_variant_looks_the_same_in_all_pictures_of_a_report(tmp_path: Path) -> None:
@@ -333,10 +333,10 @@ def _encodings(spec: dict[str, Any]) -> list[dict[str, Any]]:
 def test_more_variants_than_dashes_differ_while_they_can(tmp_path: Path) -> None:
     order = [f"tp{n}" for n in range(20)]
     rows = [{"colour": colour, "variant": name} for colour in ("a", "b") for name in (order[1], order[9], order[10])]
-    scale = curves.looks(rows, order)("line")["strokeDash"].to_dict()["scale"]
+    scale = marks.looks(rows, order)("line")["strokeDash"].to_dict()["scale"]
     assert len({tuple(dash) for dash in scale["range"]}) == 3
     many = [{"colour": colour, "variant": name} for colour in ("a", "b") for name in order]
-    assert len(curves.looks(many, order)("line")["strokeDash"].to_dict()["scale"]["range"]) == 20
+    assert len(marks.looks(many, order)("line")["strokeDash"].to_dict()["scale"]["range"]) == 20
 
 
 def test_a_series_that_towers_is_left_out_of_a_second_picture(tmp_path: Path) -> None:
@@ -410,9 +410,9 @@ def test_ratios_put_better_to_the_right(tmp_path: Path) -> None:
             [cell(8, output=output, ttft=ttft), cell(64, output=output, ttft=ttft)],
             deployment={"gpu": gpu},
         )
-    ratios = bars.gpu_ratios(points(tmp_path))
-    assert {(ratio.over.gpu, ratio.under.gpu) for ratio in ratios} == {("H100", "A100")}
-    (figure,) = bars.ratio_figures(ratios)
+    found = ratios.gpu_ratios(points(tmp_path))
+    assert {(ratio.over.gpu, ratio.under.gpu) for ratio in found} == {("H100", "A100")}
+    (figure,) = ratios.ratio_figures(found)
     drawn(figure)
     assert {row["measure"]: row["times"] for row in rows_of(figure)} == {
         "Output throughput": 2, "TTFT": 4, "TPOT": 1, "E2E latency": 1,
@@ -427,7 +427,7 @@ def test_a_prediction_that_may_be_far_off_says_a_factor(tmp_path: Path, off: flo
         one = cell(64)
         one["metrics"]["ttft_s"] |= {"low": 0.1 / off, "high": 0.1 * off}
         run(tmp_path, gpu, [one], deployment={"gpu": gpu, "gpus": 1}, source="simulated")
-    (figure,) = bars.ratio_figures(bars.gpu_ratios(points(tmp_path)))
+    (figure,) = ratios.ratio_figures(ratios.gpu_ratios(points(tmp_path)))
     assert f"Predicted: each value to within {within} (80 %)" in figure.notes
 
 

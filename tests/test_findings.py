@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from loadstone.report.charts.bars import gpu_ratios, ratio_figures
 from loadstone.report.charts.frames import E2E, ITL, OUTPUT, TPOT, TTFT
+from loadstone.report.charts.ratios import gpu_ratios, ratio_figures
 from loadstone.report.crosswise import matrices, ratios
 from loadstone.report.findings import observations
 from loadstone.report.findings.effect import OTHER_REPEATS, REPEATS, Effect, effect

@@ -222,7 +222,7 @@ def test_recorded_pages_give_figures_in_common_words(tmp_path: Path) -> None:
         assert samples is not None
         figures = server_figures(samples, 0.0, 100.0)
         assert figures is not None
-        assert figures.to_json().keys() == known | {"samples", "restarts"}
+        assert msgspec.to_builtins(figures).keys() == known | {"samples", "restarts"}
         assert figures.restarts == 0
         assert figures.prefix_hits == figures.prefix_queries == 0
 

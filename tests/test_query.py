@@ -9,10 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from loadstone import store
+from loadstone.cli.output import print_rows
 from loadstone.errors import InputError
 from loadstone.query import rows_of
 from loadstone.records import CellInfo, Load, RunInfo
-from loadstone.report.terminal import print_rows
 from loadstone.summary import summarise
 from test_summary import CLOSED, make_run
 

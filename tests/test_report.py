@@ -21,10 +21,10 @@ from loadstone.report import writing
 from loadstone.report.document import build
 from loadstone.report.html import page, script, vega
 from loadstone.report.markdown import markdown, text
-from loadstone.report.points import alike
+from loadstone.report.points import alike, points_of
 from loadstone.report.runs import read_runs
 from loadstone.report.sheet import sheet
-from loadstone.report.tables import Table, told
+from loadstone.report.tables import Table, trimmed
 from loadstone.report.writing import report
 from loadstone.wire.text import no_formula
 from report_folders import Json, cell, length, record, run, stat
@@ -378,6 +378,14 @@ def test_what_was_used_of_the_hardware_stands_beside_the_share_of_light(tmp_path
     assert {"light_tpot_s", "light_ttft_s", "mfu"} <= {name for name, value in row.items() if value}
 
 
+def test_what_a_summary_tells_of_light_is_what_a_report_shows(tmp_path: Path) -> None:
+    told = {"tpot_s": 0.01, "ttft_s": 0.02, "tpot_ratio": 0.5, "ttft_ratio": 0.2, "mbu": 0.3, "mfu": None}
+    run(tmp_path, "a", [cell(25, light=told), cell(50, light=None)], deployment={"model": "llama-3.1-8b", "gpus": 1})
+    first, second = points_of(read_runs([tmp_path])[0])
+    assert (first.light_tpot_s, first.light_ttft_s, first.mbu, first.mfu) == (0.01, 0.02, 0.3, None)
+    assert second.light_tpot_s is None
+
+
 def test_runs_that_differ_by_what_was_asked_are_told_apart_by_their_titles(tmp_path: Path) -> None:
     for name, tokens in (("a", 128), ("b", 512)):
         run(tmp_path, name, [cell(4)], workload={"output": length(tokens)})
@@ -643,9 +651,9 @@ def test_what_a_load_was_is_told_beside_its_number(tmp_path: Path) -> None:
 
 def test_what_stands_under_a_column_that_is_left_out_stands_for_itself() -> None:
     table = Table(key="k", title="t", heads=["x", "a", "b", "c"], align="ruuu", rows=[["-", "1", "-", "2"]])
-    assert (told(table).heads, told(table).align) == (["a", "c"], "ru")
+    assert (trimmed(table).heads, trimmed(table).align) == (["a", "c"], "ru")
     table.rows = [["3", "-", "1", "-"]]
-    assert (told(table).heads, told(table).align) == (["x", "b"], "ru")
+    assert (trimmed(table).heads, trimmed(table).align) == (["x", "b"], "ru")
 
 
 @needs_chromium

@@ -20,9 +20,10 @@ import pytest
 from rich.console import Console
 
 from loadstone import accuracy, host, measure, selftest, store
+from loadstone.accuracy import Comparison, Row, Selftest, Shift
 from loadstone.errors import InputError
 from loadstone.records import Load, RequestRecord
-from loadstone.selftest import Comparison, Level, Row, Selftest, Shift, compare, spread
+from loadstone.selftest import Level, compare, spread
 from loadstone.simserver import Law
 
 CLOCKS_DIFFER_S = 50e-6  # kernel stamps are CLOCK_REALTIME, mapped by an offset that is sampled
@@ -58,8 +59,8 @@ def test_small_levels() -> None:
         assert 0 < (row.events_per_s or 0) <= 1.05 * row.streams * row.tokens_per_s
         assert row.clock in ("kernel", "user")
         assert (row.client_cores or 0) > 0
-    assert selftest.save(found).is_file()
-    assert selftest.load() == found
+    assert accuracy.save(found).is_file()
+    assert accuracy.load() == found
 
 
 def test_contention_is_there_and_ends() -> None:
@@ -235,13 +236,13 @@ def row(streams: int, tokens_per_s: float = 20, *, p50: float = 30e-6, n: int = 
 
 
 def test_save_keeps_what_was_not_measured_again(cache: Path) -> None:
-    assert selftest.load() is None
+    assert accuracy.load() is None
     first = Selftest(host=host.describe(), rows=[row(1), row(100), row(1, contended=True)])
-    file = selftest.save(first)
+    file = accuracy.save(first)
     assert file.parent == cache
-    assert selftest.load() == first
-    selftest.save(Selftest(host={"cores": 2}, rows=[row(10), row(1, p50=5e-6)]))
-    kept = selftest.load()
+    assert accuracy.load() == first
+    accuracy.save(Selftest(host={"cores": 2}, rows=[row(10), row(1, p50=5e-6)]))
+    kept = accuracy.load()
     assert kept is not None
     assert kept.host == {"cores": 2}
     assert kept.rows == [row(1, p50=5e-6), row(10), row(100), row(1, contended=True)]
@@ -255,28 +256,28 @@ def test_save_keeps_what_was_not_measured_again(cache: Path) -> None:
      b'{"schema":2,"host":{},"rows":[]}', b"[" * 100_000, b" " * (1 << 21)],
 )  # fmt: skip
 def test_a_file_that_cannot_be_read_is_none(content: bytes, cache: Path) -> None:
-    selftest.save(Selftest(host={}, rows=[row(1)]))
-    selftest.path().write_bytes(content)
-    assert selftest.load() is None
-    selftest.save(Selftest(host={}, rows=[row(1)]))
-    assert selftest.load() is not None
+    accuracy.save(Selftest(host={}, rows=[row(1)]))
+    accuracy.path().write_bytes(content)
+    assert accuracy.load() is None
+    accuracy.save(Selftest(host={}, rows=[row(1)]))
+    assert accuracy.load() is not None
 
 
 def test_another_host_has_another_selftest(monkeypatch: pytest.MonkeyPatch) -> None:
-    selftest.save(Selftest(host={}, rows=[row(1)]))
+    accuracy.save(Selftest(host={}, rows=[row(1)]))
     about = host.describe()
     monkeypatch.setattr(host, "describe", lambda: about | {"load_average": 99.0, "memory_bytes": 1})
-    assert selftest.load() is not None
+    assert accuracy.load() is not None
     for change in ({"cores": 999}, {"cpu": "other"}, {"system": "Linux 1.0"}, {"python": "3.99"}):
         monkeypatch.setattr(host, "describe", lambda change=change: about | change)
-        assert selftest.load() is None
+        assert accuracy.load() is None
 
 
 def test_a_cache_that_cannot_be_written_is_one_line(cache: Path) -> None:
     cache.write_text("a file where the folder should be")
-    assert selftest.load() is None
+    assert accuracy.load() is None
     with pytest.raises(InputError, match="XDG_CACHE_HOME"):
-        selftest.save(Selftest(host={}, rows=[row(1)]))
+        accuracy.save(Selftest(host={}, rows=[row(1)]))
 
 
 # What a run says of it.
@@ -308,7 +309,7 @@ TESTED = Selftest(
 
 def test_bound_is_the_next_larger_level() -> None:
     def streams(at_once: float, events_per_s: float) -> int | None:
-        found = selftest.bound(TESTED, at_once, events_per_s)
+        found = accuracy.bound(TESTED, at_once, events_per_s)
         return found.streams if found is not None else None
 
     assert [streams(n, 10) for n in (0.4, 1, 2, 10, 11, 100)] == [1, 1, 10, 10, 100, 100]
@@ -319,16 +320,16 @@ def test_bound_is_the_next_larger_level() -> None:
 
 
 def test_quote() -> None:
-    line, finding = selftest.quote(cell("concurrency", 8, 150), TESTED)
+    line, finding = accuracy.quote(cell("concurrency", 8, 150), TESTED)
     assert finding is None
     assert line == "self-test of this host at 10 streams, 198 events/s: a token's time is off by 20 µs, p99 60 µs"
-    line, _ = selftest.quote(cell("concurrency", 1, 15), TESTED)
+    line, _ = accuracy.quote(cell("concurrency", 1, 15), TESTED)
     assert line is not None
     assert line.endswith("at most 30 µs")  # too few tokens for a p99
 
 
 def test_quote_beyond_is_an_info() -> None:
-    line, finding = selftest.quote(cell("burst", 400, 1000), TESTED)
+    line, finding = accuracy.quote(cell("burst", 400, 1000), TESTED)
     assert line == "beyond what was self-tested on this host"
     assert finding is not None
     assert (finding["kind"], finding["severity"]) == ("beyond_selftest", "info")
@@ -343,7 +344,7 @@ def test_a_client_that_reads_far_later_than_it_was_tested_is_not_vouched_for() -
     def quoted(lag_s: float | None) -> tuple[str, str | None]:
         run = cell("concurrency", 8, 150)
         run["client"]["receive_lag_p99_s"] = lag_s
-        line, finding = selftest.quote(run, tested)
+        line, finding = accuracy.quote(run, tested)
         assert line is not None
         return line, finding["severity"] + " " + finding["evidence"] if finding is not None else None
 
@@ -364,10 +365,10 @@ def test_quote_counts_streams_as_the_load_does() -> None:
 
 
 def test_nothing_is_said_without_a_selftest_or_output() -> None:
-    assert selftest.quote(cell("concurrency", 1, 10), None) == (None, None)
+    assert accuracy.quote(cell("concurrency", 1, 10), None) == (None, None)
     silent = cell("rate", 40, 0)
     silent["metrics"] |= {"output_tokens": 0, "output_events": 0, "e2e_s": None, "requests_per_s": None}
-    assert selftest.quote(silent, TESTED) == (None, None)
+    assert accuracy.quote(silent, TESTED) == (None, None)
 
 
 def test_render_shows_every_row_and_note() -> None:

@@ -1,5 +1,6 @@
 import math
 
+import msgspec
 import pyarrow as pa
 import pytest
 
@@ -23,7 +24,7 @@ def test_warnings_and_errors_spoil_trust_and_come_first() -> None:
     info, warning, error = (Finding(s, s, "", "") for s in ("info", "warning", "error"))  # type: ignore[arg-type]
     assert judge([info]) == verdict.Verdict(True, [info])
     assert judge([info, warning, error]) == verdict.Verdict(False, [error, warning, info])
-    assert verdict.to_json(judge([warning])) == {
+    assert msgspec.to_builtins(judge([warning])) == {
         "trusted": False,
         "findings": [{"kind": "warning", "severity": "warning", "evidence": "", "remedy": ""}],
     }

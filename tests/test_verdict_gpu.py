@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+import msgspec
 import pytest
 
 from loadstone.verdict import gpu_figures, server_figures
@@ -17,7 +18,8 @@ def of_gpu(name: str, values: list[float], gpu: int = 0, start_s: float = 10.0) 
 def figures(*series: list[Said], start_s: float = 10.0, end_s: float = 13.0) -> dict[str, Any]:
     made = gpu_figures(table([each for one in series for each in one]), start_s, end_s)
     assert made is not None
-    return made.to_json()
+    known: dict[str, Any] = msgspec.to_builtins(made)
+    return known
 
 
 def test_gpus_together_over_a_cell() -> None:

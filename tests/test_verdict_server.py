@@ -38,7 +38,7 @@ def said(name: str, values: list[float], replica: int = 0, start_s: float = 10.0
 def figures(*series: list[Said], start_s: float = 10.0, end_s: float = 14.0) -> dict[str, Any]:
     made = server_figures(table([each for one in series for each in one]), start_s, end_s)
     assert made is not None
-    known = made.to_json()
+    known: dict[str, Any] = msgspec.to_builtins(made)
     known.pop("samples")
     return known
 

@@ -95,8 +95,10 @@ def found(
     metrics = cell_metrics(lambda: [batch], plan.cells[cell], {}, streams=target is None or target.streams)
     scalars = pa.Table.from_batches([batch]).select(verdict.SCALARS)
     # Cut anywhere: batches are as the file has them.
-    cut = [batch.slice(0, 7), batch.slice(7)]
-    findings = cell_findings(metrics, scalars, lambda: cut, plan, cell, clock, interrupted, **more)
+    events = verdict.Events()
+    for cut in (batch.slice(0, 7), batch.slice(7)):
+        events.add(cut)
+    findings = cell_findings(metrics, scalars, events, plan, cell, clock, interrupted, **more)
     assert len({finding.kind for finding in findings}) == len(findings)
     assert all(f"{f.evidence}{f.remedy}".isprintable() and f.remedy.endswith(".") for f in findings)
     return {finding.kind: finding for finding in findings}

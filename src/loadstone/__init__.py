@@ -122,15 +122,15 @@ def write_report(
     return report(_folders(runs), Path(out), price=price).files
 
 
-def export_run(run: str | PathLike[str], form: str = "csv", out: str | PathLike[str] | None = None) -> Path:
-    """A run for other tools: the file that was written, `out` or RUN.FORMAT. `form`: csv, parquet, vllm or sglang.
+def export_run(run: str | PathLike[str], format: str = "csv", out: str | PathLike[str] | None = None) -> Path:
+    """A run for other tools: the file that was written, `out` or RUN.FORMAT. `format`: csv, parquet, vllm or sglang.
 
     Raises InputError, one line.
     """
     from loadstone import exporters
 
-    path = Path(exporters.file_name(Path(run), form) if out is None else out)
-    exporters.export_run(Path(run), form, path)
+    path = Path(exporters.file_name(Path(run), format) if out is None else out)
+    exporters.export_run(Path(run), format, path)
     return path
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from loadstone.catalogue.hardware import Gpu
 from loadstone.errors import InputError
 from loadstone.records import RunInfo
-from loadstone.runfacts import RunFacts, mapping, number, steady_window
+from loadstone.runfacts import RunFacts, mapping, mean_tokens, number, steady_window
 
 if TYPE_CHECKING:
     from loadstone.catalogue.deployment import Deployment
@@ -172,12 +172,8 @@ def _decode_s(work: Work, batch: float, met: float, context_tokens: float) -> tu
 
 def _lengths(facts: RunFacts, cell: Mapping[str, Any]) -> tuple[float | None, float | None]:
     """Mean tokens of the cell's prompts and answers; those of the run where the cell does not tell."""
-    metrics, counts = mapping(cell.get("metrics")), mapping(cell.get("requests"))
-    done = sum(number(counts.get(name)) or 0.0 for name in ("ok", "short"))
-    each = [number(metrics.get(name)) for name in ("input_tokens", "output_tokens")]
-    if done and each[0] and each[1]:
-        return each[0] / done, each[1] / done
-    return facts.input_tokens, facts.output_tokens
+    found = mean_tokens([cell])
+    return found if all(found) else (facts.input_tokens, facts.output_tokens)
 
 
 def _cached_share(facts: RunFacts, cell: Mapping[str, Any]) -> float | None:

@@ -25,7 +25,7 @@ from loadstone.options import Options
 from loadstone.planning import plan_of
 from loadstone.records import CellInfo, Plan, RunInfo, Target
 from loadstone.runinfo import run_info
-from loadstone.summary import parse_slo, summarise
+from loadstone.summary import conclude, parse_slo
 from loadstone.telemetry import Gpus
 from loadstone.wire import ask
 
@@ -125,16 +125,7 @@ def recover(folder: Path) -> dict[str, Any]:
 def finish(folder: Path, info: RunInfo) -> dict[str, Any]:
     """Journals to records, records to summary."""
     store.assemble(folder)
-    plan = store.read_plan(folder)
-    if any(plan.cyclic(cell) for cell in range(len(plan.cells))):
-        # What ran by time is written as what was issued, so that it can be replayed.
-        plan = store.issued(folder, plan)
-        store.write_plan(folder / "plan.parquet", plan)
-        info.plan_id = plan.plan_id
-    store.write_info(folder, info)
-    document = summarise(folder)
-    store.write_json(folder / "summary.json", document)
-    return document
+    return conclude(folder, info, store.read_plan(folder))
 
 
 # --- running --------------------------------------------------------------------------------------------------

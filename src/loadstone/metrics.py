@@ -211,7 +211,7 @@ def cell_metrics(
         for at, piece in arrays.pieces(whole):
             gained = arrays.gained(piece)
             if window is not None:
-                within += _counted(piece.arrival, gained, window)
+                within += _curve(piece.arrival, gained, window)
             chosen = counted[at]
             events += int(piece.lengths[chosen].sum())
             if streams:
@@ -227,7 +227,7 @@ def cell_metrics(
         if window is not None:
             for batch in read():
                 for _, piece in arrays.pieces(arrays.events(batch)):
-                    within += _counted(piece.arrival, arrays.gained(piece), window)
+                    within += _curve(piece.arrival, arrays.gained(piece), window)
 
     measured = _those(rows, rows["measured"])
     done = _those(measured, arrays.completed(measured))
@@ -269,20 +269,20 @@ def _window(sent_s: Floats) -> tuple[float, float] | None:
     return (float(sent.min()), float(sent.max())) if len(sent) and np.ptp(sent) > 0 else None
 
 
-def _counted(at_s: Floats, counts: NDArray[Any] | None, window: tuple[float, float]) -> Floats:
-    """What came in each of CURVE stretches of the window, both its ends included: of events `counts` each, else 1."""
+def _curve(at_s: Floats, tokens: NDArray[Any], window: tuple[float, float]) -> Floats:
+    """Tokens that came in each of CURVE stretches of the window, both its ends included."""
     start_s, end_s = window
     inside = (at_s >= start_s) & (at_s <= end_s)
     if not inside.all():
-        at_s, counts = at_s[inside], None if counts is None else counts[inside]
+        at_s, tokens = at_s[inside], tokens[inside]
     stretch = ((at_s - start_s) * (CURVE / (end_s - start_s))).astype(np.int64)
-    return np.bincount(np.minimum(stretch, CURVE - 1), counts, CURVE).astype(np.float64)
+    return np.bincount(np.minimum(stretch, CURVE - 1), tokens, CURVE).astype(np.float64)
 
 
 def _steady(
     tokens: Floats, window: tuple[float, float], flow: Flow, input_tokens: int | None, output_tokens: int, done: int
 ) -> Steady | None:
-    """Throughput over the window: of `tokens` that arrived in each of its stretches, as _counted() has them, and of
+    """Throughput over the window: of `tokens` that arrived in each of its stretches, as _curve() has them, and of
     what the cell had for so many; None where nobody had any."""
     start_s, end_s = window
     if not output_tokens:
@@ -291,12 +291,13 @@ def _steady(
     if input_tokens is not None:
         per_token["total_tokens_per_s"] = (input_tokens + output_tokens) / output_tokens
     rate, bounds = float(tokens.sum()) / (end_s - start_s), rate_bounds(tokens, end_s - start_s, flow)
+    rates = {name: rate * per for name, per in per_token.items()}
     return Steady(
         start_s=start_s,
         end_s=end_s,
         output_tokens_per_s=rate,
-        total_tokens_per_s=rate * per_token["total_tokens_per_s"] if "total_tokens_per_s" in per_token else None,
-        requests_per_s=rate * per_token["requests_per_s"],
+        total_tokens_per_s=rates.get("total_tokens_per_s"),
+        requests_per_s=rates["requests_per_s"],
         ci95={name: [end if end is None else end * per for end in bounds] for name, per in per_token.items()},
     )
 

@@ -21,7 +21,7 @@ What nobody said is None.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -122,7 +122,7 @@ def run_facts(info: RunInfo, document: Mapping[str, Any] | None = None) -> RunFa
     imported = mapping(info.settings.get("import"))
     target = info.target
     lengths = _lengths(workload)
-    stated, arrived = _means(document)
+    stated, arrived = mean_tokens((document or {}).get("cells") or ())
     prefix_cache = info.settings.get("prefix_cache")
     hardware = _described(deployment.get("gpu"))
     introduced = engine_name(target.engine) if target else None
@@ -213,12 +213,10 @@ def _lengths(workload: Mapping[str, Any]) -> dict[str, tuple[float | None, float
     return found
 
 
-def _means(document: Mapping[str, Any] | None) -> tuple[float | None, float | None]:
-    """Input and output tokens per request, over the cells of a summary."""
+def mean_tokens(cells: Iterable[Mapping[str, Any]]) -> tuple[float | None, float | None]:
+    """Input and output tokens per request, over cells of a summary."""
     requests = inputs = outputs = 0.0
-    if document is None:
-        return None, None
-    for cell in document.get("cells") or ():
+    for cell in cells:
         metrics, counts = mapping(cell.get("metrics")), mapping(cell.get("requests"))
         done = (number(counts.get("ok")) or 0.0) + (number(counts.get("short")) or 0.0)
         each = [number(metrics.get(name)) for name in ("input_tokens", "output_tokens")]

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadstone import host, measure, store
-from loadstone.accuracy import Comparison, Row, Selftest, Shift, Spread, bound, events_per_s, load, path, quote, save
+from loadstone.accuracy import Comparison, Row, Selftest, Shift, Spread, events_per_s
 from loadstone.errors import LoadstoneError
 from loadstone.metrics import cell_metrics
 from loadstone.options import Options
@@ -37,11 +37,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from rich.console import RenderableType
     from rich.table import Table
-
-__all__ = [
-    "LEVELS", "QUICK_LEVELS", "Comparison", "Level", "Row", "Selftest", "Shift", "Spread", "bound", "compare", "load",
-    "path", "quote", "render", "run", "save", "spread",
-]  # fmt: skip
 
 _SALT = "selftest"
 _INPUT_TOKENS, _OUTPUT_TOKENS = 32, 20

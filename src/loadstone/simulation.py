@@ -28,7 +28,7 @@ from loadstone.simulator.counters import Counters
 from loadstone.simulator.fleet import Fleet, fleet_of, longest_request
 from loadstone.simulator.interval import intervals
 from loadstone.simulator.table import tables
-from loadstone.summary import parse_slo, summarise
+from loadstone.summary import conclude, parse_slo
 
 if TYPE_CHECKING:
     import numpy as np
@@ -89,16 +89,10 @@ def simulate(
         store.write_records(folder, _cells(plan, fleet, options.grace_s, folder, info, counters, signals))
     store.write_server(folder, counters.table())
     _release()
-    if any(plan.cyclic(cell) for cell in range(len(plan.cells))):
-        plan = store.issued(folder, plan)
-        store.write_plan(folder / "plan.parquet", plan)
-        info.plan_id = plan.plan_id
     info.status = "done"
     if signals.count:
         info.status, info.error = "interrupted", "interrupted by a signal"
-    store.write_info(folder, info)
-    document = summarise(folder)
-    store.write_json(folder / "summary.json", document)
+    document = conclude(folder, info, plan)
     if signals.count:
         store.log(folder, str(info.error))
         raise Interrupted(folder, document)

@@ -95,7 +95,7 @@ def lay_over(document: dict[str, Any], told: Mapping[str, Any]) -> None:
         found = [one for one in found if one.kind != "request_errors"]
     found += told_of
     found += _differences(metrics, stated.get("latencies") or {})
-    document["verdict"] = verdict.to_json(verdict.judge(found))
+    document["verdict"] = msgspec.to_builtins(verdict.judge(found))
     document["measured_by"] = told.get("tool")
 
 

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from loadstone import stated, store, verdict
 from loadstone.accuracy import Selftest, quote
 from loadstone.arrays import COLUMNS
+from loadstone.breakdown import breakdown_of
 from loadstone.errors import InputError
 from loadstone.light import light_of
-from loadstone.metrics import LATENCIES, SLO_KEYS, CellMetrics, cell_metrics, parts
+from loadstone.metrics import LATENCIES, SLO_KEYS, CellMetrics, cell_metrics
 from loadstone.records import Clock, Load, Plan, RunInfo
-from loadstone.rows import WARMUP_S
 from loadstone.runfacts import run_facts, slo_met
 from loadstone.schedule import promised_tokens
 from loadstone.statistics import PERCENTILES
@@ -68,7 +67,7 @@ def summarise(folder: Path, dialect: str | None = None) -> dict[str, Any]:
     """
     info = store.read_info(folder)
     if stated.is_summary_only(folder, info):
-        return _lit(stated.read(folder), info)
+        return with_light(stated.read(folder), info)
     dialect = dialect or info.settings.get("dialect")
     plan = store.read_plan(folder)
     if len(info.cells) != len(plan.cells):
@@ -89,10 +88,10 @@ def summarise(folder: Path, dialect: str | None = None) -> dict[str, Any]:
         info.error or f"the run is {info.status}",
         info.settings.get("deployment"),
     )
-    return _lit(document_of(folder, info, [cell for cell in cells if cell is not None], found), info)
+    return with_light(document_of(folder, info, [cell for cell in cells if cell is not None], found), info)
 
 
-def _lit(document: dict[str, Any], info: RunInfo) -> dict[str, Any]:
+def with_light(document: dict[str, Any], info: RunInfo) -> dict[str, Any]:
     """The same with what the hardware allows beside each cell; null where nobody knows it."""
     facts = run_facts(info, document)
     for cell in document["cells"]:
@@ -117,6 +116,21 @@ def document_of(
         "cells": cells,
         "findings": msgspec.to_builtins(list(findings)),
     }
+
+
+def conclude(folder: Path, info: RunInfo, plan: Plan) -> dict[str, Any]:
+    """Writes the papers and the summary of a run whose records are there; returns the summary.
+
+    What ran by time is written as what was issued, so that it can be replayed.
+    """
+    if any(plan.cyclic(cell) for cell in range(len(plan.cells))):
+        plan = store.issued(folder, plan)
+        store.write_plan(folder / "plan.parquet", plan)
+        info.plan_id = plan.plan_id
+    store.write_info(folder, info)
+    document = summarise(folder)
+    store.write_json(folder / "summary.json", document)
+    return document
 
 
 def _cell(
@@ -149,7 +163,7 @@ def _cell(
     clock = info.clock or "user"
     over = info.cells[cell].end_s is not None
     reason = None if over else f"the cell did not run to its end ({info.error or info.status})"
-    breakdown = _breakdown(folder, info, plan, cell, load, streams)
+    breakdown = breakdown_of(folder, info, plan, cell, load, streams)
     figures, gpus = _server(info, cell, samples)
     judged = verdict.judge(
         verdict.cell_findings(
@@ -178,12 +192,12 @@ def _cell(
         "metrics": {name: built[name] for name in (*LATENCIES, *_TOTALS)} | _promised(plan, cell),
         **breakdown,
         "client": {**_client(metrics, clock), "cpu_s": info.cells[cell].client_cpu_s},
-        "verdict": verdict.to_json(judged),
+        "verdict": msgspec.to_builtins(judged),
     }
     if figures is not None:
-        document["server"] = figures.to_json()
+        document["server"] = msgspec.to_builtins(figures)
     if gpus is not None:
-        document["gpu"] = gpus.to_json()
+        document["gpu"] = msgspec.to_builtins(gpus)
     if per_request:
         document["slo_per_request_s"] = per_request
     if limits:
@@ -252,66 +266,6 @@ def _promised(plan: Plan, cell: int) -> dict[str, int]:
     rows = plan.rows(cell)
     shared = shared[(plan.phase[rows.start : rows.stop] == 1) & (shared > 0)]
     return {"shared_input_tokens": int(shared.sum())} if len(shared) else {}
-
-
-def _breakdown(
-    folder: Path, info: RunInfo, plan: Plan, cell: int, load: Load, streams: bool
-) -> dict[str, list[dict[str, Any]]]:
-    """The cell's numbers by turn, by server of a fleet, by piece of a profile: whichever there are."""
-
-    def read() -> Iterator[pa.RecordBatch]:
-        return store.read_records(folder, cell, (*COLUMNS, "turn", "replica"))
-
-    found: dict[str, list[dict[str, Any]]] = {}
-    if plan.has_sessions:
-        by_turn = parts(read, _whole("turn"), streams=streams)
-        found["by_turn"] = [{"turn": turn, **msgspec.to_builtins(part)} for turn, part in by_turn.items()]
-    urls = info.target.urls if info.target is not None else []
-    if len(urls) > 1:
-        by_replica = parts(read, _whole("replica"), streams=streams)
-        found["by_replica"] = [
-            {"replica": number, "url": urls[number] if number < len(urls) else None, **msgspec.to_builtins(part)}
-            for number, part in by_replica.items()
-        ]
-    if load.profile:
-        edges = np.cumsum([0.0, *(seconds for _, _, seconds in load.profile)])
-        begin_s = _profile_start_s(folder, info, plan, cell, load)
-
-        def piece(batch: pa.RecordBatch) -> NDArray[np.int64]:
-            at_s = batch.column("intended_s").to_numpy(zero_copy_only=False) - begin_s
-            at: NDArray[np.int64] = np.searchsorted(edges, at_s, side="right").astype(np.int64) - 1
-            return at.clip(0, len(load.profile) - 1)
-
-        found["by_piece"] = [
-            {
-                "from": load.profile[number][0],
-                "to": load.profile[number][1],
-                "seconds": load.profile[number][2],
-                "output_tokens_per_s": part.output_tokens / load.profile[number][2],
-                **msgspec.to_builtins(part),
-            }
-            for number, part in parts(read, piece, streams=streams).items()
-        ]
-    return found
-
-
-def _whole(column: str) -> Callable[[pa.RecordBatch], NDArray[np.int64]]:
-    return lambda batch: batch.column(column).fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
-
-
-def _profile_start_s(folder: Path, info: RunInfo, plan: Plan, cell: int, load: Load) -> float:
-    """When the profile began: after the warm-up, for a rate by its plan, for a concurrency with the first request."""
-    import pyarrow.compute as pc
-
-    columns = store.read_columns(folder, ["phase", "intended_s"], cell)
-    measured = columns["intended_s"].to_numpy()[np.array(pc.equal(columns["phase"], "measure"))]
-    if load.kind == "concurrency" or info.cells[cell].start_s is None:
-        return float(measured.min()) if len(measured) else 0.0
-    rows = plan.rows(cell)
-    planned = plan.intended_s[rows.start : rows.stop][plan.phase[rows.start : rows.stop] == 1]
-    # The plan's times count from the cell's start; a profile's first piece begins when the warm-up is over.
-    lead_s = WARMUP_S if plan.warmup_count(cell) else 0.0
-    return float(np.nanmin(measured) - np.nanmin(planned) + lead_s)
 
 
 def _client(metrics: CellMetrics, clock: Clock) -> dict[str, Any]:

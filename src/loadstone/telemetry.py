@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from types import TracebackType
 from typing import Any, NamedTuple
 
 from loadstone.errors import InputError
@@ -85,9 +84,7 @@ class Gpus:
     def __enter__(self) -> Gpus:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._shut()
 
     def _shut(self) -> None:

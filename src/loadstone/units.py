@@ -55,10 +55,8 @@ def parse_counts(text: str, what: str) -> list[int]:
 
 def show_seconds(value: float | None, digits: int = 3) -> str:
     """A duration for people, to `digits` significant digits: `412 µs`, `11.2 ms`, `1.13 s`, `-` when missing."""
-    if value is None or math.isnan(value):
-        return "-"
-    if math.isinf(value):
-        return "inf"
+    if value is None or not math.isfinite(value):
+        return show_number(value)
     magnitude = abs(value)
     if magnitude >= 0.9995:
         return f"{show_number(value, digits)} s"

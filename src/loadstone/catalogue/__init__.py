@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from loadstone.catalogue.deployment import Deployment
 from loadstone.catalogue.hardware import Gpu, Node
-from loadstone.catalogue.load import _table, find_gpu, find_model, find_node, kept_hardware
+from loadstone.catalogue.load import entries_of, find_gpu, find_model, find_node, kept_hardware
 from loadstone.catalogue.model import Model
 from loadstone.catalogue.shorthand import parse_deployment
 
@@ -39,16 +39,16 @@ def node(name: str) -> Node:
 
 
 def models() -> tuple[Model, ...]:
-    return tuple(find_model(name) for name in _table("models"))
+    return tuple(find_model(name) for name in entries_of("models"))
 
 
 def gpus() -> tuple[Gpu, ...]:
     """The catalogue's, and those of the user's folder."""
     mine = tuple(each for each in kept_hardware() if isinstance(each, Gpu))
-    return tuple(find_gpu(name) for name in _table("gpus")) + mine
+    return tuple(find_gpu(name) for name in entries_of("gpus")) + mine
 
 
 def nodes() -> tuple[Node, ...]:
     """Likewise."""
     mine = tuple(each for each in kept_hardware() if isinstance(each, Node))
-    return tuple(find_node(name) for name in _table("nodes")) + mine
+    return tuple(find_node(name) for name in entries_of("nodes")) + mine

@@ -27,7 +27,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 @cache
-def _table(name: str) -> dict[str, dict[str, Any]]:
+def entries_of(name: str) -> dict[str, dict[str, Any]]:
+    """What `name`.toml has, by name: of gpus, hosts, models or nodes."""
     try:
         return tomllib.loads(files("loadstone.catalogue").joinpath(f"{name}.toml").read_text("utf-8"))
     except tomllib.TOMLDecodeError as error:
@@ -56,18 +57,18 @@ def _by_alias(table: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
 @cache
 def gpu_names() -> dict[str, str]:
     """A processor is one more name here: whatever runs a model is a Gpu to what counts."""
-    return _by_alias({**_table("gpus"), **_table("hosts")})
+    return _by_alias({**entries_of("gpus"), **entries_of("hosts")})
 
 
 @cache
 def node_names() -> dict[str, str]:
-    return _by_alias(_table("nodes"))
+    return _by_alias(entries_of("nodes"))
 
 
 @cache
 def model_names() -> dict[str, str]:
     """With the id's last part as one more alias, where nothing else has it."""
-    table = _table("models")
+    table = entries_of("models")
     found = _by_alias(table)
     for name in table:
         found.setdefault(name.rpartition("/")[2].lower(), name)
@@ -129,7 +130,7 @@ def kept_hardware() -> list[Gpu | Node]:
 
 @cache
 def _gpu(key: str) -> Gpu:
-    entry = _table("gpus").get(key) or _table("hosts")[key]
+    entry = entries_of("gpus").get(key) or entries_of("hosts")[key]
     with _told(f"gpus.toml of the catalogue, [{key}]"):
         return _to_gpu({"name": key, **_in_bytes(entry)})
 
@@ -137,7 +138,7 @@ def _gpu(key: str) -> Gpu:
 @cache
 def _node(key: str) -> Node:
     with _told(f"nodes.toml of the catalogue, [{key}]"):
-        return msgspec.convert({"name": key, **_in_bytes(_table("nodes")[key])}, Node)
+        return msgspec.convert({"name": key, **_in_bytes(entries_of("nodes")[key])}, Node)
 
 
 def _in_bytes(entry: Mapping[str, Any]) -> dict[str, Any]:
@@ -198,7 +199,7 @@ def _laid_over(like: Any, said: dict[str, Any], kind: str, names: Mapping[str, s
     if key is None:
         close = ", ".join(nearest(str(like)[:60], names)) or "h200"
         raise InputError(f"{path}: like {str(like)[:60]!r}: not in the catalogue; nearest: {close}")
-    base = _in_bytes(_table(kind).get(key) or _table("hosts")[key])
+    base = _in_bytes(entries_of(kind).get(key) or entries_of("hosts")[key])
     fields = {**base, "aliases": (), "notes": (), **said}
     if kind == "nodes":
         return fields
@@ -246,7 +247,7 @@ def _catalogued(key: str) -> Model:
     """An entry is what matters of a config.json, or is `like` another one with its own fields in front; its own
     `quantisation` takes the place of the other's.
     """
-    table = _table("models")
+    table = entries_of("models")
     entry = table[key]
     config: dict[str, Any] = entry.get("config", {})
     with _told(f"models.toml of the catalogue, [{key}]"):

@@ -79,11 +79,11 @@ def models_of(text: str) -> list[str]:
     InputError where a precision is none.
     """
     left, _, rest = split_deployment(text)
-    drafts = [value for key, value in map(_key_value, rest.split(",")) if key in _DRAFTS]
+    drafts = [value for key, value in map(key_value, rest.split(",")) if key in _DRAFTS]
     return [_name_and_weights(each, text)[0] for each in (left, *drafts)]
 
 
-def _key_value(part: str) -> tuple[str, str]:
+def key_value(part: str) -> tuple[str, str]:
     """`--Max-Num-Seqs = 8` as (max_num_seqs, 8)."""
     key, _, value = (piece.strip() for piece in part.partition("="))
     return key.lower().replace("-", "_").lstrip("_"), value
@@ -91,8 +91,8 @@ def _key_value(part: str) -> tuple[str, str]:
 
 def names_engine(text: str) -> bool:
     """Whether a shorthand says the engine, so that it is not the default: by name, or by an argument of its alone."""
-    keys = [part.partition("=")[0].strip().lower() for part in split_deployment(text)[2].split(",")]
-    return any(key == "engine" or key.replace("-", "_").lstrip("_") in OWNERS for key in keys)
+    keys = [key for key, _ in map(key_value, split_deployment(text)[2].split(","))]
+    return any(key == "engine" or key in OWNERS for key in keys)
 
 
 def parse_deployment(text: str, gpu: Gpu | None = None) -> Deployment:
@@ -175,7 +175,7 @@ def _hardware_of(where: str, text: str, gpu: Gpu | None) -> tuple[Gpu, int, int,
 def _options_of(rest: str, text: str) -> _Options:
     found = _Options()
     parts = [piece.strip() for piece in rest.split(",") if piece.strip()]
-    for key, value in map(_key_value, parts):  # what another option means depends on it
+    for key, value in map(key_value, parts):  # what another option means depends on it
         if key == "engine":
             found.engine = engine_of(value, text)
     for part in parts:
@@ -189,7 +189,7 @@ def _options_of(rest: str, text: str) -> _Options:
 
 
 def _read_option(part: str, found: _Options, text: str) -> None:
-    key, value = _key_value(part)
+    key, value = key_value(part)
     ours = SAME.get(found.engine, {}).get(key, key)
     stands = "=" in part
     count = _COUNT.fullmatch(part.lower()) or _COUNT.fullmatch(f"{ours}={value}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
-from loadstone.cli.output import print_json
+from loadstone.cli.output import print_json, print_rows
 from loadstone.errors import InputError
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ def catalogue(
 ) -> None:
     """Show what is known of GPUs, models and nodes, with sources."""
     from loadstone import catalogue as facts
-    from loadstone.report.terminal import print_rows
 
     find: Any = {"gpus": facts.gpu, "models": facts.model, "nodes": facts.node}[kind]
     rows_of: Any = {"gpus": gpu_rows, "models": model_rows, "nodes": node_rows}[kind]

@@ -20,6 +20,7 @@ INTERRUPTED = 130
 """Exit code of a command that a signal ended, as of a program that SIGINT kills."""
 _WIDTH = 160
 """Of what goes to a file or another program."""
+_ONE_LINE = str.maketrans("\t\r\n", "   ")
 
 
 def show_document(document: dict[str, Any], as_json: bool) -> None:
@@ -123,3 +124,29 @@ def print_json(document: dict[str, Any]) -> None:
     import msgspec
 
     sys.stdout.write(msgspec.json.encode(document, enc_hook=str).decode() + "\n")
+
+
+def print_rows(columns: list[str], rows: list[tuple[Any, ...]]) -> None:
+    """A query's rows on stdout: a table on a terminal, tab-separated values elsewhere."""
+    if not sys.stdout.isatty():
+        for row in (columns, *rows):
+            print("\t".join(printable(_plain(value).translate(_ONE_LINE)) for value in row))
+        return
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(*columns, box=SIMPLE_HEAD)
+    for row in rows:
+        table.add_row(*(Text(printable(_plain(value))) for value in row))
+    Console().print(table)
+
+
+def _plain(value: Any) -> str:
+    """A cell of a query's table: what is nested as JSON."""
+    if isinstance(value, dict | list | tuple):
+        import msgspec
+
+        return msgspec.json.encode(value, enc_hook=str).decode()
+    return "" if value is None else str(value)

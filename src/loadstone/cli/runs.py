@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from loadstone.cli.output import print_json, print_text, show_document
+from loadstone.cli.output import print_json, print_rows, print_text, show_document
 
 
 def recover(
@@ -28,7 +28,8 @@ def selftest(
     json: Annotated[bool, typer.Option("--json", help="print the figures as JSON on stdout")] = False,
 ) -> None:
     """Measure how exact the client is on this host. Later runs quote it."""
-    from loadstone.selftest import LEVELS, QUICK_LEVELS, render, run, save
+    from loadstone.accuracy import save
+    from loadstone.selftest import LEVELS, QUICK_LEVELS, render, run
 
     def say(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
@@ -69,7 +70,6 @@ def query(
     `server` (samples of the servers' /metrics, and of GPUs).
     """
     from loadstone.query import document_of, rows_of
-    from loadstone.report.terminal import print_rows
 
     columns, rows = rows_of(sql, runs)
     if json:

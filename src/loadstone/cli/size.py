@@ -111,7 +111,7 @@ def _assumed(document: dict[str, Any]) -> list[Text]:
     """A line for each model whose config left something open."""
     from rich.text import Text
 
-    from loadstone.report.points import clean
+    from loadstone.report.words import clean
 
     said = {row["model"]: row["assumed"] for row in document["rows"] if row["assumed"]}
     return [Text(f"assumed of {clean(model)}: {clean(text, 400)}") for model, text in said.items()]

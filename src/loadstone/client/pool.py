@@ -12,7 +12,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 
 import msgspec
 
@@ -90,9 +89,7 @@ class Pool:
             raise LoadstoneError(self.failures[0] if self.failures else late)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def run_step(self, cell: int, load: Load, first: int, last: int | None) -> Iterator[Progress | StepResult]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -96,9 +96,3 @@ def common_loads(a: Sequence[Run], b: Sequence[Run]) -> list[Any]:
     """Keys of the loads that are on both sides."""
     keys = [{load_key(cell["load"]) for run in side for cell in run.document["cells"]} for side in (a, b)]
     return list(keys[0] & keys[1])
-
-
-def described(run: Run) -> Mapping[str, Any]:
-    """The workload as the run's papers have it."""
-    workload = run.info.settings.get("workload")
-    return workload if isinstance(workload, dict) else {}

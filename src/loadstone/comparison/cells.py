@@ -16,11 +16,10 @@ from loadstone.comparison.found import Cell, Row
 from loadstone.comparison.interval import Reach
 from loadstone.comparison.metric import Metric
 from loadstone.comparison.permutation import Units, welch
-from loadstone.comparison.sides import PER_REQUEST, Place, Requests, rates, requests_of
+from loadstone.comparison.sides import PER_REQUEST, Place, Requests, requests_of
 from loadstone.records import Load
 from loadstone.runfacts import steady_window
 from loadstone.statistics import blocks, rhythm
-from loadstone.statistics.blocks import student
 
 Floats = NDArray[np.float64]
 
@@ -206,15 +205,12 @@ def _columns(
     columns: list[list[Floats]] = []
     for row in rows:
         if not row.metric.per_request:
-            pieces = [[rates(run, count) for run in side] for side in sides]
+            pieces = [[run.rates(count) for run in side] for side in sides]
             if row.metric.priced:
                 # Tokens for a dollar: of what costs as much on both sides the test is that of the throughput.
                 pieces = [
-                    [
-                        None if each is None or not cost else each / cost
-                        for each, cost in zip(side, costs, strict=True)
-                    ]
-                    for side, costs in zip(pieces, dollars, strict=True)
+                    [None if rate is None or not cost else rate / cost for rate, cost in zip(*side, strict=True)]
+                    for side in zip(pieces, dollars, strict=True)
                 ]
         else:
             values = _values(row.metric, sides)
@@ -241,7 +237,10 @@ def _values(metric: Metric, sides: Sequence[Sequence[Requests]]) -> list[list[Fl
     if math.isnan(metric.quantile) or np.isnan(pooled).all():
         return values
     cut = float(np.nanquantile(pooled, metric.quantile))
-    return [[_above(run, cut) for run in side] for side in values]
+    # Values that differ by less than RESOLUTION must not decide: requests of equal lengths fall into a rhythm with
+    # one another that lasts a run, and another run has another, whose times differ by a millionth.
+    near = blocks.RESOLUTION / 2
+    return [[blocks.above(run, cut, near) for run in side] for side in values]
 
 
 def _rhythm(row: Row, sides: Sequence[Sequence[Requests]], places: int, *, paired: bool) -> float:
@@ -256,13 +255,6 @@ def _of_sides(values: Sequence[Sequence[Floats]], places: int, *, paired: bool) 
     if paired:
         return rhythm.variance(values[1][0] - values[0][0], places)
     return sum(rhythm.variance(run, places) / len(side) ** 2 for side in values for run in side)
-
-
-def _above(values: Floats, cut: float) -> Floats:
-    """Values that differ by less than RESOLUTION must not decide: requests of equal lengths fall into a rhythm with
-    one another that lasts a run, and another run has another, whose times differ by a millionth.
-    """
-    return blocks.above(values, cut, near=blocks.RESOLUTION / 2)
 
 
 def bound(cell: Cell, reaches: Mapping[Metric, Sequence[Sequence[Reach | None]]]) -> None:
@@ -281,7 +273,7 @@ def bound(cell: Cell, reaches: Mapping[Metric, Sequence[Sequence[Reach | None]]]
         of_a, of_b = (interval.pooled(side) for side in known)
         found = interval.ratio(of_a, of_b, together)
         row.low, row.high = interval.bounds(row.ratio, found)
-        row.log_error = sum(found) / 2 / student(freedom)
+        row.log_error = sum(found) / 2 / blocks.student(freedom)
 
 
 def _correlated(a: Floats, b: Floats) -> float:

@@ -50,7 +50,7 @@ class Row:
     @property
     def differs(self) -> bool:
         """Test and interval agree: a metric without an interval has its test alone."""
-        return self.shown and self.large and not _holds(self.interval, 1.0)
+        return self.shown and self.large and not _holds_one(self.interval)
 
     @property
     def interval(self) -> tuple[float, float] | None:
@@ -62,12 +62,12 @@ class Row:
         if self.p_family is None:
             return None
         if self.differs:
-            return "within_model" if _holds(self.model, 1.0) else "better"
+            return "within_model" if _holds_one(self.model) else "better"
         known = self.interval
         narrow = known is not None and max(abs(math.log(end)) for end in known) <= math.log1p(RESOLUTION)
         if narrow or (self.shown and not self.large):
             return "same"
-        if self.large and (self.shown or (known is not None and not _holds(known, 1.0))):
+        if self.large and (self.shown or (known is not None and not _holds_one(known))):
             return "may_be_chance"
         return "not_shown" if self.least is not None else "too_little"
 
@@ -84,8 +84,9 @@ class Row:
         }  # fmt: skip
 
 
-def _holds(of: tuple[float, float] | None, value: float) -> bool:
-    return of is not None and of[0] <= value <= of[1]
+def _holds_one(interval: tuple[float, float] | None) -> bool:
+    """Whether a ratio of 1 lies within: no difference."""
+    return interval is not None and interval[0] <= 1 <= interval[1]
 
 
 @dataclass

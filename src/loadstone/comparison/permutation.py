@@ -28,7 +28,7 @@ class Units:
 
     correlation  of neighbouring units, for each metric: makes the observed t too large by √((1 + ρ)/(1 − ρ)), and it
                  is divided by that
-    rhythm       variance of the difference that units do not show (comparison.rhythm); None: there is none
+    rhythm       variance of the difference that units do not show (statistics.rhythm); None: there is none
     """
 
     a: Floats

@@ -9,6 +9,7 @@ import msgspec
 
 from loadstone.comparison import asked
 from loadstone.comparison.sides import Run
+from loadstone.runfacts import mapping
 
 _FACTS = (
     "source", "tool", "engine", "engine_version", "model", "gpu", "gpus", "nodes", "tp", "pp", "dp", "ep",
@@ -34,7 +35,7 @@ def differences(a: Sequence[Run], b: Sequence[Run]) -> list[dict[str, Any]]:
 
 def _workload(a: Sequence[Run], b: Sequence[Run]) -> list[dict[str, Any]]:
     """What both sides tell of their workload, besides the facts of it, and tell differently."""
-    told = [[asked.described(run) for run in runs] for runs in (a, b)]
+    told = [[mapping(run.info.settings.get("workload")) for run in runs] for runs in (a, b)]
     names = dict.fromkeys(name for side in told for each in side for name in each if name not in _TOLD[""])
     found = []
     for name in names:
@@ -113,8 +114,7 @@ def _value(run: Run, what: str) -> Any:
     if what == "label":
         return info.settings.get("label")
     if what == "engine arguments":
-        deployment = info.settings.get("deployment")
-        return (deployment.get("arguments") or None) if isinstance(deployment, dict) else None
+        return mapping(info.settings.get("deployment")).get("arguments") or None
     if what == "client":
         return _said({name: info.settings.get(name) for name in ("sampling", "structured", "route")})
     if what == "client host":

@@ -15,8 +15,7 @@ from loadstone.comparison.price import Prices, dollars_per_hour
 from loadstone.errors import InputError
 from loadstone.records import RunInfo
 from loadstone.runfacts import RunFacts, run_facts
-from loadstone.statistics.blocks import CURVE
-from loadstone.statistics.blocks import rates as rates_of
+from loadstone.statistics import blocks
 from loadstone.summary import summarise
 
 if TYPE_CHECKING:
@@ -67,6 +66,10 @@ class Requests:
     def under_way(self) -> float:
         """Mean requests under way, Σ E2E/duration; infinite where it cannot be known."""
         return float(np.nansum(self.end_s - self.sent_s)) / self.span_s if self.span_s else float("inf")
+
+    def rates(self, count: int) -> Floats | None:
+        """Output tokens/s in `count` equal stretches of the steady window; None without one."""
+        return blocks.rates(self.curve, self.window_s, count) if self.curve is not None and self.window_s else None
 
 
 PER_REQUEST = ("index", "ttft_s", "tpot_s", "e2e_s", "sent_s", "end_s")
@@ -124,9 +127,9 @@ def requests_of(run: Run, position: int, *, intended: bool, with_tokens: bool) -
 
 def token_curve(pieces: Iterable[tuple[Floats, NDArray[Any]]], start_s: float, end_s: float) -> Floats:
     """Tokens that came in each of CURVE stretches from `start_s` to `end_s`; pieces of (arrivals, tokens)."""
-    totals = np.zeros(CURVE)
+    totals = np.zeros(blocks.CURVE)
     for arrivals, tokens in pieces:
-        found, _ = np.histogram(arrivals, bins=CURVE, range=(start_s, end_s), weights=tokens)
+        found, _ = np.histogram(arrivals, bins=blocks.CURVE, range=(start_s, end_s), weights=tokens)
         totals += found
     return totals
 
@@ -153,10 +156,3 @@ def _gains(batch: pa.RecordBatch) -> tuple[Floats, NDArray[Any]]:
     """When each event of any request came, and the tokens it brought."""
     events = arrays.events(batch)
     return events.arrival, arrays.gained(events)
-
-
-def rates(requests: Requests, blocks: int) -> Floats | None:
-    """Output tokens/s in `blocks` equal stretches of the steady window, first to last send; None without one."""
-    if requests.curve is None or not requests.window_s:
-        return None
-    return rates_of(requests.curve, requests.window_s, blocks)

@@ -16,7 +16,7 @@ from loadstone.errors import InputError
 from loadstone.importers import detect, files, source, table
 from loadstone.importers.cell import Cell
 from loadstone.importers.check import check
-from loadstone.importers.values import amount, lengths, positive, text, whole
+from loadstone.importers.values import lengths, positive, text, whole
 from loadstone.importers.write import runs_of, write
 from loadstone.records import Load
 from loadstone.runfacts import engine_name, gpu_name
@@ -149,10 +149,7 @@ def _supply(cell: Cell, facts: Mapping[str, str]) -> None:
     if gpu:
         cell.deployment["gpu"] = (gpu_name(gpu) or gpu).lower()
     if {"input", "output", "range_ratio"} & facts.keys():
-        ratio = amount(facts.get("range_ratio"))
-        cell.workload |= lengths(
-            facts.get("input"), facts.get("output"), min(1.0, ratio) if ratio is not None else None
-        )
+        cell.workload |= lengths(facts.get("input"), facts.get("output"), facts.get("range_ratio"))
     if "prefix" in facts:
         cell.workload["prefix_tokens"] = whole(facts["prefix"])
     if "prefix_cache" in facts:

@@ -30,7 +30,6 @@ def serving(document: Value, where: str, *, all_sent: bool = False) -> Cell:
     """`all_sent`: an empty rate means an infinite one, as in tables that leave `inf` out."""
     backend = document.text("backend") or ""
     rate = document.get("request_rate")
-    traced = rate == "trace"
     cell = Cell(
         where=where,
         tool="sglang.bench_serving",
@@ -69,7 +68,7 @@ def serving(document: Value, where: str, *, all_sent: bool = False) -> Cell:
     })  # fmt: skip
     cell.under_way = document.amount("concurrency")
     cell.workload = _workload(cell, document)
-    if traced:
+    if rate == "trace":
         cell.workload["name"] = cell.workload.get("name") or "trace"
     _retokenised(cell, document)
     from_gaps(cell, document)
@@ -80,8 +79,7 @@ def _workload(cell: Cell, document: Value) -> dict[str, Any]:
     name = document.text("dataset_name", limit=60)
     asked = [document.whole(f"random_{end}_len") for end in ("input", "output")]
     if name in _DRAWN:
-        ratio = document.amount("random_range_ratio")
-        return lengths(asked[0], asked[1], min(1.0, ratio) if ratio is not None else None)
+        return lengths(asked[0], asked[1], document.get("random_range_ratio"))
     if name is None:
         return {}
     counts = [cell.totals.get(f"{end}_tokens") for end in ("input", "output")]

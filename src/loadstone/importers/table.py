@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
 
 from loadstone.errors import InputError
 from loadstone.importers.cell import Cell
 from loadstone.importers.source import NoResult
-from loadstone.importers.values import amount, known, lengths, number, positive, text, whole
+from loadstone.importers.values import amount, known, lengths, positive, text, whole
 from loadstone.metrics import TOTALS
 from loadstone.records import Load
 from loadstone.statistics import STATISTICS
@@ -81,7 +80,7 @@ def row(cells: list[str], names: Mapping[str, int], header: list[str], where: st
     cell.workload = lengths(
         said.get("input"),
         said.get("output"),
-        _ratio(said.get("range_ratio")),
+        said.get("range_ratio"),
         prefix_tokens=whole(said.get("prefix")),
     )
     if (said.get("mode") or "").lower() in ("offline", "static"):
@@ -106,11 +105,6 @@ def row(cells: list[str], names: Mapping[str, int], header: list[str], where: st
             "Do not fit to it or score by it.",
         )
     return cell
-
-
-def _ratio(value: Any) -> float | None:
-    found = number(value)
-    return min(1.0, found) if found is not None and found >= 0 else None
 
 
 def _load(said: Mapping[str, str], extra: Mapping[str, str]) -> Load | None:

@@ -186,15 +186,16 @@ def load_of(
     return Load("burst", count) if infinite(rate) and count is not None else None
 
 
-def lengths(input_tokens: Any, output_tokens: Any, range_ratio: float | None = None, **more: Any) -> dict[str, Any]:
+def lengths(input_tokens: Any, output_tokens: Any, range_ratio: Any = None, **more: Any) -> dict[str, Any]:
     """A synthetic workload as Plan.workload has it, of the lengths that are told (tokens per request)."""
     import msgspec
 
+    told = amount(range_ratio)
+    ratio = 1.0 if told is None else min(1.0, told)
     found: dict[str, Any] = {}
     for name, value in (("input", input_tokens), ("output", output_tokens)):
         tokens = whole(value)
         if tokens is not None and 1 <= tokens <= MAX_TOKENS:
-            ratio = 1.0 if range_ratio is None else range_ratio
             found[name] = msgspec.to_builtins(parse_length(str(tokens), ratio, name))
     return ({"kind": "synthetic", **found} if found else {}) | known(more)
 

@@ -286,7 +286,7 @@ def _document(cell: Cell) -> dict[str, Any]:
         "client": {"send_lag_p99_s": None, "receive_lag_p99_s": None, "clock": "user", "cpu_s": None},
         "measured_by": cell.tool,
         "definitions": cell.definitions,
-        "verdict": verdict.to_json(verdict.judge(found)),
+        "verdict": msgspec.to_builtins(verdict.judge(found)),
     }
 
 

@@ -6,12 +6,13 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from loadstone.report.charts.bars import UNSETTLED, Ratio, gpu_ratios, heaviest, left_out, lightest
 from loadstone.report.charts.frames import E2E, ITL, OUTPUT, TPOT, TTFT, Measure, load_label, pace
+from loadstone.report.charts.ratios import UNSETTLED, Ratio, gpu_ratios, heaviest, left_out, lightest
 from loadstone.report.findings.effect import effect
-from loadstone.report.points import Point, joined
+from loadstone.report.points import Point
 from loadstone.report.series import asked
-from loadstone.report.tables import MAX_ROWS, WARNED, Table, told
+from loadstone.report.tables import MAX_ROWS, WARNED, Table, trimmed
+from loadstone.report.words import joined
 from loadstone.units import show_number
 
 _DOUBTFUL = f" {WARNED}"
@@ -104,7 +105,7 @@ def ratios(points: Sequence[Point]) -> list[Table]:
                 *([f"{UNSETTLED}."] if left_out(ratio for own in found.values() for ratio in own) else []),
             ],
         )
-        made.append(told(table))
+        made.append(trimmed(table))
     return made
 
 

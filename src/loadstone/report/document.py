@@ -19,10 +19,11 @@ from loadstone.report.charts.select import figures
 from loadstone.report.charts.theme import Figure
 from loadstone.report.crosswise import matrices, ratios
 from loadstone.report.findings import Sentence, observations, silent
-from loadstone.report.points import Point, clean, joined, points_of
+from loadstone.report.points import Point, points_of
 from loadstone.report.runs import RunView
 from loadstone.report.samples import sample
 from loadstone.report.series import Series, asked
+from loadstone.report.words import clean, joined
 from loadstone.runfacts import mapping
 
 SECTIONS = {

@@ -176,7 +176,8 @@ def _table(table: Table) -> str:
 
 def _list(texts: Iterable[str], head: str = "") -> str:
     items = "".join(f"<li>{escape(text)}</li>" for text in texts)
-    return f"<p>{escape(head)}</p><ul>{items}</ul>\n" if items and head else f"<ul>{items}</ul>\n" if items else ""
+    said = f"<p>{escape(head)}</p>" if head else ""
+    return f"{said}<ul>{items}</ul>\n" if items else ""
 
 
 def _key(text: str) -> str:

@@ -5,19 +5,18 @@ are made of these, and cannot tell a measured run from a simulated or an importe
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from loadstone.comparison.price import Prices, dollars_per_hour
-from loadstone.light import Light, light_of
 from loadstone.records import Load
 from loadstone.report.runs import RunView
 from loadstone.report.stats import Stat, latency, price, throughput, whole
+from loadstone.report.words import clean, count, joined
 from loadstone.runfacts import RunFacts, mapping, never_steady, number, slo_met, steady_window
 from loadstone.units import show_seconds
-from loadstone.wire.text import excerpt
 
 LATENCIES = ("ttft", "tpot", "itl", "e2e")
 _SHARED = "shared-prefix"
@@ -174,7 +173,7 @@ def _point(nth: int, run: RunView, at: int, cell: Mapping[str, Any], steady: boo
     dollars = dollars_per_hour(facts, prices)
     rate = number(window.get("requests_per_s"))
     how = _how(run, cell)
-    light = light_of(run.info, facts, cell) or Light()
+    light = mapping(cell.get("light"))
     return Point(
         run=clean(run.info.run_id),
         number=nth,
@@ -215,10 +214,10 @@ def _point(nth: int, run: RunView, at: int, cell: Mapping[str, Any], steady: boo
         dollars_per_hour=dollars,
         dollars_output=price(dollars, rates["output"]),
         dollars_total=price(dollars, rates["total"]),
-        light_tpot_s=light.tpot_s,
-        light_ttft_s=light.ttft_s,
-        mbu=light.mbu,
-        mfu=light.mfu,
+        light_tpot_s=number(light.get("tpot_s")),
+        light_ttft_s=number(light.get("ttft_s")),
+        mbu=number(light.get("mbu")),
+        mfu=number(light.get("mfu")),
         server=dict(mapping(cell.get("server"))),
         architecture=clean((facts.architecture or "").rstrip("/").rsplit("/", 1)[-1]),
         how=how,
@@ -238,29 +237,6 @@ FACTS = (
 def alike(point: Point, *but: str) -> tuple[Any, ...]:
     """Points with equal ones are equal in all that was deployed and asked, `but` for these."""
     return tuple(getattr(point, fact) for fact in FACTS if fact not in but)
-
-
-def count(many: int) -> str:
-    return f"{many:,}".replace(",", "\u202f")
-
-
-def requests_a(what: str, counts: Iterable[int | None]) -> str:
-    """`500 requests a point`, or `300 to 500 …`; empty where no count is known."""
-    known = [many for many in counts if many]
-    if not known:
-        return ""
-    least, most = count(min(known)), count(max(known))
-    return f"{least if least == most else f'{least} to {most}'} requests a {what}"
-
-
-def joined(*parts: str | None, by: str = ", ") -> str:
-    """Those of the parts that are there."""
-    return by.join(part for part in parts if part)
-
-
-def clean(text: str, limit: int = 80) -> str:
-    """Names come from servers and files: one printable line."""
-    return excerpt(text, limit)
 
 
 def _load(cell: Mapping[str, Any]) -> tuple[str | None, float | None]:

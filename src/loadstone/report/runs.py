@@ -67,7 +67,8 @@ def _folders(path: Path) -> Iterable[Path]:
 def read_run(folder: Path) -> RunView:
     """One run. Its summary.json where it has one, else computed from its records. Raises InputError.
 
-    A summary of before intervals had regard to how requests depend on one another is computed anew too.
+    A summary of before intervals had regard to how requests depend on one another is computed anew too; what the
+    hardware allows is added where it is not told, as in sums that were imported.
     """
     info = store.read_info(folder)
     path = folder / "summary.json"
@@ -87,6 +88,10 @@ def read_run(folder: Path) -> RunView:
     if not isinstance(document, dict) or not isinstance(document.get("cells"), list):
         raise InputError(f"{path}: no summary (it has no cells); `loadstone recover {folder}` makes it anew")
     document["cells"] = [cell for cell in document["cells"] if isinstance(cell, dict)]
+    if any("light" not in cell for cell in document["cells"]):
+        from loadstone.summary import with_light
+
+        document = with_light(document, info)
     return RunView(folder=folder, info=info, document=document, facts=run_facts(info, document))
 
 

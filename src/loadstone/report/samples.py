@@ -78,12 +78,10 @@ class RunSample(msgspec.Struct, frozen=True):
 
 
 def sample(run: RunView) -> RunSample | None:
-    """What the run's records show; None where it has none.
+    """What the run's records show; None where none of its requests was sent.
 
     Raises InputError where they cannot be read, ValueError as arrays.events() does.
     """
-    if not run.has_records:
-        return None
     edges = _edges(run)
     if edges is None:
         return None

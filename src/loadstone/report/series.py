@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from loadstone.report.points import Point, count, joined
+from loadstone.report.points import Point
+from loadstone.report.words import count, joined
 
 SETUP: tuple[tuple[str, Callable[[Point], str]], ...] = (
     ("engine", lambda point: point.engine),

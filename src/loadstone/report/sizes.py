@@ -8,8 +8,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from loadstone.errors import InputError
-from loadstone.report.points import clean
 from loadstone.report.terminal import empty
+from loadstone.report.words import clean
 from loadstone.wire.text import no_formula
 
 if TYPE_CHECKING:

@@ -9,11 +9,12 @@ from typing import Any
 import msgspec
 
 from loadstone.report.charts.frames import load_label
-from loadstone.report.points import LATENCIES, Point, clean, count, joined
+from loadstone.report.points import LATENCIES, Point
 from loadstone.report.runs import RunView
 from loadstone.report.series import asked, common, series_of
 from loadstone.report.stats import PREDICTED, Stat
-from loadstone.report.terminal import UNBOUNDED, UNBOUNDED_NOTE, show_share
+from loadstone.report.terminal import UNBOUNDED, UNBOUNDED_NOTE, percent, show_share
+from loadstone.report.words import clean, count, joined
 from loadstone.stated import as_stated
 from loadstone.units import show_load, show_number, show_seconds
 
@@ -36,7 +37,7 @@ class Table(msgspec.Struct, kw_only=True):
     words: bool = False
 
 
-def told(table: Table) -> Table:
+def trimmed(table: Table) -> Table:
     """Without the columns that have nothing to say in any row."""
     kept = [at for at in range(len(table.heads)) if not table.rows or any(row[at] != "-" for row in table.rows)]
     # What stands under a column that is left out takes its place.
@@ -71,7 +72,7 @@ def overview(runs: Sequence[RunView], points: Sequence[Point]) -> Table:
             ]
         )
     heads = ["run", "folder", "source", "deployment", "workload", "loads", "trusted", "$ per hour"]
-    return told(Table(key="runs", title="Runs", heads=heads, align="rlnwllnr", rows=rows, words=True))
+    return trimmed(Table(key="runs", title="Runs", heads=heads, align="rlnwllnr", rows=rows, words=True))
 
 
 def _loads(points: Sequence[Point]) -> str:
@@ -158,7 +159,7 @@ def cells(points: Sequence[Point], *, key: str = "cells", title: str = "All cell
     if len(points) > MAX_ROWS:
         notes.append(f"{len(points) - MAX_ROWS} more cells are left out here; --format csv has all")
     rows = [list(row) for row in zip(*texts, strict=True)]
-    return told(Table(key=key, title=title, heads=list(heads), align="".join(align), rows=rows, notes=notes))
+    return trimmed(Table(key=key, title=title, heads=list(heads), align="".join(align), rows=rows, notes=notes))
 
 
 def _deployments(points: Sequence[Point]) -> list[str]:
@@ -202,10 +203,6 @@ def _of_light(point: Point) -> str:
     return f"{100 * point.light_tpot_s / point.tpot.value:.0f} %"
 
 
-def _used(share: float | None) -> str:
-    return "-" if share is None else f"{show_number(100 * share, 2)} %"
-
-
 def _p99(stat: Stat | None, point: Point) -> str:
     """Marked where its requests cannot bound it from above; of sums nobody has them."""
     if stat is None or stat.p99 is None:
@@ -247,8 +244,8 @@ _NUMBERS: tuple[tuple[str, str, Callable[[Point], str]], ...] = (
     (_INTERVAL, "u", lambda point: _bounds(point.tpot)),
     ("p99", "u", lambda point: _p99(point.tpot, point)),
     ("of light", "r", _of_light),
-    ("MBU", "r", lambda point: _used(point.mbu)),
-    ("MFU", "r", lambda point: _used(point.mfu)),
+    ("MBU", "r", lambda point: percent(point.mbu)),
+    ("MFU", "r", lambda point: percent(point.mfu)),
     ("ITL", "r", lambda point: _value(point.itl)),
     ("p99", "u", lambda point: show_seconds(point.itl.p99 if point.itl is not None else None)),
     ("E2E", "r", lambda point: _value(point.e2e)),

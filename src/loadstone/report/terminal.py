@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from loadstone.runfacts import steady_window
 from loadstone.stated import as_stated
 from loadstone.units import show_load, show_number, show_seconds
-from loadstone.wire.text import excerpt, printable
+from loadstone.wire.text import excerpt
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     Row = list[tuple[str, str | Text]]
     """The cells of a row, each with the head of its column."""
 
-_ONE_LINE = str.maketrans("\t\r\n", "   ")
 _LOAD_HEADS = {"concurrency": "conc", "rate": "req/s", "burst": "burst"}
 UNBOUNDED = "~"
 UNBOUNDED_NOTE = (
@@ -91,7 +89,7 @@ def _table(cells: list[dict[str, Any]], findings: list[dict[str, str]]) -> Table
                 ("ITL p99", _at(metrics["itl_s"], "p99")),
                 ("E2E p50", _at(e2e, "p50")),
                 ("p99", _p99(cell, e2e)),
-                *([("of light", _percent(_lit(cell, "tpot_ratio")))] if lit else []),
+                *([("of light", percent(_lit(cell, "tpot_ratio")))] if lit else []),
                 ("trusted", Text(*_trusted(cell, findings))),
             ]
         )
@@ -231,7 +229,7 @@ def _lit(cell: Mapping[str, Any], name: str) -> float | None:
     return float(share) if share is not None else None
 
 
-def _percent(share: float | None) -> str:
+def percent(share: float | None) -> str:
     return "-" if share is None else f"{show_number(100 * share, 2)} %"
 
 
@@ -243,7 +241,7 @@ def _light(cells: list[dict[str, Any]]) -> list[str]:
     for name, of in (("MBU", "memory bandwidth"), ("MFU", "peak FLOP/s")):
         shares = [share for cell in cells if (share := _lit(cell, name.lower())) is not None]
         if shares:
-            least, most = _percent(min(shares)), _percent(max(shares))
+            least, most = percent(min(shares)), percent(max(shares))
             said.append(f"{name} {least if least == most else f'{least} to {most}'} of {of}")
     return [" · ".join(said)] if said else []
 
@@ -262,29 +260,14 @@ def _trusted(cell: Mapping[str, Any], findings: list[dict[str, str]]) -> tuple[s
 
 
 def _definitions(cells: list[dict[str, Any]], simulated: bool) -> list[str]:
-    first = cells[0]
     clock = _clock(cells)
-    since = (
-        "TTFT, E2E from sending (closed loop)"
-        if first["load"]["kind"] == "concurrency"
-        else "TTFT, E2E from the intended time (open loop)"
-        if clock
-        else "TTFT, E2E from sending (open loop, intended times not told)"
-    )
     whole = [load for cell, load in zip(cells, _loads(cells)[1], strict=True) if steady_window(cell) is None]
     window = "steady window" if len(whole) < len(cells) else "whole cell"
     if 0 < len(whole) < len(cells):
         window += f", at {', '.join(whole)} over the whole cell"
-    capped = any(found["kind"] == "cap_held_back" for cell in cells for found in cell["verdict"]["findings"])
-    held = "; held back by --max-concurrency, not by the client" if capped else ""
     lines = [
-        f"{since} · TPOT = (tT−t1)/(T−1) · ITL per token · out tok/s over the {window}",
-        f"measured by {first['measured_by']}"
-        if first.get("measured_by")
-        else _intervals(cells, clock)
-        if simulated
-        else f"{first['client']['clock']} clock: receive lag p99 {_worst(cells, 'receive_lag_p99_s')}, "
-        f"sends late p99 {_worst(cells, 'send_lag_p99_s')} (largest cell{held})",
+        f"TTFT, E2E from {_since(cells)} · TPOT = (tT−t1)/(T−1) · ITL per token · out tok/s over the {window}",
+        _intervals(cells, clock) if simulated and not cells[0].get("measured_by") else _measured_by(cells),
     ]
     lines += [
         f"{_at_load(cell)}: {metrics['shared_input_tokens'] / metrics['input_tokens']:.1%} of input tokens "
@@ -311,6 +294,24 @@ def _definitions(cells: list[dict[str, Any]], simulated: bool) -> list[str]:
     ]
     lines += [f"{_at_load(cell)}: {'; '.join(said)}" for cell in cells if (said := _bounds(cell))]
     return lines
+
+
+def _since(cells: list[dict[str, Any]]) -> str:
+    if cells[0]["load"]["kind"] == "concurrency":
+        return "sending (closed loop)"
+    return "the intended time (open loop)" if _clock(cells) else "sending (open loop, intended times not told)"
+
+
+def _measured_by(cells: list[dict[str, Any]]) -> str:
+    """By whose client; of our own, how late it was at the most."""
+    if tool := cells[0].get("measured_by"):
+        return f"measured by {tool}"
+    capped = any(found["kind"] == "cap_held_back" for cell in cells for found in cell["verdict"]["findings"])
+    held = "; held back by --max-concurrency, not by the client" if capped else ""
+    return (
+        f"{cells[0]['client']['clock']} clock: receive lag p99 {_worst(cells, 'receive_lag_p99_s')}, "
+        f"sends late p99 {_worst(cells, 'send_lag_p99_s')} (largest cell{held})"
+    )
 
 
 def _bounds(cell: Mapping[str, Any]) -> list[str]:
@@ -360,29 +361,3 @@ def _findings(findings: list[dict[str, str]]) -> list[str]:
         f"({number}) {finding['kind']}: {finding['evidence']}. {finding['remedy']}"
         for number, finding in enumerate(findings, 1)
     ]
-
-
-def _plain(value: Any) -> str:
-    """A cell of a query's table: what is nested as JSON."""
-    if isinstance(value, dict | list | tuple):
-        import msgspec
-
-        return msgspec.json.encode(value, enc_hook=str).decode()
-    return "" if value is None else str(value)
-
-
-def print_rows(columns: list[str], rows: list[tuple[Any, ...]]) -> None:
-    """A query's rows on stdout: a table on a terminal, tab-separated values elsewhere."""
-    if not sys.stdout.isatty():
-        for row in (columns, *rows):
-            print("\t".join(printable(_plain(value).translate(_ONE_LINE)) for value in row))
-        return
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(*columns, box=SIMPLE_HEAD)
-    for row in rows:
-        table.add_row(*(Text(printable(_plain(value))) for value in row))
-    Console().print(table)

@@ -95,11 +95,6 @@ class Engine:
         """The engines as they stand."""
         return states_of(self._replicas)
 
-    @property
-    def coming(self) -> int:
-        """Requests on their way to the scheduler."""
-        return len(self._arrivals)
-
     # --- events ------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:

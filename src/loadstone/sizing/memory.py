@@ -46,10 +46,6 @@ class Memory(msgspec.Struct, frozen=True):
         return self.stages[self.binding][2]
 
     @property
-    def rank(self) -> Rank:
-        return self.stages[self.binding][0]
-
-    @property
     def has_room(self) -> bool:
         """Whether anything is left for a cache. A rank that keeps nothing but states, in a pool, needs nothing."""
         return not _lacks(self.budget, self.cache)
@@ -197,8 +193,13 @@ def engine_limits(deployment: Deployment, context_tokens: int | None = None) -> 
     return EngineLimits(tokens, blocks, block, memory.limits.max_batched_tokens, most)
 
 
-def no_room(deployment: Deployment, memory: Memory, context_tokens: int = 1, requests: int = 1) -> str:
-    """Why nothing is left for a KV cache, and how many GPUs would hold `requests` of `context_tokens` in all."""
+def no_room(
+    deployment: Deployment, memory: Memory, context_tokens: int = 1, requests: int = 1, narrower: str | None = None
+) -> str:
+    """Why nothing is left for a KV cache, and how many GPUs would hold `requests` of `context_tokens` in all.
+
+    `narrower`: a precision of weights in which these GPUs do, where one was looked for and found.
+    """
     budget = memory.budget
     have = budget.total_bytes - budget.outside_bytes
     room = budget.kv_bytes + budget.weights_bytes + budget.state_bytes
@@ -211,7 +212,10 @@ def no_room(deployment: Deployment, memory: Memory, context_tokens: int = 1, req
     larger = more_gpus(deployment, context_tokens, requests, budget.weights_bytes / room) or "larger GPUs would"
     # In the shorthand's words, which all commands take; --weights-dtype is of `size` alone.
     halved = " (MODEL:fp8)" if deployment.weights_dtype in ("bf16", "fp16", "fp32") else ""
-    return f"{text}; {larger}, or weights of fewer bits{halved}"
+    text = f"{text}; {larger}, or weights of fewer bits{halved}"
+    if halved and narrower == "fp8":
+        return f"{text}, which these GPUs hold"
+    return text if narrower is None else f"{text}: these GPUs hold {narrower} (MODEL:{narrower})"
 
 
 def more_gpus(deployment: Deployment, context_tokens: int, requests: int, times: float = 1.0) -> str | None:

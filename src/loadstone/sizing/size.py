@@ -159,12 +159,7 @@ def _why(
     if wrong:
         return "; ".join(wrong)
     if not memory.has_room:
-        text = no_room(deployment, memory, context, batch)
-        dtype = _fewer_bits(deployment, context, batch) if "fewer bits" in text else None
-        if dtype is None:
-            return text
-        said = f"(MODEL:{dtype})"
-        return f"{text}, which these GPUs hold" if text.endswith(said) else f"{text}: these GPUs hold {dtype} {said}"
+        return no_room(deployment, memory, context, batch, _fewer_bits(deployment, context, batch))
     if not fits:
         whole, dp = memory.whole_requests(context), deployment.dp
         held = int(whole) * dp

@@ -13,7 +13,7 @@ import msgspec
 
 from loadstone.catalogue import parse_deployment
 from loadstone.catalogue.deployment import OWNERS, Deployment
-from loadstone.catalogue.shorthand import engine_of, split_deployment
+from loadstone.catalogue.shorthand import engine_of, key_value, split_deployment
 from loadstone.catalogue.spellings import owners_of
 from loadstone.errors import InputError
 from loadstone.sizing.size import Row, size
@@ -121,7 +121,7 @@ def _engine(ask: Ask, engine: str | None) -> list[str]:
     own = {engine_of(engine, engine)} if engine else set()
     others = {engine_of(other, other) for other in ask.engine} - own
     for said in ask.arguments:
-        owners = _owners(_name(said))
+        owners = _owners(key_value(said)[0])
         if owners & own or not owners & others:
             parts.append(said)
     return parts
@@ -130,10 +130,6 @@ def _engine(ask: Ask, engine: str | None) -> list[str]:
 def _owners(argument: str) -> set[str]:
     """Engines that alone have it, under its name here or under their own."""
     return {OWNERS[argument]} if argument in OWNERS else set(owners_of(argument))
-
-
-def _name(argument: str) -> str:
-    return argument.partition("=")[0].strip().lower().lstrip("-_").replace("-", "_")
 
 
 def _parsed(where: str, options: Sequence[str]) -> Deployment:

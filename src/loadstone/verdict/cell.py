@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from loadstone.metrics import CellMetrics
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def cell_findings(
     metrics: CellMetrics,
     scalars: pa.Table,
-    read: Callable[[], Iterable[pa.RecordBatch]] | Events,
+    events: Events,
     plan: Plan,
     cell: int,
     clock: Clock,
@@ -36,8 +36,7 @@ def cell_findings(
 ) -> list[Finding]:
     """Findings of one cell.
 
-    `scalars`: the cell's records, columns SCALARS; `read`: the same records whole, in the same order, or what
-    was gathered of them.
+    `scalars`: the cell's records, columns SCALARS; `events`: of the same records, in the same order.
     `interrupted`: why it ended early. `target`: the live server. `measured_live`: False for simulated and imported
     records, whose arrivals may well be all alike. `simulated`: there was no client whose doing it could be. `info`:
     when it ran, and what answered. `replicas`: the summary's figures of each server of a fleet. `figures`: what
@@ -45,7 +44,7 @@ def cell_findings(
     """
     streams = target is None or target.streams
     asked = plan.cells[cell]
-    facts = gather(scalars, read if isinstance(read, Events) else read())
+    facts = gather(scalars, events)
     measured = facts.pick(facts.measured)
     done = measured.pick(measured.completed)
     found = [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -96,8 +95,8 @@ class Events:
         return {name: np.concatenate([each[name] for each in [_events_of_none(), *self._found]]) for name in names}
 
 
-def gather(scalars: pa.Table, batches: Iterable[pa.RecordBatch] | Events) -> Facts:
-    """`scalars`: one cell's records, columns SCALARS. `batches`: the same records in the same order, whole."""
+def gather(scalars: pa.Table, events: Events) -> Facts:
+    """`scalars`: one cell's records, columns SCALARS. `events`: of the same records in the same order."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -115,11 +114,6 @@ def gather(scalars: pa.Table, batches: Iterable[pa.RecordBatch] | Events) -> Fac
         values: Floats = scalars[name].to_numpy().astype(np.float64)
         return values
 
-    if not isinstance(batches, Events):
-        events = Events()
-        for batch in batches:
-            events.add(batch)
-        batches = events
     status = texts("status")
     numbers_of = pc.replace_substring_regex(scalars["request_id"].combine_chunks(), "^.*-", "")
     if not pc.all(pc.match_substring_regex(numbers_of, "^[0-9]{1,18}$"), skip_nulls=False).as_py():
@@ -143,7 +137,7 @@ def gather(scalars: pa.Table, batches: Iterable[pa.RecordBatch] | Events) -> Fac
         worker=numbers("worker"),
         reused=numbers("reused_connection"),
         receive_lag_s=numbers("receive_lag_s"),
-        **batches.arrays(),
+        **events.arrays(),
     )
 
 

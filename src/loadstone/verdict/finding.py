@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -32,8 +32,3 @@ def judge(findings: list[Finding]) -> Verdict:
     order = ("error", "warning", "info")
     ranked = sorted(findings, key=lambda finding: order.index(finding.severity))
     return Verdict(all(finding.severity == "info" for finding in ranked), ranked)
-
-
-def to_json(verdict: Verdict) -> dict[str, Any]:
-    built: dict[str, Any] = msgspec.to_builtins(verdict)
-    return built

@@ -24,8 +24,8 @@ LEAST_HELD_DOWN = 2
 CAPPED_SHARE = 0.1
 
 
-class GpuFigures(msgspec.Struct, kw_only=True, frozen=True):
-    """The GPUs of this machine together, over one cell; None where unknown.
+class GpuFigures(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """The GPUs of this machine together, over one cell; None, and left out of JSON, where unknown.
 
     samples      readings within the cell, all GPUs together
     throttled    reason (of telemetry.REASONS) to the share of the readings in which it held the clock down
@@ -42,11 +42,6 @@ class GpuFigures(msgspec.Struct, kw_only=True, frozen=True):
     memory_used_bytes: float | None = None
     busy_share: Level | None = None
     energy_j: float | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """What is known."""
-        built: dict[str, Any] = msgspec.to_builtins(self)
-        return {name: value for name, value in built.items() if value is not None}
 
 
 def gpu_figures(samples: pa.Table, start_s: float, end_s: float) -> GpuFigures | None:

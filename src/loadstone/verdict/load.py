@@ -10,7 +10,7 @@ import numpy as np
 from loadstone.metrics import CellMetrics
 from loadstone.records import Load
 from loadstone.units import show_load, show_seconds
-from loadstone.verdict.facts import Bools, Facts, Floats, under_way
+from loadstone.verdict.facts import Facts, Floats, under_way
 from loadstone.verdict.finding import Finding
 
 LATE_SHARE = 0.05
@@ -43,13 +43,16 @@ def interrupted(reason: str | None) -> Finding | None:
     return Finding("interrupted", "warning", reason, "Run the cell again to its end.")
 
 
-def _late(metrics: CellMetrics, measured: Facts) -> tuple[Floats, float, Bools] | None:
-    """Lags of sends behind their intended times, the lag that matters, and which are beyond it."""
+def _late(metrics: CellMetrics, measured: Facts) -> tuple[Floats, float, int] | None:
+    """Lags of sends behind their intended times, the lag that matters, and how many are beyond it; None where so few
+    are that percentiles do not suffer.
+    """
     if metrics.e2e_s is None:
         return None
     lag_s = measured.sent_s - measured.intended_s
     limit_s = max(LATE_FLOOR_S, LATE_SHARE * metrics.e2e_s.p50)
-    return lag_s, limit_s, lag_s > limit_s
+    late = int((lag_s > limit_s).sum())
+    return (lag_s, limit_s, late) if late >= max(2, LATE_REQUESTS * len(lag_s)) else None
 
 
 def sends_late(metrics: CellMetrics, load: Load, measured: Facts) -> Finding | None:
@@ -57,15 +60,13 @@ def sends_late(metrics: CellMetrics, load: Load, measured: Facts) -> Finding | N
     if found is None or metrics.e2e_s is None or load.max_concurrency is not None:
         return None
     lag_s, limit_s, late = found
-    if late.sum() < max(2, LATE_REQUESTS * len(lag_s)):
-        return None
     if load.kind == "concurrency" and np.nanmean(lag_s) <= LATE_SHARE * metrics.e2e_s.mean:
         # Latencies of a closed loop count from sending: a place that stands empty costs load, in proportion.
         return None
     return Finding(
         "sends_late",
         "warning",
-        f"{late.sum()} of {len(lag_s)} requests were sent more than {show_seconds(limit_s)} late, "
+        f"{late} of {len(lag_s)} requests were sent more than {show_seconds(limit_s)} late, "
         f"up to {show_seconds(float(np.nanmax(lag_s)))}",
         "Give the client more room: fewer other processes, more --workers, or another machine.",
     )
@@ -77,13 +78,11 @@ def cap_held_back(metrics: CellMetrics, load: Load, measured: Facts) -> Finding 
     if found is None or load.max_concurrency is None:
         return None
     lag_s, limit_s, late = found
-    if late.sum() < max(2, LATE_REQUESTS * len(lag_s)):
-        return None
-    share = late.sum() / len(lag_s)
+    share = late / len(lag_s)
     return Finding(
         "cap_held_back",
         "warning" if share > WAITED_SHARE else "info",
-        f"{late.sum()} of {len(lag_s)} requests ({share:.0%}) waited more than {show_seconds(limit_s)} for one of "
+        f"{late} of {len(lag_s)} requests ({share:.0%}) waited more than {show_seconds(limit_s)} for one of "
         f"{load.max_concurrency} places, up to {show_seconds(float(np.nanmax(lag_s)))}",
         "Read latencies from the intended time, which has the waiting in it; or raise --max-concurrency.",
     )

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -91,8 +91,9 @@ class Level(msgspec.Struct, frozen=True):
     max: float
 
 
-class ServerFigures(msgspec.Struct, kw_only=True, frozen=True):
-    """The servers of a target together, over one cell from its start to its end; None where unknown.
+class ServerFigures(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """The servers of a target together, over one cell from its start to its end; None, and left out of JSON,
+    where unknown.
 
     samples      times that /metrics was read within; a gauge is known from these alone
     restarts     times that an engine began anew
@@ -107,11 +108,6 @@ class ServerFigures(msgspec.Struct, kw_only=True, frozen=True):
     preemptions: float | None = None
     prefix_hits: float | None = None
     prefix_queries: float | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """What is known."""
-        built: dict[str, Any] = msgspec.to_builtins(self)
-        return {name: value for name, value in built.items() if value is not None}
 
 
 def server_figures(samples: pa.Table, start_s: float, end_s: float) -> ServerFigures | None:

@@ -22,7 +22,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from loadstone.errors import InputError
-from loadstone.report.points import clean
+from loadstone.report.words import clean
 from loadstone.view import pages
 from loadstone.view.live import LiveRuns
 from loadstone.view.shelf import Row, Shelf, signature

@@ -13,7 +13,7 @@ import numpy as np
 
 from loadstone import store
 from loadstone.errors import InputError
-from loadstone.report.points import clean
+from loadstone.report.words import clean
 from loadstone.view.curves import Curves, percentile
 from loadstone.view.shelf import Row, Signature, signature
 from loadstone.view.tail import Tail

@@ -22,10 +22,11 @@ import msgspec
 from loadstone import store
 from loadstone.errors import InputError
 from loadstone.records import RunInfo
-from loadstone.report.points import Point, clean, points_of
+from loadstone.report.points import Point, points_of
 from loadstone.report.runs import RunView
 from loadstone.report.series import asked
 from loadstone.report.tables import stated_cells
+from loadstone.report.words import clean
 from loadstone.runfacts import run_facts
 from loadstone.wire.text import excerpt
 
@@ -109,7 +110,7 @@ class Shelf:
     def _look(self, key: str, folder: Path, root: Path) -> Row:
         why = leads_out(folder, root)
         if why:
-            return Row(key=key, folder=folder, name=_name(folder), state="unreadable", why=why, search=_name(folder))
+            return _unreadable(key, folder, why)
         now = signature(folder, ("run.json", "summary.json"))
         known = self._known.get(key)
         row = known[1] if known is not None and known[0] == now else self._read(key, folder)
@@ -127,8 +128,12 @@ class Shelf:
         except Exception as error:
             # A file of another's making may be wrong in ways nobody thought of: one bad run is one bad line.
             why = f"cannot be read ({type(error).__name__}: {error})"
-        why = clean(why, 300)
-        return Row(key=key, folder=folder, name=_name(folder), state="unreadable", why=why, search=_name(folder))
+        return _unreadable(key, folder, clean(why, 300))
+
+
+def _unreadable(key: str, folder: Path, why: str) -> Row:
+    name = _name(folder)
+    return Row(key=key, folder=folder, name=name, state="unreadable", why=why, search=name)
 
 
 def _row(key: str, folder: Path) -> Row:

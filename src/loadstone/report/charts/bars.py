@@ -1,21 +1,18 @@
-"""Side by side: one thing switched, everything else equal. Bars of values, and ratios of one GPU to another."""
+"""Side by side: cells that differ in one thing alone, and bars of their values."""
 
 from __future__ import annotations
 
-import itertools
-import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
-import msgspec
-
-from loadstone.report.charts.curves import CROSSED, crossed, unit_of
-from loadstone.report.charts.frames import E2E, OUTPUT, TTFT, Measure, load_label, pace, unsettled
-from loadstone.report.charts.theme import WIDTH, Figure, Row, data, figure, shades, wide
-from loadstone.report.points import Point, alike, count, joined, requests_a
+from loadstone.report.charts.curves import unit_of
+from loadstone.report.charts.frames import Measure, load_label
+from loadstone.report.charts.theme import WIDTH, Figure, Row, data, figure, shades
+from loadstone.report.points import Point, alike
 from loadstone.report.series import common, lengths_label, series_of
+from loadstone.report.words import joined, requests_a
 
 ROWS = 24
 """Bars beyond these are left to the table."""
@@ -37,7 +34,7 @@ def switches(points: Sequence[Point], fact: Fact) -> list[list[Point]]:
         groups[alike(point, fact, "near_input", "near_output")].append(point)
     found = []
     for group in groups.values():
-        for base in _alike(group, fact != "prefix"):
+        for base in _of_like_lengths(group, fact != "prefix"):
             chosen = {getattr(point, fact): point for point in reversed(base)}
             if len(chosen) > 1:
                 found.append([chosen[value] for value in sorted(chosen)])
@@ -75,7 +72,7 @@ def _further(split: str, other: str) -> str | None:
     return "".join(kinds) if len(kinds) < 2 else None
 
 
-def _alike(group: Sequence[Point], exactly: bool) -> list[list[Point]]:
+def _of_like_lengths(group: Sequence[Point], exactly: bool) -> list[list[Point]]:
     sets: list[list[Point]] = []
     for point in group:
         for known in sets:
@@ -165,166 +162,3 @@ def side_by_side(
         summary=f"{measure.name} in {unit}, {what}: "
         + "; ".join(f"{row['set']} {row['value']} {row['y']:.4g}" for row in rows[:12]),
     )
-
-
-class Ratio(msgspec.Struct, frozen=True):
-    """How many times better `over` does than `under`: throughput divided, latency the other way round."""
-
-    over: Point
-    under: Point
-    measure: Measure
-    times: float
-
-
-def gpu_ratios(points: Sequence[Point]) -> list[Ratio]:
-    """All pairs of cells that differ in their GPU alone, the better GPU (by its throughputs) over the other; without
-    the ratios of queues that may have grown.
-    """
-    groups: dict[Any, dict[str, Point]] = defaultdict(dict)
-    for point in points:
-        if not point.gpu:
-            continue
-        groups[alike(point, "gpu", "version")].setdefault(point.gpu, point)
-    wins: dict[tuple[str, str], float] = defaultdict(float)
-    for group in groups.values():
-        for a, b in itertools.permutations(group.values(), 2):
-            if a.output_tokens_per_s and b.output_tokens_per_s:
-                wins[a.gpu, b.gpu] += math.log(a.output_tokens_per_s / b.output_tokens_per_s)
-    found = []
-    for group in groups.values():
-        for (over, under), sum_log in wins.items():
-            if sum_log < 0 or over not in group or under not in group or (sum_log == 0 and over > under):
-                continue
-            for measure in (OUTPUT, TTFT, pace((group[over], group[under])), E2E):
-                if unsettled(group[over], measure) or unsettled(group[under], measure):
-                    continue
-                much, less = measure.of(group[over]), measure.of(group[under])
-                if much and less and much > 0 and less > 0:
-                    times = much / less if measure.better == "higher" else less / much
-                    found.append(Ratio(group[over], group[under], measure, times))
-    return found
-
-
-UNSETTLED = "TTFT and E2E of cells whose queue grew are left out: they are as long as a cell lasts"
-
-
-def left_out(ratios: Iterable[Ratio]) -> bool:
-    """Whether some latencies of these pairs are not there: see unsettled()."""
-    return any(unsettled(point, TTFT) for ratio in ratios for point in (ratio.over, ratio.under))
-
-
-def heaviest(ratios: Sequence[Ratio]) -> list[Ratio]:
-    """Of each sweep the highest load that both have, and of which no latency is left out if there is such a one."""
-    return _at_end(ratios, 1)
-
-
-def lightest(ratios: Sequence[Ratio]) -> list[Ratio]:
-    """The lowest such load."""
-    return _at_end(ratios, -1)
-
-
-def _at_end(ratios: Sequence[Ratio], sign: Literal[1, -1]) -> list[Ratio]:
-    tops: dict[Any, tuple[bool, float]] = {}
-
-    def place(ratio: Ratio) -> tuple[bool, float]:
-        return not left_out([ratio]), sign * ratio.over.load
-
-    def sweep(ratio: Ratio) -> tuple[Any, ...]:
-        return ratio.under.gpu, *alike(ratio.over, "load")
-
-    for ratio in ratios:
-        tops[sweep(ratio)] = max(tops.get(sweep(ratio), place(ratio)), place(ratio))
-    return [ratio for ratio in ratios if place(ratio) == tops[sweep(ratio)]]
-
-
-def ratio_figures(ratios: Sequence[Ratio]) -> list[Figure]:
-    """A picture for each pair of GPUs: a row for each model, number of GPUs and length; a mark for each measure."""
-    import altair as alt
-
-    pairs: dict[tuple[str, str], list[Ratio]] = defaultdict(list)
-    for ratio in heaviest(ratios):
-        pairs[ratio.over.gpu, ratio.under.gpu].append(ratio)
-    made = []
-    for (over, under), found in pairs.items():
-        names = [series.label for series in series_of([ratio.over for ratio in found], without=("gpu",))]
-        loads, lengths = ({of(ratio.over) for ratio in found} for of in (load_label, lengths_label))
-        placed: list[tuple[Any, Row]] = []
-        for ratio, name in zip(found, names, strict=True):
-            point = ratio.over
-            row = joined(
-                name if name != over else "",
-                load_label(point) if len(loads) > 1 else "",
-                f"{count(point.output_tokens)} out" if len(lengths) > 1 and point.output_tokens else "",
-                by=" · ",
-            )
-            place = (name, point.kind, point.load, point.near_output or 0)
-            shown_as: Row = {"row": row or over, "measure": ratio.measure.name, "times": ratio.times}
-            doubtful = not (point.trusted and ratio.under.trusted)
-            placed.append((place, shown_as | {"warned": True} if doubtful else shown_as))
-        order = list(dict.fromkeys(row["row"] for _, row in sorted(placed, key=lambda entry: entry[0])))
-        shown = [row for _, row in placed if row["row"] in order[:ROWS]]
-        measures = list(dict.fromkeys(row["measure"] for row in shown))
-        log = wide([row["times"] for row in shown], 8)
-        x_scale = alt.Scale(type="log", nice=False, padding=14) if log else alt.Scale(zero=False, padding=14)
-        x = alt.X("times:Q", title=f"{over} over {under} (times)", scale=x_scale)
-        y = alt.Y("row:N", title=None, sort=order, axis=alt.Axis(labelLimit=400, grid=True))
-        marks = (
-            alt.Chart(data(shown))
-            .mark_point(size=110, opacity=0.95)
-            .encode(
-                x=x,
-                y=y,
-                color=alt.Color("measure:N", scale=shades(measures), legend=alt.Legend(title=None, columns=1)),
-                shape=alt.Shape(
-                    "measure:N", scale=alt.Scale(domain=measures), legend=alt.Legend(title=None, columns=1)
-                ),
-                tooltip=["row:N", "measure:N", alt.Tooltip("times:Q", format=".3~g")],
-            )
-        )
-        even = alt.Chart(data([{"times": 1}])).mark_rule(color="#777777", strokeDash=[3, 3]).encode(x="times:Q")
-        beyond = f"; {len(order) - ROWS} more rows are in the table" if len(order) > ROWS else ""
-        words = common([ratio.over for ratio in found], without=("gpu",))
-        words = [
-            f"{ratio.over.gpus} GPU{'s' * (ratio.over.gpus != 1)} each" if part == ratio.over.hardware else part
-            for part in words
-        ]
-        made.append(
-            figure(
-                f"gpus-{over}-{under}",
-                f"{over} against {under}",
-                [
-                    " · ".join(words),
-                    "Throughput: ratio; latencies: inverse ratio, so that right is better for all" + beyond,
-                    "The highest load that both keep up with; model, engine, GPUs, lengths are the same; no interval",
-                    joined(
-                        _predicted(found),
-                        CROSSED if any("warned" in row for row in shown) else "",
-                        UNSETTLED if left_out(found) else "",
-                        by="; ",
-                    ),
-                ],
-                (even + crossed(marks, shown, x, y)).properties(
-                    width=WIDTH - 100, height=max(100, 26 * min(len(order), ROWS))
-                ),
-                section="gpus",
-                summary=f"{over} over {under}: "
-                + "; ".join(f"{row['row']} {row['measure']} {row['times']:.2f}×" for row in shown[:12]),
-            )
-        )
-    return made
-
-
-def _predicted(ratios: Sequence[Ratio]) -> str:
-    """What has to be said of ratios of predictions: how far off each of the two may be."""
-    ends = [
-        end
-        for ratio in ratios
-        for point in (ratio.over, ratio.under)
-        if point.source == "simulated" and (stat := ratio.measure.stat(point)) is not None
-        for end in stat.reach or ()
-    ]
-    if not ends:
-        return ""
-    off = math.expm1(max(ends))
-    within = f"{100 * off:.0f} %" if off <= 1 else f"a factor of {1 + off:.2g}"
-    return f"Predicted: each value to within {within} (80 %)"

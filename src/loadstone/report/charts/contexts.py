@@ -8,7 +8,7 @@ from typing import Any
 
 from loadstone.errors import InputError
 from loadstone.report.charts.theme import Figure, data, figure
-from loadstone.report.points import clean
+from loadstone.report.words import clean
 from loadstone.runfacts import gpu_name
 
 _MOST = 40

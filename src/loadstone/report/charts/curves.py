@@ -1,36 +1,15 @@
-"""Lines: a measure against load or length, and throughput against latency; what other pictures of points share."""
+"""Lines: a measure against load or length, and throughput against latency; what pictures say of their points."""
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-import numpy as np
-
-from loadstone.report.charts.colours import DASHES, SEQUENCE, SHAPES, colours
 from loadstone.report.charts.frames import Frame, Measure, bunched, load_label
-from loadstone.report.charts.theme import HEIGHT, WIDTH, Figure, Row, data, figure, load_axis, wide
-from loadstone.report.points import Point, joined, requests_a
-from loadstone.report.series import Series
-from loadstone.report.stats import Stat
-
-if TYPE_CHECKING:
-    import altair as alt
-
-
-Direction = Literal["x", "y"]
-Look = TypeVar("Look")
-
-LOGARITHMIC = 20.0
-"""Times that the largest value must be above the smallest for a logarithmic axis."""
-_ROOM = 0.05
-"""Share of a logarithmic axis that is left free at each end."""
-BESIDE = "written beside where there is room"
-CROSSED = "×: the cell carries a warning"
-OTHERS = "the others"
-"""In a legend: series of whom nothing more is told."""
+from loadstone.report.charts.marks import BESIDE, CROSSED, axis_scale, bounds, lines, loads_beside, named, tips
+from loadstone.report.charts.theme import Figure, Row, figure, load_axis
+from loadstone.report.points import Point
+from loadstone.report.words import joined, requests_a
 
 
 def against(frame: Frame, measure: Measure, *, key: str, suffix: str = "") -> Figure | None:
@@ -42,7 +21,7 @@ def against(frame: Frame, measure: Measure, *, key: str, suffix: str = "") -> Fi
     for point, series in frame.pairs:
         at, value = frame.x(point), measure.of(point)
         if at is not None and value is not None:
-            row = {"x": at, "y": value * scale} | told(point, series) | bounds(measure.stat(point), scale)
+            row = {"x": at, "y": value * scale} | named(point, series) | bounds(measure.stat(point), scale)
             rows.append(row | {"n": _n(measure, point), "is": load_label(point)})
     if not rows:
         return None
@@ -75,7 +54,7 @@ def trade_off(frame: Frame, latency: Measure, throughput: Measure, *, section: s
     for point, series in frame.pairs:
         slow, much = latency.of(point), throughput.of(point)
         if slow is not None and much is not None:
-            row = {"x": slow * scale, "y": much, "load": point.load} | told(point, series)
+            row = {"x": slow * scale, "y": much, "load": point.load} | named(point, series)
             rows.append(row | bounds(latency.stat(point), scale) | {"n": _n(latency, point)})
     if len(rows) < 2:
         return None
@@ -108,130 +87,6 @@ def trade_off(frame: Frame, latency: Measure, throughput: Measure, *, section: s
     )
 
 
-def tips() -> list[alt.Tooltip]:
-    """What every point tells of itself first."""
-    import altair as alt
-
-    return [alt.Tooltip("colour:N", title="series"), alt.Tooltip("variant:N", title="variant")]
-
-
-def lines(
-    rows: Sequence[Row],
-    known: Sequence[str],
-    x: alt.X,
-    y: alt.Y,
-    tooltip: list[alt.Tooltip],
-    *,
-    bars: Direction = "y",
-    order: str = "",
-) -> alt.LayerChart:
-    """A line with points for each series; rows with `low` and `high` have a bar between them, along `bars`.
-
-    known: as in looks(). order: the column that a line follows, where it is not x.
-    """
-    import altair as alt
-
-    encode, base = looks(rows, known), alt.Chart(data(rows))
-    along = {"order": alt.Order(f"{order}:Q")} if order else {}
-    drawn: alt.LayerChart = base.mark_line().encode(x=x, y=y, **along, **encode("line"))
-    drawn += crossed(base.mark_point().encode(x=x, y=y, tooltip=tooltip, **encode("point")), rows, x, y)
-    if not any("low" in row for row in rows):
-        return drawn
-    ends = (
-        {"x": x, "y": alt.Y("low:Q"), "y2": "high:Q"}
-        if bars == "y"
-        else {"x": alt.X("low:Q"), "x2": "high:Q", "y": y}
-    )
-    bounded = base.transform_filter("isValid(datum.low)").mark_rule(opacity=0.55)
-    under: alt.LayerChart = bounded.encode(**ends, **encode("rule")) + drawn
-    return under
-
-
-def crossed(marks: alt.Chart, rows: Sequence[Row], x: alt.X, y: alt.Y) -> alt.LayerChart:
-    """The marks; those of cells with a warning crossed out."""
-    import altair as alt
-
-    layers = [marks]
-    if any("warned" in row for row in rows):
-        cross = alt.Chart(data(rows)).transform_filter("datum.warned").mark_text(text="×", fontSize=19)
-        layers.append(cross.encode(x=x, y=y))
-    return alt.LayerChart(layer=layers)
-
-
-def loads_beside(rows: Sequence[Row], x: alt.X, y: alt.Y, *, bars: Direction) -> alt.LayerChart:
-    """Loads, each written beside its point, on that side of it where it lies on nothing else.
-
-    `bars`: as in lines().
-    """
-    import altair as alt
-
-    base = alt.Chart(data(_beside(rows, bars))).encode(x=x, y=y, text=alt.Text("load:Q", format="~g"))
-    texts = (
-        base.transform_filter(f"datum.side == {n}").mark_text(align=align, dx=dx, dy=dy, fontSize=12)
-        for n, (align, dx, dy) in enumerate(_SIDES)
-    )
-    return alt.LayerChart(layer=list(texts))
-
-
-def looks(rows: Sequence[Row], known: Sequence[str]) -> Any:
-    """Encodings of a mark: colour by the first thing that differs, dashes and shapes by the rest; the legend shows
-    shapes, which points that stand alone have too. With one colour and several variants these get the colours.
-
-    `known`: variants of the whole report, see Frame.
-    """
-    import altair as alt
-
-    names, field = list(dict.fromkeys(row["colour"] for row in rows)), "colour"
-    shades = colours(names)
-    order = sorted(dict.fromkeys((*known, *(row["variant"] for row in rows))), key=bool)
-    variants = [variant for variant in order if any(row["variant"] == variant for row in rows)]
-    word = f"datum.label || '{OTHERS}'"
-    if len(names) == 1 and len(variants) > 1:
-        names, field, shades = variants, "variant", _kept(SEQUENCE, variants, order)
-    colour = alt.Color(
-        f"{field}:N",
-        scale=alt.Scale(domain=names, range=shades),
-        legend=alt.Legend(title=None, labelExpr=word) if len(names) > 1 else None,
-    )
-    dashes = alt.StrokeDash(
-        "variant:N",
-        # Backwards: Vega-Lite makes one legend, here none, of scales whose domains are the same.
-        scale=alt.Scale(domain=variants[::-1], range=[list(dash) for dash in _kept(DASHES, variants, order)][::-1]),
-        legend=None,
-    )
-    shapes = alt.Shape(
-        "variant:N",
-        scale=alt.Scale(domain=variants, range=_kept(SHAPES, variants, order)),
-        legend=alt.Legend(title=None, symbolStrokeColor="#777777", symbolFillColor="#777777", labelExpr=word),
-    )
-    differ = field == "colour" and variants != order[:1]
-
-    def encode(mark: str) -> dict[str, Any]:
-        found: dict[str, Any] = {"color": colour, "detail": ["colour:N", "variant:N"]}
-        if differ and mark == "line":
-            found["strokeDash"] = dashes
-        if differ and mark == "point":
-            found["shape"] = shapes
-        return found
-
-    return encode
-
-
-def _kept(looks: Sequence[Look], variants: Sequence[str], order: Sequence[str]) -> list[Look]:
-    """For each of the variants the look of its place in the order; those that another here has got, one that is free
-    while there are any.
-    """
-    places: dict[str, int] = {}
-    for variant in variants:
-        place = order.index(variant) % len(looks)
-        if place not in places.values():
-            places[variant] = place
-    free = [place for place in range(len(looks)) if place not in places.values()]
-    rest = [variant for variant in variants if variant not in places]
-    places |= {variant: (free or range(len(looks)))[n % len(free or looks)] for n, variant in enumerate(rest)}
-    return [looks[places[variant]] for variant in variants]
-
-
 def unit_of(measure: Measure, points: Sequence[Point]) -> tuple[str, float]:
     """Milliseconds for latencies below two seconds."""
     if measure.unit != "s":
@@ -240,92 +95,10 @@ def unit_of(measure: Measure, points: Sequence[Point]) -> tuple[str, float]:
     return ("ms", 1e3) if values and max(values) < 2 else ("s", 1.0)
 
 
-def axis_scale(rows: Sequence[Row], column: Direction, *, bars: bool = False) -> alt.Scale:
-    """From 0 with some room above, or logarithmic where values span more than a factor of LOGARITHMIC.
-
-    `bars`: they lie along this axis, and their ends have to be seen too.
-    """
-    import altair as alt
-
-    low, high = _ends(rows, column, bars)
-    return alt.Scale(type="log" if low else "linear", domain=[low or 0, high], nice=False)
-
-
-def _ends(rows: Sequence[Row], column: Direction, bars: bool) -> tuple[float, float]:
-    """Where the axis begins and ends: at 0 unless it is logarithmic."""
-    values = [row[column] for row in rows]
-    told = [row[end] for row in rows for end in ("low", "high") if bars and end in row]
-    if not wide(values, LOGARITHMIC):
-        return 0.0, max(1.12 * max(values), 1.02 * max(told, default=0.0))
-    seen = [value for value in (*values, *told) if value > 0]
-    room = (max(seen) / min(seen)) ** (_ROOM / (1 - 2 * _ROOM))
-    return min(seen) / room, max(seen) * room
-
-
-def told(point: Point, series: Series) -> Row:
-    """Whose it is; and that its cell carries a warning, where it does."""
-    row: Row = {"colour": series.colour, "variant": series.variant}
-    return row if point.trusted else row | {"warned": True}
-
-
-def bounds(stat: Stat | None, scale: float) -> dict[str, float]:
-    if stat is None or stat.low is None or stat.high is None:
-        return {}
-    return {"low": stat.low * scale, "high": stat.high * scale}
-
-
 def _n(measure: Measure, point: Point) -> int | None:
     """Requests that a value is of: those of a pooled one are not its gaps."""
     stat = None if measure.pooled else measure.stat(point)
     return stat.n if stat is not None and stat.n is not None else point.ok
-
-
-_SIDES: tuple[tuple[Literal["left", "right"], int, int], ...] = (
-    ("left", 7, -8), ("right", -7, -8), ("left", 7, 9), ("right", -7, 9),
-)  # fmt: skip
-"""Where a text may stand beside its point: its alignment, and the way there, right and down."""
-_NEAR = 10
-"""Points that are nearer than so many units lie together."""
-
-
-def _beside(rows: Sequence[Row], bars: Direction) -> list[Row]:
-    """The loads that can be written, heaviest first, each with its side: none lies on a line, a point or another; of
-    points that lie together under the same load one says it.
-    """
-    ends = {column: _ends(rows, column, column == bars) for column in ("x", "y")}
-    at = {id(row): (_part(row["x"], *ends["x"]) * WIDTH, -_part(row["y"], *ends["y"]) * HEIGHT) for row in rows}
-    lines = defaultdict(list)
-    for row in sorted(rows, key=lambda row: row["load"]):
-        lines[row["colour"], row["variant"]].append(at[id(row)])
-    taken = np.array(
-        [
-            np.add(start, share * np.subtract(end, start))
-            for line in lines.values()
-            for start, end in zip(line, [*line[1:], line[-1]], strict=True)
-            for share in np.linspace(0, 1, 40)
-        ]
-    )
-    found: list[Row] = []
-    written: list[Row] = []
-    for row in sorted(rows, key=lambda row: -row["load"]):
-        x, y = at[id(row)]
-        if any(other["load"] == row["load"] and math.dist(at[id(other)], (x, y)) < _NEAR for other in written):
-            continue
-        wide_px = 7 * len(f"{row['load']:g}")
-        for side, (align, dx, dy) in enumerate(_SIDES):
-            middle = x + dx + (wide_px / 2 if align == "left" else -wide_px / 2), y + dy
-            if not (np.abs(taken - middle) < (wide_px / 2 + 2, 7)).all(axis=1).any():
-                box = [(part * wide_px, high) for part in np.linspace(-0.5, 0.5, 12) for high in (-2, 2)]
-                taken = np.concatenate([taken, np.add(middle, box)])
-                found.append({"x": row["x"], "y": row["y"], "load": row["load"], "side": side})
-                written.append(row)
-                break
-    return found
-
-
-def _part(value: float, low: float, high: float) -> float:
-    """Where a value stands on an axis with these ends, from 0 to 1."""
-    return math.log(value / low) / math.log(high / low) if low else value / high if high else 0.0
 
 
 def _which(points: Sequence[Point], measure: Measure) -> str:

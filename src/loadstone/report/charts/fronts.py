@@ -5,22 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from loadstone.report.charts.curves import (
+from loadstone.report.charts.curves import definition, sample_words
+from loadstone.report.charts.frames import DOLLARS, OUTPUT, PER_GPU, PER_USER, Frame, Measure
+from loadstone.report.charts.marks import (
     BESIDE,
     axis_scale,
     bounds,
     crossed,
-    definition,
     lines,
     loads_beside,
     looks,
-    sample_words,
+    named,
     tips,
-    told,
 )
-from loadstone.report.charts.frames import DOLLARS, OUTPUT, PER_GPU, PER_USER, Frame, Measure
 from loadstone.report.charts.theme import Figure, Row, data, figure
-from loadstone.report.points import joined
+from loadstone.report.words import joined
 
 if TYPE_CHECKING:
     import altair as alt
@@ -38,7 +37,7 @@ def pareto(frame: Frame) -> Figure | None:
     rows = _rows(frame, cost)
     if len(rows) < 3:
         return None
-    front = _front(_rows(_told(frame), cost), "higher")
+    front = _front(_rows(_candidates(frame), cost), "higher")
     x = alt.X("x:Q", title=_PACE, scale=axis_scale(rows, "x"))
     y = alt.Y("y:Q", title=f"{cost.name} (tok/s)", scale=axis_scale(rows, "y"))
     tooltip = [*_tells(frame), alt.Tooltip("y:Q", title="tok/s", format=".5~g")]
@@ -71,7 +70,7 @@ def price_by_pace(frame: Frame) -> Figure | None:
     rows = _rows(frame, DOLLARS)
     if len(rows) < 2:
         return None
-    front = _front(_rows(_told(frame), DOLLARS), "lower")
+    front = _front(_rows(_candidates(frame), DOLLARS), "lower")
     title = "$ per million output tokens"
     x = alt.X("x:Q", title=_PACE, scale=axis_scale(rows, "x"))
     y = alt.Y("y:Q", title=title, scale=axis_scale(rows, "y", bars=True))
@@ -100,7 +99,7 @@ def price_by_pace(frame: Frame) -> Figure | None:
     )
 
 
-def _told(frame: Frame) -> Frame:
+def _candidates(frame: Frame) -> Frame:
     """The points that a front is of: not what was predicted, where anything was measured; none with a warning, where
     others are there.
     """
@@ -111,7 +110,7 @@ def _told(frame: Frame) -> Frame:
 
 
 def _aside(frame: Frame) -> str:
-    kept = _told(frame).points
+    kept = _candidates(frame).points
     rest = [point for point in frame.points if not any(point is other for other in kept)]
     aside = [
         "predictions"
@@ -128,7 +127,7 @@ def _aside(frame: Frame) -> str:
 def _rows(frame: Frame, measure: Measure) -> list[Row]:
     return [
         {"x": pace, "y": value, "load": point.load}
-        | told(point, series)
+        | named(point, series)
         | bounds(measure.stat(point), 1.0)
         | ({"total": point.dollars_total.value} if point.dollars_total is not None else {})
         for point, series in frame.pairs

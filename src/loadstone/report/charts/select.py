@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 
 from loadstone.report.charts.bands import predicted, predictions
-from loadstone.report.charts.bars import gpu_ratios, ratio_figures, side_by_side, switches
+from loadstone.report.charts.bars import side_by_side, switches
 from loadstone.report.charts.curves import against, trade_off
 from loadstone.report.charts.frames import (
     BATCH_S,
@@ -28,8 +28,10 @@ from loadstone.report.charts.frames import (
     pace,
 )
 from loadstone.report.charts.fronts import pareto, price_by_pace
+from loadstone.report.charts.ratios import gpu_ratios, ratio_figures
 from loadstone.report.charts.theme import Figure
-from loadstone.report.points import Point, joined
+from loadstone.report.points import Point
+from loadstone.report.words import joined
 
 MAX_FIGURES = 120
 MAX_LINES = 24

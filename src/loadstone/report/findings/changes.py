@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from statistics import median
 
-from loadstone.report.charts.bars import Fact, Ratio
+from loadstone.report.charts.bars import Fact
 from loadstone.report.charts.frames import (
     E2E,
     ITL,
@@ -21,10 +21,12 @@ from loadstone.report.charts.frames import (
     load_label,
     load_word,
 )
+from loadstone.report.charts.ratios import Ratio
 from loadstone.report.findings.effect import Effect, effect
 from loadstone.report.findings.sentence import Sentence, ranges, setups, spans, value, warned
-from loadstone.report.points import Point, alike, count, joined
+from loadstone.report.points import Point, alike
 from loadstone.report.series import lengths_label
+from loadstone.report.words import count, joined
 
 STABLE = 1.15
 """Largest over smallest value, up to which a measure is called steady: twice the repeats' spread of TTFT."""
@@ -101,11 +103,9 @@ def switched(found: Sequence[Sequence[Point]], what: Fact) -> Iterable[Sentence]
 def scaled(found: Sequence[Pair]) -> Iterable[Sentence]:
     """What more GPUs give at the same loads, and how much of it each of them: see bars.more_gpus()."""
     groups: dict[tuple[str, ...], list[Pair]] = defaultdict(list)
-    every = [point for pair in found for point in pair]
-    names = iter(setups(every, without=("parallel",)))
-    for few, many in found:
+    names = setups([point for pair in found for point in pair], without=("parallel",))
+    for (few, many), name in zip(found, names[1::2], strict=True):
         split = [f" ({point.parallel})" if point.parallel else "" for point in (few, many)]
-        _, name = next(names), next(names)
         told = _asked(few, few.prefix)
         groups[f"{name}{split[1]} instead of {few.hardware}{split[0]}", told, few.kind].append((few, many))
     for (change, told, _), pairs in groups.items():

@@ -8,8 +8,9 @@ from loadstone.report.charts.frames import DOLLARS, Frame, load_label
 from loadstone.report.findings.effect import effect
 from loadstone.report.findings.leaders import entries
 from loadstone.report.findings.sentence import Sentence, doubt, meeting, setup, setups, work
-from loadstone.report.points import Point, joined
+from loadstone.report.points import Point
 from loadstone.report.stats import Stat
+from loadstone.report.words import joined
 from loadstone.units import show_number
 
 

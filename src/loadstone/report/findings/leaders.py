@@ -20,8 +20,9 @@ from loadstone.report.findings.sentence import (
     warned,
     work,
 )
-from loadstone.report.points import Point, joined
+from loadstone.report.points import Point
 from loadstone.report.series import series_of
+from loadstone.report.words import joined
 
 
 def leaders(frame: Frame) -> Iterable[Sentence]:

@@ -7,8 +7,9 @@ from collections.abc import Collection, Iterable, Sequence
 import msgspec
 
 from loadstone.report.charts.frames import Measure
-from loadstone.report.points import Point, joined
+from loadstone.report.points import Point
 from loadstone.report.series import asked, series_of
+from loadstone.report.words import joined
 from loadstone.units import show_number, show_seconds
 
 
