@@ -192,7 +192,7 @@ def test_a_squared_gpu_count_is_undone() -> None:
         ({"load": "rate", "load_value": None}, "no number"),
         ({"precision": "fp9"}, "precision: 'fp9' is no precision known here"),
         ({"kv_dtype": "int3"}, "kv_dtype: 'int3' is no precision of a KV cache"),
-        ({"load_value": 1e9}, "users at once"),
+        ({"load_value": 1e9, "requests": None}, "users at once"),
         ({"output_tokens": 10**9}, "beyond"),
         ({"input_tokens": -5}, "beyond"),
     ],
@@ -224,6 +224,12 @@ def test_users_of_several_copies_are_shared_out() -> None:
     alone = msgspec.structs.replace(summed, engine_version="1.2.0")
     assert (copies_of(alone), case_of(alone).users) == (1, 416)
     assert copies_of(msgspec.structs.replace(summed, notes="")) == 1
+
+
+def test_no_more_users_than_requests_are_there_at_once() -> None:
+    case = case_of(point_of(1, 1024, requests=400))
+    assert (case.users, len(case.inputs)) == (400, 400)
+    assert case_of(point_of(1, 64, requests=400)).users == 64
 
 
 def test_range_ratio_is_what_is_sent() -> None:

@@ -32,7 +32,7 @@ def test_shipped_kernels_are_physical() -> None:
         assert 0 < each.compute < 1
         assert 0.3 < each.memory < 1
         assert 0.1 < each.moving <= 1
-        assert each.off < 0.2, each
+        assert each.off < 0.25, each  # of prompts alone where the table has no even routing
 
 
 def test_an_engine_that_was_not_measured_gets_the_mean_of_its_neighbours() -> None:
@@ -75,14 +75,14 @@ def test_prompts_of_experts_follow_the_data_sheets_of_cards_alike(model: str) ->
 TRUE = ExpertKernel("vllm", "hopper", "fp8", floor_s=22e-6, compute=0.31, memory=0.84, moving=0.42)
 
 
-def table(folder: Path, version: str, kernel: ExpertKernel, noise: float = 0.0) -> None:
+def table(folder: Path, version: str, kernel: ExpertKernel, noise: float = 0.0, evenly: str = "balanced") -> None:
     """Times of a kernel as the formula has them, for three models on one to eight GPUs."""
     rng = np.random.default_rng(1)
     device = catalogue.gpu("h100")
     rows = []
     for hidden, wide, per_token, experts in ((4096, 1536, 8, 128), (7168, 2048, 8, 256), (3072, 1536, 8, 256)):
         for tp, ep in ((1, 1), (4, 1), (8, 1), (1, 8)):
-            for tokens in (1, 4, 16, 64, 128, 512, 1024, 4096, 16384):
+            for tokens in (1, 4, 16, 64, 128, 512, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384):
                 parameters, pairs = 3 * hidden * wide / tp, tokens * per_token / ep
                 read = min(experts / ep, max(1.0, pairs)) * parameters * (1 + 4 / 128**2)
                 seconds = kernel.floor_s + read / (kernel.memory * device.hbm_bytes_per_s)
@@ -91,12 +91,12 @@ def table(folder: Path, version: str, kernel: ExpertKernel, noise: float = 0.0) 
                 row = {
                     "num_tokens": tokens, "hidden_size": hidden, "inter_size": wide, "topk": per_token,
                     "num_experts": experts, "moe_tp_size": tp, "moe_ep_size": ep, "moe_dtype": "fp8_block",
-                    "kernel_source": "fused", "distribution": "balanced",
+                    "kernel_source": "fused", "distribution": evenly,
                     "latency": seconds * 1e3 * np.exp(rng.normal(0, noise)),
                 }  # fmt: skip
                 rows += [row, row | {"distribution": "power_law_1.2", "latency": 9.0}]
                 rows += [row | {"kernel_source": "slower", "latency": row["latency"] * 2}]
-    path = folder / "h100_sxm" / "moe" / "vllm" / version / "moe_perf.parquet"
+    path = folder / "h100_sxm" / "moe" / kernel.engine / version / "moe_perf.parquet"
     path.parent.mkdir(parents=True)
     pq.write_table(pa.Table.from_pylist(rows), path)
 
@@ -113,6 +113,20 @@ def test_a_table_gives_back_the_kernel_that_made_it(tmp_path: Path) -> None:
     assert found.compute == pytest.approx(TRUE.compute, rel=0.05)
     assert found.moving == pytest.approx(TRUE.moving, rel=0.08)
     assert found.off < 0.05
+
+
+def test_a_table_of_uneven_routing_alone_gives_its_prompts_and_its_neighbours_decodes(tmp_path: Path) -> None:
+    other = ExpertKernel("sglang", "hopper", "fp8", floor_s=26e-6, compute=0.1, memory=0.8, moving=0.7)
+    table(tmp_path, "0.5.10", other)
+    table(tmp_path, "0.14.0", TRUE, evenly="power_law_1.01")
+    kernels = {each.engine: each for each in fit_tables(tmp_path)}
+    assert kernels["vllm"].compute == pytest.approx(TRUE.compute, rel=0.1)
+    assert kernels["vllm"].moving == pytest.approx(TRUE.moving, rel=0.1)
+    assert kernels["vllm"].floor_s == pytest.approx(kernels["sglang"].floor_s)
+    assert kernels["vllm"].memory == pytest.approx(kernels["sglang"].memory)
+    table(tmp_path, "0.24.0", TRUE)
+    again = {each.engine: each for each in fit_tables(tmp_path)}
+    assert again["vllm"].floor_s == pytest.approx(TRUE.floor_s, rel=0.05)  # its own, where a release has even routing
 
 
 def test_a_folder_without_tables_is_one_line(tmp_path: Path) -> None:

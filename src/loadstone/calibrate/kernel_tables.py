@@ -2,9 +2,11 @@
 
 Its `systems/data/<gpu>/moe/<engine>/<version>/moe_perf.parquet` has the time of an engine's grouped expert products,
 in ms, by tokens, hidden and intermediate size, experts (all and per token), tensor and expert parallelism. Rows with
-`balanced` routing are taken, for there the experts touched are known: min(experts, pairs).
+`balanced` routing are taken, for there the experts touched are known: min(experts, pairs). Of a table that has none,
+the prompts of its least uneven routing, which touch all experts.
 
-Floor and memory come from few tokens (a decode), compute and moving from many (a prompt), in turn until they agree.
+Floor and memory come from few tokens (a decode), compute and moving from many (a prompt), in turn until they agree;
+where there are prompts alone, floor and memory are those of the architecture's other engines.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from loadstone.catalogue import Gpu, gpu
 from loadstone.catalogue.precision import FORMATS
 from loadstone.errors import InputError
 from loadstone.perfmodel.coefficients import Array
-from loadstone.perfmodel.expert_kernels import ExpertKernel
+from loadstone.perfmodel.expert_kernels import ExpertKernel, mean_of
 from loadstone.perfmodel.families import architecture_of
 
 _GPUS = {"a100_sxm": "a100", "h100_sxm": "h100", "h200_sxm": "h200", "b200_sxm": "b200"}
@@ -43,6 +45,7 @@ LEAST_MEMORY = 0.35
 """Kernels that read slower widen their weights first, which engines do where they have nothing better."""
 MOST_COMPUTE = 0.8
 """No product reaches more of the peak; tables of narrow experts would say so, whose time is that of their ends."""
+_EVENEST = "power_law_1.01"
 _LEAST_ROWS = 100
 _ROUNDS = 4
 
@@ -73,11 +76,23 @@ def fit_tables(folder: Path) -> list[ExpertKernel]:
     if not tables:
         raise InputError(f"{folder}: no */moe/*/*/moe_perf.parquet; give systems/data of aiconfigurator-core")
     newest: dict[tuple[str, str, str], ExpertKernel] = {}
+    prompts: dict[tuple[str, str, str], tuple[str, list[tuple[Gpu, Row]]]] = {}
     for (engine, version, architecture, dtype), rows in sorted(tables.items(), key=lambda each: _number(each[0][1])):
-        if len(rows) >= _LEAST_ROWS:
-            kernel = _fit(engine, version, architecture, dtype, list(rows.values()))
-            if kernel.memory >= LEAST_MEMORY and kernel.floor_s <= 2 * MOST_FLOOR_S:
-                newest[engine, architecture, dtype] = replace(kernel, floor_s=min(kernel.floor_s, MOST_FLOOR_S))
+        even = [each for each in rows.values() if each[1]["distribution"] != _EVENEST]
+        if len(even or rows) < _LEAST_ROWS:
+            continue
+        if not even:
+            prompts[engine, architecture, dtype] = version, list(rows.values())
+            continue
+        kernel = _fit(engine, version, architecture, dtype, even)
+        if kernel.memory >= LEAST_MEMORY and kernel.floor_s <= 2 * MOST_FLOOR_S:
+            newest[engine, architecture, dtype] = replace(kernel, floor_s=min(kernel.floor_s, MOST_FLOOR_S))
+    balanced = list(newest.values())
+    for (engine, architecture, dtype), (version, listed) in prompts.items():
+        others = [each for each in balanced if (each.architecture, each.dtype) == (architecture, dtype)]
+        if others and (engine, architecture, dtype) not in newest:
+            like = mean_of(engine, architecture, dtype, others)
+            newest[engine, architecture, dtype] = _fit(engine, version, architecture, dtype, listed, like)
     return [newest[key] for key in sorted(newest)]
 
 
@@ -85,14 +100,14 @@ _SHAPE = ("num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe
 
 
 def _rows(path: Path) -> list[Row]:
-    """Gated experts of the sizes that catalogued models have, on at most 16 GPUs."""
+    """Gated experts of the sizes that catalogued models have, on at most 16 GPUs; evenly asked for if a table can."""
     import pyarrow.parquet as pq
 
     columns = [*_SHAPE, "moe_dtype", "kernel_source", "distribution", "latency"]
-    return [
+    rows = [
         row
         for row in pq.read_table(path, columns=columns).to_pylist()
-        if row["distribution"] == "balanced"
+        if row["distribution"] in ("balanced", _EVENEST)
         and row["moe_dtype"] in _DTYPES
         and row["latency"] > 0
         and "nongated" not in row["kernel_source"]
@@ -101,9 +116,19 @@ def _rows(path: Path) -> list[Row]:
         and row["inter_size"] < 8000
         and row["topk"] < 20
     ]
+    balanced = [row for row in rows if row["distribution"] == "balanced"]
+    return balanced or [row for row in rows if row["num_tokens"] >= MANY]
 
 
-def _fit(engine: str, version: str, architecture: str, dtype: str, rows: list[tuple[Gpu, Row]]) -> ExpertKernel:
+def _fit(
+    engine: str,
+    version: str,
+    architecture: str,
+    dtype: str,
+    rows: list[tuple[Gpu, Row]],
+    like: ExpertKernel | None = None,
+) -> ExpertKernel:
+    """`like`: whose floor and memory it has, where `rows` are of prompts alone; `off` is then of these."""
     from scipy.optimize import least_squares
 
     form = FORMATS[dtype]
@@ -134,8 +159,11 @@ def _fit(engine: str, version: str, architecture: str, dtype: str, rows: list[tu
     decode, prompt = np.log([25e-6, 0.75]), np.log([0.3, 0.3])
     bounds = (np.log([1e-3, 1e-3]), np.log([MOST_COMPUTE, 1.0]))
     robust = {"loss": "soft_l1", "f_scale": 0.1}
+    if like is not None:
+        few, decode = many, np.log([like.floor_s, like.memory])
     for _ in range(_ROUNDS):
-        decode = least_squares(lambda x, other=prompt: off(np.append(x, other), few), decode, **robust).x
+        if like is None:
+            decode = least_squares(lambda x, other=prompt: off(np.append(x, other), few), decode, **robust).x
         prompt = least_squares(
             lambda x, other=decode: off(np.append(other, x), many), prompt, bounds=bounds, **robust
         ).x

@@ -137,6 +137,7 @@ def _load(point: Point) -> tuple[int, int]:
     if point.load == "concurrency" and point.load_value:
         users = int(point.load_value) // copies_of(point)
         asked = point.requests or traffic_of(point).requests_per_user * users
+        users = min(users, asked)  # of users without a request nothing is seen
         return users, max(users, min(asked, max(MOST_REQUESTS, 2 * users)))
     if point.load == "rate" and point.load_value and point.requests:
         requests = min(point.requests, MOST_REQUESTS)

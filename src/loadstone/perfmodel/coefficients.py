@@ -57,9 +57,9 @@ COEFFICIENTS = (
     Coefficient("collective_link", 0.60, 0.40, "of peak", "link bandwidth that a large collective reaches [K]"),
     Coefficient("step_s", 300e-6, 0.40, "s", "host time of a step that its kernels do not hide, and sampling [G]"),
     Coefficient("sequence_s", 6e-6, 0.80, "s", "the same per sequence of the step [B]"),
-    Coefficient("prefill_step_s", 4e-3, 0.90, "s", "more of it in a step that holds prompt tokens [G]"),
+    Coefficient("prefill_step_s", 4e-3, 0.30, "s", "more of it in a step that holds prompt tokens [G]"),
     Coefficient("launch_s", 8e-6, 0.60, "s", "launching one kernel where no CUDA graph does [B]"),
-    Coefficient("request_s", 15e-3, 0.70, "s", "from the client's send to the scheduler: HTTP, hand-over [B]"),
+    Coefficient("request_s", 15e-3, 0.35, "s", "from the client's send to the scheduler: HTTP, hand-over [B]"),
     Coefficient("request_token_s", 3e-6, 0.40, "s/token", "the same per prompt token: reading text, tokenising [G]"),
     Coefficient("stream_s", 2e-3, 0.50, "s", "from the end of a step to the token at the client [G]"),
 )  # fmt: skip

@@ -51,9 +51,9 @@ def expert_kernel(engine: str, architecture: str, dtype: str) -> ExpertKernel:
     for kind in (dtype, _WIDENING):
         if near := [each for each in here if each.dtype == kind]:
             exact = [each for each in near if each.engine == engine]
-            return exact[0] if exact else _mean(engine, architecture, dtype, near)
+            return exact[0] if exact else mean_of(engine, architecture, dtype, near)
     known = [each for each in expert_kernels() if each.dtype == dtype] or list(expert_kernels())
-    return _mean(engine, architecture, dtype, known)
+    return mean_of(engine, architecture, dtype, known)
 
 
 @cache
@@ -63,7 +63,9 @@ def expert_kernels() -> tuple[ExpertKernel, ...]:
     return msgspec.json.decode(content, type=tuple[ExpertKernel, ...])
 
 
-def _mean(engine: str, architecture: str, dtype: str, kernels: Sequence[ExpertKernel]) -> ExpertKernel:
+def mean_of(engine: str, architecture: str, dtype: str, kernels: Sequence[ExpertKernel]) -> ExpertKernel:
+    """The geometric mean of others, for a kernel that has no measurements."""
+
     def of(name: str) -> float:
         return math.exp(sum(math.log(getattr(each, name)) for each in kernels) / len(kernels))
 
