@@ -365,7 +365,7 @@ def test_experts_of_an_old_era_that_knew_latent_attention_alone_are_those_of_lat
     assert latent == dense
     experts = [name in EXPERT_LAYERS for name in NAMES]
     np.testing.assert_array_equal(mixture.values(), np.where(experts, wide.values(), latent.values()))
-    assert mixture.values()[INDEX["expert_compute"]] > 4 * latent.values()[INDEX["expert_compute"]]
+    assert mixture.values()[INDEX["expert_compute"]] > 1.5 * latent.values()[INDEX["expert_compute"]]
     assert np.linalg.eigvalsh(np.array(mixture.covariance)).min() > 0
     # Of vLLM 0.2 too no mixture was measured, nor anything else with experts.
     assert of("mixtral-8x7b@2xh100/tp2,version=0.11.0") == of("llama-3.1-8b@1xh100/version=0.11.0")

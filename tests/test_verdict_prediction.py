@@ -63,7 +63,7 @@ def test_a_simulated_scheduler_works_under_the_lengths_that_are_asked(tmp_path: 
 
 
 def test_another_vendors_gpu_is_a_warning_and_a_release_is_none(tmp_path: Path) -> None:
-    far = findings(tmp_path, "llama-3.1-8b@1xmi300x")["unmeasured"]
+    far = findings(tmp_path, "qwen3-30b-a3b@1xmi300x")["unmeasured"]
     assert far["severity"] == "warning"
     assert "vllm of today on cdna 3" in far["evidence"]
     assert "on other vendors' GPUs" in far["evidence"]
@@ -73,6 +73,11 @@ def test_another_vendors_gpu_is_a_warning_and_a_release_is_none(tmp_path: Path) 
     assert "elsewhere" in near["evidence"]
     assert near["remedy"].endswith("`loadstone calibrate`.")
     assert "unmeasured" not in findings(tmp_path, "llama-3.1-8b@1xh100")
+    # Of AMD's present releases vLLM 0.10 was measured, with dense models.
+    assert "unmeasured" not in findings(tmp_path, "llama-3.1-8b@1xmi300x/version=0.10.0")
+    assert findings(tmp_path, "llama-3.1-8b@1xmi300x")["unmeasured"]["severity"] == "info"
+    assert findings(tmp_path, "llama-3.1-8b@1xmi300x/engine=sglang")["unmeasured"]["severity"] == "warning"
+    assert findings(tmp_path, "llama-3.1-8b@1xmi355x")["unmeasured"]["severity"] == "warning"
 
 
 def test_drafts_that_were_assumed(tmp_path: Path) -> None:
