@@ -234,7 +234,7 @@ def test_what_cannot_be_reported_is_said_in_one_line(loadstone: Loadstone, tmp_p
     assert "neither a run folder nor a folder of them" in loadstone("report", tmp_path / "nowhere").line()
     assert "cannot be written" in loadstone("report", folder, "-o", "/proc/nowhere/r.html").line()
     assert "no picture" in loadstone("report", folder, "--format", "png", "-o", tmp_path / "p").line()
-    assert "--set: only of result files" in loadstone("report", folder, "--set", "model=m").line()
+    assert "--set: only of other tools' results" in loadstone("report", folder, "--set", "model=m").line()
     (folder / "summary.json").write_text("[]")
     assert "no summary" in loadstone("report", folder).line()
     (folder / "summary.json").write_text("{")
@@ -325,6 +325,18 @@ def test_an_imported_run_tells_its_files_and_when_it_was_measured(
     facts = dict(part.facts)
     assert facts["files"] == "monday/a.json"
     assert {"started", "imported"} & facts.keys() == {said}
+
+
+def test_a_folder_of_other_tools_results_is_imported_for_the_report(tmp_path: Path) -> None:
+    results = tmp_path / "in" / "monday"
+    results.mkdir(parents=True)
+    (results / "a.json").write_text(json.dumps(VLLM))
+    made = report([tmp_path / "in"], tmp_path / "r.md", given=["gpu=h100"]).report
+    assert [dict(part.facts)["files"] for part in made.parts] == ["monday/a.json"]
+    assert not list(tmp_path.rglob("run.json"))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match="folder of them"):
+        report([tmp_path / "empty"], tmp_path / "r.md")
 
 
 def test_rows_that_were_left_out_of_an_import_are_told(tmp_path: Path) -> None:

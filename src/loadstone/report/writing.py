@@ -37,9 +37,9 @@ def report(
 ) -> Written:
     """Write the report of the runs at `paths`. Raises InputError, one line.
 
-    A path that is a file is another tool's result: it is imported for this report alone, with the facts that it does
-    not tell in `given` (NAME=VALUE, see importers). `kind`: None takes it from the name of `out`, else it is html.
-    Pictures go into a folder, `out`. `out` as `-` is stdout; there are no files then. `price`: GPU=DOLLARS an hour.
+    A file, or a folder of files without a run, is another tool's results: imported for this report alone, with the
+    facts that they do not tell in `given` (NAME=VALUE, see importers). `kind`: None takes it from the name of `out`,
+    else it is html. Pictures go into a folder, `out`. `out` as `-` is stdout; there are no files then. `price`: GPU=DOLLARS an hour.
     """
     prices = parse_prices(price)
     chosen = kind or _kind(out)
@@ -70,9 +70,9 @@ def report(
 def build_of(
     paths: Sequence[Path], scratch: Path, given: Sequence[str], *, inside: bool, prices: Prices | None = None
 ) -> Report:
-    """The report of run folders and of result files, which are imported into `scratch`. Raises InputError."""
-    files = [path for path in paths if path.is_file()]
-    folders = [path for path in paths if not path.is_file()]
+    """The report of run folders and of results, which are imported into `scratch`. Raises InputError."""
+    files = [path for path in paths if _is_results(path)]
+    folders = [path for path in paths if path not in files]
     left_out: list[str] = []
     if files:
         from loadstone.importers import import_files
@@ -84,12 +84,18 @@ def build_of(
         # Those of a run stand in its verdict.
         left_out = [finding["evidence"] for finding in imported.findings if finding["run"] is None]
     elif given:
-        raise InputError(
-            "--set: only of result files, and none was named; `loadstone import` takes folders of them, and run "
-            "folders tell their own facts"
-        )
+        raise InputError("--set: only of other tools' results, and none was named; run folders tell their own facts")
     runs, passed_over = read_runs(folders)
     return build(runs, passed_over=[*left_out, *passed_over], inside=inside, prices=prices)
+
+
+def _is_results(path: Path) -> bool:
+    """Whether it is another tool's: a file, or a folder of files without a run."""
+    if not path.is_dir() or next(path.rglob("run.json"), None) is not None:
+        return path.is_file()
+    from loadstone.importers.files import files_of
+
+    return bool(files_of([path]))
 
 
 def _kind(out: Path | None) -> Format:
