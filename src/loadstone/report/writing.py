@@ -39,7 +39,8 @@ def report(
 
     A file, or a folder of files without a run, is another tool's results: imported for this report alone, with the
     facts that they do not tell in `given` (NAME=VALUE, see importers). `kind`: None takes it from the name of `out`,
-    else it is html. Pictures go into a folder, `out`. `out` as `-` is stdout; there are no files then. `price`: GPU=DOLLARS an hour.
+    else it is html. Pictures go into a folder, `out`. `out` as `-` is stdout; there are no files then.
+    `price`: GPU=DOLLARS an hour.
     """
     prices = parse_prices(price)
     chosen = kind or _kind(out)
