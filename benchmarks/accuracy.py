@@ -44,7 +44,7 @@ from loadstone.calibrate.shipped import (
 )
 from loadstone.calibrate.table import Case, Table, case_of, refresh, table_of
 from loadstone.calibrate.update import update
-from loadstone.perfmodel.families import architecture_of, era_of
+from loadstone.perfmodel.families import OLD_ERAS, architecture_of, era_of
 from loadstone.perfmodel.profile import profile_of, save
 
 QUANTITIES = ("tpot", "ttft", "throughput")
@@ -142,17 +142,21 @@ def families_out(table: Table, arguments: argparse.Namespace) -> None:
     gap = gaps(table)
     known = known_variance(table, logarithms, spreads_of(table.cases, fits, fit))
     keys = [key_of(case) for case in table.cases]
-    everywhere = residuals(gap, known, use)
+    # Old eras are further off than later ones; what few of their rows there are, are told by them alone.
+    old = np.array([key[1] in OLD_ERAS for key in keys])
+    everywhere = {True: residuals(gap, known, old), False: residuals(gap, known, ~old)}
     remaining = {}
     for key in set(keys):
         mine = np.array([each == key for each in keys])
         if mine.sum() >= MANY:
-            remaining[key] = everywhere | residuals(gap, known, mine)
+            remaining[key] = everywhere[key[1] in OLD_ERAS] | residuals(gap, known, mine)
     alone, unseen = architectures_out(table, fit)
-    unseen = {name: max(value, everywhere[name]) for name, value in unseen.items()}
 
     def residual_of(engine: str, era: str, architecture: str) -> Mapping[str, float]:
-        return remaining.get((engine, era, architecture), everywhere if architecture in alone else unseen)
+        rest = everywhere[era in OLD_ERAS]
+        if architecture not in alone:
+            rest = {name: max(value, unseen.get(name, 0.0)) for name, value in rest.items()}
+        return remaining.get((engine, era, architecture), rest)
 
     spread: dict[str, Floats] = {}
     for name in QUANTITIES:

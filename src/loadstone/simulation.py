@@ -19,7 +19,7 @@ from loadstone.errors import InputError
 from loadstone.interruption import Interrupted, Signals
 from loadstone.options import Options
 from loadstone.perfmodel import StepModel
-from loadstone.perfmodel.profile import unmeasured, vendor_measured
+from loadstone.perfmodel.profile import remaining, unmeasured, vendor_measured
 from loadstone.planning import plan_of
 from loadstone.records import CellInfo, Plan, RunInfo, Target
 from loadstone.simulator.asked import CHARACTERS_PER_TOKEN, TURNAROUND_S, whole_prompts
@@ -145,7 +145,7 @@ def uncertainty(plan: Plan, fleet: Fleet, draws: int) -> list[dict[str, tuple[fl
     if not isinstance(model, StepModel) or draws < 1:
         return [{} for _ in plan.cells]
     drawn = model.draws(draws, plan.seed)
-    return [intervals(plan, cell, fleet, drawn, model.profile.residual) for cell in range(len(plan.cells))]
+    return [intervals(plan, cell, fleet, drawn, remaining(model.profile)) for cell in range(len(plan.cells))]
 
 
 def _release() -> None:

@@ -27,6 +27,11 @@ MEASURED_VENDORS = ("nvidia", "any")
 """On whose GPUs present releases of engines were measured with every kind of model (docs/accuracy.md)."""
 
 
+ELSEWHERE = {"ttft": 0.63, "tpot": 0.30, "throughput": 0.20}
+"""What remains, at least, on machines and with launches that a fit has not seen, in ln: with it four in five of
+benchmarks/public_points.csv lie inside, where nothing is suspect in them (docs/accuracy.md)."""
+
+
 class Provenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a profile was fitted on; `kinds`: how many of its rows are of which kind of model (families.kind_of)."""
 
@@ -163,6 +168,21 @@ def vendor_measured(deployment: Deployment) -> bool:
         if (engine, architecture) == mine and era != "*" and era not in OLD_ERAS
     ]
     return any(kind_of(deployment.model) in each.provenance.kinds for each in present)
+
+
+def remaining(profile: Profile, source: str | None = None) -> dict[str, float]:
+    """What remains of ln(measured/predicted), by quantity, for a point of that `source`; None: on a user's machine.
+
+    No less than ELSEWHERE, but where the fit has seen the source, or the profile is the user's own.
+    """
+    if is_own(profile) or source in _sources() or profile.architecture == processor.ARCHITECTURE:
+        return profile.residual
+    return {name: max(value, ELSEWHERE.get(name, 0.0)) for name, value in profile.residual.items()}
+
+
+@cache
+def _sources() -> frozenset[str]:
+    return frozenset(name for profile in _shipped().values() for name in profile.provenance.sources)
 
 
 def is_own(profile: Profile) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 from loadstone.calibrate.points import Point, Unpredictable
 from loadstone.calibrate.table import Case, case_of, refresh, slopes, table_of
 from loadstone.perfmodel.coefficients import Array
-from loadstone.perfmodel.profile import Profile, family_of, is_own, profile_of
+from loadstone.perfmodel.profile import Profile, family_of, is_own, profile_of, remaining
 
 Z80 = 1.2816
 """Half of an 80 % interval, in standard deviations."""
@@ -75,7 +75,8 @@ def _predicted(cases: Sequence[Case], profile_name: str | None) -> list[Scored]:
     values = np.array([profile.values(without=family) for profile, family in zip(profiles, families, strict=True)])
     table = table_of(cases)
     refresh(table, values)
-    variance = _variance(profiles, *slopes(table, np.log(values)))
+    rests = [remaining(profile, case.point.source) for profile, case in zip(profiles, cases, strict=True)]
+    variance = _variance(profiles, rests, *slopes(table, np.log(values)))
     scored = []
     for at, case in enumerate(cases):
         predicted = {"ttft": table.ttft_s[at], "tpot": table.tpot_s[at], "throughput": table.rate[at]}
@@ -107,8 +108,10 @@ def _named(case: Case) -> Point:
     )
 
 
-def _variance(profiles: Sequence[Profile], by_ttft: Array, by_tpot: Array) -> dict[str, Array]:
-    """Of the logarithms: what the coefficients leave open, J·C·Jᵀ, and what is left with the best of them."""
+def _variance(
+    profiles: Sequence[Profile], rests: Sequence[Mapping[str, float]], by_ttft: Array, by_tpot: Array
+) -> dict[str, Array]:
+    """Of the logarithms: what the coefficients leave open, J·C·Jᵀ, and what the best of them leave, `rests`."""
     covariances: Mapping[str, Array] = {each.name: np.array(each.covariance) for each in profiles}
     found = {name: np.empty(len(profiles)) for name in QUANTITIES}
     for at, profile in enumerate(profiles):
@@ -119,7 +122,7 @@ def _variance(profiles: Sequence[Profile], by_ttft: Array, by_tpot: Array) -> di
         }
         known["throughput"] = known["tpot"]
         for name in QUANTITIES:
-            found[name][at] = known[name] + profile.residual.get(name, 0.3) ** 2
+            found[name][at] = known[name] + rests[at].get(name, 0.3) ** 2
     return found
 
 
