@@ -4,8 +4,8 @@
 
 POINTS.csv: docs/accuracy.md has the columns; rows whose source begins with `seed000` (DeepSeek-V3, H200, SGLang) and
 `seed002` (DeepSeek-R1, MI300X and H200, dstack) are used, those that were excluded from fits included. Each row is
-simulated with the shipped coefficients (whose fit saw most of these rows) and with those of a fit without this model
-family. `light` has all efficiencies 1 and no overhead. Some seconds on one core.
+simulated with the shipped coefficients (whose fit saw most of the served rows) and with those of a fit without this
+model family. `light` has all efficiencies 1 and no overhead. Some seconds on one core.
 """
 
 from __future__ import annotations

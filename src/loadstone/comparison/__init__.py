@@ -205,10 +205,11 @@ def _predicted(sides: tuple[list[Run], list[Run]], compared: Sequence[Cell]) -> 
         made_of_it = "how far the performance model may be off is not told (--draws 0), and is in no conclusion"
     elif len(simulated) == 1:
         made_of_it = "how far the performance model may be off (80 %) is in the conclusions"
-    elif together:
-        made_of_it = "of one profile and model: half of what the performance model has wrong is taken to cancel out"
     else:
-        made_of_it = "of two profiles or models: what the performance model has wrong is taken not to cancel out"
+        alike, share = (
+            ("one profile and model", "four fifths") if together > 0.5 else ("two profiles or models", "two thirds")
+        )
+        made_of_it = f"of {alike}: {share} of what the performance model has wrong is taken to cancel out"
     return Finding(
         "predicted",
         "info",

@@ -1,9 +1,9 @@
 """How far off may the ratio of two values be because the performance model is, where a side is simulated?
 
 Each simulated run has an 80 % interval of its own (simulator.interval). Two such runs may share what is wrong with
-them. How much, published measurements say (docs/compare.md): of one profile and one model the errors of two
-predictions go together by half; of others not at all; and one deployment asked the same has one error, which the
-ratio does not have.
+them. How much, published measurements say (docs/compare.md): on one user's machines the errors of two predictions go
+together by two thirds, of one profile and one model by four fifths; and one deployment asked the same has one error,
+which the ratio does not have.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from loadstone.comparison.interval import Reach
 from loadstone.comparison.metric import Metric
 from loadstone.comparison.sides import Place, Run
 
-TOGETHER = 0.5
-"""Correlation of the errors of two predictions with the coefficients of one profile, for one model."""
+TOGETHER = 2 / 3
+"""Correlation of the errors of two predictions: machine, launch and client are one user's in both."""
+ALIKE = 0.8
+"""The same with the coefficients of one profile, for one model."""
 _ONE_ERROR = ("deployment", "policy", "schedulers", "profile", "workload")
 """Settings of a run that, all alike, make two simulations of a load wrong by the same."""
 
@@ -26,7 +28,7 @@ def is_simulated(run: Run) -> bool:
 
 
 def together(a: Sequence[Run], b: Sequence[Run]) -> float:
-    """Correlation of the errors of two sides: 1, TOGETHER or 0."""
+    """Correlation of the errors of two sides: 1, ALIKE or TOGETHER; 0 where one is measured."""
     runs = [*a, *b]
     if not all(map(is_simulated, runs)):
         return 0.0
@@ -36,7 +38,7 @@ def together(a: Sequence[Run], b: Sequence[Run]) -> float:
     profile, model = first.get("profile"), runs[0].facts.model
     known = profile is not None and model is not None
     alike = all(each.get("profile") == profile for each in settings) and all(run.facts.model == model for run in runs)
-    return TOGETHER if known and alike else 0.0
+    return ALIKE if known and alike else TOGETHER
 
 
 def reach(a: Sequence[Place], b: Sequence[Place], metric: Metric, *, intended: bool) -> Reach | None:
