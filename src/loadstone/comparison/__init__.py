@@ -206,10 +206,9 @@ def _predicted(sides: tuple[list[Run], list[Run]], compared: Sequence[Cell]) -> 
     elif len(simulated) == 1:
         made_of_it = "how far the performance model may be off (80 %) is in the conclusions"
     else:
-        alike, share = (
-            ("one profile and model", "four fifths") if together > 0.5 else ("two profiles or models", "two thirds")
-        )
-        made_of_it = f"of {alike}: {share} of what the performance model has wrong is taken to cancel out"
+        alike = together == model.ALIKE
+        whose, share = ("one profile and model", "four fifths") if alike else ("two profiles or models", "two thirds")
+        made_of_it = f"of {whose}: {share} of what the performance model has wrong is taken to cancel out"
     return Finding(
         "predicted",
         "info",
