@@ -26,7 +26,7 @@ from loadstone.perfmodel.formulas import (
     pair_seconds,
     pairs_of,
 )
-from loadstone.perfmodel.profile import Profile, load, prior_profile, save, unmeasured
+from loadstone.perfmodel.profile import ELSEWHERE, Profile, load, prior_profile, remaining, save, unmeasured
 from loadstone.perfmodel.work import COLLECTIVE, EXPERTS, GEMM, HEAD, Work, ideal
 
 DEPLOYMENTS = (
@@ -700,3 +700,26 @@ def test_a_group_s_experts_take_what_all_ranks_bring() -> None:
     assert model.step_s(decodes, context, []) < model.step_s(decodes, context, [], 8192)
     alone = model_of("deepseek-v3@8xh200/tp8,engine=sglang")
     assert alone.step_s(decodes, context, prompt, 1) == alone.step_s(decodes, context, prompt)
+
+
+def test_on_a_machine_that_no_fit_has_seen_more_remains() -> None:
+    profile = profile_of(parse_deployment("llama-3.1-8b@1xh100"))
+    seen, unseen = remaining(profile, next(iter(profile.provenance.sources))), remaining(profile, "somebody's blog")
+    assert seen == profile.residual
+    assert unseen == remaining(profile)
+    for name, least in ELSEWHERE.items():
+        assert unseen[name] == max(least, profile.residual[name])
+    assert unseen["tpot"] > seen["tpot"]
+    own = msgspec.structs.replace(profile, name="mine")
+    assert remaining(own) == profile.residual
+    cpu = profile_of(parse_deployment("llama-3.1-8b@1xcpu/engine=llama.cpp"))
+    assert remaining(cpu) == cpu.residual
+
+
+def test_an_unmeasured_architecture_of_amd_is_timed_like_the_measured_one() -> None:
+    near, far = (profile_of(parse_deployment(f"llama-3.1-8b@1x{gpu}/version=0.10.0")) for gpu in ("mi300x", "mi355x"))
+    assert far.logarithms == near.logarithms
+    assert np.trace(far.covariance) >= np.trace(near.covariance)
+    assert far.residual["ttft"] >= near.residual["ttft"]
+    gaudi, h100 = (profile_of(parse_deployment(f"llama-3.1-8b@1x{gpu}")) for gpu in ("gaudi3", "h100"))
+    assert gaudi.logarithms != h100.logarithms

@@ -215,11 +215,13 @@ def _of_kind(found: Profile, kind: str, shipped: dict[tuple[str, str, str], Prof
 
 
 def _unmeasured(found: Profile, shipped: dict[tuple[str, str, str], Profile]) -> Profile:
-    """What was fitted without any of a kind's rows is as uncertain as a GPU with no rows at all."""
+    """What was fitted without any of a kind's rows is as uncertain as a GPU with no rows at all, and at least as the
+    kind that it is taken for."""
     for key in ((found.engine, found.era, "*"), (found.engine, "*", "*"), ("*", "*", "*")):
         if key in shipped:
             wide = shipped[key]
-            return msgspec.structs.replace(found, covariance=wide.covariance, residual=wide.residual)
+            vaguer = max(found, wide, key=lambda each: float(np.trace(each.covariance)))
+            return msgspec.structs.replace(found, covariance=vaguer.covariance, residual=wide.residual)
     return found
 
 
