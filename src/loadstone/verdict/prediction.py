@@ -27,7 +27,7 @@ def _unmeasured(basis: Mapping[str, Any]) -> Finding | None:
         "unmeasured",
         "warning" if far else "info",
         f"no measurement of {what} is behind this: it is predicted from the data sheet and from what was measured "
-        + ("on other vendors' GPUs" if far else "elsewhere")
+        + ("elsewhere, mostly on other vendors' GPUs" if far else "elsewhere")
         + f" (profile {basis.get('profile')})",
         "Measure one or two loads there and give them to `loadstone calibrate`"
         + (" before you buy on these numbers." if far else "."),
