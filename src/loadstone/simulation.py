@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import loadstone
 from loadstone import host, store
+from loadstone.batching import policy_of
 from loadstone.catalogue.deployment import Deployment
 from loadstone.catalogue.shorthand import parse_deployment
 from loadstone.dialects import DIALECTS
@@ -25,7 +26,7 @@ from loadstone.records import CellInfo, Plan, RunInfo, Target
 from loadstone.simulator.asked import CHARACTERS_PER_TOKEN, TURNAROUND_S, whole_prompts
 from loadstone.simulator.cell import run_cell
 from loadstone.simulator.counters import Counters
-from loadstone.simulator.fleet import Fleet, fleet_of, longest_request
+from loadstone.simulator.fleet import Fleet, fleet_of, fleet_with, longest_request
 from loadstone.simulator.interval import intervals
 from loadstone.simulator.table import tables
 from loadstone.summary import conclude, parse_slo
@@ -68,7 +69,7 @@ def simulate(
     if options.dialect is not None and options.dialect not in DIALECTS:
         raise InputError(f"--dialect {options.dialect}: unknown; choose of {', '.join(DIALECTS)}")
     lengths = check(plan, longest, what)
-    fleet = fleet_of(deployed, acceptance=acceptance, profile=profile, lengths=lengths)
+    fleet = fleet_with(deployed, policy_of(deployed, acceptance=acceptance, lengths=lengths), fleet.model)
     info = _run_info(deployed, fleet, longest, options, plan, slo)
     info.settings["basis"] = _basis(deployed, fleet, acceptance, profile)
     folder = store.create(options.out, info.run_id)

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from loadstone.calibrate.sources import copies_of
 from loadstone.calibrate.table import Case, Table, predict, slopes
 from loadstone.perfmodel.coefficients import HOST, NAMES, PRIOR, SPREAD, Array
-from loadstone.perfmodel.families import OLD_ERAS, architecture_of, era_of
+from loadstone.perfmodel.families import OLD_ERAS, architecture_of, era_of, is_amd
 from loadstone.perfmodel.graphs import is_eager
 
 LEVELS = {"all": 0.9, "engine": 0.5, "era": 0.4, "architecture": 0.4, "pair": 0.4}
@@ -44,7 +44,7 @@ OLD_LAYERS = frozenset({"expert_layer_s", "latent_layer_s", "latent_decode"})
 took then, by itself and for each sequence, is a time of that layer, and no other model's steps had it. Experts' other
 coefficients as free change nothing for dense models, and move first tokens of all that have experts."""
 OTHER_VENDOR = 2.0
-"""That of an architecture that is not NVIDIA's, and of engines on it, for all coefficients: its kernels, collectives
+"""That of an architecture of AMD's, and of engines on it, for all coefficients: its kernels, collectives
 and launches are other libraries'. Were it as close to NVIDIA's as those are to one another, it would pull theirs."""
 NOISE = {"ttft": 0.20, "tpot": 0.08}
 """σ: of one point around its family's best, in ln."""
@@ -120,7 +120,7 @@ def share(key: tuple[str, ...]) -> Array:
         return spread
     if level == "era" and key[-1] in OLD_ERAS:
         return np.where([name in HOST | OLD_LAYERS for name in NAMES], OLD_HOST, 2 * spread)
-    if level in ("architecture", "pair") and key[-1].startswith("cdna"):
+    if level in ("architecture", "pair") and is_amd(key[-1]):
         return OTHER_VENDOR * SPREAD
     return spread * np.where([name in HOST for name in NAMES], 1.0, SHARED)
 

@@ -47,6 +47,11 @@ def architecture_of(gpu: Gpu) -> str:
     return f"{name} {word}" if word in _CUT else name
 
 
+def is_amd(architecture: str) -> bool:
+    """Whether its kernels, collectives and launches are AMD's libraries'."""
+    return architecture.startswith("cdna")
+
+
 def kind_of(model: Model) -> str:
     """What its layers are, as engines had to learn them one after the other."""
     if any(isinstance(run.attention, LatentAttention | CompressedAttention) for run in model.layers):

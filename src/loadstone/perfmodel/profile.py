@@ -21,12 +21,10 @@ from loadstone.catalogue.model import Model
 from loadstone.errors import InputError
 from loadstone.perfmodel import processor
 from loadstone.perfmodel.coefficients import EXPERT_LAYERS, NAMES, PRIOR, SPREAD, Array
-from loadstone.perfmodel.families import OLD_ERAS, architecture_of, era_of, kind_of, shapes_of
+from loadstone.perfmodel.families import OLD_ERAS, architecture_of, era_of, is_amd, kind_of, shapes_of
 
 MEASURED_VENDORS = ("nvidia", "any")
 """On whose GPUs present releases of engines were measured with every kind of model (docs/accuracy.md)."""
-
-
 ELSEWHERE = {"ttft": 0.63, "tpot": 0.30, "throughput": 0.20}
 """What remains, at least, on machines and with launches that a fit has not seen, in ln: with it four in five of
 benchmarks/public_points.csv lie inside, where nothing is suspect in them (docs/accuracy.md)."""
@@ -134,7 +132,7 @@ def profile_of(deployment: Deployment, name: str | None = None) -> Profile:
 
 def _nearest(architecture: str) -> str:
     """Of which architecture's kernels those of an unmeasured one are most likely: AMD's libraries are one code."""
-    return "cdna 3" if architecture.startswith("cdna") else architecture
+    return "cdna 3" if is_amd(architecture) else architecture
 
 
 def unmeasured(deployment: Deployment, profile: Profile) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -14,10 +13,6 @@ from loadstone.perfmodel.profile import profile_of
 from loadstone.simulator.engine import StepTimes
 from loadstone.sizing import max_context
 from loadstone.sizing.check import context_limit
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 _CACHE = "its whole KV cache"
 _LEAST_BLOCK = 16
@@ -37,16 +32,9 @@ class Fleet:
     in_step: bool = False
 
 
-def fleet_of(
-    deployment: Deployment,
-    *,
-    acceptance: float | None = None,
-    profile: str | None = None,
-    lengths: NDArray[np.int64] | None = None,
-) -> Fleet:
-    """The engines of a deployment, and their time; by the user's `profile`, None: the one that is shipped for it.
-    `lengths`: of the requests to come, see policy_of()."""
-    policy = policy_of(deployment, acceptance=acceptance, lengths=lengths)
+def fleet_of(deployment: Deployment, *, acceptance: float | None = None, profile: str | None = None) -> Fleet:
+    """The engines of a deployment, and their time; by the user's `profile`, None: the one that is shipped for it."""
+    policy = policy_of(deployment, acceptance=acceptance)
     model = StepModel(
         deployment,
         profile_of(deployment, profile),
