@@ -55,7 +55,8 @@ def test_variants_of_an_architecture_take_its_kernels_and_what_it_cannot_multipl
         assert numbers("vllm", "ampere", dtype) == numbers("vllm", "ampere", "int4")
     assert numbers("vllm", "hopper", "nvfp4") == numbers("vllm", "hopper", "int4")
     assert numbers("vllm", "hopper", "mxfp4") != numbers("vllm", "hopper", "int4")  # it was measured
-    assert numbers("vllm", "blackwell pcie", "bf16") != numbers("vllm", "blackwell", "bf16")
+    assert numbers("vllm", "blackwell pcie", "bf16") != numbers("vllm", "blackwell", "bf16")  # it has its own
+    assert numbers("vllm", "ada pcie", "nvfp4") == numbers("vllm", "ada pcie", "int4")
     for dtype in ("bf16", "fp8"):
         assert numbers("vllm", "cdna 3", dtype) != numbers("vllm", "cdna 3", "int4")
 
@@ -75,15 +76,18 @@ def test_prompts_of_experts_follow_the_data_sheets_of_cards_alike(model: str) ->
 TRUE = ExpertKernel("vllm", "hopper", "fp8", floor_s=22e-6, compute=0.31, memory=0.84, moving=0.42)
 
 
-def table(folder: Path, version: str, kernel: ExpertKernel, noise: float = 0.0, evenly: str = "balanced") -> None:
-    """Times of a kernel as the formula has them, for three models on one to eight GPUs."""
+def table(
+    folder: Path, version: str, kernel: ExpertKernel, noise: float = 0.0, evenly: str = "balanced", *, shared: bool = True
+) -> None:  # fmt: skip
+    """Times of a kernel as the formula has them, for three models on one to eight GPUs; not `shared`: each rank has
+    the pairs of all."""
     rng = np.random.default_rng(1)
     device = catalogue.gpu("h100")
     rows = []
     for hidden, wide, per_token, experts in ((4096, 1536, 8, 128), (7168, 2048, 8, 256), (3072, 1536, 8, 256)):
-        for tp, ep in ((1, 1), (4, 1), (8, 1), (1, 8)):
+        for tp, ep in ((1, 1), (4, 1), (8, 1), (1, 2), (1, 8)):
             for tokens in (1, 4, 16, 64, 128, 512, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384):
-                parameters, pairs = 3 * hidden * wide / tp, tokens * per_token / ep
+                parameters, pairs = 3 * hidden * wide / tp, tokens * per_token / (ep if shared else 1)
                 read = min(experts / ep, max(1.0, pairs)) * parameters * (1 + 4 / 128**2)
                 seconds = kernel.floor_s + read / (kernel.memory * device.hbm_bytes_per_s)
                 seconds += pairs * 2 * (2 * hidden + 3 * wide / tp) / (kernel.moving * device.hbm_bytes_per_s)
@@ -127,6 +131,14 @@ def test_a_table_of_uneven_routing_alone_gives_its_prompts_and_its_neighbours_de
     table(tmp_path, "0.24.0", TRUE)
     again = {each.engine: each for each in fit_tables(tmp_path)}
     assert again["vllm"].floor_s == pytest.approx(TRUE.floor_s, rel=0.05)  # its own, where a release has even routing
+
+
+def test_ranks_that_have_the_pairs_of_all_tell_nothing_of_whole_experts(tmp_path: Path) -> None:
+    table(tmp_path, "0.5.10", TRUE, noise=0.03, shared=False)
+    (found,) = fit_tables(tmp_path)
+    assert found.rows == 3 * 3 * 15  # those with the experts of one rank
+    assert found.compute == pytest.approx(TRUE.compute, rel=0.05)
+    assert found.memory == pytest.approx(TRUE.memory, rel=0.05)
 
 
 def test_a_folder_without_tables_is_one_line(tmp_path: Path) -> None:

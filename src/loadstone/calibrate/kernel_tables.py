@@ -26,7 +26,14 @@ from loadstone.perfmodel.coefficients import Array
 from loadstone.perfmodel.expert_kernels import ExpertKernel, mean_of
 from loadstone.perfmodel.families import architecture_of
 
-_GPUS = {"a100_sxm": "a100", "h100_sxm": "h100", "h200_sxm": "h200", "b200_sxm": "b200"}
+_GPUS = {
+    "a100_sxm": "a100",
+    "h100_sxm": "h100",
+    "h200_sxm": "h200",
+    "b200_sxm": "b200",
+    "l40s": "l40s",
+    "rtx_pro_6000_server": "rtx-pro-6000",
+}
 _ENGINES = {"trtllm": "tensorrt-llm"}
 _DTYPES = {
     "bfloat16": "bf16",
@@ -45,6 +52,12 @@ LEAST_MEMORY = 0.35
 """Kernels that read slower widen their weights first, which engines do where they have nothing better."""
 MOST_COMPUTE = 0.8
 """No product reaches more of the peak; tables of narrow experts would say so, whose time is that of their ends."""
+LONG, MOST_OF_A_HALF = 8192, 0.8
+"""Of the time of all experts, what half of them with half the pairs take at so many tokens, whose products take longer
+than reading weights: tables have 0.5 to 0.6, or 0.95 to 1."""
+_DECODE = "min_latency"
+"""A kernel of TensorRT-LLM's for few tokens, which knows no ranks and is the fastest of its tables up to 16,384. Engines
+have others for prompts, about as fast, that no table has: without its rows makers' own throughput is met worse."""
 _EVENEST = "power_law_1.01"
 _LEAST_ROWS = 100
 _ROUNDS = 4
@@ -63,10 +76,11 @@ def fit_tables(folder: Path) -> list[ExpertKernel]:
         if board not in _GPUS:
             continue
         device = gpu(_GPUS[board])
-        for row in _rows(path):
-            native = device.flops_per_s.get("fp4") is not None
-            if row["moe_dtype"] == "w4a16_mxfp4" and native:
-                continue  # where products have four bits, engines multiply in eight
+        rows = _rows(path)
+        eight = any(row["moe_dtype"] == "w4a8_mxfp4_mxfp8" for row in rows)
+        for row in rows:
+            if row["moe_dtype"] == "w4a16_mxfp4" and eight:
+                continue  # engines that multiply four bits in eight widen them nowhere
             name = _ENGINES.get(engine, engine)
             key = (name, version, architecture_of(device), _DTYPES[row["moe_dtype"]])
             place = (board, *(row[column] for column in _SHAPE))
@@ -78,11 +92,12 @@ def fit_tables(folder: Path) -> list[ExpertKernel]:
     newest: dict[tuple[str, str, str], ExpertKernel] = {}
     prompts: dict[tuple[str, str, str], tuple[str, list[tuple[Gpu, Row]]]] = {}
     for (engine, version, architecture, dtype), rows in sorted(tables.items(), key=lambda each: _number(each[0][1])):
-        even = [each for each in rows.values() if each[1]["distribution"] != _EVENEST]
-        if len(even or rows) < _LEAST_ROWS:
+        told = _told_apart(list(rows.values()))
+        even = [each for each in told if each[1]["distribution"] != _EVENEST]
+        if len(even or told) < _LEAST_ROWS:
             continue
         if not even:
-            prompts[engine, architecture, dtype] = version, list(rows.values())
+            prompts[engine, architecture, dtype] = version, told
             continue
         kernel = _fit(engine, version, architecture, dtype, even)
         if kernel.memory >= LEAST_MEMORY and kernel.floor_s <= 2 * MOST_FLOOR_S:
@@ -118,6 +133,22 @@ def _rows(path: Path) -> list[Row]:
     ]
     balanced = [row for row in rows if row["distribution"] == "balanced"]
     return balanced or [row for row in rows if row["num_tokens"] >= MANY]
+
+
+def _told_apart(rows: list[tuple[Gpu, Row]]) -> list[tuple[Gpu, Row]]:
+    """Without whole experts on several ranks where these do not share the prompts' pairs: two take about as long as
+    one does with all experts. Some tables gave each rank the pairs of all (SGLang's of 0.5.10), some kernels multiply
+    them (Triton's of TensorRT-LLM on workstation Blackwell)."""
+    whole: dict[tuple[Any, ...], float] = {}
+    halves: dict[tuple[Any, ...], float] = {}
+    for device, row in rows:
+        place = (device.name, *(row[column] for column in _SHAPE[:-1]))
+        if row["num_tokens"] >= LONG and row["moe_ep_size"] <= 2 and _DECODE not in row["kernel_source"]:
+            (whole if row["moe_ep_size"] == 1 else halves)[place] = row["latency"]
+    both = [halves[place] / whole[place] for place in whole.keys() & halves.keys()]
+    if not both or np.median(both) < MOST_OF_A_HALF:
+        return rows
+    return [each for each in rows if each[1]["moe_ep_size"] == 1]
 
 
 def _fit(

@@ -37,6 +37,7 @@ from loadstone.perfmodel.formulas import (
     launch_seconds,
     met_part,
     pair_seconds,
+    waiting_seconds,
 )
 from loadstone.perfmodel.graphs import graph_tokens, is_eager
 from loadstone.perfmodel.step import StepModel
@@ -229,11 +230,9 @@ def decode_seconds(table: Table, values: Array) -> Array:
         + head_seconds(work, values, batch)
         + batch * (full * table.context + windowed * seen + state)
     )
-    return (
-        both(kernels, np.where(table.eager, launch_seconds(work, values), 0.0))
-        + values[:, INDEX["step_s"]]
-        + values[:, INDEX["sequence_s"]] * batch
-    )
+    step, sequence, _ = waiting_seconds(work, values)
+    launched = np.where(table.eager, launch_seconds(work, values), 0.0)
+    return both(kernels, launched) + step + sequence * batch
 
 
 def prompt_seconds(table: Table, values: Array) -> Array:
@@ -256,12 +255,8 @@ def prompt_seconds(table: Table, values: Array) -> Array:
         apart = body_seconds(shared, values, table.met) - body_seconds(shared, values, own)
         kernels = kernels + np.where(table.in_step, apart, 0.0)
     launched: Array = np.where(own > table.graph_tokens, launch_seconds(work, values), 0.0)
-    return (
-        both(kernels, launched)
-        + values[:, INDEX["step_s"]]
-        + values[:, INDEX["prefill_step_s"]]
-        + values[:, INDEX["sequence_s"]] * sequences
-    )
+    step, sequence, more = waiting_seconds(work, values)
+    return both(kernels, launched) + step + more + sequence * sequences
 
 
 def host_seconds(table: Table, values: Array) -> Array:

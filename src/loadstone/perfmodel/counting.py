@@ -3,7 +3,7 @@
 A rank's share follows the parallelism. With attention data-parallel, attention and its projections are whole on each
 attention rank (tp ranks wide) and the MLP or the experts are spread over the tp·dp ranks of a stage, which see the
 tokens of all dp schedulers. Without, a replica's tp ranks share everything. Pipeline stages follow one another, so
-that their times add up: a work holds all layers whatever pp is.
+that their times add up: a work holds all layers whatever pp is, and each stage's host takes its time.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from loadstone.catalogue.model import Layers, Model
 from loadstone.catalogue.precision import FORMATS, KV_BYTES, Format
 from loadstone.perfmodel.expert_kernels import expert_kernel
 from loadstone.perfmodel.families import architecture_of, era_of
+from loadstone.perfmodel.reaches import floor_of, reach_of, widened
 from loadstone.perfmodel.work import COLLECTIVE, EXPERTS, GEMM, HEAD, INTEGERS, OPERATOR, Work
 
 _LAUNCHES = {"layer": 6, "experts": 6, "latent": 24, "indexer": 8}
@@ -77,6 +78,7 @@ class _Counter:
             self._collective(self.deployment.pp - 1, 2, self._link(self.deployment.gpus), 1.0, 1.0)
         sums = self.sums
         sums["hbm"] = self.gpu.hbm_bytes_per_s
+        sums["stages"] = float(self.deployment.pp)
         sums["peak16"] = self.gpu.peak_flops_per_s("bf16")
         weight = sum(size for _, size in self.windows)
         sums["window"] = sum(tokens * size for tokens, size in self.windows) / weight if weight else 1.0
@@ -151,6 +153,7 @@ class _Counter:
                 activations=ACTIVATION_BYTES * (inputs + outputs),
                 group=group,
                 **self._precision(form),
+                **self._reaches(form),
             )
 
     def _experts(self, run: Layers, mlp: Experts, matrices: list[Matrix]) -> None:
@@ -247,6 +250,7 @@ class _Counter:
             activations=model.vocab * LOGIT_BYTES,
             group=1.0,
             **self._precision(form),
+            **self._reaches(form),
         )
 
     def _all_reduce(self, count: float, ranks: int, group: float) -> None:
@@ -266,11 +270,11 @@ class _Counter:
         self._add(kind=COLLECTIVE, count=count, ranks=ranks, link=link, message=message, group=group, peak=1.0)
 
     def _floor(self, count: float, form: Format) -> None:
-        self._small("products", count, 1)
+        self._small("products", count, 1, floor_of(self.gpu))
         if self._precision(form)["compute"]:  # else the activations stay in 16 bits
             self._small("quantised", count, 1)
 
-    def _small(self, name: str, count: float, launches: int, floors: int = 1) -> None:
+    def _small(self, name: str, count: float, launches: int, floors: float = 1) -> None:
         """What takes the floor `name` so many times over, and so many launches where no CUDA graph holds it."""
         self.sums[name] += count * floors
         self.sums["launches"] += count * launches
@@ -302,6 +306,12 @@ class _Counter:
             "compute": _class(form) if native else 0,
             "memory": _class(form),
         }
+
+    def _reaches(self, form: Format) -> dict[str, float]:
+        reach, kind = reach_of(self.gpu), self._precision(form)
+        compute, memory = int(kind["compute"]), int(kind["memory"])
+        apart = 1.0 if compute == memory else widened(self.gpu, self.deployment.engine)
+        return {"reach_compute": apart * reach.compute[compute], "reach_memory": reach.memory[memory]}
 
 
 def _class(form: Format) -> int:

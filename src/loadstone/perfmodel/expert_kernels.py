@@ -21,8 +21,6 @@ import msgspec
 
 _ALIKE = {"fp16": "bf16", "fp32": "bf16", "int8": "fp8"}
 _WIDENING = "int4"
-_APART = "blackwell pcie"
-"""Its tensor cores are others than those of data centres' Blackwell: none of the kernels measured runs on them."""
 
 
 class ExpertKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -46,8 +44,9 @@ class ExpertKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def expert_kernel(engine: str, architecture: str, dtype: str) -> ExpertKernel:
     """The kernel for experts with weights of a type of the catalogue (`bf16`, `fp8`, `nvfp4`, `mxfp4`, `int4` …)."""
     dtype = _ALIKE.get(dtype, dtype)
-    same = "" if architecture == _APART else architecture
-    here = [each for each in expert_kernels() if same.startswith(each.architecture)]
+    kin = [each for each in expert_kernels() if architecture.startswith(each.architecture)]
+    nearest = max((each.architecture for each in kin), key=len, default="")
+    here = [each for each in kin if each.architecture == nearest]
     for kind in (dtype, _WIDENING):
         if near := [each for each in here if each.dtype == kind]:
             exact = [each for each in near if each.engine == engine]

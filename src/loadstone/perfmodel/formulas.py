@@ -2,7 +2,7 @@
 
 `values` is d × K, the coefficients in the order of `coefficients.NAMES`, not their logarithms.
 
-    step    = kernels + step_s + sequence_s·S + (prefill_step_s where the step holds prompt tokens)
+    step    = kernels + pp·(step_s + sequence_s·S + (prefill_step_s where the step holds prompt tokens))
     kernels = Σ products(n tokens) + Σ experts(n) + head(S) + Σ collectives(n) + floors + attention
     where no CUDA graph holds the step, the host launches each kernel: ‖ kernels, launch_s·their number ‖
 
@@ -132,6 +132,15 @@ def pair_seconds(work: Work, values: Array) -> tuple[Array, Array]:
     return work.pair_flops / products, work.window_pair_flops / products
 
 
+def waiting_seconds(work: Work, values: Array) -> tuple[Array, Array, Array]:
+    """What the hosts of a step's stages take that its kernels do not hide: (s, s per sequence of the step, s more
+    where it holds prompt tokens)."""
+    step, sequence, prompts = (
+        work.stages * values[:, INDEX[name]] for name in ("step_s", "sequence_s", "prefill_step_s")
+    )
+    return step, sequence, prompts
+
+
 def launch_seconds(work: Work, values: Array) -> Array:
     """What launching the kernels one by one takes."""
     return work.launches * values[:, INDEX["launch_s"]]
@@ -152,5 +161,5 @@ def pairs_of(new: Array, cached: Array, window: Array) -> tuple[Array, Array]:
 def _rates(work: Work, values: Array, at: NDArray[np.int64]) -> tuple[Array, Array]:
     """FLOP/s and bytes/s that products reach, per operator."""
     row = work.row[at]
-    compute = values[row, _GEMM_COMPUTE[work.compute[at]]] * work.peak[at]
-    return compute, values[row, _GEMM_MEMORY[work.memory[at]]] * work.hbm[row]
+    compute = values[row, _GEMM_COMPUTE[work.compute[at]]] * work.reach_compute[at] * work.peak[at]
+    return compute, values[row, _GEMM_MEMORY[work.memory[at]]] * work.reach_memory[at] * work.hbm[row]

@@ -20,6 +20,7 @@ from loadstone.perfmodel.formulas import (
     met_part,
     pair_seconds,
     pairs_of,
+    waiting_seconds,
 )
 from loadstone.perfmodel.graphs import graph_tokens, is_eager
 from loadstone.perfmodel.profile import Profile, profile_of
@@ -86,9 +87,11 @@ class StepModel:
         self.window_tokens, self.window_s = self._window, windowed
         self._pair_s, self._window_pair_s = (float(each[0]) for each in pair_seconds(self.work, one))
         self._launch_s = float(launch_seconds(self.work, one)[0])
-        self._step_s, self._sequence_s, self._prefill_step_s, self.request_s, self.request_token_s, self.stream_s = (
-            float(self.values[INDEX[name]])
-            for name in ("step_s", "sequence_s", "prefill_step_s", "request_s", "request_token_s", "stream_s")
+        self._step_s, self._sequence_s, self._prefill_step_s = (
+            float(each[0]) for each in waiting_seconds(self.work, one)
+        )
+        self.request_s, self.request_token_s, self.stream_s = (
+            float(self.values[INDEX[name]]) for name in ("request_s", "request_token_s", "stream_s")
         )
         model = self.deployment.model
         drafts = sum(run.count for run in model.draft_layers) or 1

@@ -25,13 +25,14 @@ class Work:
     goes to), weights (bytes; of experts: one expert's share), activations (bytes per token), peak (FLOP/s), compute
     and memory (which GEMM efficiency), experts, per_token, ep, fullest (by so many standard deviations the fullest
     rank is above the mean), group (tokens of so many schedulers meet), ranks, link (bytes/s), message (bytes per
-    token); of experts, as their kernel was measured: floor (s), reach_compute, reach_memory and reach_moving
-    (shares of peak); all_pairs (0 or 1: it moves the activations of all ranks' pairs, not its own alone).
+    token); reach_compute and reach_memory (of experts, as their kernel was measured, of peak; of other products beside
+    the coefficients', reaches.py); of experts: floor (s), reach_moving (of peak), all_pairs (0 or 1: it moves the
+    activations of all ranks' pairs, not its own alone).
     d: hbm (bytes/s), peak16 (16-bit FLOP/s), cache (bytes per context token, all layers), window, window_cache (the
     same of windowed layers), context_flops, window_flops (per context token of a decode), pair_flops,
     window_pair_flops (per pair of a new and an earlier token in a prompt), state (bytes per sequence), latent (0 or
     1), layers, products, quantised (products with 8- or 4-bit weights), expert_layers,
-    latent_layers, linear_layers, launches (kernels of a step).
+    latent_layers, linear_layers, launches (kernels of a step), stages (of a pipeline: each has a host).
     """
 
     row: NDArray[np.int64]
@@ -75,6 +76,7 @@ class Work:
     latent_layers: Array
     linear_layers: Array
     launches: Array
+    stages: Array
 
 
 INTEGERS = {"row", "kind", "compute", "memory"}
@@ -98,10 +100,8 @@ def stack(works: list[Work]) -> Work:
 
 
 def ideal(work: Work) -> Work:
-    """The same work with experts at the speed of light, evenly spread."""
-    experts = work.kind == EXPERTS
-    ones = np.where(experts, 1.0, 0.0)
-    none = np.zeros_like(work.floor)
+    """The same work with products and experts at the speed of light, these evenly spread."""
+    ones, none = np.ones_like(work.floor), np.zeros_like(work.floor)
     even = replace(work, floor=none, fullest=none, all_pairs=none)
     return replace(even, reach_compute=ones, reach_memory=ones, reach_moving=ones)
 

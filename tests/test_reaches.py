@@ -1,0 +1,62 @@
+"""What products reach of a data sheet where kernel tables know better than the coefficients."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from loadstone.catalogue import gpu, gpus
+from loadstone.catalogue.shorthand import parse_deployment
+from loadstone.perfmodel import StepModel
+from loadstone.perfmodel.counting import work_of
+from loadstone.perfmodel.families import architecture_of
+from loadstone.perfmodel.profile import prior_profile
+from loadstone.perfmodel.reaches import floor_of, reach_of, widened
+from loadstone.perfmodel.work import GEMM, HEAD, ideal
+
+
+def prompt_s(deployment: str) -> float:
+    return StepModel(parse_deployment(deployment), prior_profile()).step_s(0, 0, [(8192, 0)])
+
+
+def test_what_the_coefficients_were_fitted_on_is_left_to_them() -> None:
+    for each in gpus():
+        if architecture_of(each).split()[0] in ("ampere", "hopper", "cdna") or each.name in ("b200", "b300", "gb200"):
+            reach = reach_of(each)
+            assert {*reach.compute, *reach.memory, floor_of(each)} == {1.0}, each.name
+
+
+def test_a_board_reaches_what_its_tables_say() -> None:
+    assert reach_of(gpu("l40s")).compute[0] * 0.75 == pytest.approx(0.58, abs=0.01)  # of its peak, in 16 bits
+    work = work_of(parse_deployment("llama-3.1-8b:fp8@1xrtx-pro-6000/engine=vllm"))
+    head, products = work.kind == HEAD, work.kind == GEMM
+    assert set(work.reach_compute[head]) == {1.07}
+    assert set(work.reach_compute[products]) == {1.35}
+    assert work.products[0] == pytest.approx(0.3 * work_of(parse_deployment("llama-3.1-8b:fp8@1xh100")).products[0])
+
+
+def test_widened_weights_are_read_faster_and_multiplied_slower_on_ampere() -> None:
+    wide, narrow = "llama-3.1-8b@1xa100/engine=vllm", "llama-3.1-8b:fp8@1xa100/engine=vllm"
+    assert prompt_s(narrow) / prompt_s(wide) == pytest.approx(1 / 0.6, rel=0.1)
+    model, other = (StepModel(parse_deployment(each), prior_profile()) for each in (wide, narrow))
+    assert other.step_s(1, 1024, []) < 0.7 * model.step_s(1, 1024, [])
+    assert widened(gpu("a100-pcie"), "sglang") == 0.6
+    assert widened(gpu("a100"), "tensorrt-llm") == widened(gpu("h100"), "vllm") == 1.0
+
+
+def test_the_speed_of_light_is_the_data_sheets() -> None:
+    light = ideal(work_of(parse_deployment("llama-3.1-8b:int4@1xa100/engine=vllm")))
+    assert np.all(light.reach_compute == 1)
+    assert np.all(light.reach_memory == 1)
+
+
+def test_each_stage_of_a_pipeline_has_a_host() -> None:
+    def host_s(pp: int) -> float:
+        work = work_of(parse_deployment(f"llama-3.1-70b@8xh100/tp{8 // pp},pp{pp},engine=vllm"))
+        return float(work.stages[0])
+
+    assert [host_s(pp) for pp in (1, 2, 8)] == [1, 2, 8]
+    one = StepModel(parse_deployment("llama-3.1-8b@1xh100/engine=vllm"), prior_profile())
+    four = StepModel(parse_deployment("llama-3.1-8b@4xh100/tp1,pp4,engine=vllm"), prior_profile())
+    waited = 300e-6 + 64 * 6e-6  # step_s and sequence_s of the priors
+    assert four.step_s(64, 64 * 1000, []) - one.step_s(64, 64 * 1000, []) == pytest.approx(3 * waited, rel=0.15)
