@@ -77,7 +77,8 @@ TRUE = ExpertKernel("vllm", "hopper", "fp8", floor_s=22e-6, compute=0.31, memory
 
 
 def table(
-    folder: Path, version: str, kernel: ExpertKernel, noise: float = 0.0, evenly: str = "balanced", *, shared: bool = True
+    folder: Path, version: str, kernel: ExpertKernel, noise: float = 0.0, *, evenly: str = "balanced",
+    shared: bool = True,
 ) -> None:  # fmt: skip
     """Times of a kernel as the formula has them, for three models on one to eight GPUs; not `shared`: each rank has
     the pairs of all."""

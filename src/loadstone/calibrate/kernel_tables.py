@@ -53,11 +53,11 @@ LEAST_MEMORY = 0.35
 MOST_COMPUTE = 0.8
 """No product reaches more of the peak; tables of narrow experts would say so, whose time is that of their ends."""
 LONG, MOST_OF_A_HALF = 8192, 0.8
-"""Of the time of all experts, what half of them with half the pairs take at so many tokens, whose products take longer
-than reading weights: tables have 0.5 to 0.6, or 0.95 to 1."""
+"""Of the time of all experts, what half of them with half the pairs take at so many tokens, whose products take
+longer than reading weights: tables have 0.5 to 0.7, or 0.94 to 1."""
 _DECODE = "min_latency"
-"""A kernel of TensorRT-LLM's for few tokens, which knows no ranks and is the fastest of its tables up to 16,384. Engines
-have others for prompts, about as fast, that no table has: without its rows makers' own throughput is met worse."""
+"""A kernel of TensorRT-LLM's for few tokens, which knows no ranks and is the fastest of its tables up to 16,384. It
+has others for prompts, about as fast, that no table has: without these rows NVIDIA's own throughput is met worse."""
 _EVENEST = "power_law_1.01"
 _LEAST_ROWS = 100
 _ROUNDS = 4
@@ -76,9 +76,9 @@ def fit_tables(folder: Path) -> list[ExpertKernel]:
         if board not in _GPUS:
             continue
         device = gpu(_GPUS[board])
-        rows = _rows(path)
-        eight = any(row["moe_dtype"] == "w4a8_mxfp4_mxfp8" for row in rows)
-        for row in rows:
+        entries = _rows(path)
+        eight = any(row["moe_dtype"] == "w4a8_mxfp4_mxfp8" for row in entries)
+        for row in entries:
             if row["moe_dtype"] == "w4a16_mxfp4" and eight:
                 continue  # engines that multiply four bits in eight widen them nowhere
             name = _ENGINES.get(engine, engine)
