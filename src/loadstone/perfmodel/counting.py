@@ -23,7 +23,7 @@ from loadstone.catalogue.model import Layers, Model
 from loadstone.catalogue.precision import FORMATS, KV_BYTES, Format
 from loadstone.perfmodel.expert_kernels import expert_kernel
 from loadstone.perfmodel.families import architecture_of, era_of
-from loadstone.perfmodel.reaches import floor_of, reach_of, widened
+from loadstone.perfmodel.reaches import floor_of, reach_of, widened, widening_of
 from loadstone.perfmodel.work import COLLECTIVE, EXPERTS, GEMM, HEAD, INTEGERS, OPERATOR, Work
 
 _LAUNCHES = {"layer": 6, "experts": 6, "latent": 24, "indexer": 8}
@@ -200,6 +200,8 @@ class _Counter:
             kv_heads = max(1.0, attention.kv_heads / self.tp)
             width = attention.head_dim + attention.v_head_dim
             seen = attention.window_tokens or attention.top_tokens
+            if self.deployment.kv_dtype == "fp8":
+                self.sums["widening"] = widening_of(self.gpu, self.deployment.engine)
             self._attend(count, kv_heads * width * cache_bytes, 2 * heads * width, 2 * heads * width, seen)
         elif isinstance(attention, LatentAttention):
             # Decode in the latent space (absorbed); prompts with keys and values expanded.

@@ -17,7 +17,7 @@
                 that are not told which pairs are their own move the activations of all, T·k
     collective  floor·(1/2 + log₂(ranks)/6) + n·message/(eL·link); ring volume: 2(r − 1)/r of the tensor, and between
                 nodes that of each GPU's part of it
-    decode      ‖ context·cache/(eA·bandwidth), context·FLOPs/(eP·peak) ‖ + S·state/(eA·bandwidth)
+    decode      ‖ context·cache/(eA·bandwidth), context·(FLOPs/eP + cache·widening)/peak ‖ + S·state/(eA·bandwidth)
     prompt      pairs·FLOPs/(eP·peak), pairs = Σ new·(cached + new/2)
 
 ‖a, b‖ = (a³ + b³)^⅓: a kernel near its ridge overlaps the two imperfectly. A grouped kernel of experts does not
@@ -120,8 +120,9 @@ def context_seconds(work: Work, values: Array) -> tuple[Array, Array, Array]:
     read = values[:, INDEX["attention_decode"]] * work.hbm
     latent = np.where(work.latent > 0, values[:, INDEX["latent_decode"]], 1.0)
     products = values[:, INDEX["attention_prefill"]] * work.peak16
-    full = both(work.cache / (read * latent), work.context_flops / products)
-    windowed = both(work.window_cache / (read * latent), work.window_flops / products)
+    widened = work.widening / work.peak16
+    full = both(work.cache / (read * latent), work.context_flops / products + work.cache * widened)
+    windowed = both(work.window_cache / (read * latent), work.window_flops / products + work.window_cache * widened)
     return full, windowed, work.state / read
 
 

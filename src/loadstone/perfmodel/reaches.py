@@ -34,6 +34,11 @@ _MARLIN = {"ampere": 0.6}
 """Of what 16-bit products reach, those on weights that vLLM and SGLang widen within the kernel. Marlin's experts, the
 only ones that a table has, reach 150 of A100's 312 TFLOP/s, cuBLAS 245. On Hopper engines have Machete for it; on Ada
 Marlin reaches as much as cuBLAS, and TensorRT-LLM's own kernels do on A100."""
+_WIDENED = frozenset({"hopper", "hopper pcie", "blackwell"})
+_WIDENING = {"vllm": 295.0, "sglang": 410.0, "tensorrt-llm": 200.0}
+"""What a byte of an FP8 cache takes to widen in a decode's attention, in 16-bit FLOPs at peak. With it and the time
+of the bandwidth the tables of attention are met: whatever the heads, vLLM reads FP8 at 2.4 and 2.65 TB/s on H100 and
+H200 (2.9 and 3.9 in 16 bits), SGLang at 1.9 and 2.2 (2.9 and 4.0), and on B200 at 5.4 and 4.8 (6.3 and 6.5)."""
 
 
 def reach_of(gpu: Gpu) -> Reach:
@@ -49,3 +54,8 @@ def widened(gpu: Gpu, engine: str) -> float:
     """What products on widened weights reach, of those on 16-bit ones."""
     marlin = engine in ("vllm", "sglang")
     return _MARLIN.get(architecture_of(gpu).split()[0], 1.0) if marlin else 1.0
+
+
+def widening_of(gpu: Gpu, engine: str) -> float:
+    """16-bit FLOPs whose time a byte of an FP8 cache takes to widen; 0 where no table tells it apart from reading."""
+    return _WIDENING.get(engine, 0.0) if architecture_of(gpu) in _WIDENED else 0.0

@@ -30,9 +30,10 @@ class Work:
     the activations of all ranks' pairs, not its own alone).
     d: hbm (bytes/s), peak16 (16-bit FLOP/s), cache (bytes per context token, all layers), window, window_cache (the
     same of windowed layers), context_flops, window_flops (per context token of a decode), pair_flops,
-    window_pair_flops (per pair of a new and an earlier token in a prompt), state (bytes per sequence), latent (0 or
-    1), layers, products, quantised (products with 8- or 4-bit weights), expert_layers,
-    latent_layers, linear_layers, launches (kernels of a step), stages (of a pipeline: each has a host).
+    window_pair_flops (per pair of a new and an earlier token in a prompt), widening (of an FP8 cache: the time of so
+    many 16-bit FLOPs per byte that is read), state (bytes per sequence), latent (0 or 1), layers, products, quantised
+    (products with 8- or 4-bit weights), expert_layers, latent_layers, linear_layers, launches (kernels of a step),
+    stages (of a pipeline: each has a host).
     """
 
     row: NDArray[np.int64]
@@ -67,6 +68,7 @@ class Work:
     window_flops: Array
     pair_flops: Array
     window_pair_flops: Array
+    widening: Array
     state: Array
     latent: Array
     layers: Array
@@ -100,9 +102,9 @@ def stack(works: list[Work]) -> Work:
 
 
 def ideal(work: Work) -> Work:
-    """The same work with products and experts at the speed of light, these evenly spread."""
+    """The same work with products, experts and caches at the speed of light, experts evenly spread."""
     ones, none = np.ones_like(work.floor), np.zeros_like(work.floor)
-    even = replace(work, floor=none, fullest=none, all_pairs=none)
+    even = replace(work, floor=none, fullest=none, all_pairs=none, widening=np.zeros_like(work.widening))
     return replace(even, reach_compute=ones, reach_memory=ones, reach_moving=ones)
 
 
