@@ -153,7 +153,8 @@ def test_messages_that_are_no_reduction() -> None:
 
 def one_of(**columns: float) -> Work:
     """One operator of one deployment; what is not said is 0, and rates are 1."""
-    rates = {"peak": 1.0, "hbm": 1.0, "peak16": 1.0, "link": 1.0, "count": 1.0}
+    rates = {"peak": 1.0, "hbm": 1.0, "peak16": 1.0, "link": 1.0, "count": 1.0, "stages": 1.0}
+    rates |= {"reach_compute": 1.0, "reach_memory": 1.0}
     integers = ("row", "kind", "compute", "memory")
     return Work(
         **{
@@ -179,6 +180,12 @@ def test_the_formulas_by_hand() -> None:
         5 * (6**3 + 6.4**3) ** (1 / 3)
     )
     assert float(head_seconds(replace(product, kind=np.array([HEAD])), half, two)[0]) == pytest.approx(cubes)
+    reached = replace(product, reach_compute=two / 4, reach_memory=two / 8)
+    assert float(body_seconds(reached, half, two)[0]) == pytest.approx(5 * (6**3 + 16**3) ** (1 / 3))
+    caches = one_of(cache=6, context_flops=4, widening=2, peak16=4, window_cache=8)
+    full, windowed, _ = context_seconds(caches, given(attention_prefill=0.5, attention_decode=0.5))
+    assert float(full[0]) == pytest.approx((12**3 + (2 + 3) ** 3) ** (1 / 3))
+    assert float(windowed[0]) == pytest.approx((16**3 + 4**3) ** (1 / 3))
     message = one_of(kind=COLLECTIVE, ranks=64, message=6, link=4, count=3)
     sent = body_seconds(message, given(collective_s=8, collective_link=0.5), two)
     assert float(sent[0]) == pytest.approx(3 * (8 * (1 / 2 + 6 / 6) + 6))
