@@ -8,10 +8,11 @@ import pytest
 from loadstone.catalogue import gpu, gpus
 from loadstone.catalogue.shorthand import parse_deployment
 from loadstone.perfmodel import StepModel
+from loadstone.perfmodel.coefficients import INDEX, PRIOR
 from loadstone.perfmodel.counting import work_of
 from loadstone.perfmodel.families import architecture_of
 from loadstone.perfmodel.profile import prior_profile
-from loadstone.perfmodel.reaches import floor_of, reach_of, widened
+from loadstone.perfmodel.reaches import floor_of, reach_of, widened, widening_of
 from loadstone.perfmodel.work import GEMM, HEAD, ideal
 
 
@@ -60,3 +61,23 @@ def test_each_stage_of_a_pipeline_has_a_host() -> None:
     four = StepModel(parse_deployment("llama-3.1-8b@4xh100/tp1,pp4,engine=vllm"), prior_profile())
     waited = 300e-6 + 64 * 6e-6  # step_s and sequence_s of the priors
     assert four.step_s(64, 64 * 1000, []) - one.step_s(64, 64 * 1000, []) == pytest.approx(3 * waited, rel=0.15)
+
+
+def test_an_fp8_cache_is_read_at_the_rate_its_kernel_widens_it() -> None:
+    """TB/s of a decode's attention against the tables', at the coefficients that bandwidth alone asks for."""
+
+    def read(gpu: str, engine: str, kv: str) -> float:
+        deployment = parse_deployment(f"llama-3.1-8b@1x{gpu}/engine={engine},kv={kv}")
+        values = np.exp(PRIOR)
+        values[INDEX["attention_decode"]] = {"h100": 0.86, "h200": 0.82, "b200": 0.80}[gpu]
+        _, slope_s = StepModel(deployment, prior_profile(), values=values).decode_line(8)
+        return deployment.model.kv_bytes_per_token(kv) / slope_s / 1e12
+
+    for gpu_name, engine, measured in (
+        ("h100", "vllm", 2.41), ("h200", "vllm", 2.65), ("b200", "vllm", 5.90),
+        ("h100", "sglang", 1.93), ("h200", "sglang", 2.21), ("b200", "sglang", 4.86),
+        ("h100", "tensorrt-llm", 2.84), ("h200", "tensorrt-llm", 3.70), ("b200", "tensorrt-llm", 5.89),
+    ):  # fmt: skip
+        assert read(gpu_name, engine, "fp8") == pytest.approx(measured, rel=0.12), (gpu_name, engine)
+    assert widening_of(gpu("a100"), "vllm") == widening_of(gpu("l40s"), "vllm") == 0
+    assert ideal(work_of(parse_deployment("llama-3.1-8b@1xh200/engine=vllm,kv=fp8"))).widening[0] == 0
