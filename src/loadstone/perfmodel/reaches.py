@@ -30,7 +30,7 @@ _BOARDS = {
 }
 _FLOORS = {"ada pcie": 0.15, "blackwell pcie": 0.3}
 """A product's floor there, of the 4 µs in data centres: 0 and 1 µs in 16 bits."""
-_MARLIN = {"ampere": 0.6}
+_MARLIN = {"a100": 0.6, "a800": 0.6}
 """Of what 16-bit products reach, those on weights that vLLM and SGLang widen within the kernel. Marlin's experts, the
 only ones that a table has, reach 150 of A100's 312 TFLOP/s, cuBLAS 245. On Hopper engines have Machete for it; on Ada
 Marlin reaches as much as cuBLAS, and TensorRT-LLM's own kernels do on A100."""
@@ -52,8 +52,7 @@ def floor_of(gpu: Gpu) -> float:
 
 def widened(gpu: Gpu, engine: str) -> float:
     """What products on widened weights reach, of those on 16-bit ones."""
-    marlin = engine in ("vllm", "sglang")
-    return _MARLIN.get(architecture_of(gpu).split()[0], 1.0) if marlin else 1.0
+    return _MARLIN.get(gpu.name.partition("-")[0], 1.0) if engine in ("vllm", "sglang") else 1.0
 
 
 def widening_of(gpu: Gpu, engine: str) -> float:
