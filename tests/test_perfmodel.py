@@ -189,6 +189,9 @@ def test_the_formulas_by_hand() -> None:
     message = one_of(kind=COLLECTIVE, ranks=64, message=6, link=4, count=3)
     sent = body_seconds(message, given(collective_s=8, collective_link=0.5), two)
     assert float(sent[0]) == pytest.approx(3 * (8 * (1 / 2 + 6 / 6) + 6))
+    slower = replace(message, floor=two, reach_memory=two / 4)
+    sent = body_seconds(slower, given(collective_s=8, collective_link=0.5), two)
+    assert float(sent[0]) == pytest.approx(3 * (8 * (1 / 2 + 6 / 6) + 2 + 12))
     layers = one_of(layers=1, products=2, quantised=3, expert_layers=4, latent_layers=5, linear_layers=6, launches=7)
     floors = given(
         layer_s=1, product_s=10, quantised_s=1e2, expert_layer_s=1e3, latent_layer_s=1e4, linear_layer_s=1e5

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -11,9 +13,10 @@ from loadstone.perfmodel import StepModel
 from loadstone.perfmodel.coefficients import INDEX, PRIOR
 from loadstone.perfmodel.counting import work_of
 from loadstone.perfmodel.families import architecture_of
+from loadstone.perfmodel.formulas import body_seconds
 from loadstone.perfmodel.profile import prior_profile
-from loadstone.perfmodel.reaches import floor_of, reach_of, widened, widening_of
-from loadstone.perfmodel.work import GEMM, HEAD, ideal
+from loadstone.perfmodel.reaches import floor_of, reach_of, ring_of, widened, widening_of
+from loadstone.perfmodel.work import COLLECTIVE, GEMM, HEAD, ideal
 
 
 def prompt_s(deployment: str) -> float:
@@ -81,3 +84,28 @@ def test_an_fp8_cache_is_read_at_the_rate_its_kernel_widens_it() -> None:
         assert read(gpu_name, engine, "fp8") == pytest.approx(measured, rel=0.12), (gpu_name, engine)
     assert widening_of(gpu("a100"), "vllm") == widening_of(gpu("l40s"), "vllm") == 0
     assert ideal(work_of(parse_deployment("llama-3.1-8b@1xh200/engine=vllm,kv=fp8"))).widening[0] == 0
+
+
+def test_ranks_without_nvlink_wait_for_one_another() -> None:
+    """An all-reduce of 16-bit numbers against the tables, at the coefficients of the fit."""
+
+    def all_reduce_s(gpu: str, ranks: int, numbers: int) -> float:
+        deployment = parse_deployment(f"llama-3.1-70b:fp8@{ranks}x{gpu}/tp{ranks},engine=vllm")
+        work = work_of(deployment)
+        values = np.exp(PRIOR)[None, :].copy()
+        values[0, INDEX["collective_s"]], values[0, INDEX["collective_link"]] = 7.1e-6, 0.47
+        tokens = np.array([numbers / deployment.model.hidden])
+        others = replace(work, count=np.where(work.kind == COLLECTIVE, 0.0, work.count))
+        spent = body_seconds(work, values, tokens) - body_seconds(others, values, tokens)
+        return float(spent[0] / work.count[work.kind == COLLECTIVE].sum())
+
+    for name, ranks, numbers, measured in (
+        ("l40s", 2, 65_536, 11.1e-6), ("l40s", 2, 16_777_216, 1.78e-3),
+        ("l40s", 4, 65_536, 60e-6), ("l40s", 4, 16_777_216, 13.6e-3),
+        ("l40s", 8, 65_536, 137e-6), ("l40s", 8, 16_777_216, 30e-3),
+        ("rtx-pro-6000", 4, 16_384, 15.8e-6), ("rtx-pro-6000", 8, 16_777_216, 2.55e-3),
+    ):  # fmt: skip
+        assert all_reduce_s(name, ranks, numbers) == pytest.approx(measured, rel=0.25), (name, ranks, numbers)
+    assert ring_of(gpu("h100"), 8) == ring_of(gpu("mi210"), 4) == (0.0, 1.0)
+    assert ring_of(gpu("l4"), 3) == ring_of(gpu("l4"), 4)
+    assert ring_of(gpu("l4"), 16) == ring_of(gpu("l4"), 8)

@@ -23,7 +23,7 @@ from loadstone.catalogue.model import Layers, Model
 from loadstone.catalogue.precision import FORMATS, KV_BYTES, Format
 from loadstone.perfmodel.expert_kernels import expert_kernel
 from loadstone.perfmodel.families import architecture_of, era_of
-from loadstone.perfmodel.reaches import floor_of, reach_of, widened, widening_of
+from loadstone.perfmodel.reaches import ALIKE, Ring, floor_of, reach_of, ring_of, widened, widening_of
 from loadstone.perfmodel.work import COLLECTIVE, EXPERTS, GEMM, HEAD, INTEGERS, OPERATOR, Work
 
 _LAUNCHES = {"layer": 6, "experts": 6, "latent": 24, "indexer": 8}
@@ -116,7 +116,7 @@ class _Counter:
                 self._all_reduce(count, self.tp, 1.0)
                 if isinstance(run.attention, FullAttention) and run.attention.qk_norm == "whole":
                     # A norm over the heads of all ranks: they reduce its sums of squares first.
-                    self._collective(count, self.tp, self._link(self.tp), 0.0, 1.0)
+                    self._collective(count, self.tp, self._link(self.tp), 0.0, 1.0, ring_of(self.gpu, self.tp))
         if run.mlp is not None:
             matrices = run.mlp.weights(self.model.hidden)
             dense = [matrix for matrix in matrices if matrix.kind != "experts"]
@@ -196,12 +196,12 @@ class _Counter:
             self._small("linear_layers", count, _LINEAR_LAUNCHES[attention.kind])
             return
         heads = max(1.0, attention.heads / self.tp)
+        if self.deployment.kv_dtype == "fp8":
+            self.sums["widening"] = widening_of(self.gpu, self.deployment.engine)
         if isinstance(attention, FullAttention):
             kv_heads = max(1.0, attention.kv_heads / self.tp)
             width = attention.head_dim + attention.v_head_dim
             seen = attention.window_tokens or attention.top_tokens
-            if self.deployment.kv_dtype == "fp8":
-                self.sums["widening"] = widening_of(self.gpu, self.deployment.engine)
             self._attend(count, kv_heads * width * cache_bytes, 2 * heads * width, 2 * heads * width, seen)
         elif isinstance(attention, LatentAttention):
             # Decode in the latent space (absorbed); prompts with keys and values expanded.
@@ -260,16 +260,28 @@ class _Counter:
         own share of the network."""
         within = min(ranks, self._per_node)
         if within > 1:
-            self._collective(count, within, self._link(within), 2 * (within - 1) / within, group)
+            ring = ring_of(self.gpu, within)
+            self._collective(count, within, self._link(within), 2 * (within - 1) / within, group, ring)
         nodes = ranks / within
         if nodes > 1:
             volume = 2 * (nodes - 1) / nodes / within
             self._collective(count, nodes, self._link(ranks), volume, group)
             self._collective(count * (NETWORK_FLOORS - 1), nodes, self._link(ranks), 0.0, group)
 
-    def _collective(self, count: float, ranks: float, link: float, volume: float, group: float) -> None:
-        message = ACTIVATION_BYTES * self.model.hidden * volume
-        self._add(kind=COLLECTIVE, count=count, ranks=ranks, link=link, message=message, group=group, peak=1.0)
+    def _collective(
+        self, count: float, ranks: float, link: float, volume: float, group: float, ring: Ring = ALIKE
+    ) -> None:
+        self._add(
+            kind=COLLECTIVE,
+            count=count,
+            ranks=ranks,
+            link=link,
+            message=ACTIVATION_BYTES * self.model.hidden * volume,
+            group=group,
+            peak=1.0,
+            floor=ring.floor_s,
+            reach_memory=ring.link,
+        )
 
     def _floor(self, count: float, form: Format) -> None:
         self._small("products", count, 1, floor_of(self.gpu))

@@ -74,8 +74,8 @@ def body_seconds(work: Work, values: Array, tokens: Array) -> Array:
     if len(at):
         mine = row[at]
         floor = values[mine, INDEX["collective_s"]] * (0.5 + np.log2(work.ranks[at]) / 6)
-        link = values[mine, INDEX["collective_link"]] * work.link[at]
-        each[at] = floor + met[at] * work.message[at] / link
+        link = values[mine, INDEX["collective_link"]] * work.reach_memory[at] * work.link[at]
+        each[at] = floor + work.floor[at] + met[at] * work.message[at] / link
 
     kernels = np.bincount(row, each * work.count, minlength=len(work.hbm))
     return (

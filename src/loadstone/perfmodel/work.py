@@ -25,9 +25,9 @@ class Work:
     goes to), weights (bytes; of experts: one expert's share), activations (bytes per token), peak (FLOP/s), compute
     and memory (which GEMM efficiency), experts, per_token, ep, fullest (by so many standard deviations the fullest
     rank is above the mean), group (tokens of so many schedulers meet), ranks, link (bytes/s), message (bytes per
-    token); reach_compute and reach_memory (of experts, as their kernel was measured, of peak; of other products,
-    beside the coefficients', reaches.py); of experts: floor (s), reach_moving (of peak), all_pairs (0 or 1: it moves
-    the activations of all ranks' pairs, not its own alone).
+    token); reach_compute and reach_memory (of experts, as their kernel was measured, of peak; of other products and
+    of a collective's link, beside the coefficients', reaches.py); floor (s, of experts and collectives); of experts:
+    reach_moving (of peak), all_pairs (0 or 1: it moves the activations of all ranks' pairs, not its own alone).
     d: hbm (bytes/s), peak16 (16-bit FLOP/s), cache (bytes per context token, all layers), window, window_cache (the
     same of windowed layers), context_flops, window_flops (per context token of a decode), pair_flops,
     window_pair_flops (per pair of a new and an earlier token in a prompt), widening (of an FP8 cache: the time of so
