@@ -49,11 +49,12 @@ class Ring(NamedTuple):
 
 
 ALIKE = Ring(0.0, 1.0)
-_FOURTH = {2: Ring(0.7e-6, 1.28), 4: Ring(7e-6, 0.26), 8: Ring(18e-6, 0.13)}
+_FOURTH = {2: Ring(0.7e-6, 1.28), 4: Ring(7e-6, 0.50), 8: Ring(18e-6, 0.32)}
 _FIFTH = {2: Ring(0.7e-6, 1.30), 4: Ring(7e-6, 0.95), 8: Ring(18e-6, 0.80)}
-"""By ranks, over PCIe of the fourth and the fifth generation: all-reduces of L40S, which reach 0.60, 0.12 and 0.06 of
-the link, and of RTX PRO 6000 (0.62, 0.45 and 0.38), and take 5, 13 and 25 µs at least, with all three engines. The
-coefficients are those of NVLink: 0.47, and 7 µs among eight."""
+"""By ranks, over PCIe of the fourth and the fifth generation, beside coefficients that are those of NVLink (0.47 of
+the link, 7 µs among eight). All-reduces of RTX PRO 6000 reach 0.62, 0.45 and 0.38 of the link and take 5, 13 and 25
+µs at least, with all three engines; L40S' take as long at least and reach 0.60, 0.12 and 0.06. How a node is laid out
+decides, and whether its cards reach one another past the host: L40S' node is one, so here is the geometric mean."""
 _FIFTH_BYTES_PER_S = 60e9
 
 
