@@ -201,6 +201,41 @@ def test_a_server_that_is_elsewhere_is_told_where(status: str) -> None:
         assert f"/v1/models: HTTP {status[:3]}: it is at https://x/v1/models; give that" in refused(server.url)
 
 
+@pytest.mark.parametrize(
+    ("status", "header", "said"),
+    [
+        ("502 Bad Gateway", "", "HTTP 502: 502 Bad Gateway nginx/1.22.1; a proxy finds no engine behind it"),
+        ("500 Internal Server Error", "", "HTTP 500: "),
+        ("404 Not Found", "", "names no model (HTTP 404); check the URL, or name the model with --model"),
+        (
+            "401 Unauthorized",
+            'WWW-Authenticate: Basic realm="x"',
+            "; it wants a name and password: -H 'Authorization",
+        ),
+        ("401 Unauthorized", "", "; set LOADSTONE_API_KEY or OPENAI_API_KEY"),
+    ],
+)
+def test_a_proxy_that_refuses_the_list_of_models_is_told_with_its_status(status: str, header: str, said: str) -> None:
+    page = b"<html>\r\n<head><title>502 Bad Gateway</title></head>\r\n<body>\r\n<center><h1>502 Bad Gateway</h1>"
+    page += b"</center>\r\n<hr><center>nginx/1.22.1</center>\r\n</body>\r\n</html>\r\n"
+    head = f"HTTP/1.1 {status}\r\nContent-Type: text/html\r\nContent-Length: {len(page)}\r\n"
+    head += f"{header}\r\n" if header else ""
+    with ScriptedServer(lambda _, send: send(head.encode() + b"\r\n" + page), meets=True) as server:
+        assert said in refused(server.url)
+
+
+def test_a_gateway_that_answers_in_one_piece_when_asked_for_a_stream() -> None:
+    def reply(ask: Request, send: Send) -> None:
+        if ask.path == "/v1/models":
+            send(whole("200 OK", json.dumps({"data": [{"id": MODEL}]}).encode()))
+        else:
+            send(whole("200 OK", b'{"choices": [{"text": " a", "finish_reason": "length"}]}'))
+
+    with ScriptedServer(reply, meets=True) as server:
+        assert "asked for a stream, it answers in one piece; measure that: --no-stream" in refused(server.url)
+        assert not meet(server.url, stream=False)[0].streams
+
+
 @pytest.mark.parametrize("stated", [b"Infinity", b"-Infinity", b"NaN", b"1e400", b"0", b'"4096"'])
 def test_a_context_that_cannot_be_is_none(stated: bytes) -> None:
     def reply(ask: Request, send: Send) -> None:

@@ -181,6 +181,27 @@ def test_a_stream_of_stated_length_is_heard_as_it_ends() -> None:
     assert (told, heard.status, len(heard.arrival_s), kept) == ("ended", "ok", 2, True)
 
 
+@pytest.mark.parametrize("stated", [0, 6], ids=["zeros until the end", "the total from the beginning"])
+def test_counts_that_do_not_grow_with_the_events_are_no_running_ones(stated: int) -> None:
+    """As gateways write them, and mocks."""
+
+    def counted(text: str, tokens: int) -> bytes:
+        return chunk(
+            sse_event({"choices": [{"text": text}], "usage": {"prompt_tokens": 8, "completion_tokens": tokens}})
+        )
+
+    parts = [counted(f" w{number}", stated) for number in range(6)]
+    heard, told, _ = exchange(SSE, *parts, chunk(sse_event("[DONE]")) + LAST_CHUNK, stream=True)
+    assert (told, heard.status, heard.answer.events) == ("ended", "ok", 6)
+    assert (heard.output_tokens(), heard.token_source()) == (6, "final usage" if stated else "pieces")
+    last = chunk(sse_event({"choices": [], "usage": {"prompt_tokens": 8, "completion_tokens": 12}}))
+    heard, _, _ = exchange(SSE, *parts, last, chunk(sse_event("[DONE]")) + LAST_CHUNK, stream=True)
+    assert (heard.output_tokens(), heard.token_source()) == (12, "final usage")
+    growing = [counted(f" w{number}", number + 1 - (number == 3)) for number in range(6)]
+    heard, _, _ = exchange(SSE, *growing, chunk(sse_event("[DONE]")) + LAST_CHUNK, stream=True)
+    assert (heard.output_tokens(), heard.token_source()) == (6, "running usage")
+
+
 def test_a_cut_answer_in_one_piece_is_no_answer() -> None:
     heard, told, _ = exchange(whole("200 OK", DOCUMENT)[:-9], b"")
     assert told == "the server closed the connection before the answer's end"

@@ -492,6 +492,17 @@ def test_terminal_escapes_in_an_error_are_made_harmless() -> None:
     assert answer.error == "\ufffd[31mred\ufffd[0m next"
 
 
+NGINX_413 = (
+    b"<html>\r\n<head><title>413 Request Entity Too Large</title></head>\r\n<body>\r\n"
+    b"<center><h1>413 Request Entity Too Large</h1></center>\r\n<hr>"
+    b"<center>nginx/1.22.1</center>\r\n</body>\r\n</html>\r\n"
+)
+HAPROXY_503 = (
+    b"<html><body><h1>503 Service Unavailable</h1>\n"
+    b"No server is available to handle this request.\n</body></html>\n\n"
+)
+
+
 @pytest.mark.parametrize(
     ("body", "said"),
     [
@@ -501,7 +512,10 @@ def test_terminal_escapes_in_an_error_are_made_harmless() -> None:
         (b'{"detail":[{"loc":["body"],"msg":"Field required"}]}', '[{"loc": ["body"], "msg": "Field required"}]'),
         (b'{"detail":"Not Found"}', "Not Found"),
         ('{"error":{"wo":"hinüber"}}'.encode(), '{"wo": "hinüber"}'),
-        (b"<h1>502</h1>\n", "<h1>502</h1>"),
+        (b"<h1>502</h1>\n", "502"),
+        (NGINX_413, "413 Request Entity Too Large nginx/1.22.1"),
+        (HAPROXY_503, "503 Service Unavailable No server is available to handle this request."),
+        (b"a < b > c", "a < b > c"),
         (b'{"error":"\\ud800"}', "?"),
         (b"3", "3"),
         (b"", "no further word"),

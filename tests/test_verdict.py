@@ -70,6 +70,41 @@ def test_errors_in_the_stream_are_told_apart() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("status", "cause"),
+    [
+        (429, "limits requests; mend"),
+        (413, "client_max_body_size); mend"),
+        (502, "a proxy found no engine behind it; mend"),
+    ],
+)
+def test_what_most_refusals_tell_of_their_cause(status: int, cause: str) -> None:
+    refused = {"status": "error", "error": f"HTTP {status}", "http_status": status}
+    assert cause in found(spoilt(3, **refused))["request_errors"].remedy
+    half = spoilt(6, status="error", error="HTTP 400", http_status=400)
+    half[0].update(refused)
+    assert cause not in found(half)["request_errors"].remedy
+
+
+def test_connections_that_are_cut_after_the_same_silence() -> None:
+    """As proxies do when their time is up."""
+    cut = {"status": "error", "error": "the server closed the connection before the answer's end"}
+
+    def remedy(*silences_s: float) -> str:
+        records = spoilt(len(silences_s), **cut)
+        for each, silence_s in zip(records, silences_s, strict=False):
+            each["end_s"] = each["arrival_s"][-1] + silence_s
+        return found(records)["request_errors"].remedy
+
+    assert "cut after 60.0 s of silence, which is a proxy's time limit; mend" in remedy(60.0, 60.01, 60.02, 60.0)
+    assert "silence" not in remedy(5.0, 60.0, 33.0, 12.0)
+    assert "silence" not in remedy(0.01, 0.01, 0.01, 0.01)  # in the midst of a stream
+    records = spoilt(3, **cut, arrival_s=[], read=[], tokens=[])
+    for each in records:
+        each["end_s"] = each["sent_s"] + 1.0
+    assert "cut after 1.00 s of silence" in found(records)["request_errors"].remedy
+
+
 def test_short_answers() -> None:
     finding = found(spoilt(2, status="short"))["short_outputs"]
     assert finding.severity == "warning"

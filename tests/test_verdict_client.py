@@ -134,6 +134,25 @@ def test_tokens_that_came_with_the_first_make_tpot_too_small() -> None:
     assert "tpot_understated" in found(silent, natural())
 
 
+def test_first_events_that_waited_for_others_make_ttft_too_long() -> None:
+    """As nginx holds 16 KiB of a TLS stream, some 50 events, and as Nagle's algorithm holds two or three."""
+    finding = found(began_with(50, 600), natural())["ttft_overstated"]
+    assert finding.severity == "warning"
+    assert finding.evidence == (
+        "answers began with 50 events at once (median): at the pace of those after them the first was there 4.90 s "
+        "before"
+    )
+    assert "tpot_understated" not in found(began_with(50, 600), natural())  # hence the second rule
+    assert "ttft_overstated" in found(began_with(2, 64), natural())  # a gap of 100 ms, and as long a TTFT
+    assert "ttft_overstated" not in found(began_with(1, 64), natural())
+    assert "ttft_overstated" not in found(began_with(50, 600, share=0.4), natural())
+    assert "ttft_overstated" not in found(began_with(50, 600, receive_lag_s=0.2), natural())  # the client's doing
+    slow = began_with(2, 64)
+    for each in slow:
+        each.update(intended_s=each["sent_s"] - 1.0, sent_s=each["sent_s"] - 1.0)
+    assert "ttft_overstated" not in found(slow, natural())  # 0.1 s of 1.1 s
+
+
 def test_several_tokens_in_the_first_event_are_known_by_a_running_count_alone() -> None:
     counted = {"tokens": [8, 16, 24, 32], "output_tokens": 32}
     assert "tpot_understated" in found(rows(**counted, token_source="running usage"), natural())  # noqa: S106

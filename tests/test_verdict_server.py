@@ -181,6 +181,28 @@ def test_what_happened_before_the_cell_is_not_its_own() -> None:
     assert figures(*anew, start_s=9.5, end_s=12)["restarts"] == 0
 
 
+A_IN_TURN = [132857, 134009, 37760, 38912, 40128, 41280, 140153, 43712]
+"""vllm:prompt_tokens_total, once a second, as nginx in front of two engines let them answer."""
+B_IN_TURN = [68660, 68926, 9204, 9498, 9794, 10085, 70460, 10690]
+"""vllm:generation_tokens_total of the same."""
+
+
+def test_engines_that_answer_in_turn_did_not_begin_anew() -> None:
+    counted = [said("vllm:prompt_tokens_total", A_IN_TURN), said("vllm:generation_tokens_total", B_IN_TURN)]
+    hits = said("vllm:prefix_cache_hits_total", [900, 900, 100, 100, 100, 100, 900, 100])
+    assert figures(*counted, hits, end_s=17) == {"restarts": 0, "in_turns": 1}
+    # What they say after the cell tells of it too.
+    assert figures(*counted, end_s=13) == {"restarts": 0, "in_turns": 1}
+    other = said("vllm:num_requests_running", [2] * 5, replica=1)
+    assert figures(*counted, other)["running"]["max"] == 2
+    # Begun anew, and soon as far again.
+    anew = said("vllm:prompt_tokens_total", [900, 1000, 0, 300, 600, 900, 1200])
+    assert figures(anew, end_s=16) == {"restarts": 1}
+    started = "process_start_time_seconds"
+    assert figures(said(started, [100, 500, 100, 500, 500])) == {"restarts": 0, "in_turns": 1}
+    assert figures(said(started, [100, 500, 500, 500, 500])) == {"restarts": 1}
+
+
 # --- findings ---------------------------------------------------------------------------------------------------
 
 
@@ -195,6 +217,16 @@ def test_a_restart_is_an_error() -> None:
     assert finding.evidence.startswith("an engine began anew 2 times during the cell")
     once = with_server(ServerFigures(samples=5, restarts=1))["engine_restarted"]
     assert once.evidence.startswith("an engine began anew 1 time during the cell")
+
+
+def test_engines_behind_a_router_are_told() -> None:
+    finding = with_server(ServerFigures(samples=5, restarts=0, in_turns=1))["engines_in_turns"]
+    assert (finding.severity, finding.evidence) == (
+        "info",
+        "several engines answered /metrics in turn: a router spreads what is asked there",
+    )
+    two = with_server(ServerFigures(samples=5, restarts=0, in_turns=2))["engines_in_turns"]
+    assert "in turn at 2 of the addresses" in two.evidence
 
 
 def test_preemptions_are_told() -> None:

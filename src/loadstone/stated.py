@@ -31,6 +31,7 @@ _TIMELESS = frozenset({
 """Rules of the verdict that hold of other tools' requests without a common clock."""
 _OF_EVENTS = frozenset({
     "tokens_not_streamed", "several_tokens_an_event", "fewer_tokens_than_events", "tpot_understated",
+    "ttft_overstated",
 })  # fmt: skip
 """Rules about stream events, of which files may tell the first and the last alone."""
 _OF_OUR_CLIENT = frozenset({"user_clock", "client_read_late", "events_coalesced"})

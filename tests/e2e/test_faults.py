@@ -395,6 +395,12 @@ def mistaken_for_text(ask: Ask, send: Send) -> None:
     send(SSE.replace(b"text/event-stream", b"text/plain") + b"".join(map(chunk, events(ask))) + LAST_CHUNK)
 
 
+def mistaken_for_text_in_pieces(ask: Ask, send: Send) -> None:
+    body = b"\xef\xbb\xbf" + b"".join(events(ask))
+    send(SSE.replace(b"text/event-stream", b"text/plain"))
+    send(b"".join(chunk(body[i : i + 1]) for i in range(len(body))) + LAST_CHUNK)
+
+
 def after_a_continue(ask: Ask, send: Send) -> None:
     send(b"HTTP/1.1 100 Continue\r\n\r\n")
     answer(ask, send)
@@ -434,6 +440,7 @@ def odd_json(ask: Ask, send: Send) -> None:
         chunk_extensions_and_trailers,
         with_a_length,
         mistaken_for_text,
+        mistaken_for_text_in_pieces,
         after_a_continue,
         crlf_and_comments,
         closes_each_time,

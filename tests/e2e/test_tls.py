@@ -114,6 +114,55 @@ def test_a_tls_server_that_explains_itself(loadstone: Loadstone, certificate: tu
     assert "a server answers there, but over TLS; write https://" in line
 
 
+@pytest.mark.parametrize("word", [b"The SSL certificate error", b"No required SSL certificate was sent"])
+def test_a_tls_server_that_wants_a_certificate_of_its_clients(
+    loadstone: Loadstone, certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, word: bytes
+) -> None:
+    """nginx refuses with 400 over TLS, and plain HTTP with 400 too: neither is a server without TLS."""
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(*certificate)
+    head = b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/html\r\nConnection: close\r\n\r\n"
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def refuse() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    came, _ = listener.accept()
+                    if came.recv(1, socket.MSG_PEEK) == b"\x16":
+                        with contextlib.suppress(OSError), context.wrap_socket(came, server_side=True) as inner:
+                            inner.recv(4096)
+                            inner.sendall(head + b"<html><center>" + word + b"</center></html>")
+                    else:
+                        came.recv(4096)
+                        came.sendall(head + b"The plain HTTP request was sent to HTTPS port")
+                        came.close()
+
+        threading.Thread(target=refuse, daemon=True).start()
+        line = loadstone("bench", f"https://localhost:{listener.getsockname()[1]}").line()
+    assert "it wants a certificate of its client's, and none can be given" in line
+
+
+def test_a_certificate_for_another_name(
+    loadstone: Loadstone, certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
+    with served(certificate) as server:
+        line = loadstone("bench", server.url.replace("localhost", "127.0.0.1")).line()
+    assert "write the name that the certificate is for" in line
+    assert "SSL_CERT_FILE" not in line
+
+
+def test_a_file_of_certificates_that_does_not_hold_the_one(
+    loadstone: Loadstone, certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", "/nowhere.pem")
+    monkeypatch.setenv("SSL_CERT_DIR", "/nowhere")
+    with served(certificate) as server:
+        line = loadstone("bench", server.url).line()
+    assert "SSL_CERT_FILE=/nowhere.pem does not hold its issuer's" in line
+
+
 class Proxy:
     """Forwards connections, one request line looked at on each. `answer`: what CONNECT is answered, in pieces."""
 

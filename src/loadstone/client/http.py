@@ -21,6 +21,9 @@ from loadstone.wire.text import excerpt
 CHUNKED_END = b"\r\n\r\n"
 """An HTTP message in chunks ends so (the last chunk's or the trailers' end); an event's chunk never needs to."""
 _ERROR_BODY_BYTES = 8192
+_BOM = b"\xef\xbb\xbf"
+_TELLING_BYTES = len(b"retry:")
+"""Of a body's beginning, by which an event stream is known where the header does not say so."""
 _INFLATED_BYTES = 4 * 1024 * 1024
 """Of one piece of a compressed body, which is of one read or less; an event is far shorter."""
 _BODILESS_BYTES = 256 * 1024
@@ -193,9 +196,13 @@ class HttpReader:
         if stream.expected is None and body:
             # Told by its first bytes where the header does not say so; some servers name their streams text/plain.
             kind = stream.headers.get(b"content-type", b"").lower()
-            begins = (stream.body + body).lstrip()[:6]
-            is_sse = b"event-stream" in kind or begins.startswith((b"data:", b"event:", b":"))
+            body, stream.body = stream.body + body, b""
+            begins = body.removeprefix(_BOM).lstrip()[:_TELLING_BYTES]
+            is_sse = b"event-stream" in kind or begins.startswith((b"data:", b"event:", b"id:", b"retry:", b":"))
             is_json = not is_sse and (b"json" in kind or begins.startswith(b"{"))
+            if not (is_sse or is_json) and len(begins) < _TELLING_BYTES and len(body) < _ERROR_BODY_BYTES:
+                stream.body = body
+                return 0
             stream.expected = stream.http_status == 200 and (is_sse if stream.answer.streams else is_json)
         if stream.expected:
             stream.plain = stream.decompress is None

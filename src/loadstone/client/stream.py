@@ -118,7 +118,7 @@ class Stream:
 
     def token_source(self) -> TokenSource:
         answer = self.answer
-        if answer.events and answer.running:
+        if answer.events and answer.running and 2 * answer.still <= answer.events:
             return "running usage"
         return "final usage" if answer.output_tokens is not None else "pieces"
 

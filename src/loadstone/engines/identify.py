@@ -15,6 +15,7 @@ from loadstone.errors import InputError, TargetError
 from loadstone.records import Target
 from loadstone.wire import triton
 from loadstone.wire.ask import Ask, Endpoint, path
+from loadstone.wire.dialects import new_answer
 from loadstone.wire.text import excerpt
 
 _ENGINES = {
@@ -106,6 +107,8 @@ def _check(server: Server, ask: Ask, heard: Heard) -> None:
         kind = excerpt(heard.response.headers.get("content-type", "no content type"))
         if "event-stream" in kind and ask.stream:
             raise TargetError(f"{where}: the simplest request failed ({heard.error}); see the server's log")
+        if ask.stream and _answers_whole(ask, heard):
+            raise TargetError(f"{where}: asked for a stream, it answers in one piece; measure that: --no-stream")
         what = "event stream" if ask.stream else "answer"
         raise TargetError(f"{where}: no {what} of a language model ({kind}: {heard.error}); check the URL")
     if ask.stream and status not in (401, 403, *_NOT_OFFERED):
@@ -113,6 +116,13 @@ def _check(server: Server, ask: Ask, heard: Heard) -> None:
         if ask_once(server, whole).error is None:
             raise TargetError(f"{where}: streaming is refused ({heard.error}); measure without it: --no-stream")
     raise TargetError(refusal(where, heard.response))
+
+
+def _answers_whole(ask: Ask, heard: Heard) -> bool:
+    whole = new_answer(ask.endpoint, stream=False)
+    whole.feed(heard.response.content)
+    whole.finish()
+    return whole.error is None and whole.done and (whole.events > 0 or whole.finish_reason is not None)
 
 
 # --- the OpenAI endpoints -------------------------------------------------------------------------------------
@@ -146,7 +156,11 @@ def _choose_model(server: Server, models: Any, wanted: str | None) -> str:
     names = _names(models)
     if wanted is None:
         if not names:
-            raise TargetError(f"{server.where('/v1/models')} names no model; give its name with --model")
+            where, answer = server.where("/v1/models"), server.answer("/v1/models")
+            if answer.status_code not in (200, *_NOT_OFFERED):
+                raise TargetError(refusal(where, answer))
+            status = "" if answer.status_code == 200 else f" (HTTP {answer.status_code})"
+            raise TargetError(f"{where} names no model{status}; check the URL, or name the model with --model")
         return names[0]
     if names and wanted not in names:
         raise TargetError(f"--model {wanted}: the server offers {', '.join(map(_safe, names[:8]))}")

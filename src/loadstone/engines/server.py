@@ -6,6 +6,7 @@ Nothing that the server says is believed further than it is used: bodies are cut
 from __future__ import annotations
 
 import json
+import os
 import re
 import socket
 import ssl
@@ -26,6 +27,7 @@ _TIMEOUT_S = 60.0
 _CONNECT_S = 10.0
 _PROBE_S = 3.0
 _BODY_BYTES = 4 * 1024 * 1024
+_WANTS_CERTIFICATE = "it wants a certificate of its client's, and none can be given; use an address without that"
 
 
 class Server:
@@ -75,6 +77,10 @@ class Server:
         answer = self.get(path, must_allow=must_allow)
         return _json(answer) if answer is not None else None
 
+    def answer(self, path: str) -> httpx.Response:
+        """The answer, whatever its status. Raises TargetError where there is no server."""
+        return self._ask("GET", path, None)
+
     def post(self, path: str, body: bytes) -> httpx.Response:
         """The answer to a JSON body, whatever its status. Raises TargetError where there is no server."""
         return self._ask("POST", path, body)
@@ -94,12 +100,15 @@ class Server:
             request = self._http.build_request(method, path, content=body, headers=headers)
             answer, said, _ = send(self._http, request, limit_s=_TIMEOUT_S, most_bytes=_BODY_BYTES)
         except httpx.ConnectError as error:
-            if "CERTIFICATE" in str(error):
+            if "CERTIFICATE_VERIFY" in str(error):
                 raise TargetError(
-                    f"{self.origin}: its certificate is not trusted ({_reason(error)}); "
-                    "name the file of its issuer's in SSL_CERT_FILE"
+                    f"{self.origin}: its certificate is not trusted ({_reason(error)}); {_cure(str(error))}"
                 ) from error
             self._check_scheme()
+            if "[SSL" in str(error):
+                raise TargetError(
+                    f"{self.origin}: TLS failed ({_reason(error)}); write the name that its certificate is for"
+                ) from error
             if self._proxy is not None:
                 raise TargetError(
                     f"--proxy {self._proxy}: no proxy answers there ({_reason(error)}); start it, or correct --proxy"
@@ -124,11 +133,15 @@ class Server:
         except httpx.DecodingError as error:
             raise TargetError(f"{self.origin}{path}: {_reason(error)}; correct the server, or the URL") from error
         except (httpx.HTTPError, httpx.InvalidURL) as error:
+            if "CERTIFICATE_REQUIRED" in str(error):
+                raise TargetError(f"{self.origin}: {_WANTS_CERTIFICATE}") from error
             self._check_scheme()
             raise TargetError(
                 f"{self.origin}{path}: not an HTTP server ({_reason(error)}); correct the URL"
             ) from error
-        if answer.status_code == 400 and re.search(rb"HTTPS|\bSSL|\bTLS", said):
+        if _of_tls(answer.status_code, said):
+            if self.parts.scheme == "https":
+                raise TargetError(f"{self.origin}: {_WANTS_CERTIFICATE}")
             self._check_scheme()
         if method == "POST" or answer.status_code != 200:
             # It is for people; what describes the server must stay as it is until its model is known.
@@ -161,9 +174,28 @@ def _speaks(scheme: str, parts: SplitResult) -> bool:
                 believing.wrap_socket(plain, server_hostname=name).close()
                 return True
             plain.sendall(f"GET / HTTP/1.1\r\nHost: {parts.netloc}\r\nConnection: close\r\n\r\n".encode())
-            return plain.recv(5) == b"HTTP/"
+            said = plain.recv(4096)
+            # A TLS server may say in plain HTTP that it wants another.
+            return said.startswith(b"HTTP/") and not _of_tls(400 * (said[9:12] == b"400"), said)
     except (OSError, ValueError):
         return False
+
+
+def _of_tls(status: int, said: bytes) -> bool:
+    """Whether an answer is a TLS server's complaint: plain HTTP was spoken to it, or no certificate shown."""
+    return status == 400 and re.search(rb"HTTPS|\bSSL|\bTLS", said) is not None
+
+
+def _cure(error: str) -> str:
+    """What to do about a certificate that OpenSSL does not trust."""
+    if "mismatch" in error:
+        return "write the name that the certificate is for, or have it made for this one too"
+    if "expired" in error or "not yet valid" in error:
+        return "renew it, or set this machine's clock"
+    named = os.environ.get("SSL_CERT_FILE")
+    if named is not None:
+        return f"SSL_CERT_FILE={excerpt(named)} does not hold its issuer's; name a file that does, in PEM"
+    return "name the file of its issuer's in SSL_CERT_FILE (its own, where it is self-signed)"
 
 
 def check_url(url: str) -> SplitResult:
@@ -218,12 +250,19 @@ def refusal(where: str, answer: httpx.Response) -> str:
         to = excerpt(answer.headers["location"])
         return f"{where}: HTTP {answer.status_code}: it is at {to}; give that server's URL"
     said = error_text(answer.content)
+    status = answer.status_code
+    behind = "a proxy finds no engine behind it, or not in time; see whether that runs"
     remedy = {
         401: "set LOADSTONE_API_KEY or OPENAI_API_KEY",
         403: "set LOADSTONE_API_KEY or OPENAI_API_KEY",
         404: "check --model and the URL",
         429: "the server limits requests; raise its limit",
-    }.get(answer.status_code, "the server refuses the simplest request; see its log")
+        502: behind,
+        503: behind,
+        504: behind,
+    }.get(status, "the server refuses the simplest request; see its log")
+    if status == 401 and answer.headers.get("www-authenticate", "").lower().startswith("basic"):
+        remedy = "it wants a name and password: -H 'Authorization: Basic …', the base64 of name:password"
     return f"{where}: HTTP {answer.status_code}: {said}; {remedy}"
 
 

@@ -10,9 +10,21 @@ import numpy as np
 
 from loadstone.metrics import CellMetrics
 from loadstone.records import Plan, Target
+from loadstone.units import show_seconds
 from loadstone.verdict.facts import Facts, plan_rows
 from loadstone.verdict.finding import Finding
 
+CAUSES = {
+    413: "a proxy limits the size of requests (nginx: client_max_body_size)",
+    429: "the server, or a gateway, limits requests",
+    502: "a proxy found no engine behind it",
+    503: "the server, or a proxy, had no room or no engine",
+    504: "a proxy waited no longer for the engine",
+}
+"""What the HTTP status of most refusals tells of the cause."""
+CUT_SPREAD = 0.1
+CUT_S = 0.5
+"""Silence before connections were cut: as long each time (middle half over median), it was somebody's time limit."""
 LENGTH_SHARE = 0.01
 """Requests whose input or output is not as long as asked, from which the workload is another one."""
 EMPTY_SHARE = 0.01
@@ -50,8 +62,27 @@ def request_errors(metrics: CellMetrics, measured: Facts, interrupted: bool = Fa
         "error",
         f"{failed} of {counts.sent} requests failed ({counts.error} error, {counts.timeout} timeout, "
         f"{cancelled} cancelled){within}" + (f": {most}" if most else ""),
-        "Percentiles leave failed requests out: mend the cause, or read them with the attainment.",
+        f"Percentiles leave failed requests out: {_cause(of_those)}mend the cause, or read them with the attainment.",
     )
+
+
+def _cause(failed: Facts) -> str:
+    """What most errors have in common, as half a sentence; empty where that tells nothing."""
+    errors = failed.pick(failed.status == "error")
+    if not len(errors):
+        return ""
+    statuses, counts = np.unique(errors.http_status[~np.isnan(errors.http_status)], return_counts=True)
+    if len(counts) and 2 * counts.max() > len(errors) and statuses[counts.argmax()] in CAUSES:
+        return f"{CAUSES[int(statuses[counts.argmax()])]}; "
+    cut = errors.pick(np.array(["closed the connection" in (error or "") for error in errors.error], np.bool_))
+    silent_s = cut.end_s - np.where(np.isnan(cut.last_s), cut.sent_s, cut.last_s)
+    silent_s = silent_s[~np.isnan(silent_s)]
+    if len(silent_s) < 2 or 2 * len(silent_s) <= len(errors):
+        return ""
+    low, middle, high = np.quantile(silent_s, [0.25, 0.5, 0.75])
+    if middle < CUT_S or high - low > CUT_SPREAD * middle:
+        return ""
+    return f"connections were cut after {show_seconds(float(middle))} of silence, which is a proxy's time limit; "
 
 
 def _printable(text: str) -> str:

@@ -26,6 +26,8 @@ READ_LATE_SHARE = 0.5
 """And from which the median gap is one that was not measured."""
 UNDERSTATED = 1.1
 """Times that TPOT is too small, median of the answers, for the tokens that came with the first."""
+OVERSTATED = 0.1
+"""Share of TTFT, median of the answers, for which the first event waited for those that it came with."""
 BUNCHED_S = 1e-5
 """Time per output token, median, below which tokens were not streamed: well below any engine's step."""
 STARVED_SHARE = 0.1
@@ -96,14 +98,11 @@ def tpot_understated(metrics: CellMetrics, done: Facts) -> Finding | None:
     An event whose tokens are known from a final count alone is taken for one. Left to `arrivals_bunched` where whole
     answers came so, and to `client_read_late` where the client made them come so.
     """
-    tpot = metrics.tpot_s
-    if tpot is None or tpot.p50 <= BUNCHED_S:
+    several = _begun(metrics, done)
+    if several is None:
         return None
-    several = done.pick((done.output_tokens >= 2) & (done.first_read_events > 0))
     running = np.isin(several.token_source, ["running usage"])
     first = np.where(running, several.first_read_tokens, several.first_read_events)
-    if not len(several) or _typical(several.receive_lag_s, several.together) >= tpot.p50:
-        return None
     total, times = several.output_tokens, np.full(len(several), np.inf)
     np.divide(total - 1, total - first, out=times, where=total > first)
     if np.median(times) < UNDERSTATED:
@@ -116,6 +115,43 @@ def tpot_understated(metrics: CellMetrics, done: Facts) -> Finding | None:
         "The engine sends tokens in batches, or a proxy holds them back: have each streamed alone, ask for longer "
         "answers, or compare E2E.",
     )
+
+
+def ttft_overstated(metrics: CellMetrics, done: Facts) -> Finding | None:
+    """Answers whose first read brought n₁ of their n events: at the pace of those after them, (tn − t1)/(n − n₁), the
+    first had been there for n₁ − 1 times that. An event of several tokens is the engine's own way, and counts as one.
+    """
+    several = _begun(metrics, done)
+    if several is None:
+        return None
+    several = several.pick(several.events > several.first_read_events)
+    if not len(several):
+        return None
+    first = several.first_read_events
+    held_s = (first - 1) * (several.last_s - several.first_s) / (several.events - first)
+    if np.median(held_s / np.maximum(several.first_s - several.sent_s, 1e-9)) < OVERSTATED:
+        return None
+    return Finding(
+        "ttft_overstated",
+        "warning",
+        f"answers began with {np.median(first):.0f} events at once (median): at the pace of those after them the "
+        f"first was there {show_seconds(float(np.median(held_s)))} before",
+        "Something holds the first tokens back, and TTFT has that in it: switch a proxy's buffering off (and Nagle's "
+        "algorithm), or measure without it.",
+    )
+
+
+def _begun(metrics: CellMetrics, done: Facts) -> Facts | None:
+    """Answers of two tokens and more, of which it is known what their first read brought; None where whole answers
+    came in one, or where it was the client that read late.
+    """
+    tpot = metrics.tpot_s
+    if tpot is None or tpot.p50 <= BUNCHED_S:
+        return None
+    several = done.pick((done.output_tokens >= 2) & (done.first_read_events > 0))
+    if not len(several) or _typical(several.receive_lag_s, several.together) >= tpot.p50:
+        return None
+    return several
 
 
 def _typical(values: Floats, weights: NDArray[np.int64]) -> float:

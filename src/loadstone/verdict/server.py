@@ -97,11 +97,13 @@ class ServerFigures(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=Tru
 
     samples      times that /metrics was read within; a gauge is known from these alone
     restarts     times that an engine began anew
+    in_turns     servers behind whose one address several engines answer in turn: nothing else is known of them
     other fields see the module; gauges are sums over servers (kv_usage: mean), counters what was added
     """
 
     samples: int
     restarts: int
+    in_turns: int = 0
     running: Level | None = None
     waiting: Level | None = None
     kv_usage: Level | None = None
@@ -131,9 +133,12 @@ def server_figures(samples: pa.Table, start_s: float, end_s: float) -> ServerFig
     if not by_server:
         return None
     at_s = np.array(sorted(times))
+    in_turns = _in_turns(samples) & by_server.keys()
+    by_server = {replica: families for replica, families in by_server.items() if replica not in in_turns}
     return ServerFigures(
         samples=len(times),
         restarts=sum(_restarts(families) for families in by_server.values()),
+        in_turns=len(in_turns),
         running=_level(by_server, GAUGES["running"], at_s),
         waiting=_level(by_server, GAUGES["waiting"], at_s),
         kv_usage=_level(by_server, GAUGES["kv_usage"], at_s, mean=True),
@@ -218,21 +223,74 @@ def _gain(values: Floats) -> float:
     return float(np.where(steps < 0, values[1:], steps).sum())
 
 
+def _in_turns(samples: pa.Table) -> set[int]:
+    """Servers behind whose address several engines answer in turn, as behind a router: a start time goes back, or
+    counters that fell together regain in one step what they had lost. An engine that began anew does neither.
+    """
+    import pyarrow.compute as pc
+
+    told = pc.or_(pc.equal(samples["name"], START_TIME), pc.ends_with(samples["name"], "_total"))
+    by_server: dict[int, dict[str, dict[str, Series]]] = {}
+    for replica, name, labels, *series in _series(samples.filter(pc.and_(told, pc.less(samples["value"], SANE)))):
+        by_server.setdefault(replica, defaultdict(dict))[name][labels] = (series[0], series[1])
+    return {replica for replica, families in by_server.items() if _take_turns(families)}
+
+
+def _take_turns(families: Mapping[str, Mapping[str, Series]]) -> bool:
+    started = [values for _, values in families.get(START_TIME, {}).values()]
+    if started:
+        return any(bool((np.diff(values) < -START_MOVED_S).any()) for values in started)
+    return any(_regained(families, fell_s) for fell_s in _fell_together(families))
+
+
+def _regained(families: Mapping[str, Mapping[str, Series]], fell_s: float) -> bool:
+    fell = again = 0
+    for time_s, values in _counters(families):
+        at = int(np.searchsorted(time_s, fell_s))
+        if not 0 < at < len(values) or time_s[at] != fell_s or values[at] >= values[at - 1]:
+            continue
+        before, lost, later = values[at - 1], values[at - 1] - values[at], values[at:]
+        fell += 1
+        again += bool(np.any((np.diff(later) >= lost) & (later[:-1] < before) & (later[1:] >= before)))
+    return again > 0 and again >= FELL_SHARE * fell
+
+
+def _counters(families: Mapping[str, Mapping[str, Series]]) -> Iterator[Series]:
+    for name, series in families.items():
+        if name.endswith("_total"):
+            yield from series.values()
+
+
+def _fell_together(families: Mapping[str, Mapping[str, Series]]) -> list[float]:
+    """Moments at which counters fell, of those above 0 so many as do where an engine begins anew."""
+    above: dict[float, int] = defaultdict(int)
+    fell: dict[float, int] = defaultdict(int)
+    for time_s, values in _counters(families):
+        for before, after, at in zip(values[:-1], values[1:], time_s[1:], strict=True):
+            above[at] += int(before > 0)
+            fell[at] += int(after < before)
+    return sorted(at for at, count in fell.items() if count > 0 and count >= FELL_SHARE * above[at])
+
+
 def _restarts(families: Mapping[str, Mapping[str, Series]]) -> int:
     """Times that a process began anew, by its start time where it tells it, else by counters that fell together."""
     started = [values for _, values in families.get(START_TIME, {}).values()]
     if started:
         return max(int((np.diff(values) > START_MOVED_S).sum()) for values in started)
-    above: dict[float, int] = defaultdict(int)
-    fell: dict[float, int] = defaultdict(int)
-    for name, series in families.items():
-        if not name.endswith("_total"):
-            continue
-        for time_s, values in series.values():
-            for before, after, at in zip(values[:-1], values[1:], time_s[1:], strict=True):
-                above[at] += int(before > 0)
-                fell[at] += int(after < before)
-    return sum(1 for at, count in fell.items() if count > 0 and count >= FELL_SHARE * above[at])
+    return len(_fell_together(families))
+
+
+def engines_in_turns(server: ServerFigures | None) -> Finding | None:
+    if server is None or not server.in_turns:
+        return None
+    of = f" at {server.in_turns} of the addresses" if server.in_turns > 1 else ""
+    return Finding(
+        "engines_in_turns",
+        "info",
+        f"several engines answered /metrics in turn{of}: a router spreads what is asked there",
+        "Figures are of all of them together, and what they say of themselves (restarts, queues, prefix cache) is "
+        "left out: to see each give their own URLs, as a fleet.",
+    )
 
 
 def engine_restarted(server: ServerFigures | None) -> Finding | None:
@@ -243,7 +301,8 @@ def engine_restarted(server: ServerFigures | None) -> Finding | None:
         "error",
         f"an engine began anew {server.restarts} time{'s' * (server.restarts > 1)} during the cell: its start time "
         "moved, or its counters fell back",
-        "What was measured is two engines, one of them cold: see its log for the reason, and run the cell again.",
+        "What was measured is two engines, one of them cold: see its log for the reason, and run the cell again; or "
+        "a router let another engine answer: give each one's own URL.",
     )
 
 

@@ -49,6 +49,8 @@ class Answer:
     `feed` returns how many output events the piece completed; the caller knows when the piece arrived.
     `streams` False: the answer is one JSON object, hence one event, completed by `finish`.
     running          each output event so far came with the server's count of output tokens
+    still            of those, events whose count had not grown. Where most had not it is none of theirs: gateways
+                     write zeros until the end, mocks the total from the beginning
     running_tokens   that count at each output event; emptied by who writes it away
     finish_reason, done (the answer said that it is complete), error (the server's, or why it cannot be read),
     input_tokens, output_tokens, cached_tokens, reasoning_tokens; server_prefill_s, server_decode_s (llama.cpp).
@@ -76,6 +78,7 @@ class Answer:
         "running_tokens",
         "server_decode_s",
         "server_prefill_s",
+        "still",
         "streams",
     )
 
@@ -88,6 +91,7 @@ class Answer:
         self._last_running = 0
         self.events = 0
         self.running = True
+        self.still = 0
         self.running_tokens: list[int] = []
         self.finish_reason: str | None = None
         self.done = False

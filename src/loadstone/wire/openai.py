@@ -73,11 +73,12 @@ class OpenAIAnswer(Answer):
             return
         # What an event between said of the rest of usage, these say again as the template has it.
         self._take_details(self._plain_usage)
-        self.output_tokens = counts[-1]
+        self.output_tokens = counts[-1] or self.output_tokens
         if counts[0] < self._last_running or counts != sorted(counts):
             counts = list(accumulate(counts, max, initial=self._last_running))[1:]
         if self.running:
             self.running_tokens += counts
+            self.still += len(counts) - len({*counts, self._last_running}) + 1
         self._last_running = counts[-1]
 
     def _fold(self, payload: bytes) -> None:
@@ -91,6 +92,7 @@ class OpenAIAnswer(Answer):
         if self.model is None and chunk.model:
             self.model = excerpt(chunk.model, _MODEL_LENGTH)
         output = False
+        before = self._last_running
         choices = chunk.choices
         if choices:
             for choice in choices:
@@ -106,6 +108,7 @@ class OpenAIAnswer(Answer):
             self.events += 1
             if self.running:
                 self.running_tokens.append(self._last_running)
+                self.still += self._last_running == before
             if self._keeps and choices:
                 first = choices[0]
                 self._keep(first.text or (first.delta.content if first.delta is not None else None))
@@ -127,7 +130,7 @@ class OpenAIAnswer(Answer):
             self.running = self.running and not output
             return output
         tokens = int(stated)
-        self.output_tokens = tokens
+        self.output_tokens = tokens or self.output_tokens  # output came: 0 is not counted yet, or never
         grew = tokens > self._last_running
         if grew:
             self._last_running = tokens

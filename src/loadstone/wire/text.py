@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 
 _WORDLESS = "no further word"
+_PAGE_BYTES = 8192
+_MARKUP = re.compile(rb"<(title|style|script)\b[^<]*</[^<>]*>|<[^<>]*>", re.IGNORECASE)
+"""What of a web page is not shown to its reader: a title, which repeats the heading; and tags."""
 
 
 def error_text(body: bytes) -> str:
@@ -16,7 +20,10 @@ def error_text(body: bytes) -> str:
                 error = error.get("error") or error.get("message") or error.get("detail") or error
         said = error if isinstance(error, str) else json.dumps(error, ensure_ascii=False)
     except (ValueError, RecursionError):
-        return excerpt(body) or _WORDLESS
+        begin = body[:_PAGE_BYTES].lstrip(b"\xef\xbb\xbf \t\r\n")
+        # Proxies and gateways refuse with a page.
+        page = begin[:9].lower().startswith((b"<html", b"<!doctype", b"<head", b"<body", b"<h1"))
+        return (page and excerpt(_MARKUP.sub(b" ", begin))) or excerpt(body) or _WORDLESS
     return excerpt(said) or _WORDLESS
 
 
