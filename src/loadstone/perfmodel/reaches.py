@@ -1,8 +1,9 @@
-"""What products reach of a data sheet beside what the coefficients say, which are of data centres' GPUs.
+"""How boards, caches and links differ from those that coefficients were fitted on, which are data centres' GPUs with
+NVLink and 16-bit caches for the most part: by kernel tables, for the points of the fit tell little or nothing of it.
 
-From the GEMM tables of PyPI's aiconfigurator-core 0.12 (Apache-2.0): `benchmarks/products.py` prints what each of
-vLLM, SGLang and TensorRT-LLM reaches there. Numbers here are ratios of what L40S and RTX PRO 6000 reach to what H100,
-H200 and B200 do. The points that coefficients are fitted on tell nothing of these.
+The tables are those of PyPI's aiconfigurator-core 0.12 (Apache-2.0), of vLLM, SGLang and TensorRT-LLM.
+`benchmarks/products.py` prints what each reaches of its board in matrix products; what is here of them are ratios of
+L40S and RTX PRO 6000 to H100, H200 and B200.
 """
 
 from __future__ import annotations
