@@ -2,8 +2,8 @@
 NVLink and 16-bit caches for the most part: by kernel tables, for the points of the fit tell little or nothing of it.
 
 The tables are those of PyPI's aiconfigurator-core 0.12 (Apache-2.0), of vLLM, SGLang and TensorRT-LLM.
-`benchmarks/products.py` prints what each reaches of its board in matrix products; what is here of them are ratios of
-L40S and RTX PRO 6000 to H100, H200 and B200.
+`benchmarks/reaches.py` prints what each reaches there; what is here of matrix products are ratios of L40S and RTX PRO
+6000 to H100, H200 and B200.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ class Ring(NamedTuple):
 
 
 ALIKE = Ring(0.0, 1.0)
-_FOURTH = {2: Ring(0.7e-6, 1.28), 4: Ring(7e-6, 0.50), 8: Ring(18e-6, 0.32)}
+_FOURTH = {2: Ring(0.7e-6, 1.28), 4: Ring(7e-6, 0.60), 8: Ring(17e-6, 0.42)}
 _FIFTH = {2: Ring(0.7e-6, 1.30), 4: Ring(7e-6, 0.95), 8: Ring(18e-6, 0.80)}
 """By ranks, over PCIe of the fourth and the fifth generation, beside coefficients that are those of NVLink (0.47 of
-the link, 7 µs among eight). All-reduces of RTX PRO 6000 reach 0.62, 0.45 and 0.38 of the link and take 5, 13 and 25
-µs at least, with all three engines; L40S' take as long at least and reach 0.60, 0.12 and 0.06. How a node is laid out
-decides, and whether its cards reach one another past the host: L40S' node is one, so here is the geometric mean."""
+the link, 7 µs among eight). All-reduces of RTX PRO 6000 reach 0.62, 0.45 and 0.38 of the link and take 5, 13 and 24
+µs at least, with all three engines. L40S' take as long at least; on one node they reach 0.60, 0.12 and 0.06 of the
+link, on another 0.57, 0.67 and 0.65, for how a node is laid out decides: here is the geometric mean of the two."""
 _FIFTH_BYTES_PER_S = 60e9
 
 
