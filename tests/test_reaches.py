@@ -105,10 +105,8 @@ def test_ranks_without_nvlink_wait_for_one_another() -> None:
         ("rtx-pro-6000", 8, 16_777_216, 2.55e-3),
     ):  # fmt: skip
         assert all_reduce_s(name, ranks, numbers) == pytest.approx(measured, rel=0.25), (name, ranks, numbers)
-    for ranks, best, worst in (
-        (4, 3.6e-3, 13.6e-3),
-        (8, 5.1e-3, 30e-3),
-    ):  # at the shares of RTX PRO 6000, and its own
+    nodes = {4: (2.45e-3, 13.9e-3), 8: (2.86e-3, 31.5e-3)}  # the two that were measured
+    for ranks, (best, worst) in nodes.items():
         assert best < all_reduce_s("l40s", ranks, 16_777_216) < worst
     assert ring_of(gpu("h100"), 8) == ring_of(gpu("mi210"), 4) == (0.0, 1.0)
     assert ring_of(gpu("l4"), 3) == ring_of(gpu("l4"), 4)
