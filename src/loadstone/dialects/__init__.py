@@ -31,7 +31,7 @@ class _Dialect(NamedTuple):
 
 
 _DIALECTS = {
-    "vllm": _Dialect("vllm bench serve 0.32.0", lambda facts, _: vllm.summary(facts), vllm.DEFINITIONS),
+    "vllm": _Dialect("vllm bench serve 0.33.0", lambda facts, _: vllm.summary(facts), vllm.DEFINITIONS),
     "sglang": _Dialect(
         "sglang.bench_serving 0.5.23 --backend sglang",
         lambda facts, _: sglang.summary(facts, native=True),

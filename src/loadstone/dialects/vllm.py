@@ -1,4 +1,4 @@
-"""`vllm bench serve` (vllm/benchmarks/serve.py, calculate_metrics; lib/endpoint_request_func.py), release 0.32.0."""
+"""`vllm bench serve` (vllm/benchmarks/serve.py, calculate_metrics; lib/endpoint_request_func.py), release 0.33.0."""
 
 from __future__ import annotations
 

@@ -26,7 +26,10 @@ _OVER_DURATION = frozenset({
     "request_throughput", "input_throughput", "output_throughput", "total_token_throughput", "total_throughput",
     "concurrency",
 })  # fmt: skip
-_COLUMNS = ("phase", "status", "error", "sent_s", "end_s", "arrival_s", "tokens", "input_tokens", "output_tokens")
+_COLUMNS = (
+    "phase", "status", "error", "intended_s", "sent_s", "end_s", "arrival_s", "tokens", "input_tokens",
+    "output_tokens",
+)  # fmt: skip
 
 
 def lines(folder: Path, info: RunInfo, tool: str) -> bytes:
@@ -49,6 +52,8 @@ def lines(folder: Path, info: RunInfo, tool: str) -> bytes:
         if told.get("relative_times"):
             numbers = _over((told.get("stated") or {}).get("duration_s"), numbers)
             del detail["start_times"]
+        if tool != "vllm" or about.load.kind != "rate" or told.get("relative_times") or None in detail["queue_times"]:
+            del detail["queue_times"]
         head = _vllm(info, facts, about.load, detail) if tool == "vllm" else _sglang(info, facts, about.load)
         made.append(json.dumps(head | numbers | detail, ensure_ascii=False))
     return "".join(line + "\n" for line in made).encode("utf-8", "replace")
@@ -65,9 +70,12 @@ def _over(duration_s: float | None, numbers: Mapping[str, Any]) -> dict[str, Any
 
 
 def _detail(table: pa.Table) -> dict[str, list[Any]]:
-    """One entry per measured request, in the records' order; failed ones have lengths and a TTFT of 0, as there."""
+    """One entry per measured request, in the records' order; failed ones have lengths and a TTFT of 0, as there.
+
+    `queue_times`: from when it should have been sent, None where that is not known.
+    """
     detail: dict[str, list[Any]] = {
-        name: [] for name in ("input_lens", "output_lens", "ttfts", "itls", "start_times", "errors")
+        name: [] for name in ("input_lens", "output_lens", "ttfts", "itls", "start_times", "queue_times", "errors")
     }
     for batch in table.to_batches(max_chunksize=4096):
         for row in batch.to_pylist():
@@ -81,6 +89,8 @@ def _detail(table: pa.Table) -> dict[str, list[Any]]:
             detail["ttfts"].append(arrivals[0] - row["sent_s"] if done else 0.0)
             detail["itls"].append([b - a for a, b in pairwise(arrivals)])
             detail["start_times"].append(row["sent_s"])
+            dated = row["sent_s"] is not None and row["intended_s"] is not None
+            detail["queue_times"].append(max(0.0, row["sent_s"] - row["intended_s"]) if dated else None)
             detail["errors"].append("" if done else row["error"] or row["status"])
     return detail
 

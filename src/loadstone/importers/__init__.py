@@ -85,6 +85,7 @@ def import_files(
         raise InputError(broken[0] + (f" (and {len(broken) - 1} more files like it)" if broken[1:] else ""))
     if not cells:
         raise InputError(f"{paths[0] if paths else 'import'}: no results in it; give a result of {detect.KNOWN}")
+    cells = _once(cells, found)
     for cell in cells:
         _supply(cell, facts)
         check(cell)
@@ -99,6 +100,24 @@ def import_files(
 
 def _some(texts: Sequence[str], between: str) -> str:
     return between.join(texts[:_SHOWN]) + (f"{between}and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else "")
+
+
+def _once(cells: Sequence[Cell], found: Imported) -> list[Cell]:
+    """Each measurement once, with its requests where a file has them: tools write one in several formats, and people
+    copy files; a copy is no repeat.
+    """
+    kept: dict[tuple[str, str], Cell] = {}
+    for cell in cells:
+        if cell.identity is not None:
+            before = kept.setdefault((cell.tool, cell.identity), cell)
+            if cell.records and not before.records:
+                kept[cell.tool, cell.identity] = cell
+    copies = [cell for cell in cells if cell.identity and kept[cell.tool, cell.identity] is not cell]
+    if copies:
+        said = f"the same measurements as in other files, left out: {_some([cell.where for cell in copies], ', ')}"
+        found.say(Finding("copies", "info", said, "Nothing is missing: each measurement was read once."), "")
+    dropped = {id(cell) for cell in copies}
+    return [cell for cell in cells if id(cell) not in dropped]
 
 
 def _loaded(cells: Sequence[Cell], found: Imported) -> list[Cell]:

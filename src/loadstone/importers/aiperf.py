@@ -12,9 +12,11 @@ from datetime import datetime
 from itertools import accumulate
 from pathlib import Path
 
+import msgspec
+
 from loadstone.importers.cell import Cell
 from loadstone.importers.requests import SERVERS_COUNT, earliest, failure, record, say_recounted
-from loadstone.importers.values import Value, ended, in_seconds, known, lengths, load_of, origin, sum_per_s
+from loadstone.importers.values import Value, ended, in_seconds, known, lengths, load_of, origin, sessions, sum_per_s
 from loadstone.records import Load
 
 _LATENCIES = {
@@ -42,17 +44,25 @@ def summary(document: Value, where: str) -> Cell:
     stated = [item.at("prompts") for item in config.items("datasets")]
     asked = [stated[0].get(end, "mean") if stated else None for end in ("isl", "osl")]
     spread = any(stated[0].positive(end, "stddev") for end in ("isl", "osl")) if stated else True
+    turns, pause = (config.positive("datasets", 0, name, "mean") for name in ("turns", "turn_delay"))
     cell = Cell(
         where=where,
         tool=f"AIPerf {version}" if version else "genai-perf",
         load=_load(phase, config),
         url=origin(config.get("endpoint", "urls", 0) or config.get("endpoint", "url")),
+        identity=document.text("benchmark_id"),
         endpoint=config.text("endpoint", "type") or config.text("endpoint_type"),
         created=document.when("start_time"),
         deployment=known({"model": _model(config)}),
-        workload=lengths(*asked) if not spread else {},
+        workload=(lengths(*asked) if not spread else {}) | sessions(turns, pause and pause / 1e3),
         definitions="aiperf" if version else None,
     )
+    if turns is not None and turns > 1 and cell.load is not None and cell.load.kind == "concurrency":
+        # Its places are held by conversations, pauses included.
+        cell.load = msgspec.structs.replace(cell.load, unit="sessions")
+    if document.get("was_cancelled") is True:
+        said = f"{where}: the tool was stopped before it had sent all requests"
+        cell.say("interrupted", "warning", said, "Measure again to the end.")
     cell.latencies = known({ours: in_seconds(document.at(theirs), "unit") for ours, theirs in _LATENCIES.items()})
     ok, failed = (document.whole(f"{name}request_count", "avg") for name in ("", "error_"))
     if failed is None and "error_summary" in document:
@@ -120,8 +130,9 @@ def is_request(row: Value) -> bool:
 
 def requests(rows: Sequence[Value], cell: Cell) -> None:
     """Fills `cell` (of the summary beside it, or bare) with the records of profile_export.jsonl."""
-    starts = [row.whole("metadata", "request_start_ns") for row in rows]
+    starts = [_start_ns(row.at("metadata")) for row in rows]
     origin_ns = earliest(starts)
+    several = any(row.whole("metadata", "turn_index") for row in rows)
     recounted = 0
     for row, start in zip(rows, starts, strict=True):
         metrics = row.at("metrics")
@@ -137,6 +148,8 @@ def requests(rows: Sequence[Value], cell: Cell) -> None:
         warm = row.get("metadata", "benchmark_phase") == "warmup"
         made = record(
             sent_s=(start - origin_ns) / 1e9 if start is not None else None,
+            session_id=row.text("metadata", "x_correlation_id") if several else None,
+            turn=row.whole("metadata", "turn_index") if several else None,
             offsets_s=[offset / 1e3 for offset in offsets],
             output_tokens=stated if stated is not None else counted,
             input_tokens=metrics.whole("usage_prompt_tokens", "value")
@@ -152,6 +165,17 @@ def requests(rows: Sequence[Value], cell: Cell) -> None:
         cell.records.append(made)
     cell.relative = None in starts
     say_recounted(cell, recounted, len(rows), SERVERS_COUNT)
+
+
+def _start_ns(metadata: Value) -> int | None:
+    """When a request was sent. AIPerf 0.13 begins one that it cancels itself when it cancels it, and ends it later by
+    the time that it took: such a begin is put back by as much, where that is not before the request was handed out.
+    """
+    start, end = metadata.whole("request_start_ns"), metadata.whole("request_end_ns")
+    issued = metadata.whole("credit_issued_ns")
+    if start is None or end is None or issued is None or metadata.get("was_cancelled") is not True:
+        return start
+    return 2 * start - end if issued <= 2 * start - end <= start else start
 
 
 # --- perf_analyzer ---------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ class Cell:
     tool         whose client measured it, with its version where the file tells
     load         None: not told
     url          of the server, where the file tells it
+    identity     what the tool calls this one measurement, in all files that tell of it
     deployment   as RunInfo.settings["deployment"], see runfacts
     workload     as Plan.workload; {} where nothing is told
     label        what the user calls the setup
@@ -38,6 +39,7 @@ class Cell:
     tool: str
     load: Load | None
     url: str | None = None
+    identity: str | None = None
     endpoint: str | None = None
     created: str | None = None
     deployment: dict[str, Any] = field(default_factory=dict)

@@ -17,6 +17,10 @@ UNDER_WAY_SHARE = 0.05
 """So may requests under way and Σ E2E/duration (Little's law)."""
 UNFILLED_SHARE = 0.5
 """Places of a closed loop that are filled in the mean: below it the load was another one. Ramps take some."""
+RATE_SHARE = 0.1
+"""So may requests sent per second and the rate that is stated, beyond RATE_SPREADS standard deviations of chance."""
+RATE_SPREADS = 4.0
+RATE_REQUESTS = 20
 ROUNDING = 1e-3
 
 _QUANTILES = {"p50": 0.50, "p90": 0.90, "p95": 0.95, "p99": 0.99}
@@ -37,6 +41,7 @@ def check(cell: Cell) -> None:
     _sum(cell)
     _quotients(cell)
     _under_way(cell)
+    _rate(cell)
     _empty(cell)
 
 
@@ -209,6 +214,31 @@ def _under_way(cell: Cell) -> None:
             cell,
             "concurrency_inconsistent",
             f"Σ E2E/duration is {little:.4g} requests under way, where at most {cap} may be",
+        )
+
+
+def _rate(cell: Cell) -> None:
+    """Requests of an open loop as often as asked for: (n − 1)/(last − first send), which of n arrivals at random is
+    off by 1/√n as a standard deviation. Later turns follow their answers, and a cap holds sends back.
+    """
+    load = cell.load
+    if load is None or load.kind != "rate" or load.profile or load.max_concurrency is not None or cell.relative:
+        return
+    sent = sorted(
+        record.sent_s
+        for record in cell.records
+        if record.phase == "measure" and record.sent_s is not None and not record.turn
+    )
+    if len(sent) < RATE_REQUESTS or sent[-1] <= sent[0]:
+        return
+    seen = (len(sent) - 1) / (sent[-1] - sent[0])
+    spread = 0.0 if load.process == "constant" else RATE_SPREADS / math.sqrt(load.burstiness * len(sent))
+    if abs(seen / load.value - 1) > max(RATE_SHARE, spread):
+        cell.say(
+            "rate_differs",
+            "warning",
+            f"{cell.where}: {seen:.4g} requests/s were sent where {load.value:.4g} are stated",
+            "The client did not send when it should have: this is not what that rate gives. Measure again.",
         )
 
 

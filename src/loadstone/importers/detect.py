@@ -54,7 +54,9 @@ def _cells(said: str, path: Path, mapped: Mapping[str, str], where: str) -> list
         document = Value(source.parse_yaml(said, what))
         if llmd.is_report(document):
             return [llmd.report(document, where)]
-        raise NoResult(f"{what}: YAML, but no benchmark report of llm-d's; give a result of {KNOWN}")
+        if guidellm.is_report(document):
+            return guidellm.report(document, where)
+        raise NoResult(f"{what}: YAML, but no benchmark report of llm-d's or GuideLLM's; give a result of {KNOWN}")
     if not start:
         raise NoResult(f"{what}: empty; give a result of {KNOWN}")
     return _csv(said, what, mapped, where)
@@ -67,6 +69,9 @@ def _json(said: str, path: Path, where: str) -> list[Cell]:
     except InputError as error:
         # JSON lines are not one document; a document that breaks off is neither.
         if "Extra data" not in str(error) or "\n" not in said.strip():
+            requests = path.with_name(aiperf.REQUESTS)
+            if path == aiperf.summary_beside(path) and requests.is_file() and requests.stat().st_size:
+                return _json(source.read_text(requests), requests, where)  # which says what the sums lack
             raise
         rows, broken = source.parse_lines(said, what)
         cells = _rows([Value(row) for _, row in rows], [line for line, _ in rows], path, where)
@@ -117,10 +122,15 @@ def _rows(rows: Sequence[Value], lines: Sequence[int], path: Path, where: str) -
     if rows and all(aiperf.is_request(row) for row in rows):
         summary = aiperf.summary_beside(path)
         cell = Cell(where=where, tool="AIPerf", load=None, definitions="aiperf")
-        if summary.is_file():
-            document = Value(source.parse_json(source.read_text(summary), str(summary)))
-            if aiperf.is_summary(document):
-                cell = aiperf.summary(document, where)
+        sums = {}
+        try:
+            if summary.is_file():
+                sums = source.parse_json(source.read_text(summary), source.printable(summary))
+        except InputError as error:
+            remedy = "Copy it again, or say what it would have told: --set model=…, --set concurrency=…"
+            cell.say("broken", "warning", f"{error}; its requests were read", remedy)
+        if aiperf.is_summary(Value(sums)):
+            cell = aiperf.summary(Value(sums), where)
         aiperf.requests(rows, cell)
         return [cell]
     if rows and all(requestlog.is_row(row) for row in rows):

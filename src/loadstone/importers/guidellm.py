@@ -12,7 +12,7 @@ from typing import Any
 
 from loadstone.importers.cell import Cell
 from loadstone.importers.requests import earliest, record
-from loadstone.importers.values import Value, known, lengths, load_of, origin, sum_per_s
+from loadstone.importers.values import Value, known, lengths, load_of, origin, sessions, sum_per_s
 from loadstone.records import Load, Status
 from loadstone.runfacts import mapping
 from loadstone.stated import CUT_AT_END
@@ -43,7 +43,9 @@ def report(document: Value, where: str) -> list[Cell]:
 
 def _cell(benchmark: Value, spec: Value, version: str | None, where: str) -> Cell:
     config = benchmark.at("config") or benchmark.at("args")
-    backend = spec.at("backend") or config.at("backend")
+    # Until 0.6 `backend` of the arguments is a name, and the rest is beside it.
+    parts = (spec.at("backend"), spec.at("backend_kwargs"), config.at("backend"))
+    backend = next((part for part in parts if isinstance(part.raw, Mapping)), Value(None))
     data = spec.at("data", 0)
     totals = benchmark.at("metrics", "request_totals")
     cell = Cell(
@@ -51,6 +53,7 @@ def _cell(benchmark: Value, spec: Value, version: str | None, where: str) -> Cel
         tool=f"GuideLLM {version}" if version else "GuideLLM",
         load=_load(config, totals),
         url=origin(backend.get("target")),
+        identity=config.text("id_"),
         endpoint=backend.text("request_format"),
         created=benchmark.when("start_time"),
         deployment=known({"model": backend.text("model") or benchmark.text("worker", "backend_model")}),
@@ -66,21 +69,29 @@ def _cell(benchmark: Value, spec: Value, version: str | None, where: str) -> Cel
         return Value({**found, **mapping(found.get("percentiles"))})
 
     cell.latencies = known({ours: of(theirs).statistics(scale=scale) for ours, (theirs, scale) in _LATENCIES.items()})
-    cell.duration_s = benchmark.positive("duration")
+    window = _window(benchmark)
+    # Sums count what a window cuts in two whole: over its length they are no rates, and its own means are.
+    cell.duration_s = benchmark.positive("duration") if window is None else None
     inputs, outputs = (of(f"{end}_token_count").whole("total_sum") for end in ("prompt", "output"))
+    rates = {
+        "output_tokens_per_s": ("output_tokens_per_second", (outputs,)),
+        "total_tokens_per_s": ("tokens_per_second", (inputs, outputs)),
+        "requests_per_s": ("requests_per_second", (ok,)),
+    }
     cell.totals = known({
         "input_tokens": inputs,
         "output_tokens": outputs,
-        # Its own means are over moments, each weighted by how long it lasted: the sums are plain.
-        "output_tokens_per_s": sum_per_s(cell.duration_s, outputs),
-        "total_tokens_per_s": sum_per_s(cell.duration_s, inputs, outputs),
-        "requests_per_s": sum_per_s(cell.duration_s, ok),
+        **{
+            name: sum_per_s(cell.duration_s, *counts) if window is None else of(theirs).amount("mean")
+            for name, (theirs, counts) in rates.items()
+        },
     })  # fmt: skip
     cell.under_way = of("request_concurrency").amount("mean")
-    _requests(cell, benchmark.at("requests"))
+    _requests(cell, benchmark.at("requests"), window)
     # What was sent as time was up stands among the requests, but in no count.
-    cut = sum(record.status == "cancelled" for record in cell.records) or cut
-    sent = len(cell.records) or cell.requests.get("sent")
+    measured = [record for record in cell.records if record.phase == "measure"]
+    cut = sum(record.status == "cancelled" for record in measured) or cut
+    sent = len(measured) or cell.requests.get("sent")
     if cut and sent:
         cell.say(
             CUT_AT_END,
@@ -108,14 +119,21 @@ def _load(config: Value, totals: Value) -> Load | None:
 def _workload(data: Value) -> dict[str, Any]:
     ends = [data.get(f"{end}_tokens") for end in ("prompt", "output")]
     spread = any(data.positive(f"{end}_tokens_stdev") for end in ("prompt", "output"))
-    return (
-        lengths(*ends, prefix_tokens=data.whole("prefix_buckets", 0, "prefix_tokens") or 0)
-        if data.get("kind") == "synthetic_text" and not spread
-        else {}
-    )
+    if data.get("kind") != "synthetic_text":
+        return {}
+    prefix = data.whole("prefix_buckets", 0, "prefix_tokens") or 0
+    return ({} if spread else lengths(*ends, prefix_tokens=prefix)) | sessions(data.positive("turns"))
 
 
-def _requests(cell: Cell, groups: Value) -> None:
+def _window(benchmark: Value) -> tuple[float, float] | None:
+    """Where what is measured begins and ends, between a warm-up and a cool-down; None where there was neither."""
+    if not any(benchmark.positive(f"{name}_duration") for name in ("warmup", "cooldown")):
+        return None
+    begin, end = (benchmark.positive("scheduler_metrics", f"measure_{name}_time") for name in ("start", "end"))
+    return None if begin is None or end is None else (begin, end)
+
+
+def _requests(cell: Cell, groups: Value, window: tuple[float, float] | None) -> None:
     rows = [(name, row) for name in _STATUS for row in groups.items(name) if isinstance(row.raw, Mapping)]
     if len(rows) < (cell.requests.get("sent") or 0) or not rows:
         return  # a sample of them, or none: the sums say more
@@ -126,6 +144,7 @@ def _requests(cell: Cell, groups: Value) -> None:
     rated = cell.load is not None and cell.load.kind == "rate"
     due = [_due(row, start) if rated else None for (_, row), start in zip(rows, starts, strict=True)]
     origin_s = earliest([*starts, *due])
+    several = any(row.whole("info", "turn_index") for _, row in rows)
     for (group, row), start, intended in zip(rows, starts, due, strict=True):
         made = row.whole("output_tokens")
         ttft, gap = row.amount("time_to_first_token_ms"), row.amount("inter_token_latency_ms")
@@ -144,6 +163,10 @@ def _requests(cell: Cell, groups: Value) -> None:
                 end_s=end - start if end is not None and end >= start else None,
                 status=_STATUS[group],
                 error=row.text("info", "error") if group == "errored" else None,
+                # As it counts: all that touch the window. What came after is as little measured as what came before.
+                phase="measure" if window is None or _touches(window, start, end) else "warmup",
+                session_id=row.text("info", "conversation_id") if several else None,
+                turn=row.whole("info", "turn_index") if several else None,
             )
         )
     cell.unknown = ("itl_s", "output_events")
@@ -153,6 +176,10 @@ def _due(row: Value, start: float) -> float | None:
     """When a request was to start; None where that is not told, or cannot be."""
     targeted = row.number("info", "timings", "targeted_start")
     return targeted if targeted is not None and 0 <= start - targeted <= MOST_LATE_S else None
+
+
+def _touches(window: tuple[float, float], start: float, end: float | None) -> bool:
+    return end is not None and end >= window[0] and start <= window[1]
 
 
 def _either(row: Value, *names: str) -> float | None:

@@ -38,8 +38,9 @@ def stage(document: Value, where: str) -> Cell:
     cell = Cell(
         where=where,
         tool="inference-perf",
-        load=load_of(rate=asked.get("requested_rate"), concurrency=asked.get("concurrency"))
-        or load_of(concurrency=asked.get("concurrency_level")),
+        # A closed loop's `requested_rate` is its count of requests over one second.
+        load=load_of(concurrency=asked.get("concurrency") or asked.get("concurrency_level"))
+        or load_of(rate=asked.get("requested_rate")),
         definitions="inference-perf",
     )
     cell.latencies = known({ours: done.statistics("latency", theirs) for ours, theirs in _LATENCIES.items()})

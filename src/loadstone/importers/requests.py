@@ -86,13 +86,19 @@ def say_recounted(cell: Cell, recounted: int, of: int | None, remedy: str) -> No
 SERVERS_COUNT = "The server's is taken; the tool's own figures go by the other."
 
 
+def _last_line(error: Any) -> str | None:
+    """An error's own line: vLLM's client keeps whole tracebacks, whose last line says what went wrong."""
+    lines = error.strip().splitlines() if isinstance(error, str) and error.startswith("Traceback ") else []
+    return text(lines[-1] if lines else error)
+
+
 def from_gaps(cell: Cell, document: Value) -> None:
-    """Records of `ttfts`, `itls`, `input_lens`, `output_lens`, `errors` [, `start_times`, `latencies`]: seconds, one
-    entry per request, as vLLM's and SGLang's clients write them.
+    """Records of `ttfts`, `itls`, `input_lens`, `output_lens`, `errors` [, `start_times`, `latencies`,
+    `queue_times`]: seconds, one entry per request, as vLLM's and SGLang's clients write them.
 
     Lists of unlike length are no requests: a finding, and the cell keeps its sums.
     """
-    names = ("ttfts", "input_lens", "output_lens", "itls", "errors", "start_times", "latencies")
+    names = ("ttfts", "input_lens", "output_lens", "itls", "errors", "start_times", "latencies", "queue_times")
     columns = {name: items(document.get(name)) for name in names}
     count = len(columns["ttfts"])
     if not count:
@@ -112,12 +118,19 @@ def from_gaps(cell: Cell, document: Value) -> None:
 
     starts = [number(value) for value in column("start_times")]
     cell.relative = None in starts
-    origin_s = earliest(starts)
-    rows = zip(*(column(name) for name in names), starts, strict=True)
+    # How long a request waited for its send. In a closed loop all do from the beginning, which says nothing.
+    rated = cell.load is not None and cell.load.kind == "rate" and not cell.relative
+    waits = [amount(value) if rated else None for value in column("queue_times")]
+    due = [
+        start - wait if start is not None and wait is not None else None
+        for start, wait in zip(starts, waits, strict=True)
+    ]
+    origin_s = earliest([*starts, *due])
+    rows = zip(*(column(name) for name in names), starts, due, strict=True)
     gapless = bundled = 0
-    for ttft, given, made, gaps, error, _, latency, start in rows:
+    for ttft, given, made, gaps, error, _, latency, _, start, intended in rows:
         ttft_s, tokens = amount(ttft), whole(made)
-        said = text(error)
+        said = _last_line(error)
         gaps_s = [amount(gap) for gap in items(gaps)]
         offsets: list[float] = []
         if said is None and ttft_s is not None and (ttft_s > 0 or tokens) and None not in gaps_s:
@@ -133,6 +146,7 @@ def from_gaps(cell: Cell, document: Value) -> None:
         cell.records.append(
             record(
                 sent_s=None if cell.relative or start is None else start - origin_s,
+                intended_s=None if intended is None else intended - origin_s,
                 offsets_s=offsets,
                 output_tokens=tokens if offsets else None,
                 input_tokens=whole(given),

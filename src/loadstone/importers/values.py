@@ -200,6 +200,13 @@ def lengths(input_tokens: Any, output_tokens: Any, range_ratio: Any = None, **mo
     return ({"kind": "synthetic", **found} if found else {}) | known(more)
 
 
+def sessions(turns: float | None, pause_s: float | None = None) -> dict[str, Any]:
+    """The part of Plan.workload that says how many turns conversations had, in the mean; {} of single requests."""
+    if turns is None or turns <= 1:
+        return {}
+    return {"sessions": {"turns": {"kind": "fixed", "mean": turns}, "think": {"mean_s": pause_s or 0.0}}}
+
+
 def when(value: Any) -> str | None:
     """A wall-clock time as ISO 8601, from what tools write: `20241109-150842`, ISO, (nano)seconds since 1970."""
     from datetime import UTC, datetime

@@ -29,7 +29,10 @@ from loadstone.importers.values import (
 from loadstone.records import Load
 from loadstone.runfacts import engine_name, mapping
 from loadstone.statistics import STATISTICS, distribution
+from loadstone.units import show_seconds
 
+WAIT_SHARE = 0.05
+"""Mean wait before sending, as a share of the mean E2E, from which latencies that lack it are told."""
 _ENGINES = {"vllm", "sglang", "tgi", "tensorrt-llm", "lmdeploy", "deepspeed-mii", "llama.cpp"}
 _LATENCIES = {"ttft_s": "ttft_ms", "tpot_s": "tpot_ms", "itl_s": "itl_ms", "e2e_s": "e2el_ms"}
 # What people give as --metadata, which lands between the tool's own keys.
@@ -82,7 +85,26 @@ def serve(document: Value, where: str) -> Cell:
         "goodput_per_s": document.amount("request_goodput"),
     })  # fmt: skip
     from_gaps(cell, document)
+    if not cell.records:
+        _waits(cell, document.items("queue_times"))
     return cell
+
+
+def _waits(cell: Cell, times: Sequence[Value]) -> None:
+    """Of sums, which count from sending: how long the requests of an open loop had waited for a place by then."""
+    each = [wait for time in times if (wait := time.amount()) is not None]
+    e2e_s = cell.latencies.get("e2e_s", {}).get("mean")
+    if cell.load is None or cell.load.kind != "rate" or not each or e2e_s is None:
+        return
+    mean_s = sum(each) / len(each)
+    if mean_s > WAIT_SHARE * e2e_s:
+        cell.say(
+            "waits_left_out",
+            "warning",
+            f"{cell.where}: requests waited {show_seconds(mean_s)} in the mean to be sent, at most "
+            f"{show_seconds(max(each))}; the latencies stated count from sending",
+            "Measure with --save-detailed: the requests then count from when they should have been sent.",
+        )
 
 
 def _load(document: Value) -> Load | None:

@@ -231,13 +231,14 @@ def _plan(cells: Sequence[Cell]) -> Plan:
         output_tokens=np.array([_tokens(record.output_tokens) for _, record in rows], np.int32),
         prefix_group=np.full(count, -1, np.int32),
         prefix_tokens=np.zeros(count, np.int32),
-        turn=np.full(count, -1, np.int32),
+        turn=np.array([_tokens(record.turn) for _, record in rows], np.int32),
         think_s=np.zeros(count),
         prompt=np.full(count, -1, np.int32),
     )
 
 
 def _tokens(count: int | None) -> int:
+    """-1 where it is not told, as a plan has it; of turns too."""
     return -1 if count is None else min(count, 2**31 - 1)
 
 
@@ -249,8 +250,11 @@ def _write_records(folder: Path, cells: Sequence[Cell]) -> None:
     try:
         for number, cell in enumerate(cells):
             records = _ordered(cell.records)
+            begun: dict[str, str] = {}
             for index, record in enumerate(records):
                 record.request_id, record.cell = f"{number}-{index}", number
+                if record.session_id is not None:
+                    record.session_id = begun.setdefault(record.session_id, record.request_id)
             columns = {name: [getattr(record, name) for record in records] for name in schema.names}
             journal.write(pa.RecordBatch.from_pydict(columns, schema=schema))
     except (pa.ArrowInvalid, OverflowError) as error:

@@ -264,7 +264,8 @@ def _how(run: RunView, cell: Mapping[str, Any]) -> str:
     sessions = mapping(mapping(run.info.settings.get("workload")).get("sessions"))
     turns = number(mapping(sessions.get("turns")).get("mean"))
     told = f"sessions of {turns:.3g} turns" if turns else "sessions"
-    return joined(told if load.unit == "sessions" else "", f"ramp {load.label}" if load.profile else "")
+    talks = bool(sessions) or load.unit == "sessions"  # imported loads may count requests of conversations
+    return joined(told if talks else "", f"ramp {load.label}" if load.profile else "")
 
 
 def _chat(run: RunView) -> str:
