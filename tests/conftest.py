@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import importlib.util
 import itertools
 import json
 import os
@@ -16,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import pyarrow.parquet as pq
@@ -373,6 +375,36 @@ def spawn(out: Path, *arguments: object, **more: Any) -> Iterator[subprocess.Pop
 def timing() -> Iterator[TimingServer]:
     with start(FAST) as server:
         yield server
+
+
+Write = Callable[[str | bytes], Path]
+"""To a file of the test; returns it."""
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    def write(content: str | bytes) -> Path:
+        path = tmp_path / "data"
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return path
+
+    return write
+
+
+def lines(*items: object) -> str:
+    """JSON lines."""
+    return "".join(json.dumps(item) + "\n" for item in items)
+
+
+def script(path: Path) -> ModuleType:
+    """A program outside the package, as a module; under a name of its own, for `engines` is a folder of tests too."""
+    name = f"script_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    sys.modules[name] = module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def eventually(condition: Callable[[], object]) -> bool:

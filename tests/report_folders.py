@@ -11,6 +11,8 @@ import pyarrow.parquet as pq
 
 from loadstone import store
 from loadstone.records import CellInfo, Load, RequestRecord, RunInfo, Target
+from loadstone.report.points import Point, points_of
+from loadstone.report.runs import read_runs
 
 Json = dict[str, Any]
 
@@ -77,6 +79,11 @@ def run(
         rows = [{each: getattr(record, each) for each in schema.names} for record in records]
         pq.write_table(pa.Table.from_pylist(rows, schema=schema), folder / "records.parquet")
     return folder
+
+
+def points(folder: Path, prices: Mapping[str, float] | None = None) -> list[Point]:
+    """Of all runs in the folder. `prices`: dollars per hour by GPU."""
+    return points_of(read_runs([folder])[0], prices)
 
 
 def length(tokens: int) -> Json:

@@ -88,12 +88,12 @@ def test_heads_of_mha_gqa_and_mqa(kv_heads: Any, numbers: int) -> None:
     assert model.kv_bytes_per_token("fp8") == 2 * numbers
 
 
-def test_a_window_ends_growth() -> None:
-    model = read(model_type="mistral", sliding_window=100)
-    assert model.sequence_bytes(50) == 50 * model.kv_bytes_per_token()
-    assert model.sequence_bytes(400) == 100 * model.kv_bytes_per_token()
-    half = read(layer_types=["sliding_attention", "full_attention"], sliding_window=100)
-    assert half.sequence_bytes(400) == 500 * half.kv_bytes_per_token() / 2
+def test_windows_of_all_layers_or_of_some() -> None:
+    def windows(**config: Any) -> list[int | None]:
+        return [run.attention.window_tokens for run in read(sliding_window=100, **config).layers]
+
+    assert windows(model_type="mistral") == [100]
+    assert windows(layer_types=["sliding_attention", "full_attention"]) == [100, None]
 
 
 def test_experts_of_which_some_are_active() -> None:
@@ -137,8 +137,7 @@ def test_a_state_does_not_grow() -> None:
     model = catalogue.model("nemotron-h-56b-base-8k")
     attention_only = 10 * 2 * 8 * 128 * 2
     assert model.kv_bytes_per_token() == attention_only
-    assert model.sequence_bytes(4000) - model.sequence_bytes(2000) == 2000 * attention_only
-    assert model.sequence_bytes(0) == model.state_bytes > 0
+    assert model.state_bytes > 0
 
 
 def test_draft_layers_are_not_in_the_total() -> None:
@@ -187,8 +186,8 @@ def test_block_scales_cost_a_little() -> None:
 )
 def test_bits_of_a_weight_with_its_scales(config: dict[str, Any], bits: float) -> None:
     model = read(quantization_config=config)
-    assert model.quantisation is not None
-    assert model.quantisation.format.bytes == pytest.approx(bits / 8)
+    (form,) = {form for _, form in model.layers[0].formats}
+    assert form.bytes == pytest.approx(bits / 8)
 
 
 @pytest.mark.parametrize(
@@ -718,9 +717,8 @@ def comparable(model: Model) -> Model:
     """Without names (an entry that is `like` another has its family's), and without the precision of draft layers:
     patterns with a star reach them too."""
     drafts = tuple(msgspec.structs.replace(run, formats=()) for run in model.draft_layers)
-    said = model.quantisation and msgspec.structs.replace(model.quantisation, kept=())
     return msgspec.structs.replace(
-        model, name="", model_type="", aliases=(), source="", assumed=(), draft_layers=drafts, quantisation=said
+        model, name="", model_type="", aliases=(), source="", assumed=(), draft_layers=drafts
     )
 
 
@@ -753,6 +751,6 @@ def test_junk_in_any_field_is_read_or_refused(seed: int) -> None:
         refusal = str(error)
     else:
         assert model.weights_bytes("fp8") > 0
-        assert model.sequence_bytes(1000) >= 0
+        assert model.kv_bytes_per_token() >= 0
         return
     assert "\n" not in refusal

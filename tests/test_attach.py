@@ -13,7 +13,8 @@ from loadstone.engines import attach
 from loadstone.errors import InputError, TargetError
 from loadstone.records import Target
 from loadstone.simserver import TimingServer
-from loadstone.wire.ask import Ask, Sampling, Structured, body
+from loadstone.wire.ask import Ask, Sampling, body
+from loadstone.wire.structured import Structured
 from loadstone.workload.prompts import Vocabulary
 
 SCHEMA = Structured("json_schema", {"type": "object"})

@@ -21,18 +21,13 @@ from loadstone.report.charts.export import to_png, to_svg
 from loadstone.report.charts.frames import E2E, ITL, OUTPUT, TOTAL, TPOT, TTFT, frames, outliers
 from loadstone.report.charts.select import figures
 from loadstone.report.charts.theme import Figure
-from loadstone.report.points import Point, points_of
-from loadstone.report.runs import RunView, read_run, read_runs
+from loadstone.report.points import Point
+from loadstone.report.runs import RunView, read_run
 from loadstone.report.samples import LEVELS, Cdf, sample
 from loadstone.report.series import series_of
-from report_folders import cell, length, record, run, stat
+from report_folders import cell, length, points, record, run, stat
 
 PNG = b"\x89PNG"
-
-
-def points(folder: Path) -> list[Point]:
-    runs, _ = read_runs([folder])
-    return points_of(runs)
 
 
 def two_engines(folder: Path) -> list[Point]:

@@ -309,7 +309,7 @@ def test_what_is_no_bound_is_refused(text: str) -> None:
 def test_what_was_not_shown_is_not_said_to_have_been_visible() -> None:
     """A p99 12 % lower to ±1 %, of which a test of eight blocks that are alike finds nothing."""
     rng = np.random.default_rng(0)
-    metric = parse_metric("tpot_p99", "x")
+    metric = parse_metric("tpot_p99")
     far, near = (Row(metric, 1.0, ratio, ratio=ratio, log_error=0.005) for ratio in (0.88, 0.999))
     units = Units(rng.random((8, 2)), rng.random((8, 2)), np.zeros(2))
     judge([Cell({}, [far, near], unit="blocks", units=units, tested=[far, near])], seed=0)

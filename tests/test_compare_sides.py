@@ -206,7 +206,7 @@ def test_test_and_interval_agree_on_what_is_concluded(
         low, high = ends or (None, None)
         if not up:
             ratio, low, high = 1 / ratio, high and 1 / high, low and 1 / low
-        metric = parse_metric("ttft_p50", "x")
+        metric = parse_metric("ttft_p50")
         row = Row(metric, 1.0, ratio, ratio=ratio, low=low, high=high, p=p, p_family=p, least=1.1)
         found = row.to_json()
         assert found["conclusion"] == said
@@ -220,7 +220,7 @@ def test_test_and_interval_agree_on_what_is_concluded(
 
 def test_what_was_shown_would_have_shown() -> None:
     rng = np.random.default_rng(0)
-    metric = parse_metric("tpot_p50", "x")
+    metric = parse_metric("tpot_p50")
     units = np.stack([rng.random(8), rng.random(8) + 9], axis=0)[:, :, None]
     row = Row(metric, 1.0, 1.02, ratio=1.02, low=1.01, high=1.03, log_error=0.02)
     from loadstone.comparison.permutation import Units

@@ -7,33 +7,17 @@ import hashlib
 import json
 import os
 import tracemalloc
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from conftest import Write, lines
 from loadstone.errors import InputError
 from loadstone.workload import dataset_lines, files
 from loadstone.workload.dataset import Dataset, read
 
 PUBLIC = Path(__file__).resolve().parents[2] / "shared/data/prompts"
-
-Write = Callable[[str | bytes], Path]
-
-
-@pytest.fixture
-def write(tmp_path: Path) -> Write:
-    def write(content: str | bytes) -> Path:
-        path = tmp_path / "data"
-        path.write_bytes(content.encode() if isinstance(content, str) else content)
-        return path
-
-    return write
-
-
-def lines(*items: Any) -> str:
-    return "".join(json.dumps(item) + "\n" for item in items)
 
 
 def turn(speaker: str, value: str) -> dict[str, str]:

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from conftest import script
 from loadstone import catalogue
-from loadstone.calibrate.kernel_tables import MOST_FLOOR_S, fit_tables
 from loadstone.catalogue.shorthand import parse_deployment
 from loadstone.errors import InputError
 from loadstone.perfmodel import StepModel
@@ -23,12 +23,14 @@ from loadstone.perfmodel.formulas import body_seconds
 from loadstone.perfmodel.profile import prior_profile
 from loadstone.perfmodel.work import COLLECTIVE, EXPERTS, Work, ideal
 
+fitting = script(Path(__file__).resolve().parents[1] / "benchmarks/expert_kernels.py")
+
 
 def test_shipped_kernels_are_physical() -> None:
     kernels = expert_kernels()
     assert len({(each.engine, each.architecture, each.dtype) for each in kernels}) == len(kernels) > 20
     for each in kernels:
-        assert 0 < each.floor_s <= MOST_FLOOR_S
+        assert 0 < each.floor_s <= fitting.MOST_FLOOR_S
         assert 0 < each.compute < 1
         assert 0.3 < each.memory < 1
         assert 0.1 < each.moving <= 1
@@ -111,7 +113,7 @@ def test_a_table_gives_back_the_kernel_that_made_it(tmp_path: Path) -> None:
         tmp_path, "0.9.1", ExpertKernel("vllm", "hopper", "fp8", floor_s=30e-6, compute=0.1, memory=0.5, moving=0.5)
     )
     table(tmp_path, "0.24.0", TRUE, noise=0.03)
-    (found,) = fit_tables(tmp_path)  # the newest version, the faster of its kernels, balanced routing
+    (found,) = fitting.fit_tables(tmp_path)  # the newest version, the faster of its kernels, balanced routing
     assert (found.engine, found.architecture, found.dtype, found.version) == ("vllm", "hopper", "fp8", "0.24.0")
     assert found.floor_s == pytest.approx(TRUE.floor_s, rel=0.05)
     assert found.memory == pytest.approx(TRUE.memory, rel=0.05)
@@ -124,19 +126,19 @@ def test_a_table_of_uneven_routing_alone_gives_its_prompts_and_its_neighbours_de
     other = ExpertKernel("sglang", "hopper", "fp8", floor_s=26e-6, compute=0.1, memory=0.8, moving=0.7)
     table(tmp_path, "0.5.10", other)
     table(tmp_path, "0.14.0", TRUE, evenly="power_law_1.01")
-    kernels = {each.engine: each for each in fit_tables(tmp_path)}
+    kernels = {each.engine: each for each in fitting.fit_tables(tmp_path)}
     assert kernels["vllm"].compute == pytest.approx(TRUE.compute, rel=0.1)
     assert kernels["vllm"].moving == pytest.approx(TRUE.moving, rel=0.1)
     assert kernels["vllm"].floor_s == pytest.approx(kernels["sglang"].floor_s)
     assert kernels["vllm"].memory == pytest.approx(kernels["sglang"].memory)
     table(tmp_path, "0.24.0", TRUE)
-    again = {each.engine: each for each in fit_tables(tmp_path)}
+    again = {each.engine: each for each in fitting.fit_tables(tmp_path)}
     assert again["vllm"].floor_s == pytest.approx(TRUE.floor_s, rel=0.05)  # its own, where a release has even routing
 
 
 def test_ranks_that_have_the_pairs_of_all_tell_nothing_of_whole_experts(tmp_path: Path) -> None:
     table(tmp_path, "0.5.10", TRUE, noise=0.03, shared=False)
-    (found,) = fit_tables(tmp_path)
+    (found,) = fitting.fit_tables(tmp_path)
     assert found.rows == 3 * 3 * 15  # those with the experts of one rank
     assert found.compute == pytest.approx(TRUE.compute, rel=0.05)
     assert found.memory == pytest.approx(TRUE.memory, rel=0.05)
@@ -144,7 +146,7 @@ def test_ranks_that_have_the_pairs_of_all_tell_nothing_of_whole_experts(tmp_path
 
 def test_a_folder_without_tables_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="moe_perf") as raised:
-        fit_tables(tmp_path)
+        fitting.fit_tables(tmp_path)
     assert "\n" not in str(raised.value)
 
 
@@ -200,8 +202,8 @@ def test_tokens_are_dealt_out_at_the_rate_their_kernel_was_measured_at() -> None
 
 def test_a_table_of_launches_that_no_graph_replayed_is_not_taken(tmp_path: Path) -> None:
     table(tmp_path, "0.24.0", TRUE)
-    table(tmp_path, "0.25.0", msgspec.structs.replace(TRUE, floor_s=3 * MOST_FLOOR_S))
-    (found,) = fit_tables(tmp_path)
+    table(tmp_path, "0.25.0", msgspec.structs.replace(TRUE, floor_s=3 * fitting.MOST_FLOOR_S))
+    (found,) = fitting.fit_tables(tmp_path)
     assert found.version == "0.24.0"
 
 

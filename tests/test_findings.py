@@ -16,19 +16,13 @@ from loadstone.report.charts.ratios import gpu_ratios, ratio_figures
 from loadstone.report.crosswise import matrices, ratios
 from loadstone.report.findings import observations
 from loadstone.report.findings.effect import OTHER_REPEATS, REPEATS, Effect, effect
-from loadstone.report.points import Point, points_of
-from loadstone.report.runs import read_runs
+from loadstone.report.points import Point
 from loadstone.report.series import series_of
 from loadstone.report.writing import build_of
-from report_folders import Json, cell, length, record, run, stat
+from report_folders import Json, cell, length, points, record, run, stat
 
 WARNED: Json = {"trusted": False, "findings": [{"kind": "queue_grows", "severity": "warning"}]}
 POINTS = Path(__file__).resolve().parents[2] / "shared" / "data" / "points.csv"
-
-
-def points(folder: Path) -> list[Point]:
-    runs, _ = read_runs([folder])
-    return points_of(runs)
 
 
 def said(folder: Path, kind: str | None = None) -> list[str]:
@@ -319,8 +313,7 @@ def test_predictions_without_any_measurement_say_so(tmp_path: Path) -> None:
     unmeasured = {"trusted": False, "findings": [{"kind": "unmeasured", "severity": "warning"}]}
     run(tmp_path, "a", [cell(4, output=900)], source="simulated")
     run(tmp_path, "b", [cell(4, output=300, verdict=unmeasured)], source="simulated", deployment={"gpu": "gaudi3"})
-    runs, _ = read_runs([tmp_path])
-    (text,) = [each.text for each in observations(points_of(runs, {"h200": 3, "gaudi3": 2})) if each.kind == "price"]
+    (text,) = [each.text for each in observations(points(tmp_path, {"h200": 3, "gaudi3": 2})) if each.kind == "price"]
     assert text.endswith("(of gaudi3 from the data sheet, without a measurement of that vendor's GPUs).")
 
 
@@ -369,8 +362,7 @@ def test_the_best_meet_what_was_asked_of_them(
     run(tmp_path, "b", [bounded(4, 300, True), bounded(16, 1000, True)], engine="SGLang")
     for path in tmp_path.glob("*/run.json"):
         path.write_text(json.dumps(json.loads(path.read_text()) | {"slo": SLO}))
-    runs, _ = read_runs([tmp_path])
-    found = observations(points_of(runs, {"h200": 3.0}))
+    found = observations(points(tmp_path, {"h200": 3.0}))
     (text,) = [each.text.replace("\u202f", " ") for each in found if each.kind == "price"]
     assert cheapest in text.replace("tpot_p99 < 50.0 ms", "SLO")
     peaks = [each.text.replace("\u202f", " ") for each in found if each.kind == "peak"]
@@ -380,8 +372,7 @@ def test_the_best_meet_what_was_asked_of_them(
 def test_none_that_meets_its_bounds_is_cheapest(tmp_path: Path) -> None:
     run(tmp_path, "a", [bounded(4, 400, False)])
     run(tmp_path, "b", [bounded(4, 300, False)], engine="SGLang")
-    runs, _ = read_runs([tmp_path])
-    (text,) = [each.text for each in observations(points_of(runs, {"h200": 3.0})) if each.kind == "price"]
+    (text,) = [each.text for each in observations(points(tmp_path, {"h200": 3.0})) if each.kind == "price"]
     assert "of the 0 of 2 cells that meet" in text
     assert text.endswith("): none.")
 
@@ -530,8 +521,7 @@ def test_a_burst_is_not_called_online(tmp_path: Path) -> None:
     for engine, output in (("vLLM", 2000), ("SGLang", 1000)):
         run(tmp_path, engine, [cell(n, kind="burst", output=output) for n in (8, 32)], engine=engine)
     assert [text.partition(" (")[0] for text in said(tmp_path, "peak")] == ["Highest burst throughput"]
-    runs, _ = read_runs([tmp_path])
-    (text,) = [each.text for each in observations(points_of(runs, {"h200": 3.0})) if each.kind == "price"]
+    (text,) = [each.text for each in observations(points(tmp_path, {"h200": 3.0})) if each.kind == "price"]
     assert text.startswith("Cheapest output tokens in bursts (")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import shutil
@@ -13,10 +12,11 @@ import sys
 import tarfile
 import time
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
+
+from conftest import script
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPTS = ROOT / "scripts" / "gpu"
@@ -104,7 +104,7 @@ def test_bad_input_is_told_before_anything_starts(tmp_path: Path, arguments: tup
 
 @pytest.mark.usefixtures("scripts")
 def test_a_model_folder_has_a_token_for_every_id(tmp_path: Path) -> None:
-    made = load("model_folder")
+    made = script(SCRIPTS / "model_folder.py")
     made.write(tmp_path, made.config_of("llama-3.1-8b", layers=2))
     config, tokenizer = (json.loads((tmp_path / name).read_text()) for name in ("config.json", "tokenizer.json"))
     assert config["num_hidden_layers"] == 2
@@ -119,19 +119,9 @@ def test_a_model_folder_has_a_token_for_every_id(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("scripts")
 def test_a_vocabulary_too_small_is_one_line(tmp_path: Path) -> None:
-    made = load("model_folder")
+    made = script(SCRIPTS / "model_folder.py")
     with pytest.raises(Exception, match="at least"):
         made.write(tmp_path, SMALL | {"vocab_size": 100})
-
-
-def load(name: str) -> ModuleType:
-    """By its file: `engines` is a folder of tests, too."""
-    spec = importlib.util.spec_from_file_location(f"gpu_{name}", SCRIPTS / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.mark.usefixtures("scripts")
@@ -146,7 +136,7 @@ def load(name: str) -> ModuleType:
     ],
 )
 def test_a_files_name_says_what_was_deployed(stem: str, deployment: str | None) -> None:
-    score = load("score")
+    score = script(SCRIPTS / "score.py")
     found = score._NAME.fullmatch(stem)
     assert (None if found is None else score.deployment_of(found, "h200")) == deployment
 
@@ -157,7 +147,7 @@ def test_errors_are_of_the_prediction() -> None:
         metrics = {"ttft_s": {"p50": ttft}, "tpot_s": {"p50": tpot}, "output_tokens_per_s": rate}
         return {"cells": [{"load": {"value": 8}, "verdict": {"trusted": True}, "metrics": metrics}]}
 
-    (row,) = load("score").rows_of(cells(0.1, 0.02, 400.0), cells(0.11, 0.01, 400.0))
+    (row,) = script(SCRIPTS / "score.py").rows_of(cells(0.1, 0.02, 400.0), cells(0.11, 0.01, 400.0))
     assert row["ttft_s"]["error"] == pytest.approx(0.1)
     assert row["tpot_s"]["error"] == pytest.approx(-0.5)
     assert row["output_tokens_per_s"] == {"measured": 400.0, "predicted": 400.0, "error": 0.0}
@@ -282,8 +272,8 @@ def test_weights_are_made_within_the_budget(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("scripts")
 def test_a_sweep_that_is_cut_short_tells_what_it_has() -> None:
     asked = ["bash", "-c", "trap 'echo kept; exit 130' TERM; while :; do sleep 0.05; done"]
-    assert load("engines").measure(asked, 1.0) == (130, "kept\n")
-    assert load("engines").measure(["echo", "all"], float("inf")) == (0, "all\n")
+    assert script(SCRIPTS / "engines.py").measure(asked, 1.0) == (130, "kept\n")
+    assert script(SCRIPTS / "engines.py").measure(["echo", "all"], float("inf")) == (0, "all\n")
 
 
 @pytest.mark.parametrize("name", ["microbench", "engines", "score"])
@@ -342,7 +332,7 @@ PTX, CODE = 1, 2
     ],
 )
 def test_a_library_keeps_what_one_gpu_would_take(there: tuple[tuple[int, int], ...], left: list[Any]) -> None:
-    one_gpu = load("one_gpu")
+    one_gpu = script(SCRIPTS / "one_gpu.py")
     before, between, after = b"program", b"data", b"more"
     fat = fat_binary(*((kind, capability, bytes([capability]) * 16) for kind, capability in there))
     library = bytearray(before + fat + between + fat + after)
@@ -369,7 +359,7 @@ def test_a_library_that_makes_no_sense_stays_as_it_is(broken: bytes) -> None:
     library = bytearray(fat_binary((CODE, 80, b"x" * 16), (CODE, 90, b"y" * 16)) + broken)
     before = bytes(library)
     with pytest.raises(ValueError, match="fat binary"):
-        load("one_gpu").clear(library, 90)
+        script(SCRIPTS / "one_gpu.py").clear(library, 90)
     assert library == before
 
 

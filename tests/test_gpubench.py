@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gpubench_points import DECODE_FLOOR_S, H100, PRODUCT_FLOOR_S, TRUE, device, made, point
-from loadstone import catalogue, gpubench
+from loadstone import catalogue
 from loadstone.errors import InputError
 from loadstone.gpubench import engine_kernels, session, shapes
 from loadstone.gpubench.command import calibrate
@@ -241,9 +241,9 @@ def test_an_engines_kernels_come_after_torchs(monkeypatch: pytest.MonkeyPatch) -
 def test_without_torch_or_gpu_there_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(InputError, match="torch is missing"):
-        gpubench.run(tmp_path / "gpu.json")
+        session.run(tmp_path / "gpu.json")
     with pytest.raises(InputError, match="above 0"):
-        gpubench.run(tmp_path / "gpu.json", 0.0)
+        session.run(tmp_path / "gpu.json", 0.0)
     assert not list(tmp_path.iterdir())
 
 

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import http.client
-import importlib.util
 import json
 import subprocess
 import sys
 import time
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
-from conftest import eventually, gone
+from conftest import eventually, gone, script
 from loadstone.errors import InputError
 from loadstone.simserver import MODEL, Law, start
 
@@ -25,17 +23,7 @@ BURN = "import time\nwhile time.process_time() < {cpu_s}: pass\n"
 """A program that takes so many CPU seconds, its own start included, however busy the machine."""
 
 
-def _load() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("peers", ROOT / "benchmarks/peers.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["peers"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-peers = _load()
+peers = script(ROOT / "benchmarks/peers.py")
 
 
 def real(path: str) -> Any:

@@ -679,6 +679,13 @@ def test_an_era_and_a_gpu_that_were_measured_apart() -> None:
         ("deepseek-r1@8xmi300x/tp8,version=0.7.3", ""),
         ("llama-3.1-8b@1xb200/engine=sglang", "sglang of today with dense models on blackwell"),
         ("llama-3.1-8b@1xa100/version=0.5.4", "vllm 0.5.4 on ampere"),
+        ("llama-3.1-8b@1xa100/engine=sglang", "sglang on ampere"),
+        ("llama-3.1-8b@1xh100/engine=llama.cpp", "llama.cpp on hopper"),
+        ("llama-3.1-8b@1xmi300x", "vllm of today on cdna 3"),
+        ("llama-3.1-8b@1xgaudi3", "vllm on gaudi 3"),
+        ("llama-3.1-8b@1xh800", ""),
+        ("llama-3.1-8b@1xh20", "vllm on hopper h20"),
+        ("deepseek-r1@8xh20-141gb/engine=sglang", "sglang on hopper h20"),
     ],
 )
 def test_a_kind_of_model_that_was_not_measured_is_told(deployment: str, what: str) -> None:

@@ -19,11 +19,10 @@ from loadstone.report.document import Report, build
 from loadstone.report.findings.effect import OTHER_REPEATS, effect
 from loadstone.report.html import body
 from loadstone.report.markdown import markdown
-from loadstone.report.points import points_of
 from loadstone.report.runs import read_runs
 from loadstone.report.sheet import sheet
 from loadstone.runfacts import RunFacts
-from report_folders import Json, cell, run
+from report_folders import Json, cell, points, run
 from test_compare import make, rows
 
 H200 = {"deployment": {"gpu": "h200", "gpus": 1}}
@@ -208,7 +207,7 @@ def test_one_load_each_is_enough(tmp_path: Path) -> None:
 
 def test_a_price_is_as_sure_as_its_throughput(tmp_path: Path) -> None:
     two_gpus(tmp_path)
-    a, _, b, _ = points_of(read_runs([tmp_path])[0], {"h200": 3.0, "h100": 2.0})
+    a, _, b, _ = points(tmp_path, {"h200": 3.0, "h100": 2.0})
     found = effect(a, b, DOLLARS)
     assert found is not None
     assert found.ratio == pytest.approx(3 / 2 * 80 / 100)
@@ -226,7 +225,7 @@ def test_a_prediction_lies_within_its_own_interval(tmp_path: Path) -> None:
         "output_tokens_per_s": 400.0, "interval": {"output_tokens_per_s": {"low": 360.0, "high": 440.0}},
     }  # fmt: skip
     run(tmp_path, "a", [one], source="simulated", deployment={"gpu": "h200", "gpus": 1})
-    (point,) = points_of(read_runs([tmp_path])[0], {"h200": 3.0})
+    (point,) = points(tmp_path, {"h200": 3.0})
     for stat, times in ((point.output, 1), (point.total, 9)):
         assert stat is not None
         assert (stat.value, stat.low, stat.high) == pytest.approx((300 * times, 270 * times, 330 * times))
@@ -241,7 +240,7 @@ def test_predicted_throughput_of_a_closed_loop_goes_with_its_e2e(tmp_path: Path)
     one = priced_cell(4, 300)
     one["metrics"]["e2e_s"] |= {"low": 1.6, "high": 4.0}
     run(tmp_path, "a", [one], source="simulated")
-    (point,) = points_of(read_runs([tmp_path])[0])
+    (point,) = points(tmp_path)
     assert point.output is not None
     assert (point.output.low, point.output.high) == pytest.approx((150, 375))
 
@@ -282,7 +281,7 @@ def test_the_chart_shows_what_a_pace_costs_at_least(tmp_path: Path) -> None:
         tmp_path, "a", [priced_cell(1, 100, 0.01), priced_cell(64, 2000, 0.05)], deployment={"gpu": "h200", "gpus": 1}
     )
     run(tmp_path, "b", [priced_cell(1, 50, 0.02), priced_cell(64, 1000, 0.04)], deployment={"gpu": "h100", "gpus": 1})
-    (frame,) = frames(points_of(read_runs([tmp_path])[0], {"h200": 3.0, "h100": 2.0}), "load")
+    (frame,) = frames(points(tmp_path, {"h200": 3.0, "h100": 2.0}), "load")
     figure = price_by_pace(frame)
     assert figure is not None
     front = min(figure.spec["datasets"].values(), key=lambda each: len(each) if "colour" not in each[0] else 99)

@@ -21,13 +21,13 @@ from loadstone.report import writing
 from loadstone.report.document import build
 from loadstone.report.html import page, script, vega
 from loadstone.report.markdown import markdown, text
-from loadstone.report.points import alike, points_of
+from loadstone.report.points import alike
 from loadstone.report.runs import read_runs
 from loadstone.report.sheet import sheet
 from loadstone.report.tables import Table, trimmed
 from loadstone.report.writing import report
 from loadstone.wire.text import no_formula
-from report_folders import Json, cell, length, record, run, stat
+from report_folders import Json, cell, length, points, record, run, stat
 from test_import import VLLM
 
 HOSTILE = (
@@ -393,7 +393,7 @@ def test_what_was_used_of_the_hardware_stands_beside_the_share_of_light(tmp_path
 def test_what_a_summary_tells_of_light_is_what_a_report_shows(tmp_path: Path) -> None:
     told = {"tpot_s": 0.01, "ttft_s": 0.02, "tpot_ratio": 0.5, "ttft_ratio": 0.2, "mbu": 0.3, "mfu": None}
     run(tmp_path, "a", [cell(25, light=told), cell(50, light=None)], deployment={"model": "llama-3.1-8b", "gpus": 1})
-    first, second = points_of(read_runs([tmp_path])[0])
+    first, second = points(tmp_path)
     assert (first.light_tpot_s, first.light_ttft_s, first.mbu, first.mfu) == (0.01, 0.02, 0.3, None)
     assert second.light_tpot_s is None
 

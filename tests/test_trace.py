@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,31 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from conftest import Write, lines
 from loadstone.errors import InputError
 from loadstone.workload.trace import Trace, promised_tokens, read
 
 PUBLIC = Path(__file__).resolve().parents[2] / "shared/data/traces"
 
-Write = Callable[[str | bytes], Path]
-
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
 BURST = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
 BURST_NEW = "Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
 PLAIN = "timestamp_s,input_tokens,output_tokens\n"
-
-
-@pytest.fixture
-def write(tmp_path: Path) -> Write:
-    def write(content: str | bytes) -> Path:
-        path = tmp_path / "trace"
-        path.write_bytes(content.encode() if isinstance(content, str) else content)
-        return path
-
-    return write
-
-
-def lines(*items: Any) -> str:
-    return "".join(json.dumps(item) + "\n" for item in items)
 
 
 def moon(time_ms: Any, input_tokens: Any, output_tokens: Any, *ids: Any) -> dict[str, Any]:
@@ -168,15 +151,15 @@ STAMP = "2024-05-10 00:00:0"
 @pytest.mark.parametrize(
     ("content", "where", "what"),
     [
-        ("", "trace:", "empty"),
-        (" \n\n", "trace:", "empty"),
-        (AZURE, "trace:", "no requests"),
-        (BURST + "1,ChatGPT,0,0,0,API log\n", "trace:", "1 left out (no answer)"),
-        (b"PAR1\x15\x04\x15\x00\x00", "trace:", "binary"),
-        (AZURE.encode("utf-16"), "trace:", "UTF-16; save it in UTF-8"),
+        ("", "data:", "empty"),
+        (" \n\n", "data:", "empty"),
+        (AZURE, "data:", "no requests"),
+        (BURST + "1,ChatGPT,0,0,0,API log\n", "data:", "1 left out (no answer)"),
+        (b"PAR1\x15\x04\x15\x00\x00", "data:", "binary"),
+        (AZURE.encode("utf-16"), "data:", "UTF-16; save it in UTF-8"),
         (b"\x89PNG\r\n\xff\xfe", "line 1:", "invalid UTF-8"),
-        (gzip.compress((PLAIN + "0,7,1\n" * 99).encode(), mtime=0)[:-12], "trace:", "damaged gzip"),
-        (b"\x1f\x8bnonsense", "trace:", "damaged gzip"),
+        (gzip.compress((PLAIN + "0,7,1\n" * 99).encode(), mtime=0)[:-12], "data:", "damaged gzip"),
+        (b"\x1f\x8bnonsense", "data:", "damaged gzip"),
         (
             AZURE.replace("GeneratedTokens", "Tokens"),
             "line 1:",

@@ -15,25 +15,6 @@ from loadstone.perfmodel.profile import profile_of, save, unmeasured
 from loadstone.verdict import prediction_findings
 
 
-@pytest.mark.parametrize(
-    ("deployment", "what"),
-    [
-        ("llama-3.1-8b@1xh100", ""),
-        ("llama-3.1-8b@1xa100/engine=sglang", "sglang on ampere"),
-        ("llama-3.1-8b@1xh100/engine=llama.cpp", "llama.cpp on hopper"),
-        ("llama-3.1-8b@1xmi300x", "vllm of today on cdna 3"),
-        ("deepseek-r1@8xmi300x/tp8,version=0.7.3", ""),  # of that time there are some
-        ("llama-3.1-8b@1xgaudi3", "vllm on gaudi 3"),
-        ("llama-3.1-8b@1xh800", ""),
-        ("llama-3.1-8b@1xh20", "vllm on hopper h20"),
-        ("deepseek-r1@8xh20-141gb/engine=sglang", "sglang on hopper h20"),
-    ],
-)
-def test_of_what_nothing_was_measured(deployment: str, what: str) -> None:
-    deployed = parse_deployment(deployment)
-    assert unmeasured(deployed, profile_of(deployed)) == what
-
-
 def test_a_profile_of_ones_own_was_measured(tmp_path: Path) -> None:
     deployed = parse_deployment("llama-3.1-8b@1xmi300x/version=0.7.3")
     import msgspec

@@ -13,7 +13,8 @@ import msgspec
 from loadstone.client.protocol import Route, Timeouts
 from loadstone.errors import InputError
 from loadstone.units import parse_counts, parse_list, parse_seconds
-from loadstone.wire.ask import Endpoint, Structured
+from loadstone.wire.ask import Endpoint
+from loadstone.wire.structured import Structured
 from loadstone.workload.synthetic import parse_tokens
 
 DEFAULT_SIM = "llama-3.1-8b@1xh100"

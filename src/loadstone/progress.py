@@ -14,6 +14,7 @@ import msgspec
 from loadstone import store
 from loadstone.measure import Event
 from loadstone.records import Load, Plan
+from loadstone.report.words import count
 from loadstone.units import show_number, show_seconds
 from loadstone.wire.text import excerpt
 
@@ -110,8 +111,8 @@ class Display:
         self._failed = said.failed - self._failed_before
         self._tokens = said.tokens - self._tokens_before
         elapsed = max(1e-3, now - self._cell_start)
-        done = _count(self._ended) + (f" of {_count(self._planned)}" if self._planned is not None else "")
-        figures = f"{done} done, {_count(said.active)} under way"
+        done = count(self._ended) + (f" of {count(self._planned)}" if self._planned is not None else "")
+        figures = f"{done} done, {count(said.active)} under way"
         figures += f", {show_number(self._tokens / elapsed)} tokens/s, {show_number(self._ended / elapsed)} req/s"
         if self._failed:
             figures += f", {self._told_failed()}: {said.last_error}"
@@ -143,10 +144,6 @@ def _label(load: Load) -> str:
     return shown.label
 
 
-def _count(count: int) -> str:
-    return f"{count:,}".replace(",", "\u202f")
-
-
 def _announce(event: Event) -> str:
     info, plan = event.info, event.plan
     assert info is not None  # noqa: S101
@@ -160,9 +157,9 @@ def _announce(event: Event) -> str:
     planned = f"seed {plan.seed}" if cyclic else f"plan {plan.plan_id[:6]} seed {plan.seed}"
     cells = f"{len(plan.cells)} cell{'s' if len(plan.cells) > 1 else ''}"
     warm = sum(plan.warmup_count(cell) for cell in range(len(plan.cells)))
-    count = "" if cyclic else f", {len(plan)} requests" + (f" ({warm} of them warm-up)" if warm else "")
+    requests = "" if cyclic else f", {len(plan)} requests" + (f" ({warm} of them warm-up)" if warm else "")
     bounds = ", ".join(f"{name} < {show_seconds(limit_s)}" for name, limit_s in info.slo.items())
     return (
         f"{engine or 'unknown engine'} · {model} · {target.endpoint if target else '?'}, prompts as {prompts} · "
-        f"{planned} · {cells}{count} · {f'SLO {bounds} · ' if bounds else ''}{event.folder}"
+        f"{planned} · {cells}{requests} · {f'SLO {bounds} · ' if bounds else ''}{event.folder}"
     )

@@ -55,7 +55,6 @@ def statuses(records: list[Json]) -> dict[str, int]:
 
 def all_failed(outcome: Outcome, records: list[Json], what: str, *, tokens: int = 0) -> None:
     """All of them failed so, with `tokens` arrived before; nothing is invented and nothing is trusted."""
-    assert outcome.code == 0
     assert statuses(records) == {"error": PLANNED}
     for record in records:
         assert what in record["error"], record["error"]
@@ -451,7 +450,6 @@ def odd_json(ask: Ask, send: Send) -> None:
 def test_odd_but_right(loadstone: Loadstone, reply: Reply) -> None:
     outcome, records = measure(loadstone, reply)
     all_well(outcome, records)
-    assert outcome.code == 0
     if reply is several_events_a_packet:
         assert all(record["read"] == [0, 0, 0, 0] for record in records)
         assert all(len(set(record["arrival_s"])) == 1 for record in records)

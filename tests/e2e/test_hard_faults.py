@@ -13,8 +13,7 @@ import zlib
 from pathlib import Path
 
 import pytest
-from test_faults import PLANNED
-from test_faults import measure as measure_six
+from test_faults import PLANNED, measure
 
 from conftest import (
     LAST_CHUNK,
@@ -24,7 +23,6 @@ from conftest import (
     Hangup,
     Json,
     Loadstone,
-    Outcome,
     Reply,
     Reset,
     ScriptedServer,
@@ -40,13 +38,6 @@ from conftest import (
 from loadstone.simserver import Law, start
 
 HALF_A_HEADER = b"HTTP/1.1 200 OK\r\nContent-Type: text/ev"
-
-
-def measure(loadstone: Loadstone, reply: Reply, *more: object) -> tuple[Outcome, list[Json]]:
-    """The run of six requests of test_faults.py, which must end well whatever becomes of them."""
-    outcome, records = measure_six(loadstone, reply, *more)
-    assert outcome.code == 0
-    return outcome, records
 
 
 def statuses(records: list[Json]) -> set[str]:

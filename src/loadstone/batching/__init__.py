@@ -2,19 +2,8 @@
 
 from loadstone.batching.defaults import policy_of
 from loadstone.batching.pipeline import batches_of
-from loadstone.batching.policy import EnginePolicy, Order, Route, Speculative
-from loadstone.batching.running import Chunk
+from loadstone.batching.policy import EnginePolicy, Route, Speculative
 from loadstone.batching.scheduler import Scheduler
 from loadstone.batching.sequence import Sequence
 
-__all__ = [
-    "Chunk",
-    "EnginePolicy",
-    "Order",
-    "Route",
-    "Scheduler",
-    "Sequence",
-    "Speculative",
-    "batches_of",
-    "policy_of",
-]
+__all__ = ["EnginePolicy", "Route", "Scheduler", "Sequence", "Speculative", "batches_of", "policy_of"]

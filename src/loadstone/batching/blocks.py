@@ -88,7 +88,3 @@ class PrefixCache:
             else:
                 del idle[key]
             self.idle_blocks -= gone
-
-    def in_use(self) -> int:
-        """Blocks that somebody uses."""
-        return len(self._users)

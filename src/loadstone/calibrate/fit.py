@@ -127,12 +127,11 @@ def share(key: tuple[str, ...]) -> Array:
 
 @dataclass
 class Fit:
-    """Unknowns (groups' shares, then offsets), their covariance, and what remained."""
+    """Unknowns (groups' shares, then offsets) and their covariance."""
 
     groups: Groups
     unknowns: Array
     covariance: Array
-    residual: dict[str, float]
 
     def logarithms(self, keys: Sequence[tuple[str, ...]]) -> Array:
         """ln θ of a member of these groups; groups that the fit has not seen add nothing."""
@@ -223,12 +222,7 @@ def solve(
         gained, unknowns, said, cost = cost - lower, moved, there, lower
         if gained < CLOSE * cost:
             break
-    spread = {
-        name: float(np.median(np.abs(_gap(target, values, unknowns))) / 0.6745) if len(target.at) else target.noise
-        for name, target, values in zip(("ttft", "tpot"), targets, said, strict=True)
-    }
-    covariance = np.asarray(np.linalg.inv(normal), np.float64)
-    return Fit(groups, unknowns, covariance, spread)
+    return Fit(groups, unknowns, np.asarray(np.linalg.inv(normal), np.float64))
 
 
 def _target(

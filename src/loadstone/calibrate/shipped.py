@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from loadstone.calibrate.fit import Fit, Groups, case_keys, group, keys_of, share, solve, values_of, weights_of
-from loadstone.calibrate.table import Case, Table, predict, refresh, slopes
+from loadstone.calibrate.fit import Fit, case_keys, group, keys_of, share, solve, values_of, weights_of
+from loadstone.calibrate.table import Case, Table, refresh, slopes
 from loadstone.perfmodel.coefficients import NAMES, Array
 from loadstone.perfmodel.families import architecture_of, era_of, kind_of, shapes_of
 from loadstone.perfmodel.profile import Profile, Provenance
@@ -183,20 +183,3 @@ def _unseen(engine: str, era: str, architecture: str) -> Array:
 
 def _rounded(values: Array) -> tuple[float, ...]:
     return tuple(float(f"{value:.5g}") for value in values)
-
-
-__all__ = [
-    "MANY",
-    "Groups",
-    "family",
-    "fit_all",
-    "fit_without",
-    "fit_without_architecture",
-    "gaps",
-    "held_out_values",
-    "known_variance",
-    "predict",
-    "profiles",
-    "residuals",
-    "spreads_of",
-]

@@ -204,16 +204,12 @@ class CompressedAttention(msgspec.Struct, frozen=True):
         ]
 
     def kv_numbers_per_token(self) -> float:
-        """Compressed numbers that a token adds for good; the window is extra, see `window_bytes`."""
+        """Compressed numbers that a token adds for good; the window is extra."""
         held = self.head_dim + (self.index_dim if self.index_heads else 0)
         return held / self.ratio if self.ratio else 0.0
 
     def kv_bytes_per_token(self, kv_dtype: str) -> float:
         return self.kv_numbers_per_token() * KV_BYTES[kv_dtype]
-
-    def window_bytes(self, kv_dtype: str) -> float:
-        """The uncompressed vectors of the last `window_tokens`."""
-        return self.window_tokens * self.head_dim * KV_BYTES[kv_dtype]
 
 
 class LinearAttention(msgspec.Struct, frozen=True):

@@ -23,7 +23,6 @@ from loadstone.catalogue.mlp import DenseMlp, Experts, Mlp
 from loadstone.catalogue.precision import FORMATS, Format
 
 __all__ = [
-    "Attention",
     "CompressedAttention",
     "DenseMlp",
     "Experts",
@@ -32,25 +31,8 @@ __all__ = [
     "Layers",
     "LinearAttention",
     "Matrix",
-    "Mlp",
     "Model",
-    "Quantisation",
 ]
-
-
-class Quantisation(msgspec.Struct, frozen=True):
-    """How a checkpoint is quantised, as its config says: the `method`'s own name (`fp8`, `modelopt`, `awq` …), the
-    `format` that most of it has, the precision of activations in its products (None: as the model's), what its KV
-    cache is made for, and the patterns of what stays at full precision.
-
-    Which matrix has which format is in `Layers.formats`.
-    """
-
-    method: str
-    format: Format
-    activations: str | None = None
-    kv_dtype: str | None = None
-    kept: tuple[str, ...] = ()
 
 
 class Layers(msgspec.Struct, frozen=True):
@@ -74,19 +56,6 @@ class Layers(msgspec.Struct, frozen=True):
     def kv_bytes_per_token(self, kv_dtype: str) -> float:
         """Of one layer; 0 without attention."""
         return self.attention.kv_bytes_per_token(kv_dtype) if self.attention is not None else 0.0
-
-    def sequence_bytes(self, context_tokens: int, kv_dtype: str) -> float:
-        """What one sequence holds in one layer: windows end growth, states have one size."""
-        attention = self.attention
-        if attention is None:
-            return 0.0
-        if isinstance(attention, LinearAttention):
-            return attention.state_bytes
-        if isinstance(attention, CompressedAttention):
-            window = attention.window_bytes(kv_dtype) * min(1.0, context_tokens / attention.window_tokens)
-            return window + context_tokens * attention.kv_bytes_per_token(kv_dtype)
-        seen = context_tokens if attention.window_tokens is None else min(context_tokens, attention.window_tokens)
-        return seen * attention.kv_bytes_per_token(kv_dtype)
 
 
 class Model(msgspec.Struct, frozen=True, dict=True):
@@ -112,7 +81,6 @@ class Model(msgspec.Struct, frozen=True, dict=True):
     max_context_tokens: int | None
     dtype: str = "bf16"
     weights_dtype: str = "bf16"
-    quantisation: Quantisation | None = None
     kv_dtype: str = "bf16"
     draft_layers: tuple[Layers, ...] = ()
     vision_parameters: int = 0
@@ -208,15 +176,10 @@ class Model(msgspec.Struct, frozen=True, dict=True):
     def kv_bytes_per_token(self, kv_dtype: str | None = None) -> float:
         """KV cache of one token over all layers, all ranks together, without replication: Σ layers · 2 · kv_heads ·
         head_dim · bytes, or what the layer's kind of attention keeps. Windows are not looked at: every token is
-        written; `sequence_bytes` has what stays.
+        written.
         """
         dtype = kv_dtype or self.kv_dtype
         return sum(run.count * run.kv_bytes_per_token(dtype) for run in self.kinds)
-
-    def sequence_bytes(self, context_tokens: int, kv_dtype: str | None = None) -> float:
-        """What one sequence of `context_tokens` holds over all layers, windows and states included."""
-        dtype = kv_dtype or self.kv_dtype
-        return sum(run.count * run.sequence_bytes(context_tokens, dtype) for run in self.kinds)
 
     @property
     def state_bytes(self) -> float:

@@ -10,7 +10,6 @@ from typing import Any
 
 from loadstone.catalogue.fields import Fields
 from loadstone.catalogue.matrix import Matrix
-from loadstone.catalogue.model import Quantisation
 from loadstone.catalogue.patterns import Patterns, paths_of
 from loadstone.catalogue.precision import FORMATS, Format
 
@@ -22,15 +21,12 @@ class Rules:
 
     def __init__(self, experts_apart: bool) -> None:
         self.experts_apart = experts_apart
-        self.method = ""
-        self.activations: str | None = None
         self.kv_dtype: str | None = None
         self.base: Format | None = None
         """What a matrix has that nothing else is said of."""
         self.experts: Format | None = None
         """Likewise for routed experts, where it differs."""
         self.kept = Patterns([])
-        self.kept_names: tuple[str, ...] = ()
         self.groups: list[tuple[Format, Patterns]] = []
         self.named: dict[str, Format] = {}
         self.assumed: list[str] = []
@@ -65,9 +61,6 @@ class Rules:
             return self.experts
         return self.base
 
-    def quantisation(self, most: Format) -> Quantisation:
-        return Quantisation(self.method, most, self.activations, self.kv_dtype, self.kept_names)
-
 
 def read_quantisation(config: Fields, beside: dict[str, Any] | None, experts_apart: bool = False) -> Rules | None:
     """`beside`: what hf_quant_config.json holds. None where nothing is quantised."""
@@ -79,20 +72,19 @@ def read_quantisation(config: Fields, beside: dict[str, Any] | None, experts_apa
         return None
     fields = found or Fields(beside or {}, f"{config.where}, hf_quant_config.json")
     rules = Rules(experts_apart)
-    rules.method = fields.text("quant_method", default="modelopt")
     kept: list[str] = []
     for source in (fields, Fields(beside, "hf_quant_config.json") if beside else None):
         if source is not None:
             _read_one(source, rules, kept)
     if experts in ("fp4", "mxfp4"):
         rules.experts = FORMATS["mxfp4"]
-    rules.kept_names = tuple(dict.fromkeys(kept))
-    rules.kept = Patterns(list(rules.kept_names))
+    rules.kept = Patterns(list(dict.fromkeys(kept)))
     refused = rules.kept.refused + [name for _, targets in rules.groups for name in targets.refused]
     if refused:
         rules.assumed.append(f"patterns of the quantisation config not understood, ignored: {', '.join(refused[:3])}")
     if rules.base is None and not rules.groups and not rules.named:
-        rules.assumed.append(f"quantisation {rules.method!r} not understood: full precision assumed")
+        method = fields.text("quant_method", default="modelopt")
+        rules.assumed.append(f"quantisation {method!r} not understood: full precision assumed")
     return rules
 
 
@@ -114,7 +106,6 @@ def _read_one(fields: Fields, rules: Rules, kept: list[str]) -> None:
         scale = 8 if "ue8m0" in fields.text("scale_fmt") else 32
         size = _block(blocked, fields)
         rules.base = Format("fp8", 8, size, scale) if size else FORMATS["fp8"]
-        rules.activations = "fp8"
         kept += _names(fields, "modules_to_not_convert", "ignored_layers")
     elif method == "mxfp4":
         rules.base = FORMATS["mxfp4"]
@@ -134,8 +125,6 @@ def _read_one(fields: Fields, rules: Rules, kept: list[str]) -> None:
         rules.base = _of_algorithm(algorithm)
         if rules.base is None:
             rules.assumed.append(f"quant_algo {algorithm[:40]!r} not understood: full precision assumed")
-        elif not algorithm.startswith("W4A16"):
-            rules.activations = rules.base.dtype
         kept += _names(fields, "exclude_modules", "ignore")
     elif not rules.named and not rules.groups:
         _read_groups(fields, rules)
@@ -159,8 +148,6 @@ def _read_groups(fields: Fields, rules: Rules) -> None:
             zero = 0 if group.flag("symmetric", default=True) else bits
             form = Format(f"int{bits}", bits, size, 16, zero)
         targets = [str(name) for name in modules.items("targets") or ["Linear"]]
-        if modules.inner("input_activations") is not None and rules.activations is None:
-            rules.activations = form.dtype
         if "Linear" in targets:
             rules.base = rules.base or form
         else:

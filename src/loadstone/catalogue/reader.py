@@ -15,7 +15,7 @@ from loadstone.catalogue.families import DEFAULTS, FAMILIES, HARMLESS, IGNORED, 
 from loadstone.catalogue.fields import Fields
 from loadstone.catalogue.layers import draft_layers, read_layers
 from loadstone.catalogue.matrix import Matrix, vector
-from loadstone.catalogue.model import Layers, Model, Quantisation
+from loadstone.catalogue.model import Layers, Model
 from loadstone.catalogue.precision import FORMATS, Format
 from loadstone.catalogue.quantisation import Rules, read_quantisation
 from loadstone.catalogue.vision import vision_parameters
@@ -117,7 +117,6 @@ def read_config(config: dict[str, Any], name: str, beside: dict[str, Any] | None
         table = Matrix("embed_tokens", vocab, hidden, "embedding", "vocab", quantisable=False)
         head = Matrix("lm_head", hidden, vocab, "embedding", "vocab", quantisable=False)
         embeddings = tuple((m.name, form) for m in (table, head) if (form := rules.format(None, m)) is not None)
-    most, quantisation = _quantised(runs, hidden, rules, dtype)
     _unknown(fields, whole, hidden)
     return Model(
         name=name,
@@ -128,8 +127,7 @@ def read_config(config: dict[str, Any], name: str, beside: dict[str, Any] | None
         tied_embeddings=tied,
         max_context_tokens=context,
         dtype=dtype,
-        weights_dtype=most,
-        quantisation=quantisation,
+        weights_dtype=_most_kept(runs, hidden, dtype),
         kv_dtype=(rules.kv_dtype if rules else None) or dtype,
         draft_layers=_runs(drafts, rules, len(layers)),
         vision_parameters=vision,
@@ -214,19 +212,14 @@ def _formats(layer: Layers, rules: Rules | None, number: int) -> tuple[tuple[str
     return tuple((name, form) for name, form in pairs if form is not None)
 
 
-def _quantised(
-    runs: tuple[Layers, ...], hidden: int, rules: Rules | None, dtype: str
-) -> tuple[str, Quantisation | None]:
+def _most_kept(runs: tuple[Layers, ...], hidden: int, dtype: str) -> str:
     """The precision that most of the layers' parameters have."""
-    if rules is None:
-        return dtype, None
     counts: Counter[Format] = Counter()
     for run in runs:
         formats = dict(run.formats)
         for matrix in run.weights(hidden):
             counts[formats.get(matrix.name, FORMATS[dtype])] += matrix.parameters * run.count
-    most = max(counts, key=lambda form: counts[form])
-    return most.dtype, rules.quantisation(most)
+    return max(counts, key=lambda form: counts[form]).dtype
 
 
 def _unknown(fields: Fields, whole: Fields, hidden: int) -> None:

@@ -142,15 +142,15 @@ class Bound:
         return ratio > self.limit if self.above else ratio < self.limit
 
 
-def parse_metric(name: str, what: str) -> Metric:
-    """A metric by its name, as `ttft_p99`; `what` asks for it, in an error. Raises InputError."""
+def parse_metric(name: str) -> Metric:
+    """A metric by its name, as `ttft_p99`. Raises InputError."""
     base, _, statistic = name.rpartition("_")
     if name in _RATES or name in _PRICED:
         return Metric(name)
     if base in ("ttft", "tpot", "e2e", "itl") and statistic in _STATISTICS:
         return Metric(base, statistic)
     raise InputError(
-        f"{what}: {name!r} is no metric; use ttft, tpot, itl or e2e with mean, p50, p90, p95 or p99, as ttft_p99, "
+        f"--fail-on: {name!r} is no metric; use ttft, tpot, itl or e2e with mean, p50, p90, p95 or p99, as ttft_p99, "
         f"or {', '.join(_RATES)}; with --price {', '.join(_PRICED)}"
     )
 
@@ -165,5 +165,5 @@ def parse_bounds(texts: list[str]) -> list[Bound]:
         limit = 1 + float(match[3]) / 100
         if limit <= 0:
             raise InputError(f"--fail-on {text!r}: no ratio is below −100 %")
-        bounds.append(Bound(text, parse_metric(match[1], "--fail-on"), match[2] == ">", limit))
+        bounds.append(Bound(text, parse_metric(match[1]), match[2] == ">", limit))
     return bounds

@@ -3,8 +3,3 @@
 `loadstone calibrate --gpu` runs them; without the command line, `python -m loadstone.gpubench OUT`. Only torch is
 needed beside the package's own small libraries, and it is imported when it is used.
 """
-
-from loadstone.gpubench.points import Bench, Point, load
-from loadstone.gpubench.session import run
-
-__all__ = ["Bench", "Point", "load", "run"]

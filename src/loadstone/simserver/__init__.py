@@ -24,7 +24,7 @@ from typing import NamedTuple
 from loadstone.errors import LoadstoneError
 from loadstone.simserver.law import DEFAULT_MAX_MODEL_LEN, MODEL, Law, Usage
 
-__all__ = ["DEFAULT_MAX_MODEL_LEN", "MODEL", "Law", "TimingServer", "Usage", "start"]
+__all__ = ["MODEL", "Law", "TimingServer", "start"]
 
 
 class TimingServer(NamedTuple):

@@ -249,8 +249,6 @@ class Connection(asyncio.Protocol):
                     "object": "model",
                     "created": _STARTED_S,
                     "owned_by": "loadstone" if self._server.engine is None else "loadstone-sim",
-                }
-                card |= {
                     "root": self._server.options.model,
                     "parent": None,
                     "max_model_len": self._server.options.max_model_len,

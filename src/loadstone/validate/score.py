@@ -177,6 +177,3 @@ def figures(rows: Sequence[Scored]) -> dict[str, dict[str, float]]:
             "coverage": float(np.mean(inside)),
         }
     return found
-
-
-__all__ = ["Scored", "figures", "regime", "score", "summarise"]

@@ -15,20 +15,6 @@ from loadstone.errors import InputError
 from loadstone.wire import sglang, triton
 from loadstone.wire.structured import Spelling, Structured, fields
 
-__all__ = [
-    "LENGTH",
-    "PROMPT",
-    "TEXT_OR_IDS",
-    "Ask",
-    "Endpoint",
-    "RequestBody",
-    "Sampling",
-    "Spelling",
-    "Structured",
-    "body",
-    "path",
-]
-
 Endpoint = Literal["completions", "chat", "sglang", "triton", "triton-grpc"]
 
 PROMPT = "\x02prompt\x03"
