@@ -65,6 +65,13 @@ longer than reading weights: tables have 0.5 to 0.7, or 0.94 to 1."""
 _DECODE = "min_latency"
 """A kernel of TensorRT-LLM's for few tokens, which knows no ranks and is the fastest of its tables up to 16,384. It
 has others for prompts, about as fast, that no table has: without these rows NVIDIA's own throughput is met worse."""
+CACHE_BYTES = {"l40s": 96 << 20, "rtx-pro-6000": 128 << 20}
+"""Second-level caches that are large for their board's bandwidth. Tables are of one product over and over, whose
+weights then come from there, at up to 3.8 times the data sheet's bandwidth; in an engine other layers have passed
+through it in between."""
+_TINY_BYTES, BEYOND_CACHE = 8e6, 1.5
+"""Of such a board those rows are taken whose touched weights are so few that the floor is most of their time, or so
+many times the cache that little of them stays."""
 _EVENEST = "power_law_1.01"
 _LEAST_ROWS = 100
 _ROUNDS = 4
@@ -182,7 +189,8 @@ def _fit(
     hbm = np.array([device.hbm_bytes_per_s for device, _ in rows])
     peak = np.array([device.flops_per_s.get(kind, device.peak_flops_per_s("bf16")) for device, _ in rows])
     parameters = 3 * hidden * wide
-    reading = touched * parameters * form.bytes / hbm
+    weights = touched * parameters * form.bytes
+    reading = weights / hbm
     moving = pairs * 2 * (2 * hidden + 3 * wide) / hbm
     products = 2 * pairs * parameters / peak
     measured = np.log(column("latency") * 1e-3)
@@ -193,7 +201,9 @@ def _fit(
         gap: Array = np.log(seconds) - measured[at]
         return gap
 
-    few, many = tokens <= FEW, tokens >= MANY
+    cache = np.array([CACHE_BYTES.get(device.name, 0) for device, _ in rows])
+    few = (tokens <= FEW) & ((weights <= _TINY_BYTES) | (weights >= BEYOND_CACHE * cache))
+    many = tokens >= MANY
     decode, prompt = np.log([25e-6, 0.75]), np.log([0.3, 0.3])
     bounds = (np.log([1e-3, 1e-3]), np.log([MOST_COMPUTE, 1.0]))
     robust = {"loss": "soft_l1", "f_scale": 0.1}

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
+from expert_kernels import CACHE_BYTES
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
@@ -34,6 +35,9 @@ BOARDS = {
 TYPES = {"bfloat16": ("bf16", 2.0), "fp8": ("fp8", 1.0), "fp8_block": ("fp8", 1.0), "nvfp4": ("fp4", 0.5625)}
 Floats = NDArray[np.float64]
 LEAST_WEIGHTS, LEAST_READ = 2**22, 2**28
+UNCACHED_BYTES = 32e6
+"""Of the boards with large caches, products with smaller weights are left out: the tables go round a few copies of
+them, which the cache holds, at up to three times the data sheet's bandwidth."""
 MOST_FLOOR_S = 20e-6
 """Tables with a longer floor are of kernels that quantise on the host's side: what they reach says little."""
 
@@ -47,6 +51,8 @@ def fitted(path: Path, board: str) -> dict[str, tuple[float, float, float, float
     for name, (kind, width) in TYPES.items():
         at = (dtype == name) & (wide * deep >= LEAST_WEIGHTS) & (np.minimum(wide, deep) >= 1024)
         at &= np.maximum(wide, deep) <= 65536
+        if board in CACHE_BYTES:
+            at &= wide * deep * width >= UNCACHED_BYTES
         if at.sum() < 1000 or kind not in device.flops_per_s:
             continue
         m, n, k, seconds = rows[at], wide[at], deep[at], ms[at] * 1e-3

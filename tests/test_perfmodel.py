@@ -144,6 +144,13 @@ def test_messages_that_are_no_reduction() -> None:
     last = np.flatnonzero(stages.kind == COLLECTIVE)[-1]
     assert (stages.count[last], stages.ranks[last], stages.message[last]) == (1, 2, 2 * 16384)
     assert stages.link[last] == parse_deployment("llama-3.1-8b@1xh100").gpu.nic_bytes_per_s
+    for text, link in (
+        ("llama-3.1-405b:fp8@32xh100/tp4,pp2,dp4,nodes=4", 450e9),  # each replica within a node
+        ("llama-3.1-70b@8xmi300x/tp1,pp8", 64e9),  # in a mesh, the link between two
+        ("llama-3.1-8b@2xl40s/tp1,pp2", 32e9),
+    ):
+        stages = work_of(parse_deployment(text))
+        assert stages.link[np.flatnonzero(stages.kind == COLLECTIVE)[-1]] == link, text
     normed = work_of(parse_deployment("minimax-m2.5@8xh200/tp8"))
     assert normed.message[normed.kind == COLLECTIVE].tolist() == [2 * 3072 * 1.75, 0.0, 2 * 3072 * 1.75]
     assert set(normed.link[normed.kind == COLLECTIVE]) == {
@@ -686,6 +693,8 @@ def test_an_era_and_a_gpu_that_were_measured_apart() -> None:
         ("llama-3.1-8b@1xh800", ""),
         ("llama-3.1-8b@1xh20", "vllm on hopper h20"),
         ("deepseek-r1@8xh20-141gb/engine=sglang", "sglang on hopper h20"),
+        ("llama-3.1-8b@1xl4", "vllm on ada pcie but for 1"),  # and that is of a board with six times its power
+        ("llama-3.1-8b@1xrtx-5090", "vllm on blackwell pcie but for 3"),
     ],
 )
 def test_a_kind_of_model_that_was_not_measured_is_told(deployment: str, what: str) -> None:

@@ -36,7 +36,7 @@ def test_a_board_reaches_what_its_tables_say() -> None:
     head, products = work.kind == HEAD, work.kind == GEMM
     assert set(work.reach_compute[head]) == {1.07}
     assert set(work.reach_compute[products]) == {1.22}
-    assert work.products[0] == pytest.approx(0.3 * work_of(parse_deployment("llama-3.1-8b:fp8@1xh100")).products[0])
+    assert work.products[0] == pytest.approx(0.75 * work_of(parse_deployment("llama-3.1-8b:fp8@1xh100")).products[0])
 
 
 def test_widened_weights_are_read_faster_and_multiplied_slower_on_ampere() -> None:

@@ -438,6 +438,36 @@ def test_a_cache_that_the_engine_has_not_does_not_fit(text: str, said: str) -> N
     assert row.fits == (not said)
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("llama-3.1-8b:fp8@1xa100/engine=tensorrt-llm", "no a100 does; vllm would widen them"),
+        ("llama-3.1-8b:nvfp4@1xl40s/engine=tensorrt-llm", "tensorrt-llm takes nvfp4 weights only where"),
+        ("llama-3.1-8b@1xmi300x/engine=tensorrt-llm", "NVIDIA's GPUs alone, not on a mi300x; vllm would"),
+        ("llama-3.1-8b:int4@1xt4/engine=tensorrt-llm", "tensorrt-llm runs from Ampere on, not on a t4"),
+        ("llama-3.1-8b:fp8@1xv100", "vllm has no kernels for fp8 weights on a v100; bf16 or int4 would work"),
+        ("gpt-oss-20b@1xv100/engine=sglang", "sglang has no kernels for mxfp4 weights on a v100"),
+        ("llama-3.1-8b:int4@1xt4/engine=tensorrt-llm,version=0.9.0", ""),
+        ("llama-3.1-8b:fp8@1xl40s/engine=tensorrt-llm", ""),
+        ("llama-3.1-8b:nvfp4@1xrtx-5090/engine=tensorrt-llm", ""),
+        ("llama-3.1-8b:int4@1xa100/engine=tensorrt-llm", ""),
+        ("llama-3.1-8b:fp8@1xa100", ""),  # widened, as FP4 is
+        ("llama-3.1-8b:nvfp4@1xl40s", ""),
+        ("llama-3.1-8b:fp8@1xt4", ""),
+        ("llama-3.1-8b@1xv100", ""),  # in float16
+    ],
+)
+def test_weights_that_an_engine_has_no_kernels_for_do_not_fit(text: str, said: str) -> None:
+    row = size(parse_deployment(text), 512)
+    assert said in row.why
+    assert row.fits == (not said)
+
+
+def test_no_weights_are_proposed_that_would_not_run() -> None:
+    assert "fp8" not in size(parse_deployment("llama-3.1-70b@1xv100"), 4096).why
+    assert "these GPUs hold int4" in size(parse_deployment("llama-3.1-70b@1xa100/engine=trtllm"), 4096).why
+
+
 def test_replicas_that_could_share_their_experts_are_told_so() -> None:
     why = size(parse_deployment("deepseek-r1@8xh200/tp4,dp2"), 8192).why
     assert why.endswith("; replicas that share one set of experts would (attention-dp tp4 dp2)")

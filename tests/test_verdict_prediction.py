@@ -61,6 +61,12 @@ def test_another_vendors_gpu_is_a_warning_and_a_release_is_none(tmp_path: Path) 
     assert findings(tmp_path, "llama-3.1-8b@1xmi355x")["unmeasured"]["severity"] == "warning"
 
 
+def test_an_engine_that_was_measured_nowhere_is_a_warning(tmp_path: Path) -> None:
+    found = findings(tmp_path, "llama-3.1-8b:int4@1xrtx-3090/engine=llama.cpp")["unmeasured"]
+    assert found["severity"] == "warning"
+    assert "elsewhere, with other engines" in found["evidence"]
+
+
 def test_drafts_that_were_assumed(tmp_path: Path) -> None:
     assert "drafts_assumed" not in findings(tmp_path, "llama-3.1-8b@1xh100")
     deployment = "llama-3.1-8b@1xh100/num_speculative_tokens=2"

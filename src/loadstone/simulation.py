@@ -20,7 +20,7 @@ from loadstone.errors import InputError
 from loadstone.interruption import Interrupted, Signals
 from loadstone.options import Options
 from loadstone.perfmodel import StepModel
-from loadstone.perfmodel.profile import remaining, unmeasured, vendor_measured
+from loadstone.perfmodel.profile import engine_measured, remaining, unmeasured, vendor_measured
 from loadstone.planning import plan_of
 from loadstone.records import CellInfo, Plan, RunInfo, Target
 from loadstone.simulator.asked import CHARACTERS_PER_TOKEN, TURNAROUND_S, whole_prompts
@@ -194,6 +194,7 @@ def _basis(deployment: Deployment, fleet: Fleet, acceptance: float | None, own: 
         basis["profile"] = profile.name
         basis["unmeasured"] = unmeasured(deployment, profile)
         basis["vendor_unmeasured"] = not vendor_measured(deployment)
+        basis["engine_unmeasured"] = not engine_measured(deployment)
     if deployment.nodes_crossed > 1:
         basis["nodes_crossed"], basis["own_profile"] = deployment.nodes_crossed, own is not None
     if fleet.policy.speculative is not None:

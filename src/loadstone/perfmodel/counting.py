@@ -74,8 +74,10 @@ class _Counter:
             self._layers(run)
         self._head()
         if self.deployment.pp > 1:
-            # From stage to stage: a message, not a reduction.
-            self._collective(self.deployment.pp - 1, 2, self._link(self.deployment.gpus), 1.0, 1.0)
+            # From stage to stage: a message from one GPU to another, not a reduction.
+            crossing = self.deployment.nodes_crossed > 1 and self.gpu.nic_bytes_per_s
+            link = crossing or min(self.gpu.link_bytes_per_s, self.gpu.pair_bytes_per_s)
+            self._collective(self.deployment.pp - 1, 2, link, 1.0, 1.0)
         sums = self.sums
         sums["hbm"] = self.gpu.hbm_bytes_per_s
         sums["stages"] = float(self.deployment.pp)

@@ -23,6 +23,8 @@ from loadstone.perfmodel import processor
 from loadstone.perfmodel.coefficients import EXPERT_LAYERS, NAMES, PRIOR, SPREAD, Array
 from loadstone.perfmodel.families import OLD_ERAS, architecture_of, era_of, is_amd, kind_of, shapes_of
 
+_FEW = 5
+"""Rows: with fewer, boards of an architecture that differ threefold in power and products rest on one of them."""
 MEASURED_VENDORS = ("nvidia", "any")
 """On whose GPUs present releases of engines were measured with every kind of model (docs/accuracy.md)."""
 ELSEWHERE = {"ttft": 0.63, "tpot": 0.30, "throughput": 0.20}
@@ -151,7 +153,15 @@ def unmeasured(deployment: Deployment, profile: Profile) -> str:
     # Later eras differ little from one another: what one of them tells of a kind of model holds for the next.
     told = profile if profile.era in OLD_ERAS else shipped.get((profile.engine, "*", architecture), profile)
     kind = kind_of(deployment.model)
-    return "" if kind in told.provenance.kinds else f"{release} with {kind} models on {architecture}"
+    if kind not in told.provenance.kinds:
+        return f"{release} with {kind} models on {architecture}"
+    rows = told.provenance.rows
+    return f"{deployment.engine} on {architecture} but for {rows}" if rows < _FEW else ""
+
+
+def engine_measured(deployment: Deployment) -> bool:
+    """Whether its engine was measured on any GPU: llama.cpp was on none."""
+    return any(engine == deployment.engine for engine, _, _ in _shipped())
 
 
 def vendor_measured(deployment: Deployment) -> bool:

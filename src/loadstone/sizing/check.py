@@ -29,6 +29,15 @@ _WITHOUT_NVFP4 = ("Volta", "Turing")
 _NVFP4_IN_PART = ("Ampere", "Ada", "Hopper", "Grace Hopper")
 """Where vLLM reads it through a kernel that takes neither heads of 64 nor sinks (its flashinfer backend, 0.32)."""
 
+_OLD = ("Volta", "Turing")
+_TRTLLM_WITHOUT = (0, 18)
+"""The release of TensorRT-LLM whose support matrix has Ampere as the oldest architecture, as all since."""
+_NATIVE = {"fp8": "fp8", "nvfp4": "fp4"}
+"""Weights that TensorRT-LLM multiplies as they are or not at all: FP8 from Ada on, NVFP4 from Blackwell on (the
+support matrices of 0.18.2 and of Model Optimizer). vLLM and SGLang widen them from Ampere on."""
+_NOT_ON_VOLTA = ("fp8", "nvfp4", "mxfp4")
+"""Weights whose widening kernels want a newer GPU than that in vLLM (0.32: from Turing on) and SGLang."""
+
 
 def context_limit(deployment: Deployment) -> int | None:
     """The model's own limit, or the engine's shorter one where it was given; None where neither says."""
@@ -40,7 +49,8 @@ def context_limit(deployment: Deployment) -> int | None:
 
 def contradictions(deployment: Deployment, context_tokens: int | None = None) -> list[str]:
     """One line each; empty where the deployment can be."""
-    found = list(dict.fromkeys([*_shape(deployment), *_cache_dtype(deployment), *_draft(deployment)]))
+    parts = _shape, _hardware, _cache_dtype, _draft
+    found = list(dict.fromkeys(each for part in parts for each in part(deployment)))
     model, limit = deployment.model, context_limit(deployment)
     own, said = model.max_context_tokens, count(deployment, "max_model_len", "max_seq_len")
     if said is not None and own is not None and said > own and deployment.engine in _REFUSE_LONGER:
@@ -57,6 +67,23 @@ def contradictions(deployment: Deployment, context_tokens: int | None = None) ->
             f"ask for at most {limit:,}, or give it more"
         )
     return found
+
+
+def _hardware(deployment: Deployment) -> Iterator[str]:
+    """An engine that the GPU does not have, or not with these weights."""
+    engine, gpu, weights = deployment.engine, deployment.gpu, deployment.weights_dtype
+    if engine == "tensorrt-llm":
+        if gpu.vendor != "nvidia":
+            yield f"tensorrt-llm runs on NVIDIA's GPUs alone, not on a {gpu.name}; vllm would (engine=vllm)"
+        elif gpu.architecture in _OLD and version_of(deployment, _TRTLLM_WITHOUT) >= _TRTLLM_WITHOUT:
+            yield f"tensorrt-llm runs from Ampere on, not on a {gpu.name}; vllm would (engine=vllm)"
+        elif weights in _NATIVE and _NATIVE[weights] not in gpu.flops_per_s:
+            yield (
+                f"tensorrt-llm takes {weights} weights only where the GPU multiplies them, and no {gpu.name} does; "
+                "vllm would widen them (engine=vllm), or int4 would work"
+            )
+    elif engine in ("vllm", "sglang") and gpu.architecture == "Volta" and weights in _NOT_ON_VOLTA:
+        yield f"{engine} has no kernels for {weights} weights on a {gpu.name}; bf16 or int4 would work"
 
 
 def _cache_dtype(deployment: Deployment) -> Iterator[str]:

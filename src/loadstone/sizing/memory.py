@@ -211,7 +211,9 @@ def no_room(
         return f"{text}; replicas that share one set of experts would (attention-dp {_cut(shared)})"
     larger = more_gpus(deployment, context_tokens, requests, budget.weights_bytes / room) or "larger GPUs would"
     # In the shorthand's words, which all commands take; --weights-dtype is of `size` alone.
-    halved = " (MODEL:fp8)" if deployment.weights_dtype in ("bf16", "fp16", "fp32") else ""
+    wide = deployment.weights_dtype in ("bf16", "fp16", "fp32")
+    half = msgspec.structs.replace(deployment, weights_dtype="fp8")
+    halved = " (MODEL:fp8)" if wide and not contradictions(half) else ""
     text = f"{text}; {larger}, or weights of fewer bits{halved}"
     if halved and narrower == "fp8":
         return f"{text}, which these GPUs hold"

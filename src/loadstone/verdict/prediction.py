@@ -22,13 +22,13 @@ def prediction_findings(settings: Mapping[str, Any]) -> list[Finding]:
 def _unmeasured(basis: Mapping[str, Any]) -> Finding | None:
     if not (what := basis.get("unmeasured")):
         return None
-    far = bool(basis.get("vendor_unmeasured"))
+    far = ", mostly on other vendors' GPUs" if basis.get("vendor_unmeasured") else ""
+    far = ", with other engines" if basis.get("engine_unmeasured") else far
     return Finding(
         "unmeasured",
         "warning" if far else "info",
         f"no measurement of {what} is behind this: it is predicted from the data sheet and from what was measured "
-        + ("elsewhere, mostly on other vendors' GPUs" if far else "elsewhere")
-        + f" (profile {basis.get('profile')})",
+        f"elsewhere{far} (profile {basis.get('profile')})",
         "Measure one or two loads there and give them to `loadstone calibrate`"
         + (" before you buy on these numbers." if far else "."),
     )
