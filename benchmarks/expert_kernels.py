@@ -33,7 +33,7 @@ from loadstone.perfmodel.coefficients import Array
 from loadstone.perfmodel.expert_kernels import ExpertKernel, mean_of
 from loadstone.perfmodel.families import architecture_of
 
-_GPUS = {
+BOARDS = {
     "a100_sxm": "a100",
     "h100_sxm": "h100",
     "h200_sxm": "h200",
@@ -87,9 +87,9 @@ def fit_tables(folder: Path) -> list[ExpertKernel]:
     tables: dict[tuple[str, str, str, str], dict[tuple[Any, ...], tuple[Gpu, Row]]] = defaultdict(dict)
     for path in sorted(folder.glob("*/moe/*/*/moe_perf.parquet")):
         board, _, engine, version = path.parts[-5:-1]
-        if board not in _GPUS:
+        if board not in BOARDS:
             continue
-        device = gpu(_GPUS[board])
+        device = gpu(BOARDS[board])
         entries = _rows(path)
         eight = any(row["moe_dtype"] == "w4a8_mxfp4_mxfp8" for row in entries)
         for row in entries:

@@ -18,20 +18,12 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
-from expert_kernels import CACHE_BYTES
+from expert_kernels import BOARDS, CACHE_BYTES
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from loadstone.catalogue import gpu
 
-BOARDS = {
-    "a100_sxm": "a100",
-    "h100_sxm": "h100",
-    "h200_sxm": "h200",
-    "b200_sxm": "b200",
-    "l40s": "l40s",
-    "rtx_pro_6000_server": "rtx-pro-6000",
-}
 TYPES = {"bfloat16": ("bf16", 2.0), "fp8": ("fp8", 1.0), "fp8_block": ("fp8", 1.0), "nvfp4": ("fp4", 0.5625)}
 Floats = NDArray[np.float64]
 LEAST_WEIGHTS, LEAST_READ = 2**22, 2**28
