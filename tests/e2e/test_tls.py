@@ -90,11 +90,11 @@ def test_a_server_that_waits_for_the_rest_of_a_tls_greeting(
     assert line.endswith(f"https://{place}: a server answers there, but without TLS; write http://{place}")
 
 
-def test_a_tls_server_that_explains_itself(loadstone: Loadstone, certificate: tuple[Path, Path]) -> None:
-    """nginx, Apache and Go answer plain HTTP at a port of TLS with 400, and a word on it."""
+@contextlib.contextmanager
+def explaining(certificate: tuple[Path, Path], plain: bytes, over_tls: bytes = b"") -> Iterator[int]:
+    """The port of a TLS server that answers plain HTTP too, with `plain`; over TLS with `over_tls`, if anything."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(*certificate)
-    said = b"Client sent an HTTP request to an HTTPS server.\n"
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def answer_both() -> None:
@@ -102,15 +102,24 @@ def test_a_tls_server_that_explains_itself(loadstone: Loadstone, certificate: tu
                 while True:
                     came, _ = listener.accept()
                     if came.recv(1, socket.MSG_PEEK) == b"\x16":
-                        with contextlib.suppress(OSError):
-                            context.wrap_socket(came, server_side=True).close()
+                        with contextlib.suppress(OSError), context.wrap_socket(came, server_side=True) as inner:
+                            if over_tls:
+                                inner.recv(4096)
+                                inner.sendall(over_tls)
                     else:
                         came.recv(4096)
-                        came.sendall(b"HTTP/1.0 400 Bad Request\r\nConnection: close\r\n\r\n" + said)
+                        came.sendall(plain)
                         came.close()
 
         threading.Thread(target=answer_both, daemon=True).start()
-        line = loadstone("bench", f"http://127.0.0.1:{listener.getsockname()[1]}").line()
+        yield listener.getsockname()[1]
+
+
+def test_a_tls_server_that_explains_itself(loadstone: Loadstone, certificate: tuple[Path, Path]) -> None:
+    """nginx, Apache and Go answer plain HTTP at a port of TLS with 400, and a word on it."""
+    head = b"HTTP/1.0 400 Bad Request\r\nConnection: close\r\n\r\n"
+    with explaining(certificate, head + b"Client sent an HTTP request to an HTTPS server.\n") as port:
+        line = loadstone("bench", f"http://127.0.0.1:{port}").line()
     assert "a server answers there, but over TLS; write https://" in line
 
 
@@ -120,26 +129,11 @@ def test_a_tls_server_that_wants_a_certificate_of_its_clients(
 ) -> None:
     """nginx refuses with 400 over TLS, and plain HTTP with 400 too: neither is a server without TLS."""
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(*certificate)
     head = b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/html\r\nConnection: close\r\n\r\n"
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def refuse() -> None:
-            with contextlib.suppress(OSError):
-                while True:
-                    came, _ = listener.accept()
-                    if came.recv(1, socket.MSG_PEEK) == b"\x16":
-                        with contextlib.suppress(OSError), context.wrap_socket(came, server_side=True) as inner:
-                            inner.recv(4096)
-                            inner.sendall(head + b"<html><center>" + word + b"</center></html>")
-                    else:
-                        came.recv(4096)
-                        came.sendall(head + b"The plain HTTP request was sent to HTTPS port")
-                        came.close()
-
-        threading.Thread(target=refuse, daemon=True).start()
-        line = loadstone("bench", f"https://localhost:{listener.getsockname()[1]}").line()
+    refused = head + b"<html><center>" + word + b"</center></html>"
+    plain = head + b"The plain HTTP request was sent to HTTPS port"
+    with explaining(certificate, plain, refused) as port:
+        line = loadstone("bench", f"https://localhost:{port}").line()
     assert "it wants a certificate of its client's, and none can be given" in line
 
 
