@@ -27,13 +27,17 @@ def recorded(name: str) -> str:
 
 
 @contextmanager
-def serving(page: Callable[[int], bytes], status: int = 200, **headers: str) -> Iterator[str]:
-    """A server whose n-th answer is `page(n)`; its URL."""
+def serving(
+    page: Callable[[int], bytes], status: int = 200, heard: list[dict[str, str]] | None = None, **headers: str
+) -> Iterator[str]:
+    """A server whose n-th answer is `page(n)`; its URL. `heard`: the headers that it is asked with."""
     count = iter(range(10**9))
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             body = page(next(count))
+            if heard is not None:
+                heard.append({name.lower(): text for name, text in self.headers.items()})
             self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
             for name, value in headers.items():

@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from loadstone.gpu_metrics import Readings
 from loadstone.verdict import gpu_figures, server_figures
 from loadstone.verdict.gpu import GpuFigures, gpu_throttled
 from test_verdict_server import Said, said, table
@@ -16,7 +17,7 @@ def of_gpu(name: str, values: list[float], gpu: int = 0, start_s: float = 10.0) 
 
 
 def figures(*series: list[Said], start_s: float = 10.0, end_s: float = 13.0) -> dict[str, Any]:
-    made = gpu_figures(table([each for one in series for each in one]), start_s, end_s)
+    made = gpu_figures(Readings(table([each for one in series for each in one])), start_s, end_s)
     assert made is not None
     known: dict[str, Any] = msgspec.to_builtins(made)
     return known
@@ -55,14 +56,11 @@ def test_what_a_gpu_does_not_tell_is_missing() -> None:
         "throttled": {},
         "power_w": {"mean": 150.0, "max": 200.0},
     }
-    # Two that were never read at the same moment have no sum.
-    apart = figures(of_gpu("power_w", [100.0]), of_gpu("power_w", [100.0], gpu=1, start_s=11.0))
-    assert apart == {"gpus": 2, "samples": 2, "throttled": {}}
 
 
 def test_gpus_are_no_server_and_servers_no_gpu() -> None:
     engine, gpu = said("vllm:num_requests_running", [1.0, 2.0]), of_gpu("power_w", [100.0, 200.0], start_s=10.5)
-    assert gpu_figures(table(engine), 10.0, 13.0) is None
+    assert gpu_figures(Readings(table(engine)), 10.0, 13.0) is None
     assert server_figures(table(gpu), 10.0, 13.0) is None
     both = server_figures(table(engine + gpu), 10.0, 13.0)
     assert both is not None

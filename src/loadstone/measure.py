@@ -18,7 +18,7 @@ from loadstone.client.pool import Pool, StepResult
 from loadstone.client.protocol import Progress
 from loadstone.dialects import DIALECTS
 from loadstone.engines import attach, cache
-from loadstone.engines.observe import Observer
+from loadstone.engines.observe import Observer, exporter
 from loadstone.errors import DiskFullError, InputError, LoadstoneError
 from loadstone.interruption import Interrupted, Signals
 from loadstone.options import Options
@@ -74,6 +74,8 @@ def bench(options: Options, on_event: Callable[[Event], None] = lambda event: No
             info.settings["deployment"] = meeting.deployment_papers(options.deployment, deployed, target)
             if doubted := meeting.doubts(deployed, target):
                 info.settings["deployment"]["doubts"] = doubted
+        if options.gpu_metrics:
+            info.settings["gpu_metrics"] = [exporter(url, options.proxy) for url in options.gpu_metrics]
         gpus = _gpus(options, servers, info, stack)
         folder = store.create(options.out, info.run_id)
         info.run_id = folder.name
@@ -90,8 +92,15 @@ def bench(options: Options, on_event: Callable[[Event], None] = lambda event: No
                 jobs.destination(options, parts, base_path, path, headers, keys) for parts, base_path in servers
             ])  # fmt: skip
             pages = [f"{url}/metrics" if target.metrics_names else None for url in target.urls]
-            observer = Observer(folder, pages, told[0].origin_ns, headers=headers, proxy=options.proxy, gpus=gpus)
-            with observer:
+            with Observer(
+                folder,
+                pages,
+                told[0].origin_ns,
+                headers=headers,
+                proxy=options.proxy,
+                gpus=gpus,
+                exporters=info.settings.get("gpu_metrics", ()),
+            ) as observer:
                 _run(Pool(told, folder / "log.txt"), plan, info, folder, on_event, signals, flush, observer.look)
             for note in observer.notes:
                 on_event(Event(kind="note", text=note))
@@ -218,7 +227,7 @@ def _gpus(
 ) -> Gpus | None:
     """This machine's GPUs, where they are to be watched; `info` tells which they are."""
     shared = bool(options.urls or options.engine) and any(_is_here(parts.hostname) for parts, _ in servers)
-    if options.gpu_telemetry is False or (options.gpu_telemetry is None and not shared):
+    if options.gpu_telemetry is False or (options.gpu_telemetry is None and (options.gpu_metrics or not shared)):
         return None
     try:
         gpus = stack.enter_context(Gpus())

@@ -83,6 +83,8 @@ class Options(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     timeouts: Timeouts = Timeouts()
     gpu_telemetry: bool | None = None
     """Watch this machine's GPUs; None: where a server shares the machine with the client, and a driver answers."""
+    gpu_metrics: Sequence[str] = ()
+    """Exporters that tell of the servers' GPUs, `node:9400` or a URL each."""
     workers: int | None = None
     label: str | None = None
     """What tells this setup of an engine from others; reports keep runs of different labels apart."""
@@ -232,6 +234,7 @@ _READERS: dict[str, Callable[[Any, str], Any]] = {
     "headers": _headers,
     "extra_body": _extra_body,
     "stop": _stops,
+    "gpu_metrics": lambda value, flag: [url for each in _stops(value, flag) for url in each.split(",")],
 }
 
 

@@ -14,6 +14,7 @@ from loadstone.accuracy import Selftest, quote
 from loadstone.arrays import COLUMNS
 from loadstone.breakdown import breakdown_of
 from loadstone.errors import InputError
+from loadstone.gpu_metrics import Readings
 from loadstone.light import light_of
 from loadstone.metrics import LATENCIES, SLO_KEYS, CellMetrics, cell_metrics
 from loadstone.records import Clock, Load, Plan, RunInfo
@@ -76,7 +77,8 @@ def summarise(folder: Path, dialect: str | None = None) -> dict[str, Any]:
             "runs; fetch the folder again"
         )
     samples = store.read_server(folder)
-    cells = [_cell(folder, info, plan, cell, samples) for cell in range(len(plan.cells))]
+    readings = Readings(samples) if samples is not None else None
+    cells = [_cell(folder, info, plan, cell, samples, readings) for cell in range(len(plan.cells))]
     if dialect is not None:
         for number, document in enumerate(cells):
             if document is not None:
@@ -134,7 +136,7 @@ def conclude(folder: Path, info: RunInfo, plan: Plan) -> dict[str, Any]:
 
 
 def _cell(
-    folder: Path, info: RunInfo, plan: Plan, cell: int, samples: pa.Table | None = None
+    folder: Path, info: RunInfo, plan: Plan, cell: int, samples: pa.Table | None, readings: Readings | None
 ) -> dict[str, Any] | None:
     """One cell's part of the document; None where nothing of it was sent."""
     import pyarrow.compute as pc
@@ -164,7 +166,7 @@ def _cell(
     over = info.cells[cell].end_s is not None
     reason = None if over else f"the cell did not run to its end ({info.error or info.status})"
     breakdown = breakdown_of(folder, info, plan, cell, load, streams)
-    figures, gpus = _server(info, cell, samples)
+    figures, gpus = _server(info, cell, samples, readings)
     judged = verdict.judge(
         verdict.cell_findings(
             metrics,
@@ -196,8 +198,10 @@ def _cell(
     }
     if figures is not None:
         document["server"] = msgspec.to_builtins(figures)
-    if gpus is not None:
+    if gpus is not None and readings is not None:
         document["gpu"] = msgspec.to_builtins(gpus)
+        ends_s = scalars["end_s"].to_numpy()[measured]
+        _add_energy(document["metrics"], readings, metrics.duration_s, float(np.nanmax(ends_s, initial=0.0)))
     if per_request:
         document["slo_per_request_s"] = per_request
     if limits:
@@ -233,6 +237,19 @@ def _add_intervals(metrics: dict[str, Any], info: RunInfo, cell: int) -> None:
             metrics.setdefault("interval", {})[name] = {"low": values * low, "high": values * high}
 
 
+def _add_energy(metrics: dict[str, Any], readings: Readings, duration_s: float | None, end_s: float) -> None:
+    """`j_per_output_token` beside each throughput of output tokens: what all GPUs that were watched drew in its
+    window, over the tokens that came in it. Not there where nobody knows it. `end_s`: of the last measured request.
+    """
+    windows = [(metrics, end_s - duration_s, end_s)] if duration_s else []
+    if (steady := metrics["steady"]) is not None:
+        windows.append((steady, steady["start_s"], steady["end_s"]))
+    for throughput, begin_s, over_s in windows:
+        energy_j, rate = readings.energy_j(begin_s, over_s), throughput["output_tokens_per_s"]
+        if energy_j is not None and rate:
+            throughput["j_per_output_token"] = energy_j / (rate * (over_s - begin_s))
+
+
 def _selftest(info: RunInfo) -> Selftest | None:
     """What the host's self-test had found, as the run's papers keep it."""
     try:
@@ -251,13 +268,13 @@ def _in_dialect(folder: Path, info: RunInfo, cell: int, dialect: str) -> dict[st
 
 
 def _server(
-    info: RunInfo, cell: int, samples: pa.Table | None
+    info: RunInfo, cell: int, samples: pa.Table | None, readings: Readings | None
 ) -> tuple[verdict.ServerFigures | None, verdict.GpuFigures | None]:
-    """What the servers, and this machine's GPUs, said of themselves while the cell ran."""
+    """What the servers, and GPUs, said of themselves while the cell ran."""
     start_s, end_s = info.cells[cell].start_s, info.cells[cell].end_s
-    if samples is None or start_s is None or end_s is None:
+    if samples is None or readings is None or start_s is None or end_s is None:
         return None, None
-    return verdict.server_figures(samples, start_s, end_s), verdict.gpu_figures(samples, start_s, end_s)
+    return verdict.server_figures(samples, start_s, end_s), verdict.gpu_figures(readings, start_s, end_s)
 
 
 def _promised(plan: Plan, cell: int) -> dict[str, int]:

@@ -66,6 +66,7 @@ def bench(
     proxy: flags.Proxy = None,
     workers: flags.Workers = None,
     gpu_telemetry: flags.GpuTelemetry = None,
+    gpu_metrics: flags.GpuMetrics = None,
     label: flags.Label = None,
     out: flags.Out = Path("runs"),
     json: flags.Json = False,

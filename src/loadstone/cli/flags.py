@@ -175,6 +175,10 @@ GpuTelemetry = Annotated[
         "--gpu-telemetry/--no-gpu-telemetry",
     ),
 ]
+GpuMetrics = Annotated[
+    list[str] | None,
+    option(RUN, "exporters on the servers' machines that tell of their GPUs (DCGM, AMD), e.g. node:9400"),
+]
 Workers = Annotated[int | None, option(RUN, "client processes [default: as many as the load needs]")]
 Label = Annotated[
     str | None, option(RUN, "what tells this setup from others, in reports and comparisons: 'no prefix cache'")

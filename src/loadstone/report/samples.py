@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadstone import arrays, store
+from loadstone.gpu_metrics import Readings
 from loadstone.records import Load, RunInfo
 from loadstone.report.runs import RunView
 from loadstone.verdict.server import GAUGES
@@ -26,14 +27,6 @@ GAP_LOW_S, GAP_HIGH_S = 1e-5, 1e2
 LEVELS = np.unique(np.concatenate([np.linspace(0, 0.9, 37), np.linspace(0.9, 0.99, 10), [0.995, 0.999, 1.0]]))
 MAX_CELLS = 7
 """As many lines have colours that nobody takes for one another."""
-POWER = (
-    "nvml:power_w",
-    "DCGM_FI_DEV_POWER_USAGE",
-    "nvidia_smi_power_draw_watts",
-    "amd_gpu_average_package_power",
-    "gpu_power_w",
-)
-"""Watts of one GPU each, as common exporters name them."""
 
 
 class Cdf(msgspec.Struct, frozen=True):
@@ -216,9 +209,8 @@ def _server_tracks(run: RunView, edges: Floats) -> Iterable[Track]:
         if plain is not None:
             panel, spoken, scale = shown[key]
             yield from _series(panel, spoken, times, values * scale, fine & (names == plain), edges)
-    for name in POWER:
-        if (names == name).any():
-            yield from _series("power (W)", "all GPUs", times, values, fine & (names == name), edges)
+    moments, power = Readings(table).together("power_w", edges[0], edges[-1])
+    yield from _series("power (W)", "all GPUs", moments, power.sum(axis=0), np.isfinite(moments), edges)
 
 
 def _series(

@@ -40,7 +40,7 @@ def cell_findings(
     `interrupted`: why it ended early. `target`: the live server. `measured_live`: False for simulated and imported
     records, whose arrivals may well be all alike. `simulated`: there was no client whose doing it could be. `info`:
     when it ran, and what answered. `replicas`: the summary's figures of each server of a fleet. `figures`: what
-    servers said. `gpus`: what this machine's GPUs said.
+    servers said. `gpus`: what GPUs said.
     """
     streams = target is None or target.streams
     asked = plan.cells[cell]
@@ -53,6 +53,7 @@ def cell_findings(
         server.engine_restarted(figures),
         server.engines_in_turns(figures),
         gpu.gpu_throttled(gpus),
+        gpu.gpu_read_seldom(gpus),
         None if simulated else load.sends_late(metrics, asked, measured),
         load.rate_not_reached(asked, measured),
         load.rate_by_chance(asked, measured),

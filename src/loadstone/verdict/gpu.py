@@ -1,18 +1,14 @@
-"""What the GPUs of a cell say of themselves, and what that means. Names as loadstone.telemetry writes them."""
+"""What the GPUs of a cell say of themselves, and what that means."""
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
-from loadstone.telemetry import CLOCK_REASONS, PREFIX, reasons_in
+from loadstone.gpu_metrics import Floats, Readings, Series
+from loadstone.telemetry import reasons_in
 from loadstone.verdict.finding import Finding
 from loadstone.verdict.server import Level
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 HELD_DOWN = {"hardware_slowdown", "thermal", "hardware_thermal", "power_brake"}
 """Reasons for low clocks that are the machine's trouble. The power cap is none: under heavy products it is a GPU's
@@ -25,11 +21,12 @@ CAPPED_SHARE = 0.1
 
 
 class GpuFigures(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
-    """The GPUs of this machine together, over one cell; None, and left out of JSON, where unknown.
+    """The GPUs that were watched, together, over one cell; None, and left out of JSON, where unknown.
 
     samples      readings within the cell, all GPUs together
     throttled    reason (of telemetry.REASONS) to the share of the readings in which it held the clock down
-    energy_j     of all GPUs over the cell, between readings in proportion to time
+    energy_j     of all GPUs over the cell, see Readings.energy_j
+    new_every_s  how often the power that is told was a new one, where most readings repeated the one before
     other fields of all GPUs: power summed; clocks and busy share averaged, and the lowest clock; memory's largest sum
     """
 
@@ -42,58 +39,63 @@ class GpuFigures(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     memory_used_bytes: float | None = None
     busy_share: Level | None = None
     energy_j: float | None = None
+    new_every_s: float | None = None
 
 
-def gpu_figures(samples: pa.Table, start_s: float, end_s: float) -> GpuFigures | None:
-    """`samples` as store.read_server gives them. None where none of them, within the cell, is of a GPU."""
-    import pyarrow.compute as pc
-
-    readings: dict[str, dict[str, dict[float, float]]] = {}
-    energy: dict[str, dict[float, float]] = {}
-    for row in samples.filter(pc.starts_with(samples["name"], PREFIX)).to_pylist():
-        if not np.isfinite(row["value"]):
-            continue
-        if row["name"] == PREFIX + "energy_j_total":
-            energy.setdefault(row["labels"], {})[row["time_s"]] = row["value"]
-        elif start_s <= row["time_s"] <= end_s:
-            readings.setdefault(row["name"], {}).setdefault(row["labels"], {})[row["time_s"]] = row["value"]
-    if not readings:
+def gpu_figures(readings: Readings, start_s: float, end_s: float) -> GpuFigures | None:
+    """None where none of the readings, within the cell, is of a GPU's state."""
+    inside = {name: found for name in _STATES if (found := readings.within(name, start_s, end_s))}
+    if not inside:
         return None
-    gpus = {labels for by_gpu in readings.values() for labels in by_gpu}
-    clocks = [value for by_time in readings.get(PREFIX + "sm_clock_mhz", {}).values() for value in by_time.values()]
-    memory = _level(readings.get(PREFIX + "memory_used_bytes", {}), np.sum)
-    reasons = [set(reasons_in(bits)) for by in readings.get(CLOCK_REASONS, {}).values() for bits in by.values()]
+    together = {name: readings.together(name, start_s, end_s)[1] for name in inside}
+    clocks = [series.value.min() for series in inside.get("sm_clock_mhz", {}).values()]
+    memory = _level(together.get("memory_used_bytes"), by_sum=True)
+    reasons = [set(reasons_in(bits)) for by in inside.get("clock_reasons", {}).values() for bits in by.value]
     return GpuFigures(
-        gpus=len(gpus),
-        samples=max(sum(map(len, by_gpu.values())) for by_gpu in readings.values()),
+        gpus=len({gpu for by_gpu in inside.values() for gpu in by_gpu}),
+        samples=max(sum(len(series.value) for series in by_gpu.values()) for by_gpu in inside.values()),
         throttled={
             name: sum(name in each for each in reasons) / len(reasons)
             for name in sorted(set().union(*reasons) - {"idle"})
         },
-        power_w=_level(readings.get(PREFIX + "power_w", {}), np.sum),
-        sm_clock_mhz=_level(readings.get(PREFIX + "sm_clock_mhz", {}), np.mean),
-        sm_clock_min_mhz=min(clocks, default=None),
+        power_w=_level(together.get("power_w"), by_sum=True),
+        sm_clock_mhz=_level(together.get("sm_clock_mhz")),
+        sm_clock_min_mhz=float(min(clocks)) if clocks else None,
         memory_used_bytes=memory.max if memory is not None else None,
-        busy_share=_level(readings.get(PREFIX + "busy_share", {}), np.mean),
-        energy_j=sum(_gained(by_time, start_s, end_s) for by_time in energy.values()) if energy else None,
+        busy_share=_level(together.get("busy_share")),
+        energy_j=readings.energy_j(start_s, end_s),
+        new_every_s=max((_new_every_s(series) for series in inside.get("power_w", {}).values()), default=0.0) or None,
     )
 
 
-def _level(by_gpu: dict[str, dict[float, float]], join: Any) -> Level | None:
-    """Mean and max over the moments at which all GPUs told it: their sum, or mean, each time."""
-    if not by_gpu:
-        return None
-    moments = set.intersection(*(set(by_time) for by_time in by_gpu.values()))
-    if not moments:
-        return None
-    joined = [float(join([by_time[moment] for by_time in by_gpu.values()])) for moment in moments]
-    return Level(float(np.mean(joined)), max(joined))
+_STATES = ("power_w", "sm_clock_mhz", "memory_used_bytes", "busy_share", "clock_reasons")
 
 
-def _gained(by_time: dict[float, float], start_s: float, end_s: float) -> float:
-    """What a counter gained over the cell, as it lies on lines between its readings."""
-    first, last = np.interp([start_s, end_s], sorted(by_time), [by_time[time] for time in sorted(by_time)])
-    return float(last - first)
+def _level(together: Floats | None, by_sum: bool = False) -> Level | None:
+    """Mean and max over the moments of the GPUs' sum, or mean."""
+    if together is None:
+        return None
+    joined = together.sum(axis=0) if by_sum else together.mean(axis=0)
+    return Level(float(np.mean(joined)), float(np.max(joined)))
+
+
+def _new_every_s(series: Series) -> float:
+    """0 where at least every second reading was a new one."""
+    new = 1 + int(np.count_nonzero(np.diff(series.value)))
+    return float(np.ptp(series.time_s)) / new if len(series.value) > 2 * new else 0.0
+
+
+def gpu_read_seldom(figures: GpuFigures | None) -> Finding | None:
+    """Why no energy is told, where an exporter collects too seldom for it."""
+    if figures is None or figures.new_every_s is None or figures.energy_j is not None:
+        return None
+    return Finding(
+        "gpu_read_seldom",
+        "info",
+        f"what is told of the GPUs' power was a new reading only every {figures.new_every_s:.0f} s or so: too seldom "
+        "for the energy of this load",
+        "Have the exporter collect every second (dcgm-exporter -c 1000), or measure longer.",
+    )
 
 
 def gpu_throttled(figures: GpuFigures | None) -> Finding | None:

@@ -19,7 +19,6 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from loadstone.telemetry import PREFIX
 from loadstone.verdict.finding import Finding
 
 if TYPE_CHECKING:
@@ -122,7 +121,7 @@ def server_figures(samples: pa.Table, start_s: float, end_s: float) -> ServerFig
 
     # Scrapes come about every second, and one may fail: look a little beyond both ends.
     near = pc.and_(pc.greater(samples["time_s"], start_s - 5.0), pc.less(samples["time_s"], end_s + 5.0))
-    near = pc.and_(near, pc.invert(pc.starts_with(samples["name"], PREFIX)))  # GPUs: verdict.gpu
+    near = pc.and_(near, pc.greater_equal(samples["replica"], 0))  # below: GPUs, see verdict.gpu
     by_server: dict[int, dict[str, dict[str, Series]]] = {}
     times: set[float] = set()
     for replica, name, labels, time_s, value in _series(

@@ -1,0 +1,213 @@
+"""What is said of GPUs while a run goes on, by whoever says it: NVML (loadstone.telemetry), a Prometheus exporter
+beside the servers, or an engine on its own page.
+
+Names and units: NVIDIA's DCGM exporter (etc/default-counters.csv), AMD's device-metrics-exporter
+(docs/configuration/metricslist.md; its names come in capitals and with `amd_` before them, too), nvidia_gpu_exporter
+(docs/METRICS.md), Triton (docs/user_guide/metrics.md).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Floats = NDArray[np.float64]
+
+SOURCES = ("dcgm", "amd", "nvidia-smi", "nvml", "triton")
+"""Where several tell of GPUs the first of these is taken: an exporter was named by the user, and may know of other
+machines than this one; an engine tells least."""
+LEAST_CHANGES = 3
+"""Readings that an energy needs within its window. Exporters collect by themselves, DCGM's every 30 s by default, and
+say the same in between: with fewer, much of what neighbouring loads drew would be in it."""
+LEAST_COVERED = 0.9
+"""Of a window, by readings of a counter of energy: the rest is taken to be like it."""
+AGREE = 1.5
+"""A counter of energy is believed where it is within this factor of the power that was told."""
+_PLACE = ("hostname", "host", "instance")
+_SELF = ("uuid", "gpu_uuid", "serial_number", "gpu", "gpu_id", "gpu_index", "index", "device")
+"""Labels that name a GPU, the surest first. Parts of one GPU (MIG, AMD's partitions) share the first three."""
+_KEPT = {*_PLACE, *_SELF, "modelname", "card_model", "clock_type", "gpu_i_id", "partition_id"}
+_DCGM_BLANK = tuple(blank + why for blank in (2.0**31 - 16, 2.0**47) for why in range(4))
+_BLANK_FROM = 9.2e18
+"""dcgm_structs.h, DCGM_INT32_BLANK and its kin: what the exporter says where it knows nothing."""
+
+
+class Meaning(NamedTuple):
+    """`name`: as of loadstone.telemetry, without its prefix and in its unit, after `factor`."""
+
+    source: str
+    name: str
+    factor: float = 1.0
+
+
+_NAMES = {
+    "nvml:power_w": Meaning("nvml", "power_w"),
+    "nvml:energy_j_total": Meaning("nvml", "energy_j_total"),
+    "nvml:sm_clock_mhz": Meaning("nvml", "sm_clock_mhz"),
+    "nvml:memory_clock_mhz": Meaning("nvml", "memory_clock_mhz"),
+    "nvml:memory_used_bytes": Meaning("nvml", "memory_used_bytes"),
+    "nvml:temperature_c": Meaning("nvml", "temperature_c"),
+    "nvml:busy_share": Meaning("nvml", "busy_share"),
+    "nvml:clock_reasons": Meaning("nvml", "clock_reasons"),
+    "dcgm_fi_dev_power_usage": Meaning("dcgm", "power_w"),
+    "dcgm_fi_dev_total_energy_consumption": Meaning("dcgm", "energy_j_total", 1e-3),
+    "dcgm_fi_dev_sm_clock": Meaning("dcgm", "sm_clock_mhz"),
+    "dcgm_fi_dev_mem_clock": Meaning("dcgm", "memory_clock_mhz"),
+    "dcgm_fi_dev_fb_used": Meaning("dcgm", "memory_used_bytes", 2.0**20),
+    "dcgm_fi_dev_gpu_temp": Meaning("dcgm", "temperature_c"),
+    "dcgm_fi_dev_gpu_util": Meaning("dcgm", "busy_share", 0.01),
+    "dcgm_fi_dev_clock_throttle_reasons": Meaning("dcgm", "clock_reasons"),
+    "dcgm_fi_dev_clocks_event_reasons": Meaning("dcgm", "clock_reasons"),
+    "gpu_package_power": Meaning("amd", "power_w"),
+    "gpu_average_package_power": Meaning("amd", "power_w"),
+    "gpu_energy_consumed": Meaning("amd", "energy_j_total", 1e-6),
+    "gpu_clock": Meaning("amd", "sm_clock_mhz"),
+    "gpu_used_vram": Meaning("amd", "memory_used_bytes", 2.0**20),
+    "gpu_junction_temperature": Meaning("amd", "temperature_c"),
+    "gpu_gfx_activity": Meaning("amd", "busy_share", 0.01),
+    "nvidia_smi_power_draw_watts": Meaning("nvidia-smi", "power_w"),
+    "nvidia_smi_energy_joules_total": Meaning("nvidia-smi", "energy_j_total"),
+    "nvidia_smi_clocks_current_sm_clock_hz": Meaning("nvidia-smi", "sm_clock_mhz", 1e-6),
+    "nvidia_smi_memory_used_bytes": Meaning("nvidia-smi", "memory_used_bytes"),
+    "nvidia_smi_temperature_gpu": Meaning("nvidia-smi", "temperature_c"),
+    "nvidia_smi_utilization_gpu_ratio": Meaning("nvidia-smi", "busy_share"),
+    "nv_gpu_power_usage": Meaning("triton", "power_w"),
+    "nv_energy_consumption": Meaning("triton", "energy_j_total"),
+    "nv_gpu_memory_used_bytes": Meaning("triton", "memory_used_bytes"),
+    "nv_gpu_utilization": Meaning("triton", "busy_share"),
+}
+
+
+def meaning(name: str) -> Meaning | None:
+    """What a metric of this name says of a GPU; None where it is none of a GPU's."""
+    return _NAMES.get(name.lower().removeprefix("amd_"))
+
+
+def labels_of(labels: Mapping[str, str]) -> dict[str, str] | None:
+    """Those that tell which GPU it is, and no names of pods and users; None where the value is of another clock."""
+    kept = {name: text for name, text in labels.items() if name.lower() in _KEPT}
+    clock = kept.pop("clock_type", "GPU_CLOCK_TYPE_SYSTEM")
+    return kept if clock == "GPU_CLOCK_TYPE_SYSTEM" else None
+
+
+class Series(NamedTuple):
+    """Readings of one GPU in their order: seconds of the run, values."""
+
+    time_s: Floats
+    value: Floats
+
+
+class Readings:
+    """What one source said of every GPU. `of[name][gpu]`: a Series; names as in Meaning.
+
+    `samples`: as store.read_server gives them.
+    """
+
+    def __init__(self, samples: pa.Table) -> None:
+        found = _by_source(samples)
+        source = next((source for source in SOURCES if source in found), None)
+        self.of: Mapping[str, Mapping[str, Series]] = found[source] if source is not None else {}
+
+    def within(self, name: str, start_s: float, end_s: float) -> dict[str, Series]:
+        """The GPUs that told it in this time, each with what it told then."""
+        inside = {}
+        for gpu, (time_s, value) in self.of.get(name, {}).items():
+            chosen = (time_s >= start_s) & (time_s <= end_s)
+            if chosen.any():
+                inside[gpu] = Series(time_s[chosen], value[chosen])
+        return inside
+
+    def together(self, name: str, start_s: float, end_s: float) -> tuple[Floats, Floats]:
+        """Of the GPUs that told it: their number × moments, each at every moment at which one of them was read. Of
+        several exporters no two are read at once, so what lies between readings is on a line between them.
+        """
+        inside = self.within(name, start_s, end_s)
+        moments = np.unique(np.concatenate([series.time_s for series in inside.values()] or [np.empty(0)]))
+        rows = [np.interp(moments, *series) for series in inside.values()]
+        return moments, np.array(rows).reshape(len(rows), len(moments))
+
+    def energy_j(self, start_s: float, end_s: float) -> float | None:
+        """Of all GPUs in this time; None where it was read too seldom. By their counters where these agree with the
+        power, else by the power.
+        """
+        power = self.within("power_w", start_s, end_s)
+        total = 0.0
+        for gpu in power.keys() | self.of.get("energy_j_total", {}).keys():
+            counted = _gained(self.of.get("energy_j_total", {}).get(gpu), start_s, end_s)
+            drawn = _drawn(power.get(gpu), end_s - start_s)
+            if counted is None or (drawn is not None and not drawn / AGREE <= counted <= drawn * AGREE):
+                counted = drawn
+            if counted is None:
+                return None
+            total += counted
+        return total or None
+
+
+def _by_source(samples: pa.Table) -> dict[str, dict[str, dict[str, Series]]]:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    known = [name for name in pc.unique(samples["name"]).to_pylist() if meaning(name) is not None]
+    samples = samples.filter(pc.is_in(samples["name"], value_set=pa.array(known, pa.string())))
+    time_s, value = samples["time_s"].to_numpy(), samples["value"].to_numpy()
+    keys = [samples[column].combine_chunks().dictionary_encode() for column in ("name", "labels")]
+    names, labels = (key.dictionary.to_pylist() for key in keys)
+    each, which = np.unique(np.stack([key.indices.to_numpy() for key in keys]), axis=1, return_inverse=True)
+    parts: dict[tuple[str, str, str], list[Series]] = defaultdict(list)
+    for nth, (name, label) in enumerate(each.T):
+        said = meaning(names[name])
+        chosen = (which == nth) & np.isfinite(value) & (value < _BLANK_FROM) & ~np.isin(value, _DCGM_BLANK)
+        if said is not None and chosen.any():
+            series = Series(time_s[chosen], value[chosen] * said.factor)
+            parts[said.source, said.name, _gpu(labels[label])].append(series)
+    found: dict[str, dict[str, dict[str, Series]]] = defaultdict(lambda: defaultdict(dict))
+    for (source, quantity, gpu), several in parts.items():
+        found[source][quantity][gpu] = _merged(several)
+    return found
+
+
+def _gpu(labels: str) -> str:
+    """Which GPU: its own name where it has one, else its number on its machine."""
+    said = {name.lower(): text for name, text in msgspec.json.decode(labels, type=dict[str, Any]).items()}
+    name = next((name for name in _SELF if said.get(name)), None)
+    if name in _SELF[:3]:
+        return str(said[name])
+    return " ".join(str(said[each]) for each in (*_PLACE, name) if each and said.get(each))
+
+
+def _merged(several: list[Series]) -> Series:
+    """One GPU's, in order; the largest of what was said at once: parts of a GPU that have no meter say 0."""
+    time_s = np.concatenate([series.time_s for series in several])
+    value = np.concatenate([series.value for series in several])
+    order = np.argsort(time_s, kind="stable")
+    moments, first = np.unique(time_s[order], return_index=True)
+    return Series(moments, np.maximum.reduceat(value[order], first))
+
+
+def _gained(series: Series | None, start_s: float, end_s: float) -> float | None:
+    """What a counter gained, as it lies on lines between the moments at which it moved."""
+    if series is None:
+        return None
+    moved = np.concatenate([[True], np.diff(series.value) != 0])
+    time_s, value = series.time_s[moved], series.value[moved]
+    covered_s = min(end_s, float(time_s[-1])) - max(start_s, float(time_s[0]))
+    inside = int(((time_s >= start_s) & (time_s <= end_s)).sum())
+    if inside < LEAST_CHANGES or covered_s < LEAST_COVERED * (end_s - start_s) or (np.diff(value) < 0).any():
+        return None
+    first, last = np.interp([start_s, end_s], time_s, value)
+    return float(last - first) * (end_s - start_s) / covered_s
+
+
+def _drawn(series: Series | None, span_s: float) -> float | None:
+    """The mean power over the time; None where it was told, or changed, too seldom."""
+    if series is None or 1 + np.count_nonzero(np.diff(series.value)) < LEAST_CHANGES:
+        return None
+    return float(series.value.mean()) * span_s

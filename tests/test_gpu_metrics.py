@@ -1,0 +1,299 @@
+"""What exporters say of GPUs, in their own words: read, joined, made into energy; and beside a run."""
+
+import time
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+import loadstone
+from conftest import FAST, eventually
+from loadstone import store
+from loadstone.engines.observe import GPU_SERIES, GPUS, Observer, exporter, read_gpu_metrics, read_metrics
+from loadstone.errors import InputError
+from loadstone.gpu_metrics import Readings, labels_of, meaning
+from loadstone.simserver import start
+from loadstone.verdict import gpu_figures
+from loadstone.verdict.gpu import GpuFigures, gpu_read_seldom
+from test_observe import serving
+from test_verdict_server import Said, said, table
+
+DCGM = """\
+# HELP DCGM_FI_DEV_SM_CLOCK SM clock frequency (in MHz).
+# TYPE DCGM_FI_DEV_SM_CLOCK gauge
+DCGM_FI_DEV_SM_CLOCK{gpu="0",UUID="GPU-a",pci_bus_id="00000000:31:00.0",device="nvidia0",modelName="NVIDIA L4",\
+Hostname="node",pod="chat-7d9",namespace="team-x",DCGM_FI_DRIVER_VERSION="580.105.08"} 1755
+# TYPE DCGM_FI_DEV_POWER_USAGE gauge
+DCGM_FI_DEV_POWER_USAGE{gpu="0",UUID="GPU-a",device="nvidia0",modelName="NVIDIA L4",Hostname="node"} 71.365000
+DCGM_FI_DEV_POWER_USAGE{gpu="1",UUID="GPU-b",device="nvidia1",modelName="NVIDIA L4",Hostname="node"} 30
+# TYPE DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION counter
+DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{gpu="0",UUID="GPU-a",device="nvidia0",Hostname="node"} 4742776
+# TYPE DCGM_FI_DEV_FB_USED gauge
+DCGM_FI_DEV_FB_USED{gpu="0",UUID="GPU-a",device="nvidia0",modelName="NVIDIA L4",Hostname="node"} 20480
+# TYPE DCGM_FI_DEV_GPU_UTIL gauge
+DCGM_FI_DEV_GPU_UTIL{gpu="0",UUID="GPU-a",device="nvidia0",modelName="NVIDIA L4",Hostname="node"} 97
+# TYPE DCGM_FI_DEV_XID_ERRORS gauge
+DCGM_FI_DEV_XID_ERRORS{gpu="0",UUID="GPU-a",device="nvidia0",modelName="NVIDIA L4",Hostname="node",err_code="0"} 0
+this is no line of metrics {
+"""
+
+
+def of(text: str) -> dict[str, dict[str, float]]:
+    """The last value of each GPU that a page tells of, in our names and units."""
+    rows = [(0.0, GPUS, name, msgspec.json.decode(labels), value) for name, labels, value in read_gpu_metrics(text)]
+    return {
+        name: {gpu: series.value[-1] for gpu, series in by_gpu.items()}
+        for name, by_gpu in Readings(table(rows)).of.items()
+    }
+
+
+def test_a_page_of_dcgms_exporter() -> None:
+    assert of(DCGM) == {
+        "sm_clock_mhz": {"GPU-a": 1755.0},
+        "power_w": {"GPU-a": pytest.approx(71.365), "GPU-b": 30.0},
+        "energy_j_total": {"GPU-a": pytest.approx(4742.776)},
+        "memory_used_bytes": {"GPU-a": 20 * 2.0**30},
+        "busy_share": {"GPU-a": pytest.approx(0.97)},
+    }
+    # Whose pods run there is nobody's business.
+    assert not any("chat-7d9" in sample.labels or "team-x" in sample.labels for sample in read_gpu_metrics(DCGM))
+
+
+def test_what_dcgm_does_not_know_is_no_value() -> None:
+    """It has numbers for that: DCGM_INT64_NOT_SUPPORTED, DCGM_FP64_BLANK, DCGM_INT32_NOT_FOUND."""
+    blanks = ("DCGM_FI_DEV_GPU_TEMP", 9223372036854775794), ("DCGM_FI_DEV_POWER_USAGE", 140737488355328.0)
+    page = "".join(f'{name}{{gpu="0"}} {value}\n' for name, value in (*blanks, ("DCGM_FI_DEV_SM_CLOCK", 2147483633)))
+    assert len(read_gpu_metrics(page)) == 3
+    assert of(page) == {}
+
+
+def test_amds_exporter_says_it_three_ways() -> None:
+    """In capitals, with `amd_` before it, or plain; partitions of a GPU have no meter, memory has its clock."""
+    labels = 'gpu_id="0",card_model="AMD Instinct MI300X",serial_number="SN-0",hostname="node"'
+    page = f"""\
+gpu_package_power{{{labels},partition_id="0"}} 748
+gpu_package_power{{{labels},partition_id="1"}} 0
+amd_gpu_used_vram{{{labels}}} 1024
+GPU_GFX_ACTIVITY{{{labels}}} 50
+gpu_energy_consumed{{{labels}}} 5000000
+gpu_clock{{{labels},clock_type="GPU_CLOCK_TYPE_SYSTEM",clock_index="0"}} 1533
+gpu_clock{{{labels},clock_type="GPU_CLOCK_TYPE_MEMORY",clock_index="8"}} 2292
+"""
+    assert of(page) == {
+        "power_w": {"SN-0": 748.0},
+        "memory_used_bytes": {"SN-0": 2.0**30},
+        "busy_share": {"SN-0": 0.5},
+        "energy_j_total": {"SN-0": 5.0},
+        "sm_clock_mhz": {"SN-0": 1533.0},
+    }
+
+
+def test_other_exporters() -> None:
+    page = 'nvidia_smi_power_draw_watts{uuid="a"} 300\nnvidia_smi_clocks_current_sm_clock_hz{uuid="a"} 1.98e9\n'
+    assert of(page) == {"power_w": {"a": 300.0}, "sm_clock_mhz": {"a": 1980.0}}
+    assert of('nv_gpu_power_usage{gpu_uuid="GPU-a"} 43.5\nnv_energy_consumption{gpu_uuid="GPU-a"} 150\n') == {
+        "power_w": {"GPU-a": 43.5},
+        "energy_j_total": {"GPU-a": 150.0},
+    }
+    assert of('vllm:num_requests_running{engine="0"} 3\npower 7\n') == {}
+    assert meaning("DCGM_FI_DEV_POWER_USAGE_OF_SOMETHING") is None
+
+
+def test_gpus_of_two_machines_are_four() -> None:
+    """Where nothing but a number names them, its machine does too."""
+    page = "".join(f'DCGM_FI_DEV_POWER_USAGE{{gpu="{n}",Hostname="{h}"}} 100\n' for n in "01" for h in "ab")
+    assert set(of(page)["power_w"]) == {"a 0", "a 1", "b 0", "b 1"}
+
+
+def test_a_page_without_end_is_cut() -> None:
+    page = "".join(f'DCGM_FI_DEV_POWER_USAGE{{UUID="GPU-{n}"}} 1\n' for n in range(3 * GPU_SERIES))
+    assert len(read_gpu_metrics(page)) == GPU_SERIES
+    assert read_gpu_metrics('DCGM_FI_DEV_POWER_USAGE{UUID="' + "x" * 5000 + '"} 1\n') == []
+    assert read_gpu_metrics('DCGM_FI_DEV_POWER_USAGE{UUID="' + "x" * 600 + '"} 1\n') == []
+    assert labels_of({"clock_type": "GPU_CLOCK_TYPE_VIDEO"}) is None
+
+
+# --- energy -------------------------------------------------------------------------------------------------------
+
+
+def gpu(name: str, values: list[float], *, uuid: str = "a", start_s: float = 0.0) -> list[Said]:
+    return said(f"DCGM_FI_DEV_{name}", values, replica=GPUS, start_s=start_s, UUID=uuid)
+
+
+def readings(*series: list[Said]) -> Readings:
+    return Readings(table([each for one in series for each in one]))
+
+
+def held(values: list[float], many: int) -> list[float]:
+    """Each repeated, as by an exporter that collects more seldom than it is asked."""
+    return [value for value in values for _ in range(many)]
+
+
+def test_energy_is_what_the_counters_gained() -> None:
+    """300 W, then 500 W, by a counter in millijoules; of the second GPU 100 W all along."""
+    counter = np.cumsum([0.0, *[300e3] * 10, *[500e3] * 10]).tolist()
+    found = readings(gpu("TOTAL_ENERGY_CONSUMPTION", counter))
+    assert found.energy_j(0, 20) == pytest.approx(8000)
+    assert found.energy_j(5, 15) == pytest.approx(4000)
+    assert found.energy_j(8.5, 12.5) == pytest.approx(1.5 * 300 + 2.5 * 500)
+    second = gpu("TOTAL_ENERGY_CONSUMPTION", [k * 100e3 for k in range(21)], uuid="b")
+    both = readings(gpu("TOTAL_ENERGY_CONSUMPTION", counter), second)
+    assert both.energy_j(0, 20) == pytest.approx(10_000)
+    # A twentieth that nobody read is taken to be like the rest; a quarter is not.
+    assert found.energy_j(0, 21) == pytest.approx(8000 * 21 / 20)
+    assert found.energy_j(0, 26) is None
+
+
+def test_an_exporter_that_collects_seldom_tells_no_short_loads_energy() -> None:
+    """DCGM's default: every 30 s, asked every second. 200 W in the first two minutes, 600 W in the next."""
+    counter = np.cumsum([0.0, *[200e3 * 30] * 4, *[600e3 * 30] * 4]).tolist()
+    found = readings(gpu("TOTAL_ENERGY_CONSUMPTION", held(counter, 30)))
+    assert found.energy_j(120, 235) == pytest.approx(600 * 115, rel=0.01)
+    assert found.energy_j(60, 180) == pytest.approx(200 * 60 + 600 * 60, rel=0.01)
+    assert found.energy_j(130, 170) is None  # one new reading
+
+
+def test_without_a_counter_power_serves() -> None:
+    power = [400.0, 500.0, 600.0, 500.0, 500.0]
+    assert readings(gpu("POWER_USAGE", power)).energy_j(0, 4) == pytest.approx(500 * 4)
+    assert readings(gpu("POWER_USAGE", held([400.0, 500.0], 30))).energy_j(0, 60) is None
+
+
+def test_a_counter_that_contradicts_the_power_is_not_believed() -> None:
+    power = gpu("POWER_USAGE", [500.0, 501.0, 499.0, 500.0])
+    assert readings(power, gpu("TOTAL_ENERGY_CONSUMPTION", [0.0, 5e5, 1e6, 1.5e6])).energy_j(0, 3) == 1500.0
+    wild = gpu("TOTAL_ENERGY_CONSUMPTION", [0.0, 5e8, 1e9, 1.5e9])  # in microjoules, say
+    assert readings(power, wild).energy_j(0, 3) == pytest.approx(1500.0)
+    reset = gpu("TOTAL_ENERGY_CONSUMPTION", [1e9, 1.0005e9, 10.0, 5e5])
+    assert readings(power, reset).energy_j(0, 3) == pytest.approx(1500.0)
+
+
+def test_one_gpu_that_tells_nothing_leaves_no_sum() -> None:
+    known = gpu("TOTAL_ENERGY_CONSUMPTION", [0.0, 5e5, 1e6, 1.5e6])
+    assert readings(known, gpu("POWER_USAGE", [70.0], uuid="b")).energy_j(0, 3) is None
+    assert readings().energy_j(0, 3) is None
+
+
+def test_an_exporter_goes_before_this_machines_driver_and_that_before_the_engine() -> None:
+    engine = said("nv_gpu_power_usage", [1.0, 2.0], gpu_uuid="GPU-a")
+    driver = said("nvml:power_w", [10.0, 20.0], replica=GPUS, gpu="0")
+    named = said("DCGM_FI_DEV_POWER_USAGE", [100.0, 200.0], replica=GPUS, UUID="GPU-a")
+    for series, most in (([engine], 2.0), ([engine, driver], 20.0), ([engine, driver, named], 200.0)):
+        found = gpu_figures(readings(*series), 10, 12)
+        assert found is not None
+        assert found.power_w is not None
+        assert found.gpus == 1
+        assert found.power_w.max == most
+
+
+def test_two_exporters_are_never_read_at_once() -> None:
+    one, two = gpu("POWER_USAGE", [100.0, 200.0, 300.0]), gpu("POWER_USAGE", [50.0] * 3, uuid="b", start_s=0.5)
+    found = gpu_figures(readings(one, two), 0, 3)
+    assert found is not None
+    assert found.power_w is not None
+    assert found.power_w.max == 350.0
+    assert found.power_w.mean == pytest.approx(50 + np.mean([100, 150, 200, 250, 300, 300]))
+
+
+def test_seldom_readings_are_told() -> None:
+    figures = gpu_figures(readings(gpu("POWER_USAGE", held([400.0, 500.0], 30))), 0, 60)
+    assert figures is not None
+    assert figures.energy_j is None
+    finding = gpu_read_seldom(figures)
+    assert finding is not None
+    assert finding.severity == "info"
+    assert "every 30 s" in finding.evidence
+    assert "-c 1000" in finding.remedy
+    fresh = gpu_figures(readings(gpu("POWER_USAGE", [1.0, 2.0, 3.0])), 0, 3)
+    assert gpu_read_seldom(fresh) is None
+    assert gpu_read_seldom(None) is None
+    assert gpu_read_seldom(GpuFigures(gpus=1, samples=9, throttled={}, energy_j=5.0, new_every_s=3.0)) is None
+
+
+# --- beside a run -------------------------------------------------------------------------------------------------
+
+
+def node(heard: list[dict[str, str]] | None = None) -> AbstractContextManager[str]:
+    """An exporter of two GPUs, at 400 and 100 W."""
+    begun_s = time.monotonic()
+
+    def page(number: int) -> bytes:
+        past_s = time.monotonic() - begun_s
+        return "".join(
+            f'DCGM_FI_DEV_POWER_USAGE{{UUID="GPU-{name}"}} {watts + number % 2}\n'
+            f'DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{{UUID="GPU-{name}"}} {1e9 + watts * past_s * 1e3}\n'
+            for name, watts in (("a", 400), ("b", 100))
+        ).encode()
+
+    return serving(page, heard=heard)
+
+
+def bench(tmp_path: Path, **options: Any) -> dict[str, Any]:
+    with start(FAST) as server:
+        return loadstone.bench(server.url, input="8", output="4", concurrency=[2], warmup=0, out=tmp_path, **options)
+
+
+def test_a_run_tells_what_its_tokens_cost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine's key is not the exporter's."""
+    monkeypatch.setenv("LOADSTONE_API_KEY", "sk-secret-of-the-engine")
+    heard: list[dict[str, str]] = []
+    with node(heard) as url:
+        document = bench(tmp_path, requests=600, gpu_metrics=url.removesuffix("/metrics").removeprefix("http://"))
+    (cell,) = document["cells"]
+    assert cell["gpu"]["gpus"] == 2
+    assert cell["gpu"]["power_w"]["mean"] == pytest.approx(501, abs=1)
+    for window in (cell["metrics"], cell["metrics"]["steady"]):
+        assert window["j_per_output_token"] == pytest.approx(500 / window["output_tokens_per_s"], rel=0.02)
+    assert store.read_info(Path(document["run_dir"])).settings["gpu_metrics"] == [url]
+    assert heard
+    assert not [headers for headers in heard if "authorization" in headers or "secret" in str(headers)]
+
+
+def test_without_an_exporter_there_is_no_energy(tmp_path: Path) -> None:
+    (cell,) = bench(tmp_path, requests=4)["cells"]
+    assert "gpu" not in cell
+    assert "j_per_output_token" not in cell["metrics"]
+
+
+def test_an_exporter_that_stops_ends_nothing(tmp_path: Path) -> None:
+    with node() as url:
+        page = exporter(url)
+    with Observer(tmp_path, [], time.monotonic_ns(), interval_s=0.01, exporters=[page]) as observer:
+        assert eventually(lambda: observer.notes)
+    assert observer.notes == [f"{url}: no answer (ConnectError); what it says of GPUs is missing then"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("127.0.0.1:1", "no answer (ConnectError); name an exporter"),
+        ("user:hunter2@node:9400", "without a name or password"),
+        ("ftp://node:9400", "no such URL can be used"),
+        ("node:port", "no such URL can be used"),
+    ],
+)
+def test_an_exporter_that_cannot_be_is_one_line(tmp_path: Path, asked: str, said: str) -> None:
+    with pytest.raises(InputError) as raised:
+        bench(tmp_path, requests=4, gpu_metrics=[asked])
+    assert str(raised.value).startswith("--gpu-metrics")
+    assert said in str(raised.value)
+    assert "hunter2" not in str(raised.value)
+    assert "\n" not in str(raised.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_engines_page_is_no_exporter(tmp_path: Path) -> None:
+    with (
+        serving(lambda _: b"vllm:num_requests_running 3\n") as url,
+        pytest.raises(InputError, match="nothing there is known of GPUs; name DCGM's"),
+    ):
+        bench(tmp_path, requests=4, gpu_metrics=url)
+
+
+def test_tritons_own_page_tells_of_gpus_too() -> None:
+    samples = read_metrics('# TYPE nv_gpu_power_usage gauge\nnv_gpu_power_usage{gpu_uuid="GPU-a"} 43.5\n')
+    rows = [(0.0, 0, each.name, msgspec.json.decode(each.labels), each.value) for each in samples]
+    assert Readings(table(rows)).within("power_w", 0, 1)["GPU-a"].value.tolist() == [43.5]
