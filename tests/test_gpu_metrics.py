@@ -1,5 +1,6 @@
 """What exporters say of GPUs, in their own words: read, joined, made into energy; and beside a run."""
 
+import csv
 import time
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -15,7 +16,10 @@ from loadstone import store
 from loadstone.engines.observe import GPU_SERIES, GPUS, Observer, exporter, read_gpu_metrics, read_metrics
 from loadstone.errors import InputError
 from loadstone.gpu_metrics import Readings, labels_of, meaning
+from loadstone.report import terminal
+from loadstone.runfacts import steady_window
 from loadstone.simserver import start
+from loadstone.units import show_number
 from loadstone.verdict import gpu_figures
 from loadstone.verdict.gpu import GpuFigures, gpu_read_seldom
 from test_observe import serving
@@ -216,8 +220,8 @@ def test_seldom_readings_are_told() -> None:
 # --- beside a run -------------------------------------------------------------------------------------------------
 
 
-def node(heard: list[dict[str, str]] | None = None) -> AbstractContextManager[str]:
-    """An exporter of two GPUs, at 400 and 100 W."""
+def node(heard: list[dict[str, str]] | None = None, times: int = 1) -> AbstractContextManager[str]:
+    """An exporter of two GPUs, at 400 and 100 W, or so many `times` it."""
     begun_s = time.monotonic()
 
     def page(number: int) -> bytes:
@@ -225,7 +229,7 @@ def node(heard: list[dict[str, str]] | None = None) -> AbstractContextManager[st
         return "".join(
             f'DCGM_FI_DEV_POWER_USAGE{{UUID="GPU-{name}"}} {watts + number % 2}\n'
             f'DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{{UUID="GPU-{name}"}} {1e9 + watts * past_s * 1e3}\n'
-            for name, watts in (("a", 400), ("b", 100))
+            for name, watts in (("a", 400 * times), ("b", 100 * times))
         ).encode()
 
     return serving(page, heard=heard)
@@ -250,6 +254,35 @@ def test_a_run_tells_what_its_tokens_cost(tmp_path: Path, monkeypatch: pytest.Mo
     assert store.read_info(Path(document["run_dir"])).settings["gpu_metrics"] == [url]
     assert heard
     assert not [headers for headers in heard if "authorization" in headers or "secret" in str(headers)]
+
+
+def test_tables_reports_and_comparisons_tell_of_it(tmp_path: Path) -> None:
+    documents = []
+    for times in (1, 3):
+        with node(times=times) as url:
+            documents.append(bench(tmp_path, requests=600, gpu_metrics=[url], label=f"{500 * times} W"))
+    lines = terminal.render(documents[1]).renderables[2:]  # type: ignore[attr-defined]
+    (said,) = [str(line) for line in lines if " W" in str(line)]
+    joules = [(steady_window(cell) or {})["j_per_output_token"] for each in documents for cell in each["cells"]]
+    assert said == f"2 GPUs drew {show_number(1501)} W · {show_number(joules[1])} J per output token"
+
+    one, two = (Path(document["run_dir"]) for document in documents)
+    (cell,) = loadstone.compare(one, two)["cells"]
+    (row,) = [row for row in cell["metrics"] if row["metric"] == "j_per_output_token"]
+    assert (row["a"], row["b"]) == (joules[0], joules[1])
+    assert row["ratio"] == pytest.approx(joules[1] / joules[0])
+    assert row["low"] < row["ratio"] < row["high"]
+    assert row["p"] is None
+    assert row["conclusion"] is None
+
+    loadstone.write_report(tmp_path, tmp_path / "cells.csv")
+    rows = list(csv.DictReader((tmp_path / "cells.csv").read_text().splitlines()))
+    assert [float(each["j_per_output_token"]) for each in rows] == pytest.approx(joules)
+    assert all(
+        float(each["j_per_output_token_low"]) < joule < float(each["j_per_output_token_high"])
+        for each, joule in zip(rows, joules, strict=True)
+    )
+    assert [float(each["gpu_power_w"]) for each in rows] == pytest.approx([501, 1501], abs=1)
 
 
 def test_without_an_exporter_there_is_no_energy(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 
 from loadstone.comparison import cells, model
 from loadstone.comparison.found import LEVEL, Cell
-from loadstone.comparison.metric import DEFAULT, PRICED, Bound, parse_bounds
+from loadstone.comparison.metric import DEFAULT, ENERGY, PRICED, Bound, parse_bounds
 from loadstone.comparison.opening import open_sides
 from loadstone.comparison.permutation import RELABELLINGS, compare_all, holm
 from loadstone.comparison.price import Prices, parse_prices, without_price
@@ -44,10 +44,14 @@ def compare(
     """
     bounds = parse_bounds(list(fail_on))
     prices = parse_prices(price)
-    metrics = list(dict.fromkeys([*DEFAULT, *(PRICED if prices else ()), *(bound.metric for bound in bounds)]))
     if not prices and (bound := next((bound for bound in bounds if bound.metric.priced), None)):
         raise InputError(f"--fail-on {bound.text!r}: needs --price, e.g. --price h200=3.2")
     sides = open_sides(a, b, prices)
+    told = any(
+        "j_per_output_token" in cell["metrics"] for side in sides for run in side for cell in run.document["cells"]
+    )
+    extra = [*(PRICED if prices else ()), *([ENERGY] if told else ())]
+    metrics = list(dict.fromkeys([*DEFAULT, *extra, *(bound.metric for bound in bounds)]))
     matched, alone = _match(*sides)
     if not matched:
         raise InputError(

@@ -17,6 +17,7 @@ _STATISTICS = {"mean": float("nan"), **PERCENTILES}
 _RATES = ("output_tokens_per_s", "total_tokens_per_s", "requests_per_s", "goodput_per_s", "attainment")
 _STEADY = ("output_tokens_per_s", "total_tokens_per_s", "requests_per_s")
 _PRICED = {f"dollars_per_million_{kind}_tokens": f"{kind}_tokens_per_s" for kind in ("output", "total")}
+_ENERGY = "j_per_output_token"
 _BOUND = re.compile(r"([a-z0-9_]+)\s*([<>])=?\s*([+-]?\d+(?:\.\d+)?)\s*%")
 
 
@@ -38,7 +39,7 @@ class Metric:
 
     @property
     def more_is_better(self) -> bool:
-        return self.statistic is None and not self.priced
+        return self.statistic is None and not self.priced and self.base != _ENERGY
 
     @property
     def per_request(self) -> bool:
@@ -60,9 +61,11 @@ class Metric:
         """
         metrics = cell["metrics"]
         if self.statistic is None:
-            rate = _PRICED.get(self.base, self.base)
+            rate = "output_tokens_per_s" if self.base == _ENERGY else _PRICED.get(self.base, self.base)
             window = (metrics.get("steady") or {}) if steady and rate in _STEADY else metrics
             found = Stat.of(window.get(rate), rate_interval(metrics, rate, window.get(rate)))
+            if self.base == _ENERGY:
+                return None if found is None else found.of_energy(window.get(_ENERGY))
             return found.priced(dollars) if found is not None and self.priced else found
         values = metrics.get(f"{self.base}{self._clock(intended)}_s") or {}
         return Stat.of(values.get(self.statistic), (values.get("ci95") or {}).get(self.statistic))
@@ -105,6 +108,11 @@ class Stat:
         low, high = ends if isinstance(ends, list) and len(ends) == 2 else (None, None)
         return cls(float(value), reach(float(value), low, high))
 
+    def of_energy(self, joules: Any) -> Stat | None:
+        """Of a throughput: what its tokens take, as sure as it is."""
+        value = number(joules)
+        return None if value is None else Stat(value, None if self.reach is None else self.reach[::-1])
+
     def priced(self, dollars: float | None) -> Stat | None:
         value = per_million(dollars, self.value)
         return None if value is None else Stat(value, None if self.reach is None else self.reach[::-1])
@@ -127,6 +135,8 @@ DEFAULT = (
 )
 PRICED = tuple(Metric(name) for name in _PRICED)
 """What is compared besides where prices are given."""
+ENERGY = Metric(_ENERGY)
+"""And where a run tells it. It is never tested: nobody knows what the GPUs drew for one request."""
 
 
 @dataclass(frozen=True)
@@ -145,13 +155,13 @@ class Bound:
 def parse_metric(name: str) -> Metric:
     """A metric by its name, as `ttft_p99`. Raises InputError."""
     base, _, statistic = name.rpartition("_")
-    if name in _RATES or name in _PRICED:
+    if name in (*_RATES, *_PRICED, _ENERGY):
         return Metric(name)
     if base in ("ttft", "tpot", "e2e", "itl") and statistic in _STATISTICS:
         return Metric(base, statistic)
     raise InputError(
         f"--fail-on: {name!r} is no metric; use ttft, tpot, itl or e2e with mean, p50, p90, p95 or p99, as ttft_p99, "
-        f"or {', '.join(_RATES)}; with --price {', '.join(_PRICED)}"
+        f"or {', '.join((*_RATES, _ENERGY))}; with --price {', '.join(_PRICED)}"
     )
 
 

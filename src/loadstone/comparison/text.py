@@ -146,6 +146,8 @@ def _value(row: Mapping[str, Any], side: str) -> str:
         return f"{row[side]:.1%}"
     if row["metric"].startswith("dollars") and row[side] is not None:
         return f"${show_number(row[side])}"
+    if row["metric"].startswith("j_per"):
+        return f"{show_number(row[side])} J" if row[side] is not None else "-"
     rate = row["metric"].endswith("per_s")
     return show_number(row[side], 4) if rate else show_seconds(row[side])
 

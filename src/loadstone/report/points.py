@@ -13,7 +13,7 @@ import msgspec
 from loadstone.comparison.price import Prices, dollars_per_hour
 from loadstone.records import Load
 from loadstone.report.runs import RunView
-from loadstone.report.stats import Stat, latency, price, throughput, whole
+from loadstone.report.stats import Stat, energy, latency, price, throughput, whole
 from loadstone.report.words import clean, count, joined
 from loadstone.runfacts import RunFacts, mapping, never_steady, number, slo_met, steady_window
 from loadstone.units import show_seconds
@@ -41,6 +41,7 @@ class Point(msgspec.Struct, kw_only=True, frozen=True):
     attainment  share of the requests sent that are within the bounds; goodput_per_s: those, per second
     dollars_per_hour  of all its GPUs, where prices are given and its own is known
     dollars_*   for a million tokens
+    j_output    joules for an output token, of all GPUs that were watched; power_w: what these drew, over the cell
     architecture  the catalogue's name for the model, where the user stated it and the server has another
     light_*     what the hardware allows; mbu, mfu: how much of it was used: see light.py
     warnings    kinds of the findings for which it is not trusted
@@ -87,6 +88,8 @@ class Point(msgspec.Struct, kw_only=True, frozen=True):
     dollars_per_hour: float | None
     dollars_output: Stat | None
     dollars_total: Stat | None
+    j_output: Stat | None
+    power_w: float | None
     light_tpot_s: float | None
     light_ttft_s: float | None
     mbu: float | None
@@ -214,6 +217,8 @@ def _point(nth: int, run: RunView, at: int, cell: Mapping[str, Any], steady: boo
         dollars_per_hour=dollars,
         dollars_output=price(dollars, rates["output"]),
         dollars_total=price(dollars, rates["total"]),
+        j_output=energy(number(window.get("j_per_output_token")), rates["output"]),
+        power_w=number(mapping(mapping(cell.get("gpu")).get("power_w")).get("mean")),
         light_tpot_s=number(light.get("tpot_s")),
         light_ttft_s=number(light.get("ttft_s")),
         mbu=number(light.get("mbu")),

@@ -24,6 +24,7 @@ _PRICES = (
     *(f"dollars_per_million_{kind}_tokens{end}" for kind in ("output", "total") for end in ("", "_low", "_high")),
 )
 _LIGHT = ("light_tpot_s", "light_ttft_s", "mbu", "mfu")
+_ENERGY = ("j_per_output_token", *(f"j_per_output_token_{end}" for end in _ENDS), "gpu_power_w")
 _NO_SECONDS = ("which", "n")
 
 
@@ -34,7 +35,7 @@ def sheet(report: Report) -> str:
     latencies = [f"{name}_{each}{'' if each in _NO_SECONDS else '_s'}" for name in LATENCIES for each in _STATS]
     rates = [f"{name}_tokens_per_s_{end}" for name in _RATES for end in _ENDS]
     prices = _PRICES if report.prices else ()
-    writer.writerow([*_FACTS, *latencies, *_TOTALS, *_SLO, *rates, *_LIGHT, *prices])
+    writer.writerow([*_FACTS, *latencies, *_TOTALS, *_SLO, *rates, *_LIGHT, *_ENERGY, *prices])
     for point in report.points:
         writer.writerow(map(no_formula, [*_row(point), *(_costs(point) if prices else ())]))
     return out.getvalue()
@@ -55,4 +56,6 @@ def _row(point: Point) -> list[Any]:
         *(getattr(point, name) for name in (*_TOTALS, *_SLO)),
         *(getattr(getattr(point, name), end, None) for name in _RATES for end in _ENDS),
         *(getattr(point, name) for name in _LIGHT),
+        *(getattr(point.j_output, each, None) for each in ("value", *_ENDS)),
+        point.power_w,
     ]

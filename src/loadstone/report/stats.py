@@ -18,7 +18,7 @@ PREDICTED = "80 %, predicted"
 
 
 class Stat(msgspec.Struct, kw_only=True, frozen=True):
-    """A latency of one cell in seconds, a throughput per second, or dollars for a million tokens.
+    """A latency of one cell in seconds, a throughput per second, dollars for a million tokens, or joules for one.
 
     value      the median, or the mean where nobody gave a median; of a rate there is one number a cell
     which      which of these it is
@@ -110,6 +110,14 @@ def price(dollars: float | None, rate: Stat | None) -> Stat | None:
     low, high = per_million(dollars, rate.high), per_million(dollars, rate.low)
     known = low is not None and high is not None
     return Stat(value=value, which="rate", low=low, high=high, level=rate.level if known else None)
+
+
+def energy(joules: float | None, rate: Stat | None) -> Stat | None:
+    """Joules for an output token, as sure as the throughput is."""
+    if joules is None or rate is None or rate.reach is None:
+        return None if joules is None else Stat(value=joules, which="rate")
+    low, high = bounds(joules, rate.reach[::-1])
+    return Stat(value=joules, which="rate", low=low, high=high, level=rate.level)
 
 
 def _pair(said: Any) -> tuple[float | None, float | None]:

@@ -180,7 +180,7 @@ def _count(many: int | None) -> str:
     return count(many) if many is not None else "-"
 
 
-def _dollars(stat: Stat | None) -> str:
+def _number(stat: Stat | None) -> str:
     return show_number(stat.value) if stat is not None else "-"
 
 
@@ -234,9 +234,11 @@ _NUMBERS: tuple[tuple[str, str, Callable[[Point], str]], ...] = (
     ("req/s", "r", lambda point: show_number(point.requests_per_s)),
     ("output tok/s", "r", lambda point: show_number(point.output_tokens_per_s, 4)),
     ("total tok/s", "r", lambda point: show_number(point.total_tokens_per_s, 4)),
-    ("$/M output", "r", lambda point: _dollars(point.dollars_output)),
+    ("$/M output", "r", lambda point: _number(point.dollars_output)),
     (_INTERVAL, "u", lambda point: _bounds(point.dollars_output, show_number)),
-    ("$/M total", "u", lambda point: _dollars(point.dollars_total)),
+    ("$/M total", "u", lambda point: _number(point.dollars_total)),
+    ("J/token", "r", lambda point: _number(point.j_output)),
+    ("GPUs' W", "u", lambda point: show_number(point.power_w)),
     ("TTFT", "r", lambda point: _value(point.ttft)),
     (_INTERVAL, "u", lambda point: _bounds(point.ttft)),
     ("p99", "u", lambda point: _p99(point.ttft, point)),
@@ -288,6 +290,11 @@ def _notes(points: Sequence[Point]) -> list[str]:
         notes.append(
             "$/M: dollars per million tokens, of output and of input and output: what all GPUs of the deployment "
             "cost in an hour, over the throughput beside it; the interval is that of the output throughput."
+        )
+    if any(point.power_w is not None for point in points):
+        notes.append(
+            "J/token: what all GPUs that were watched drew, over the output tokens, in the window of the throughput; "
+            "W: their mean over the cell, its warm-up included."
         )
     level = _level(points)
     if level != "95 %":

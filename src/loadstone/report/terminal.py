@@ -246,6 +246,19 @@ def _light(cells: list[dict[str, Any]]) -> list[str]:
     return [" · ".join(said)] if said else []
 
 
+def _energy(cells: list[dict[str, Any]]) -> list[str]:
+    """What GPUs drew, in the order of the loads."""
+    power = [((cell.get("gpu") or {}).get("power_w") or {}).get("mean") for cell in cells]
+    each = [(steady_window(cell) or cell["metrics"]).get("j_per_output_token") for cell in cells]
+    if all(value is None for value in power):
+        return []
+    gpus = max((cell.get("gpu") or {}).get("gpus", 0) for cell in cells)
+    said = f"{gpus} GPU{'s' * (gpus > 1)} drew {', '.join(map(show_number, power))} W"
+    if any(value is not None for value in each):
+        said += f" · {', '.join(map(show_number, each))} J per output token"
+    return [said]
+
+
 def _trusted(cell: Mapping[str, Any], findings: list[dict[str, str]]) -> tuple[str, str]:
     numbers = []
     for finding in cell["verdict"]["findings"]:
@@ -279,6 +292,7 @@ def _definitions(cells: list[dict[str, Any]], simulated: bool) -> list[str]:
         and metrics["input_tokens"]
     ]
     lines += _light(cells)
+    lines += _energy(cells)
     lines += dict.fromkeys(said for cell in cells if (said := cell["client"].get("selftest")) is not None)
     if any(
         _p99(cell, cell["metrics"][name]).startswith(UNBOUNDED)

@@ -93,6 +93,10 @@ DOLLARS = Measure(
     "dollars_output", "Price per million output tokens", "$", "$ per hour of all its GPUs / output tok/s, {window}",
     lambda p: p.dollars_output,
 )  # fmt: skip
+ENERGY = Measure(
+    "j_output", "Energy per output token", "J", "what all GPUs that were watched drew / output tokens, {window}",
+    lambda p: p.j_output,
+)  # fmt: skip
 BATCH_S = Measure(
     "batch_s", "Batch latency", "s", "from the batch's start to its last token",
     lambda p: p.duration_s if p.kind == "burst" else None,

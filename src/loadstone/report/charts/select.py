@@ -15,6 +15,7 @@ from loadstone.report.charts.curves import against, trade_off
 from loadstone.report.charts.frames import (
     BATCH_S,
     E2E,
+    ENERGY,
     ITL,
     OUTPUT,
     PER_USER,
@@ -62,7 +63,7 @@ def _all(points: Sequence[Point]) -> Iterator[Figure | None]:
     for frame in served:
         yield from _served(frame)
     for frame in served:
-        for measure in (TTFT, TPOT, ITL, E2E, OUTPUT):
+        for measure in (TTFT, TPOT, ITL, E2E, OUTPUT, ENERGY):
             yield from _line(frame, measure)
     for frame in sweeps:
         if frame.mode != "online":
