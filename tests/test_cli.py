@@ -27,7 +27,7 @@ from conftest import (
 )
 from loadstone import __version__
 from loadstone.cli import app
-from loadstone.cli.rivals import HERE
+from loadstone.rivals import HERE
 from loadstone.simserver import TimingServer, start
 from loadstone.simserver.law import Law
 

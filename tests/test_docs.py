@@ -49,7 +49,8 @@ def test_examples_on_the_page_run(page: Path, tmp_path: Path) -> None:
         for measures, some in itertools.groupby(commands, lambda command: command.startswith("loadstone bench http")):
             with ThreadPoolExecutor(3 if measures else 1) as pool:
                 list(pool.map(of_page, some))
-        for program in programs:
+        if programs:  # a page's are one program, as a notebook's cells are
+            program = "\n".join(programs)
             run([sys.executable, "-c", real(program)], tmp_path, program)
 
 
@@ -82,6 +83,10 @@ def files() -> dict[str, str]:
                     "median_e2e_latency_ms": 90.0,
                 }
             )
+        ],
+        "points.csv": [
+            "deployment,input_len,output_len,arrival,arrival_value,num_prompts,ttft_ms_median,tpot_ms_median",
+            '"llama-3.1-8b@1xh100/tp1,engine=vllm",1024,128,concurrency,8,64,120,9',
         ],
         "results.csv": ["users,Median TTFT", "4,120", "8,250"],
         "h200-capped.yaml": blocks(ROOT / "docs" / "catalogue.md", "yaml"),

@@ -1,6 +1,7 @@
 import inspect
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,16 @@ from loadstone import measure, store
 from loadstone.cli.bench import bench as bench_command
 from loadstone.client.protocol import Timeouts
 from loadstone.errors import InputError
+from loadstone.host import path_of
 from loadstone.summary import summarise
 from test_summary import CLOSED, make_run
+
+
+class Column:
+    """As pandas shows one."""
+
+    def __repr__(self) -> str:
+        return "0    1\n1    2"
 
 
 def test_the_public_names() -> None:
@@ -50,6 +59,8 @@ def test_runs_are_queried_and_exported(tmp_path: Path) -> None:
     for _ in range(2):  # the modules of the package are no names of its functions
         found = loadstone.query_runs("select cell, count(*) as n from records group by all", tmp_path)
         assert found == {"schema": 1, "columns": ["cell", "n"], "rows": [{"cell": 0, "n": 5}]}
+    make_run(tmp_path / "b", [CLOSED], {})
+    assert loadstone.query_runs("select distinct run from records", tmp_path / "b")["rows"] == [{"run": "b"}]
     path = loadstone.export_run(tmp_path / "a", out=tmp_path / "a.csv")
     assert path.read_text().startswith("run,")
     with pytest.raises(InputError, match="--format"):
@@ -70,9 +81,60 @@ def test_a_run_is_opened(tmp_path: Path) -> None:
         assert run.summary() == summarise(tmp_path / "r")
 
 
+def test_a_run_is_read_wherever_the_notebook_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_run(tmp_path / "r", [CLOSED], {})
+    monkeypatch.chdir(tmp_path)
+    run = loadstone.open_run("r")
+    monkeypatch.chdir("/")
+    assert run.records().num_rows == 5
+    assert run.summary()["run_id"] == "r"
+
+
+def test_a_run_shows_what_it_is_and_stands_for_its_folder(tmp_path: Path) -> None:
+    a, b = (make_run(tmp_path / name, [CLOSED], {}) for name in "ab")
+    run = loadstone.open_run(a)
+    assert repr(run) == "<Run a: measured, done; concurrency 1>"
+    assert loadstone.compare(run, [loadstone.open_run(b)]) == loadstone.compare(a, b)
+    assert loadstone.write_report(run, tmp_path / "a.md") == [tmp_path / "a.md"]
+    assert loadstone.recover(run) == run.summary()
+
+
 def test_what_is_no_run_is_not_opened(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no run folder"):
         loadstone.open_run(tmp_path)
+
+
+def test_a_summary_is_told_from_its_folder(tmp_path: Path) -> None:
+    make_run(tmp_path / "r", [CLOSED], {})
+    document: Any = loadstone.open_run(tmp_path / "r").summary()
+    uses: list[Callable[[], Any]] = [
+        lambda: loadstone.open_run(document),
+        lambda: loadstone.compare(document, [tmp_path / "r"]),
+        lambda: loadstone.compare(tmp_path / "r", [document]),
+        lambda: loadstone.write_report(document, tmp_path / "r.md"),
+        lambda: loadstone.export_run(document),
+    ]
+    for use in uses:
+        with pytest.raises(InputError, match=r"of type dict; of a summary, give its \['run_dir'\]$"):
+            use()
+
+
+def test_a_bound_may_be_one_text(tmp_path: Path) -> None:
+    a, b = (make_run(tmp_path / name, [CLOSED], {}) for name in "ab")
+    one = loadstone.compare(a, b, fail_on="ttft_p50>+5%")
+    assert one == loadstone.compare(a, b, fail_on=["ttft_p50>+5%"])
+    assert len(one["fail_on"]) == 1
+
+
+def test_the_home_folder_is_meant_by_its_sign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    document = loadstone.simulate("llama-3.1-8b@1xh100", concurrency=1, requests=2, draws=0, out="~/runs")
+    assert Path(document["run_dir"]).parent == tmp_path / "home" / "runs"
+    assert loadstone.write_report("~/runs", "~/all.csv") == [tmp_path / "home" / "all.csv"]
+    assert list(Path().iterdir()) == []
+    assert path_of("~nobody-of-this-name/x") == Path("~nobody-of-this-name/x")
 
 
 def test_a_run_is_recovered(tmp_path: Path) -> None:
@@ -99,6 +161,10 @@ def test_bench_takes_options_as_the_flags_name_them(monkeypatch: pytest.MonkeyPa
             verb(no_such_option=1)
         with pytest.raises(InputError, match=r"^durations: no such option; the nearest is duration$"):
             verb(durations=1)
+        with pytest.raises(InputError, match=r"^--request-rate: here it is --rate$"):
+            verb(request_rate=1)
+        with pytest.raises(InputError, match=r"^strict: of the command alone; "):
+            verb(strict=True)
         with pytest.raises(InputError, match=r"^duration_s: given twice, by two names; give one$"):
             verb(duration="1s", duration_s=1)
 
@@ -117,14 +183,21 @@ def test_options_are_taken_as_a_notebook_writes_them(monkeypatch: pytest.MonkeyP
     assert asked(stop="ab").stop == ["ab"]
     assert asked(plan="runs/r").plan == Path("runs/r")
     assert asked(concurrency=[], rate=None) == measure.Options(concurrency=[])
+    assert asked(concurrency=np.array(2), warmup=np.array(3)) == measure.Options(concurrency=[2], warmup=3)
+    assert asked(stream=np.bool_(False)).stream is False
+    assert asked(url=np.array(["http://a", "http://b"])).urls == ["http://a", "http://b"]
     for wrong in (
         {"requests": 0}, {"concurrency": [1.5]}, {"rate": "fast"}, {"concurrency": True}, {"seed": "x"},
         {"duration": "soon"}, {"trace_window": "5s"}, {"timeout_first": "never"}, {"header": "none"}, {"out": 5},
-        {"extra_body": "["}, {"endpoint": "speech"}, {"prefix": "1.5"}, {"grace": -1},
+        {"extra_body": "["}, {"endpoint": "speech"}, {"prefix": "1.5"}, {"grace": -1}, {"stop": 5}, {"header": 5},
+        {"header": [5]}, {"header": [("a", "b", "c")]}, {"dataset": ["a\n"]}, {"url": []}, {"url": ()},
+        {"duration": np.timedelta64(2_000_000_000, "ns")}, {"out": Column()},
     ):  # fmt: skip
         with pytest.raises(InputError, match=f"^--{next(iter(wrong)).replace('_', '-')}: ") as raised:
-            asked(**wrong)  # type: ignore[arg-type]
+            asked(**wrong)
         assert "\n" not in str(raised.value)
+    with pytest.raises(InputError, match=r"^--route: .*; choose of round-robin, least-busy, sticky$"):
+        asked(route="nearest")
 
 
 def test_every_option_is_named_as_its_flag_and_takes_what_the_flag_takes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,3 +254,20 @@ def test_simulate_takes_what_the_command_takes(tmp_path: Path) -> None:
     assert "low" in tpot(draws=3)
     with pytest.raises(InputError, match="nobodys"):
         tpot(profile=tmp_path / "nobodys")
+    assert tpot(acceptance="0.5", draws="0") == tpot(acceptance=0.5, draws=np.int64(0))
+    for wrong in ({"draws": 1.5}, {"acceptance": "likely"}):
+        with pytest.raises(InputError, match=f"^--{next(iter(wrong))}: "):
+            tpot(**wrong)
+    with pytest.raises(InputError, match=r"^deployment: "):
+        loadstone.simulate(None)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"^draw: no such option; the nearest is draws$"):
+        tpot(draw=3)
+
+
+def test_a_file_named_as_a_module_of_pythons_is_none_of_a_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("queue.py").write_text("raise RuntimeError('a notebook has begun again')")
+    document = loadstone.bench(sim="ttft=5ms,itl=1ms", input=8, output=4, concurrency=1, requests=2)
+    assert document["status"] == "done"

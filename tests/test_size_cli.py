@@ -290,8 +290,11 @@ def test_in_python() -> None:
     one = package.size("llama-3.1-8b", gpu="h100", context=8192)
     assert package.size(["llama-3.1-8b"], gpu=["h100"], context=[8192]) == one
     assert one["rows"][0]["fits"]
-    with pytest.raises(TypeError, match="no option 'colour'"):
-        package.size("llama-3.1-8b", colour="red")
+    for several in ((8192,), range(8192, 8193), np.array([8192]), (tokens for tokens in (8192,))):
+        assert package.size(np.array(["llama-3.1-8b"]), gpu=("h100",), context=several) == one
+    assert package.size("llama-3.1-8b", gpu="h100", context=np.array(8192), batch=[]) == one
+    with pytest.raises(InputError, match=r"^contexts: no such option; the nearest is context$"):
+        package.size("llama-3.1-8b", contexts=8192)
     with pytest.raises(InputError, match="none given"):
         package.size("llama-3.1-8b")
 

@@ -9,8 +9,8 @@ Importing it takes no time: each function imports what it needs when it is calle
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from os import PathLike, fspath
+from collections.abc import Mapping, Sequence
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,10 +32,12 @@ def bench(url: str | Sequence[str] | None = None, **options: Any) -> dict[str, A
 
     Several URLs are a fleet of servers with the same model behind them.
 
-    `options` are named as the flags (`duration`, `timeout_first`) and take what these take, as text or as values:
-    `rate=[1, 2]`, `duration="20s"` or `duration=20`; `header` and `extra_body` may be dictionaries.
-    Raises loadstone.errors.InputError, one line, where there is no such option or it cannot be done; requests that
-    fail are records.
+    `options` are named as the flags (`duration`, `timeout_first`; help("loadstone.options.Options") lists them) and
+    take what these take, as text or as values: `rate=[1, 2]`, `duration="20s"` or `duration=20`; `header` and
+    `extra_body` may be dictionaries.
+    Raises loadstone.errors.InputError, one line, where there is no such option or it cannot be done, and
+    loadstone.interruption.Interrupted, a KeyboardInterrupt, once what was measured is saved; requests that fail are
+    records.
     """
     from loadstone import measure
     from loadstone.options import options_of
@@ -47,7 +49,7 @@ def size(models: str | Sequence[str], **options: Any) -> dict[str, Any]:
     """Does it fit, how long a context, how many requests at once; the document of `loadstone size --json`.
 
     `models` as the command takes them; `options` are the fields of `loadstone.sizing.Ask`, single values or lists.
-    Raises loadstone.errors.InputError, one line; TypeError where there is no such option.
+    Raises loadstone.errors.InputError, one line.
     """
     from loadstone.sizing import table
 
@@ -65,28 +67,33 @@ def simulate(
     """Simulate a deployment, as `llama-3.1-70b@8xh200`; returns the summary, as `loadstone simulate --json`.
 
     `acceptance`, `draws`, `profile` as the flags; `options` as of bench(); those that are about a server do nothing.
-    Raises loadstone.errors.InputError, one line.
+    Raises as bench() does.
     """
     from loadstone import simulation
-    from loadstone.options import options_of
+    from loadstone.options import options_of, value_of
 
-    kept = None if profile is None else fspath(profile)
-    return simulation.simulate(deployment, options_of(options), acceptance=acceptance, draws=draws, profile=kept)
+    return simulation.simulate(
+        value_of(deployment, str, "deployment"),
+        options_of(options, own=("acceptance", "draws", "profile")),
+        acceptance=value_of(acceptance, float | None, "--acceptance"),
+        draws=value_of(draws, int | None, "--draws"),
+        profile=None if profile is None else str(_folder(profile)),
+    )
 
 
 def recover(path: str | PathLike[str]) -> dict[str, Any]:
     """Finish a run folder that a crash left; returns the summary. Harmless to repeat. Raises InputError."""
     from loadstone import measure
 
-    return measure.recover(Path(path))
+    return measure.recover(_folder(path))
 
 
 def compare(
     a: str | PathLike[str] | Sequence[str | PathLike[str]],
     b: str | PathLike[str] | Sequence[str | PathLike[str]],
     *,
-    fail_on: Sequence[str] = (),
-    price: Sequence[str] = (),
+    fail_on: str | Sequence[str] = (),
+    price: str | Sequence[str] = (),
     seed: int = 0,
 ) -> dict[str, Any]:
     """Two sides, each a run folder or several repeats; the document of `loadstone compare --json`, ratios B over A.
@@ -96,7 +103,8 @@ def compare(
     """
     from loadstone.comparison import compare as compare_sides
 
-    return compare_sides(_folders(a), _folders(b), fail_on=fail_on, price=price, seed=seed)
+    bounds = [fail_on] if isinstance(fail_on, str) else fail_on
+    return compare_sides(_folders(a), _folders(b), fail_on=bounds, price=price, seed=seed)
 
 
 def import_files(
@@ -108,18 +116,22 @@ def import_files(
     """
     from loadstone.importers import import_files as import_results
 
-    return import_results(_folders(paths), Path(out)).runs
+    return import_results(_folders(paths), _folder(out)).runs
 
 
 def write_report(
-    runs: str | PathLike[str] | Sequence[str | PathLike[str]], out: str | PathLike[str], *, price: Sequence[str] = ()
+    runs: str | PathLike[str] | Sequence[str | PathLike[str]],
+    out: str | PathLike[str],
+    *,
+    price: str | Sequence[str] = (),
 ) -> list[Path]:
-    """The report of `runs`, of the kind that the name of `out` says: .html, .md, .csv. `price`: dollars per GPU and
+    """The report of `runs` (run folders, folders of them, other tools' results), of the kind that the name of `out`
+    says: .html, .md, .csv; .png and .svg are a folder of pictures. Returns the files. `price`: dollars per GPU and
     hour, such as `h200=3.2`. Raises InputError.
     """
     from loadstone.report.writing import report
 
-    return report(_folders(runs), Path(out), price=price).files
+    return report(_folders(runs), _folder(out), price=price).files
 
 
 def export_run(run: str | PathLike[str], format: str = "csv", out: str | PathLike[str] | None = None) -> Path:
@@ -129,16 +141,20 @@ def export_run(run: str | PathLike[str], format: str = "csv", out: str | PathLik
     """
     from loadstone import exporters
 
-    path = Path(exporters.file_name(Path(run), format) if out is None else out)
-    exporters.export_run(Path(run), format, path)
+    folder = _folder(run)
+    path = Path(exporters.file_name(folder, format)) if out is None else _folder(out)
+    exporters.export_run(folder, format, path)
     return path
 
 
 def query_runs(sql: str, runs: str | PathLike[str] = "runs") -> dict[str, Any]:
-    """SQL over the run folders in `runs`; the document of `loadstone query --json`. Raises InputError, one line."""
+    """SQL over the run folders in `runs`, or over one of them; the document of `loadstone query --json`.
+
+    Raises InputError, one line.
+    """
     from loadstone import query
 
-    return query.document_of(*query.rows_of(sql, Path(runs)))
+    return query.document_of(*query.rows_of(sql, _folder(runs)))
 
 
 def validate_points(points: str | PathLike[str], *, profile: str | PathLike[str] | None = None) -> dict[str, Any]:
@@ -147,7 +163,7 @@ def validate_points(points: str | PathLike[str], *, profile: str | PathLike[str]
     from loadstone.validate.document import document_of
     from loadstone.validate.score import score
 
-    return document_of(score(read_points(Path(points)), None if profile is None else fspath(profile)))
+    return document_of(score(read_points(_folder(points)), None if profile is None else str(_folder(profile))))
 
 
 def calibrate_profile(
@@ -163,28 +179,53 @@ def calibrate_profile(
     """
     from loadstone.calibrate.own import calibrate
 
-    return calibrate(_folders(runs), deployment, profile, None if out is None else Path(out)).to_json()
+    return calibrate(_folders(runs), deployment, profile, None if out is None else _folder(out)).to_json()
 
 
 def _folders(paths: str | PathLike[str] | Sequence[str | PathLike[str]]) -> list[Path]:
-    return [Path(paths)] if isinstance(paths, str | PathLike) else [Path(path) for path in paths]
+    """Each of one or several."""
+    if isinstance(paths, str | PathLike | Mapping) or not hasattr(paths, "__iter__"):
+        return [_folder(paths)]
+    return [_folder(path) for path in paths]
+
+
+def _folder(path: Any) -> Path:
+    """A path that was given. Raises InputError where it is none, such as a run's document."""
+    from loadstone.errors import InputError
+    from loadstone.host import path_of
+
+    try:
+        return path_of(path)
+    except TypeError:
+        given = f"a path is needed, and this is of type {type(path).__name__}"
+        raise InputError(f"{given}; of a summary, give its ['run_dir']") from None
 
 
 def open_run(path: str | PathLike[str]) -> Run:
     """A run folder, for reading. Raises InputError where it is none."""
     from loadstone import store
 
-    folder = Path(path)
+    folder = _folder(path).absolute()
     return Run(folder, store.read_info(folder), store.read_plan(folder))
 
 
 class Run:
-    """A run folder: `info` (everything needed to repeat it), `plan` (what was asked), and what came of it."""
+    """A run folder: `info` (everything needed to repeat it), `plan` (what was asked), and what came of it.
+
+    It stands for its folder wherever a run is asked for: `compare(run, other)`.
+    """
 
     def __init__(self, folder: Path, info: RunInfo, plan: Plan) -> None:
         self.folder = folder
         self.info = info
         self.plan = plan
+
+    def __fspath__(self) -> str:
+        return str(self.folder)
+
+    def __repr__(self) -> str:
+        loads = ", ".join(load.label for load in self.plan.cells)
+        return f"<Run {self.folder.name}: {self.info.source}, {self.info.status}; {loads}>"
 
     def records(self) -> pa.Table:
         """One row per request, columns as loadstone.records.RequestRecord. Raises InputError where there are none."""

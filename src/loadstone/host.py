@@ -26,6 +26,18 @@ def describe() -> dict[str, Any]:
     }
 
 
+def path_of(given: str | os.PathLike[str]) -> Path:
+    """As a path, a leading ~ as the home folder: pyarrow takes it for that, and no shell has done so before Python.
+
+    Raises TypeError where it is none.
+    """
+    path = Path(given)
+    try:
+        return path.expanduser()
+    except RuntimeError:  # ~name of nobody here: the name of a file
+        return path
+
+
 def cache_folder() -> Path:
     """$XDG_CACHE_HOME/loadstone; the XDG rules say to ignore a relative path there."""
     base = Path(os.environ.get("XDG_CACHE_HOME", ""))

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from difflib import get_close_matches
-from numbers import Number
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_type_hints
 
 import msgspec
 
 from loadstone.client.protocol import Route, Timeouts
 from loadstone.errors import InputError
+from loadstone.host import path_of
+from loadstone.rivals import no_such_option
 from loadstone.units import parse_counts, parse_list, parse_seconds
 from loadstone.wire.ask import Endpoint
 from loadstone.wire.structured import Structured
@@ -97,15 +97,17 @@ class Options(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         return [] if self.url is None else [self.url] if isinstance(self.url, str) else list(self.url)
 
 
-def options_of(given: Mapping[str, Any]) -> Options:
+def options_of(given: Mapping[str, Any], own: Collection[str] = ()) -> Options:
     """Options by their flags' names (with _ for -), or by those of the fields, each as a flag's text or as a value.
 
-    A time that is a number is in seconds; one value may stand for a list of it; None is an option left out.
+    A time that is a number is in seconds; one value may stand for a list of it; None is an option left out. `own`:
+    options that the caller has besides, to be named where there is none of a name.
     Raises InputError, one line, where there is no such option, or a value is none of its kind.
     """
     asked: dict[str, Any] = {}
     timeouts: dict[str, float] = {}
-    for name, value in given.items():
+    for name, said in given.items():
+        value = _plain(said)
         flag = f"--{name.replace('_', '-')}"
         if name in _TIMEOUTS:
             if value is not None:
@@ -113,12 +115,15 @@ def options_of(given: Mapping[str, Any]) -> Options:
             continue
         field = FIELDS.get(name, name)
         if field not in Options.__struct_fields__:
-            near = get_close_matches(name, [*_FLAGS, *_TIMEOUTS], n=1)
-            raise InputError(f"{name}: no such option" + (f"; the nearest is {near[0]}" if near else ""))
+            if name in ("json", "strict"):
+                raise InputError(
+                    f"{name}: of the command alone; here its document comes back, with a verdict in each cell"
+                )
+            raise no_such_option(name, [*own, *_FLAGS, *_TIMEOUTS], "bench")
         if field in asked:
             raise InputError(f"{name}: given twice, by two names; give one")
         if value is not None:
-            asked[field] = _READERS[field](value, flag) if field in _READERS else _plain(value)
+            asked[field] = _READERS[field](value, flag) if field in _READERS else value
     if timeouts:
         asked["timeouts"] = Timeouts(**timeouts)
     try:
@@ -126,12 +131,24 @@ def options_of(given: Mapping[str, Any]) -> Options:
     except msgspec.ValidationError as error:
         what, _, place = str(error).partition(" - at `$.")
         name = place.rstrip("`").partition("[")[0]
+        if what.startswith("Invalid enum value"):
+            choices = [choice for kind in get_args(get_type_hints(Options)[name]) for choice in get_args(kind)]
+            what += f"; choose of {', '.join(choices)}"
         raise InputError(f"--{_FLAG_OF.get(name, name).replace('_', '-')}: {what}") from error
 
 
+def value_of(value: Any, kind: Any, flag: str) -> Any:
+    """A value of a flag that is none of Options, as a `kind`. Raises InputError."""
+    try:
+        return msgspec.convert(_plain(value), kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise InputError(f"{flag}: {error}") from error
+
+
 def _plain(value: Any) -> Any:
-    """A number of numpy's as Python's."""
-    return value.item() if isinstance(value, Number) and hasattr(value, "item") else value
+    """A number or truth value of numpy's, an array without dimensions too, as Python's; all else as it is."""
+    kind = getattr(getattr(value, "dtype", None), "kind", None)
+    return value.item() if kind in ("b", "i", "u", "f") and value.shape == () else value
 
 
 def _text(value: Any, flag: str) -> str:
@@ -140,9 +157,18 @@ def _text(value: Any, flag: str) -> str:
 
 def _path(value: Any, flag: str) -> Path:
     try:
-        return Path(value)
+        return path_of(value)
     except TypeError:
-        raise InputError(f"{flag}: {value!r} is no path") from None
+        raise InputError(f"{flag}: a path is needed, and this is of type {type(value).__name__}") from None
+
+
+def _urls(value: Any, flag: str) -> str | list[Any]:
+    if isinstance(value, str) or not hasattr(value, "__iter__"):
+        return value  # type: ignore[no-any-return]
+    urls = list(value)
+    if not urls:
+        raise InputError(f"{flag}: a list without a URL; name a server, or give None for an embedded one")
+    return urls
 
 
 def _seconds(value: Any, flag: str) -> float:
@@ -194,12 +220,18 @@ def _headers(value: Any, flag: str) -> list[tuple[str, str]]:
     if isinstance(value, Mapping):
         return [(str(name), str(text)) for name, text in value.items()]
     headers = []
-    for each in [value] if isinstance(value, str) else value:
-        name, colon, text = each.partition(":") if isinstance(each, str) else (each[0], ":", each[1])
+    for each in [value] if isinstance(value, str) or not hasattr(value, "__iter__") else value:
+        name, colon, text = each.partition(":") if isinstance(each, str) else _pair(each)
         if not colon:
             raise InputError(f"{flag}: write 'Name: value'")
         headers.append((name.strip(), text.strip()))
     return headers
+
+
+def _pair(given: Any) -> tuple[str, str, str]:
+    """A header's name, ":" and value; no ":" where `given` is none."""
+    pair = tuple(map(str, given)) if isinstance(given, Sequence) else ()
+    return (pair[0], ":", pair[1]) if len(pair) == 2 else ("", "", "")
 
 
 def _extra_body(value: Any, flag: str) -> dict[str, Any]:
@@ -213,7 +245,7 @@ def _extra_body(value: Any, flag: str) -> dict[str, Any]:
 
 
 def _stops(value: Any, flag: str) -> list[str]:
-    return [value] if isinstance(value, str) else list(value)
+    return list(value) if hasattr(value, "__iter__") and not isinstance(value, str) else [value]
 
 
 FIELDS = {"duration": "duration_s", "grace": "grace_s", "trace_window": "trace_window_s", "header": "headers"}
@@ -222,6 +254,7 @@ _FLAG_OF = {field: flag for flag, field in FIELDS.items()}
 _TIMEOUTS = {f"timeout_{name}": f"{name}_s" for name in ("connect", "first", "idle", "total")}
 _FLAGS = [_FLAG_OF.get(field, field) for field in Options.__struct_fields__ if field not in ("timeouts", "command")]
 _READERS: dict[str, Callable[[Any, str], Any]] = {
+    "url": _urls,
     **dict.fromkeys(("out", "dataset", "trace", "plan"), _path),
     **dict.fromkeys(("concurrency", "requests"), _counts),
     **dict.fromkeys(("input", "output", "turns", "think_time", "label"), _text),
@@ -234,7 +267,7 @@ _READERS: dict[str, Callable[[Any, str], Any]] = {
     "headers": _headers,
     "extra_body": _extra_body,
     "stop": _stops,
-    "gpu_metrics": lambda value, flag: [url for each in _stops(value, flag) for url in each.split(",")],
+    "gpu_metrics": lambda value, flag: [url for each in _stops(value, flag) for url in str(each).split(",")],
 }
 
 

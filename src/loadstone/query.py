@@ -35,14 +35,15 @@ _MOST_BYTES = 64 * 1024 * 1024
 
 
 def rows_of(sql: str, runs: Path) -> tuple[list[str], list[tuple[Any, ...]]]:
-    """Column names and rows of a query over `runs`' folders. Raises InputError, one line, on bad SQL or no runs.
+    """Column names and rows of a query over `runs`' folders, or over one run. Raises InputError, one line, on bad SQL
+    or no runs.
 
     A query has no file to open, and so none to write, whatever its words: papers are read before it, records by
     pyarrow beside it. (What DuckDB may read by itself it may write, too.) Tables that it creates are in memory.
     """
     import duckdb
 
-    folders = sorted(path.parent for path in runs.glob("*/run.json"))
+    folders = [runs] if (runs / "run.json").exists() else sorted(path.parent for path in runs.glob("*/run.json"))
     if not folders:
         raise InputError(f"{runs}: no run folders here; measure something first, or name the folder with --runs")
     with duckdb.connect() as connection:

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -225,6 +226,33 @@ def test_a_worker_that_dies(server: TimingServer, tmp_path: Path) -> None:
     assert "interrupted" in {finding["kind"] for finding in document["cells"][0]["verdict"]["findings"]}
     assert {record["worker"] for record in read_records(folder)} == {0, 1}
     assert all(map(gone, workers))
+
+
+def test_a_process_forked_off_in_a_run_keeps_no_worker(tmp_path: Path) -> None:
+    """It has the workers' pipes open, as one of `multiprocessing` that another thread of a notebook starts."""
+    code = """
+import os, sys, time
+from pathlib import Path
+from loadstone import measure
+forked = []
+def fork(event):
+    if event.kind == "cell":
+        forked.append(os.fork())
+        if not forked[0]:
+            os.close(1)
+            time.sleep(600)
+document = measure.bench(measure.Options(
+    sim="ttft=5ms,itl=1ms", input="8", output="4", concurrency=[2], requests=[8], out=Path(sys.argv[1])
+), fork)
+os.kill(forked[0], 9)
+print(document["status"], document["cells"][0]["requests"]["ok"])
+"""
+    with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            said, _ = process.communicate(timeout=50)  # a worker that does not go is killed after a minute
+        finally:
+            kill(*processes_about(str(tmp_path)))
+    assert said.split() == ["done", "8"]
 
 
 @pytest.fixture

@@ -23,7 +23,6 @@ from loadstone.cli.compare import compare
 from loadstone.cli.exchange import export, import_
 from loadstone.cli.output import INTERRUPTED
 from loadstone.cli.report import report
-from loadstone.cli.rivals import said_of
 from loadstone.cli.runs import query, recover, selftest, show
 from loadstone.cli.serve_sim import serve_sim
 from loadstone.cli.simulate import simulate
@@ -31,6 +30,7 @@ from loadstone.cli.size import size
 from loadstone.cli.validate import validate
 from loadstone.cli.view import view
 from loadstone.errors import InputError, LoadstoneError
+from loadstone.rivals import said_of
 from loadstone.wire.text import printable
 
 COMMANDS = (

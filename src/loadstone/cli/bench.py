@@ -83,7 +83,7 @@ def bench(
 
     if sim and len(target or ()) > 1:
         raise InputError("--sim: one deployment or law is simulated in a run; give one")
-    url = {"sim": target[0] if target else True} if sim else {"url": target or ()}
+    url = {"sim": target[0] if target else True} if sim else {"url": target}
     options = options_of({**asked_of(given), **url})
     with interrupted_shown(json, "measured"), Display() as display:
         document = run(options, display)

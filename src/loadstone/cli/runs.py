@@ -63,7 +63,7 @@ def show(
 
 def query(
     sql: Annotated[str, typer.Argument(help='e.g. "select run, cell, count(*) from records group by all"')],
-    runs: Annotated[Path, typer.Option(help="folder of run folders")] = Path("runs"),
+    runs: Annotated[Path, typer.Option(help="folder of run folders, or one of them")] = Path("runs"),
     json: Annotated[bool, typer.Option("--json", help="print rows as JSON on stdout")] = False,
 ) -> None:
     """Query all runs with SQL. Tables: `records` (a row per request), `cells` (a row per load), `runs`, and

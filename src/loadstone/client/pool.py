@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from loadstone.client.protocol import Failed, FromWorker, Job, Progress, Ready, Step, StepDone, Stop
+from loadstone.client.protocol import Failed, FromWorker, Job, Leave, Progress, Ready, Step, StepDone, Stop, ToWorker
 from loadstone.errors import LoadstoneError
 from loadstone.records import Load
 
@@ -158,7 +158,7 @@ class Pool:
                 yield worker, message
 
     def close(self) -> None:
-        """Close the workers' pipes, at which they save and exit; wait for them. Idempotent."""
+        """Have the workers save and exit; wait for them. Idempotent."""
         for worker in self._workers:
             worker.hang_up()
         deadline = time.monotonic() + _CLOSE_S
@@ -178,7 +178,8 @@ class _Worker:
         self.progress = Progress(0, 0, 0, 0, 0)
         self._rest = b""
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "loadstone.client.worker"],
+            # -P: a file called queue.py in the current folder must not be taken for the library's.
+            [sys.executable, "-P", "-m", "loadstone.client.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
@@ -189,7 +190,7 @@ class _Worker:
         self.stdout = self._process.stdout
         self._stdin = self._process.stdin
 
-    def tell(self, message: Job | Step | Stop) -> None:
+    def tell(self, message: ToWorker) -> None:
         with contextlib.suppress(OSError, ValueError):  # a dead worker is noticed when it is read
             self._stdin.write(msgspec.json.encode(message) + b"\n")
             self._stdin.flush()
@@ -209,6 +210,7 @@ class _Worker:
         return f"signal {-code}" if code < 0 else f"exit code {code}"
 
     def hang_up(self) -> None:
+        self.tell(Leave())
         with contextlib.suppress(OSError):
             self._stdin.close()
 

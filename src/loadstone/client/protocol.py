@@ -1,6 +1,6 @@
 """What the run's owner and its workers say to each other: one JSON object a line, over the workers' pipes.
 
-owner → worker (stdin)    Job once, then Step after Step, Stop to end early; the pipe's end means: save and exit
+owner → worker (stdin)    Job once, then Step after Step, Stop to end early; Leave or the pipe's end: save and exit
 worker → owner (stdout)   Ready once, Progress four times a second, StepDone per step, Failed if it cannot go on
 """
 
@@ -79,6 +79,10 @@ class Stop(msgspec.Struct, tag="stop"):
     reason: str
 
 
+class Leave(msgspec.Struct, tag="leave"):
+    """Save and exit. Said besides closing the pipe, which a process forked off the owner may hold open."""
+
+
 class Ready(msgspec.Struct, tag="ready"):
     kernel_clock: bool
 
@@ -111,5 +115,5 @@ class Failed(msgspec.Struct, tag="failed"):
     disk_full: bool = False
 
 
-ToWorker = Job | Step | Stop
+ToWorker = Job | Step | Stop | Leave
 FromWorker = Ready | Progress | StepDone | Failed

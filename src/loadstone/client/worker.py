@@ -23,7 +23,7 @@ from loadstone import store
 from loadstone.client.clock import Clock, ask_for_stamps
 from loadstone.client.fragments import Fragments
 from loadstone.client.load import StepLoad
-from loadstone.client.protocol import Failed, FromWorker, Job, Ready, Step, StepDone, Stop, ToWorker
+from loadstone.client.protocol import Failed, FromWorker, Job, Leave, Ready, Step, StepDone, Stop, ToWorker
 from loadstone.client.sender import Sender
 from loadstone.errors import DiskFullError, LoadstoneError
 
@@ -65,7 +65,7 @@ class Worker:
 
     def _on_orders(self, orders: Orders) -> None:
         for order in orders.read():
-            if order is None:
+            if order is None or isinstance(order, Leave):
                 if self._sender.under_way:
                     self._sender.stop(store.INTERRUPTED)
                 self._loop.stop()
@@ -125,7 +125,7 @@ class Orders:
         self._rest = b""
         self._decode = msgspec.json.Decoder(ToWorker).decode
 
-    def read(self) -> list[Job | Step | Stop | None]:
+    def read(self) -> list[ToWorker | None]:
         """What one read brings; None at the pipe's end."""
         data = os.read(0, 1 << 20)
         if not data:
@@ -158,7 +158,7 @@ def main() -> int:
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     orders = Orders()
-    received: list[Job | Step | Stop | None] = []
+    received: list[ToWorker | None] = []
     while not received:
         received = orders.read()
     job = received[0]

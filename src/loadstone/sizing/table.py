@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
 
@@ -16,6 +16,7 @@ from loadstone.catalogue.deployment import OWNERS, Deployment
 from loadstone.catalogue.shorthand import engine_of, key_value, split_deployment
 from loadstone.catalogue.spellings import owners_of
 from loadstone.errors import InputError
+from loadstone.rivals import no_such_option
 from loadstone.sizing.size import Row, size
 from loadstone.units import TOKEN_UNITS, parse_counts
 
@@ -168,18 +169,19 @@ def document(found: Sequence[Row]) -> dict[str, Any]:
 def ask(models: str | Sequence[str], **options: Any) -> dict[str, Any]:
     """answer() with single values for lists, and models, tokens and counts as on the command line too.
 
-    Raises InputError as answer() does, and for a value of the wrong kind. TypeError: no such option.
+    Raises InputError as answer() does, for a value of the wrong kind, and where there is no such option.
     """
     plain = Ask(models=())
     given: dict[str, Any] = {}
     for name, value in options.items():
         if name == "models" or name not in Ask.__struct_fields__:
-            raise TypeError(f"size() has no option {name!r}")
-        if value is None or (isinstance(value, (list, tuple)) and not value):
+            raise no_such_option(name, Ask.__struct_fields__[1:], "size")
+        if value is None:
             continue
         if isinstance(getattr(plain, name), tuple):
             read = tokens_of if name == "context" else counts_of if name in _COUNTS else _words_of
-            given[name] = tuple(part for each in _several(value) for part in read(each, name))
+            if parts := tuple(part for each in _several(value) for part in read(each, name)):
+                given[name] = parts
         elif name == "attention_dp":
             given[name] = bool(value)
         else:
@@ -188,8 +190,10 @@ def ask(models: str | Sequence[str], **options: Any) -> dict[str, Any]:
     return answer(Ask(models=tuple(part for text in texts for part in split_models(text)), **given))
 
 
-def _several(value: Any) -> Sequence[Any]:
-    return value if isinstance(value, (list, tuple)) else (value,)
+def _several(value: Any) -> Iterable[Any]:
+    """What stands for several: a list, a range, a column of pandas; all else is one."""
+    one = isinstance(value, str | os.PathLike | Mapping) or getattr(value, "shape", None) == ()
+    return value if hasattr(value, "__iter__") and not one else (value,)
 
 
 def _words_of(value: Any, what: str) -> tuple[str, ...]:

@@ -1,6 +1,11 @@
-"""Flags of other load generators, and what they are called here: said of a flag that there is not."""
+"""Options of other load generators, and what they are called here: said of one that there is not."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+from loadstone.errors import InputError
 
 _SUMMARY = "not needed: p50, p90, p95 and p99 are in every run's summary"
 
@@ -82,3 +87,11 @@ def said_of(flag: str, command: str | None) -> str | None:
     """One line about another tool's flag of a load; None where it is none, or where no load is asked for."""
     here = HERE.get(flag) if command in ("bench", "simulate") else None
     return None if here is None else f"{flag}: here it is {here}"
+
+
+def no_such_option(name: str, known: Iterable[str], command: str) -> InputError:
+    """One line about a name that is none of the `known` options, from Python: another tool's, else the nearest."""
+    if (said := said_of(f"--{name.replace('_', '-')}", command)) is not None:
+        return InputError(said)
+    near = get_close_matches(name, list(known), n=1)
+    return InputError(f"{name}: no such option" + (f"; the nearest is {near[0]}" if near else ""))
