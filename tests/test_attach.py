@@ -181,6 +181,58 @@ def test_the_users_own_field_that_is_refused_is_named() -> None:
         )
 
 
+@pytest.mark.parametrize("extra", [{"min_tokens": 5}, {"sampling_params": {"min_new_tokens": 5}}])
+def test_the_users_own_least_length_is_tried_with_room_for_it(extra: dict[str, Any]) -> None:
+    """vLLM and SGLang refuse a limit below it, which no request of the run has."""
+
+    def strict(request: Request, send: Send) -> None:
+        if request.body and extra.items() <= request.json.items() and request.json.get("max_tokens", 5) < 5:
+            send(whole("400 Bad Request", b'{"error": {"message": "min_tokens must be at most max_tokens"}}'))
+        else:
+            answer(request, send)
+
+    with ScriptedServer(strict, meets=True) as server:
+        assert meet(server.url, extra=extra)[2].extra == extra
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_the_answers_to_a_request_are_counted(stream: bool) -> None:
+    """Also where the server takes no field that Loadstone would like to send."""
+
+    def several(request: Request, send: Send) -> None:
+        if not request.body or "n" not in request.json:
+            answer(request, send)
+        elif {"ignore_eos", "min_tokens", "stream_options"} & request.json.keys():
+            send(whole("422 Unprocessable Entity", b'{"detail": "unknown field"}'))
+        else:
+            choices = [{"index": i, "text": " time", "finish_reason": "length"} for i in range(3)]
+            if request.json["stream"]:
+                streamed(send, *(event({"choices": [choice]}) for choice in choices), event("[DONE]"))
+            else:
+                send(whole("200 OK", json.dumps({"choices": choices}).encode()))
+
+    with ScriptedServer(several, meets=True) as server:
+        assert meet(server.url, extra={"n": 3}, stream=stream)[0].choices == 3
+        assert meet(server.url, extra={"top_k": 3}, stream=stream)[0].choices == 1
+
+
+def test_the_users_options_of_a_stream_do_not_hinder_counting_prompts() -> None:
+    """Counted is in one piece, where vLLM refuses them."""
+
+    def strict(request: Request, send: Send) -> None:
+        if request.body and "stream_options" in request.json and not request.json.get("stream"):
+            send(whole("400 Bad Request", b'{"error": {"message": "only set this with stream"}}'))
+        else:
+            answer(request, send)
+
+    own = {"stream_options": {"continuous_usage_stats": False}}
+    with ScriptedServer(strict, meets=True) as server:
+        plain, _, _ = meet(server.url)
+        target, _, ask = meet(server.url, extra=own)
+    assert ask.extra == own
+    assert (target.prompt_kind, target.overhead_tokens) == (plain.prompt_kind, plain.overhead_tokens)
+
+
 def test_a_server_that_refuses_to_stream() -> None:
     def whole_only(request: Request, send: Send) -> None:
         if request.body and request.json.get("stream"):
@@ -407,6 +459,20 @@ def test_a_server_of_sglangs_own_endpoint_alone_is_found() -> None:
     assert (vocabulary.kind, vocabulary.overhead_tokens) == ("token ids", 1)
     assert (ask.ignore_eos, ask.min_tokens) == (True, False)
     assert target.accepts == {"ignore_eos": True, "min_tokens": False}
+
+
+def test_sglang_without_a_tokenizer_is_met_by_token_ids() -> None:
+    """As started with --skip-tokenizer-init."""
+
+    def bare(request: Request, send: Send) -> None:
+        if request.path == "/generate" and "text" in request.json:
+            send(whole("400 Bad Request", b'{"error": {"message": "cannot accept text prompts"}}'))
+        else:
+            sglang(request, send)
+
+    with ScriptedServer(bare, meets=True) as server:
+        target, vocabulary, _ = meet(server.url)
+    assert (target.endpoint, vocabulary.kind) == ("sglang", "token ids")
 
 
 def test_sglangs_shapes_are_sampling_parameters() -> None:

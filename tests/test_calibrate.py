@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from conftest import Loadstone
-from loadstone import calibrate_profile
+from loadstone import calibrate_profile, store
 from loadstone.batching import EnginePolicy
 from loadstone.calibrate.closed_loop import Outcome, run
 from loadstone.calibrate.deployments import deployment_of
@@ -429,6 +429,11 @@ def test_the_command_calibrates_on_runs_of_the_client(loadstone: Loadstone, tmp_
     assert "is what ran" not in said.out
     wrong = loadstone("calibrate", run.folder, "--deployment", "llama-3.1-405b:fp8@8xh100/tp8", "--out", tmp_path)
     assert "off before: is llama-3.1-405b:fp8@8xh100/tp8" in wrong.out
+    info = store.read_info(run.folder)
+    assert info.target is not None
+    info.target.choices = 4
+    store.write_info(run.folder, info)
+    assert "4 answers side by side" in loadstone("calibrate", run.folder, *where).line()
 
 
 def test_requests_come_when_they_came_where_more_than_answers_says_when(loadstone: Loadstone, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -95,6 +96,15 @@ def test_a_run_is_no_different_from_itself(tmp_path: Path) -> None:
     for row in rows(document).values():
         assert (row["ratio"], row["differs"], row["better"]) == (1.0, False, None)
     assert document["cells"][0]["units"]["paired"]
+
+
+def test_several_answers_to_a_request_are_another_question(tmp_path: Path) -> None:
+    target = Target(url="http://x", endpoint="completions", model="m", engine="vLLM", prompt_kind="token ids")
+    several = msgspec.structs.replace(target, choices=4)
+    document = compare([make(tmp_path / "a")], [make(tmp_path / "b", target=several)])
+    assert document["setup"] == [{"what": "answers a request", "a": 1, "b": 4}]
+    (finding,) = (each for each in document["findings"] if each["kind"] == "workloads_differ")
+    assert "answers a request differ" in finding["evidence"]
 
 
 def test_a_difference_is_shown_with_its_ratio_and_interval(tmp_path: Path) -> None:

@@ -126,6 +126,16 @@ def test_guessed_tokens_leave_out_what_steps_would_tell(tmp_path: Path) -> None:
     assert guessing == msgspec.structs.replace(plain, tpot_s=None, tpot_ratio=None, mbu=None)
 
 
+def test_answers_side_by_side_are_none_that_the_formulas_know(tmp_path: Path) -> None:
+    one = served(1, rate=1.0, tpot=0.0065)
+    folder = run(tmp_path, "n", [one], deployment=H100)
+    info = store.read_info(folder)
+    assert light_of(info, run_facts(info), one) is not None
+    assert info.target is not None
+    info.target.choices = 2
+    assert light_of(info, run_facts(info), one) is None
+
+
 def test_a_first_token_alone_has_no_steps(tmp_path: Path) -> None:
     found = light(tmp_path, H100, served(4, rate=3.0, tpot=None))
     assert found is not None

@@ -306,6 +306,49 @@ def test_several_choices_in_an_event_are_one_event() -> None:
     assert (answer.events, answer.finish_reason) == (1, "stop")
 
 
+def beside(index: Any, said: str, finish: Any = None, **fields: Any) -> bytes:
+    """An event of one of several answers (`n` of a request)."""
+    return event(choices=[{"index": index, "text": said, "finish_reason": finish}], **fields)
+
+
+def test_tokens_of_answers_side_by_side_are_those_of_all() -> None:
+    """vLLM and SGLang: a running count is of its own answer, the last usage, without choices, of all."""
+    stream = [
+        beside(0, "a", usage=usage(1)),
+        beside(1, "A", usage=usage(2)),
+        beside(1, "", usage=usage(3)),  # a token without text
+        beside(0, "b", "length", usage=usage(2)),
+        beside(1, "C", "stop", usage=usage(4)),
+    ]
+    for end in ((), (event(choices=[], usage=usage(6)), DONE)):
+        answer = heard(*stream, *end)
+        assert (answer.events, answer.running, answer.running_tokens) == (5, True, [1, 3, 4, 5, 6])
+        assert (answer.output_tokens, answer.choices) == (6, 2)
+    answer = heard(
+        *(beside(i % 2, "x", "length" if i > 3 else None) for i in range(6)), event(choices=[], usage=usage(6))
+    )
+    assert (answer.events, answer.running, answer.output_tokens, answer.choices) == (6, False, 6, 2)
+
+
+@pytest.mark.parametrize("with_choice", [True, False])
+def test_each_of_several_answers_may_have_a_usage_of_its_own(with_choice: bool) -> None:
+    """llama.cpp: completions with the last choice of each, chat in an event of its own."""
+
+    def end(index: int) -> tuple[bytes, ...]:
+        if with_choice:
+            return (beside(index, "", "length", usage=usage(2)),)
+        return beside(index, "", "length"), event(choices=[], usage=usage(2))
+
+    answer = heard(beside(0, "a"), beside(1, "A"), beside(0, "b"), *end(0), beside(1, "B"), *end(1), DONE)
+    assert (answer.events, answer.running, answer.output_tokens, answer.choices) == (4, False, 4, 2)
+
+
+@pytest.mark.parametrize("index", [None, "1", -1, float("nan"), float("inf"), 1e300, True, {}])
+def test_an_odd_index_spoils_nothing(index: Any) -> None:
+    answer = heard(beside(index, "a", usage=usage(1)), beside(index, "b", "length", usage=usage(2)), DONE)
+    assert (answer.events, answer.output_tokens, answer.choices, answer.error) == (2, 2, 1, None)
+
+
 @pytest.mark.parametrize(
     ("finish", "expected"),
     [

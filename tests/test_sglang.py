@@ -186,6 +186,19 @@ def test_invalid_utf8_is_neither_lost_nor_hides_what_is_said(tokens: bytes) -> N
     assert (aborted.finish_reason, aborted.error) == ("abort", "\ufffd")
 
 
+def test_tokens_of_answers_side_by_side_are_those_of_all() -> None:
+    """With `n` each event has the number of its answer, and the count of that alone."""
+    counts = [(0, 1), (1, 1), (1, 4), (0, 3), (0, 3)]
+    stream = [event(text="x", index=index, meta_info=meta(tokens, LENGTH)) for index, tokens in counts]
+    answer = heard(*stream, DONE)
+    assert (answer.running_tokens, answer.output_tokens, answer.choices) == ([1, 2, 5, 7], 7, 2)
+    listed = json.dumps([{"text": " a", "meta_info": meta(3, LENGTH)}, {"text": " b", "meta_info": meta(4, LENGTH)}])
+    answer = heard(listed.encode(), stream=False, keep_text=True)
+    assert (answer.events, answer.output_tokens, answer.choices) == (1, 7, 2)
+    assert (answer.input_tokens, answer.done, answer.error, answer.text) == (5, True, None, " a")
+    assert heard(b"[1, 2]", stream=False).error is not None
+
+
 def test_an_answer_in_one_piece_is_one_event_with_all_its_tokens() -> None:
     body = json.dumps({"text": " one two", "output_ids": [1, 2], "meta_info": meta(2, LENGTH)}).encode()
     answer = heard(body[:9], body[9:], stream=False, keep_text=True)

@@ -25,7 +25,11 @@ RETRY_READS = 8
 
 def facts(answer: Answer) -> dict[str, Any]:
     """All that it holds, its dialect's own and what is every answer's, but for how it is read."""
-    names = {name for kind in Answer.__mro__[:-1] for name in kind.__slots__} - {"_sse", "_plain_usage"}
+    names = {name for kind in Answer.__mro__[:-1] for name in kind.__slots__} - {
+        "_sse",
+        "_plain_place",
+        "_plain_usage",
+    }
     return {name: getattr(answer, name) for name in names}
 
 

@@ -48,6 +48,20 @@ def test_answers_longer_than_allowed() -> None:
     )
 
 
+def test_answers_side_by_side() -> None:
+    """The tokens of all are a request's: not longer than allowed, and not short of it; the prompt is asked twice."""
+    both = {"output_tokens": 8, "tokens": [2, 4, 6, 8], "cached_tokens": 96}
+    for streams, severity in ((True, "warning"), (False, "info")):
+        target = structs.replace(TARGET, choices=2, streams=streams)
+        findings = found(rows(**both), target=target)
+        assert findings["several_answers"].severity == severity
+        assert findings["several_answers"].evidence.startswith("each request has 2 answers side by side")
+        assert not {"output_length", "prefix_cache_helped"} & findings.keys()
+    assert "output_length" in found(rows(output_tokens=11), target=target)
+    assert {"output_length", "prefix_cache_helped"} <= found(rows(**both)).keys()
+    assert "several_answers" not in found(rows(**both))
+
+
 def test_answers_that_end_for_different_reasons() -> None:
     finding = found(spoilt(100, finish_reason="stop"), natural())["finish_reasons"]
     assert finding.severity == "info"

@@ -46,7 +46,11 @@ class Light(msgspec.Struct, kw_only=True, frozen=True):
 
 @np.errstate(over="ignore", invalid="ignore")  # files may hold any number; what comes of it is left out
 def light_of(info: RunInfo, facts: RunFacts, cell: Mapping[str, Any]) -> Light | None:
-    """Of a summary's cell; None where the catalogue does not know what it ran on. `facts`: those of its run."""
+    """Of a summary's cell; None where the catalogue does not know what it ran on, or a request has several answers,
+    which the formulas do not know. `facts`: those of its run.
+    """
+    if info.target is not None and info.target.choices > 1:
+        return None
     roofline = _roofline(_shorthand(info, facts), facts.hardware)
     metrics = mapping(cell.get("metrics"))
     input_tokens, output_tokens = _lengths(facts, cell)

@@ -86,6 +86,7 @@ class _Probe:
         return {
             "`ignore_eos`": self._demand(ignore_eos=True),
             "`min_tokens`": self._demand(min_tokens=_LENGTH),
+            "`n`": self._several(),
             "token ids as prompt": _answered(self._post(prompt=[300, 301, 302]), "taken"),
             "another model's name": _answered(self._post(model="another"), "served"),
             "JSON schema, completions": self._shaped("completions"),
@@ -121,6 +122,13 @@ class _Probe:
         goes_on = self._post(logit_bias=EOS, **field).json()["usage"]["completion_tokens"]
         assert stops == 1, "the model does not stop by itself, so that nothing is shown"
         return "honoured" if goes_on >= _LENGTH else "ignored"
+
+    def _several(self) -> str:
+        """Whether a request for two answers is answered by two."""
+        answer = self._post(n=2, temperature=1)  # vLLM gives no two greedy ones
+        if answer.status_code != 200:
+            return f"refused, {answer.status_code}"
+        return "honoured" if len(answer.json()["choices"]) == 2 else "ignored"
 
     def _shaped(self, kind: str) -> str:
         """What `response_format` comes to: whether an answer is one of the two that the schema allows."""

@@ -142,6 +142,36 @@ def test_answers_to_a_schema(
         assert refusal.startswith("--structured: the server takes no json schema")
 
 
+@pytest.mark.parametrize("endpoint", ["completions", "chat"])
+def test_answers_side_by_side(loadstone: Loadstone, engine: Engine, quirks: dict[str, str], endpoint: str) -> None:
+    """Every token of both is counted, whether the engine counts for each answer or for all, and it is said."""
+    both = ("--extra-body", '{"n": 2}', "--endpoint", endpoint, "--concurrency", "2", "--requests", "8")
+    outcome = bench(loadstone, engine, *both)
+    answers = 2 if quirks["`n`"] == "honoured" else 1
+    measured = [record for record in outcome.records if record["phase"] == "measure"]
+    assert outcome.cell["metrics"]["output_tokens"] == answers * OUTPUT * 8
+    for record in measured:
+        assert (record["status"], record["input_tokens"]) == ("ok", INPUT)
+        assert record["output_tokens"] == record["tokens"][-1] == answers * OUTPUT
+        assert record["tokens"] == sorted(record["tokens"])
+    assert spoilt_by(outcome) == ({"several_answers"} if answers == 2 else set())
+
+
+def test_the_users_own_fields_do_not_hinder_the_meeting(
+    loadstone: Loadstone, engine: Engine, quirks: dict[str, str]
+) -> None:
+    """Some make sense in a stream alone, or in an answer as long as the run's; meeting a server takes others, too."""
+    fields: Json = {"stream_options": {"continuous_usage_stats": False}}
+    if not quirks["`min_tokens`"].startswith("refused"):
+        fields["min_tokens"] = 4
+    own = ("--endpoint", "completions", "--extra-body", json.dumps(fields), "--concurrency", "2", "--requests", "8")
+    outcome = bench(loadstone, engine, *own)
+    assert outcome.cell["metrics"]["input_tokens"] == INPUT * 8
+    taken = quirks["token ids as prompt"] == "taken"
+    assert outcome.document["target"]["prompt_kind"] == ("token ids" if taken else "text")
+    assert not spoilt_by(outcome)
+
+
 def test_all_serve_the_same_model(engine: Engine, reference: Engine) -> None:
     """So that what differs between them is theirs: greedy answers are the same words."""
 

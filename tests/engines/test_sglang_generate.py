@@ -56,6 +56,17 @@ def test_every_token_is_counted(loadstone: Loadstone, sglang: Engine) -> None:
     assert "prefix_cache_helped" not in outcome.findings
 
 
+@pytest.mark.parametrize("way", ["--stream", "--no-stream"])
+def test_answers_side_by_side(loadstone: Loadstone, sglang: Engine, way: str) -> None:
+    outcome = bench(loadstone, sglang, "--extra-body", '{"sampling_params": {"n": 2}}', "--concurrency", "2", way)
+    assert outcome.document["target"]["prompt_kind"] == "token ids"
+    for record in measured(outcome):
+        assert (record["status"], record["input_tokens"], record["output_tokens"]) == ("ok", INPUT, 2 * OUTPUT)
+        assert record["tokens"][-1] == 2 * OUTPUT
+    assert "several_answers" in outcome.findings
+    assert not {"output_length", "prefix_cache_helped", "input_length"} & outcome.findings
+
+
 def test_a_known_prompt_is_cached_but_for_its_last_token_unless_the_cache_is_emptied(
     loadstone: Loadstone, sglang: Engine
 ) -> None:

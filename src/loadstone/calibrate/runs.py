@@ -70,6 +70,11 @@ def cases_of_runs(folders: Sequence[Path], deployment: Deployment) -> list[Case]
             raise InputError(f"{folder}: is a simulated run; calibrate on measured ones")
         if stated.is_summary_only(folder, info):
             raise InputError(f"{folder}: its file has figures and no requests, of which calibration needs each")
+        if info.target is not None and info.target.choices > 1:
+            raise InputError(
+                f"{folder}: each request has {info.target.choices} answers side by side, and its TPOT is of all "
+                "together; calibrate on a run without n"
+            )
         before = len(cases)
         for number, cell in enumerate(summarise(folder)["cells"]):
             point, arrays = _cell(folder, number, cell, len(cases) + 1)

@@ -132,10 +132,14 @@ class Stream:
         self.error = self.error or self._complaint()
         if self.error is not None:
             self.status = "error"
-        elif exact_output and self.output_tokens() < self.request.output_tokens and not self._full():
+        elif exact_output and self.output_tokens() < self._demanded() and not self._full():
             self.status = "short"
         else:
             self.status = "ok"
+
+    def _demanded(self) -> int:
+        """Tokens of all answers to the request."""
+        return self.request.output_tokens * self.answer.choices
 
     def _full(self) -> bool:
         """Whether the server ended it at the limit, and nothing tells how many tokens its events held."""

@@ -16,9 +16,14 @@ _FACTS = (
     "weights_dtype", "kv_dtype", "mode", "workload", "input_tokens", "output_tokens", "range_ratio", "prefix_tokens",
     "prefix_groups", "prefix_cache",
 )  # fmt: skip
-_PAPERS = ("hardware", "endpoint", "seed", "label", "engine arguments", "client", "client host", "loadstone")
-WORKLOAD = ("mode", "workload", "input_tokens", "output_tokens", "range_ratio", "prefix_tokens", "prefix_groups")
-"""Facts that make two sides answer different questions."""
+_ANSWERS = "answers a request"
+_PAPERS = (
+    "hardware", "endpoint", _ANSWERS, "seed", "label", "engine arguments", "client", "client host", "loadstone",
+)  # fmt: skip
+WORKLOAD = (
+    "mode", "workload", "input_tokens", "output_tokens", "range_ratio", "prefix_tokens", "prefix_groups", _ANSWERS,
+)  # fmt: skip
+"""What makes two sides answer different questions."""
 _TOLD = {"": ("kind", "name", "mode", "prefix_tokens", "prefix_groups"), "input": ("mean",), "output": ("mean",)}
 """What facts say of a workload; "": of itself, else of a part of it."""
 
@@ -111,6 +116,8 @@ def _value(run: Run, what: str) -> Any:
         return msgspec.to_builtins(run.facts.hardware) if run.facts.hardware else None
     if what == "endpoint":
         return info.target.endpoint if info.target else None
+    if what == _ANSWERS:
+        return info.target.choices if info.target else 1
     if what == "label":
         return info.settings.get("label")
     if what == "engine arguments":

@@ -21,6 +21,8 @@ from loadstone.workload.words import WORDS
 
 AnyAsk = TypeVar("AnyAsk", bound=Ask)
 PROMPT = " ".join(WORDS[:8])
+IDS = list(range(100, 108))
+"""Such a prompt SGLang takes though it has no tokenizer (--skip-tokenizer-init), and every vocabulary has these."""
 SHAPED_TOKENS = 24
 """Enough to tell a constrained answer from another."""
 
@@ -34,10 +36,16 @@ class Heard(NamedTuple):
 
 
 def ask_once(
-    server: Server, ask: Ask, prompt: str | Sequence[int] = PROMPT, *, tokens: int = 1, keep_text: bool = False
+    server: Server, ask: Ask, prompt: str | Sequence[int] | None = None, *, tokens: int = 1, keep_text: bool = False
 ) -> Heard:
-    """One request of an answer of at most so many tokens. Raises TargetError where there is no server."""
+    """One request of an answer of at most so many tokens, or as many as `ask.extra` demands at least.
+
+    Raises TargetError where there is no server.
+    """
+    if prompt is None:
+        prompt = IDS if ask.endpoint == "sglang" else PROMPT
     asked: Any = [{"role": "user", "content": prompt}] if ask.endpoint == "chat" else prompt
+    tokens = max(tokens, _demanded(ask.extra))
     response = server.post(path(ask), RequestBody(body(ask)).render(msgspec.json.encode(asked), tokens))
     answer = new_answer(ask.endpoint, stream=ask.stream, keep_text=keep_text)
     if response.status_code != 200:
@@ -51,13 +59,23 @@ def ask_once(
     return Heard(response, answer, error)
 
 
+def _demanded(extra: dict[str, Any]) -> int:
+    """The least number of tokens that a user's own fields ask for: vLLM and SGLang refuse a shorter limit."""
+    sampling = extra.get("sampling_params")
+    least = (extra.get("min_tokens"), sampling.get("min_new_tokens") if isinstance(sampling, dict) else None)
+    return max((tokens for tokens in least if isinstance(tokens, int)), default=0)
+
+
 def try_fields(server: Server, target: Target, ask: Ask, *, exact: bool) -> Ask:
     """Ask for token counts, and with `exact` for answers of exact length, as far as the server takes the fields.
 
-    Each is tried alone, on an answer of one token; `target.accepts` says what came of it.
+    Each is tried alone, on an answer of one token; `target.accepts` says what came of it. And `target.choices`, how
+    many answers a request has by the user's own fields.
     """
     if ask.endpoint == "triton":
         return triton_fields(target, ask, exact=exact)
+    if ask.extra:
+        target.choices = ask_once(server, ask).answer.choices
     trials = {"ignore_eos": {"ignore_eos": True}, "min_tokens": {"min_tokens": True}}
     if ask.endpoint in ("completions", "chat") and ask.stream:
         trials |= {"stream_options": {"usage": "final"}, "continuous_usage_stats": {"usage": "running"}}  # type: ignore[dict-item]

@@ -88,7 +88,11 @@ def token_counter(server: Server | None, target: Target, tokenizer: str | None) 
 def _prompt_tokens(server: Server, ask: Ask, prompt: str | Sequence[int]) -> int | None:
     """What the server counts for a prompt; None where it refuses it or gives no count."""
     # In one piece, where usage needs no asking; Triton's models may be unable to answer so.
-    heard = ask_once(server, ask if ask.endpoint == "triton" else msgspec.structs.replace(ask, stream=False), prompt)
+    if ask.endpoint != "triton":
+        # vLLM refuses options of a stream where there is none.
+        extra = {name: value for name, value in ask.extra.items() if name != "stream_options"}
+        ask = msgspec.structs.replace(ask, stream=False, extra=extra)
+    heard = ask_once(server, ask, prompt)
     return heard.answer.input_tokens if heard.response.status_code == 200 else None
 
 

@@ -73,6 +73,8 @@ class Target(msgspec.Struct, kw_only=True):
     engine: str | None = None
     engine_version: str | None = None
     prompt_kind: Literal["token ids", "text"]
+    choices: int = 1
+    """Answers that each request has side by side, as by `n`."""
     overhead_tokens: int = 0
     """Tokens that the server adds to every prompt: a chat template, a BOS."""
     max_model_tokens: int | None = None

@@ -90,7 +90,7 @@ def _printable(text: str) -> str:
     return "".join(character if character.isprintable() else "\ufffd" for character in text)
 
 
-def short_outputs(metrics: CellMetrics) -> Finding | None:
+def short_outputs(metrics: CellMetrics, choices: int = 1) -> Finding | None:
     counts = metrics.requests
     if not counts.short:
         return None
@@ -98,7 +98,9 @@ def short_outputs(metrics: CellMetrics) -> Finding | None:
         "short_outputs",
         "warning",
         f"{counts.short} of {counts.sent} answers ended before the demanded length",
-        "The engine ignores ignore_eos: compare tokens per second, not requests per second.",
+        "The engine ignores ignore_eos: compare tokens per second, not requests per second."
+        if choices == 1
+        else "The engine ignores ignore_eos, or its usage is of one answer of several: look at one with curl.",
     )
 
 
@@ -124,10 +126,27 @@ def empty_answers(done: Facts, plan: Plan, cell: int, streams: bool) -> Finding 
     )
 
 
-def output_length(done: Facts, plan: Plan, cell: int) -> Finding | None:
-    """Answers longer than allowed. One token more is let pass: some count the end of the sequence."""
-    asked = plan.output_tokens[plan_rows(done, plan, cell)]
-    over = (asked > 0) & (done.output_tokens > asked + 1)
+def several_answers(choices: int, streams: bool) -> Finding | None:
+    if choices == 1:
+        return None
+    return Finding(
+        "several_answers",
+        "warning" if streams else "info",
+        f"each request has {choices} answers side by side: its output tokens are those of all",
+        "TTFT is that of the first to begin, E2E that of the last to end; TPOT and ITL are of all together, and each "
+        f"answer alone comes up to {choices} times as slowly. Ask for one (n) to measure these."
+        if streams
+        else "E2E is that of the last to end: compare it with runs of as many answers to a request.",
+    )
+
+
+def output_length(done: Facts, plan: Plan, cell: int, choices: int = 1) -> Finding | None:
+    """Answers longer than allowed. One token more is let pass: some count the end of the sequence.
+
+    `choices`: answers to each request, whose tokens are counted together.
+    """
+    asked = plan.output_tokens[plan_rows(done, plan, cell)] * choices
+    over = (asked > 0) & (done.output_tokens > asked + choices)
     if over.sum() <= LENGTH_SHARE * len(done):
         return None
     more = float(np.median((done.output_tokens - asked)[over]))

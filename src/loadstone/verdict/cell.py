@@ -43,6 +43,7 @@ def cell_findings(
     servers said. `gpus`: what GPUs said.
     """
     streams = target is None or target.streams
+    choices = 1 if target is None else target.choices
     asked = plan.cells[cell]
     facts = gather(scalars, events)
     measured = facts.pick(facts.measured)
@@ -62,10 +63,11 @@ def cell_findings(
         steady.overload(asked, measured, streams)
         or steady.queue_grows(asked, measured)
         or steady.not_stationary(metrics, asked, measured, plan, cell, streams),
-        answers.short_outputs(metrics),
+        answers.short_outputs(metrics, choices),
         answers.other_model(target, info.models if info else None),
         answers.answers_repeated(info.prompts_compared, info.texts_compared) if info else None,
         _not_streamed(streams),
+        answers.several_answers(choices, streams),
         steady.few_samples(metrics),
         load.fleet_imbalance(replicas),
         server.preemptions(figures),
@@ -83,10 +85,13 @@ def cell_findings(
         ]
     found += [
         answers.input_length(measured, plan, cell),
-        tokens.prefix_cache_helped(facts, plan, cell, target.overhead_tokens if target else 0, figures),
+        # The other answers to a prompt find it there.
+        tokens.prefix_cache_helped(facts, plan, cell, target.overhead_tokens if target else 0, figures)
+        if choices == 1
+        else None,
         tokens.prompts_repeated(measured, plan, cell),
         answers.empty_answers(done, plan, cell, streams),
-        answers.output_length(done, plan, cell),
+        answers.output_length(done, plan, cell, choices),
         answers.finish_reasons(done, plan),
         answers.answers_identical(done) if measured_live else None,
         tokens.no_usage(done, streams),

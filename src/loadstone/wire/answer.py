@@ -8,12 +8,19 @@ from loadstone.wire import sse
 from loadstone.wire.sse import SseDecoder, SseError
 from loadstone.wire.template import Template
 from loadstone.wire.text import excerpt
-from loadstone.wire.tolerant import load_object
+from loadstone.wire.tolerant import count, load_object
 
 MAX_TEXT = 4 * 1024 * 1024
 """Characters of an answer's text that are kept, where it is asked for; the rest is counted and forgotten."""
 
+CHOICES = 1024
+"""Answers to a request that are kept apart. `n` is a handful: a number beyond is no answer's."""
 _DONE = b"[DONE]"
+
+
+def place_of(index: float | None) -> int:
+    """Which of several answers side by side something is of, from 0, by what an event says."""
+    return min(count(index) or 0, CHOICES - 1)
 
 
 class Whole:
@@ -55,11 +62,15 @@ class Answer:
     finish_reason, done (the answer said that it is complete), error (the server's, or why it cannot be read),
     input_tokens, output_tokens, cached_tokens, reasoning_tokens; server_prefill_s, server_decode_s (llama.cpp).
     model            whose answer it is, as it first says (OpenAI's dialect)
+    choices          how many answers have ended, at least 1: with `n` a request has several side by side, and events
+                     and counts are of all of them together
     text             with `keep_text`: what was said, without reasoning and tool calls, at most MAX_TEXT characters
     A dialect adds `_fold`, which takes one payload: a stream event's, or the whole body.
     """
 
     __slots__ = (
+        "_counts",
+        "_ended",
         "_keeps",
         "_last_running",
         "_sse",
@@ -89,6 +100,8 @@ class Answer:
         self._texts: list[str] = []
         self._texts_length = 0
         self._last_running = 0
+        self._counts: dict[int, int] = {}  # newest count of each of several answers
+        self._ended: frozenset[int] = frozenset()
         self.events = 0
         self.running = True
         self.still = 0
@@ -103,6 +116,10 @@ class Answer:
         self.reasoning_tokens: int | None = None
         self.server_prefill_s: float | None = None
         self.server_decode_s: float | None = None
+
+    @property
+    def choices(self) -> int:
+        return max(1, len(self._ended))
 
     @property
     def text(self) -> str:

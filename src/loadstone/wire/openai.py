@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from itertools import accumulate
 
-from loadstone.wire.answer import Answer
+from loadstone.wire.answer import Answer, place_of
 from loadstone.wire.openai_chunk import (
     Delta,
     Timings,
@@ -35,12 +35,14 @@ _GIVEN_UP = ("abort", "error")
 class OpenAIAnswer(Answer):
     """An answer of /v1/completions or /v1/chat/completions."""
 
-    __slots__ = ("_decode", "_plain_usage")
+    __slots__ = ("_apart", "_decode", "_plain_place", "_plain_usage")
 
     def __init__(self, *, stream: bool = True, keep_text: bool = False) -> None:
         super().__init__(stream=stream, keep_text=keep_text)
         self._decode = decode_chunk if stream else decode_whole
         self._plain_usage: Usage | None = None  # of the event that the template in use was made from
+        self._plain_place = 0  # which of several answers that event is of
+        self._apart = 0  # of several answers, tokens stated in events without choices
 
     def template(self, body: bytes) -> Template | None:
         """A template for the chunks to come, if `body` was one, held one whole event, and that a plain one."""
@@ -65,6 +67,7 @@ class OpenAIAnswer(Answer):
         template = learn(body, text, counted=counted, sse=self._sse)
         if template is not None:
             self._plain_usage = usage
+            self._plain_place = place_of(choices[0].index)
         return template
 
     def take_plain(self, events: int, counts: list[int]) -> None:
@@ -73,6 +76,8 @@ class OpenAIAnswer(Answer):
             return
         # What an event between said of the rest of usage, these say again as the template has it.
         self._take_details(self._plain_usage)
+        if self._counts:
+            counts = [self._of_all(tokens, self._plain_place) for tokens in counts]
         self.output_tokens = counts[-1] or self.output_tokens
         if counts[0] < self._last_running or counts != sorted(counts):
             counts = list(accumulate(counts, max, initial=self._last_running))[1:]
@@ -96,12 +101,15 @@ class OpenAIAnswer(Answer):
         choices = chunk.choices
         if choices:
             for choice in choices:
+                if choice.index and not self._counts:
+                    self._counts[0] = self._last_running
                 if choice.text or ((delta := choice.delta) is not None and delta.carries_output()):
                     output = True
                 if choice.finish_reason:
                     self.finish_reason = excerpt(choice.finish_reason, _REASON_LENGTH)
+                    self._ended |= {place_of(choice.index)}
         if chunk.usage is not None:
-            output = self._take_usage(chunk.usage, output, bool(choices))
+            output = self._take_usage(chunk.usage, output, place_of(choices[0].index) if choices else None)
         elif output:
             self.running = False
         if output:
@@ -109,8 +117,7 @@ class OpenAIAnswer(Answer):
             if self.running:
                 self.running_tokens.append(self._last_running)
                 self.still += self._last_running == before
-            if self._keeps and choices:
-                first = choices[0]
+            if self._keeps and choices and not (first := choices[0]).index:
                 self._keep(first.text or (first.delta.content if first.delta is not None else None))
         if chunk.timings is not None:
             self._take_timings(chunk.timings)
@@ -121,8 +128,11 @@ class OpenAIAnswer(Answer):
         elif self.finish_reason in _GIVEN_UP:
             self._complain(f"the server gave the request up (finish reason {self.finish_reason})")
 
-    def _take_usage(self, usage: Usage, output: bool, has_choices: bool) -> bool:
-        """Keep the newest counts. True if the event stands for output: text, or a running count that grew."""
+    def _take_usage(self, usage: Usage, output: bool, place: int | None) -> bool:
+        """Keep the newest counts. True if the event stands for output: text, or a running count that grew.
+
+        `place`: which of several answers the event is of; None: it has no choices.
+        """
         self._take_details(usage)
         # As `count`, without the call: engines may send this on every event.
         stated = usage.completion_tokens
@@ -130,14 +140,26 @@ class OpenAIAnswer(Answer):
             self.running = self.running and not output
             return output
         tokens = int(stated)
+        if self._counts:
+            tokens = self._of_all(tokens, place)
         self.output_tokens = tokens or self.output_tokens  # output came: 0 is not counted yet, or never
         grew = tokens > self._last_running
         if grew:
             self._last_running = tokens
-        if grew and self.running and not output and has_choices:
+        if grew and self.running and not output and place is not None:
             # A token without text. A first count above one, without text, is a total that comes at the end.
             output = self.events > 0 or tokens == 1
         return output
+
+    def _of_all(self, tokens: int, place: int | None) -> int:
+        """The tokens of all answers side by side, where an event states those of answer `place`; None: it has no
+        choices, and states those of all (vLLM, SGLang), or of the one that ended (llama.cpp's chat).
+        """
+        if place is None:
+            self._apart += tokens
+        else:
+            self._counts[place] = tokens
+        return self._apart or sum(self._counts.values())
 
     def _take_details(self, usage: Usage) -> None:
         """Everything in `usage` but the count of output tokens."""

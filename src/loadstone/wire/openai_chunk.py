@@ -46,6 +46,7 @@ class Delta(msgspec.Struct):
 
 
 class Choice(msgspec.Struct):
+    index: float | None = None
     text: str | None = None
     delta: Delta | None = None
     finish_reason: str | None = None
@@ -101,6 +102,7 @@ def _choice(fields: dict[str, Any], delta_name: str) -> Choice:
     delta = fields.get(delta_name)
     finish = fields.get("finish_reason")
     return Choice(
+        index=index if isinstance(index := fields.get("index"), int | float) else None,
         text=text(fields.get("text")),
         delta=Delta(
             content=text(delta.get("content")),

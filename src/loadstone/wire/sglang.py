@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from loadstone.wire import structured
-from loadstone.wire.answer import MAX_TEXT, Answer
+from loadstone.wire.answer import CHOICES, MAX_TEXT, Answer, place_of
 from loadstone.wire.text import error_text, excerpt
 from loadstone.wire.tolerant import NO_RAW, UNREADABLE, convert, count, present, raw
 
@@ -56,6 +56,7 @@ class _Meta(msgspec.Struct):
 
 
 class _Event(msgspec.Struct):
+    index: float | None = None
     text: msgspec.Raw = NO_RAW
     output_ids: msgspec.Raw = NO_RAW
     meta_info: _Meta | None = None
@@ -75,10 +76,18 @@ class SglangAnswer(Answer):
         try:
             event = _decode(payload)
         except UNREADABLE:
+            if not self.streams and (answers := _several(payload)):
+                for place, event in enumerate(answers):
+                    self._take(event, place, payload)
+                return
             fields = self._unread(payload)
             if fields is None:
                 return
             event = _tolerated(fields)
+        self._take(event, place_of(event.index), payload)
+
+    def _take(self, event: _Event, place: int, payload: bytes) -> None:
+        """What `payload` says of answer number `place`."""
         meta = event.meta_info
         if meta is None:
             if present(event.error):
@@ -86,34 +95,36 @@ class SglangAnswer(Answer):
             elif present(event.message):
                 self._complain(error_text(payload))
             elif present(event.text) or present(event.output_ids):
-                self._take_uncounted(event)
+                self._take_uncounted(event, place)
             return
         tokens = count(meta.completion_tokens)
         if tokens is None:
             if present(event.text) or present(event.output_ids):
-                self._take_uncounted(event)
-        elif tokens > self._last_running:
-            self._last_running = self.output_tokens = tokens
+                self._take_uncounted(event, place)
+        elif tokens > self._counts.get(place, 0):
+            self._counts[place] = tokens
+            self._last_running = self.output_tokens = sum(self._counts.values())
             self.events += 1
             if self.running:
-                self.running_tokens.append(tokens)
+                self.running_tokens.append(self._last_running)
         else:
             self.output_tokens = self._last_running
-        if self._keeps:
+        if self._keeps and not place:
             self._take_text(event.text)
         self.input_tokens = _newer(meta.prompt_tokens, self.input_tokens)
         self.cached_tokens = _newer(meta.cached_tokens, self.cached_tokens)
         self.reasoning_tokens = _newer(meta.reasoning_tokens, self.reasoning_tokens)
         if present(meta.finish_reason):
             self._take_reason(meta.finish_reason)
+            self._ended |= {place}
         if present(event.error):
             self._complain(error_text(bytes(event.error)))
 
-    def _take_uncounted(self, event: _Event) -> None:
+    def _take_uncounted(self, event: _Event, place: int) -> None:
         """Output without a count: then none of the counts are of use for a curve."""
         self.running = False
         self.events += 1
-        if self._keeps:
+        if self._keeps and not place:
             self._take_text(event.text)
 
     def _take_text(self, field: msgspec.Raw) -> None:
@@ -133,6 +144,15 @@ class SglangAnswer(Answer):
         if kind == "abort":
             message = said.get("message") if isinstance(said, dict) else None
             self._complain(error_text(bytes(raw(message))) if message else "aborted by the server")
+
+
+def _several(payload: bytes) -> list[_Event]:
+    """The answers to a request with `n`, in one piece: a list."""
+    try:
+        said = json.loads(payload.decode("utf-8", "replace"))
+    except (ValueError, RecursionError):
+        return []
+    return [_tolerated(each) for each in said[:CHOICES] if isinstance(each, dict)] if isinstance(said, list) else []
 
 
 def _value(field: msgspec.Raw) -> Any:
@@ -155,6 +175,8 @@ def _tolerated(fields: dict[str, Any]) -> _Event:
     if numbers is not None and isinstance(meta, dict):
         numbers.finish_reason = raw(meta.get("finish_reason"))
     event = _Event(meta_info=numbers)
+    if isinstance(index := fields.get("index"), int | float):
+        event.index = index
     for name in ("text", "output_ids", "error", "message"):
         if fields.get(name):
             setattr(event, name, raw(fields[name]))
