@@ -24,7 +24,7 @@ needs_chromium = pytest.mark.skipif(
 class Browser:
     """One tab. `complaints`: errors of scripts, of the console and of the content-security-policy so far."""
 
-    def __init__(self, profile: Path, *, dark: bool = False) -> None:
+    def __init__(self, profile: Path, *, dark: bool = False, scripts: bool = True) -> None:
         assert CHROMIUM is not None
         to_browser, self._out = os.pipe()
         self._in, from_browser = os.pipe()
@@ -49,6 +49,7 @@ class Browser:
         self._session = self._send("Target.attachToTarget", session=False, targetId=page, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self._send(f"{domain}.enable")
+        self._send("Emulation.setScriptExecutionDisabled", value=not scripts)
 
     def __enter__(self) -> Browser:
         return self
@@ -66,6 +67,9 @@ class Browser:
 
     def dark(self) -> None:
         self._send("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark"}])
+
+    def media(self, name: str) -> None:
+        self._send("Emulation.setEmulatedMedia", media=name)
 
     def open(self, url: str) -> None:
         said = self._send("Page.navigate", url=url)

@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -71,6 +72,50 @@ def test_a_curve_shows_units_definition_count_and_interval(tmp_path: Path) -> No
     ]  # fmt: skip
     assert figure.spec["title"]["subtitle"]
     assert "vLLM: 0.1 s at 1 to 1.6 at 16" in figure.summary
+
+
+@pytest.mark.parametrize(("highest", "scale"), [(9.0, None), (11.0, "log")])
+def test_a_line_is_read_from_0_unless_that_would_press_most_of_it_flat(
+    tmp_path: Path, highest: float, scale: str | None
+) -> None:
+    """An overloaded server's TTFT beside that of one at ease: on a linear axis the latter would be 0."""
+    run(tmp_path, "a", [cell(1, ttft=0.1), cell(4, ttft=0.2), cell(16, ttft=highest)])
+    (frame,) = frames(points(tmp_path), "load")
+    spec = drawn(curves.against(frame, TTFT, key="k")).spec
+    line = spec["layer"][1]["layer"][0]
+    assert line["mark"]["type"] == "line"
+    assert line["encoding"]["y"]["scale"].get("type") == scale
+
+
+def test_where_one_series_of_several_is_left_the_chart_says_which(tmp_path: Path) -> None:
+    """A legend is drawn of two names or more."""
+    run(tmp_path, "a", [cell(1), cell(4)])
+    run(tmp_path, "b", [cell(1, ttft=None), cell(4, ttft=None)], engine="SGLang")
+    (frame,) = frames(points(tmp_path), "load")
+    both, one = (drawn(curves.against(frame, measure, key="k")) for measure in (TPOT, TTFT))
+    assert legend(both)[1] == ["SGLang", "vLLM"]
+    assert legend(one)[1] == []
+    assert "vLLM" not in both.notes[0]
+    assert one.notes[0] == f"{both.notes[0]} · vLLM"
+
+
+def test_of_more_setups_than_signs_the_fastest_are_drawn(tmp_path: Path) -> None:
+    """Two setups under one sign of a legend cannot be told apart."""
+    for n in range(10):
+        for engine in ("vLLM", "SGLang"):
+            cells = [cell(c, output=100.0 * (n + 1)) for c in (1, 4)]
+            run(tmp_path, f"{engine}-{n}", cells, engine=engine, settings={"label": f"setup {n}"})
+    figure = drawn(next(figure for figure in figures(points(tmp_path)) if figure.key == "tpot-by-load"))
+    assert {row["variant"] for row in rows_of(figure)} == {f"setup {n}" for n in range(2, 10)}
+    assert legend(figure)[0] == 2 + 8
+    assert figure.notes[0].endswith("16 of 20 series")
+
+
+def test_a_published_range_ratio_is_rounded(tmp_path: Path) -> None:
+    drawn_from = {"kind": "uniform", "mean": 512.5, "sd": 295.0, "low": 1, "high": 1024}
+    run(tmp_path, "a", [cell(1), cell(4)], workload={"output": drawn_from})
+    (frame,) = frames(points(tmp_path), "load")
+    assert frame.words.endswith("lengths from 0.000977·n to n")
 
 
 def test_short_latencies_are_in_milliseconds(tmp_path: Path) -> None:
@@ -413,17 +458,35 @@ def test_ratios_put_better_to_the_right(tmp_path: Path) -> None:
         "Output throughput": 2, "TTFT": 4, "TPOT": 1, "E2E latency": 1,
     }  # fmt: skip
     # A page has these columns as the picture's numbers: none is there that says nothing.
-    assert all(row.keys() == {"row", "measure", "times"} for row in rows_of(figure))
+    assert all(row.keys() == {"row", "measure", "times", "low", "high"} for row in rows_of(figure))
 
 
-@pytest.mark.parametrize(("off", "within"), [(1.5, "50 %"), (6.33, "a factor of 6.3")])
-def test_a_prediction_that_may_be_far_off_says_a_factor(tmp_path: Path, off: float, within: str) -> None:
-    for gpu in ("a100", "h100"):
-        one = cell(64)
-        one["metrics"]["ttft_s"] |= {"low": 0.1 / off, "high": 0.1 * off}
+def test_ratios_have_the_intervals_of_their_table(tmp_path: Path) -> None:
+    """Two predictions that cannot be told apart must not look far apart."""
+    for gpu, ttft in (("h100", 0.102), ("a100", 0.1)):
+        one = cell(64, ttft=ttft)
+        one["metrics"]["ttft_s"] |= {"low": ttft / 2, "high": ttft * 2}
         run(tmp_path, gpu, [one], deployment={"gpu": gpu, "gpus": 1}, source="simulated")
-    (figure,) = ratios.ratio_figures(ratios.gpu_ratios(points(tmp_path)))
-    assert f"Predicted: each value to within {within} (80 %)" in figure.notes
+    found = ratios.gpu_ratios(points(tmp_path))
+    (figure,) = ratios.ratio_figures(found)
+    drawn(figure)
+    rows = {row["measure"]: row for row in rows_of(figure)}
+    # ln 2 of both, and what repeats differ by: e^√(2·0.693² + 0.088²)
+    assert rows["TTFT"]["times"] == pytest.approx(1.02)
+    assert rows["TTFT"]["low"] == pytest.approx(1.02 / 2.676, rel=1e-3)
+    assert rows["TTFT"]["high"] == pytest.approx(1.02 * 2.676, rel=1e-3)
+    assert "bars: of predictions the model's own, 80 %, and what repeats differ by" in figure.notes
+
+
+def test_ratios_without_any_interval_say_so(tmp_path: Path) -> None:
+    one = cell(64)
+    for name in ("ttft_s", "tpot_s", "e2e_s"):
+        one["metrics"][name]["ci95"] = {"p50": [None, None], "p99": [None, None]}
+    for gpu in ("a100", "h100"):
+        run(tmp_path, gpu, [one], deployment={"gpu": gpu})
+    found = [msgspec.structs.replace(point, sums=False) for point in points(tmp_path)]
+    (figure,) = ratios.ratio_figures(ratios.gpu_ratios(found))
+    assert "no interval: too few generations of requests" in figure.notes
 
 
 def test_bursts_have_the_pictures_of_batches(tmp_path: Path) -> None:

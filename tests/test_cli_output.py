@@ -51,6 +51,40 @@ def test_each_part_of_a_table_says_what_its_lines_are() -> None:
     assert heads == [["conc", "TTFT p50", "p99"], ["conc", "TPOT p50", "p99", "trusted"]]
 
 
+def test_each_part_begins_with_all_words_that_say_what_its_lines_are() -> None:
+    """One model on several machines: the model alone tells no line from another."""
+    made = Table(padding=(0, 1))
+    for head in ("model", "GPUs"):
+        made.add_column(head, no_wrap=True)
+    for head in ("weights", "KV room", "KV tokens"):
+        made.add_column(head, justify="right", no_wrap=True)
+    for gpus in ("4×h100", "8×h100"):
+        made.add_row("Meta-Llama-3.1-405B", gpus, "189.0", "28.6", "475,968")
+    assert [[column.header for column in part.columns] for part in output.fitted(made, 52)] == [
+        ["model", "GPUs", "weights", "KV room"], ["model", "GPUs", "KV tokens"],
+    ]  # fmt: skip
+    # Where both leave no room for a number, the first has to do.
+    assert all(part.columns[1].header != "GPUs" for part in output.fitted(made, 36)[1:])
+
+
+def test_names_in_a_list_are_whole_on_a_narrow_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are what one has to type."""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "dumb")  # 80 wide, without colours
+    heads = ["name", *(f"figure {n}, TFLOP/s" for n in range(6))]
+    output.print_rows(heads, [("rtx-pro-6000-blackwell", *range(1000, 1006))])
+    text = capsys.readouterr().out
+    assert "…" not in text
+    assert all(figure in text for figure in ("rtx-pro-6000-blackwell", "1000", "1005", "figure 5, TFLOP/s"))
+    assert max(map(len, text.splitlines())) <= 80
+    output.print_rows(["name", "value", "note"], [("h100", 80, "a long remark " * 12)])  # longer than any line
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if "h100" in line)
+    assert "80" in line
+    assert "a long remark" in line
+
+
 def test_a_table_that_fits_is_left_alone() -> None:
     whole = table()
     assert output.fitted(whole, 120) == [whole]

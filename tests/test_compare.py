@@ -21,7 +21,7 @@ from loadstone.errors import InputError
 from loadstone.importers import import_files
 from loadstone.records import CellInfo, Load, RequestRecord, RunInfo, Target, TokenSource
 from loadstone.report.charts.frames import OUTPUT, TPOT, TTFT
-from loadstone.report.findings.effect import OTHER_REPEATS, REPEATS, effect
+from loadstone.report.effect import OTHER_REPEATS, REPEATS, effect
 from loadstone.report.points import points_of
 from loadstone.report.runs import read_run
 from loadstone.schedule import make_plan

@@ -14,8 +14,9 @@ import pytest
 from loadstone.report.charts.frames import E2E, ITL, OUTPUT, TPOT, TTFT
 from loadstone.report.charts.ratios import gpu_ratios, ratio_figures
 from loadstone.report.crosswise import matrices, ratios
+from loadstone.report.effect import OTHER_REPEATS, REPEATS, Effect, effect
 from loadstone.report.findings import observations
-from loadstone.report.findings.effect import OTHER_REPEATS, REPEATS, Effect, effect
+from loadstone.report.findings.sentence import ranges
 from loadstone.report.points import Point
 from loadstone.report.series import series_of
 from loadstone.report.writing import build_of
@@ -317,6 +318,13 @@ def test_predictions_without_any_measurement_say_so(tmp_path: Path) -> None:
     assert text.endswith("(of gaudi3 from the data sheet, without a measurement of that vendor's GPUs).")
 
 
+def test_loads_are_listed_as_one_says_them() -> None:
+    every = [4.0, 8.0, 16.0, 32.0, 64.0, 128.0]
+    said = {(8,): "8", (8, 32): "8 and 32", (64, 128): "64 and 128", (4, 8, 32, 64, 128): "4, 8 and 32 to 128",
+            (4, 8, 16, 128): "4 to 16 and 128"}  # fmt: skip
+    assert {xs: ranges([float(x) for x in xs], every) for xs in said} == said
+
+
 def test_predictions_are_called_so(tmp_path: Path) -> None:
     two_gpus(tmp_path, source="simulated")
     for path in tmp_path.glob("*/summary.json"):
@@ -334,7 +342,7 @@ def test_predictions_are_called_so(tmp_path: Path) -> None:
     (table,) = ratios(points(tmp_path))
     assert "of predictions the model's own, 80 %" in table.notes[0]
     (figure,) = ratio_figures(gpu_ratios(points(tmp_path)))
-    assert figure.notes[-1] == "Predicted: each value to within 30 % (80 %)"
+    assert figure.notes[-1] == "bars: of predictions the model's own, 80 %, and what repeats differ by"
     two_gpus(tmp_path / "measured")
     assert not [text for text in said(tmp_path / "measured") if "redict" in text]
     assert "predict" not in " ".join(ratios(points(tmp_path / "measured"))[0].notes)

@@ -97,7 +97,7 @@ CLAIMS = {
         "On 8×H200, TensorRT-LLM has the lowest TTFT at concurrency 16 to 128", "told apart at 4 and 8",
     ],
     "TPOT on H200: vLLM is lowest but for 16, where nothing tells": [
-        "On 8×H200, vLLM has the lowest TPOT at concurrency 4 and 8, 32 to 128", "told apart at 16",
+        "On 8×H200, vLLM has the lowest TPOT at concurrency 4, 8 and 32 to 128", "told apart at 16",
     ],
     "TPOT on MI300X: SGLang to 16, vLLM from 64": [
         "On 8×MI300X, SGLang has the lowest TPOT at concurrency 4 to 16",

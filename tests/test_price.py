@@ -16,7 +16,7 @@ from loadstone.errors import InputError
 from loadstone.report.charts.frames import DOLLARS, frames
 from loadstone.report.charts.fronts import price_by_pace
 from loadstone.report.document import Report, build
-from loadstone.report.findings.effect import OTHER_REPEATS, effect
+from loadstone.report.effect import OTHER_REPEATS, effect
 from loadstone.report.html import body
 from loadstone.report.markdown import markdown
 from loadstone.report.runs import read_runs

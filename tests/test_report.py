@@ -466,6 +466,29 @@ def test_charts_are_drawn_when_they_are_looked_at(tmp_path: Path) -> None:
 
 
 @needs_chromium
+def test_without_scripts_no_chart_is_an_empty_box(tmp_path: Path) -> None:
+    two_runs(tmp_path / "runs")
+    (tmp_path / "r.html").write_text(made(tmp_path / "runs"))
+    with Browser(tmp_path / "profile", scripts=False) as browser:
+        browser.open((tmp_path / "r.html").as_uri())
+        assert browser.run("document.querySelector('noscript p').getBoundingClientRect().height") > 0
+        boxes = "[...document.querySelectorAll('.chart, figure details')]"
+        assert browser.run(f"{boxes}.filter(each => each.getClientRects().length).length") == 0
+
+
+@needs_chromium
+def test_on_paper_no_row_is_on_two_pages(tmp_path: Path) -> None:
+    two_runs(tmp_path / "runs")
+    (tmp_path / "r.html").write_text(made(tmp_path / "runs"))
+    with Browser(tmp_path / "profile") as browser:
+        browser.open((tmp_path / "r.html").as_uri())
+        breaks = "new Set([...document.querySelectorAll('tr')].map(each => getComputedStyle(each).breakInside))"
+        assert browser.run(f"[...{breaks}]") == ["auto"]
+        browser.media("print")
+        browser.until(f"String([...{breaks}]) === 'avoid'")
+
+
+@needs_chromium
 def test_long_names_of_rows_leave_room_for_the_picture(tmp_path: Path) -> None:
     for gpu in ("h200", "mi300x"):
         for engine in ("vLLM, a build of our own with a long name", "SGLang, a build of our own with a long name"):

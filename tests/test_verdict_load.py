@@ -178,6 +178,14 @@ def test_a_server_that_does_not_keep_up() -> None:
     assert "not_stationary" not in found(opened(lambda at: 0.05 + 2 * at))
 
 
+def test_overload_names_the_time_that_its_waits_count_from() -> None:
+    records = opened(lambda at: 0.05 + 2 * at)
+    assert "and TTFT from the intended time from" in found(records)["overload"].evidence
+    for each in records:
+        each["intended_s"] = None  # as of other tools' requests, most of which do not tell it
+    assert "and TTFT from sending from" in found(records)["overload"].evidence
+
+
 @pytest.mark.parametrize(("at_first_s", "overloaded"), [(0.6, True), (1.5, False)])
 def test_overload_is_waiting_that_grows_two_and_a_half_times(at_first_s: float, overloaded: bool) -> None:
     """A second more for each second of 4: from 1.2 to 4.0 s between the ends, or from 2.1 to 4.9 s."""

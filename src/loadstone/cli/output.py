@@ -83,29 +83,37 @@ def _pieces(parts: tuple[RenderableType, ...], width: int) -> Iterator[Renderabl
 
 def fitted(table: Table, width: int) -> list[Table]:
     """The table where it fits into so many columns of text; else its columns in several tables, each of which begins
-    with the first, that says what a line is of.
+    with those that say what a line is of: words before numbers where they fit too, else the first.
     """
+
+    made = [table]
+    if _room(table) > width:
+        numbers = [at for at, column in enumerate(table.columns) if column.justify == "right"]
+        for keys in dict.fromkeys((max(1, numbers[0] if numbers else 1), 1)):
+            bound: list[list[Column]] = []
+            for column in table.columns[keys:]:
+                if column.header == "p99" and bound:
+                    bound[-1].append(column)  # of what the column before it is
+                else:
+                    bound.append([column])
+            made, chosen = [], table.columns[:keys]
+            for columns in bound:
+                if len(chosen) > keys and _room(_of(table, [*chosen, *columns])) > width:
+                    made.append(_of(table, chosen))
+                    chosen = table.columns[:keys]
+                chosen = [*chosen, *columns]
+            made.append(_of(table, chosen))
+            if max(map(_room, made)) <= width:
+                break
+    return made
+
+
+def _room(table: Table) -> int:
+    """The columns of text that it takes where there is no end of them."""
     from rich.console import Console
 
-    console = Console(width=10_000)
-    made = [table]
-    if console.measure(table).maximum > width:
-        first, *others = table.columns
-        bound: list[list[Column]] = []
-        for column in others:
-            if column.header == "p99" and bound:
-                bound[-1].append(column)  # of what the column before it is
-            else:
-                bound.append([column])
-        made = []
-        chosen = [first]
-        for columns in bound:
-            if len(chosen) > 1 and console.measure(_of(table, [*chosen, *columns])).maximum > width:
-                made.append(_of(table, chosen))
-                chosen = [first]
-            chosen += columns
-        made.append(_of(table, chosen))
-    return made
+    # As no terminal, since a dumb one (TERM=dumb) is 80 wide to rich whatever is said.
+    return Console(width=10_000, force_terminal=False).measure(table).maximum
 
 
 def _of(table: Table, columns: list[Column]) -> Table:
@@ -140,7 +148,11 @@ def print_rows(columns: list[str], rows: list[tuple[Any, ...]]) -> None:
     table = Table(*columns, box=SIMPLE_HEAD)
     for row in rows:
         table.add_row(*(Text(printable(_plain(value))) for value in row))
-    Console().print(table)
+    console = Console()
+    parts = fitted(table, console.width)
+    narrow = max(map(_room, parts)) <= console.width
+    for part in parts if narrow else [table]:  # where a text is longer than a line, its lines stay beside one another
+        console.print(part)
 
 
 def _plain(value: Any) -> str:

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from loadstone.report.charts.frames import E2E, ITL, OUTPUT, TPOT, TTFT, Measure, load_label, pace
-from loadstone.report.charts.ratios import UNSETTLED, Ratio, gpu_ratios, heaviest, left_out, lightest
-from loadstone.report.findings.effect import effect
+from loadstone.report.charts.ratios import (
+    UNSETTLED,
+    Ratio,
+    gpu_ratios,
+    heaviest,
+    interval_words,
+    left_out,
+    lightest,
+)
 from loadstone.report.points import Point
 from loadstone.report.series import asked
 from loadstone.report.tables import MAX_ROWS, WARNED, Table, trimmed
@@ -83,7 +91,7 @@ def ratios(points: Sequence[Point]) -> list[Table]:
         placed: list[tuple[Any, list[str]]] = []
         for own in found.values():
             point = own[0].over
-            times = {ratio.measure.key: _times(ratio) for ratio in own}
+            times = {ratio.measure.key: each.times for ratio in own if (each := ratio.effect) is not None}
             said = [times.get(measure.key, "-") for measure in (OUTPUT, TTFT, TPOT, ITL, E2E)]
             where = joined(load_label(point), asked(point))
             where += "" if all(ratio.over.trusted and ratio.under.trusted for ratio in own) else _DOUBTFUL
@@ -99,8 +107,8 @@ def ratios(points: Sequence[Point]) -> list[Table]:
             align="llrlrrrrr",
             rows=rows[:MAX_ROWS],
             notes=[
-                f"times better, with the interval: {_intervals(found)}, and what repeats of one configuration differ "
-                "by (TTFT 8.8 %, others 3.4 %)",
+                f"times better, with the interval: {interval_words(itertools.chain(*found.values()))}, and what "
+                "repeats of one configuration differ by (TTFT 8.8 %, others 3.4 %)",
                 *_doubtful(rows),
                 *([f"{UNSETTLED}."] if left_out(ratio for own in found.values() for ratio in own) else []),
             ],
@@ -109,24 +117,5 @@ def ratios(points: Sequence[Point]) -> list[Table]:
     return made
 
 
-def _intervals(found: Mapping[Any, Sequence[Ratio]]) -> str:
-    predicted = {
-        each.source == "simulated" for own in found.values() for ratio in own for each in (ratio.over, ratio.under)
-    }
-    return joined(
-        "sampling where its spread is known" if False in predicted else "",
-        "of predictions the model's own, 80 %" if True in predicted else "",
-        by="; ",
-    )
-
-
 def _doubtful(rows: Sequence[Sequence[str]]) -> list[str]:
     return [f"{WARNED}: a cell carries a warning"] if any(_DOUBTFUL in text for row in rows for text in row) else []
-
-
-def _times(ratio: Ratio) -> str:
-    """How many times better, whichever direction is."""
-    found = effect(ratio.over, ratio.under, ratio.measure)
-    if found is None:
-        return "-"
-    return found.times if ratio.measure.better == "higher" else found.inverse.times

@@ -307,7 +307,7 @@ def _prefix(facts: RunFacts) -> str:
 
 def _work(facts: RunFacts, workload: Mapping[str, Any]) -> str:
     ratio, kind = facts.range_ratio, facts.workload or ""
-    spread = f"lengths from {ratio:g}·n to n" if ratio is not None and ratio < 1 else ""
+    spread = f"lengths from {ratio:.3g}·n to n" if ratio is not None and ratio < 1 else ""
     name = workload.get("name") or workload.get("file")
     if name and _SHARED in str(name):
         name = None  # said of the prefix

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _LOAD_HEADS = {"concurrency": "conc", "rate": "req/s", "burst": "burst"}
 UNBOUNDED = "~"
 UNBOUNDED_NOTE = (
-    "~: p99 of the sample, without a bound above (95 %): that takes 368 requests, more where slow together"
+    "~: p99 of the sample, without a bound above (95 %): that takes 368 requests, more where slow ones come together"
 )
 
 

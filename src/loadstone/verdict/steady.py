@@ -142,10 +142,11 @@ def _waits_grow(measured: Facts, streams: bool) -> Finding | None:
     if last < BACKLOG_RATIO * first or last - first < BACKLOG_MORE:
         return None
     what = "TTFT" if streams else "E2E"
+    since = "sending" if np.isnan(measured.intended_s).all() else "the intended time"
     return Finding(
         "overload",
         "warning",
-        f"requests under way rose from {first:.0f} to {last:.0f}, and {what} from the intended time from "
+        f"requests under way rose from {first:.0f} to {last:.0f}, and {what} from {since} from "
         f"{show_seconds(waited.before)} to {show_seconds(waited.after)} in the course of the cell",
         "The server does not keep up with this rate: latencies are as long as the cell lasts. Ask for a lower rate.",
     )

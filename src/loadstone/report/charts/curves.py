@@ -7,9 +7,12 @@ from collections.abc import Sequence
 
 from loadstone.report.charts.frames import Frame, Measure, bunched, load_label
 from loadstone.report.charts.marks import BESIDE, CROSSED, axis_scale, bounds, lines, loads_beside, named, tips
-from loadstone.report.charts.theme import Figure, Row, figure, load_axis
+from loadstone.report.charts.theme import Figure, Row, figure, load_axis, wide
 from loadstone.report.points import Point
 from loadstone.report.words import joined, requests_a
+
+FAR = 100.0
+"""Times that a value must be above another for a logarithmic axis: else a line over loads is read from 0."""
 
 
 def against(frame: Frame, measure: Measure, *, key: str, suffix: str = "") -> Figure | None:
@@ -28,7 +31,8 @@ def against(frame: Frame, measure: Measure, *, key: str, suffix: str = "") -> Fi
     stat_name = _which(frame.points, measure)
     title = f"{measure.name}{stat_name} ({unit})"
     x = load_axis(frame.x_title, sorted({row["x"] for row in rows}))
-    y = alt.Y("y:Q", title=title, scale=alt.Scale(zero=True))
+    far = wide([row["y"] for row in rows], FAR)
+    y = alt.Y("y:Q", title=title, scale=axis_scale(rows, "y", bars=True) if far else alt.Scale(zero=True))
     tooltip = [
         *tips(),
         alt.Tooltip("x:Q", title=frame.x_title),
@@ -38,7 +42,7 @@ def against(frame: Frame, measure: Measure, *, key: str, suffix: str = "") -> Fi
     return figure(
         key,
         f"{measure.name} by {frame.axis_word}{suffix}",
-        [frame.words, definition(frame.points, measure), sample_words(frame.points, measure)],
+        [whose(frame, rows), definition(frame.points, measure), sample_words(frame.points, measure)],
         lines(rows, frame.variants, x, y, tooltip),
         section=frame.section,
         summary=f"{measure.name}{stat_name} in {unit} by {frame.axis_word}; {frame.words}. {_spoken(rows, unit)}",
@@ -75,7 +79,7 @@ def trade_off(frame: Frame, latency: Measure, throughput: Measure, *, section: s
         key,
         f"{throughput.name} against {latency.noun}",
         [
-            frame.words,
+            whose(frame, rows),
             f"A point per load, {BESIDE}: {frame.x_title}; better is {better}",
             f"{definition(frame.points, throughput)}; {definition(frame.points, latency)}",
             sample_words(frame.points, latency),
@@ -85,6 +89,13 @@ def trade_off(frame: Frame, latency: Measure, throughput: Measure, *, section: s
         summary=f"{throughput.name} over {latency.noun}; {frame.words}. "
         + _spoken([{**row, "x": row["load"]} for row in rows], throughput.unit),
     )
+
+
+def whose(frame: Frame, rows: Sequence[Row]) -> str:
+    """The frame's words, and of which series the rows are where no legend tells: where of several one is left."""
+    series = dict.fromkeys(joined(row["colour"], row["variant"], by=" · ") for row in rows)
+    parts = [*frame.words.split(" · "), *next(iter(series)).replace("not told", "").split(" · ")]
+    return joined(*dict.fromkeys(parts), by=" · ") if len(series) == 1 else frame.words
 
 
 def unit_of(measure: Measure, points: Sequence[Point]) -> tuple[str, float]:

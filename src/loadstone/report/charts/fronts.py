@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from loadstone.report.charts.curves import definition, sample_words
+from loadstone.report.charts.curves import definition, sample_words, whose
 from loadstone.report.charts.frames import DOLLARS, OUTPUT, PER_GPU, PER_USER, Frame, Measure
 from loadstone.report.charts.marks import (
     BESIDE,
@@ -83,7 +83,7 @@ def price_by_pace(frame: Frame) -> Figure | None:
         "price",
         "Price of output tokens against pace per user",
         [
-            frame.words,
+            whose(frame, rows),
             f"A point per load, {BESIDE}: {frame.x_title}; better is down and right. Dotted, grey: what a pace costs "
             f"at least{_aside(frame)}",
             definition(frame.points, DOLLARS),

@@ -88,14 +88,14 @@ def lines(
     return under
 
 
-def crossed(marks: alt.Chart, rows: Sequence[Row], x: alt.X, y: alt.Y) -> alt.LayerChart:
-    """The marks; those of cells with a warning crossed out."""
+def crossed(marks: alt.Chart, rows: Sequence[Row], x: alt.X, y: alt.Y, **more: Any) -> alt.LayerChart:
+    """The marks; those of cells with a warning crossed out. `more`: channels that place the marks beside x and y."""
     import altair as alt
 
     layers = [marks]
     if any("warned" in row for row in rows):
         cross = alt.Chart(data(rows)).transform_filter("datum.warned").mark_text(text="×", fontSize=19)
-        layers.append(cross.encode(x=x, y=y))
+        layers.append(cross.encode(x=x, y=y, **more))
     return alt.LayerChart(layer=layers)
 
 

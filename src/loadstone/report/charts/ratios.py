@@ -13,12 +13,15 @@ import msgspec
 from loadstone.report.charts.frames import E2E, OUTPUT, TTFT, Measure, load_label, pace, unsettled
 from loadstone.report.charts.marks import CROSSED, crossed
 from loadstone.report.charts.theme import WIDTH, Figure, Row, data, figure, shades, wide
+from loadstone.report.effect import Effect, effect
 from loadstone.report.points import Point, alike
 from loadstone.report.series import common, lengths_label, series_of
 from loadstone.report.words import count, joined
 
 ROWS = 24
 """Rows beyond these are left to the table."""
+_LANE = 11
+"""Height of a measure's own part of a row, so that no interval lies on another."""
 
 
 class Ratio(msgspec.Struct, frozen=True):
@@ -28,6 +31,12 @@ class Ratio(msgspec.Struct, frozen=True):
     under: Point
     measure: Measure
     times: float
+
+    @property
+    def effect(self) -> Effect | None:
+        """`times` with its interval, where that is known."""
+        found = effect(self.over, self.under, self.measure)
+        return found.inverse if found is not None and self.measure.better == "lower" else found
 
 
 def gpu_ratios(points: Sequence[Point]) -> list[Ratio]:
@@ -113,27 +122,30 @@ def ratio_figures(ratios: Sequence[Ratio]) -> list[Figure]:
             )
             place = (name, point.kind, point.load, point.near_output or 0)
             shown_as: Row = {"row": row or over, "measure": ratio.measure.name, "times": ratio.times}
+            if (known := ratio.effect) is not None:
+                shown_as |= {"low": known.low, "high": known.high}
             doubtful = not (point.trusted and ratio.under.trusted)
             placed.append((place, shown_as | {"warned": True} if doubtful else shown_as))
         order = list(dict.fromkeys(row["row"] for _, row in sorted(placed, key=lambda entry: entry[0])))
         shown = [row for _, row in placed if row["row"] in order[:ROWS]]
         measures = list(dict.fromkeys(row["measure"] for row in shown))
-        log = wide([row["times"] for row in shown], 8)
+        log = wide([row[name] for row in shown for name in ("times", "low", "high") if name in row], 8)
         x_scale = alt.Scale(type="log", nice=False, padding=14) if log else alt.Scale(zero=False, padding=14)
         x = alt.X("times:Q", title=f"{over} over {under} (times)", scale=x_scale)
         y = alt.Y("row:N", title=None, sort=order, axis=alt.Axis(labelLimit=400, grid=True))
-        marks = (
-            alt.Chart(data(shown))
-            .mark_point(size=110, opacity=0.95)
-            .encode(
-                x=x,
-                y=y,
-                color=alt.Color("measure:N", scale=shades(measures), legend=alt.Legend(title=None, columns=1)),
-                shape=alt.Shape(
-                    "measure:N", scale=alt.Scale(domain=measures), legend=alt.Legend(title=None, columns=1)
-                ),
-                tooltip=["row:N", "measure:N", alt.Tooltip("times:Q", format=".3~g")],
-            )
+        lane = alt.YOffset("measure:N", sort=measures, scale=alt.Scale(paddingOuter=0.7))
+        base = alt.Chart(data(shown)).encode(
+            y=y,
+            yOffset=lane,
+            color=alt.Color("measure:N", scale=shades(measures), legend=alt.Legend(title=None, columns=1)),
+        )
+        bars = (
+            base.transform_filter("isValid(datum.low)").mark_rule(opacity=0.55).encode(x=alt.X("low:Q"), x2="high:Q")
+        )
+        marks = base.mark_point(size=110, opacity=0.95).encode(
+            x=x,
+            shape=alt.Shape("measure:N", scale=alt.Scale(domain=measures), legend=alt.Legend(title=None, columns=1)),
+            tooltip=["row:N", "measure:N", alt.Tooltip("times:Q", format=".3~g")],
         )
         even = alt.Chart(data([{"times": 1}])).mark_rule(color="#777777", strokeDash=[3, 3]).encode(x="times:Q")
         beyond = f"; {len(order) - ROWS} more rows are in the table" if len(order) > ROWS else ""
@@ -149,16 +161,18 @@ def ratio_figures(ratios: Sequence[Ratio]) -> list[Figure]:
                 [
                     " · ".join(words),
                     "Throughput: ratio; latencies: inverse ratio, so that right is better for all" + beyond,
-                    "The highest load that both keep up with; model, engine, GPUs, lengths are the same; no interval",
+                    "The highest load that both keep up with; model, engine, GPUs, lengths are the same",
                     joined(
-                        _predicted(found),
+                        f"bars: {interval_words(found)}, and what repeats differ by"
+                        if any("low" in row for row in shown)
+                        else "no interval: too few generations of requests",
                         CROSSED if any("warned" in row for row in shown) else "",
                         UNSETTLED if left_out(found) else "",
                         by="; ",
                     ),
                 ],
-                (even + crossed(marks, shown, x, y)).properties(
-                    width=WIDTH - 100, height=max(100, 26 * min(len(order), ROWS))
+                (even + bars + crossed(marks, shown, x, y, yOffset=lane)).properties(
+                    width=WIDTH - 100, height=max(100, _LANE * len(measures) * min(len(order), ROWS))
                 ),
                 section="gpus",
                 summary=f"{over} over {under}: "
@@ -168,17 +182,11 @@ def ratio_figures(ratios: Sequence[Ratio]) -> list[Figure]:
     return made
 
 
-def _predicted(ratios: Sequence[Ratio]) -> str:
-    """What has to be said of ratios of predictions: how far off each of the two may be."""
-    ends = [
-        end
-        for ratio in ratios
-        for point in (ratio.over, ratio.under)
-        if point.source == "simulated" and (stat := ratio.measure.stat(point)) is not None
-        for end in stat.reach or ()
-    ]
-    if not ends:
-        return ""
-    off = math.expm1(max(ends))
-    within = f"{100 * off:.0f} %" if off <= 1 else f"a factor of {1 + off:.2g}"
-    return f"Predicted: each value to within {within} (80 %)"
+def interval_words(ratios: Iterable[Ratio]) -> str:
+    """Where the intervals of these ratios come from."""
+    predicted = {point.source == "simulated" for ratio in ratios for point in (ratio.over, ratio.under)}
+    return joined(
+        "sampling where its spread is known" if False in predicted else "",
+        "of predictions the model's own, 80 %" if True in predicted else "",
+        by="; ",
+    )

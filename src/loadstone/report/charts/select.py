@@ -11,6 +11,7 @@ import msgspec
 
 from loadstone.report.charts.bands import predicted, predictions
 from loadstone.report.charts.bars import side_by_side, switches
+from loadstone.report.charts.colours import SEQUENCE, SHAPES
 from loadstone.report.charts.curves import against, trade_off
 from loadstone.report.charts.frames import (
     BATCH_S,
@@ -32,11 +33,13 @@ from loadstone.report.charts.fronts import pareto, price_by_pace
 from loadstone.report.charts.ratios import gpu_ratios, ratio_figures
 from loadstone.report.charts.theme import Figure
 from loadstone.report.points import Point
+from loadstone.report.series import Series
 from loadstone.report.words import joined
 
 MAX_FIGURES = 120
 MAX_LINES = 24
-"""Series in one picture; a frame with more is cut to those with the most points."""
+"""Series in one picture; a frame with more, or with more variants than there are looks for, is cut to those with the
+most points, of these the fastest."""
 
 _SWITCHED: tuple[tuple[Literal["prefix", "parallel"], str, str, tuple[Measure, ...]], ...] = (
     ("prefix", "shared prefix or not", "no prefix shared", (OUTPUT, TTFT, TPOT, E2E)),
@@ -133,12 +136,17 @@ def _full(frame: Frame) -> bool:
 
 
 def _cut(frame: Frame) -> Frame:
-    sizes: dict[str, int] = defaultdict(int)
-    for series in frame.series:
-        sizes[series.label] += 1
-    if len(sizes) <= MAX_LINES:
+    weights: dict[Series, tuple[int, float]] = {}
+    for point, series in frame.pairs:
+        many, most = weights.get(series, (0, 0.0))
+        weights[series] = many + 1, max(most, point.output_tokens_per_s or 0.0)
+    looks = len(SHAPES if len({series.colour for series in weights}) > 1 else SEQUENCE)
+    kept: dict[Series, str] = {}
+    for series in sorted(weights, key=weights.__getitem__, reverse=True):
+        if len(kept) < MAX_LINES and len({*kept.values(), series.variant}) <= looks:
+            kept[series] = series.variant
+    if len(kept) == len(weights):
         return frame
-    kept = set(sorted(sizes, key=lambda label: -sizes[label])[:MAX_LINES])
-    cut = frame.only(lambda _, series: series.label in kept)
-    words = joined(cut.words, f"{len(kept)} of {len(sizes)} series", by=" · ")
+    cut = frame.only(lambda _, series: series in kept)
+    words = joined(cut.words, f"{len(kept)} of {len(weights)} series", by=" · ")
     return msgspec.structs.replace(cut, words=words)

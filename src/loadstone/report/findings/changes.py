@@ -22,7 +22,7 @@ from loadstone.report.charts.frames import (
     load_word,
 )
 from loadstone.report.charts.ratios import Ratio
-from loadstone.report.findings.effect import Effect, effect
+from loadstone.report.effect import Effect, effect
 from loadstone.report.findings.sentence import Sentence, ranges, setups, spans, value, warned
 from loadstone.report.points import Point, alike
 from loadstone.report.series import lengths_label

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from loadstone.report.charts.frames import DOLLARS, Frame, load_label
-from loadstone.report.findings.effect import effect
+from loadstone.report.effect import effect
 from loadstone.report.findings.leaders import entries
 from loadstone.report.findings.sentence import Sentence, doubt, meeting, setup, setups, work
 from loadstone.report.points import Point

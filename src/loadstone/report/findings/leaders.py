@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from loadstone.report.charts.frames import E2E, OUTPUT, TOTAL, TPOT, TTFT, Frame, Measure, load_label
-from loadstone.report.findings.effect import Effect, effect
+from loadstone.report.effect import Effect, effect
 from loadstone.report.findings.sentence import (
     Sentence,
     doubt,

@@ -66,14 +66,15 @@ def spans(values: Sequence[float]) -> str:
 
 
 def ranges(xs: Sequence[float], every: Sequence[float]) -> str:
-    """Neighbours of the sweep joined: `4 to 64 and 256`."""
+    """Neighbours of the sweep joined: `4 to 64 and 256`, `4, 8 and 32 to 128`."""
     runs: list[list[float]] = []
     for x in xs:
         if runs and every.index(x) == every.index(runs[-1][-1]) + 1:
             runs[-1].append(x)
         else:
             runs.append([x])
-    return ", ".join(spans(run) for run in runs)
+    parts = [part for run in runs for part in ([spans(run)] if len(run) > 2 else map(spans, zip(run, strict=True)))]
+    return " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
 
 
 def work(point: Point) -> str:
