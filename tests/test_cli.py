@@ -1,9 +1,12 @@
 """The command line: what it refuses, in one line each, and what it keeps to itself."""
 
+import errno
 import os
+import pwd
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -30,6 +33,7 @@ from loadstone.cli import app
 from loadstone.rivals import HERE
 from loadstone.simserver import TimingServer, start
 from loadstone.simserver.law import Law
+from test_summary import CLOSED, make_run
 
 
 @pytest.mark.parametrize(
@@ -440,3 +444,64 @@ def test_help_lists_options_under_headings(loadstone: Loadstone) -> None:
     plain = loadstone("show", "--help").out
     assert plain.count("\nOptions:\n") == 1
     assert "--help" in plain.partition("\nOptions:\n")[2]
+
+
+def test_a_user_without_a_home(loadstone: Loadstone, monkeypatch: pytest.MonkeyPatch, timing: TimingServer) -> None:
+    """A container's: a number that no file knows, and HOME unset."""
+
+    def nobody(number: int) -> None:
+        raise KeyError(number)
+
+    monkeypatch.setattr(pwd, "getpwuid", nobody)
+    for name in ("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    assert loadstone("catalogue", "gpus", "--json").code == 0
+    monkeypatch.delenv("HOME")
+    assert loadstone("bench", timing.url, *QUICK, "--requests", "2", "--json").code == 0
+    monkeypatch.delenv("HOME")
+    said = loadstone("size", "~/model/config.json", "--gpu", "h200").line()
+    assert said.startswith("/model/config.json: no such file")
+
+
+def test_a_home_of_nobody(loadstone: Loadstone) -> None:
+    said = loadstone("size", "~nobody-here/config.json", "--gpu", "h200").line()
+    assert said.startswith("~nobody-here/config.json: no such file")
+
+
+def test_no_place_for_temporary_files(loadstone: Loadstone, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As where all but one volume is read-only: a report needs none, and what does says what to do."""
+    make_run(tmp_path / "runs" / "r", [CLOSED], {})
+    with monkeypatch.context() as read_only:
+        read_only.setattr(tempfile, "tempdir", None)
+        read_only.setattr(tempfile, "_candidate_tempdir_list", list)
+        assert loadstone("report", tmp_path / "runs", "-o", tmp_path / "r.md").code == 0
+        said = loadstone("query", "select count(*) from records", "--runs", tmp_path / "runs").line()
+    assert said == "No usable temporary directory found in []; set TMPDIR to a folder that can be written"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"),
+        OSError(errno.EMFILE, "Too many open files"),
+        MemoryError(),
+        RuntimeError("can't start new thread"),
+    ],
+)
+def test_no_room_on_this_machine_is_one_line(
+    error: Exception, loadstone: Loadstone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_room(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(subprocess, "Popen", no_room)
+    assert loadstone("bench", "--sim", "ttft=1ms,itl=1ms", *QUICK).line().startswith("no room for more memory, proc")
+
+
+def test_a_server_of_ours_that_does_not_start_is_no_verdict(
+    loadstone: Loadstone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exit code 1 would be: measured, and not trusted."""
+    monkeypatch.setattr(sys, "executable", "/bin/true")
+    said = loadstone("bench", "--sim", "ttft=1ms,itl=1ms", *QUICK).line()
+    assert said.startswith("the timing server did not start")

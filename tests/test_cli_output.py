@@ -90,6 +90,23 @@ def test_a_table_that_fits_is_left_alone() -> None:
     assert output.fitted(whole, 120) == [whole]
 
 
+def test_a_dumb_terminal_shows_every_figure(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is asked of rich: to it such a terminal has 80 columns, and so has all that is measured for it."""
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setenv("FORCE_COLOR", "1")  # a terminal then, as rich has it
+    wide = Table(padding=(0, 1))
+    for number in range(13):
+        wide.add_column(f"column {number}", no_wrap=True)
+    wide.add_row(*["99.75 ms"] * 13)
+    assert len(output.fitted(wide, 80)) > 1
+    output.print_text(wide)
+    text = capsys.readouterr().out
+    assert "…" not in text
+    assert text.count("99.75 ms") >= 13
+
+
 def test_tables_are_found_in_groups(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(output, "_WIDTH", 40)
     output.print_text(Group("above", Group(table())), "below")
@@ -119,6 +136,21 @@ def test_a_stdout_without_room_is_one_line(tmp_path: Path) -> None:
     done = shown(tmp_path, "--json >/dev/full")
     assert done.returncode == 2
     assert done.stderr == b"loadstone: stdout: No space left on device; give another file, or make room\n"
+
+
+@pytest.mark.parametrize("rest", ["", "--json", "--help"])
+def test_who_stops_reading_is_told_from_a_verdict(rest: str, tmp_path: Path) -> None:
+    """1 would be: not trusted."""
+    make_run(tmp_path / "r", [CLOSED], {})
+    with subprocess.Popen(
+        [sys.executable, "-m", "loadstone.cli", "show", "r", *rest.split()],
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
+    assert process.returncode == 141
 
 
 def test_an_export_that_is_no_text_finds_a_name(tmp_path: Path) -> None:

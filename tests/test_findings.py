@@ -597,7 +597,7 @@ def test_the_tables_of_a_published_comparison_come_out(tmp_path: Path) -> None:
         writer = csv.DictWriter(file, names)
         writer.writeheader()
         writer.writerows({name: row[name] for name in names} for row in rows)
-    report = build_of([path], tmp_path / "runs", [], inside=False)  # all prompts at once: bursts of 320
+    report = build_of([path], [], inside=False)  # all prompts at once: bursts of 320
     (matrix,) = [table for table in report.tables if table.key.startswith("matrix")]
     cells = {
         (row[0], model): text.replace("\u202f", "")

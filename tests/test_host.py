@@ -1,5 +1,7 @@
 import getpass
 import json
+import math
+import os
 import socket
 from pathlib import Path
 
@@ -40,3 +42,35 @@ def test_folders_of_ones_own_are_where_the_desktop_says_unless_that_is_relative(
         for elsewhere in ("", "other"):
             monkeypatch.setenv(name, elsewhere)
             assert folder() == tmp_path / default / "loadstone"
+
+
+@pytest.mark.parametrize(
+    ("files", "quota"),
+    [
+        ({"cpu.max": "150000 100000\n"}, 1.5),
+        ({"cpu.max": "max 100000\n"}, math.inf),
+        ({"cpu/cpu.cfs_quota_us": "20000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 0.2),
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, math.inf),
+        ({"cpu.max": "5\n"}, math.inf),
+        ({}, math.inf),
+    ],
+)
+def test_a_container_has_the_processors_of_its_quota(
+    files: dict[str, str], quota: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(host, "_CGROUPS", tmp_path)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)), raising=False)
+    assert host.processors() == host.describe()["cores"] == math.ceil(min(64, quota))
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="there is no affinity here")
+def test_a_process_bound_to_one_processor_has_one() -> None:
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    try:
+        assert host.processors() == 1
+    finally:
+        os.sched_setaffinity(0, before)

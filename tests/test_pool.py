@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
+from loadstone.client import pool
 from loadstone.client.pool import workers_for
 from loadstone.records import Load
 
@@ -15,11 +14,11 @@ def test_small_loads_have_one_worker() -> None:
 
 
 def test_the_heaviest_cell_decides(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "cpu_count", lambda: 16)
+    monkeypatch.setattr(pool, "processors", lambda: 16)
     assert workers_for((Load("concurrency", 1), Load("concurrency", 10_000))) == 3
     assert workers_for((Load("rate", 2500.0),)) == 3
 
 
-def test_there_are_never_more_workers_than_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+def test_there_are_never_more_workers_than_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "processors", lambda: 2)
     assert workers_for((Load("burst", 1_000_000),)) == 2

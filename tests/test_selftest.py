@@ -19,6 +19,7 @@ import pyarrow as pa
 import pytest
 from rich.console import Console
 
+from conftest import Loadstone
 from loadstone import accuracy, host, measure, selftest, store
 from loadstone.accuracy import Comparison, Row, Selftest, Shift
 from loadstone.errors import InputError
@@ -278,6 +279,20 @@ def test_a_cache_that_cannot_be_written_is_one_line(cache: Path) -> None:
     assert accuracy.load() is None
     with pytest.raises(InputError, match="XDG_CACHE_HOME"):
         accuracy.save(Selftest(host={}, rows=[row(1)]))
+
+
+def test_what_cannot_be_kept_is_shown_all_the_same(
+    cache: Path, loadstone: Loadstone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache.write_text("a file where the folder should be")
+    monkeypatch.setattr(selftest, "run", lambda *_: Selftest(host={"cores": 2}, rows=[row(1)]))
+    for flags in ((), ("--json",)):
+        outcome = loadstone("selftest", *flags)
+        assert outcome.code == 2
+        assert outcome.err.startswith("loadstone: the self-test cannot be kept in")
+        assert "XDG_CACHE_HOME" in outcome.err
+        assert outcome.out
+    assert outcome.document["rows"][0]["streams"] == 1
 
 
 # What a run says of it.

@@ -18,6 +18,7 @@ from loadstone import store
 from loadstone.errors import DiskFullError, InputError
 from loadstone.records import CellInfo, Load, Plan, RunInfo
 from loadstone.schedule import make_plan
+from loadstone.store.folder import replacing
 from loadstone.workload.dataset import Dataset
 from loadstone.workload.synthetic import Length, Synthetic
 
@@ -125,6 +126,17 @@ def test_json_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytes
         store.write_json(path, {"a": 2})
     assert msgspec.json.decode(path.read_bytes()) == {"a": 1}
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_interrupt_leaves_no_part_of_a_file(tmp_path: Path) -> None:
+    def interrupted(path: Path) -> None:
+        with replacing(path) as partial:
+            partial.write_bytes(b"{")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted(tmp_path / "a.json")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_link_in_the_place_of_a_file_to_be_written_is_not_followed(tmp_path: Path) -> None:

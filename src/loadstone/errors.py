@@ -1,7 +1,7 @@
 """What can go wrong, as a tree.
 
-LoadstoneError
-├── InputError       the user can put it right: one line (what, where, remedy), exit code 2
+LoadstoneError       nothing came of it: exit code 2
+├── InputError       the user can put it right: one line (what, where, remedy)
 │   └── TargetError  the server under test cannot be reached or refuses
 └── DiskFullError    the run folder cannot take more; what was measured is kept
 """
@@ -10,13 +10,11 @@ LoadstoneError
 class LoadstoneError(Exception):
     """Base of every error this package raises on purpose."""
 
-    exit_code = 1
+    exit_code = 2
 
 
 class InputError(LoadstoneError):
     """Something the user gave cannot be used. The message is one line: what, where, remedy."""
-
-    exit_code = 2
 
 
 class TargetError(InputError):

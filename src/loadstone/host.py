@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib.metadata
+import math
 import os
 import platform
 import resource
 from pathlib import Path
 from typing import Any
 
+_CGROUPS = Path("/sys/fs/cgroup")
 _LIBRARIES = ("httptools", "msgspec", "numpy", "pyarrow", "uvloop")
 
 
@@ -16,7 +18,7 @@ def describe() -> dict[str, Any]:
     """Processor, cores, memory (bytes), kernel, Python, library versions, file limit, load. No host or user name."""
     return {
         "cpu": _cpu(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": processors(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "python": platform.python_version(),
@@ -26,16 +28,31 @@ def describe() -> dict[str, Any]:
     }
 
 
+def processors() -> int:
+    """As many as this process may use: those of its affinity, and no more than its container's quota comes to."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, math.ceil(min(allowed, _quota(_CGROUPS))))
+
+
+def _quota(groups: Path) -> float:
+    """Processors that the control group at `groups` may use, v2 or v1: quota / period; infinite where none is set."""
+    for names in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
+        try:
+            quota, period = (int(word) for name in names for word in (groups / name).read_text("ascii").split())
+        except (OSError, ValueError):  # no such file, or "max" in it
+            continue
+        if quota > 0 and period > 0:
+            return quota / period
+    return math.inf
+
+
 def path_of(given: str | os.PathLike[str]) -> Path:
     """As a path, a leading ~ as the home folder: pyarrow takes it for that, and no shell has done so before Python.
+    Where there is no such home it stays as it is.
 
     Raises TypeError where it is none.
     """
-    path = Path(given)
-    try:
-        return path.expanduser()
-    except RuntimeError:  # ~name of nobody here: the name of a file
-        return path
+    return Path(os.path.expanduser(Path(given)))  # noqa: PTH111  (Path's own raises there)
 
 
 def cache_folder() -> Path:

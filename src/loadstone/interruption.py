@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: counted while a run lasts, so that what there is of it is saved."""
+"""Ctrl-C, SIGTERM and SIGHUP: counted while a run lasts, so that what there is of it is saved."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""What a user, a scheduler and a terminal that is closed end a program with."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -19,8 +22,13 @@ class Interrupted(KeyboardInterrupt):
         self.document = document
 
 
+def is_without(number: signal.Signals) -> bool:
+    """Whether the program was started so that a terminal's end does not end it: with nohup."""
+    return number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN
+
+
 class Signals:
-    """Counts SIGINT and SIGTERM while the run lasts, and calls `on_first` at the first: nothing is ever torn."""
+    """Counts SIGNALS while the run lasts, and calls `on_first` at the first: nothing is ever torn."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -29,8 +37,9 @@ class Signals:
 
     def __enter__(self) -> Signals:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._on_signal)
+            for number in SIGNALS:
+                if not is_without(number):
+                    self._before[number] = signal.signal(number, self._on_signal)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -19,7 +19,7 @@ from loadstone.client.protocol import Progress
 from loadstone.dialects import DIALECTS
 from loadstone.engines import attach, cache
 from loadstone.engines.observe import Observer, exporter
-from loadstone.errors import DiskFullError, InputError, LoadstoneError
+from loadstone.errors import DiskFullError, InputError
 from loadstone.interruption import Interrupted, Signals
 from loadstone.options import Options
 from loadstone.planning import plan_of
@@ -108,9 +108,8 @@ def bench(options: Options, on_event: Callable[[Event], None] = lambda event: No
             info.status, info.error = "interrupted", "interrupted before anything was measured"
             store.write_info(folder, info)
             raise
-        except LoadstoneError as error:
-            info.status, info.error = "failed", str(error)
-            store.write_info(folder, info)
+        except Exception as error:
+            store.write_failure(folder, info, error)
             raise
         finally:
             if engine_log is not None:

@@ -79,16 +79,19 @@ def simulate(
     by = info.settings.get("profile", "a model without a profile")
     store.log(folder, f"{deployed.name}, by {by}: plan {plan.plan_id[:6]} seed {plan.seed}")
     counters = Counters(deployed.model.name, fleet.replicas, fleet.policy.kv_tokens)
-    with Signals() as signals:
-        try:
+    try:
+        with Signals() as signals:
             info.settings["intervals"] = uncertainty(plan, fleet, draws)
-        except KeyboardInterrupt:
-            info.status, info.error = "interrupted", "interrupted before anything was simulated"
-            store.write_info(folder, info)
-            raise
-        signals.on_first = lambda: None
-        store.write_records(folder, _cells(plan, fleet, options.grace_s, folder, info, counters, signals))
-    store.write_server(folder, counters.table())
+            signals.on_first = lambda: None
+            store.write_records(folder, _cells(plan, fleet, options.grace_s, folder, info, counters, signals))
+        store.write_server(folder, counters.table())
+    except KeyboardInterrupt:
+        info.status, info.error = "interrupted", "interrupted before anything was simulated"
+        store.write_info(folder, info)
+        raise
+    except Exception as error:
+        store.write_failure(folder, info, error)
+        raise
     _release()
     info.status = "done"
     if signals.count:

@@ -1,6 +1,7 @@
 """Whatever ends a run before its time: what was measured is there afterwards, and nobody is left behind."""
 
 import contextlib
+import errno
 import json
 import os
 import signal
@@ -120,7 +121,9 @@ def test_workers_save_and_go_when_their_owner_is_killed(
     assert all(record["arrival_s"] for record in records)
 
 
-@pytest.mark.parametrize("signals", [[signal.SIGINT], [signal.SIGINT, signal.SIGINT], [signal.SIGTERM]])
+@pytest.mark.parametrize(
+    "signals", [[signal.SIGINT], [signal.SIGINT, signal.SIGINT], [signal.SIGTERM], [signal.SIGHUP]]
+)
 def test_interrupted(server: TimingServer, tmp_path: Path, signals: list[signal.Signals]) -> None:
     out = tmp_path / "runs"
     with spawn(out, "bench", server.url, *LONG, "--workers", "2") as process:
@@ -138,6 +141,53 @@ def test_interrupted(server: TimingServer, tmp_path: Path, signals: list[signal.
     assert len(read_records(folder)) == document["cells"][0]["requests"]["sent"]
     assert all(map(gone, workers))
     assert eventually(lambda: not processes_about(str(tmp_path)))
+
+
+def test_a_signal_to_every_process_at_once(server: TimingServer, tmp_path: Path) -> None:
+    with spawn(tmp_path, "bench", server.url, *LONG, "--workers", "2") as process:
+        folder, workers = under_way(process, tmp_path)
+        for pid in (*workers, process.pid):
+            os.kill(pid, signal.SIGTERM)
+        said, err = process.communicate(timeout=50)
+    assert process.returncode == 130
+    assert err.splitlines()[-1] == f"interrupted; what was measured is in {folder}"
+    assert json.loads(said)["cells"][0]["requests"]["cancelled"] == 3
+    # Ended by a worker that was told to, and not what the journal of one that died leaves of them.
+    told = {record["error"] for record in read_records(folder) if record["status"] == "cancelled"}
+    assert store.INTERRUPTED not in told
+
+
+def test_a_terminal_that_is_closed_ends_no_run_under_nohup(server: TimingServer, tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup has it for what it starts
+    try:
+        with spawn(tmp_path, "bench", server.url, *LONG, "--requests", "6") as process:
+            under_way(process, tmp_path)
+            process.send_signal(signal.SIGHUP)
+            said, _ = process.communicate(timeout=50)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert process.returncode == 0
+    assert json.loads(said)["cells"][0]["requests"]["ok"] == 6
+
+
+def test_nobody_hears_what_is_said_of_the_run(server: TimingServer, tmp_path: Path) -> None:
+    with spawn(tmp_path, "bench", server.url, *LONG, "--requests", "6") as unheard:
+        assert unheard.stderr is not None
+        unheard.stderr.close()  # as of a log's reader that is gone
+        said = unheard.stdout.read() if unheard.stdout is not None else ""
+    assert unheard.returncode == 0
+    document = json.loads(said)
+    assert (document["status"], document["cells"][0]["requests"]["ok"]) == ("done", 6)
+
+
+def test_what_is_temporary_goes_with_a_signal(tmp_path: Path) -> None:
+    with spawn(tmp_path, "selftest", "--quick", env={**os.environ, "TMPDIR": str(tmp_path)}) as process:
+        assert eventually(lambda: list(tmp_path.glob("loadstone-*")))  # before a run begins that counts signals
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=50)
+    assert process.returncode == 130
+    assert err.splitlines()[-1] == "loadstone: interrupted"
+    assert not list(tmp_path.iterdir())
 
 
 def test_impatience_cuts_nothing_of_what_is_said(server: TimingServer, tmp_path: Path) -> None:
@@ -179,6 +229,23 @@ def test_the_folder_of_a_run_that_never_began_does_not_say_running(server: Timin
     (folder,) = tmp_path.iterdir()
     info = json.loads((folder / "run.json").read_bytes())
     assert (info["status"], info["error"]) == ("interrupted", "interrupted before anything was measured")
+
+
+def test_a_run_that_an_error_ends_does_not_say_running(
+    server: TimingServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    options = measure.Options(url=server.url, input="8", output="4", concurrency=[1], requests=[4], out=tmp_path)
+    with pytest.raises(BlockingIOError):
+        measure.bench(options, fails)
+    monkeypatch.setattr(simulation, "uncertainty", fails)
+    with pytest.raises(BlockingIOError):
+        simulation.simulate("llama-3.1-8b@1xh100", options)
+    told = [json.loads((folder / "run.json").read_bytes()) for folder in tmp_path.iterdir()]
+    assert [info["status"] for info in told] == ["failed", "failed"]
+    assert all("Resource temporarily unavailable" in info["error"] for info in told)
 
 
 def test_an_interrupted_simulation_keeps_the_cells_that_were_done(loadstone: Loadstone, tmp_path: Path) -> None:

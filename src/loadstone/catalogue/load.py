@@ -19,6 +19,7 @@ from loadstone.catalogue.hardware import Gpu, Node
 from loadstone.catalogue.model import Model
 from loadstone.catalogue.reader import read_config, read_path
 from loadstone.errors import InputError
+from loadstone.host import path_of
 
 GIB = 1 << 30
 _TUNED = re.compile(r"-(instruct|chat|it)$")
@@ -109,7 +110,7 @@ def find_hardware(name: str, what: str = "GPU or node") -> Gpu | Node:
     """
     said = name.strip()
     if own.is_file(said):
-        return _of_file(Path(said).expanduser(), said)
+        return _of_file(path_of(said), said)
     gpus, nodes = gpu_names(), node_names()
     key = "-".join(said.lower().split())  # as reports write it: H100 PCIe
     if what != "node" and key in gpus:
@@ -176,7 +177,7 @@ def _of_file(path: Path, given: str) -> Gpu | Node:
         found = msgspec.convert(fields, Node, strict=False) if is_node else _to_gpu(fields, strict=False)
     own.check_rates(found, str(path))
     if isinstance(found, Node) and own.is_file(found.gpu):
-        return msgspec.structs.replace(found, gpu=str(path.parent / Path(found.gpu).expanduser()))
+        return msgspec.structs.replace(found, gpu=str(path.parent / path_of(found.gpu)))
     return found
 
 
@@ -216,7 +217,7 @@ def _laid_over(like: Any, said: dict[str, Any], kind: str, names: Mapping[str, s
 
 def find_model(name: str) -> Model:
     """From the catalogue, or from a `config.json` (or its folder) where `name` is a path."""
-    said, path = name.strip().lower(), Path(name).expanduser()
+    said, path = name.strip().lower(), path_of(name)
     key = _key_of(name)
     if key is not None:
         return _catalogued(key)
@@ -234,7 +235,7 @@ def _key_of(name: str) -> str | None:
     """The catalogue's own name for a model: as it is, as its base, or whoever has put it where it is."""
     said = name.strip().lower()
     key = model_names().get(said)
-    if key is None and said and not Path(name).expanduser().exists():
+    if key is None and said and not path_of(name).exists():
         near = _near_names()
         owner, _, last = said.rpartition("/")
         names = [said, last] if _OWNER.fullmatch(owner) else [said]

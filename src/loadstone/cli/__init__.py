@@ -1,16 +1,20 @@
 """The command line. Exit codes: 0 done; 1 ran, but the result is not trusted or a bound was missed (`--strict`);
-2 bad input, one line on stderr; 130 interrupted, with what was measured saved.
+2 bad input, one line on stderr; 130 interrupted, with what was measured saved; 141 nobody reads stdout any more.
 
 A command is a function of a module here, listed in `COMMANDS`; it imports what it needs when it is called.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from types import FrameType
+from typing import Annotated, Any, TextIO, cast
 
 import typer
 from typer.core import TyperCommand
@@ -30,8 +34,14 @@ from loadstone.cli.size import size
 from loadstone.cli.validate import validate
 from loadstone.cli.view import view
 from loadstone.errors import InputError, LoadstoneError
+from loadstone.host import path_of
+from loadstone.interruption import SIGNALS
 from loadstone.rivals import said_of
 from loadstone.wire.text import printable
+
+_NO_ROOM = "no room for more memory, processes or open files"
+UNREAD = 141
+"""Exit code where nobody reads stdout any more (`| head -1`), as of a program that SIGPIPE kills."""
 
 COMMANDS = (
     bench,
@@ -102,22 +112,31 @@ for _command in COMMANDS:
 def main() -> None:
     """Entry point: errors become one line and an exit code."""
     _mend_streams()
+    _mend_signals()
+    _mend_home()
     try:
         _check_words(sys.argv)
         code = app(standalone_mode=False)
     except (LoadstoneError, OSError) as error:
         print(f"loadstone: {_one_line(_said(error))}", file=sys.stderr)
-        sys.exit(error.exit_code if isinstance(error, LoadstoneError) else 2)
+        sys.exit(LoadstoneError.exit_code)
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
     except Exception as error:
         # What typer's parser raises lives in click, or in its own copy of click: told by its methods, not its class.
         message = getattr(error, "format_message", None)
+        if isinstance(error, MemoryError) or str(error) == "can't start new thread":
+            print(f"loadstone: {_NO_ROOM}; see ulimit -a, and the limits of the container", file=sys.stderr)
+            sys.exit(LoadstoneError.exit_code)
         if message is None:
             raise
         usage = type(error).__name__ == "NoArgsIsHelpError"
         print(message() if usage else f"loadstone: {_usage_error(error, message())}; see --help", file=sys.stderr)
-        sys.exit(2)
+        sys.exit(LoadstoneError.exit_code)
+    except SystemExit as left:
+        if not isinstance(left.__context__, BrokenPipeError):
+            raise
+        code = UNREAD  # typer makes 1 of it, which means something else here
     if code == INTERRUPTED:  # typer makes this of an interrupt; who has said more of it has left by sys.exit
         print("loadstone: interrupted", file=sys.stderr)
     sys.exit(code if isinstance(code, int) else 0)
@@ -148,6 +167,49 @@ def _mend_streams() -> None:
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
         elif hasattr(stream, "reconfigure"):
             stream.reconfigure(encoding="utf-8", errors="replace")
+    if not isinstance(sys.stderr, _Unheard):
+        sys.stderr = cast(TextIO, _Unheard(sys.stderr))
+
+
+class _Unheard:
+    """stderr, which may come to an end before the program does: a pipe that nobody reads any more, a terminal that is
+    gone, a full disk. What is said then is lost, and a run goes on.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def _mend_signals() -> None:
+    """SIGTERM and SIGHUP end a command as Ctrl-C does: temporary files go, and the exit code says so."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_IGN)  # who ends a whole group of processes may send it twice
+        raise KeyboardInterrupt
+
+    for number in SIGNALS:
+        if signal.getsignal(number) == signal.SIG_DFL:
+            signal.signal(number, end)
+
+
+def _mend_home() -> None:
+    """A user without a name, as containers have, has no home where HOME is not set, and libraries ask for one: it is
+    then what container runtimes make it.
+    """
+    if path_of("~") == Path("~"):
+        os.environ["HOME"] = "/"
 
 
 def _usage_error(error: Exception, message: str) -> str:
@@ -160,9 +222,14 @@ def _usage_error(error: Exception, message: str) -> str:
 
 
 def _said(error: LoadstoneError | OSError) -> str:
-    """Of an error of the system's too: where, what, remedy. What has no file's name was on its way to stdout."""
+    """Of an error of the system's too: where, what, remedy."""
     if isinstance(error, LoadstoneError):
         return str(error)
+    if error.errno in (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE):
+        return f"{_NO_ROOM} ({error.strerror}); see ulimit -a, and the limits of the container"
+    if error.errno == errno.ENOENT and error.filename is None:
+        return f"{error.strerror}; set TMPDIR to a folder that can be written"  # tempfile's
+    # What has no file's name was on its way to stdout.
     return f"{error.filename or 'stdout'}: {error.strerror or error}; give another file, or make room"
 
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from loadstone.interruption import Interrupted
+from loadstone.interruption import SIGNALS, Interrupted
 from loadstone.wire.text import printable
 
 if TYPE_CHECKING:
@@ -39,8 +39,10 @@ def interrupted_shown(as_json: bool, done: str) -> Iterator[None]:
     try:
         yield
     except Interrupted as interrupted:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # impatience shall not cut what is said of it
-        show_document(interrupted.document, as_json)
+        for number in SIGNALS:
+            signal.signal(number, signal.SIG_IGN)  # impatience shall not cut what is said of it
+        with contextlib.suppress(OSError):  # whoever read it may be gone, as with a terminal that is closed
+            show_document(interrupted.document, as_json)
         print(f"interrupted; what was {done} is in {interrupted.folder}", file=sys.stderr)
         sys.exit(INTERRUPTED)
     except KeyboardInterrupt:
@@ -52,7 +54,7 @@ def print_text(*parts: RenderableType) -> None:
     """What a person reads. A table that is wider than the terminal is cut into several, so that no figure is."""
     from rich.console import Console
 
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDTH)
+    console = Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=_WIDTH)
     for part in _pieces(parts, console.width):
         console.print(_Printable(part))
 

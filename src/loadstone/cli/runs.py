@@ -35,14 +35,16 @@ def selftest(
         print(text, file=sys.stderr, flush=True)
 
     found = run(QUICK_LEVELS if quick else LEVELS, not quick, say)
-    kept = save(found)
+    # Shown first: where it cannot be kept, it is measured all the same.
     if json:
         import msgspec
 
         print_json(msgspec.to_builtins(found))
-        return
-    print_text(render(found))
-    print(f"kept in {kept}; later runs quote it")
+    else:
+        print_text(render(found))
+    kept = save(found)
+    if not json:
+        print(f"kept in {kept}; later runs quote it")
 
 
 def show(

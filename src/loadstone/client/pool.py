@@ -17,6 +17,7 @@ import msgspec
 
 from loadstone.client.protocol import Failed, FromWorker, Job, Leave, Progress, Ready, Step, StepDone, Stop, ToWorker
 from loadstone.errors import LoadstoneError
+from loadstone.host import processors
 from loadstone.records import Load
 
 _START_S = 30.0
@@ -27,12 +28,12 @@ _CONNECT_S = 150e-6
 
 
 def workers_for(loads: tuple[Load, ...]) -> int:
-    """As many as the heaviest cell needs, within the host's cores; one carries some 80,000 events/s."""
+    """As many as the heaviest cell needs, within the processors it may use; one carries some 80,000 events/s."""
 
     def needed(load: Load) -> float:
         return load.value / (1000 if load.kind == "rate" else 4000)
 
-    return max(1, min(os.cpu_count() or 1, math.ceil(max(map(needed, loads)))))
+    return max(1, min(processors(), math.ceil(max(map(needed, loads)))))
 
 
 class StepResult(msgspec.Struct):

@@ -26,6 +26,7 @@ from loadstone.client.load import StepLoad
 from loadstone.client.protocol import Failed, FromWorker, Job, Leave, Ready, Step, StepDone, Stop, ToWorker
 from loadstone.client.sender import Sender
 from loadstone.errors import DiskFullError, LoadstoneError
+from loadstone.interruption import SIGNALS
 
 _FLUSH_S = 0.5
 _PROGRESS_S = 0.25
@@ -152,8 +153,9 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 
 
 def main() -> int:
-    # The owner decides when a run ends; Ctrl-C at the terminal reaches the whole process group.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # The owner decides when a run ends; a terminal, or what runs jobs, signals every process that there is.
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

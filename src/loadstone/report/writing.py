@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -48,8 +49,7 @@ def report(
     shown = out == Path("-")
     if shown and pictures:
         raise InputError(f"-o -: {chosen} makes several files; name a folder for them")
-    with TemporaryDirectory(prefix="loadstone-report-") as scratch:
-        made = build_of(paths, Path(scratch), given, inside=chosen not in ("md", "csv"), prices=prices)
+    made = build_of(paths, given, inside=chosen not in ("md", "csv"), prices=prices)
     if shown:
         sys.stdout.write(_text(made, chosen).encode("utf-8", "replace").decode())
         return Written([], made)
@@ -57,10 +57,7 @@ def report(
     try:
         if pictures:
             return Written(write_pictures(made, out, chosen), made)
-        out.parent.mkdir(parents=True, exist_ok=True)
-        partial = out.with_name(out.name + ".part")
-        partial.write_text(_text(made, chosen), "utf-8", errors="replace")
-        partial.replace(out)
+        _write(out, _text(made, chosen))
     except OSError as error:
         raise InputError(
             f"{out}: cannot be written ({error.strerror or error}); give another name with -o"
@@ -68,26 +65,38 @@ def report(
     return Written([out], made)
 
 
-def build_of(
-    paths: Sequence[Path], scratch: Path, given: Sequence[str], *, inside: bool, prices: Prices | None = None
-) -> Report:
-    """The report of run folders and of results, which are imported into `scratch`. Raises InputError."""
+def _write(out: Path, text: str) -> None:
+    """The whole file, or none."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    partial = out.with_name(out.name + ".part")
+    try:
+        partial.write_text(text, "utf-8", errors="replace")
+        partial.replace(out)
+    finally:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+
+
+def build_of(paths: Sequence[Path], given: Sequence[str], *, inside: bool, prices: Prices | None = None) -> Report:
+    """The report of run folders and of results, which are imported for it alone. Raises InputError."""
     files = [path for path in paths if _is_results(path)]
     folders = [path for path in paths if path not in files]
     left_out: list[str] = []
-    if files:
-        from loadstone.importers import import_files
-
-        facts = [word for fact in given for word in ("--set", fact)]
-        command = ["loadstone", "import", *map(str, files), *facts]
-        imported = import_files(files, scratch, given=given, command=command)
-        folders += imported.runs
-        # Those of a run stand in its verdict.
-        left_out = [finding["evidence"] for finding in imported.findings if finding["run"] is None]
-    elif given:
+    if given and not files:
         raise InputError("--set: only of other tools' results, and none was named; run folders tell their own facts")
-    runs, passed_over = read_runs(folders)
-    return build(runs, passed_over=[*left_out, *passed_over], inside=inside, prices=prices)
+    with contextlib.ExitStack() as stack:
+        if files:
+            from loadstone.importers import import_files
+
+            scratch = stack.enter_context(TemporaryDirectory(prefix="loadstone-report-"))
+            facts = [word for fact in given for word in ("--set", fact)]
+            command = ["loadstone", "import", *map(str, files), *facts]
+            imported = import_files(files, Path(scratch), given=given, command=command)
+            folders += imported.runs
+            # Those of a run stand in its verdict.
+            left_out = [finding["evidence"] for finding in imported.findings if finding["run"] is None]
+        runs, passed_over = read_runs(folders)
+        return build(runs, passed_over=[*left_out, *passed_over], inside=inside, prices=prices)
 
 
 def _is_results(path: Path) -> bool:

@@ -14,7 +14,7 @@ What is written at once is there whole or not at all.
 """
 
 from loadstone.store.assembly import INTERRUPTED, assemble
-from loadstone.store.folder import create, log, read_info, run_id, write_info, write_json
+from loadstone.store.folder import create, log, read_info, run_id, write_failure, write_info, write_json
 from loadstone.store.journal import RESERVE_BYTES, JournalWriter, is_held, read_journal
 from loadstone.store.plan import issued, read_plan, write_plan
 from loadstone.store.records import read_columns, read_records, records_schema, write_records
@@ -23,5 +23,6 @@ from loadstone.store.server import read_server, seal_server, server_schema, writ
 __all__ = [
     "INTERRUPTED", "RESERVE_BYTES", "JournalWriter", "assemble", "create", "is_held", "issued", "log", "read_columns",
     "read_info", "read_journal", "read_plan", "read_records", "read_server", "records_schema", "run_id",
-    "seal_server", "server_schema", "write_info", "write_json", "write_plan", "write_records", "write_server",
+    "seal_server", "server_schema", "write_failure", "write_info", "write_json", "write_plan", "write_records",
+    "write_server",
 ]  # fmt: skip

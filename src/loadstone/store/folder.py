@@ -59,9 +59,11 @@ def replacing(path: Path) -> Iterator[Path]:
         partial.unlink(missing_ok=True)
         yield partial
         partial.replace(path)
-    except OSError as error:
+    except BaseException as error:
         partial.unlink(missing_ok=True)
-        raise unwritable(error, path) from error
+        if isinstance(error, OSError):
+            raise unwritable(error, path) from error
+        raise
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -78,6 +80,13 @@ def log(folder: Path, text: str) -> None:
 
 def write_info(folder: Path, info: RunInfo) -> None:
     write_json(folder / "run.json", info)
+
+
+def write_failure(folder: Path, info: RunInfo, error: Exception) -> None:
+    """Have run.json say that the run failed, and why, where there is room for it: nobody shall wait for its end."""
+    info.status, info.error = "failed", str(error)
+    with contextlib.suppress(InputError):
+        write_info(folder, info)
 
 
 def read_info(folder: Path) -> RunInfo:
