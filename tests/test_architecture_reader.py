@@ -651,7 +651,7 @@ def test_an_unknown_type_is_not_spoken_for() -> None:
     known = read(model_type="gemma", tie_word_embeddings="absent", max_position_embeddings="absent")
     assert known.assumed == (
         "tie_word_embeddings absent: tied, as this model_type is",
-        "the config says no longest context: none taken",
+        "the config states no longest context: no limit assumed",
     )
 
 

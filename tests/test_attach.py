@@ -263,7 +263,7 @@ def test_a_server_that_is_elsewhere_is_told_where(status: str) -> None:
         (
             "401 Unauthorized",
             'WWW-Authenticate: Basic realm="x"',
-            "; it wants a name and password: -H 'Authorization",
+            "; it requires a user name and password: -H 'Authorization",
         ),
         ("401 Unauthorized", "", "; set LOADSTONE_API_KEY or OPENAI_API_KEY"),
     ],
@@ -568,7 +568,7 @@ def test_what_a_triton_model_has_no_input_for_is_refused() -> None:
 
 def test_which_triton_model_must_be_plain() -> None:
     with ScriptedServer(triton("a", "b"), meets=True) as server:
-        assert "has ready a, b; say which with --model" in refused(server.url)
+        assert "has ready a, b; choose one with --model" in refused(server.url)
         assert "--model c: the server has ready a, b" in refused(server.url, model="c", endpoint="triton")
         assert meet(server.url, model="b", endpoint="triton")[0].model == "b"
     with ScriptedServer(triton(), meets=True) as server:

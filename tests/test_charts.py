@@ -144,7 +144,7 @@ def test_a_front_of_what_was_measured_has_no_prediction_on_it(tmp_path: Path) ->
     (frame,) = frames(points(tmp_path), "load")
     figure = drawn(fronts.pareto(frame))
     assert figure.summary.startswith("2 of 4 points are on the front")
-    assert any("none beats in both, predictions aside" in note for note in figure.notes)
+    assert any("no other beats in both, without predictions" in note for note in figure.notes)
 
 
 def test_loads_that_double_stand_at_equal_distances(tmp_path: Path) -> None:
@@ -206,7 +206,7 @@ def test_loads_written_beside_points_lie_on_nothing_else(tmp_path: Path) -> None
     assert {text for text, *_ in written} == {"1", "4", "16", "64"}
     for (_, x, y), (_, other_x, other_y) in itertools.combinations(written, 2):
         assert abs(x - other_x) > 7 or abs(y - other_y) > 8
-    assert "written beside where there is room" in " ".join(figure.notes)
+    assert "labelled where there is room" in " ".join(figure.notes)
 
 
 @pytest.mark.parametrize("spread", [0.02, 20.0])
@@ -242,7 +242,7 @@ def test_what_carries_a_warning_is_crossed_out(tmp_path: Path) -> None:
         assert "×: the cell carries a warning" in " ".join(figure.notes)
     assert made[2] is not None
     assert made[2].summary.startswith("2 of 4 points are on the front")
-    assert "those with a warning aside" in " ".join(made[2].notes)
+    assert "without points with a warning" in " ".join(made[2].notes)
     fine = frame.only(lambda point, _: point.trusted)
     assert "warning" not in " ".join(drawn(curves.against(fine, TTFT, key="k")).notes)
 
@@ -267,7 +267,7 @@ def test_tokens_that_arrived_together_have_no_time_between_them(tmp_path: Path) 
         assert [measure.of(point) for point in frame.points if point.load == 4 and point.engine == "vLLM"] == [None]
     figure = drawn(curves.against(frame, TPOT, key="k"))
     assert min(row["y"] for row in rows_of(figure)) == 20
-    assert "left out: 1 whose tokens arrived together" in " ".join(figure.notes)
+    assert "left out: 1 point whose tokens arrived together" in " ".join(figure.notes)
 
 
 def test_a_missing_interval_has_its_reason(tmp_path: Path) -> None:
@@ -283,7 +283,7 @@ def test_a_missing_interval_has_its_reason(tmp_path: Path) -> None:
     assert "no interval: tokens of all requests are pooled" in said["itl"]
     run(tmp_path / "sums", "a", [few, cell(16) | {"metrics": few["metrics"]}])
     (frame,) = frames(points(tmp_path / "sums"), "load")
-    assert "no interval: other tools' sums do not tell" in drawn(curves.against(frame, TTFT, key="k")).notes[-1]
+    assert "no interval: other tools' summaries have none" in drawn(curves.against(frame, TTFT, key="k")).notes[-1]
 
 
 def test_a_line_for_each_load_or_a_word_on_how_many(tmp_path: Path) -> None:
@@ -431,7 +431,7 @@ def test_what_was_predicted_is_called_so_wherever_it_stands_beside_measurements(
     run(tmp_path, "a", [cell(4), cell(16)], source="imported")
     run(tmp_path, "b", [cell(4), cell(16)], source="simulated", deployment={"tp": 8})
     (frame,) = frames(points(tmp_path), "load")
-    assert {series.label for series in frame.series} == {"not told · imported", "tp8 · simulated"}
+    assert {series.label for series in frame.series} == {"not stated · imported", "tp8 · simulated"}
 
 
 def test_bars_of_a_prefix_shared_or_not(tmp_path: Path) -> None:
@@ -475,7 +475,7 @@ def test_ratios_have_the_intervals_of_their_table(tmp_path: Path) -> None:
     assert rows["TTFT"]["times"] == pytest.approx(1.02)
     assert rows["TTFT"]["low"] == pytest.approx(1.02 / 2.676, rel=1e-3)
     assert rows["TTFT"]["high"] == pytest.approx(1.02 * 2.676, rel=1e-3)
-    assert "bars: of predictions the model's own, 80 %, and what repeats differ by" in figure.notes
+    assert "bars: for predictions the model's own, 80 %, and how much repeats differ" in figure.notes
 
 
 def test_ratios_without_any_interval_say_so(tmp_path: Path) -> None:
@@ -590,9 +590,7 @@ def test_the_longest_contexts_as_a_map() -> None:
     ]
     figure = drawn(contexts_picture(rows))
     assert [row["text"] for row in rows_of(figure)] == ["–", "4k", "128k"]
-    assert figure.notes == [
-        "tokens of one request, with weights and activations beside; grey: the model does not fit"
-    ]
+    assert figure.notes == ["tokens of one request, beside weights and activations; grey: the model does not fit"]
 
 
 def test_a_map_of_contexts_says_for_how_many_requests_and_of_what_it_is_the_best() -> None:
@@ -601,7 +599,7 @@ def test_a_map_of_contexts_says_for_how_many_requests_and_of_what_it_is_the_best
     figure = drawn(contexts_picture([*rows, rows[1] | {"gpus": 2, "engine": "sglang"}]))
     assert [row["text"] for row in rows_of(figure)] == ["4k", "4k"]
     assert "tokens of each of 64 requests at once" in figure.notes[0]
-    assert figure.notes[1] == "each the longest over several precisions"  # engines differ from box to box alone
+    assert figure.notes[1] == "each is the longest over several precisions"  # engines differ from box to box alone
 
 
 def made_run(folder: Path) -> RunView:
@@ -662,7 +660,7 @@ def test_a_gap_of_nothing_is_explained(tmp_path: Path) -> None:
     assert seen is not None
     assert seen.heat is not None
     said = " ".join(drawn(inside.gaps(seen.heat, "vLLM", key="g")).notes)
-    assert "Lowest row: below 0.014 ms, 0 too: 1 that came with another" in said
+    assert "Lowest row: below 0.014 ms or 0: 1 that came with another" in said
 
 
 def test_a_gap_is_shared_by_the_tokens_that_it_brought(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ from test_summary import CLOSED, make_run
         (("--proxy", ""), "--proxy"),
         (("--proxy", "socks5://127.0.0.1:1"), "--proxy"),
         (("--proxy", "https://127.0.0.1:1"), "--proxy"),
-        (("--proxy", "http://u:geheim@127.0.0.1:1"), "--proxy: no such proxy can be used"),
+        (("--proxy", "http://u:geheim@127.0.0.1:1"), "--proxy: this proxy cannot be used"),
         (("--endpoint", "speech"), "speech"),
         (("--no-such-flag",), "--no-such-flag"),
         (("--slo", "speed<1s"), "--slo"),
@@ -93,8 +93,8 @@ from test_summary import CLOSED, make_run
         (("--slo", "e2e_p99<=10."), "10. seconds? write 10.ms or 10.s"),
         (("--requests", "10", "--requests-per-rate", "3", "--rate", "5"), "--requests and --requests-per-rate"),
         (("--duration", "2s", "--requests-per-rate", "3", "--rate", "5"), "--duration and --requests-per-rate"),
-        (("--prefix", "1.5"), "--prefix: '1.5' is no number of tokens"),
-        (("--prefix", "-1"), "--prefix: '-1' is no number of tokens"),
+        (("--prefix", "1.5"), "--prefix: '1.5' is not a number of tokens"),
+        (("--prefix", "-1"), "--prefix: '-1' is not a number of tokens"),
         (("--input", "128k", "--output", "1"), "context of 131072 tokens"),
         (("--prefix", "1k", "--input", "1k"), "--prefix 1024: inputs may be as short as 1024"),
         (("--engine", "vllm"), "'--engine': 'vllm' is not one of 'llama.cpp'; see --help"),
@@ -125,7 +125,7 @@ def test_bad_input_is_one_line(loadstone: Loadstone, timing: TimingServer, flags
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (("ttft=1ms,itl=1ms", "ttft=2ms,itl=1ms", "--sim"), "--sim: one deployment or law"),
+        (("ttft=1ms,itl=1ms", "ttft=2ms,itl=1ms", "--sim"), "--sim: a run simulates one deployment"),
         (("ttft=1ms,itl=1ms", "--sim", "--engine", "llama.cpp"), "--engine and --sim"),
         (("--sim", "--engine", "llama.cpp"), "--engine and --sim"),
     ],
@@ -193,14 +193,14 @@ def test_another_tools_flags_are_none_of_ours_and_what_they_are_called_here_is()
 def test_a_deployment_that_is_none_is_one_line(capfd: pytest.CaptureFixture[str], loadstone: Loadstone) -> None:
     for asked, said in (("llama-9b@1xh100", "no model 'llama-9b'"), ("llama-3.1-8b@1xh1000", "h1000")):
         assert said in loadstone("bench", "--sim", asked).line()
-    assert "no law; write llama-3.1-8b@1xh100, or" in loadstone("bench", "--sim", "llama-3.1-8b").line()
+    assert "not a timing law; write llama-3.1-8b@1xh100, or" in loadstone("bench", "--sim", "llama-3.1-8b").line()
     assert loadstone("bench", "--sim", "http://localhost:8000").line().startswith("--sim and a URL:")
     assert capfd.readouterr().err == ""  # nor from a server that was begun
 
 
 def test_a_folder_that_is_no_run(loadstone: Loadstone, tmp_path: Path) -> None:
-    assert "no run folder" in loadstone("recover", tmp_path).line()
-    assert "no run folder" in loadstone("recover", tmp_path / "nowhere").line()
+    assert "not a run folder" in loadstone("recover", tmp_path).line()
+    assert "not a run folder" in loadstone("recover", tmp_path / "nowhere").line()
     (tmp_path / "run.json").write_text("{}")
     assert "run.json" in loadstone("recover", tmp_path).line()
     (tmp_path / "file").touch()
@@ -371,7 +371,7 @@ def test_a_key_that_is_no_key(loadstone: Loadstone, monkeypatch: pytest.MonkeyPa
 def test_a_context_too_short(loadstone: Loadstone) -> None:
     with start(Law(), max_model_len=100) as server:
         line = loadstone("bench", server.url, "--input", "90", "--output", "11").line()
-        assert "--input 90 and --output 11: together beyond the server's context of 100 tokens" in line
+        assert "--input 90 and --output 11: together they are beyond the server's context of 100 tokens" in line
 
 
 def test_models_of_hostile_names(loadstone: Loadstone) -> None:
@@ -428,8 +428,8 @@ def test_what_stands_before_a_command(loadstone: Loadstone) -> None:
 def test_simulate_says_what_flags_of_bench_do_there(loadstone: Loadstone) -> None:
     said = " ".join(loadstone("simulate", "--help").out.split())
     for flag, meaning in {
-        "--model": "the deployment says what is simulated",
-        "--temperature": "it changes no simulated time",
+        "--model": "the deployment decides what is simulated",
+        "--temperature": "changes no simulated time",
     }.items():
         assert meaning in said.partition(f"{flag} ")[2].partition(" --")[0]
     assert "sampling temperature" in loadstone("bench", "--help").out

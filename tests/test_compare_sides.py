@@ -72,7 +72,7 @@ def test_a_folder_of_other_runs_than_repeats_is_refused(tmp_path: Path, other: d
 
 def test_a_folder_without_runs_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match="neither a run folder nor a folder of them"):
+    with pytest.raises(InputError, match="neither a run folder nor a folder of run folders"):
         compare([make(tmp_path / "a")], [tmp_path / "empty"])
 
 
@@ -83,9 +83,9 @@ def test_the_finding_says_which_side_has_one_run(tmp_path: Path) -> None:
         found = compare(*sides)["findings"]
         return [each["evidence"].partition(":")[0] for each in found if each["kind"] == "one_run_each"]
 
-    assert said([a, b], [c]) == ["one run on B"]
-    assert said([a], [b, c]) == ["one run on A"]
-    assert said([a], [b]) == ["one run a side"]
+    assert said([a, b], [c]) == ["only one run on B"]
+    assert said([a], [b, c]) == ["only one run on A"]
+    assert said([a], [b]) == ["only one run on each side"]
     assert said([a, b], [c, make(tmp_path / "d", seed=9)]) == []
 
 
@@ -233,11 +233,11 @@ def test_what_was_shown_would_have_shown() -> None:
 def test_what_a_conclusion_means_is_said_where_it_stands() -> None:
     row = {"ratio": 1.0, "better": None}
     document = {"resolution": 0.001, "cells": [{"metrics": [row | {"conclusion": "same"}]}]}
-    assert explained(document) == ["the same: to 0.1 %; less is no difference"]
+    assert explained(document) == ["the same: to within 0.1 %; less counts as no difference"]
     assert word(row | {"conclusion": "same"})[0] == "the same"
     assert word(row | {"conclusion": "better", "better": "b"})[0] == "B is better"
     assert word(row | {"conclusion": None})[0] == ""
-    assert word(row | {"ratio": None, "conclusion": None})[0] == "missing on a side"
+    assert word(row | {"ratio": None, "conclusion": None})[0] == "missing on one side"
 
 
 # --- a rhythm -------------------------------------------------------------------------------------------------------
@@ -302,10 +302,10 @@ def judged(a: Path, b: Path, metric: str = "tpot_p50", **options: Any) -> tuple[
 @pytest.mark.parametrize(
     ("other", "off", "said"),
     [
-        ({}, None, "cancels out"),
-        ({"gpu": "h200"}, 0.0953 * math.sqrt(0.4), "four fifths of what"),
-        ({"gpu": "h200", "profile": "q"}, 0.0953 * math.sqrt(2 / 3), "two thirds of what"),
-        ({"source": "measured"}, 0.0953, "is in the conclusions"),
+        ({}, None, "errors cancel out"),
+        ({"gpu": "h200"}, 0.0953 * math.sqrt(0.4), "four fifths of the performance model's error"),
+        ({"gpu": "h200", "profile": "q"}, 0.0953 * math.sqrt(2 / 3), "two thirds of the performance model's error"),
+        ({"source": "measured"}, 0.0953, "the conclusions include the performance model's error"),
         ({"gpu": "h200", "ends": None}, None, "--draws 0"),
     ],
 )

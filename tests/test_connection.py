@@ -149,10 +149,10 @@ def test_a_compressed_answer_in_one_piece() -> None:
 @pytest.mark.parametrize(
     ("parts", "stream", "error"),
     [
-        ([CHUNKED + chunk(DOCUMENT) + LAST_CHUNK], True, "answer is no event stream (application/json): {"),
+        ([CHUNKED + chunk(DOCUMENT) + LAST_CHUNK], True, "answer is not an event stream (application/json): {"),
         ([SSE + chunk(token()) + LAST_CHUNK], False, "answer is not one JSON object (text/event-stream): data: {"),
         ([whole("200 OK", b"<html>", "text/html")], False, "answer is not one JSON object (text/html): <html>"),
-        ([whole("200 OK", b"{")], False, "error in the answer: answer is no JSON object: {"),
+        ([whole("200 OK", b"{")], False, "error in the answer: answer is not a JSON object: {"),
         ([whole("200 OK", b'{"error": "no memory"}')], False, "error in the answer: no memory"),
         ([whole("200 OK", b"{}")], False, "answer ended without any output"),
         ([whole("422 Odd", b'{"detail": "unknown field"}')], False, "HTTP 422: unknown field"),

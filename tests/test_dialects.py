@@ -540,7 +540,7 @@ def test_answers_in_one_piece_have_no_first_token(name: str) -> None:
 
 
 def test_an_unknown_dialect_is_told_what_there_is() -> None:
-    with pytest.raises(InputError, match="--dialect vlm: unknown; choose of vllm, sglang"):
+    with pytest.raises(InputError, match="--dialect vlm: unknown; choose one of vllm, sglang"):
         summarise("vlm", [])
 
 

@@ -69,7 +69,7 @@ def test_a_config_as_the_draft(tmp_path: Path) -> None:
         ("draft=llama-3-8b", "guesses no tokens; add num_speculative_tokens=5"),
         ("draft=llama-3-8b,num_speculative_tokens=0", "guesses no tokens"),
         ("draft=lama-3-8b,num_speculative_tokens=5", "draft: no model 'lama-3-8b' in the catalogue; nearest"),
-        ("draft=llama-3-8b:fp9,num_speculative_tokens=5", "'fp9' is no precision"),
+        ("draft=llama-3-8b:fp9,num_speculative_tokens=5", "'fp9' is not a known precision"),
         ("speculative_config=x", "num_speculative_tokens=5,draft=MODEL"),
     ],
 )

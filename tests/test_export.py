@@ -145,7 +145,7 @@ def test_sums_can_be_exported_as_csv_alone(tmp_path: Path) -> None:
 
 def test_what_cannot_be_exported_is_told(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "r", [CLOSED], {})
-    with pytest.raises(InputError, match="--format xml: unknown; choose of vllm, sglang, csv, parquet"):
+    with pytest.raises(InputError, match="--format xml: unknown; choose one of vllm, sglang, csv, parquet"):
         export_run(folder, "xml")
     with pytest.raises(InputError, match="name a file with -o"):
         export_run(folder, "parquet")

@@ -130,7 +130,7 @@ def test_a_finding_says_whose_cells_carry_a_warning(tmp_path: Path) -> None:
 def test_a_peak_that_is_none_is_called_so(tmp_path: Path) -> None:
     run(tmp_path, "a", [cell(4, output=500), cell(16, output=900, total=1801)])
     run(tmp_path, "b", [cell(4, output=500), cell(16, output=895, total=1790)], engine="SGLang")
-    assert "; this data cannot tell it from the next, " in said(tmp_path, "peak")[0]
+    assert "; not clearly above the next, " in said(tmp_path, "peak")[0]
 
 
 def test_the_interval_has_sampling_and_repeats_in_it(tmp_path: Path) -> None:
@@ -163,8 +163,8 @@ WAITING: Json = {"waiting": {"mean": 30.0, "max": 40.0}}
 @pytest.mark.parametrize(
     ("server", "word"),
     [
-        (LEVEL | WAITING | {"kv_usage": {"mean": 0.9, "max": 0.99}}, "KV room: the cache is 99% full"),
-        (LEVEL | {"preemptions": 12.0}, "KV room: 12.0 requests were preempted"),
+        (LEVEL | WAITING | {"kv_usage": {"mean": 0.9, "max": 0.99}}, "KV cache: it is 99% full"),
+        (LEVEL | {"preemptions": 12.0}, "KV cache: 12.0 requests were preempted"),
         (LEVEL | WAITING | {"kv_usage": {"mean": 0.2, "max": 0.3}}, "queue: 30.0 requests wait"),
     ],
 )  # fmt: skip
@@ -205,7 +205,7 @@ def test_a_pause_in_growth_is_not_its_end(tmp_path: Path) -> None:
 def test_the_bottleneck_is_what_latencies_show(tmp_path: Path) -> None:
     full = [cell(16, output=1500, ttft=0.1, tpot=0.02), cell(64, output=1520, ttft=2.0, tpot=0.021)]
     run(tmp_path / "queue", "a", full)
-    assert "queue: what is added waits before its first token" in said(tmp_path / "queue", "bottleneck")[0]
+    assert "queue: additional requests wait before their first token" in said(tmp_path / "queue", "bottleneck")[0]
     slow = [cell(16, output=1500, ttft=0.1, tpot=0.02), cell(64, output=1520, ttft=0.4, tpot=0.08)]
     run(tmp_path / "compute", "a", slow)
     assert "compute or KV reads" in said(tmp_path / "compute", "bottleneck")[0]
@@ -315,7 +315,7 @@ def test_predictions_without_any_measurement_say_so(tmp_path: Path) -> None:
     run(tmp_path, "a", [cell(4, output=900)], source="simulated")
     run(tmp_path, "b", [cell(4, output=300, verdict=unmeasured)], source="simulated", deployment={"gpu": "gaudi3"})
     (text,) = [each.text for each in observations(points(tmp_path, {"h200": 3, "gaudi3": 2})) if each.kind == "price"]
-    assert text.endswith("(of gaudi3 from the data sheet, without a measurement of that vendor's GPUs).")
+    assert text.endswith("(gaudi3: from the data sheet, without a measurement of that vendor's GPUs).")
 
 
 def test_loads_are_listed_as_one_says_them() -> None:
@@ -338,11 +338,11 @@ def test_predictions_are_called_so(tmp_path: Path) -> None:
     assert every
     assert all(text.startswith("Predicted (80 % intervals): ") for text in every)
     # ln 1.3 of both, and what repeats differ by: e^√(2·0.262² + 0.088²)
-    assert "over 2 pairs of cells, each sure to a factor of 1.5)" in said(tmp_path, "ratio")[0]
+    assert "over 2 pairs of cells, each certain to a factor of 1.5)" in said(tmp_path, "ratio")[0]
     (table,) = ratios(points(tmp_path))
-    assert "of predictions the model's own, 80 %" in table.notes[0]
+    assert "for predictions the model's own, 80 %" in table.notes[0]
     (figure,) = ratio_figures(gpu_ratios(points(tmp_path)))
-    assert figure.notes[-1] == "bars: of predictions the model's own, 80 %, and what repeats differ by"
+    assert figure.notes[-1] == "bars: for predictions the model's own, 80 %, and how much repeats differ"
     two_gpus(tmp_path / "measured")
     assert not [text for text in said(tmp_path / "measured") if "redict" in text]
     assert "predict" not in " ".join(ratios(points(tmp_path / "measured"))[0].notes)
@@ -360,7 +360,7 @@ def bounded(load: float, output: float, met: bool) -> Json:
     [
         ((True, True), "of the 4 of 4 cells that meet SLO): vLLM on 8×H200 at concurrency 16", "3 000"),
         ((True, False), "of the 3 of 4 cells that meet SLO): SGLang on 8×H200 at concurrency 16", "2 000"),
-        ((False, False), "of the 2 of 4 cells that meet SLO): SGLang on 8×H200 alone, at", None),
+        ((False, False), "of the 2 of 4 cells that meet SLO): only SGLang on 8×H200, at", None),
     ],
 )  # fmt: skip
 def test_the_best_meet_what_was_asked_of_them(

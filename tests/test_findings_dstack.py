@@ -65,7 +65,7 @@ CLAIMS = {
     "TensorRT-LLM reaches the highest online throughput on H200, 4,176 tok/s": [
         "Highest online throughput on 8×H200",
         "TensorRT-LLM on 8×H200 with 4 176 tok/s of input and output (835.2 of output)",
-        "this data cannot tell it from the next, SGLang on 8×H200 (4 013",
+        "not clearly above the next, SGLang on 8×H200 (4 013",
     ],
     "below concurrency 128, vLLM leads online on H200, in throughput": [
         "On 8×H200, vLLM has the highest output throughput at concurrency 4 to 64",

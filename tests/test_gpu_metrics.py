@@ -296,7 +296,7 @@ def test_an_exporter_that_stops_ends_nothing(tmp_path: Path) -> None:
         page = exporter(url)
     with Observer(tmp_path, [], time.monotonic_ns(), interval_s=0.01, exporters=[page]) as observer:
         assert eventually(lambda: observer.notes)
-    assert observer.notes == [f"{url}: no answer (ConnectError); what it says of GPUs is missing then"]
+    assert observer.notes == [f"{url}: no answer (ConnectError); its metrics of GPUs are missing meanwhile"]
 
 
 @pytest.mark.parametrize(
@@ -304,8 +304,8 @@ def test_an_exporter_that_stops_ends_nothing(tmp_path: Path) -> None:
     [
         ("127.0.0.1:1", "no answer (ConnectError); name an exporter"),
         ("user:hunter2@node:9400", "without a name or password"),
-        ("ftp://node:9400", "no such URL can be used"),
-        ("node:port", "no such URL can be used"),
+        ("ftp://node:9400", "this URL cannot be used"),
+        ("node:port", "this URL cannot be used"),
     ],
 )
 def test_an_exporter_that_cannot_be_is_one_line(tmp_path: Path, asked: str, said: str) -> None:
@@ -321,7 +321,7 @@ def test_an_exporter_that_cannot_be_is_one_line(tmp_path: Path, asked: str, said
 def test_an_engines_page_is_no_exporter(tmp_path: Path) -> None:
     with (
         serving(lambda _: b"vllm:num_requests_running 3\n") as url,
-        pytest.raises(InputError, match="nothing there is known of GPUs; name DCGM's"),
+        pytest.raises(InputError, match="no known GPU metrics there; name DCGM's"),
     ):
         bench(tmp_path, requests=4, gpu_metrics=url)
 

@@ -154,9 +154,9 @@ def broken(**changed: object) -> bytes:
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (b"", "no GPU benchmark"),
-        (b"[]", "no GPU benchmark"),
-        (b"[" * 100_000, "no GPU benchmark"),
+        (b"", "not a GPU benchmark"),
+        (b"[]", "not a GPU benchmark"),
+        (b"[" * 100_000, "not a GPU benchmark"),
         (broken(median_s=-1.0), "impossible"),
         (broken(median_s=0.0), "impossible"),
         (broken(flops=-5.0), "impossible"),
@@ -164,8 +164,8 @@ def broken(**changed: object) -> bytes:
         (broken(shape={"tokens": -1}), "impossible"),
         (broken(p10_s=1.0, p90_s=0.5), "contradicts"),
         (broken(n=0), "contradicts"),
-        (broken(median_s="1"), "no GPU benchmark"),
-        (broken(more=1), "no GPU benchmark"),
+        (broken(median_s="1"), "not a GPU benchmark"),
+        (broken(more=1), "not a GPU benchmark"),
         (msgspec.json.encode(msgspec.to_builtins(made()) | {"schema": 2}), "schema 2"),
     ],
 )

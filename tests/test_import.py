@@ -213,7 +213,7 @@ def test_vllm_throughput_counts_input_and_output(tmp_path: Path) -> None:
 
 def test_vllm_latency_needs_its_batch_told(tmp_path: Path) -> None:
     path = save(tmp_path, "a.json", {"avg_latency": 2.0, "latencies": [1.0, 3.0], "percentiles": {"50": 2.0}})
-    with pytest.raises(InputError, match=r"does not tell the load; say it, e\.g\. --set concurrency=16"):
+    with pytest.raises(InputError, match=r"does not state the load; state it, e\.g\. --set concurrency=16"):
         run(tmp_path, path)
     (cell,) = document(run(tmp_path, path, given=["burst=8"]))["cells"]
     assert (cell["metrics"]["e2e_s"]["mean"], cell["metrics"]["e2e_s"]["max"]) == (2.0, 3.0)
@@ -425,14 +425,14 @@ def test_requests_that_are_fewer_than_the_sums_say(tmp_path: Path) -> None:
         ("a.json", "", "empty"),
         ("a.json", "{", "no JSON"),
         ("a.json", "[" * 100_000, "nested too deep|no JSON"),
-        ("a.json", "{}", "no result of a tool that is known"),
+        ("a.json", "{}", "not a result of a known tool"),
         ("a.json", '{"run_id": "x", "cells": []}', "a run folder needs no import"),
-        ("a.jsonl", json.dumps(SGLANG) + "\n{}", "line 2: no result"),
-        ("a.jsonl", json.dumps(SGLANG) + "\n[1]", "line 2: no JSON object"),
+        ("a.jsonl", json.dumps(SGLANG) + "\n{}", "line 2: not a result"),
+        ("a.jsonl", json.dumps(SGLANG) + "\n[1]", "line 2: not a JSON object"),
         ("a.yaml", "a: [", "no YAML"),
-        ("a.yaml", "a: 1", "no benchmark report"),
-        ("a.csv", "a,b\n1,2", "no column of it says what it measures"),
-        ("a.json", '{"request_rate": ' + "9" * 5000 + "}", "no JSON|no result"),
+        ("a.yaml", "a: 1", "not a benchmark report"),
+        ("a.csv", "a,b\n1,2", "no column has a known name"),
+        ("a.json", '{"request_rate": ' + "9" * 5000 + "}", "no JSON|not a result"),
     ],
 )
 def test_what_is_no_result_is_refused_in_one_line(tmp_path: Path, name: str, text: str, said: str) -> None:

@@ -338,7 +338,7 @@ def test_without_slos_there_is_neither_goodput_nor_attainment() -> None:
 
 
 def test_unknown_slo_names_the_flag() -> None:
-    with pytest.raises(InputError, match=r"--slo: itl is no bound; use ttft, tpot, e2e"):
+    with pytest.raises(InputError, match=r"--slo: itl is not a bound; use ttft, tpot, e2e"):
         metrics([], ttft=1.0, itl=0.1)
 
 

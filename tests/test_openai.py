@@ -373,7 +373,7 @@ def test_a_finish_reason_of_any_type_becomes_a_short_printable_word(finish: Any,
 @pytest.mark.parametrize("finish", ["abort", "error"])
 def test_a_request_that_the_server_gave_up_is_no_answer(finish: str) -> None:
     answer = heard(text("a"), text("", finish), event(choices=[], usage={"completion_tokens": 1}))
-    assert answer.error == f"the server gave the request up (finish reason {finish})"
+    assert answer.error == f"the server gave up the request (finish reason {finish})"
     assert (answer.events, answer.finish_reason, answer.output_tokens) == (1, finish, 1)
 
 
@@ -410,7 +410,7 @@ def test_done_is_not_heard_where_it_is_only_named() -> None:
     assert not heard(text("[DONE]")).done
     answer = heard(b'data: "[DONE]"\n\n')
     assert not answer.done
-    assert answer.error == 'stream event is no JSON object: "[DONE]"'
+    assert answer.error == 'stream event is not a JSON object: "[DONE]"'
 
 
 def test_an_empty_event_is_no_error() -> None:
@@ -431,10 +431,10 @@ def test_an_empty_event_is_no_error() -> None:
         (b"event: error\ndata: " + event(error={"message": "named"})[6:], "named"),
         (event(error={"message": "tolerated", "n": float("nan")}), "tolerated"),
         (b'data: {"error":{"message":"half \xff"}}\n\n', "half \ufffd"),
-        (b'data: {"choices":[{"text":"a"\n\n', 'stream event is no JSON object: {"choices":[{"text":"a"'),
-        (b"data: [1]\n\n", "stream event is no JSON object: [1]"),
-        (b"data: null\n\n", "stream event is no JSON object: null"),
-        (b"data: <html>\n\n", "stream event is no JSON object: <html>"),
+        (b'data: {"choices":[{"text":"a"\n\n', 'stream event is not a JSON object: {"choices":[{"text":"a"'),
+        (b"data: [1]\n\n", "stream event is not a JSON object: [1]"),
+        (b"data: null\n\n", "stream event is not a JSON object: null"),
+        (b"data: <html>\n\n", "stream event is not a JSON object: <html>"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -461,7 +461,7 @@ def test_a_stream_cut_inside_its_last_event_is_an_error_and_keeps_what_came() ->
     answer = heard(text("a"), text("b")[:-10])
     assert answer.events == 1
     assert answer.error is not None
-    assert answer.error.startswith("stream event is no JSON object: ")
+    assert answer.error.startswith("stream event is not a JSON object: ")
 
 
 def test_invalid_utf8_in_text_is_text() -> None:
@@ -707,10 +707,10 @@ def test_an_answer_in_one_piece(body: bytes, events: int, text_: str) -> None:
     [
         (b'{"error": {"message": "out of memory"}}', "out of memory"),
         (b'{"object": "error", "message": "bad"}', "bad"),
-        (b"<html>", "answer is no JSON object: <html>"),
-        (b'{"choices": [{"te', 'answer is no JSON object: {"choices": [{"te'),
-        (b'data: {"choices": []}', 'answer is no JSON object: data: {"choices": []}'),
-        (b"[1]", "answer is no JSON object: [1]"),
+        (b"<html>", "answer is not a JSON object: <html>"),
+        (b'{"choices": [{"te', 'answer is not a JSON object: {"choices": [{"te'),
+        (b'data: {"choices": []}', 'answer is not a JSON object: data: {"choices": []}'),
+        (b"[1]", "answer is not a JSON object: [1]"),
     ],
 )
 def test_what_is_no_answer_in_one_piece(body: bytes, said: str) -> None:

@@ -71,7 +71,8 @@ def test_what_is_not_known_is_told_and_not_guessed() -> None:
         [("a", known), ("b", no_gpu), ("c", facts(gpu="H200")), ("d", facts(gpu="H100", gpus=1))], prices
     )
     assert said == (
-        "no price is known of b (the GPU is not told); c (how many GPUs is not told); d (--price has none for H100)"
+        "no price is known for b (the GPU is not stated); c (the number of GPUs is not stated); "
+        "d (--price has none for H100)"
     )
     assert dollars_per_hour(facts(gpu="H100 PCIe", gpus=1), parse_prices("h100=2")) is None
 
@@ -128,7 +129,7 @@ def test_a_side_without_a_price_is_told_of(tmp_path: Path) -> None:
     document = compare([a], [b], price=["h200=3"])
     assert rows(document)["dollars_per_million_output_tokens"]["ratio"] is None
     (said,) = [one["evidence"] for one in document["findings"] if one["kind"] == "no_price"]
-    assert said == "no price is known of B b (the GPU is not told)"
+    assert said == "no price is known for B b (the GPU is not stated)"
 
 
 def test_a_bound_on_a_price_needs_one(tmp_path: Path) -> None:
@@ -185,8 +186,8 @@ def test_the_cheapest_is_named_with_its_price(tmp_path: Path) -> None:
 def test_nobody_is_called_cheapest_within_the_intervals(tmp_path: Path) -> None:
     two_gpus(tmp_path, rate=1600.0, spread=0.15)
     (said,) = [each.text for each in reported(tmp_path).sentences if each.kind == "price"]
-    assert "none is surely so. vLLM on 1×H200 at concurrency 64 is lowest, $0.521 (" in said
-    assert said.endswith(", but cannot be told from vLLM on 1×H100 ($0.556 at concurrency 64).")
+    assert "no clear winner. vLLM on 1×H200 at concurrency 64 is lowest, $0.521 (" in said
+    assert said.endswith(", but not clearly below vLLM on 1×H100 ($0.556 at concurrency 64).")
 
 
 def test_the_third_must_be_told_apart_too(tmp_path: Path) -> None:
@@ -195,8 +196,8 @@ def test_the_third_must_be_told_apart_too(tmp_path: Path) -> None:
     run(tmp_path, "c", [priced_cell(1, 90), priced_cell(64, 900, spread=0.5)], engine="SGLang",
         deployment={"gpu": "h100", "gpus": 1})  # fmt: skip
     (said,) = [each.text for each in reported(tmp_path).sentences if each.kind == "price"]
-    assert "none is surely so" in said
-    assert said.endswith(", but cannot be told from SGLang on 1×H100 ($0.617 at concurrency 64).")
+    assert "no clear winner" in said
+    assert said.endswith(", but not clearly below SGLang on 1×H100 ($0.617 at concurrency 64).")
 
 
 def test_one_load_each_is_enough(tmp_path: Path) -> None:
@@ -257,9 +258,8 @@ def test_prices_stand_in_tables_charts_and_files(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert [row[-1] for row in made.overview.rows] == ["$3.00", "$2.00", "-"]
     assert [figure.key for figure in made.figures if figure.section == "price"] == ["price"]
-    words = (
-        "Prices as given, per GPU and hour: H200 $3.00, H100 $2.00. No price is known of run 3 (the GPU is not told)."
-    )
+    words = "Prices as given, per GPU and hour: H200 $3.00, H100 $2.00. "
+    words += "No price is known for run 3 (the GPU is not stated)."
     assert words in body(made)
     assert words.replace("$", r"\$") in markdown(made)
     lines = list(csv.DictReader(io.StringIO(sheet(made))))
@@ -295,10 +295,10 @@ def test_simulated_setups_are_told_of_beside_runs_of_another_question(tmp_path: 
         run(tmp_path, name, [priced_cell(64, rate)], source="simulated", deployment={"gpu": gpu, "gpus": 1})
     run(tmp_path, "c", [priced_cell(64, 10)], model="org/Another")
     assert [each.kind for each in reported(tmp_path).sentences].count("price") == 1
-    assert "Of simulated runs nothing is said" not in body(reported(tmp_path))
+    assert "Simulated runs have no findings" not in body(reported(tmp_path))
     run(tmp_path, "d", [priced_cell(64, 1500)])
     assert "price" not in [each.kind for each in reported(tmp_path).sentences]
-    assert "Of simulated runs nothing is said" in body(reported(tmp_path))
+    assert "Simulated runs have no findings" in body(reported(tmp_path))
 
 
 def test_the_command_carries_prices(tmp_path: Path, loadstone: Loadstone) -> None:
@@ -307,14 +307,14 @@ def test_the_command_carries_prices(tmp_path: Path, loadstone: Loadstone) -> Non
     assert told.code == 0
     said = json.loads(told.out)["prices"]
     assert said["dollars_per_gpu_hour"] == {"h200": 3.0}
-    assert said["without_price"] == "no price is known of run 2 (--price has none for H100)"
+    assert said["without_price"] == "no price is known for run 2 (--price has none for H100)"
     assert [one["dollars_per_hour"] for one in said["cells"]] == [3.0, 3.0, None, None]
     assert said["cells"][1]["dollars_per_million_output_tokens"] == {
         "value": pytest.approx(0.41667, rel=1e-4), "low": pytest.approx(0.41254, rel=1e-4),
         "high": pytest.approx(0.42088, rel=1e-4), "interval": "95 %",
     }  # fmt: skip
     loud = loadstone("report", tmp_path / "runs", "-o", tmp_path / "r.csv", "--price", "h200=3")
-    assert loud.err == "loadstone: no price is known of run 2 (--price has none for H100)\n"
+    assert loud.err == "loadstone: no price is known for run 2 (--price has none for H100)\n"
     for command in (("report", tmp_path / "runs"), ("compare", tmp_path / "runs/a", tmp_path / "runs/b")):
         bad = loadstone(*command, "--price", "h200")
         assert bad.code == 2

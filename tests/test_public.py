@@ -100,7 +100,7 @@ def test_a_run_shows_what_it_is_and_stands_for_its_folder(tmp_path: Path) -> Non
 
 
 def test_what_is_no_run_is_not_opened(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no run folder"):
+    with pytest.raises(InputError, match="not a run folder"):
         loadstone.open_run(tmp_path)
 
 
@@ -196,7 +196,7 @@ def test_options_are_taken_as_a_notebook_writes_them(monkeypatch: pytest.MonkeyP
         with pytest.raises(InputError, match=f"^--{next(iter(wrong)).replace('_', '-')}: ") as raised:
             asked(**wrong)
         assert "\n" not in str(raised.value)
-    with pytest.raises(InputError, match=r"^--route: .*; choose of round-robin, least-busy, sticky$"):
+    with pytest.raises(InputError, match=r"^--route: .*; choose one of round-robin, least-busy, sticky$"):
         asked(route="nearest")
 
 

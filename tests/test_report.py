@@ -219,9 +219,7 @@ def test_pictures_of_single_runs_are_left_out_of_many(
     alone = [path.name for path in every if "-run-" in path.name]
     assert len(alone) == 9  # TTFT, TPOT and E2E of each
     assert [path.name for path in few] == [path.name for path in every if path.name not in alone]
-    said = (
-        "loadstone: 9 pictures of single runs are left out, as always of more than 2 runs; name a run for its own\n"
-    )
+    said = "loadstone: 9 pictures of single runs are left out, as for more than 2 runs; name one run to get its own\n"
     assert capsys.readouterr().err == said
     # Where there is nothing else to draw, they stay.
     run(tmp_path / "other", "a", [cell(1)], records=[record(n, 0.1 * n, [0.1 * n + 0.05]) for n in range(9)])
@@ -231,14 +229,14 @@ def test_pictures_of_single_runs_are_left_out_of_many(
 
 def test_what_cannot_be_reported_is_said_in_one_line(loadstone: Loadstone, tmp_path: Path) -> None:
     folder = run(tmp_path / "runs", "a", [cell(1)])
-    assert "neither a run folder nor a folder of them" in loadstone("report", tmp_path / "nowhere").line()
+    assert "neither a run folder nor a folder of run folders" in loadstone("report", tmp_path / "nowhere").line()
     assert "cannot be written" in loadstone("report", folder, "-o", "/proc/nowhere/r.html").line()
     assert "no picture" in loadstone("report", folder, "--format", "png", "-o", tmp_path / "p").line()
-    assert "--set: only of other tools' results" in loadstone("report", folder, "--set", "model=m").line()
+    assert "--set: only for other tools' results" in loadstone("report", folder, "--set", "model=m").line()
     (folder / "summary.json").write_text("[]")
-    assert "no summary" in loadstone("report", folder).line()
+    assert "not a summary" in loadstone("report", folder).line()
     (folder / "summary.json").write_text("{")
-    assert "no summary" in loadstone("report", folder).line()
+    assert "not a summary" in loadstone("report", folder).line()
 
 
 def test_a_broken_run_among_others_is_passed_over(tmp_path: Path) -> None:
@@ -259,7 +257,7 @@ def test_runs_without_cells_records_or_metrics_are_shown(tmp_path: Path) -> None
     (folder / "records.parquet").write_bytes(b"no parquet")
     words = Page(made(tmp_path)).words
     assert "A summary without records" in words
-    assert "its records cannot be read" in words
+    assert "The run's records cannot be read" in words
     assert "no cells" in words
 
 
@@ -298,12 +296,12 @@ def test_requests_without_a_common_clock_are_not_drawn_over_time(tmp_path: Path)
 
 def test_one_cell_is_not_all_cells(tmp_path: Path) -> None:
     run(tmp_path, "a", [cell(1)])
-    assert build(read_runs([tmp_path])[0]).verdict == "Its one cell can be trusted."
+    assert build(read_runs([tmp_path])[0]).verdict == "The only cell can be trusted."
 
 
 def test_one_cell_with_a_warning_is_one(tmp_path: Path) -> None:
     run(tmp_path, "a", [cell(1, verdict={"trusted": False, "findings": []})])
-    assert build(read_runs([tmp_path])[0]).verdict == "Its one cell carries a warning."
+    assert build(read_runs([tmp_path])[0]).verdict == "The only cell carries a warning."
 
 
 def test_findings_come_before_the_list_of_folders(tmp_path: Path) -> None:
@@ -335,7 +333,7 @@ def test_a_folder_of_other_tools_results_is_imported_for_the_report(tmp_path: Pa
     assert [dict(part.facts)["files"] for part in made.parts] == ["monday/a.json"]
     assert not list(tmp_path.rglob("run.json"))
     (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match="folder of them"):
+    with pytest.raises(InputError, match="folder of run folders"):
         report([tmp_path / "empty"], tmp_path / "r.md")
 
 
@@ -343,14 +341,14 @@ def test_rows_that_were_left_out_of_an_import_are_told(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text("\n".join(json.dumps(VLLM | {"request_rate": rate}) for rate in (2.0, "inf")))
     (tmp_path / "b.json").write_text(json.dumps({"avg_latency": 1.0, "percentiles": {"50": 1.0}}))
     report([tmp_path / "a.json", tmp_path / "b.json"], tmp_path / "r.md")
-    assert "passed over: b.json: does not tell the load; left out" in (tmp_path / "r.md").read_text().replace(
+    assert "passed over: b.json: does not state the load; left out" in (tmp_path / "r.md").read_text().replace(
         "\\", ""
     )
 
 
 def test_silence_about_simulated_runs_is_told(tmp_path: Path) -> None:
     two_runs(tmp_path)
-    assert "Of simulated runs nothing is said" in made(tmp_path)
+    assert "Simulated runs have no findings" in made(tmp_path)
 
 
 def test_a_report_of_one_run_does_not_repeat_its_name_in_each_row(tmp_path: Path) -> None:
@@ -412,8 +410,8 @@ def test_markdown_says_what_its_brackets_are(tmp_path: Path) -> None:
     run(tmp_path, "c", [cell(4, output=500), cell(16, output=500)], engine="SGLang")
     runs, _ = read_runs([tmp_path])
     said = markdown(build(runs, inside=False))
-    assert "In brackets: interval of the effect" in said
-    assert "Of simulated runs nothing is said" in said
+    assert "In brackets: the interval of the effect" in said
+    assert "Simulated runs have no findings" in said
 
 
 def test_the_name_of_a_report_says_its_format_or_is_refused(
@@ -435,7 +433,7 @@ def test_a_report_of_nothing_but_an_empty_run(tmp_path: Path) -> None:
     run(tmp_path, "a", [])
     words = Page(made(tmp_path)).words
     assert "Nothing was measured" in words
-    assert "Nothing that these runs show beyond doubt" in words
+    assert "These runs show no clear difference" in words
 
 
 # --- in a browser -------------------------------------------------------------------------------------------------
@@ -508,7 +506,7 @@ def test_long_names_of_rows_leave_room_for_the_picture(tmp_path: Path) -> None:
 def test_verdicts_are_read_on_a_phone_without_scrolling_sideways(tmp_path: Path) -> None:
     spoilt = cell(64)
     said = {"kind": "request_errors", "severity": "error", "evidence": "378 of 1000 requests failed " * 3,
-            "remedy": "Percentiles leave failed requests out: mend the cause. " * 2}  # fmt: skip
+            "remedy": "Percentiles leave out failed requests: fix the cause. " * 2}  # fmt: skip
     spoilt["verdict"] = {"trusted": False, "findings": [said]}
     run(tmp_path / "runs", "a", [spoilt])
     (tmp_path / "r.html").write_text(made(tmp_path / "runs"))
@@ -530,7 +528,7 @@ def test_a_table_of_cells_says_what_differs_once(tmp_path: Path) -> None:
     run(tmp_path, "b", [cell(1)], deployment={"weights_dtype": "fp8"})
     (table,) = [each for each in build(read_runs([tmp_path])[0]).tables if each.key == "cells"]
     assert [row[1] for row in table.rows] == ["bf16", "fp8"]
-    assert table.notes[0] == "All of them: 8×H200 · vLLM · Model-7B."
+    assert table.notes[0] == "All rows: 8×H200 · vLLM · Model-7B."
 
 
 def all_cells(folder: Path) -> Table:
@@ -549,7 +547,7 @@ def test_a_cell_with_a_warning_is_marked_where_its_numbers_stand(tmp_path: Path)
     run(tmp_path, "a", [cell(1), bunched])
     table = all_cells(tmp_path)
     assert column(table, "load") == ["concurrency 1", "concurrency 4 †"]
-    assert "†: carries a warning; what it spoils is under Verdicts." in table.notes
+    assert "†: the cell carries a warning; Verdicts says which." in table.notes
     run(tmp_path / "fine", "a", [cell(1)])
     assert "†" not in " ".join(all_cells(tmp_path / "fine").notes)
 
@@ -590,7 +588,7 @@ def test_throughput_of_a_load_beyond_capacity_is_that_of_the_whole_cell(tmp_path
     cells[1]["verdict"] = {"trusted": False, "findings": [finding]}
     run(tmp_path, "a", cells)
     assert column(all_cells(tmp_path), "output tok/s") == ["900.0", "2\u202f372"]
-    assert "steady window (of bursts, and of loads that the server did not keep up with: whole cell)" in " ".join(
+    assert "steady window (for bursts, and for loads that the server did not keep up with: whole cell)" in " ".join(
         all_cells(tmp_path).notes
     )
     finding["kind"] = "short_outputs"
@@ -605,12 +603,12 @@ def test_as_another_tool_stated_is_said_of_few_as_of_many(tmp_path: Path) -> Non
     stated["requests"] |= {"short": None}
     run(tmp_path, "a", [cell(1), cell(2), stated])
     report = build(read_runs([tmp_path])[0], inside=False)
-    assert report.verdict == "2 of 3 cells can be trusted; the others are as another tool stated them."
+    assert report.verdict == "2 of 3 cells can be trusted; the others are as stated by another tool."
     assert 'class="good"' not in page(report)
     assert column(report.overview, "trusted") == ["as stated"]
     run(tmp_path, "b", [cell(1, verdict={"trusted": False, "findings": []})])
     report = build(read_runs([tmp_path])[0], inside=False)
-    assert report.verdict == "1 of 4 cells carries a warning; 1 is as another tool stated it."
+    assert report.verdict == "1 of 4 cells carries a warning; 1 is as stated by another tool."
 
 
 def predicted(load: float) -> Json:
@@ -625,12 +623,12 @@ def test_a_column_of_predictions_is_not_headed_95(tmp_path: Path) -> None:
     table = all_cells(tmp_path)
     assert "95 %" not in table.heads
     assert column(table, "80 %") == ["80.0–130 ms"]
-    assert "Intervals: those of the prediction, 80 %." in table.notes
+    assert "Intervals: 80 %, of the prediction." in table.notes
     run(tmp_path, "b", [cell(1)])
     table = all_cells(tmp_path)
     assert not {"80 %", "95 %"} & set(table.heads)
     assert column(table, "interval") == ["80.0–130 ms", "98.0–102 ms"]
-    assert "Intervals: 95 %; of simulated cells those of the prediction, 80 %." in table.notes
+    assert "Intervals: 95 %; for simulated cells, 80 %, of the prediction." in table.notes
 
 
 def test_a_p99_that_is_not_bounded_is_not_called_a_bound(tmp_path: Path) -> None:
@@ -644,7 +642,7 @@ def test_a_p99_that_is_not_bounded_is_not_called_a_bound(tmp_path: Path) -> None
         ["~130 ms", "~26.0 ms", "~2.60 s"],
         ["130 ms", "26.0 ms", "~3.90 s"],
     ]
-    legend = "~: p99 of the sample, without a bound above"
+    legend = "~: p99 of the sample, without an upper 95 % bound"
     assert legend in " ".join(table.notes)
     run(tmp_path / "e2e alone", "a", [bounded], records=[record(0, 0.0, [0.1, 0.2])])
     assert legend in " ".join(all_cells(tmp_path / "e2e alone").notes)

@@ -345,7 +345,7 @@ def test_quote() -> None:
 
 def test_quote_beyond_is_an_info() -> None:
     line, finding = accuracy.quote(cell("burst", 400, 1000), TESTED)
-    assert line == "beyond what was self-tested on this host"
+    assert line == "beyond the self-test of this host"
     assert finding is not None
     assert (finding["kind"], finding["severity"]) == ("beyond_selftest", "info")
     assert "400 streams" in finding["evidence"]
@@ -366,9 +366,9 @@ def test_a_client_that_reads_far_later_than_it_was_tested_is_not_vouched_for() -
     assert quoted(0.019)[0].startswith("self-test of this host at 10 streams")  # late, but no later than ten times
     assert quoted(None)[1] is None
     line, finding = quoted(0.3)
-    assert line == "the self-test of this host does not hold here: the client read later than in it"
+    assert line == "the self-test of this host does not apply here: the client read later than in the self-test"
     assert finding is not None
-    assert finding.startswith("info reads waited 300 ms for the client (p99), and 2.0 ms in the self-test")
+    assert finding.startswith("info the receive lag was 300 ms (p99), and 2.0 ms in the self-test")
 
 
 def test_quote_counts_streams_as_the_load_does() -> None:

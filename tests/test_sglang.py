@@ -133,8 +133,8 @@ def test_output_without_counts_is_pieces() -> None:
         (said("a", 2, {"type": "abort", "message": "out of memory", "status_code": 500}), "out of memory"),
         (said("a", 2, {"type": "abort", "message": None}), "aborted by the server"),
         (said("a", 2, "abort"), "aborted by the server"),
-        (b"data: {\n\n", "stream event is no JSON object: {"),
-        (b"data: [1]\n\n", "stream event is no JSON object: [1]"),
+        (b"data: {\n\n", "stream event is not a JSON object: {"),
+        (b"data: [1]\n\n", "stream event is not a JSON object: [1]"),
     ],
 )
 def test_errors_after_a_200(sent: bytes, error: str) -> None:

@@ -243,8 +243,8 @@ def test_in_python_as_on_the_command_line(options: dict[str, Any], same: dict[st
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"context": "8q"}, "context: '8q' is no number of tokens"),
-        ({"context": -1}, "context: -1 is no number of tokens"),
+        ({"context": "8q"}, "context: '8q' is not a number of tokens"),
+        ({"context": -1}, "context: -1 is not a number of tokens"),
         ({"context": 1.5}, "context: 1.5"),
         ({"context": True}, "context: True"),
         ({"batch": 0}, "batch: 0 is not a whole number of at least 1"),
@@ -252,16 +252,16 @@ def test_in_python_as_on_the_command_line(options: dict[str, Any], same: dict[st
         ({"batch": "0"}, "batch: 0"),
         ({"tp": True}, "tp: True"),
         ({"gpus": 2.5}, "gpus: 2.5"),
-        ({"engine": 5}, "engine: 5 is no text; write e.g. 'vllm'"),
-        ({"engine_version": 0.19}, "engine_version: 0.19 is no text"),
-        ({"gpu": {"h100": 1}}, "gpu: {'h100': 1} is no text"),
+        ({"engine": 5}, "engine: 5 is not a text; write e.g. 'vllm'"),
+        ({"engine_version": 0.19}, "engine_version: 0.19 is not a text"),
+        ({"gpu": {"h100": 1}}, "gpu: {'h100': 1} is not a text"),
     ],
 )
 def test_in_python_what_means_nothing_is_one_line(options: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError) as caught:
         package.size("llama-3.1-8b", **{**GIVEN, **options})
     assert said in str(caught.value)
-    with pytest.raises(InputError, match="models: 5 is no text"):
+    with pytest.raises(InputError, match="models: 5 is not a text"):
         package.size(5, **GIVEN)  # type: ignore[arg-type]
 
 
@@ -281,9 +281,9 @@ def test_what_was_assumed_of_a_config_is_said_everywhere(loadstone: Loadstone, t
     with (tmp_path / "rows.csv").open(encoding="utf-8", newline="") as file:
         assert [row["assumed"] for row in csv.DictReader(file)] == [first["assumed"], first["assumed"], "", ""]
     for more in ((), ("--by", "gpus,model")):
-        lines = [line for line in loadstone(*asked, *more).out.splitlines() if line.startswith("assumed of ")]
+        lines = [line for line in loadstone(*asked, *more).out.splitlines() if line.startswith("assumed for ")]
         assert len(lines) == 1
-        assert lines[0].startswith(f"assumed of {tmp_path}: model_type 'newest' not known")
+        assert lines[0].startswith(f"assumed for {tmp_path}: model_type 'newest' not known")
 
 
 def test_in_python() -> None:

@@ -98,7 +98,7 @@ def test_fields_that_a_later_version_adds_are_passed_over(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        (None, "no run folder"),
+        (None, "not a run folder"),
         (b"", "not a run this version"),
         (b"[]", "not a run this version"),
         (b'{"x": ' + b"[" * 100_000, "not a run this version"),
@@ -122,7 +122,7 @@ def test_json_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytes
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(Path, "write_bytes", full)
-    with pytest.raises(DiskFullError, match=r"a\.json: disk full; free some room"):
+    with pytest.raises(DiskFullError, match=r"a\.json: disk full; free some space"):
         store.write_json(path, {"a": 2})
     assert msgspec.json.decode(path.read_bytes()) == {"a": 1}
     assert list(tmp_path.iterdir()) == [path]
@@ -213,7 +213,7 @@ def test_a_plan_of_numbers_that_no_request_has_is_refused(tmp_path: Path, name: 
     column = table.schema.get_field_index(name)
     odd = pa.array([number] * len(table), table.schema.field(name).type)
     pq.write_table(table.set_column(column, table.schema.field(name), odd), path)
-    with pytest.raises(InputError, match=f"not a plan: numbers in {name} that no request has"):
+    with pytest.raises(InputError, match=f"not a plan: numbers in {name} are impossible"):
         store.read_plan(path)
 
 
@@ -351,14 +351,14 @@ def test_records_of_other_columns_are_told_in_one_line(tmp_path: Path, names: li
     texts = pa.table({name: ["x"] if name in names else whole[name] for name in whole.column_names})
     for odd in (whole.drop_columns(names), texts.replace_schema_metadata(whole.schema.metadata)):
         pq.write_table(odd, path)
-        with pytest.raises(InputError, match=r"records\.parquet: no records of this version .*measure it again"):
+        with pytest.raises(InputError, match=r"records\.parquet: not records of this version .*measure it again"):
             list(store.read_records(tmp_path, 0))
 
 
 def test_records_that_are_none_are_told_and_cost_no_journal(tmp_path: Path) -> None:
     journal(tmp_path, 0, [row("0-0", arrival=[1.0])])
     (tmp_path / "records.parquet").write_bytes(b"{ broken")
-    with pytest.raises(InputError, match=r"records\.parquet: no Parquet file"):
+    with pytest.raises(InputError, match=r"records\.parquet: not a Parquet file"):
         store.assemble(tmp_path)
     (tmp_path / "records.parquet").unlink()
     assert store.assemble(tmp_path) == 1
@@ -395,7 +395,7 @@ def test_a_folder_without_journals_or_records_is_told(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no records; if the run was cut off, `loadstone recover "):
         list(store.read_records(tmp_path))
     (tmp_path / "records.parquet").write_bytes(b"torn")
-    with pytest.raises(InputError, match=r"records\.parquet: no Parquet file"):
+    with pytest.raises(InputError, match=r"records\.parquet: not a Parquet file"):
         list(store.read_records(tmp_path))
 
 
@@ -472,7 +472,7 @@ def test_a_full_disk_loses_nothing_and_is_recovered_from_once_there_is_room(smal
     filler = small_disk / "filler"
     fill(filler)
     before = (small_disk / "journal-0.arrow").read_bytes()
-    with pytest.raises(DiskFullError, match=f"free some room, then `loadstone recover {small_disk}`") as raised:
+    with pytest.raises(DiskFullError, match=f"free some space, then `loadstone recover {small_disk}`") as raised:
         store.assemble(small_disk)
     assert "\n" not in str(raised.value)
     assert (small_disk / "journal-0.arrow").read_bytes() == before

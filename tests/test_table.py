@@ -120,7 +120,7 @@ def test_intervals_of_an_open_loop_are_by_the_tables_clock() -> None:
 
 
 def test_what_the_cap_held_back_was_not_sent_late_by_the_client() -> None:
-    assert "(largest cell)" in shown(document("rate"))
+    assert "(worst cell)" in shown(document("rate"))
     capped = document("rate")
     capped["cells"][0]["verdict"]["findings"][0]["kind"] = "cap_held_back"
     assert "held back by --max-concurrency, not by the client" in " ".join(shown(capped).split())
@@ -154,7 +154,7 @@ def test_a_mark_is_explained_whichever_column_it_is_in() -> None:
     for name in ("ttft_s", "e2e_s"):
         metrics[name] = latency(1.0)
     assert "~12.3 s" in shown(doc)
-    assert "~: p99 of the sample, without a bound above" in shown(doc)
+    assert "~: p99 of the sample, without an upper 95 % bound" in shown(doc)
     metrics["tpot_s"] = latency(1.0)
     assert "~" not in shown(doc)
 

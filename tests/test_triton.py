@@ -90,8 +90,8 @@ def test_values_come_bare_or_as_tensors(text: Any, tokens: Any) -> None:
         (b'data: {"error":"in ensemble, max_tokens must be positive"}\n\n', "in ensemble, max_tokens"),
         (b'data: {"error":{"message":"odd"}}\n\n', "odd"),
         (b'data: {"text_output":7,"error":"odd"}\n\n', "odd"),
-        (b"data: {\n\n", "stream event is no JSON object: {"),
-        (b"data: [DONE]\n\n", "stream event is no JSON object: [DONE]"),
+        (b"data: {\n\n", "stream event is not a JSON object: {"),
+        (b"data: [DONE]\n\n", "stream event is not a JSON object: [DONE]"),
     ],
 )
 def test_errors_after_a_200(sent: bytes, error: str) -> None:

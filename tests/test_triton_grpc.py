@@ -187,7 +187,7 @@ def test_what_comes_in_place_of_a_response_is_the_last_and_no_output() -> None:
         raise ValueError("truncated")
 
     for parse, said in (
-        (unreadable, "response is no ModelStreamInferResponse: truncated"),
+        (unreadable, "response is not a ModelStreamInferResponse: truncated"),
         (lambda _: SimpleNamespace(error_message="no such model"), "no such model"),
     ):
         answer = GrpcAnswer()
@@ -470,7 +470,7 @@ def test_a_response_that_cannot_be_read_is_an_error(worker: Worker) -> None:
         stream = worker.stream()
         worker.open(server, stream)
         assert worker.hear() == ("ended", "error")
-        assert "response is no ModelStreamInferResponse" in (stream.error or "")
+        assert "response is not a ModelStreamInferResponse" in (stream.error or "")
 
 
 def test_the_streams_end_before_the_answers_keeps_what_came(worker: Worker) -> None:

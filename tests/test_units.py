@@ -28,7 +28,7 @@ def test_a_duration_is_the_nearest_number_of_seconds(text: str, seconds: float |
     "text", ["", "s", "1d", "-1s", "inf", "nan", "1.2.3", ".", "1e999999999s", "1e99999999999999999999", "5ſ", "1_0s"]
 )
 def test_what_is_no_duration_is_refused_in_one_line(text: str) -> None:
-    with pytest.raises(InputError, match=r"^--timeout: .* is no duration; write 250ms, 1\.5s, 2m or 1h$"):
+    with pytest.raises(InputError, match=r"^--timeout: .* is not a duration; write 250ms, 1\.5s, 2m or 1h$"):
         parse_seconds(text, "--timeout")
 
 

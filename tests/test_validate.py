@@ -69,7 +69,7 @@ def test_a_row_that_cannot_be_read_is_left_out_and_says_so(tmp_path: Path) -> No
         {**ours, "arrival": "rate"},
     ]
     *closed, rate = score(read_points(write(tmp_path / "points.csv", *endless)))
-    assert {each.skipped_because for each in closed} == {"arrival_value 'inf' is no number of users"}
+    assert {each.skipped_because for each in closed} == {"arrival_value 'inf' is not a number of users"}
     assert rate.skipped_because is None
     for missing in ("-", "", "NaN", "n/a"):
         path = write(tmp_path / "points.csv", {"range_ratio": "0.8", "ttft_ms_median": missing})

@@ -73,9 +73,9 @@ def test_errors_in_the_stream_are_told_apart() -> None:
 @pytest.mark.parametrize(
     ("status", "cause"),
     [
-        (429, "limits requests; mend"),
-        (413, "client_max_body_size); mend"),
-        (502, "a proxy found no engine behind it; mend"),
+        (429, "limits requests; fix"),
+        (413, "client_max_body_size); fix"),
+        (502, "a proxy found no engine behind it; fix"),
     ],
 )
 def test_what_most_refusals_tell_of_their_cause(status: int, cause: str) -> None:
@@ -96,7 +96,7 @@ def test_connections_that_are_cut_after_the_same_silence() -> None:
             each["end_s"] = each["arrival_s"][-1] + silence_s
         return found(records)["request_errors"].remedy
 
-    assert "cut after 60.0 s of silence, which is a proxy's time limit; mend" in remedy(60.0, 60.01, 60.02, 60.0)
+    assert "cut after 60.0 s of silence, probably a proxy's timeout; fix" in remedy(60.0, 60.01, 60.02, 60.0)
     assert "silence" not in remedy(5.0, 60.0, 33.0, 12.0)
     assert "silence" not in remedy(0.01, 0.01, 0.01, 0.01)  # in the midst of a stream
     records = spoilt(3, **cut, arrival_s=[], read=[], tokens=[])
@@ -141,7 +141,7 @@ def test_waiting_for_a_place_is_no_lateness() -> None:
     assert set(some) == {"cap_held_back"}
     assert some["cap_held_back"].severity == "info"
     assert some["cap_held_back"].evidence == (
-        "10 of 400 requests (2%) waited more than 20.0 ms for one of 60 places, up to 30.0 ms"
+        "10 of 400 requests (2%) waited more than 20.0 ms for one of the 60 slots of --max-concurrency, up to 30.0 ms"
     )
     assert late(0.03, 60, capped)["cap_held_back"].severity == "warning"
     for waited in (1, 2):  # of six: one is a hiccup
@@ -176,7 +176,7 @@ def test_few_samples() -> None:
     assert "few_samples" not in found(rows()[:368])
     finding = found(rows()[:367])["few_samples"]
     assert finding.severity == "info"
-    assert finding.evidence == "367 requests do not bound the p99, only that it is at least 100 ms"
+    assert finding.evidence == "367 requests do not bound the p99 from above; it is at least 100 ms"
     assert found(rows()[:5])["few_samples"].evidence.startswith("5 requests do not bound the p99")
 
 
@@ -185,7 +185,9 @@ def test_inputs_of_another_length() -> None:
     assert found(rows(input_tokens=None)) == {}
     finding = found(spoilt(5, input_tokens=103))["input_length"]
     assert finding.severity == "warning"
-    assert finding.evidence.startswith("5 of 400 prompts are not as long as asked by the server's count (median +3)")
+    assert finding.evidence.startswith(
+        "5 of 400 prompts are not as long as requested, by the server's count (median +3)"
+    )
 
 
 def test_of_sessions_the_first_prompts_lengths_are_known() -> None:
@@ -241,10 +243,12 @@ def test_no_usage() -> None:
     assert finding.severity == "warning"
     assert found(spoilt(4, token_source="pieces")) == {}  # noqa: S106
     assert set(found(spoilt(5, token_source="pieces"))) == {"no_usage"}  # noqa: S106
-    assert finding.evidence.startswith("the server states no usage")
+    assert finding.evidence.startswith("the server reports no usage")
     assert finding.remedy.startswith("Events can hold several tokens")
     some = found(spoilt(100, token_source="pieces"))["no_usage"]  # noqa: S106
-    assert some.evidence == "100 of 400 answers state no usage: output tokens are counted as stream events there"
+    assert (
+        some.evidence == "100 of 400 answers have no usage: there, each stream event is counted as one output token"
+    )
 
 
 def test_several_tokens_an_event() -> None:

@@ -43,9 +43,7 @@ def test_answers_longer_than_allowed() -> None:
     assert "output_length" not in found(rows(output_tokens=5))  # some count the end of the sequence
     finding = found(spoilt(5, output_tokens=7))["output_length"]
     assert finding.severity == "warning"
-    assert finding.evidence.startswith(
-        "5 of 400 answers are longer than was allowed by the server's count (median +3)"
-    )
+    assert finding.evidence.startswith("5 of 400 answers are longer than allowed, by the server's count (median +3)")
 
 
 def test_answers_side_by_side() -> None:
@@ -55,7 +53,7 @@ def test_answers_side_by_side() -> None:
         target = structs.replace(TARGET, choices=2, streams=streams)
         findings = found(rows(**both), target=target)
         assert findings["several_answers"].severity == severity
-        assert findings["several_answers"].evidence.startswith("each request has 2 answers side by side")
+        assert findings["several_answers"].evidence.startswith("each request returns 2 answers")
         assert not {"output_length", "prefix_cache_helped"} & findings.keys()
     assert "output_length" in found(rows(output_tokens=11), target=target)
     assert {"output_length", "prefix_cache_helped"} <= found(rows(**both)).keys()
@@ -115,8 +113,11 @@ def test_another_release_of_a_model_is_another_one(asked: str, named: str, same:
 def test_a_name_that_may_be_another_models_is_told(named: str) -> None:
     for listed in (None, [], {"data": {}}, LISTED):
         finding = answered(named, listed=listed)["other_model"]
-        assert (finding.severity, finding.evidence) == ("info", f"asked was org/tiny, answers name 400 × {named}")
-        assert finding.remedy.startswith("See whether that is the same model")
+        assert (finding.severity, finding.evidence) == (
+            "info",
+            f"requests asked for org/tiny, answers name 400 × {named}",
+        )
+        assert finding.remedy.startswith("Check whether this is the same model")
 
 
 def test_another_model_of_the_servers_or_several_spoil_a_cell() -> None:
@@ -125,7 +126,10 @@ def test_another_model_of_the_servers_or_several_spoil_a_cell() -> None:
     assert finding.remedy.startswith("A router or a fallback")
     finding = answered("org/tiny", "a", "b\x1b", "c", listed=LISTED)["other_model"]
     assert finding.severity == "warning"
-    assert finding.evidence == "asked was org/tiny, answers name 400 × org/tiny, 200 × a, 100 × b\ufffd and 1 more"
+    assert (
+        finding.evidence
+        == "requests asked for org/tiny, answers name 400 × org/tiny, 200 × a, 100 × b\ufffd and 1 more"
+    )
 
 
 def test_answers_that_name_no_model_say_nothing() -> None:
@@ -153,7 +157,7 @@ def test_answers_in_the_same_rhythm() -> None:
         each["arrival_s"] = [each["sent_s"] + 0.1 * (i + 1) for i in range(4)]
     finding = found(records)["answers_identical"]
     assert finding.severity == "warning"
-    assert finding.evidence.startswith("200 of 400 answers arrived with gaps that are equal to the microsecond")
+    assert finding.evidence.startswith("200 of 400 answers arrived with the same gaps, to the microsecond")
     assert "answers_identical" not in found(records, measured_live=False)
     for each in records[:1]:
         each["arrival_s"] = [at + 1e-5 * i * i for i, at in enumerate(each["arrival_s"])]
@@ -185,7 +189,7 @@ def test_tokens_that_were_never_streamed() -> None:
     plan.output_tokens[:] = 1024
     finding = found(rows(output_tokens=1000, tokens=[1, 300, 700, 1000]), plan)["tokens_not_streamed"]
     assert finding.severity == "warning"
-    assert finding.evidence == "250 tokens per stream event by the server's count"
+    assert finding.evidence == "250 tokens per stream event, by the server's count"
     assert "several_tokens_an_event" in found(rows(output_tokens=255, tokens=[1, 50, 100, 255]), plan)
     assert "tokens_not_streamed" in found(rows(output_tokens=256, tokens=[1, 50, 100, 256]), plan)
     # Whole answers in one event are no stream that leaves tokens out.
@@ -200,7 +204,7 @@ def test_tokens_that_were_never_streamed() -> None:
 def test_fewer_tokens_than_events() -> None:
     finding = found(rows(output_tokens=2, tokens=[1, 1, 2, 2]))["fewer_tokens_than_events"]
     assert finding.severity == "warning"
-    assert finding.evidence.startswith("the server counts 800 output tokens, and 1600 events with output came")
+    assert finding.evidence.startswith("the server counts 800 output tokens, but 1600 events with output came")
     assert "fewer_tokens_than_events" not in found(rows(output_tokens=3, tokens=[1, 2, 2, 3]))
     assert "fewer_tokens_than_events" not in found(spoilt(10, output_tokens=2, tokens=[1, 1, 2, 2]))
 
@@ -255,17 +259,17 @@ def test_prompts_of_a_file_that_are_asked_again() -> None:
     round_again = of(100, 50)["prompts_repeated"]
     assert round_again.severity == "warning"
     assert round_again.evidence == (
-        "300 of 400 prompts had been asked before in the cell, for the file has 100; "
-        "38% of the cell's input tokens came from the prefix cache there"
+        "300 of 400 prompts had been sent before in the cell, because the file has only 100; "
+        "38% of the cell's input tokens came from the prefix cache for them"
     )
     # No cache, none that helped, or a file that is so itself: a reader should know, and it spoils nothing.
     without = of(100, None)["prompts_repeated"]
     assert without.severity == "info"
-    assert without.evidence == "300 of 400 prompts had been asked before in the cell, for the file has 100"
+    assert without.evidence == "300 of 400 prompts had been sent before in the cell, because the file has only 100"
     assert of(100, 1)["prompts_repeated"].severity == "info"
     own = of(COUNT, 50, 200)["prompts_repeated"]
     assert own.severity == "info"
-    assert "for the file" not in own.evidence
+    assert "because the file" not in own.evidence
     assert "prefix_cache_helped" not in of(100, 50)
 
 

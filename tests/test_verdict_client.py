@@ -69,7 +69,9 @@ def test_a_tenth_of_the_events_in_one_read_is_told_and_half_of_them_read_late_sp
 def test_events_that_arrived_together() -> None:
     finding = found(in_one_read(0.9))["events_coalesced"]
     assert finding.severity == "info"
-    assert finding.evidence.startswith("60% of events came in one read with the event before, though they were read")
+    assert finding.evidence.startswith(
+        "60% of stream events came in the same read as the event before, although the client"
+    )
 
 
 def test_events_that_were_read_late() -> None:
@@ -77,7 +79,7 @@ def test_events_that_were_read_late() -> None:
     assert found(in_one_read(0.3, receive_lag_s=0.2))["client_read_late"].severity == "info"
     finding = found(in_one_read(0.9, receive_lag_s=0.2))["client_read_late"]
     assert finding.severity == "warning"
-    assert "waited 200 ms or longer for the client" in finding.evidence
+    assert "with a receive lag of 200 ms or more" in finding.evidence
 
 
 def test_a_stall_is_told_by_the_requests_that_it_was_of() -> None:
@@ -119,8 +121,8 @@ def test_tokens_that_came_with_the_first_make_tpot_too_small() -> None:
     finding = found(began_with(7, 16), natural())["tpot_understated"]
     assert finding.severity == "warning"
     assert finding.evidence == (
-        "answers began with 7 tokens at once (median), which TPOT counts as waited for: those after them took 1.67 "
-        "times TPOT each"
+        "answers began with 7 tokens at once (median), which TPOT counts as if they had come one by one: each later "
+        "token took 1.67 times TPOT"
     )
     assert "tpot_understated" in found(began_with(3, 16), natural())  # 15/13
     assert "tpot_understated" not in found(began_with(2, 16), natural())  # 15/14
@@ -139,8 +141,8 @@ def test_first_events_that_waited_for_others_make_ttft_too_long() -> None:
     finding = found(began_with(50, 600), natural())["ttft_overstated"]
     assert finding.severity == "warning"
     assert finding.evidence == (
-        "answers began with 50 events at once (median): at the pace of those after them the first was there 4.90 s "
-        "before"
+        "answers began with 50 events at once (median): at the pace of the later ones, the first was ready 4.90 s "
+        "earlier"
     )
     assert "tpot_understated" not in found(began_with(50, 600), natural())  # hence the second rule
     assert "ttft_overstated" in found(began_with(2, 64), natural())  # a gap of 100 ms, and as long a TTFT
@@ -212,8 +214,8 @@ def test_connections_that_are_not_kept() -> None:
     finding = connected(408 - 8, 0.1)["connections_not_kept"]
     assert finding.severity == "warning"
     assert finding.evidence == (
-        "400 of 400 requests needed a new connection where one had been used before; sent 100 ms (median) "
-        "after they were due"
+        "400 of 400 requests needed a new connection, although an earlier one could have served again; sent 100 ms "
+        "(median) after they were due"
     )
 
 
@@ -284,5 +286,5 @@ def test_an_answer_in_one_piece_without_usage_counts_as_one_token() -> None:
         each["arrival_s"] = each["arrival_s"][3:]
     finding = found(records, target=structs.replace(TARGET, streams=False))["no_usage"]
     assert finding.severity == "warning"
-    assert finding.evidence == "the server states no usage: an answer is counted as one output token there"
+    assert finding.evidence == "the server reports no usage: there, each answer is counted as one output token"
     assert "Events" not in finding.remedy

@@ -42,10 +42,10 @@ def stretched(by: float, load: Load = LOAD, count: int = COUNT) -> dict[str, Fin
 
 def test_a_rate_that_was_not_reached() -> None:
     assert "rate_not_reached" not in stretched(1.04)
-    assert stretched(1.06)["rate_not_reached"].evidence.endswith("where 106 were planned (94%)")
+    assert stretched(1.06)["rate_not_reached"].evidence.endswith("106 were planned (94%)")
     finding = stretched(1.25)["rate_not_reached"]
     assert finding.severity == "warning"
-    assert finding.evidence == "100 requests/s were sent where 125 were planned (80%)"
+    assert finding.evidence == "100 requests/s were sent, 125 were planned (80%)"
 
 
 def test_where_a_rate_says_nothing() -> None:
@@ -68,8 +68,8 @@ def test_arrivals_at_random_that_are_another_rate_by_chance() -> None:
     assert "rate_by_chance" not in drawn(100, Load("rate", 100.0))
     finding = drawn(128, Load("rate", 100.0))["rate_by_chance"]
     assert finding.severity == "info"
-    assert finding.evidence.startswith("200 arrivals at random came to 12")
-    assert finding.evidence.endswith(" requests/s, where 100 were asked for")
+    assert finding.evidence.startswith("the 200 random arrivals of this cell came to 12")
+    assert finding.evidence.endswith(" requests/s, 100 were requested")
     # Even gaps are never off by chance, a trace's are its own, and few say nothing.
     assert "rate_by_chance" not in drawn(128, LOAD)
     assert "rate_by_chance" not in drawn(128, Load("rate", 100.0, "trace"))
@@ -89,7 +89,10 @@ def test_a_rate_by_chance_is_told_from_a_tenth_on(asked: float, told: bool) -> N
     found_then = found(rows(), plan_of(Load("rate", asked))).get("rate_by_chance")
     assert (found_then is not None) == told
     if found_then is not None:
-        assert found_then.evidence == f"400 arrivals at random came to 100 requests/s, where {asked} were asked for"
+        assert (
+            found_then.evidence
+            == f"the 400 random arrivals of this cell came to 100 requests/s, {asked} were requested"
+        )
 
 
 # --- warm-up ----------------------------------------------------------------------------------------------------
@@ -117,8 +120,8 @@ def test_warm_up_that_burdens_what_is_measured(load: Load, meant: int, leaked: i
     finding = handed_over(load, leaked, 100)["warmup_leaked"]
     assert finding.severity == "warning"
     assert finding.evidence == (
-        f"{leaked} warm-up requests were still under way when the first measured one was sent, where "
-        f"{meant or 'nothing'} would be no burden"
+        f"{leaked} warm-up requests were still under way when the first measured one was sent; "
+        + (f"up to {meant} would be normal" if meant else "there should be none")
     )
 
 
@@ -180,10 +183,10 @@ def test_a_server_that_does_not_keep_up() -> None:
 
 def test_overload_names_the_time_that_its_waits_count_from() -> None:
     records = opened(lambda at: 0.05 + 2 * at)
-    assert "and TTFT from the intended time from" in found(records)["overload"].evidence
+    assert "and TTFT counted from the intended time rose from" in found(records)["overload"].evidence
     for each in records:
         each["intended_s"] = None  # as of other tools' requests, most of which do not tell it
-    assert "and TTFT from sending from" in found(records)["overload"].evidence
+    assert "and TTFT counted from sending rose from" in found(records)["overload"].evidence
 
 
 @pytest.mark.parametrize(("at_first_s", "overloaded"), [(0.6, True), (1.5, False)])
@@ -277,8 +280,8 @@ def test_what_a_growing_queue_says() -> None:
     finding = found(records)["queue_grows"]
     assert finding.severity == "warning"
     assert finding.evidence == (
-        "requests took ever longer up to the last: in the second half of the sends, from 2.00 s to 3.99 s, 99 ended "
-        "where 200 would have, had each taken as long as before, and those under way went from 121 to 221"
+        "requests took longer and longer up to the last: in the second half of the sends, from 2.00 s to 3.99 s, 99 "
+        "ended, 200 would have if each had taken as long as before, and requests under way went from 121 to 221"
     )
 
 
@@ -374,8 +377,8 @@ def test_what_overload_of_a_load_that_changes_says() -> None:
     finding = found(records, plan_of(TRACE))["overload"]
     assert finding.severity == "warning"
     assert finding.evidence == (
-        "from 1.11 s to the last send at 3.99 s the server did not catch up: 100 requests/s came and 50 had their "
-        "first token, those under way went from 16 to 160, and at the end first tokens were 1.59 s behind"
+        "from 1.11 s to the last send at 3.99 s the server did not catch up: 100 requests/s came and 50 got their "
+        "first token, requests under way went from 16 to 160, and at the end first tokens were 1.59 s behind"
     )
 
 
@@ -592,4 +595,4 @@ def test_a_fleet_unevenly_used() -> None:
     assert shared(None, None) == {}
     finding = shared(0.2, 0.8)["fleet_imbalance"]
     assert finding.severity == "info"
-    assert finding.evidence == "http://1 gave 80% of the output tokens, 1.60 times its equal share"
+    assert finding.evidence == "http://1 gave 80% of the output tokens, 1.60 times an equal share"

@@ -26,17 +26,17 @@ def test_what_was_left_out_of_a_file_is_counted_by_its_reason() -> None:
     assert (finding.kind, finding.severity) == ("lines_left_out", "info")
     assert finding.evidence == (
         "1,002 of the file's items were left out (2 broken line, 1,000 too long for the model), "
-        "and 1,200 are there to send"
+        "1,200 remain to be sent"
     )
     dataset = {"kind": "dataset", "prompts": 9, "skipped": 4, "bad": 1}
     (finding,) = run_findings([], [], dataset, "")
     assert finding.evidence == (
-        "5 of the file's items were left out (1 cannot be read, 4 no prompt to send), and 9 are there to send"
+        "5 of the file's items were left out (1 cannot be read, 4 no prompt to send), 9 remain to be sent"
     )
     (finding,) = run_findings([], [], {"kind": "dataset", "bad": 2}, "")
-    assert finding.evidence.endswith("(2 cannot be read), and 0 are there to send")
+    assert finding.evidence.endswith("(2 cannot be read), 0 remain to be sent")
     (finding,) = run_findings([], [], {"kind": "trace", "skipped": {"broken line": 2}}, "")
-    assert finding.evidence.endswith("(2 broken line), and 0 are there to send")
+    assert finding.evidence.endswith("(2 broken line), 0 remain to be sent")
     assert not run_findings([], [], {"kind": "dataset", "prompts": 9, "skipped": 0, "bad": 0}, "")
     assert not run_findings([], [], {"kind": "trace", "requests": 9, "skipped": {}}, "")
     assert not run_findings([], [], {"kind": "synthetic", "input": {}}, "")
@@ -45,7 +45,7 @@ def test_what_was_left_out_of_a_file_is_counted_by_its_reason() -> None:
 def test_prompts_beyond_the_model_are_counted_and_a_doubted_deployment_is_told() -> None:
     (finding,) = run_findings([], [], {"kind": "dataset", "prompts": 9, "too_long": 3}, "")
     assert finding.evidence.startswith("3 of the file's items were left out (3 too long for the model)")
-    stated = {"doubts": ["the server calls its model tiny", "it has 2 B parameters"]}
+    stated = {"doubts": ["the server names its model tiny", "it has 2 B parameters"]}
     (finding,) = run_findings([], [], {}, "", stated)
     assert (finding.kind, finding.severity) == ("deployment_doubted", "info")
     assert finding.evidence.endswith("tiny; it has 2 B parameters")

@@ -214,16 +214,16 @@ def test_a_restart_is_an_error() -> None:
     assert with_server(ServerFigures(samples=5, restarts=0)) == {}
     finding = with_server(ServerFigures(samples=5, restarts=2))["engine_restarted"]
     assert finding.severity == "error"
-    assert finding.evidence.startswith("an engine began anew 2 times during the cell")
+    assert finding.evidence.startswith("an engine restarted 2 times during the cell")
     once = with_server(ServerFigures(samples=5, restarts=1))["engine_restarted"]
-    assert once.evidence.startswith("an engine began anew 1 time during the cell")
+    assert once.evidence.startswith("an engine restarted 1 time during the cell")
 
 
 def test_engines_behind_a_router_are_told() -> None:
     finding = with_server(ServerFigures(samples=5, restarts=0, in_turns=1))["engines_in_turns"]
     assert (finding.severity, finding.evidence) == (
         "info",
-        "several engines answered /metrics in turn: a router spreads what is asked there",
+        "several engines answered /metrics in turn: a router spreads the requests",
     )
     two = with_server(ServerFigures(samples=5, restarts=0, in_turns=2))["engines_in_turns"]
     assert "in turn at 2 of the addresses" in two.evidence
@@ -249,7 +249,7 @@ def test_the_servers_counters_tell_of_its_prefix_cache_where_usage_does_not() ->
     finding = cached(400 + 20_000)["prefix_cache_helped"]
     assert finding.severity == "warning"
     assert finding.evidence == (
-        "50% of input tokens came from the prefix cache beyond what the plan shares by the server's counters"
+        "50% of input tokens came from the prefix cache beyond what the plan shares, by the server's counters"
     )
     assert cached(8 * 400, target=msgspec.structs.replace(TARGET, overhead_tokens=8)) == {}  # of a template
     shared = Synthetic(WORKLOAD.input, WORKLOAD.output, prefix_tokens=50)

@@ -222,7 +222,7 @@ def test_a_pipe_in_the_place_of_a_file_does_not_hang_the_page(tmp_path: Path) ->
     (tmp_path / "r").mkdir()
     os.mkfifo(tmp_path / "r" / "run.json")
     row = only(tmp_path)
-    assert (row.state, row.why) == ("unreadable", "refused: run.json is no plain file")
+    assert (row.state, row.why) == ("unreadable", "refused: run.json is not a regular file")
 
 
 def test_hostile_names_are_made_harmless(tmp_path: Path) -> None:

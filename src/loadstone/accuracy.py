@@ -151,12 +151,12 @@ def quote(cell: Mapping[str, Any], selftest: Selftest | None) -> tuple[str | Non
         finding = {
             "kind": "beyond_selftest",
             "severity": "info",
-            "evidence": f"reads waited {show_seconds(lag_s, 2)} for the client (p99), and "
+            "evidence": f"the receive lag was {show_seconds(lag_s, 2)} (p99), and "
             f"{show_seconds(row.receive_lag_p99_s, 2)} in the self-test of this host: "
-            "tokens that waited for one another have the time of the newest",
-            "remedy": "Leave the client more of the processor, as the self-test did.",
+            "tokens read together have the time of the newest",
+            "remedy": "Leave the client as much processor time as in the self-test.",
         }
-        return "the self-test of this host does not hold here: the client read later than in it", finding
+        return "the self-test of this host does not apply here: the client read later than in the self-test", finding
     if row is not None and row.comparison is not None:
         error = row.comparison.error_s
         name, most_s = ("p99", error.p99) if error.p99 is not None else ("at most", error.max)
@@ -169,9 +169,9 @@ def quote(cell: Mapping[str, Any], selftest: Selftest | None) -> tuple[str | Non
         "kind": "beyond_selftest",
         "severity": "info",
         "evidence": f"{_size(streams, rate)} are beyond the self-test of this host{reached}",
-        "remedy": "Run `loadstone selftest` without --quick, or see the cell's own receive lag and late sends.",
+        "remedy": "Run `loadstone selftest` without --quick, or check the cell's own receive lag and late sends.",
     }
-    return "beyond what was self-tested on this host", finding
+    return "beyond the self-test of this host", finding
 
 
 def _waited_s(cell: Mapping[str, Any], row: Row) -> float | None:

@@ -62,7 +62,7 @@ def events(batch: pa.RecordBatch) -> Events:
     if not np.array_equal(lengths, counted):
         names = pc.fill_null(batch.column("request_id"), "?").to_pylist()
         first = int(np.argmax(lengths != counted))
-        raise InputError(f"request {names[first]}: arrival_s and tokens differ in length; fetch or measure it again")
+        raise InputError(f"request {names[first]}: arrival_s and tokens differ in length; copy or measure it again")
     return Events(arrival, tokens, lengths)
 
 

@@ -123,10 +123,12 @@ def parse_profile(text: str) -> tuple[str, Profile]:
         *levels, length = piece.split(":")
         values = parse_list(",".join(levels), "--ramp") if len(levels) in (1, 2) else []
         if not values or not all(0 <= value < math.inf for value in values):
-            raise InputError(f"--ramp: {piece.strip()!r} is no piece; write FROM:TO:TIME or LEVEL:TIME, as 1:20:60s")
+            raise InputError(
+                f"--ramp: {piece.strip()!r} is not a piece; write FROM:TO:TIME or LEVEL:TIME, e.g. 1:20:60s"
+            )
         seconds = parse_seconds(length, "--ramp")
         if seconds <= 0:
-            raise InputError(f"--ramp: {piece.strip()!r} takes no time; give it some, as 1:20:60s")
+            raise InputError(f"--ramp: {piece.strip()!r} takes no time; give it some, e.g. 1:20:60s")
         profile.append((values[0], values[-1], seconds))
     if not any(start + end for start, end, _ in profile):
         raise InputError(f"--ramp: {text!r} is nothing but zeros; write e.g. 1:20:60s")

@@ -53,7 +53,7 @@ def bench(options: Options, on_event: Callable[[Event], None] = lambda event: No
     plan = plan_of(options)
     slo = parse_slo(options.slo) if options.slo is not None else {}
     if options.dialect is not None and options.dialect not in DIALECTS:
-        raise InputError(f"--dialect {options.dialect}: unknown; choose of {', '.join(DIALECTS)}")
+        raise InputError(f"--dialect {options.dialect}: unknown; choose one of {', '.join(DIALECTS)}")
     meeting.check_asked(options)
     deployed = meeting.stated_deployment(options)
     headers = meeting.headers_of(options.headers)
@@ -85,7 +85,7 @@ def bench(options: Options, on_event: Callable[[Event], None] = lambda event: No
             store.write_plan(folder / "plan.parquet", plan)
             on_event(Event(kind="attached", info=info, plan=plan, folder=folder))
             for doubt in info.settings.get("deployment", {}).get("doubts", ()):
-                text = f"--deployment {options.deployment}: is it so? {doubt}; reports count on what is stated"
+                text = f"--deployment {options.deployment}: please check: {doubt}; reports rely on it"
                 on_event(Event(kind="note", text=text))
             flush = _flush(options, headers, target, info)
             told = jobs.jobs(options, plan, info, vocabulary, asking, folder, [
@@ -254,5 +254,5 @@ def _check_room(folder: Path, plan: Plan) -> None:
         folder.rmdir()
         raise DiskFullError(
             f"{folder.parent}: {free / 1e6:.0f} MB free, and the run may need {needed / 1e6:.0f} MB; "
-            "free some room, or give another folder with --out"
+            "free some space, or give another folder with --out"
         )

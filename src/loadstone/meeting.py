@@ -143,7 +143,9 @@ def check_asked(options: Options) -> None:
     """Refuse what cannot be, before anything is started. Raises InputError, which names the flag."""
     most = 4 * max(4, os.cpu_count() or 1)
     if options.workers is not None and not 1 <= options.workers <= most:
-        raise InputError(f"--workers {options.workers}: must be from 1 to {most} on this host; one a core is plenty")
+        raise InputError(
+            f"--workers {options.workers}: must be from 1 to {most} on this host; one per core is enough"
+        )
     for name in ("connect", "first", "idle", "total"):
         if not getattr(options.timeouts, f"{name}_s") > 0:
             raise InputError(f"--timeout-{name}: must be above 0")
@@ -207,20 +209,20 @@ def doubts(deployed: Deployment, target: Target) -> list[str]:
     names = [name.rsplit("/", 1)[-1] for name in (model.name, *model.aliases)]
     served = _letters(target.model.rstrip("/").rsplit("/", 1)[-1])
     if served and not any(_letters(name) in served or served in _letters(name) for name in names):
-        found.append(f"the server calls its model {excerpt(target.model, 80)}")
+        found.append(f"the server names its model {excerpt(target.model, 80)}")
     entries = target.models.get("data") if isinstance(target.models, dict) else None
     for entry in entries if isinstance(entries, list) else ():
         meta = entry.get("meta") if isinstance(entry, dict) and entry.get("id") == target.model else None
         parameters = meta.get("n_params") if isinstance(meta, dict) else None
         if isinstance(parameters, int) and not 0.8 < parameters / model.parameters < 1.25:
-            found.append(f"the server's model has {parameters:.3g} parameters, and not {model.parameters:.3g}")
+            found.append(f"the server's model has {parameters:.3g} parameters, not {model.parameters:.3g}")
     context = target.max_model_tokens
     limit = count(deployed, "max_model_len", "max_seq_len")
     if context is not None and limit is not None and context != limit:
-        found.append(f"the server's context is of {context:,} tokens, and not {limit:,}")
+        found.append(f"the server's context is {context:,} tokens, not {limit:,}")
     elif context is not None and model.max_context_tokens is not None and context > model.max_context_tokens:
         most = model.max_context_tokens
-        found.append(f"the server's context is of {context:,} tokens, beyond the model's {most:,}")
+        found.append(f"the server's context is {context:,} tokens, beyond the model's {most:,}")
     return found
 
 
@@ -261,11 +263,11 @@ def headers_of(given: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     headers = list(given)
     for name, value in headers:
         if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name) or not re.fullmatch(r"[\t -~]*", value):
-            raise InputError("--header: no HTTP header, whose name and value are plain ASCII; write 'Name: value'")
+            raise InputError("--header: not an HTTP header (name and value in plain ASCII); write 'Name: value'")
     key = next((os.environ[name] for name in KEY_VARIABLES if os.environ.get(name)), None)
     if key is not None and not any(name.lower() == "authorization" for name, _ in headers):
         if not re.fullmatch("[!-~]+", key):
-            raise InputError(f"{' or '.join(KEY_VARIABLES)}: the key holds a space or what is no ASCII character")
+            raise InputError(f"{' or '.join(KEY_VARIABLES)}: the key holds a space or a character that is not ASCII")
         headers.append(("Authorization", f"Bearer {key}"))
     return headers
 
@@ -299,12 +301,12 @@ def check(plan: Plan, target: Target, vocabulary: Vocabulary, salt: str | None) 
         writer.write(plan.request(cell, row - plan.rows(cell).start))
     if target.max_model_tokens is not None and longest > target.max_model_tokens and not plan.prompts:
         row = int((plan.input_tokens + plan.output_tokens).argmax())
-        what = f"--input {plan.input_tokens[row]} and --output {plan.output_tokens[row]}: together"
+        what = f"--input {plan.input_tokens[row]} and --output {plan.output_tokens[row]}: together they are"
         if plan.has_sessions:
             what = f"--turns: a session grows to {longest} tokens,"
         raise InputError(
             f"{what} beyond the server's context of {target.max_model_tokens} tokens; "
-            "ask for less, or start it with more"
+            "ask for less, or start the server with a longer context"
         )
     most = max((load.value for load in plan.cells if load.kind != "rate"), default=0)
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]

@@ -197,7 +197,7 @@ def cell_metrics(
     Kept are 74 bytes per request and 4 per output token.
     """
     if unknown := sorted(set(slo) - set(SLO_KEYS)):
-        raise InputError(f"--slo: {', '.join(unknown)} is no bound; use {', '.join(SLO_KEYS)}")
+        raise InputError(f"--slo: {', '.join(unknown)} is not a bound; use {', '.join(SLO_KEYS)}")
 
     events = 0
     parts = [np.empty(0, arrays.ROW)]

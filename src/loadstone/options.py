@@ -133,7 +133,7 @@ def options_of(given: Mapping[str, Any], own: Collection[str] = ()) -> Options:
         name = place.rstrip("`").partition("[")[0]
         if what.startswith("Invalid enum value"):
             choices = [choice for kind in get_args(get_type_hints(Options)[name]) for choice in get_args(kind)]
-            what += f"; choose of {', '.join(choices)}"
+            what += f"; choose one of {', '.join(choices)}"
         raise InputError(f"--{_FLAG_OF.get(name, name).replace('_', '-')}: {what}") from error
 
 
@@ -209,7 +209,7 @@ def _window(value: Any, flag: str) -> tuple[float, float]:
     text = ":".join(map(str, value)) if isinstance(value, Sequence) and not isinstance(value, str) else str(value)
     start, colon, end = text.partition(":")
     if not colon:
-        raise InputError(f"{flag}: {text!r} is no stretch of time; write FROM:TO, e.g. 0s:10m")
+        raise InputError(f"{flag}: {text!r} is not a span of time; write FROM:TO, e.g. 0s:10m")
     window = parse_seconds(start or "0", flag), parse_seconds(end, flag)
     if window[0] >= window[1]:
         raise InputError(f"{flag}: {text!r} ends before it begins; write FROM:TO, e.g. 0s:10m")
@@ -293,5 +293,5 @@ def parse_structured(text: str) -> Structured:
     try:
         schema = msgspec.json.decode(given, type=dict[str, Any])
     except (msgspec.DecodeError, RecursionError) as error:
-        raise InputError(f"--structured: no JSON schema ({error}); give a JSON object") from error
+        raise InputError(f"--structured: not a JSON schema ({error}); give a JSON object") from error
     return Structured("json_schema", schema)

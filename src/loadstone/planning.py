@@ -135,7 +135,7 @@ def _check_numbers(options: Options) -> None:
     if options.prefix < 0 or options.prefix_groups < 1:
         raise InputError("--prefix must be 0 or more tokens, and --prefix-groups at least 1")
     if options.prefix_groups > 1 and not options.prefix:
-        raise InputError("--prefix-groups: prompts of a group share a prefix; say with --prefix how long it is")
+        raise InputError("--prefix-groups: prompts of a group share a prefix; give its length with --prefix")
     if options.warmup is not None and options.warmup < 0:
         raise InputError(f"--warmup {options.warmup}: must be 0 or more")
     for name in _OF_A_TRACE:
@@ -189,7 +189,9 @@ def _without_longer(given: dataset.Dataset, output: Length | None, beyond: Beyon
         if beyond(prompt, given.chat, least if tokens is None else tokens) is None
     ]
     if not keep:
-        raise InputError("--dataset: every prompt is longer than the server's context; start it with more")
+        raise InputError(
+            "--dataset: every prompt is longer than the server's context; start the server with a longer one"
+        )
     return msgspec.structs.replace(
         given, prompts=[given.prompts[i] for i in keep], output_tokens=[given.output_tokens[i] for i in keep]
     )

@@ -67,7 +67,9 @@ def rows_of(sql: str, runs: Path) -> tuple[list[str], list[tuple[Any, ...]]]:
             return [column[0] for column in cursor.description or ()], cursor.fetchall()
         except duckdb.Error as error:
             if "'pytz'" in str(error):
-                raise InputError("query: it gives times with a zone; cast them, as in now()::timestamp") from error
+                raise InputError(
+                    "query: the result has times with a time zone; cast them, e.g. now()::timestamp"
+                ) from error
             if (missing := _NO_TABLE.match(str(error))) is not None:
                 raise InputError(f"query: {_no_table(missing[1], connection)}") from error
             raise InputError(f"query: {' '.join(str(error).split())}") from error
@@ -83,7 +85,7 @@ def _no_table(name: str, connection: duckdb.DuckDBPyConnection) -> str:
     """One line about a table that is not there: what DuckDB would suggest are its own."""
     there = [table for (table,) in connection.execute("select table_name from information_schema.tables").fetchall()]
     if name.lower() in (*_TABLES, *_OF_PARQUET):
-        return f"none of these runs has what the table {name} is made of; there are {', '.join(sorted(there))}"
+        return f"these runs hold no data for the table {name}; there are {', '.join(sorted(there))}"
     return f"no table {name!r}; there are {', '.join(sorted(there))}"
 
 
@@ -93,7 +95,7 @@ def _join(files: Sequence[Path], place: Path) -> None:
         for path in files:
             try:
                 if path.stat().st_size > _MOST_BYTES:
-                    raise InputError(f"{path}: of more than {_MOST_BYTES} bytes; no run has such papers")
+                    raise InputError(f"{path}: more than {_MOST_BYTES} bytes; run files are smaller")
                 body = path.read_bytes()
                 msgspec.json.decode(body, type=dict[str, msgspec.Raw])
             except OSError as error:

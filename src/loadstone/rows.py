@@ -228,7 +228,7 @@ def _conversations(workload: Dataset, turns: NDArray[np.int64], warm: int, outpu
     import numpy as np
 
     if output is None:
-        raise InputError("--output: say how long the answers of a conversation's turns should be, e.g. --output 256")
+        raise InputError("--output: give the length of the answers in a conversation, e.g. --output 256")
     lengths = np.concatenate([turns[warm:], turns[:warm]])
     order = _session_order(workload, len(turns) - warm, warm, seed)
     offsets = np.cumsum([0, *map(len, workload.turns)])  # where a conversation's texts begin, all laid end to end

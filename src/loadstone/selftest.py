@@ -245,10 +245,10 @@ def render(selftest: Selftest) -> RenderableType:
     heading = [about.get("cpu"), f"{about.get('cores')} cores", about.get("system"), f"Python {about.get('python')}"]
     notes = [f"{_name(row)}: {row.note}" for row in selftest.rows if row.note]
     lines = [
-        "error: our time of a token − the server's just before its write, every token of measured requests",
-        "coalesced: read together with a later token of the stream, whose time it then has",
-        "TTFT, ITL shift: by our times − by the server's · receive lag, sends late, server late (written − due): p99",
-        "request: read by the server − sent, p50 · busy: beside as many busy processes as cores",
+        "error: the client's time of a token − the server's, taken before its write; all tokens of measured requests",
+        "coalesced: read together with a later token of the stream, and given that token's time",
+        "TTFT, ITL shift: client's − server's · receive lag, sends late, server late (written − due): p99",
+        "request: read by the server − sent, p50 · busy: with as many busy processes beside as cores",
     ]
     return Group(
         Text(" · ".join(map(str, heading))),

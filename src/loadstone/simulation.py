@@ -67,7 +67,7 @@ def simulate(
     plan = plan_of(options, longest if options.trace is not None else None)
     slo = parse_slo(options.slo) if options.slo is not None else {}
     if options.dialect is not None and options.dialect not in DIALECTS:
-        raise InputError(f"--dialect {options.dialect}: unknown; choose of {', '.join(DIALECTS)}")
+        raise InputError(f"--dialect {options.dialect}: unknown; choose one of {', '.join(DIALECTS)}")
     lengths = check(plan, longest, what)
     fleet = fleet_with(deployed, policy_of(deployed, acceptance=acceptance, lengths=lengths), fleet.model)
     info = _run_info(deployed, fleet, longest, options, plan, slo)

@@ -114,7 +114,7 @@ def _differences(metrics: Mapping[str, Any], latencies: Mapping[str, Any]) -> li
         Finding(
             "stated_differs",
             "info",
-            f"means differ from what the file states: {'; '.join(shown)}",
-            "Definitions, token counts, or failed requests that were counted in: read those by the requests.",
+            f"means differ from those that the file states: {'; '.join(shown)}",
+            "Definitions or token counts differ, or failed requests were counted: use the means by the requests.",
         )
     ]

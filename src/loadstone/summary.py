@@ -46,7 +46,7 @@ def parse_slo(text: str) -> dict[str, float]:
         base, joint, percentile = name.strip().partition("_")
         if not sign or base not in SLO_KEYS or (joint and percentile not in PERCENTILES):
             raise InputError(
-                f"--slo: {part.strip()!r} is no bound; write e.g. ttft<500ms,tpot_p99<30ms "
+                f"--slo: {part.strip()!r} is not a bound; write e.g. ttft<500ms,tpot_p99<30ms "
                 f"({', '.join(SLO_KEYS)}; {', '.join(PERCENTILES)})"
             )
         limit = limit.removeprefix("=").strip()
@@ -74,7 +74,7 @@ def summarise(folder: Path, dialect: str | None = None) -> dict[str, Any]:
     if len(info.cells) != len(plan.cells):
         raise InputError(
             f"{folder}: run.json has {len(info.cells)} cells and plan.parquet {len(plan.cells)}: these are of two "
-            "runs; fetch the folder again"
+            "runs; copy the folder again"
         )
     samples = store.read_server(folder)
     readings = Readings(samples) if samples is not None else None

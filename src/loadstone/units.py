@@ -27,7 +27,7 @@ def parse_seconds(text: str, what: str) -> float:
     except (ArithmeticError, KeyError):
         value = math.nan
     if not math.isfinite(value):
-        raise InputError(f"{what}: {text!r} is no duration; write 250ms, 1.5s, 2m or 1h")
+        raise InputError(f"{what}: {text!r} is not a duration; write 250ms, 1.5s, 2m or 1h")
     return value
 
 
@@ -38,9 +38,9 @@ def parse_list(text: str, what: str) -> list[float]:
         try:
             values.append(float(part))
         except ValueError:
-            raise InputError(f"{what}: {part.strip()!r} in {text!r} is no number; write e.g. 1,2,4") from None
+            raise InputError(f"{what}: {part.strip()!r} in {text!r} is not a number; write e.g. 1,2,4") from None
     if any(math.isnan(value) for value in values):
-        raise InputError(f"{what}: nan in {text!r} is no number; write e.g. 1,2,4")
+        raise InputError(f"{what}: nan in {text!r} is not a number; write e.g. 1,2,4")
     return values
 
 

@@ -55,19 +55,19 @@ def stated(text: str, target: Target) -> dict[str, Any]:
         ("llama-3.1-8b@1xh100", "meta-llama/Llama-3.1-8B-Instruct", 8192, {}, []),
         ("llama-3.1-8b@1xh100", "/models/Meta-Llama-3.1-8B-Instruct-AWQ/", None, {"n_params": 8_030_261_312}, []),
         ("llama-3.1-8b@1xh100/max_model_len=4096", "llama-3.1-8b", 4096, {}, []),
-        ("llama-3.1-8b@1xh100", "tiny", 512, {}, ["the server calls its model tiny"]),
-        ("llama-3.1-8b@1xh100", "Llama-3.1-70B", None, {}, ["the server calls its model Llama-3.1-70B"]),
+        ("llama-3.1-8b@1xh100", "tiny", 512, {}, ["the server names its model tiny"]),
+        ("llama-3.1-8b@1xh100", "Llama-3.1-70B", None, {}, ["the server names its model Llama-3.1-70B"]),
         (
             "llama-3.1-8b@1xh100", "llama-3.1-8b", None, {"n_params": 4_458_752},
-            ["the server's model has 4.46e+06 parameters, and not 8.03e+09"],
+            ["the server's model has 4.46e+06 parameters, not 8.03e+09"],
         ),
         (
             "llama-3.1-8b@1xh100/max_model_len=4096", "llama-3.1-8b", 512, {},
-            ["the server's context is of 512 tokens, and not 4,096"],
+            ["the server's context is 512 tokens, not 4,096"],
         ),
         (
             "llama-2-7b@1xh100", "llama-2-7b", 131072, {},
-            ["the server's context is of 131,072 tokens, beyond the model's 4,096"],
+            ["the server's context is 131,072 tokens, beyond the model's 4,096"],
         ),
     ],
 )  # fmt: skip
@@ -82,8 +82,8 @@ def test_what_a_server_says_against_its_deployment(
 
 def test_a_doubt_is_told_and_kept(loadstone: Loadstone, timing: TimingServer) -> None:
     outcome = loadstone("bench", timing.url, *SMALL, "--deployment", "llama-3.1-8b@1xh100")
-    said = "the server calls its model timing"
-    assert f"--deployment llama-3.1-8b@1xh100: is it so? {said}; reports count on what is stated" in outcome.err
+    said = "the server names its model timing"
+    assert f"--deployment llama-3.1-8b@1xh100: please check: {said}; reports rely on it" in outcome.err
     assert papers(outcome)["doubts"] == [said]
 
 
@@ -130,7 +130,7 @@ def test_reports_and_comparisons_know_what_it_ran_on(
 def test_without_it_nothing_is_assumed(loadstone: Loadstone, timing: TimingServer) -> None:
     run = loadstone("bench", timing.url, *SMALL)
     assert "deployment" not in json.loads((run.folder / "run.json").read_bytes())["settings"]
-    assert loadstone("calibrate", run.folder).line().endswith("say it with --deployment")
+    assert loadstone("calibrate", run.folder).line().endswith("give it with --deployment")
 
 
 def test_the_server_has_the_last_word_on_itself(loadstone: Loadstone) -> None:
@@ -182,7 +182,7 @@ def test_a_fleet_has_one_together_and_python_says_it_too(timing: TimingServer, t
         )  # fmt: skip
     facts = run_facts(package.open_run(document["run_dir"]).info)
     assert (facts.gpu, facts.gpus, facts.dp, facts.tp) == ("H100", 2, 2, 1)
-    with pytest.raises(InputError, match="no MODEL@GPUS"):
+    with pytest.raises(InputError, match="not MODEL@GPUS"):
         package.bench(timing.url, deployment="llama-3.1-8b", out=tmp_path)
 
 

@@ -175,7 +175,7 @@ def test_a_server_that_never_ends_its_first_answer(
         ("500 Oh", b'{"error": {"message": "out of memory"}}', "HTTP 500: out of memory"),
         ("404 Not Found", b'{"error": {"message": "no model"}}', "HTTP 404: no model"),
         ("429 Slow down", b"", "HTTP 429: no further word"),
-        ("200 OK", b"<html>proxy</html>", "no event stream (application/json): <html>proxy</html>"),
+        ("200 OK", b"<html>proxy</html>", "not an event stream (application/json): <html>proxy</html>"),
     ],
 )
 def test_refusals(loadstone: Loadstone, status: str, body: bytes, said: str) -> None:

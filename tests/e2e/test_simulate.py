@@ -103,7 +103,7 @@ def test_a_cell_by_time_is_kept_as_it_went(simulate: Loadstone) -> None:
 @pytest.mark.parametrize(
     ("deployment", "flags", "said"),
     [
-        ("llama-3.1-8b", (), "no MODEL@GPUS"),
+        ("llama-3.1-8b", (), "not MODEL@GPUS"),
         ("llama-3.1-8c@1xh100", (), "llama-3.1-8b"),
         ("llama-3.1-405b@1xh100", (), "do not fit"),
         ("llama-3.1-405b@1xh100", (), "weights of fewer bits (MODEL:fp8)"),
@@ -136,7 +136,7 @@ def test_what_size_holds_is_simulated(simulate: Loadstone) -> None:
 def test_from_python(tmp_path: Path) -> None:
     document = package.simulate(DEPLOYMENT, concurrency=[2], requests=[8], output="4", out=tmp_path)
     assert document["cells"][0]["requests"]["ok"] == 8
-    with pytest.raises(InputError, match="no MODEL@GPUS"):
+    with pytest.raises(InputError, match="not MODEL@GPUS"):
         package.simulate("nothing")
 
 

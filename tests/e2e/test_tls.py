@@ -134,7 +134,7 @@ def test_a_tls_server_that_wants_a_certificate_of_its_clients(
     plain = head + b"The plain HTTP request was sent to HTTPS port"
     with explaining(certificate, plain, refused) as port:
         line = loadstone("bench", f"https://localhost:{port}").line()
-    assert "it wants a certificate of its client's, and none can be given" in line
+    assert "it requires a client certificate, which is not supported" in line
 
 
 def test_a_certificate_for_another_name(
@@ -143,7 +143,7 @@ def test_a_certificate_for_another_name(
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
     with served(certificate) as server:
         line = loadstone("bench", server.url.replace("localhost", "127.0.0.1")).line()
-    assert "write the name that the certificate is for" in line
+    assert "use the host name in the certificate" in line
     assert "SSL_CERT_FILE" not in line
 
 

@@ -169,7 +169,7 @@ def test_bad_lines_are_told_or_left_out(loadstone: Loadstone, timing: TimingServ
     run = json.loads((outcome.folder / "run.json").read_text())
     assert run["settings"]["workload"]["skipped"] == {"unsorted": 1}
     (finding,) = outcome.document["findings"]
-    assert finding["evidence"] == "1 of the file's items were left out (1 unsorted), and 3 are there to send"
+    assert finding["evidence"] == "1 of the file's items were left out (1 unsorted), 3 remain to be sent"
     assert finding["evidence"] in " ".join(loadstone("show", outcome.folder).out.split())
 
 
@@ -224,7 +224,7 @@ def test_flags_that_do_not_go_with_a_trace(
         (("--ramp", "concurrency=0:0.5:3s"), "fewer than one request"),
         (("--structured", "yaml:x"), "--structured"),
         (("--structured", "json-schema:nothing.json"), "nothing.json: cannot be read"),
-        (("--structured", 'json-schema:{"a"'), "no JSON schema"),
+        (("--structured", 'json-schema:{"a"'), "not a JSON schema"),
     ],
 )
 def test_flags_that_make_no_sense(loadstone: Loadstone, flags: tuple[str, ...], said: str) -> None:

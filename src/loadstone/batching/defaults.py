@@ -70,7 +70,7 @@ def policy_of(
     speculative = None
     if drafts is not None and drafts != "0":
         if not drafts.isdigit():
-            raise InputError(f"num_speculative_tokens={drafts}: no number of tokens; write e.g. 3")
+            raise InputError(f"num_speculative_tokens={drafts}: not a number of tokens; write e.g. 3")
         speculative = Speculative(int(drafts), acceptance)
         if int(drafts) >= limits.max_batched_tokens:
             room = f"a step has room for {limits.max_batched_tokens} tokens"

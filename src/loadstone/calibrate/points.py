@@ -96,7 +96,7 @@ def read_points(path: Path) -> list[Point]:
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}; check the path and who may read it") from error
     except csv.Error as error:
-        raise InputError(f"{path}: line {reader.line_num + 1}: {error}; mend the line") from error
+        raise InputError(f"{path}: line {reader.line_num + 1}: {error}; correct the line") from error
 
 
 def _point(number: int, row: Mapping[str | None, object]) -> Point:
@@ -164,5 +164,5 @@ def _wrong(name: str, text: str) -> str:
     except ValueError:
         found = math.nan
     if name == "range_ratio" and not 0 < found <= 1:
-        return f"{name} {text[:40]!r} is no share of the length; write a number above 0, up to 1"
-    return "" if 0 <= found <= _MOST else f"{name} {text[:40]!r} is no number that can be"
+        return f"{name} {text[:40]!r} is not a share of the length; write a number above 0, up to 1"
+    return "" if 0 <= found <= _MOST else f"{name} {text[:40]!r} is not a possible number"

@@ -37,17 +37,17 @@ def deployment_of_runs(folders: Sequence[Path]) -> Deployment:
         said, facts = info.settings.get("deployment"), run_facts(info)
         name = said.get("name") if isinstance(said, dict) and facts.stated else None
         if not isinstance(name, str):
-            raise InputError(f"{folder}: does not tell what it was measured on; say it with --deployment")
+            raise InputError(f"{folder}: does not say what it was measured on; give it with --deployment")
         if facts.engine in _TELLS_NO_ENGINE:
             raise InputError(
-                f"{folder}: {facts.engine} was measured, not told of which engine; say it with --deployment"
+                f"{folder}: {facts.engine} was measured, but not which engine is behind it; give it with --deployment"
             )
         found.setdefault(f"{name} {msgspec.json.encode(facts.hardware)!r}", (folder, _parsed(folder, name, facts)))
     (first, deployment), *others = found.values()
     if others:
         raise InputError(
             f"{others[0][0]}: was measured on {others[0][1].name}, and {first} on {deployment.name}; "
-            "calibrate on runs of one deployment, or say it with --deployment"
+            "calibrate on runs of one deployment, or give it with --deployment"
         )
     return deployment
 
@@ -57,7 +57,7 @@ def _parsed(folder: Path, name: str, facts: RunFacts) -> Deployment:
     try:
         return parse_named(name, facts.hardware)
     except InputError as error:
-        raise InputError(f"{folder}: {error}; say what it was measured on with --deployment") from error
+        raise InputError(f"{folder}: {error}; give what it was measured on with --deployment") from error
 
 
 def cases_of_runs(folders: Sequence[Path], deployment: Deployment) -> list[Case]:
@@ -107,7 +107,7 @@ def _cell(folder: Path, number: int, cell: dict[str, Any], row: int) -> tuple[Po
     if cached > _MOST_CACHED:
         raise InputError(
             f"{folder}: {cached:.0%} of a cell's prompt tokens were in the prefix cache, which is not simulated "
-            "here; calibrate on a run whose prompts share nothing"
+            "here; calibrate on a run whose prompts share no prefix"
         )
     table = store.read_columns(folder, ["sent_s", "input_tokens", "output_tokens", "phase", "status"], number)
     columns = {name: table.column(name).to_numpy(zero_copy_only=False) for name in table.column_names}

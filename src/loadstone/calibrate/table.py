@@ -102,7 +102,7 @@ def case_of(point: Point) -> Case:
     if point.wrong:
         raise Unpredictable(point.wrong)
     if point.load_value == math.inf and (point.load == "concurrency" or point.mode == "static"):
-        raise Unpredictable("arrival_value 'inf' is no number of users")
+        raise Unpredictable("arrival_value 'inf' is not a number of users")
     if point.mode == "disagg":
         raise Unpredictable("disaggregated prefill and decode are not modelled")
     if not point.input_tokens or not point.output_tokens or point.output_tokens < 2:

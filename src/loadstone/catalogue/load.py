@@ -33,7 +33,7 @@ def entries_of(name: str) -> dict[str, dict[str, Any]]:
     try:
         return tomllib.loads(files("loadstone.catalogue").joinpath(f"{name}.toml").read_text("utf-8"))
     except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{name}.toml of the catalogue: {error}; mend it there") from None
+        raise InputError(f"{name}.toml of the catalogue: {error}; correct it there") from None
 
 
 @contextmanager
@@ -92,7 +92,7 @@ def _near_names() -> dict[str, str]:
 def find_gpu(name: str) -> Gpu:
     found = find_hardware(name, "GPU")
     if isinstance(found, Node):
-        raise InputError(f"{name!r} is a node; of its GPUs, name {found.gpu}")
+        raise InputError(f"{name!r} is a node; name its GPU, {found.gpu}")
     return found
 
 
@@ -183,7 +183,7 @@ def _of_file(path: Path, given: str) -> Gpu | Node:
 
 def _check_name(name: Any, path: Path) -> None:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise InputError(f"{path}: {str(name)[:60]!r} is no name; add one of letters and digits, e.g. `name: h20`")
+        raise InputError(f"{path}: {str(name)[:60]!r} is not a name; add one of letters and digits, e.g. `name: h20`")
     if name.lower() in gpu_names() or name.lower() in node_names():
         raise InputError(
             f"{path}: {name!r} is the catalogue's own; rename the file, or add e.g. `name: {name}-mine`: "

@@ -74,4 +74,4 @@ def check_rates(found: Gpu | Node, where: str) -> None:
         rates |= {f"flops_per_s.{dtype}": rate for dtype, rate in found.flops_per_s.items()}
     for name, rate in rates.items():
         if rate is not None and rate < _LEAST_PER_S:
-            raise InputError(f"{where}: {name} is {rate:g} a second; write it in full, 4.8 TB/s as 4.8e12")
+            raise InputError(f"{where}: {name} is {rate:g} per second; write it in full, e.g. 4.8e12 for 4.8 TB/s")

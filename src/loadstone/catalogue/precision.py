@@ -82,7 +82,7 @@ def dtype_of(text: str, what: str) -> str:
     """
     name = _name_of(text)
     if name not in FORMATS:
-        raise InputError(f"{what}: {text!r} is no precision known here; write one of {', '.join(FORMATS)}")
+        raise InputError(f"{what}: {text!r} is not a known precision; write one of {', '.join(FORMATS)}")
     return name
 
 
@@ -90,5 +90,5 @@ def kv_dtype_of(text: str, what: str) -> str:
     """Likewise for the KV cache. Raises InputError."""
     name = _name_of(text)
     if name not in KV_BYTES:
-        raise InputError(f"{what}: {text!r} is no precision of a KV cache; write one of {', '.join(KV_BYTES)}")
+        raise InputError(f"{what}: {text!r} is not a precision of a KV cache; write one of {', '.join(KV_BYTES)}")
     return name

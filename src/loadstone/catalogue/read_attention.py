@@ -85,8 +85,8 @@ def _lettered(fields: Fields, pattern: str, count: int) -> list[Half]:
 def _kind(fields: Fields, name: Any) -> Half:
     if not isinstance(name, str) or name not in _NAMES:
         raise InputError(
-            f"{fields.where}: layer type {str(name)[:40]!r} is not known here, and so neither are its weights nor "
-            "what it keeps of a token"
+            f"{fields.where}: layer type {str(name)[:40]!r} is not known, so its weights and its cache per token are "
+            "unknown too"
         )
     return _NAMES[name]
 

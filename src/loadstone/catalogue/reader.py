@@ -67,7 +67,7 @@ def _collected(file: Path) -> Path:
 def _json(file: Path) -> dict[str, Any]:
     try:
         if file.stat().st_size > MOST_BYTES:
-            raise InputError(f"{file}: more than {MOST_BYTES >> 20} MiB; that is no config.json")
+            raise InputError(f"{file}: more than {MOST_BYTES >> 20} MiB; that is not a config.json")
         found = json.loads(file.read_text("utf-8"))
     except FileNotFoundError:
         raise InputError(f"{file}: no such file; give a config.json or the folder that holds it") from None
@@ -106,7 +106,7 @@ def read_config(config: dict[str, Any], name: str, beside: dict[str, Any] | None
     context = fields.maybe(*_CONTEXT, least=1)
     context = _stretched(fields, kind, context)
     if context is None:
-        fields.assume("the config says no longest context: none taken")
+        fields.assume("the config states no longest context: no limit assumed")
     extra: tuple[Matrix, ...] = ()
     if family.outer_norms > 1:
         extra += (vector("outer_norms", (family.outer_norms - 1) * hidden),)

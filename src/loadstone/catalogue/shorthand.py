@@ -105,7 +105,7 @@ def parse_deployment(text: str, gpu: Gpu | None = None) -> Deployment:
     """
     left, where, rest = split_deployment(text)
     if not left or not where:
-        raise InputError(f"deployment {text!r}: no MODEL@GPUS; {_FORM}")
+        raise InputError(f"deployment {text!r}: not MODEL@GPUS; {_FORM}")
     model, weights = _model_of(left, text)
     found, gpus, nodes, node = _hardware_of(where, text, gpu)
     options = _options_of(rest, text)
@@ -277,7 +277,7 @@ def arrange(
     counts = options.counts
     for key, value in counts.items():
         if not 1 <= value <= _MOST_GPUS:
-            raise InputError(f"deployment {text!r}: {key}{value} is no count; write at least 1")
+            raise InputError(f"deployment {text!r}: {key}{value} is not a count; write at least 1")
     if node is None:
         nodes = counts.get("nodes", nodes)
     elif counts.get("nodes", nodes) != nodes:

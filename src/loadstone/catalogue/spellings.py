@@ -45,8 +45,8 @@ SAME: dict[str, dict[str, str]] = {
 
 _NOTHING = "changes nothing here; leave it out"
 _UNKNOWN = "is not simulated here; leave it out"
-_DTYPE = "is said behind the model's name: {model}:{weights}@…; without, it is the checkpoint's"
-_DRAFT = "is said in two: num_speculative_tokens=5,draft=MODEL"
+_DTYPE = "is written after the model's name: {model}:{weights}@…; the default is the checkpoint's"
+_DRAFT = "is written as two: num_speculative_tokens=5,draft=MODEL"
 
 ELSEWHERE: dict[str, dict[str, str]] = {
     "": {
@@ -67,7 +67,7 @@ ELSEWHERE: dict[str, dict[str, str]] = {
         "compilation_config": "is not understood; its cudagraph_mode=NONE and enforce_eager=1 are",
         "disable_log_requests": _NOTHING,
         "distributed_executor_backend": _NOTHING,
-        "enable_expert_parallel": "is said by the ranks that whole experts are dealt out to: ep8",
+        "enable_expert_parallel": "is written as the number of expert-parallel ranks: ep8",
         "enable_lora": _UNKNOWN,
         "no_enable_prefix_caching": "is prefix_caching=0 here",
         "num_scheduler_steps": _UNKNOWN,
@@ -77,7 +77,7 @@ ELSEWHERE: dict[str, dict[str, str]] = {
     },
     "sglang": {
         "attention_backend": _UNKNOWN,
-        "cuda_graph_bs": "is said by the largest: cuda_graph_max_bs=256",
+        "cuda_graph_bs": "is written as the largest: cuda_graph_max_bs=256",
         "disable_overlap_schedule": _UNKNOWN,
         "disable_radix_cache": "is prefix_caching=0 here",
         "dist_init_addr": _NOTHING,
@@ -101,7 +101,7 @@ ELSEWHERE: dict[str, dict[str, str]] = {
         "max_input_len": "ends prompts alone; of both together, max_seq_len does",
         "max_output_len": "ends answers alone; of both together, max_seq_len does",
         "speculative_config": _DRAFT,
-        "use_fp8_rowwise": "is said behind the model's name: {model}:fp8@…",
+        "use_fp8_rowwise": "is written after the model's name: {model}:fp8@…",
         "use_paged_context_fmha": _UNKNOWN,
         "workers": _NOTHING,
     },

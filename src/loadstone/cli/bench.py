@@ -73,7 +73,7 @@ def bench(
     strict: flags.Strict = False,
 ) -> None:
     """Measure a live engine over a sweep of loads. Each load is a cell of the run, with TTFT, TPOT, ITL, E2E,
-    throughput and a verdict; the run is kept in a folder. Without a URL an embedded engine is measured.
+    throughput and a verdict; the run is kept in a folder. Without a URL, an embedded simulated engine is measured.
     """
     given = locals()
     from loadstone.measure import bench as run
@@ -82,7 +82,7 @@ def bench(
     from loadstone.summary import trusted
 
     if sim and len(target or ()) > 1:
-        raise InputError("--sim: one deployment or law is simulated in a run; give one")
+        raise InputError("--sim: a run simulates one deployment, or one ttft=…,itl=… law; give one")
     url = {"sim": target[0] if target else True} if sim else {"url": target}
     options = options_of({**asked_of(given), **url})
     with interrupted_shown(json, "measured"), Display() as display:

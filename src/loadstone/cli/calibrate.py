@@ -18,40 +18,42 @@ def calibrate(
     deployment: Annotated[
         str | None,
         typer.Option(
-            help="what the runs were measured on, e.g. llama-3.1-8b@1xh100/engine=vllm [default: as told to `bench`]"
+            help="what the runs were measured on, e.g. llama-3.1-8b@1xh100/engine=vllm [default: as `bench` was told]"
         ),
     ] = None,
     gpu: Annotated[
         bool,
-        typer.Option("--gpu", help="benchmark this machine's GPU instead: memory, products, attention, launches"),
+        typer.Option("--gpu", help="benchmark this machine's GPU instead: memory, GEMMs, attention, launches"),
     ] = False,
-    budget: Annotated[str, typer.Option(help="with --gpu: time that it may take")] = "420s",
+    budget: Annotated[str, typer.Option(help="with --gpu: longest time it may take")] = "420s",
     points: Annotated[
         Path | None,
         typer.Option(
-            help="with --gpu: measure nothing, take this gpu.json of an earlier --gpu, perhaps of another machine"
+            help="with --gpu: measure nothing, use the gpu.json of an earlier --gpu, here or on another machine"
         ),
     ] = None,
     engine: Annotated[
         str | None, typer.Option(help="with --gpu: engine whose coefficients to update, e.g. vllm")
     ] = None,
-    profile: Annotated[str, typer.Option(help="name to keep the calibrated coefficients by")] = "mine",
+    profile: Annotated[str, typer.Option(help="name to keep the calibrated coefficients under")] = "mine",
     out: Annotated[
         Path | None, typer.Option(help="folder to keep them in [default: ~/.config/loadstone/profiles]")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="print the result as JSON on stdout")] = False,
 ) -> None:
-    """Fit the performance model to your own runs, or to a GPU. A few runs are enough; it says how sure predictions
-    became. Use the result with --profile.
+    """Fit the performance model to your own runs, or to a GPU. A few runs are enough; the output says how wide the
+    predictions' intervals are afterwards. Use the result with --profile.
     """
     if gpu:
         if runs or deployment:
-            raise InputError("--gpu measures this machine: leave run folders and --deployment out, or --gpu")
+            raise InputError(
+                "--gpu measures this machine: leave out run folders and --deployment, or leave out --gpu"
+            )
         _of_gpu(profile, out, budget, points, engine, json)
         return
     for flag, given in (("--points", points), ("--engine", engine)):
         if given is not None:
-            raise InputError(f"{flag}: goes with --gpu; of runs --deployment says what they were measured on")
+            raise InputError(f"{flag}: goes with --gpu; for runs, --deployment says what they were measured on")
     if not runs:
         raise InputError(
             "calibrate: give run folders, e.g. "
@@ -75,8 +77,8 @@ def calibrate(
         )
     if kept.furthest > 2:
         print(
-            f"a factor of {kept.furthest:.1f} off before: is {kept.deployment} what ran, with its precision and "
-            "arguments?"
+            f"the prediction before was off by a factor of {kept.furthest:.1f}: check that {kept.deployment} is what "
+            "ran, with its precision and arguments"
         )
     print(f"kept in {kept.path}; use it with --profile {profile if out is None else kept.path}")
 

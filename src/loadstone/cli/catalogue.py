@@ -22,10 +22,11 @@ _T, _G, _GIB = 1e12, 1e9, 1 << 30
 def catalogue(
     kind: Annotated[Literal["gpus", "models", "nodes"], typer.Argument(help="what to list")],
     names: Annotated[
-        list[str] | None, typer.Argument(help="these only, in full, sources and assumptions too; or paths of files")
+        list[str] | None,
+        typer.Argument(help="show only these, with all fields, sources and assumptions; names or files"),
     ] = None,
     compare: Annotated[
-        str | None, typer.Option(help="side by side, with ratios to the first, e.g. h100,h200")
+        str | None, typer.Option(help="show these side by side, with ratios to the first, e.g. h100,h200")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="print as JSON on stdout")] = False,
 ) -> None:
@@ -37,7 +38,7 @@ def catalogue(
     if compare is not None:
         wanted = [name.strip() for name in compare.split(",") if name.strip()]
         if len(wanted) < 2 or names:
-            raise InputError("--compare: write at least two names with commas, and none beside it, e.g. h100,h200")
+            raise InputError("--compare: write at least two names with commas, and no other names, e.g. h100,h200")
         found = [find(name) for name in wanted]
         table = [rows_of(item) for item in found]
         if json:

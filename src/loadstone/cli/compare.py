@@ -12,8 +12,8 @@ from loadstone.cli.output import print_json, print_text
 
 
 def compare(
-    a: Annotated[str, typer.Argument(help="a run folder; repeats with commas, A1,A2,A3, or a folder of them")],
-    b: Annotated[str, typer.Argument(help="what is compared with it, likewise")],
+    a: Annotated[str, typer.Argument(help="a run folder; its repeats with commas, A1,A2,A3; or a folder of repeats")],
+    b: Annotated[str, typer.Argument(help="what to compare with A, in the same forms")],
     fail_on: Annotated[
         list[str] | None,
         typer.Option(
@@ -21,10 +21,11 @@ def compare(
         ),
     ] = None,
     price: Price = None,
-    seed: Annotated[int, typer.Option(help="of the permutation tests: same runs and seed, same document")] = 0,
+    seed: Annotated[int, typer.Option(help="seed of the permutation tests: same runs and seed, same result")] = 0,
     json: Annotated[bool, typer.Option("--json", help="print the comparison as JSON on stdout")] = False,
 ) -> None:
-    """Compare two sides of runs. What differs in the setup, and each metric's ratio B/A, its interval and a test."""
+    """Compare two runs, or two sets of repeats. Shows what differs in the setup, and each metric's ratio B/A with its
+    interval and a test."""
     from loadstone.comparison import compare as compare_runs
     from loadstone.errors import InputError
 

@@ -17,15 +17,17 @@ def import_(
     out: flags.Out = Path("runs"),
     given: Annotated[
         list[str] | None,
-        typer.Option("--set", help="a fact the files do not tell: model=…, gpu=h200, gpus=8, tp=8, concurrency=16 …"),
+        typer.Option(
+            "--set", help="a fact missing from the files: model=…, gpu=h200, gpus=8, tp=8, concurrency=16 …"
+        ),
     ] = None,
     mapped: Annotated[
         list[str] | None,
-        typer.Option("--map", help='of plain CSV: our name for a column, e.g. ttft_p50_ms="Median TTFT"'),
+        typer.Option("--map", help='for plain CSV: which column is what, e.g. ttft_p50_ms="Median TTFT"'),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="print run folders and findings as JSON on stdout")] = False,
 ) -> None:
-    """Make run folders of other tools' results. Of vLLM, SGLang, AIPerf, GuideLLM, inference-perf, MLPerf, CSV …"""
+    """Make run folders from other tools' results. Of vLLM, SGLang, AIPerf, GuideLLM, inference-perf, MLPerf, CSV …"""
     from loadstone.importers import import_files
 
     found = import_files(files, out, mapped=mapped or (), given=given or (), command=["loadstone", *sys.argv[1:]])
@@ -44,12 +46,12 @@ def export(
     out: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", help="file to write [default: stdout; of Parquet, or with --json: RUN.FORMAT]"
+            "--output", "-o", help="file to write [default: stdout; for Parquet, or with --json: RUN.FORMAT]"
         ),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="print what was written as JSON on stdout")] = False,
 ) -> None:
-    """Write a run for other tools. vLLM's or SGLang's JSON, CSV (a row per load), Parquet (a row per request)."""
+    """Write a run for other tools. As vLLM's or SGLang's JSON, CSV (a row per load), Parquet (a row per request)."""
     from loadstone.exporters import export_run, file_name
 
     if out is None and (json or form == "parquet"):

@@ -15,7 +15,7 @@ from loadstone.errors import InputError
 
 def report(
     runs: Annotated[
-        list[Path], typer.Argument(help="run folders, or folders of them; measured, simulated, imported")
+        list[Path], typer.Argument(help="run folders, or folders of them: measured, simulated or imported")
     ],
     out: Annotated[
         Path | None,
@@ -23,19 +23,20 @@ def report(
     ] = None,
     format: Annotated[
         Literal["html", "md", "csv", "png", "svg"] | None,
-        typer.Option(help="what to write [default: as the file is named, else html]"),
+        typer.Option(help="what to write [default: by the file's suffix, else html]"),
     ] = None,
     set: Annotated[
-        list[str] | None, typer.Option(help="of result files, a fact they do not tell: model=…, gpu=h200, gpus=8 …")
+        list[str] | None,
+        typer.Option(help="for other tools' files, a fact missing from them: model=…, gpu=h200, gpus=8 …"),
     ] = None,
     price: Price = None,
     json: Annotated[bool, typer.Option("--json", help="print what was written as JSON on stdout")] = False,
 ) -> None:
-    """Report on runs, in one file that opens without a network. Verdicts, findings in words, tables and charts."""
+    """Report on runs, in one file that opens offline. It has verdicts, findings in words, tables and charts."""
     from loadstone.report.writing import report as write
 
     if json and out == Path("-"):
-        raise InputError("--json: stdout is the report's own; name a file with -o")
+        raise InputError("--json and -o -: both write to stdout; name a file with -o")
     files, made = write(runs, out, format, given=set or (), price=price or ())
     if json:
         from loadstone.report.prices import prices_of

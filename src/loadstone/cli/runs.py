@@ -15,7 +15,7 @@ def recover(
     run: Annotated[Path, typer.Argument(help="a run folder that was cut off")],
     json: Annotated[bool, typer.Option("--json", help="print the summary as JSON on stdout")] = False,
 ) -> None:
-    """Finish a run folder that a crash left. Makes records and summary of its journals; harmless to repeat."""
+    """Finish a run folder after a crash. Makes records and summary from its journals; harmless to repeat."""
     from loadstone.measure import recover as finish
 
     show_document(finish(run), json)
@@ -23,11 +23,11 @@ def recover(
 
 def selftest(
     quick: Annotated[
-        bool, typer.Option("--quick", help="only the three small levels, some 12 s in place of 80")
+        bool, typer.Option("--quick", help="only the three smallest levels, about 12 s instead of 80 s")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="print the figures as JSON on stdout")] = False,
+    json: Annotated[bool, typer.Option("--json", help="print the results as JSON on stdout")] = False,
 ) -> None:
-    """Measure how exact the client is on this host. Later runs quote it."""
+    """Measure how exact the client is on this host. Later runs quote the result."""
     from loadstone.accuracy import save
     from loadstone.selftest import LEVELS, QUICK_LEVELS, render, run
 
@@ -44,7 +44,7 @@ def selftest(
         print_text(render(found))
     kept = save(found)
     if not json:
-        print(f"kept in {kept}; later runs quote it")
+        print(f"kept in {kept}; later runs quote this self-test")
 
 
 def show(
@@ -57,7 +57,7 @@ def show(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="print the summary as JSON on stdout")] = False,
 ) -> None:
-    """Show a run again, computed anew from its records."""
+    """Show a run again, recomputed from its records."""
     from loadstone.summary import summarise
 
     show_document(summarise(run, dialect), json)
@@ -65,11 +65,11 @@ def show(
 
 def query(
     sql: Annotated[str, typer.Argument(help='e.g. "select run, cell, count(*) from records group by all"')],
-    runs: Annotated[Path, typer.Option(help="folder of run folders, or one of them")] = Path("runs"),
+    runs: Annotated[Path, typer.Option(help="folder of run folders, or one run folder")] = Path("runs"),
     json: Annotated[bool, typer.Option("--json", help="print rows as JSON on stdout")] = False,
 ) -> None:
     """Query all runs with SQL. Tables: `records` (a row per request), `cells` (a row per load), `runs`, and
-    `server` (samples of the servers' /metrics, and of GPUs).
+    `server` (samples of the servers' /metrics and of GPUs).
     """
     from loadstone.query import document_of, rows_of
 

@@ -9,7 +9,7 @@ import typer
 from loadstone.cli.simulate import Acceptance, Deployment, Profile
 
 Host = Annotated[str, typer.Option(help="address to listen on")]
-Port = Annotated[int, typer.Option(help="port to listen on; 0: any that is free, the line on stdout says which")]
+Port = Annotated[int, typer.Option(help="port to listen on; 0: any free port, named in the line on stdout")]
 
 
 def serve_sim(
@@ -22,7 +22,7 @@ def serve_sim(
         bool, typer.Option("--json", help="changes nothing: the URL is one JSON object on stdout anyway")
     ] = False,
 ) -> None:
-    """Serve a simulated engine over HTTP. OpenAI-compatible, at the speed that the deployment should have."""
+    """Serve a simulated engine over HTTP. OpenAI-compatible, as fast as the deployment is predicted to be."""
     from loadstone.catalogue.shorthand import parse_deployment
     from loadstone.simserver.__main__ import main
     from loadstone.simulator.fleet import fleet_of

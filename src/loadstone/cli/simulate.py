@@ -18,19 +18,19 @@ Deployment = Annotated[
 _SIMULATOR = "Simulator"
 Acceptance = Annotated[
     float | None,
-    option(_SIMULATOR, "share of guessed tokens that are accepted, in speculative decoding [default: 0.7]"),
+    option(_SIMULATOR, "speculative decoding: probability that a draft token is accepted [default: 0.7]"),
 ]
 Profile = Annotated[
     str | None,
-    option(_SIMULATOR, "coefficients that `calibrate` made, by name or file [default: the shipped ones]"),
+    option(_SIMULATOR, "coefficients made by `calibrate`, by name or file [default: the shipped ones]"),
 ]
 Draws = Annotated[
     int | None,
-    option(_SIMULATOR, "simulations with other coefficients, for the 80 % intervals; 0: no intervals [default: 24]"),
+    option(_SIMULATOR, "simulations with varied coefficients, for the 80 % intervals; 0: no intervals [default: 24]"),
 ]
-Model = Annotated[str | None, option(RUN, "name kept in run.json; the deployment says what is simulated")]
-Temperature = Annotated[float | None, option(RUN, "kept in run.json, as bench's; it changes no simulated time")]
-TopP = Annotated[float | None, option(RUN, "likewise")]
+Model = Annotated[str | None, option(RUN, "model name kept in run.json; the deployment decides what is simulated")]
+Temperature = Annotated[float | None, option(RUN, "kept in run.json, as in bench; changes no simulated time")]
+TopP = Annotated[float | None, option(RUN, "kept in run.json, as in bench; changes no simulated time")]
 
 
 def simulate(
@@ -74,8 +74,8 @@ def simulate(
     json: flags.Json = False,
     strict: flags.Strict = False,
 ) -> None:
-    """Simulate a deployment under a load, without hardware. The same loads, run folder and numbers as of bench, with
-    80 % intervals of the predictions.
+    """Simulate a deployment under a load, without hardware. Loads, run folder and numbers are those of bench; the
+    predictions have 80 % intervals.
     """
     given = locals()
     from loadstone.options import options_of

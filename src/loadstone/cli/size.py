@@ -28,44 +28,53 @@ def size(
     gpu: Annotated[
         str | None, option(_WHAT, "GPUs of the catalogue, or files that describe one, e.g. h100,h200")
     ] = None,
-    gpus: Annotated[str | None, option(_WHAT, "how many, e.g. 1,2,4,8 [default: 1]")] = None,
+    gpus: Annotated[str | None, option(_WHAT, "number of GPUs, e.g. 1,2,4,8 [default: 1]")] = None,
     context: Annotated[str | None, option(_WHAT, "tokens of a request, e.g. 8k,128k [default: the longest]")] = None,
     batch: Annotated[str, option(_WHAT, "requests of that context at once, e.g. 1,32")] = "1",
     weights_dtype: Annotated[
-        str | None, option(_WHAT, "of the weights, e.g. bf16,fp8,int4 [default: as the checkpoint]")
+        str | None, option(_WHAT, "precision of the weights, e.g. bf16,fp8,int4 [default: the checkpoint's]")
     ] = None,
-    kv_dtype: Annotated[str | None, option(_WHAT, "of the KV cache, e.g. bf16,fp8 [default: the model's]")] = None,
-    tp: Annotated[str | None, option(_WHAT, "tensor-parallel ranks, e.g. 8 [default: a node's GPUs]")] = None,
-    pp: Annotated[str | None, option(_WHAT, "pipeline stages [default: nodes]")] = None,
+    kv_dtype: Annotated[
+        str | None, option(_WHAT, "precision of the KV cache, e.g. bf16,fp8 [default: the model's]")
+    ] = None,
+    tp: Annotated[str | None, option(_WHAT, "tensor-parallel ranks, e.g. 8 [default: all GPUs of a node]")] = None,
+    pp: Annotated[str | None, option(_WHAT, "pipeline stages [default: the number of nodes]")] = None,
     dp: Annotated[str | None, option(_WHAT, "data-parallel replicas [default: what tp and pp leave]")] = None,
     ep: Annotated[
         str | None,
-        option(_WHAT, "ranks that whole experts are dealt to [default: 1, a slice of each on every rank]"),
+        option(
+            _WHAT, "expert-parallel ranks, each with whole experts [default: 1, a slice of each expert on every rank]"
+        ),
     ] = None,
-    attention_dp: Annotated[bool, option(_WHAT, "replicas share one set of experts", "--attention-dp")] = False,
+    attention_dp: Annotated[
+        bool, option(_WHAT, "data-parallel attention: replicas share one set of experts", "--attention-dp")
+    ] = False,
     engine: Annotated[
-        str | None, option(_HOW, "vllm, sglang, tensorrt-llm; several: a row each [default: vllm]")
+        str | None, option(_HOW, "vllm, sglang, tensorrt-llm, llama.cpp; several: a row each [default: vllm]")
     ] = None,
     engine_version: Annotated[
         str | None, option(_HOW, "e.g. 0.19.0 [default: the newest whose rules are known]")
     ] = None,
     gpu_memory_utilization: Annotated[
-        float | None, option(_HOW, "vLLM's share of each GPU, 0 to 1 [default: its release's]")
+        float | None, option(_HOW, "vLLM's share of each GPU, 0 to 1 [default: that of the vLLM release]")
     ] = None,
     mem_fraction_static: Annotated[
-        float | None, option(_HOW, "SGLang's share of each GPU, 0 to 1 [default: as it computes it]")
+        float | None, option(_HOW, "SGLang's share of each GPU, 0 to 1 [default: as SGLang computes it]")
     ] = None,
     argument: Annotated[
         list[str] | None, option(_HOW, "any other argument of the engine, e.g. max_num_seqs=64", "--argument", "-a")
     ] = None,
     by: Annotated[
         str | None,
-        option(_OUT, "a table of two facts instead, e.g. gpus,model, weights_dtype,gpu or model,machine (8×h100)"),
+        option(
+            _OUT,
+            "a table of two facts instead, e.g. gpus,model; weights_dtype,gpu; or model,machine (8×h100)",
+        ),
     ] = None,
     show: Annotated[
-        str, option(_OUT, "what that table shows: max-context, requests, kv-tokens, fits")
+        str, option(_OUT, "with --by: what the table shows: max-context, requests, kv-tokens, fits")
     ] = "max-context",
-    csv: Annotated[Path | None, option(_OUT, "write the rows to this file too")] = None,
+    csv: Annotated[Path | None, option(_OUT, "also write the rows to this file")] = None,
     picture: Annotated[
         Path | None, option(_OUT, "draw the memory of each GPU to this file: .png, .svg or .html")
     ] = None,
@@ -74,7 +83,7 @@ def size(
     ] = None,
     json: Annotated[bool, option(_OUT, "print the rows as JSON on stdout", "--json")] = False,
 ) -> None:
-    """Does a model fit, how long a context, how many at once. By the engine's own memory rules, without a GPU."""
+    """Compute whether a model fits, its longest context, its batch. By the engine's memory rules, without a GPU."""
     from loadstone.sizing.table import Ask, answer, split_models, tokens_of
 
     given = (("gpu_memory_utilization", gpu_memory_utilization), ("mem_fraction_static", mem_fraction_static))
@@ -114,7 +123,7 @@ def _assumed(document: dict[str, Any]) -> list[Text]:
     from loadstone.report.words import clean
 
     said = {row["model"]: row["assumed"] for row in document["rows"] if row["assumed"]}
-    return [Text(f"assumed of {clean(model)}: {clean(text, 400)}") for model, text in said.items()]
+    return [Text(f"assumed for {clean(model)}: {clean(text, 400)}") for model, text in said.items()]
 
 
 def _write(document: dict[str, Any], csv: Path | None, picture: Path | None, context_map: Path | None) -> None:

@@ -14,11 +14,11 @@ def validate(
     ],
     profile: Annotated[
         str | None,
-        typer.Option(help="coefficients that `calibrate` made, by name or file [default: the shipped ones]"),
+        typer.Option(help="coefficients made by `calibrate`, by name or file [default: the shipped ones]"),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="print rows and summary as JSON on stdout")] = False,
 ) -> None:
-    """Predict every measurement in a file, and say how far off. Never fits on what it scores."""
+    """Predict every measurement in a file, and show the errors. Nothing is fitted on the file."""
     from loadstone.calibrate.points import read_points
     from loadstone.cli.output import print_json, print_text
     from loadstone.validate.document import document_of, footnote, render

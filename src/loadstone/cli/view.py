@@ -16,16 +16,17 @@ def view(
         list[Path] | None, typer.Argument(help="folders of runs, or run folders [default: runs]", show_default=False)
     ] = None,
     host: Annotated[
-        str, typer.Option(help="address to listen on; beyond this machine a token is asked for")
+        str, typer.Option(help="address to listen on; beyond this machine, a token is required")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="0: any that is free", min=0, max=65535)] = 8717,
-    token: Annotated[bool, typer.Option("--token", help="ask for a token on this machine too")] = False,
+    port: Annotated[int, typer.Option(help="port to listen on; 0: any free port", min=0, max=65535)] = 8717,
+    token: Annotated[bool, typer.Option("--token", help="require a token on this machine too")] = False,
     name: Annotated[
-        list[str] | None, typer.Option(help="a host name it may be called by (may be repeated)", show_default=False)
+        list[str] | None,
+        typer.Option(help="a host name that browsers may use for it (may be repeated)", show_default=False),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="print the URL as JSON on stdout")] = False,
 ) -> None:
-    """Look at runs in a browser. List, reports, comparisons, and live curves while a benchmark runs; read-only."""
+    """Show runs in a browser. List, reports, comparisons, and live curves while a benchmark runs; read-only."""
     from loadstone.view.serve import serve
 
     def ready(url: str) -> None:
@@ -33,6 +34,6 @@ def view(
             print_json({"schema": 1, "url": url})
             sys.stdout.flush()
         else:
-            print(f"{url}    (Ctrl-C ends it)", flush=True)
+            print(f"{url}    (stop with Ctrl-C)", flush=True)
 
     serve(runs or [Path("runs")], host=host, port=port, token=token, names=name or (), on_ready=ready)

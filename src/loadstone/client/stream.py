@@ -152,7 +152,7 @@ class Stream:
             return f"HTTP {self.http_status}: {said}"
         if not self.expected:
             kind = excerpt(self.headers.get(b"content-type", b"no content type"))
-            wanted = "no event stream" if answer.streams else "not one JSON object"
+            wanted = "not an event stream" if answer.streams else "not one JSON object"
             return f"answer is {wanted} ({kind}): {excerpt(self.body)}"
         what = "stream" if answer.streams else "answer"
         if answer.error is not None:

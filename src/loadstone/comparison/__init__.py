@@ -105,7 +105,7 @@ def _side(runs: Sequence[Run]) -> dict[str, Any]:
 def _unpriced(sides: Sequence[Sequence[Run]], prices: Prices) -> list[Finding]:
     runs = [(f"{side} {run.folder.name}", run.facts) for side, own in zip("AB", sides, strict=True) for run in own]
     said = without_price(runs, prices)
-    remedy = "Give --price GPU=DOLLARS; of a result file tell the GPU at its import: --set gpu=h200 --set gpus=8."
+    remedy = "Give --price GPU=DOLLARS; of a result file, state the GPU at its import: --set gpu=h200 --set gpus=8."
     return [Finding("no_price", "info", said, remedy)] if said else []
 
 
@@ -146,14 +146,14 @@ def _findings(
     different = [one["what"] for one in asked if one["what"] not in untold]
     if untold:
         found.append(Finding(
-            "workload_not_told", "warning", f"whether both were asked the same is not known: one side does not tell "
+            "workload_not_told", "warning", "whether both sides had the same workload is unknown: one does not state "
             f"its {', '.join(untold)}",
-            "Tell it where the run is imported (--set), or measure both with one plan.",
+            "State it when importing the run (--set), or measure both with one plan.",
         ))  # fmt: skip
     if different:
         found.append(Finding(
-            "workloads_differ", "warning", f"the sides were not asked the same: {', '.join(different)} differ",
-            "What differs between the numbers is the question as much as the answer; measure both with one plan.",
+            "workloads_differ", "warning", f"the sides had different workloads: {', '.join(different)} differ",
+            "The numbers differ because of the workload too: measure both with one plan.",
         ))  # fmt: skip
     doubted = [
         f"{side} {cell['load']['kind']} {cell['load']['value']:g}"
@@ -165,18 +165,18 @@ def _findings(
     if doubted:
         shown = ", ".join(dict.fromkeys(doubted[:12]))
         found.append(Finding(
-            "untrusted", "warning", f"cells with warnings of their own: {shown}",
-            "Read their findings first (`loadstone show`): what is wrong there is in the ratio too.",
+            "untrusted", "warning", f"cells that carry warnings: {shown}",
+            "Read their findings first (`loadstone show`): what is wrong there affects the ratio too.",
         ))  # fmt: skip
     if predicted := _predicted(sides, compared):
         found.append(predicted)
     kinds = {cell.unit for cell in compared}
     if single := {alone for cell in compared if cell.unit == "blocks" for alone in _alone(cell)}:
-        which = "a side" if len(single) == 2 else f"on {single.pop()}"
+        which = "on each side" if len(single) == 2 else f"on {single.pop()}"
         found.append(Finding(
             "one_run_each", "info",
-            f"one run {which}: spread within the runs is known, not how much a run differs from the next",
-            "For what changes from start to start of an engine measure again: compare A1,A2,A3 B1,B2,B3.",
+            f"only one run {which}: the spread within a run is known, the spread from run to run is not",
+            "To cover what changes between starts of an engine, measure repeats: compare A1,A2,A3 B1,B2,B3.",
         ))  # fmt: skip
     if None in kinds:
         by_reason: dict[str, list[Mapping[str, Any]]] = {}
@@ -185,7 +185,7 @@ def _findings(
                 by_reason.setdefault(cell.why, []).append(cell.load)
         reasons = "; ".join(f"at {loads_of(loads)}: {why}" for why, loads in by_reason.items())
         found.append(Finding(
-            "point_values", "info", f"no test, point values alone, {reasons}",
+            "point_values", "info", f"no test, only point values, {reasons}",
             "Measure longer, or repeat both runs.",
         ))  # fmt: skip
     return found
@@ -204,20 +204,20 @@ def _predicted(sides: tuple[list[Run], list[Run]], compared: Sequence[Cell]) -> 
     together = model.together(*sides)
     known = any(row.model is not None for cell in compared for row in cell.rows)
     if together == 1:
-        made_of_it = "both are of one deployment asked the same: what the performance model has wrong cancels out"
+        made_of_it = "both are one deployment with one workload, so the performance model's errors cancel out"
     elif not known:
-        made_of_it = "how far the performance model may be off is not told (--draws 0), and is in no conclusion"
+        made_of_it = "the performance model's error is unknown (--draws 0), and no conclusion includes it"
     elif len(simulated) == 1:
-        made_of_it = "how far the performance model may be off (80 %) is in the conclusions"
+        made_of_it = "the conclusions include the performance model's error (80 %)"
     else:
         alike = together == model.ALIKE
         whose, share = ("one profile and model", "four fifths") if alike else ("two profiles or models", "two thirds")
-        made_of_it = f"of {whose}: {share} of what the performance model has wrong is taken to cancel out"
+        made_of_it = f"with {whose}, {share} of the performance model's error is assumed to cancel out"
     return Finding(
         "predicted",
         "info",
-        f"{' and '.join(simulated)}: simulated; intervals and tests are of the simulation's own spread; {made_of_it}",
-        "Measure where it decides.",
+        f"{' and '.join(simulated)}: simulated; intervals and tests cover the simulation's own spread; {made_of_it}",
+        "Measure where a decision depends on it.",
     )
 
 

@@ -61,7 +61,7 @@ def gather(a: Sequence[Place], b: Sequence[Place], metrics: Sequence[Metric]) ->
             for metric, sides in stats.items()
         })  # fmt: skip
     else:
-        cell.why = "a side was imported as sums, without its requests"
+        cell.why = "one side was imported as summary statistics, without its requests"
     return cell
 
 
@@ -139,16 +139,16 @@ def take_blocks(
     Metrics without a ratio are left out. Where nothing can be tested, the cell says why.
     """
     if any(len(run.index) == 0 for side in sides for run in side):
-        cell.why = "no request of a side was completed"
+        cell.why = "one side has no completed request"
         return
     cell.paired = paired
     generations = min(len(run.index) / max(1.0, run.under_way) for side in sides for run in side)
     most = min(blocks.count(len(run.index), run.under_way) for side in sides for run in side)
     if most == 0:
         cell.why = (
-            f"{generations:.1f} times as many requests as were under way at a time; it takes {blocks.LEAST_BLOCKS}"
+            f"{generations:.1f} times as many requests as were under way at a time, {blocks.LEAST_BLOCKS} are needed"
             if generations
-            else "it is not known how many requests were under way"
+            else "the number of requests under way is unknown"
         )
         return
     rows = [row for row in cell.rows if row.ratio is not None and row.metric.per_request]
@@ -165,7 +165,7 @@ def take_blocks(
     count, _, careful = blocks.settle(most, correlations)
     on_a, on_b, cell.tested = made[count]
     if not cell.tested:
-        cell.why = "no metric is there on both sides for every block of requests"
+        cell.why = "no metric is known on both sides for every block of requests"
         return
     cell.unit, cell.counts = "blocks", (len(on_a), len(on_b))
     rhythms = np.array([_rhythm(row, sides, places, paired=paired) for row in cell.tested])

@@ -160,8 +160,8 @@ def parse_metric(name: str) -> Metric:
     if base in ("ttft", "tpot", "e2e", "itl") and statistic in _STATISTICS:
         return Metric(base, statistic)
     raise InputError(
-        f"--fail-on: {name!r} is no metric; use ttft, tpot, itl or e2e with mean, p50, p90, p95 or p99, as ttft_p99, "
-        f"or {', '.join((*_RATES, _ENERGY))}; with --price {', '.join(_PRICED)}"
+        f"--fail-on: {name!r} is not a metric; use ttft, tpot, itl or e2e with mean, p50, p90, p95 or p99, e.g. "
+        f"ttft_p99, or {', '.join((*_RATES, _ENERGY))}; with --price {', '.join(_PRICED)}"
     )
 
 

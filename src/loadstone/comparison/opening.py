@@ -25,7 +25,7 @@ def open_sides(a: Sequence[Path], b: Sequence[Path], prices: Prices) -> tuple[li
     for side, each in zip("AB", held, strict=True):
         folders = [folder for _, found in each for folder in found]
         if not folders:
-            raise InputError("compare: a side without a run; write RUN_A RUN_B, repeats with commas: A1,A2 B1,B2")
+            raise InputError("compare: one side has no run; write RUN_A RUN_B, repeats with commas: A1,A2 B1,B2")
         if len(folders) > MOST_RUNS:
             raise InputError(f"{len(folders)} runs on a side: at most {MOST_RUNS}; compare fewer")
         for folder in folders:
@@ -40,7 +40,7 @@ def _runs_in(path: Path) -> list[Path]:
         return [path]
     found = sorted(paper.parent for paper in path.glob("*/run.json"))
     if not found:
-        raise InputError(f"{path}: neither a run folder nor a folder of them; name a run, as runs/RUN")
+        raise InputError(f"{path}: neither a run folder nor a folder of run folders; name a run, e.g. runs/RUN")
     return found
 
 
@@ -69,7 +69,7 @@ def _opened(path: Path, folders: Sequence[Path], prices: Prices) -> list[Run]:
     if differ:
         names = ", ".join(map(str, folders[:3])) + (" …" if len(folders) > 3 else "")
         raise InputError(
-            f"{path}: holds {len(runs)} runs that are no repeats of one another ({', '.join(differ[:4])}); "
+            f"{path}: holds {len(runs)} runs that are not repeats of one another ({', '.join(differ[:4])}); "
             f"name the run in it: {names}"
         )
     return runs

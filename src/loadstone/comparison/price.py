@@ -63,10 +63,10 @@ def without_price(runs: Iterable[tuple[str, RunFacts]], prices: Prices) -> str |
         f"{', '.join(names[:6])}{f' and {len(names) - 6} more' if len(names) > 6 else ''} ({why})"
         for why, names in reasons.items()
     ]
-    return f"no price is known of {'; '.join(said)}" if said else None
+    return f"no price is known for {'; '.join(said)}" if said else None
 
 
 def _why(facts: RunFacts) -> str:
     if not facts.gpu:
-        return "the GPU is not told"
-    return "how many GPUs is not told" if not facts.gpus else f"--price has none for {facts.gpu}"
+        return "the GPU is not stated"
+    return "the number of GPUs is not stated" if not facts.gpus else f"--price has none for {facts.gpu}"

@@ -52,12 +52,12 @@ def render(document: Mapping[str, Any]) -> RenderableType:
         parts.append(table)
     for side in ("a", "b"):
         if loads := document["unmatched"][side]:
-            parts.append(Text(f"{side.upper()} alone has {loads_of(loads)}"))
+            parts.append(Text(f"only {side.upper()} has {loads_of(loads)}"))
     if any(row["p"] is not None for cell in document["cells"] for row in cell["metrics"]):
         parts.append(
             Text(
-                f"p of all: with all metrics of all loads in one family, false alarms {100 * document['level']:.0f} %"
-                " · would show: the least difference that this data would have shown"
+                "of all: p corrected for testing all metrics of all loads, false alarms "
+                f"{100 * document['level']:.0f} % · would show: the least difference that this data would have shown"
             )
         )
     parts += [Text(line) for line in explained(document)]
@@ -67,9 +67,9 @@ def render(document: Mapping[str, Any]) -> RenderableType:
         how = " (by point values, untested)" if bound["untested"] else ""
         said = f"MET{where}{how}" if bound["met"] else "not met"
         if bound["missing"]:
-            said = "CANNOT BE TOLD: no load has the metric on both sides"
+            said = "UNKNOWN: no load has the metric on both sides"
         if bound["not_shown"]:
-            said += f"; beyond it at {', '.join(bound['not_shown'])}, but that may be chance"
+            said += f"; exceeded at {', '.join(bound['not_shown'])}, but that may be chance"
         parts.append(Text(f"{bound['bound']}: {said}"))
     return Group(*parts)
 
@@ -78,10 +78,10 @@ def explained(document: Mapping[str, Any]) -> list[str]:
     """What those conclusions mean that do not explain themselves."""
     said = {row["conclusion"] for cell in document["cells"] for row in cell["metrics"]}
     meaning = {
-        "same": f"the same: to {100 * document['resolution']:g} %; less is no difference",
-        "may_be_chance": "may be chance: of the test (of all metrics together) and the interval (of this one alone) "
-        "only one finds a difference",
-        "within_model": "within the model's uncertainty: the simulations differ, by less than the performance "
+        "same": f"the same: to within {100 * document['resolution']:g} %; less counts as no difference",
+        "may_be_chance": "may be chance: only one of the test (over all metrics together) and the interval (of this "
+        "metric alone) finds a difference",
+        "within_model": "within the model's uncertainty: the simulations differ, but by less than the performance "
         "model may be off in their ratio (80 %)",
     }
     return [text for conclusion, text in meaning.items() if conclusion in said]
@@ -93,7 +93,7 @@ def setup_lines(setup: Sequence[Mapping[str, Any]]) -> list[str]:
     lines = [f"{one['what']}: {plain(one['a'])} → {plain(one['b'])}" for one in both]
     for side, other in ("ab", "ba"):
         if alone := [f"{one['what']} {plain(one[side])}" for one in setup if one[other] is None]:
-            lines.append(f"{side.upper()} alone tells {', '.join(alone)}")
+            lines.append(f"only {side.upper()} states {', '.join(alone)}")
     return lines
 
 
@@ -135,7 +135,7 @@ def loads_of(loads: Sequence[Mapping[str, Any]]) -> str:
 def word(row: Mapping[str, Any]) -> tuple[str, str]:
     """What is to be said of a metric, and how it is set on a terminal."""
     if row["ratio"] is None:
-        return "missing on a side", ""
+        return "missing on one side", ""
     if row["better"]:
         return f"{row['better'].upper()} is better", "bold"
     return _WORDS.get(row["conclusion"], ""), "dim"

@@ -72,5 +72,5 @@ def summarise_as(
     Kept are 90 bytes per request and 12 per stream event, several times over while values are sorted.
     """
     if name not in _DIALECTS:
-        raise InputError(f"--dialect {name}: unknown; choose of {', '.join(DIALECTS)}")
+        raise InputError(f"--dialect {name}: unknown; choose one of {', '.join(DIALECTS)}")
     return _DIALECTS[name].summary(gather(read, streams=streams), load)

@@ -286,7 +286,7 @@ def choose_triton_model(where: str, index: Any, wanted: str | None) -> str:
             return name
     if len(ready) != 1:
         listed = f"has ready {', '.join(map(_safe, ready[:8]))}" if ready else "names no model that is ready"
-        raise TargetError(f"{where}: the server {listed}; say which with --model")
+        raise TargetError(f"{where}: the server {listed}; choose one with --model")
     return ready[0]
 
 

@@ -198,7 +198,7 @@ class Observer:
                     begun_s = time.monotonic()
                     reason = self._read(http, number, url)
                     if reason is not None and failed is None:
-                        self.notes.append(f"{url}: {reason}; what it says {_OF[number == GPUS]} is missing then")
+                        self.notes.append(f"{url}: {reason}; its metrics {_OF[number == GPUS]} are missing meanwhile")
                     failed = reason
                     if closing:
                         return
@@ -264,7 +264,7 @@ class Observer:
             self._keeps = False
 
 
-_OF = {False: "of itself", True: "of GPUs"}
+_OF = {False: "of the engine", True: "of GPUs"}
 
 
 def _client(url: str, headers: Iterable[tuple[str, str]], proxy: str | None) -> httpx.Client:
@@ -304,7 +304,7 @@ def exporter(url: str, proxy: str | None = None) -> str:
     except InputError:
         # It might be told with a password.
         raise InputError(
-            "--gpu-metrics: no such URL can be used; write node:9400 or http://node:9400/metrics, without a name or "
+            "--gpu-metrics: this URL cannot be used; write node:9400 or http://node:9400/metrics, without a name or "
             "password"
         ) from None
     page = parts.geturl() if parts.path.strip("/") else f"{parts.scheme}://{parts.netloc}/metrics"
@@ -314,7 +314,7 @@ def exporter(url: str, proxy: str | None = None) -> str:
         raise InputError(f"--gpu-metrics {shown(page)}: {body}; name an exporter of GPUs that runs, e.g. node:9400")
     if not read_gpu_metrics(body.decode("utf-8", "replace")):
         raise InputError(
-            f"--gpu-metrics {shown(page)}: nothing there is known of GPUs; name DCGM's exporter, AMD's "
+            f"--gpu-metrics {shown(page)}: no known GPU metrics there; name DCGM's exporter, AMD's "
             "device-metrics-exporter or nvidia_gpu_exporter"
         )
     return page

@@ -167,5 +167,5 @@ def with_shape(hear: Callable[[AnyAsk], tuple[str | None, Answer]], ask: AnyAsk,
         tried.append(f"{spelling}: {error or 'ignored'}")
     raise InputError(
         f"--structured: the server takes no {structured.kind.replace('_', ' ')} in any form known "
-        f"({excerpt('; '.join(tried), 400)}); leave it out, or say it with --extra-body"
+        f"({excerpt('; '.join(tried), 400)}); leave it out, or give it with --extra-body"
     )

@@ -27,7 +27,7 @@ _TIMEOUT_S = 60.0
 _CONNECT_S = 10.0
 _PROBE_S = 3.0
 _BODY_BYTES = 4 * 1024 * 1024
-_WANTS_CERTIFICATE = "it wants a certificate of its client's, and none can be given; use an address without that"
+_WANTS_CERTIFICATE = "it requires a client certificate, which is not supported; use an address without this"
 
 
 class Server:
@@ -123,7 +123,7 @@ class Server:
             ) from error
         except httpx.TimeoutException as error:
             raise TargetError(
-                f"{self.origin}{path}: no whole answer within {_TIMEOUT_S:.0f} s; is the server well?"
+                f"{self.origin}{path}: no whole answer within {_TIMEOUT_S:.0f} s; check that the server is healthy"
             ) from error
         except httpx.ProxyError as error:
             raise TargetError(
@@ -189,19 +189,19 @@ def _of_tls(status: int, said: bytes) -> bool:
 def _cure(error: str) -> str:
     """What to do about a certificate that OpenSSL does not trust."""
     if "mismatch" in error:
-        return "write the name that the certificate is for, or have it made for this one too"
+        return "use the host name in the certificate, or have this one added to the certificate"
     if "expired" in error or "not yet valid" in error:
         return "renew it, or set this machine's clock"
     named = os.environ.get("SSL_CERT_FILE")
     if named is not None:
-        return f"SSL_CERT_FILE={excerpt(named)} does not hold its issuer's; name a file that does, in PEM"
-    return "name the file of its issuer's in SSL_CERT_FILE (its own, where it is self-signed)"
+        return f"SSL_CERT_FILE={excerpt(named)} does not hold its issuer's certificate; name a file that does, in PEM"
+    return "set SSL_CERT_FILE to its issuer's certificate (to its own if it is self-signed)"
 
 
 def check_url(url: str) -> SplitResult:
     """The parts of a server's URL. Raises InputError, one line, on anything but http(s)://host[:port][/path]."""
     if not url.isascii() or not url.isprintable() or " " in url:
-        raise InputError(f"{shown(url)}: no URL, which is ASCII and has no spaces; write e.g. http://localhost:8000")
+        raise InputError(f"{shown(url)}: not a URL (ASCII, without spaces); write e.g. http://localhost:8000")
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -210,7 +210,7 @@ def check_url(url: str) -> SplitResult:
         # The reason would repeat a piece, which may be one of a password.
         raise InputError(f"{shown(url)}: no host and port; write e.g. http://localhost:8000") from None
     if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
-        raise InputError(f"{shown(url)}: no URL of a server; write e.g. http://localhost:8000")
+        raise InputError(f"{shown(url)}: not a URL of a server; write e.g. http://localhost:8000")
     if parts.query or parts.fragment:
         raise InputError(f"{parts.scheme}://{parts.hostname}: leave out what begins with ? or # in the URL")
     if "@" in parts.netloc:
@@ -236,7 +236,7 @@ def check_proxy(url: str) -> None:
     except InputError:
         parts = None
     if parts is None or parts.scheme != "http" or parts.path.strip("/"):
-        raise InputError("--proxy: no such proxy can be used; write http://host:port, without a name or password")
+        raise InputError("--proxy: this proxy cannot be used; write http://host:port, without a name or password")
 
 
 def trust(scheme: str) -> ssl.SSLContext:
@@ -251,7 +251,7 @@ def refusal(where: str, answer: httpx.Response) -> str:
         return f"{where}: HTTP {answer.status_code}: it is at {to}; give that server's URL"
     said = error_text(answer.content)
     status = answer.status_code
-    behind = "a proxy finds no engine behind it, or not in time; see whether that runs"
+    behind = "a proxy finds no engine behind it, or not in time; check that the engine runs"
     remedy = {
         401: "set LOADSTONE_API_KEY or OPENAI_API_KEY",
         403: "set LOADSTONE_API_KEY or OPENAI_API_KEY",
@@ -262,7 +262,7 @@ def refusal(where: str, answer: httpx.Response) -> str:
         504: behind,
     }.get(status, "the server refuses the simplest request; see its log")
     if status == 401 and answer.headers.get("www-authenticate", "").lower().startswith("basic"):
-        remedy = "it wants a name and password: -H 'Authorization: Basic …', the base64 of name:password"
+        remedy = "it requires a user name and password: -H 'Authorization: Basic …', the base64 of name:password"
     return f"{where}: HTTP {answer.status_code}: {said}; {remedy}"
 
 

@@ -101,10 +101,10 @@ class Server:
         said = blank(excerpt(error.details() or "no further word"), self._keys)
         remedy = {
             "UNAVAILABLE": "no gRPC server answers there; start it, or give Triton's gRPC port (8001 by default)",
-            "UNIMPLEMENTED": "it is no Triton server; correct the URL",
+            "UNIMPLEMENTED": "it is not a Triton server; correct the URL",
             "UNAUTHENTICATED": "set LOADSTONE_API_KEY or OPENAI_API_KEY",
             "PERMISSION_DENIED": "set LOADSTONE_API_KEY or OPENAI_API_KEY",
-            "DEADLINE_EXCEEDED": "is the server well?",
+            "DEADLINE_EXCEEDED": "check that the server is healthy",
             "NOT_FOUND": "check --model",
         }.get(code, "see the server's log")
         return f"{self.origin}: {name}: gRPC {code}: {said}; {remedy}"

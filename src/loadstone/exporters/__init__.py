@@ -22,7 +22,7 @@ def file_name(folder: Path, form: str) -> str:
 
 def _known(form: str) -> None:
     if form not in FORMATS:
-        raise InputError(f"--format {form}: unknown; choose of {', '.join(FORMATS)}")
+        raise InputError(f"--format {form}: unknown; choose one of {', '.join(FORMATS)}")
 
 
 def export_run(folder: Path, form: str, out: Path | None = None) -> bytes | None:
@@ -36,7 +36,7 @@ def export_run(folder: Path, form: str, out: Path | None = None) -> bytes | None
         raise InputError(f"{folder}: imported without its requests, which {form} needs; use --format csv")
     if form == "parquet":
         if out is None:
-            raise InputError("--format parquet: is no text; name a file with -o")
+            raise InputError("--format parquet: not text; name a file with -o")
         tables.write_parquet(folder, info, out)
         return None
     body = tables.cells_csv(folder, info) if form == "csv" else bench_json.lines(folder, info, form)

@@ -99,7 +99,7 @@ def _date(info: RunInfo) -> str:
     try:
         return datetime.fromisoformat(info.created).strftime("%Y%m%d-%H%M%S")
     except ValueError:
-        raise InputError("run.json: `created` is no time; correct it, e.g. 2026-01-31T23:59:00+00:00") from None
+        raise InputError("run.json: `created` is not a time; correct it, e.g. 2026-01-31T23:59:00+00:00") from None
 
 
 def _vllm(info: RunInfo, facts: RunFacts, load: Load, detail: dict[str, list[Any]]) -> dict[str, Any]:

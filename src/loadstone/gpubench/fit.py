@@ -86,7 +86,7 @@ def gpu_of(device: str) -> Gpu:
     words = re.findall(r"[a-z0-9]+", device.lower())
     stem = next((word for word in words if re.fullmatch(r"[a-z]{1,3}\d{2,4}[a-z]?", word)), None)
     if stem is None:
-        raise InputError(f"{device}: no GPU that the catalogue knows; see loadstone catalogue gpus")
+        raise InputError(f"{device}: not a GPU of the catalogue; see loadstone catalogue gpus")
     if "mig" in words:
         raise InputError(f"{device}: a slice of a GPU, which no data sheet is of; use the whole GPU")
     form = next((word for word in words if word in ("pcie", "nvl")), None)

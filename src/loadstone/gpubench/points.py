@@ -139,11 +139,11 @@ def load(path: Path) -> Bench:
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}; `loadstone calibrate --gpu` writes such a file") from None
     if len(data) > _MOST_BYTES:
-        raise InputError(f"{path}: more than {_MOST_BYTES} bytes; that is no GPU benchmark")
+        raise InputError(f"{path}: more than {_MOST_BYTES} bytes; that is not a GPU benchmark")
     try:
         bench = msgspec.json.decode(data, type=Bench)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise InputError(f"{path}: no GPU benchmark ({error}); `loadstone calibrate --gpu` writes one") from None
+        raise InputError(f"{path}: not a GPU benchmark ({error}); `loadstone calibrate --gpu` writes one") from None
     if bench.schema != SCHEMA:
         raise InputError(f"{path}: schema {bench.schema}, and this version reads {SCHEMA}; measure again")
     for number, point in enumerate(bench.points):

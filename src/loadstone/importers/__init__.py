@@ -77,10 +77,10 @@ def import_files(
                 broken.append(str(error))
     if others and cells:
         said = f"no results of a known tool, passed over: {_some(others, ', ')}"
-        found.say(Finding("passed_over", "info", said, "Name a file itself to hear what is wrong with it."), "")
+        found.say(Finding("passed_over", "info", said, "Name a file itself to see what is wrong with it."), "")
     if broken and cells:
-        said = f"{len(broken)} files could not be read, and are missing: {_some(broken, '; ')}"
-        found.say(Finding("broken", "warning", said, "Copy them again, or measure again what was in them."), "")
+        said = f"{len(broken)} files could not be read and are left out: {_some(broken, '; ')}"
+        found.say(Finding("broken", "warning", said, "Copy them again, or repeat their measurements."), "")
     if not cells and broken:
         raise InputError(broken[0] + (f" (and {len(broken) - 1} more files like it)" if broken[1:] else ""))
     if not cells:
@@ -124,8 +124,8 @@ def _loaded(cells: Sequence[Cell], found: Imported) -> list[Cell]:
     """The cells whose load is told. Raises InputError where none is."""
     bare = [cell for cell in cells if cell.load is None]
     if bare:
-        said = f"{bare[0].where}: does not tell the load" + (f", nor do {len(bare) - 1} more" if bare[1:] else "")
-        remedy = "say it, e.g. --set concurrency=16, --set rate=4 or --set burst=32"
+        said = f"{bare[0].where}: does not state the load" + (f", nor do {len(bare) - 1} more" if bare[1:] else "")
+        remedy = "state it, e.g. --set concurrency=16, --set rate=4 or --set burst=32"
         if len(bare) == len(cells):
             raise InputError(f"{said}; {remedy}")
         found.say(Finding("load_missing", "warning", f"{said}; left out", f"{remedy.capitalize()}."), bare[0].where)
@@ -137,7 +137,7 @@ def _parse_given(pairs: Sequence[str]) -> dict[str, str]:
     for pair in pairs:
         name, sign, value = pair.partition("=")
         if not sign or name.strip() not in SETTABLE or not value.strip():
-            raise InputError(f"--set {pair!r}: write NAME=VALUE, NAME being of {', '.join(SETTABLE)}")
+            raise InputError(f"--set {pair!r}: write NAME=VALUE, with NAME one of {', '.join(SETTABLE)}")
         found[name.strip()] = value.strip()
     for name in (*table.COUNTS, "input", "output"):
         if name in found and not whole(found[name]):
@@ -180,8 +180,8 @@ def _supply(cell: Cell, facts: Mapping[str, str]) -> None:
         cell.say(
             "load_not_told",
             "warning",
-            f"{cell.where}: does not tell the load; the {rate:.4g} requests/s that were seen stand for it",
-            "Say it, e.g. --set concurrency=16 or --set rate=4.",
+            f"{cell.where}: does not state the load; the {rate:.4g} requests/s observed are used instead",
+            "State it, e.g. --set concurrency=16 or --set rate=4.",
         )
 
 

@@ -231,8 +231,8 @@ def _responses(cell: Cell, rows: Sequence[Value]) -> None:
         cell.say(
             "no_usage",
             "info",
-            f"{cell.where}: no token counts; each response counts as one token",
-            "TPOT and tokens/s are of responses, not of tokens, where the server bundles them.",
+            f"{cell.where}: no token counts; each response is counted as one token",
+            "Where the server bundles tokens, TPOT and tokens/s are per response, not per token.",
         )
 
 

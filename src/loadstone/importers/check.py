@@ -46,7 +46,7 @@ def check(cell: Cell) -> None:
 
 
 def _doubt(cell: Cell, kind: str, evidence: str) -> None:
-    cell.say(kind, "warning", f"{cell.where}: {evidence}", "Ask the source; leave the row out of what you conclude.")
+    cell.say(kind, "warning", f"{cell.where}: {evidence}", "Ask the source; draw no conclusions from this row.")
 
 
 def _impossible(cell: Cell) -> None:
@@ -78,8 +78,8 @@ def _unmeasured(cell: Cell) -> None:
             cell.say(
                 "no_latencies",
                 "info" if told else "warning",
-                f"{cell.where}: tells no latency" + ("" if told else ", and no tokens per second"),
-                "Only its throughput can be compared." if told else "Nothing of it can be compared: ask the source.",
+                f"{cell.where}: states no latency" + ("" if told else ", and no tokens per second"),
+                "Only its throughput can be compared." if told else "Nothing in it can be compared: ask the source.",
             )
 
 
@@ -92,7 +92,7 @@ def _failed(cell: Cell) -> None:
             "request_errors",
             "error",
             f"{cell.where}: {failed} of {sent} requests failed",
-            "Percentiles leave failed requests out: mend the cause, or read them with the attainment.",
+            "Percentiles leave out failed requests: fix the cause, or read them with the attainment.",
         )
 
 
@@ -103,8 +103,8 @@ def _fewer(cell: Cell) -> None:
         cell.say(
             "requests_missing",
             "warning",
-            f"{cell.where}: {cell.completed} requests completed by its sums, and {done} are there",
-            "Numbers here are of those that are there: copy the file again, or read the tool's own sums.",
+            f"{cell.where}: {cell.completed} requests completed by its totals, but the file holds {done}",
+            "Results here are of the requests in the file: copy the file again, or read the tool's own totals.",
         )
 
 
@@ -134,7 +134,7 @@ def _spread(cell: Cell) -> None:
                 _doubt(
                     cell,
                     "spread_impossible",
-                    f"{_LABELS[name]} {statistic} {show_seconds(value)} cannot be, with a mean of "
+                    f"{_LABELS[name]} {statistic} {show_seconds(value)} is impossible with a mean of "
                     f"{show_seconds(mean)} and a standard deviation of {show_seconds(std)}",
                 )
 
@@ -159,7 +159,7 @@ def _sum(cell: Cell) -> None:
             cell,
             "times_do_not_add_up",
             f"mean TTFT {show_seconds(ttft)} + TPOT {show_seconds(tpot)} × {n - 1:.0f} = {show_seconds(total)}, "
-            f"and the mean E2E is {show_seconds(e2e)}",
+            f"but the mean E2E is {show_seconds(e2e)}",
         )
 
 
@@ -182,8 +182,8 @@ def _quotients(cell: Cell) -> None:
             _doubt(
                 cell,
                 "throughput_inconsistent",
-                f"{show_number(rate, 4)} {noun}/s are stated, and {count:,.0f} in {show_seconds(cell.duration_s)} "
-                f"are {show_number(expected, 4)}",
+                f"{show_number(rate, 4)} {noun}/s are stated, but {count:,.0f} in {show_seconds(cell.duration_s)} "
+                f"are {show_number(expected, 4)}/s",
             )
 
 
@@ -196,15 +196,15 @@ def _under_way(cell: Cell) -> None:
         _doubt(
             cell,
             "concurrency_inconsistent",
-            f"{stated:.4g} requests under way are stated, and Σ E2E/duration is {little:.4g}",
+            f"{stated:.4g} requests under way are stated, but Σ E2E/duration is {little:.4g}",
         )
     asked = cell.load.value if cell.load is not None and cell.load.kind == "concurrency" else None
     if asked is not None and little is not None and little < UNFILLED_SHARE * asked:
         cell.say(
             "places_not_filled",
             "warning",
-            f"{cell.where}: {little:.4g} requests were under way in the mean (Σ E2E/duration), of {asked:g} places",
-            "The client was too slow, or sent too few requests: this is not what that concurrency gives.",
+            f"{cell.where}: {little:.4g} requests were under way on average (Σ E2E/duration), not {asked:g}",
+            "The client was too slow, or sent too few requests: these are not the results of that concurrency.",
         )
     cap = cell.load.max_concurrency if cell.load is not None else None
     if cell.load is not None and cell.load.kind == "concurrency":
@@ -213,7 +213,7 @@ def _under_way(cell: Cell) -> None:
         _doubt(
             cell,
             "concurrency_inconsistent",
-            f"Σ E2E/duration is {little:.4g} requests under way, where at most {cap} may be",
+            f"Σ E2E/duration is {little:.4g} requests under way, but at most {cap} are allowed",
         )
 
 
@@ -237,8 +237,8 @@ def _rate(cell: Cell) -> None:
         cell.say(
             "rate_differs",
             "warning",
-            f"{cell.where}: {seen:.4g} requests/s were sent where {load.value:.4g} are stated",
-            "The client did not send when it should have: this is not what that rate gives. Measure again.",
+            f"{cell.where}: {seen:.4g} requests/s were sent, {load.value:.4g} are stated",
+            "The client did not keep to its schedule: these are not the results of that rate. Measure again.",
         )
 
 
@@ -252,6 +252,6 @@ def _empty(cell: Cell) -> None:
         cell.say(
             "empty_completed",
             "error",
-            f"{cell.where}: {empty} of {done} requests counted as completed brought no token",
-            "They failed: their times and the throughput per request flatter. Find out what the server answered.",
+            f"{cell.where}: {empty} of {done} requests counted as completed returned no token",
+            "They failed, and make latencies and requests/s look better. Find out what the server answered.",
         )

@@ -37,8 +37,8 @@ def read(path: Path, mapped: Mapping[str, str], where: str) -> list[Cell]:
         cells[0].say(
             "unreadable_characters",
             "info",
-            f"{where}: holds characters that are no UTF-8; \ufffd stands for them, in names too",
-            "Save the file as UTF-8 and import it again, or tell names with --set.",
+            f"{where}: holds characters that are not UTF-8; \ufffd replaces them, in names too",
+            "Save the file as UTF-8 and import it again, or give the names with --set.",
         )
     return cells
 
@@ -56,7 +56,7 @@ def _cells(said: str, path: Path, mapped: Mapping[str, str], where: str) -> list
             return [llmd.report(document, where)]
         if guidellm.is_report(document):
             return guidellm.report(document, where)
-        raise NoResult(f"{what}: YAML, but no benchmark report of llm-d's or GuideLLM's; give a result of {KNOWN}")
+        raise NoResult(f"{what}: YAML, but not a benchmark report of llm-d or GuideLLM; give a result of {KNOWN}")
     if not start:
         raise NoResult(f"{what}: empty; give a result of {KNOWN}")
     return _csv(said, what, mapped, where)
@@ -95,7 +95,7 @@ def _json(said: str, path: Path, where: str) -> list[Cell]:
             return [cell]
     if document.has("run_id", "cells"):
         raise NoResult(f"{what}: this is Loadstone's own; a run folder needs no import")
-    raise NoResult(f"{what}: JSON, but no result of a tool that is known; give one of {KNOWN}")
+    raise NoResult(f"{what}: JSON, but not a result of a known tool; give one of {KNOWN}")
 
 
 def _one(document: Value, where: str) -> Cell | None:
@@ -127,7 +127,7 @@ def _rows(rows: Sequence[Value], lines: Sequence[int], path: Path, where: str) -
             if summary.is_file():
                 sums = source.parse_json(source.read_text(summary), source.printable(summary))
         except InputError as error:
-            remedy = "Copy it again, or say what it would have told: --set model=…, --set concurrency=…"
+            remedy = "Copy it again, or state what is missing: --set model=…, --set concurrency=…"
             cell.say("broken", "warning", f"{error}; its requests were read", remedy)
         if aiperf.is_summary(Value(sums)):
             cell = aiperf.summary(Value(sums), where)
@@ -140,7 +140,7 @@ def _rows(rows: Sequence[Value], lines: Sequence[int], path: Path, where: str) -
         made = _one(row, f"{where}, line {line}")
         if made is None:
             what = source.printable(path)
-            raise NoResult(f"{what}, line {line}: no result of a tool that is known; give one of {KNOWN}")
+            raise NoResult(f"{what}, line {line}: not a result of a known tool; give one of {KNOWN}")
         cells.append(made)
     return cells
 
@@ -161,9 +161,9 @@ def _say_broken(cell: Cell, broken: Sequence[int], where: str) -> None:
         cell.say(
             "lines_left_out",
             "warning" if cell.records else "info",
-            f"{where}: {len(broken)} of its lines {'is' if len(broken) == 1 else 'are'} no JSON: line {shown}; "
+            f"{where}: {len(broken)} of its lines {'is' if len(broken) == 1 else 'are'} not JSON: line {shown}; "
             "the others were read",
-            "Was the tool killed as it wrote? Copy the file again, or measure again what is missing.",
+            "Perhaps the tool was killed while writing: copy the file again, or measure again what is missing.",
         )
 
 

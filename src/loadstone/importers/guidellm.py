@@ -96,8 +96,8 @@ def _cell(benchmark: Value, spec: Value, version: str | None, where: str) -> Cel
         cell.say(
             CUT_AT_END,
             "warning" if cut > CUT_SHARE * sent else "info",
-            f"{where}: {cut} of {sent} requests were under way when the tool's time was up, and were cut",
-            "Percentiles leave them out, and those that take long are more often among them: measure longer.",
+            f"{where}: {cut} of {sent} requests were cut off when the tool's time was up",
+            "Percentiles leave them out, and long requests are cut off more often: measure longer.",
         )
     return cell
 

@@ -61,7 +61,7 @@ def stage(document: Value, where: str) -> Cell:
     })  # fmt: skip
     mismatches = done.whole("token_count_mismatches") or 0
     say_recounted(
-        cell, mismatches, ok, "TPOT and tokens/s go by the client's count unless the tool was told otherwise."
+        cell, mismatches, ok, "TPOT and tokens/s use the client's count unless the tool was told otherwise."
     )
     return cell
 

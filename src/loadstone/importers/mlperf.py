@@ -85,5 +85,5 @@ def _result(cell: Cell, values: Mapping[str, str], lines: list[str]) -> None:
             "result_invalid",
             "warning",
             f"{cell.where}: LoadGen calls the result {said}" + (f" ({'; '.join(missed)})" if missed else ""),
-            "Run it again within its constraints, or read it as what it is: a run that missed them.",
+            "Run it again within its constraints, or read it as a run that missed them.",
         )

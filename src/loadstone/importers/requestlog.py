@@ -39,6 +39,6 @@ def requests(rows: Sequence[Value], where: str) -> Cell:
         "engine_clock",
         "info",
         f"{where}: times are the engine's own, from queueing to the last token",
-        "A client sees the network, HTTP and the tokeniser on top of them.",
+        "For a client, the network, HTTP and the tokeniser come on top.",
     )
     return cell

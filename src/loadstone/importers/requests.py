@@ -11,7 +11,7 @@ from loadstone.importers.values import Value, amount, items, number, text, whole
 from loadstone.records import Phase, RequestRecord, Status
 
 NO_TOKENS = "no output, though the tool counts it as completed"
-NO_TIME = "times in the file that cannot be"
+NO_TIME = "impossible times in the file"
 MOST_S = 1e9
 MOST_TOKENS = 1_000_000_000
 
@@ -83,7 +83,7 @@ def say_recounted(cell: Cell, recounted: int, of: int | None, remedy: str) -> No
         )
 
 
-SERVERS_COUNT = "The server's is taken; the tool's own figures go by the other."
+SERVERS_COUNT = "The server's count is used here; the tool's own figures use the client's."
 
 
 def _last_line(error: Any) -> str | None:
@@ -109,7 +109,7 @@ def from_gaps(cell: Cell, document: Value) -> None:
             "lists_differ",
             "warning",
             f"{cell.where}: {', '.join(unlike)} and ttfts differ in length; the requests are left out",
-            "Save the results again; the sums were kept.",
+            "Save the results again; the summary statistics were kept.",
         )
         return
 
@@ -161,7 +161,7 @@ def from_gaps(cell: Cell, document: Value) -> None:
         cell.say(
             "tokens_bundled",
             "info",
-            f"{cell.where}: {bundled} of {count} requests have fewer gaps than tokens; a chunk brought several, "
+            f"{cell.where}: {bundled} of {count} requests have fewer gaps than tokens: a chunk brought several, "
             "and they count as evenly spread",
-            "Read TPOT: it does not depend on how tokens were bundled.",
+            "Use TPOT, which does not depend on how tokens were bundled.",
         )

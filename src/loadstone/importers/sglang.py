@@ -89,9 +89,9 @@ def _workload(cell: Cell, document: Value) -> dict[str, Any]:
         cell.say(
             "lengths_not_used",
             "info",
-            f"{cell.where}: lists random lengths {asked[0]}/{asked[1]}, which data set {name} does not use; "
+            f"{cell.where}: lists random lengths {asked[0]}/{asked[1]}, which the data set {name} does not use; "
             f"its requests average {means[0]:.0f}/{means[1]:.0f} tokens",
-            "The averages are taken.",
+            "The averages are used.",
         )
     kind = "synthetic" if name == "generated-shared-prefix" else "dataset"
     return {"kind": kind, "name": name}
@@ -105,7 +105,7 @@ def _retokenised(cell: Cell, document: Value) -> None:
     cell.say(
         "tokens_doubtful",
         "warning",
-        f"{cell.where}: {counted:,} output tokens are claimed; the text holds {again:,} by the client's tokenizer",
+        f"{cell.where}: {counted:,} output tokens are counted; the text has {again:,} by the client's tokenizer",
         "Answers ended early or failed in the stream while the requested length was counted; measure with usage.",
     )
 
@@ -226,5 +226,5 @@ def _unshifted(values: dict[str, Any], where: str) -> tuple[str, str, str, str] 
         "info",
         f"{where}: column concurrency says {stated:.1f} where Σ E2E/duration is {under_way:.1f}, of {places:.0f} "
         f"places: a p95 of ITL moved the columns after it; p95 {p99_ms:.1f} ms, p99 {stated:.1f} ms",
-        "Put right here; ask the source for its own file if the ITL tail matters.",
+        "Corrected here; ask the source for its own file if the ITL tail matters.",
     )

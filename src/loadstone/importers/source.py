@@ -35,7 +35,7 @@ def read_text(path: Path) -> str:
     try:
         size = path.stat().st_size
         if not path.is_file():
-            raise InputError(f"{printable(path)}: no plain file; name a result file, or a folder of them")
+            raise InputError(f"{printable(path)}: not a regular file; name a result file, or a folder of them")
         if size > MOST_BYTES:
             raise InputError(
                 f"{printable(path)}: {size / 1e6:,.0f} MB, and at most {MOST_BYTES / 1e6:,.0f} MB are read; split it"
@@ -76,7 +76,7 @@ def parse_lines(said: str, what: str) -> tuple[list[tuple[int, dict[str, Any]]],
             broken.append(line)
             continue
         if not isinstance(value, dict):
-            raise InputError(f"{what}, line {line}: no JSON object; each line must be one")
+            raise InputError(f"{what}, line {line}: not a JSON object; each line must be one")
         found.append((line, value))
     return found, broken
 

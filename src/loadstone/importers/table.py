@@ -61,7 +61,7 @@ def columns(header: list[str], given: Mapping[str, str], what: str) -> dict[str,
     measured = [name for name in found if _LATENCY.fullmatch(name) or name in TOTALS]
     if not measured:
         raise NoResult(
-            f"{what}: no result of a tool that is known, and no column of it says what it measures; name them, e.g. "
+            f"{what}: not a result of a known tool, and no column has a known name; name the columns, e.g. "
             '--map concurrency=users --map ttft_p50_ms="Median TTFT"'
         )
     return found
@@ -101,8 +101,8 @@ def row(cells: list[str], names: Mapping[str, int], header: list[str], where: st
         cell.say(
             "excluded",
             "warning",
-            f"{where}: the table itself sets the row aside: {text(extra['exclude'])}",
-            "Do not fit to it or score by it.",
+            f"{where}: the table itself excludes the row: {text(extra['exclude'])}",
+            "Do not fit on it or score with it.",
         )
     return cell
 

@@ -101,9 +101,9 @@ def _waits(cell: Cell, times: Sequence[Value]) -> None:
         cell.say(
             "waits_left_out",
             "warning",
-            f"{cell.where}: requests waited {show_seconds(mean_s)} in the mean to be sent, at most "
-            f"{show_seconds(max(each))}; the latencies stated count from sending",
-            "Measure with --save-detailed: the requests then count from when they should have been sent.",
+            f"{cell.where}: requests waited {show_seconds(mean_s)} on average to be sent, at most "
+            f"{show_seconds(max(each))}; the stated latencies count from sending",
+            "Measure with --save-detailed: latencies then count from when requests should have been sent.",
         )
 
 

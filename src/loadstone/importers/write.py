@@ -273,8 +273,8 @@ def _document(cell: Cell) -> dict[str, Any]:
     found = [verdict.Finding(
         "as_stated",
         "info",
-        f"{cell.where}: sums by {cell.tool}, without the requests they are of",
-        "Nothing here could be checked against requests; save them too where the tool can (docs/import.md).",
+        f"{cell.where}: summary statistics by {cell.tool}, without the requests behind them",
+        "Nothing here could be checked against requests; save them too if the tool can (docs/import.md).",
     ), *cell.findings]  # fmt: skip
     return {
         "load": msgspec.to_builtins(load) | {"profile": [list(piece) for piece in load.profile]},

@@ -56,7 +56,7 @@ def matrices(points: Sequence[Point]) -> list[Table]:
                 align="l" + "r" * len(models),
                 rows=rows,
                 notes=[
-                    f"output tok/s / median or mean {latency.name} in ms; -: not told; N/A: no such run",
+                    f"output tok/s / median or mean {latency.name} in ms; -: not stated; N/A: no such run",
                     *_doubtful(rows),
                 ],
             )
@@ -107,8 +107,8 @@ def ratios(points: Sequence[Point]) -> list[Table]:
             align="llrlrrrrr",
             rows=rows[:MAX_ROWS],
             notes=[
-                f"times better, with the interval: {interval_words(itertools.chain(*found.values()))}, and what "
-                "repeats of one configuration differ by (TTFT 8.8 %, others 3.4 %)",
+                f"times better, with the interval: {interval_words(itertools.chain(*found.values()))}, and how much "
+                "repeats of one configuration differ (TTFT 8.8 %, others 3.4 %)",
                 *_doubtful(rows),
                 *([f"{UNSETTLED}."] if left_out(ratio for own in found.values() for ratio in own) else []),
             ],

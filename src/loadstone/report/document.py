@@ -40,7 +40,7 @@ SECTIONS = {
     "predicted": "Measured over simulated",
     "sizing": "Memory",
 }
-NOTHING_SHOWN = "Nothing that these runs show beyond doubt: one series, or differences within their intervals."
+NOTHING_SHOWN = "These runs show no clear difference: there is only one series, or differences are within intervals."
 INSIDE_RUNS = 100
 """Runs whose records are drawn: distributions, timeline, gaps."""
 
@@ -93,22 +93,20 @@ class Report(msgspec.Struct, kw_only=True):
         if not cells:
             return "Nothing was measured."
         if trusted < cells == 1:
-            return "Its one cell carries a warning."
+            return "The only cell carries a warning."
         if trusted < cells:
             one = self.stated == 1
-            told = f"; {self.stated} {'is' if one else 'are'} as another tool stated {'it' if one else 'them'}"
+            told = f"; {self.stated} {'is' if one else 'are'} as stated by another tool"
             said = told if self.stated else ""
             return f"{cells - trusted} of {cells} cells carr{'y' if cells - trusted > 1 else 'ies'} a warning{said}."
         if cells == 1:
-            said = (
-                "is as another tool stated it; nothing in it contradicts itself" if self.stated else "can be trusted"
-            )
-            return f"Its one cell {said}."
+            said = "is as stated by another tool, without contradictions" if self.stated else "can be trusted"
+            return f"The only cell {said}."
         if self.stated == cells:
-            return f"All {cells} cells are as another tool stated them; nothing in them contradicts itself."
+            return f"All {cells} cells are as stated by another tool, without contradictions."
         if self.stated:
             ours = cells - self.stated
-            return f"{ours} of {cells} cells can be trusted; the others are as another tool stated them."
+            return f"{ours} of {cells} cells can be trusted; the others are as stated by another tool."
         return f"All {cells} cells can be trusted."
 
     @property
@@ -117,13 +115,14 @@ class Report(msgspec.Struct, kw_only=True):
         said = []
         if self.sentences:
             said.append(
-                "In brackets: interval of the effect, from the spread of requests where known (of predictions the "
-                "model's own, 80 %) and from what repeats of one configuration differ by. What is not beyond it is "
-                "not said."
+                "In brackets: the interval of the effect, from the spread of requests where known (for predictions, "
+                "the model's own 80 % interval) and from how much repeats of one configuration differ. Smaller "
+                "differences are not mentioned."
             )
         if silent(self.points):
             said.append(
-                "Of simulated runs nothing is said where others of the same model and workload stand beside them."
+                "Simulated runs have no findings where measured or imported runs of the same model and workload are "
+                "in the report."
             )
         if self.prices:
             prices = ", ".join(f"{clean(gpu.upper(), 40)} ${dollars:.2f}" for gpu, dollars in self.prices.items())
@@ -205,9 +204,9 @@ def _part(number: int, run: RunView, points: Sequence[Point], inside: bool) -> R
         try:
             made += _inside(run, name, key, points)
         except (InputError, ValueError) as error:
-            notes.append(f"its records cannot be read: {clean(str(error), 300)}")
+            notes.append(f"The run's records cannot be read: {clean(str(error), 300)}")
         if _any_cell(run, "relative_times"):
-            notes.append("Each request's times count from its own send, so nothing can be drawn over time.")
+            notes.append("Each request's times count from its own send, so there are no charts over time.")
     elif not run.has_records:
         notes.append("A summary without records: no distributions, no timeline.")
     return RunPart(

@@ -58,8 +58,8 @@ def memory_picture(rows: Sequence[Mapping[str, Any]]) -> Figure:
         "memory",
         "Memory of each GPU",
         [
-            f"Rules of {rules}. KV asked for: {batches}.",
-            "Black: where the GPU's memory, as its driver reports it, ends; bars beyond it do not fit.",
+            f"Memory rules of {rules}. KV asked for: {batches}.",
+            "Black: the end of the GPU's memory, as its driver reports it; bars beyond it do not fit.",
         ],
         chart,
         section="sizing",

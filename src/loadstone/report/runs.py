@@ -59,7 +59,7 @@ def _folders(path: Path) -> Iterable[Path]:
     found = sorted(each.parent for each in path.glob("*/run.json")) if path.is_dir() else []
     if not found:
         raise InputError(
-            f"{path}: neither a run folder nor a folder of them; give one under runs/, or results' files"
+            f"{path}: neither a run folder nor a folder of run folders; give one, or other tools' result files"
         )
     return found
 
@@ -76,17 +76,20 @@ def read_run(folder: Path) -> RunView:
     has_records = (folder / "records.parquet").exists()
     if path.exists():
         if path.stat().st_size > _SUMMARY_BYTES:
-            raise InputError(f"{path}: {path.stat().st_size} bytes are no summary; `loadstone recover {folder}` anew")
+            size = path.stat().st_size
+            raise InputError(f"{path}: {size} bytes, too large; `loadstone recover {folder}` makes it again")
         try:
             document = msgspec.json.decode(path.read_bytes())
         except (OSError, msgspec.DecodeError, RecursionError) as error:
-            raise InputError(f"{path}: no summary ({error}); `loadstone recover {folder}` makes it anew") from error
+            raise InputError(
+                f"{path}: not a summary ({error}); `loadstone recover {folder}` makes it again"
+            ) from error
     if document is None or (has_records and _by_requests(document)):
         from loadstone.summary import summarise
 
         document = summarise(folder)
     if not isinstance(document, dict) or not isinstance(document.get("cells"), list):
-        raise InputError(f"{path}: no summary (it has no cells); `loadstone recover {folder}` makes it anew")
+        raise InputError(f"{path}: not a summary (it has no cells); `loadstone recover {folder}` makes it again")
     document["cells"] = [cell for cell in document["cells"] if isinstance(cell, dict)]
     if any("light" not in cell for cell in document["cells"]):
         from loadstone.summary import with_light

@@ -68,7 +68,7 @@ def series_of(points: Sequence[Point], *, without: Collection[str] = ()) -> list
             telling.append(of)
             known = distinct
     first, *rest = telling or [facts[0][1]]
-    keys = [(first(point) or "not told", joined(*(of(point) for of in rest), by=" · ")) for point in points]
+    keys = [(first(point) or "not stated", joined(*(of(point) for of in rest), by=" · ")) for point in points]
     # Two points of one series under the same load cannot be told apart: then the run is part of the name.
     places: dict[tuple[Any, ...], set[str]] = {}
     for key, point in zip(keys, points, strict=True):

@@ -79,8 +79,8 @@ def render(document: Mapping[str, Any]) -> RenderableType:
             Text(*_fits(row, reasons)),
         )
     foot = [
-        f"GiB per GPU · rules of {', '.join(engines)} · KV asked: of the batch at its context · "
-        "longest: context at which the batch is held · at once: requests of that context",
+        f"GiB per GPU · memory rules of {', '.join(engines)} · KV asked: of the batch at its context · "
+        "longest: context at which the batch fits · at once: requests of the given context",
         *(f"({number}) {clean(reason, 400)}" for number, reason in enumerate(reasons, 1)),
     ]
     return Group(table, *(Text(line) for line in foot))
@@ -126,7 +126,7 @@ def pivot(
     names = [name.replace("-", "_") for name in by]
     for name in names:
         if name not in FACTS:
-            raise InputError(f"--by: {name!r} is no fact of a row; write two of {', '.join(FACTS)}")
+            raise InputError(f"--by: {name!r} is not a fact of a row; write two of {', '.join(FACTS)}")
     if len(names) != 2 or names[0] == names[1]:
         raise InputError(f"--by: two facts are needed; write e.g. gpus,model, of {', '.join(FACTS)}")
     if shown not in SHOWN:
@@ -138,7 +138,7 @@ def pivot(
         place = clean(str(_fact(row, names[0]))), clean(str(_fact(row, names[1])))
         if place in cells:
             more = _also(document["rows"], names)
-            raise InputError(f"--by: rows differ in {', '.join(more) or 'nothing'} too; ask for one of each")
+            raise InputError(f"--by: rows differ in {', '.join(more) or 'nothing'} too; give one value of each")
         down[place[0]] = across[place[1]] = None
         cells[place] = row[SHOWN[shown]]
     return list(down), list(across), cells

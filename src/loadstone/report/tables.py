@@ -129,7 +129,7 @@ def verdicts(runs: Sequence[RunView]) -> Table:
         others = f"; and in {len(places) - 1} more cell{'s' * (len(places) > 2)}" if len(places) > 1 else ""
         rows.append([severity, kind.replace("_", " "), f"run {number}, {where}: {evidence}{others}", remedy])
     heads = ["severity", "finding", "evidence", "remedy"]
-    return Table(key="verdicts", title="What spoils numbers", heads=heads, align="llll", rows=rows, words=True)
+    return Table(key="verdicts", title="Warnings and errors", heads=heads, align="llll", rows=rows, words=True)
 
 
 def _short(value: Any) -> str:
@@ -155,9 +155,9 @@ def cells(points: Sequence[Point], *, key: str = "cells", title: str = "All cell
     ]
     heads, align, texts = zip(*columns, strict=True)
     shared = " · ".join(common(points)) if run and points else ""
-    notes = [*([f"All of them: {shared}."] if shared else []), *_notes(points)]
+    notes = [*([f"All rows: {shared}."] if shared else []), *_notes(points)]
     if len(points) > MAX_ROWS:
-        notes.append(f"{len(points) - MAX_ROWS} more cells are left out here; --format csv has all")
+        notes.append(f"{len(points) - MAX_ROWS} more cells are not shown; --format csv has all")
     rows = [list(row) for row in zip(*texts, strict=True)]
     return trimmed(Table(key=key, title=title, heads=list(heads), align="".join(align), rows=rows, notes=notes))
 
@@ -270,7 +270,7 @@ def _notes(points: Sequence[Point]) -> list[str]:
     windows = sorted({point.window for point in points}) or ["whole cell"]
     window = windows[0]
     if len(windows) > 1:
-        window += f" (of bursts, and of loads that the server did not keep up with: {windows[1]})"
+        window += f" (for bursts, and for loads that the server did not keep up with: {windows[1]})"
     notes = [
         f"Medians{'; ⌀: a mean, where no median is known' if _means(points) else ''}. "
         f"TTFT and E2E count from {', from '.join(since)}. "
@@ -278,8 +278,8 @@ def _notes(points: Sequence[Point]) -> list[str]:
     ]
     if any(point.light_tpot_s for point in points):
         notes.append(
-            "Of light: the TPOT that the hardware allows, at the data sheet's bandwidth and arithmetic with as many "
-            "requests decoding, over the one there was."
+            "Of light: the TPOT that the hardware allows, at the data sheet's bandwidth and FLOP/s with as many "
+            "requests decoding, over the TPOT of the cell."
         )
     if any(point.mbu is not None or point.mfu is not None for point in points):
         notes.append(
@@ -288,20 +288,20 @@ def _notes(points: Sequence[Point]) -> list[str]:
         )
     if any(point.dollars_per_hour is not None for point in points):
         notes.append(
-            "$/M: dollars per million tokens, of output and of input and output: what all GPUs of the deployment "
-            "cost in an hour, over the throughput beside it; the interval is that of the output throughput."
+            "$/M: dollars per million tokens, output only, or input and output: the hourly cost of all GPUs of the "
+            "deployment, over the throughput beside it; the interval is that of the output throughput."
         )
     if any(point.power_w is not None for point in points):
         notes.append(
-            "J/token: what all GPUs that were watched drew, over the output tokens, in the window of the throughput; "
-            "W: their mean over the cell, its warm-up included."
+            "J/token: energy of all GPUs that were read, over the output tokens, in the window of the throughput; "
+            "W: their mean power over the cell, its warm-up included."
         )
     level = _level(points)
     if level != "95 %":
-        measured = "95 %; of simulated cells " if level == _INTERVAL else ""
-        notes.append(f"Intervals: {measured}those of the prediction, 80 %.")
+        measured = "95 %; for simulated cells, " if level == _INTERVAL else ""
+        notes.append(f"Intervals: {measured}80 %, of the prediction.")
     if any(not point.trusted for point in points):
-        notes.append(f"{WARNED}: carries a warning; what it spoils is under Verdicts.")
+        notes.append(f"{WARNED}: the cell carries a warning; Verdicts says which.")
     if any(
         _p99(stat, point).startswith(UNBOUNDED) for point in points for stat in (point.ttft, point.tpot, point.e2e)
     ):
@@ -315,7 +315,7 @@ def _notes(points: Sequence[Point]) -> list[str]:
         notes.append(f"SLO{of}: {slo}.")
     if any(point.attainment is not None for point in points):
         notes.append(
-            "Attained: share of the requests sent that are within all bounds; goodput: these requests, per "
+            "Attained: share of the requests sent that meet all bounds; goodput: these requests, per "
             "second of the whole cell."
         )
     return notes

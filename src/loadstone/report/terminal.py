@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _LOAD_HEADS = {"concurrency": "conc", "rate": "req/s", "burst": "burst"}
 UNBOUNDED = "~"
 UNBOUNDED_NOTE = (
-    "~: p99 of the sample, without a bound above (95 %): that takes 368 requests, more where slow ones come together"
+    "~: p99 of the sample, without an upper 95 % bound, which takes 368 requests, or more if slow ones come together"
 )
 
 
@@ -283,8 +283,8 @@ def _definitions(cells: list[dict[str, Any]], simulated: bool) -> list[str]:
         _intervals(cells, clock) if simulated and not cells[0].get("measured_by") else _measured_by(cells),
     ]
     lines += [
-        f"{_at_load(cell)}: {metrics['shared_input_tokens'] / metrics['input_tokens']:.1%} of input tokens "
-        f"are shared on purpose{' (beside what sessions said before)' if 'by_turn' in cell else ''}, "
+        f"{_at_load(cell)}: the plan shares {metrics['shared_input_tokens'] / metrics['input_tokens']:.1%} of input "
+        f"tokens{' (besides earlier turns of sessions)' if 'by_turn' in cell else ''}, "
         f"{metrics['cached_input_tokens'] / metrics['input_tokens']:.1%} were in the cache"
         for cell in cells
         if (metrics := cell["metrics"]).get("shared_input_tokens")
@@ -313,7 +313,7 @@ def _definitions(cells: list[dict[str, Any]], simulated: bool) -> list[str]:
 def _since(cells: list[dict[str, Any]]) -> str:
     if cells[0]["load"]["kind"] == "concurrency":
         return "sending (closed loop)"
-    return "the intended time (open loop)" if _clock(cells) else "sending (open loop, intended times not told)"
+    return "the intended time (open loop)" if _clock(cells) else "sending (open loop, intended times unknown)"
 
 
 def _measured_by(cells: list[dict[str, Any]]) -> str:
@@ -324,7 +324,7 @@ def _measured_by(cells: list[dict[str, Any]]) -> str:
     held = "; held back by --max-concurrency, not by the client" if capped else ""
     return (
         f"{cells[0]['client']['clock']} clock: receive lag p99 {_worst(cells, 'receive_lag_p99_s')}, "
-        f"sends late p99 {_worst(cells, 'send_lag_p99_s')} (largest cell{held})"
+        f"sends late p99 {_worst(cells, 'send_lag_p99_s')} (worst cell{held})"
     )
 
 

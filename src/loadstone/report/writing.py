@@ -83,7 +83,7 @@ def build_of(paths: Sequence[Path], given: Sequence[str], *, inside: bool, price
     folders = [path for path in paths if path not in files]
     left_out: list[str] = []
     if given and not files:
-        raise InputError("--set: only of other tools' results, and none was named; run folders tell their own facts")
+        raise InputError("--set: only for other tools' results, and none was named; run folders hold their own facts")
     with contextlib.ExitStack() as stack:
         if files:
             from loadstone.importers import import_files
@@ -115,7 +115,7 @@ def _kind(out: Path | None) -> Format:
     for kind in FORMATS:
         if suffix in (kind, {"html": "htm", "md": "markdown"}.get(kind)):
             return kind
-    raise InputError(f"-o {out}: .{suffix} is none of {', '.join(FORMATS)}; say which with --format")
+    raise InputError(f"-o {out}: .{suffix} is none of {', '.join(FORMATS)}; choose one with --format")
 
 
 def _text(made: Report, kind: Format) -> str:
@@ -145,8 +145,8 @@ def write_pictures(made: Report, folder: Path, kind: Format) -> list[Path]:
     if made.figures and len(made.parts) > RUNS_ALONE:
         figures = made.figures
         if alone:
-            said = f"{len(alone)} pictures of single runs are left out, as always of more than {RUNS_ALONE} runs"
-            print(f"loadstone: {said}; name a run for its own", file=sys.stderr)
+            said = f"{len(alone)} pictures of single runs are left out, as for more than {RUNS_ALONE} runs"
+            print(f"loadstone: {said}; name one run to get its own", file=sys.stderr)
     if not figures:
         raise InputError(
             "these runs give no picture: a curve needs two loads, or records; --format md has their table"

@@ -35,7 +35,9 @@ class Law(msgspec.Struct, frozen=True):
             key, _, value = part.partition("=")
             name = f"{key.strip()}_s"
             if name not in cls.__struct_fields__ or name in seconds:
-                raise InputError(f"{what}: {part.strip()!r} in {text!r} is no law; write {or_else}ttft=50ms,itl=10ms")
+                raise InputError(
+                    f"{what}: {part.strip()!r} in {text!r} is not a timing law; write {or_else}ttft=50ms,itl=10ms"
+                )
             seconds[name] = parse_seconds(value, f"{what} {key.strip()}")
         return cls(**seconds)
 

@@ -92,7 +92,7 @@ def fraction(deployment: Deployment, name: str) -> float | None:
     except ValueError:
         value = math.nan
     if not 0 < value <= 1:
-        raise InputError(f"{_flag(name)}: {text!r} is no fraction; write a number above 0 and up to 1, e.g. 0.9")
+        raise InputError(f"{_flag(name)}: {text!r} is not a fraction; write a number above 0 and up to 1, e.g. 0.9")
     return value
 
 

@@ -198,7 +198,7 @@ def _several(value: Any) -> Iterable[Any]:
 
 def _words_of(value: Any, what: str) -> tuple[str, ...]:
     if not isinstance(value, str | os.PathLike):
-        raise InputError(f"{what}: {value!r} is no text; write e.g. {_WRITE.get(what, 'llama-3.1-70b')!r}")
+        raise InputError(f"{what}: {value!r} is not a text; write e.g. {_WRITE.get(what, 'llama-3.1-70b')!r}")
     return (os.fspath(value),)
 
 
@@ -217,14 +217,14 @@ def tokens_of(value: Any, what: str) -> tuple[int, ...]:
     if not isinstance(value, str):
         number = _integer(value)
         if number is None or not 1 <= number < 10**9:
-            raise InputError(f"{what}: {value!r} is no number of tokens; write e.g. 4096, 8k or 1m")
+            raise InputError(f"{what}: {value!r} is not a number of tokens; write e.g. 4096, 8k or 1m")
         return (number,)
     found = []
     for part in (piece.strip() for piece in value.split(",") if piece.strip()):
         match = _TOKENS.fullmatch(part)
         tokens = int(match[1]) * TOKEN_UNITS[match[2].lower()] if match and len(match[1]) < 10 else 0
         if tokens < 1:
-            raise InputError(f"{what}: {part!r} is no number of tokens; write e.g. 4096, 8k or 1m")
+            raise InputError(f"{what}: {part!r} is not a number of tokens; write e.g. 4096, 8k or 1m")
         found.append(tokens)
     return tuple(found)
 

@@ -108,7 +108,7 @@ def cudagraph_mode(deployment: Deployment) -> str:
     said = deployment.argument("cudagraph_mode") or "full_and_piecewise"
     if said.lower() not in CUDAGRAPH_MODES:
         known = ", ".join(CUDAGRAPH_MODES).upper()
-        raise InputError(f"--cudagraph-mode: {said!r} is no mode of vLLM's; use {known}")
+        raise InputError(f"--cudagraph-mode: {said!r} is not a mode of vLLM; use {known}")
     return said.lower()
 
 

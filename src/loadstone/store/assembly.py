@@ -38,8 +38,8 @@ def assemble(folder: Path) -> int:
         try:
             count = int(pq.read_metadata(target).num_rows)
         except (OSError, pa.ArrowInvalid) as error:
-            remedy = "remove it, then recover again" if journals else "fetch or measure it again"
-            raise InputError(f"{target}: no Parquet file ({error}); {remedy}") from error
+            remedy = "remove it, then recover again" if journals else "copy or measure it again"
+            raise InputError(f"{target}: not a Parquet file ({error}); {remedy}") from error
         for journal in journals:
             journal.unlink()
         return count
@@ -52,7 +52,7 @@ def assemble(folder: Path) -> int:
         count = write_records(folder, _whole_requests(journals))
     except DiskFullError as error:
         raise DiskFullError(
-            f"{folder}: disk full; all that was measured is in its journals: free some room, "
+            f"{folder}: disk full; all that was measured is in its journals: free some space, "
             f"then `loadstone recover {folder}`"
         ) from error
     for journal in journals:

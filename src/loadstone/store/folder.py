@@ -43,7 +43,7 @@ def create(parent: Path, run_id: str) -> Path:
 def unwritable(error: OSError, path: Path) -> InputError:
     """What to tell of a file that could not be written."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return DiskFullError(f"{path}: disk full; free some room, or give another folder with --out")
+        return DiskFullError(f"{path}: disk full; free some space, or give another folder with --out")
     return InputError(f"{path}: cannot write here ({error.strerror}); give another folder with --out")
 
 
@@ -98,7 +98,9 @@ def read_info(folder: Path) -> RunInfo:
     try:
         info = msgspec.json.decode(path.read_bytes(), type=RunInfo)
     except OSError as error:
-        raise InputError(f"{folder}: no run folder ({path.name}: {error.strerror}); give one under runs/") from error
+        raise InputError(
+            f"{folder}: not a run folder ({path.name}: {error.strerror}); give one under runs/"
+        ) from error
     except (msgspec.DecodeError, RecursionError) as error:
         raise InputError(f"{path}: not a run this version of Loadstone can read ({error})") from error
     if info.schema != RUN_SCHEMA:

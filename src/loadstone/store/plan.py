@@ -87,7 +87,7 @@ def read_plan(path: Path) -> Plan:
     if not _within(columns["cell"], len(about.cells) - 1, 0) or (np.diff(columns["cell"]) < 0).any():
         odd.append("cell")
     if odd:
-        raise InputError(f"{path}: not a plan: numbers in {', '.join(odd)} that no request has")
+        raise InputError(f"{path}: not a plan: numbers in {', '.join(odd)} are impossible")
     columns["prompt"] = texts.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int32)
     return Plan(
         seed=about.seed,

@@ -108,14 +108,14 @@ def _row_groups(folder: Path, columns: Sequence[str] | None, cell: int | None) -
         raise InputError(f"{folder}: no records; if the run was cut off, `loadstone recover {folder}`") from error
     except pa.ArrowInvalid as error:
         raise InputError(
-            f"{folder / 'records.parquet'}: no Parquet file ({error}); fetch or measure it again"
+            f"{folder / 'records.parquet'}: not a Parquet file ({error}); copy or measure it again"
         ) from error
     odd = [field.name for field in records_schema() if field not in file.schema_arrow]
     if odd:
         file.close()
         raise InputError(
-            f"{folder / 'records.parquet'}: no records of this version of Loadstone (it has no {', '.join(odd[:4])} "
-            "of their kind); fetch or measure it again"
+            f"{folder / 'records.parquet'}: not records of this version of Loadstone (no {', '.join(odd[:4])} "
+            "of their kind); copy or measure it again"
         )
     at = file.schema_arrow.get_field_index("cell")
     with file:

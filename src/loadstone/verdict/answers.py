@@ -18,8 +18,8 @@ CAUSES = {
     413: "a proxy limits the size of requests (nginx: client_max_body_size)",
     429: "the server, or a gateway, limits requests",
     502: "a proxy found no engine behind it",
-    503: "the server, or a proxy, had no room or no engine",
-    504: "a proxy waited no longer for the engine",
+    503: "the server was full, or a proxy found no engine ready",
+    504: "a proxy timed out waiting for the engine",
 }
 """What the HTTP status of most refusals tells of the cause."""
 CUT_SPREAD = 0.1
@@ -62,7 +62,7 @@ def request_errors(metrics: CellMetrics, measured: Facts, interrupted: bool = Fa
         "error",
         f"{failed} of {counts.sent} requests failed ({counts.error} error, {counts.timeout} timeout, "
         f"{cancelled} cancelled){within}" + (f": {most}" if most else ""),
-        f"Percentiles leave failed requests out: {_cause(of_those)}mend the cause, or read them with the attainment.",
+        f"Percentiles leave out failed requests: {_cause(of_those)}fix the cause, or read them with the attainment.",
     )
 
 
@@ -82,7 +82,7 @@ def _cause(failed: Facts) -> str:
     low, middle, high = np.quantile(silent_s, [0.25, 0.5, 0.75])
     if middle < CUT_S or high - low > CUT_SPREAD * middle:
         return ""
-    return f"connections were cut after {show_seconds(float(middle))} of silence, which is a proxy's time limit; "
+    return f"connections were cut after {show_seconds(float(middle))} of silence, probably a proxy's timeout; "
 
 
 def _printable(text: str) -> str:
@@ -97,10 +97,10 @@ def short_outputs(metrics: CellMetrics, choices: int = 1) -> Finding | None:
     return Finding(
         "short_outputs",
         "warning",
-        f"{counts.short} of {counts.sent} answers ended before the demanded length",
+        f"{counts.short} of {counts.sent} answers ended before the requested length",
         "The engine ignores ignore_eos: compare tokens per second, not requests per second."
         if choices == 1
-        else "The engine ignores ignore_eos, or its usage is of one answer of several: look at one with curl.",
+        else "The engine ignores ignore_eos, or its usage counts one answer of several: inspect one with curl.",
     )
 
 
@@ -111,8 +111,8 @@ def empty_answers(done: Facts, plan: Plan, cell: int, streams: bool) -> Finding 
         return Finding(
             "empty_answers",
             "warning",
-            f"{silent} of {len(done)} complete answers carried no output, only a count of tokens",
-            "They have no TTFT, and no E2E: look at one with curl, and at the server's chat template and parsers.",
+            f"{silent} of {len(done)} complete answers carried no output, only a token count",
+            "They have no TTFT and no E2E: inspect one with curl, and check the server's chat template and parsers.",
         )
     allowed = plan.output_tokens[plan_rows(done, plan, cell)] >= EMPTY_ASKED_TOKENS
     single = int((allowed & (done.output_tokens <= 1)).sum())
@@ -122,7 +122,7 @@ def empty_answers(done: Facts, plan: Plan, cell: int, streams: bool) -> Finding 
         "empty_answers",
         "warning",
         f"{single} of {len(done)} answers ended after one token, though {EMPTY_ASKED_TOKENS} or more were allowed",
-        "There is hardly any decoding to measure: ask for exact lengths with --output, or look at the prompts.",
+        "There is hardly any decoding to measure: request exact lengths with --output, or check the prompts.",
     )
 
 
@@ -132,11 +132,11 @@ def several_answers(choices: int, streams: bool) -> Finding | None:
     return Finding(
         "several_answers",
         "warning" if streams else "info",
-        f"each request has {choices} answers side by side: its output tokens are those of all",
-        "TTFT is that of the first to begin, E2E that of the last to end; TPOT and ITL are of all together, and each "
-        f"answer alone comes up to {choices} times as slowly. Ask for one (n) to measure these."
+        f"each request returns {choices} answers: its output tokens are those of all of them together",
+        "TTFT is of the first answer to start, E2E of the last to end. TPOT and ITL are of all together: a single "
+        f"answer can be up to {choices} times slower. To measure latencies, request one answer (n)."
         if streams
-        else "E2E is that of the last to end: compare it with runs of as many answers to a request.",
+        else "E2E is of the last answer to end: compare it with runs that request as many answers.",
     )
 
 
@@ -153,8 +153,8 @@ def output_length(done: Facts, plan: Plan, cell: int, choices: int = 1) -> Findi
     return Finding(
         "output_length",
         "warning",
-        f"{over.sum()} of {len(done)} answers are longer than was allowed by the server's count (median {more:+.0f})",
-        "The server ignores max_tokens, or counts otherwise: look at its usage, and compare tokens per second.",
+        f"{over.sum()} of {len(done)} answers are longer than allowed, by the server's count (median {more:+.0f})",
+        "The server ignores max_tokens or counts differently: check its usage, and compare tokens per second.",
     )
 
 
@@ -172,7 +172,8 @@ def input_length(measured: Facts, plan: Plan, cell: int) -> Finding | None:
     return Finding(
         "input_length",
         "warning",
-        f"{wrong.sum()} of {known.sum()} prompts are not as long as asked by the server's count (median {off:+.0f})",
+        f"{wrong.sum()} of {known.sum()} prompts are not as long as requested, by the server's count "
+        f"(median {off:+.0f})",
         "Give the model's --tokenizer, or use an endpoint that takes token ids.",
     )
 
@@ -191,9 +192,9 @@ def finish_reasons(done: Facts, plan: Plan) -> Finding | None:
         "finish_reasons",
         "warning" if against else "info",
         f"answers ended for different reasons: {said}",
-        "Exact lengths were demanded, and some answers stopped by themselves: see if the engine takes ignore_eos."
+        "Exact lengths were requested, but some answers stopped on their own: check that the engine takes ignore_eos."
         if against
-        else "Answers ended by themselves or at their limit: lengths are the model's, and vary between runs.",
+        else "Answers ended on their own or at their limit: the model chose the lengths, and they vary between runs.",
     )
 
 
@@ -215,10 +216,10 @@ def other_model(target: Target | None, named: Mapping[str, int] | None) -> Findi
     return Finding(
         "other_model",
         "warning" if doubted else "info",
-        f"asked was {_printable(target.model)}, answers name {most}{more}",
-        "A router or a fallback answers in its place: address one model, at its own server."
+        f"requests asked for {_printable(target.model)}, answers name {most}{more}",
+        "A router or a fallback answers in its place: send requests to one model, at its own server."
         if doubted
-        else "See whether that is the same model by another name.",
+        else "Check whether this is the same model under another name.",
     )
 
 
@@ -259,8 +260,8 @@ def answers_identical(done: Facts) -> Finding | None:
     return Finding(
         "answers_identical",
         "warning",
-        f"{same} of {len(patterns)} answers arrived with gaps that are equal to the microsecond",
-        "No engine on a real machine is so even: see whether a cache, a replay or a mock answers.",
+        f"{same} of {len(patterns)} answers arrived with the same gaps, to the microsecond",
+        "No engine on a real machine is that regular: check whether a cache, a replay or a mock answers.",
     )
 
 
@@ -272,5 +273,5 @@ def answers_repeated(prompts: int | None, texts: int | None) -> Finding | None:
         "answers_repeated",
         "info",
         f"the first {prompts} different prompts were answered with {texts} different texts",
-        "Weights at random do so; with a model's own see whether a cache, a replay or a mock answers.",
+        "Random weights do this; with real weights, check whether a cache, a replay or a mock answers.",
     )

@@ -112,6 +112,6 @@ def _not_streamed(streams: bool) -> Finding | None:
     return Finding(
         "not_streamed",
         "info",
-        "answers came in one piece: TTFT, TPOT and ITL are not measured, E2E is",
+        "answers came in one piece: only E2E is measured, not TTFT, TPOT and ITL",
         "Leave out --no-stream to measure them.",
     )

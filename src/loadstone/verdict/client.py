@@ -56,7 +56,7 @@ def client_saturated(facts: Facts, cpu_s: float | None, duration_s: float | None
         "warning",
         f"{workers} client worker{'s' * (workers > 1)} took {cpu_s:.3g} s of processor time in {duration_s:.3g} s "
         f"({share:.0%})",
-        "The client may be what limits: give it more --workers, or another machine.",
+        "The client may be the bottleneck: give it more --workers, or another machine.",
     )
 
 
@@ -73,21 +73,21 @@ def events_together(metrics: CellMetrics, done: Facts, streams: bool) -> Finding
     if share < TOGETHER_SHARE:
         return None
     lag_s = _typical(done.receive_lag_s, done.together)
-    seen = f"{share:.0%} of events came in one read with the event before"
+    seen = f"{share:.0%} of stream events came in the same read as the event before"
     if lag_s >= metrics.tpot_s.p50:
         return Finding(
             "client_read_late",
             "warning" if share >= READ_LATE_SHARE else "info",
-            f"{seen}, half of them in answers of which a read waited {show_seconds(lag_s)} or longer for the client "
+            f"{seen}, half of them in answers with a receive lag of {show_seconds(lag_s)} or more "
             f"(TPOT p50 {show_seconds(metrics.tpot_s.p50)})",
-            "The client got no processor in time: fewer other processes, more --workers, or another machine.",
+            "The client got no processor in time: stop other processes, add --workers, or use another machine.",
         )
     return Finding(
         "events_coalesced",
         "info",
-        f"{seen}, though they were read within {show_seconds(lag_s)} of their arrival",
-        "The engine or the network sends several at once: ITL is that of batches. E2E is not affected, nor TPOT but "
-        "for what came with the first token.",
+        f"{seen}, although the client read them within {show_seconds(lag_s)} of their arrival",
+        "The engine or the network sends several at once: ITL is the gap between batches. E2E is not affected; TPOT "
+        "is, only by tokens that came with the first one.",
     )
 
 
@@ -110,10 +110,10 @@ def tpot_understated(metrics: CellMetrics, done: Facts) -> Finding | None:
     return Finding(
         "tpot_understated",
         "warning",
-        f"answers began with {np.median(first):.0f} tokens at once (median), which TPOT counts as waited for: those "
-        f"after them took {np.median(times):.2f} times TPOT each",
-        "The engine sends tokens in batches, or a proxy holds them back: have each streamed alone, ask for longer "
-        "answers, or compare E2E.",
+        f"answers began with {np.median(first):.0f} tokens at once (median), which TPOT counts as if they had come "
+        f"one by one: each later token took {np.median(times):.2f} times TPOT",
+        "The engine sends tokens in batches, or a proxy holds them back: have each token streamed alone, request "
+        "longer answers, or compare E2E.",
     )
 
 
@@ -134,10 +134,10 @@ def ttft_overstated(metrics: CellMetrics, done: Facts) -> Finding | None:
     return Finding(
         "ttft_overstated",
         "warning",
-        f"answers began with {np.median(first):.0f} events at once (median): at the pace of those after them the "
-        f"first was there {show_seconds(float(np.median(held_s)))} before",
-        "Something holds the first tokens back, and TTFT has that in it: switch a proxy's buffering off (and Nagle's "
-        "algorithm), or measure without it.",
+        f"answers began with {np.median(first):.0f} events at once (median): at the pace of the later ones, the "
+        f"first was ready {show_seconds(float(np.median(held_s)))} earlier",
+        "Something holds back the first tokens, and TTFT includes this delay: switch off a proxy's buffering (and "
+        "Nagle's algorithm), or measure without the proxy.",
     )
 
 
@@ -185,7 +185,8 @@ def arrivals_bunched(metrics: CellMetrics, done: Facts) -> Finding | None:
         "arrivals_bunched",
         "warning",
         seen,
-        "Something between buffers the stream: measure without the proxy, or switch its buffering off.",
+        "Something between engine and client buffers the stream: measure without the proxy, or switch off its "
+        "buffering.",
     )
 
 
@@ -205,10 +206,10 @@ def connections_not_kept(metrics: CellMetrics, facts: Facts) -> Finding | None:
     return Finding(
         "connections_not_kept",
         "warning" if dear else "info",
-        f"{fresh} of {more} requests needed a new connection where one had been used before; sent "
+        f"{fresh} of {more} requests needed a new connection, although an earlier one could have served again; sent "
         f"{show_seconds(max(0.0, cost_s))} (median) after they were due",
-        "The server, or a proxy, closes connections: TTFT from sending leaves connecting out (but for requests that "
-        "were sent a second time), from the intended time it is in; raise its keep-alive time.",
+        "The server or a proxy closes connections: raise its keep-alive time. TTFT from the intended time includes "
+        "connecting, TTFT from sending does not (except for requests that were sent a second time).",
     )
 
 
@@ -222,10 +223,10 @@ def requests_resent(resent: int | None, facts: Facts) -> Finding | None:
     return Finding(
         "requests_resent",
         "warning" if dropped else "info",
-        f"{resent} of {len(facts)} requests ({share:.1%}) were sent a second time: the server had cut the kept "
-        "connection they were on, without a word",
-        "Their times count from the first sending. A server that closes idle connections does that now and then; one "
-        "that keeps them and yet does it often drops requests: look at its log.",
+        f"{resent} of {len(facts)} requests ({share:.1%}) were sent a second time: the server had closed their kept "
+        "connection without an answer",
+        "Their times count from the first sending. A server that closes idle connections does this now and then; one "
+        "that keeps them, and does it often all the same, drops requests: check its log.",
     )
 
 
@@ -235,6 +236,6 @@ def user_clock(clock: Clock) -> Finding | None:
     return Finding(
         "user_clock",
         "info",
-        "arrivals are timed when they are read, not by the kernel",
-        "On Linux the kernel stamps them; elsewhere mind the receive lag under load.",
+        "arrivals are timed when the client reads them, not by the kernel",
+        "The kernel stamps arrivals over HTTP on Linux; without its stamps, mind the receive lag under load.",
     )

@@ -117,7 +117,9 @@ def gather(scalars: pa.Table, events: Events) -> Facts:
     status = texts("status")
     numbers_of = pc.replace_substring_regex(scalars["request_id"].combine_chunks(), "^.*-", "")
     if not pc.all(pc.match_substring_regex(numbers_of, "^[0-9]{1,18}$"), skip_nulls=False).as_py():
-        raise InputError("records whose request_id ends in no number are of no run; fetch or measure it again")
+        raise InputError(
+            "records whose request_id does not end in a number belong to no run; copy or measure it again"
+        )
     return Facts(
         index=numbers_of.cast(pa.int64()).to_numpy(zero_copy_only=False),
         measured=texts("phase") == "measure",

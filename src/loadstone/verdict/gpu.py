@@ -92,8 +92,8 @@ def gpu_read_seldom(figures: GpuFigures | None) -> Finding | None:
     return Finding(
         "gpu_read_seldom",
         "info",
-        f"what is told of the GPUs' power was a new reading only every {figures.new_every_s:.0f} s or so: too seldom "
-        "for the energy of this load",
+        f"the GPUs' power readings changed only about every {figures.new_every_s:.0f} s: too seldom to compute the "
+        "energy of this load",
         "Have the exporter collect every second (dcgm-exporter -c 1000), or measure longer.",
     )
 
@@ -114,8 +114,8 @@ def gpu_throttled(figures: GpuFigures | None) -> Finding | None:
         "gpu_throttled",
         "warning" if troubled else "info",
         f"GPU clocks were held down: {shares} of {figures.samples} readings{clock}",
-        "See nvidia-smi -q -d PERFORMANCE, the machine's cooling and its power supply; measure again when it is cool."
+        "Check nvidia-smi -q -d PERFORMANCE, the machine's cooling and power supply; measure again when it is cool."
         if troubled
-        else "Heavy load draws more power than the GPU may: rates are those of its power limit. Name the limit with "
-        "the results.",
+        else "Under heavy load the GPU runs at its power limit, and rates are those of this limit. State it with the "
+        "results.",
     )

@@ -68,7 +68,7 @@ def sends_late(metrics: CellMetrics, load: Load, measured: Facts) -> Finding | N
         "warning",
         f"{late} of {len(lag_s)} requests were sent more than {show_seconds(limit_s)} late, "
         f"up to {show_seconds(float(np.nanmax(lag_s)))}",
-        "Give the client more room: fewer other processes, more --workers, or another machine.",
+        "Give the client more processor time: stop other processes, add --workers, or use another machine.",
     )
 
 
@@ -82,9 +82,9 @@ def cap_held_back(metrics: CellMetrics, load: Load, measured: Facts) -> Finding 
     return Finding(
         "cap_held_back",
         "warning" if share > WAITED_SHARE else "info",
-        f"{late} of {len(lag_s)} requests ({share:.0%}) waited more than {show_seconds(limit_s)} for one of "
-        f"{load.max_concurrency} places, up to {show_seconds(float(np.nanmax(lag_s)))}",
-        "Read latencies from the intended time, which has the waiting in it; or raise --max-concurrency.",
+        f"{late} of {len(lag_s)} requests ({share:.0%}) waited more than {show_seconds(limit_s)} for one of the "
+        f"{load.max_concurrency} slots of --max-concurrency, up to {show_seconds(float(np.nanmax(lag_s)))}",
+        "Read latencies from the intended time, which include this wait, or raise --max-concurrency.",
     )
 
 
@@ -106,8 +106,7 @@ def rate_not_reached(load: Load, measured: Facts) -> Finding | None:
     return Finding(
         "rate_not_reached",
         "warning",
-        f"{count / took_s:.3g} requests/s were sent where {count / planned_s:.3g} were planned "
-        f"({planned_s / took_s:.0%})",
+        f"{count / took_s:.3g} requests/s were sent, {count / planned_s:.3g} were planned ({planned_s / took_s:.0%})",
         "The client could not keep up: give it more --workers or another machine, or ask for a lower rate.",
     )
 
@@ -127,9 +126,10 @@ def rate_by_chance(load: Load, measured: Facts) -> Finding | None:
     return Finding(
         "rate_by_chance",
         "info",
-        f"{len(due_s)} arrivals at random came to {drawn:.3g} requests/s, where {show_load(load.value)} were "
-        "asked for",
-        "Read the figures as those of that rate; to come closer send more requests, or evenly (--burstiness inf).",
+        f"the {len(due_s)} random arrivals of this cell came to {drawn:.3g} requests/s, {show_load(load.value)} were "
+        "requested",
+        "Read the results as those of the rate drawn; to come closer, send more requests, or send them evenly "
+        "(--burstiness inf).",
     )
 
 
@@ -155,12 +155,11 @@ def warmup_leaked(load: Load, facts: Facts) -> Finding | None:
         usual = int(WARM_TIMES * np.quantile(later, 0.95)) + WARM_MORE
     if still <= usual:
         return None
-    beside = "nothing" if load.kind == "burst" else f"{usual}"
+    usually = "there should be none" if load.kind == "burst" else f"up to {usual} would be normal"
     return Finding(
         "warmup_leaked",
         "warning",
-        f"{still} warm-up requests were still under way when the first measured one was sent, where {beside} "
-        "would be no burden",
+        f"{still} warm-up requests were still under way when the first measured one was sent; {usually}",
         "The first measured requests waited behind the warm-up: send a request or two beforehand, or measure longer.",
     )
 
@@ -177,6 +176,6 @@ def fleet_imbalance(replicas: Sequence[Mapping[str, Any]]) -> Finding | None:
     return Finding(
         "fleet_imbalance",
         "info",
-        f"{replicas[most]['url']} gave {shares[most]:.0%} of the output tokens, {over:.2f} times its equal share",
-        "A server may be down or slower, or the routing uneven; try --route least-busy.",
+        f"{replicas[most]['url']} gave {shares[most]:.0%} of the output tokens, {over:.2f} times an equal share",
+        "A server may be down or slow, or the routing uneven; try --route least-busy.",
     )

@@ -27,7 +27,7 @@ def _unmeasured(basis: Mapping[str, Any]) -> Finding | None:
     return Finding(
         "unmeasured",
         "warning" if far else "info",
-        f"no measurement of {what} is behind this: it is predicted from the data sheet and from what was measured "
+        f"this prediction has no measurement of {what} behind it, only the data sheet and measurements "
         f"elsewhere{far} (profile {basis.get('profile')})",
         "Measure one or two loads there and give them to `loadstone calibrate`"
         + (" before you buy on these numbers." if far else "."),
@@ -40,8 +40,8 @@ def _assumed(basis: Mapping[str, Any]) -> Finding | None:
     return Finding(
         "model_assumed",
         "info",
-        f"the model's config.json left open, and was taken as: {'; '.join(map(str, texts))}",
-        "See `loadstone catalogue models NAME`; where it is not so, write it into the config.json.",
+        f"assumed where the model's config.json is silent: {'; '.join(map(str, texts))}",
+        "See `loadstone catalogue models NAME`; where an assumption is wrong, write the value into the config.json.",
     )
 
 
@@ -51,8 +51,8 @@ def _network(basis: Mapping[str, Any]) -> Finding | None:
     return Finding(
         "network_guessed",
         "warning",
-        f"one replica reaches over {nodes} nodes, and no measurement that the model was fitted on does: what a "
-        "message between nodes takes at least is a guess, its bandwidth the adapters' data sheet",
+        f"one replica spans {nodes} nodes, and no measurement that the performance model was fitted on does: the "
+        "latency of a message between nodes is a guess, its bandwidth that of the adapters' data sheet",
         "Measure one or two loads there and give them to `loadstone calibrate`, or compare with replicas that stay "
         "within a node.",
     )
@@ -65,11 +65,11 @@ def _drafts(basis: Mapping[str, Any]) -> Finding | None:
         return None
     said = []
     if acceptance is not None:
-        said.append(f"of the tokens that are guessed, {acceptance:.0%} are taken to be accepted each")
+        said.append(f"each draft token is assumed to be accepted with a probability of {acceptance:.0%}")
     if draft is None:
         said.append(
-            "no draft is named and the model has none of its own: guessing is taken to cost a pass through one more "
-            "layer of the model, as an EAGLE head's, and no memory"
+            "no draft is named and the model has none of its own: drafting is assumed to cost a pass through one "
+            "more layer of the model, like an EAGLE head, and no memory"
         )
     else:
         said.append(f"the draft is {draft}")

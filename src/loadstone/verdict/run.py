@@ -61,8 +61,8 @@ def lines_left_out(workload: Mapping[str, Any]) -> Finding | None:
     return Finding(
         "lines_left_out",
         "info",
-        f"{left:,} of the file's items were left out ({said}), and {kept:,} are there to send",
-        "Look whether they are of one sort, long ones for instance: what was sent is the rest alone.",
+        f"{left:,} of the file's items were left out ({said}), {kept:,} remain to be sent",
+        "Check whether they are of one kind, e.g. all long: only the rest was sent.",
     )
 
 
@@ -73,7 +73,8 @@ def prompts_lengthened(workload: Mapping[str, Any]) -> Finding | None:
     return Finding(
         "prompts_lengthened",
         "info",
-        f"{count:,} of the trace's prompts are shorter than what the server adds to any, and were made as long",
+        f"{count:,} of the trace's prompts are shorter than what the server adds to every prompt, and were "
+        "lengthened to that",
         "Nothing; or use an endpoint without a chat template (--endpoint completions).",
     )
 
@@ -85,6 +86,6 @@ def deployment_doubted(deployment: Mapping[str, Any]) -> Finding | None:
     return Finding(
         "deployment_doubted",
         "info",  # a name may be an alias
-        f"what was measured may not be the deployment that was stated: {'; '.join(map(str, doubts))}",
-        "State what is served (--deployment): roofline, prices and comparisons go by it.",
+        f"the server may not be the deployment that was stated: {'; '.join(map(str, doubts))}",
+        "State what is served (--deployment): roofline, prices and comparisons rely on it.",
     )

@@ -286,9 +286,9 @@ def engines_in_turns(server: ServerFigures | None) -> Finding | None:
     return Finding(
         "engines_in_turns",
         "info",
-        f"several engines answered /metrics in turn{of}: a router spreads what is asked there",
-        "Figures are of all of them together, and what they say of themselves (restarts, queues, prefix cache) is "
-        "left out: to see each give their own URLs, as a fleet.",
+        f"several engines answered /metrics in turn{of}: a router spreads the requests",
+        "Results are those of all engines together, and their own metrics (restarts, queues, prefix cache) are left "
+        "out. To see each engine, give all their URLs, as a fleet.",
     )
 
 
@@ -298,10 +298,10 @@ def engine_restarted(server: ServerFigures | None) -> Finding | None:
     return Finding(
         "engine_restarted",
         "error",
-        f"an engine began anew {server.restarts} time{'s' * (server.restarts > 1)} during the cell: its start time "
+        f"an engine restarted {server.restarts} time{'s' * (server.restarts > 1)} during the cell: its start time "
         "moved, or its counters fell back",
-        "What was measured is two engines, one of them cold: see its log for the reason, and run the cell again; or "
-        "a router let another engine answer: give each one's own URL.",
+        "The cell measured the engine before and after, once cold: see its log for the reason, and run the cell "
+        "again. If a router let another engine answer, give each engine's own URL.",
     )
 
 
@@ -313,5 +313,6 @@ def preemptions(server: ServerFigures | None) -> Finding | None:
         "preemptions",
         "info",
         f"the engine preempted requests {server.preemptions:.0f} times{used}",
-        "Their KV cache is computed twice, and tails grow: give the engine more memory for it, or fewer requests.",
+        "Their KV cache is computed twice, and tail latencies grow: give the engine more memory for its KV cache, or "
+        "fewer requests.",
     )

@@ -66,11 +66,11 @@ def few_samples(metrics: CellMetrics) -> Finding | None:
     low, high = values.ci95["p99"]
     if high is not None:
         return None
-    at_least = f", only that it is at least {show_seconds(low)}" if low is not None else ""
-    remedy = f"For a p99 with a 95 % bound on both sides measure {P99_REQUESTS} requests or more."
+    at_least = f"; it is at least {show_seconds(low)}" if low is not None else ""
+    remedy = f"For a p99 with a 95 % bound on both sides, measure {P99_REQUESTS} requests or more."
     if values.n >= P99_REQUESTS:
-        remedy = "They were slow together, and are worth fewer that are independent: measure several times as many."
-    return Finding("few_samples", "info", f"{values.n} requests do not bound the p99{at_least}", remedy)
+        remedy = "They were slow together, so they count as fewer independent ones: measure several times as many."
+    return Finding("few_samples", "info", f"{values.n} requests do not bound the p99 from above{at_least}", remedy)
 
 
 class Change(NamedTuple):
@@ -146,9 +146,9 @@ def _waits_grow(measured: Facts, streams: bool) -> Finding | None:
     return Finding(
         "overload",
         "warning",
-        f"requests under way rose from {first:.0f} to {last:.0f}, and {what} from {since} from "
-        f"{show_seconds(waited.before)} to {show_seconds(waited.after)} in the course of the cell",
-        "The server does not keep up with this rate: latencies are as long as the cell lasts. Ask for a lower rate.",
+        f"requests under way rose from {first:.0f} to {last:.0f}, and {what} counted from {since} rose from "
+        f"{show_seconds(waited.before)} to {show_seconds(waited.after)} during the cell",
+        "The server does not keep up with this rate: latencies grow with the length of the cell. Lower the rate.",
     )
 
 
@@ -182,9 +182,9 @@ def _never_caught_up(measured: Facts) -> Finding | None:
         "overload",
         "warning",
         f"from {show_seconds(due_s[since] - due_s[0])} to the last send at {show_seconds(span_s)} the server did not "
-        f"catch up: {came / part_s:.3g} requests/s came and {began / part_s:.3g} had their first token, those under "
-        f"way went from {first} to {last}, and at the end first tokens were {show_seconds(behind[-1])} behind",
-        "The server does not keep up with this part of the load: latencies are as long as it lasts. Ask for less, or "
+        f"catch up: {came / part_s:.3g} requests/s came and {began / part_s:.3g} got their first token, requests "
+        f"under way went from {first} to {last}, and at the end first tokens were {show_seconds(behind[-1])} behind",
+        "The server does not keep up with this part of the load: latencies grow with its length. Lower the load, or "
         "read the part before it.",
     )
 
@@ -222,10 +222,10 @@ def queue_grows(load: Load, measured: Facts) -> Finding | None:
     return Finding(
         "queue_grows",
         "warning",
-        f"requests took ever longer up to the last: in the second half of the sends, from {show_seconds(from_s)} to "
-        f"{show_seconds(span_s)}, {of - more} ended where {of} would have, had each taken as long as before, and "
-        f"those under way went from {backlog[0]} to {backlog[-1]}",
-        "The figures depend on how long the load lasted: measure for several times the E2E, or ask for a lower rate.",
+        f"requests took longer and longer up to the last: in the second half of the sends, from "
+        f"{show_seconds(from_s)} to {show_seconds(span_s)}, {of - more} ended, {of} would have if each had taken as "
+        f"long as before, and requests under way went from {backlog[0]} to {backlog[-1]}",
+        "The results depend on how long the load lasted: measure for several times the E2E, or lower the rate.",
     )
 
 
@@ -260,16 +260,16 @@ def not_stationary(
         low, high = sorted(change[:2])
         if high < DRIFT_RATIO * low or (high - low) * times < DRIFT_SHARE * metrics.e2e_s.p50:
             continue
-        how, when = "steadily", "in the course of the cell"
+        how, when = "steadily", "during the cell"
         if change.at is not None:
             how, when = "at once", f"after {change.at:.0%} of the requests"
         return Finding(
             "not_stationary",
             "warning",
             f"{what} went {how} from {show_seconds(change.before)} to {show_seconds(change.after)} {when}",
-            "The percentiles mix different states: warm up or measure longer, until the change has come to an end."
+            "The percentiles mix different states: warm up or measure longer, until the change has ended."
             if change.at is None
-            else "The percentiles mix two states: see what happened then (another job, clocks that fell, a queue), "
+            else "The percentiles mix two states: find out what happened then (another job, lower clocks, a queue), "
             "and measure again, or longer.",
         )
     return None

@@ -29,15 +29,15 @@ def no_usage(done: Facts, streams: bool) -> Finding | None:
     without = int(np.isin(done.token_source, ["pieces"]).sum())
     if without <= UNSTATED_SHARE * len(done):
         return None
-    counted = "output tokens are counted as stream events" if streams else "an answer is counted as one output token"
-    said = "the server states" if without == len(done) else f"{without} of {len(done)} answers state"
+    counted = "each stream event" if streams else "each answer"
+    said = "the server reports" if without == len(done) else f"{without} of {len(done)} answers have"
     return Finding(
         "no_usage",
         "warning",
-        f"{said} no usage: {counted} there",
+        f"{said} no usage: there, {counted} is counted as one output token",
         "Events can hold several tokens or none; use an engine version that reports usage."
         if streams
-        else "Read E2E and requests per second alone; or use an engine version that reports usage.",
+        else "Read only E2E and requests per second, or use an engine version that reports usage.",
     )
 
 
@@ -57,23 +57,23 @@ def tokens_and_events(done: Facts) -> Finding | None:
         return Finding(
             "tokens_not_streamed",
             "warning",
-            f"{ratio:.0f} tokens per stream event by the server's count",
-            "It counts tokens that it does not stream, such as hidden reasoning: TPOT and ITL are too small.",
+            f"{ratio:.0f} tokens per stream event, by the server's count",
+            "The server counts tokens that it does not stream, such as hidden reasoning: TPOT and ITL are too small.",
         )
     if ratio > COALESCED_TOKENS and more > len(events):
         return Finding(
             "several_tokens_an_event",
             "info",
             f"{ratio:.2f} tokens per stream event",
-            "ITL is the gap between events shared among their tokens. E2E is not affected, nor TPOT but for what "
-            "came with the first token.",
+            "ITL divides each gap between events among the event's tokens. E2E is not affected; TPOT is, only by "
+            "tokens that came with the first one.",
         )
     if events.sum() > COALESCED_TOKENS * tokens.sum() and fewer > len(events):
         return Finding(
             "fewer_tokens_than_events",
             "warning",
-            f"the server counts {tokens.sum():.0f} output tokens, and {events.sum()} events with output came",
-            "Its usage leaves tokens out, or it cuts them in pieces: throughput and TPOT follow its count.",
+            f"the server counts {tokens.sum():.0f} output tokens, but {events.sum()} events with output came",
+            "Its usage leaves out tokens, or it splits tokens over events: throughput and TPOT follow its count.",
         )
     return None
 
@@ -99,14 +99,14 @@ def prefix_cache_helped(
         if server is None or not server.prefix_hits or not server.prefix_queries or np.isnan(shared).any():
             return None
         share = (server.prefix_hits - float(shared.sum())) / server.prefix_queries
-        whose = " by the server's counters"
+        whose = ", by the server's counters"
     if share <= CACHED_SHARE:
         return None
     return Finding(
         "prefix_cache_helped",
         "warning",
         f"{share:.0%} of input tokens came from the prefix cache beyond what the plan shares{whose}",
-        "Restart the engine or switch its prefix cache off; leave --salt alone.",
+        "Restart the engine or switch off its prefix cache; leave --salt at its default.",
     )
 
 
@@ -124,13 +124,13 @@ def prompts_repeated(measured: Facts, plan: Plan, cell: int) -> Finding | None:
     file = plan.workload.get("prompts")
     round_again = isinstance(file, int) and begins.sum() > file
     cached = float(np.nansum(measured.cached_tokens[again])) / max(1.0, float(np.nansum(measured.input_tokens)))
-    helped = f"; {cached:.0%} of the cell's input tokens came from the prefix cache there" if cached > 0 else ""
-    why = f", for the file has {file}" if round_again else ""
+    helped = f"; {cached:.0%} of the cell's input tokens came from the prefix cache for them" if cached > 0 else ""
+    why = f", because the file has only {file}" if round_again else ""
     return Finding(
         "prompts_repeated",
         "warning" if round_again and cached > CACHED_SHARE else "info",
-        f"{again.sum()} of {begins.sum()} prompts had been asked before in the cell{why}{helped}",
-        "Send no more requests than the file has prompts, or read the figures as those of a warm prefix cache.",
+        f"{again.sum()} of {begins.sum()} prompts had been sent before in the cell{why}{helped}",
+        "Send no more requests than the file has prompts, or read the results as those of a warm prefix cache.",
     )
 
 

@@ -25,14 +25,12 @@ def comparison(a: Row, b: Row) -> str:
         return _section(sides, f"<p>No comparison: {escape(clean(why, 400))}</p>\n")
     tables = [_setup(document), *(titled(_cell(cell)) for cell in document["cells"])]
     alone = [
-        f"{side.upper()} alone has {loads_of(loads)}."
-        for side in ("a", "b")
-        if (loads := document["unmatched"][side])
+        f"Only {side.upper()} has {loads_of(loads)}." for side in ("a", "b") if (loads := document["unmatched"][side])
     ]
     said = [clean(f"{one['evidence']}. {one['remedy']}", 400) for one in document["findings"]] + alone
     items = "".join(f"<li>{escape(clean(each, 400))}</li>\n" for each in said)
     note = (
-        "of all: p with all metrics of all loads in one family, "
+        "of all: p corrected for testing all metrics of all loads, "
         f"false alarms {100 * document['level']:.0f} %. would show: the "
         "least difference that this data would have shown."
     )

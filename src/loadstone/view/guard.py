@@ -76,11 +76,11 @@ class Guard:
         hosts = headers.getlist("host")
         if len(hosts) != 1 or not self._is_ours(hosts[0]):
             return PlainTextResponse(
-                "This host name is not one of this page's. Use an address, or give the name with --name.\n", 421
+                "This page does not serve this host name. Use an IP address, or allow the name with --name.\n", 421
             )
         site, mode = headers.get("sec-fetch-site"), headers.get("sec-fetch-mode")
         if site in ("cross-site", "same-site") and mode != "navigate":
-            return PlainTextResponse("Not from another site.\n", 403)
+            return PlainTextResponse("Requests from another site are refused.\n", 403)
         return None if self._token is None else self._unlocked(scope, headers, self._token)
 
     def _is_ours(self, host: str) -> bool:
@@ -99,7 +99,7 @@ class Guard:
         given = query.pop("token", [])
         if given:
             if not _same(given[0], token):
-                return PlainTextResponse("Not this token: use the URL that `loadstone view` printed.\n", 401)
+                return PlainTextResponse("Wrong token: use the URL that `loadstone view` printed.\n", 401)
             # Not a redirect: one that begins at another site would arrive without the SameSite=Strict cookie.
             # The path is as it came, beginning with one slash: `//host` would lead elsewhere.
             path = "/" + scope["raw_path"].decode("latin-1").lstrip("/\\")

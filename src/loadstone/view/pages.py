@@ -109,7 +109,7 @@ def listing(rows: Sequence[Row], wanted: Wanted) -> str:
                 '<span class="soft" id="ticked" role="status">Tick two runs to compare them.</span></p>\n',
                 f'<div id="runs" tabindex="-1" data-every-s="4">\n{rows_part(rows, wanted)}</div>\n',
                 "</form>\n</main>\n",
-                f'<footer><p class="soft">Loadstone {escape(__version__)}. This page only reads.</p></footer>\n',
+                f'<footer><p class="soft">Loadstone {escape(__version__)}. This page is read-only.</p></footer>\n',
             ]
         ),
         ["list.js"],
@@ -153,7 +153,7 @@ def rows_part(rows: Sequence[Row], wanted: Wanted) -> str:
     found = [row for row in rows if wanted.takes(row)]
     shown = found[wanted.start : wanted.start + PAGE_ROWS]
     if not shown:
-        return f"<p>{'No run is like that.' if rows else 'No runs here yet.'}</p>\n"
+        return f"<p>{'No run matches.' if rows else 'No runs here yet.'}</p>\n"
     # The roles are those that these elements have anyway: a narrow page lays them out otherwise, and would lose them.
     heads = "".join(
         f'<th scope="col" role="columnheader"{" class=r" if name == "Output tok/s" else ""}>'
@@ -220,9 +220,9 @@ def run_url(key: str) -> str:
 # --- a run that goes on -------------------------------------------------------------------------------------------
 
 _CURVES = (
-    ("tokens", "Output tokens per second", "stream events × tokens an event, by the requests that ended"),
-    ("requests", "Requests under way", "sent and not ended; and requests that failed, per second"),
-    ("ttft", "Time to first token", "of measured requests, by when it came; median and p90, ±3 %"),
+    ("tokens", "Output tokens per second", "stream events × tokens per event of the requests that ended"),
+    ("requests", "Requests under way", "sent, not ended; and failed requests per second"),
+    ("ttft", "Time to first token", "of measured requests, at the time of the token; median and p90, ±3 %"),
     ("gaps", "Gap between stream events", "of measured requests; median and p99, ±3 %"),
 )
 

@@ -242,7 +242,7 @@ def leads_out(folder: Path, root: Path) -> str:
                 except FileNotFoundError:
                     continue  # went meanwhile: journals do
                 if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-                    return f"refused: {clean(entry.name)} is no plain file"
+                    return f"refused: {clean(entry.name)} is not a regular file"
     except OSError as error:
         return f"cannot be read ({error.strerror})"
     return ""

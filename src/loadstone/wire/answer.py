@@ -180,7 +180,7 @@ class Answer:
         fields = load_object(payload) if said else None
         if said and fields is None:
             what = "stream event" if self.streams else "answer"
-            self._complain(f"{what} is no JSON object: {excerpt(payload)}")
+            self._complain(f"{what} is not a JSON object: {excerpt(payload)}")
         return fields
 
     def _keep(self, text: str | None) -> None:

@@ -126,7 +126,7 @@ class OpenAIAnswer(Answer):
         elif not choices and present(chunk.message):
             self._complain(error_text(payload))
         elif self.finish_reason in _GIVEN_UP:
-            self._complain(f"the server gave the request up (finish reason {self.finish_reason})")
+            self._complain(f"the server gave up the request (finish reason {self.finish_reason})")
 
     def _take_usage(self, usage: Usage, output: bool, place: int | None) -> bool:
         """Keep the newest counts. True if the event stands for output: text, or a running count that grew.

@@ -138,7 +138,7 @@ def fold(parse: Callable[[bytes], Any], answer: GrpcAnswer, data: bytes) -> tupl
     try:
         message = parse(data)
     except Exception as error:  # DecodeError of whichever protobuf implementation there is
-        answer.fail(f"response is no ModelStreamInferResponse: {error}")
+        answer.fail(f"response is not a ModelStreamInferResponse: {error}")
         return 0, True
     if message.error_message:
         answer.fail(message.error_message)

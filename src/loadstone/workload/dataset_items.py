@@ -88,11 +88,11 @@ def _messages(messages: list[Any]) -> str | None:
     kept = []
     for message in messages:
         if not (isinstance(message, dict) and isinstance(message.get("role"), str)):
-            raise ItemError("a message lacks 'role' as a string; put it right or leave it out")
+            raise ItemError("a message lacks 'role' as a string; correct it or leave it out")
         content = message.get("content")
         if not isinstance(content, str | list) and not (content is None and message.get("tool_calls")):
             raise ItemError(
-                "the 'content' of a message is neither text nor a list of parts; put it right or leave it out"
+                "the 'content' of a message is neither text nor a list of parts; correct it or leave it out"
             )
         kept.append({name: message[name] for name in _MESSAGE_FIELDS if name in message})
     if kept and kept[-1]["role"] == "assistant":
@@ -123,7 +123,7 @@ def turns_of(item: Any, field: str | None, prompt: str) -> tuple[str | None, lis
 def _turn(turn: Any) -> tuple[str | None, str]:
     """Role (None: neither user nor system) and text."""
     if not (isinstance(turn, dict) and isinstance(turn.get("from"), str) and isinstance(turn.get("value"), str)):
-        raise ItemError("a turn of 'conversations' lacks 'from' or 'value' as a string; put it right or leave it out")
+        raise ItemError("a turn of 'conversations' lacks 'from' or 'value' as a string; correct it or leave it out")
     return _ROLES.get(turn["from"]), turn["value"]
 
 

@@ -38,7 +38,7 @@ def opened(path: Path, give: str) -> Iterator[tuple[BinaryIO, str]]:
             file.seek(0)
             yield cast(BinaryIO, gzip.GzipFile(fileobj=file)) if packed else file, sha256
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise InputError(f"{path}: damaged gzip file ({error}); fetch or pack it again") from None
+        raise InputError(f"{path}: damaged gzip file ({error}); copy or compress it again") from None
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}; check the path and who may read it") from None
 

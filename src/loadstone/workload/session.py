@@ -62,7 +62,7 @@ def parse_think(text: str) -> Think:
     wanted = {"fixed": 1, "uniform": 2, "exponential": 1, "lognormal": 2}.get(kind)
     if wanted != len(given):
         raise InputError(
-            f"--think-time: {text!r} is no pause; write 2s, uniform:1s:3s, exponential:2s or lognormal:2s:0.5"
+            f"--think-time: {text!r} is not a pause; write 2s, uniform:1s:3s, exponential:2s or lognormal:2s:0.5"
         )
     first = parse_seconds(given[0], "--think-time")
     if kind == "uniform":

@@ -69,7 +69,7 @@ def parse_length(text: str, range_ratio: float, what: str) -> Length:
         values = []
     if wanted is None or len(values) != wanted or not all(map(math.isfinite, values)):
         raise InputError(
-            f"{what}: {text!r} is no length; write 1024, uniform:512:1024, normal:1024:128 or lognormal:1024:0.5"
+            f"{what}: {text!r} is not a length; write 1024, uniform:512:1024, normal:1024:128 or lognormal:1024:0.5"
         )
     first, second = values[0], values[-1]
     if not 1 <= first <= MAX_TOKENS or (kind in ("fixed", "uniform") and any(v != int(v) for v in values)):
@@ -95,7 +95,9 @@ def parse_tokens(text: str, what: str) -> int:
     except ValueError:
         value = math.nan
     if not 0 <= value <= MAX_TOKENS or value != int(value):
-        raise InputError(f"{what}: {text!r} is no number of tokens from 0 to {MAX_TOKENS:,}; write e.g. 2000 or 2k")
+        raise InputError(
+            f"{what}: {text!r} is not a number of tokens from 0 to {MAX_TOKENS:,}; write e.g. 2000 or 2k"
+        )
     return int(value)
 
 

@@ -36,7 +36,7 @@ _ONE_OBJECT = "give one whole object on each line"
 class BadLine(Exception):
     """What is wrong with one line, and the remedy; `reason` is the name under which such lines are counted."""
 
-    def __init__(self, reason: str, what: str, remedy: str = "mend it") -> None:
+    def __init__(self, reason: str, what: str, remedy: str = "correct it") -> None:
         super().__init__(f"{what}; {remedy}")
         self.reason = reason
 
@@ -146,7 +146,7 @@ def _json(path: Path, lines: Iterator[bytes], line: int, head: bytes) -> tuple[F
     try:
         first = _object(head)
     except BadLine as bad:
-        raise InputError(f"{where}: {bad}; the first tells the format") from None
+        raise InputError(f"{where}: {bad}; the first line determines the format") from None
     format = _format(where, list(first), ("prompt", "hash_ids", "block_tokens"))
     return format, _json_rows(lines, format, first.get("prompt") is not None)
 
@@ -193,7 +193,7 @@ def _format(where: str, found: list[str], optional: tuple[str, ...]) -> Format:
     missing = [column for column in format.columns if column not in found]
     if len(missing) == len(format.columns):
         formats = "; ".join(f"{format.name}: {_listed(format.columns)}" for format in _FORMATS)
-        raise InputError(f"{where}: the columns of no trace, but {_listed(found)}; give one of these: {formats}")
+        raise InputError(f"{where}: not the columns of a trace, but {_listed(found)}; give one of these: {formats}")
     if missing:
         raise InputError(
             f"{where}: found {_listed(found)}, but not {_listed(missing)}; a trace of format {format.name} needs it"
@@ -262,7 +262,7 @@ def _block_tokens(row: Row, format: Format, input_tokens: int) -> int:
     blocks = -(-input_tokens // size)
     if len(ids) != blocks:
         what = f"{len(ids)} hash_ids, but {input_tokens} tokens are {blocks} blocks of {size}"
-        raise BadLine("hash_ids do not fit", what, "mend it (blocks of another size: state 'block_tokens')")
+        raise BadLine("hash_ids do not fit", what, "correct it (blocks of another size: state 'block_tokens')")
     return size
 
 

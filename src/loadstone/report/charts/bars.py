@@ -152,7 +152,7 @@ def side_by_side(
             measure.definition.format(since=every[0].since, window=every[0].window),
             joined(
                 requests_a("bar", (point.ok for point in every)),
-                "no interval drawn: see the table",
+                "intervals are in the table",
                 "pale: the cell carries a warning" if any("warned" in row for row in rows) else "",
                 by="; ",
             ),

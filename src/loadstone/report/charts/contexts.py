@@ -66,7 +66,7 @@ def contexts_picture(rows: Sequence[Mapping[str, Any]]) -> Figure:
     return figure(
         "contexts",
         "Longest context that fits",
-        [f"{held}, with weights and activations beside; grey: the model does not fit", _best_of(boxes.values())],
+        [f"{held}, beside weights and activations; grey: the model does not fit", _best_of(boxes.values())],
         chart.properties(**size),
         section="sizing",
         summary="; ".join(f"{v['model']} on {v['where']}: {v['text']}" for v in values[:40]),
@@ -78,7 +78,7 @@ def _best_of(boxes: Collection[Sequence[Mapping[str, Any]]]) -> str:
     facts = {"engine": "engines", "weights_dtype": "precisions", "kv_dtype": "KV precisions", "batch": "batches"}
     facts |= dict.fromkeys(("tp", "pp", "dp", "ep"), "splits")
     told = [many for fact, many in facts.items() for rows in boxes if len({str(row.get(fact)) for row in rows}) > 1]
-    return f"each the longest over several {' and '.join(dict.fromkeys(told))}" if told else ""
+    return f"each is the longest over several {' and '.join(dict.fromkeys(told))}" if told else ""
 
 
 def _short(tokens: int) -> str:

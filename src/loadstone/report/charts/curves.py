@@ -94,7 +94,7 @@ def trade_off(frame: Frame, latency: Measure, throughput: Measure, *, section: s
 def whose(frame: Frame, rows: Sequence[Row]) -> str:
     """The frame's words, and of which series the rows are where no legend tells: where of several one is left."""
     series = dict.fromkeys(joined(row["colour"], row["variant"], by=" · ") for row in rows)
-    parts = [*frame.words.split(" · "), *next(iter(series)).replace("not told", "").split(" · ")]
+    parts = [*frame.words.split(" · "), *next(iter(series)).replace("not stated", "").split(" · ")]
     return joined(*dict.fromkeys(parts), by=" · ") if len(series) == 1 else frame.words
 
 
@@ -131,12 +131,12 @@ def sample_words(points: Sequence[Point], measure: Measure) -> str:
     bare = [point for point in points if (stat := measure.stat(point)) is not None and stat.level is None]
     why = joined(
         "tokens of all requests are pooled" if measure.pooled and bare else "",
-        "other tools' sums do not tell" if not measure.pooled and any(point.sums for point in bare) else "",
+        "other tools' summaries have none" if not measure.pooled and any(point.sums for point in bare) else "",
         "too few generations of requests" if not measure.pooled and not all(point.sums for point in bare) else "",
         by="; ",
     )
     if not stats:
-        bars = "no interval: one number a cell"
+        bars = "no interval: one number per cell"
     elif levels:
         bars = f"bars: {' or '.join(levels)} interval" + (
             f", none at {len(bare)} of {len(stats)} points: {why}" if bare else ""
@@ -149,7 +149,9 @@ def sample_words(points: Sequence[Point], measure: Measure) -> str:
         bars,
         " and ".join(sources),
         CROSSED if not all(point.trusted for point in points) else "",
-        f"left out: {left_out} whose tokens arrived together" if left_out else "",
+        f"left out: {left_out} {'points' if left_out > 1 else 'point'} whose tokens arrived together"
+        if left_out
+        else "",
         by="; ",
     )
 

@@ -82,7 +82,7 @@ TOTAL = Measure(
     lambda p: p.total, better="higher",
 )  # fmt: skip
 PER_USER = Measure(
-    "user_tok_s", "Pace per user", "tok/s", "pace per user = 1 / TPOT: how fast one reader sees tokens come",
+    "user_tok_s", "Pace per user", "tok/s", "pace per user = 1 / TPOT: how fast one user receives tokens",
     lambda p: p.tokens_per_s_per_user if _streamed(p.tpot) else None, better="higher",
 )  # fmt: skip
 PER_GPU = Measure(
@@ -94,7 +94,7 @@ DOLLARS = Measure(
     lambda p: p.dollars_output,
 )  # fmt: skip
 ENERGY = Measure(
-    "j_output", "Energy per output token", "J", "what all GPUs that were watched drew / output tokens, {window}",
+    "j_output", "Energy per output token", "J", "energy of all GPUs that were read / output tokens, {window}",
     lambda p: p.j_output,
 )  # fmt: skip
 BATCH_S = Measure(

@@ -51,7 +51,7 @@ def pareto(frame: Frame) -> Figure | None:
         "Pareto front: pace per user against throughput" + (" per GPU" if per_gpu else ""),
         [
             frame.words,
-            f"Dotted, grey: through the points that none beats in both{_aside(frame)}; better is up and right",
+            f"Dotted, grey: the front, points that no other beats in both{_aside(frame)}; better is up and right",
             definition(frame.points, cost),
             sample_words(frame.points, PER_USER),
         ],
@@ -84,8 +84,8 @@ def price_by_pace(frame: Frame) -> Figure | None:
         "Price of output tokens against pace per user",
         [
             whose(frame, rows),
-            f"A point per load, {BESIDE}: {frame.x_title}; better is down and right. Dotted, grey: what a pace costs "
-            f"at least{_aside(frame)}",
+            f"A point per load, {BESIDE}: {frame.x_title}; better is down and right. Dotted, grey: the lowest price "
+            f"of each pace{_aside(frame)}",
             definition(frame.points, DOLLARS),
             sample_words(frame.points, DOLLARS),
         ],
@@ -116,12 +116,12 @@ def _aside(frame: Frame) -> str:
         "predictions"
         if any(point.source == "simulated" and point.source != kept[0].source for point in rest)
         else "",
-        "those with a warning"
+        "points with a warning"
         if any(not point.trusted for point in rest) and all(point.trusted for point in kept)
         else "",
     ]
     words = joined(*aside, by=" and ")
-    return f", {words} aside" if words else ""
+    return f", without {words}" if words else ""
 
 
 def _rows(frame: Frame, measure: Measure) -> list[Row]:

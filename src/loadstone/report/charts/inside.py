@@ -67,7 +67,7 @@ def cumulative(sample: RunSample, metric: str, name: str, since: str, *, key: st
     return figure(
         key,
         f"{metric} of single requests",
-        [name, f"{metric} {definition}; {sizes}, ok and short ones of the measured phase"],
+        [name, f"{metric} {definition}; {sizes}, ok and short requests of the measured phase"],
         chart,
         section="run",
         summary=f"Cumulative distribution of {metric}, {name}. {spoken}",
@@ -119,7 +119,7 @@ def timeline(sample: RunSample, name: str, *, key: str) -> Figure | None:
     return figure(
         key,
         "The run over time",
-        [name, joined("under way: sent and not ended", f"means over {TIME_BINS} spans of the run", dotted, by="; ")],
+        [name, joined("under way: sent, not ended", f"means over {TIME_BINS} intervals of the run", dotted, by="; ")],
         chart,
         section="run",
         summary=f"Timeline of {name}: "
@@ -173,13 +173,13 @@ def gaps(heat: Heat, name: str, *, key: str) -> Figure:
         )
     )
     together = int(heat.counts[:, 0].sum())
-    lowest = f"Lowest row: below {1e3 * heat.gap_edges_s[1]:.2g} ms, 0 too: {count(together)} that came with another"
+    lowest = f"Lowest row: below {1e3 * heat.gap_edges_s[1]:.2g} ms or 0: {count(together)} that came with another"
     return figure(
         key,
         "Every gap between tokens",
         [
             name,
-            f"ITL: a gap counts once per token it brought, shared among them; {count(total)} gaps, both phases",
+            f"ITL: a gap is divided among the tokens it brought; {count(total)} gaps, warm-up included",
             lowest if together else "",
         ],
         chart,

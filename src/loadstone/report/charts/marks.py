@@ -25,7 +25,7 @@ LOGARITHMIC = 20.0
 """Times that the largest value must be above the smallest for a logarithmic axis."""
 _ROOM = 0.05
 """Share of a logarithmic axis that is left free at each end."""
-BESIDE = "written beside where there is room"
+BESIDE = "labelled where there is room"
 CROSSED = "×: the cell carries a warning"
 OTHERS = "the others"
 """In a legend: series of whom nothing more is told."""

@@ -68,7 +68,7 @@ def gpu_ratios(points: Sequence[Point]) -> list[Ratio]:
     return found
 
 
-UNSETTLED = "TTFT and E2E of cells whose queue grew are left out: they are as long as a cell lasts"
+UNSETTLED = "TTFT and E2E of cells whose queue grew are left out: they grow with the length of the cell"
 
 
 def left_out(ratios: Iterable[Ratio]) -> bool:
@@ -161,9 +161,9 @@ def ratio_figures(ratios: Sequence[Ratio]) -> list[Figure]:
                 [
                     " · ".join(words),
                     "Throughput: ratio; latencies: inverse ratio, so that right is better for all" + beyond,
-                    "The highest load that both keep up with; model, engine, GPUs, lengths are the same",
+                    "At the highest load that both keep up with; model, engine, GPU count and lengths are the same",
                     joined(
-                        f"bars: {interval_words(found)}, and what repeats differ by"
+                        f"bars: {interval_words(found)}, and how much repeats differ"
                         if any("low" in row for row in shown)
                         else "no interval: too few generations of requests",
                         CROSSED if any("warned" in row for row in shown) else "",
@@ -186,7 +186,7 @@ def interval_words(ratios: Iterable[Ratio]) -> str:
     """Where the intervals of these ratios come from."""
     predicted = {point.source == "simulated" for ratio in ratios for point in (ratio.over, ratio.under)}
     return joined(
-        "sampling where its spread is known" if False in predicted else "",
-        "of predictions the model's own, 80 %" if True in predicted else "",
+        "sampling where the spread is known" if False in predicted else "",
+        "for predictions the model's own, 80 %" if True in predicted else "",
         by="; ",
     )

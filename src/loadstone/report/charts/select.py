@@ -43,7 +43,7 @@ most points, of these the fastest."""
 
 _SWITCHED: tuple[tuple[Literal["prefix", "parallel"], str, str, tuple[Measure, ...]], ...] = (
     ("prefix", "shared prefix or not", "no prefix shared", (OUTPUT, TTFT, TPOT, E2E)),
-    ("parallel", "by parallelism", "not told", (OUTPUT, TTFT, TPOT, ITL)),
+    ("parallel", "by parallelism", "not stated", (OUTPUT, TTFT, TPOT, ITL)),
 )
 """What may differ alone, in a title, what it is called where there is none, and the measures that are drawn."""
 

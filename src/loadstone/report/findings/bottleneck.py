@@ -72,8 +72,8 @@ def bottlenecks(frame: Frame) -> Iterable[Sentence]:
                 f"{name}: output throughput grows with the load all the way "
                 f"({show_number(first.output_tokens_per_s, 4)} tok/s at {first.load:g} to "
                 f"{show_number(last.output_tokens_per_s, 4)} at {last.load:g}): steps take about as long with more "
-                "requests in them, so compute is not what bounds them; what every step pays does, reading the "
-                f"weights (memory bandwidth) or host time{warned(points)}."
+                "requests in them, so they are not bound by compute but by a fixed cost of each step: reading the "
+                f"weights (memory bandwidth), or host time{warned(points)}."
             )
             yield Sentence(text=text, kind="bottleneck", about=frame.section)
 
@@ -93,11 +93,11 @@ def _against_light(point: Point, light_s: float, tpot_s: float) -> str:
     )
     others_s = _prefills_s(point)
     if others_s is not None and light_s < HOST * (tpot_s - others_s):
-        return f"{said}: most of a step is neither weights nor KV cache, but host, launches or links"
+        return f"{said}: most of a step goes not to weights or KV cache, but to the host, launches or links"
     if share > 1:
         said += (
-            ": faster than possible with one token a step, so it guesses tokens (speculative decoding) untold, or "
-            "what it says of itself is not so"
+            ": faster than possible with one token a step, so it uses speculative decoding without stating it, or "
+            "its stated deployment is wrong"
         )
     return said
 
@@ -119,18 +119,18 @@ def _reason(before: Point, after: Point) -> str | None:
     usage = number(mapping(after.server.get("kv_usage")).get("max"))
     preempted = number(after.server.get("preemptions"))
     if usage is not None and usage >= FULL and waiting is not None and waiting >= WAITING:
-        return f"KV room: the cache is {usage:.0%} full and {show_number(waiting)} requests wait, says the server"
+        return f"KV cache: it is {usage:.0%} full and {show_number(waiting)} requests wait, by the metrics"
     if preempted is not None and preempted > 0:
-        return f"KV room: {show_number(preempted)} requests were preempted, says the server"
+        return f"KV cache: {show_number(preempted)} requests were preempted, by the metrics"
     if waiting is not None and waiting >= WAITING:
-        return f"queue: {show_number(waiting)} requests wait on average, says the server, with room in its KV cache"
+        return f"queue: {show_number(waiting)} requests wait on average, the KV cache has room, by the metrics"
     ttft, tpot = _slope(before, after, TTFT), _slope(before, after, TPOT)
     if ttft is None or tpot is None:
         return None
     if tpot < FLAT and ttft > FOLLOWS:
         times = after.ttft.value / before.ttft.value if before.ttft is not None and after.ttft is not None else 1.0
-        waits = f"what is added waits before its first token (TTFT {times:.3g}×, TPOT hardly changed)"
-        return f"queue: {waits}, for a place or for KV room"
+        waits = f"additional requests wait before their first token (TTFT {times:.3g}×, TPOT hardly changed)"
+        return f"queue: {waits}, for a slot or for KV cache"
     if tpot > FOLLOWS:
         return "compute or KV reads: steps take longer in proportion to the requests in them (TPOT follows the load)"
     return None

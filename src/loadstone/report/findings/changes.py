@@ -207,5 +207,5 @@ def _ratio(found: Sequence[Ratio], measure: Measure) -> str | None:
         mean, least, most = 1 / mean, 1 / most, 1 / least
     pairs = f"{least:.3g}× to {most:.3g}× over {len(own)} pairs of cells"
     if own[0].over.source == own[0].under.source == "simulated":
-        pairs += f", each sure to a factor of {median(each.high / each.ratio for each in effects):.2g}"
+        pairs += f", each certain to a factor of {median(each.high / each.ratio for each in effects):.2g}"
     return f"{measure.noun} {mean:.3g}× {side} on average ({pairs})"

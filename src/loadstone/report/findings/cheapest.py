@@ -28,7 +28,7 @@ def cheapest(frame: Frame) -> Iterable[Sentence]:
     head = f"Cheapest output tokens {where} ({joined(work(frame.points[0]), meets, by='; ')}): "
     if len(least) < 2:
         if meets and len(set(setups(frame.points))) > 1:
-            only = [f"{setup(point)} alone, at {load_label(point)}, {_price(point)}" for point in least.values()]
+            only = [f"only {setup(point)}, at {load_label(point)}, {_price(point)}" for point in least.values()]
             yield Sentence(text=f"{head}{joined(*only) or 'none'}.", kind="price", about="price")
         return
     ranked = sorted(least.values(), key=lambda point: DOLLARS.of(point) or 0.0)
@@ -47,9 +47,9 @@ def cheapest(frame: Frame) -> Iterable[Sentence]:
         ]
         said += [f"{len(unclear) - 3} more"] if len(unclear) > 3 else []
         text += (
-            f"none is surely so. {names[0]} at {load_label(first)} is lowest, {_price(first)}, but cannot be told "
+            f"no clear winner. {names[0]} at {load_label(first)} is lowest, {_price(first)}, but not clearly below "
         )
-        text += f"from {', '.join(said[:-1])}{' and ' if said[1:] else ''}{said[-1]}"
+        text += f"{', '.join(said[:-1])}{' and ' if said[1:] else ''}{said[-1]}"
     yield Sentence(text=f"{text}{doubt([first, *(unclear or [second])])}.", kind="price", about="price")
 
 

@@ -146,9 +146,7 @@ def _peak(head: str, ranked: Sequence[Point], rank: Measure) -> str:
     names = setups(ranked)
     found = effect(first, second, rank)
     lead = (
-        f", {found.words} above the next,"
-        if found is not None and found.clear
-        else "; this data cannot tell it from the next,"
+        f", {found.words} above the next," if found is not None and found.clear else "; not clearly above the next,"
     )
     text = f"{head}: {names[0]} with {throughput(first)} at {load_label(first)}{lead}"
     return f"{text} {names[1]} ({throughput(second)} at {load_label(second)}){doubt(ranked[:2])}."

@@ -33,7 +33,7 @@ def setups(points: Sequence[Point], *, without: Collection[str] = ()) -> list[st
     names = [setup(point) for point in points]
     if len({point.precision for point in points}) > 1:
         names = [
-            f"{name}, {point.precision or 'precision not told'}" for name, point in zip(names, points, strict=True)
+            f"{name}, {point.precision or 'precision not stated'}" for name, point in zip(names, points, strict=True)
         ]
     more = [
         series.setup
@@ -104,7 +104,7 @@ def _unmeasured(points: Iterable[Point]) -> str:
     """On whose vendor's GPUs nothing was measured: what is predicted of them comes from data sheets."""
     gpus = dict.fromkeys(point.gpu for point in points if "unmeasured" in point.warnings)
     return (
-        f" (of {' and '.join(gpus)} from the data sheet, without a measurement of that vendor's GPUs)" if gpus else ""
+        f" ({' and '.join(gpus)}: from the data sheet, without a measurement of that vendor's GPUs)" if gpus else ""
     )
 
 
