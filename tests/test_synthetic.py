@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from loadstone.errors import InputError
+from loadstone.schedule import describe
 from loadstone.workload.synthetic import MAX_TOKENS, Length, Synthetic, parse_length
 
 
@@ -93,7 +94,7 @@ def test_a_prefix_must_be_shorter_than_every_input() -> None:
 
 
 def test_a_workload_describes_itself() -> None:
-    described = Synthetic(Length("fixed", 10), Length("fixed", 2), 4, 3).describe()
+    described = describe(Synthetic(Length("fixed", 10), Length("fixed", 2), 4, 3), None)
     assert described["kind"] == "synthetic"
     assert (described["prefix_tokens"], described["prefix_groups"]) == (4, 3)
     assert described["input"]["mean"] == 10

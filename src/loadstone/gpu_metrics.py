@@ -48,15 +48,12 @@ class Meaning(NamedTuple):
     factor: float = 1.0
 
 
+_QUANTITIES = (
+    "power_w", "energy_j_total", "sm_clock_mhz", "memory_clock_mhz", "memory_used_bytes", "temperature_c",
+    "busy_share", "clock_reasons",
+)  # fmt: skip
 _NAMES = {
-    "nvml:power_w": Meaning("nvml", "power_w"),
-    "nvml:energy_j_total": Meaning("nvml", "energy_j_total"),
-    "nvml:sm_clock_mhz": Meaning("nvml", "sm_clock_mhz"),
-    "nvml:memory_clock_mhz": Meaning("nvml", "memory_clock_mhz"),
-    "nvml:memory_used_bytes": Meaning("nvml", "memory_used_bytes"),
-    "nvml:temperature_c": Meaning("nvml", "temperature_c"),
-    "nvml:busy_share": Meaning("nvml", "busy_share"),
-    "nvml:clock_reasons": Meaning("nvml", "clock_reasons"),
+    **{f"nvml:{name}": Meaning("nvml", name) for name in _QUANTITIES},
     "dcgm_fi_dev_power_usage": Meaning("dcgm", "power_w"),
     "dcgm_fi_dev_total_energy_consumption": Meaning("dcgm", "energy_j_total", 1e-3),
     "dcgm_fi_dev_sm_clock": Meaning("dcgm", "sm_clock_mhz"),

@@ -57,14 +57,17 @@ def path_of(given: str | os.PathLike[str]) -> Path:
 
 def cache_folder() -> Path:
     """$XDG_CACHE_HOME/loadstone; the XDG rules say to ignore a relative path there."""
-    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    return (base if base.is_absolute() else Path.home() / ".cache") / "loadstone"
+    return _xdg("XDG_CACHE_HOME", ".cache")
 
 
 def config_folder() -> Path:
     """$XDG_CONFIG_HOME/loadstone, likewise."""
-    base = Path(os.environ.get("XDG_CONFIG_HOME", ""))
-    return (base if base.is_absolute() else Path.home() / ".config") / "loadstone"
+    return _xdg("XDG_CONFIG_HOME", ".config")
+
+
+def _xdg(variable: str, usual: str) -> Path:
+    base = Path(os.environ.get(variable, ""))
+    return (base if base.is_absolute() else Path.home() / usual) / "loadstone"
 
 
 def _cpu() -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from loadstone import store
+from loadstone.client.protocol import Progress
 from loadstone.measure import Event
 from loadstone.records import Load, Plan
 from loadstone.report.words import count
@@ -19,7 +20,8 @@ from loadstone.units import show_number, show_seconds
 from loadstone.wire.text import excerpt
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
+    from rich.progress import Progress as Bar
+    from rich.progress import TaskID
 
 _LOG_EVERY_S = 10.0
 
@@ -28,19 +30,15 @@ class Display:
     """Listener for `bench`. Close it (`with`) before printing anything else."""
 
     def __init__(self) -> None:
-        self._live: Progress | None = None
+        self._live: Bar | None = None
         self._folder: Path | None = None
         self._task: TaskID | None = None
-        self._done_before = 0
-        self._tokens_before = 0
-        self._failed_before = 0
+        self._told = self._before = Progress(issued=0, ended=0, failed=0, active=0, tokens=0)
+        """The last of all cells together, and the last before this one."""
         self._planned: int | None = None
         self._duration_s: float | None = None
         self._cell_start = 0.0
         self._last_line = 0.0
-        self._tokens = 0
-        self._ended = 0
-        self._failed = 0
         self._warm = False
 
     def __enter__(self) -> Display:
@@ -73,9 +71,10 @@ class Display:
 
     def _start_live(self) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as Bar
 
-        self._live = Progress(
+        self._live = Bar(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24),
             TextColumn("{task.fields[figures]}", markup=False),
@@ -87,10 +86,7 @@ class Display:
 
     def _begin(self, plan: Plan, cell: int) -> None:
         self._cell_start = self._last_line = time.monotonic()
-        self._done_before += self._ended
-        self._failed_before += self._failed
-        self._tokens_before += self._tokens
-        self._tokens = self._ended = self._failed = 0
+        self._before = self._told
         self._warm = plan.warmup_count(cell) > 0
         label = f"{_label(plan.cells[cell])} ({cell + 1}/{len(plan.cells)})"
         self._duration_s = plan.cells[cell].duration_s if plan.cyclic(cell) else None
@@ -106,14 +102,12 @@ class Display:
         said = event.progress
         if said is None:
             return
-        now = time.monotonic()
-        self._ended = said.ended - self._done_before
-        self._failed = said.failed - self._failed_before
-        self._tokens = said.tokens - self._tokens_before
+        self._told, now = said, time.monotonic()
+        tokens = said.tokens - self._before.tokens
         elapsed = max(1e-3, now - self._cell_start)
         done = count(self._ended) + (f" of {count(self._planned)}" if self._planned is not None else "")
         figures = f"{done} done, {count(said.active)} under way"
-        figures += f", {show_number(self._tokens / elapsed)} tokens/s, {show_number(self._ended / elapsed)} req/s"
+        figures += f", {show_number(tokens / elapsed)} tokens/s, {show_number(self._ended / elapsed)} req/s"
         if self._failed:
             figures += f", {self._told_failed()}: {said.last_error}"
         if self._live is not None and self._task is not None:
@@ -122,6 +116,14 @@ class Display:
         elif now - self._last_line >= _LOG_EVERY_S:
             self._last_line = now
             self._say(figures)
+
+    @property
+    def _ended(self) -> int:
+        return self._told.ended - self._before.ended
+
+    @property
+    def _failed(self) -> int:
+        return self._told.failed - self._before.failed
 
     def _told_failed(self) -> str:
         """The workers count every request; the table has the measured ones alone."""

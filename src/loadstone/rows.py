@@ -141,11 +141,9 @@ def _synthetic(workload: Synthetic, count: int, seed: int) -> Rows:
 
 
 def _dataset(workload: Dataset, count: int, warm: int, output: Length | None, seed: int) -> Rows:
-    """Measured requests, here first, take the prompts shuffled by seed; warm-up takes them from the end of that."""
     import numpy as np
 
-    order = np.random.default_rng([seed, _ORDER]).permutation(len(workload.prompts))
-    picks = np.concatenate([order[np.arange(count - warm) % len(order)], order[::-1][np.arange(warm) % len(order)]])
+    picks = _shuffled(len(workload.prompts), count - warm, warm, seed)
     lengths = np.array([-1 if n is None else n for n in workload.output_tokens], np.int32)[picks]
     if output is not None:
         drawn = output.draw(np.random.default_rng([seed, _LENGTHS]), count)
@@ -153,6 +151,16 @@ def _dataset(workload: Dataset, count: int, warm: int, output: Length | None, se
     elif (lengths < 0).any():
         raise InputError("--output: the dataset does not say how long answers should be; give e.g. --output 256")
     return _given(picks, lengths)
+
+
+def _shuffled(items: int, measured: int, warm: int, seed: int) -> NDArray[np.int64]:
+    """Which of a file's items each request or session takes: measured ones, here first, take them shuffled by seed,
+    the warm-up from the end of that.
+    """
+    import numpy as np
+
+    order = np.random.default_rng([seed, _ORDER]).permutation(items)
+    return np.concatenate([order[np.arange(measured) % items], order[::-1][np.arange(warm) % items]])
 
 
 def _given(picks: NDArray[Any], output_tokens: NDArray[Any]) -> Rows:
@@ -195,7 +203,7 @@ def _session_turns(
     measured = len(begun) - warm
     if isinstance(workload, Dataset):
         available = np.minimum([len(turns) for turns in workload.turns], int(sessions.turns.mean))
-        turns = available[_session_order(workload, measured, warm, seed)]
+        turns = available[_shuffled(len(available), measured, warm, seed)]
     else:
         turns = sessions.turns.draw(np.random.default_rng([seed, _TURNS]), len(begun)).astype(np.int64)
     mine, before = turns[:measured], turns[measured:]
@@ -215,14 +223,6 @@ def _session_turns(
     return begun, np.concatenate([before, mine]).astype(np.int64)
 
 
-def _session_order(workload: Dataset, measured: int, warm: int, seed: int) -> NDArray[np.int64]:
-    """Which conversation each session holds: the measured ones first, as in `_dataset`."""
-    import numpy as np
-
-    order = np.random.default_rng([seed, _ORDER]).permutation(len(workload.turns))
-    return np.concatenate([order[np.arange(measured) % len(order)], order[::-1][np.arange(warm) % len(order)]])
-
-
 def _conversations(workload: Dataset, turns: NDArray[np.int64], warm: int, output: Length | None, seed: int) -> Rows:
     """A row per turn, measured sessions first (`turns` has the warm-up's first)."""
     import numpy as np
@@ -230,7 +230,7 @@ def _conversations(workload: Dataset, turns: NDArray[np.int64], warm: int, outpu
     if output is None:
         raise InputError("--output: give the length of the answers in a conversation, e.g. --output 256")
     lengths = np.concatenate([turns[warm:], turns[:warm]])
-    order = _session_order(workload, len(turns) - warm, warm, seed)
+    order = _shuffled(len(workload.turns), len(turns) - warm, warm, seed)
     offsets = np.cumsum([0, *map(len, workload.turns)])  # where a conversation's texts begin, all laid end to end
     first = np.cumsum(lengths) - lengths
     picks = np.repeat(offsets[order] - first, lengths) + np.arange(lengths.sum())
@@ -248,7 +248,7 @@ def trace_rows(workload: Trace, load: Load, warm: int, asked: int | None, seed: 
     """
     import numpy as np
 
-    most = len(workload.time_s)
+    most = workload.count
     if load.process == "trace":
         count = most if asked is None else asked
         lead = np.linspace(0, WARMUP_S, warm, endpoint=False)

@@ -47,7 +47,7 @@ def make_plan(
     traced: list[NDArray[np.int64]] = []
     for cell, load in enumerate(loads):
         asked = requests[cell] if requests is not None else None
-        measured = len(workload.time_s) if isinstance(workload, Trace) and load.process == "trace" else None
+        measured = workload.count if isinstance(workload, Trace) and load.process == "trace" else None
         warm = default_warmup(load, measured if asked is None else asked) if warmup is None else warmup
         if isinstance(workload, Trace):
             rows = trace_rows(workload, load, warm, asked, seed, cell)
@@ -63,7 +63,7 @@ def make_plan(
     if not isinstance(workload, Synthetic) and workload.prompts:
         given = _turn_texts(workload) if sessions is not None and isinstance(workload, Dataset) else workload.prompts
         joined["prompt"], prompts = _by_first_use(joined["prompt"], given)
-    chats = isinstance(workload, Dataset) and (sessions is not None or workload.format in ("sharegpt", "messages"))
+    chats = isinstance(workload, Dataset) and (sessions is not None or workload.chat)
     return Plan(
         seed=seed,
         cells=tuple(loads),
@@ -133,13 +133,13 @@ def describe(workload: Workload, output: Length | None, sessions: Sessions | Non
     import msgspec
 
     if isinstance(workload, Synthetic):
-        described = workload.describe()
+        described = msgspec.to_builtins(workload)
     elif isinstance(workload, Trace):
         described = {
             "kind": "trace",
             "format": workload.format,
             "sha256": workload.sha256,
-            "requests": len(workload.time_s),
+            "requests": workload.count,
             "skipped": workload.skipped,
             "simultaneous": workload.simultaneous,
         }

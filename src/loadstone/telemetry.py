@@ -23,7 +23,6 @@ from typing import Any, NamedTuple
 from loadstone.errors import InputError
 
 PREFIX = "nvml:"
-CLOCK_REASONS = PREFIX + "clock_reasons"
 MOST_GPUS = 16
 REASONS = {
     "idle": 0x1,

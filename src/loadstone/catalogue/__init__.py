@@ -23,19 +23,7 @@ __all__ = [
 ]
 
 
-def model(name_or_path: str) -> Model:
-    """By Hugging Face id, alias, or path to a `config.json`. Raises InputError with the nearest names."""
-    return find_model(name_or_path)
-
-
-def gpu(name: str) -> Gpu:
-    """By name or alias, or from a file that describes it. Raises InputError with the nearest names."""
-    return find_gpu(name)
-
-
-def node(name: str) -> Node:
-    """Likewise."""
-    return find_node(name)
+model, gpu, node = find_model, find_gpu, find_node
 
 
 def models() -> tuple[Model, ...]:

@@ -15,37 +15,22 @@ OWNERS = {
     name: engine
     for engine, names in {
         "vllm": (
-            "cudagraph_mode",
-            "gpu_memory_utilization",
-            "max_cudagraph_capture_size",
-            "max_num_batched_tokens",
+            "cudagraph_mode", "gpu_memory_utilization", "max_cudagraph_capture_size", "max_num_batched_tokens",
             "max_num_seqs",
         ),
         "sglang": (
-            "chunked_prefill_size",
-            "cuda_graph_max_bs",
-            "disable_piecewise_cuda_graph",
-            "max_prefill_tokens",
-            "max_running_requests",
-            "max_total_tokens",
-            "mem_fraction_static",
-            "page_size",
-            "piecewise_cuda_graph_max_tokens",
-            "scheduler_recv_interval",
+            "chunked_prefill_size", "cuda_graph_max_bs", "disable_piecewise_cuda_graph", "max_prefill_tokens",
+            "max_running_requests", "max_total_tokens", "mem_fraction_static", "page_size",
+            "piecewise_cuda_graph_max_tokens", "scheduler_recv_interval",
         ),
         "tensorrt-llm": (
-            "batch_wait_max_tokens_ratio",
-            "batch_wait_timeout_iters",
-            "capture_num_tokens",
-            "free_gpu_memory_fraction",
-            "max_batch_size",
-            "max_num_tokens",
-            "timeout_iters",
+            "batch_wait_max_tokens_ratio", "batch_wait_timeout_iters", "capture_num_tokens",
+            "free_gpu_memory_fraction", "max_batch_size", "max_num_tokens", "timeout_iters",
         ),
         "llama.cpp": ("batch_size", "ctx_size", "parallel"),
     }.items()
     for name in names
-}
+}  # fmt: skip
 """Arguments that one engine alone has."""
 
 COMMON = (
@@ -63,6 +48,9 @@ CHOICES = {"batching": ("continuous", "static"), "kv_cache": ("paged", "reserved
 
 SWITCHES = ("disable_piecewise_cuda_graph", "enable_chunked_prefill", "enforce_eager", "prefix_caching")
 """Arguments that are true or false, and true where they stand alone."""
+
+ON, OFF = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
+"""How true and false are written."""
 
 
 class Draft(msgspec.Struct, frozen=True):

@@ -90,6 +90,7 @@ def _near_names() -> dict[str, str]:
 
 
 def find_gpu(name: str) -> Gpu:
+    """By name or alias, or from a file that describes it. Raises InputError with the nearest names."""
     found = find_hardware(name, "GPU")
     if isinstance(found, Node):
         raise InputError(f"{name!r} is a node; name its GPU, {found.gpu}")
@@ -97,6 +98,7 @@ def find_gpu(name: str) -> Gpu:
 
 
 def find_node(name: str) -> Node:
+    """Likewise."""
     found = find_hardware(name, "node")
     if isinstance(found, Gpu):
         raise InputError(f"{name!r} is a GPU, not a node; see loadstone catalogue nodes")
@@ -202,9 +204,7 @@ def _laid_over(like: Any, said: dict[str, Any], kind: str, names: Mapping[str, s
         raise InputError(f"{path}: like {str(like)[:60]!r}: not in the catalogue; nearest: {close}")
     base = _in_bytes(entries_of(kind).get(key) or entries_of("hosts")[key])
     fields = {**base, "aliases": (), "notes": (), **said}
-    if kind == "nodes":
-        return fields
-    if not isinstance(said["source"], dict):
+    if kind == "nodes" or not isinstance(said["source"], dict):
         return fields
     changed = dict.fromkeys((name for name in said if name not in ("name", "source", "notes")), path.name)
     if "hbm_bytes" in said and "usable_bytes" not in said:
@@ -216,7 +216,7 @@ def _laid_over(like: Any, said: dict[str, Any], kind: str, names: Mapping[str, s
 
 
 def find_model(name: str) -> Model:
-    """From the catalogue, or from a `config.json` (or its folder) where `name` is a path."""
+    """By Hugging Face id, alias, or path to a `config.json` or its folder. Raises InputError with the nearest."""
     said, path = name.strip().lower(), path_of(name)
     key = _key_of(name)
     if key is not None:

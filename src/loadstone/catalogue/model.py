@@ -129,6 +129,10 @@ class Model(msgspec.Struct, frozen=True, dict=True):
     def has_experts(self) -> bool:
         return any(isinstance(run.mlp, Experts) for run in self.kinds)
 
+    @property
+    def has_latent_attention(self) -> bool:
+        return any(isinstance(run.attention, LatentAttention) for run in self.kinds)
+
     def format_of(self, run: Layers | None, matrix: Matrix, dtype: str | None = None) -> Format:
         """How a matrix is kept: as in the checkpoint (`dtype` None or the checkpoint's own), or with all that
         engines quantise at `dtype`.

@@ -40,11 +40,10 @@ FORMATS: dict[str, Format] = {
 }
 """What a user may write for weights; a checkpoint may have others (block scales, other groups)."""
 
+TORCH_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 _SAME = {
-    "bfloat16": "bf16",
+    **TORCH_DTYPES,
     "half": "fp16",
-    "float16": "fp16",
-    "float32": "fp32",
     "float": "fp32",
     "fp8_e4m3": "fp8",
     "fp8_e5m2": "fp8",

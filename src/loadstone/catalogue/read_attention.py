@@ -13,6 +13,7 @@ from loadstone.catalogue.attention import (
 )
 from loadstone.catalogue.families import Family
 from loadstone.catalogue.fields import Fields
+from loadstone.catalogue.precision import TORCH_DTYPES
 from loadstone.errors import InputError
 
 Half = Literal["full", "window", "linear", "none"]
@@ -286,5 +287,4 @@ def _mamba1(fields: Fields, hidden: int) -> LinearAttention:
 
 
 def _state_dtype(fields: Fields, name: str) -> str:
-    said = fields.text(name, default="float32")
-    return {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}.get(said, "fp32")
+    return TORCH_DTYPES.get(fields.text(name), "fp32")

@@ -16,7 +16,7 @@ from loadstone.catalogue.fields import Fields
 from loadstone.catalogue.layers import draft_layers, read_layers
 from loadstone.catalogue.matrix import Matrix, vector
 from loadstone.catalogue.model import Layers, Model
-from loadstone.catalogue.precision import FORMATS, Format
+from loadstone.catalogue.precision import FORMATS, TORCH_DTYPES, Format
 from loadstone.catalogue.quantisation import Rules, read_quantisation
 from loadstone.catalogue.vision import vision_parameters
 from loadstone.errors import InputError
@@ -187,10 +187,9 @@ def _stretched(fields: Fields, kind: str, context: int | None) -> int | None:
 
 def _dtype(fields: Fields, whole: Fields) -> str:
     said = fields.text("torch_dtype", "dtype", default=whole.text("torch_dtype", "dtype"))
-    known = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
-    if said not in known:
+    if said not in TORCH_DTYPES:
         fields.assume(f"dtype {said[:40]!r}: bf16 assumed" if said else "no dtype: bf16 assumed")
-    return known.get(said, "bf16")
+    return TORCH_DTYPES.get(said, "bf16")
 
 
 def _runs(layers: list[Layers], rules: Rules | None, first: int) -> tuple[Layers, ...]:

@@ -13,6 +13,8 @@ from loadstone.catalogue.deployment import (
     ARGUMENTS,
     CHOICES,
     ENGINES,
+    OFF,
+    ON,
     OWNERS,
     SWITCHES,
     Deployment,
@@ -39,7 +41,6 @@ _COUNT = re.compile(r"(tp|pp|dp|ep|nodes)=?([0-9]+)")
 _DRAFTS = {"draft", *(flag for names in SAME.values() for flag, ours in names.items() if ours == "draft")}
 _DRAFT = re.compile(rf"[/,]\s*-*(?:{'|'.join(sorted(_DRAFTS)).replace('_', '[-_]')})\s*=", re.IGNORECASE)
 _SHARED = ("attention-dp", "dp-attention", "attention_dp", "dp_attention")
-_ON, _OFF = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 _PRECISION = re.compile(
     r"-(?:quantized\.)?(fp8|nvfp4|fp4|mxfp4|bf16|int8|int4|w8a8|w4a16|awq|gptq)"
     r"(?:-(?:dynamic|static|block|kv|marlin|(int4|int8)))*$",
@@ -197,9 +198,9 @@ def _read_option(part: str, found: _Options, text: str) -> None:
         _once(count[1], found.counts, text)
         found.counts[count[1]] = int(count[2])
     elif ours in _SHARED:
-        if stands and value.lower() not in (*_ON, *_OFF):
+        if stands and value.lower() not in (*ON, *OFF):
             raise InputError(f"deployment {text!r}: {part!r} is neither true nor false")
-        found.attention_dp = not stands or value.lower() in _ON
+        found.attention_dp = not stands or value.lower() in ON
         found.within = found.attention_dp and key not in _SHARED
     elif ours == "kv":
         found.kv_dtype = kv_dtype_of(value, f"deployment {text!r}, kv")

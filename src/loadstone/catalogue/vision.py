@@ -16,8 +16,7 @@ def vision_parameters(whole: Fields, text_hidden: int) -> tuple[int, str | None]
     vision = whole.inner("vision_config", "vision_tower_config")
     heard = "audio_config: the tower is not counted" if audio is not None else None
     if vision is None:
-        kind = whole.text("model_type")
-        if whole.find("text_config") and kind in ("llama4",):
+        if whole.find("text_config") and whole.text("model_type") == "llama4":
             return 0, "no vision_config: the vision tower is not counted"
         return 0, heard
     depth = vision.maybe("depth", "num_hidden_layers", "vt_num_hidden_layers")

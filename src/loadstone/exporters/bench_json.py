@@ -7,8 +7,9 @@ The numbers are this run's records by those tools' definitions (loadstone.dialec
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import datetime
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,13 +41,10 @@ def lines(folder: Path, info: RunInfo, tool: str) -> bytes:
         detail = _detail(store.read_columns(folder, _COLUMNS, cell))
         if not detail["errors"]:
             continue
-
-        def read(cell: int = cell) -> Iterator[pa.RecordBatch]:
-            return store.read_records(folder, cell)
-
         native = info.target is not None and info.target.endpoint == "sglang"
         dialect = tool if tool == "vllm" or native else "sglang-oai"
         streams = info.target is None or info.target.streams
+        read = partial(store.read_records, folder, cell)
         numbers = summarise_as(dialect, read, about.load, streams=streams)
         told = stated.of_cell(info, cell)
         if told.get("relative_times"):

@@ -152,12 +152,8 @@ def _parse_given(pairs: Sequence[str]) -> dict[str, str]:
 
 def _supply(cell: Cell, facts: Mapping[str, str]) -> None:
     """Facts that the user gives go before what the file says: it may be wrong, and the user was there."""
-    for name in table.FACTS:
-        if name in facts:
-            cell.deployment[name] = text(facts[name], 120)
-    for name in table.COUNTS:
-        if name in facts:
-            cell.deployment[name] = whole(facts[name])
+    cell.deployment |= {name: text(facts[name], 120) for name in table.FACTS if name in facts}
+    cell.deployment |= {name: whole(facts[name]) for name in table.COUNTS if name in facts}
     for kind in table.LOADS:
         if kind in facts:
             cell.load = Load(kind, positive(facts[kind]) or 1.0)  # type: ignore[arg-type]

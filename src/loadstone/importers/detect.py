@@ -183,9 +183,8 @@ def _with_stage(cell: Cell, path: Path) -> Cell:
 
 def _csv(said: str, what: str, mapped: Mapping[str, str], where: str) -> list[Cell]:
     header, rows = source.parse_csv(said, what)
-    if not mapped and sglang.is_table(header):
-        return [sglang.table_row(dict(zip(header, row, strict=False)), f"{where}, line {n}") for n, row in rows]
-    if not mapped and vllm.is_table(header):
-        return [vllm.table_row(dict(zip(header, row, strict=False)), f"{where}, line {n}") for n, row in rows]
+    for tool in () if mapped else (sglang, vllm):
+        if tool.is_table(header):
+            return [tool.table_row(dict(zip(header, row, strict=False)), f"{where}, line {n}") for n, row in rows]
     names = table.columns(header, mapped, what)
     return [table.row(row, names, header, f"{where}, line {number}") for number, row in rows]

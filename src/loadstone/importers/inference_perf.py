@@ -14,14 +14,12 @@ from loadstone.importers.cell import Cell
 from loadstone.importers.requests import SERVERS_COUNT, earliest, failure, record, say_recounted
 from loadstone.importers.values import Value, known, load_of, sum_of
 
-_LATENCIES = {
+LATENCIES = {
     "ttft_s": "time_to_first_token",
     "tpot_s": "time_per_output_token",
     "itl_s": "inter_token_latency",
     "e2e_s": "request_latency",
 }
-
-
 REQUESTS = "per_request_lifecycle_metrics.json"
 
 
@@ -43,7 +41,7 @@ def stage(document: Value, where: str) -> Cell:
         or load_of(rate=asked.get("requested_rate")),
         definitions="inference-perf",
     )
-    cell.latencies = known({ours: done.statistics("latency", theirs) for ours, theirs in _LATENCIES.items()})
+    cell.latencies = known({ours: done.statistics("latency", theirs) for ours, theirs in LATENCIES.items()})
     ok, failed = done.whole("count"), document.whole("failures", "count")
     cell.requests = known({"ok": ok, "error": failed, "sent": asked.whole("count")})
     rates = done.at("throughput")

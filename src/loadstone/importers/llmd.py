@@ -8,16 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 from loadstone.importers.cell import Cell
+from loadstone.importers.inference_perf import LATENCIES
 from loadstone.importers.values import Value, in_seconds, infinite, known, lengths, load_of, positive, sum_of
 from loadstone.records import Load
 from loadstone.runfacts import engine_name
 
-_LATENCIES = {
-    "ttft_s": "time_to_first_token",
-    "tpot_s": "time_per_output_token",
-    "itl_s": "inter_token_latency",
-    "e2e_s": "request_latency",
-}
 _ENGINES = {"vllm", "sglang", "tensorrt-llm", "trtllm"}
 
 
@@ -41,7 +36,7 @@ def report(document: Value, where: str) -> Cell:
         workload=_workload(asked),
     )
     cell.latencies = known({
-        ours: in_seconds(found.at("latency", theirs), "units") for ours, theirs in _LATENCIES.items()
+        ours: in_seconds(found.at("latency", theirs), "units") for ours, theirs in LATENCIES.items()
     })  # fmt: skip
     sent, failed = found.whole("requests", "total"), found.whole("requests", "failures")
     ok = sent - failed if sent is not None and failed is not None and sent >= failed else None

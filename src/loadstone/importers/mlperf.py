@@ -40,7 +40,6 @@ def summary(said: str, where: str) -> Cell:
         where=where,
         tool="MLPerf LoadGen",
         load=_load(scenario, values),
-        deployment={},
         workload={"mode": "offline"} if scenario == "offline" else {},
         definitions="mlperf",
     )

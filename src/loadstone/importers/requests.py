@@ -113,20 +113,18 @@ def from_gaps(cell: Cell, document: Value) -> None:
         )
         return
 
-    def column(name: str) -> list[Any]:
-        return columns[name] or [None] * count
-
-    starts = [number(value) for value in column("start_times")]
+    columns = {name: column or [None] * count for name, column in columns.items()}
+    starts = [number(value) for value in columns["start_times"]]
     cell.relative = None in starts
     # How long a request waited for its send. In a closed loop all do from the beginning, which says nothing.
     rated = cell.load is not None and cell.load.kind == "rate" and not cell.relative
-    waits = [amount(value) if rated else None for value in column("queue_times")]
+    waits = [amount(value) if rated else None for value in columns["queue_times"]]
     due = [
         start - wait if start is not None and wait is not None else None
         for start, wait in zip(starts, waits, strict=True)
     ]
     origin_s = earliest([*starts, *due])
-    rows = zip(*(column(name) for name in names), starts, due, strict=True)
+    rows = zip(*columns.values(), starts, due, strict=True)
     gapless = bundled = 0
     for ttft, given, made, gaps, error, _, latency, _, start, intended in rows:
         ttft_s, tokens = amount(ttft), whole(made)

@@ -136,7 +136,7 @@ def offline(document: Value, where: str) -> Cell:
         where=where,
         tool="sglang.bench_offline_throughput",
         load=Load("burst", count) if count else None,
-        deployment=known({"engine": "SGLang"}),
+        deployment={"engine": "SGLang"},
         workload={"mode": "offline"},
         requests=known({"ok": count}),
         duration_s=document.positive("total_latency"),
@@ -190,9 +190,7 @@ def is_table(header: list[str]) -> bool:
 
 def table_row(row: Mapping[str, str], where: str) -> Cell:
     """One line of a CSV of bench_serving's keys with a column `GPU` before them, as dstack publishes."""
-    values: dict[str, Any] = {
-        name: value if value.strip() else None for name, value in row.items() if value is not None
-    }
+    values: dict[str, Any] = {name: value if value.strip() else None for name, value in row.items()}
     repaired = _unshifted(values, where)
     cell = serving(Value(values), where, all_sent=True)
     cell.deployment |= known({"gpu": text(values.get("GPU") or values.get("gpu"), 60)})

@@ -110,7 +110,7 @@ def _waits(cell: Cell, times: Sequence[Value]) -> None:
 def _load(document: Value) -> Load | None:
     start, end = (document.positive(f"ramp_up_{which}_rps") for which in ("start", "end"))
     prompts = document.positive("num_prompts")
-    if "ramp_up_strategy" in document and document.get("ramp_up_strategy") is not None:
+    if document.get("ramp_up_strategy") is not None:
         # `request_rate` then says inf.
         return _ramp(start, end, prompts, document.text("ramp_up_strategy")) if start and end and prompts else None
     return load_of(
@@ -207,7 +207,7 @@ def is_table(header: list[str]) -> bool:
 
 def table_row(row: Mapping[str, str], where: str) -> Cell:
     """One line of a CSV of the throughput benchmark's keys with GPU, backend and lengths, as dstack publishes."""
-    values = {name: value for name, value in row.items() if value is not None and value.strip()}
+    values = {name: value for name, value in row.items() if value.strip()}
     cell = throughput(Value({name: number(value) for name, value in values.items()}), where)
     cell.deployment = known({
         "engine": engine_name(text(values.get("backend"), 60)),

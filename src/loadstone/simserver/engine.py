@@ -12,10 +12,8 @@ import heapq
 import itertools
 import time
 from collections import deque
-from collections.abc import Hashable
-from collections.abc import Sequence as Keys
 from dataclasses import replace
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from loadstone.batching import Sequence
 from loadstone.client.pacer import Pacer
@@ -26,23 +24,12 @@ from loadstone.simulator.fleet import Fleet, sharing
 from loadstone.simulator.pipeline import Unit, engines_of, next_s_of
 from loadstone.simulator.run import State, states_of
 
+if TYPE_CHECKING:
+    from loadstone.simserver.stream import Stream
+
 _WRITES_PER_TURN = 256  # then sockets are read again
 _WAKE_GAP_S = 0.0002
 """Wakes come no closer than this; see scheduler.py."""
-
-
-class Stream(Protocol):
-    """An answer that is being written; `serial` is the engine's name for it, −1 before it is submitted."""
-
-    serial: int
-    input_tokens: int
-    output_tokens: int
-    keys: Keys[Hashable]
-    cached_tokens: int
-
-    def write(self, written: int) -> bool:
-        """Send what is new of so many tokens; False: there is nobody any more."""
-        ...
 
 
 class Engine:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import TYPE_CHECKING
-
-from loadstone.simserver.law import MODEL
 
 if TYPE_CHECKING:
     from loadstone.simserver.engine import Engine
+    from loadstone.simulator.run import State
 
 
 class Metrics:
     """Counters, as Prometheus text under vLLM's names. The tokens sent before an abort count."""
 
-    def __init__(self, model: str = MODEL) -> None:
+    def __init__(self, model: str) -> None:
         self._model = model
         self.running = 0  # requests
         self.prompt_tokens = self.generated_tokens = 0
@@ -41,18 +41,16 @@ class Metrics:
         return "".join(lines).encode()
 
     def _of_engine(self, engine: Engine) -> list[tuple[str, str, dict[str, float]]]:
-        states = {
-            f'engine="{number}",model_name="{self._model}"': state for number, state in enumerate(engine.states())
-        }
+        states = engine.states()
+
+        def each(of: Callable[[State], float]) -> dict[str, float]:
+            return {f'engine="{number}",model_name="{self._model}"': of(state) for number, state in enumerate(states)}
+
         return [
-            ("num_requests_running", "gauge", {label: state.running for label, state in states.items()}),
-            ("num_requests_waiting", "gauge", {label: state.waiting for label, state in states.items()}),
-            (
-                "kv_cache_usage_perc",
-                "gauge",
-                {label: state.used_tokens / engine.kv_tokens for label, state in states.items()},
-            ),
-            ("num_preemptions_total", "counter", {label: state.preemptions for label, state in states.items()}),
-            ("prefix_cache_queries_total", "counter", {label: s.cache_queries for label, s in states.items()}),
-            ("prefix_cache_hits_total", "counter", {label: s.cache_hits for label, s in states.items()}),
+            ("num_requests_running", "gauge", each(lambda state: state.running)),
+            ("num_requests_waiting", "gauge", each(lambda state: state.waiting)),
+            ("kv_cache_usage_perc", "gauge", each(lambda state: state.used_tokens / engine.kv_tokens)),
+            ("num_preemptions_total", "counter", each(lambda state: state.preemptions)),
+            ("prefix_cache_queries_total", "counter", each(lambda state: state.cache_queries)),
+            ("prefix_cache_hits_total", "counter", each(lambda state: state.cache_hits)),
         ]

@@ -20,7 +20,8 @@ _SAID = [word.decode().strip() for word in WORDS]
 class Stream:
     """An answer that is being written over a connection, when its scheduler says so.
 
-    `times`: gets when each event was written, CLOCK_MONOTONIC ns.
+    `times`: gets when each event was written, CLOCK_MONOTONIC ns. `serial`: an engine's name for it, −1 before it is
+    submitted to one.
     """
 
     def __init__(

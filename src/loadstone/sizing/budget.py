@@ -7,7 +7,7 @@ import re
 
 import msgspec
 
-from loadstone.catalogue.deployment import Deployment
+from loadstone.catalogue.deployment import OFF, ON, Deployment
 from loadstone.errors import InputError
 
 GIB = 1 << 30
@@ -105,6 +105,6 @@ def switched(deployment: Deployment, name: str) -> bool | None:
     text = deployment.argument(name)
     if text is None:
         return None
-    if text.lower() not in ("1", "true", "yes", "on", "0", "false", "no", "off"):
+    if text.lower() not in (*ON, *OFF):
         raise InputError(f"{_flag(name)}: {text!r} is neither true nor false")
-    return text.lower() in ("1", "true", "yes", "on")
+    return text.lower() in ON

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from loadstone.catalogue.deployment import Deployment
-from loadstone.catalogue.model import Experts, FullAttention, LatentAttention, Layers, LinearAttention
+from loadstone.catalogue.model import Experts, FullAttention, Layers, LinearAttention
 from loadstone.sizing import llama_cpp
 from loadstone.sizing.budget import count, version_of
 from loadstone.sizing.ranks import shape_of
@@ -93,7 +93,7 @@ def _cache_dtype(deployment: Deployment) -> Iterator[str]:
     if known is not None and kv not in known:
         yield f"{engine} has no KV cache in {kv}; {', '.join(known)} would work (kv={known[-1]})"
         return
-    latent = any(isinstance(run.attention, LatentAttention) for run in deployment.model.kinds)
+    latent = deployment.model.has_latent_attention
     if engine == "vllm" and latent and kv in ("int8", "nvfp4"):
         yield f"vllm has no KV cache in {kv} for MLA; fp8 would work (kv=fp8)"
     elif kv == "nvfp4" and (gpu.vendor in ("amd", "intel") or gpu.architecture in _WITHOUT_NVFP4):

@@ -220,6 +220,13 @@ def no_room(
     return text if narrower is None else f"{text}: these GPUs hold {narrower} (MODEL:{narrower})"
 
 
+def can_hold(deployment: Deployment, context_tokens: int, requests: int) -> bool:
+    """Whether such a deployment can be, and holds `requests` of `context_tokens` at once, over all its replicas."""
+    if contradictions(deployment, context_tokens):
+        return False
+    return memory_of(deployment, context_tokens).holds(context_tokens, -(-requests // deployment.dp))
+
+
 def more_gpus(deployment: Deployment, context_tokens: int, requests: int, times: float = 1.0) -> str | None:
     """How many GPUs, at least so many `times` as many, hold `requests` of `context_tokens`: `4 GPUs would (tp4)`."""
     found = _enough(deployment, context_tokens, requests, times)
@@ -232,9 +239,7 @@ def _sharing_experts(deployment: Deployment, context_tokens: int, requests: int)
         return None
     for ep in (deployment.ep, deployment.tp * deployment.dp):
         shared = msgspec.structs.replace(deployment, attention_dp=True, ep=ep)
-        if not contradictions(shared) and memory_of(shared, context_tokens).holds(
-            context_tokens, -(-requests // shared.dp)
-        ):
+        if can_hold(shared, context_tokens, requests):
             return shared
     return None
 
@@ -254,9 +259,7 @@ def _enough(deployment: Deployment, context_tokens: int, requests: int, times: f
             larger = msgspec.structs.replace(
                 deployment, gpus=gpus, nodes=nodes, node=None, tp=tp, pp=ranks_then // tp
             )
-            if (larger.tp * (larger.dp if larger.attention_dp else 1)) % larger.ep or contradictions(larger):
-                continue
-            if memory_of(larger, context_tokens).holds(context_tokens, -(-requests // larger.dp)):
+            if larger.moe_ranks % larger.ep == 0 and can_hold(larger, context_tokens, requests):
                 return larger
     return None
 

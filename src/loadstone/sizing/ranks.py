@@ -73,9 +73,8 @@ class Shape(msgspec.Struct, frozen=True):
 
 def shape_of(deployment: Deployment) -> Shape:
     """Attention-DP spreads the experts over all its ranks (vLLM and SGLang alike); plain DP copies the whole."""
-    world = deployment.tp * (deployment.dp if deployment.attention_dp else 1)
-    ep = min(max(1, deployment.ep), world)
-    return Shape(deployment.tp, deployment.pp, world // ep, ep)
+    ep = min(max(1, deployment.ep), deployment.moe_ranks)
+    return Shape(deployment.tp, deployment.pp, deployment.moe_ranks // ep, ep)
 
 
 _WINDOWED_IN_SGLANG = (
@@ -102,12 +101,11 @@ def ranks(deployment: Deployment) -> tuple[Rank, ...]:
 
 def _beside(rank: Rank, draft: Rank) -> Rank:
     """The rank with that of a draft model on the same GPU: with embeddings and head of its own."""
-    return Rank(
-        rank.stage,
-        rank.weights_bytes + draft.weights_bytes,
-        rank.mxfp4_bytes + draft.mxfp4_bytes,
-        rank.cache + draft.cache,
-        rank.head,
+    return msgspec.structs.replace(
+        rank,
+        weights_bytes=rank.weights_bytes + draft.weights_bytes,
+        mxfp4_bytes=rank.mxfp4_bytes + draft.mxfp4_bytes,
+        cache=rank.cache + draft.cache,
     )
 
 

@@ -7,7 +7,6 @@ KV = free after loading − free before loading · (1 − mem_fraction_static)
 from __future__ import annotations
 
 from loadstone.catalogue.deployment import Deployment
-from loadstone.catalogue.model import LatentAttention
 from loadstone.sizing.budget import GIB, MIB, Budget, Limits, count, fraction, switched, version_of
 from loadstone.sizing.cache import Cache, pooled
 from loadstone.sizing.ranks import Rank, guesses, keeps_free_for_drafts
@@ -36,7 +35,7 @@ def limits(deployment: Deployment, context_tokens: int | None = None) -> Limits:
     may run at once follows from the cache, see max_running(). Before 0.5: 2048 tokens below 25 GB, else 8192.
     """
     gib = deployment.gpu.usable_bytes / GIB
-    many = deployment.tp * (deployment.dp if deployment.attention_dp else 1) >= 4
+    many = deployment.moe_ranks >= 4
     if gib < 20:
         chunk, graph = 2048, 8
     elif gib < 60:
@@ -77,7 +76,7 @@ def static_fraction(deployment: Deployment, limit: Limits) -> float:
     if said is not None:
         return said
     total = deployment.gpu.usable_bytes / MIB
-    ranks = deployment.tp * deployment.pp * (deployment.dp if deployment.attention_dp else 1)
+    ranks = deployment.moe_ranks * deployment.pp
     if _after_capture(deployment):
         reserved = 1536 + ranks / 8 * 1024
     else:
@@ -90,13 +89,9 @@ def static_fraction(deployment: Deployment, limit: Limits) -> float:
     return max(0.001, round((total - reserved) / total, 3))
 
 
-def _latent(deployment: Deployment) -> bool:
-    return any(isinstance(run.attention, LatentAttention) for run in deployment.model.kinds)
-
-
 def _after_capture(deployment: Deployment) -> bool:
     graphs = not switched(deployment, "enforce_eager")
-    return graphs and not _latent(deployment) and version_of(deployment, NEWEST) >= (0, 5, 20)
+    return graphs and not deployment.model.has_latent_attention and version_of(deployment, NEWEST) >= (0, 5, 20)
 
 
 def _graphs_mib(deployment: Deployment, limit: Limits) -> float:
@@ -107,7 +102,7 @@ def _graphs_mib(deployment: Deployment, limit: Limits) -> float:
     total = float(_GRAPH_MIB_PER_SEQ * limit.max_seqs)
     if deployment.attention_dp:
         total += limit.max_seqs * deployment.dp * (4.5 if limit.max_seqs > 300 else 3)
-    if _latent(deployment):
+    if deployment.model.has_latent_attention:
         return total + 1536
     return total + _GRAPH_MIB_PER_PREFILL_SIZE * _prefill_sizes(limit.max_batched_tokens)
 

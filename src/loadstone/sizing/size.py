@@ -13,6 +13,7 @@ from loadstone.sizing.check import context_limit, contradictions
 from loadstone.sizing.memory import (
     NO_LIMIT_TOKENS,
     Memory,
+    can_hold,
     max_context,
     max_seqs,
     memory_of,
@@ -102,7 +103,8 @@ def size(deployment: Deployment, context_tokens: int | None = None, batch: int =
     if deployment.draft is not None:
         per_token += deployment.draft.model.kv_bytes_per_token(kv_dtype)
     kv_bytes = batch * deployment.tp * sum(sequence_bytes(rank.cache, taken) for rank, _, _ in memory.stages)
-    room = ways * sum(budget.kv_bytes + budget.state_bytes for _, budget, _ in memory.stages)
+    budgets = [budget for _, budget, _ in memory.stages]
+    room = ways * sum(one.kv_bytes + one.state_bytes for one in budgets)
     capacity = memory.cache.held_tokens(memory.blocks, context) if memory.cache.block_bytes else 0
     return Row(
         model=model.name,
@@ -122,9 +124,8 @@ def size(deployment: Deployment, context_tokens: int | None = None, batch: int =
         context_tokens=context,
         batch=batch,
         kv_bytes=kv_bytes,
-        activation_bytes=ways
-        * sum(budget.activation_bytes + budget.runtime_bytes + budget.graphs_bytes for _, budget, _ in memory.stages),
-        reserve_bytes=ways * sum(budget.outside_bytes for _, budget, _ in memory.stages),
+        activation_bytes=ways * sum(one.activation_bytes + one.runtime_bytes + one.graphs_bytes for one in budgets),
+        reserve_bytes=ways * sum(one.outside_bytes for one in budgets),
         free_bytes=room - kv_bytes,
         usable_bytes=float(deployment.gpu.usable_bytes * deployment.gpus),
         fits=fits,
@@ -164,12 +165,9 @@ def _why(
         whole, dp = memory.whole_requests(context), deployment.dp
         held = int(whole) * dp
         requests = min(math.floor(memory.requests(context) * 100) / 100, whole + 0.99)
-        text = f"the KV cache holds {requests:.2f} requests of {context:,} tokens, {batch:,} asked"
-        if dp > 1:
-            each = f"{-(-batch // dp):,} of {batch:,} asked"
-            text = (
-                f"the KV cache of each of {dp} replicas holds {requests:.2f} requests of {context:,} tokens, {each}"
-            )
+        whose = f"the KV cache of each of {dp} replicas" if dp > 1 else "the KV cache"
+        asked = f"{-(-batch // dp):,} of {batch:,} asked" if dp > 1 else f"{batch:,} asked"
+        text = f"{whose} holds {requests:.2f} requests of {context:,} tokens, {asked}"
         remedies = ["a shorter max_model_len reserves less"] if reserved_tokens(deployment) is not None else []
         if longest:
             remedies.append(f"a context of {longest:,} fits")
@@ -191,9 +189,7 @@ def _fewer_bits(deployment: Deployment, context: int, batch: int) -> str | None:
     now = deployment.weights_dtype
     for dtype in (name for name in ("fp8", four) if now not in FORMATS or FORMATS[name].bytes < FORMATS[now].bytes):
         narrower = msgspec.structs.replace(deployment, weights_dtype=dtype)
-        if not contradictions(narrower, context) and memory_of(narrower, context).holds(
-            context, -(-batch // narrower.dp)
-        ):
+        if can_hold(narrower, context, batch):
             return dtype
     return None
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 
 from loadstone.catalogue.deployment import Deployment
-from loadstone.catalogue.model import LatentAttention
 from loadstone.errors import InputError
 from loadstone.sizing.activation import LOGIT_BYTES, SORTED_LOGIT_BYTES, activation_bytes
 from loadstone.sizing.budget import GIB, Budget, Limits, count, fraction, switched, version_of
@@ -44,7 +43,7 @@ def chunks_prompts(deployment: Deployment, context_tokens: int) -> bool:
         return said
     if not is_v0(deployment):
         return True
-    latent = any(isinstance(run.attention, LatentAttention) for run in deployment.model.kinds)
+    latent = deployment.model.has_latent_attention
     return version_of(deployment, NEWEST) >= (0, 5, 4) and context_tokens > 32_768 and not latent
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -126,7 +126,3 @@ class Synthetic(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fie
                 f"--prefix {self.prefix_tokens}: inputs may be as short as {self.input.smallest} tokens; "
                 "a prompt must be longer than its shared prefix"
             )
-
-    def describe(self) -> dict[str, Any]:
-        described: dict[str, Any] = msgspec.to_builtins(self)
-        return described

@@ -18,7 +18,7 @@ import msgspec
 from loadstone.errors import InputError
 from loadstone.workload import trace_lines
 from loadstone.workload.files import opened
-from loadstone.workload.trace_lines import BadLine, Format, Rows
+from loadstone.workload.trace_lines import MAX_TOKENS, BadLine, Format, Rows
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int32]
     Longs = NDArray[np.int64]
 
-_MAX_TOKENS = 2**31 - 1
 _TOO_LONG = "too long for the model"
 
 
@@ -144,7 +143,7 @@ class Trace(msgspec.Struct, frozen=True, eq=False):
         inside = np.clip(inputs, block_tokens * (blocks - 1.0) + 1, block_tokens * blocks)
         inputs = np.where(blocks > 0, inside, inputs)
         longest = max(inputs.max(), outputs.max())
-        if not longest <= _MAX_TOKENS:
+        if not longest <= MAX_TOKENS:
             raise InputError(f"lengths scaled by {factor:g}: the longest would be {longest:g} tokens; scale by less")
         return msgspec.structs.replace(
             self,

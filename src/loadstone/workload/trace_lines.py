@@ -27,7 +27,7 @@ from loadstone.workload.files import BOM, HEAD_BYTES, check_text, lines
 
 GIVE = "give an Azure, BurstGPT, Mooncake or plain trace, as CSV or JSONL in UTF-8"
 
-_MAX_TOKENS = 2**31 - 1
+MAX_TOKENS = 2**31 - 1
 _MAX_TIME = 1e15  # no stamp in s or ms comes near it; one in µs or ns does, and would be read wrongly
 _DATE = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)?", re.ASCII)
 _ONE_OBJECT = "give one whole object on each line"
@@ -312,7 +312,7 @@ def _count(value: Any, column: str) -> int:
     if number < 0:
         raise BadLine("negative number", f"{column!r} is {_shown(value)}, below 0")
     # Tables that once had gaps write 128.0.
-    if not number <= _MAX_TOKENS or number != int(number):
+    if not number <= MAX_TOKENS or number != int(number):
         raise BadLine("not a number", f"{column!r} is {_shown(value)}, not a whole number of tokens")
     return int(number)
 
