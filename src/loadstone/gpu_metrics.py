@@ -24,7 +24,7 @@ Floats = NDArray[np.float64]
 SOURCES = ("dcgm", "amd", "nvidia-smi", "nvml", "triton")
 """Where several tell of GPUs the first of these is taken: an exporter was named by the user, and may know of other
 machines than this one; an engine tells least."""
-LEAST_CHANGES = 3
+LEAST_NEW = 3
 """Readings that an energy needs within its window. Exporters collect by themselves, DCGM's every 30 s by default, and
 say the same in between: with fewer, much of what neighbouring loads drew would be in it."""
 LEAST_COVERED = 0.9
@@ -101,6 +101,11 @@ class Series(NamedTuple):
     time_s: Floats
     value: Floats
 
+    @property
+    def new(self) -> int:
+        """How many of them were new, and not the one before once more."""
+        return 1 + int(np.count_nonzero(np.diff(self.value)))
+
 
 class Readings:
     """What one source said of every GPU. `of[name][gpu]`: a Series; names as in Meaning.
@@ -123,8 +128,8 @@ class Readings:
         return inside
 
     def together(self, name: str, start_s: float, end_s: float) -> tuple[Floats, Floats]:
-        """Of the GPUs that told it: their number × moments, each at every moment at which one of them was read. Of
-        several exporters no two are read at once, so what lies between readings is on a line between them.
+        """(moments at which one of the GPUs was read, GPUs × values at these). No two exporters are read at once: what
+        lies between the readings of a GPU is on a line between them.
         """
         inside = self.within(name, start_s, end_s)
         moments = np.unique(np.concatenate([series.time_s for series in inside.values()] or [np.empty(0)]))
@@ -197,7 +202,7 @@ def _gained(series: Series | None, start_s: float, end_s: float) -> float | None
     time_s, value = series.time_s[moved], series.value[moved]
     covered_s = min(end_s, float(time_s[-1])) - max(start_s, float(time_s[0]))
     inside = int(((time_s >= start_s) & (time_s <= end_s)).sum())
-    if inside < LEAST_CHANGES or covered_s < LEAST_COVERED * (end_s - start_s) or (np.diff(value) < 0).any():
+    if inside < LEAST_NEW or covered_s < LEAST_COVERED * (end_s - start_s) or (np.diff(value) < 0).any():
         return None
     first, last = np.interp([start_s, end_s], time_s, value)
     return float(last - first) * (end_s - start_s) / covered_s
@@ -205,6 +210,6 @@ def _gained(series: Series | None, start_s: float, end_s: float) -> float | None
 
 def _drawn(series: Series | None, span_s: float) -> float | None:
     """The mean power over the time; None where it was told, or changed, too seldom."""
-    if series is None or 1 + np.count_nonzero(np.diff(series.value)) < LEAST_CHANGES:
+    if series is None or series.new < LEAST_NEW:
         return None
     return float(series.value.mean()) * span_s

@@ -81,8 +81,7 @@ def _level(together: Floats | None, by_sum: bool = False) -> Level | None:
 
 def _new_every_s(series: Series) -> float:
     """0 where at least every second reading was a new one."""
-    new = 1 + int(np.count_nonzero(np.diff(series.value)))
-    return float(np.ptp(series.time_s)) / new if len(series.value) > 2 * new else 0.0
+    return float(np.ptp(series.time_s)) / series.new if len(series.value) > 2 * series.new else 0.0
 
 
 def gpu_read_seldom(figures: GpuFigures | None) -> Finding | None:
