@@ -121,12 +121,22 @@ def test_workers_save_and_go_when_their_owner_is_killed(
     assert all(record["arrival_s"] for record in records)
 
 
+@contextlib.contextmanager
+def at_hang_up(handler: signal.Handlers) -> Iterator[None]:
+    """What a terminal's end does to processes that are started here: nohup's, or not, whatever these tests have."""
+    before = signal.signal(signal.SIGHUP, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 @pytest.mark.parametrize(
     "signals", [[signal.SIGINT], [signal.SIGINT, signal.SIGINT], [signal.SIGTERM], [signal.SIGHUP]]
 )
 def test_interrupted(server: TimingServer, tmp_path: Path, signals: list[signal.Signals]) -> None:
     out = tmp_path / "runs"
-    with spawn(out, "bench", server.url, *LONG, "--workers", "2") as process:
+    with at_hang_up(signal.SIG_DFL), spawn(out, "bench", server.url, *LONG, "--workers", "2") as process:
         folder, workers = under_way(process, out)
         for number in signals:
             process.send_signal(number)
@@ -158,14 +168,11 @@ def test_a_signal_to_every_process_at_once(server: TimingServer, tmp_path: Path)
 
 
 def test_a_terminal_that_is_closed_ends_no_run_under_nohup(server: TimingServer, tmp_path: Path) -> None:
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup has it for what it starts
-    try:
-        with spawn(tmp_path, "bench", server.url, *LONG, "--requests", "6") as process:
-            under_way(process, tmp_path)
-            process.send_signal(signal.SIGHUP)
-            said, _ = process.communicate(timeout=50)
-    finally:
-        signal.signal(signal.SIGHUP, before)
+    command = ("bench", server.url, *LONG, "--requests", "6")
+    with at_hang_up(signal.SIG_IGN), spawn(tmp_path, *command) as process:
+        under_way(process, tmp_path)
+        process.send_signal(signal.SIGHUP)
+        said, _ = process.communicate(timeout=50)
     assert process.returncode == 0
     assert json.loads(said)["cells"][0]["requests"]["ok"] == 6
 
