@@ -128,8 +128,8 @@ class Readings:
         return inside
 
     def together(self, name: str, start_s: float, end_s: float) -> tuple[Floats, Floats]:
-        """(moments at which one of the GPUs was read, GPUs × values at these). No two exporters are read at once: what
-        lies between the readings of a GPU is on a line between them.
+        """(moments at which one of the GPUs was read, GPUs × values at these). No two exporters are read at once:
+        what lies between the readings of a GPU is on a line between them.
         """
         inside = self.within(name, start_s, end_s)
         moments = np.unique(np.concatenate([series.time_s for series in inside.values()] or [np.empty(0)]))
