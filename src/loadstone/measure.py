@@ -104,12 +104,8 @@ def bench(options: Options, on_event: Callable[[Event], None] = lambda event: No
                 _run(Pool(told, folder / "log.txt"), plan, info, folder, on_event, signals, flush, observer.look)
             for note in observer.notes:
                 on_event(Event(kind="note", text=note))
-        except KeyboardInterrupt:
-            info.status, info.error = "interrupted", "interrupted before anything was measured"
-            store.write_info(folder, info)
-            raise
-        except Exception as error:
-            store.write_failure(folder, info, error)
+        except (KeyboardInterrupt, Exception) as error:
+            store.write_failure(folder, info, error, "measured")
             raise
         finally:
             if engine_log is not None:

@@ -85,12 +85,8 @@ def simulate(
             signals.on_first = lambda: None
             store.write_records(folder, _cells(plan, fleet, options.grace_s, folder, info, counters, signals))
         store.write_server(folder, counters.table())
-    except KeyboardInterrupt:
-        info.status, info.error = "interrupted", "interrupted before anything was simulated"
-        store.write_info(folder, info)
-        raise
-    except Exception as error:
-        store.write_failure(folder, info, error)
+    except (KeyboardInterrupt, Exception) as error:
+        store.write_failure(folder, info, error, "simulated")
         raise
     _release()
     info.status = "done"

@@ -82,9 +82,13 @@ def write_info(folder: Path, info: RunInfo) -> None:
     write_json(folder / "run.json", info)
 
 
-def write_failure(folder: Path, info: RunInfo, error: Exception) -> None:
-    """Have run.json say that the run failed, and why, where there is room for it: nobody shall wait for its end."""
-    info.status, info.error = "failed", str(error)
+def write_failure(folder: Path, info: RunInfo, error: BaseException, done: str) -> None:
+    """Have run.json say that the run failed, and why, or that it was interrupted before anything was `done`; where
+    there is room for it: nobody shall wait for its end.
+    """
+    interrupted = isinstance(error, KeyboardInterrupt)
+    info.status = "interrupted" if interrupted else "failed"
+    info.error = f"interrupted before anything was {done}" if interrupted else str(error)
     with contextlib.suppress(InputError):
         write_info(folder, info)
 
