@@ -77,12 +77,11 @@ def test_a_server_that_waits_for_the_rest_of_a_tls_greeting(
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def answer_http_alone() -> None:
-            held = []
-            with contextlib.suppress(OSError):
+            with contextlib.ExitStack() as held, contextlib.suppress(OSError):
                 while True:
-                    held.append(listener.accept()[0])
-                    if held[-1].recv(4096).startswith(b"GET "):
-                        held[-1].sendall(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+                    came = held.enter_context(listener.accept()[0])
+                    if came.recv(4096).startswith(b"GET "):
+                        came.sendall(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
 
         threading.Thread(target=answer_http_alone, daemon=True).start()
         place = f"127.0.0.1:{listener.getsockname()[1]}"
