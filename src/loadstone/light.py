@@ -51,7 +51,7 @@ def light_of(info: RunInfo, facts: RunFacts, cell: Mapping[str, Any]) -> Light |
     """
     if info.target is not None and info.target.choices > 1:
         return None
-    roofline = _roofline(_shorthand(info, facts), facts.hardware)
+    roofline = _roofline(_shorthand(info, facts), facts.hardware, facts.own_model)
     metrics = mapping(cell.get("metrics"))
     input_tokens, output_tokens = _lengths(facts, cell)
     if roofline is None or not input_tokens:
@@ -236,7 +236,7 @@ def _shorthand(info: RunInfo, facts: RunFacts) -> str | None:
 
 
 @lru_cache(maxsize=256)
-def _roofline(shorthand: str | None, hardware: Gpu | None) -> _Roofline | None:
+def _roofline(shorthand: str | None, hardware: Gpu | None, own_model: str | None) -> _Roofline | None:
     """None of what only a file describes: names come from servers and papers, and no file is read for one."""
     from loadstone.catalogue.shorthand import parse_named
     from loadstone.perfmodel.families import architecture_of
@@ -245,7 +245,7 @@ def _roofline(shorthand: str | None, hardware: Gpu | None) -> _Roofline | None:
     try:
         if not shorthand:
             return None
-        deployment = parse_named(shorthand, hardware)
+        deployment = parse_named(shorthand, hardware, own_model)
         # The catalogue's processor stands for all there are: its rates are no limit of any.
         return None if architecture_of(deployment.gpu) == ARCHITECTURE else _Roofline(deployment)
     except (InputError, ArithmeticError, KeyError, OSError, RuntimeError):

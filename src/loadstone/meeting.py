@@ -191,9 +191,10 @@ def deployment_papers(text: str, deployed: Deployment, target: Target) -> dict[s
         plain = version if re.fullmatch("[0-9A-Za-z.+_-]+", version or "") else None
         named = msgspec.structs.replace(named, engine=engine, engine_version=plain)
     parts = named.name.split(",")
-    return deployed.papers() | {
+    papers = deployed.papers()
+    return papers | {
         "model": target.model or deployed.model.name,
-        "architecture": deployed.model.name,
+        "architecture": papers["model"],
         "engine": engine,
         "engine_version": version,
         "name": ",".join(part for part in parts if engine in ENGINES or not part.startswith("engine=")),

@@ -7,7 +7,8 @@ A run says it in its papers (RunInfo), whoever wrote them:
                             of a simulated run, or as an imported file tells it; goes before the target. A GPU that
                             is not the catalogue's is there with all that was known of it. Of a measured run it is
                             what the user said of the server (`stated`, their words), engine, version and model as
-                            the server has them, and `architecture` the catalogue's name for the model
+                            the server has them, and `architecture` the catalogue's name for the model; a model
+                            that is not the catalogue's is there with its config
     settings["gpus"]        this machine's, watched while a server on it was measured; they stand for the deployment's
                             where there is none
     settings["workload"]    as Plan.workload; with "mode": "offline" where no server was in between
@@ -75,6 +76,7 @@ class RunFacts(msgspec.Struct, kw_only=True, frozen=True):
     architecture     the catalogue's name for the model, where the user stated it beside the one it is served by
     stated           what the user said that a measured server runs on, in their words
     hardware         the GPU as the run describes it, where it is none of the catalogue's
+    own_model        the model as the run describes it, likewise: JSON with its name and Model.given
     """
 
     source: Literal["measured", "simulated", "imported"]
@@ -103,6 +105,7 @@ class RunFacts(msgspec.Struct, kw_only=True, frozen=True):
     architecture: str | None = None
     stated: str | None = None
     hardware: Gpu | None = None
+    own_model: str | None = None
 
     @property
     def label(self) -> str:
@@ -148,9 +151,10 @@ def run_facts(info: RunInfo, document: Mapping[str, Any] | None = None) -> RunFa
         prefix_groups=_whole(workload.get("prefix_groups")),
         prefix_cache=prefix_cache if isinstance(prefix_cache, bool) else None,
         settings=_settings(info.settings.get("label"), mapping(deployment.get("arguments"))),
-        architecture=_text(deployment.get("architecture")),
+        architecture=_named(deployment.get("architecture")),
         stated=_text(deployment.get("stated")),
         hardware=hardware,
+        own_model=_own_model(deployment.get("architecture")) or _own_model(deployment.get("model")),
     )
 
 
@@ -173,6 +177,10 @@ def _described(said: Any) -> Gpu | None:
         return msgspec.convert(said, Gpu) if isinstance(said, Mapping) else None
     except msgspec.ValidationError:
         return None
+
+
+def _own_model(said: Any) -> str | None:
+    return msgspec.json.encode(said).decode() if isinstance(said, Mapping) and "config" in said else None
 
 
 def engine_name(said: str | None) -> str | None:

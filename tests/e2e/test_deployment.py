@@ -21,6 +21,11 @@ from loadstone.simserver import Law, TimingServer, start
 
 SMALL = ("--input", "64", "--output", "8", "--concurrency", "1", "--requests", "6", "--warmup", "0", "--json")
 
+OWN = {
+    "model_type": "llama", "torch_dtype": "bfloat16", "hidden_size": 1024, "num_hidden_layers": 4, "vocab_size": 1000,
+    "num_attention_heads": 8, "num_key_value_heads": 2, "intermediate_size": 4096, "max_position_embeddings": 8192,
+}  # fmt: skip
+
 
 def papers(outcome: Outcome) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((outcome.folder / "run.json").read_bytes())["settings"]["deployment"]
@@ -256,6 +261,18 @@ def test_hardware_of_ones_own_outlives_its_file(loadstone: Loadstone, timing: Ti
     own.unlink()
     view = read_run(run.folder)
     assert view.facts.gpu == "own-9"
+    assert points_of([view])[0].light_tpot_s is not None
+    assert loadstone("calibrate", run.folder, "--out", tmp_path / "profiles").code == 0
+
+
+def test_a_model_of_ones_own_outlives_its_file(loadstone: Loadstone, timing: TimingServer, tmp_path: Path) -> None:
+    own = tmp_path / "own" / "config.json"
+    own.parent.mkdir()
+    own.write_text(json.dumps(OWN))
+    run = loadstone("bench", timing.url, *SMALL, "--deployment", f"{own.parent}@1xh200/tp1")
+    own.unlink()
+    view = read_run(run.folder)
+    assert view.facts.architecture == str(own.parent)
     assert points_of([view])[0].light_tpot_s is not None
     assert loadstone("calibrate", run.folder, "--out", tmp_path / "profiles").code == 0
 

@@ -42,7 +42,8 @@ def deployment_of_runs(folders: Sequence[Path]) -> Deployment:
             raise InputError(
                 f"{folder}: {facts.engine} was measured, but not which engine is behind it; give it with --deployment"
             )
-        found.setdefault(f"{name} {msgspec.json.encode(facts.hardware)!r}", (folder, _parsed(folder, name, facts)))
+        own = f"{msgspec.json.encode(facts.hardware)!r} {facts.own_model}"
+        found.setdefault(f"{name} {own}", (folder, _parsed(folder, name, facts)))
     (first, deployment), *others = found.values()
     if others:
         raise InputError(
@@ -53,9 +54,9 @@ def deployment_of_runs(folders: Sequence[Path]) -> Deployment:
 
 
 def _parsed(folder: Path, name: str, facts: RunFacts) -> Deployment:
-    """The catalogue's alone, and hardware that the run describes: what a run names, no file is read for."""
+    """The catalogue's alone, and what the run describes: what a run names, no file is read for."""
     try:
-        return parse_named(name, facts.hardware)
+        return parse_named(name, facts.hardware, facts.own_model)
     except InputError as error:
         raise InputError(f"{folder}: {error}; give what it was measured on with --deployment") from error
 

@@ -158,8 +158,8 @@ class Deployment(msgspec.Struct, frozen=True):
     def papers(self) -> dict[str, Any]:
         """As a run's papers have it: RunInfo.settings["deployment"], see runfacts."""
         return {
-            "model": self.model.name,
-            # Of hardware of the user's own, whose file may be gone when the run is read, all that was known.
+            # Of a model and hardware of the user's own, whose files may be gone when the run is read, all there was.
+            "model": {"name": self.model.name, **self.model.given} if self.model.given else self.model.name,
             "gpu": msgspec.to_builtins(self.gpu) if self.has_own_hardware else self.gpu.name,
             "gpus": self.gpus,
             "nodes": self.nodes,

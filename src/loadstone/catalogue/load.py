@@ -16,6 +16,7 @@ import msgspec
 
 from loadstone.catalogue import own
 from loadstone.catalogue.hardware import Gpu, Node
+from loadstone.catalogue.hub import cached_config
 from loadstone.catalogue.model import Model
 from loadstone.catalogue.reader import read_config, read_path
 from loadstone.errors import InputError
@@ -216,14 +217,19 @@ def _laid_over(like: Any, said: dict[str, Any], kind: str, names: Mapping[str, s
 
 
 def find_model(name: str) -> Model:
-    """By Hugging Face id, alias, or path to a `config.json` or its folder. Raises InputError with the nearest."""
+    """By Hugging Face id, alias, or path to a `config.json` or its folder. An id that the catalogue lacks may be one
+    that was downloaded to this machine. Raises InputError with the nearest.
+    """
     said, path = name.strip().lower(), path_of(name)
     key = _key_of(name)
     if key is not None:
         return _catalogued(key)
-    if not said or not (name.endswith(".json") or path.exists()):
+    if said and (name.endswith(".json") or path.exists()):
+        return read_path(path)
+    downloaded = cached_config(name)
+    if downloaded is None:
         _missing("model", name, list(model_names()), "; a path to a config.json will do as well")
-    return read_path(path)
+    return msgspec.structs.replace(read_path(downloaded), name=name.strip())
 
 
 def is_catalogued(name: str) -> bool:

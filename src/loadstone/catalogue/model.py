@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from functools import cached_property
+from typing import Any
 
 import msgspec
 
@@ -71,6 +72,7 @@ class Model(msgspec.Struct, frozen=True, dict=True):
     kv_dtype            what a KV cache has unless the engine is told otherwise
     vision_parameters   of towers beside the text model, counted where the config says enough; kept at `dtype`
     assumed             what the config left open and was assumed, and fields not understood; for the reader
+    given               where it is none of the catalogue's: `config` and `quantisation`, its files as they are
     """
 
     name: str
@@ -90,6 +92,7 @@ class Model(msgspec.Struct, frozen=True, dict=True):
     source: str = ""
     assumed: tuple[str, ...] = ()
     model_type: str = ""
+    given: dict[str, Any] | None = None
 
     def __hash__(self) -> int:
         return hash((self.name, self.weights_dtype, self.hidden, len(self.layers)))

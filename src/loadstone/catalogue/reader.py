@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from collections.abc import Mapping
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -47,10 +48,18 @@ def read_path(path: Path) -> Model:
     """
     file = path / "config.json" if path.is_dir() else path
     config = _json(file)
-    for other in (file.with_name("hf_quant_config.json"), _collected(file)):
-        if other != file and other.is_file():
-            return read_config(config, _name_of(path), _json(other))
-    return read_config(config, _name_of(path), None)
+    others = (file.with_name("hf_quant_config.json"), _collected(file))
+    beside = next((_json(other) for other in others if other != file and other.is_file()), None)
+    return read_given({"name": _name_of(path), "config": config, "quantisation": beside})
+
+
+def read_given(said: Mapping[str, Any]) -> Model:
+    """From a model's files, as `Model.given` and a run's papers keep them, and its `name`. Raises InputError."""
+    name, config, beside = said.get("name"), said.get("config"), said.get("quantisation")
+    if not isinstance(name, str) or not isinstance(config, dict) or not isinstance(beside, dict | None):
+        raise InputError("a model's description lacks its name or its config; give the path to its config.json")
+    given = {"config": config, "quantisation": beside}
+    return msgspec.structs.replace(read_config(config, name, beside), given=given)
 
 
 def _name_of(path: Path) -> str:

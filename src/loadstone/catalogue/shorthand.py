@@ -25,6 +25,7 @@ from loadstone.catalogue.load import find_gpu, find_hardware, find_model, is_cat
 from loadstone.catalogue.model import Model
 from loadstone.catalogue.own import is_file
 from loadstone.catalogue.precision import FORMATS, dtype_of, kv_dtype_of
+from loadstone.catalogue.reader import read_given
 from loadstone.catalogue.spellings import ELSEWHERE, SAME, owners_of
 from loadstone.errors import InputError
 
@@ -96,8 +97,8 @@ def names_engine(text: str) -> bool:
     return any(key == "engine" or key in OWNERS for key in keys)
 
 
-def parse_deployment(text: str, gpu: Gpu | None = None) -> Deployment:
-    """A deployment from its shorthand. `gpu`: in place of the one it names, which is then not looked for.
+def parse_deployment(text: str, gpu: Gpu | None = None, model: Model | None = None) -> Deployment:
+    """A deployment from its shorthand. `gpu`, `model`: in place of those it names, which are then not looked for.
 
     `N×` defaults to 1; GPU may be a node of the catalogue, and N then counts nodes. Without parallelism: tensor
     parallel within a node, pipeline parallel between nodes. `dp` alone: tp takes the rest; `tp` alone: pp takes the
@@ -107,27 +108,30 @@ def parse_deployment(text: str, gpu: Gpu | None = None) -> Deployment:
     left, where, rest = split_deployment(text)
     if not left or not where:
         raise InputError(f"deployment {text!r}: not MODEL@GPUS; {_FORM}")
-    model, weights = _model_of(left, text)
+    model, weights = _model_of(left, text, model)
     found, gpus, nodes, node = _hardware_of(where, text, gpu)
     options = _options_of(rest, text)
     return arrange(model, found, gpus, nodes, node, weights, options, text)
 
 
-def parse_named(text: str, hardware: Gpu | None) -> Deployment:
-    """The deployment that a run names: what the catalogue alone has, on `hardware` where the run describes its own.
+def parse_named(text: str, hardware: Gpu | None, own: str | None = None) -> Deployment:
+    """The deployment that a run names: what the catalogue alone has, but `hardware` and the model `own` (JSON, see
+    RunFacts) where the run describes its own.
 
     Names come from servers and papers, so no file is read for one. Raises InputError where it takes one, and as
     parse_deployment() does.
     """
-    if not all(map(is_catalogued, models_of(text))) or (hardware is None and is_file(split_deployment(text)[1])):
+    model = read_given(msgspec.json.decode(own)) if own is not None else None
+    named = models_of(text)[model is not None :]
+    if not all(map(is_catalogued, named)) or (hardware is None and is_file(split_deployment(text)[1])):
         raise InputError("it names what only a file of yours describes")
-    return parse_deployment(text, hardware)
+    return parse_deployment(text, hardware, model)
 
 
-def _model_of(left: str, text: str) -> tuple[Model, str]:
+def _model_of(left: str, text: str, model: Model | None = None) -> tuple[Model, str]:
     """By `MODEL[:weights]`; one that is known by another precision's name is that model in that precision."""
     name, weights = _name_and_weights(left, text)
-    model = find_model(name)
+    model = model or find_model(name)
     return model, weights or model.weights_dtype
 
 

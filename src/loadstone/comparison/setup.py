@@ -17,8 +17,10 @@ _FACTS = (
     "prefix_groups", "prefix_cache",
 )  # fmt: skip
 _ANSWERS = "answers a request"
+_CONFIG = "model config"
 _PAPERS = (
-    "hardware", "endpoint", _ANSWERS, "seed", "label", "engine arguments", "client", "client host", "loadstone",
+    "hardware", _CONFIG, "endpoint", _ANSWERS, "seed", "label", "engine arguments", "client", "client host",
+    "loadstone",
 )  # fmt: skip
 WORKLOAD = (
     "mode", "workload", "input_tokens", "output_tokens", "range_ratio", "prefix_tokens", "prefix_groups", _ANSWERS,
@@ -33,7 +35,8 @@ def differences(a: Sequence[Run], b: Sequence[Run]) -> list[dict[str, Any]]:
     found = []
     for what in (*_FACTS, *_PAPERS):
         sides = [_distinct([_value(run, what) for run in runs]) for runs in (a, b)]
-        found += _row(what, sides, only_differing=what == "hardware")
+        if what != _CONFIG or [None] not in sides:  # a name tells apart what the catalogue has
+            found += _row(what, sides, only_differing=what in ("hardware", _CONFIG))
     found += _workload(a, b)
     return found + _plan(a, b, found)
 
@@ -114,6 +117,8 @@ def _value(run: Run, what: str) -> Any:
         return round(value, 1) if isinstance(value, float) else value
     if what == "hardware":
         return msgspec.to_builtins(run.facts.hardware) if run.facts.hardware else None
+    if what == _CONFIG:
+        return msgspec.json.decode(run.facts.own_model)["config"] if run.facts.own_model else None
     if what == "endpoint":
         return info.target.endpoint if info.target else None
     if what == _ANSWERS:

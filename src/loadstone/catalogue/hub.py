@@ -1,0 +1,45 @@
+"""Models that Hugging Face's tools have downloaded to this machine: their config.json, found by the model's id."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from loadstone import host
+
+_ID = re.compile(r"(?:[A-Za-z0-9][A-Za-z0-9._-]*/)?[A-Za-z0-9][A-Za-z0-9._-]*")
+_MOST_COMMIT_BYTES = 64
+
+
+def cached_config(name: str) -> Path | None:
+    """The `config.json` of a model id, as it stands in the cache: that of its main branch, else the newest there is.
+
+    The cache holds models--OWNER--NAME/{refs/main, snapshots/COMMIT/config.json} (huggingface_hub, file_download.py).
+    Nothing is downloaded. None where there is none, and for what is no id.
+    """
+    if not _ID.fullmatch(name.strip()):
+        return None
+    model = _folder() / f"models--{name.strip().replace('/', '--')}"
+    try:
+        with (model / "refs" / "main").open("rb") as file:
+            commit = file.read(_MOST_COMMIT_BYTES).decode("ascii").strip()
+        file_of_main = model / "snapshots" / Path(commit).name / "config.json"
+        if file_of_main.is_file():
+            return file_of_main
+    except (OSError, ValueError):
+        pass  # downloaded by commit alone
+    try:
+        found = {each.stat().st_mtime: each for each in (model / "snapshots").glob("*/config.json")}
+    except OSError:
+        return None
+    return found[max(found)] if found else None
+
+
+def _folder() -> Path:
+    """Where huggingface_hub looks (its constants.py)."""
+    named = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE")
+    if named:
+        return host.path_of(os.path.expandvars(named))
+    home = os.environ.get("HF_HOME")
+    return (host.path_of(os.path.expandvars(home)) if home else host.cache_folder().with_name("huggingface")) / "hub"
