@@ -551,3 +551,10 @@ def test_no_template_is_learnt_where_counts_change_their_meaning() -> None:
     assert answer.template(uncounted) is not None
     answer.feed(counted)
     assert answer.template(counted) is None
+
+
+def test_no_template_is_learnt_from_an_event_that_an_unended_one_swallowed() -> None:
+    """It says the model's name, which the answer has not read."""
+    body = event(model="tiny", choices=[CHOICE], usage=USAGE)
+    reads = [b'data: {"id":"torn\n', *[body] * 4, b"data: [DONE]\n\n"]
+    assert agree([HEADER, *map(chunk, reads), b"0\r\n\r\n"]) == 2

@@ -1,6 +1,6 @@
 """What transformers' own classes are made of: parameters and cache of every decoder it knows, on the meta device.
 
-    .cache/engines/transformers/bin/python tests/transformers_truth.py FOLDER [TYPE…]
+    .cache/engines/transformers/bin/python tests/transformers_truth.py [--share 0/2] FOLDER [TYPE…]
 
 Run by the engine's interpreter, which has torch; it needs nothing of Loadstone. For each model type: its default
 config with four layers, then the same with one field changed at a time (flags turned over, numbers doubled). What can
@@ -52,13 +52,15 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("types", nargs="*")
+    parser.add_argument("--share", default="0/1", help="which part of the types, of how many: 0/2, 1/2")
     options = parser.parse_args()
     warnings.filterwarnings("ignore")
     transformers.logging.set_verbosity_error()
     signal.signal(signal.SIGALRM, _too_long)
     autos = dict.fromkeys(MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES, AutoModelForImageTextToText)
     autos |= dict.fromkeys(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, AutoModelForCausalLM)
-    for name in options.types or sorted(autos):
+    part, parts = map(int, options.share.split("/"))
+    for name in (options.types or sorted(autos))[part::parts]:
         for line in lines(name, autos[name], options.folder):
             print(json.dumps(line), flush=True)
 

@@ -64,6 +64,8 @@ class OpenAIAnswer(Answer):
         # usage that has no count nothing is running.
         if not text or counted != self.running:
             return None
+        if chunk.model and self.model is None:  # an event before it that was never ended has swallowed it unread
+            return None
         template = learn(body, text, counted=counted, sse=self._sse)
         if template is not None:
             self._plain_usage = usage
