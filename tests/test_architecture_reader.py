@@ -629,7 +629,7 @@ def test_states_of_other_kinds_by_hand() -> None:
         ({"layer_types": ["full_attention", "retention"]}, "layer type 'retention' is not known"),
         ({"sliding_window": 8, "sliding_window_pattern": "LLX"}, "known are letters L and G"),
         ({"model_type": "falcon_h1"}, "attention and a state in the same layer"),
-        ({"model_type": "gemma3n_text"}, "is not read here"),
+        ({"model_type": "doge"}, "is not read here"),
         ({"model_type": "newest", "hidden_act": "relu2"}, "whether its MLPs have two matrices or three"),
         ({"model_type": "t5", "is_encoder_decoder": True}, "an encoder with a decoder"),
         ({"num_key_value_heads": [2, 1]}, "differs from layer to layer"),
@@ -648,7 +648,7 @@ def test_an_unknown_type_is_not_spoken_for() -> None:
     assert (
         "tie_word_embeddings absent: not tied assumed" in read(model_type="new", tie_word_embeddings="absent").assumed
     )
-    known = read(model_type="gemma", tie_word_embeddings="absent", max_position_embeddings="absent")
+    known = read(model_type="gemma", head_dim=16, tie_word_embeddings="absent", max_position_embeddings="absent")
     assert known.assumed == (
         "tie_word_embeddings absent: tied, as this model_type is",
         "the config states no longest context: no limit assumed",

@@ -20,8 +20,9 @@ class FullAttention(msgspec.Struct, frozen=True):
     `window_tokens`: the layer sees at most so many tokens (a sliding window, or a chunk).
     `top_tokens`: sparse attention's budget; an indexer of `index_heads` × `index_dim` picks the tokens.
     `gate`: sigmoid gate on the output, one number per element or per head. `qk_norm`: norms over each head or over
-    the whole projection. `keys_as_values`: no value projection, values are the keys (the cache still holds both).
-    `stores_kv` is false where the layer reads the cache of an earlier one.
+    the whole projection (`layer`: over each head, with biases). `keys_as_values`: no value projection, values are the
+    keys (the cache still holds both). `stores_kv` is false where the layer reads the cache of an earlier one, and has
+    no projections for it.
     """
 
     heads: int
@@ -34,20 +35,20 @@ class FullAttention(msgspec.Struct, frozen=True):
     index_dim: int = 0
     bias: bool = False
     output_bias: bool = False
-    qk_norm: Literal["head", "whole"] | None = None
+    qk_norm: Literal["head", "whole", "layer"] | None = None
     gate: Literal["element", "head"] | None = None
     sinks: bool = False
     keys_as_values: bool = False
     stores_kv: bool = True
 
     def weights(self, hidden: int) -> tuple[Matrix, ...]:
-        query, key, value = self.heads * self.head_dim, self.kv_heads * self.head_dim, self.kv_heads * self.v_head_dim
-        out = self.heads * self.v_head_dim
-        found = [
-            Matrix("self_attn.q_proj", hidden, query, "attention", "column"),
-            Matrix("self_attn.k_proj", hidden, key, "attention", "kv"),
-        ]
-        if not self.keys_as_values:
+        query, out = self.heads * self.head_dim, self.heads * self.v_head_dim
+        kv_heads = self.kv_heads if self.stores_kv else 0
+        key, value = kv_heads * self.head_dim, 0 if self.keys_as_values else kv_heads * self.v_head_dim
+        found = [Matrix("self_attn.q_proj", hidden, query, "attention", "column")]
+        if key:
+            found.append(Matrix("self_attn.k_proj", hidden, key, "attention", "kv"))
+        if value:
             found.append(Matrix("self_attn.v_proj", hidden, value, "attention", "kv"))
         found.append(Matrix("self_attn.o_proj", out, hidden, "attention", "row"))
         if self.gate:
@@ -57,8 +58,9 @@ class FullAttention(msgspec.Struct, frozen=True):
             found.append(vector("self_attn.qkv_bias", query + key + value, "attention"))
         if self.output_bias:
             found.append(vector("self_attn.o_bias", hidden, "attention"))
-        if self.qk_norm == "head":
-            found.append(vector("self_attn.qk_norm", 2 * self.head_dim))
+        if self.qk_norm in ("head", "layer"):
+            norms = (2 if self.stores_kv else 1) * (2 if self.qk_norm == "layer" else 1)
+            found.append(vector("self_attn.qk_norm", norms * self.head_dim))
         elif self.qk_norm == "whole":
             found.append(vector("self_attn.qk_norm", query + key))
         if self.sinks:

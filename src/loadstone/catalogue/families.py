@@ -8,6 +8,8 @@ from typing import Literal
 import msgspec
 from msgspec.structs import replace
 
+Beside = Literal["number", "head_dim", "num_attention_heads", "intermediate_size"]
+
 
 class Family(msgspec.Struct, frozen=True):
     """What holds unless the config's own field says otherwise.
@@ -15,12 +17,20 @@ class Family(msgspec.Struct, frozen=True):
     bias: on Q, K, V. norms: vectors of hidden size in each layer; outer_norms: beside the layers. tied: where
     `tie_word_embeddings` is absent. gate: sigmoid on the attention's output. positions: a learnt table, this many
     rows longer than the context. draft_dense: draft layers have the dense MLP and the sliding window, whatever the
-    last layer has. qk_norm_if_said: only where `use_qk_norm` is true. state: what its layers without a KV cache keep,
-    where fields do not tell; only_states: all layers are such, without an MLP.
+    last layer has. qk_norm_if_said: only where `use_qk_norm` (`qk_layernorm`) is true. state: what its layers without
+    a KV cache keep, where fields do not tell; only_states: all layers are such, without an MLP.
+    output_bias: on the attention's output where Q, K and V have theirs; None: by `attention_bias`, unless `bias` is
+    the class's own and no field turns it off.
+    all_biases: the field that turns all of them off or on. head_bias: on the output head. beside: other vectors of
+    each layer, so many of such a length. windows: which layers have one where neither `layer_types` nor a pattern
+    says: L a window, G everything, again and again; $ at the end: the last one sees everything. one_norm: the field
+    by which attention and MLP run side by side, behind one norm. head_dim, wide_head_dim: where the config has none,
+    in layers that see everything the second; None: hidden / heads. four_times: its MLPs are that wide where no field
+    says.
     """
 
     bias: bool = False
-    qk_norm: Literal["head", "whole"] | None = None
+    qk_norm: Literal["head", "whole", "layer"] | None = None
     norms: int = 2
     tied: bool = False
     matrices: Literal[2, 3] = 3
@@ -30,15 +40,27 @@ class Family(msgspec.Struct, frozen=True):
     router_bias: bool = False
     shared_gate: bool = False
     mlp_bias: bool = False
-    output_bias: bool = False
+    output_bias: bool | None = None
     positions: int | None = None
     outer_norms: int = 1
     draft_dense: bool = False
     qk_norm_if_said: bool = False
     state: Literal["mamba1", "lightning", "short-conv"] | None = None
     only_states: bool = False
+    all_biases: str = ""
+    head_bias: bool = False
+    beside: tuple[tuple[int, Beside], ...] = ()
+    windows: str = ""
+    one_norm: str = ""
+    head_dim: int | None = None
+    wide_head_dim: int | None = None
+    four_times: bool = False
 
 
+_GEMMA4 = Family(qk_norm="head", norms=4, tied=True, windows="LLLLLG$", head_dim=256, wide_head_dim=512)
+_FALCON = Family(
+    norms=4, outer_norms=2, tied=True, matrices=2, all_biases="bias", one_norm="parallel_attn", four_times=True
+)
 _BIASED = Family(bias=True, output_bias=True, mlp_bias=True, norms=4, outer_norms=2, matrices=2)
 """LayerNorms and biases everywhere, an MLP of two matrices: as GPT-2 was."""
 
@@ -50,27 +72,32 @@ FAMILIES: dict[str, Family] = {
     "nemotron-nas": Family(),
     "llama4": Family(),
     "llama4_text": Family(),
-    "qwen2": Family(bias=True),
+    "qwen2": Family(bias=True, windows="G"),
     "qwen2_vl": Family(bias=True),
     "qwen2_vl_text": Family(bias=True),
     "qwen2_5_vl": Family(bias=True),
     "qwen2_5_vl_text": Family(bias=True),
     "qwen2_moe": Family(bias=True, shared_gate=True),
-    "qwen3": Family(qk_norm="head"),
+    "qwen3": Family(qk_norm="head", windows="G", head_dim=128),
     "qwen3_moe": Family(qk_norm="head"),
-    "qwen3_vl_text": Family(qk_norm="head"),
+    "qwen3_vl_text": Family(qk_norm="head", head_dim=128),
     "qwen3_vl_moe_text": Family(qk_norm="head"),
     "qwen3_omni_moe_text": Family(qk_norm="head"),
     "qwen2_5_omni_text": Family(bias=True),
     "qwen3_next": Family(qk_norm="head", gate="element", shared_gate=True),
     "qwen3_5_text": Family(qk_norm="head", gate="element"),
     "qwen3_5_moe_text": Family(qk_norm="head", gate="element", shared_gate=True),
-    "gemma2": Family(norms=4, tied=True),
-    "gemma3_text": Family(qk_norm="head", norms=4, tied=True),
-    "gemma4_text": Family(qk_norm="head", norms=4, tied=True),
+    "gemma2": Family(norms=4, tied=True, windows="LG", head_dim=256),
+    "gemma3_text": Family(qk_norm="head", norms=4, tied=True, windows="LLLLLG", head_dim=256),
+    "gemma3n_text": Family(qk_norm="head", norms=4, tied=True, windows="LLLLG", head_dim=256),
+    "gemma4_text": _GEMMA4,
+    "gemma4_unified_text": Family(
+        qk_norm="head", norms=4, tied=True, windows="LLLLLG$", head_dim=256, wide_head_dim=512
+    ),
+    "vaultgemma": Family(tied=True, windows="LG", head_dim=256),
     "gpt_oss": Family(bias=True, output_bias=True, sinks=True, expert_bias=True, router_bias=True),
-    "glm4_moe": Family(qk_norm="head", qk_norm_if_said=True, router_bias=True),
-    "glm4v_moe_text": Family(qk_norm="head", qk_norm_if_said=True, router_bias=True),
+    "glm4_moe": Family(qk_norm="head", qk_norm_if_said=True, output_bias=False, router_bias=True),
+    "glm4v_moe_text": Family(qk_norm="head", qk_norm_if_said=True, output_bias=False, router_bias=True),
     "glm_moe_dsa": Family(router_bias=True),
     "deepseek_v2": Family(),
     "deepseek_v3": Family(router_bias=True),
@@ -85,46 +112,73 @@ FAMILIES: dict[str, Family] = {
     "mimo_v2_flash": Family(router_bias=True, draft_dense=True),
     "nemotron_h": Family(norms=1, matrices=2, router_bias=True),
     "step3p7": Family(qk_norm="head", gate="head", router_bias=True, draft_dense=True),
-    "bloom": replace(_BIASED, outer_norms=4, tied=True),
-    "opt": replace(_BIASED, tied=True, positions=2),
-    "gpt2": replace(_BIASED, tied=True, positions=0),
-    "gpt_bigcode": replace(_BIASED, tied=True, positions=0),
+    "bloom": replace(_BIASED, four_times=True, outer_norms=4, tied=True),
+    "opt": replace(_BIASED, tied=True, positions=2, all_biases="enable_bias"),
+    "biogpt": replace(_BIASED, tied=True, positions=2),
+    "gpt2": replace(_BIASED, four_times=True, tied=True, positions=0),
+    "gpt_bigcode": replace(_BIASED, four_times=True, tied=True, positions=0),
     "gpt_neox": _BIASED,
-    "starcoder2": replace(_BIASED, tied=True),
-    "phi": replace(_BIASED, norms=2),
-    "gptj": Family(mlp_bias=True, norms=2, outer_norms=2, matrices=2),
-    "RefinedWeb": Family(norms=2, outer_norms=2, tied=True, matrices=2),
-    "RefinedWebModel": Family(norms=2, outer_norms=2, tied=True, matrices=2),
-    "falcon": Family(norms=2, outer_norms=2, tied=True, matrices=2),
-    "mpt": Family(tied=True, matrices=2),
+    "jais2": _BIASED,
+    "persimmon": replace(_BIASED, qk_norm="layer"),
+    "starcoder2": replace(_BIASED, tied=True, all_biases="use_bias"),
+    "phi": replace(_BIASED, norms=2, qk_norm="layer", qk_norm_if_said=True, head_bias=True),
+    "gptj": Family(four_times=True, mlp_bias=True, norms=2, outer_norms=2, matrices=2, head_bias=True),
+    "codegen": Family(four_times=True, mlp_bias=True, norms=2, outer_norms=2, matrices=2, head_bias=True),
+    "RefinedWeb": replace(_FALCON, one_norm=""),
+    "RefinedWebModel": _FALCON,
+    "falcon": _FALCON,
+    "mpt": Family(four_times=True, tied=True, matrices=2),
     "nemotron": Family(norms=4, outer_norms=2, matrices=2),
     "arcee": Family(matrices=2),
-    "bitnet": Family(norms=3),
-    "apertus": Family(qk_norm="head", matrices=2),
-    "stablelm": Family(norms=4, outer_norms=2),
+    "bitnet": Family(norms=3, beside=((1, "intermediate_size"),)),
+    "apertus": Family(qk_norm="head", matrices=2, beside=((2, "number"),)),
+    "diffllama": Family(beside=((4, "head_dim"),)),
+    "helium": Family(output_bias=False, head_dim=128),
+    "nanochat": Family(norms=0, outer_norms=0, matrices=2),
+    "stablelm": Family(
+        norms=4, outer_norms=2, qk_norm="whole", qk_norm_if_said=True, one_norm="use_parallel_residual"
+    ),
     "phi3": Family(),
     "phimoe": Family(norms=4, outer_norms=2),
     "granite": Family(),
+    "granite_swa": Family(sinks=True, tied=True, windows="GLLL"),
     "granitemoe": Family(),
     "granitemoehybrid": Family(),
     "olmo": Family(norms=0, outer_norms=0),
     "olmo2": Family(qk_norm="whole"),
-    "olmo3": Family(qk_norm="whole"),
+    "olmo3": Family(qk_norm="whole", windows="LLLG"),
     "olmoe": Family(qk_norm="whole"),
-    "gemma": Family(tied=True),
+    "gemma": Family(tied=True, head_dim=256),
     "cohere": Family(norms=1, tied=True, qk_norm="whole", qk_norm_if_said=True),
-    "cohere2": Family(norms=1, tied=True),
+    "cohere2": Family(norms=1, tied=True, windows="LLLG"),
     "exaone": Family(),
-    "exaone4": Family(qk_norm="head"),
-    "ernie4_5": Family(tied=True),
+    "exaone4": Family(qk_norm="head", windows="LLLG"),
+    "ernie4_5": Family(tied=True, all_biases="use_bias", head_dim=128),
+    "paddleocr_vl_text": Family(tied=True, all_biases="use_bias", head_dim=128),
     "ernie4_5_moe": Family(tied=True, router_bias=True),
     "hunyuan_v1_dense": Family(qk_norm="head"),
     "hunyuan_v1_moe": Family(qk_norm="head"),
-    "glm": Family(),
-    "glm4": Family(norms=4),
+    "glm": Family(bias=True, output_bias=False, head_dim=128),
+    "glm4": Family(bias=True, norms=4, output_bias=False, head_dim=128),
+    "glm4v_text": Family(bias=True, norms=4),
+    "glm_ocr_text": Family(norms=4),
     "chatglm": Family(),
-    "seed_oss": Family(bias=True),
-    "smollm3": Family(tied=True),
+    "seed_oss": Family(bias=True, output_bias=False, head_dim=128),
+    "smollm3": Family(tied=True, windows="G"),
+    "beam": Family(
+        qk_norm="head", norms=4, gate="element", windows="LLLLLG$", beside=((1, "num_attention_heads"),), head_dim=128
+    ),
+    "cohere_compass_text": Family(norms=1, tied=True, windows="G"),
+    "cosmos3_edge_text": Family(matrices=2),
+    "cwm": Family(windows="GLLL", head_dim=128),
+    "hyperclovax": Family(norms=4),
+    "iquestcoder": Family(head_dim=128),
+    "minicpm": Family(tied=True),
+    "ministral": Family(),
+    "ministral3": Family(head_dim=128),
+    "orion": Family(norms=4, outer_norms=2),
+    "molmo2_text": Family(qk_norm="head", output_bias=False, head_dim=128),
+    "muse_glimmer_text": Family(norms=4, gate="element", head_dim=128),
     "baichuan": Family(),
     "internlm2": Family(),
     "internlm3": Family(),
@@ -148,7 +202,11 @@ NOT_READ = {
     "falcon_h1": "attention and a state in the same layer",
     "zamba": "layers that share one block's weights",
     "zamba2": "layers that share one block's weights",
-    "gemma3n_text": "embeddings of every layer, several residual streams",
+    "diffusion_gemma_text": "it writes blocks of tokens by diffusion",
+    "qwen": "its MLPs are half as wide as intermediate_size says; with half of that it can be read as a qwen2",
+    "hrm_text": "layers that run several times",
+    "mllama_text_model": "layers of cross attention to images",
+    "doge": "a mask computed from values, experts of single numbers",
     "jetmoe": "experts in the attention",
     "recurrent_gemma": "recurrent layers of a kind of its own",
     "longcat_flash": "two attentions in a layer, experts that do nothing",
@@ -161,6 +219,17 @@ DEFAULTS: dict[str, dict[str, int]] = {
         "vocab_size": 262_208, "hidden_size": 2304, "num_hidden_layers": 26, "intermediate_size": 9216,
         "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "max_position_embeddings": 131_072,
         "sliding_window": 4096, "sliding_window_pattern": 6,
+    },
+    "gemma3n_text": {
+        "vocab_size": 262_400, "hidden_size": 2048, "num_hidden_layers": 35, "intermediate_size": 16_384,
+        "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 256, "max_position_embeddings": 32_768,
+        "sliding_window": 512, "num_kv_shared_layers": 15, "laurel_rank": 64, "altup_num_inputs": 4,
+        "hidden_size_per_layer_input": 256, "vocab_size_per_layer_input": 262_144,
+    },
+    "gemma4_text": {
+        "vocab_size": 262_144, "hidden_size": 2304, "num_hidden_layers": 30, "intermediate_size": 9216,
+        "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "max_position_embeddings": 131_072,
+        "sliding_window": 512, "hidden_size_per_layer_input": 256, "vocab_size_per_layer_input": 262_144,
     },
     "llama": {
         "vocab_size": 32_000, "hidden_size": 4096, "num_hidden_layers": 32, "intermediate_size": 11_008,
@@ -207,15 +276,17 @@ IGNORED = frozenset(
     use_qk_norm use_routing_bias use_moe_router_bias rescale_layer
     activation activation_function alibi apply_query_key_layer_scaling apply_residual_connection_post_layernorm
     attention_softmax_in_fp32 attn_implementation attn_impl attn_temperature_tuning bias_dropout_fusion block_size
-    block_use_swiglu block_use_xavier_init cache_implementation conv_use_xavier_init do_layer_norm_before
+    block_use_swiglu block_use_xavier_init cache_implementation conv_use_xavier_init
     enable_expert_tensor_parallelism gradient_checkpointing init_config init_device init_method layer_switch
-    layer_norm_elementwise_affine learned_pos_emb lm_head_bias mamba_chunk_size masked_softmax_fusion moe_capacity
+    learned_pos_emb mamba_chunk_size masked_softmax_fusion moe_capacity
     moe_gate moe_normalize_expert_weights moe_router_enable_expert_bias moe_use_aux_free n_ctx no_bias
     anyres_pooling_size attn_res_block_size norm_before_gate
     no_rope_layer_interval no_rope_layers norm_type normalization_function offset_alibi order_of_interleaved_layers
+    layer_rope_theta rope_scaling_layers scale_attn_by_inverse_layer_idx activation_sparsity_pattern altup_active_idx
+    altup_coef_clip altup_correct_scale scale_emb scale_depth dim_model_base original_rope
     org_vocab_size parallel_attn position_embedding_type post_layer_norm qk_layernorm qk_norm reorder_and_upcast_attn
     rms_norm rmsnorm rope_ratio rope_theta rotary rotary_emb_base rotary_pct scale_attn_weights
-    scale_attention_softmax_in_fp32 score_function shared_moe_mode use_bias use_expert_bias use_mixed_mlp_moe
+    scale_attention_softmax_in_fp32 score_function shared_moe_mode use_expert_bias use_mixed_mlp_moe
     use_embedding_sharing use_gated_activation use_parallel_block use_parallel_residual vision_token_id
     """.split()  # noqa: SIM905
 )

@@ -106,6 +106,26 @@ class Fields:
             return None
         return Fields(found[1], f"{self.where}, {found[0]}")
 
+    def of_layer(self, index: int) -> Fields:
+        """With what `per_layer_config` (transformers 5) says of this layer in place of what holds for all. Raises
+        InputError: it says what has no place among those.
+        """
+        found = self.find("per_layer_config")
+        if found is None or not isinstance(found[1], dict):
+            return self
+        own: Any = next((each for key, each in found[1].items() if key.isdecimal() and int(key) == index), {})
+        where = f"{self.where}, per_layer_config[{index}]"
+        if not isinstance(own, dict):
+            raise InputError(f"{where}: must be an object")
+        new = sorted(own.keys() - self.values.keys())
+        if new:
+            raise InputError(f"{where}: {new[0][:40]} is not understood of one layer")
+        if not own:
+            return self
+        layer = Fields({**self.values, **own}, where)
+        layer.used, layer.assumed = self.used, self.assumed
+        return layer
+
     def spread(self, *names: str) -> None:
         """The fields of these objects stand beside the others, which come first (DBRX, MPT)."""
         for name in names:

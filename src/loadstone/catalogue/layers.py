@@ -13,6 +13,7 @@ from loadstone.catalogue.matrix import Matrix, vector
 from loadstone.catalogue.mlp import DenseMlp
 from loadstone.catalogue.model import Layers
 from loadstone.catalogue.read_attention import attention_kinds, full_attention, linear_attention, read_attention
+from loadstone.catalogue.read_beside import beside_halves
 from loadstone.catalogue.read_mlp import EXPERTS_ONLY, read_dense, read_experts, sparse_layers
 from loadstone.errors import InputError
 
@@ -29,29 +30,18 @@ def read_layers(fields: Fields, family: Family, hidden: int) -> list[Layers]:
     if halves is not None:
         return [_half(fields, family, kind, hidden) for kind in halves]
     count = fields.layers(fields.count("num_hidden_layers", "n_layer", "num_layers", "n_layers"))
-    kinds = attention_kinds(fields, count)
+    kinds = attention_kinds(fields, family, count)
     sparse = sparse_layers(fields, count)
-    extra = _extra(fields, family, hidden)
+    each = [fields.of_layer(index) for index in range(count)]
     return [
         Layers(
             1,
-            read_attention(fields, family, kinds[index], index, count, hidden),
-            read_experts(fields, family) if sparse[index] else read_dense(fields, family, hidden),
-            extra,
+            read_attention(own, family, kinds[index], index, count, hidden),
+            read_experts(own, family) if sparse[index] else read_dense(own, family, hidden, index, count),
+            beside_halves(own, family, hidden, sparse[index]),
         )
-        for index in range(count)
+        for index, own in enumerate(each)
     ]
-
-
-def _extra(fields: Fields, family: Family, hidden: int) -> tuple[Matrix, ...]:
-    found = [vector("norms", family.norms * hidden)]
-    streams = fields.maybe("hc_mult")
-    if streams:
-        # Manifold-constrained hyper-connections: before and after each half, a map from all residual streams to
-        # their mixing weights: n to read, n to write, n² among themselves.
-        mix = (2 + streams) * streams
-        found.append(vector("hyper_connections", 2 * (mix * streams * hidden + mix + 3), "other"))
-    return tuple(found)
 
 
 # --- layers that are only one half, and searched architectures -----------------------------------------------------
@@ -87,7 +77,7 @@ def _halves(fields: Fields, family: Family, prefix: str = "") -> list[str] | Non
 
 
 def _half(fields: Fields, family: Family, kind: str, hidden: int) -> Layers:
-    extra = _extra(fields, family, hidden)
+    extra = beside_halves(fields, family, hidden)
     if kind in ("mamba", "linear_attention"):
         return Layers(1, linear_attention(fields, family, hidden), None, extra)
     if kind in ("attention", "full_attention"):

@@ -71,6 +71,8 @@ class Model(msgspec.Struct, frozen=True, dict=True):
     weights_dtype       what most of the checkpoint is kept in (`fp8` for DeepSeek-V3)
     kv_dtype            what a KV cache has unless the engine is told otherwise
     vision_parameters   of towers beside the text model, counted where the config says enough; kept at `dtype`
+    norms               vectors of hidden size beside the layers
+    embedding_width     of the table and the head, where it is not the residual stream's
     assumed             what the config left open and was assumed, and fields not understood; for the reader
     given               where it is none of the catalogue's: `config` and `quantisation`, its files as they are
     """
@@ -88,6 +90,8 @@ class Model(msgspec.Struct, frozen=True, dict=True):
     vision_parameters: int = 0
     embedding_formats: tuple[tuple[str, Format], ...] = ()
     extra: tuple[Matrix, ...] = ()
+    norms: int = 1
+    embedding_width: int | None = None
     aliases: tuple[str, ...] = ()
     source: str = ""
     assumed: tuple[str, ...] = ()
@@ -112,10 +116,11 @@ class Model(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def embeddings(self) -> tuple[Matrix, ...]:
         """The input table, the output head (tied: one matrix for both), the last norm, and `extra`."""
-        found = [Matrix("embed_tokens", self.vocab, self.hidden, "embedding", "vocab", quantisable=False)]
+        width = self.embedding_width or self.hidden
+        found = [Matrix("embed_tokens", self.vocab, width, "embedding", "vocab", quantisable=False)]
         if not self.tied_embeddings:
-            found.append(Matrix("lm_head", self.hidden, self.vocab, "embedding", "vocab", quantisable=False))
-        return (*found, vector("norm", self.hidden), *self.extra)
+            found.append(Matrix("lm_head", width, self.vocab, "embedding", "vocab", quantisable=False))
+        return (*found, vector("norm", self.norms * self.hidden), *self.extra)
 
     def weights(self) -> Iterator[tuple[Layers | None, Matrix, int]]:
         """Every matrix of the text model, (its run, itself, how many layers have it); None: the embeddings.

@@ -14,6 +14,7 @@ from loadstone.catalogue.attention import (
 from loadstone.catalogue.families import Family
 from loadstone.catalogue.fields import Fields
 from loadstone.catalogue.precision import TORCH_DTYPES
+from loadstone.catalogue.read_heads import attention_biases, head_widths
 from loadstone.errors import InputError
 
 Half = Literal["full", "window", "linear", "none"]
@@ -32,7 +33,7 @@ _NAMES: dict[str, Half] = {
 }
 
 
-def attention_kinds(fields: Fields, count: int) -> list[Half]:
+def attention_kinds(fields: Fields, family: Family, count: int) -> list[Half]:
     """Which attention each layer has. Raises InputError: a kind that is not known here."""
     named = fields.per_layer(count, "layer_types")
     if named is not None:
@@ -64,7 +65,7 @@ def attention_kinds(fields: Fields, count: int) -> list[Half]:
         step = fields.count("no_rope_layer_interval", default=4, least=1)
         return ["full" if (index + 1) % step == 0 else "window" for index in range(count)]
     window = fields.maybe("sliding_window")
-    if not window or not fields.flag("use_sliding_window", default=True):
+    if not window or not fields.flag("use_sliding_window", default=family.windows != "G"):
         return ["full"] * count
     pattern = fields.find("sliding_window_pattern", "_sliding_window_pattern")
     if pattern is not None and isinstance(pattern[1], str):
@@ -72,7 +73,15 @@ def attention_kinds(fields: Fields, count: int) -> list[Half]:
     every = fields.maybe("sliding_window_pattern", "_sliding_window_pattern", least=1)
     if every:
         return ["full" if (index + 1) % every == 0 else "window" for index in range(count)]
-    return ["window"] * count
+    if fields.values.get("use_sliding_window"):
+        rotated = fields.per_layer(count, "no_rope_layers")  # SmolLM3: 0 has no RoPE, and a window
+        if rotated is not None:
+            return ["full" if value else "window" for value in rotated]
+        first = fields.count("max_window_layers", default=28 if family.windows else 0)  # Qwen: they see everything
+        return ["full" if index < first else "window" for index in range(count)]
+    letters = family.windows.rstrip("$") or "L"
+    kinds: list[Half] = ["window" if letters[index % len(letters)] == "L" else "full" for index in range(count)]
+    return [*kinds[:-1], "full"] if family.windows.endswith("$") else kinds
 
 
 def _lettered(fields: Fields, pattern: str, count: int) -> list[Half]:
@@ -115,24 +124,21 @@ def full_attention(
         *[f"{p}num_attention_heads" for p in swa], "num_attention_heads", "n_head", "n_heads", "num_heads", least=1
     )
     kv_heads = _kv_heads(fields, [f"{p}num_key_value_heads" for p in swa]) or heads
-    head_dim = fields.maybe(*[f"{p}head_dim" for p in swa], "head_dim", "attention_head_dim", "kv_channels", least=1)
-    if head_dim is None:
-        head_dim = hidden // heads
-        if hidden % heads:
-            fields.assume(f"no head_dim, and {heads} heads do not divide {hidden}: head_dim {head_dim} assumed")
-    v_head_dim = fields.maybe(*[f"{p}v_head_dim" for p in swa], "v_head_dim", least=1) or head_dim
-    wide = fields.maybe("global_head_dim", least=1)
-    wide_heads = fields.maybe("num_global_key_value_heads", least=1)
-    same = fields.flag("attention_k_eq_v")
-    if not window:
-        # Gemma 4: layers that see everything have fewer and wider heads, and values that are the keys.
-        head_dim, v_head_dim = wide or head_dim, wide or v_head_dim
-        kv_heads = wide_heads or kv_heads
+    kv_heads, head_dim, v_head_dim = head_widths(fields, family, window, heads, kv_heads, hidden)
     shared = fields.count("num_kv_shared_layers", default=0)
     sinks = fields.flag(f"add_{'swa' if window else 'full'}_attention_sink_bias", default=family.sinks)
     fields.find(f"add_{'full' if window else 'swa'}_attention_sink_bias")
     sparse = _block_sparse(fields, index, count)
     window_tokens = fields.maybe("sliding_window", "attention_chunk_size", least=1) if window else None
+    if window and not {"sliding_window", "attention_chunk_size"} & fields.values.keys():
+        raise InputError(f"{fields.where}: layers have a sliding window, and no sliding_window says how long it is")
+    both = fields.find("use_bidirectional_attention")
+    if window_tokens and both and both[1] in (True, "all"):  # Gemma's embedders: half of it on either side
+        window_tokens = window_tokens // 2 + 1
+    bias, output_bias = attention_biases(fields, family)
+    normed = fields.flag("use_qk_norm", "qk_layernorm", default=not family.qk_norm_if_said)
+    if normed and family.qk_norm is None and fields.find("use_qk_norm", "qk_layernorm"):
+        fields.assume("norms of queries and keys, of a shape that is not known here: not counted")
     gated = fields.flag(
         "attn_output_gate", "use_head_wise_attn_gate", "attention_output_gate", default=bool(family.gate)
     )
@@ -145,12 +151,12 @@ def full_attention(
         top_tokens=sparse[0],
         index_heads=sparse[1],
         index_dim=sparse[2],
-        bias=fields.flag("attention_bias", "qkv_bias", "use_qkv_bias", "add_qkv_bias", default=family.bias),
-        output_bias=family.output_bias,
-        qk_norm=family.qk_norm if fields.flag("use_qk_norm", default=not family.qk_norm_if_said) else None,
+        bias=bias,
+        output_bias=output_bias,
+        qk_norm="whole" if fields.text("qk_norm_type") == "olmo" else family.qk_norm if normed else None,
         gate=(family.gate or "element") if gated else None,
         sinks=sinks,
-        keys_as_values=same and not window,
+        keys_as_values=fields.flag("attention_k_eq_v") and not window,
         stores_kv=index < count - shared,
     )
 

@@ -61,7 +61,8 @@ def sparse_layers(fields: Fields, count: int) -> list[bool]:
     ]
 
 
-def read_dense(fields: Fields, family: Family, hidden: int) -> DenseMlp:
+def read_dense(fields: Fields, family: Family, hidden: int, index: int = 0, count: int = 1) -> DenseMlp:
+    """Of layer `index` of `count`."""
     names: tuple[str, ...] = (
         "dense_intermediate_size",
         "intermediate_size_mlp",
@@ -72,13 +73,21 @@ def read_dense(fields: Fields, family: Family, hidden: int) -> DenseMlp:
     if fields.maybe("shared_intermediate_size"):
         names = ("shared_intermediate_size", *names)  # Granite 4, of which this is the MLP where it has no experts
     # BLOOM and GPT-2 do not say: four times hidden; MPT says how often.
-    usual = int(fields.real("expansion_ratio", 4) * hidden) if family.matrices == 2 else None
-    said = fields.maybe(*names, "block_ff_dim", "n_inner", least=1)
+    usual = int(fields.real("expansion_ratio", 4) * hidden) if family.four_times else None
+    listed = fields.find("intermediate_size")
+    if listed and isinstance(listed[1], list) and len(listed[1]) == count:  # Gemma 3n
+        said: int | None = fields.whole("intermediate_size", listed[1][index], least=1)
+    else:
+        said = fields.maybe(*names, "block_ff_dim", "n_inner", least=1)
     width = said or fields.count("intermediate_size", default=usual)
     if fields.flag("block_auto_adjust_ff_dim"):  # LFM2: two thirds, to the next multiple
         of = fields.count("block_multiple_of", default=256, least=1)
         width = -(-int(fields.real("block_ffn_dim_multiplier", 1) * int(2 * width / 3)) // of) * of
-    return DenseMlp(width, family.matrices, fields.flag("mlp_bias", default=family.mlp_bias))
+    shared = fields.count("num_kv_shared_layers", default=0)
+    if fields.flag("use_double_wide_mlp") and index >= count - shared:
+        width *= 2  # Gemma 4: where a layer reads an earlier one's cache
+    biased = fields.flag(family.all_biases, default=family.mlp_bias) if family.all_biases else family.mlp_bias
+    return DenseMlp(width, family.matrices, fields.flag("mlp_bias", default=biased))
 
 
 def read_experts(fields: Fields, family: Family) -> Experts:

@@ -19,6 +19,7 @@ from loadstone.catalogue.matrix import Matrix, vector
 from loadstone.catalogue.model import Layers, Model
 from loadstone.catalogue.precision import FORMATS, TORCH_DTYPES, Format
 from loadstone.catalogue.quantisation import Rules, read_quantisation
+from loadstone.catalogue.read_beside import beside_layers, embedding_width, outer_norms
 from loadstone.catalogue.vision import vision_parameters
 from loadstone.errors import InputError
 
@@ -33,8 +34,8 @@ _SHAPING = re.compile(
     r"|expert|ffn|mlp|altup|laurel|lora|cross_attention|shared|group_num|use_cla"
 )
 """Names of fields that are likely to change sizes."""
-_AS_WIDE = ("word_embed_proj_dim", "block_dim", "conv_dim", "conv_dim_out")
-"""Widths of OPT and LFM2 that say nothing new where they are the residual stream's, as nearly always."""
+_AS_WIDE = ("block_dim", "conv_dim", "conv_dim_out")
+"""Widths of LFM2 that say nothing new where they are the residual stream's, as nearly always."""
 _PARTS = {
     "text_config", "llm_config", "language_config", "vision_config", "vision_tower_config", "audio_config",
     "attn_config", "ffn_config", "thinker_config",
@@ -116,9 +117,8 @@ def read_config(config: dict[str, Any], name: str, beside: dict[str, Any] | None
     context = _stretched(fields, kind, context)
     if context is None:
         fields.assume("the config states no longest context: no limit assumed")
-    extra: tuple[Matrix, ...] = ()
-    if family.outer_norms > 1:
-        extra += (vector("outer_norms", (family.outer_norms - 1) * hidden),)
+    norms = outer_norms(fields, family)
+    extra = beside_layers(fields, family, hidden, vocab, len(layers))
     embeddings: tuple[tuple[str, Format], ...] = ()
     if family.positions is not None and context:
         extra += (vector("positions", (context + family.positions) * hidden, "embedding"),)
@@ -142,6 +142,8 @@ def read_config(config: dict[str, Any], name: str, beside: dict[str, Any] | None
         vision_parameters=vision,
         embedding_formats=embeddings,
         extra=extra,
+        norms=norms,
+        embedding_width=embedding_width(fields, hidden),
         source="config.json",
         assumed=tuple(dict.fromkeys([*fields.assumed, *whole.assumed, *(rules.assumed if rules else ())])),
     )

@@ -13,6 +13,7 @@ from dataclasses import fields
 from statistics import NormalDist
 
 import numpy as np
+from msgspec.structs import replace
 
 from loadstone.catalogue.attention import CompressedAttention, FullAttention, LatentAttention, LinearAttention
 from loadstone.catalogue.deployment import Deployment
@@ -119,6 +120,7 @@ class _Counter:
                 if isinstance(run.attention, FullAttention) and run.attention.qk_norm == "whole":
                     # A norm over the heads of all ranks: they reduce its sums of squares first.
                     self._collective(count, self.tp, self._link(self.tp), 0.0, 1.0, ring_of(self.gpu, self.tp))
+        self._products(run, run.extra, self.tp, 1, 1)
         if run.mlp is not None:
             matrices = run.mlp.weights(self.model.hidden)
             dense = [matrix for matrix in matrices if matrix.kind != "experts"]
@@ -246,11 +248,17 @@ class _Counter:
     def _head(self) -> None:
         model = self.model
         form = FORMATS[model.dtype]
+        # Products beside the layers: of the embeddings of every layer, and between streams or widths.
+        beside = [
+            replace(each, outputs=each.outputs * each.active) for each in model.extra if each.kind != "embedding"
+        ]
+        self._products(Layers(1, None, None), beside, self.tp, 1, 1)
+        width = model.embedding_width or model.hidden
         self._add(
             kind=HEAD,
             count=1.0,
-            flops=2 * model.hidden * model.vocab / self.tp,
-            weights=form.bytes * model.hidden * model.vocab / self.tp,
+            flops=2 * width * model.vocab / self.tp,
+            weights=form.bytes * width * model.vocab / self.tp,
             activations=model.vocab * LOGIT_BYTES,
             group=1.0,
             **self._precision(form),

@@ -80,6 +80,7 @@ def shape_of(deployment: Deployment) -> Shape:
 _WINDOWED_IN_SGLANG = (
     "llama4", "llama4_text", "gpt_oss", "mimo_v2_flash", "step3p5", "step3p7", "gemma4", "gemma4_text", "deepseek_v4",
     "deepseek_ref",
+    "gemma4_unified_text", "beam", "muse_glimmer_text",
 )  # fmt: skip
 """Models (model_type) of whose sliding layers SGLang keeps the window alone (its is_hybrid_swa_model; DeepSeek-V4 has
 a cache of its own). Of all others, Gemma 3 among them, it keeps every token of every layer."""
@@ -199,8 +200,8 @@ def _ends_bytes(model: Model, shape: Shape, dtype: str | None, first: bool, last
     """Embeddings: the table on the first stage, the head (tied: the table again) and the rest on the last."""
     total = model.vision_parameters / shape.tp * FORMATS[model.dtype].bytes if first else 0.0
     for matrix in model.embeddings:
-        table = matrix.name == "embed_tokens"
-        if (first and table) or (last and (not table or (model.tied_embeddings and not first))):
+        table, again = matrix.name.startswith("embed_tokens"), model.tied_embeddings and matrix.name == "embed_tokens"
+        if (first and table) or (last and (not table or (again and not first))):
             total += part_of(matrix, shape, 1) * model.format_of(None, matrix, dtype).bytes
     return total
 
