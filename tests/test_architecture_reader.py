@@ -718,7 +718,7 @@ def comparable(model: Model) -> Model:
     patterns with a star reach them too."""
     drafts = tuple(msgspec.structs.replace(run, formats=()) for run in model.draft_layers)
     return msgspec.structs.replace(
-        model, name="", model_type="", aliases=(), source="", assumed=(), draft_layers=drafts
+        model, name="", model_type="", aliases=(), source="", assumed=(), draft_layers=drafts, given=None
     )
 
 

@@ -8,7 +8,7 @@ be built is saved in FOLDER/TYPE/NUMBER as users get it (`save_pretrained`), wit
 
     type, number    whose config it is, and its folder
     changed         {field: value}, {} for the first
-    parameters      all of them, towers included; text: of the decoder and its output head
+    parameters      all that a checkpoint holds, towers included; text: of the decoder and its output head
     kv              (numbers that one token adds to the cache, window or null) of each layer; absent where the class
                     cannot be run on the meta device
     states          (numbers of the recurrent state, of the convolution's inputs) of each layer; absent likewise
@@ -122,10 +122,16 @@ def build(name: str, auto: Any, changed: dict[str, Any]) -> tuple[Any, Any]:
 
 
 def weights(model: Any) -> dict[str, int]:
-    whole = sum(each.numel() for each in model.parameters())
     parts = [model.get_decoder(), model.get_output_embeddings()]
-    text = {id(each): each.numel() for part in parts if part is not None for each in part.parameters()}
-    return {"parameters": whole, "text": sum(text.values())}
+    text = {place: numbers for part in parts if part is not None for place, numbers in stored(part)}
+    return {"parameters": sum(dict(stored(model)).values()), "text": sum(text.values())}
+
+
+def stored(model: Any) -> Iterator[tuple[int, int]]:
+    """(identity, numbers) of what a checkpoint holds: parameters, and buffers such as a router's corrections."""
+    for module in model.modules():
+        held = [each for name, each in module._buffers.items() if name not in module._non_persistent_buffers_set]
+        yield from ((id(each), each.numel()) for each in (*module._parameters.values(), *held) if each is not None)
 
 
 def cache(model: Any) -> dict[str, Any]:
