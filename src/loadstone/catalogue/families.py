@@ -15,7 +15,8 @@ class Family(msgspec.Struct, frozen=True):
     """What holds unless the config's own field says otherwise.
 
     bias: on Q, K, V. norms: vectors of hidden size in each layer; outer_norms: beside the layers. tied: where
-    `tie_word_embeddings` is absent. gate: sigmoid on the attention's output. positions: a learnt table, this many
+    `tie_word_embeddings` is absent. qk_norm: see FullAttention; bare: without weights. gate: sigmoid on the
+    attention's output. positions: a learnt table, this many
     rows longer than the context. draft_dense: draft layers have the dense MLP and the sliding window, whatever the
     last layer has. qk_norm_if_said: only where `use_qk_norm` (`qk_layernorm`) is true. state: what its layers without
     a KV cache keep, where fields do not tell; only_states: all layers are such, without an MLP.
@@ -30,7 +31,7 @@ class Family(msgspec.Struct, frozen=True):
     """
 
     bias: bool = False
-    qk_norm: Literal["head", "whole", "layer"] | None = None
+    qk_norm: Literal["head", "whole", "layer", "bare"] | None = None
     norms: int = 2
     tied: bool = False
     matrices: Literal[2, 3] = 3
@@ -70,8 +71,9 @@ FAMILIES: dict[str, Family] = {
     "mistral3": Family(),
     "mixtral": Family(),
     "nemotron-nas": Family(),
-    "llama4": Family(),
-    "llama4_text": Family(),
+    "emu3_text_model": Family(),
+    "llama4": Family(qk_norm="bare"),
+    "llama4_text": Family(qk_norm="bare"),
     "qwen2": Family(bias=True, windows="G"),
     "qwen2_vl": Family(bias=True),
     "qwen2_vl_text": Family(bias=True),
@@ -134,11 +136,12 @@ FAMILIES: dict[str, Family] = {
     "apertus": Family(qk_norm="head", matrices=2, beside=((2, "number"),)),
     "diffllama": Family(beside=((4, "head_dim"),)),
     "helium": Family(output_bias=False, head_dim=128),
-    "nanochat": Family(norms=0, outer_norms=0, matrices=2),
+    "nanochat": Family(qk_norm="bare", norms=0, outer_norms=0, matrices=2),
     "stablelm": Family(
         norms=4, outer_norms=2, qk_norm="whole", qk_norm_if_said=True, one_norm="use_parallel_residual"
     ),
     "phi3": Family(),
+    "phi4_multimodal": Family(),
     "phimoe": Family(norms=4, outer_norms=2),
     "granite": Family(),
     "granite_swa": Family(sinks=True, tied=True, windows="GLLL"),
@@ -148,6 +151,8 @@ FAMILIES: dict[str, Family] = {
     "olmo2": Family(qk_norm="whole"),
     "olmo3": Family(qk_norm="whole", windows="LLLG"),
     "olmoe": Family(qk_norm="whole"),
+    "granite_docling_text": Family(tied=True),
+    "hunyuan_vl_text": Family(qk_norm="head", tied=True),
     "gemma": Family(tied=True, head_dim=256),
     "cohere": Family(norms=1, tied=True, qk_norm="whole", qk_norm_if_said=True),
     "cohere2": Family(norms=1, tied=True, windows="LLLG"),
@@ -211,37 +216,9 @@ NOT_READ = {
     "recurrent_gemma": "recurrent layers of a kind of its own",
     "longcat_flash": "two attentions in a layer, experts that do nothing",
     "rwkv": "recurrent layers of a kind of its own",
+    "moshi": "a second decoder that runs at every token",
 }
 """Model types whose layers are of a shape that is not known here, and what that is."""
-
-DEFAULTS: dict[str, dict[str, int]] = {
-    "gemma3_text": {
-        "vocab_size": 262_208, "hidden_size": 2304, "num_hidden_layers": 26, "intermediate_size": 9216,
-        "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "max_position_embeddings": 131_072,
-        "sliding_window": 4096, "sliding_window_pattern": 6,
-    },
-    "gemma3n_text": {
-        "vocab_size": 262_400, "hidden_size": 2048, "num_hidden_layers": 35, "intermediate_size": 16_384,
-        "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 256, "max_position_embeddings": 32_768,
-        "sliding_window": 512, "num_kv_shared_layers": 15, "laurel_rank": 64, "altup_num_inputs": 4,
-        "hidden_size_per_layer_input": 256, "vocab_size_per_layer_input": 262_144,
-    },
-    "gemma4_text": {
-        "vocab_size": 262_144, "hidden_size": 2304, "num_hidden_layers": 30, "intermediate_size": 9216,
-        "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "max_position_embeddings": 131_072,
-        "sliding_window": 512, "hidden_size_per_layer_input": 256, "vocab_size_per_layer_input": 262_144,
-    },
-    "llama": {
-        "vocab_size": 32_000, "hidden_size": 4096, "num_hidden_layers": 32, "intermediate_size": 11_008,
-        "num_attention_heads": 32, "max_position_embeddings": 2048,
-    },
-    "mistral": {
-        "vocab_size": 32_000, "hidden_size": 4096, "num_hidden_layers": 32, "intermediate_size": 14_336,
-        "num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 131_072,
-    },
-}  # fmt: skip
-"""What a `text_config` inside another config leaves out where it is as in the class of its model_type. A config.json
-of a text model says all of it."""
 
 IGNORED = frozenset(
     """
@@ -270,6 +247,9 @@ IGNORED = frozenset(
     ignore_index image_token_id video_token_id audio_token_id image_token_index vision_start_token_id
     vision_end_token_id boa_token_id boi_token_id eoa_token_id eoa_token_index eoi_token_id image_placeholder
     video_placeholder media_placeholder_token_id vision_soft_tokens_per_image use_unified_vision_chunk
+    image_seq_length video_seq_length image_grid_pinpoints mm_tokens_per_image num_image_tokens image_patch_id
+    spatial_pool_mode spatial_pool_stride vision_aspect_ratio position_id_per_seconds seconds_per_chunk
+    downsample_mode insert_layer_id
     image_break_token_id image_end_token_id quantization_config expert_dtype
     hc_eps hc_sinkhorn_iters gate_lower_bound sliding_window_size attention_chunk_size index_skip_topk_offset
     index_topk_freq index_topk_pattern indexer_rope_interleave index_share_for_mtp_iteration sparse_init_block
@@ -281,6 +261,7 @@ IGNORED = frozenset(
     learned_pos_emb mamba_chunk_size masked_softmax_fusion moe_capacity
     moe_gate moe_normalize_expert_weights moe_router_enable_expert_bias moe_use_aux_free n_ctx no_bias
     anyres_pooling_size attn_res_block_size norm_before_gate
+    norm_after
     no_rope_layer_interval no_rope_layers norm_type normalization_function offset_alibi order_of_interleaved_layers
     layer_rope_theta rope_scaling_layers scale_attn_by_inverse_layer_idx activation_sparsity_pattern altup_active_idx
     altup_coef_clip altup_correct_scale scale_emb scale_depth dim_model_base original_rope

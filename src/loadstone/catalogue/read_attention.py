@@ -137,7 +137,8 @@ def full_attention(
         window_tokens = window_tokens // 2 + 1
     bias, output_bias = attention_biases(fields, family)
     normed = fields.flag("use_qk_norm", "qk_layernorm", default=not family.qk_norm_if_said)
-    if normed and family.qk_norm is None and fields.find("use_qk_norm", "qk_layernorm"):
+    qk_norm = "whole" if fields.text("qk_norm_type") == "olmo" else family.qk_norm if normed else None
+    if normed and qk_norm is None and fields.find("use_qk_norm", "qk_layernorm"):
         fields.assume("norms of queries and keys, of a shape that is not known here: not counted")
     gated = fields.flag(
         "attn_output_gate", "use_head_wise_attn_gate", "attention_output_gate", default=bool(family.gate)
@@ -153,7 +154,7 @@ def full_attention(
         index_dim=sparse[2],
         bias=bias,
         output_bias=output_bias,
-        qk_norm="whole" if fields.text("qk_norm_type") == "olmo" else family.qk_norm if normed else None,
+        qk_norm=None if qk_norm == "bare" else qk_norm,
         gate=(family.gate or "element") if gated else None,
         sinks=sinks,
         keys_as_values=fields.flag("attention_k_eq_v") and not window,

@@ -12,11 +12,12 @@ from typing import Any
 
 import msgspec
 
-from loadstone.catalogue.families import DEFAULTS, FAMILIES, HARMLESS, IGNORED, NOT_READ, Family
+from loadstone.catalogue.families import FAMILIES, HARMLESS, IGNORED, NOT_READ, Family
 from loadstone.catalogue.fields import Fields
 from loadstone.catalogue.layers import draft_layers, read_layers
 from loadstone.catalogue.matrix import Matrix, vector
 from loadstone.catalogue.model import Layers, Model
+from loadstone.catalogue.nested import text_fields, tied_embeddings
 from loadstone.catalogue.precision import FORMATS, TORCH_DTYPES, Format
 from loadstone.catalogue.quantisation import Rules, read_quantisation
 from loadstone.catalogue.read_beside import beside_layers, embedding_width, outer_norms
@@ -91,12 +92,8 @@ def _json(file: Path) -> dict[str, Any]:
 def read_config(config: dict[str, Any], name: str, beside: dict[str, Any] | None = None) -> Model:
     """`beside`: what hf_quant_config.json holds, or None. Raises InputError for what is no language model."""
     whole = Fields(config, name)
-    whole.spread("thinker_config")  # Qwen's Omni models: what reads and writes text
-    fields = whole.inner("text_config", "llm_config", "language_config") or whole
-    kind = fields.text("model_type", default=whole.text("model_type"))
+    fields, kind = text_fields(whole)
     family = _family(fields, kind)
-    if fields is not whole:
-        _fill_in(fields, DEFAULTS.get(kind, {}))
     fields.spread("attn_config", "ffn_config")
     hidden = fields.count("hidden_size", "n_embd", "d_model", least=1)
     vocab = fields.count("vocab_size", "padded_vocab_size", least=1)
@@ -104,15 +101,12 @@ def read_config(config: dict[str, Any], name: str, beside: dict[str, Any] | None
     place = fields if "quantization_config" in fields.values else whole
     rules = read_quantisation(place, beside, experts_apart=kind.startswith("gemma4"))
     dtype = _dtype(fields, whole)
-    tied = fields.flag("tie_word_embeddings", default=whole.flag("tie_word_embeddings", default=family.tied))
-    if "tie_word_embeddings" not in fields.values and "tie_word_embeddings" not in whole.values:
-        known = f"{'tied' if tied else 'not tied'}, as this model_type is" if kind in FAMILIES else "not tied assumed"
-        fields.assume(f"tie_word_embeddings absent: {known}")
+    tied = tied_embeddings(fields, whole, family, kind in FAMILIES)
     runs = _runs(layers, rules, 0)
     drafts = draft_layers(fields, family, hidden, layers[-1])
     vision, said = vision_parameters(whole, hidden)
-    if said:
-        fields.assume(said)
+    for text in said:
+        fields.assume(text)
     context = fields.maybe(*_CONTEXT, least=1)
     context = _stretched(fields, kind, context)
     if context is None:
@@ -169,15 +163,6 @@ def _family(fields: Fields, kind: str) -> Family:
         )
     fields.assume(f"model_type {kind[:40]!r} not known: read as a Llama-like model with the fields it has")
     return Family()
-
-
-def _fill_in(fields: Fields, defaults: dict[str, int]) -> None:
-    """What the model's class has where the config is silent."""
-    left = {name: value for name, value in defaults.items() if name not in fields.values}
-    if left:
-        fields.values = {**fields.values, **left}
-        said = ", ".join(f"{name} {value}" for name, value in left.items())
-        fields.assume(f"left out, and so as in the class of this model_type: {said}")
 
 
 def _stretched(fields: Fields, kind: str, context: int | None) -> int | None:

@@ -1,0 +1,105 @@
+"""A text model's config inside another one: what it leaves out, and whose word counts."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import resources
+from typing import Any, Literal
+
+import msgspec
+
+from loadstone.catalogue.families import Family
+from loadstone.catalogue.fields import Fields
+
+TEXT_PARTS = ("text_config", "llm_config", "language_config")
+_TIES: dict[str, Literal["inner", "outer", "never"]] = {
+    "blip-2": "inner",
+    "instructblip": "inner",
+    "instructblipvideo": "inner",
+    "llama4": "inner",
+    "fuyu": "outer",
+    "cosmos3_edge": "never",
+    "molmo2": "never",
+}
+"""Where transformers does not ask the outer `tie_word_embeddings`: the text model has a class with an output head, or
+the class never ties. Of others with a `…ForCausalLM` the text model stands alone, and its own word counts."""
+_PERIODS = ("sliding_window_pattern", "full_attention_interval")
+
+
+class _Table(msgspec.Struct, frozen=True):
+    """text_defaults.json, which tests/transformers_defaults.py writes. parts: outer model_type, the part's field, its
+    model_type; defaults: of the fields of such a part's class; aliases: other names that the class takes for one.
+    """
+
+    parts: dict[str, dict[str, str]]
+    defaults: dict[str, dict[str, Any]]
+    aliases: dict[str, dict[str, list[str]]]
+
+
+@cache
+def _table() -> _Table:
+    content = (resources.files("loadstone.catalogue") / "text_defaults.json").read_bytes()
+    return msgspec.json.decode(content, type=_Table)
+
+
+def text_fields(whole: Fields) -> tuple[Fields, str]:
+    """The fields of the text model, with what its class has where they are silent, and its model_type; of a config
+    without another one inside, its own.
+    """
+    whole.spread("thinker_config")  # Qwen's Omni models: what reads and writes text
+    fields = whole.inner(*TEXT_PARTS)
+    if fields is None:
+        return whole, whole.text("model_type")
+    kind = fields.text("model_type") or part_kind(whole, fields, "text_config")
+    left = filled(fields, kind)
+    said = ", ".join(f"{name} {value}" for name, value in left.items() if value and not isinstance(value, str))
+    if said:
+        fields.assume(f"left out, and so as in the class of this model_type: {said}")
+    return fields, kind
+
+
+def part_kind(whole: Fields, part: Fields, name: str) -> str:
+    """The model_type of a part: its own, or where it does not say one that is known, the one its outer class has."""
+    own, outer = part.text("model_type"), whole.text("model_type")
+    return own if own in _table().defaults else _table().parts.get(outer, {}).get(name, own or outer)
+
+
+def filled(fields: Fields, kind: str) -> dict[str, Any]:
+    """Adds what a part of this model_type leaves out because its class has it, and returns that. transformers before
+    4.52 saved of a part only what differs from its class, and its model_type; a part without one is its maker's own.
+    """
+    if not fields.text("model_type"):
+        return {}
+    aliases = _table().aliases.get(kind, {})
+    left = {
+        name: value
+        for name, value in _table().defaults.get(kind, {}).items()
+        if fields.values.keys().isdisjoint([name, *aliases.get(name, ())])
+    }
+    if "layer_types" in fields.values or "_sliding_window_pattern" in fields.values:
+        left = {name: value for name, value in left.items() if name not in _PERIODS}
+    fields.values = {**fields.values, **left}
+    return left
+
+
+def tied_embeddings(fields: Fields, whole: Fields, family: Family, known: bool) -> bool:
+    """Whether the output head is the input table. The outer config's word counts, as for transformers 5 and vLLM
+    (`VllmConfig.with_hf_config`), but in a few classes; then the text model's; then its class.
+    """
+    inner = fields.find("tie_word_embeddings")
+    outer = whole.find("tie_word_embeddings") if whole is not fields else None
+    alone = any(str(name).endswith("ForCausalLM") for name in whole.items("architectures") or [])
+    rule = _TIES.get(whole.text("model_type"), "inner" if alone else "outer")
+    if rule == "never":
+        return False
+    said = [each[1] for each in ((inner, outer) if rule == "inner" else (outer, inner)) if each is not None]
+    if not said:
+        how = f"{'tied' if family.tied else 'not tied'}, as this model_type is" if known else "not tied assumed"
+        fields.assume(f"tie_word_embeddings absent: {how}")
+        return family.tied
+    if len(said) > 1 and bool(said[0]) != bool(said[1]):
+        fields.assume(
+            f"tie_word_embeddings differs from text_config's: {'tied' if said[0] else 'not tied'} taken, as "
+            "transformers and vLLM do unless the checkpoint has an output head of its own"
+        )
+    return bool(said[0])
