@@ -10,6 +10,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from loadstone.catalogue.linear import LinearAttention
 from loadstone.catalogue.matrix import Matrix, vector
 from loadstone.catalogue.precision import KV_BYTES
 
@@ -19,10 +20,12 @@ class FullAttention(msgspec.Struct, frozen=True):
 
     `window_tokens`: the layer sees at most so many tokens (a sliding window, or a chunk).
     `top_tokens`: sparse attention's budget; an indexer of `index_heads` × `index_dim` picks the tokens.
+    `index_pool`: so many of its keys are weighed into one (Qwen4).
     `gate`: sigmoid gate on the output, one number per element or per head. `qk_norm`: norms over each head or over
     the whole projection (`layer`: over each head, with biases). `keys_as_values`: no value projection, values are the
     keys (the cache still holds both). `stores_kv` is false where the layer reads the cache of an earlier one, and has
-    no projections for it.
+    no projections for it. `input_width`: of what queries, keys and values come from, where it is not the residual
+    stream alone.
     """
 
     heads: int
@@ -33,6 +36,7 @@ class FullAttention(msgspec.Struct, frozen=True):
     top_tokens: int | None = None
     index_heads: int = 0
     index_dim: int = 0
+    index_pool: int = 1
     bias: bool = False
     output_bias: bool = False
     qk_norm: Literal["head", "whole", "layer"] | None = None
@@ -40,22 +44,25 @@ class FullAttention(msgspec.Struct, frozen=True):
     sinks: bool = False
     keys_as_values: bool = False
     stores_kv: bool = True
+    input_width: int | None = None
 
     def weights(self, hidden: int) -> tuple[Matrix, ...]:
+        of = self.input_width or hidden
         query, out = self.heads * self.head_dim, self.heads * self.v_head_dim
         kv_heads = self.kv_heads if self.stores_kv else 0
         key, value = kv_heads * self.head_dim, 0 if self.keys_as_values else kv_heads * self.v_head_dim
-        found = [Matrix("self_attn.q_proj", hidden, query, "attention", "column")]
+        found = [Matrix("self_attn.q_proj", of, query, "attention", "column")]
         if key:
-            found.append(Matrix("self_attn.k_proj", hidden, key, "attention", "kv"))
+            found.append(Matrix("self_attn.k_proj", of, key, "attention", "kv"))
         if value:
-            found.append(Matrix("self_attn.v_proj", hidden, value, "attention", "kv"))
+            found.append(Matrix("self_attn.v_proj", of, value, "attention", "kv"))
         found.append(Matrix("self_attn.o_proj", out, hidden, "attention", "row"))
         if self.gate:
             width = out if self.gate == "element" else self.heads
             found.append(Matrix("self_attn.g_proj", hidden, width, "attention", "column"))
         if self.bias:
-            found.append(vector("self_attn.qkv_bias", query + key + value, "attention"))
+            gate = query if self.gate == "element" else 0  # a part of q_proj
+            found.append(vector("self_attn.qkv_bias", query + gate + key + value, "attention"))
         if self.output_bias:
             found.append(vector("self_attn.o_bias", hidden, "attention"))
         if self.qk_norm in ("head", "layer"):
@@ -73,11 +80,12 @@ class FullAttention(msgspec.Struct, frozen=True):
             ]
         return tuple(found)
 
-    def kv_numbers_per_token(self) -> int:
+    def kv_numbers_per_token(self) -> float:
         """K and V of all KV heads, and the indexer's keys."""
         if not self.stores_kv:
-            return 0
-        return self.kv_heads * (self.head_dim + self.v_head_dim) + (self.index_dim if self.index_heads else 0)
+            return 0.0
+        index = self.index_dim / self.index_pool if self.index_heads else 0.0
+        return self.kv_heads * (self.head_dim + self.v_head_dim) + index
 
     def kv_bytes_per_token(self, kv_dtype: str) -> float:
         return self.kv_numbers_per_token() * KV_BYTES[kv_dtype]
@@ -88,7 +96,7 @@ class LatentAttention(msgspec.Struct, frozen=True):
     `rope_dim` per token, for all heads together.
 
     `top_tokens`: sparse attention's budget (DeepSeek-V3.2); `index_heads` is 0 in a layer that reuses the choice of
-    an earlier one.
+    an earlier one. `index_pool`: so many of the indexer's keys are weighed into one (GLM-5.3).
     """
 
     heads: int
@@ -100,6 +108,7 @@ class LatentAttention(msgspec.Struct, frozen=True):
     top_tokens: int | None = None
     index_heads: int = 0
     index_dim: int = 0
+    index_pool: int | None = None
     gate: Literal["element", "head"] | None = None
 
     window_tokens: None = None
@@ -134,6 +143,11 @@ class LatentAttention(msgspec.Struct, frozen=True):
                 vector("self_attn.indexer.k_norm", 2 * self.index_dim),
                 Matrix("self_attn.indexer.weights_proj", hidden, self.index_heads, "attention", quantisable=False),
             ]
+            if self.index_pool:
+                found += [
+                    Matrix("self_attn.indexer.pool_gate", hidden, self.index_dim, "attention", quantisable=False),
+                    vector("self_attn.indexer.pool_ape", self.index_pool * self.index_dim, "attention"),
+                ]
         return tuple(found)
 
     def kv_numbers_per_token(self) -> int:
@@ -150,7 +164,8 @@ class LatentAttention(msgspec.Struct, frozen=True):
             held = self.kv_rank + 4 * (self.kv_rank // 128) + 2 * self.rope_dim
         else:
             held = self.kv_numbers_per_token() * KV_BYTES[kv_dtype]
-        return held + (self.index_dim + 4 * (self.index_dim // 128) if self.index_heads else 0)
+        index = (self.index_dim + 4 * (self.index_dim // 128)) / (self.index_pool or 1)
+        return held + (index if self.index_heads else 0)
 
 
 class CompressedAttention(msgspec.Struct, frozen=True):
@@ -212,111 +227,6 @@ class CompressedAttention(msgspec.Struct, frozen=True):
 
     def kv_bytes_per_token(self, kv_dtype: str) -> float:
         return self.kv_numbers_per_token() * KV_BYTES[kv_dtype]
-
-
-class LinearAttention(msgspec.Struct, frozen=True):
-    """Attention with a state of constant size in place of a cache.
-
-    mamba1       `heads` channels (`value_dim` 1) with a state of `key_dim` each; steps through `rank` numbers
-    mamba2       `heads` × `value_dim` channels, states of `key_dim`, shared by `key_heads` groups
-    gated-delta  Qwen3-Next, Qwen3.5: `key_heads` of `key_dim`, `heads` value heads of `value_dim`
-    kda          Kimi Delta Attention: `heads` of `key_dim` and `value_dim`, decay per channel
-    lightning    MiniMax-01: `heads` of `key_dim` and `value_dim`, no convolution (`conv_width` 1)
-    short-conv   LFM2: `heads` channels (`value_dim` 1) through a short convolution and nothing else (`key_dim` 0)
-    state numbers per sequence = heads · key_dim · value_dim, and (conv_width − 1) inputs of the short convolution.
-    """
-
-    kind: Literal["mamba1", "mamba2", "gated-delta", "kda", "lightning", "short-conv"]
-    heads: int
-    key_heads: int
-    key_dim: int
-    value_dim: int
-    conv_width: int
-    conv_bias: bool = False
-    state_dtype: str = "fp32"
-    full_rank_gate: bool = False
-    rank: int = 0
-
-    window_tokens: None = None
-
-    @property
-    def conv_channels(self) -> int:
-        return 2 * self.key_heads * self.key_dim + self.heads * self.value_dim
-
-    def weights(self, hidden: int) -> tuple[Matrix, ...]:
-        inner, keys = self.heads * self.value_dim, self.key_heads * self.key_dim
-        convolution = vector("linear_attn.conv1d", self.conv_channels * (self.conv_width + self.conv_bias), "linear")
-        if self.kind == "mamba1":
-            return (
-                Matrix("mamba.in_proj", hidden, 2 * inner, "linear", "column"),
-                convolution,
-                Matrix("mamba.x_proj", inner, self.rank + 2 * self.key_dim, "linear", "row"),
-                Matrix("mamba.dt_proj", self.rank, inner, "linear", "column"),
-                vector("mamba.A_D_dt", (self.key_dim + 2) * inner, "linear"),
-                Matrix("mamba.out_proj", inner, hidden, "linear", "row"),
-            )
-        if self.kind == "lightning":
-            return (
-                Matrix("self_attn.qkv_proj", hidden, 2 * keys + inner, "linear", "column"),
-                Matrix("self_attn.output_gate", hidden, inner, "linear", "column"),
-                vector("self_attn.norm", inner),
-                Matrix("self_attn.out_proj", inner, hidden, "linear", "row"),
-            )
-        if self.kind == "short-conv":
-            return (
-                Matrix("conv.in_proj", hidden, 3 * inner, "linear", "column"),
-                convolution,
-                Matrix("conv.out_proj", inner, hidden, "linear", "row"),
-            )
-        if self.kind == "mamba2":
-            return (
-                Matrix("mixer.in_proj", hidden, inner + self.conv_channels + self.heads, "linear", "column"),
-                convolution,
-                vector("mixer.A_D_dt", 3 * self.heads, "linear"),
-                vector("mixer.norm", inner),
-                Matrix("mixer.out_proj", inner, hidden, "linear", "row"),
-            )
-        if self.kind == "gated-delta":
-            return (
-                Matrix("linear_attn.in_proj_qkv", hidden, self.conv_channels, "linear", "column"),
-                Matrix("linear_attn.in_proj_z", hidden, inner, "linear", "column"),
-                Matrix("linear_attn.in_proj_b", hidden, self.heads, "linear", "column", quantisable=False),
-                Matrix("linear_attn.in_proj_a", hidden, self.heads, "linear", "column", quantisable=False),
-                convolution,
-                vector("linear_attn.A_dt", 2 * self.heads, "linear"),
-                vector("linear_attn.norm", self.value_dim),
-                Matrix("linear_attn.out_proj", inner, hidden, "linear", "row"),
-            )
-        gate = (
-            [Matrix("self_attn.g_proj", hidden, inner, "linear", "column")]
-            if self.full_rank_gate
-            else [
-                Matrix("self_attn.g_a_proj", hidden, self.value_dim, "linear"),
-                Matrix("self_attn.g_b_proj", self.value_dim, inner, "linear", "column"),
-            ]
-        )
-        return (
-            Matrix("self_attn.q_proj", hidden, keys, "linear", "column"),
-            Matrix("self_attn.k_proj", hidden, keys, "linear", "column"),
-            Matrix("self_attn.v_proj", hidden, inner, "linear", "column"),
-            Matrix("self_attn.f_a_proj", hidden, self.key_dim, "linear"),
-            Matrix("self_attn.f_b_proj", self.key_dim, keys, "linear", "column"),
-            Matrix("self_attn.b_proj", hidden, self.heads, "linear", "column", quantisable=False),
-            *gate,
-            convolution,
-            vector("self_attn.A_dt", self.heads + keys, "linear"),
-            vector("self_attn.o_norm", self.value_dim),
-            Matrix("self_attn.o_proj", inner, hidden, "linear", "row"),
-        )
-
-    def kv_bytes_per_token(self, kv_dtype: str) -> float:
-        return 0.0
-
-    @property
-    def state_bytes(self) -> float:
-        """Per sequence and layer: the recurrent state at `state_dtype`, the convolution's inputs in bf16."""
-        recurrent = self.heads * self.key_dim * self.value_dim * KV_BYTES[self.state_dtype]
-        return recurrent + (self.conv_width - 1) * self.conv_channels * KV_BYTES["bf16"]
 
 
 Attention: TypeAlias = FullAttention | LatentAttention | CompressedAttention | LinearAttention

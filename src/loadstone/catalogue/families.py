@@ -9,6 +9,9 @@ import msgspec
 from msgspec.structs import replace
 
 Beside = Literal["number", "head_dim", "num_attention_heads", "intermediate_size"]
+State = Literal["mamba1", "mamba1-normed", "mamba2", "lightning", "short-conv", "kda-full", "beside", "shared"]
+"""`mamba1-normed`: with norms within (Jamba); `kda-full`: KDA whose gates are of full rank; `beside`: Mamba-2 with
+attention in each layer; `shared`: Mamba-2 in each layer, and in some one of few blocks that they share."""
 
 
 class Family(msgspec.Struct, frozen=True):
@@ -19,7 +22,8 @@ class Family(msgspec.Struct, frozen=True):
     attention's output. positions: a learnt table, this many
     rows longer than the context. draft_dense: draft layers have the dense MLP and the sliding window, whatever the
     last layer has. qk_norm_if_said: only where `use_qk_norm` (`qk_layernorm`) is true. state: what its layers without
-    a KV cache keep, where fields do not tell; only_states: all layers are such, without an MLP.
+    a KV cache keep, where fields do not tell; only_states: all layers are such, without an MLP. period: where no
+    field says which, every so many layers one with a KV cache among such without.
     output_bias: on the attention's output where Q, K and V have theirs; None: by `attention_bias`, unless `bias` is
     the class's own and no field turns it off.
     all_biases: the field that turns all of them off or on. head_bias: on the output head. beside: other vectors of
@@ -46,8 +50,9 @@ class Family(msgspec.Struct, frozen=True):
     outer_norms: int = 1
     draft_dense: bool = False
     qk_norm_if_said: bool = False
-    state: Literal["mamba1", "lightning", "short-conv"] | None = None
+    state: State | None = None
     only_states: bool = False
+    period: int = 0
     all_biases: str = ""
     head_bias: bool = False
     beside: tuple[tuple[int, Beside], ...] = ()
@@ -194,19 +199,28 @@ FAMILIES: dict[str, Family] = {
     "arctic": Family(norms=3),
     "minimax": Family(state="lightning"),
     "minimax_text_01": Family(state="lightning"),
-    "jamba": Family(state="mamba1"),
-    "bamba": Family(),
+    "jamba": Family(state="mamba1-normed"),
+    "bamba": Family(state="mamba2"),
     "mamba": Family(norms=1, tied=True, state="mamba1", only_states=True),
     "falcon_mamba": Family(norms=1, tied=True, state="mamba1", only_states=True),
     "mamba2": Family(norms=1, only_states=True),
     "lfm2": Family(qk_norm="head", tied=True, state="short-conv"),
     "lfm2_moe": Family(qk_norm="head", tied=True, router_bias=True, state="short-conv"),
+    "lfm3": Family(qk_norm="head", tied=True, gate="head", state="short-conv"),
+    "bailing_hybrid": Family(router_bias=True, gate="head", state="kda-full"),
+    "falcon_h1": Family(state="beside"),
+    "zamba2": Family(tied=True, state="shared"),
+    "olmo_hybrid": Family(qk_norm="whole"),
+    "glm5_next_text": Family(router_bias=True, period=4),
+    "zaya": Family(tied=True, router_bias=True),
+    "qwen4_exp_text": Family(qk_norm="head", gate="element", shared_gate=True, norms=0),
+    "inkling_text": Family(qk_norm="head", outer_norms=2, router_bias=True),
+    "inkling_model": Family(qk_norm="head", outer_norms=2, router_bias=True),
+    "nemotron_h_puzzle": Family(norms=1, matrices=2, router_bias=True),
 }
 
 NOT_READ = {
-    "falcon_h1": "attention and a state in the same layer",
     "zamba": "layers that share one block's weights",
-    "zamba2": "layers that share one block's weights",
     "diffusion_gemma_text": "it writes blocks of tokens by diffusion",
     "qwen": "its MLPs are half as wide as intermediate_size says; with half of that it can be read as a qwen2",
     "hrm_text": "layers that run several times",
@@ -217,6 +231,7 @@ NOT_READ = {
     "longcat_flash": "two attentions in a layer, experts that do nothing",
     "rwkv": "recurrent layers of a kind of its own",
     "moshi": "a second decoder that runs at every token",
+    "xlstm": "recurrent layers of a kind of its own",
 }
 """Model types whose layers are of a shape that is not known here, and what that is."""
 
@@ -269,6 +284,16 @@ IGNORED = frozenset(
     rms_norm rmsnorm rope_ratio rope_theta rotary rotary_emb_base rotary_pct scale_attn_weights
     scale_attention_softmax_in_fp32 score_function shared_moe_mode use_expert_bias use_mixed_mlp_moe
     use_embedding_sharing use_gated_activation use_parallel_block use_parallel_residual vision_token_id
+    use_mambapy use_associative_scan time_step_init_scheme mamba_norm_before_gate mamba_chunk_size z_loss_coefficient
+    mlp_multipliers ssm_multipliers linear_a_log_min linear_a_log_max linear_allow_neg_eigval linear_dt_min
+    linear_dt_max linear_dt_init_floor kda_safe_gate kda_lower_bound linear_lower_bound mtp_loss_scaling_factor
+    attn_rotary_emb mamba_use_mlp mlp_expansion_factor block_norm_eps block_mlp_init_scale block_out_init_scale
+    calc_logits_for_entire_prompt unpadded_vocab_size use_sconv use_embed_norm use_gate_bias use_global_scale
+    norm_after_topk gate_activation inference_moe_w13_interleaved mhc index_kpool_compress mamba_dt_min mamba_dt_max
+    mamba_dt_limit mamba_dt_init_floor mtp_local_layer_ids
+    index_kpool_always_select_tail output_gate_type ssm_in_multiplier ssm_out_multiplier key_multiplier
+    lm_head_multiplier attention_in_multiplier attention_out_multiplier logits_mup_width_multiplier
+    mtp_hidden_states_first number_of_conv_states log_scaling_n_floor rms_norm_eps_moe_gate route_scale
     """.split()  # noqa: SIM905
 )
 """Fields that change no size: dropout, tokens, generation defaults, RoPE, scaling of the router's scores ..."""

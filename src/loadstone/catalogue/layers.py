@@ -12,9 +12,12 @@ from loadstone.catalogue.fields import Fields
 from loadstone.catalogue.matrix import Matrix, vector
 from loadstone.catalogue.mlp import DenseMlp
 from loadstone.catalogue.model import Layers
-from loadstone.catalogue.read_attention import attention_kinds, full_attention, linear_attention, read_attention
+from loadstone.catalogue.read_attention import attention_kinds, full_attention, read_attention
 from loadstone.catalogue.read_beside import beside_halves
+from loadstone.catalogue.read_beside_attention import beside_attention
+from loadstone.catalogue.read_linear import linear_attention
 from loadstone.catalogue.read_mlp import EXPERTS_ONLY, read_dense, read_experts, sparse_layers
+from loadstone.catalogue.read_shared import shared_blocks
 from loadstone.errors import InputError
 
 _MOST_DRAFTS = 16
@@ -25,15 +28,19 @@ def read_layers(fields: Fields, family: Family, hidden: int) -> list[Layers]:
     blocks = fields.items("block_configs")
     if blocks is not None:
         fields.layers(len(blocks))
+        if all(isinstance(block, dict) and "block_type" in block for block in blocks):
+            return beside_attention(fields, family, _blocks(fields, family, "block_configs", blocks, hidden), hidden)
         return _searched(fields, blocks, hidden)
+    if family.state == "shared":
+        return shared_blocks(fields, family, hidden)
     halves = _halves(fields, family)
     if halves is not None:
-        return [_half(fields, family, kind, hidden) for kind in halves]
+        return beside_attention(fields, family, [_half(fields, family, kind, hidden) for kind in halves], hidden)
     count = fields.layers(fields.count("num_hidden_layers", "n_layer", "num_layers", "n_layers"))
     kinds = attention_kinds(fields, family, count)
     sparse = sparse_layers(fields, count)
     each = [fields.of_layer(index) for index in range(count)]
-    return [
+    layers = [
         Layers(
             1,
             read_attention(own, family, kinds[index], index, count, hidden),
@@ -42,6 +49,7 @@ def read_layers(fields: Fields, family: Family, hidden: int) -> list[Layers]:
         )
         for index, own in enumerate(each)
     ]
+    return beside_attention(fields, family, layers, hidden)
 
 
 # --- layers that are only one half, and searched architectures -----------------------------------------------------
@@ -81,7 +89,9 @@ def _half(fields: Fields, family: Family, kind: str, hidden: int) -> Layers:
     if kind in ("mamba", "linear_attention"):
         return Layers(1, linear_attention(fields, family, hidden), None, extra)
     if kind in ("attention", "full_attention"):
-        return Layers(1, full_attention(fields, family, False, 0, 1, hidden), None, extra)
+        fields.find("attention_bias")  # Nemotron-H's code has none
+        attention = full_attention(fields, family, False, 0, 1, hidden)
+        return Layers(1, msgspec.structs.replace(attention, bias=False, output_bias=False), None, extra)
     if kind == "moe":
         return Layers(1, None, read_experts(fields, family), extra)
     if kind == "mlp":
@@ -89,6 +99,20 @@ def _half(fields: Fields, family: Family, kind: str, hidden: int) -> Layers:
     raise InputError(
         f"{fields.where}: layer kind {kind[:40]!r} is not known; known are {', '.join(_LETTERS.values())}"
     )
+
+
+def _blocks(fields: Fields, family: Family, name: str, blocks: list[Any], hidden: int) -> list[Layers]:
+    """Nemotron-H Puzzle: halves, each with fields of its own in place of those that hold for all."""
+    fields.find("num_hidden_layers", "hybrid_override_pattern", "layers_block_type")
+    found = []
+    for index, block in enumerate(blocks):
+        own = Fields({**fields.values, **block}, f"{fields.where}, {name}[{index}]")
+        own.used, own.assumed = fields.used, fields.assumed
+        found.append(_half(own, family, own.text("block_type"), hidden))
+        new = sorted(block.keys() - own.used - fields.values.keys())
+        if new:
+            raise InputError(f"{own.where}: {new[0][:40]} is not understood of one layer")
+    return found
 
 
 def _searched(fields: Fields, blocks: list[Any], hidden: int) -> list[Layers]:
@@ -142,5 +166,10 @@ def draft_layers(fields: Fields, family: Family, hidden: int, last: Layers) -> l
         attention = full_attention(fields, family, window, 0, 1, hidden)
         last = Layers(1, attention, read_dense(fields, family, hidden), last.extra)
     joining = (Matrix("eh_proj", 2 * hidden, hidden, "other"), vector("enorm_hnorm_norm", 3 * hidden))
-    first, *others = [_half(fields, family, kind, hidden) for kind in halves] if halves else [last]
+    own = fields.items("mtp_block_configs") if count else None
+    if own and all(isinstance(block, dict) for block in own):
+        found = _blocks(fields, family, "mtp_block_configs", own, hidden)
+    else:
+        found = [_half(fields, family, kind, hidden) for kind in halves] if halves else [last]
+    first, *others = found
     return [msgspec.structs.replace(first, extra=first.extra + joining), *others] * count

@@ -26,6 +26,8 @@ class Experts(msgspec.Struct, frozen=True):
 
     `latent`: the routed experts work at this width, between two projections of their own (else at hidden).
     `shared_gate`: the shared part has a gate of one number. `router_bias`: a correction per expert.
+    `shared_bias`: on the shared part, and around the latent one. `router_width`: the
+    router is an MLP of three matrices at this width; `more_choices`: it weighs so many things beside the experts.
     """
 
     experts: int
@@ -37,17 +39,32 @@ class Experts(msgspec.Struct, frozen=True):
     router_bias: bool = False
     shared_gate: bool = False
     latent: int | None = None
+    shared_bias: bool = False
+    router_width: int | None = None
+    more_choices: int = 0
 
     def weights(self, hidden: int) -> tuple[Matrix, ...]:
         width = self.latent or hidden
-        found = [Matrix("mlp.gate", hidden, self.experts, "router", quantisable=False)]
+        choices, narrow = self.experts + self.more_choices, self.router_width
+        if narrow is None:
+            found = [Matrix("mlp.gate", hidden, choices, "router", quantisable=False)]
+        else:
+            found = [
+                Matrix("mlp.gate.down_proj", hidden, narrow, "router", quantisable=False),
+                Matrix("mlp.gate.fc1", narrow, narrow, "router", quantisable=False),
+                Matrix("mlp.gate.fc2", narrow, narrow, "router", quantisable=False),
+                Matrix("mlp.gate.out_proj", narrow, choices, "router", quantisable=False),
+                vector("mlp.gate.biases_norm", 4 * narrow, "router"),
+            ]
         if self.router_bias:
-            found.append(vector("mlp.gate.bias", self.experts, "router"))
+            found.append(vector("mlp.gate.bias", choices if narrow else self.experts, "router"))
         if self.latent:
             found += [
                 Matrix("mlp.fc1_latent_proj", hidden, self.latent, "mlp"),
                 Matrix("mlp.fc2_latent_proj", self.latent, hidden, "mlp"),
             ]
+            if self.shared_bias:
+                found.append(vector("mlp.latent_bias", self.latent + hidden, "mlp"))
         for matrix in mlp_weights("mlp.experts", width, self.intermediate, self.matrices, self.bias):
             found.append(
                 msgspec.structs.replace(
@@ -55,7 +72,9 @@ class Experts(msgspec.Struct, frozen=True):
                 )
             )
         if self.shared_intermediate:
-            found += mlp_weights("mlp.shared_experts", hidden, self.shared_intermediate, self.matrices, False)
+            found += mlp_weights(
+                "mlp.shared_experts", hidden, self.shared_intermediate, self.matrices, self.shared_bias
+            )
         if self.shared_gate:
             found.append(Matrix("mlp.shared_expert_gate", hidden, 1, "router", quantisable=False))
         return tuple(found)

@@ -17,8 +17,8 @@ from loadstone.catalogue.attention import (
     CompressedAttention,
     FullAttention,
     LatentAttention,
-    LinearAttention,
 )
+from loadstone.catalogue.linear import LinearAttention, ShortStates
 from loadstone.catalogue.matrix import Matrix, vector
 from loadstone.catalogue.mlp import DenseMlp, Experts, Mlp
 from loadstone.catalogue.precision import FORMATS, Format
@@ -39,7 +39,9 @@ __all__ = [
 class Layers(msgspec.Struct, frozen=True):
     """A run of `count` equal layers, in the model's order. A hybrid's layer may have only one of its two halves.
 
-    `extra`: weights beside the two halves, norms above all. `formats`: (matrix name, format) of what the checkpoint
+    `extra`: weights beside the two halves, norms above all. `state`: kept beside the attention's own in
+    the same layer (Falcon-H1's Mamba-2, short convolutions). `shared`: both halves have the weights
+    of an earlier layer's (Zamba2). `formats`: (matrix name, format) of what the checkpoint
     does not keep at the model's full precision.
     """
 
@@ -48,15 +50,24 @@ class Layers(msgspec.Struct, frozen=True):
     mlp: Mlp | None
     extra: tuple[Matrix, ...] = ()
     formats: tuple[tuple[str, Format], ...] = ()
+    state: LinearAttention | ShortStates | None = None
+    shared: bool = False
 
     def weights(self, hidden: int) -> tuple[Matrix, ...]:
-        """Of one layer."""
-        parts = [part.weights(hidden) for part in (self.attention, self.mlp) if part is not None]
+        """Of one layer: what it has of its own."""
+        halves = () if self.shared else (self.attention, self.mlp)
+        parts = [part.weights(hidden) for part in (*halves, self.state) if part is not None]
         return tuple(matrix for part in parts for matrix in part) + self.extra
 
     def kv_bytes_per_token(self, kv_dtype: str) -> float:
         """Of one layer; 0 without attention."""
         return self.attention.kv_bytes_per_token(kv_dtype) if self.attention is not None else 0.0
+
+    @property
+    def states(self) -> tuple[LinearAttention | ShortStates, ...]:
+        """What of one layer has a constant size per sequence."""
+        own = (self.attention,) if isinstance(self.attention, LinearAttention) else ()
+        return own if self.state is None else (*own, self.state)
 
 
 class Model(msgspec.Struct, frozen=True, dict=True):
@@ -195,7 +206,6 @@ class Model(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def state_bytes(self) -> float:
-        """Of one sequence, whatever its length: the states of linear attention."""
-        return sum(
-            run.count * run.attention.state_bytes for run in self.kinds if isinstance(run.attention, LinearAttention)
-        )
+        """Of one sequence, whatever its length: the states of linear attention, and what short convolutions keep;
+        in fp32 where the config does not say."""
+        return sum(run.count * state.state_bytes() for run in self.kinds for state in run.states)

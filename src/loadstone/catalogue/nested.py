@@ -86,8 +86,9 @@ def tied_embeddings(fields: Fields, whole: Fields, family: Family, known: bool) 
     """Whether the output head is the input table. The outer config's word counts, as for transformers 5 and vLLM
     (`VllmConfig.with_hf_config`), but in a few classes; then the text model's; then its class.
     """
-    inner = fields.find("tie_word_embeddings")
-    outer = whole.find("tie_word_embeddings") if whole is not fields else None
+    names = ("tie_word_embeddings", "tie_embedding")  # the other is LFM2's
+    inner = fields.find(*names)
+    outer = whole.find(*names) if whole is not fields else None
     alone = any(str(name).endswith("ForCausalLM") for name in whole.items("architectures") or [])
     rule = _TIES.get(whole.text("model_type"), "inner" if alone else "outer")
     if rule == "never":

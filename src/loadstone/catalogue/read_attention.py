@@ -9,12 +9,11 @@ from loadstone.catalogue.attention import (
     CompressedAttention,
     FullAttention,
     LatentAttention,
-    LinearAttention,
 )
 from loadstone.catalogue.families import Family
 from loadstone.catalogue.fields import Fields
-from loadstone.catalogue.precision import TORCH_DTYPES
 from loadstone.catalogue.read_heads import attention_biases, head_widths
+from loadstone.catalogue.read_linear import linear_attention
 from loadstone.errors import InputError
 
 Half = Literal["full", "window", "linear", "none"]
@@ -28,9 +27,14 @@ _NAMES: dict[str, Half] = {
     "linear_attention": "linear",
     "mamba": "linear",
     "conv": "linear",
+    "hybrid": "full",
+    "hybrid_sliding": "window",
     "moe": "none",
     "mlp": "none",
 }
+
+_GRANULARITIES: dict[str, Literal["element", "head"]] = {"head_wise": "head", "element_wise": "element"}
+"""Of Ling's gates."""
 
 
 def attention_kinds(fields: Fields, family: Family, count: int) -> list[Half]:
@@ -38,6 +42,7 @@ def attention_kinds(fields: Fields, family: Family, count: int) -> list[Half]:
     named = fields.per_layer(count, "layer_types")
     if named is not None:
         fields.find("full_attention_interval", "sliding_window_pattern", "_sliding_window_pattern")
+        fields.find("layer_group_size", "full_attn_idxs", "local_layer_ids", "sliding_window")
         return [_kind(fields, name) for name in named]
     hybrid = fields.per_layer(count, "hybrid_layer_pattern")  # MiMo: 1 is a sliding window
     if hybrid is not None:
@@ -49,14 +54,22 @@ def attention_kinds(fields: Fields, family: Family, count: int) -> list[Half]:
     if period:  # Jamba
         offset = fields.count("attn_layer_offset", default=0)
         return ["full" if index % period == offset else "linear" for index in range(count)]
-    placed = fields.items("attn_layer_indices")  # Bamba
-    if placed is not None:
+    placed = fields.items("attn_layer_indices", "full_attn_idxs")  # Bamba, of which null says: none; LFM2
+    if placed is not None or (family.state == "mamba2" and "attn_layer_indices" in fields.values):
+        placed = placed or []
         return ["full" if index in placed else "linear" for index in range(count)]
+    local = fields.items("local_layer_ids")  # Inkling
+    if local is not None:
+        return ["window" if index in local else "full" for index in range(count)]
     linear = fields.inner("linear_attn_config")
+    placed = None if linear is None else linear.items("full_attn_layers")
+    if placed is not None:  # counted from 1
+        return ["full" if index + 1 in placed else "linear" for index in range(count)]
+    if family.period:
+        return ["full" if (index + 1) % family.period == 0 else "linear" for index in range(count)]
     if linear is not None:
-        full = {value for value in linear.items("full_attn_layers") or [] if isinstance(value, int)}
-        return ["full" if index + 1 in full else "linear" for index in range(count)]
-    interval = fields.maybe("full_attention_interval", least=1)
+        raise InputError(f"{linear.where}: no full_attn_layers, so which layers have a KV cache is unknown")
+    interval = fields.maybe("full_attention_interval", "layer_group_size", least=1)
     if interval:
         return ["full" if (index + 1) % interval == 0 else "linear" for index in range(count)]
     chunk = fields.maybe("attention_chunk_size")
@@ -93,7 +106,9 @@ def _lettered(fields: Fields, pattern: str, count: int) -> list[Half]:
 
 
 def _kind(fields: Fields, name: Any) -> Half:
-    if not isinstance(name, str) or name not in _NAMES:
+    # What is hybrid about a layer, these fields tell: ZAYA's and Inkling's convolutions.
+    untold = name in ("hybrid", "hybrid_sliding") and not {"cca_time0", "d_rel"} & fields.values.keys()
+    if not isinstance(name, str) or name not in _NAMES or untold:
         raise InputError(
             f"{fields.where}: layer type {str(name)[:40]!r} is not known, so its weights and its cache per token are "
             "unknown too"
@@ -112,7 +127,7 @@ def read_attention(
     if kind == "linear":
         return linear_attention(fields, family, hidden)
     if fields.find("kv_lora_rank"):
-        return _latent(fields, index)
+        return _latent(fields, family, index)
     return full_attention(fields, family, kind == "window", index, count, hidden)
 
 
@@ -129,8 +144,9 @@ def full_attention(
     sinks = fields.flag(f"add_{'swa' if window else 'full'}_attention_sink_bias", default=family.sinks)
     fields.find(f"add_{'full' if window else 'swa'}_attention_sink_bias")
     sparse = _block_sparse(fields, index, count)
-    window_tokens = fields.maybe("sliding_window", "attention_chunk_size", least=1) if window else None
-    if window and not {"sliding_window", "attention_chunk_size"} & fields.values.keys():
+    names = ("sliding_window", "attention_chunk_size", "sliding_window_size")
+    window_tokens = fields.maybe(*names, least=1) if window else None
+    if window and not set(names) & fields.values.keys():
         raise InputError(f"{fields.where}: layers have a sliding window, and no sliding_window says how long it is")
     both = fields.find("use_bidirectional_attention")
     if window_tokens and both and both[1] in (True, "all"):  # Gemma's embedders: half of it on either side
@@ -141,7 +157,11 @@ def full_attention(
     if normed and qk_norm is None and fields.find("use_qk_norm", "qk_layernorm"):
         fields.assume("norms of queries and keys, of a shape that is not known here: not counted")
     gated = fields.flag(
-        "attn_output_gate", "use_head_wise_attn_gate", "attention_output_gate", default=bool(family.gate)
+        "attn_output_gate",
+        "use_head_wise_attn_gate",
+        "attention_output_gate",
+        "use_attention_gate",
+        default=bool(family.gate),
     )
     return FullAttention(
         heads=heads,
@@ -152,6 +172,7 @@ def full_attention(
         top_tokens=sparse[0],
         index_heads=sparse[1],
         index_dim=sparse[2],
+        index_pool=fields.count("indexer_compress_ratio", default=1, least=1),
         bias=bias,
         output_bias=output_bias,
         qk_norm=None if qk_norm == "bare" else qk_norm,
@@ -174,6 +195,10 @@ def _kv_heads(fields: Fields, first: list[str]) -> int | None:
 
 def _block_sparse(fields: Fields, index: int, count: int) -> tuple[int | None, int, int]:
     """MiniMax-M3: budget in tokens, heads and width of the index; none where the layer is dense."""
+    budget = fields.maybe("indexer_budget", least=1)  # Qwen4
+    if budget:
+        fields.find("indexer_kv_heads")
+        return budget, fields.count("indexer_n_heads", least=1), fields.count("indexer_head_dim", least=1)
     config = fields.inner("sparse_attention_config")
     if config is None or not config.flag("use_sparse_attention", default=True):
         return None, 0, 0
@@ -188,12 +213,16 @@ def _block_sparse(fields: Fields, index: int, count: int) -> tuple[int | None, i
     )
 
 
-def _latent(fields: Fields, index: int) -> LatentAttention:
+def _latent(fields: Fields, family: Family, index: int) -> LatentAttention:
     fields.find("head_dim", "qk_head_dim", "num_key_value_heads", "num_attention_heads")
     top = fields.maybe("index_topk", least=1)
     who = fields.items("indexer_types")  # GLM-5.2: `shared` layers use the choice of the last `full` one
     own = top is not None and (who is None or index >= len(who) or who[index] == "full")
     heads, dim = fields.maybe("index_n_heads"), fields.maybe("index_head_dim")
+    pool = fields.maybe("index_kpool", least=1)
+    # Ling's own configs say which gate, or that there is none; transformers' form of them leaves it to its class.
+    unsaid = None if family.state == "kda-full" and "linear_num_heads" not in fields.values else family.gate
+    fine = _GRANULARITIES.get(fields.text("gated_attention_proj_granularity_type"), unsaid)
     return LatentAttention(
         heads=fields.count("num_attention_heads", least=1),
         q_rank=fields.maybe("q_lora_rank", least=1),
@@ -204,7 +233,8 @@ def _latent(fields: Fields, index: int) -> LatentAttention:
         top_tokens=top,
         index_heads=(heads or 0) if own else 0,
         index_dim=(dim or 0) if own else 0,
-        gate="element" if fields.flag("mla_use_output_gate") else None,
+        index_pool=pool if own else None,
+        gate="element" if fields.flag("mla_use_output_gate") else fine,
     )
 
 
@@ -225,73 +255,3 @@ def _compressed(fields: Fields, ratio: int) -> CompressedAttention:
         index_heads=fields.count("index_n_heads") if indexed else 0,
         index_dim=fields.count("index_head_dim") if indexed else 0,
     )
-
-
-def linear_attention(fields: Fields, family: Family, hidden: int) -> LinearAttention:
-    if family.state == "lightning":
-        heads = fields.count("num_attention_heads", least=1)
-        dim = fields.count("head_dim", default=hidden // heads, least=1)
-        return LinearAttention("lightning", heads, heads, dim, dim, 1)
-    if family.state == "short-conv":
-        bias = fields.flag("conv_bias")
-        return LinearAttention("short-conv", hidden, 0, 0, 1, fields.count("conv_L_cache", default=3, least=1), bias)
-    if family.state == "mamba1":
-        return _mamba1(fields, hidden)
-    kda = fields.inner("linear_attn_config")
-    if kda is not None:
-        kda.find("kda_layers", "full_attn_layers", "gate_lower_bound")
-        heads, dim = kda.count("num_heads", least=1), kda.count("head_dim", least=1)
-        full = kda.flag("use_full_rank_gate")
-        width = kda.count("short_conv_kernel_size", default=4, least=1)
-        return LinearAttention("kda", heads, heads, dim, dim, width, full_rank_gate=full)
-    if fields.find("linear_num_value_heads"):
-        return LinearAttention(
-            "gated-delta",
-            heads=fields.count("linear_num_value_heads", least=1),
-            key_heads=fields.count("linear_num_key_heads", least=1),
-            key_dim=fields.count("linear_key_head_dim", least=1),
-            value_dim=fields.count("linear_value_head_dim", least=1),
-            conv_width=fields.count("linear_conv_kernel_dim", default=4, least=1),
-            state_dtype=_state_dtype(fields, "mamba_ssm_dtype"),
-        )
-    channels = fields.maybe("mamba_num_heads", "mamba_n_heads", "n_mamba_heads", "num_heads", least=1)
-    if channels is None:
-        raise InputError(
-            f"{fields.where}: no field says of which kind its layers without a KV cache are (linear_num_value_heads, "
-            "mamba_num_heads …); such a model_type is not known here"
-        )
-    fields.find("expand", "mamba_expand", "use_bias", "mamba_proj_bias", "time_step_rank")
-    return LinearAttention(
-        "mamba2",
-        heads=channels,
-        key_heads=fields.count("n_groups", "mamba_n_groups", default=1, least=1),
-        key_dim=fields.count("ssm_state_size", "mamba_d_state", "state_size", least=1),
-        value_dim=fields.count("mamba_head_dim", "mamba_d_head", "head_dim", least=1),
-        conv_width=fields.count("conv_kernel", "mamba_d_conv", default=4, least=1),
-        conv_bias=fields.flag("use_conv_bias", "mamba_conv_bias", default=True),
-        state_dtype=_state_dtype(fields, "mamba_ssm_cache_dtype"),
-    )
-
-
-def _mamba1(fields: Fields, hidden: int) -> LinearAttention:
-    fields.find("mamba_proj_bias", "use_bias", "expand")
-    times = fields.maybe("mamba_expand", least=1)
-    # Mamba's own configs have the width itself, which their `expand` need not give.
-    wide = hidden * times if times else fields.count("intermediate_size", default=2 * hidden, least=1)
-    said = fields.find("mamba_dt_rank", "time_step_rank")
-    # `auto`, or nothing: a sixteenth of hidden.
-    rank = -(-hidden // 16) if said is None or said[1] == "auto" else fields.whole(*said, least=1)
-    return LinearAttention(
-        "mamba1",
-        heads=wide,
-        key_heads=0,
-        key_dim=fields.count("mamba_d_state", "state_size", "ssm_state_size", default=16, least=1),
-        value_dim=1,
-        conv_width=fields.count("mamba_d_conv", "conv_kernel", default=4, least=1),
-        conv_bias=fields.flag("mamba_conv_bias", "use_conv_bias", default=True),
-        rank=rank,
-    )
-
-
-def _state_dtype(fields: Fields, name: str) -> str:
-    return TORCH_DTYPES.get(fields.text(name), "fp32")

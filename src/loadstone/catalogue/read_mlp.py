@@ -15,13 +15,21 @@ _EXPERTS = ("n_routed_experts", "num_local_experts", "num_experts", "moe_num_exp
 
 EXPERTS_ONLY = (
     "num_experts_per_tok", "moe_intermediate_size", "expert_layer_period", "expert_layer_offset", "n_routed_experts",
-    "n_shared_experts", "moe_shared_expert_intermediate_size",
+    "n_shared_experts", "moe_shared_expert_intermediate_size", "num_shared_experts", "shared_expert_sink",
+    "shared_expert_intermediate_size", "use_expert_bias",
 )  # fmt: skip
 """Say nothing of a model without experts, whose class may have them."""
 
 
 def sparse_layers(fields: Fields, count: int) -> list[bool]:
     """Which layers have experts."""
+    found = _sparse(fields, count)
+    if not any(found):
+        fields.find(*_EXPERTS, *_PER_TOKEN, *EXPERTS_ONLY)
+    return found
+
+
+def _sparse(fields: Fields, count: int) -> list[bool]:
     if not fields.maybe(*_EXPERTS):
         fields.find(
             "first_k_dense_replace", "moe_layer_freq", "mlp_only_layers", "decoder_sparse_step", *EXPERTS_ONLY
@@ -30,7 +38,8 @@ def sparse_layers(fields: Fields, count: int) -> list[bool]:
     period = fields.maybe("expert_layer_period", least=1)
     if period:  # Jamba
         offset = fields.count("expert_layer_offset", default=0)
-        return [index % period == offset for index in range(count)]
+        several = fields.count(*_EXPERTS) > 1
+        return [several and index % period == offset for index in range(count)]
     placed = fields.items("moe_layers")  # Llama 4
     if placed:
         fields.find("interleave_moe_layer_step")
@@ -39,7 +48,8 @@ def sparse_layers(fields: Fields, count: int) -> list[bool]:
     if named is not None:
         fields.find("first_k_dense_replace", "moe_layer_freq")
         return [name == "sparse" for name in named]
-    first = fields.count("first_k_dense_replace", "num_dense_layers", "moe_layer_start_index", default=0)
+    firsts = ("first_k_dense_replace", "num_dense_layers", "moe_layer_start_index", "dense_mlp_idx")
+    first = fields.count(*firsts, default=0)
     last = fields.find("moe_layer_end_index")  # -1: the last layer
     end = count - 1 if last is None or last[1] == -1 else fields.whole(*last)
     only = {value for value in fields.items("mlp_only_layers") or [] if isinstance(value, int)}
@@ -80,7 +90,9 @@ def read_dense(fields: Fields, family: Family, hidden: int, index: int = 0, coun
     else:
         said = fields.maybe(*names, "block_ff_dim", "n_inner", least=1)
     width = said or fields.count("intermediate_size", default=usual)
-    if fields.flag("block_auto_adjust_ff_dim"):  # LFM2: two thirds, to the next multiple
+    if not fields.flag("block_auto_adjust_ff_dim"):
+        fields.find("block_multiple_of", "block_ffn_dim_multiplier")
+    else:  # LFM2: two thirds, to the next multiple
         of = fields.count("block_multiple_of", default=256, least=1)
         width = -(-int(fields.real("block_ffn_dim_multiplier", 1) * int(2 * width / 3)) // of) * of
     shared = fields.count("num_kv_shared_layers", default=0)
@@ -104,10 +116,26 @@ def read_experts(fields: Fields, family: Family) -> Experts:
         matrices=family.matrices,
         shared_intermediate=_shared(fields, width),
         bias=family.expert_bias,
-        router_bias=fields.flag("use_routing_bias", "use_moe_router_bias", default=family.router_bias),
+        router_bias=fields.flag(
+            "use_routing_bias",
+            "use_moe_router_bias",
+            "use_expert_bias",
+            "moe_router_enable_expert_bias",
+            default=family.router_bias,
+        ),
         shared_gate=family.shared_gate,
         latent=fields.maybe("moe_latent_size", "routed_expert_hidden_size", least=1),
+        router_width=fields.maybe("router_hidden_size", least=1),  # ZAYA
+        more_choices=_more_choices(fields),
+        shared_bias=fields.flag("mlp_bias"),
     )
+
+
+def _more_choices(fields: Fields) -> int:
+    """What the router weighs beside the experts: Inkling's shared ones, and no expert at all, with ZAYA."""
+    if fields.find("shared_expert_sink"):
+        return fields.count("n_shared_experts", least=1)
+    return 1 if "router_hidden_size" in fields.values else 0
 
 
 def _shared(fields: Fields, width: int) -> int:

@@ -15,9 +15,10 @@ from statistics import NormalDist
 import numpy as np
 from msgspec.structs import replace
 
-from loadstone.catalogue.attention import CompressedAttention, FullAttention, LatentAttention, LinearAttention
+from loadstone.catalogue.attention import CompressedAttention, FullAttention, LatentAttention
 from loadstone.catalogue.deployment import Deployment
 from loadstone.catalogue.hardware import Gpu
+from loadstone.catalogue.linear import LinearAttention, ShortStates
 from loadstone.catalogue.matrix import Matrix
 from loadstone.catalogue.mlp import DenseMlp, Experts
 from loadstone.catalogue.model import Layers, Model
@@ -26,6 +27,7 @@ from loadstone.perfmodel.expert_kernels import expert_kernel
 from loadstone.perfmodel.families import architecture_of, era_of
 from loadstone.perfmodel.reaches import ALIKE, Ring, floor_of, reach_of, ring_of, widened, widening_of
 from loadstone.perfmodel.work import COLLECTIVE, EXPERTS, GEMM, HEAD, INTEGERS, OPERATOR, Work
+from loadstone.sizing.ranks import unsaid_state_dtype
 
 _LAUNCHES = {"layer": 6, "experts": 6, "latent": 24, "indexer": 8}
 """Kernels that a host launches one by one where no CUDA graph holds a step, beside products and the quantising before
@@ -115,12 +117,15 @@ class _Counter:
             heads = run.attention.kv_heads if isinstance(run.attention, FullAttention) else 1
             self._products(run, run.attention.weights(self.model.hidden), self.tp, 1, heads)
             self._attention(run.attention, float(count))
+            if run.state is not None:
+                self._products(run, run.state.weights(self.model.hidden), self.tp, 1, 1)
+                self._state(run.state, float(count))
             if self.tp > 1:
                 self._all_reduce(count, self.tp, 1.0)
                 if isinstance(run.attention, FullAttention) and run.attention.qk_norm == "whole":
                     # A norm over the heads of all ranks: they reduce its sums of squares first.
                     self._collective(count, self.tp, self._link(self.tp), 0.0, 1.0, ring_of(self.gpu, self.tp))
-        self._products(run, run.extra, self.tp, 1, 1)
+        self._products(run, [each for each in run.extra if each.active], self.tp, 1, 1)  # what is looked up is none
         if run.mlp is not None:
             matrices = run.mlp.weights(self.model.hidden)
             dense = [matrix for matrix in matrices if matrix.kind != "experts"]
@@ -195,9 +200,7 @@ class _Counter:
     ) -> None:
         cache_bytes = KV_BYTES.get(self.deployment.kv_dtype or "", KV_BYTES[self.model.kv_dtype])
         if isinstance(attention, LinearAttention):
-            # The state is read and written once a step.
-            self.sums["state"] += count * 2 * attention.state_bytes / self.tp
-            self._small("linear_layers", count, _LINEAR_LAUNCHES[attention.kind])
+            self._state(attention, count)
             return
         heads = max(1.0, attention.heads / self.tp)
         if self.deployment.kv_dtype == "fp8":
@@ -230,9 +233,15 @@ class _Counter:
         if attention.index_heads:
             # The indexer looks at every token, in FP8: at twice the 16-bit rate.
             self._small("latent_layers", count, _LAUNCHES["indexer"], _INDEXER_FLOORS)
-            ratio = attention.ratio if isinstance(attention, CompressedAttention) else 1
+            ratio = attention.ratio if isinstance(attention, CompressedAttention) else attention.index_pool or 1
             flops = attention.index_heads * attention.index_dim / ratio
             self._attend(count, attention.index_dim / ratio, flops, flops, None)
+
+    def _state(self, state: LinearAttention | ShortStates, count: float) -> None:
+        """It is read and written once a step."""
+        each = state.state_bytes(unsaid_state_dtype(self.deployment))
+        self.sums["state"] += count * 2 * each / min(self.tp, state.heads)
+        self._small("linear_layers", count, _LINEAR_LAUNCHES[state.kind])
 
     def _attend(self, count: float, cache: float, flops: float, pair_flops: float, seen: int | None) -> None:
         """cache, flops: per context token of a decode; pair_flops: per pair in a prompt; `seen`: tokens at most."""

@@ -152,8 +152,11 @@ def _uncut(run: Layers, tp: int) -> Iterator[str]:
         yield f"{attention.heads} attention heads"
     if isinstance(attention, FullAttention) and attention.kv_heads % tp and tp % attention.kv_heads:
         yield f"{attention.kv_heads} KV heads"
-    if isinstance(attention, LinearAttention) and attention.key_heads % tp and tp % attention.key_heads:
-        yield f"{attention.key_heads} groups of the linear attention"
+    for state in run.states:
+        if isinstance(state, LinearAttention) and state.heads % tp:
+            yield f"{state.heads} heads of the linear attention"
+        if state.key_heads % tp and tp % state.key_heads:
+            yield f"{state.key_heads} groups of the linear attention"
     if mlp is not None and not isinstance(mlp, Experts) and mlp.intermediate % tp:
         yield f"{mlp.intermediate} numbers of the MLP's width"
 

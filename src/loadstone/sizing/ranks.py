@@ -79,7 +79,7 @@ def shape_of(deployment: Deployment) -> Shape:
 
 _WINDOWED_IN_SGLANG = (
     "llama4", "llama4_text", "gpt_oss", "mimo_v2_flash", "step3p5", "step3p7", "gemma4", "gemma4_text", "deepseek_v4",
-    "deepseek_ref",
+    "deepseek_ref", "inkling_text",
     "gemma4_unified_text", "beam", "muse_glimmer_text",
 )  # fmt: skip
 """Models (model_type) of whose sliding layers SGLang keeps the window alone (its is_hybrid_swa_model; DeepSeek-V4 has
@@ -95,7 +95,8 @@ def ranks(deployment: Deployment) -> tuple[Rank, ...]:
     model, kv_dtype = deployment.model, kept_kv_dtype(deployment)
     windows = deployment.engine != "sglang" or model.model_type in _WINDOWED_IN_SGLANG
     drafts = bool(drafts_of(deployment))
-    found = _ranks(model, shape_of(deployment), deployment.weights_dtype, kv_dtype, windows, drafts)
+    kept = (kv_dtype, unsaid_state_dtype(deployment))
+    found = _ranks(model, shape_of(deployment), deployment.weights_dtype, kept, windows, drafts)
     drafting = deployment.drafting
     return found if drafting is None else (*found[:-1], _beside(found[-1], ranks(drafting)[0]))
 
@@ -121,6 +122,13 @@ def kept_kv_dtype(deployment: Deployment) -> str:
     return "fp8_ds_mla" if said == "fp8" and deployment.engine == "vllm" and any(sparse) else said
 
 
+def unsaid_state_dtype(deployment: Deployment) -> str:
+    """What recurrent states have of which the config says nothing: vLLM keeps them as it computes
+    (MambaStateDtypeCalculator), others in fp32 (SGLang's mamba2_state_dtype).
+    """
+    return deployment.model.dtype if deployment.engine == "vllm" else "fp32"
+
+
 def drafts_of(deployment: Deployment) -> tuple[Layers, ...]:
     """Multi-token-prediction layers that are counted, with a cache of their own: where the deployment guesses tokens
     by them, and not by a draft model beside the checkpoint (Deployment.drafting). Before 0.5.20 or so SGLang loaded
@@ -142,7 +150,7 @@ def guesses(deployment: Deployment) -> bool:
 
 @lru_cache(maxsize=4096)
 def _ranks(
-    model: Model, shape: Shape, dtype: str | None, kv_dtype: str, windows: bool, drafts: bool
+    model: Model, shape: Shape, dtype: str | None, kept: tuple[str, str], windows: bool, drafts: bool
 ) -> tuple[Rank, ...]:
     sizes = stage_layers(model.layer_count, shape.pp)
     found, start = [], 0
@@ -156,7 +164,7 @@ def _ranks(
         for run, count in runs:
             of_all, of_mxfp4 = _layer_bytes(model, run, shape, dtype)
             weights, mxfp4 = weights + count * of_all, mxfp4 + count * of_mxfp4
-        cache = cache_layers(runs, shape.tp, kv_dtype)
+        cache = cache_layers(runs, shape.tp, *kept)
         if not windows:
             cache = tuple(msgspec.structs.replace(layer, window_tokens=None) for layer in cache)
         found.append(Rank(stage, weights, mxfp4, cache, last))
@@ -222,26 +230,28 @@ def part_of(matrix: Matrix, shape: Shape, kv_heads: int) -> float:
     return matrix.parameters / shape.tp
 
 
-def cache_layers(runs: list[tuple[Layers, int]], tp: int, kv_dtype: str) -> tuple[CacheLayer, ...]:
+def cache_layers(
+    runs: list[tuple[Layers, int]], tp: int, kv_dtype: str, state_dtype: str = "fp32"
+) -> tuple[CacheLayer, ...]:
     """What the layers of one rank keep, equal ones together.
 
     Full attention: ⌈kv_heads / tp⌉ heads, at least one. MLA's latent belongs to all heads, so every TP rank keeps all
-    of it. A state is cut by its heads.
+    of it. A state is cut by its heads. `state_dtype`: where the config says nothing of a state's.
     """
     counts: Counter[CacheLayer] = Counter()
     for run, count in runs:
-        for layer in _cache_layer(run, tp, kv_dtype):
+        for layer in _cache_layer(run, tp, kv_dtype, state_dtype):
             counts[msgspec.structs.replace(layer, count=1)] += count
     return tuple(msgspec.structs.replace(layer, count=count) for layer, count in counts.items())
 
 
-def _cache_layer(run: Layers, tp: int, kv_dtype: str) -> Iterator[CacheLayer]:
+def _cache_layer(run: Layers, tp: int, kv_dtype: str, state_dtype: str = "fp32") -> Iterator[CacheLayer]:
     attention = run.attention
-    if attention is None:
+    for state in run.states:
+        yield CacheLayer(1, 0.0, None, state.state_bytes(state_dtype) / min(tp, state.heads))
+    if attention is None or isinstance(attention, LinearAttention):
         return
-    if isinstance(attention, LinearAttention):
-        yield CacheLayer(1, 0.0, None, attention.state_bytes / min(tp, attention.heads))
-    elif isinstance(attention, FullAttention):
+    if isinstance(attention, FullAttention):
         if attention.stores_kv:
             whole = attention.kv_bytes_per_token(kv_dtype)
             heads = attention.kv_heads * (attention.head_dim + attention.v_head_dim) * KV_BYTES[kv_dtype]
