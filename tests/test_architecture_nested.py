@@ -98,7 +98,7 @@ def test_what_is_said_stays() -> None:
 
 def test_what_a_class_says_and_is_not_understood_is_refused() -> None:
     """Mllama's cross-attention layers, which its text_config leaves out."""
-    with pytest.raises(InputError, match="cross_attention_layers"):
+    with pytest.raises(InputError, match="cross attention to images"):
         read_config(nested("mllama", "mllama_text_model", {"num_hidden_layers": 4}), "x")
 
 

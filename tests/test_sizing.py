@@ -478,7 +478,7 @@ def test_replicas_that_could_share_their_experts_are_told_so() -> None:
 def test_a_block_never_given_out_is_not_promised_to_the_last_request() -> None:
     """Blocks for four requests to the block, of which vLLM keeps one: three are held, and the row says so."""
     deployment = parse_deployment("Qwen/Qwen3-VL-8B-Instruct:fp8@1xh100-nvl/kv=fp8,gpu_memory_utilization=0.91")
-    context = 258_816
+    context = 258_752
     assert memory_of(deployment).requests(context) == 4
     row = size(deployment, context, 4)
     assert (row.fits, row.max_concurrent_requests) == (False, 3)

@@ -96,7 +96,9 @@ class LatentAttention(msgspec.Struct, frozen=True):
     `rope_dim` per token, for all heads together.
 
     `top_tokens`: sparse attention's budget (DeepSeek-V3.2); `index_heads` is 0 in a layer that reuses the choice of
-    an earlier one. `index_pool`: so many of the indexer's keys are weighed into one (GLM-5.3).
+    an earlier one. `index_pool`: so many of the indexer's keys are weighed into one (GLM-5.3). `window_tokens`,
+    `gate`, `sinks`: as in full attention. `bias`: on both compressions and on the output. `rope_norm`: on the RoPE
+    key.
     """
 
     heads: int
@@ -110,8 +112,10 @@ class LatentAttention(msgspec.Struct, frozen=True):
     index_dim: int = 0
     index_pool: int | None = None
     gate: Literal["element", "head"] | None = None
-
-    window_tokens: None = None
+    window_tokens: int | None = None
+    bias: bool = False
+    sinks: bool = False
+    rope_norm: bool = False
 
     def weights(self, hidden: int) -> tuple[Matrix, ...]:
         query = self.heads * (self.nope_dim + self.rope_dim)
@@ -134,6 +138,13 @@ class LatentAttention(msgspec.Struct, frozen=True):
         if self.gate:
             width = self.heads * self.v_dim if self.gate == "element" else self.heads
             found.append(Matrix("self_attn.g_proj", hidden, width, "attention", "column"))
+        if self.bias:
+            biases = (self.q_rank or 0) + self.kv_rank + self.rope_dim + hidden
+            found.append(vector("self_attn.bias", biases, "attention"))
+        if self.sinks:
+            found.append(vector("self_attn.sinks", self.heads, "attention"))
+        if self.rope_norm:
+            found.append(vector("self_attn.k_rope_norm", self.rope_dim))
         if self.index_heads:
             found += [
                 Matrix(
@@ -211,8 +222,8 @@ class CompressedAttention(msgspec.Struct, frozen=True):
         return tuple(found)
 
     def _compressor(self, name: str, hidden: int, width: int) -> list[Matrix]:
-        """Keys and gates, twice where blocks overlap (ratio 4), a bias for each position, and a norm."""
-        wide = width * (2 if self.ratio == 4 else 1)
+        """Keys and gates, twice where blocks overlap (the fine ones), a bias for each position, and a norm."""
+        wide = width * (2 if self.index_heads else 1)
         return [
             Matrix(f"{name}.wkv", hidden, wide, "attention", quantisable=False),
             Matrix(f"{name}.wgate", hidden, wide, "attention", quantisable=False),

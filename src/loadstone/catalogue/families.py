@@ -17,50 +17,75 @@ attention in each layer; `shared`: Mamba-2 in each layer, and in some one of few
 class Family(msgspec.Struct, frozen=True):
     """What holds unless the config's own field says otherwise.
 
-    bias: on Q, K, V. norms: vectors of hidden size in each layer; outer_norms: beside the layers. tied: where
-    `tie_word_embeddings` is absent. qk_norm: see FullAttention; bare: without weights. gate: sigmoid on the
-    attention's output. positions: a learnt table, this many
-    rows longer than the context. draft_dense: draft layers have the dense MLP and the sliding window, whatever the
-    last layer has. qk_norm_if_said: only where `use_qk_norm` (`qk_layernorm`) is true. state: what its layers without
-    a KV cache keep, where fields do not tell; only_states: all layers are such, without an MLP. period: where no
-    field says which, every so many layers one with a KV cache among such without.
-    output_bias: on the attention's output where Q, K and V have theirs; None: by `attention_bias`, unless `bias` is
-    the class's own and no field turns it off.
-    all_biases: the field that turns all of them off or on. head_bias: on the output head. beside: other vectors of
-    each layer, so many of such a length. windows: which layers have one where neither `layer_types` nor a pattern
-    says: L a window, G everything, again and again; $ at the end: the last one sees everything. one_norm: the field
-    by which attention and MLP run side by side, behind one norm. head_dim, wide_head_dim: where the config has none,
-    in layers that see everything the second; None: hidden / heads. four_times: its MLPs are that wide where no field
-    says.
+    The attention:
+    bias                on Q, K, V
+    output_bias         on the output, where Q, K, V have theirs; None: by `attention_bias`, unless `bias` is the
+                        class's own and no field turns it off
+    qk_norm             see FullAttention; bare: without weights
+    qk_norm_if_said     only where `use_qk_norm` (`qk_layernorm`) is true
+    gate                sigmoid on the output
+    sinks               a number for each head
+    head_dim            where no field says; None: hidden / heads. wide_head_dim: of layers that see everything
+    windows             which layers have one where neither `layer_types` nor a pattern says: L a window, G
+                        everything, again and again; $ at the end: the last one sees everything
+    windows_apart       layers with a window have twice the KV heads, and sinks, where no `swa_` field says it
+    rope_norm           on latent attention's RoPE key
+    state               what layers without a KV cache keep, where fields do not tell
+    only_states         all layers are such, without an MLP
+    period              where no field says which, every so many layers one with a KV cache among such without
+
+    The MLP and the experts:
+    matrices            of an MLP: 3 with a gate, else 2
+    mlp_bias            on an MLP; mlp_plain: the field `mlp_bias` means nothing
+    four_times          MLPs are four times hidden where no field says how wide
+    expert_bias         on the experts. router_bias: a correction for each in the router. shared_gate: see Experts
+    shared_experts      so many, where no field says
+    draft_dense         draft layers have the dense MLP and the sliding window, whatever the last layer has
+
+    What is beside both:
+    norms               vectors of hidden size in each layer; sparse_norms: more of them in layers with experts
+    one_norm            the field by which attention and MLP run side by side, behind one norm
+    outer_norms         vectors of hidden size beside the layers
+    beside              other vectors of each layer, so many of such a length
+    all_biases          the field that turns all biases off or on. head_bias: on the output head
+    positions           a learnt table, so many rows longer than the context
+    streams_averaged    several residual streams end in their mean, not in weights
+    tied                the output head is the input table, where `tie_word_embeddings` is absent
     """
 
     bias: bool = False
+    output_bias: bool | None = None
     qk_norm: Literal["head", "whole", "layer", "bare"] | None = None
-    norms: int = 2
-    tied: bool = False
-    matrices: Literal[2, 3] = 3
+    qk_norm_if_said: bool = False
     gate: Literal["element", "head"] | None = None
     sinks: bool = False
-    expert_bias: bool = False
-    router_bias: bool = False
-    shared_gate: bool = False
-    mlp_bias: bool = False
-    output_bias: bool | None = None
-    positions: int | None = None
-    outer_norms: int = 1
-    draft_dense: bool = False
-    qk_norm_if_said: bool = False
+    head_dim: int | None = None
+    wide_head_dim: int | None = None
+    windows: str = ""
+    windows_apart: bool = False
+    rope_norm: bool = False
     state: State | None = None
     only_states: bool = False
     period: int = 0
+    matrices: Literal[2, 3] = 3
+    mlp_bias: bool = False
+    mlp_plain: bool = False
+    four_times: bool = False
+    expert_bias: bool = False
+    router_bias: bool = False
+    shared_gate: bool = False
+    shared_experts: int = 0
+    draft_dense: bool = False
+    norms: int = 2
+    sparse_norms: int = 0
+    one_norm: str = ""
+    outer_norms: int = 1
+    beside: tuple[tuple[int, Beside], ...] = ()
     all_biases: str = ""
     head_bias: bool = False
-    beside: tuple[tuple[int, Beside], ...] = ()
-    windows: str = ""
-    one_norm: str = ""
-    head_dim: int | None = None
-    wide_head_dim: int | None = None
-    four_times: bool = False
+    positions: int | None = None
+    streams_averaged: bool = False
+    tied: bool = False
 
 
 _GEMMA4 = Family(qk_norm="head", norms=4, tied=True, windows="LLLLLG$", head_dim=256, wide_head_dim=512)
@@ -105,10 +130,39 @@ FAMILIES: dict[str, Family] = {
     "gpt_oss": Family(bias=True, output_bias=True, sinks=True, expert_bias=True, router_bias=True),
     "glm4_moe": Family(qk_norm="head", qk_norm_if_said=True, output_bias=False, router_bias=True),
     "glm4v_moe_text": Family(qk_norm="head", qk_norm_if_said=True, output_bias=False, router_bias=True),
-    "glm_moe_dsa": Family(router_bias=True),
+    "glm_moe_dsa": Family(router_bias=True, mlp_plain=True),
+    "glm4_moe_lite": Family(router_bias=True),
+    "solar_open": Family(output_bias=False, router_bias=True),
+    "deepseek_ocr2_text": Family(),
+    "unlimited_ocr_text": Family(),
+    "axk1": Family(router_bias=True, sparse_norms=1),
+    "dots3_note": Family(gate="head", router_bias=True, rope_norm=True, mlp_plain=True),
+    "dots3_note_text": Family(gate="head", router_bias=True, rope_norm=True, mlp_plain=True),
+    "hy_v3": Family(qk_norm="head", router_bias=True),
+    "hy_v4": Family(gate="element", sinks=True, router_bias=True),
+    "longcat_flash": Family(router_bias=True),
+    "mistral4": Family(),
+    "minicpm3": Family(),
+    "youtu": Family(),
+    "afmoe": Family(qk_norm="head", norms=4, gate="element", router_bias=True),
+    "kolibri1": Family(qk_norm="head", norms=4, router_bias=True),
+    "laguna": Family(qk_norm="head", gate="head", router_bias=True),
+    "flint": Family(qk_norm="head", sinks=True),
+    "flex_olmo": Family(qk_norm="whole"),
+    "mellum": Family(qk_norm="head"),
+    "muse_spark_text": Family(norms=5, gate="element", router_bias=True),
+    "exaone_moe": Family(qk_norm="head", router_bias=True),
+    "ernie4_5_moe_vl": Family(tied=True, router_bias=True, all_biases="use_bias"),
+    "ernie4_5_vl_moe": Family(tied=True, router_bias=True, all_biases="use_bias"),
+    "ernie4_5_vl_moe_text": Family(tied=True, router_bias=True, all_biases="use_bias"),
+    "minimax_m3_vl_text": Family(qk_norm="head", router_bias=True),
+    "cohere2_moe": Family(norms=1, tied=True),
+    "granitemoeshared": Family(),
+    "granitemoe_swa": Family(sinks=True),
+    "aria_text": Family(),
     "deepseek_v2": Family(),
     "deepseek_v3": Family(router_bias=True),
-    "deepseek_v32": Family(router_bias=True),
+    "deepseek_v32": Family(router_bias=True, mlp_plain=True),
     "deepseek_v4": Family(router_bias=True),
     "deepseek_ref": Family(router_bias=True),
     "kimi_k2": Family(router_bias=True),
@@ -116,8 +170,9 @@ FAMILIES: dict[str, Family] = {
     "minimax_m2": Family(qk_norm="whole", router_bias=True),
     "minimax_m3": Family(qk_norm="head", router_bias=True),
     "mimo": Family(bias=True),
-    "mimo_v2_flash": Family(router_bias=True, draft_dense=True),
+    "mimo_v2_flash": Family(output_bias=False, router_bias=True, draft_dense=True, windows_apart=True),
     "nemotron_h": Family(norms=1, matrices=2, router_bias=True),
+    "step3p5": Family(qk_norm="head", gate="head", router_bias=True, draft_dense=True),
     "step3p7": Family(qk_norm="head", gate="head", router_bias=True, draft_dense=True),
     "bloom": replace(_BIASED, four_times=True, outer_norms=4, tied=True),
     "opt": replace(_BIASED, tied=True, positions=2, all_biases="enable_bias"),
@@ -165,9 +220,9 @@ FAMILIES: dict[str, Family] = {
     "exaone4": Family(qk_norm="head", windows="LLLG"),
     "ernie4_5": Family(tied=True, all_biases="use_bias", head_dim=128),
     "paddleocr_vl_text": Family(tied=True, all_biases="use_bias", head_dim=128),
-    "ernie4_5_moe": Family(tied=True, router_bias=True),
+    "ernie4_5_moe": Family(tied=True, router_bias=True, all_biases="use_bias"),
     "hunyuan_v1_dense": Family(qk_norm="head"),
-    "hunyuan_v1_moe": Family(qk_norm="head"),
+    "hunyuan_v1_moe": Family(qk_norm="head", shared_experts=1),
     "glm": Family(bias=True, output_bias=False, head_dim=128),
     "glm4": Family(bias=True, norms=4, output_bias=False, head_dim=128),
     "glm4v_text": Family(bias=True, norms=4),
@@ -211,7 +266,7 @@ FAMILIES: dict[str, Family] = {
     "falcon_h1": Family(state="beside"),
     "zamba2": Family(tied=True, state="shared"),
     "olmo_hybrid": Family(qk_norm="whole"),
-    "glm5_next_text": Family(router_bias=True, period=4),
+    "glm5_next_text": Family(router_bias=True, period=4, streams_averaged=True),
     "zaya": Family(tied=True, router_bias=True),
     "qwen4_exp_text": Family(qk_norm="head", gate="element", shared_gate=True, norms=0),
     "inkling_text": Family(qk_norm="head", outer_norms=2, router_bias=True),
@@ -228,7 +283,6 @@ NOT_READ = {
     "doge": "a mask computed from values, experts of single numbers",
     "jetmoe": "experts in the attention",
     "recurrent_gemma": "recurrent layers of a kind of its own",
-    "longcat_flash": "two attentions in a layer, experts that do nothing",
     "rwkv": "recurrent layers of a kind of its own",
     "moshi": "a second decoder that runs at every token",
     "xlstm": "recurrent layers of a kind of its own",
@@ -248,7 +302,7 @@ IGNORED = frozenset(
     activation_situ_linear_beta final_logit_softcapping attn_logit_softcapping query_pre_attn_scalar
     norm_topk_prob scoring_func n_group topk_group topk_method routed_scaling_factor router_aux_loss_coef seq_aux
     aux_loss_alpha output_router_logits moe_renormalize moe_router_activation_func num_expert_group
-    use_grouped_topk moe_router_dtype moe_router_scaling_factor router_jitter_noise num_hash_layers
+    use_grouped_topk moe_router_dtype moe_router_scaling_factor router_jitter_noise
     max_window_layers attention_value_scale num_logits_to_keep residual_in_fp32 rescale_prenorm_residual
     time_step_floor time_step_limit time_step_max time_step_min time_step_rank chunk_size use_mamba_kernels
     use_bidirectional_attention vocab_size_per_layer_input mlp_bias moe_shared_expert_overlap
@@ -272,6 +326,16 @@ IGNORED = frozenset(
     activation activation_function alibi apply_query_key_layer_scaling apply_residual_connection_post_layernorm
     attention_softmax_in_fp32 attn_implementation attn_impl attn_temperature_tuning bias_dropout_fusion block_size
     block_use_swiglu block_use_xavier_init cache_implementation conv_use_xavier_init
+    expert_selection_fn shared_expert_combination_strategy layer_rope_theta zero_expert_type attention_method
+    mla_scale_kv_lora mla_scale_q_lora swiglu_limits swiglu_limits_shared router_scaling_factor route_scale
+    enable_moe_fp32_combine mup_enabled moe_norm_min norm_expert_weight moe_router_activation
+    att_impl_type need_fp32_gate use_rope_layers yarn_only_types partial_rotary_factors use_moe swa_rope_parameters
+    moe_apply_router_weight_on_input moe_routed_scaling_factor output_multiplier qk_scale_factor
+    num_expert_groups num_limited_groups zero_centered moe_router_use_sigmoid dense_list im_patch_id rope_3d
+    freq_allocation use_rmsnorm multimodel_experts pixel_hidden_size spatial_conv_size temporal_conv_size
+    moe_multimodal_dispatch_use_allgather residual_gate_temperature learnable_sink_init enable_lm_head_fp32
+    mtp_loss_factor normalize_tok_embeddings dim_model_base scale_depth scale_emb embedding_initializer_range
+    load_balance_coeff route_norm score_func use_grouped_mm
     enable_expert_tensor_parallelism gradient_checkpointing init_config init_device init_method layer_switch
     learned_pos_emb mamba_chunk_size masked_softmax_fusion moe_capacity
     moe_gate moe_normalize_expert_weights moe_router_enable_expert_bias moe_use_aux_free n_ctx no_bias

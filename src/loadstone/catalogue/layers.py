@@ -37,6 +37,8 @@ def read_layers(fields: Fields, family: Family, hidden: int) -> list[Layers]:
     if halves is not None:
         return beside_attention(fields, family, [_half(fields, family, kind, hidden) for kind in halves], hidden)
     count = fields.layers(fields.count("num_hidden_layers", "n_layer", "num_layers", "n_layers"))
+    if fields.find("zero_expert_num"):
+        return _shortcut(fields, family, count, hidden)
     kinds = attention_kinds(fields, family, count)
     sparse = sparse_layers(fields, count)
     each = [fields.of_layer(index) for index in range(count)]
@@ -44,12 +46,24 @@ def read_layers(fields: Fields, family: Family, hidden: int) -> list[Layers]:
         Layers(
             1,
             read_attention(own, family, kinds[index], index, count, hidden),
-            read_experts(own, family) if sparse[index] else read_dense(own, family, hidden, index, count),
+            read_experts(own, family, index) if sparse[index] else read_dense(own, family, hidden, index, count),
             beside_halves(own, family, hidden, sparse[index]),
         )
         for index, own in enumerate(each)
     ]
     return beside_attention(fields, family, layers, hidden)
+
+
+def _shortcut(fields: Fields, family: Family, count: int, hidden: int) -> list[Layers]:
+    """LongCat-Flash: a layer is two of attention and MLP, with experts that run beside the first MLP and what
+    follows. Engines keep the caches of two layers.
+    """
+    count = fields.count("num_layers", default=count, least=1)  # `num_hidden_layers` may be twice as many
+    extra = beside_halves(fields, family, hidden)
+    attention = read_attention(fields, family, "full", 0, count, hidden)
+    dense = DenseMlp(fields.count("ffn_hidden_size", "intermediate_size", least=1))
+    experts = msgspec.structs.replace(read_experts(fields, family), shared_intermediate=dense.intermediate)
+    return [Layers(1, attention, experts, extra), Layers(1, attention, dense, extra)] * count
 
 
 # --- layers that are only one half, and searched architectures -----------------------------------------------------

@@ -25,9 +25,11 @@ class Experts(msgspec.Struct, frozen=True):
     pass, of width `shared_intermediate` (all shared experts together; 0: none).
 
     `latent`: the routed experts work at this width, between two projections of their own (else at hidden).
-    `shared_gate`: the shared part has a gate of one number. `router_bias`: a correction per expert.
-    `shared_bias`: on the shared part, and around the latent one. `router_width`: the
-    router is an MLP of three matrices at this width; `more_choices`: it weighs so many things beside the experts.
+    `shared_gate`: the shared part has a gate of one number. `shared_bias`: on the shared part, and around the
+    latent one. `router_width`: the router is an MLP of three matrices at this width. `more_choices`: it weighs so
+    many things beside the experts, such as doing nothing; `per_token` counts the experts alone, on average.
+    `router_bias`: a correction per expert; `choices_biased`: and per other choice.
+    `image_intermediate`: as many experts of this width, with a router of their own, for the tokens of images alone.
     """
 
     experts: int
@@ -42,6 +44,8 @@ class Experts(msgspec.Struct, frozen=True):
     shared_bias: bool = False
     router_width: int | None = None
     more_choices: int = 0
+    choices_biased: bool = False
+    image_intermediate: int = 0
 
     def weights(self, hidden: int) -> tuple[Matrix, ...]:
         width = self.latent or hidden
@@ -57,7 +61,7 @@ class Experts(msgspec.Struct, frozen=True):
                 vector("mlp.gate.biases_norm", 4 * narrow, "router"),
             ]
         if self.router_bias:
-            found.append(vector("mlp.gate.bias", choices if narrow else self.experts, "router"))
+            found.append(vector("mlp.gate.bias", choices if self.choices_biased else self.experts, "router"))
         if self.latent:
             found += [
                 Matrix("mlp.fc1_latent_proj", hidden, self.latent, "mlp"),
@@ -72,12 +76,25 @@ class Experts(msgspec.Struct, frozen=True):
                 )
             )
         if self.shared_intermediate:
-            found += mlp_weights(
-                "mlp.shared_experts", hidden, self.shared_intermediate, self.matrices, self.shared_bias
-            )
+            wide, biased = self.shared_intermediate, self.shared_bias
+            found += mlp_weights("mlp.shared_experts", hidden, wide, self.matrices, biased)
         if self.shared_gate:
             found.append(Matrix("mlp.shared_expert_gate", hidden, 1, "router", quantisable=False))
+        if self.image_intermediate:
+            found += self._of_images(hidden)
         return tuple(found)
+
+    def _of_images(self, hidden: int) -> list[Matrix]:
+        """A token of text passes none of them."""
+        numbers = hidden * self.experts + (self.experts if self.router_bias else 0)
+        experts = mlp_weights("mlp.image_experts", hidden, self.image_intermediate, self.matrices, self.bias)
+        return [
+            msgspec.structs.replace(vector("mlp.image_gate", numbers, "vision"), active=0),
+            *(
+                msgspec.structs.replace(each, kind="vision", split="expert", copies=self.experts, active=0)
+                for each in experts
+            ),
+        ]
 
 
 def mlp_weights(name: str, hidden: int, intermediate: int, matrices: int, bias: bool) -> list[Matrix]:

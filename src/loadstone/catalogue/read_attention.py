@@ -6,13 +6,12 @@ from typing import Any, Literal
 
 from loadstone.catalogue.attention import (
     Attention,
-    CompressedAttention,
     FullAttention,
-    LatentAttention,
 )
 from loadstone.catalogue.families import Family
 from loadstone.catalogue.fields import Fields
 from loadstone.catalogue.read_heads import attention_biases, head_widths
+from loadstone.catalogue.read_latent import compressed_attention, latent_attention
 from loadstone.catalogue.read_linear import linear_attention
 from loadstone.errors import InputError
 
@@ -22,6 +21,10 @@ _NAMES: dict[str, Half] = {
     "attention": "full",
     "deepseek_sparse_attention": "full",
     "indexed_attention": "full",
+    "compressed_sparse_attention": "full",
+    "heavily_compressed_attention": "full",
+    "minimax_m3_sparse": "full",
+    "reference_sliding_attention": "full",  # a window for what a model wrote, whose cache engines keep all the same
     "sliding_attention": "window",
     "chunked_attention": "window",
     "linear_attention": "linear",
@@ -33,16 +36,21 @@ _NAMES: dict[str, Half] = {
     "mlp": "none",
 }
 
-_GRANULARITIES: dict[str, Literal["element", "head"]] = {"head_wise": "head", "element_wise": "element"}
-"""Of Ling's gates."""
+
+_OF_WINDOWS = (
+    "swa_num_attention_heads", "swa_num_key_value_heads", "swa_head_dim", "swa_v_head_dim",
+    "swa_attention_sink_enabled", "num_sliding_attention_heads",
+)  # fmt: skip
 
 
 def attention_kinds(fields: Fields, family: Family, count: int) -> list[Half]:
     """Which attention each layer has. Raises InputError: a kind that is not known here."""
+    _part_windows(fields)
     named = fields.per_layer(count, "layer_types")
     if named is not None:
         fields.find("full_attention_interval", "sliding_window_pattern", "_sliding_window_pattern")
-        fields.find("layer_group_size", "full_attn_idxs", "local_layer_ids", "sliding_window")
+        fields.find("layer_group_size", "full_attn_idxs", "local_layer_ids", "sliding_window", "use_sliding_window")
+        fields.find("global_attn_every_n_layers", "prefix_dense_sliding_window_pattern")
         return [_kind(fields, name) for name in named]
     hybrid = fields.per_layer(count, "hybrid_layer_pattern")  # MiMo: 1 is a sliding window
     if hybrid is not None:
@@ -83,7 +91,8 @@ def attention_kinds(fields: Fields, family: Family, count: int) -> list[Half]:
     pattern = fields.find("sliding_window_pattern", "_sliding_window_pattern")
     if pattern is not None and isinstance(pattern[1], str):
         return _lettered(fields, pattern[1], count)
-    every = fields.maybe("sliding_window_pattern", "_sliding_window_pattern", least=1)
+    names = ("sliding_window_pattern", "_sliding_window_pattern", "global_attn_every_n_layers")
+    every = fields.maybe(*names, least=1)
     if every:
         return ["full" if (index + 1) % every == 0 else "window" for index in range(count)]
     if fields.values.get("use_sliding_window"):
@@ -95,6 +104,22 @@ def attention_kinds(fields: Fields, family: Family, count: int) -> list[Half]:
     letters = family.windows.rstrip("$") or "L"
     kinds: list[Half] = ["window" if letters[index % len(letters)] == "L" else "full" for index in range(count)]
     return [*kinds[:-1], "full"] if family.windows.endswith("$") else kinds
+
+
+def _part_windows(fields: Fields) -> None:
+    """Step's `attention_other_setting` is about layers with a window, of which others say `swa_…`."""
+    other = fields.inner("attention_other_setting")
+    if other is None:
+        return
+    if other.text("attention_type", default="sliding_attention") != "sliding_attention":
+        raise InputError(f"{other.where}: attention_type must be 'sliding_attention'; no other is read")
+    names = {
+        "num_attention_heads": "swa_num_attention_heads",
+        "num_attention_groups": "swa_num_key_value_heads",
+        "head_dim": "swa_head_dim",
+    }
+    said = {new: other.values[old] for old, new in names.items() if old in other.values}
+    fields.values = {**fields.values, **said}
 
 
 def _lettered(fields: Fields, pattern: str, count: int) -> list[Half]:
@@ -121,13 +146,20 @@ def read_attention(
 ) -> Attention | None:
     if kind == "none":
         return None
-    ratios = fields.items("compress_ratios")
+    ratios, rates = fields.items("compress_ratios"), fields.inner("compress_rates")
     if ratios is not None:
-        return _compressed(fields, fields.whole("compress_ratios", ratios[index]) if index < len(ratios) else 0)
+        ratio = fields.whole("compress_ratios", ratios[index]) if index < len(ratios) else 0
+        return compressed_attention(fields, ratio, 0 < ratio <= 4)
+    if rates is not None:  # transformers' own form
+        named = fields.per_layer(count, "layer_types")
+        if named is None:
+            raise InputError(f"{fields.where}: compress_rates without layer_types, which say where they hold")
+        name = named[index]
+        return compressed_attention(fields, rates.count(name, default=0), name == "compressed_sparse_attention")
     if kind == "linear":
         return linear_attention(fields, family, hidden)
-    if fields.find("kv_lora_rank"):
-        return _latent(fields, family, index)
+    if fields.flag("use_mla", default=True) and fields.find("kv_lora_rank"):
+        return latent_attention(fields, family, kind == "window", index)
     return full_attention(fields, family, kind == "window", index, count, hidden)
 
 
@@ -135,13 +167,17 @@ def full_attention(
     fields: Fields, family: Family, window: bool, index: int, count: int, hidden: int
 ) -> FullAttention:
     swa = ("swa_",) if window else ()
-    heads = fields.count(
-        *[f"{p}num_attention_heads" for p in swa], "num_attention_heads", "n_head", "n_heads", "num_heads", least=1
-    )
+    fields.find(*_OF_WINDOWS)
+    heads = _heads(fields, window, index, count)
     kv_heads = _kv_heads(fields, [f"{p}num_key_value_heads" for p in swa]) or heads
+    apart = window and family.windows_apart and "swa_num_key_value_heads" not in fields.values
+    kv_heads *= 2 if apart else 1
     kv_heads, head_dim, v_head_dim = head_widths(fields, family, window, heads, kv_heads, hidden)
     shared = fields.count("num_kv_shared_layers", default=0)
-    sinks = fields.flag(f"add_{'swa' if window else 'full'}_attention_sink_bias", default=family.sinks)
+    of_windows = ("swa_attention_sink_enabled",) if window else ()
+    sinks = fields.flag(
+        f"add_{'swa' if window else 'full'}_attention_sink_bias", *of_windows, default=family.sinks or apart
+    )
     fields.find(f"add_{'full' if window else 'swa'}_attention_sink_bias")
     sparse = _block_sparse(fields, index, count)
     names = ("sliding_window", "attention_chunk_size", "sliding_window_size")
@@ -158,6 +194,7 @@ def full_attention(
         fields.assume("norms of queries and keys, of a shape that is not known here: not counted")
     gated = fields.flag(
         "attn_output_gate",
+        "use_attn_output_gate",
         "use_head_wise_attn_gate",
         "attention_output_gate",
         "use_attention_gate",
@@ -176,11 +213,30 @@ def full_attention(
         bias=bias,
         output_bias=output_bias,
         qk_norm=None if qk_norm == "bare" else qk_norm,
-        gate=(family.gate or "element") if gated else None,
+        gate=_gating(fields) or ((family.gate or "element") if gated else None),
         sinks=sinks,
         keys_as_values=fields.flag("attention_k_eq_v") and not window,
         stores_kv=index < count - shared,
     )
+
+
+def _heads(fields: Fields, window: bool, index: int, count: int) -> int:
+    each = fields.per_layer(count, "num_attention_heads_per_layer")  # Laguna
+    first = ("swa_num_attention_heads", "num_sliding_attention_heads") if window else ()
+    all_of_them = fields.count(*first, "num_attention_heads", "n_head", "n_heads", "num_heads", least=1)
+    return all_of_them if each is None else fields.whole("num_attention_heads_per_layer", each[index], least=1)
+
+
+def _gating(fields: Fields) -> Literal["element", "head"] | None:
+    """Laguna's; None: its field is absent. Raises InputError: any other."""
+    found = fields.find("gating")
+    if found is None:
+        return None
+    if found[1] is True or found[1] == "per-head":
+        return "head"
+    if found[1] == "per-element":
+        return "element"
+    raise InputError(f"{fields.where}: gating is {str(found[1])[:40]!r}; known are true, per-head and per-element")
 
 
 def _kv_heads(fields: Fields, first: list[str]) -> int | None:
@@ -200,6 +256,14 @@ def _block_sparse(fields: Fields, index: int, count: int) -> tuple[int | None, i
         fields.find("indexer_kv_heads")
         return budget, fields.count("indexer_n_heads", least=1), fields.count("indexer_head_dim", least=1)
     config = fields.inner("sparse_attention_config")
+    blocks = fields.maybe("index_topk_blocks", least=1)
+    if config is None and blocks:  # transformers' own form
+        fields.find("index_n_heads", "index_head_dim", "index_block_size", "index_local_blocks")
+        named = fields.per_layer(count, "layer_types")
+        if named is None or named[index] != "minimax_m3_sparse":
+            return None, 0, 0
+        tokens = blocks * fields.count("index_block_size", least=1)
+        return tokens, fields.count("index_n_heads"), fields.count("index_head_dim")
     if config is None or not config.flag("use_sparse_attention", default=True):
         return None, 0, 0
     where = config.per_layer(count, "sparse_attention_freq")
@@ -210,48 +274,4 @@ def _block_sparse(fields: Fields, index: int, count: int) -> tuple[int | None, i
         block * config.count("sparse_topk_blocks", least=1),
         config.count("sparse_num_index_heads", default=0),
         config.count("sparse_index_dim", default=0),
-    )
-
-
-def _latent(fields: Fields, family: Family, index: int) -> LatentAttention:
-    fields.find("head_dim", "qk_head_dim", "num_key_value_heads", "num_attention_heads")
-    top = fields.maybe("index_topk", least=1)
-    who = fields.items("indexer_types")  # GLM-5.2: `shared` layers use the choice of the last `full` one
-    own = top is not None and (who is None or index >= len(who) or who[index] == "full")
-    heads, dim = fields.maybe("index_n_heads"), fields.maybe("index_head_dim")
-    pool = fields.maybe("index_kpool", least=1)
-    # Ling's own configs say which gate, or that there is none; transformers' form of them leaves it to its class.
-    unsaid = None if family.state == "kda-full" and "linear_num_heads" not in fields.values else family.gate
-    fine = _GRANULARITIES.get(fields.text("gated_attention_proj_granularity_type"), unsaid)
-    return LatentAttention(
-        heads=fields.count("num_attention_heads", least=1),
-        q_rank=fields.maybe("q_lora_rank", least=1),
-        kv_rank=fields.count("kv_lora_rank", least=1),
-        nope_dim=fields.count("qk_nope_head_dim"),
-        rope_dim=fields.count("qk_rope_head_dim"),
-        v_dim=fields.count("v_head_dim", least=1),
-        top_tokens=top,
-        index_heads=(heads or 0) if own else 0,
-        index_dim=(dim or 0) if own else 0,
-        index_pool=pool if own else None,
-        gate="element" if fields.flag("mla_use_output_gate") else fine,
-    )
-
-
-def _compressed(fields: Fields, ratio: int) -> CompressedAttention:
-    fields.find("num_key_value_heads")
-    # The overlapping fine compression has the indexer; the coarse one is read whole.
-    indexed = 0 < ratio <= 4
-    return CompressedAttention(
-        heads=fields.count("num_attention_heads", least=1),
-        head_dim=fields.count("head_dim", least=1),
-        rope_dim=fields.count("qk_rope_head_dim"),
-        q_rank=fields.count("q_lora_rank", least=1),
-        o_rank=fields.count("o_lora_rank", least=1),
-        groups=fields.count("o_groups", least=1),
-        ratio=ratio,
-        window_tokens=fields.count("sliding_window", least=1),
-        top_tokens=fields.maybe("index_topk") if indexed else None,
-        index_heads=fields.count("index_n_heads") if indexed else 0,
-        index_dim=fields.count("index_head_dim") if indexed else 0,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from loadstone.catalogue.families import Family
 from loadstone.catalogue.fields import Fields
 from loadstone.catalogue.matrix import Matrix, vector
+from loadstone.catalogue.read_residual import residual_matrices
 
 
 def beside_halves(fields: Fields, family: Family, hidden: int, sparse: bool = False) -> tuple[Matrix, ...]:
@@ -14,12 +15,7 @@ def beside_halves(fields: Fields, family: Family, hidden: int, sparse: bool = Fa
         usual = hidden // fields.count("num_attention_heads", least=1) if of == "head_dim" else None
         length = 1 if of == "number" else fields.count(of, default=usual, least=1)
         found.append(vector(f"beside.{of}", many * length, "other"))
-    streams = fields.maybe("hc_mult")
-    if streams:
-        # Manifold-constrained hyper-connections: before and after each half, a map from all residual streams to
-        # their mixing weights: n to read, n to write, n² among themselves.
-        mix = (2 + streams) * streams
-        found.append(vector("hyper_connections", 2 * (mix * streams * hidden + mix + 3), "other"))
+    found += residual_matrices(fields, family, hidden, sparse)
     if sparse and fields.flag("enable_moe_block"):  # Gemma 4: scales of the router's input and of each expert
         found.append(vector("router_scales", hidden + fields.count("num_experts"), "router"))
     return (*found, *_layer_embedding(fields, hidden), *_streams(fields, hidden))

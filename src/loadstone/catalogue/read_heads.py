@@ -19,7 +19,7 @@ def head_widths(
         head_dim = hidden // heads
         if hidden % heads:
             fields.assume(f"no head_dim, and {heads} heads do not divide {hidden}: head_dim {head_dim} assumed")
-    v_head_dim = fields.maybe(*[f"{p}v_head_dim" for p in swa], "v_head_dim", least=1) or head_dim
+    v_head_dim = fields.maybe(*[f"{p}v_head_dim" for p in swa], "v_head_dim") or head_dim
     wide = fields.maybe("global_head_dim", least=1)
     if wide is None and not fields.find("per_layer_config"):
         wide = family.wide_head_dim

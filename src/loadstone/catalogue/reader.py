@@ -22,6 +22,7 @@ from loadstone.catalogue.precision import FORMATS, TORCH_DTYPES, Format
 from loadstone.catalogue.quantisation import Rules, read_quantisation
 from loadstone.catalogue.read_beside import beside_layers, embedding_width, outer_norms
 from loadstone.catalogue.read_beside_attention import streams_of_model
+from loadstone.catalogue.read_residual import residual_ends
 from loadstone.catalogue.vision import vision_parameters
 from loadstone.errors import InputError
 
@@ -113,7 +114,11 @@ def read_config(config: dict[str, Any], name: str, beside: dict[str, Any] | None
     if context is None:
         fields.assume("the config states no longest context: no limit assumed")
     norms = outer_norms(fields, family)
-    extra = (*beside_layers(fields, family, hidden, vocab, len(layers)), *streams_of_model(fields, hidden))
+    extra = (
+        *beside_layers(fields, family, hidden, vocab, len(layers)),
+        *streams_of_model(fields, hidden),
+        *residual_ends(fields, family, hidden),
+    )
     embeddings: tuple[tuple[str, Format], ...] = ()
     if family.positions is not None and context:
         extra += (vector("positions", (context + family.positions) * hidden, "embedding"),)

@@ -128,7 +128,7 @@ class _Counter:
         self._products(run, [each for each in run.extra if each.active], self.tp, 1, 1)  # what is looked up is none
         if run.mlp is not None:
             matrices = run.mlp.weights(self.model.hidden)
-            dense = [matrix for matrix in matrices if matrix.kind != "experts"]
+            dense = [matrix for matrix in matrices if matrix.kind != "experts" and matrix.active]
             self._products(run, dense, self.ranks, self.group, 1)
             if isinstance(run.mlp, Experts):
                 self._experts(run, run.mlp, [each for each in matrices if each.kind == "experts"])
@@ -220,7 +220,8 @@ class _Counter:
             # Absorbed, the expansion is two small products per head, before and after.
             self._small("products", count, 1)
             self._small("latent_layers", count, _LATENT_LAUNCHES.get(engine, _LAUNCHES["latent"]))
-            self._attend(count, compressed * cache_bytes, decode, prompt, attention.top_tokens)
+            seen = attention.window_tokens or attention.top_tokens
+            self._attend(count, compressed * cache_bytes, decode, prompt, seen)
         else:
             # A window of raw vectors, and of the compressed ones the chosen, or all.
             flops = 4 * heads * attention.head_dim

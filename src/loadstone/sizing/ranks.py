@@ -81,6 +81,7 @@ _WINDOWED_IN_SGLANG = (
     "llama4", "llama4_text", "gpt_oss", "mimo_v2_flash", "step3p5", "step3p7", "gemma4", "gemma4_text", "deepseek_v4",
     "deepseek_ref", "inkling_text",
     "gemma4_unified_text", "beam", "muse_glimmer_text",
+    "dots3_note", "dots3_note_text", "granitemoe_swa", "laguna", "mellum", "muse_spark_text",
 )  # fmt: skip
 """Models (model_type) of whose sliding layers SGLang keeps the window alone (its is_hybrid_swa_model; DeepSeek-V4 has
 a cache of its own). Of all others, Gemma 3 among them, it keeps every token of every layer."""
@@ -262,7 +263,7 @@ def _cache_layer(run: Layers, tp: int, kv_dtype: str, state_dtype: str = "fp32")
         if attention.ratio:
             yield CacheLayer(1, attention.kv_bytes_per_token(kv_dtype))
     else:
-        yield CacheLayer(1, attention.kv_bytes_per_token(kv_dtype))
+        yield CacheLayer(1, attention.kv_bytes_per_token(kv_dtype), attention.window_tokens)
 
 
 def kv_replication(model: Model, tp: int, kv_dtype: str) -> float:
