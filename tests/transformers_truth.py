@@ -7,7 +7,7 @@ config with four layers, then the same with one field changed at a time (flags t
 be built is saved in FOLDER/TYPE/NUMBER as users get it (`save_pretrained`), with one JSON line on stdout:
 
     type, number    whose config it is, and its folder
-    changed         {field: value}, {} for the first
+    changed         {field: value}, {} for the first; what the type needs anyway (NEEDED) is not named
     parameters      all that a checkpoint holds, towers included; text: of the decoder and its output head
     kv              (numbers that one token adds to the cache, window or null) of each layer; absent where the class
                     cannot be run on the meta device
@@ -44,6 +44,24 @@ _NO_SIZES = (
     "token_id", "dropout", "output_", "return_dict", "chunk_size_feed", "torchscript", "is_encoder_decoder",
     "add_cross", "is_decoder", "problem_type", "use_cache",
 )  # fmt: skip
+NEEDED: dict[str, dict[str, Any]] = {
+    "bamba": {"attn_layer_indices": [1]},
+    "deepseek_v2": {"num_experts_per_tok": 6},
+    "dots1": {"n_routed_experts": 8, "num_experts_per_tok": 2, "n_shared_experts": 1, "first_k_dense_replace": 1},
+    "gemma3n_text": {"num_kv_shared_layers": 2, "num_hidden_layers": 10},
+    "granitemoehybrid": {"layer_types": ["mamba", "attention", "mamba", "attention"]},
+    "hunyuan_v1_dense": {"head_dim": 128},
+    "hunyuan_v1_moe": {"head_dim": 128},
+    "hunyuan_vl": {"head_dim": 128},
+    "jamba": {"attn_layer_period": 3, "attn_layer_offset": 1},
+    "kimi_linear": {"layer_types": ["linear_attention", "full_attention"] * 2},
+    "lfm2": {"layer_types": ["conv", "full_attention"] * 2},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 2},
+    "ministral": {"head_dim": 128},
+    "nemotron": {"num_key_value_heads": 8, "head_dim": 128},
+    "zamba2": {"num_hidden_layers": 6, "layers_block_type": ["mamba", "mamba", "hybrid"] * 2},
+}
+"""What some classes cannot do without, or have no layer with attention without."""
 _LEFT_OPEN = ("head_dim", "num_key_value", "rank")
 """Fields whose null stands for something else."""
 
@@ -107,7 +125,7 @@ def build(name: str, auto: Any, changed: dict[str, Any]) -> tuple[Any, Any]:
     kind = CONFIG_MAPPING[name]
     base = kind()
     text = base.get_text_config()
-    fields = dict(changed)
+    fields = NEEDED.get(name, {}) | changed
     if hasattr(text, "num_hidden_layers"):
         fields.setdefault("num_hidden_layers", LAYERS)
     if text is base:
@@ -128,9 +146,11 @@ def weights(model: Any) -> dict[str, int]:
 
 
 def stored(model: Any) -> Iterator[tuple[int, int]]:
-    """(identity, numbers) of what a checkpoint holds: parameters, and buffers such as a router's corrections."""
+    """(identity, numbers) of parameters, and of routers' corrections, which checkpoints hold and classes have as
+    buffers.
+    """
     for module in model.modules():
-        held = [each for name, each in module._buffers.items() if name not in module._non_persistent_buffers_set]
+        held = [each for name, each in module._buffers.items() if name != "bias" and "bias" in name]
         yield from ((id(each), each.numel()) for each in (*module._parameters.values(), *held) if each is not None)
 
 

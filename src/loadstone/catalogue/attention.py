@@ -21,7 +21,8 @@ class FullAttention(msgspec.Struct, frozen=True):
     `window_tokens`: the layer sees at most so many tokens (a sliding window, or a chunk).
     `top_tokens`: sparse attention's budget; an indexer of `index_heads` × `index_dim` picks the tokens.
     `index_pool`: so many of its keys are weighed into one (Qwen4).
-    `gate`: sigmoid gate on the output, one number per element or per head. `qk_norm`: norms over each head or over
+    `gate`: sigmoid gate on the output, one number per element or per head; `gate_in_query`: a part of the queries'
+    projection, and so with its bias. `qk_norm`: norms over each head or over
     the whole projection (`layer`: over each head, with biases). `keys_as_values`: no value projection, values are the
     keys (the cache still holds both). `stores_kv` is false where the layer reads the cache of an earlier one, and has
     no projections for it. `input_width`: of what queries, keys and values come from, where it is not the residual
@@ -41,6 +42,7 @@ class FullAttention(msgspec.Struct, frozen=True):
     output_bias: bool = False
     qk_norm: Literal["head", "whole", "layer"] | None = None
     gate: Literal["element", "head"] | None = None
+    gate_in_query: bool = False
     sinks: bool = False
     keys_as_values: bool = False
     stores_kv: bool = True
@@ -61,7 +63,7 @@ class FullAttention(msgspec.Struct, frozen=True):
             width = out if self.gate == "element" else self.heads
             found.append(Matrix("self_attn.g_proj", hidden, width, "attention", "column"))
         if self.bias:
-            gate = query if self.gate == "element" else 0  # a part of q_proj
+            gate = query if self.gate_in_query else 0
             found.append(vector("self_attn.qkv_bias", query + gate + key + value, "attention"))
         if self.output_bias:
             found.append(vector("self_attn.o_bias", hidden, "attention"))

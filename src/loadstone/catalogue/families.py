@@ -23,7 +23,7 @@ class Family(msgspec.Struct, frozen=True):
                         class's own and no field turns it off
     qk_norm             see FullAttention; bare: without weights
     qk_norm_if_said     only where `use_qk_norm` (`qk_layernorm`) is true
-    gate                sigmoid on the output
+    gate                sigmoid on the output; gate_in_query: see FullAttention
     sinks               a number for each head
     head_dim            where no field says; None: hidden / heads. wide_head_dim: of layers that see everything
     windows             which layers have one where neither `layer_types` nor a pattern says: L a window, G
@@ -58,6 +58,7 @@ class Family(msgspec.Struct, frozen=True):
     qk_norm: Literal["head", "whole", "layer", "bare"] | None = None
     qk_norm_if_said: bool = False
     gate: Literal["element", "head"] | None = None
+    gate_in_query: bool = False
     sinks: bool = False
     head_dim: int | None = None
     wide_head_dim: int | None = None
@@ -116,9 +117,9 @@ FAMILIES: dict[str, Family] = {
     "qwen3_vl_moe_text": Family(qk_norm="head"),
     "qwen3_omni_moe_text": Family(qk_norm="head"),
     "qwen2_5_omni_text": Family(bias=True),
-    "qwen3_next": Family(qk_norm="head", gate="element", shared_gate=True),
-    "qwen3_5_text": Family(qk_norm="head", gate="element"),
-    "qwen3_5_moe_text": Family(qk_norm="head", gate="element", shared_gate=True),
+    "qwen3_next": Family(qk_norm="head", gate="element", gate_in_query=True, shared_gate=True),
+    "qwen3_5_text": Family(qk_norm="head", gate="element", gate_in_query=True),
+    "qwen3_5_moe_text": Family(qk_norm="head", gate="element", gate_in_query=True, shared_gate=True),
     "gemma2": Family(norms=4, tied=True, windows="LG", head_dim=256),
     "gemma3_text": Family(qk_norm="head", norms=4, tied=True, windows="LLLLLG", head_dim=256),
     "gemma3n_text": Family(qk_norm="head", norms=4, tied=True, windows="LLLLG", head_dim=256),
@@ -231,7 +232,13 @@ FAMILIES: dict[str, Family] = {
     "seed_oss": Family(bias=True, output_bias=False, head_dim=128),
     "smollm3": Family(tied=True, windows="G"),
     "beam": Family(
-        qk_norm="head", norms=4, gate="element", windows="LLLLLG$", beside=((1, "num_attention_heads"),), head_dim=128
+        router_bias=True,
+        qk_norm="head",
+        norms=4,
+        gate="element",
+        windows="LLLLLG$",
+        beside=((1, "num_attention_heads"),),
+        head_dim=128,
     ),
     "cohere_compass_text": Family(norms=1, tied=True, windows="G"),
     "cosmos3_edge_text": Family(matrices=2),
@@ -268,7 +275,7 @@ FAMILIES: dict[str, Family] = {
     "olmo_hybrid": Family(qk_norm="whole"),
     "glm5_next_text": Family(router_bias=True, period=4, streams_averaged=True),
     "zaya": Family(tied=True, router_bias=True),
-    "qwen4_exp_text": Family(qk_norm="head", gate="element", shared_gate=True, norms=0),
+    "qwen4_exp_text": Family(qk_norm="head", gate="element", gate_in_query=True, shared_gate=True, norms=0),
     "inkling_text": Family(qk_norm="head", outer_norms=2, router_bias=True),
     "inkling_model": Family(qk_norm="head", outer_norms=2, router_bias=True),
     "nemotron_h_puzzle": Family(norms=1, matrices=2, router_bias=True),

@@ -18,8 +18,15 @@ _TIES: dict[str, Literal["inner", "outer", "never"]] = {
     "instructblipvideo": "inner",
     "llama4": "inner",
     "fuyu": "outer",
+    "bailing_hybrid": "never",
     "cosmos3_edge": "never",
+    "kimi_linear": "never",
     "molmo2": "never",
+    "muse_glimmer": "never",
+    "muse_spark": "never",
+    "nemotron_h": "never",
+    "nemotron_h_omni": "never",
+    "step3p7": "never",
 }
 """Where transformers does not ask the outer `tie_word_embeddings`: the text model has a class with an output head, or
 the class never ties. Of others with a `…ForCausalLM` the text model stands alone, and its own word counts."""

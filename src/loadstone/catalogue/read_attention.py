@@ -214,6 +214,7 @@ def full_attention(
         output_bias=output_bias,
         qk_norm=None if qk_norm == "bare" else qk_norm,
         gate=_gating(fields) or ((family.gate or "element") if gated else None),
+        gate_in_query=gated and family.gate_in_query,
         sinks=sinks,
         keys_as_values=fields.flag("attention_k_eq_v") and not window,
         stores_kv=index < count - shared,
