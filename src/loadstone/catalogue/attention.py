@@ -24,7 +24,9 @@ class FullAttention(msgspec.Struct, frozen=True):
     `gate`: sigmoid gate on the output, one number per element or per head; `gate_in_query`: a part of the queries'
     projection, and so with its bias. `qk_norm`: norms over each head or over
     the whole projection (`layer`: over each head, with biases). `keys_as_values`: no value projection, values are the
-    keys (the cache still holds both). `stores_kv` is false where the layer reads the cache of an earlier one, and has
+    keys (the cache still holds both). `q_rank`: queries pass so many numbers and a norm first (Step-3, arXiv
+    2507.19427). `value_experts`: so many value projections, of which a router takes `values_per_token`, and sums
+    (K2 Horizon). `stores_kv` is false where the layer reads the cache of an earlier one, and has
     no projections for it. `input_width`: of what queries, keys and values come from, where it is not the residual
     stream alone.
     """
@@ -47,16 +49,30 @@ class FullAttention(msgspec.Struct, frozen=True):
     keys_as_values: bool = False
     stores_kv: bool = True
     input_width: int | None = None
+    q_rank: int | None = None
+    value_experts: int = 0
+    values_per_token: int = 0
 
     def weights(self, hidden: int) -> tuple[Matrix, ...]:
         of = self.input_width or hidden
         query, out = self.heads * self.head_dim, self.heads * self.v_head_dim
         kv_heads = self.kv_heads if self.stores_kv else 0
         key, value = kv_heads * self.head_dim, 0 if self.keys_as_values else kv_heads * self.v_head_dim
-        found = [Matrix("self_attn.q_proj", of, query, "attention", "column")]
+        found = [Matrix("self_attn.q_proj", self.q_rank or of, query, "attention", "column")]
+        if self.q_rank:
+            found += [
+                Matrix("self_attn.q_a_proj", of, self.q_rank, "attention"),
+                vector("self_attn.q_a_layernorm", self.q_rank),
+            ]
         if key:
             found.append(Matrix("self_attn.k_proj", of, key, "attention", "kv"))
-        if value:
+        if self.value_experts:
+            values = Matrix("self_attn.v_experts", of, value, "attention", "kv")
+            found += [
+                msgspec.structs.replace(values, copies=self.value_experts, active=self.values_per_token),
+                Matrix("self_attn.v_router", of, self.value_experts, "router", quantisable=False),
+            ]
+        elif value:
             found.append(Matrix("self_attn.v_proj", of, value, "attention", "kv"))
         found.append(Matrix("self_attn.o_proj", out, hidden, "attention", "row"))
         if self.gate:

@@ -41,8 +41,8 @@ class Layers(msgspec.Struct, frozen=True):
 
     `extra`: weights beside the two halves, norms above all. `state`: kept beside the attention's own in
     the same layer (Falcon-H1's Mamba-2, short convolutions). `shared`: both halves have the weights
-    of an earlier layer's (Zamba2). `formats`: (matrix name, format) of what the checkpoint
-    does not keep at the model's full precision.
+    of an earlier layer's (Zamba2; models that run all layers several times). `formats`: (matrix name, format) of what
+    the checkpoint does not keep at the model's full precision.
     """
 
     count: int

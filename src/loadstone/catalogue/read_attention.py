@@ -218,6 +218,7 @@ def full_attention(
         sinks=sinks,
         keys_as_values=fields.flag("attention_k_eq_v") and not window,
         stores_kv=index < count - shared,
+        q_rank=fields.maybe("share_q_dim", least=1),
     )
 
 

@@ -12,9 +12,12 @@ from typing import Any
 
 import msgspec
 
-from loadstone.catalogue.families import FAMILIES, HARMLESS, IGNORED, NOT_READ, Family
+from loadstone.catalogue.families import FAMILIES, NOT_READ, Family
 from loadstone.catalogue.fields import Fields
+from loadstone.catalogue.ignored import HARMLESS, IGNORED
 from loadstone.catalogue.layers import draft_layers, read_layers
+from loadstone.catalogue.makers import in_common_names, own_kind
+from loadstone.catalogue.makers_parts import looped, own_tables, with_own_parts
 from loadstone.catalogue.matrix import Matrix, vector
 from loadstone.catalogue.model import Layers, Model
 from loadstone.catalogue.nested import text_fields, tied_embeddings
@@ -34,7 +37,7 @@ _CONTEXT = (
 _GATED = ("silu", "swish", "swiglu", "silu_and_mul")
 _SHAPING = re.compile(
     r"layer|block|pattern|period|interval|offset|attn_type|mamba|ssm|state|conv|rwkv|heads|_dim$|_rank$|_size$|width"
-    r"|expert|ffn|mlp|altup|laurel|lora|cross_attention|shared|group_num|use_cla"
+    r"|expert|ffn|mlp|mixer|loop|ut_steps|altup|laurel|lora|cross_attention|shared|group_num|use_cla"
 )
 """Names of fields that are likely to change sizes."""
 _AS_WIDE = ("block_dim", "conv_dim", "conv_dim_out")
@@ -95,16 +98,17 @@ def read_config(config: dict[str, Any], name: str, beside: dict[str, Any] | None
     """`beside`: what hf_quant_config.json holds, or None. Raises InputError for what is no language model."""
     whole = Fields(config, name)
     fields, kind = text_fields(whole)
-    family = _family(fields, kind)
+    kind = own_kind(fields, whole.values.get("architectures"), kind)
+    family = in_common_names(fields, kind, _family(fields, kind))
     fields.spread("attn_config", "ffn_config")
     hidden = fields.count("hidden_size", "n_embd", "d_model", least=1)
     vocab = fields.count("vocab_size", "padded_vocab_size", least=1)
-    layers = read_layers(fields, family, hidden)
+    layers = with_own_parts(fields, kind, family, hidden, read_layers(fields, family, hidden))
     place = fields if "quantization_config" in fields.values else whole
     rules = read_quantisation(place, beside, experts_apart=kind.startswith("gemma4"))
     dtype = _dtype(fields, whole)
     tied = tied_embeddings(fields, whole, family, kind in FAMILIES)
-    runs = _runs(layers, rules, 0)
+    runs = looped(fields, kind, _runs(layers, rules, 0))
     drafts = draft_layers(fields, family, hidden, layers[-1])
     vision, said = vision_parameters(whole, hidden)
     for text in said:
@@ -118,6 +122,7 @@ def read_config(config: dict[str, Any], name: str, beside: dict[str, Any] | None
         *beside_layers(fields, family, hidden, vocab, len(layers)),
         *streams_of_model(fields, hidden),
         *residual_ends(fields, family, hidden),
+        *own_tables(fields, kind, hidden, vocab),
     )
     embeddings: tuple[tuple[str, Format], ...] = ()
     if family.positions is not None and context:

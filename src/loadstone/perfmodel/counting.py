@@ -144,7 +144,7 @@ class _Counter:
                 continue  # norms and biases: in the layer's floor
             share = {"column": ranks, "row": ranks, "vocab": ranks, "kv": min(ranks, kv_heads)}.get(matrix.split, 1)
             inputs = matrix.inputs / (share if matrix.split == "row" else 1)
-            outputs = matrix.outputs / (1 if matrix.split == "row" else share)
+            outputs = matrix.active * matrix.outputs / (1 if matrix.split == "row" else share)
             stem = matrix.name if matrix.split == "row" else matrix.name.rsplit(".", 1)[0]
             total = fused.setdefault((stem, matrix.inputs, self._format(run, matrix)), [0.0, inputs, 0.0])
             total[0] += inputs * outputs

@@ -131,6 +131,8 @@ def _draft(deployment: Deployment) -> Iterator[str]:
 
 def _shape(deployment: Deployment) -> Iterator[str]:
     shape, model = shape_of(deployment), deployment.model
+    if shape.pp > 1 and any(run.shared for run in model.layers):
+        yield f"pp{shape.pp}: layers that share weights cannot be cut into stages; pp1 works"
     if shape.pp > model.layer_count:
         yield f"pp{shape.pp} is more stages than the {model.layer_count} layers; pp up to {model.layer_count} works"
     uncut = list(dict.fromkeys(thing for run in model.kinds for thing in _uncut(run, shape.tp)))
