@@ -1,0 +1,153 @@
+"""The config reader against the classes of transformers and vLLM: parameters, cache and states, to the number.
+
+tests/transformers_truth.py and tests/vllm_truth.py build every decoder that they know, with one field changed at a
+time, and save each config as users get it. It is read as the class has it, or refused in one line; or the field is
+named as not understood.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engines.launch import _HOMES
+from loadstone.catalogue.linear import LinearAttention
+from loadstone.catalogue.model import Layers, Model
+from loadstone.catalogue.reader import read_path
+from loadstone.errors import InputError
+
+TESTS = Path(__file__).resolve().parents[1]
+MOST_S = 1500
+SHARES = 2
+
+REFUSED = {
+    "axk2", "bart", "bert", "bert-generation", "big_bird", "bigbird_pegasus", "blenderbot", "blenderbot-small",
+    "blip", "blt", "camembert", "cpmant", "ctrl", "data2vec-text", "doge", "electra", "ernie", "florence2", "git",
+    "gpt_neox_japanese", "hrm_text", "idefics", "inkling2", "inkling2_text", "jetmoe", "kosmos-2", "kosmos-2.5",
+    "marian", "mbart", "megatron-bert", "mistral_large4", "mllama", "modernbert-decoder", "moshi", "mvp",
+    "openai-gpt", "pegasus", "pi0", "pix2struct", "plbart", "pp_formulanet", "recurrent_gemma", "rembert", "roberta",
+    "roberta-prelayernorm", "roc_bert", "roformer", "rwkv", "t5gemma2", "trocr", "udop", "vision-encoder-decoder",
+    "whisper", "xglm", "xlm", "xlm-roberta", "xlm-roberta-xl", "xlnet", "xlstm", "xmod",
+}  # fmt: skip
+"""Of transformers' types those that are not read: encoders, decoders from before 2021, and what no engine serves."""
+
+SIZES_APART = {
+    ("longcat_flash", ""): "the class makes projections of experts that do nothing",
+    ("phi4_multimodal", ""): "the decoder's class has the towers in it",
+    ("helium", "hidden_size"): "such a class cannot run",
+    ("helium", "num_attention_heads"): "such a class cannot run",
+    ("helium", "head_dim"): "such a class cannot run",
+    ("mpt", "expansion_ratio"): "its makers' code reads the field, transformers' does not",
+    ("zamba2", "tie_word_embeddings"): "without it the class does not share its blocks either",
+    ("zamba2", "attention_hidden_size"): "a number that follows from others",
+    ("zamba2", "mamba_headdim"): "a number that follows from others",
+    ("deepseek_v4", "n_shared_experts"): "as vLLM reads it",
+    ("bailing_moe_v3", "moe_router_enable_expert_bias"): "vLLM's class does not look at it",
+    ("pangu_ultra_moe", "attention_bias"): "vLLM's class does not look at it",
+    ("longcat_flash", "attention_bias"): "vLLM's class does not look at it",
+    ("kimi_vl", "attention_bias"): "vLLM's class does not look at it",
+    ("step3p5", "use_qk_norm"): "vLLM's class does not look at it",
+}
+"""Whose parameters differ and why: (type, field that was changed; "": whatever was)."""
+
+CACHES_APART = {
+    "deepseek_v4": "the class keeps every token besides the compressed ones; engines do not",
+    "unlimited_ocr": "engines keep every token",
+    "zaya": "two kinds of state, which are one number here",
+}
+
+
+def truths(home: str, script: str, folder: Path, shares: int = 1) -> list[dict[str, Any]]:
+    """A line for each config that could be built, with `config`: its file."""
+    python = _HOMES / home / "bin" / "python"
+    if not python.exists():
+        pytest.skip(f"{home} is not installed (scripts/engines/{home})")
+    signal.alarm(MOST_S + 60)
+    asked = [[str(python), str(TESTS / script), str(folder)] for _ in range(shares)]
+    if shares > 1:
+        asked = [[*each, "--share", f"{part}/{shares}"] for part, each in enumerate(asked)]
+    with ThreadPoolExecutor(shares) as pool:
+        said = pool.map(partial(subprocess.check_output, text=True, timeout=MOST_S), asked)
+        lines = [json.loads(line) for each in said for line in each.splitlines()]
+    return [
+        {**line, "config": folder / line["type"] / str(line["number"]) / "config.json"}
+        for line in lines
+        if "error" not in line
+    ]
+
+
+@pytest.mark.slow
+def test_every_decoder_of_transformers_is_read_as_its_class_has_it(tmp_path: Path) -> None:
+    found = truths("transformers", "transformers_truth.py", tmp_path, SHARES)
+    refused, wrong = held_against(found)
+    assert not wrong
+    assert refused == REFUSED
+    assert len(found) > 3500
+
+
+@pytest.mark.slow
+def test_what_vllm_alone_knows_is_read_as_its_class_has_it(tmp_path: Path) -> None:
+    found = truths("vllm", "vllm_truth.py", tmp_path)
+    refused, wrong = held_against(found)
+    assert not wrong
+    assert not refused
+    assert len(found) > 600
+
+
+def held_against(found: list[dict[str, Any]]) -> tuple[set[str], list[str]]:
+    """Types that are refused as they are, and a line for each config that is read wrong."""
+    refused, wrong = set(), []
+    for truth in found:
+        try:
+            model = read_path(truth["config"])
+        except InputError:
+            if not truth["changed"]:
+                refused.add(truth["type"])
+            continue
+        if not any(name in said for name in truth["changed"] for said in model.assumed):
+            wrong += [f"{truth['type']} {truth['changed']}: {off}" for off in differences(model, truth)]
+    return refused, wrong
+
+
+def differences(model: Model, truth: dict[str, Any]) -> list[str]:
+    name = truth["type"]
+    if {(name, ""), *((name, field) for field in truth["changed"])} & SIZES_APART.keys():
+        return []
+    text = model.parameters - model.vision_parameters
+    found = [] if text == truth["text"] else [f"{text} parameters, not {truth['text']}"]
+    if name in CACHES_APART:
+        return found
+    layers = [run for run in model.layers for _ in range(run.count)]
+    kv = truth.get("kv", [])
+    if any(numbers for numbers, _ in kv):
+        kv += [[0, None]] * (len(layers) - len(kv))  # some caches end with the last layer that writes to them
+        off = [
+            f"layer {index} keeps {cached(layer)} of a token, not {said}"
+            for index, (layer, said) in enumerate(zip(layers, kv, strict=True))
+            if not getattr(layer.attention, "index_heads", 0)  # whose keys transformers keeps elsewhere
+            and cached(layer) != (said if said[0] else [0, None])
+        ]
+        found += off[:1]
+    states = [numbers for numbers, _ in truth.get("states", [])]
+    if any(states) and [recurrent(layer) for layer in layers] != states + [0] * (len(layers) - len(states)):
+        found.append(f"states of {[recurrent(layer) for layer in layers]}, not {states}")
+    return found
+
+
+def cached(layer: Layers) -> list[float | int | None]:
+    """Numbers of one token, and the window."""
+    numbers = layer.kv_bytes_per_token("bf16") / 2
+    return [numbers, getattr(layer.attention, "window_tokens", None)] if numbers else [0, None]
+
+
+def recurrent(layer: Layers) -> int:
+    return sum(
+        each.heads * each.key_dim * each.value_dim for each in layer.states if isinstance(each, LinearAttention)
+    )
