@@ -23,7 +23,7 @@ import json
 import signal
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -74,7 +74,6 @@ def main() -> None:
     options = parser.parse_args()
     warnings.filterwarnings("ignore")
     transformers.logging.set_verbosity_error()
-    signal.signal(signal.SIGALRM, _too_long)
     autos = dict.fromkeys(MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES, AutoModelForImageTextToText)
     autos |= dict.fromkeys(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, AutoModelForCausalLM)
     part, parts = map(int, options.share.split("/"))
@@ -84,23 +83,37 @@ def main() -> None:
 
 
 def lines(name: str, auto: Any, folder: Path) -> Iterator[dict[str, Any]]:
+    def one(place: Path, changed: dict[str, Any]) -> dict[str, Any]:
+        config, model = build(name, auto, changed)
+        config.architectures = [type(model).__name__]
+        config.save_pretrained(place)
+        return weights(model) | cache(model)
+
     try:
-        changes = list(variants(CONFIG_MAPPING[name]().get_text_config()))
+        fields = CONFIG_MAPPING[name]().get_text_config().to_dict()
     except Exception as error:
-        yield {"type": name, "error": _short(error)}
-        return
+        yield {"type": name, "error": short(error)}
+    else:
+        yield from tried(name, variants(fields, _NO_SIZES), folder, one)
+
+
+def tried(
+    name: str,
+    changes: Iterator[dict[str, Any]],
+    folder: Path,
+    one: Callable[[Path, dict[str, Any]], dict[str, Any]],
+) -> Iterator[dict[str, Any]]:
+    """A line for each of `changes`: what `one` finds of it, having saved its config in the folder that it gets."""
+    signal.signal(signal.SIGALRM, _too_long)
     for number, changed in enumerate(changes):
+        place = folder / name / str(number)
+        place.mkdir(parents=True, exist_ok=True)
         signal.alarm(MOST_S)
         try:
-            config, model = build(name, auto, changed)
-            place = folder / name / str(number)
-            place.mkdir(parents=True, exist_ok=True)
-            config.architectures = [type(model).__name__]
-            config.save_pretrained(place)
-            found = {"type": name, "number": number, "changed": changed, **weights(model), **cache(model)}
+            found = {"type": name, "number": number, "changed": changed, **one(place, changed)}
         except Exception as error:
             if number == 0:
-                yield {"type": name, "error": _short(error)}
+                yield {"type": name, "error": short(error)}
                 return
             continue  # such a value of the field is not allowed
         finally:
@@ -108,10 +121,10 @@ def lines(name: str, auto: Any, folder: Path) -> Iterator[dict[str, Any]]:
         yield found
 
 
-def variants(text: Any) -> Iterator[dict[str, Any]]:
+def variants(fields: dict[str, Any], no_sizes: tuple[str, ...]) -> Iterator[dict[str, Any]]:
     yield {}
-    for name, value in text.to_dict().items():
-        if any(part in name for part in _NO_SIZES):
+    for name, value in fields.items():
+        if any(part in name for part in no_sizes):
             continue
         if isinstance(value, bool):
             yield {name: not value}
@@ -177,7 +190,7 @@ def _numbers(held: Any) -> int:
     return sum(each.numel() for each in parts if isinstance(each, torch.Tensor))
 
 
-def _short(error: Exception) -> str:
+def short(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"[:150]
 
 

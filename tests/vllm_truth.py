@@ -14,7 +14,6 @@ import argparse
 import json
 import os
 import re
-import signal
 import sys
 import tempfile
 import warnings
@@ -22,7 +21,7 @@ from collections.abc import Iterator
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import Any
 
 os.environ |= {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1"}
 os.environ["VLLM_LOGGING_STREAM"] = "ext://sys.stderr"
@@ -39,8 +38,9 @@ from vllm.model_executor.models import registry
 from vllm.transformers_utils.config import _CONFIG_REGISTRY
 from vllm.v1.kv_cache_interface import AttentionSpec, MambaSpec
 
+from transformers_truth import tried, variants
+
 CONFIGS = json.loads(Path(__file__).with_name("served_configs.json").read_text())
-MOST_S = 60
 _NO_SIZES = (
     "token_id", "dropout", "rope", "max_position", "use_cache", "scale", "eps", "topk_group", "n_group", "tie_word",
 )  # fmt: skip
@@ -66,7 +66,6 @@ def main() -> None:
     parser.add_argument("names", nargs="*")
     options = parser.parse_args()
     warnings.filterwarnings("ignore")
-    signal.signal(signal.SIGALRM, _too_long)
     registry._run_in_subprocess = lambda look: look()  # slow, and of no use here
     names = (
         "torchvision",
@@ -85,32 +84,11 @@ def main() -> None:
 
 
 def lines(name: str, base: dict[str, Any], folder: Path) -> Iterator[dict[str, Any]]:
-    for number, changed in enumerate(variants(base)):
-        place = folder / name / str(number)
-        place.mkdir(parents=True, exist_ok=True)
+    def one(place: Path, changed: dict[str, Any]) -> dict[str, Any]:
         place.joinpath("config.json").write_text(json.dumps(_merged(base, changed)))
-        signal.alarm(MOST_S)
-        try:
-            found = {"type": name, "number": number, "changed": changed, **built(place)}
-        except Exception as error:
-            if number == 0:
-                yield {"type": name, "error": f"{type(error).__name__}: {error}"[:300]}
-                return
-            continue  # such a value of the field is not allowed
-        finally:
-            signal.alarm(0)
-        yield found
+        return built(place)
 
-
-def variants(base: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    yield {}
-    for name, value in _text(base).items():
-        if any(part in name for part in _NO_SIZES):
-            continue
-        if isinstance(value, bool):
-            yield {name: not value}
-        elif isinstance(value, int) and value > 0:
-            yield {name: 2 * value}
+    yield from tried(name, variants(_text(base), _NO_SIZES), folder, one)
 
 
 def _text(base: dict[str, Any]) -> dict[str, Any]:
@@ -169,10 +147,6 @@ def cache(given: VllmConfig) -> dict[str, Any]:
         "kv": [kv.get(place, [0, None]) for place in places],
         "states": [states.get(place, [0, 0]) for place in places],
     }
-
-
-def _too_long(*_: object) -> NoReturn:
-    raise TimeoutError(f"more than {MOST_S} s")
 
 
 if __name__ == "__main__":
