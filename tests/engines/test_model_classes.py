@@ -7,7 +7,9 @@ named as not understood.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 import signal
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +19,7 @@ from typing import Any
 
 import pytest
 
+import loadstone
 from engines.launch import _HOMES
 from loadstone.catalogue.linear import LinearAttention
 from loadstone.catalogue.model import Layers, Model
@@ -64,7 +67,10 @@ CACHES_APART = {
 }
 
 
-def truths(home: str, script: str, folder: Path, shares: int = 1) -> list[dict[str, Any]]:
+Truths = list[dict[str, Any]]
+
+
+def truths(home: str, script: str, folder: Path, shares: int = 1) -> Truths:
     """A line for each config that could be built, with `config`: its file."""
     python = _HOMES / home / "bin" / "python"
     if not python.exists():
@@ -83,25 +89,57 @@ def truths(home: str, script: str, folder: Path, shares: int = 1) -> list[dict[s
     ]
 
 
+@pytest.fixture(scope="module")
+def of_transformers(tmp_path_factory: pytest.TempPathFactory) -> Truths:
+    return truths("transformers", "transformers_truth.py", tmp_path_factory.mktemp("transformers"), SHARES)
+
+
+@pytest.fixture(scope="module")
+def of_vllm(tmp_path_factory: pytest.TempPathFactory) -> Truths:
+    return truths("vllm", "vllm_truth.py", tmp_path_factory.mktemp("vllm"))
+
+
 @pytest.mark.slow
-def test_every_decoder_of_transformers_is_read_as_its_class_has_it(tmp_path: Path) -> None:
-    found = truths("transformers", "transformers_truth.py", tmp_path, SHARES)
-    refused, wrong = held_against(found)
+def test_every_decoder_of_transformers_is_read_as_its_class_has_it(of_transformers: Truths) -> None:
+    refused, wrong = held_against(of_transformers)
     assert not wrong
     assert refused == REFUSED
-    assert len(found) > 3500
+    assert len(of_transformers) > 3500
 
 
 @pytest.mark.slow
-def test_what_vllm_alone_knows_is_read_as_its_class_has_it(tmp_path: Path) -> None:
-    found = truths("vllm", "vllm_truth.py", tmp_path)
-    refused, wrong = held_against(found)
+def test_what_vllm_alone_knows_is_read_as_its_class_has_it(of_vllm: Truths) -> None:
+    refused, wrong = held_against(of_vllm)
     assert not wrong
     assert not refused
-    assert len(found) > 600
+    assert len(of_vllm) > 600
 
 
-def held_against(found: list[dict[str, Any]]) -> tuple[set[str], list[str]]:
+@pytest.mark.slow
+def test_whatever_is_read_can_be_sized_and_simulated(
+    of_transformers: Truths, of_vllm: Truths, tmp_path: Path
+) -> None:
+    """By the rules of each engine; and no token comes sooner than the hardware allows."""
+    done = 0
+    for truth in (*of_transformers, *of_vllm):
+        if truth["changed"] or truth["type"] in REFUSED:
+            continue
+        model = truth["config"].parent
+        for engine in ("vllm", "sglang", "tensorrt-llm"):
+            for cut in ("1xh200/tp1", "8xh100/tp4,pp2"):
+                with contextlib.suppress(InputError):  # some cannot be cut so
+                    (row,) = loadstone.size(f"{model}@{cut},engine={engine}", context=[1024], batch=[4])["rows"]
+                    assert all(math.isfinite(value) for value in row.values() if isinstance(value, float))
+        run = loadstone.simulate(
+            f"{model}@1xh200", input=256, output=32, concurrency=4, requests=8, draws=0, out=tmp_path
+        )
+        (cell,) = run["cells"]
+        assert cell["light"]["tpot_s"] < cell["metrics"]["tpot_s"]["p50"], truth["type"]
+        done += 1
+    assert done > 220
+
+
+def held_against(found: Truths) -> tuple[set[str], list[str]]:
     """Types that are refused as they are, and a line for each config that is read wrong."""
     refused, wrong = set(), []
     for truth in found:
