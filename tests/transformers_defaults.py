@@ -28,7 +28,10 @@ from transformers.models.auto.modeling_auto import (
 )
 
 CATALOGUE = Path(__file__).resolve().parent.parent / "src/loadstone/catalogue"
-_READER = ("reader.py", "layers.py", "read_attention.py", "read_mlp.py", "vision.py", "projectors.py")
+_READER = (
+    "reader.py", "layers.py", "families.py", "vision.py", "projectors.py",
+    *sorted(path.name for path in CATALOGUE.glob("read_*.py")),
+)  # fmt: skip
 _NEVER = ("model_type", "dtype", "torch_dtype", "tie_word_embeddings", "num_mtp_layers", "quantization_config")
 """Not sizes; tied embeddings have a rule of their own (`nested.tied_embeddings`)."""
 _WHERE_FALSE = ("use_sliding_window", "attention_bias")
@@ -83,7 +86,7 @@ def _texts(module: str) -> list[str]:
 def _wanted() -> Callable[[str], bool]:
     """Whether the reader names a field, as it does in its texts, or refuses a config for it."""
     known = {text for module in _READER for text in _texts(module)}
-    passed = {word for text in _texts("families.py") for word in text.split()}
+    passed = {word for text in _texts("ignored.py") for word in text.split()}
     (shaping,) = (text for text in _texts("reader.py") if text.startswith("layer|block|"))
     return lambda name: name in known or (name not in passed and re.search(shaping, name) is not None)
 
