@@ -280,3 +280,10 @@ def test_what_cannot_be_read_is_refused(model_type: str, changes: dict[str, Any]
         read(model_type, **changes)
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_layer_of_a_number_beyond_all_numbers_is_none() -> None:
+    """Python makes no number of more than 4,300 digits."""
+    own = {"03": {"head_dim": 64}}
+    with_it = read("gemma4_text", **{**GEMMA_4, "per_layer_config": own | {"9" * 5000: {"head_dim": 128}}})
+    assert with_it.layers == read("gemma4_text", **{**GEMMA_4, "per_layer_config": own}).layers

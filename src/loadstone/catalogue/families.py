@@ -123,9 +123,7 @@ FAMILIES: dict[str, Family] = {
     "gemma3_text": Family(qk_norm="head", norms=4, tied=True, windows="LLLLLG", head_dim=256),
     "gemma3n_text": Family(qk_norm="head", norms=4, tied=True, windows="LLLLG", head_dim=256),
     "gemma4_text": _GEMMA4,
-    "gemma4_unified_text": Family(
-        qk_norm="head", norms=4, tied=True, windows="LLLLLG$", head_dim=256, wide_head_dim=512
-    ),
+    "gemma4_unified_text": _GEMMA4,
     "vaultgemma": Family(tied=True, windows="LG", head_dim=256),
     "gpt_oss": Family(bias=True, output_bias=True, sinks=True, expert_bias=True, router_bias=True),
     "glm4_moe": Family(qk_norm="head", qk_norm_if_said=True, output_bias=False, router_bias=True),

@@ -113,7 +113,8 @@ class Fields:
         found = self.find("per_layer_config")
         if found is None or not isinstance(found[1], dict):
             return self
-        own: Any = next((each for key, each in found[1].items() if key.isdecimal() and int(key) == index), {})
+        # Keys are as wide as the largest: "05".
+        own: Any = next((each for key, each in found[1].items() if (key.lstrip("0") or "0") == str(index)), {})
         where = f"{self.where}, per_layer_config[{index}]"
         if not isinstance(own, dict):
             raise InputError(f"{where}: must be an object")
@@ -122,6 +123,10 @@ class Fields:
             raise InputError(f"{where}: {new[0][:40]} is not understood of one layer")
         if not own:
             return self
+        return self.with_own(own, where)
+
+    def with_own(self, own: dict[str, Any], where: str) -> Fields:
+        """With these fields of one layer in place of what holds for all; what is understood of them is so here."""
         layer = Fields({**self.values, **own}, where)
         layer.used, layer.assumed = self.used, self.assumed
         return layer

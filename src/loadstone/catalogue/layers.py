@@ -120,8 +120,7 @@ def _blocks(fields: Fields, family: Family, name: str, blocks: list[Any], hidden
     fields.find("num_hidden_layers", "hybrid_override_pattern", "layers_block_type")
     found = []
     for index, block in enumerate(blocks):
-        own = Fields({**fields.values, **block}, f"{fields.where}, {name}[{index}]")
-        own.used, own.assumed = fields.used, fields.assumed
+        own = fields.with_own(block, f"{fields.where}, {name}[{index}]")
         found.append(_half(own, family, own.text("block_type"), hidden))
         new = sorted(block.keys() - own.used - fields.values.keys())
         if new:

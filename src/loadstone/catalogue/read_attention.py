@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from loadstone.catalogue.attention import (
-    Attention,
-    FullAttention,
-)
+from loadstone.catalogue.attention import Attention, FullAttention
 from loadstone.catalogue.families import Family
 from loadstone.catalogue.fields import Fields
 from loadstone.catalogue.read_heads import attention_biases, head_widths
@@ -74,17 +71,17 @@ def attention_kinds(fields: Fields, family: Family, count: int) -> list[Half]:
     if placed is not None:  # counted from 1
         return ["full" if index + 1 in placed else "linear" for index in range(count)]
     if family.period:
-        return ["full" if (index + 1) % family.period == 0 else "linear" for index in range(count)]
+        return _every(family.period, count, "linear")
     if linear is not None:
         raise InputError(f"{linear.where}: no full_attn_layers, so which layers have a KV cache is unknown")
     interval = fields.maybe("full_attention_interval", "layer_group_size", least=1)
     if interval:
-        return ["full" if (index + 1) % interval == 0 else "linear" for index in range(count)]
+        return _every(interval, count, "linear")
     chunk = fields.maybe("attention_chunk_size")
     if chunk and "sliding_window" not in fields.values:
         # Llama 4: every fourth layer has no RoPE and sees everything.
         step = fields.count("no_rope_layer_interval", default=4, least=1)
-        return ["full" if (index + 1) % step == 0 else "window" for index in range(count)]
+        return _every(step, count, "window")
     window = fields.maybe("sliding_window")
     if not window or not fields.flag("use_sliding_window", default=family.windows != "G"):
         return ["full"] * count
@@ -94,15 +91,14 @@ def attention_kinds(fields: Fields, family: Family, count: int) -> list[Half]:
     names = ("sliding_window_pattern", "_sliding_window_pattern", "global_attn_every_n_layers")
     every = fields.maybe(*names, least=1)
     if every:
-        return ["full" if (index + 1) % every == 0 else "window" for index in range(count)]
+        return _every(every, count, "window")
     if fields.values.get("use_sliding_window"):
         rotated = fields.per_layer(count, "no_rope_layers")  # SmolLM3: 0 has no RoPE, and a window
         if rotated is not None:
             return ["full" if value else "window" for value in rotated]
         first = fields.count("max_window_layers", default=28 if family.windows else 0)  # Qwen: they see everything
         return ["full" if index < first else "window" for index in range(count)]
-    letters = family.windows.rstrip("$") or "L"
-    kinds: list[Half] = ["window" if letters[index % len(letters)] == "L" else "full" for index in range(count)]
+    kinds = _by_letters(family.windows.rstrip("$") or "L", count)
     return [*kinds[:-1], "full"] if family.windows.endswith("$") else kinds
 
 
@@ -126,8 +122,16 @@ def _lettered(fields: Fields, pattern: str, count: int) -> list[Half]:
     """EXAONE 4: `LLLG` again and again, L a window, G everything, as the last layer sees."""
     if not pattern or set(pattern) - {"L", "G"}:
         raise InputError(f"{fields.where}: sliding_window_pattern is {pattern[:40]!r}; known are letters L and G")
-    letters = [pattern[index % len(pattern)] for index in range(count - 1)] + ["G"]
-    return ["window" if letter == "L" else "full" for letter in letters]
+    return [*_by_letters(pattern, count - 1), "full"]
+
+
+def _by_letters(letters: str, count: int) -> list[Half]:
+    return ["window" if letters[index % len(letters)] == "L" else "full" for index in range(count)]
+
+
+def _every(step: int, count: int, others: Half) -> list[Half]:
+    """Each `step`-th layer sees everything."""
+    return ["full" if (index + 1) % step == 0 else others for index in range(count)]
 
 
 def _kind(fields: Fields, name: Any) -> Half:

@@ -40,9 +40,7 @@ def sparse_layers(fields: Fields, count: int) -> list[bool]:
 
 def _sparse(fields: Fields, count: int) -> list[bool]:
     if not fields.maybe(*_EXPERTS):
-        fields.find(
-            "first_k_dense_replace", "moe_layer_freq", "mlp_only_layers", "decoder_sparse_step", *EXPERTS_ONLY
-        )
+        fields.find("first_k_dense_replace", "moe_layer_freq", "mlp_only_layers", "decoder_sparse_step")
         return [False] * count
     period = fields.maybe("expert_layer_period", least=1)
     if period:  # Jamba
@@ -115,20 +113,12 @@ def _moe_layers(fields: Fields) -> set[int] | None:
 
 def read_dense(fields: Fields, family: Family, hidden: int, index: int = 0, count: int = 1) -> DenseMlp:
     """Of layer `index` of `count`."""
-    names: tuple[str, ...] = (
-        "dense_intermediate_size",
-        "prefix_dense_intermediate_size",
-        "intermediate_size_mlp",
-        "intermediate_size",
-        "ffn_hidden_size",
-        "ffn_dim",
-    )
-    if fields.maybe("shared_intermediate_size"):
-        names = (
-            *names[:2],
-            "shared_intermediate_size",
-            *names[2:],
-        )  # Granite 4, of which this is the MLP where it has no experts
+    # Of Granite 4 the shared one is the MLP where it has no experts; 0 is none.
+    shared_size = ("shared_intermediate_size",) if fields.maybe("shared_intermediate_size") else ()
+    names = (
+        "dense_intermediate_size", "prefix_dense_intermediate_size", *shared_size, "intermediate_size_mlp",
+        "intermediate_size", "ffn_hidden_size", "ffn_dim",
+    )  # fmt: skip
     # BLOOM and GPT-2 do not say: four times hidden; MPT says how often.
     usual = int(fields.real("expansion_ratio", 4) * hidden) if family.four_times else None
     listed = fields.find("intermediate_size")

@@ -15,8 +15,8 @@ def residual_matrices(fields: Fields, family: Family, hidden: int, sparse: bool)
     pooled = fields.maybe("moe_hidden_size", least=1)
     if sparse and pooled:  # Muse Spark: norms around the experts, at the width that they work at
         found.append(vector("mlp.latent_norms", 2 * pooled))
-    streams = fields.maybe("hc_mult", least=1)
-    if streams and fields.flag("enable_ihc", default=True):
+    streams = _streams(fields)
+    if streams:
         # Hyper-connections: before and after each half, a map from all residual streams to their mixing weights: n to
         # read, n to write, and where they are manifold-constrained (DeepSeek-V4) n² among themselves; with scales.
         among = 0 if fields.find("hc_magnitude") else streams
@@ -27,7 +27,13 @@ def residual_matrices(fields: Fields, family: Family, hidden: int, sparse: bool)
 
 def residual_ends(fields: Fields, family: Family, hidden: int) -> tuple[Matrix, ...]:
     """Of the whole model: what joins the residual streams before the last norm."""
-    streams = fields.maybe("hc_mult", least=1) if fields.flag("enable_ihc", default=True) else None
-    if family.streams_averaged:
+    streams = _streams(fields)
+    if streams is None or family.streams_averaged:
         return ()
-    return (vector("hyper_head", streams * streams * hidden + streams + 1, "other"),) if streams else ()
+    return (vector("hyper_head", streams * streams * hidden + streams + 1, "other"),)
+
+
+def _streams(fields: Fields) -> int | None:
+    """Of hyper-connections; None: one stream."""
+    said, on = fields.maybe("hc_mult", least=1), fields.flag("enable_ihc", default=True)
+    return said if on else None
