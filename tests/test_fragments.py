@@ -7,7 +7,7 @@ from loadstone.client.clock import Clock
 from loadstone.client.fragments import Fragments
 from loadstone.client.stream import Stream
 from loadstone.records import PlannedRequest
-from loadstone.store import records_schema
+from loadstone.store import journal_schema
 
 ORIGIN_NS = 10_000_000_000
 
@@ -48,16 +48,16 @@ def test_an_ended_stream_is_a_row_of_the_record_s_schema(fragments: Fragments) -
     fragments.add(one)
     batch = fragments.take()
     assert batch is not None
-    assert batch.schema.equals(records_schema(), check_metadata=True)
+    assert batch.schema.equals(journal_schema(), check_metadata=True)
     (row,) = batch.to_pylist()
     expected = {
         "request_id": "2-3", "cell": 2, "phase": "measure", "intended_s": 0.5, "sent_s": 0.75,
         "arrival_s": [1.0, 1.5],
         "read": [0, 1], "tokens": [], "token_source": "final usage", "end_s": 2.0, "input_tokens": 40,
         "output_tokens": 9, "finish_reason": "length", "status": "ok", "http_status": 200, "worker": 7, "replica": 0,
-        "reused_connection": True, "receive_lag_s": 0.001,
+        "reused_connection": True, "receive_lag_s": 0.001, "earlier_events": 0,
     }  # fmt: skip
-    assert row == {name: expected.get(name) for name in records_schema().names}
+    assert row == {name: expected.get(name) for name in journal_schema().names}
     assert fragments.take() is None
 
 

@@ -219,9 +219,9 @@ def test_a_run_is_told_as_its_journals_grow(tmp_path: Path) -> None:
     seen = live.look(row)
     assert (seen["state"], seen["cells"][0]["load"], seen["cells"][0]["ok"]) == ("running", CLOSED.label, 2)
     writers[0].write(batch(part("0-2", [2.0], "error", end_s=2.0)))
-    (folder / "journal-7.arrow").write_bytes(b"no journal at all")
+    (folder / "journal-7.arrow").write_bytes(b"no journal at all, but of the length of a header")
     seen = live.look(row)
     assert (seen["cells"][0]["ok"], seen["cells"][0]["failed"]) == (2, 1)
-    assert seen["notes"] == ["journal-7.arrow: not an Arrow stream"]
+    assert seen["notes"] == ["journal-7.arrow: not a journal, or a damaged one"]
     for writer in writers:
         writer.close()

@@ -107,7 +107,7 @@ def test_a_run_that_is_removed_is_gone(tmp_path: Path) -> None:
         ({"run.json": b'{"run_id": 1}'}, "unreadable"),
         ({"run.json": b"[" * 100_000}, "unreadable"),
         ({"summary.json": b"{}"}, "unreadable"),
-        ({"run.json.part": b"{"}, "unreadable"),
+        ({".owner": b"1"}, "unreadable"),
     ],
 )
 def test_a_half_written_folder_is_shown_as_such(tmp_path: Path, files: dict[str, bytes], state: str) -> None:

@@ -80,6 +80,7 @@ def bench(options: Options, on_event: Callable[[Event], None] = lambda event: No
         folder = store.create(options.out, info.run_id)
         info.run_id = folder.name
         _check_room(folder, plan)
+        stack.enter_context(store.own(folder))
         store.write_info(folder, info)
         try:
             store.write_plan(folder / "plan.parquet", plan)
@@ -118,17 +119,23 @@ def bench(options: Options, on_event: Callable[[Event], None] = lambda event: No
 
 
 def recover(folder: Path) -> dict[str, Any]:
-    """Finish a run folder that a crash left: records of what the journals hold, and the summary. Idempotent."""
-    info = store.read_info(folder)
-    if info.status == "running":
-        info.status = "interrupted"
-        info.error = info.error or "the run was cut off"
-    return finish(folder, info)
+    """Finish a run folder that a crash left: records of what the journals hold, and the summary. Idempotent.
+
+    Raises InputError, one line, where it cannot be done, as while the run still goes on.
+    """
+    store.read_info(folder)  # where there is none, the run has no owner yet, or it is no run
+    with store.own(folder):
+        info = store.read_info(folder)
+        if info.status == "running":
+            info.status = "interrupted"
+            info.error = info.error or "the run was cut off"
+        return finish(folder, info)
 
 
 def finish(folder: Path, info: RunInfo) -> dict[str, Any]:
-    """Journals to records, records to summary."""
+    """Journals to records, records to summary, by the folder's owner."""
     store.assemble(folder)
+    info.journals_damaged = store.damaged_journals(folder) or info.journals_damaged
     return conclude(folder, info, store.read_plan(folder))
 
 

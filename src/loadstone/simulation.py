@@ -74,29 +74,30 @@ def simulate(
     info.settings["basis"] = _basis(deployed, fleet, acceptance, profile)
     folder = store.create(options.out, info.run_id)
     info.run_id = folder.name
-    store.write_info(folder, info)
-    store.write_plan(folder / "plan.parquet", plan)
-    by = info.settings.get("profile", "a model without a profile")
-    store.log(folder, f"{deployed.name}, by {by}: plan {plan.plan_id[:6]} seed {plan.seed}")
-    counters = Counters(deployed.model.name, fleet.replicas, fleet.policy.kv_tokens)
-    try:
-        with Signals() as signals:
-            info.settings["intervals"] = uncertainty(plan, fleet, draws)
-            signals.on_first = lambda: None
-            store.write_records(folder, _cells(plan, fleet, options.grace_s, folder, info, counters, signals))
-        store.write_server(folder, counters.table())
-    except (KeyboardInterrupt, Exception) as error:
-        store.write_failure(folder, info, error, "simulated")
-        raise
-    _release()
-    info.status = "done"
-    if signals.count:
-        info.status, info.error = "interrupted", "interrupted by a signal"
-    document = conclude(folder, info, plan)
-    if signals.count:
-        store.log(folder, str(info.error))
-        raise Interrupted(folder, document)
-    return document
+    with store.own(folder):
+        store.write_info(folder, info)
+        store.write_plan(folder / "plan.parquet", plan)
+        by = info.settings.get("profile", "a model without a profile")
+        store.log(folder, f"{deployed.name}, by {by}: plan {plan.plan_id[:6]} seed {plan.seed}")
+        counters = Counters(deployed.model.name, fleet.replicas, fleet.policy.kv_tokens)
+        try:
+            with Signals() as signals:
+                info.settings["intervals"] = uncertainty(plan, fleet, draws)
+                signals.on_first = lambda: None
+                store.write_records(folder, _cells(plan, fleet, options.grace_s, folder, info, counters, signals))
+            store.write_server(folder, counters.table())
+        except (KeyboardInterrupt, Exception) as error:
+            store.write_failure(folder, info, error, "simulated")
+            raise
+        _release()
+        info.status = "done"
+        if signals.count:
+            info.status, info.error = "interrupted", "interrupted by a signal"
+        document = conclude(folder, info, plan)
+        if signals.count:
+            store.log(folder, str(info.error))
+            raise Interrupted(folder, document)
+        return document
 
 
 def check(plan: Plan, longest: int, what: str) -> NDArray[np.int64]:

@@ -89,6 +89,7 @@ def summarise(folder: Path, dialect: str | None = None) -> dict[str, Any]:
         plan.workload,
         info.error or f"the run is {info.status}",
         info.settings.get("deployment"),
+        info.journals_damaged,
     )
     return with_light(document_of(folder, info, [cell for cell in cells if cell is not None], found), info)
 
@@ -184,6 +185,7 @@ def _cell(
             figures=figures,
             gpus=gpus,
         )
+        + verdict.kept_findings(info, cell, scalars.num_rows, len(plan.rows(cell)))
         + verdict.prediction_findings(info.settings)
     )
     built: dict[str, Any] = msgspec.to_builtins(metrics)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from loadstone.client.clock import Clock
 from loadstone.client.stream import Stream
 from loadstone.records import PlannedRequest
-from loadstone.store import records_schema
+from loadstone.store import journal_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -20,7 +20,7 @@ class Fragments:
     def __init__(self, worker: int, clock: Clock) -> None:
         self._worker = worker
         self._clock = clock
-        self._schema = records_schema()
+        self._schema = journal_schema()
         self._rows: list[tuple[Any, ...]] = []
         self.events = 0
 
@@ -75,7 +75,9 @@ class Fragments:
             None if stream.worst_lag_ns < 0 else stream.worst_lag_ns * 1e-9,
             answer.server_prefill_s,
             answer.server_decode_s,
+            stream.journaled,
         ))  # fmt: skip
+        stream.journaled += len(stream.arrival_s)
         if stream.arrival_s:
             stream.heard_s = stream.arrival_s[-1]
         stream.arrival_s, stream.read_index = array("d"), array("i")

@@ -35,6 +35,7 @@ class Stream:
         "heard_s",
         "http_status",
         "intended_ns",
+        "journaled",
         "last_output_ns",
         "part_ns",
         "payload",
@@ -64,6 +65,7 @@ class Stream:
         self.answer = OpenAIAnswer() if answer is None else answer
         self.arrival_s = array("d")
         self.heard_s: float | None = None  # the last output that is journaled
+        self.journaled = 0  # events
         self.read_index = array("i")
         self.reads = 0
         self.last_output_ns = 0

@@ -151,16 +151,17 @@ def write(cells: list[Cell], out: Path, command: list[str]) -> Path:
     model = (facts.model or "").rsplit("/", 1)[-1]
     folder = store.create(out, store.run_id(now, "imported", facts.engine, model, facts.gpu))
     info.run_id = folder.name
-    for cell_info, cell in zip(info.cells, cells, strict=True):
-        _span(cell_info, cell)
-    store.write_info(folder, info)
-    store.write_plan(folder / "plan.parquet", plan)
-    if first.records:
-        _write_records(folder, cells)
-        document = summarise(folder)
-    else:
-        document = document_of(folder, info, [_document(cell) for cell in cells])
-    store.write_json(folder / "summary.json", document)
+    with store.own(folder):
+        for cell_info, cell in zip(info.cells, cells, strict=True):
+            _span(cell_info, cell)
+        store.write_info(folder, info)
+        store.write_plan(folder / "plan.parquet", plan)
+        if first.records:
+            _write_records(folder, cells)
+            document = summarise(folder)
+        else:
+            document = document_of(folder, info, [_document(cell) for cell in cells])
+        store.write_json(folder / "summary.json", document)
     return folder
 
 

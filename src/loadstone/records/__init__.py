@@ -13,9 +13,18 @@ from loadstone.records.plan import (
     Process,
     Unit,
 )
-from loadstone.records.run import CellInfo, Clock, RequestRecord, RunInfo, Status, Target, TokenSource
+from loadstone.records.run import (
+    CellInfo,
+    Clock,
+    JournalDamage,
+    RequestRecord,
+    RunInfo,
+    Status,
+    Target,
+    TokenSource,
+)
 
 __all__ = [
-    "PHASES", "Blocks", "CellInfo", "Clock", "Load", "LoadKind", "Phase", "Plan", "PlannedRequest", "Process",
-    "RequestRecord", "RunInfo", "Status", "Target", "TokenSource", "Unit",
+    "PHASES", "Blocks", "CellInfo", "Clock", "JournalDamage", "Load", "LoadKind", "Phase", "Plan", "PlannedRequest",
+    "Process", "RequestRecord", "RunInfo", "Status", "Target", "TokenSource", "Unit",
 ]  # fmt: skip

@@ -108,6 +108,20 @@ class CellInfo(msgspec.Struct, kw_only=True):
     """Different texts among these answers."""
 
 
+class JournalDamage(msgspec.Struct, kw_only=True):
+    """What of a worker's journal could not be read, and the cells that this may have been of."""
+
+    file: str
+    at: int
+    """The first byte of it."""
+    bytes: int = 0
+    batches: int = 0
+    """At least so many; a worker appends two a second."""
+    first_cell: int
+    last_cell: int | None = None
+    """None: the last of the run."""
+
+
 class RunInfo(msgspec.Struct, kw_only=True):
     """Everything needed to repeat a run; `run.json` holds it from the first moment on."""
 
@@ -134,3 +148,5 @@ class RunInfo(msgspec.Struct, kw_only=True):
     selftest: Any = None
     """What this host's self-test had found when the run was made; see accuracy.Selftest."""
     error: str | None = None
+    journals_damaged: list[JournalDamage] = msgspec.field(default_factory=list)
+    """What store.assemble() could not read. These journals stay beside the records."""

@@ -1,9 +1,10 @@
 """Run folders: written as the run goes, whole again after any crash, readable by everything that reads Parquet.
 
     runs/<run_id>/
+        .owner             while a process works on it: a lock that nobody else takes meanwhile
         run.json           RunInfo, from the first moment
         plan.parquet       the plan; its description in the schema's metadata
-        journal-<w>.arrow  while running: what worker w saw, appended twice a second
+        journal-<w>.arrow  while running: what worker w saw, appended twice a second; stays where it was damaged
         server.arrow       while running: what the servers said of themselves in /metrics, where they do
         records.parquet    after: one row per request, columns as RequestRecord
         server.parquet     after: what server.arrow held
@@ -15,14 +16,23 @@ What is written at once is there whole or not at all.
 
 from loadstone.store.assembly import INTERRUPTED, assemble
 from loadstone.store.folder import create, log, read_info, run_id, write_failure, write_info, write_json
-from loadstone.store.journal import RESERVE_BYTES, JournalWriter, is_held, read_journal
+from loadstone.store.journal import (
+    HEADER_BYTES,
+    RESERVE_BYTES,
+    Journal,
+    JournalWriter,
+    damaged_journals,
+    is_held,
+    read_header,
+)
+from loadstone.store.owner import OWNER, own
 from loadstone.store.plan import issued, read_plan, write_plan
-from loadstone.store.records import read_columns, read_records, records_schema, write_records
+from loadstone.store.records import journal_schema, read_columns, read_records, records_schema, write_records
 from loadstone.store.server import read_server, seal_server, server_schema, write_server
 
 __all__ = [
-    "INTERRUPTED", "RESERVE_BYTES", "JournalWriter", "assemble", "create", "is_held", "issued", "log", "read_columns",
-    "read_info", "read_journal", "read_plan", "read_records", "read_server", "records_schema", "run_id",
-    "seal_server", "server_schema", "write_failure", "write_info", "write_json", "write_plan", "write_records",
-    "write_server",
+    "HEADER_BYTES", "INTERRUPTED", "OWNER", "RESERVE_BYTES", "Journal", "JournalWriter", "assemble", "create",
+    "damaged_journals", "is_held", "issued", "journal_schema", "log", "own", "read_columns", "read_header",
+    "read_info", "read_plan", "read_records", "read_server", "records_schema", "run_id", "seal_server",
+    "server_schema", "write_failure", "write_info", "write_json", "write_plan", "write_records", "write_server",
 ]  # fmt: skip

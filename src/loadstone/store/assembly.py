@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loadstone.errors import DiskFullError, InputError
-from loadstone.store.journal import read_journal, wait_for_writers
+from loadstone.store.journal import Journal, wait_for_writers
 from loadstone.store.records import records_schema, write_records
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 INTERRUPTED = "interrupted: the run ended before this request did"
+_DAMAGED = "a part of this request was lost with a damaged journal"
 
 _LISTS = ("arrival_s", "read", "tokens")
 _GROUP_EVENTS = 2_000_000
@@ -21,17 +22,18 @@ _GROUP_EVENTS = 2_000_000
 
 
 def assemble(folder: Path) -> int:
-    """Make records.parquet of the journals; returns the number of records.
+    """Make records.parquet of the journals; returns the number of records. Who calls it owns the folder (store.own).
 
-    Requests without a final fragment become `cancelled`, with what had arrived. Works in one pass, holding only
-    requests whose fragments are still incomplete. The journals are removed once the records are on disk.
+    Requests without a final fragment, or without one between, become `cancelled`, with what had arrived. Works in one
+    pass, holding only requests whose fragments are still incomplete. The journals are removed once the records are on
+    disk; those that were damaged stay, for damaged_journals() to tell what is lost.
     Raises DiskFullError where there is no room: journals stay, and `loadstone recover` goes on from there; and
-    InputError where a worker still writes, after waiting _WRITERS_S for it to end.
+    InputError where a worker still writes, after waiting _WRITERS_S for it to end, or a journal cannot be read.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    journals = sorted(folder.glob("journal-*.arrow"))
+    journals = [Journal(path) for path in sorted(folder.glob("journal-*.arrow"))]
     target = folder / "records.parquet"
     if target.exists():
         # Whole, since it comes by renaming; journals beside it are what a crash left of their removal.
@@ -41,13 +43,15 @@ def assemble(folder: Path) -> int:
             remedy = "remove it, then recover again" if journals else "copy or measure it again"
             raise InputError(f"{target}: not a Parquet file ({error}); {remedy}") from error
         for journal in journals:
-            journal.unlink()
+            for _ in journal:
+                pass
+        _remove_whole(journals)
         return count
     if not journals:
         raise InputError(f"{folder}: neither journals nor records; nothing was measured in this run, measure again")
-    wait_for_writers(folder, journals)
-    for reserve in folder.glob(".reserve-*"):
-        reserve.unlink(missing_ok=True)
+    wait_for_writers(folder, [journal.path for journal in journals])
+    for left in [*folder.glob(".reserve-*"), *folder.glob("*.part")]:
+        left.unlink(missing_ok=True)
     try:
         count = write_records(folder, _whole_requests(journals))
     except DiskFullError as error:
@@ -55,12 +59,17 @@ def assemble(folder: Path) -> int:
             f"{folder}: disk full; all that was measured is in its journals: free some space, "
             f"then `loadstone recover {folder}`"
         ) from error
-    for journal in journals:
-        journal.unlink()
+    _remove_whole(journals)
     return count
 
 
-def _whole_requests(journals: Iterable[Path]) -> Iterator[pa.Table]:
+def _remove_whole(journals: Iterable[Journal]) -> None:
+    for journal in journals:
+        if journal.damage is None:
+            journal.path.unlink()
+
+
+def _whole_requests(journals: Iterable[Journal]) -> Iterator[pa.Table]:
     """Tables of complete records, row-group sized."""
     import pyarrow as pa
 
@@ -69,17 +78,18 @@ def _whole_requests(journals: Iterable[Path]) -> Iterator[pa.Table]:
     events = 0
     for journal in journals:
         open_requests: dict[tuple[int, str], dict[str, Any]] = {}
-        for batch in read_journal(journal):
+        for batch in journal:
             for table in _complete(pa.Table.from_batches([batch]), open_requests):
                 ready.append(table)
                 events += len(table["arrival_s"].combine_chunks().flatten()) + table.num_rows
             if events > _GROUP_EVENTS:
                 yield _with_tokens(pa.concat_tables(ready))
                 ready, events = [], 0
-        # Fragments without an end: streams in flight when the run was killed.
+        # Fragments without an end: streams in flight when the run was killed, or whose end is lost.
         for parts in open_requests.values():
             row = _joined(parts)
-            row["status"], row["error"] = "cancelled", INTERRUPTED
+            row["status"] = "cancelled"
+            row["error"] = _DAMAGED if journal.damage is not None else INTERRUPTED
             row["token_source"] = row["token_source"] or "pieces"
             ready.append(pa.Table.from_pylist([row], schema=schema))
     if ready:
@@ -89,18 +99,21 @@ def _whole_requests(journals: Iterable[Path]) -> Iterator[pa.Table]:
 def _complete(batch: pa.Table, open_requests: dict[tuple[int, str], dict[str, Any]]) -> Iterator[pa.Table]:
     """What of `batch` needs no earlier fragment, as it is; then requests whose last fragment it brings, joined.
 
-    A fragment of a request that has others is told by its status (missing: not the last) or by being awaited.
+    A fragment of a request that has others is told by its status (missing: not the last), or by the events before it.
     `open_requests` keeps copies, so that no batch stays in memory for a single row of it.
     """
     import numpy as np
     import pyarrow as pa
 
     statuses = batch["status"].to_pylist()
-    if not open_requests and None not in statuses:
+    earlier = batch["earlier_events"].to_pylist()
+    batch = batch.drop_columns("earlier_events")
+    if not open_requests and None not in statuses and not any(earlier):
         yield batch
         return
     keys = list(zip(batch["cell"].to_pylist(), batch["request_id"].to_pylist(), strict=True))
-    in_parts = {key for key, status in zip(keys, statuses, strict=True) if status is None}.union(open_requests)
+    in_parts = {key for key, status, events in zip(keys, statuses, earlier, strict=True) if status is None or events}
+    in_parts.update(open_requests)
     alone = [i for i, key in enumerate(keys) if key not in in_parts]
     if alone:
         yield batch.take(alone)
@@ -111,10 +124,14 @@ def _complete(batch: pa.Table, open_requests: dict[tuple[int, str], dict[str, An
     for i in (i for i, key in enumerate(keys) if key in in_parts):
         row = open_requests.setdefault(keys[i], dict.fromkeys(scalars) | {name: [] for name in _LISTS})
         row.update((name, values[i]) for name, values in scalars.items() if values[i] is not None)
+        before = sum(map(len, row["arrival_s"]))
         for name, (offsets, values) in lists.items():
             row[name].append(values[offsets[i] : offsets[i + 1]].copy())
         if statuses[i] is not None:
-            joined.append(_joined(open_requests.pop(keys[i])))
+            whole = _joined(open_requests.pop(keys[i]))
+            if earlier[i] not in (None, before) and statuses[i] in ("ok", "short"):
+                whole |= {"status": "cancelled", "error": _DAMAGED}
+            joined.append(whole)
     if joined:
         yield pa.Table.from_pylist(joined, schema=batch.schema)
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import re
+import secrets
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -53,10 +55,9 @@ def replacing(path: Path) -> Iterator[Path]:
 
     Raises InputError, one line, where it cannot be written; DiskFullError where there is no room.
     """
-    partial = path.with_name(path.name + ".part")
+    # A name that nobody can guess: it is no other process's, and no link of somebody else's making lies there.
+    partial = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(8)}.part")
     try:
-        # What lies there already may be a link of somebody else's making, and lead anywhere.
-        partial.unlink(missing_ok=True)
         yield partial
         partial.replace(path)
     except BaseException as error:

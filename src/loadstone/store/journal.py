@@ -1,7 +1,19 @@
 """What a worker saw, appended as the run goes. What was written survives kill −9, and a full disk ends it in order.
 
-A journal holds fragments: rows of the records' own schema. A request's fragments share its cell and id; list
-columns are continued from one to the next, and the last fragment, the one with a status, has the final scalars.
+A journal holds fragments: rows of the records' own schema, and how many events earlier ones held. A request's
+fragments share its cell and id; list columns are continued from one to the next, and the last fragment, the one with
+a status, has the final scalars.
+
+On disk it is a row of frames, each a header and an Arrow IPC message: number 0 the schema, then a batch each.
+
+    4 bytes   LSJ2, the version of the format
+    4         number of the frame, from 0
+    8         length of the message
+    4         CRC-32 of the message
+    4         CRC-32 of the header before it
+
+All numbers are little-endian. What was damaged is told from what a crash tore off, and whole frames behind it are
+read. Version 1 was a plain Arrow stream, which has no checksums.
 """
 
 from __future__ import annotations
@@ -9,25 +21,35 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import struct
 import sys
 import time
+import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from loadstone.errors import InputError
+from loadstone.records import JournalDamage
 from loadstone.store.folder import unwritable
-from loadstone.store.records import records_schema
+from loadstone.store.owner import lock
+from loadstone.store.records import journal_schema, records_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 RESERVE_BYTES = 32 * 1024 * 1024
 _WRITERS_S = 5.0
+_MAGIC = b"LSJ2"
+_ARROW = b"\xff\xff\xff\xff"
+"""The first bytes of an Arrow stream."""
+_HEADER = struct.Struct("<4sIQII")
+HEADER_BYTES = _HEADER.size
+_SEARCH_BYTES = 1 << 20
 
 
 class JournalWriter:
-    """Appends record batches to one worker's journal, an Arrow IPC stream. What was written survives kill −9.
+    """Appends record batches to one worker's journal. What was written survives kill −9.
 
     On a full disk the reserve file is given up, so that what was measured so far still finds room.
     """
@@ -35,6 +57,7 @@ class JournalWriter:
     def __init__(self, folder: Path, worker: int) -> None:
         self._path = folder / f"journal-{worker}.arrow"
         self._reserve = folder / f".reserve-{worker}"
+        self._frames = 0
         try:
             with self._reserve.open("wb") as file:
                 if sys.platform == "linux":
@@ -42,15 +65,18 @@ class JournalWriter:
                 else:
                     file.write(bytes(RESERVE_BYTES))
             self._file = self._path.open("wb", buffering=0)
-            fcntl.flock(self._file, fcntl.LOCK_EX)  # held while this process lives: told from a journal left behind
-            self._append(records_schema().serialize())
+            # Held while this process lives: told from a journal left behind.
+            lock(self._file, fcntl.LOCK_EX)
+            self._append(journal_schema().serialize())
         except OSError as error:
             self._reserve.unlink(missing_ok=True)
             raise unwritable(error, folder) from error
 
     def write(self, batch: pa.RecordBatch) -> bool:
-        """Append `batch`. False if the disk was full: the batch is safe in the reserve's room, the run should end."""
-        message = batch.serialize()
+        """Append `batch`, rows as journal_schema() or records_schema(). False if the disk was full: the batch is safe
+        in the reserve's room, the run should end.
+        """
+        message = _with_earlier(batch).serialize()
         try:
             self._append(message)
         except OSError as error:
@@ -65,9 +91,10 @@ class JournalWriter:
         return True
 
     def _append(self, message: pa.Buffer) -> None:
-        """All of `message` or none of it: half a message would end the stream for every reader."""
+        """All of a frame or none of it: half of one would be taken for damage."""
         start = self._file.tell()
-        view = memoryview(message)
+        header = _HEADER.pack(_MAGIC, self._frames, len(message), zlib.crc32(message), 0)[:-4]
+        view = memoryview(b"".join((header, zlib.crc32(header).to_bytes(4, "little"), message)))
         try:
             while view:
                 view = view[self._file.write(view) :]
@@ -75,45 +102,188 @@ class JournalWriter:
             self._file.truncate(start)
             self._file.seek(start)
             raise
+        self._frames += 1
 
     def close(self) -> None:
         self._file.close()
         self._reserve.unlink(missing_ok=True)
 
 
-def read_journal(path: Path) -> Iterator[pa.RecordBatch]:
-    """Batches of a journal, as far as they are whole: a torn end, as a crash leaves it, just ends it."""
+def read_header(data: bytes, at: int = 0, least: int = 0) -> tuple[int, int, int]:
+    """Of the frame at `at`: its number, `least` or more, the length of its message, and the message's CRC-32.
+
+    Raises ValueError where no such header is. There must be HEADER_BYTES bytes.
+    """
+    magic, number, length, check, own = _HEADER.unpack_from(data, at)
+    if magic != _MAGIC or number < least or own != zlib.crc32(data[at : at + HEADER_BYTES - 4]):
+        raise ValueError("not a journal, or a damaged one")
+    return number, length, check
+
+
+class Journal:
+    """A journal that nobody writes to any more. Iterating, once, gives its batches, columns as journal_schema(); then
+    `damage` says what could not be read, if anything. A torn end, as a crash leaves it, is no damage.
+
+    Raises InputError where the file went, or cannot be read, or is of another version of the program.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.damage: JournalDamage | None = None
+        self._cell = 0
+        self._hole = False
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        try:
+            with self.path.open("rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                old = file.read(len(_ARROW)) == _ARROW
+                for batch in self._arrow(size) if old else self._framed(file, size):
+                    if batch.num_rows:
+                        cells = batch["cell"]
+                        if self._hole and self.damage is not None:
+                            self.damage.last_cell, self._hole = cells[0].as_py(), False
+                        self._cell = cells[-1].as_py()
+                    yield _with_earlier(batch)
+        except OSError as error:
+            raise InputError(
+                f"{self.path}: cannot be read ({error.strerror or error}); the other files stay as they are"
+            ) from error
+
+    def _framed(self, file: IO[bytes], size: int) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        at = expected = 0
+        while size - at >= HEADER_BYTES:
+            file.seek(at)
+            try:
+                number, length, check = read_header(file.read(HEADER_BYTES), least=expected)
+            except ValueError:
+                behind = self._next_header(file, at + 1, size)
+                # How many were lost is told by the number of the next one; at the end there is none.
+                self._lost(at, behind - at, 1 if expected and behind == size else 0)
+                at = behind
+                continue
+            behind = at + HEADER_BYTES + length
+            if behind > size:
+                return
+            if number > expected:
+                self._lost(at, 0, number - max(1, expected))
+            message = file.read(length)
+            if zlib.crc32(message) != check:
+                self._lost(at, behind - at, 1 if number else 0)
+            elif number:
+                try:
+                    batch = pa.ipc.read_record_batch(pa.py_buffer(message), journal_schema())
+                    batch.validate(full=True)
+                except (pa.ArrowException, ValueError, OSError) as error:
+                    raise self._another_version() from error
+                yield batch
+            elif not pa.ipc.read_schema(pa.py_buffer(message)).equals(journal_schema()):
+                raise self._another_version()
+            at, expected = behind, number + 1
+
+    def _next_header(self, file: IO[bytes], at: int, size: int) -> int:
+        """Where the next frame begins, from `at` on; the end of the file if none does."""
+        while size - at >= HEADER_BYTES:
+            file.seek(at)
+            data = file.read(_SEARCH_BYTES)
+            begin = data.find(_MAGIC)
+            while 0 <= begin <= len(data) - HEADER_BYTES:
+                try:
+                    read_header(data, begin)
+                except ValueError:
+                    begin = data.find(_MAGIC, begin + 1)
+                else:
+                    return at + begin
+            at += len(data) - HEADER_BYTES + 1
+        return size
+
+    def _lost(self, at: int, count: int, batches: int) -> None:
+        if self.damage is None:
+            self.damage = JournalDamage(file=self.path.name, at=at, first_cell=self._cell)
+        self.damage.bytes += count
+        self.damage.batches += batches
+        self.damage.last_cell, self._hole = None, True
+
+    def _another_version(self) -> InputError:
+        return InputError(f"{self.path}: a journal of another version of Loadstone; recover the run with that one")
+
+    def _arrow(self, size: int) -> Iterator[pa.RecordBatch]:
+        """Version 1. A torn end cannot be told from damage there."""
+        end = 0
+        for batch, read in read_stream(self.path):
+            end = read
+            if batch is not None:
+                if not batch.schema.equals(records_schema()):
+                    raise self._another_version()
+                yield batch
+        if end < size:
+            self._lost(end, size - end, 1)
+
+
+def read_stream(path: Path) -> Iterator[tuple[pa.RecordBatch | None, int]]:
+    """Batches of an Arrow IPC stream as far as they are whole, each with the byte where it ends; None: the schema.
+
+    Raises OSError where it cannot be opened.
+    """
     import pyarrow as pa
 
-    try:
-        with pa.OSFile(str(path), "rb") as file, pa.ipc.open_stream(file) as reader:
-            while True:
-                try:
-                    yield reader.read_next_batch()
-                except StopIteration:
-                    return
-    except (pa.ArrowInvalid, OSError):
-        return
+    with pa.OSFile(str(path), "rb") as file:
+        try:
+            with pa.ipc.open_stream(file) as reader:
+                yield None, file.tell()
+                while True:
+                    batch = reader.read_next_batch()
+                    batch.validate(full=True)
+                    yield batch, file.tell()
+        except (StopIteration, pa.ArrowException, OSError, ValueError, MemoryError):
+            return
+
+
+def _with_earlier(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The same with the journals' own column, where it is missing: rows that are whole, or of journals without it."""
+    import pyarrow as pa
+
+    schema = journal_schema()
+    if batch.num_columns == len(schema):
+        return batch
+    return pa.RecordBatch.from_arrays([*batch.columns, pa.nulls(batch.num_rows, pa.int32())], schema=schema)
+
+
+def damaged_journals(folder: Path) -> list[JournalDamage]:
+    """What could not be read of the journals that assemble() kept. Raises InputError as Journal does."""
+    kept = []
+    for path in sorted(folder.glob("journal-*.arrow")):
+        journal = Journal(path)
+        for _ in journal:
+            pass
+        if journal.damage is not None:
+            kept.append(journal.damage)
+    return kept
 
 
 def wait_for_writers(folder: Path, journals: Iterable[Path]) -> None:
     """Return once no worker has a journal open: one that lost its owner still saves what it has.
 
-    Raises InputError where one goes on for longer than _WRITERS_S.
+    Raises InputError where one goes on for longer than _WRITERS_S, or a journal is gone.
     """
     deadline = time.monotonic() + _WRITERS_S
     for journal in journals:
-        while is_held(journal):
-            if time.monotonic() > deadline:
-                raise InputError(f"{folder}: this run is still going on; wait for its end, or stop it")
-            time.sleep(0.05)
-
-
-def is_held(journal: Path) -> bool:
-    """Whether the worker that writes it lives: see JournalWriter. Raises OSError where it cannot be read."""
-    with journal.open("rb") as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            while is_held(journal):
+                if time.monotonic() > deadline:
+                    raise InputError(f"{folder}: this run is still going on; wait for its end, or stop it")
+                time.sleep(0.05)
+        except OSError as error:
+            raise InputError(f"{journal}: cannot be read ({error.strerror}); the other files stay") from error
+
+
+def is_held(path: Path) -> bool:
+    """Whether the process that locked it lives: see JournalWriter, own(). Raises OSError where it cannot be read."""
+    with path.open("rb") as file:
+        try:
+            lock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
         return False

@@ -20,7 +20,7 @@ _TEXTS = ("request_id", "phase", "session_id", "token_source", "finish_reason", 
 
 
 def records_schema() -> pa.Schema:
-    """Arrow schema of records and journals: the fields of RequestRecord, in order."""
+    """Arrow schema of records: the fields of RequestRecord, in order."""
     import pyarrow as pa
 
     types = {
@@ -40,6 +40,13 @@ def records_schema() -> pa.Schema:
         kind = pa.int64() if name in counts else pa.string() if name in _TEXTS else pa.float64()
         fields.append(pa.field(name, types.get(name, kind)))
     return pa.schema(fields, metadata={"loadstone.records": str(RECORDS_SCHEMA)})
+
+
+def journal_schema() -> pa.Schema:
+    """Arrow schema of journals: records_schema(), and how many events the request's earlier rows hold."""
+    import pyarrow as pa
+
+    return records_schema().append(pa.field("earlier_events", pa.int32()))
 
 
 def write_records(folder: Path, tables: Iterable[pa.Table]) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from loadstone.errors import InputError
 from loadstone.store.folder import replacing
-from loadstone.store.journal import read_journal
+from loadstone.store.journal import read_stream
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,7 +45,8 @@ def read_server(folder: Path) -> pa.Table | None:
         if (folder / "server.parquet").exists():
             table = pq.read_table(folder / "server.parquet", columns=schema.names).cast(schema)
         else:
-            table = pa.Table.from_batches(read_journal(folder / "server.arrow"), schema)
+            batches = [batch for batch, _ in read_stream(folder / "server.arrow") if batch is not None]
+            table = pa.Table.from_batches(batches, schema)
     except (OSError, ValueError, KeyError):  # Arrow's errors are among these
         return None
     return table if table.num_rows else None

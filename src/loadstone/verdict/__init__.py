@@ -8,11 +8,12 @@ from loadstone.verdict.cell import cell_findings
 from loadstone.verdict.facts import SCALARS, Events
 from loadstone.verdict.finding import Finding, Verdict, judge
 from loadstone.verdict.gpu import GpuFigures, gpu_figures
+from loadstone.verdict.kept import kept_findings
 from loadstone.verdict.prediction import prediction_findings
 from loadstone.verdict.run import run_findings
 from loadstone.verdict.server import ServerFigures, server_figures
 
 __all__ = [
     "SCALARS", "Events", "Finding", "GpuFigures", "ServerFigures", "Verdict", "cell_findings", "gpu_figures", "judge",
-    "prediction_findings", "run_findings", "server_figures",
+    "kept_findings", "prediction_findings", "run_findings", "server_figures",
 ]  # fmt: skip

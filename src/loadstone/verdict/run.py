@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from loadstone.records import Load
+from loadstone.records import JournalDamage, Load
 from loadstone.verdict.finding import Finding
+from loadstone.verdict.kept import journal_damaged
 
 
 def run_findings(
@@ -15,14 +16,16 @@ def run_findings(
     workload: Mapping[str, Any],
     why: str,
     deployment: Mapping[str, Any] | None = None,
+    damaged: Sequence[JournalDamage] = (),
 ) -> list[Finding]:
     """Findings of one run.
 
     `loads`: of its cells, as planned; `begun`: whether anything of each was sent; `workload`: as Plan.workload;
-    `why`: what ended the run; `deployment`: what it was said to run on, as run.json has it.
+    `why`: what ended the run; `deployment`: what it was said to run on; `damaged`: journals; both as in run.json.
     """
     found = [
         cells_not_begun([load for load, sent in zip(loads, begun, strict=True) if not sent], len(loads), why),
+        journal_damaged(damaged),
         lines_left_out(workload),
         prompts_lengthened(workload),
         deployment_doubted(deployment or {}),

@@ -39,7 +39,7 @@ workers come before journals, and the records are made after them."""
 _PAPERS_BYTES = 64 * 1024 * 1024
 _SUMMARY_BYTES = 32 * 1024 * 1024
 """More than any run's; a file beyond is not opened for a list."""
-_PARTS = ("run.json", "run.json.part", "plan.parquet", "records.parquet", "summary.json")
+_PARTS = ("run.json", store.OWNER, "plan.parquet", "records.parquet", "summary.json")
 _KEY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,150}")
 
 
@@ -269,12 +269,12 @@ def signature(folder: Path, names: Iterable[str]) -> Signature:
 
 
 def is_written_to(folder: Path) -> bool:
-    """Whether somebody is at work on this run: a worker holds a journal's lock, or a file is new."""
+    """Whether somebody is at work on this run: its owner or a worker holds a lock, or a file is new."""
     newest_s = 0.0
-    for path in [*folder.glob("journal-*.arrow"), folder / "run.json", folder / "records.parquet.part"]:
+    for path in [*folder.glob("journal-*.arrow"), folder / store.OWNER, folder / "run.json"]:
         try:
             newest_s = max(newest_s, path.stat().st_mtime)
-            if path.suffix == ".arrow" and store.is_held(path):
+            if path.name != "run.json" and store.is_held(path):
                 return True
         except OSError:
             continue

@@ -1,8 +1,8 @@
-"""A journal while it grows: an Arrow IPC stream whose end is not yet written, read from where the last look ended."""
+"""A journal while it grows: the last frame (store.journal) may not be all there yet; read from where a look ended."""
 
 from __future__ import annotations
 
-import struct
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,42 +11,8 @@ from loadstone import store
 if TYPE_CHECKING:
     import pyarrow as pa
 
-MESSAGE_BYTES = 32 * 1024 * 1024
-"""A message beyond it is none of ours, since a worker appends twice a second."""
-WINDOW_BYTES = MESSAGE_BYTES + 1
-"""Read at a time: a whole message is always in it."""
-_PREFIX, _OFFSET, _BACK, _FIELD, _LENGTH = map(struct.Struct, ("<ii", "<I", "<i", "<H", "<q"))
-
-
-def message_bytes(data: bytes, at: int) -> int | None:
-    """How long the encapsulated message at `at` is, body and all; None where its head is not all there.
-
-    It begins with −1 and the length of its metadata, a FlatBuffer whose root is a table Message, whose field 3 is the
-    length of the body (Arrow columnar format, "Encapsulated message format"; format/Message.fbs). Raises ValueError.
-    """
-    if len(data) - at < _PREFIX.size:
-        return None
-    mark: int
-    metadata: int
-    mark, metadata = _PREFIX.unpack_from(data, at)
-    if mark != -1 or not 0 <= metadata < MESSAGE_BYTES:
-        raise ValueError("not an Arrow stream")
-    head = at + _PREFIX.size
-    if metadata > len(data) - head:
-        return None
-    inside = data[head : head + metadata]
-    try:
-        (table,) = _OFFSET.unpack_from(inside)
-        fields = table - _BACK.unpack_from(inside, table)[0]
-        (size,) = _FIELD.unpack_from(inside, fields)
-        (place,) = _FIELD.unpack_from(inside, fields + 10) if size > 10 else (0,)
-        (body,) = _LENGTH.unpack_from(inside, table + place) if place else (0,)
-    except struct.error as error:
-        raise ValueError("not an Arrow stream") from error
-    length = _PREFIX.size + metadata + int(body)
-    if body < 0 or length > MESSAGE_BYTES:
-        raise ValueError(f"a message of {length} bytes")
-    return length
+WINDOW_BYTES = 32 * 1024 * 1024
+"""Read at a time: a whole frame is always in it, since a worker appends twice a second."""
 
 
 class Tail:
@@ -55,13 +21,12 @@ class Tail:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._at = 0
-        self._schema: pa.Schema | None = None
         self.broken = ""
 
     def read(self) -> tuple[list[pa.RecordBatch], bool]:
         """Batches that were appended since, of one window; and whether there is more to read at once.
 
-        A message not wholly written is left for the next look. A file that went (its records are made) gives nothing.
+        A frame not wholly written is left for the next look. A file that went (its records are made) gives nothing.
         """
         if self.broken:
             return [], False
@@ -71,40 +36,40 @@ class Tail:
                 data = file.read(WINDOW_BYTES)
         except OSError:
             return [], False
-        batches, used = self._messages(data)
+        batches, used = self._frames(data)
         self._at += used
         return batches, len(data) == WINDOW_BYTES and not self.broken
 
-    def _messages(self, data: bytes) -> tuple[list[pa.RecordBatch], int]:
-        """The batches of the whole messages in `data`, and how many bytes these take."""
+    def _frames(self, data: bytes) -> tuple[list[pa.RecordBatch], int]:
+        """The batches of the whole frames in `data`, and how many bytes these take."""
         import pyarrow as pa
 
         batches: list[pa.RecordBatch] = []
         used = 0
-        while not self.broken:
-            try:
-                length = message_bytes(data, used)
-                if length is None or length > len(data) - used:
+        try:
+            while len(data) - used >= store.HEADER_BYTES:
+                number, length, check = store.read_header(data, used)
+                begin, end = used + store.HEADER_BYTES, used + store.HEADER_BYTES + length
+                if end > len(data) and length <= WINDOW_BYTES - store.HEADER_BYTES:
                     break
-                batch = self._take(pa.ipc.read_message(pa.py_buffer(data)[used : used + length]))
-            except (pa.ArrowException, OSError, ValueError, EOFError, MemoryError) as error:
-                self.broken = str(error)
-                break
-            if batch is not None:
-                batches.append(batch)
-            used += length
+                batches += _taken(data[begin:end], number, check)
+                used = end
+        except (pa.ArrowException, OSError, ValueError, EOFError, MemoryError) as error:
+            self.broken = str(error)
         return batches, used
 
-    def _take(self, message: pa.Message) -> pa.RecordBatch | None:
-        """A batch that is what it says, or None for the schema, which comes first. Raises ValueError."""
-        import pyarrow as pa
 
-        if self._schema is None:
-            schema = pa.ipc.read_schema(message)
-            if not schema.equals(store.records_schema()):
-                raise ValueError("the columns are not those of records")
-            self._schema = schema
-            return None
-        batch = pa.ipc.read_record_batch(message, self._schema)
+def _taken(message: bytes, number: int, check: int) -> list[pa.RecordBatch]:
+    """The batch of a frame's message, if it is one. Raises ValueError where it is not what it says."""
+    import pyarrow as pa
+
+    if zlib.crc32(message) != check:
+        raise ValueError("not a journal, or a damaged one")
+    schema = store.journal_schema()
+    if number:
+        batch = pa.ipc.read_record_batch(pa.py_buffer(message), schema)
         batch.validate(full=True)
-        return batch
+        return [batch]
+    if not pa.ipc.read_schema(pa.py_buffer(message)).equals(schema):
+        raise ValueError("the columns are not those of records")
+    return []

@@ -1,0 +1,116 @@
+"""Who may finish a run folder: one process at a time, told by a lock that ends with its holder, however it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from loadstone.errors import InputError
+from loadstone.store.folder import unwritable
+
+OWNER = ".owner"
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
+_LOOK_S = 0.2
+"""Who only looks whether a lock is held holds it for a moment."""
+_held: set[int] = set()
+
+
+def _let_go() -> None:
+    """A process forked off an owner is none, and must not hold the lock for as long as it lives."""
+    for file in _held:
+        os.close(file)
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_let_go)
+
+
+@contextlib.contextmanager
+def own(folder: Path) -> Iterator[None]:
+    """Be the only one that writes to this run folder, from before its run.json until it is finished.
+
+    Workers that an owner left behind are no owners; see journal.wait_for_writers. On a file system without locks, the
+    file's being there is the lock, and stays behind if its owner is killed.
+    Raises InputError, one line, where another process has it.
+    """
+    path = folder / OWNER
+    file = _locked(path)
+    _held.add(file)
+    with contextlib.suppress(OSError):  # on a full disk it is held all the same
+        os.ftruncate(file, 0)
+        os.pwrite(file, str(os.getpid()).encode(), 0)
+    try:
+        yield
+    finally:
+        if file in _held:
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+            _held.discard(file)
+            os.close(file)
+
+
+def _locked(path: Path) -> int:
+    """The lock's file, opened, and nobody else's."""
+    deadline = time.monotonic() + _LOOK_S
+    while True:
+        try:
+            file, made = _opened(path)
+        except OSError as error:
+            raise unwritable(error, path) from error
+        with contextlib.ExitStack() as stack:
+            stack.callback(os.close, file)
+            try:
+                mine = lock(file) or made
+            except BlockingIOError as error:
+                if time.monotonic() > deadline:
+                    raise InputError(
+                        f"{path.parent}: this run is still going on{_whose(file)}; wait for its end, or stop it"
+                    ) from error
+                time.sleep(_LOOK_S / 10)
+                continue
+            except OSError as error:
+                raise unwritable(error, path) from error
+            if not mine:
+                raise InputError(
+                    f"{path.parent}: this run may still be going on{_whose(file)}, and this file system has no locks "
+                    f"that would tell; once it is over, remove {path}"
+                )
+            # Who had it may have removed it between opening and locking: then it is a lock of nothing.
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(file), path.stat()):
+                    stack.pop_all()
+                    return file
+
+
+def _opened(path: Path) -> tuple[int, bool]:
+    """The file, and whether it was made here. What lies there already may be a link of somebody else's making."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        return os.open(path, flags | os.O_EXCL, 0o666), True
+    except FileExistsError:
+        return os.open(path, flags, 0o666), False
+
+
+def lock(file: int | IO[bytes], how: int = fcntl.LOCK_EX | fcntl.LOCK_NB) -> bool:
+    """Lock an open file until it is closed. False where its file system has no locks.
+
+    Raises BlockingIOError where another has it.
+    """
+    try:
+        fcntl.flock(file, how)
+    except OSError as error:
+        if error.errno in _NO_LOCKS:
+            return False
+        raise
+    return True
+
+
+def _whose(file: int) -> str:
+    pid = os.pread(file, 20, 0)
+    return f" (process {pid.decode()})" if pid.isdigit() else ""
