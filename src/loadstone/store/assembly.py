@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 INTERRUPTED = "interrupted: the run ended before this request did"
-_DAMAGED = "a part of this request was lost with a damaged journal"
+DAMAGED = "a part of this request was lost with a damaged journal"
 
 _LISTS = ("arrival_s", "read", "tokens")
 _GROUP_EVENTS = 2_000_000
@@ -89,7 +89,7 @@ def _whole_requests(journals: Iterable[Journal]) -> Iterator[pa.Table]:
         for parts in open_requests.values():
             row = _joined(parts)
             row["status"] = "cancelled"
-            row["error"] = _DAMAGED if journal.damage is not None else INTERRUPTED
+            row["error"] = DAMAGED if journal.damage is not None else INTERRUPTED
             row["token_source"] = row["token_source"] or "pieces"
             ready.append(pa.Table.from_pylist([row], schema=schema))
     if ready:
@@ -130,7 +130,7 @@ def _complete(batch: pa.Table, open_requests: dict[tuple[int, str], dict[str, An
         if statuses[i] is not None:
             whole = _joined(open_requests.pop(keys[i]))
             if earlier[i] not in (None, before) and statuses[i] in ("ok", "short"):
-                whole |= {"status": "cancelled", "error": _DAMAGED}
+                whole |= {"status": "cancelled", "error": DAMAGED}
             joined.append(whole)
     if joined:
         yield pa.Table.from_pylist(joined, schema=batch.schema)
