@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from loadstone import measure, store
@@ -177,3 +178,20 @@ def test_a_journal_that_went_is_not_an_empty_one(tmp_path: Path, monkeypatch: py
     with pytest.raises(InputError, match=r"journal-1\.arrow: cannot be read \(No such file"):
         store.assemble(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["journal-0.arrow"]
+
+
+def test_a_flipped_bit_in_a_page_of_plan_or_records_is_told(tmp_path: Path) -> None:
+    run = run_of_nine(tmp_path / "run")
+    measure.recover(run)
+    for name in ("plan.parquet", "records.parquet"):
+        path = run / name
+        whole = path.read_bytes()
+        column = pq.read_metadata(path).row_group(0).column(0)
+        last = column.data_page_offset + column.total_compressed_size - 1
+        if column.has_dictionary_page:
+            last -= column.data_page_offset - column.dictionary_page_offset
+        path.write_bytes(whole[:last] + bytes([whole[last] ^ 1]) + whole[last + 1 :])
+        with pytest.raises(InputError, match=rf"{name}: .*CRC"):
+            measure.recover(run)
+        path.write_bytes(whole)
+    assert recovered(run)[0]["cells"]

@@ -48,7 +48,7 @@ def write_plan(path: Path, plan: Plan) -> None:
     }
     table = table.replace_schema_metadata({"loadstone.plan": msgspec.json.encode(description)})
     with replacing(path) as partial:
-        pq.write_table(table, partial, compression="zstd")
+        pq.write_table(table, partial, compression="zstd", write_page_checksum=True)
 
 
 class _PlanDescription(msgspec.Struct, forbid_unknown_fields=True):
@@ -72,7 +72,7 @@ def read_plan(path: Path) -> Plan:
     if not path.exists():
         raise InputError(f"{path}: no such file; give a run folder, or a saved plan.parquet")
     try:
-        table = pq.read_table(path)
+        table = pq.read_table(path, page_checksum_verification=True)
         about = msgspec.json.decode(table.schema.metadata[b"loadstone.plan"], type=_PlanDescription)
         columns = {name: table[name].to_numpy() for name in Plan.COLUMNS if name != "prompt"}
         texts = table["prompt"].combine_chunks().dictionary_encode()

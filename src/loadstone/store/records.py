@@ -63,7 +63,9 @@ def write_records(folder: Path, tables: Iterable[pa.Table]) -> int:
             # A file of our own: a writer that fails on a full disk leaves its own open, and the room taken.
             pa.OSFile(str(partial), "wb") as file,
             # Numbers seldom repeat, and a dictionary of them costs more to make than it saves.
-            pq.ParquetWriter(file, records_schema(), compression="zstd", use_dictionary=list(_TEXTS)) as writer,
+            pq.ParquetWriter(
+                file, records_schema(), compression="zstd", use_dictionary=list(_TEXTS), write_page_checksum=True
+            ) as writer,
         ):
             for table in _ahead(tables):
                 writer.write_table(table)
@@ -110,7 +112,7 @@ def _row_groups(folder: Path, columns: Sequence[str] | None, cell: int | None) -
     import pyarrow.parquet as pq
 
     try:
-        file = pq.ParquetFile(folder / "records.parquet")
+        file = pq.ParquetFile(folder / "records.parquet", page_checksum_verification=True)
     except OSError as error:
         raise InputError(f"{folder}: no records; if the run was cut off, `loadstone recover {folder}`") from error
     except pa.ArrowInvalid as error:
@@ -132,7 +134,12 @@ def _row_groups(folder: Path, columns: Sequence[str] | None, cell: int | None) -
                 continue
             others = cell is not None and (statistics is None or statistics.min != statistics.max)
             wanted = None if columns is None else [*columns, "cell"]
-            table = file.read_row_group(group, columns=wanted)
+            try:
+                table = file.read_row_group(group, columns=wanted)
+            except (OSError, pa.ArrowException) as error:
+                raise InputError(
+                    f"{folder / 'records.parquet'}: damaged ({error}); copy or measure it again"
+                ) from error
             if others:
                 table = table.filter(pc.equal(table["cell"], cell))
             yield table if columns is None else table.select(columns)
