@@ -36,12 +36,13 @@ from typing import Any
 import numpy as np
 from scipy.signal import lfilter
 
-from loadstone import simulation
+from loadstone import measure, simulation
 from loadstone.comparison import compare, judge
 from loadstone.comparison.cells import bound, take_blocks
 from loadstone.comparison.found import Cell, Row
 from loadstone.comparison.metric import DEFAULT, Metric, Stat
 from loadstone.comparison.sides import Requests, token_curve
+from loadstone.engines import llama_cpp
 from loadstone.options import Options
 from loadstone.statistics import Flow, distribution
 from loadstone.statistics.blocks import RESOLUTION
@@ -289,6 +290,11 @@ SIMULATED: dict[str, dict[str, Any]] = {
 """Lengths in [256, 512] and [64, 128], or all alike: then requests fall into a rhythm, another in each run."""
 
 
+MEASURED: dict[str, Any] = {
+    "concurrency": [1, 4], "requests": [64], "input": "64", "output": "32", "range_ratio": 0.5,
+}  # fmt: skip
+
+
 def simulated(deployment: str, pairs: int, loads: dict[str, dict[str, Any]]) -> None:
     """False alarms on pairs of simulated runs with another seed each."""
     print("| load | pairs | alarms | 95 % range | covered |")
@@ -314,6 +320,18 @@ def simulated(deployment: str, pairs: int, loads: dict[str, dict[str, Any]]) -> 
             f"| {name} | {pairs} | {alarms / pairs:.1%} | {low:.1%} – {high:.1%} | {covered / max(bounded, 1):.1%} |",
             flush=True,
         )
+
+
+def take_runs(folder: Path, count: int) -> None:
+    """Measures llama.cpp until `folder` has `count` runs, in a folder of its own each: one server for all of them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        llama_cpp.launch(slots=4, context_tokens=512, log_path=Path(scratch) / "log") as server,
+    ):
+        measure.bench(Options(url=server.url, out=Path(scratch), **MEASURED))
+        for number in range(len(list(folder.iterdir())), count):
+            measure.bench(Options(url=server.url, out=folder / f"{number:04d}", **MEASURED))
 
 
 def _binomial_range(found: int, of: int) -> tuple[float, float]:

@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from loadstone.comparison import interval, permutation
-from loadstone.comparison.permutation import Units, compare_all, holm, welch
+from loadstone.comparison.permutation import Units, compare_all, welch
 from loadstone.statistics import blocks
 
 
@@ -54,11 +54,6 @@ def test_correlation_makes_the_test_careful() -> None:
     careful = compare_all([Units(a, b, np.array([0.6]))], 0)[0]
     assert careful.t[0] == pytest.approx(plain.t[0] / 2)
     assert careful.p[0] > plain.p[0]
-
-
-def test_holm() -> None:
-    assert holm(np.array([0.01, 0.04, 0.03])).tolist() == pytest.approx([0.03, 0.06, 0.06])
-    assert holm(np.array([0.9, 0.5])).tolist() == [1.0, 1.0]
 
 
 def test_welch() -> None:

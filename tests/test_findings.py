@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
+from loadstone.comparison.contrast import OTHER_REPEATS, REPEATS
 from loadstone.report.charts.frames import E2E, ITL, OUTPUT, TPOT, TTFT
 from loadstone.report.charts.ratios import gpu_ratios, ratio_figures
 from loadstone.report.crosswise import matrices, ratios
-from loadstone.report.effect import OTHER_REPEATS, REPEATS, Effect, effect
+from loadstone.report.effect import Effect, effect
 from loadstone.report.findings import observations
 from loadstone.report.findings.sentence import ranges
 from loadstone.report.points import Point
@@ -141,7 +142,7 @@ def test_the_interval_has_sampling_and_repeats_in_it(tmp_path: Path) -> None:
     assert found is not None
     assert found.ratio == pytest.approx(2)
     sampling = 0.5 * math.log(1.02 / 0.98)
-    reach = (2 * sampling**2 + REPEATS["ttft"] ** 2) ** 0.5
+    reach = (2 * sampling**2 + REPEATS["ttft"] ** 2) ** 0.5  # both were measured, once
     assert found.high / found.ratio == pytest.approx(math.exp(reach))
     assert found.clear
     assert not Effect(1.01, 0.99, 1.03).clear
@@ -178,16 +179,17 @@ def test_the_bottleneck_is_what_the_server_says(tmp_path: Path, server: Json, wo
 def test_a_predicted_throughput_of_a_closed_loop_is_as_sure_as_its_latency(tmp_path: Path) -> None:
     """Places over mean E2E: of 4.8 times the throughput nobody says that nothing is shown."""
 
-    def simulated(name: str, output: float) -> Point:
+    def simulated(name: str, gpu: str, output: float) -> Point:
         one = cell(16, e2e=16_000 / output, output=output)
         one["metrics"]["interval"] = {"output_tokens_per_s": {"low": output / 4, "high": output * 4}}
         one["metrics"]["e2e_s"] |= {"low": 0.8 * 16_000 / output, "high": 1.25 * 16_000 / output}
-        run(tmp_path / name, name, [one], source="simulated")
+        run(tmp_path / name, name, [one], source="simulated", deployment={"gpu": gpu})
         return points(tmp_path / name)[0]
 
-    found = effect(simulated("a", 4800.0), simulated("b", 1000.0), OUTPUT)
+    found = effect(simulated("a", "h200", 4800.0), simulated("b", "h100", 1000.0), OUTPUT)
     assert found is not None
-    assert found.ratio / found.low == pytest.approx(math.exp(math.sqrt(2 * math.log(1.25) ** 2 + OTHER_REPEATS**2)))
+    # Two thirds of it are one error, and a simulation repeats itself.
+    assert found.ratio / found.low == pytest.approx(math.exp(math.sqrt(2 / 3) * math.log(1.25)))
 
 
 def test_percentages_have_no_exponents() -> None:
@@ -337,8 +339,8 @@ def test_predictions_are_called_so(tmp_path: Path) -> None:
     every = said(tmp_path)
     assert every
     assert all(text.startswith("Predicted (80 % intervals): ") for text in every)
-    # ln 1.3 of both, and what repeats differ by: e^√(2·0.262² + 0.088²)
-    assert "over 2 pairs of cells, each certain to a factor of 1.5)" in said(tmp_path, "ratio")[0]
+    # ln 1.3 of both, two thirds of which are one error: e^√(2/3·0.262²)
+    assert "over 2 pairs of cells, each certain to a factor of 1.2)" in said(tmp_path, "ratio")[0]
     (table,) = ratios(points(tmp_path))
     assert "for predictions the model's own, 80 %" in table.notes[0]
     (figure,) = ratio_figures(gpu_ratios(points(tmp_path)))

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from loadstone.comparison.model import Basis, basis
 from loadstone.comparison.price import Prices, dollars_per_hour
 from loadstone.records import Load
 from loadstone.report.runs import RunView
@@ -43,6 +44,7 @@ class Point(msgspec.Struct, kw_only=True, frozen=True):
     dollars_*   for a million tokens
     j_output    joules for an output token, of all GPUs that were watched; power_w: what these drew, over the cell
     architecture  the catalogue's name for the model, where the user stated it and the server has another
+    basis       of a prediction, what it rests on: see comparison.model
     light_*     what the hardware allows; mbu, mfu: how much of it was used: see light.py
     warnings    kinds of the findings for which it is not trusted
     """
@@ -89,6 +91,7 @@ class Point(msgspec.Struct, kw_only=True, frozen=True):
     dollars_output: Stat | None
     dollars_total: Stat | None
     j_output: Stat | None
+    basis: Basis | None
     power_w: float | None
     light_tpot_s: float | None
     light_ttft_s: float | None
@@ -168,9 +171,8 @@ def _point(nth: int, run: RunView, at: int, cell: Mapping[str, Any], steady: boo
     tpot, e2e = latency(metrics.get("tpot_s"), ok), latency(metrics.get(f"e2e{clock}_s"), ok)
     ttft = latency(metrics.get(f"ttft{clock}_s"), ok)
     intended = clock != "" and (ttft is not None or e2e is not None)
-    closed_e2e = e2e if kind == "concurrency" else None
     rates = {
-        name: throughput(metrics, f"{name}_tokens_per_s", number(window.get(f"{name}_tokens_per_s")), closed_e2e)
+        name: throughput(metrics, f"{name}_tokens_per_s", number(window.get(f"{name}_tokens_per_s")), kind)
         for name in ("output", "total")
     }
     dollars = dollars_per_hour(facts, prices)
@@ -218,6 +220,7 @@ def _point(nth: int, run: RunView, at: int, cell: Mapping[str, Any], steady: boo
         dollars_output=price(dollars, rates["output"]),
         dollars_total=price(dollars, rates["total"]),
         j_output=energy(number(window.get("j_per_output_token")), rates["output"]),
+        basis=basis(run.info, facts, [kind, load, how]),
         power_w=number(mapping(mapping(cell.get("gpu")).get("power_w")).get("mean")),
         light_tpot_s=number(light.get("tpot_s")),
         light_ttft_s=number(light.get("ttft_s")),
