@@ -11,12 +11,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from conftest import Loadstone
 from loadstone import cli, store
 from loadstone.comparison import compare, judge
 from loadstone.comparison.found import Cell, Row
 from loadstone.comparison.metric import parse_bounds, parse_metric
 from loadstone.comparison.permutation import Units
-from loadstone.comparison.text import cells_of, loads_of, plain
+from loadstone.comparison.text import cells_of, loads_of, plain, word
 from loadstone.errors import InputError
 from loadstone.importers import import_files
 from loadstone.records import CellInfo, Load, RequestRecord, RunInfo, Target, TokenSource
@@ -264,6 +265,58 @@ def test_only_loads_of_both_sides_are_compared(tmp_path: Path) -> None:
     document = compare([a, make(tmp_path / "c", load=Load("concurrency", 8), seed=1)], [b])
     assert [cell["load"]["value"] for cell in document["cells"]] == [8]
     assert [load["value"] for load in document["unmatched"]["a"]] == [4]
+
+
+def test_one_measured_run_a_side_is_no_verdict(tmp_path: Path) -> None:
+    """They differ beyond doubt, and what another run of either would have been nobody knows."""
+    command = ["loadstone", "bench", "http://a:1", "--concurrency", "4", "--out", "x", "--json"]
+    a, b = (
+        make(tmp_path / name, seed=seed, slower=slower, source="measured", command=command)
+        for name, seed, slower in (("a", 1, 1.0), ("b", 2, 1.2))
+    )
+    document = compare([a], [b], fail_on=["tpot_p50>+5%"])
+    row = rows(document)["tpot_p50"]
+    assert (row["conclusion"], row["differs"], row["better"]) == ("runs_differ", False, None)
+    assert row["p_family"] <= 0.05
+    assert row["repeats_needed"] >= 3
+    assert word(row)[0] == f"differ between these two runs; repeat {row['repeats_needed']} times to know"
+    (bound,) = document["fail_on"]
+    assert (bound["met"], bound["at"], bound["one_run"]) == (False, [], ["concurrency 4"])
+    assert bound["repeats_needed"] == row["repeats_needed"]
+    (finding,) = [each for each in document["findings"] if each["kind"] == "one_run_each"]
+    again = f"loadstone bench http://a:1 --concurrency 4 --out {tmp_path}/repeats-a; "
+    assert again in finding["remedy"]
+    assert finding["remedy"].endswith(f"loadstone compare {tmp_path}/repeats-a {tmp_path}/repeats-b")
+    # One measured run beside a prediction, or beside repeats, is one run all the same.
+    simulated = make(tmp_path / "c", seed=3, slower=2.0)
+    assert rows(compare([a], [simulated]))["tpot_p50"]["conclusion"] == "runs_differ"
+    assert rows(compare([a, make(tmp_path / "d", seed=4, source="measured")], [b]))["tpot_p50"]["better"] is None
+    # Two predictions have no more runs to differ from.
+    fast = make(tmp_path / "e", seed=5)
+    assert rows(compare([fast], [simulated], fail_on=["tpot_p50>+5%"]))["tpot_p50"]["conclusion"] == "better"
+
+
+def test_a_gate_of_one_measured_run_lets_it_pass_and_says_why(tmp_path: Path, loadstone: Loadstone) -> None:
+    a, b = (make(tmp_path / name, seed=n, slower=1 + n, source="measured") for n, name in enumerate("ab"))
+    said = loadstone("compare", a, b, "--fail-on", "tpot_p50>+5%")
+    assert said.code == 0
+    assert "tpot_p50>+5%: not met; exceeded at concurrency 4, but by one run a side, which decides nothing" in said.out
+    assert "differ between these two runs; repeat " in said.out
+
+
+def test_few_repeats_say_how_many_would_do(tmp_path: Path) -> None:
+    a, b = (
+        [make(tmp_path / f"{side}{n}", seed=10 * at + n, slower=1 + 0.1 * n + 0.04 * at, source="measured") for n in range(3)]
+        for at, side in enumerate("ab")
+    )  # fmt: skip
+    row = rows(compare(a, b))["tpot_p50"]
+    assert row["conclusion"] == "not_shown"
+    assert row["would_show"] > 1.1
+    assert 10 < row["repeats_needed"] < 200
+    assert word(row)[0] == f"no difference shown; {row['repeats_needed']} runs a side would show it"
+    far = [make(tmp_path / f"c{n}", seed=50 + n, slower=2 + 0.1 * n, source="measured") for n in range(3)]
+    found = rows(compare(a, far))["tpot_p50"]
+    assert (found["conclusion"], found["better"], found["repeats_needed"]) == ("better", "a", None)
 
 
 def test_sums_are_compared_by_their_values(tmp_path: Path) -> None:

@@ -265,6 +265,26 @@ def test_runs_of_other_settings_are_no_repeats(tmp_path: Path, how: str) -> None
     assert "): TTFT a factor of 10 (" in ttft
 
 
+def test_a_label_hides_no_other_difference(tmp_path: Path) -> None:
+    """It is a fact of the setup only where nothing else tells the labelled cells from others."""
+    for label, workload, ttft in (("plain", {}, 1.0), ("shared", {"prefix_tokens": 512}, 0.1)):
+        run(tmp_path / "prefix", label, [cell(8, ttft=ttft)], workload=workload, settings={"label": label})
+    (ttft,) = said(tmp_path / "prefix", "switch")
+    assert "vLLM on 8×H200 with 512 tokens shared (shared instead of plain), at concurrency 8 (" in ttft
+    for label, gpu, output in (("old", "a100", 500.0), ("new", "h100", 1000.0)):
+        run(tmp_path / "gpus", label, [cell(64, output=output)], deployment={"gpu": gpu}, settings={"label": label})
+    (text,) = said(tmp_path / "gpus", "ratio")
+    assert text.startswith("H100 against A100 with vLLM, all else equal: output throughput a factor of 2 (")
+    # Eager and not, with a prefix and without: four setups, and labels are compared with labels.
+    for label, slower in (("eager", 2.0), ("graphs", 1.0)):
+        for prefix, ttft_s in ((0, 1.0), (512, 0.1)):
+            run(tmp_path / "both", f"{label}{prefix}", [cell(8, ttft=slower * ttft_s)],
+                workload={"prefix_tokens": prefix}, settings={"label": label})  # fmt: skip
+    told = said(tmp_path / "both", "switch")
+    assert [text for text in told if "eager with 512 tokens shared, at" in text]
+    assert [text for text in told if "with settings graphs instead of eager, at" in text]
+
+
 def test_gpus_are_compared_where_all_else_is_equal(tmp_path: Path) -> None:
     for gpu, output, tpot in (("a100", 500.0, 0.04), ("h100", 1000.0, 0.02)):
         run(tmp_path, gpu, [cell(64, output=output, tpot=tpot)], deployment={"gpu": gpu, "gpus": 1})

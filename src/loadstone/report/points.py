@@ -4,7 +4,7 @@ are made of these, and cannot tell a measured run from a simulated or an importe
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -33,6 +33,7 @@ class Point(msgspec.Struct, kw_only=True, frozen=True):
     prefix      what prompts share, and whether a cache was off; work: what else was asked, but for lengths
     how         what `load` alone does not tell of the load: a ramp, sessions; it is in `work` too
     parallel    how one server is split, and how many of them there were, if several
+    label       the user's name for the setup; it is in `settings` where nothing else tells setups apart (_labelled)
     near_*      lengths by which cells are grouped: those within LENGTHS of one another are the same (_grouped)
     ttft, e2e   from the intended time in open loops, from sending in closed ones and where no more is told (`since`)
     sums        whether there is nothing but another tool's figures, without the requests they are of
@@ -63,6 +64,7 @@ class Point(msgspec.Struct, kw_only=True, frozen=True):
     precision: str
     context: str
     settings: str
+    label: str
     offline: bool
     input_tokens: int | None
     output_tokens: int | None
@@ -130,7 +132,27 @@ def points_of(runs: Sequence[RunView], prices: Prices | None = None) -> list[Poi
     lasting = [cell for cell in served if not never_steady(cell)]
     steady = bool(lasting) and all(map(steady_window, lasting))
     made = (_point(nth, run, at, cell, steady, prices or {}) for nth, run, at, cell in cells)
-    return _grouped([point for point in made if point is not None])
+    return _labelled(_grouped([point for point in made if point is not None]))
+
+
+def _labelled(points: Sequence[Point]) -> list[Point]:
+    """The same points, with their labels among the settings where labels alone tell cells apart.
+
+    Where other facts do, a label is but a name for them: runs labelled `plain` and `shared` that differ in their prefix
+    are alike in all else.
+    """
+    names: dict[tuple[Any, ...], set[str]] = defaultdict(set)
+    for point in points:
+        names[alike(point)].add(point.label)
+    telling = {label for labels in names.values() if len(labels) > 1 for label in labels}
+    if len({point.label for point in points}) == 1:
+        telling = {point.label for point in points}  # of all: it stands in titles
+    return [
+        msgspec.structs.replace(point, settings=joined(point.label, point.settings))
+        if point.label in telling
+        else point
+        for point in points
+    ]
 
 
 def _grouped(points: Sequence[Point]) -> list[Point]:
@@ -193,7 +215,8 @@ def _point(nth: int, run: RunView, at: int, cell: Mapping[str, Any], steady: boo
         parallel=clean(joined(_parallel(facts), _fleet(run), by=" ")),
         precision=clean(_precision(facts)),
         context=_context(run),
-        settings=clean(facts.settings or ""),
+        settings=clean((facts.settings or "").removeprefix(facts.named or "").removeprefix(", ")),
+        label=clean(facts.named or ""),
         offline=facts.mode == "offline",
         input_tokens=whole(facts.input_tokens),
         output_tokens=whole(facts.output_tokens),
