@@ -90,8 +90,8 @@ class Metric:
 
 def predicted_rate(metrics: Mapping[str, Any], kind: Any) -> Reach | None:
     """How far a predicted throughput may be off, 80 %; `kind`: of its load. What is known of output tokens over the
-    whole cell holds, as a share, for all throughputs and windows. That of a closed loop varies as its E2E: it is places
-    over mean E2E.
+    whole cell holds, as a share, for all throughputs and windows. That of a closed loop varies as its E2E: it is
+    places over mean E2E.
     """
     e2e = mapping(metrics.get("e2e_s"))
     of_e2e = _reach(e2e.get("p50"), e2e) if kind == "concurrency" else None
