@@ -73,20 +73,32 @@ class Metric:
     def model_reach(self, cell: Mapping[str, Any], intended: bool) -> Reach | None:
         """How far the performance model may be off, 80 %, out of a simulated run's cell; None where it is not told.
 
-        A mean and every percentile take what is known of the median, and all throughputs that of output tokens.
+        A mean and every percentile take what is known of the median.
         """
         metrics = cell["metrics"]
         if self.statistic is None:
             if _PRICED.get(self.base, self.base) not in _STEADY:
                 return None
-            ends = mapping(mapping(metrics.get("interval")).get("output_tokens_per_s"))
-            found = _reach(metrics.get("output_tokens_per_s"), ends)
+            found = predicted_rate(metrics, mapping(cell.get("load")).get("kind"))
             return found[::-1] if found is not None and self.priced else found
         values = mapping(metrics.get(f"{self.base}{self._clock(intended)}_s"))
         return _reach(values.get("p50"), values)
 
     def _clock(self, intended: bool) -> str:
         return "_intended" if intended and self.base in ("ttft", "e2e") else ""
+
+
+def predicted_rate(metrics: Mapping[str, Any], kind: Any) -> Reach | None:
+    """How far a predicted throughput may be off, 80 %; `kind`: of its load. What is known of output tokens over the
+    whole cell holds, as a share, for all throughputs and windows. That of a closed loop varies as its E2E: it is
+    places over mean E2E.
+    """
+    e2e = mapping(metrics.get("e2e_s"))
+    of_e2e = _reach(e2e.get("p50"), e2e) if kind == "concurrency" else None
+    if of_e2e is not None:
+        return of_e2e[::-1]
+    ends = mapping(mapping(metrics.get("interval")).get("output_tokens_per_s"))
+    return _reach(metrics.get("output_tokens_per_s"), ends)
 
 
 def _reach(value: Any, ends: Mapping[str, Any]) -> Reach | None:
