@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from loadstone.arrivals import arrivals, default_requests, default_warmup
+from loadstone.arrivals import SPANS, arrivals, default_requests, default_warmup
 from loadstone.errors import InputError
 from loadstone.records import Load, Plan
 from loadstone.rows import CYCLE_MIN_REQUESTS
@@ -70,6 +70,16 @@ def test_how_many_requests_when_nothing_is_said(load: Load, requests: int, warmu
     assert (default_requests(load), default_warmup(load)) == (requests, warmup)
     plan = make_plan(FIXED, [load])
     assert (len(plan), plan.warmup_count(0)) == (requests + warmup, warmup)
+
+
+def test_arrivals_last_for_several_times_as_long_as_a_request() -> None:
+    load = Load("rate", 2.0)
+    assert [default_requests(load, e2e_s) for e2e_s in (0, 0.9, 12, 12.1, 59)] == [120, 120, 120, 240, 960]
+    for value in (0.1, 3.3, 50):
+        for e2e_s in (1.0, 30.0, 200.0):
+            assert default_requests(Load("rate", value), e2e_s) / value >= SPANS * e2e_s
+    assert default_requests(Load("concurrency", 16), 59) == 256
+    assert default_requests(Load("burst", 7), 59) == 7
 
 
 def test_the_warm_up_of_a_rate_is_at_most_a_tenth_of_what_is_measured() -> None:

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+SPANS = 5.0
+"""Arrivals of an open loop last so many times as long as a request: the first of these fill the engine, and as many
+requests as in a closed loop of several generations meet it full."""
+
 Profile = tuple[tuple[float, float, float], ...]
 """Pieces of (from, to, seconds), one after another; linear within each."""
 
@@ -75,15 +79,19 @@ def _gaps(load: Load, count: int, rng: np.random.Generator) -> NDArray[np.float6
     return rng.exponential(1.0, count + 1)
 
 
-def default_requests(load: Load) -> int:
+def default_requests(load: Load, e2e_s: float = 0.0) -> int:
     """How many requests, or sessions, a cell measures when nothing is said.
 
-    Enough for each place of a closed loop to turn over; a minute of arrivals.
+    Enough for each place of a closed loop to turn over; a minute of arrivals, doubled until these take SPANS times as
+    long as a request (`e2e_s`: about its E2E): by doubling, so that runs of similar servers have the same plan.
     """
     if load.kind == "burst":
         return int(load.value)
     if load.kind == "rate":
-        return max(32, math.ceil(60 * load.value))
+        count = max(32, math.ceil(60 * load.value))
+        while count < SPANS * e2e_s * load.value:
+            count *= 2
+        return count
     return max(32, 8 * int(load.value), min(512, 16 * int(load.value)))
 
 

@@ -140,6 +140,15 @@ def test_equal_lengths_that_lock_are_told(simulate: Loadstone, deployment: str, 
     assert kinds == [severity, None]
 
 
+def test_a_cell_of_long_answers_lasts_for_several_of_them(simulate: Loadstone) -> None:
+    done = simulate(DEPLOYMENT, "--rate", "1,2", "--input", "1024", "--output", "2048", "--draws", "0")
+    for cell in done.document["cells"]:
+        sent = cell["requests"]["sent"]
+        assert sent / cell["load"]["value"] > 4 * cell["metrics"]["e2e_s"]["p50"] > 60
+    short = simulate(DEPLOYMENT, "--rate", "2", "--input", "1024", "--output", "128", "--draws", "0")
+    assert short.document["cells"][0]["requests"]["sent"] == 120
+
+
 def test_what_size_holds_is_simulated(simulate: Loadstone) -> None:
     longest = max_context(parse_deployment("llama-3.1-8b@1xl4"))
     done = simulate("llama-3.1-8b@1xl4", "--input", longest - 8, "--output", 8, "--concurrency", 1, "--requests", 2)
