@@ -11,11 +11,16 @@ from conftest import LAST_CHUNK, MODEL, SSE, Json, ScriptedServer, Send, answer,
 from conftest import Ask as Request
 from loadstone.engines import attach
 from loadstone.errors import InputError, TargetError
-from loadstone.records import Target
-from loadstone.simserver import TimingServer
+from loadstone.meeting import LOADED, expected_s
+from loadstone.options import Options
+from loadstone.planning import by_default, plan_of
+from loadstone.records import Load, Target
+from loadstone.schedule import make_plan
+from loadstone.simserver import Law, TimingServer, start
 from loadstone.wire.ask import Ask, Sampling, body
 from loadstone.wire.structured import Structured
 from loadstone.workload.prompts import Vocabulary
+from loadstone.workload.synthetic import Length, Synthetic
 
 SCHEMA = Structured("json_schema", {"type": "object"})
 REGEX = Structured("regex", "[0-9]{40}")
@@ -610,3 +615,18 @@ def test_a_fleet_of_triton_servers() -> None:
         same(one.url, target)
         with pytest.raises(TargetError, match=other.url):
             same(other.url, target)
+
+
+def test_how_long_requests_will_take_is_asked_of_the_server() -> None:
+    """Probes of a few tokens, for plans of many: 20 ms each, twice that among others."""
+    cells = [Load("rate", 2.0), Load("rate", 4.0)]
+    plan = make_plan(Synthetic(Length("fixed", 64), Length("fixed", 500)), cells, requests=[3, 3])
+    with start(Law(0.03, 0.02)) as server:
+        met = meet(server.url)
+        expected = expected_s(Options(), plan, *met, [])
+        assert len(expected) == 2
+        assert expected[0] == expected[1] > LOADED * 500 * 0.02 / 2
+        assert by_default(Options(rate=[2.0]))
+        assert plan_of(Options(rate=[2.0]), e2e_s=expected[:1]).cells == (Load("rate", 2.0),)
+        broken = msgspec.structs.replace(met[0], url=server.url + "/nowhere")
+        assert expected_s(Options(), plan, broken, *met[1:], []) == []

@@ -185,3 +185,26 @@ def test_a_burst_takes_its_place_among_rates() -> None:
     assert [(load.kind, load.value) for load in plan.cells] == [("rate", 1.0), ("burst", 6.0), ("rate", 4.0)]
     assert [int((plan.phase[rows.start : rows.stop] == 1).sum()) for rows in map(plan.rows, range(3))] == [6, 6, 6]
     assert [load.value for load in plan_of(Options(rate=[40.0, math.inf])).cells] == [40.0, 32.0]
+
+
+@pytest.mark.parametrize(
+    ("asked", "counts"),
+    [
+        ({}, [480, 120]),
+        ({"burstiness": 0.5}, [480, 120]),
+        ({"requests": [30]}, [30, 30]),
+        ({"requests_per_rate": 10}, [20, 20]),
+        ({"duration_s": 10.0}, [20, 20]),
+    ],
+)
+def test_how_long_a_request_takes_decides_how_many_come_unless_that_is_said(
+    asked: dict[str, Any], counts: list[int]
+) -> None:
+    plan = plan_of(Options(rate=[2.0, 2.0], **asked), e2e_s=[40.0, 1.0])
+    assert [len(plan.rows(cell)) - plan.warmup_count(cell) for cell in (0, 1)] == counts
+
+
+def test_what_else_is_sent_does_not_depend_on_how_long_a_request_takes() -> None:
+    for asked in ({"concurrency": [4]}, {"ramp": "1:2:20s"}, {"rate": [2.0], "turns": "3"}, {"rate": [math.inf]}):
+        options = Options(**asked)  # type: ignore[arg-type]
+        assert plan_of(options, e2e_s=[40.0]).plan_id == plan_of(options).plan_id

@@ -305,6 +305,13 @@ def test_the_variance_that_places_add() -> None:
     assert rhythm.variance(steady - 99, 64) > 0
 
 
+def test_the_spread_of_places() -> None:
+    """Where every second gap is nothing, gaps deviate by their mean: √(n/(n − 1)) of it for n places."""
+    gaps = np.tile([0.0, 2.0], 320) + np.random.default_rng(0).normal(0, 0.01, 640)
+    assert rhythm.spread(gaps, 32) == pytest.approx(math.sqrt(32 / 31), rel=0.01)
+    assert rhythm.spread(np.random.default_rng(0).exponential(1.0, 640), 32) == 0
+
+
 @pytest.mark.parametrize(("above", "below"), [(3, 20), (7, 56), (31, 480), (255, 2304)])
 def test_what_chance_puts_places_apart(above: int, below: int) -> None:
     assert rhythm._fisher(above, below) == pytest.approx(float(f.ppf(0.99, above, below)), rel=2e-3)

@@ -580,6 +580,39 @@ def test_what_is_meant_to_change_is_no_drift() -> None:
     assert "not_stationary" not in found(closed(8, 400, rising, warm=0), turns)
 
 
+# --- a closed loop in step --------------------------------------------------------------------------------------
+
+
+def looped(offsets_s: NDArray[np.float64], ttft_s: NDArray[np.float64], spread_s: float, count: int = 400) -> Rows:
+    """A closed loop whose slots begin at these times, with this TTFT each; E2E is 0.4 s and up to `spread_s` off."""
+    rng, free = np.random.default_rng(3), offsets_s.copy()
+    made = []
+    for index in range(count):
+        slot = int(np.argmin(free))
+        tpot = (0.4 - float(ttft_s[slot]) + rng.normal(0, 1e-4) + rng.uniform(-spread_s, spread_s)) / 3
+        made.append(row(WARM + index, float(free[slot]), ttft=float(ttft_s[slot]), tpot=tpot))
+        free[slot] = made[-1]["end_s"]
+    return made
+
+
+def test_slots_of_a_closed_loop_that_stay_together() -> None:
+    plan = plan_of(Load("concurrency", 8))
+    pairs, same = np.repeat(np.arange(4), 2) * 0.1 + np.tile([0, 0.002], 4), np.full(8, 0.1)
+    finding = found(looped(pairs, same, 0.0), plan)["phases_locked"]
+    assert finding.severity == "info"
+    assert "from one generation of the 8 slots to the next" in finding.evidence
+    # Those that wait for the other half of their group take longer for their whole life.
+    finding = found(looped(pairs, np.tile([0.06, 0.14], 4), 0.0), plan)["phases_locked"]
+    assert finding.severity == "warning"
+    assert "the median TTFT of a slot is anywhere from 60.0 ms to 140 ms" in finding.evidence
+    even = np.arange(8) * 0.05
+    for loop in (looped(even, same, 0.0), looped(pairs, same, 0.2), looped(pairs, same, 0.0, 47)):
+        assert "phases_locked" not in found(loop, plan)
+    # An open loop has no slots, and conversations have pauses of their own.
+    for load in (Load("rate", 16.0), Load("concurrency", 8, unit="sessions")):
+        assert "phases_locked" not in found(looped(pairs, same, 0.0), plan_of(load))
+
+
 # --- a fleet ----------------------------------------------------------------------------------------------------
 
 

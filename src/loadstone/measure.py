@@ -22,7 +22,7 @@ from loadstone.engines.observe import Observer, exporter
 from loadstone.errors import DiskFullError, InputError
 from loadstone.interruption import Interrupted, Signals
 from loadstone.options import Options
-from loadstone.planning import plan_of
+from loadstone.planning import by_default, plan_of
 from loadstone.records import CellInfo, Plan, RunInfo, Target
 from loadstone.runinfo import run_info
 from loadstone.summary import conclude, parse_slo
@@ -69,7 +69,13 @@ def bench(options: Options, on_event: Callable[[Event], None] = lambda event: No
                 plan = plan_of(options, target.max_model_tokens, beyond=beyond)
         salt = meeting.salt_of(options)
         meeting.check(plan, target, vocabulary, salt)
+        expected_s: list[float] = []
+        if by_default(options) and options.dataset is None:
+            expected_s = meeting.expected_s(options, plan, target, vocabulary, asking, headers)
+            plan = plan_of(options, e2e_s=expected_s)
         info = run_info(options, plan, target, slo, salt, load_selftest())
+        if expected_s:
+            info.settings["expected_e2e_s"] = expected_s
         if deployed is not None and options.deployment is not None:
             info.settings["deployment"] = meeting.deployment_papers(options.deployment, deployed, target)
             if doubted := meeting.doubts(deployed, target):

@@ -7,6 +7,7 @@ import os
 import re
 import resource
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,17 +19,20 @@ from loadstone.catalogue.deployment import ENGINES, Deployment
 from loadstone.catalogue.shorthand import names_engine, parse_deployment
 from loadstone.client.pool import workers_for
 from loadstone.engines import attach
-from loadstone.errors import InputError
+from loadstone.errors import InputError, TargetError
 from loadstone.options import DEFAULT_SIM, Options, parse_structured
 from loadstone.planning import Beyond
 from loadstone.records import Plan, Target
 from loadstone.runfacts import engine_name
 from loadstone.sizing.budget import count
-from loadstone.wire.ask import Ask, Sampling
+from loadstone.wire.ask import Ask, RequestBody, Sampling, body, path
 from loadstone.wire.keys import blank, blank_bytes, keys_in
 from loadstone.wire.text import excerpt
 from loadstone.workload.prompts import PromptWriter, Vocabulary, given_text
 
+LOADED = 2.0
+"""E2E of a request among others over that of one alone, guessed: before a run nobody knows its load."""
+_PROBE_TOKENS = 17
 KEY_VARIABLES = ("LOADSTONE_API_KEY", "OPENAI_API_KEY")
 _MARK = "[01234567] "
 """As long as what stands in front of a file's prompt; see PromptWriter."""
@@ -133,6 +137,38 @@ def meet(options: Options, plan: Plan, urls: list[str], headers: list[tuple[str,
             target.urls.append(server.origin + server.base_path)
             servers.append((server.parts, server.base_path))
     return Met(target, vocabulary, asking, servers, keys)
+
+
+def expected_s(
+    options: Options, plan: Plan, target: Target, vocabulary: Vocabulary, asking: Ask, headers: list[tuple[str, str]]
+) -> list[float]:
+    """About how long a request of each cell will take: LOADED times one alone, of the mean length, by small requests
+    with prompts of the plan's kind. Nothing where the server does not answer these.
+    """
+    if target.endpoint == "triton-grpc":
+        return []
+    writer = PromptWriter(vocabulary, seed=plan.seed, salt=os.urandom(6).hex(), chat=target.endpoint == "chat")
+    expected = []
+    with attach.Server(target.url, headers, options.proxy) as server:
+        # The first may find the server cold, and does not count.
+        took_s = {}
+        for index, tokens in enumerate((1, 1, _PROBE_TOKENS)):
+            rows = plan.rows(0)
+            prompt = writer.write(plan.request(0, min(index, len(rows) - 1)))
+            begun_s = time.monotonic()
+            try:
+                answer = server.post(path(asking), RequestBody(body(asking)).render(prompt, tokens))
+            except TargetError:
+                return []
+            if answer.status_code != 200:
+                return []
+            took_s[tokens] = time.monotonic() - begun_s
+    token_s = max(0.0, took_s[_PROBE_TOKENS] - took_s[1]) / (_PROBE_TOKENS - 1)
+    for cell in range(len(plan.cells)):
+        rows = plan.rows(cell)
+        length = float(plan.output_tokens[rows.start : rows.stop].mean())
+        expected.append(LOADED * (took_s[1] + token_s * max(0.0, length - 1)))
+    return expected
 
 
 def _blanked(said: Any, keys: list[str]) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Literal, Protocol
 
 import msgspec
@@ -38,14 +39,25 @@ class Beyond(Protocol):
     def __call__(self, prompt: str, chat: bool, output_tokens: int) -> int | None: ...
 
 
+def by_default(options: Options) -> bool:
+    """Whether it is left to us how many single requests come at a rate: as many as last for several of their E2Es."""
+    said = options.requests or options.requests_per_rate is not None or options.duration_s is not None
+    files = options.plan is not None or options.trace is not None
+    return any(rate < math.inf for rate in options.rate) and not (said or files or options.turns is not None)
+
+
 def plan_of(
-    options: Options, max_tokens: int | None = None, min_input_tokens: int = 1, beyond: Beyond | None = None
+    options: Options,
+    max_tokens: int | None = None,
+    min_input_tokens: int = 1,
+    beyond: Beyond | None = None,
+    e2e_s: Sequence[float] = (),
 ) -> Plan:
     """The plan that the options ask for.
 
     `max_tokens`: the server's context; lines of a trace that are longer are bad lines, and so are prompts of a file
     that are `beyond` it. `min_input_tokens`: the least that a prompt can have there; a trace's shorter ones are made
-    as long.
+    as long. `e2e_s`: about how long a request of each cell takes; it decides how many there are, if by_default().
     Raises InputError, one line that names the flag, or the file and line.
     """
     if options.seed < 0 or options.seed >= 1 << 63:
@@ -72,6 +84,8 @@ def plan_of(
         workload = _without_longer(workload, output, beyond)
         too_long = given - len(workload.prompts)
     loads, requests = _loads(options, workload, "requests" if sessions is None else "sessions")
+    if e2e_s and by_default(options):
+        requests = [arrivals.default_requests(load, expected) for load, expected in zip(loads, e2e_s, strict=True)]
     begun = requests if requests is not None else [_begun(load, workload) for load in loads]
     most = sum(
         count + (arrivals.default_warmup(load, count) if options.warmup is None else options.warmup)

@@ -21,13 +21,13 @@ from loadstone.interruption import Interrupted, Signals
 from loadstone.options import Options
 from loadstone.perfmodel import StepModel
 from loadstone.perfmodel.profile import engine_measured, remaining, unmeasured, vendor_measured
-from loadstone.planning import plan_of
+from loadstone.planning import by_default, plan_of
 from loadstone.records import CellInfo, Plan, RunInfo, Target
 from loadstone.simulator.asked import CHARACTERS_PER_TOKEN, TURNAROUND_S, whole_prompts
 from loadstone.simulator.cell import run_cell
 from loadstone.simulator.counters import Counters
 from loadstone.simulator.fleet import Fleet, fleet_of, fleet_with, longest_request
-from loadstone.simulator.interval import intervals
+from loadstone.simulator.interval import answer_s, intervals
 from loadstone.simulator.table import tables
 from loadstone.summary import conclude, parse_slo
 
@@ -70,8 +70,15 @@ def simulate(
         raise InputError(f"--dialect {options.dialect}: unknown; choose one of {', '.join(DIALECTS)}")
     lengths = check(plan, longest, what)
     fleet = fleet_with(deployed, policy_of(deployed, acceptance=acceptance, lengths=lengths), fleet.model)
+    expected_s = (
+        [answer_s(run_cell(plan, cell, fleet)) for cell in range(len(plan.cells))] if by_default(options) else []
+    )
+    if expected_s:
+        plan = plan_of(options, e2e_s=expected_s)
     info = _run_info(deployed, fleet, longest, options, plan, slo)
     info.settings["basis"] = _basis(deployed, fleet, acceptance, profile)
+    if expected_s:
+        info.settings["expected_e2e_s"] = expected_s
     folder = store.create(options.out, info.run_id)
     info.run_id = folder.name
     with store.own(folder):

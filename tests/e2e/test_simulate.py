@@ -126,6 +126,29 @@ def test_bad_input_is_one_line(simulate: Loadstone, deployment: str, flags: tupl
     assert said in simulate(deployment, *flags).line()
 
 
+@pytest.mark.parametrize(
+    ("deployment", "severity"), [(DEPLOYMENT, "warning"), (f"{DEPLOYMENT}/engine=sglang", "info")]
+)
+def test_equal_lengths_that_lock_are_told(simulate: Loadstone, deployment: str, severity: str) -> None:
+    """At 64 users the prompts of this model take much of a step's time, so that slots meet and stay together."""
+    load = ("--concurrency", "64", "--requests", "640", "--draws", "0")
+    spread = ("--input", "uniform:512:1536", "--output", "uniform:64:192")
+    kinds = []
+    for lengths in (("--input", "1024", "--output", "128"), spread):
+        cell = simulate(deployment, *load, *lengths).document["cells"][0]
+        kinds.append({f["kind"]: f["severity"] for f in cell["verdict"]["findings"]}.get("phases_locked"))
+    assert kinds == [severity, None]
+
+
+def test_a_cell_of_long_answers_lasts_for_several_of_them(simulate: Loadstone) -> None:
+    done = simulate(DEPLOYMENT, "--rate", "1,2", "--input", "1024", "--output", "2048", "--draws", "0")
+    for cell in done.document["cells"]:
+        sent = cell["requests"]["sent"]
+        assert sent / cell["load"]["value"] > 4 * cell["metrics"]["e2e_s"]["p50"] > 60
+    short = simulate(DEPLOYMENT, "--rate", "2", "--input", "1024", "--output", "128", "--draws", "0")
+    assert short.document["cells"][0]["requests"]["sent"] == 120
+
+
 def test_what_size_holds_is_simulated(simulate: Loadstone) -> None:
     longest = max_context(parse_deployment("llama-3.1-8b@1xl4"))
     done = simulate("llama-3.1-8b@1xl4", "--input", longest - 8, "--output", 8, "--concurrency", 1, "--requests", 2)

@@ -101,6 +101,16 @@ def medians(run: CellRun) -> dict[str, float]:
     return found
 
 
+def answer_s(run: CellRun) -> float:
+    """About how long a request takes under the load, but for a queue before it, which grows as long as an overload
+    does: the least TTFT, and the median time from the first token to the last. Seconds.
+    """
+    count = run.asked.count
+    first, end, sent = (np.array(of[:count]) for of in (run.journal.first_s, run.end_s, run.asked.sent_s_of))
+    done = ~np.isnan(end)
+    return float((first - sent)[done].min() + np.median((end - first)[done])) if done.any() else 0.0
+
+
 def beginning(plan: Plan, cell: int) -> Plan:
     """A plan of one cell: the warm-up of that one and its first requests, as many as settle it."""
     load = plan.cells[cell]

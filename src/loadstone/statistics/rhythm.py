@@ -28,19 +28,33 @@ def variance(values: Floats, places: int) -> float:
     0 where there are few places, where values are missing, and where places differ by no more than chance (F test)
     or by less than anything counts (blocks.RESOLUTION).
     """
+    means, apart = _places(values, places)
+    if not apart:
+        return 0.0
+    # Neighbours are sent, and served, together.
+    together = blocks.inflation(float(blocks.correlation(means[:, None])[0]))
+    return apart / places * together**2
+
+
+def spread(values: Floats, places: int) -> float:
+    """The standard deviation between places, over the mean of all values; 0 where variance() is."""
+    means, apart = _places(values, places)
+    return math.sqrt(apart) / float(means.mean()) if apart else 0.0
+
+
+def _places(values: Floats, places: int) -> tuple[Floats, float]:
+    """The mean of each place, and the variance between places that is not that of their generations."""
     generations = len(values) // places if places else 0
     if places < _LEAST_PLACES or generations < blocks.LEAST_BLOCKS or np.isnan(values).any():
-        return 0.0
+        return np.empty(0), 0.0
     table = values[: generations * places].reshape(generations, places)
     means = table.mean(axis=0)
     within = float(table.var(axis=0, ddof=1).mean()) / generations
     between = float(means.var(ddof=1))
     least = (blocks.RESOLUTION * float(means.mean())) ** 2
     if between <= max(least, within * _fisher(places - 1, places * (generations - 1))):
-        return 0.0
-    # Neighbours are sent, and served, together.
-    together = blocks.inflation(float(blocks.correlation(means[:, None])[0]))
-    return (between - within) / places * together**2
+        return means, 0.0
+    return means, between - within
 
 
 def _fisher(above: int, below: int) -> float:

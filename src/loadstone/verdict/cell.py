@@ -63,6 +63,7 @@ def cell_findings(
         steady.overload(asked, measured, streams)
         or steady.queue_grows(asked, measured)
         or steady.not_stationary(metrics, asked, measured, plan, cell, streams),
+        steady.phases_locked(asked, measured, streams),
         answers.short_outputs(metrics, choices),
         answers.other_model(target, info.models if info else None),
         answers.answers_repeated(info.prompts_compared, info.texts_compared) if info else None,
