@@ -66,6 +66,7 @@ def test_ctrl_c_in_a_terminal_reaches_neither_workers_nor_the_server(tmp_path: P
             folder, (worker,) = under_way(process, tmp_path)
             (server,) = (pid for pid in children_of(process) if pid != worker)
             assert os.getsid(worker) == os.getsid(server) == process.pid
+            assert [os.getpgid(worker), os.getpgid(server)] == [worker, server]
             os.write(main, b"\x03")
             assert process.wait(30) == 130
         finally:
