@@ -152,3 +152,20 @@ def test_a_ramp_of_vllms_is_no_burst(tmp_path: Path) -> None:
 def test_vllms_e2e_is_that_of_its_latencies(tmp_path: Path) -> None:
     (cell,) = document(run(tmp_path, save(tmp_path, "a.json", SUMS | {"latencies": [1.0, 2.0, 6.0]})))["cells"]
     assert (cell["metrics"]["e2e_s"]["mean"], cell["metrics"]["e2e_s"]["p50"]) == (3.0, 2.0)
+
+
+def test_a_client_of_another_tool_that_read_late_is_not_trusted(tmp_path: Path) -> None:
+    """Half of the gaps that vLLM's client saw are none of the engine's: it read several chunks together."""
+    count, gaps = 40, [0.0, 0.0, 0.0, 0.02] * 4
+    document = {
+        "duration": 10.0, "completed": count, "request_throughput": 4.0, "output_throughput": 68.0, "model_id": "m",
+        "request_rate": "inf", "max_concurrency": 4, "num_prompts": count, "ttfts": [0.05] * count,
+        "itls": [gaps] * count, "input_lens": [8] * count, "output_lens": [17] * count, "errors": [""] * count,
+    }  # fmt: skip
+    (tmp_path / "late.json").write_text(json.dumps(document))
+    found = import_files([tmp_path / "late.json"], tmp_path / "runs")
+    (cell,) = json.loads((found.runs[0] / "summary.json").read_text())["cells"]
+    assert not cell["verdict"]["trusted"]
+    (late,) = [one for one in cell["verdict"]["findings"] if one["kind"] == "client_read_late"]
+    assert late["severity"] == "warning"
+    assert "ITL p50 (0 ms)" in late["evidence"]

@@ -38,12 +38,12 @@ def test_a_busy_moment_is_no_saturation() -> None:
 
 
 def in_one_read(share: float, **changed: Any) -> Rows:
-    """Of the events that follow another, a share come in its read."""
+    """Of the events that follow another, two of three come in its read, in a share of the answers."""
     records = rows(**changed)
     for each in records[: round(share * len(records))]:
-        first = each["arrival_s"][0]
-        # Three of four in one read; the last much later, so that the answer was streamed.
-        each.update(read=[0, 0, 0, 1], arrival_s=[first, first, first, each["arrival_s"][3]])
+        first, _, _, last = each["arrival_s"]
+        # The first comes by itself: TTFT is right.
+        each.update(read=[0, 1, 1, 1], arrival_s=[first, last, last, last])
     return records
 
 
@@ -91,6 +91,45 @@ def test_a_stall_is_told_by_the_requests_that_it_was_of() -> None:
     for each in records:
         each["receive_lag_s"] = 0.3 if each["receive_lag_s"] == 1e-4 else 1e-4
     assert set(found(records)) == {"events_coalesced"}
+
+
+def test_first_events_that_were_read_late_spoil_ttft_and_tpot_by_name() -> None:
+    """A stall over the first tokens of four answers in 400 is in the p99; over those of half of them, in the p50."""
+
+    def spoilt(count: int, first: int = 3, lag_s: float = 0.12) -> list[str]:
+        records = rows()
+        for each in records[:count]:
+            at = each["arrival_s"][0] + 0.1 * (first - 1)
+            later = [at + 0.1 * (after + 1) for after in range(4 - first)]
+            each.update(read=[0] * first + [1] * len(later), arrival_s=[at] * first + later, receive_lag_s=lag_s)
+        finding = found(records).get("client_read_late")
+        return [] if finding is None else finding.evidence.partition("which spoils ")[2].split(", ")
+
+    assert spoilt(3) == []
+    assert [name.partition(" (")[0] for name in spoilt(4)] == ["TTFT p99", "TPOT p99", "ITL p99"]
+    assert [name.partition(" (")[0] for name in spoilt(200)][:3] == ["TTFT p50", "TTFT p99", "TPOT p50"]
+    assert all(name.startswith("ITL") for name in spoilt(4, first=1))  # alone in its read: its stamp is its own
+    assert spoilt(4, lag_s=1e-4) == []  # the client read at once
+
+
+def test_a_wait_as_long_as_the_longest_gaps_spoils_them() -> None:
+    records = in_one_read(0.1)
+    for each in records[:4]:
+        each["receive_lag_s"] = 0.4
+    assert found(records)["client_read_late"].evidence.endswith("which spoils ITL p99 (300 ms)")
+
+
+def test_another_tools_median_gap_that_no_engine_makes() -> None:
+    """vLLM's client, starved: a median ITL of 0.0 ms and a p99 of 124 ms."""
+    records = rows()
+    for each in records:
+        first, _, _, last = each["arrival_s"]
+        each["arrival_s"] = [first, first, first, last]
+    finding = found(records, measured_live=False)["client_read_late"]
+    assert finding.severity == "warning"
+    assert "which spoils ITL p50 (0 ms), ITL p99 (300 ms)" in finding.evidence
+    assert "client_read_late" not in found(records)  # our own reads are known, and were four
+    assert found(rows(), measured_live=False) == {}
 
 
 def test_late_reading_that_brought_nothing_together_spoils_nothing() -> None:

@@ -26,15 +26,15 @@ from loadstone.verdict import Finding
 _NEEDS_A_CLOCK = ("steady", "achieved_rate_per_s", "output_tokens_per_s", "total_tokens_per_s", "requests_per_s")
 _TIMELESS = frozenset({
     "request_errors", "short_outputs", "empty_answers", "output_length", "input_length", "finish_reasons",
-    "several_tokens_an_event", "few_samples", "no_usage",
+    "several_tokens_an_event", "few_samples", "no_usage", "client_read_late",
 })  # fmt: skip
 """Rules of the verdict that hold of other tools' requests without a common clock."""
 _OF_EVENTS = frozenset({
     "tokens_not_streamed", "several_tokens_an_event", "fewer_tokens_than_events", "tpot_understated",
-    "ttft_overstated",
+    "ttft_overstated", "client_read_late",
 })  # fmt: skip
 """Rules about stream events, of which files may tell the first and the last alone."""
-_OF_OUR_CLIENT = frozenset({"user_clock", "client_read_late", "events_coalesced"})
+_OF_OUR_CLIENT = frozenset({"user_clock", "events_coalesced"})
 """Rules about this project's client, which did not measure an imported run."""
 CUT_AT_END = "cut_at_end"
 """Requests that a tool cuts when its time is up, as it is meant to: no failures."""

@@ -4,6 +4,7 @@ import contextlib
 import errno
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -28,9 +29,14 @@ def server() -> Iterator[TimingServer]:
         yield running
 
 
+def children_of(process: subprocess.Popen[str]) -> list[int]:
+    return list(map(int, Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()))
+
+
 def workers_of(process: subprocess.Popen[str]) -> list[int]:
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    return [int(pid) for pid in children if b"loadstone.client.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return [
+        pid for pid in children_of(process) if b"loadstone.client.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
 
 
 def under_way(process: subprocess.Popen[str], out: Path) -> tuple[Path, list[int]]:
@@ -42,6 +48,35 @@ def under_way(process: subprocess.Popen[str], out: Path) -> tuple[Path, list[int
     assert eventually(started), process.poll()
     (folder,) = out.iterdir()
     return folder, workers_of(process)
+
+
+def test_ctrl_c_in_a_terminal_reaches_neither_workers_nor_the_server(tmp_path: Path) -> None:
+    """They are in the terminal's session, where the scheduler counts them together, but not in its foreground."""
+    main, side = pty.openpty()
+    take_it = (
+        "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
+    )
+    words = [sys.executable, "-m", "loadstone.cli", "bench", "--sim", "ttft=20ms,itl=5ms", *LONG, "--out", tmp_path]
+
+    with subprocess.Popen(
+        [sys.executable, "-c", take_it, *words],
+        stdin=side, stdout=subprocess.PIPE, stderr=side, text=True, start_new_session=True,
+    ) as process:  # fmt: skip
+        try:
+            folder, (worker,) = under_way(process, tmp_path)
+            (server,) = (pid for pid in children_of(process) if pid != worker)
+            assert os.getsid(worker) == os.getsid(server) == process.pid
+            assert [os.getpgid(worker), os.getpgid(server)] == [worker, server]
+            os.write(main, b"\x03")
+            assert process.wait(30) == 130
+        finally:
+            process.kill()
+    os.close(main)
+    os.close(side)
+    assert json.loads((folder / "run.json").read_bytes())["status"] == "interrupted"
+    statuses = [record["status"] for record in read_records(folder)]
+    assert set(statuses) <= {"ok", "cancelled"}  # an error, had the server ended
+    assert statuses.count("cancelled") == 3
 
 
 @pytest.mark.parametrize("after_s", [0.0, 0.3, 1.1])

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from loadstone.client.priority import needs_own_session
 from loadstone.client.protocol import Failed, FromWorker, Job, Leave, Progress, Ready, Step, StepDone, Stop, ToWorker
 from loadstone.errors import LoadstoneError
 from loadstone.host import processors
@@ -68,9 +69,10 @@ class Pool:
 
     def __enter__(self) -> Pool:
         try:
+            apart = needs_own_session({to.address[1][1] for job in self._jobs for to in job.destinations})
             with self._log.open("ab") as log:
                 for job in self._jobs:
-                    self._workers.append(_Worker(job, log.fileno()))
+                    self._workers.append(_Worker(job, log.fileno(), apart=apart))
             for worker in self._workers:
                 self._selector.register(worker.stdout, selectors.EVENT_READ, worker)
                 worker.tell(worker.job)
@@ -172,7 +174,7 @@ class Pool:
 class _Worker:
     """One worker process and its pipes."""
 
-    def __init__(self, job: Job, log: int) -> None:
+    def __init__(self, job: Job, log: int, *, apart: bool) -> None:
         self.job = job
         self.alive = True
         self.failed = False
@@ -184,7 +186,9 @@ class _Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
-            start_new_session=True,
+            # Either way Ctrl-C in the terminal reaches only the owner.
+            start_new_session=apart,
+            process_group=None if apart else 0,
         )
         if self._process.stdout is None or self._process.stdin is None:
             raise LoadstoneError("a worker started without pipes")

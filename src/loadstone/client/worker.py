@@ -23,6 +23,7 @@ from loadstone import store
 from loadstone.client.clock import Clock, ask_for_stamps
 from loadstone.client.fragments import Fragments
 from loadstone.client.load import StepLoad
+from loadstone.client.priority import rise
 from loadstone.client.protocol import Failed, FromWorker, Job, Leave, Ready, Step, StepDone, Stop, ToWorker
 from loadstone.client.sender import Sender
 from loadstone.errors import DiskFullError, LoadstoneError
@@ -156,6 +157,7 @@ def main() -> int:
     # The owner decides when a run ends; a terminal, or what runs jobs, signals every process that there is.
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
+    rise()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

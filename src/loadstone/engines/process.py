@@ -27,7 +27,8 @@ _TAIL_LINES = 3
 
 
 class ServerProcess:
-    """A running server. It has a session of its own, so Ctrl-C in the terminal reaches only the owner.
+    """A running server. It has a process group of its own, so Ctrl-C in the terminal reaches only the owner; the
+    session is the owner's, for its sake and the client's: Linux shares processors among sessions.
 
     `pid` is the server's own, `url` whatever base address the owner gave, `log_path` its output, both streams.
     """
@@ -44,7 +45,7 @@ class ServerProcess:
         guard = [sys.executable, "-P", "-m", __name__, str(os.getpid()), *command]
         with log_path.open("wb") as log:
             self._guard = subprocess.Popen(
-                guard, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=env, start_new_session=True
+                guard, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=env, process_group=0
             )
         with _pipe(self._guard.stdout) as answer:
             line = answer.readline().decode(errors="replace").strip()

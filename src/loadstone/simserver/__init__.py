@@ -57,7 +57,8 @@ def start(
     command += [] if done else ["--no-done"]
     command += ["--keep-truth"] if keep_truth else []
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, start_new_session=True) as process:
+    # A group of its own keeps Ctrl-C from it; in this session it shares processors with the client as with a sibling.
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, process_group=0) as process:
         try:
             line = process.stdout.readline() if process.stdout else b""
             if not line:

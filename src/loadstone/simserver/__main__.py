@@ -29,6 +29,7 @@ async def _serve(given: argparse.Namespace, law: Law, options: Options) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ended.set)
     if given.with_parent:
+        signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # errors go to a terminal from which a group of its own is kept
         loop.add_reader(0, lambda: None if os.read(0, 4096) else ended.set())
     engine = None
     if given.deployment is not None:

@@ -77,7 +77,8 @@ def cell_findings(
         found += [
             client.client_saturated(facts, info.client_cpu_s if info else None, _duration_s(info)),
             client.arrivals_bunched(metrics, done),
-            client.events_together(metrics, done, streams),
+            client.events_together(metrics, done, streams)
+            or (None if measured_live else client.gaps_unmeasured(metrics)),
             client.tpot_understated(metrics, done),
             client.ttft_overstated(metrics, done),
             client.connections_not_kept(metrics, facts),

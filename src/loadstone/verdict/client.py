@@ -13,7 +13,8 @@ from loadstone.metrics import CellMetrics
 from loadstone.records import Clock
 from loadstone.units import show_seconds
 from loadstone.verdict.facts import Facts, Floats, under_way
-from loadstone.verdict.finding import Finding
+from loadstone.verdict.finding import MORE_PROCESSOR_TIME, Finding
+from loadstone.verdict.spoilt import reached_by, spoilt
 
 BUSY_SHARE = 0.9
 """A worker's processor time as a share of the cell, from which it works without a pause: what comes next, waits."""
@@ -24,6 +25,10 @@ TOGETHER_SHARE = 0.1
 are those of reads."""
 READ_LATE_SHARE = 0.5
 """And from which the median gap is one that was not measured."""
+LONG_WAITS = 0.01
+"""Requests, as a share and at least two, whose wait was as long as the p99 of ITL."""
+UNMEASURED_GAP = 0.1
+"""Median ITL over median TPOT, of another tool's run, below which half of the gaps are none of an engine's steps."""
 UNDERSTATED = 1.1
 """Times that TPOT is too small, median of the answers, for the tokens that came with the first."""
 OVERSTATED = 0.1
@@ -70,17 +75,20 @@ def events_together(metrics: CellMetrics, done: Facts, streams: bool) -> Finding
     if not streams or not followers or metrics.tpot_s is None or metrics.tpot_s.p50 <= BUNCHED_S:
         return None
     share = float(done.together.sum()) / followers
-    if share < TOGETHER_SHARE:
-        return None
     lag_s = _typical(done.receive_lag_s, done.together)
+    names = _read_late(metrics, done)
+    if share < TOGETHER_SHARE and not names:
+        return None
     seen = f"{share:.0%} of stream events came in the same read as the event before"
-    if lag_s >= metrics.tpot_s.p50:
+    if names or lag_s >= metrics.tpot_s.p50:
+        if share >= READ_LATE_SHARE and metrics.itl_s is not None and lag_s >= metrics.tpot_s.p50:
+            names.append(f"ITL p50 ({show_seconds(metrics.itl_s.p50)})")
         return Finding(
             "client_read_late",
-            "warning" if share >= READ_LATE_SHARE else "info",
+            "warning" if names else "info",
             f"{seen}, half of them in answers with a receive lag of {show_seconds(lag_s)} or more "
-            f"(TPOT p50 {show_seconds(metrics.tpot_s.p50)})",
-            "The client got no processor in time: stop other processes, add --workers, or use another machine.",
+            f"(TPOT p50 {show_seconds(metrics.tpot_s.p50)}){', which spoils ' if names else ''}{', '.join(names)}",
+            MORE_PROCESSOR_TIME,
         )
     return Finding(
         "events_coalesced",
@@ -88,6 +96,48 @@ def events_together(metrics: CellMetrics, done: Facts, streams: bool) -> Finding
         f"{seen}, although the client read them within {show_seconds(lag_s)} of their arrival",
         "The engine or the network sends several at once: ITL is the gap between batches. E2E is not affected; TPOT "
         "is, only by tokens that came with the first one.",
+    )
+
+
+def _read_late(metrics: CellMetrics, done: Facts) -> list[str]:
+    """What late reading spoilt of TTFT, TPOT and the longest gaps. An event alone in its read is not affected, and
+    the last one of an answer carries its own stamp, so E2E is not either.
+
+    Of n₁ events in the first read, all with the stamp of the newest, the first is late by (n₁ − 1) times the pace:
+    TTFT is too long by that, and (T − 1)·TPOT too short.
+    """
+    if metrics.tpot_s is None:
+        return []
+    late = (done.together > 0) & (done.receive_lag_s >= metrics.tpot_s.p50)
+    more = done.first_read_events - 1
+    rest = done.events - done.first_read_events
+    pace_s = np.full(len(done), metrics.tpot_s.p50)
+    np.divide(done.last_s - done.first_s, rest, out=pace_s, where=rest > 0)
+    held_s = np.where(late & (more > 0), more * pace_s, 0.0)
+    longer = done.output_tokens >= 2
+    short_s = np.zeros(len(done))
+    np.divide(held_s, done.output_tokens - 1, out=short_s, where=longer)
+    names = spoilt(held_s, {"TTFT": metrics.ttft_s}) + spoilt(short_s[longer], {"TPOT": metrics.tpot_s})
+    # A wait as long as the longest gaps makes such gaps, of what came before it and after.
+    wait_s = reached_by(np.where(late, done.receive_lag_s, 0.0), LONG_WAITS)
+    if metrics.itl_s is not None and wait_s >= metrics.itl_s.p99 > 0:
+        names.append(f"ITL p99 ({show_seconds(metrics.itl_s.p99)})")
+    return names
+
+
+def gaps_unmeasured(metrics: CellMetrics) -> Finding | None:
+    """Of another tool's run, which records no reads: half of the gaps are none that an engine makes at that pace."""
+    itl, tpot = metrics.itl_s, metrics.tpot_s
+    if itl is None or tpot is None or tpot.p50 <= BUNCHED_S or itl.p50 >= UNMEASURED_GAP * tpot.p50:
+        return None
+    return Finding(
+        "client_read_late",
+        "warning",
+        f"half of the stream events came within {show_seconds(itl.p50)} of the event before, at a TPOT p50 of "
+        f"{show_seconds(tpot.p50)}: they were read together, which spoils ITL p50 ({show_seconds(itl.p50)}), "
+        f"ITL p99 ({show_seconds(itl.p99)})",
+        "The tool's client was late to read, or something on the way held events back: TTFT may be too long as well. "
+        "Measure again with cores of its own for the client.",
     )
 
 

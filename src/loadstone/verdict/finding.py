@@ -9,6 +9,13 @@ import msgspec
 Severity = Literal["info", "warning", "error"]
 
 
+MORE_PROCESSOR_TIME = (
+    "Give the client more processor time: stop other processes, add --workers, or use another machine. Of an engine "
+    "on this machine, start both from one shell, or run loadstone with sudo; else set "
+    "kernel.sched_autogroup_enabled=0 (sysctl) before it starts, or pin it to other cores (taskset)."
+)
+
+
 class Finding(msgspec.Struct, frozen=True):
     """One thing to know about a cell: what was seen, in numbers, and what to do about it.
 

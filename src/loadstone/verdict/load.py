@@ -10,16 +10,19 @@ import numpy as np
 from loadstone.metrics import CellMetrics
 from loadstone.records import Load
 from loadstone.units import show_load, show_seconds
-from loadstone.verdict.facts import Facts, Floats, under_way
-from loadstone.verdict.finding import Finding
+from loadstone.verdict.facts import Facts, under_way
+from loadstone.verdict.finding import MORE_PROCESSOR_TIME, Finding
+from loadstone.verdict.spoilt import reached_by, spoilt
 
-LATE_SHARE = 0.05
-"""A send later than this share of the median E2E changes what is measured; in a closed loop, where latencies count
-from sending, the mean lag over the mean E2E: the part of the load that was not there."""
-LATE_FLOOR_S = 0.005
-LATE_REQUESTS = 0.01
-"""Late sends, as a share of requests and at least two, from which percentiles suffer: one hiccup in a short run is
-one request among others."""
+LATE_FLOOR_S = 0.002
+"""A send that is no later than this is as punctual as a process gets that has just been woken."""
+MISSING_SHARE = 0.05
+"""Of a closed loop, the mean lag of sends over the mean E2E: the part of the load that was not there."""
+CAP_SHARE = 0.05
+CAP_FLOOR_S = 0.005
+CAP_REQUESTS = 0.01
+"""A wait for a slot of a capped open loop, beyond this share of the median E2E and so many seconds; of so many of the
+requests, and at least two."""
 RATE_SHARE = 0.95
 """Achieved rate over planned rate, below which another load was measured than the one asked for."""
 RATE_REQUESTS = 20
@@ -43,41 +46,45 @@ def interrupted(reason: str | None) -> Finding | None:
     return Finding("interrupted", "warning", reason, "Run the cell again to its end.")
 
 
-def _late(metrics: CellMetrics, measured: Facts) -> tuple[Floats, float, int] | None:
-    """Lags of sends behind their intended times, the lag that matters, and how many are beyond it; None where so few
-    are that percentiles do not suffer.
+def sends_late(metrics: CellMetrics, load: Load, measured: Facts) -> Finding | None:
+    """Latencies of open loops count from the intended time, and mean to contain what the server delays: the lag in
+    them is the client's. Those of a closed loop count from sending; but slots that wait for the client are filled
+    all at once when it returns, and first tokens then wait for each other; and while they wait there is less load.
     """
-    if metrics.e2e_s is None:
+    if load.max_concurrency is not None:
         return None
     lag_s = measured.sent_s - measured.intended_s
-    limit_s = max(LATE_FLOOR_S, LATE_SHARE * metrics.e2e_s.p50)
-    late = int((lag_s > limit_s).sum())
-    return (lag_s, limit_s, late) if late >= max(2, LATE_REQUESTS * len(lag_s)) else None
-
-
-def sends_late(metrics: CellMetrics, load: Load, measured: Facts) -> Finding | None:
-    found = _late(metrics, measured)
-    if found is None or metrics.e2e_s is None or load.max_concurrency is not None:
+    lag_s = lag_s[~np.isnan(lag_s)]
+    if load.kind == "concurrency":
+        named = {"TTFT": metrics.ttft_s}
+    else:
+        named = {"TTFT": metrics.ttft_intended_s, "E2E": metrics.e2e_intended_s}
+    names = spoilt(lag_s, named, floor_s=LATE_FLOOR_S)
+    if load.kind == "concurrency" and metrics.e2e_s is not None and len(lag_s):
+        missing = float(lag_s.mean()) / metrics.e2e_s.mean
+        if missing > MISSING_SHARE and reached_by(lag_s, 0.01) > LATE_FLOOR_S:
+            names.append(f"throughput (slots stood empty for {missing:.0%} of the mean E2E)")
+    if not names:
         return None
-    lag_s, limit_s, late = found
-    if load.kind == "concurrency" and np.nanmean(lag_s) <= LATE_SHARE * metrics.e2e_s.mean:
-        # Latencies of a closed loop count from sending: a place that stands empty costs load, in proportion.
-        return None
+    p50_s, p99_s = np.quantile(lag_s, [0.5, 0.99])
     return Finding(
         "sends_late",
         "warning",
-        f"{late} of {len(lag_s)} requests were sent more than {show_seconds(limit_s)} late, "
-        f"up to {show_seconds(float(np.nanmax(lag_s)))}",
-        "Give the client more processor time: stop other processes, add --workers, or use another machine.",
+        f"requests were sent late, p50 {show_seconds(p50_s)}, p99 {show_seconds(p99_s)}, which spoils "
+        f"{', '.join(names)}",
+        MORE_PROCESSOR_TIME,
     )
 
 
 def cap_held_back(metrics: CellMetrics, load: Load, measured: Facts) -> Finding | None:
     """An open loop whose cap on requests under way was reached is no open loop while it is."""
-    found = _late(metrics, measured)
-    if found is None or load.max_concurrency is None:
+    if metrics.e2e_s is None or load.max_concurrency is None:
         return None
-    lag_s, limit_s, late = found
+    lag_s = measured.sent_s - measured.intended_s
+    limit_s = max(CAP_FLOOR_S, CAP_SHARE * metrics.e2e_s.p50)
+    late = int((lag_s > limit_s).sum())
+    if late < max(2, CAP_REQUESTS * len(lag_s)):
+        return None
     share = late / len(lag_s)
     return Finding(
         "cap_held_back",

@@ -1,0 +1,119 @@
+"""In whose session workers run, and with what weight."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from loadstone.client import priority
+
+LISTEN = (
+    "import socket, sys; s = socket.create_server(('127.0.0.1', 0)); "
+    "print(s.getsockname()[1], flush=True); sys.stdin.read()"
+)
+MAY = priority._may_rise()
+AUTOGROUPS = Path("/proc/self/autogroup").exists()
+
+
+@contextmanager
+def listening(*, session: bool) -> Iterator[int]:
+    """The port of a server in another process, in a session of its own or in this one."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", LISTEN], stdin=pipe, stdout=pipe, start_new_session=session) as one:
+        assert one.stdout is not None
+        yield int(one.stdout.readline())
+        one.kill()
+
+
+@pytest.fixture
+def permitted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(priority, "_may_rise", lambda: True)
+
+
+@pytest.mark.usefixtures("permitted")
+def test_workers_stay_in_the_session_of_a_server() -> None:
+    with listening(session=False) as here, listening(session=True) as elsewhere:
+        assert not priority.needs_own_session({here})
+        assert priority.needs_own_session({elsewhere})
+        assert not priority.needs_own_session({elsewhere, here})  # a fleet
+
+
+@pytest.mark.usefixtures("permitted")
+def test_who_only_connects_to_a_port_is_no_server_on_it() -> None:
+    with listening(session=True) as port, socket.create_connection(("127.0.0.1", port)):
+        assert priority.needs_own_session({port})
+
+
+def test_without_the_right_to_more_weight_workers_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(priority, "_may_rise", lambda: False)
+    with listening(session=True) as port:
+        assert not priority.needs_own_session({port})
+
+
+def tried(program: str, **more: object) -> str:
+    """What a program prints that begins with this module, in a process of its own."""
+    words = [sys.executable, "-c", f"import os\nfrom loadstone.client import priority\n{program}"]
+    return subprocess.run(words, capture_output=True, text=True, check=True, **more).stdout.strip()  # type: ignore[call-overload]
+
+
+def test_finding_out_leaves_the_priority_as_it_was() -> None:
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    priority._may_rise()
+    assert os.getpriority(os.PRIO_PROCESS, 0) == before
+
+
+def test_who_was_started_with_nice_is_not_raised() -> None:
+    assert tried("os.nice(5); print(priority.needs_own_session(set()), os.nice(0))") == "False 5"
+
+
+@pytest.mark.skipif(not AUTOGROUPS, reason="this kernel has no autogroups")
+def test_a_session_of_others_is_left_as_it_is() -> None:
+    """The user's shell is in it."""
+    shown = "print(os.getpriority(os.PRIO_PROCESS, 0), open('/proc/self/autogroup').read().strip())"
+    before, after = tried(f"{shown}; priority.rise(); {shown}").splitlines()
+    assert before == after
+
+
+@pytest.mark.skipif(not MAY, reason="raising priority takes root")
+def test_a_worker_in_a_session_of_its_own_takes_more_weight() -> None:
+    assert tried("priority.rise(); print(os.getpriority(os.PRIO_PROCESS, 0))", start_new_session=True) == "-10"
+    if AUTOGROUPS:
+        group = tried("priority.rise(); print(open('/proc/self/autogroup').read())", start_new_session=True)
+        assert group.endswith("nice -10")
+
+
+def test_what_is_not_permitted_is_passed_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(priority, "_AUTOGROUP", tmp_path / "none" / "autogroup")
+    monkeypatch.setattr("os.getsid", lambda _: os.getpid())
+
+    def refuse(*_: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr("os.setpriority", refuse)
+    priority.rise()
+
+
+def test_a_kernel_that_is_busy_with_another_change_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    answers = iter([BlockingIOError, BlockingIOError, None])
+    written = []
+
+    def write(self: Path, text: str, encoding: str) -> None:
+        if (error := next(answers)) is not None:
+            raise error
+        written.append(text)
+
+    monkeypatch.setattr("os.getsid", lambda _: os.getpid())
+    monkeypatch.setattr("os.setpriority", lambda *_: None)
+    monkeypatch.setattr(priority, "_RETRY_S", 0.0)
+    monkeypatch.setattr("pathlib.Path.write_text", write)
+    priority.rise()
+    assert written == ["-10"]
