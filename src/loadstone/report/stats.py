@@ -9,7 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from loadstone.comparison.interval import Reach, bounds, reach
-from loadstone.comparison.metric import rate_interval
+from loadstone.comparison.metric import predicted_rate, rate_interval
 from loadstone.comparison.price import per_million
 from loadstone.runfacts import mapping, number
 from loadstone.statistics.distribution import Z95
@@ -81,15 +81,15 @@ def latency(said: Any, ok: int | None) -> Stat | None:
     )
 
 
-def throughput(metrics: Mapping[str, Any], name: str, value: float | None, e2e: Stat | None) -> Stat | None:
-    """`name` of a cell, which is `value` in the window that is shown. `e2e`: of a closed loop, as whose mean a
-    predicted throughput varies, whatever else may be predicted of it. What is predicted of output tokens over the
-    whole cell holds, as a share, for all throughputs and windows.
+def throughput(metrics: Mapping[str, Any], window: Mapping[str, Any], name: str, e2e: Stat | None) -> Stat | None:
+    """`name` of a cell in the window that is shown. `e2e`: of a closed loop, as whose mean a predicted throughput
+    varies, whatever else may be predicted of it. What is predicted of output tokens in the long run holds, as a
+    share, for all throughputs and windows.
     """
+    value = number(window.get(name))
     if value is None:
         return None
-    said = mapping(mapping(metrics.get("interval")).get("output_tokens_per_s"))
-    ends = reach(number(metrics.get("output_tokens_per_s")) or 0.0, number(said.get("low")), number(said.get("high")))
+    ends = predicted_rate(metrics)
     if e2e is not None and e2e.level == PREDICTED and e2e.reach is not None:
         ends = e2e.reach[::-1]
     low: float | None
@@ -97,7 +97,7 @@ def throughput(metrics: Mapping[str, Any], name: str, value: float | None, e2e: 
     if ends is not None:
         (low, high), level = bounds(value, ends), PREDICTED
     else:
-        (low, high), level = _pair(rate_interval(mapping(metrics), name, value)), "95 %"
+        (low, high), level = _pair(rate_interval(mapping(metrics), name, window)), "95 %"
     known = low is not None and high is not None
     return Stat(value=value, which="rate", low=low, high=high, level=level if known else None)
 

@@ -332,9 +332,11 @@ def _bounds(cell: Mapping[str, Any]) -> list[str]:
     """Whether what was asked for with --slo was met."""
     said = []
     for bound in cell.get("slo", ()):
-        met = "met" if bound["met"] else "MISSED"
+        slowest = "" if "_" in bound.get("metric", "_") else "slowest "
+        p = bound.get("p_met")
         said.append(
-            f"{bound['bound']} < {show_seconds(bound['limit_s'])} {met} ({show_seconds(bound['measured_s'])})"
+            f"{bound['bound']} {'met' if bound['met'] else 'MISSED'} ({slowest}{show_seconds(bound['measured_s'])})"
+            + ("" if p is None else f", p = {show_p(p)}")
         )
     if (attainment := cell["metrics"].get("attainment")) is not None:
         each = cell.get("slo_per_request_s") or {}
@@ -343,6 +345,11 @@ def _bounds(cell: Mapping[str, Any]) -> list[str]:
         goodput = show_number(cell["metrics"]["goodput_per_s"])
         said.append(f"{show_share(attainment)} of requests sent meet {limits}, goodput {goodput} req/s")
     return said
+
+
+def show_p(p: float) -> str:
+    """A probability to two digits; 0 and 1 are sure."""
+    return f"{p:.0f}" if p in (0, 1) else "< 0.01" if p < 0.005 else "> 0.99" if p > 0.995 else f"{p:.2f}"
 
 
 def show_share(share: float) -> str:
