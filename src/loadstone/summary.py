@@ -237,7 +237,8 @@ def _of_cell(info: RunInfo, name: str, cell: int) -> Mapping[str, Any]:
 
 def _add_intervals(document: dict[str, Any], info: RunInfo, cell: int) -> None:
     """Of a simulated run: `low` and `high` beside each p50; null where no interval is known. Of throughput under
-    `interval`, with the `value` that it is of: what the cell gives in the long run, as far as it tells.
+    `interval`, with the `value` that it is of, what the cell gives in the long run as far as it tells, and what the
+    performance model alone leaves open.
     """
     metrics = document["metrics"]
     if info.source == "simulated":
@@ -255,7 +256,8 @@ def _add_intervals(document: dict[str, Any], info: RunInfo, cell: int) -> None:
             drawn = [abs(math.log(end / value)) * Z80 / Z95 if end and value else 0.0 for end in ends]
             below, above = map(math.hypot, drawn, (math.log(low), math.log(high)))
             ends = {"low": value * math.exp(-below), "high": value * math.exp(above)}
-            metrics.setdefault("interval", {})[name] = {"value": value, **ends}
+            model = {"model_low": value * low, "model_high": value * high}
+            metrics.setdefault("interval", {})[name] = {"value": value, **ends, **model}
 
 
 def _add_energy(metrics: dict[str, Any], readings: Readings, duration_s: float | None, end_s: float) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from loadstone.comparison.interval import Reach, reach
 from loadstone.comparison.price import per_million
@@ -79,7 +79,7 @@ class Metric:
         if self.statistic is None:
             if _PRICED.get(self.base, self.base) not in _STEADY:
                 return None
-            found = predicted_rate(metrics)
+            found = predicted_rate(metrics, "model_")
             return found[::-1] if found is not None and self.priced else found
         values = mapping(metrics.get(f"{self.base}{self._clock(intended)}_s"))
         return _reach(values.get("p50"), values)
@@ -128,10 +128,13 @@ def rate_interval(metrics: Mapping[str, Any], rate: str, window: Mapping[str, An
     return [end * value / over if isinstance(end, int | float) else None for end in ends]
 
 
-def predicted_rate(metrics: Mapping[str, Any]) -> Reach | None:
-    """How far the 80 % interval of a predicted throughput goes; None where nothing is predicted."""
+def predicted_rate(metrics: Mapping[str, Any], of: Literal["", "model_"] = "") -> Reach | None:
+    """How far the 80 % interval of a predicted throughput goes, or the part of it that is the performance model's;
+    None where nothing is predicted.
+    """
     said = mapping(mapping(metrics.get("interval")).get("output_tokens_per_s"))
-    return _reach(said.get("value", metrics.get("output_tokens_per_s")), said)
+    ends = {end: said.get(f"{of}{end}", said.get(end)) for end in ("low", "high")}
+    return _reach(said.get("value", metrics.get("output_tokens_per_s")), ends)
 
 
 DEFAULT = (

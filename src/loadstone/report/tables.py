@@ -213,7 +213,7 @@ def _p99(stat: Stat | None, point: Point) -> str:
 def _slo(point: Point) -> str:
     if point.slo_met is None:
         return "-"
-    return joined("met" if point.slo_met else "MISSED", point.p_met is not None and f"p = {show_p(point.p_met)}")
+    return joined("met" if point.slo_met else "MISSED", None if point.p_met is None else show_p(point.p_met))
 
 
 def _attained(point: Point) -> str:

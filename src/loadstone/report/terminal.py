@@ -332,12 +332,10 @@ def _bounds(cell: Mapping[str, Any]) -> list[str]:
     """Whether what was asked for with --slo was met."""
     said = []
     for bound in cell.get("slo", ()):
-        slowest = "" if "_" in bound.get("metric", "_") else "slowest "
-        p = bound.get("p_met")
-        said.append(
-            f"{bound['bound']} {'met' if bound['met'] else 'MISSED'} ({slowest}{show_seconds(bound['measured_s'])})"
-            + ("" if p is None else f", p = {show_p(p)}")
-        )
+        name, met, p = bound.get("metric", bound["bound"]), "met" if bound["met"] else "MISSED", bound.get("p_met")
+        value = ("" if "_" in name else "slowest ") + show_seconds(bound["measured_s"])
+        sure = "" if p is None else f", {show_p(p)}"
+        said.append(f"{name} < {show_seconds(bound['limit_s'])} {met} ({value}){sure}")
     if (attainment := cell["metrics"].get("attainment")) is not None:
         each = cell.get("slo_per_request_s") or {}
         limits = " and ".join(f"{name} < {show_seconds(limit_s)}" for name, limit_s in each.items())
@@ -348,8 +346,8 @@ def _bounds(cell: Mapping[str, Any]) -> list[str]:
 
 
 def show_p(p: float) -> str:
-    """A probability to two digits; 0 and 1 are sure."""
-    return f"{p:.0f}" if p in (0, 1) else "< 0.01" if p < 0.005 else "> 0.99" if p > 0.995 else f"{p:.2f}"
+    """`p = 0.66`; as sure as a hundredth tells."""
+    return "p < 0.01" if p < 0.01 else "p > 0.99" if p > 0.99 else f"p = {p:.2f}"
 
 
 def show_share(share: float) -> str:
