@@ -16,6 +16,8 @@ import pytest
 
 from loadstone import store
 from loadstone.errors import DiskFullError, InputError
+from loadstone.options import Options
+from loadstone.planning import plan_of
 from loadstone.records import CellInfo, Load, Plan, RunInfo
 from loadstone.schedule import make_plan
 from loadstone.store.folder import replacing
@@ -169,6 +171,24 @@ def test_a_synthetic_plan_comes_back_as_it_was_written(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["plan.parquet"]
 
 
+def test_a_plan_of_the_schema_before_is_replayed_as_it_was_drawn(tmp_path: Path) -> None:
+    """The file was written by the version whose arrivals were not bound to a span: the last of twelve at 2
+    requests/s, and two of warm-up, came at 6.3 s.
+    """
+    written = Path(__file__).parent / "plan_schema_2.parquet"
+    times = [
+        0.08852006242645692, 1.0060253200188736, 2.23387330535373, 2.266036794176154, 2.533835186733911,
+        2.775323335193752, 2.8289970930973416, 3.8319303976553125, 4.059684551185383, 4.214672808575908,
+        4.782685474849951, 5.5260526944634725, 5.806873208907396, 6.31597179150507,
+    ]  # fmt: skip
+    plan = store.read_plan(written)
+    assert plan.intended_s[:14].tolist() == times
+    assert plan.plan_id == "be127cb16852"
+    replayed = plan_of(Options(plan=written))
+    store.write_plan(tmp_path / "plan.parquet", replayed)
+    assert same(store.read_plan(tmp_path), plan)
+
+
 @pytest.mark.parametrize("format", ["text", "messages"])
 def test_a_plan_with_prompts_comes_back_as_it_was_written(tmp_path: Path, format: str) -> None:
     # The same text twice, one nobody asks for, odd characters.
@@ -197,9 +217,9 @@ def test_what_is_no_plan_is_told_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"plan\.parquet: not a plan"):
         store.read_plan(path)
     about = msgspec.json.decode(table.schema.metadata[b"loadstone.plan"])
-    later = msgspec.json.encode({**about, "schema": 3})
+    later = msgspec.json.encode({**about, "schema": 4})
     pq.write_table(table.replace_schema_metadata({"loadstone.plan": later}), path)
-    with pytest.raises(InputError, match="plan of schema 3; this version of Loadstone reads 2"):
+    with pytest.raises(InputError, match="plan of schema 4; this version of Loadstone reads 2 and 3"):
         store.read_plan(path)
 
 

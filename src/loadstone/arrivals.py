@@ -17,34 +17,36 @@ Profile = tuple[tuple[float, float, float], ...]
 """Pieces of (from, to, seconds), one after another; linear within each."""
 
 
-def arrivals(load: Load, count: int, rng: np.random.Generator) -> NDArray[np.float64]:
-    """`count` intended times in seconds at a steady rate, the first one gap after 0.
+def arrivals(load: Load, count: int, rng: np.random.Generator, span_s: float | None = None) -> NDArray[np.float64]:
+    """`count` intended times in seconds at a steady rate.
 
-    constant  gaps 1/rate
-    poisson   exponential gaps, mean 1/rate
-    gamma     gamma gaps, shape k = burstiness, mean 1/rate: k < 1 bunches, 1 is Poisson, k > 1 evens out
+    constant  gaps of one length, the first before the first
+    poisson   exponential gaps
+    gamma     gamma gaps, shape k = burstiness: k < 1 bunches, 1 is Poisson, k > 1 evens out
+
+    `span_s`: they fall into so many seconds, and only where is drawn: the gaps, with the one after the last, are
+    scaled to sum up to that. Poisson arrivals are then those of a Poisson process that had `count` in the span, as
+    the order statistics of uniforms (Devroye 1986, ch. 5.2). None: gaps have mean 1/rate, and the span is random.
     """
-    import numpy as np
+    gaps = _gaps(load, count, rng)
+    return gaps.cumsum()[:count] / load.value if span_s is None else _within(gaps, count, span_s)
 
-    return np.cumsum(_gaps(load, count, rng) / load.value)
 
-
-def profile_arrivals(load: Load, rng: np.random.Generator) -> NDArray[np.float64]:
-    """Intended times in seconds under `load.profile`, up to its end.
+def profile_arrivals(load: Load, rng: np.random.Generator, count: int | None = None) -> NDArray[np.float64]:
+    """Intended times in seconds under `load.profile`, up to its end; `count` None: as many as are expected.
 
     Times of the same process at rate 1, put through the inverse of Λ(t), the number expected up to t: for Poisson
-    gaps this is the inhomogeneous Poisson process of that rate (time rescaling; Çinlar 1975, ch. 4.7).
+    gaps this is the inhomogeneous Poisson process of that rate (time rescaling; Çinlar 1975, ch. 4.7) that had so
+    many arrivals.
     """
     import numpy as np
 
     starts, ends, seconds = np.array(load.profile).T
     expected = np.cumsum((starts + ends) / 2 * seconds)
     total = float(expected[-1])
-    unit = np.cumsum(_gaps(load, math.ceil(total + 6 * math.sqrt(total) + 6), rng))
-    while unit[-1] < total:
-        unit = np.concatenate([unit, unit[-1] + np.cumsum(_gaps(load, len(unit), rng))])
-    unit = unit[unit < total]
-    piece = np.searchsorted(expected, unit, side="right")
+    count = round(total) if count is None else count
+    unit = _within(_gaps(load, count, rng), count, total)
+    piece = np.searchsorted(expected, unit, side="right").clip(max=len(expected) - 1)
     within = unit - np.concatenate([[0.0], expected])[piece]
     begin = np.concatenate([[0.0], np.cumsum(seconds)])[piece]
     # within = a·t + (b − a)/(2·d)·t², solved in the form that holds for a = b and for a = 0 too.
@@ -53,15 +55,24 @@ def profile_arrivals(load: Load, rng: np.random.Generator) -> NDArray[np.float64
     return np.asarray(begin + 2 * within / np.maximum(a + root, 1e-300))
 
 
+def _within(gaps: NDArray[np.float64], count: int, span: float) -> NDArray[np.float64]:
+    """The first `count` arrivals of these gaps, whose sum becomes `span`."""
+    import numpy as np
+
+    sums = np.cumsum(gaps)
+    # Very bunched gaps may all be too small for a number.
+    return np.asarray(sums[:count] * (span / max(float(sums[-1]), 1e-300)) if len(sums) else sums)
+
+
 def _gaps(load: Load, count: int, rng: np.random.Generator) -> NDArray[np.float64]:
-    """Gaps of mean 1."""
+    """Gaps of mean 1 before `count` arrivals; of drawn ones, one more after the last."""
     import numpy as np
 
     if load.process == "constant":
         return np.ones(count)
     if load.process == "gamma":
-        return rng.gamma(load.burstiness, 1 / load.burstiness, count)
-    return rng.exponential(1.0, count)
+        return rng.gamma(load.burstiness, 1 / load.burstiness, count + 1)
+    return rng.exponential(1.0, count + 1)
 
 
 def default_requests(load: Load) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from loadstone.arrivals import arrivals, default_requests, profile_arrivals
+from loadstone.arrivals import arrivals, default_requests, duration_s, mean, profile_arrivals
 from loadstone.errors import InputError
 from loadstone.records import Load
 from loadstone.workload.dataset import Dataset
@@ -48,11 +48,12 @@ def drawn_rows(
     import numpy as np
 
     mean_turns = 1.0 if sessions is None else _mean_turns(workload, sessions)
-    begun = _begun(load, warm, None if asked is None else math.ceil(asked / mean_turns), [seed, _ARRIVALS, cell])
+    begin = _measured(load, None if asked is None else math.ceil(asked / mean_turns))
     if sessions is None:
-        turns = np.ones(len(begun), np.int64)
+        turns = np.ones(warm + begin, np.int64)
     else:
-        begun, turns = _session_turns(workload, sessions, load, begun, warm, asked, seed, cell)
+        turns = _session_turns(workload, sessions, load, warm, begin, asked, seed)
+    begun = _begun(load, warm, len(turns) - warm, [seed, _ARRIVALS, cell])
     first = np.cumsum(turns) - turns
     count, warm_rows = int(turns.sum()), int(turns[:warm].sum())
     intended = np.full(count, np.nan)
@@ -82,46 +83,39 @@ def drawn_rows(
     return {"phase": phase, "intended_s": intended, "turn": turn, "think_s": think, **rows}
 
 
-def _begun(load: Load, warm: int, asked: int | None, key: list[int]) -> NDArray[np.float64]:
-    """When requests (first turns) are to be sent, seconds from the cell's start; NaN where an answer decides."""
+def _measured(load: Load, asked: int | None) -> int:
+    """How many requests (sessions) begin after the warm-up, but for those of later laps."""
+    if asked is not None:
+        return asked
+    if load.kind == "rate" and load.profile:
+        expected = round(mean(load.profile) * duration_s(load.profile))
+        if expected < 1:
+            raise InputError("--ramp: nothing would be sent in so short a time at so low a rate; give it more")
+        return expected
+    if load.kind == "rate" and load.duration_s is not None:
+        return max(1, round(load.value * load.duration_s))
+    return default_requests(load) if load.duration_s is None else max(CYCLE_MIN_REQUESTS, 4 * int(load.value))
+
+
+def _begun(load: Load, warm: int, measured: int, key: list[int]) -> NDArray[np.float64]:
+    """When requests (first turns) are to be sent, seconds from the cell's start; NaN where an answer decides.
+
+    Of a rate the measured ones fall into the time that so many take at that rate, or the duration, wherever their
+    process has them in it: their number is no matter of chance, so the load is the one that was asked for.
+    """
     import numpy as np
 
     rng = np.random.default_rng(key)
     if load.kind == "rate" and load.profile:
-        times = profile_arrivals(load, rng)[:asked]
-        if not len(times):
-            raise InputError("--ramp: nothing would be sent in so short a time at so low a rate; give it more")
         # The warm-up comes before the profile begins, as in a trace.
         lead = np.linspace(0, WARMUP_S, warm, endpoint=False)
-        return np.concatenate([lead, times + (WARMUP_S if warm else 0.0)])
-    count = warm + (_count(load) if asked is None else asked)
-    if load.kind == "burst":
-        return np.zeros(count)
-    if load.kind == "concurrency":
-        return np.full(count, np.nan)
-    times = arrivals(load, count, rng)
-    return times if load.duration_s is None or asked is not None else _cut(times, load, warm, rng)
-
-
-def _count(load: Load) -> int:
-    if load.duration_s is None:
-        return default_requests(load)
-    if load.kind == "rate":
-        # Mostly enough for the duration; `_cut` draws more where it is not.
-        expected = load.value * load.duration_s
-        return math.ceil(expected + 6 * math.sqrt(expected) + 6)
-    return max(CYCLE_MIN_REQUESTS, 4 * int(load.value))
-
-
-def _cut(intended: NDArray[np.float64], load: Load, warm: int, rng: np.random.Generator) -> NDArray[np.float64]:
-    """The arrivals up to `duration_s` after the warm-up ended, and at least one."""
-    import numpy as np
-
-    duration = load.duration_s or 0.0
-    start = intended[warm - 1] if warm else 0.0
-    while intended[-1] - start < duration:
-        intended = np.concatenate([intended, intended[-1] + arrivals(load, len(intended), rng)])
-    return intended[: max(warm + 1, int(np.searchsorted(intended, start + duration)))]
+        return np.concatenate([lead, profile_arrivals(load, rng, measured) + (WARMUP_S if warm else 0.0)])
+    if load.kind != "rate":
+        return np.full(warm + measured, 0.0 if load.kind == "burst" else np.nan)
+    # Drawn first, as lengths are: how long the warm-up is shifts what is measured as a whole.
+    times = arrivals(load, measured, rng, load.duration_s or measured / load.value)
+    lead_s = warm / load.value
+    return np.concatenate([arrivals(load, warm, rng, lead_s), times + lead_s])
 
 
 def _synthetic(workload: Synthetic, count: int, seed: int) -> Rows:
@@ -191,36 +185,34 @@ def _session_turns(
     workload: Synthetic | Dataset,
     sessions: Sessions,
     load: Load,
-    begun: NDArray[np.float64],
     warm: int,
+    measured: int,
     asked: int | None,
     seed: int,
-    cell: int,
-) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """When each session begins and how many turns it has; the measured turns are `asked` exactly, if it is said."""
+) -> NDArray[np.int64]:
+    """How many turns each session has, warm-up first: of `measured` sessions, or of as many as have the turns that
+    are `asked`, if these are said.
+    """
     import numpy as np
 
-    measured = len(begun) - warm
     if isinstance(workload, Dataset):
         available = np.minimum([len(turns) for turns in workload.turns], int(sessions.turns.mean))
         turns = available[_shuffled(len(available), measured, warm, seed)]
     else:
-        turns = sessions.turns.draw(np.random.default_rng([seed, _TURNS]), len(begun)).astype(np.int64)
+        turns = sessions.turns.draw(np.random.default_rng([seed, _TURNS]), warm + measured).astype(np.int64)
     mine, before = turns[:measured], turns[measured:]
     if asked is not None:
         reached = np.cumsum(mine)
         if reached[-1] < asked:
             # Sessions turned out shorter than the mean: more of them.
-            more = _begun(load, warm, 2 * measured + 1, [seed, _ARRIVALS, cell])
-            return _session_turns(workload, sessions, load, more, warm, asked, seed, cell)
+            return _session_turns(workload, sessions, load, warm, 2 * measured + 1, asked, seed)
         last = int(np.searchsorted(reached, asked))
         mine = mine[: last + 1].copy()
         mine[last] -= reached[last] - asked
-        begun = begun[: warm + last + 1]
     if load.kind == "concurrency" and warm > 1:
         # Slots that begin in step would meet all their long prompts together; see _staggered().
         before = np.maximum(1, np.rint(before * (np.arange(warm) + 1) / warm)).astype(np.int64)
-    return begun, np.concatenate([before, mine]).astype(np.int64)
+    return np.concatenate([before, mine]).astype(np.int64)
 
 
 def _conversations(workload: Dataset, turns: NDArray[np.int64], warm: int, output: Length | None, seed: int) -> Rows:
@@ -259,8 +251,8 @@ def trace_rows(workload: Trace, load: Load, warm: int, asked: int | None, seed: 
             asked = most
         elif asked is None and load.duration_s is None and load.kind != "burst" and not load.profile:
             asked = min(most, default_requests(load))
-        intended = _begun(load, warm, asked, [seed, _ARRIVALS, cell])
-        count = len(intended) - warm
+        count = _measured(load, asked)
+        intended = _begun(load, warm, count, [seed, _ARRIVALS, cell])
     if count > most:
         raise InputError(
             f"{load.label}: {count:,} requests, and the trace has {most:,}; send fewer (--requests, --duration), or "

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-PLAN_SCHEMA = 2
+PLAN_SCHEMA = 3
+"""Of 2, arrivals were drawn otherwise; the file is the same."""
+_SCHEMAS = (2, PLAN_SCHEMA)
 _LONGEST = 1 << 24
 """Tokens; nothing longer can be asked for (wire.tolerant.MAX_COUNT)."""
 _COUNTS = ("input_tokens", "output_tokens", "prefix_tokens")
@@ -81,8 +83,9 @@ def read_plan(path: Path) -> Plan:
         raise InputError(f"{path}: cannot be read ({error.strerror or error}); give a saved plan.parquet") from error
     except (pa.ArrowException, KeyError, TypeError, ValueError, RecursionError) as error:
         raise InputError(f"{path}: not a plan this version of Loadstone can read ({error})") from error
-    if about.schema != PLAN_SCHEMA:
-        raise InputError(f"{path}: plan of schema {about.schema}; this version of Loadstone reads {PLAN_SCHEMA}")
+    if about.schema not in _SCHEMAS:
+        reads = " and ".join(map(str, _SCHEMAS))
+        raise InputError(f"{path}: plan of schema {about.schema}; this version of Loadstone reads {reads}")
     odd = [name for name in _COUNTS if not _within(columns[name], _LONGEST)]
     if not _within(columns["cell"], len(about.cells) - 1, 0) or (np.diff(columns["cell"]) < 0).any():
         odd.append("cell")
