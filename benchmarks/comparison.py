@@ -1,6 +1,7 @@
 """What `loadstone compare` holds: false alarms on pairs that do not differ, power on pairs that do, and coverage.
 
     python benchmarks/comparison.py [--pairs 1000] [--quick] [--only TEXT] [--intervals] [--simulated DEPLOYMENT]
+    python benchmarks/comparison.py --measured FOLDER [--runs 240]
 
 Pairs of runs come from two laws that share nothing with the product, and whose requests depend on one another as
 those of engines do:
@@ -16,6 +17,10 @@ counts as holding.
 
 simulated  `loadstone simulate` with another seed on each side, through run folders and the whole comparison; no power
 
+measured   llama.cpp with the small random model, run after run on one server, kept in FOLDER; runs of it against one
+           another, by design: one against the next; three against three and four against four, interleaved (A, B, B, A,
+           …). Neighbouring pairs of these share half of their runs
+
 Each pair is judged as a comparison is: seven metrics in one family (with 999 relabellings instead of 3,999). `alarms`
 is the share of pairs with any metric called different at 5 %; its 95 % range is binomial. `covered` is the share of
 95 % intervals that hold the true ratio, 1 (of simulated runs: to 0.1 %, below which nothing is called different).
@@ -26,9 +31,11 @@ from __future__ import annotations
 
 import argparse
 import heapq
+import json
 import shutil
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -36,12 +43,14 @@ from typing import Any
 import numpy as np
 from scipy.signal import lfilter
 
-from loadstone import simulation
+from loadstone import measure, simulation
 from loadstone.comparison import compare, judge
 from loadstone.comparison.cells import bound, take_blocks
-from loadstone.comparison.found import Cell, Row
+from loadstone.comparison.contrast import Side
+from loadstone.comparison.found import LEVEL, Cell, Row
 from loadstone.comparison.metric import DEFAULT, Metric, Stat
 from loadstone.comparison.sides import Requests, token_curve
+from loadstone.engines import llama_cpp
 from loadstone.options import Options
 from loadstone.statistics import Flow, distribution
 from loadstone.statistics.blocks import RESOLUTION
@@ -130,7 +139,7 @@ def compared(law: Law, places: int, pair: int, slower: float) -> Cell:
         assert on_a is not None
         assert on_b is not None
         rows.append(Row(metric, on_a.value, on_b.value, ratio=on_b.value / on_a.value))
-        reaches[metric] = [[on_a.reach], [on_b.reach]]
+        reaches[metric] = [Side(each.reach, None, ()) for each in (on_a, on_b)]
     cell = Cell({"kind": "concurrency" if places else "rate", "value": float(places or 1)}, rows)
     take_blocks(cell, [[a], [b]], paired=False)
     bound(cell, reaches)
@@ -155,8 +164,14 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="one law of each sort")
     parser.add_argument("--only", default="", help="laws whose name holds this")
     parser.add_argument("--simulated", metavar="DEPLOYMENT", help="pairs of this instead, as llama-3.1-8b@1xh200")
+    parser.add_argument("--measured", metavar="FOLDER", type=Path, help="pairs of measured runs instead")
+    parser.add_argument("--runs", type=int, default=240, help="runs that FOLDER shall have")
     parser.add_argument("--intervals", action="store_true", help="of single runs, how often they hold the truth")
     options = parser.parse_args()
+    if options.measured:
+        take_runs(options.measured, options.runs)
+        measured(options.measured)
+        return
     if options.simulated:
         loads = {name: load for name, load in SIMULATED.items() if options.only in name}
         if options.intervals:
@@ -289,6 +304,11 @@ SIMULATED: dict[str, dict[str, Any]] = {
 """Lengths in [256, 512] and [64, 128], or all alike: then requests fall into a rhythm, another in each run."""
 
 
+MEASURED: dict[str, Any] = {
+    "concurrency": [1, 4], "requests": [64], "input": "64", "output": "32", "range_ratio": 0.5,
+}  # fmt: skip
+
+
 def simulated(deployment: str, pairs: int, loads: dict[str, dict[str, Any]]) -> None:
     """False alarms on pairs of simulated runs with another seed each."""
     print("| load | pairs | alarms | 95 % range | covered |")
@@ -314,6 +334,56 @@ def simulated(deployment: str, pairs: int, loads: dict[str, dict[str, Any]]) -> 
             f"| {name} | {pairs} | {alarms / pairs:.1%} | {low:.1%} – {high:.1%} | {covered / max(bounded, 1):.1%} |",
             flush=True,
         )
+
+
+def take_runs(folder: Path, count: int) -> None:
+    """Measures llama.cpp until `folder` has `count` runs, in a folder of its own each: one server for all of them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        llama_cpp.launch(slots=4, context_tokens=512, log_path=Path(scratch) / "log") as server,
+    ):
+        measure.bench(Options(url=server.url, out=Path(scratch), **MEASURED))
+        for number in range(len(list(folder.iterdir())), count):
+            measure.bench(Options(url=server.url, out=folder / f"{number:04d}", **MEASURED))
+
+
+DESIGNS = {"one against one": "AB", "three against three": "ABBAAB", "four against four": "ABBABAAB"}
+"""Sides of successive runs."""
+
+
+def measured(folder: Path) -> None:
+    """False verdicts of each design on pairs that do not differ."""
+    runs = [path.parent for path in sorted(folder.glob("*/*/summary.json"))]
+    print(f"{len(runs)} runs, {sum(map(_trusted, runs))} trusted\n")
+    print("| design | pairs | test alone, p ≤ 5 % | called better | 95 % range | lines | better | no verdict | a number |")
+    print("|---|---:|---:|---:|---:|---:|---:|---:|---:|")
+    for design, sides in DESIGNS.items():
+        step = len(sides) if len(sides) == 2 else len(sides) // 2
+        tests = alarms = pairs = 0
+        words: Counter[str] = Counter()
+        numbers = 0
+        for start in range(0, len(runs) - len(sides) + 1, step):
+            taken = list(zip(runs[start:], sides, strict=False))
+            document = compare(*([run for run, side in taken if side == which] for which in "AB"), seed=start)
+            rows = [row for cell in document["cells"] for row in cell["metrics"] if row["conclusion"] is not None]
+            pairs += 1
+            tests += any(row["p_family"] <= LEVEL for row in rows)
+            alarms += any(row["better"] for row in rows)
+            words.update(row["conclusion"] for row in rows)
+            numbers += sum(row["would_show"] is not None or row["repeats_needed"] is not None for row in rows)
+        low, high = _binomial_range(alarms, pairs)
+        lines = words.total()
+        print(
+            f"| {design} | {pairs} | {tests} | {alarms} | {low:.0%} – {high:.0%} | {lines} | {words['better']} | "
+            f"{lines - words['better']} | {numbers} |",
+            flush=True,
+        )
+        print("<!--", dict(words), "-->")
+
+
+def _trusted(run: Path) -> bool:
+    return all(cell["verdict"]["trusted"] for cell in json.loads((run / "summary.json").read_bytes())["cells"])
 
 
 def _binomial_range(found: int, of: int) -> tuple[float, float]:

@@ -11,17 +11,18 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from conftest import Loadstone
 from loadstone import cli, store
 from loadstone.comparison import compare, judge
 from loadstone.comparison.found import Cell, Row
 from loadstone.comparison.metric import parse_bounds, parse_metric
 from loadstone.comparison.permutation import Units
-from loadstone.comparison.text import cells_of, loads_of, plain
+from loadstone.comparison.text import cells_of, loads_of, plain, word
 from loadstone.errors import InputError
 from loadstone.importers import import_files
 from loadstone.records import CellInfo, Load, RequestRecord, RunInfo, Target, TokenSource
 from loadstone.report.charts.frames import OUTPUT, TPOT, TTFT
-from loadstone.report.effect import OTHER_REPEATS, REPEATS, effect
+from loadstone.report.effect import effect
 from loadstone.report.points import points_of
 from loadstone.report.runs import read_run
 from loadstone.schedule import make_plan
@@ -121,8 +122,8 @@ def test_a_difference_is_shown_with_its_ratio_and_interval(tmp_path: Path) -> No
 
 
 def test_a_report_and_a_comparison_have_one_interval(tmp_path: Path) -> None:
-    """Of unpaired runs the comparison's interval is the report's without what repeats differ by; and a report calls
-    no winner between cells of one law whose requests drift together, though as independent ones they lie far apart.
+    """Of unpaired runs; and a report calls no winner between cells of one law whose requests drift together, though as
+    independent ones they lie far apart.
     """
     called = 0
     for seed in range(12):
@@ -138,10 +139,7 @@ def test_a_report_and_a_comparison_have_one_interval(tmp_path: Path) -> None:
                 assert found is None
                 continue
             assert found is not None
-            more = REPEATS.get(measure.key, OTHER_REPEATS)
-            assert math.log(found.high / found.ratio) == pytest.approx(
-                math.hypot(math.log(row["high"] / row["ratio"]), more)
-            )
+            assert (found.ratio, found.low, found.high) == pytest.approx((row["ratio"], row["low"], row["high"]))
             called += found.clear
     assert called <= 2  # of 36; it is 14 where requests are taken for independent
 
@@ -269,6 +267,58 @@ def test_only_loads_of_both_sides_are_compared(tmp_path: Path) -> None:
     assert [load["value"] for load in document["unmatched"]["a"]] == [4]
 
 
+def test_one_measured_run_a_side_is_no_verdict(tmp_path: Path) -> None:
+    """They differ beyond doubt, and what another run of either would have been nobody knows."""
+    command = ["loadstone", "bench", "http://a:1", "--concurrency", "4", "--out", "x", "--json"]
+    a, b = (
+        make(tmp_path / name, seed=seed, slower=slower, source="measured", command=command)
+        for name, seed, slower in (("a", 1, 1.0), ("b", 2, 1.2))
+    )
+    document = compare([a], [b], fail_on=["tpot_p50>+5%"])
+    row = rows(document)["tpot_p50"]
+    assert (row["conclusion"], row["differs"], row["better"]) == ("runs_differ", False, None)
+    assert row["p_family"] <= 0.05
+    assert row["repeats_needed"] >= 3
+    assert word(row)[0] == f"differ between these two runs; repeat {row['repeats_needed']} times to know"
+    (bound,) = document["fail_on"]
+    assert (bound["met"], bound["at"], bound["one_run"]) == (False, [], ["concurrency 4"])
+    assert bound["repeats_needed"] == row["repeats_needed"]
+    (finding,) = [each for each in document["findings"] if each["kind"] == "one_run_each"]
+    again = f"loadstone bench http://a:1 --concurrency 4 --out {tmp_path}/repeats-a; "
+    assert again in finding["remedy"]
+    assert finding["remedy"].endswith(f"loadstone compare {tmp_path}/repeats-a {tmp_path}/repeats-b")
+    # One measured run beside a prediction, or beside repeats, is one run all the same.
+    simulated = make(tmp_path / "c", seed=3, slower=2.0)
+    assert rows(compare([a], [simulated]))["tpot_p50"]["conclusion"] == "runs_differ"
+    assert rows(compare([a, make(tmp_path / "d", seed=4, source="measured")], [b]))["tpot_p50"]["better"] is None
+    # Two predictions have no more runs to differ from.
+    fast = make(tmp_path / "e", seed=5)
+    assert rows(compare([fast], [simulated], fail_on=["tpot_p50>+5%"]))["tpot_p50"]["conclusion"] == "better"
+
+
+def test_a_gate_of_one_measured_run_lets_it_pass_and_says_why(tmp_path: Path, loadstone: Loadstone) -> None:
+    a, b = (make(tmp_path / name, seed=n, slower=1 + n, source="measured") for n, name in enumerate("ab"))
+    said = loadstone("compare", a, b, "--fail-on", "tpot_p50>+5%")
+    assert said.code == 0
+    assert "tpot_p50>+5%: not met; exceeded at concurrency 4, but by one run a side, which decides nothing" in said.out
+    assert "differ between these two runs; repeat " in said.out
+
+
+def test_few_repeats_say_how_many_would_do(tmp_path: Path) -> None:
+    a, b = (
+        [make(tmp_path / f"{side}{n}", seed=10 * at + n, slower=1 + 0.1 * n + 0.04 * at, source="measured") for n in range(3)]
+        for at, side in enumerate("ab")
+    )  # fmt: skip
+    row = rows(compare(a, b))["tpot_p50"]
+    assert row["conclusion"] == "not_shown"
+    assert row["would_show"] > 1.1
+    assert 10 < row["repeats_needed"] < 200
+    assert word(row)[0] == f"no difference shown; {row['repeats_needed']} runs a side would show it"
+    far = [make(tmp_path / f"c{n}", seed=50 + n, slower=2 + 0.1 * n, source="measured") for n in range(3)]
+    found = rows(compare(a, far))["tpot_p50"]
+    assert (found["conclusion"], found["better"], found["repeats_needed"]) == ("better", "a", None)
+
+
 def test_sums_are_compared_by_their_values(tmp_path: Path) -> None:
     def imported(name: str, ttft_ms: float) -> Path:
         (tmp_path / name).write_text(json.dumps(SGLANG | {"median_ttft_ms": ttft_ms}))
@@ -279,8 +329,8 @@ def test_sums_are_compared_by_their_values(tmp_path: Path) -> None:
     row = rows(document)["ttft_p50"]
     assert (row["ratio"], row["p"], row["differs"]) == (pytest.approx(1.02), None, False)
     assert "without its requests" in document["cells"][0]["why_not_tested"]
-    assert document["fail_on"][0]["met"]
-    assert document["fail_on"][0]["untested"] == ["concurrency 4"]
+    assert not document["fail_on"][0]["met"]  # one run a side decides nothing
+    assert document["fail_on"][0]["one_run"] == ["concurrency 4"]
     # Repeats of sums can be tested: what differs from run to run is there.
     others = [imported(f"{name}.jsonl", value) for name, value in (("c", 501.0), ("d", 511.0))]
     assert compare([a, others[0]], [b, others[1]])["cells"][0]["units"]["kind"] == "runs"
@@ -292,7 +342,8 @@ def test_a_metric_that_is_missing_is_told(tmp_path: Path) -> None:
     document = compare([a], [make(tmp_path / "b")], fail_on=["itl_p99>+5%"])
     assert rows(document)["itl_p99"]["ratio"] is None
     assert document["fail_on"] == [
-        {"bound": "itl_p99>+5%", "met": False, "at": [], "untested": [], "not_shown": [], "missing": True}
+        {"bound": "itl_p99>+5%", "met": False, "at": [], "untested": [], "not_shown": [], "one_run": [],
+         "repeats_needed": None, "missing": True}
     ]
 
 

@@ -315,7 +315,8 @@ def test_how_far_the_model_may_be_off_is_in_the_conclusion(
     a = simulated(tmp_path / "a")
     small, told = judged(a, simulated(tmp_path / "b", slower=0.95, **other))
     assert said in told
-    assert small["differs"]
+    alone = other.get("source") == "measured"  # one run, so that nothing is known of another
+    assert small["differs"] == (not alone)
     if off is None:
         assert (small["model_low"], small["model_high"]) == (None, None)
         assert (small["conclusion"], small["better"]) == ("better", "b")
@@ -324,7 +325,7 @@ def test_how_far_the_model_may_be_off_is_in_the_conclusion(
     assert math.log(small["ratio"] / small["model_low"]) == pytest.approx(off, rel=1e-3)
     assert (small["conclusion"], small["better"]) == ("within_model", None)
     large, _ = judged(a, simulated(tmp_path / "c", slower=0.8, **other))
-    assert (large["conclusion"], large["better"]) == ("better", "b")
+    assert (large["conclusion"], large["better"]) == (("runs_differ", None) if alone else ("better", "b"))
 
 
 def test_other_questions_of_one_deployment_are_not_wrong_by_the_same(tmp_path: Path) -> None:
@@ -340,8 +341,9 @@ def test_what_tokens_cost_is_as_uncertain_as_how_fast_they_come(tmp_path: Path) 
     a, b = simulated(tmp_path / "a", source="measured"), simulated(tmp_path / "b", slower=1.1, ends=ends)
     rate = judged(a, b, "output_tokens_per_s")[0]
     price = judged(a, b, "dollars_per_million_output_tokens", price=["h100=2"])[0]
-    assert rate["model_low"] == pytest.approx(rate["ratio"] / 1.2)
-    assert rate["model_high"] == pytest.approx(rate["ratio"] * 1.05)
+    # The throughput of a closed loop is places over E2E, and off as that is, the other way round.
+    assert rate["model_low"] == pytest.approx(rate["ratio"] / 1.05)
+    assert rate["model_high"] == pytest.approx(rate["ratio"] * 1.2)
     assert price["model_high"] == pytest.approx(1 / rate["model_low"])
     assert price["model_low"] == pytest.approx(1 / rate["model_high"])
 

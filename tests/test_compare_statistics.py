@@ -1,6 +1,7 @@
 """The tests and intervals behind `loadstone compare`, on numbers of known law."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,8 @@ import pytest
 from numpy.typing import NDArray
 
 from loadstone.comparison import interval, permutation
-from loadstone.comparison.permutation import Units, compare_all, holm, welch
+from loadstone.comparison.permutation import Units, compare_all, welch
+from loadstone.comparison.repeats import needed
 from loadstone.statistics import blocks
 
 
@@ -56,9 +58,57 @@ def test_correlation_makes_the_test_careful() -> None:
     assert careful.p[0] > plain.p[0]
 
 
-def test_holm() -> None:
-    assert holm(np.array([0.01, 0.04, 0.03])).tolist() == pytest.approx([0.03, 0.06, 0.06])
-    assert holm(np.array([0.9, 0.5])).tolist() == [1.0, 1.0]
+def test_few_runs_are_tested_by_rotation() -> None:
+    """For one metric alone it is Student's t; of copies the family pays nothing; a slow run is slow under each load."""
+    from scipy.stats import ttest_ind
+
+    rng = np.random.default_rng(3)
+    a, b = rng.normal(0, 1, (3, 1)), rng.normal(1.5, 1, (3, 1))
+    few = replace(units(a, b), few=True)
+    (alone,) = compare_all([few], 0, 40_000)
+    t, p = ttest_ind(b[:, 0], a[:, 0])
+    assert alone.t[0] == pytest.approx(t)
+    assert alone.p[0] == pytest.approx(p, abs=0.005)
+    copies = compare_all([replace(units(np.repeat(a, 7, 1), np.repeat(b, 7, 1)), few=True)] * 3, 0, 40_000)
+    assert copies[2].p_family[6] == alone.p[0]
+
+
+def test_few_runs_raise_no_false_alarms_and_see_more_than_holm() -> None:
+    """Pairs of three runs, seven metrics that go together: alarms at 5 %, and the power of Welch's t with Holm's
+    correction beside it.
+    """
+    from scipy.stats import ttest_ind
+
+    alarms = seen = by_holm = 0
+    for pair in range(400):
+        rng = np.random.default_rng([pair, 7])
+        common, own = rng.normal(0, 0.05, (6, 1)), rng.normal(0, 0.01, (6, 7))
+        runs = common + own
+        for difference in (0.0, 0.12):
+            b = runs[3:] + difference
+            (result,) = compare_all([replace(units(runs[:3], b), few=True)], pair, 999)
+            shown = bool(result.p_family.min() <= 0.05)
+            if difference:
+                seen += shown
+                by_holm += bool(7 * ttest_ind(runs[:3], b, equal_var=False).pvalue.min() <= 0.05)
+            else:
+                alarms += shown
+    assert alarms <= 33  # of 5 % of 400 more than 33 have a chance of 1 in 500
+    assert seen > 1.2 * by_holm
+
+
+def test_runs_needed_are_those_that_show_it() -> None:
+    """Of so many runs a side, drawn from a normal law, four in five comparisons find the difference."""
+    from scipy.stats import ttest_ind
+
+    many = needed(0.1, 0.05, 0.02)
+    assert many == 7
+    rng = np.random.default_rng(0)
+    draws = rng.normal(0, 0.05, (2, 4000, many))
+    power = float(np.mean(ttest_ind(draws[0], draws[1] + 0.1, axis=1).pvalue <= 0.02))
+    assert 0.78 <= power <= 0.88
+    assert needed(0.1, 0.1, 0.02) > many
+    assert needed(1e-6, 0.05, 0.02) is None
 
 
 def test_welch() -> None:

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
+from loadstone.comparison.contrast import OTHER_REPEATS, REPEATS
 from loadstone.report.charts.frames import E2E, ITL, OUTPUT, TPOT, TTFT
 from loadstone.report.charts.ratios import gpu_ratios, ratio_figures
 from loadstone.report.crosswise import matrices, ratios
-from loadstone.report.effect import OTHER_REPEATS, REPEATS, Effect, effect
+from loadstone.report.effect import Effect, effect
 from loadstone.report.findings import observations
 from loadstone.report.findings.sentence import ranges
 from loadstone.report.points import Point
@@ -141,7 +142,7 @@ def test_the_interval_has_sampling_and_repeats_in_it(tmp_path: Path) -> None:
     assert found is not None
     assert found.ratio == pytest.approx(2)
     sampling = 0.5 * math.log(1.02 / 0.98)
-    reach = (2 * sampling**2 + REPEATS["ttft"] ** 2) ** 0.5
+    reach = (2 * sampling**2 + REPEATS["ttft"] ** 2) ** 0.5  # both were measured, once
     assert found.high / found.ratio == pytest.approx(math.exp(reach))
     assert found.clear
     assert not Effect(1.01, 0.99, 1.03).clear
@@ -178,16 +179,17 @@ def test_the_bottleneck_is_what_the_server_says(tmp_path: Path, server: Json, wo
 def test_a_predicted_throughput_of_a_closed_loop_is_as_sure_as_its_latency(tmp_path: Path) -> None:
     """Places over mean E2E: of 4.8 times the throughput nobody says that nothing is shown."""
 
-    def simulated(name: str, output: float) -> Point:
+    def simulated(name: str, gpu: str, output: float) -> Point:
         one = cell(16, e2e=16_000 / output, output=output)
         one["metrics"]["interval"] = {"output_tokens_per_s": {"low": output / 4, "high": output * 4}}
         one["metrics"]["e2e_s"] |= {"low": 0.8 * 16_000 / output, "high": 1.25 * 16_000 / output}
-        run(tmp_path / name, name, [one], source="simulated")
+        run(tmp_path / name, name, [one], source="simulated", deployment={"gpu": gpu})
         return points(tmp_path / name)[0]
 
-    found = effect(simulated("a", 4800.0), simulated("b", 1000.0), OUTPUT)
+    found = effect(simulated("a", "h200", 4800.0), simulated("b", "h100", 1000.0), OUTPUT)
     assert found is not None
-    assert found.ratio / found.low == pytest.approx(math.exp(math.sqrt(2 * math.log(1.25) ** 2 + OTHER_REPEATS**2)))
+    # Two thirds of it are one error, and a simulation repeats itself.
+    assert found.ratio / found.low == pytest.approx(math.exp(math.sqrt(2 / 3) * math.log(1.25)))
 
 
 def test_percentages_have_no_exponents() -> None:
@@ -261,6 +263,26 @@ def test_runs_of_other_settings_are_no_repeats(tmp_path: Path, how: str) -> None
     names = ("seqs 64", "seqs 8") if how == "label" else ("max_num_seqs=64", "max_num_seqs=8")
     assert ttft.startswith("vLLM on 8×H200 with settings {1} instead of {0}, at concurrency 8 (".format(*names))
     assert "): TTFT a factor of 10 (" in ttft
+
+
+def test_a_label_hides_no_other_difference(tmp_path: Path) -> None:
+    """It is a fact of the setup only where nothing else tells the labelled cells from others."""
+    for label, workload, ttft in (("plain", {}, 1.0), ("shared", {"prefix_tokens": 512}, 0.1)):
+        run(tmp_path / "prefix", label, [cell(8, ttft=ttft)], workload=workload, settings={"label": label})
+    (ttft,) = said(tmp_path / "prefix", "switch")
+    assert "vLLM on 8×H200 with 512 tokens shared (shared instead of plain), at concurrency 8 (" in ttft
+    for label, gpu, output in (("old", "a100", 500.0), ("new", "h100", 1000.0)):
+        run(tmp_path / "gpus", label, [cell(64, output=output)], deployment={"gpu": gpu}, settings={"label": label})
+    (text,) = said(tmp_path / "gpus", "ratio")
+    assert text.startswith("H100 against A100 with vLLM, all else equal: output throughput a factor of 2 (")
+    # Eager and not, with a prefix and without: four setups, and labels are compared with labels.
+    for label, slower in (("eager", 2.0), ("graphs", 1.0)):
+        for prefix, ttft_s in ((0, 1.0), (512, 0.1)):
+            run(tmp_path / "both", f"{label}{prefix}", [cell(8, ttft=slower * ttft_s)],
+                workload={"prefix_tokens": prefix}, settings={"label": label})  # fmt: skip
+    told = said(tmp_path / "both", "switch")
+    assert [text for text in told if "eager with 512 tokens shared, at" in text]
+    assert [text for text in told if "with settings graphs instead of eager, at" in text]
 
 
 def test_gpus_are_compared_where_all_else_is_equal(tmp_path: Path) -> None:
@@ -337,8 +359,8 @@ def test_predictions_are_called_so(tmp_path: Path) -> None:
     every = said(tmp_path)
     assert every
     assert all(text.startswith("Predicted (80 % intervals): ") for text in every)
-    # ln 1.3 of both, and what repeats differ by: e^√(2·0.262² + 0.088²)
-    assert "over 2 pairs of cells, each certain to a factor of 1.5)" in said(tmp_path, "ratio")[0]
+    # ln 1.3 of both, two thirds of which are one error: e^√(2/3·0.262²)
+    assert "over 2 pairs of cells, each certain to a factor of 1.2)" in said(tmp_path, "ratio")[0]
     (table,) = ratios(points(tmp_path))
     assert "for predictions the model's own, 80 %" in table.notes[0]
     (figure,) = ratio_figures(gpu_ratios(points(tmp_path)))

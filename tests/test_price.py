@@ -11,12 +11,13 @@ import pytest
 
 from conftest import Loadstone
 from loadstone.comparison import compare
+from loadstone.comparison.contrast import OTHER_REPEATS
 from loadstone.comparison.price import dollars_per_hour, key, parse_prices, per_million, without_price
 from loadstone.errors import InputError
 from loadstone.report.charts.frames import DOLLARS, frames
 from loadstone.report.charts.fronts import price_by_pace
 from loadstone.report.document import Report, build
-from loadstone.report.effect import OTHER_REPEATS, effect
+from loadstone.report.effect import effect
 from loadstone.report.html import body
 from loadstone.report.markdown import markdown
 from loadstone.report.runs import read_runs

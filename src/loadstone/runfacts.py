@@ -73,6 +73,7 @@ class RunFacts(msgspec.Struct, kw_only=True, frozen=True):
     mode             offline: a batch through the engine's own interface, without a server
     tool             whose client measured it: "Loadstone" for our own runs, None for simulated ones
     settings         what else was set up: the user's label for it, and the engine's arguments that are not facts here
+    named            the label alone
     architecture     the catalogue's name for the model, where the user stated it beside the one it is served by
     stated           what the user said that a measured server runs on, in their words
     hardware         the GPU as the run describes it, where it is none of the catalogue's
@@ -102,6 +103,7 @@ class RunFacts(msgspec.Struct, kw_only=True, frozen=True):
     prefix_groups: int | None = None
     prefix_cache: bool | None = None
     settings: str | None = None
+    named: str | None = None
     architecture: str | None = None
     stated: str | None = None
     hardware: Gpu | None = None
@@ -150,6 +152,7 @@ def run_facts(info: RunInfo, document: Mapping[str, Any] | None = None) -> RunFa
         prefix_tokens=_whole(workload.get("prefix_tokens")),
         prefix_groups=_whole(workload.get("prefix_groups")),
         prefix_cache=prefix_cache if isinstance(prefix_cache, bool) else None,
+        named=_text(info.settings.get("label")),
         settings=_settings(info.settings.get("label"), mapping(deployment.get("arguments"))),
         architecture=_named(deployment.get("architecture")),
         stated=_text(deployment.get("stated")),

@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 
-from loadstone.comparison import cells, model
+from loadstone.comparison import cells, model, repeats
 from loadstone.comparison.found import LEVEL, Cell
 from loadstone.comparison.metric import DEFAULT, ENERGY, PRICED, Bound, parse_bounds
 from loadstone.comparison.opening import open_sides
-from loadstone.comparison.permutation import RELABELLINGS, compare_all, holm
+from loadstone.comparison.permutation import RELABELLINGS, compare_all
 from loadstone.comparison.price import Prices, parse_prices, without_price
 from loadstone.comparison.setup import WORKLOAD, differences
 from loadstone.comparison.sides import Run, load_key
@@ -118,13 +117,6 @@ def judge(compared: Sequence[Cell], seed: int, relabellings: int = RELABELLINGS)
             row.p, row.p_family = float(result.p[index]), float(result.p_family[index])
             if row.log_error is not None:
                 row.least = max(1 + RESOLUTION, math.exp(result.least * row.log_error))
-    few = [row for cell in compared for row in cell.by_t]
-    if few:
-        # So few runs have too few relabellings: t tests, and Holm over all, for these do not know of one another.
-        rows = [row for cell in tested for row in cell.tested] + few
-        adjusted = holm(np.array([row.p if row.p is not None else 1.0 for row in rows]))
-        for row, p in zip(rows, adjusted, strict=True):
-            row.p_family = float(p)
     for cell in compared:
         for row in cell.rows:
             if not (row.least and row.ratio):
@@ -133,8 +125,9 @@ def judge(compared: Sequence[Cell], seed: int, relabellings: int = RELABELLINGS)
             beyond = abs(math.log(row.ratio)) > math.log(row.least)
             if beyond and not row.shown:
                 row.least = None
-            elif row.differs and not beyond:
+            elif row.apart and not beyond:
                 row.least = max(row.ratio, 1 / row.ratio)
+    repeats.count(tested, [result.least for result in results])
 
 
 def _findings(
@@ -171,13 +164,16 @@ def _findings(
     if predicted := _predicted(sides, compared):
         found.append(predicted)
     kinds = {cell.unit for cell in compared}
-    if single := {alone for cell in compared if cell.unit == "blocks" for alone in _alone(cell)}:
+    measured = [row for cell in compared for row in cell.rows if row.alone]
+    if single := {alone for cell in compared if cell.unit == "blocks" or measured for alone in _alone(cell)}:
         which = "on each side" if len(single) == 2 else f"on {single.pop()}"
-        found.append(Finding(
-            "one_run_each", "info",
-            f"only one run {which}: the spread within a run is known, the spread from run to run is not",
-            "To cover what changes between starts of an engine, measure repeats: compare A1,A2,A3 B1,B2,B3.",
-        ))  # fmt: skip
+        evidence = f"only one run {which}: the spread within a run is known, the spread from run to run is not"
+        if measured:
+            evidence += ", so neither side is called better; intervals have that of published repeats in it"
+            remedy = repeats.how(*sides, repeats.to_measure(measured))
+        else:
+            remedy = "To cover what other seeds draw, simulate repeats: compare A1,A2,A3 B1,B2,B3."
+        found.append(Finding("one_run_each", "info", evidence, remedy))
     if None in kinds:
         by_reason: dict[str, list[Mapping[str, Any]]] = {}
         for cell in compared:
@@ -198,10 +194,10 @@ def _alone(cell: Cell) -> list[str]:
 
 def _predicted(sides: tuple[list[Run], list[Run]], compared: Sequence[Cell]) -> Finding | None:
     """That a side is a prediction, and what was made of how far the model may be off."""
-    simulated = [side for side, runs in zip("AB", sides, strict=True) if any(map(model.is_simulated, runs))]
+    simulated = [side for side, runs in zip("AB", sides, strict=True) if any(run.simulated for run in runs)]
     if not simulated:
         return None
-    together = model.together(*sides)
+    together = model.together([model.basis(run.info, run.facts) for side in sides for run in side])
     known = any(row.model is not None for cell in compared for row in cell.rows)
     if together == 1:
         made_of_it = "both are one deployment with one workload, so the performance model's errors cancel out"
@@ -222,13 +218,20 @@ def _predicted(sides: tuple[list[Run], list[Run]], compared: Sequence[Cell]) -> 
 
 
 def _bound(bound: Bound, compared: Sequence[Cell]) -> dict[str, Any]:
-    """Met where the estimate is beyond the bound and the data shows a difference; without a test, by the estimate."""
-    where, untested, not_shown = [], [], []
+    """Met where the estimate is beyond the bound and the data shows a difference; without a test, by the estimate, but
+    for single measured runs: these decide nothing.
+    """
+    where, untested, not_shown, one_run = [], [], [], []
+    many: list[int | None] = []
     for cell in compared:
         row = next((row for row in cell.rows if row.metric == bound.metric), None)
         if row is None or row.ratio is None or not bound.beyond(row.ratio):
             continue
-        if row.p_family is None:
+        if not row.differs and (row.alone or row.p_family is not None):
+            many.append(row.repeats)
+        if row.alone:
+            one_run.append(cell.label)
+        elif row.p_family is None:
             untested.append(cell.label)
         elif row.differs:
             where.append(cell.label)
@@ -241,5 +244,7 @@ def _bound(bound: Bound, compared: Sequence[Cell]) -> dict[str, Any]:
         "at": where + untested,
         "untested": untested,
         "not_shown": not_shown,
+        "one_run": one_run,
+        "repeats_needed": max((each or 0 for each in many), default=0) or None,
         "missing": missing,
     }

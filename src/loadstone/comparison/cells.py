@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadstone.comparison import asked, interval, model
+from loadstone.comparison.contrast import Side, contrast
 from loadstone.comparison.found import Cell, Row
-from loadstone.comparison.interval import Reach
-from loadstone.comparison.metric import Metric
-from loadstone.comparison.permutation import Units, welch
+from loadstone.comparison.metric import Metric, Stat
+from loadstone.comparison.permutation import Units, student, welch
 from loadstone.comparison.sides import PER_REQUEST, Place, Requests, requests_of
 from loadstone.records import Load
 from loadstone.runfacts import steady_window
@@ -48,21 +48,42 @@ def gather(a: Sequence[Place], b: Sequence[Place], metrics: Sequence[Metric]) ->
         for metric, sides in stats.items()
     }
     cell = Cell(load, [_row(metric, *values[metric]) for metric in metrics], runs=(len(a), len(b)))
+    sides = {row.metric: [_side(places, row.metric, stats[row.metric][at], intended) for at, places in enumerate((a, b))]
+             for row in cell.rows}  # fmt: skip
     for row in cell.rows:
-        off = model.reach(a, b, row.metric, intended=intended)
+        off = contrast(*sides[row.metric], row.metric.base).model
         if row.ratio is not None and off is not None:
             row.model = interval.bounds(row.ratio, off)
     if min(len(a), len(b)) >= 2:
         _by_runs(cell, values)
-    elif all(run.has_records for run, _ in (*a, *b)):
+        return cell
+    for row in cell.rows:
+        row.alone = not all(run.simulated for run, _ in (*a, *b))
+    if all(run.has_records for run, _ in (*a, *b)):
         _by_blocks(cell, a, b, intended=intended)
-        bound(cell, {
-            metric: [[stat.reach if stat is not None else None for stat in side] for side in sides]
-            for metric, sides in stats.items()
-        })  # fmt: skip
+        bound(cell, sides)
     else:
         cell.why = "one side was imported as summary statistics, without its requests"
     return cell
+
+
+def _side(places: Sequence[Place], metric: Metric, stats: Sequence[Stat | None], intended: bool) -> Side:
+    """What is known of a side's value: sampling of its runs pooled; of predictions the widest, for repeats of a
+    simulation do not make the model better.
+    """
+    reaches = [stat.reach if stat is not None else None for stat in stats]
+    known = [each for each in reaches if each is not None]
+    off = [
+        metric.model_reach(run.document["cells"][position], intended)
+        for run, position in places
+        if run.simulated
+    ]
+    told = [each for each in off if each is not None]
+    return Side(
+        interval.pooled(known) if known and len(known) == len(reaches) else None,
+        (max(each[0] for each in told), max(each[1] for each in told)) if told and len(told) == len(off) else None,
+        tuple(model.basis(run.info, run.facts) for run, _ in places),
+    )
 
 
 def _row(metric: Metric, a: Sequence[float | None], b: Sequence[float | None]) -> Row:
@@ -81,35 +102,23 @@ def _row(metric: Metric, a: Sequence[float | None], b: Sequence[float | None]) -
 def _by_runs(cell: Cell, values: dict[Metric, list[list[float | None]]]) -> None:
     """How runs differ from one another holds what differs within them too: nothing is drawn from inside them."""
     cell.unit = "runs"
+    sizes = [len(side) for side in values[cell.rows[0].metric]]
+    few = math.comb(sum(sizes), sizes[0]) < PERMUTED_RUNS
     tested, columns = [], []
     for row in cell.rows:
         if row.ratio is None:
             continue
         a, b = (np.log(np.array(side, np.float64)) for side in values[row.metric])
-        _, error, freedom = welch(a, b)
-        row.log_error = error
+        _, error, freedom = student(a, b) if few else welch(a, b)
+        row.log_error, row.spread = error, error / math.sqrt(1 / len(a) + 1 / len(b))
         reach = interval.student(max(1.0, freedom)) * error
         row.low, row.high = interval.bounds(row.ratio, (reach, reach))
         tested.append(row)
         columns.append((a, b))
-    sizes = [len(side) for side in values[cell.rows[0].metric]]
     cell.counts = sizes[0], sizes[1]
-    if math.comb(sum(sizes), sizes[0]) >= PERMUTED_RUNS and tested:
+    if tested:
         a, b = (np.stack([column[side] for column in columns], axis=1) for side in (0, 1))
-        cell.units, cell.tested = Units(a, b, np.zeros(len(tested))), tested
-        return
-    for row, (a, b) in zip(tested, columns, strict=True):
-        row.p = _welch_p(a, b)
-    cell.by_t = tested
-
-
-def _welch_p(a: Floats, b: Floats) -> float:
-    from scipy.special import stdtr
-
-    difference, error, freedom = welch(a, b)
-    if error == 0:
-        return 1.0 if difference == 0 else 0.0
-    return float(2 * stdtr(max(1.0, freedom), -abs(difference / error)))
+        cell.units, cell.tested = Units(a, b, np.zeros(len(tested)), few=few), tested
 
 
 # --- one run a side: blocks of requests are the units --------------------------------------------------------------
@@ -257,23 +266,23 @@ def _of_sides(values: Sequence[Sequence[Floats]], places: int, *, paired: bool) 
     return sum(rhythm.variance(run, places) / len(side) ** 2 for side in values for run in side)
 
 
-def bound(cell: Cell, reaches: Mapping[Metric, Sequence[Sequence[Reach | None]]]) -> None:
-    """Intervals of the ratios of a cell of blocks, from those of each run's value on either side."""
+def bound(cell: Cell, sides: Mapping[Metric, Sequence[Side]]) -> None:
+    """Intervals of the ratios of a cell of blocks, from what is known of the value on either side."""
     if cell.units is None:
         return
     freedom = min(len(cell.units.a), len(cell.units.b)) - 1.0
     for row in cell.rows:
-        known = [[each for each in side if each is not None] for side in reaches[row.metric]]
-        if row.ratio is None or any(len(k) < len(side) for k, side in zip(known, reaches[row.metric], strict=True)):
+        a, b = sides[row.metric]
+        if row.ratio is None or a.sampling is None or b.sampling is None:
             continue
         together = 0.0
         if cell.paired and row in cell.tested:
             at = cell.tested.index(row)
             together = _correlated(cell.units.a[:, at], cell.units.b[:, at])
-        of_a, of_b = (interval.pooled(side) for side in known)
-        found = interval.ratio(of_a, of_b, together)
-        row.low, row.high = interval.bounds(row.ratio, found)
-        row.log_error = sum(found) / 2 / blocks.student(freedom)
+        if (reach := contrast(a, b, row.metric.base, paired=together).sampling) is not None:
+            row.low, row.high = interval.bounds(row.ratio, reach)
+        # What these two runs would have shown: the test knows nothing of other runs.
+        row.log_error = sum(interval.ratio(a.sampling, b.sampling, together)) / 2 / blocks.student(freedom)
 
 
 def _correlated(a: Floats, b: Floats) -> float:

@@ -11,7 +11,7 @@ from loadstone.comparison.permutation import Units
 from loadstone.records import Load
 from loadstone.statistics.blocks import RESOLUTION
 
-Conclusion = Literal["better", "same", "within_model", "may_be_chance", "not_shown", "too_little"]
+Conclusion = Literal["better", "runs_differ", "same", "within_model", "may_be_chance", "not_shown", "too_little"]
 
 LEVEL = 0.05
 """The chance of any false alarm in a comparison."""
@@ -22,7 +22,9 @@ class Row:
     """One metric of one cell. `log_error`: standard error of log(B/A); `least`: the ratio that would have shown.
 
     `low`, `high`: 95 %, what the data leaves open; `model`: 80 %, what the performance model leaves open besides,
-    where a side is simulated and its error does not cancel.
+    where a side is simulated and its error does not cancel. `alone`: a side is one measured run, so that what differs
+    from run to run is not in the data; `spread`: that, a standard deviation on a log scale, where it is; `repeats`: how
+    many runs a side would show a difference of this size.
     """
 
     metric: Metric
@@ -36,6 +38,9 @@ class Row:
     p_family: float | None = None
     least: float | None = None
     model: tuple[float, float] | None = None
+    alone: bool = False
+    spread: float | None = None
+    repeats: int | None = None
 
     @property
     def shown(self) -> bool:
@@ -48,9 +53,14 @@ class Row:
         return self.ratio is not None and abs(math.log(self.ratio)) > math.log1p(RESOLUTION)
 
     @property
-    def differs(self) -> bool:
+    def apart(self) -> bool:
         """Test and interval agree: a metric without an interval has its test alone."""
         return self.shown and self.large and not _holds_one(self.interval)
+
+    @property
+    def differs(self) -> bool:
+        """Whether the setups do, and not these two runs alone."""
+        return self.apart and not self.alone
 
     @property
     def interval(self) -> tuple[float, float] | None:
@@ -61,8 +71,8 @@ class Row:
         """None where nothing was tested."""
         if self.p_family is None:
             return None
-        if self.differs:
-            return "within_model" if _holds_one(self.model) else "better"
+        if self.apart:
+            return "within_model" if _holds_one(self.model) else "runs_differ" if self.alone else "better"
         known = self.interval
         narrow = known is not None and max(abs(math.log(end)) for end in known) <= math.log1p(RESOLUTION)
         if narrow or (self.shown and not self.large):
@@ -80,7 +90,7 @@ class Row:
             "metric": self.metric.name, "a": self.a, "b": self.b, "ratio": self.ratio, "low": self.low,
             "high": self.high, "p": self.p, "p_family": self.p_family, "would_show": self.least,
             "model_low": model_low, "model_high": model_high, "differs": self.differs, "better": better,
-            "conclusion": conclusion,
+            "conclusion": conclusion, "repeats_needed": self.repeats,
         }  # fmt: skip
 
 
@@ -92,7 +102,7 @@ def _holds_one(interval: tuple[float, float] | None) -> bool:
 @dataclass
 class Cell:
     """`unit`: runs, blocks, or None where nothing can be tested, and `why`. `tested` are the rows that `units` has
-    columns for; `by_t` those of too few runs to permute. `runs`: how many have the load on either side.
+    columns for. `runs`: how many have the load on either side.
     """
 
     load: dict[str, Any]
@@ -104,7 +114,6 @@ class Cell:
     paired: bool = False
     units: Units | None = None
     tested: list[Row] = field(default_factory=list)
-    by_t: list[Row] = field(default_factory=list)
 
     @property
     def label(self) -> str:

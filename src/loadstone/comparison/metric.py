@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from loadstone.comparison.interval import Reach, reach
 from loadstone.comparison.price import per_million
@@ -73,19 +73,33 @@ class Metric:
     def model_reach(self, cell: Mapping[str, Any], intended: bool) -> Reach | None:
         """How far the performance model may be off, 80 %, out of a simulated run's cell; None where it is not told.
 
-        A mean and every percentile take what is known of the median, and all throughputs that of output tokens.
+        A mean and every percentile take what is known of the median.
         """
         metrics = cell["metrics"]
         if self.statistic is None:
             if _PRICED.get(self.base, self.base) not in _STEADY:
                 return None
-            found = predicted_rate(metrics, "model_")
+            found = predicted_rate(metrics, mapping(cell.get("load")).get("kind"))
             return found[::-1] if found is not None and self.priced else found
         values = mapping(metrics.get(f"{self.base}{self._clock(intended)}_s"))
         return _reach(values.get("p50"), values)
 
     def _clock(self, intended: bool) -> str:
         return "_intended" if intended and self.base in ("ttft", "e2e") else ""
+
+
+def predicted_rate(metrics: Mapping[str, Any], kind: Any) -> Reach | None:
+    """How far a predicted throughput may be off because the performance model is, 80 %; `kind`: of its load. What is
+    known of output tokens in the long run holds, as a share, for all throughputs and windows. That of a closed loop
+    varies as its E2E: it is places over mean E2E.
+    """
+    e2e = mapping(metrics.get("e2e_s"))
+    of_e2e = _reach(e2e.get("p50"), e2e) if kind == "concurrency" else None
+    if of_e2e is not None:
+        return of_e2e[::-1]
+    said = mapping(mapping(metrics.get("interval")).get("output_tokens_per_s"))
+    ends = {end: said.get(f"model_{end}", said.get(end)) for end in ("low", "high")}
+    return _reach(said.get("value", metrics.get("output_tokens_per_s")), ends)
 
 
 def _reach(value: Any, ends: Mapping[str, Any]) -> Reach | None:
@@ -126,15 +140,6 @@ def rate_interval(metrics: Mapping[str, Any], rate: str, window: Mapping[str, An
     if not isinstance(ends, list) or len(ends) != 2 or not over or value is None:
         return [None, None]
     return [end * value / over if isinstance(end, int | float) else None for end in ends]
-
-
-def predicted_rate(metrics: Mapping[str, Any], of: Literal["", "model_"] = "") -> Reach | None:
-    """How far the 80 % interval of a predicted throughput goes, or the part of it that is the performance model's;
-    None where nothing is predicted.
-    """
-    said = mapping(mapping(metrics.get("interval")).get("output_tokens_per_s"))
-    ends = {end: said.get(f"{of}{end}", said.get(end)) for end in ("low", "high")}
-    return _reach(said.get("value", metrics.get("output_tokens_per_s")), ends)
 
 
 DEFAULT = (

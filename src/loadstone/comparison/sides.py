@@ -37,6 +37,10 @@ class Run:
     numbers: dict[int, int] = field(default_factory=dict)
     """Position in the document's cells to the cell's number in the records."""
 
+    @property
+    def simulated(self) -> bool:
+        return self.info.source == "simulated"
+
 
 Place = tuple[Run, int]
 """A cell of a run: its position in the run's summary."""

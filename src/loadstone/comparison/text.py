@@ -19,6 +19,7 @@ _WORDS = {
     "may_be_chance": "may be chance",
     "not_shown": "no difference shown",
     "too_little": "too little data to tell",
+    "runs_differ": "differ between these two runs",
 }
 """Conclusions that name no side. What they mean stands below the table, where one needs it."""
 
@@ -68,8 +69,12 @@ def render(document: Mapping[str, Any]) -> RenderableType:
         said = f"MET{where}{how}" if bound["met"] else "not met"
         if bound["missing"]:
             said = "UNKNOWN: no load has the metric on both sides"
+        if bound["one_run"]:
+            said += f"; exceeded at {', '.join(bound['one_run'])}, but by one run a side, which decides nothing"
         if bound["not_shown"]:
             said += f"; exceeded at {', '.join(bound['not_shown'])}, but that may be chance"
+        if bound["repeats_needed"]:
+            said += f" ({bound['repeats_needed']} runs a side would show it)"
         parts.append(Text(f"{bound['bound']}: {said}"))
     return Group(*parts)
 
@@ -138,7 +143,12 @@ def word(row: Mapping[str, Any]) -> tuple[str, str]:
         return "missing on one side", ""
     if row["better"]:
         return f"{row['better'].upper()} is better", "bold"
-    return _WORDS.get(row["conclusion"], ""), "dim"
+    said, many = _WORDS.get(row["conclusion"], ""), row.get("repeats_needed")
+    if many and row["conclusion"] == "runs_differ":
+        said += f"; repeat {many} times to know"
+    elif many and row["conclusion"] in ("not_shown", "may_be_chance", "too_little"):
+        said += f"; {many} runs a side would show it"
+    return said, "dim"
 
 
 def _value(row: Mapping[str, Any], side: str) -> str:

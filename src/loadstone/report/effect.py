@@ -5,14 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from loadstone.comparison import interval
+from loadstone.comparison.contrast import Side, contrast
 from loadstone.report.charts.frames import Measure, unsettled
 from loadstone.report.points import Point
-
-REPEATS = {"ttft": 0.088}
-OTHER_REPEATS = 0.034
-"""How far two runs of one configuration are apart: three quarters of published repeats differ by less, 8.8 % in TTFT
-and 3.4 % in TPOT (docs/reports.md). It stands for what requests within one run cannot show."""
-
 
 SUMS = {"tpot": 4.0, "itl": 4.0}
 OTHER_SUMS = 2.0
@@ -61,34 +56,45 @@ def _two(percent: float) -> str:
 
 
 def effect(a: Point, b: Point, measure: Measure) -> Effect | None:
-    """a over b, with what is known of the values of each and what repeats differ by in the interval; None where a
-    value is missing or depends on how long the cell lasted, or its requests were too few generations to tell how sure
-    it is.
+    """a over b, with what a comparison of the two would say of it (comparison.contrast); None where a value is missing
+    or depends on how long the cell lasted, or its requests were too few generations to tell how sure it is.
+
+    A comparison asks twice, whether sampling leaves 1 in the ratio and whether the performance model does: the interval
+    here is what either leaves open.
     """
     if unsettled(a, measure) or unsettled(b, measure):
         return None
     of_a, of_b = measure.of(a), measure.of(b)
     if not of_a or not of_b or of_a <= 0 or of_b <= 0:
         return None
-    reach_a, reach_b = _reach(a, measure), _reach(b, measure)
-    if reach_a is None or reach_b is None:
+    known = contrast(_side(b, measure), _side(a, measure), measure.key)
+    # Of two simulations that were asked the same, drawn by one seed, no chance is in what they differ by.
+    asked = [point.basis.draw for point in (a, b) if point.basis is not None]
+    simulated, alike = len(asked) == 2, len(asked) == 2 and asked[0] == asked[1]
+    if known.model is not None and (alike or (simulated and known.sampling is None)):
+        reaches = [known.model]
+    elif known.sampling is None:
         return None
-    reach = interval.ratio(reach_b, reach_a, more=REPEATS.get(measure.key, OTHER_REPEATS))
-    return Effect(of_a / of_b, *interval.bounds(of_a / of_b, reach))
+    else:
+        reaches = [known.sampling, known.model or known.sampling]
+    widest = max(each[0] for each in reaches), max(each[1] for each in reaches)
+    return Effect(of_a / of_b, *interval.bounds(of_a / of_b, widest))
 
 
-def _reach(point: Point, measure: Measure) -> interval.Reach | None:
-    """How far the interval of a value goes. Of gaps between tokens it is that of TPOT: both are steps of the engine.
+def _side(point: Point, measure: Measure) -> Side:
+    """Of gaps between tokens it is that of TPOT: both are steps of the engine.
 
     Of a run of sums, whose requests are not there: by their spread, made larger; in a closed loop a throughput varies
     as the mean E2E does (places over mean E2E).
     """
+    bases = (point.basis,)
     stat = point.tpot if measure.pooled and point.tpot is not None else measure.stat(point)
     if stat is not None and stat.reach is not None:
-        return stat.reach
+        predicted = point.basis is not None
+        return Side(stat.sampling if predicted else stat.reach, stat.model if predicted else None, bases)
     if not point.sums:
-        return None
+        return Side(None, None, bases)
     if stat is None or stat.which == "rate":
         stat = point.e2e if point.kind == "concurrency" else None
     each = SUMS.get(measure.key, OTHER_SUMS) * stat.by_spread if stat is not None else 0.0
-    return each, each
+    return Side((each, each), None, bases)

@@ -4,12 +4,13 @@ are made of these, and cannot tell a measured run from a simulated or an importe
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
+from loadstone.comparison.model import Basis, basis
 from loadstone.comparison.price import Prices, dollars_per_hour
 from loadstone.records import Load
 from loadstone.report.runs import RunView
@@ -43,6 +44,7 @@ class Point(msgspec.Struct, kw_only=True, frozen=True):
     prefix      what prompts share, and whether a cache was off; work: what else was asked, but for lengths
     how         what `load` alone does not tell of the load: a ramp, sessions; it is in `work` too
     parallel    how one server is split, and how many of them there were, if several
+    label       the user's name for the setup; it is in `settings` where nothing else tells setups apart (_labelled)
     near_*      lengths by which cells are grouped: those within LENGTHS of one another are the same (_grouped)
     ttft, e2e   from the intended time in open loops, from sending in closed ones and where no more is told (`since`)
     sums        whether there is nothing but another tool's figures, without the requests they are of
@@ -56,6 +58,7 @@ class Point(msgspec.Struct, kw_only=True, frozen=True):
     dollars_*   for a million tokens
     j_output    joules for an output token, of all GPUs that were watched; power_w: what these drew, over the cell
     architecture  the catalogue's name for the model, where the user stated it and the server has another
+    basis       of a prediction, what it rests on: see comparison.model
     light_*     what the hardware allows; mbu, mfu: how much of it was used: see light.py
     warnings    kinds of the findings for which it is not trusted
     """
@@ -74,6 +77,7 @@ class Point(msgspec.Struct, kw_only=True, frozen=True):
     precision: str
     context: str
     settings: str
+    label: str
     offline: bool
     input_tokens: int | None
     output_tokens: int | None
@@ -102,6 +106,7 @@ class Point(msgspec.Struct, kw_only=True, frozen=True):
     dollars_output: Stat | None
     dollars_total: Stat | None
     j_output: Stat | None
+    basis: Basis | None
     power_w: float | None
     light_tpot_s: float | None
     light_ttft_s: float | None
@@ -141,7 +146,27 @@ def points_of(runs: Sequence[RunView], prices: Prices | None = None) -> list[Poi
     lasting = [cell for cell in served if not never_steady(cell)]
     steady = bool(lasting) and all(map(steady_window, lasting))
     made = (_point(nth, run, at, cell, steady, prices or {}) for nth, run, at, cell in cells)
-    return _grouped([point for point in made if point is not None])
+    return _labelled(_grouped([point for point in made if point is not None]))
+
+
+def _labelled(points: Sequence[Point]) -> list[Point]:
+    """The same points, with their labels among the settings where labels alone tell cells apart.
+
+    Where other facts do, a label is but a name for them: runs labelled `plain` and `shared` that differ in their prefix
+    are alike in all else.
+    """
+    names: dict[tuple[Any, ...], set[str]] = defaultdict(set)
+    for point in points:
+        names[alike(point)].add(point.label)
+    telling = {label for labels in names.values() if len(labels) > 1 for label in labels}
+    if len({point.label for point in points}) == 1:
+        telling = {point.label for point in points}  # of all: it stands in titles
+    return [
+        msgspec.structs.replace(point, settings=joined(point.label, point.settings))
+        if point.label in telling
+        else point
+        for point in points
+    ]
 
 
 def _grouped(points: Sequence[Point]) -> list[Point]:
@@ -183,9 +208,8 @@ def _point(nth: int, run: RunView, at: int, cell: Mapping[str, Any], steady: boo
     tpot, e2e = latency(metrics.get("tpot_s"), ok), latency(metrics.get(f"e2e{clock}_s"), ok)
     ttft = latency(metrics.get(f"ttft{clock}_s"), ok)
     intended = clock != "" and (ttft is not None or e2e is not None)
-    closed_e2e = e2e if kind == "concurrency" else None
-    output, total = (throughput(metrics, longer, f"{name}_tokens_per_s", closed_e2e) for name in ("output", "total"))
-    delivered = throughput(metrics, window, "output_tokens_per_s", closed_e2e)
+    output, total = (throughput(metrics, longer, f"{name}_tokens_per_s", kind) for name in ("output", "total"))
+    delivered = throughput(metrics, window, "output_tokens_per_s", kind)
     dollars = dollars_per_hour(facts, prices)
     how = _how(run, cell)
     light = mapping(cell.get("light"))
@@ -203,7 +227,8 @@ def _point(nth: int, run: RunView, at: int, cell: Mapping[str, Any], steady: boo
         parallel=clean(joined(_parallel(facts), _fleet(run), by=" ")),
         precision=clean(_precision(facts)),
         context=_context(run),
-        settings=clean(facts.settings or ""),
+        settings=clean((facts.settings or "").removeprefix(facts.named or "").removeprefix(", ")),
+        label=clean(facts.named or ""),
         offline=facts.mode == "offline",
         input_tokens=whole(facts.input_tokens),
         output_tokens=whole(facts.output_tokens),
@@ -230,6 +255,7 @@ def _point(nth: int, run: RunView, at: int, cell: Mapping[str, Any], steady: boo
         dollars_output=price(dollars, output),
         dollars_total=price(dollars, total),
         j_output=energy(number(window.get("j_per_output_token")), delivered),
+        basis=basis(run.info, facts, [kind, load, how]),
         power_w=number(mapping(mapping(cell.get("gpu")).get("power_w")).get("mean")),
         light_tpot_s=number(light.get("tpot_s")),
         light_ttft_s=number(light.get("ttft_s")),

@@ -12,7 +12,7 @@ from loadstone.comparison.interval import Reach, bounds, reach
 from loadstone.comparison.metric import predicted_rate, rate_interval
 from loadstone.comparison.price import per_million
 from loadstone.runfacts import mapping, number
-from loadstone.statistics.distribution import Z95
+from loadstone.statistics.distribution import Z80, Z95
 
 PREDICTED = "80 %, predicted"
 
@@ -24,6 +24,9 @@ class Stat(msgspec.Struct, kw_only=True, frozen=True):
     which      which of these it is
     low, high  of `value`; None where it is not known
     level      what they are: a 95 % confidence interval, see statistics.blocks; the 80 % interval of a prediction
+    drawn      of a prediction how far the 95 % interval of what was drawn goes, on a log scale
+    off        of a prediction, how far the 80 % interval of the model's error goes, where `low` and `high` have what
+               was drawn in them too
     p99_*      bounds of the p99, 95 %
     """
 
@@ -32,6 +35,8 @@ class Stat(msgspec.Struct, kw_only=True, frozen=True):
     low: float | None = None
     high: float | None = None
     level: str | None = None
+    drawn: Reach | None = None
+    off: Reach | None = None
     n: int | None = None
     mean: float | None = None
     std: float | None = None
@@ -43,6 +48,16 @@ class Stat(msgspec.Struct, kw_only=True, frozen=True):
     @property
     def reach(self) -> Reach | None:
         return reach(self.value, self.low, self.high)
+
+    @property
+    def sampling(self) -> Reach | None:
+        """How far off it may be by what was drawn, 95 %."""
+        return self.drawn if self.level == PREDICTED else self.reach
+
+    @property
+    def model(self) -> Reach | None:
+        """How far off it may be because the performance model is, 80 %; None of what was measured."""
+        return (self.off or self.reach) if self.level == PREDICTED else None
 
     @property
     def by_spread(self) -> float:
@@ -61,6 +76,7 @@ def latency(said: Any, ok: int | None) -> Stat | None:
         return None
     ci95 = mapping(mapping(said).get("ci95"))
     low, high = _pair(ci95.get("p50" if median is not None else "mean"))
+    drawn = reach(value, low, high)
     level: str | None = "95 %"
     if values.get("low") is not None and values.get("high") is not None:
         low, high, level = values["low"], values["high"], PREDICTED
@@ -71,6 +87,7 @@ def latency(said: Any, ok: int | None) -> Stat | None:
         low=low,
         high=high,
         level=level if low is not None and high is not None else None,
+        drawn=drawn,
         n=whole(values.get("n")) or ok,
         mean=mean,
         std=values.get("std"),
@@ -81,43 +98,40 @@ def latency(said: Any, ok: int | None) -> Stat | None:
     )
 
 
-def throughput(metrics: Mapping[str, Any], window: Mapping[str, Any], name: str, e2e: Stat | None) -> Stat | None:
-    """`name` of a cell in the window that is shown. `e2e`: of a closed loop, as whose mean a predicted throughput
-    varies, whatever else may be predicted of it. What is predicted of output tokens in the long run holds, as a
-    share, for all throughputs and windows.
+def throughput(metrics: Mapping[str, Any], window: Mapping[str, Any], name: str, kind: str) -> Stat | None:
+    """`name` of a cell with this kind of load, in the window that is shown. A prediction may be off by what the
+    performance model is, and by what was drawn, as if independent.
     """
     value = number(window.get(name))
     if value is None:
         return None
-    ends = predicted_rate(metrics)
-    if e2e is not None and e2e.level == PREDICTED and e2e.reach is not None:
-        ends = e2e.reach[::-1]
-    low: float | None
-    high: float | None
-    if ends is not None:
-        (low, high), level = bounds(value, ends), PREDICTED
-    else:
-        (low, high), level = _pair(rate_interval(mapping(metrics), name, window)), "95 %"
+    low, high = _pair(rate_interval(mapping(metrics), name, window))
+    drawn, off, level = reach(value, low, high), predicted_rate(metrics, kind), "95 %"
+    if off is not None:
+        below, above = map(math.hypot, off, (each * Z80 / Z95 for each in drawn or (0.0, 0.0)))
+        (low, high), level = bounds(value, (below, above)), PREDICTED
     known = low is not None and high is not None
-    return Stat(value=value, which="rate", low=low, high=high, level=level if known else None)
+    return Stat(value=value, which="rate", low=low, high=high, level=level if known else None, drawn=drawn, off=off)
 
 
 def price(dollars: float | None, rate: Stat | None) -> Stat | None:
     """Dollars for a million tokens of what costs `dollars` per hour: the more at the rate's low end."""
     value = per_million(dollars, rate.value) if rate is not None else None
-    if value is None or rate is None:
-        return None
-    low, high = per_million(dollars, rate.high), per_million(dollars, rate.low)
-    known = low is not None and high is not None
-    return Stat(value=value, which="rate", low=low, high=high, level=rate.level if known else None)
+    return None if value is None or rate is None else _inverse(value, rate)
 
 
 def energy(joules: float | None, rate: Stat | None) -> Stat | None:
     """Joules for an output token, as sure as the throughput is."""
-    if joules is None or rate is None or rate.reach is None:
-        return None if joules is None else Stat(value=joules, which="rate")
-    low, high = bounds(joules, rate.reach[::-1])
-    return Stat(value=joules, which="rate", low=low, high=high, level=rate.level)
+    return None if joules is None else _inverse(joules, rate)
+
+
+def _inverse(value: float, rate: Stat | None) -> Stat:
+    """What is the more the lower a throughput is, and as sure."""
+    if rate is None or rate.reach is None:
+        return Stat(value=value, which="rate")
+    low, high = bounds(value, rate.reach[::-1])
+    drawn, off = rate.drawn and rate.drawn[::-1], rate.off and rate.off[::-1]
+    return Stat(value=value, which="rate", low=low, high=high, level=rate.level, drawn=drawn, off=off)
 
 
 def _pair(said: Any) -> tuple[float | None, float | None]:

@@ -89,15 +89,20 @@ def switched(found: Sequence[Sequence[Point]], what: Fact) -> Iterable[Sentence]
     for base, *others in found:
         for point in others:
             told = _asked(base, "" if what == "prefix" else base.prefix)
-            groups[names[id(point)], told, point.kind, getattr(base, what), getattr(point, what)].append(
-                (base, point)
-            )
-    for (name, told, _, before, after), pairs in groups.items():
-        other = f"{what} {after} instead of {before}" if before else after
+            named = f" ({point.label} instead of {base.label})" if _renamed(base, point, what) else ""
+            change = getattr(base, what), getattr(point, what), named
+            groups[names[id(point)], told, point.kind, *change].append((base, point))
+    for (name, told, _, before, after, named), pairs in groups.items():
+        other = (f"{what} {after} instead of {before}" if before else after) + named
         for measure in (OUTPUT, TTFT, TPOT, E2E):
             if said := _clauses(pairs, measure):
                 text = f"{name} with {other}, at {_loads(pairs)} ({told}): {'; '.join(said)}{_warned(pairs)}."
                 yield Sentence(text=text, kind="switch", about=what)
+
+
+def _renamed(base: Point, point: Point, what: Fact) -> bool:
+    """Whether the user has another name for it, which may stand for more than what was switched."""
+    return what != "settings" and bool(base.label and point.label) and base.label != point.label
 
 
 def scaled(found: Sequence[Pair]) -> Iterable[Sentence]:
