@@ -30,7 +30,7 @@ def p_met(values: np.ndarray, bound: str, limit_s: float, **options: Any) -> flo
 
 @pytest.mark.parametrize("bound", ["tpot_p50", "tpot_p90", "tpot_p99"])
 def test_the_probability_is_that_of_the_truth_over_many_cells(bound: str) -> None:
-    """Of cells whose percentile is truly at its bound, p is as often above ½ as below; truly far from it, it is sure."""
+    """Of cells whose percentile is truly at its bound, p is as often above ½ as below; truly far away, it is sure."""
     rng = np.random.default_rng(0)
     quantile = {"tpot_p50": 0.5, "tpot_p90": 0.9, "tpot_p99": 0.99}[bound]
     truth = 0.02 - 0.005 * np.log(1 - quantile)
