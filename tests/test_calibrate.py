@@ -19,15 +19,16 @@ from loadstone.calibrate.runs import cases_of_runs
 from loadstone.calibrate.shipped import profiles, residuals
 from loadstone.calibrate.sources import copies_of, statistic_of, traffic_of, version_of
 from loadstone.calibrate.table import case_of, decode_seconds, predict, refresh, slopes, table_of
-from loadstone.calibrate.update import update
+from loadstone.calibrate.update import _widths, update
 from loadstone.catalogue import parse_deployment
 from loadstone.perfmodel import StepModel
 from loadstone.perfmodel.coefficients import INDEX, NAMES, PRIOR
 from loadstone.perfmodel.graphs import is_eager
-from loadstone.perfmodel.profile import load, prior_profile
+from loadstone.perfmodel.profile import load, prior_profile, profile_of, remaining
 from loadstone.simserver import start
 from loadstone.simserver.law import Law
 from loadstone.simulator.fleet import Fleet
+from loadstone.statistics.distribution import Z80
 
 HOST = {"request_s": 0.010, "stream_s": 0.001}
 
@@ -477,3 +478,13 @@ def test_what_cannot_calibrate_is_one_line(loadstone: Loadstone, tmp_path: Path)
     asked = ("--input", "50", "--output", "5", "--concurrency", "1", "--requests", "2", "--draws", "0", "--json")
     simulated = loadstone("simulate", "llama-3.1-8b@1xh100/tp1", *asked, "--out", tmp_path / "runs")
     assert "simulated" in loadstone("calibrate", simulated.folder, *where).line()
+
+
+def test_calibration_states_the_interval_that_a_simulation_has() -> None:
+    """Of a shipped profile the spread on a machine that no fit has seen, not that of the fit's own points."""
+    profile = profile_of(parse_deployment("llama-3.1-8b@1xh100"))
+    known = np.zeros((1, len(profile.names)))
+    for quantity, least in (("tpot", 0.30), ("ttft", 0.63)):
+        (width,) = _widths(profile, known, quantity)
+        assert width == pytest.approx(np.expm1(Z80 * remaining(profile)[quantity]))
+        assert width >= np.expm1(Z80 * least)

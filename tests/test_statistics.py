@@ -492,7 +492,7 @@ def test_moments_of_many_float32_values_are_taken_in_double_precision() -> None:
 
 def test_distribution_is_plain_data() -> None:
     plain = msgspec.to_builtins(distribution(np.array([2.0])))
-    assert list(plain) == ["n", "mean", "std", "min", "max", "p50", "p90", "p95", "p99", "ci95"]
+    assert list(plain) == ["n", "mean", "std", "min", "max", "p50", "p90", "p95", "p99", "ci95", "worth"]
     assert plain["ci95"]["p99"] == [2.0, None]
 
 

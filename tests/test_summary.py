@@ -12,7 +12,7 @@ from loadstone.schedule import make_plan
 from loadstone.summary import parse_slo, summarise, trusted
 from loadstone.workload.synthetic import Length, Synthetic
 
-DISTRIBUTION = {"n", "mean", "std", "min", "max", "p50", "p90", "p95", "p99", "ci95"}
+DISTRIBUTION = {"n", "mean", "std", "min", "max", "p50", "p90", "p95", "p99", "ci95", "worth"}
 LATENCIES = {"ttft_s", "tpot_s", "itl_s", "e2e_s", "ttft_intended_s", "e2e_intended_s"}
 RATES = {"output_tokens_per_s", "total_tokens_per_s", "requests_per_s"}
 WORKLOAD = Synthetic(Length("fixed", 10), Length("fixed", 3))
@@ -69,7 +69,8 @@ def test_bounds_of_requests_are_in_the_summary_in_seconds(tmp_path: Path) -> Non
     load = Load("rate", 1.0)
     (cell,) = summary(tmp_path / "r", load, slo=parse_slo("ttft<500ms,e2e<9,tpot_p99<1s"))["cells"]
     assert cell["slo_per_request_s"] == {"ttft": 0.5, "e2e": 9.0}
-    assert [bound["bound"] for bound in cell["slo"]] == ["tpot_p99"]
+    assert [bound["bound"] for bound in cell["slo"]] == ["ttft<500ms", "e2e<9s", "tpot_p99<1s"]
+    assert [bound["value"] for bound in cell["slo"]] == [0.75, 1.25, 0.25]  # of every request, the slowest
     (cell,) = summary(tmp_path / "s", load, slo=parse_slo("tpot_p99<1s"))["cells"]
     assert "slo_per_request_s" not in cell
 
@@ -90,14 +91,14 @@ def test_the_document_has_the_keys_that_scripts_rely_on(tmp_path: Path) -> None:
     metrics = cell["metrics"]
     assert set(metrics) == LATENCIES | RATES | {
         "steady", "achieved_rate_per_s", "goodput_per_s", "attainment", "input_tokens", "output_tokens",
-        "output_events", "cached_input_tokens",
+        "output_events", "cached_input_tokens", "sustained",
     }  # fmt: skip
     assert all(set(metrics[name]) == DISTRIBUTION for name in LATENCIES)
     assert set(metrics["steady"]) == RATES | {"start_s", "end_s", "ci95"}
     assert set(cell["client"]) == {"send_lag_p99_s", "receive_lag_p99_s", "clock", "cpu_s"}
     assert set(cell["verdict"]) == {"trusted", "findings"}
     assert all(set(one) == {"kind", "severity", "evidence", "remedy"} for one in cell["verdict"]["findings"])
-    assert set(cell["slo"][0]) == {"bound", "limit_s", "measured_s", "met"}
+    assert set(cell["slo"][0]) == {"bound", "metric", "limit_s", "measured_s", "value", "met", "p_met"}
 
 
 def test_the_document_has_the_numbers_of_the_records(tmp_path: Path) -> None:
@@ -168,9 +169,11 @@ def test_bounds_on_percentiles_are_met_or_missed(
 ) -> None:
     (cell,) = summary(tmp_path / "r", load, slo=parse_slo(slo))["cells"]
     name, _, limit = slo.partition("<")
-    assert cell["slo"] == [
-        {"bound": name, "limit_s": parse_slo(slo)[name], "measured_s": measured, "met": met},
-    ], limit
+    (bound,) = cell["slo"]
+    assert bound.items() >= {"bound": slo, "metric": name, "limit_s": parse_slo(slo)[name], "met": met}.items(), limit
+    assert bound["measured_s"] == bound["value"] == measured
+    # All values are equal: nothing leaves it open.
+    assert bound["p_met"] == float(met)
 
 
 def test_bounds_on_requests_give_attainment(tmp_path: Path) -> None:
@@ -178,7 +181,9 @@ def test_bounds_on_requests_give_attainment(tmp_path: Path) -> None:
     (cell,) = summary(tmp_path / "r", CLOSED, late, slo={"ttft": 0.5})["cells"]
     assert cell["metrics"]["attainment"] == 0.75
     assert cell["metrics"]["goodput_per_s"] == 3 / cell["duration_s"]
-    assert "slo" not in cell
+    (bound,) = cell["slo"]
+    assert (bound["bound"], bound["met"]) == ("ttft<500ms", False)
+    assert bound["value"] > 0.5
 
 
 def test_bounds_on_percentiles_alone_give_attainment_and_demand_no_more_than_they_say(tmp_path: Path) -> None:
@@ -199,8 +204,8 @@ def test_bounds_on_percentiles_alone_give_attainment_and_demand_no_more_than_the
 def test_a_percentile_of_nothing_misses_its_bound(tmp_path: Path) -> None:
     failed = {f"0-{i}": {"status": "error", "error": "x"} for i in range(5)}
     document = summary(tmp_path / "r", CLOSED, failed, slo={"ttft_p99": 1.0})
-    bound = {"bound": "ttft_p99", "limit_s": 1.0, "measured_s": None, "met": False}
-    assert document["cells"][0]["slo"] == [bound]
+    (bound,) = document["cells"][0]["slo"]
+    assert (bound["value"], bound["met"], bound["p_met"]) == (None, False, 0.0)
     assert not trusted(document)
 
 
@@ -242,7 +247,7 @@ def test_papers_and_plan_of_two_runs_are_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["ttft_p99_s", "moon_p99", "e2e_<b>"])
 def test_a_bound_on_what_is_not_measured_is_missed(tmp_path: Path, name: str) -> None:
     (cell,) = summary(tmp_path / "r", CLOSED, slo={name: 1.0})["cells"]
-    assert cell["slo"] == [{"bound": name, "limit_s": 1.0, "measured_s": None, "met": False}]
+    assert [(bound["metric"], bound["value"], bound["met"]) for bound in cell["slo"]] == [(name, None, False)]
 
 
 @pytest.mark.parametrize("change", [{"request_id": "=cmd()"}, {"request_id": None}])

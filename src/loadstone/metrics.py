@@ -5,6 +5,7 @@ Symbols: t0 sent, t1 first and tT last arrival of output, T output tokens; all t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,9 @@ from loadstone.errors import InputError
 from loadstone.records import Load
 from loadstone.statistics import Distribution, Flow, Pool, distribution
 from loadstone.statistics.blocks import CURVE
+from loadstone.statistics.distribution import mean_reach
 from loadstone.statistics.flow import rate_bounds
+from loadstone.statistics.growth import SURE, growth
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -65,6 +68,21 @@ class Steady(msgspec.Struct, kw_only=True, frozen=True):
     ci95: dict[str, list[float | None]]
 
 
+class Sustained(msgspec.Struct, kw_only=True, frozen=True):
+    """Throughput in the long run of an open loop that keeps up: the rate times what a request has on average.
+
+    output_tokens_per_s  load.value · mean output tokens; total_tokens_per_s with input tokens
+    requests_per_s       load.value
+    ci95                 {"output_tokens_per_s": [low, high], …}: 95 % bounds: as far as the mean is known, and the
+                         lower one less by the growth of E2E that the cell does not exclude (statistics.growth)
+    """
+
+    output_tokens_per_s: float
+    total_tokens_per_s: float | None
+    requests_per_s: float
+    ci95: dict[str, list[float]]
+
+
 class CellMetrics(msgspec.Struct, kw_only=True, frozen=True):
     """The numbers of one cell. Distributions are over measured requests that are ok or short; seconds.
 
@@ -83,6 +101,7 @@ class CellMetrics(msgspec.Struct, kw_only=True, frozen=True):
     output_tokens_per_s      output_tokens / duration_s
     total_tokens_per_s       (input_tokens + output_tokens) / duration_s
     requests_per_s           (ok + short) / duration_s
+    sustained                see sustained_of()
     achieved_rate_per_s      (sends − 1)/(last send − first send)
     attainment               requests that meet every SLO / all measured requests, failed ones included
     goodput_per_s            requests that meet every SLO / duration_s
@@ -106,6 +125,7 @@ class CellMetrics(msgspec.Struct, kw_only=True, frozen=True):
     total_tokens_per_s: float | None
     requests_per_s: float | None
     steady: Steady | None
+    sustained: Sustained | None
     achieved_rate_per_s: float | None
     goodput_per_s: float | None
     attainment: float | None
@@ -257,6 +277,7 @@ def cell_metrics(
         total_tokens_per_s=None if input_tokens is None else arrays.over(input_tokens + output_tokens, duration_s),
         requests_per_s=arrays.over(len(done), duration_s),
         steady=None if window is None else _steady(within, window, flow, input_tokens, output_tokens, len(done)),
+        sustained=sustained_of(load, measured),
         achieved_rate_per_s=_achieved_rate_per_s(measured),
         goodput_per_s=None if met is None else arrays.over(int(met.sum()), duration_s),
         attainment=float(met.mean()) if met is not None and len(met) else None,
@@ -299,6 +320,41 @@ def _steady(
         total_tokens_per_s=rates.get("total_tokens_per_s"),
         requests_per_s=rates["requests_per_s"],
         ci95={name: [end if end is None else end * per for end in bounds] for name, per in per_token.items()},
+    )
+
+
+def sustained_of(load: Load, measured: NDArray[Any]) -> Sustained | None:
+    """What an open loop gives in the long run; `measured`: all its measured requests, rows as in arrays.rows().
+
+    None where its rate is none that was asked for (a trace, a ramp, sessions), where not every request ended well,
+    and where the cell does not keep up, or does not tell.
+    """
+    if not load.steady:
+        return None
+    tokens = measured["tokens"]
+    if not len(measured) or not arrays.completed(measured).all() or np.isnan(tokens).any() or not tokens.any():
+        return None
+    due_s = np.where(np.isnan(measured["intended"]), measured["sent"], measured["intended"])
+    grown = growth(due_s, measured["last"])
+    if grown is None or grown[0] - grown[1] > SURE:
+        return None
+    behind = math.log1p(max(0.0, sum(grown)))
+    each = {"output_tokens_per_s": tokens, "requests_per_s": np.ones(len(tokens))}
+    if not np.isnan(measured["input"]).any():
+        each["total_tokens_per_s"] = tokens + measured["input"]
+    rates, bounds = {}, {}
+    for name, values in each.items():
+        mean = float(values.mean())
+        # Lengths are drawn one by one, whatever the requests then share.
+        reach = mean_reach(float(values.std()), len(values)) / mean
+        below = math.hypot(math.log1p(-reach), behind) if reach < 1 else math.inf
+        rates[name] = load.value * mean
+        bounds[name] = [rates[name] * math.exp(-below), rates[name] * (1 + reach)]
+    return Sustained(
+        output_tokens_per_s=rates["output_tokens_per_s"],
+        total_tokens_per_s=rates.get("total_tokens_per_s"),
+        requests_per_s=rates["requests_per_s"],
+        ci95=bounds,
     )
 
 

@@ -242,6 +242,15 @@ def steady_window(cell: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return None if never_steady(cell) else mapping(mapping(cell.get("metrics")).get("steady")) or None
 
 
+def lasting(cell: Mapping[str, Any], *, steady: bool = True) -> Mapping[str, Any]:
+    """The throughputs of a summary's cell that tell what it gives in the long run, with their `ci95` where known:
+    what comes, where that is kept up with; else what was delivered in the steady window, or in the whole cell.
+    `steady`: False where none but whole cells are to be compared.
+    """
+    metrics = mapping(cell.get("metrics"))
+    return mapping(metrics.get("sustained")) or (steady_window(cell) if steady else None) or metrics
+
+
 def never_steady(cell: Mapping[str, Any]) -> bool:
     """Whether a summary's cell is an open loop whose queue grows. Until its last request is sent, the server takes up
     prompts, and most answers come later: what is done between the first and the last send is no state of it.
@@ -260,6 +269,22 @@ def slo_met(cell: Mapping[str, Any]) -> bool | None:
     if attainment is not None and (cell.get("slo_per_request_s") or not met):
         met.append(attainment == 1)
     return all(met) if met else None
+
+
+def slo_probability(cell: Mapping[str, Any]) -> float | None:
+    """How likely a summary's cell meets all its bounds; None where that is not known, or nothing was bounded.
+
+    Bounds on one measure stand and fall together; those on several are taken as independent.
+    """
+    found: dict[str, float] = {}
+    bounds = cell.get("slo")
+    for bound in map(mapping, bounds if isinstance(bounds, list) else []):
+        p = number(bound.get("p_met"))
+        if p is None:
+            return None
+        base = str(bound.get("metric")).partition("_")[0]
+        found[base] = min(p, found.get(base, 1.0))
+    return math.prod(found.values()) if found else None
 
 
 def mapping(value: Any) -> Mapping[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +27,7 @@ from loadstone.simulator.asked import CHARACTERS_PER_TOKEN, TURNAROUND_S, whole_
 from loadstone.simulator.cell import run_cell
 from loadstone.simulator.counters import Counters
 from loadstone.simulator.fleet import Fleet, fleet_of, fleet_with, longest_request
-from loadstone.simulator.interval import answer_s, intervals
+from loadstone.simulator.interval import Off, answer_s, intervals
 from loadstone.simulator.table import tables
 from loadstone.summary import conclude, parse_slo
 
@@ -89,7 +89,10 @@ def simulate(
         counters = Counters(deployed.model.name, fleet.replicas, fleet.policy.kv_tokens)
         try:
             with Signals() as signals:
-                info.settings["intervals"] = uncertainty(plan, fleet, draws)
+                off = uncertainty(plan, fleet, draws, slo)
+                info.settings["intervals"] = [each.intervals for each in off]
+                if slo:
+                    info.settings["slo_factors"] = [each.factors for each in off]
                 signals.on_first = lambda: None
                 store.write_records(folder, _cells(plan, fleet, options.grace_s, folder, info, counters, signals))
             store.write_server(folder, counters.table())
@@ -147,13 +150,13 @@ def _cells(
         start_s = run.over_s + _PAUSE_S
 
 
-def uncertainty(plan: Plan, fleet: Fleet, draws: int) -> list[dict[str, tuple[float, float]]]:
+def uncertainty(plan: Plan, fleet: Fleet, draws: int, slo: Collection[str] = ()) -> list[Off]:
     """By cell, how far off each metric may be; see simulator.interval. Nothing where the model knows no spread."""
     model = fleet.model
     if not isinstance(model, StepModel) or draws < 1:
-        return [{} for _ in plan.cells]
+        return [Off({}, {}) for _ in plan.cells]
     drawn = model.draws(draws, plan.seed)
-    return [intervals(plan, cell, fleet, drawn, remaining(model.profile)) for cell in range(len(plan.cells))]
+    return [intervals(plan, cell, fleet, drawn, remaining(model.profile), slo) for cell in range(len(plan.cells))]
 
 
 def _release() -> None:

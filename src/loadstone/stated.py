@@ -23,7 +23,9 @@ from loadstone.records import RunInfo
 from loadstone.units import show_seconds
 from loadstone.verdict import Finding
 
-_NEEDS_A_CLOCK = ("steady", "achieved_rate_per_s", "output_tokens_per_s", "total_tokens_per_s", "requests_per_s")
+_NEEDS_A_CLOCK = (
+    "steady", "sustained", "achieved_rate_per_s", "output_tokens_per_s", "total_tokens_per_s", "requests_per_s",
+)  # fmt: skip
 _TIMELESS = frozenset({
     "request_errors", "short_outputs", "empty_answers", "output_length", "input_length", "finish_reasons",
     "several_tokens_an_event", "few_samples", "no_usage", "client_read_late",

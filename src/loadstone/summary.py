@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,10 +18,12 @@ from loadstone.errors import InputError
 from loadstone.gpu_metrics import Readings
 from loadstone.light import light_of
 from loadstone.metrics import LATENCIES, SLO_KEYS, CellMetrics, cell_metrics
-from loadstone.records import Clock, Load, Plan, RunInfo
-from loadstone.runfacts import run_facts, slo_met
+from loadstone.records import Clock, Plan, RunInfo
+from loadstone.runfacts import lasting, run_facts, slo_met
 from loadstone.schedule import promised_tokens
+from loadstone.slo import bounds_of
 from loadstone.statistics import PERCENTILES
+from loadstone.statistics.distribution import Z80, Z95
 from loadstone.units import parse_seconds
 
 if TYPE_CHECKING:
@@ -31,8 +34,10 @@ _MOST_BARE_S = 10.0
 """From here on a bound without a unit is refused: it is more likely to be meant in milliseconds."""
 _TOTALS = (
     "input_tokens", "output_tokens", "output_events", "cached_input_tokens", "output_tokens_per_s",
-    "total_tokens_per_s", "requests_per_s", "steady", "achieved_rate_per_s",
+    "total_tokens_per_s", "requests_per_s", "steady", "sustained", "achieved_rate_per_s",
 )  # fmt: skip
+_NOT_SUSTAINED = {"overload", "queue_grows", "rate_not_reached", "interrupted"}
+"""Findings on cells whose rate is not what came, or not what was kept up with."""
 
 
 def parse_slo(text: str) -> dict[str, float]:
@@ -214,29 +219,47 @@ def _cell(
         document["client"]["selftest"] = said
     if beyond is not None:
         document["verdict"]["findings"].append(beyond)
-    if bounds := _bounds(info.slo, load, built):
-        document["slo"] = bounds
+    if info.slo:
+        document["slo"] = bounds_of(
+            info.slo, load, built, _of_cell(info, "slo_factors", cell), simulated=info.source == "simulated"
+        )
     if told:
         stated.lay_over(document, told)
-    _add_intervals(document["metrics"], info, cell)
+    if any(finding["kind"] in _NOT_SUSTAINED for finding in document["verdict"]["findings"]):
+        document["metrics"]["sustained"] = None
+    _add_intervals(document, info, cell)
     return document
 
 
-def _add_intervals(metrics: dict[str, Any], info: RunInfo, cell: int) -> None:
-    """Of a simulated run: `low` and `high` beside each p50, and of throughput the interval under `interval`; null
-    where no interval is known.
+def _of_cell(info: RunInfo, name: str, cell: int) -> Mapping[str, Any]:
+    """A setting that has an entry for each cell."""
+    each = info.settings.get(name) or []
+    return each[cell] if cell < len(each) else {}
+
+
+def _add_intervals(document: dict[str, Any], info: RunInfo, cell: int) -> None:
+    """Of a simulated run: `low` and `high` beside each p50; null where no interval is known. Of throughput under
+    `interval`, with the `value` that it is of, what the cell gives in the long run as far as it tells, and what the
+    performance model alone leaves open.
     """
+    metrics = document["metrics"]
     if info.source == "simulated":
         for name in LATENCIES:
             if isinstance(metrics.get(name), dict):
                 metrics[name] |= {"low": None, "high": None}
-    known = info.settings.get("intervals") or []
-    for name, (low, high) in known[cell].items() if cell < len(known) else ():
+    for name, (low, high) in _of_cell(info, "intervals", cell).items():
         values = metrics.get(name)
         if isinstance(values, dict):
             values["low"], values["high"] = values["p50"] * low, values["p50"] * high
         elif values is not None:
-            metrics.setdefault("interval", {})[name] = {"low": values * low, "high": values * high}
+            window = lasting(document)
+            value, ends = window[name], (window.get("ci95") or {}).get(name) or [None, None]
+            # The draws are of one plan: another has other lengths and, where their rate is not known, other arrivals.
+            drawn = [abs(math.log(end / value)) * Z80 / Z95 if end and value else 0.0 for end in ends]
+            below, above = map(math.hypot, drawn, (math.log(low), math.log(high)))
+            ends = {"low": value * math.exp(-below), "high": value * math.exp(above)}
+            model = {"model_low": value * low, "model_high": value * high}
+            metrics.setdefault("interval", {})[name] = {"value": value, **ends, **model}
 
 
 def _add_energy(metrics: dict[str, Any], readings: Readings, duration_s: float | None, end_s: float) -> None:
@@ -306,22 +329,6 @@ def _limits(slo: Mapping[str, float]) -> dict[str, float]:
         if base in SLO_KEYS:  # run.json may have another version's bounds
             limits[base] = max(limit_s, limits.get(base, 0.0))
     return limits
-
-
-def _bounds(slo: Mapping[str, float], load: Load, built: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Bounds on percentiles, each with what was measured; a percentile of nothing misses its bound.
-
-    As for single requests (metrics.py), TTFT and E2E of an open loop count from the intended time.
-    """
-    bounds = []
-    for name, limit_s in slo.items():
-        base, _, percentile = name.partition("_")
-        if percentile:
-            values = built.get(f"{base}_s" if load.kind == "concurrency" or base == "tpot" else f"{base}_intended_s")
-            measured = values.get(percentile) if values is not None else None
-            met = measured is not None and measured <= limit_s
-            bounds.append({"bound": name, "limit_s": limit_s, "measured_s": measured, "met": met})
-    return bounds
 
 
 def trusted(document: Mapping[str, Any]) -> bool:

@@ -17,7 +17,8 @@ import numpy as np
 
 from loadstone.calibrate.table import Case, refresh, slopes, table_of
 from loadstone.perfmodel.coefficients import SPREAD, Array
-from loadstone.perfmodel.profile import Profile, Provenance
+from loadstone.perfmodel.profile import Profile, Provenance, spreads
+from loadstone.statistics.distribution import Z80
 
 OWN = 1.2
 """Prior standard deviation of a deployment's own part, of the coefficient's spread [G]."""
@@ -85,7 +86,6 @@ def update(
         turn += 1
         if longest > _LONGEST_STEP:
             last = min(_MOST_ROUNDS, turn + _ROUNDS)
-    wide = np.array(profile.covariance)
     # Repeats that differ by more than σ say that this machine's measurements do.
     left = {key: values[np.isfinite(values)] for key, values in gap.items()}
     left["ttft"] = gap["ttft"][np.isfinite(gap["ttft"]) & ~table.held_back]
@@ -105,8 +105,8 @@ def update(
     )
     return Calibration(
         updated,
-        before={key: _widths(by[key], wide, profile.residual.get(key, 0.3)) for key in gap},
-        after={key: _widths(by[key], covariance, residual[key]) for key in gap},
+        before={key: _widths(profile, by[key], key) for key in gap},
+        after={key: _widths(updated, by[key], key) for key in gap},
         gap_before=gap_before,
         gap_after={key: _finite(values) for key, values in gap.items()},
     )
@@ -120,10 +120,9 @@ def _measured(cases: Sequence[Case]) -> dict[str, Array]:
     return {"ttft": logs([case.point.ttft_s for case in cases]), "tpot": logs([case.point.tpot_s for case in cases])}
 
 
-def _widths(by: Array, covariance: Array, residual: float) -> list[float]:
-    """exp(1.28·√(J·C·Jᵀ + s²)) − 1."""
-    variance = np.einsum("ij,jk,ik->i", by, covariance, by) + residual**2
-    return [float(value) for value in np.expm1(1.2816 * np.sqrt(variance))]
+def _widths(profile: Profile, by: Array, quantity: str) -> list[float]:
+    """exp(Z80·√(J·C·Jᵀ + s²)) − 1: as far as predictions with the profile go up."""
+    return [float(value) for value in np.expm1(Z80 * spreads(profile, by, quantity))]
 
 
 def _rms(values: Array) -> float:

@@ -73,7 +73,7 @@ def calibrate(
             continue
         print(
             f"{title}: off by {told['error_before'][key]:.1%} before, {told['error_after'][key]:.1%} after; 80 % "
-            f"interval ±{told['interval_before'][key]:.0%} before, ±{told['interval_after'][key]:.0%} after"
+            f"interval {_ends(told['interval_before'][key])} before, {_ends(told['interval_after'][key])} after"
         )
     if kept.furthest > 2:
         print(
@@ -81,6 +81,11 @@ def calibrate(
             "ran, with its precision and arguments"
         )
     print(f"kept in {kept.path}; use it with --profile {profile if out is None else kept.path}")
+
+
+def _ends(up: float) -> str:
+    """`−32/+48 %`: as far down on a log scale as it goes up."""
+    return f"−{up / (1 + up):.0%}/+{up:.0%}".replace("%/", "/").replace("%", " %")
 
 
 def _of_gpu(

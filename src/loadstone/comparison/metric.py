@@ -10,7 +10,7 @@ from typing import Any
 from loadstone.comparison.interval import Reach, reach
 from loadstone.comparison.price import per_million
 from loadstone.errors import InputError
-from loadstone.runfacts import mapping, number
+from loadstone.runfacts import lasting, mapping, number
 from loadstone.statistics import PERCENTILES
 
 _STATISTICS = {"mean": float("nan"), **PERCENTILES}
@@ -62,8 +62,8 @@ class Metric:
         metrics = cell["metrics"]
         if self.statistic is None:
             rate = "output_tokens_per_s" if self.base == _ENERGY else _PRICED.get(self.base, self.base)
-            window = (metrics.get("steady") or {}) if steady and rate in _STEADY else metrics
-            found = Stat.of(window.get(rate), rate_interval(metrics, rate, window.get(rate)))
+            window = lasting(cell, steady=steady) if rate in _STEADY else metrics
+            found = Stat.of(window.get(rate), rate_interval(metrics, rate, window))
             if self.base == _ENERGY:
                 return None if found is None else found.of_energy(window.get(_ENERGY))
             return found.priced(dollars) if found is not None and self.priced else found
@@ -89,16 +89,17 @@ class Metric:
 
 
 def predicted_rate(metrics: Mapping[str, Any], kind: Any) -> Reach | None:
-    """How far a predicted throughput may be off, 80 %; `kind`: of its load. What is known of output tokens over the
-    whole cell holds, as a share, for all throughputs and windows. That of a closed loop varies as its E2E: it is
-    places over mean E2E.
+    """How far a predicted throughput may be off because the performance model is, 80 %; `kind`: of its load. What is
+    known of output tokens in the long run holds, as a share, for all throughputs and windows. That of a closed loop
+    varies as its E2E: it is places over mean E2E.
     """
     e2e = mapping(metrics.get("e2e_s"))
     of_e2e = _reach(e2e.get("p50"), e2e) if kind == "concurrency" else None
     if of_e2e is not None:
         return of_e2e[::-1]
-    ends = mapping(mapping(metrics.get("interval")).get("output_tokens_per_s"))
-    return _reach(metrics.get("output_tokens_per_s"), ends)
+    said = mapping(mapping(metrics.get("interval")).get("output_tokens_per_s"))
+    ends = {end: said.get(f"model_{end}", said.get(end)) for end in ("low", "high")}
+    return _reach(said.get("value", metrics.get("output_tokens_per_s")), ends)
 
 
 def _reach(value: Any, ends: Mapping[str, Any]) -> Reach | None:
@@ -130,12 +131,12 @@ class Stat:
         return None if value is None else Stat(value, None if self.reach is None else self.reach[::-1])
 
 
-def rate_interval(metrics: Mapping[str, Any], rate: str, value: float | None) -> list[float | None]:
-    """The 95 % interval of a throughput, over the steady window or the whole cell: what is known of the one, as a
-    share, holds for the other.
+def rate_interval(metrics: Mapping[str, Any], rate: str, window: Mapping[str, Any]) -> list[float | None]:
+    """The 95 % interval of a throughput of a cell in one of its windows: what is known of the steady one, as a share,
+    holds for the whole cell.
     """
-    steady = mapping(metrics.get("steady"))
-    ends, over = mapping(steady.get("ci95")).get(rate), number(steady.get(rate))
+    known = window if "ci95" in window else mapping(metrics.get("steady"))
+    ends, over, value = mapping(known.get("ci95")).get(rate), number(known.get(rate)), number(window.get(rate))
     if not isinstance(ends, list) or len(ends) != 2 or not over or value is None:
         return [None, None]
     return [end * value / over if isinstance(end, int | float) else None for end in ends]

@@ -286,6 +286,7 @@ def _document(cell: Cell) -> dict[str, Any]:
             **{name: cell.totals.get(name) for name in TOTALS if name not in ("goodput_per_s", "attainment")},
             "output_events": None,
             "steady": None,
+            "sustained": None,
             **{name: cell.totals[name] for name in ("goodput_per_s", "attainment") if name in cell.totals},
         },
         "client": {"send_lag_p99_s": None, "receive_lag_p99_s": None, "clock": "user", "cpu_s": None},

@@ -188,6 +188,16 @@ def remaining(profile: Profile, source: str | None = None) -> dict[str, float]:
     return {name: max(value, ELSEWHERE.get(name, 0.0)) for name, value in profile.residual.items()}
 
 
+def spreads(profile: Profile, slopes: Array, quantity: str, source: str | None = None) -> Array:
+    """Standard deviations of ln(measured/predicted) of a `quantity`, √(J·C·Jᵀ + s²) with s from remaining().
+
+    `slopes`: d ln(predicted)/d ln(coefficient), a row for each point. An 80 % interval is exp(±Z80·that), of scores
+    and of what a calibration gains; that of a simulation has the same C and s, and draws in place of slopes.
+    """
+    known = np.einsum("ij,jk,ik->i", slopes, np.array(profile.covariance), slopes)
+    return np.asarray(np.sqrt(known + remaining(profile, source).get(quantity, 0.3) ** 2))
+
+
 @cache
 def _sources() -> frozenset[str]:
     return frozenset(name for profile in _shipped().values() for name in profile.provenance.sources)

@@ -61,6 +61,11 @@ class Load(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return int(self.value) if self.kind == "concurrency" and not self.profile else 0
 
     @property
+    def steady(self) -> bool:
+        """Whether it is requests at one rate, and that is known: not that of a trace, a ramp, or of sessions."""
+        return self.kind == "rate" and not self.profile and self.process != "trace" and self.unit == "requests"
+
+    @property
     def label(self) -> str:
         value = show_load(self.value)
         rate = " req/s" if self.unit == "requests" else " sessions/s"

@@ -16,12 +16,23 @@ from loadstone.records import Load
 from loadstone.report.runs import RunView
 from loadstone.report.stats import Stat, energy, latency, price, throughput, whole
 from loadstone.report.words import clean, count, joined
-from loadstone.runfacts import RunFacts, mapping, never_steady, number, slo_met, steady_window
+from loadstone.runfacts import (
+    RunFacts,
+    lasting,
+    mapping,
+    never_steady,
+    number,
+    slo_met,
+    slo_probability,
+    steady_window,
+)
 from loadstone.units import show_seconds
 
 LATENCIES = ("ttft", "tpot", "itl", "e2e")
 _SHARED = "shared-prefix"
 """In the name of SGLang's data set of that sort."""
+LONG_RUN = "rate × mean tokens"
+"""Over what the throughput of an open loop is that keeps up."""
 LENGTHS = 0.02
 """Mean lengths of different runs that are so near to one another are of one workload."""
 
@@ -37,9 +48,11 @@ class Point(msgspec.Struct, kw_only=True, frozen=True):
     near_*      lengths by which cells are grouped: those within LENGTHS of one another are the same (_grouped)
     ttft, e2e   from the intended time in open loops, from sending in closed ones and where no more is told (`since`)
     sums        whether there is nothing but another tool's figures, without the requests they are of
-    output, total  tok/s over the steady window if all of the runs shown have one, else over whole cells (`window`);
-                those of bursts, and of cells that were never steady, always over whole cells
-    slo         the bounds that were asked for; slo_met: whether every request and percentile meets its own
+    output, total  tok/s: of a rate that is kept up with, that of the long run (LONG_RUN); else over the
+                steady window if all of the runs shown have one, or over whole cells (`window`); those of bursts, and
+                of cells that were never steady, always over whole cells
+    slo         the bounds that were asked for; slo_met: whether every request and percentile meets its own; p_met:
+                how likely all of them are
     attainment  share of the requests sent that are within the bounds; goodput_per_s: those, per second
     dollars_per_hour  of all its GPUs, where prices are given and its own is known
     dollars_*   for a million tokens
@@ -104,6 +117,7 @@ class Point(msgspec.Struct, kw_only=True, frozen=True):
     how: str
     slo: str
     slo_met: bool | None
+    p_met: float | None
     attainment: float | None
     goodput_per_s: float | None
 
@@ -189,16 +203,14 @@ def _point(nth: int, run: RunView, at: int, cell: Mapping[str, Any], steady: boo
     done = [value for name in ("ok", "short") if (value := number(counts.get(name))) is not None]
     ok = int(sum(done)) if done else None
     window = (steady_window(cell) if steady and kind != "burst" else None) or metrics
+    longer = lasting(cell, steady=window is not metrics)
     clock = "" if kind == "concurrency" else "_intended"
     tpot, e2e = latency(metrics.get("tpot_s"), ok), latency(metrics.get(f"e2e{clock}_s"), ok)
     ttft = latency(metrics.get(f"ttft{clock}_s"), ok)
     intended = clock != "" and (ttft is not None or e2e is not None)
-    rates = {
-        name: throughput(metrics, f"{name}_tokens_per_s", number(window.get(f"{name}_tokens_per_s")), kind)
-        for name in ("output", "total")
-    }
+    output, total = (throughput(metrics, longer, f"{name}_tokens_per_s", kind) for name in ("output", "total"))
+    delivered = throughput(metrics, window, "output_tokens_per_s", kind)
     dollars = dollars_per_hour(facts, prices)
-    rate = number(window.get("requests_per_s"))
     how = _how(run, cell)
     light = mapping(cell.get("light"))
     return Point(
@@ -232,17 +244,17 @@ def _point(nth: int, run: RunView, at: int, cell: Mapping[str, Any], steady: boo
         tpot=tpot,
         itl=latency(metrics.get("itl_s"), ok),
         e2e=e2e or latency(metrics.get("e2e_s"), ok),
-        requests_per_s=rate,
+        requests_per_s=number(longer.get("requests_per_s")),
         duration_s=number(cell.get("duration_s")),
         since="the intended time" if intended else "sending",
-        window="steady window" if window is not metrics else "whole cell",
+        window=LONG_RUN if longer is not window else "steady window" if window is not metrics else "whole cell",
         sums=not run.has_records,
-        output=rates["output"],
-        total=rates["total"],
+        output=output,
+        total=total,
         dollars_per_hour=dollars,
-        dollars_output=price(dollars, rates["output"]),
-        dollars_total=price(dollars, rates["total"]),
-        j_output=energy(number(window.get("j_per_output_token")), rates["output"]),
+        dollars_output=price(dollars, output),
+        dollars_total=price(dollars, total),
+        j_output=energy(number(window.get("j_per_output_token")), delivered),
         basis=basis(run.info, facts, [kind, load, how]),
         power_w=number(mapping(mapping(cell.get("gpu")).get("power_w")).get("mean")),
         light_tpot_s=number(light.get("tpot_s")),
@@ -254,6 +266,7 @@ def _point(nth: int, run: RunView, at: int, cell: Mapping[str, Any], steady: boo
         how=how,
         slo=", ".join(f"{clean(name)} < {show_seconds(limit_s)}" for name, limit_s in run.info.slo.items()),
         slo_met=slo_met(cell),
+        p_met=slo_probability(cell),
         attainment=number(metrics.get("attainment")),
         goodput_per_s=number(metrics.get("goodput_per_s")),
     )

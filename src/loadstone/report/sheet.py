@@ -16,7 +16,7 @@ _FACTS = (
 )  # fmt: skip
 _STATS = ("which", "value", "low", "high", "n", "mean", "p90", "p99", "p99_low", "p99_high")
 _TOTALS = ("output_tokens_per_s", "total_tokens_per_s", "requests_per_s", "duration_s", "window")
-_SLO = ("slo", "slo_met", "attainment", "goodput_per_s")
+_SLO = ("slo", "slo_met", "p_met", "attainment", "goodput_per_s")
 _RATES = ("output", "total")
 _ENDS = ("low", "high")
 _PRICES = (

@@ -12,7 +12,7 @@ from loadstone.comparison.interval import Reach, bounds, reach
 from loadstone.comparison.metric import predicted_rate, rate_interval
 from loadstone.comparison.price import per_million
 from loadstone.runfacts import mapping, number
-from loadstone.statistics.distribution import Z95
+from loadstone.statistics.distribution import Z80, Z95
 
 PREDICTED = "80 %, predicted"
 
@@ -25,6 +25,8 @@ class Stat(msgspec.Struct, kw_only=True, frozen=True):
     low, high  of `value`; None where it is not known
     level      what they are: a 95 % confidence interval, see statistics.blocks; the 80 % interval of a prediction
     drawn      of a prediction how far the 95 % interval of what was drawn goes, on a log scale
+    off        of a prediction, how far the 80 % interval of the model's error goes, where `low` and `high` have what
+               was drawn in them too
     p99_*      bounds of the p99, 95 %
     """
 
@@ -34,6 +36,7 @@ class Stat(msgspec.Struct, kw_only=True, frozen=True):
     high: float | None = None
     level: str | None = None
     drawn: Reach | None = None
+    off: Reach | None = None
     n: int | None = None
     mean: float | None = None
     std: float | None = None
@@ -54,7 +57,7 @@ class Stat(msgspec.Struct, kw_only=True, frozen=True):
     @property
     def model(self) -> Reach | None:
         """How far off it may be because the performance model is, 80 %; None of what was measured."""
-        return self.reach if self.level == PREDICTED else None
+        return (self.off or self.reach) if self.level == PREDICTED else None
 
     @property
     def by_spread(self) -> float:
@@ -95,16 +98,20 @@ def latency(said: Any, ok: int | None) -> Stat | None:
     )
 
 
-def throughput(metrics: Mapping[str, Any], name: str, value: float | None, kind: str) -> Stat | None:
-    """`name` of a cell with this kind of load, which is `value` in the window that is shown."""
+def throughput(metrics: Mapping[str, Any], window: Mapping[str, Any], name: str, kind: str) -> Stat | None:
+    """`name` of a cell with this kind of load, in the window that is shown. A prediction may be off by what the
+    performance model is, and by what was drawn, as if independent.
+    """
+    value = number(window.get(name))
     if value is None:
         return None
-    low, high = _pair(rate_interval(mapping(metrics), name, value))
-    drawn, level = reach(value, low, high), "95 %"
-    if (off := predicted_rate(metrics, kind)) is not None:
-        (low, high), level = bounds(value, off), PREDICTED
+    low, high = _pair(rate_interval(mapping(metrics), name, window))
+    drawn, off, level = reach(value, low, high), predicted_rate(metrics, kind), "95 %"
+    if off is not None:
+        below, above = map(math.hypot, off, (each * Z80 / Z95 for each in drawn or (0.0, 0.0)))
+        (low, high), level = bounds(value, (below, above)), PREDICTED
     known = low is not None and high is not None
-    return Stat(value=value, which="rate", low=low, high=high, level=level if known else None, drawn=drawn)
+    return Stat(value=value, which="rate", low=low, high=high, level=level if known else None, drawn=drawn, off=off)
 
 
 def price(dollars: float | None, rate: Stat | None) -> Stat | None:
@@ -123,8 +130,8 @@ def _inverse(value: float, rate: Stat | None) -> Stat:
     if rate is None or rate.reach is None:
         return Stat(value=value, which="rate")
     low, high = bounds(value, rate.reach[::-1])
-    drawn = rate.drawn and rate.drawn[::-1]
-    return Stat(value=value, which="rate", low=low, high=high, level=rate.level, drawn=drawn)
+    drawn, off = rate.drawn and rate.drawn[::-1], rate.off and rate.off[::-1]
+    return Stat(value=value, which="rate", low=low, high=high, level=rate.level, drawn=drawn, off=off)
 
 
 def _pair(said: Any) -> tuple[float | None, float | None]:

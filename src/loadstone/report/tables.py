@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 
 from loadstone.report.charts.frames import load_label
-from loadstone.report.points import LATENCIES, Point
+from loadstone.report.points import LATENCIES, LONG_RUN, Point
 from loadstone.report.runs import RunView
 from loadstone.report.series import asked, common, series_of
 from loadstone.report.stats import PREDICTED, Stat
-from loadstone.report.terminal import UNBOUNDED, UNBOUNDED_NOTE, percent, show_share
+from loadstone.report.terminal import UNBOUNDED, UNBOUNDED_NOTE, percent, show_p, show_share
 from loadstone.report.words import clean, count, joined
 from loadstone.stated import as_stated
 from loadstone.units import show_load, show_number, show_seconds
@@ -211,7 +211,9 @@ def _p99(stat: Stat | None, point: Point) -> str:
 
 
 def _slo(point: Point) -> str:
-    return "-" if point.slo_met is None else "met" if point.slo_met else "MISSED"
+    if point.slo_met is None:
+        return "-"
+    return joined("met" if point.slo_met else "MISSED", None if point.p_met is None else show_p(point.p_met))
 
 
 def _attained(point: Point) -> str:
@@ -267,14 +269,16 @@ def _notes(points: Sequence[Point]) -> list[str]:
     origins = {name: " or ".join(sorted(found)) for name, found in loops.items() if found}
     alike = len(set(origins.values())) == 1
     since = sorted(set(origins.values())) if alike else [f"{origin} {name}" for name, origin in origins.items()]
-    windows = sorted({point.window for point in points}) or ["whole cell"]
-    window = windows[0]
+    windows = sorted({point.window for point in points} - {LONG_RUN})
+    window = f" over the {windows[0]}" if windows else ""
     if len(windows) > 1:
         window += f" (for bursts, and for loads that the server did not keep up with: {windows[1]})"
+    if any(point.window == LONG_RUN for point in points):
+        window += f"{', ' if windows else ' '}of arrival rates that were kept up with: {LONG_RUN}"
     notes = [
         f"Medians{'; ⌀: a mean, where no median is known' if _means(points) else ''}. "
         f"TTFT and E2E count from {', from '.join(since)}. "
-        f"TPOT = (tT − t1)/(T − 1). Throughput over the {window}; total: input and output."
+        f"TPOT = (tT − t1)/(T − 1). Throughput{window}; total: input and output."
     ]
     if any(point.light_tpot_s for point in points):
         notes.append(

@@ -332,10 +332,10 @@ def _bounds(cell: Mapping[str, Any]) -> list[str]:
     """Whether what was asked for with --slo was met."""
     said = []
     for bound in cell.get("slo", ()):
-        met = "met" if bound["met"] else "MISSED"
-        said.append(
-            f"{bound['bound']} < {show_seconds(bound['limit_s'])} {met} ({show_seconds(bound['measured_s'])})"
-        )
+        name, met, p = bound.get("metric", bound["bound"]), "met" if bound["met"] else "MISSED", bound.get("p_met")
+        value = ("" if "_" in name else "slowest ") + show_seconds(bound["measured_s"])
+        sure = "" if p is None else f", {show_p(p)}"
+        said.append(f"{name} < {show_seconds(bound['limit_s'])} {met} ({value}){sure}")
     if (attainment := cell["metrics"].get("attainment")) is not None:
         each = cell.get("slo_per_request_s") or {}
         limits = " and ".join(f"{name} < {show_seconds(limit_s)}" for name, limit_s in each.items())
@@ -343,6 +343,11 @@ def _bounds(cell: Mapping[str, Any]) -> list[str]:
         goodput = show_number(cell["metrics"]["goodput_per_s"])
         said.append(f"{show_share(attainment)} of requests sent meet {limits}, goodput {goodput} req/s")
     return said
+
+
+def show_p(p: float) -> str:
+    """`p = 0.66`; as sure as a hundredth tells."""
+    return "p < 0.01" if p < 0.01 else "p > 0.99" if p > 0.99 else f"p = {p:.2f}"
 
 
 def show_share(share: float) -> str:

@@ -14,7 +14,7 @@ from loadstone.statistics.flow import Flow, error_of_mean
 
 PERCENTILES = {"p50": 0.50, "p90": 0.90, "p95": 0.95, "p99": 0.99}
 STATISTICS = ("mean", "std", "min", "max", *PERCENTILES)
-Z95 = 1.959964
+Z80, Z95 = 1.281552, 1.959964
 BLOCK = 1 << 18
 """Values that are worked on at a time."""
 
@@ -27,6 +27,8 @@ class Distribution(msgspec.Struct, kw_only=True, frozen=True):
     pNN   see percentile()
     ci95  {"mean": [low, high], "p50": …}: two-sided 95 % confidence bounds, see distribution(); a side that
           the values cannot give is None
+    worth {"p50": …}: how many independent values would tell the percentile as well; 0 where nobody can say;
+          empty where no percentile has bounds
     """
 
     n: int
@@ -39,6 +41,7 @@ class Distribution(msgspec.Struct, kw_only=True, frozen=True):
     p95: float
     p99: float
     ci95: dict[str, list[float | None]]
+    worth: dict[str, int]
 
 
 def distribution(values: NDArray[Any], flow: Flow | None = None) -> Distribution | None:
@@ -67,9 +70,10 @@ def distribution(values: NDArray[Any], flow: Flow | None = None) -> Distribution
     if ordered[0] >= 0 and (low := bounds["mean"][0]) is not None:
         bounds["mean"][0] = max(0.0, low)
     least = max(1.0, rhythm * n / std**2) if rhythm else 1.0
+    worth = {}
     for name, q in PERCENTILES.items():
-        worth = n if flow is None else _worth(values, points[name], q, n, flow, least)
-        bounds[name] = [None if rank is None else float(ordered[rank - 1]) for rank in _ranks(n, worth, q)]
+        worth[name] = n if flow is None else _worth(values, points[name], q, n, flow, least)
+        bounds[name] = [None if rank is None else float(ordered[rank - 1]) for rank in _ranks(n, worth[name], q)]
     return Distribution(
         n=n,
         mean=mean,
@@ -77,15 +81,21 @@ def distribution(values: NDArray[Any], flow: Flow | None = None) -> Distribution
         min=float(ordered[0]),
         max=float(ordered[-1]),
         ci95=bounds,
+        worth=worth,
         **points,
     )
+
+
+def mean_reach(std: float, n: int) -> float:
+    """How far the 95 % interval of a mean goes, of n independent values; infinite where they are too few."""
+    return student(n - 1.0) * std / math.sqrt(n - 1) if n >= LEAST_BLOCKS else math.inf
 
 
 def _mean_bounds(
     values: NDArray[Any], mean: float, std: float, n: int, flow: Flow | None, rhythm: float
 ) -> list[float | None]:
     if flow is None:
-        reach = student(n - 1.0) * std / math.sqrt(n - 1) if n >= LEAST_BLOCKS else math.inf
+        reach = mean_reach(std, n)
     else:
         found = error_of_mean(values, flow, rhythm)
         reach = student(found[1]) * found[0] if found is not None else math.inf

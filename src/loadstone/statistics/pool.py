@@ -89,6 +89,7 @@ class Pool:
             min=at[0],
             max=at[n - 1],
             ci95={name: [None, None] for name in ("mean", *PERCENTILES)},
+            worth={},
             **points,
         )
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 import numpy as np
 
 from loadstone.calibrate.points import Point, Unpredictable
 from loadstone.calibrate.table import Case, case_of, refresh, slopes, table_of
-from loadstone.perfmodel.coefficients import Array
-from loadstone.perfmodel.profile import Profile, family_of, is_own, profile_of, remaining
+from loadstone.perfmodel.profile import family_of, is_own, profile_of, spreads
+from loadstone.statistics.distribution import Z80
 
-Z80 = 1.2816
-"""Half of an 80 % interval, in standard deviations."""
 QUANTITIES = ("ttft", "tpot", "throughput")
 
 
@@ -75,12 +73,15 @@ def _predicted(cases: Sequence[Case], profile_name: str | None) -> list[Scored]:
     values = np.array([profile.values(without=family) for profile, family in zip(profiles, families, strict=True)])
     table = table_of(cases)
     refresh(table, values)
-    rests = [remaining(profile, case.point.source) for profile, case in zip(profiles, cases, strict=True)]
-    variance = _variance(profiles, rests, *slopes(table, np.log(values)))
+    by_ttft, by_tpot = slopes(table, np.log(values))
+    by = {"ttft": by_ttft, "tpot": by_tpot, "throughput": by_tpot}
     scored = []
     for at, case in enumerate(cases):
         predicted = {"ttft": table.ttft_s[at], "tpot": table.tpot_s[at], "throughput": table.rate[at]}
-        spread = {name: float(np.exp(Z80 * np.sqrt(variance[name][at]))) for name in QUANTITIES}
+        source, profile = case.point.source, profiles[at]
+        spread = {
+            name: float(np.exp(Z80 * spreads(profile, by[name][at : at + 1], name, source)[0])) for name in QUANTITIES
+        }
         scored.append(
             Scored(
                 point=_named(case),
@@ -106,24 +107,6 @@ def _named(case: Case) -> Point:
         model=point.model or deployment.model.name,
         gpu=point.gpu or deployment.gpu.name,
     )
-
-
-def _variance(
-    profiles: Sequence[Profile], rests: Sequence[Mapping[str, float]], by_ttft: Array, by_tpot: Array
-) -> dict[str, Array]:
-    """Of the logarithms: what the coefficients leave open, J·C·Jᵀ, and what the best of them leave, `rests`."""
-    covariances: Mapping[str, Array] = {each.name: np.array(each.covariance) for each in profiles}
-    found = {name: np.empty(len(profiles)) for name in QUANTITIES}
-    for at, profile in enumerate(profiles):
-        covariance = covariances[profile.name]
-        known = {
-            "ttft": float(by_ttft[at] @ covariance @ by_ttft[at]),
-            "tpot": float(by_tpot[at] @ covariance @ by_tpot[at]),
-        }
-        known["throughput"] = known["tpot"]
-        for name in QUANTITIES:
-            found[name][at] = known[name] + rests[at].get(name, 0.3) ** 2
-    return found
 
 
 # --- summaries ----------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from loadstone.report.charts.frames import Measure
 from loadstone.report.points import Point
 from loadstone.report.series import asked, series_of
 from loadstone.report.words import joined
+from loadstone.slo import SURE
 from loadstone.units import show_number, show_seconds
 
 
@@ -88,7 +89,14 @@ def meeting(points: Sequence[Point]) -> tuple[list[Point], str]:
         return list(points), ""
     met = [point for point in points if point.slo_met]
     asked_for = " or ".join(dict.fromkeys(point.slo for point in points if point.slo))
-    return met, f"of the {len(met)} of {len(points)} cells that meet {asked_for}"
+    unsure = sum(not surely_met(point) for point in met)
+    maybe = f", {unsure} of them not surely" if unsure else ""
+    return met, f"of the {len(met)} of {len(points)} cells that meet {asked_for}{maybe}"
+
+
+def surely_met(point: Point) -> bool:
+    """Whether a cell that meets its bounds does so with slo.SURE or more; as it seems where nobody can say."""
+    return point.p_met is None or point.p_met >= SURE
 
 
 def doubt(points: Sequence[Point]) -> str:

@@ -1,0 +1,76 @@
+"""How sure is it that a bound holds: over the chance in a cell, and over what a performance model may be off by."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from loadstone import simulate
+from loadstone.records import Load
+from loadstone.slo import bounds_of
+from loadstone.statistics import distribution
+
+CLOSED = Load("concurrency", 4)
+
+
+def built(values: np.ndarray, failed: int = 0) -> dict[str, Any]:
+    n = len(values)
+    counts = {"sent": n + failed, "ok": n, "short": 0}
+    return {"requests": counts, "tpot_s": msgspec.to_builtins(distribution(values)), "ttft_s": None}
+
+
+def p_met(values: np.ndarray, bound: str, limit_s: float, **options: Any) -> float | None:
+    (found,) = bounds_of({bound: limit_s}, CLOSED, built(values), **options)
+    p: float | None = found["p_met"]
+    return p
+
+
+@pytest.mark.parametrize("bound", ["tpot_p50", "tpot_p90", "tpot_p99"])
+def test_the_probability_is_that_of_the_truth_over_many_cells(bound: str) -> None:
+    """Of cells whose percentile is truly at its bound, p is as often above ½ as below; truly far away, it is sure."""
+    rng = np.random.default_rng(0)
+    quantile = {"tpot_p50": 0.5, "tpot_p90": 0.9, "tpot_p99": 0.99}[bound]
+    truth = 0.02 - 0.005 * np.log(1 - quantile)
+    found = [p_met(0.02 + rng.exponential(0.005, 400), bound, truth) or 0.0 for _ in range(400)]
+    assert 0.4 < np.mean(np.array(found) > 0.5) < 0.65
+    # Uniform where it is calibrated: as many below 0.1 as below a tenth of them.
+    assert np.mean(np.array(found) < 0.1) < 0.2
+    values = 0.02 + rng.exponential(0.005, 400)
+    assert (p_met(values, bound, 2 * truth) or 0) > 0.99
+    assert (p_met(values, bound, truth / 1.5) or 0) < 0.01
+
+
+def test_what_the_model_may_be_off_by_is_in_it() -> None:
+    values = np.full(400, 0.0351)
+    assert p_met(values, "tpot_p99", 0.04) == 1
+    off = np.exp(np.linspace(-0.5, 0.5, 25)).tolist()
+    p = p_met(values, "tpot_p99", 0.04, off={"tpot_p99": off}, simulated=True)
+    assert p == np.mean([0.0351 * each <= 0.04 for each in off])
+    assert p_met(values, "tpot_p99", 0.04, simulated=True) is None  # --draws 0
+
+
+def test_a_bound_on_every_request_is_one_on_the_slowest() -> None:
+    values = np.linspace(0.01, 0.03, 200)
+    (found,) = bounds_of({"tpot": 0.03}, CLOSED, built(values))
+    assert (found["bound"], found["value"], found["met"]) == ("tpot<30ms", 0.03, True)
+    assert 0.4 < found["p_met"] < 0.6  # the next cell's slowest is as likely slower
+    (found,) = bounds_of({"tpot": 0.03}, CLOSED, built(values, failed=1))
+    assert (found["met"], found["p_met"]) == (False, 0.0)
+
+
+def test_a_simulation_says_how_likely_its_bounds_hold(tmp_path: Path) -> None:
+    """A bound at what is predicted is as likely missed as met, with a model that is off by a third."""
+    options = {"rate": [4.0], "requests": [60], "out": tmp_path, "input": "256", "output": "32"}
+    (plain,) = simulate("llama-3.1-8b@1xh100", **options)["cells"]
+    p50 = plain["metrics"]["tpot_s"]["p50"]
+    slo = f"tpot_p50<{p50 * 1e3:.6f}ms,tpot_p99<{20 * p50:.4f}s,ttft<1h"
+    document = simulate("llama-3.1-8b@1xh100", **options, slo=slo)
+    (cell,) = document["cells"]
+    at, far, every = cell["slo"]
+    assert 0.3 < at["p_met"] < 0.7
+    assert far["p_met"] > 0.99
+    assert every["p_met"] > 0.99
+    assert json.loads((Path(document["run_dir"]) / "summary.json").read_text())["cells"][0]["slo"] == cell["slo"]
