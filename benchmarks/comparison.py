@@ -17,9 +17,9 @@ counts as holding.
 
 simulated  `loadstone simulate` with another seed on each side, through run folders and the whole comparison; no power
 
-measured   llama.cpp with the small random model, run after run on one server, kept in FOLDER; runs of it against one
-           another, by design: one against the next; three against three and four against four, interleaved (A, B, B, A,
-           …). Neighbouring pairs of these share half of their runs
+measured   llama.cpp with the small random model, run after run on one server, kept in FOLDER. Successive runs are A
+           or B by the design: one against one; three against three and four against four, interleaved. Neighbouring
+           pairs of the latter two share half of their runs
 
 Each pair is judged as a comparison is: seven metrics in one family (with 999 relabellings instead of 3,999). `alarms`
 is the share of pairs with any metric called different at 5 %; its 95 % range is binomial. `covered` is the share of
@@ -356,8 +356,8 @@ def measured(folder: Path) -> None:
     """False verdicts of each design on pairs that do not differ."""
     runs = [path.parent for path in sorted(folder.glob("*/*/summary.json"))]
     print(f"{len(runs)} runs, {sum(map(_trusted, runs))} trusted\n")
-    print("| design | pairs | test alone, p ≤ 5 % | called better | 95 % range | lines | better | no verdict | a number |")
-    print("|---|---:|---:|---:|---:|---:|---:|---:|---:|")
+    print("| design | pairs | p ≤ 5 % | called better | 95 % range | lines | better | with a number |")
+    print("|---|---:|---:|---:|---:|---:|---:|---:|")
     for design, sides in DESIGNS.items():
         step = len(sides) if len(sides) == 2 else len(sides) // 2
         tests = alarms = pairs = 0
@@ -373,13 +373,11 @@ def measured(folder: Path) -> None:
             words.update(row["conclusion"] for row in rows)
             numbers += sum(row["would_show"] is not None or row["repeats_needed"] is not None for row in rows)
         low, high = _binomial_range(alarms, pairs)
-        lines = words.total()
         print(
-            f"| {design} | {pairs} | {tests} | {alarms} | {low:.0%} – {high:.0%} | {lines} | {words['better']} | "
-            f"{lines - words['better']} | {numbers} |",
+            f"| {design} | {pairs} | {tests} | {alarms} | {low:.0%} – {high:.0%} | {words.total()} | "
+            f"{words['better']} | {numbers} |  <!-- {dict(words)} -->",
             flush=True,
         )
-        print("<!--", dict(words), "-->")
 
 
 def _trusted(run: Path) -> bool:

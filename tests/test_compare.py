@@ -122,8 +122,8 @@ def test_a_difference_is_shown_with_its_ratio_and_interval(tmp_path: Path) -> No
 
 
 def test_a_report_and_a_comparison_have_one_interval(tmp_path: Path) -> None:
-    """Of unpaired runs; and a report calls no winner between cells of one law whose requests drift together, though as
-    independent ones they lie far apart.
+    """Of unpaired runs; and a report calls no winner between cells of one law whose requests drift together, though
+    as independent ones they lie far apart.
     """
     called = 0
     for seed in range(12):
@@ -300,22 +300,25 @@ def test_a_gate_of_one_measured_run_lets_it_pass_and_says_why(tmp_path: Path, lo
     a, b = (make(tmp_path / name, seed=n, slower=1 + n, source="measured") for n, name in enumerate("ab"))
     said = loadstone("compare", a, b, "--fail-on", "tpot_p50>+5%")
     assert said.code == 0
-    assert "tpot_p50>+5%: not met; exceeded at concurrency 4, but by one run a side, which decides nothing" in said.out
+    assert (
+        "tpot_p50>+5%: not met; exceeded at concurrency 4, but by one run a side, which decides nothing" in said.out
+    )
     assert "differ between these two runs; repeat " in said.out
 
 
 def test_few_repeats_say_how_many_would_do(tmp_path: Path) -> None:
-    a, b = (
-        [make(tmp_path / f"{side}{n}", seed=10 * at + n, slower=1 + 0.1 * n + 0.04 * at, source="measured") for n in range(3)]
-        for at, side in enumerate("ab")
-    )  # fmt: skip
-    row = rows(compare(a, b))["tpot_p50"]
+    def repeats(side: str, seed: int, slower: float) -> list[Path]:
+        return [
+            make(tmp_path / f"{side}{n}", seed=seed + n, slower=slower + 0.1 * n, source="measured") for n in range(3)
+        ]
+
+    a = repeats("a", 0, 1.0)
+    row = rows(compare(a, repeats("b", 10, 1.04)))["tpot_p50"]
     assert row["conclusion"] == "not_shown"
     assert row["would_show"] > 1.1
     assert 10 < row["repeats_needed"] < 200
     assert word(row)[0] == f"no difference shown; {row['repeats_needed']} runs a side would show it"
-    far = [make(tmp_path / f"c{n}", seed=50 + n, slower=2 + 0.1 * n, source="measured") for n in range(3)]
-    found = rows(compare(a, far))["tpot_p50"]
+    found = rows(compare(a, repeats("c", 50, 2.0)))["tpot_p50"]
     assert (found["conclusion"], found["better"], found["repeats_needed"]) == ("better", "a", None)
 
 
@@ -342,8 +345,16 @@ def test_a_metric_that_is_missing_is_told(tmp_path: Path) -> None:
     document = compare([a], [make(tmp_path / "b")], fail_on=["itl_p99>+5%"])
     assert rows(document)["itl_p99"]["ratio"] is None
     assert document["fail_on"] == [
-        {"bound": "itl_p99>+5%", "met": False, "at": [], "untested": [], "not_shown": [], "one_run": [],
-         "repeats_needed": None, "missing": True}
+        {
+            "bound": "itl_p99>+5%",
+            "met": False,
+            "at": [],
+            "untested": [],
+            "not_shown": [],
+            "one_run": [],
+            "repeats_needed": None,
+            "missing": True,
+        }
     ]
 
 

@@ -59,7 +59,7 @@ def test_correlation_makes_the_test_careful() -> None:
 
 
 def test_few_runs_are_tested_by_rotation() -> None:
-    """For one metric alone it is Student's t; of copies the family pays nothing; a slow run is slow under each load."""
+    """For one metric alone it is Student's t; the family pays nothing for copies, of one load or of several."""
     from scipy.stats import ttest_ind
 
     rng = np.random.default_rng(3)

@@ -44,7 +44,7 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, Deploymen
 def test_what_a_comparison_calls_better_a_report_does_too(
     sweep: dict[tuple[str, Deployment], Path], load: str
 ) -> None:
-    """Over all pairs of a sweep: effects point the same way; and of pairs that differ in one thing a sentence says so."""
+    """Of all pairs of a sweep effects go the same way, and of those that differ in one thing a sentence says so."""
     better = silent = 0
     for one, other in itertools.combinations(DEPLOYMENTS, 2):
         a, b = sweep[load, one], sweep[load, other]
@@ -74,10 +74,9 @@ def test_what_a_comparison_calls_better_a_report_does_too(
 
 def test_the_error_that_two_predictions_share_is_in_no_finding(tmp_path: Path) -> None:
     """Two simulations whose 80 % intervals overlap, and whose ratio is sure to less than either."""
-    load = {"concurrency": [8], "requests": [64], "input": "512", "output": "64"}
+    asked = Options(concurrency=[8], requests=[64], input="512", output="64", out=tmp_path)
     runs = [
-        Path(simulation.simulate(f"llama-3.1-8b@{gpus}xh100/tp{gpus}", Options(out=tmp_path, **load), draws=8)["run_dir"])
-        for gpus in (1, 2)
+        Path(simulation.simulate(f"llama-3.1-8b@{gpus}xh100/tp{gpus}", asked, draws=8)["run_dir"]) for gpus in (1, 2)
     ]
     slow, fast = points_of([read_run(folder) for folder in runs])
     assert slow.tpot is not None

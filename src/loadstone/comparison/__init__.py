@@ -218,8 +218,8 @@ def _predicted(sides: tuple[list[Run], list[Run]], compared: Sequence[Cell]) -> 
 
 
 def _bound(bound: Bound, compared: Sequence[Cell]) -> dict[str, Any]:
-    """Met where the estimate is beyond the bound and the data shows a difference; without a test, by the estimate, but
-    for single measured runs: these decide nothing.
+    """Met where the estimate is beyond the bound and the data shows a difference; without a test, by the estimate.
+    Single measured runs decide nothing.
     """
     where, untested, not_shown, one_run = [], [], [], []
     many: list[int | None] = []

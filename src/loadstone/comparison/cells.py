@@ -48,10 +48,13 @@ def gather(a: Sequence[Place], b: Sequence[Place], metrics: Sequence[Metric]) ->
         for metric, sides in stats.items()
     }
     cell = Cell(load, [_row(metric, *values[metric]) for metric in metrics], runs=(len(a), len(b)))
-    sides = {row.metric: [_side(places, row.metric, stats[row.metric][at], intended) for at, places in enumerate((a, b))]
-             for row in cell.rows}  # fmt: skip
+    sides = {
+        metric: (_side(a, metric, of_a, intended), _side(b, metric, of_b, intended))
+        for metric, (of_a, of_b) in stats.items()
+    }
     for row in cell.rows:
-        off = contrast(*sides[row.metric], row.metric.base).model
+        on_a, on_b = sides[row.metric]
+        off = contrast(on_a, on_b, row.metric.base).model
         if row.ratio is not None and off is not None:
             row.model = interval.bounds(row.ratio, off)
     if min(len(a), len(b)) >= 2:
@@ -73,11 +76,7 @@ def _side(places: Sequence[Place], metric: Metric, stats: Sequence[Stat | None],
     """
     reaches = [stat.reach if stat is not None else None for stat in stats]
     known = [each for each in reaches if each is not None]
-    off = [
-        metric.model_reach(run.document["cells"][position], intended)
-        for run, position in places
-        if run.simulated
-    ]
+    off = [metric.model_reach(run.document["cells"][position], intended) for run, position in places if run.simulated]
     told = [each for each in off if each is not None]
     return Side(
         interval.pooled(known) if known and len(known) == len(reaches) else None,

@@ -23,8 +23,8 @@ class Row:
 
     `low`, `high`: 95 %, what the data leaves open; `model`: 80 %, what the performance model leaves open besides,
     where a side is simulated and its error does not cancel. `alone`: a side is one measured run, so that what differs
-    from run to run is not in the data; `spread`: that, a standard deviation on a log scale, where it is; `repeats`: how
-    many runs a side would show a difference of this size.
+    from run to run is not in the data; `spread`: that, a standard deviation on a log scale, where it is; `repeats`:
+    how many runs a side would show a difference of this size.
     """
 
     metric: Metric

@@ -58,7 +58,7 @@ def count(compared: Sequence[Cell], least: Sequence[float]) -> None:
 
 
 def to_measure(rows: Sequence[Row]) -> int:
-    """As many runs a side as the metrics need that differ between two runs; of those that need very many MOST_BLIND."""
+    """Runs a side for the metrics that differ between two runs; MOST_BLIND for those that need very many."""
     wanted = [row.repeats or MOST_BLIND for row in rows if row.conclusion == "runs_differ"]
     return min(max(wanted, default=LEAST), MOST_BLIND)
 

@@ -56,11 +56,11 @@ def _two(percent: float) -> str:
 
 
 def effect(a: Point, b: Point, measure: Measure) -> Effect | None:
-    """a over b, with what a comparison of the two would say of it (comparison.contrast); None where a value is missing
-    or depends on how long the cell lasted, or its requests were too few generations to tell how sure it is.
+    """a over b, with what a comparison of the two would say of it (comparison.contrast); None where a value is
+    missing or depends on how long the cell lasted, or its requests were too few generations to tell how sure it is.
 
-    A comparison asks twice, whether sampling leaves 1 in the ratio and whether the performance model does: the interval
-    here is what either leaves open.
+    A comparison asks twice, whether sampling leaves 1 in the ratio and whether the performance model does: the
+    interval here is what either leaves open.
     """
     if unsettled(a, measure) or unsettled(b, measure):
         return None

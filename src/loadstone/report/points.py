@@ -152,8 +152,8 @@ def points_of(runs: Sequence[RunView], prices: Prices | None = None) -> list[Poi
 def _labelled(points: Sequence[Point]) -> list[Point]:
     """The same points, with their labels among the settings where labels alone tell cells apart.
 
-    Where other facts do, a label is but a name for them: runs labelled `plain` and `shared` that differ in their prefix
-    are alike in all else.
+    Where other facts do, a label is but a name for them: runs labelled `plain` and `shared` that differ in their
+    prefix are alike in all else.
     """
     names: dict[tuple[Any, ...], set[str]] = defaultdict(set)
     for point in points:
