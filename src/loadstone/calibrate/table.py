@@ -118,6 +118,9 @@ def case_of(point: Point) -> Case:
     inputs = rng.integers(max(1, int(low * point.input_tokens)), int(high * point.input_tokens) + 1, requests)
     outputs = rng.integers(max(2, int(low * point.output_tokens)), int(high * point.output_tokens) + 1, requests)
     policy = schedulers_of(deployment, inputs + outputs)
+    longest = int((inputs + outputs).max())
+    if longest > policy.longest_tokens:
+        raise Unpredictable(f"requests of up to {longest} tokens; the KV cache holds {policy.longest_tokens}")
     if point.prefix_tokens:
         raise Unpredictable("shared prefixes: what was cached is not said")
     times = None

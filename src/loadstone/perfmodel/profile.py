@@ -43,6 +43,10 @@ class Provenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kinds: dict[str, int] = {}
 
 
+class OtherArchitecture(InputError):
+    """A user's profile is of another kind of GPU than the deployment."""
+
+
 class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Coefficients in the order of `names`, as logarithms. `families`: by the shapes of a model (families.shapes_of),
     the family that its rows are held out with."""
@@ -108,7 +112,7 @@ def profile_of(deployment: Deployment, name: str | None = None) -> Profile:
         profile = load(_path_of(name))
         if profile.architecture not in ("*", architecture):
             here = f"{deployment.gpu.name} is {architecture}"
-            raise InputError(
+            raise OtherArchitecture(
                 f"--profile {name}: it is of {profile.architecture}, {here}; leave it out, or make one there with "
                 "`loadstone calibrate`"
             )
