@@ -15,7 +15,7 @@ from loadstone import catalogue
 from loadstone.catalogue import parse_deployment
 from loadstone.errors import InputError
 from loadstone.perfmodel import StepModel, profile_of
-from loadstone.perfmodel.coefficients import COEFFICIENTS, EXPERT_LAYERS, INDEX, LIGHT, NAMES, PRIOR
+from loadstone.perfmodel.coefficients import COEFFICIENTS, EXPERT_LAYERS, HOST, INDEX, LIGHT, NAMES, PRIOR
 from loadstone.perfmodel.counting import work_of
 from loadstone.perfmodel.families import architecture_of, era_of
 from loadstone.perfmodel.formulas import (
@@ -614,7 +614,10 @@ def test_coefficients_are_named_once_and_light_is_perfect() -> None:
         ("vllm,version=0.2", "eager"),
         ("sglang,version=0.4.3.post2", "0.4"),
         ("sglang,version=~0.4.0", "0.4"),
+        ("sglang,version=0.5.10.post1", "graphs"),
+        ("sglang,version=0.5.12", "0.5.11"),
         ("tensorrt-llm,version=1.2.0rc6.post2", "1.0"),
+        ("tensorrt-llm,version=1.3.0rc14", "1.3"),
         ("tensorrt-llm,version=0.5.1-rc0.pre3", "0.x"),
         ("llama.cpp,version=b1234", "*"),
     ],
@@ -740,6 +743,19 @@ def test_on_a_machine_that_no_fit_has_seen_more_remains() -> None:
     assert remaining(own) == profile.residual
     cpu = profile_of(parse_deployment("llama-3.1-8b@1xcpu/engine=llama.cpp"))
     assert remaining(cpu) == cpu.residual
+
+
+def test_a_family_of_models_has_what_the_fit_has_learned_of_it() -> None:
+    engine, no_fit = "@8xh200/tp8,engine=sglang", "qwen3-8b@8xh200/tp8,engine=sglang"
+    shares = profile_of(parse_deployment("llama-3.1-8b@1xgaudi3/engine=transformers")).family_shares
+    of_none = profile_of(parse_deployment(no_fit))
+    for name, family in (("deepseek-r1", "deepseek-v3"), ("llama-3.3-70b", "llama-70b")):
+        mine = profile_of(parse_deployment(f"{name}{engine}"))
+        assert np.allclose(np.array(mine.logarithms) - of_none.logarithms, shares[family])
+        # Where the family is held out there is none of it.
+        assert mine.held_out == of_none.held_out
+    hosts = [NAMES.index(name) for name in HOST]
+    assert np.abs([np.array(share)[hosts] for share in shares.values()]).max() < 0.01
 
 
 def test_an_unmeasured_architecture_of_amd_is_timed_like_the_measured_one() -> None:

@@ -36,7 +36,7 @@ its indexer. Round numbers."""
 _LINEAR_LAUNCHES = {"gated-delta": 48, "kda": 48, "mamba2": 28, "mamba1": 12, "lightning": 16, "short-conv": 4}
 """The same of linear attention. The gated delta rule's thirteen kernels are Triton's, whose launches take several
 times as long; the others by how many theirs are: Mamba-2's scan has five, with convolution and norm seven."""
-_LATENT_LAUNCHES = {("tensorrt-llm", "1.0"): 60}
+_LATENT_LAUNCHES = {("tensorrt-llm", "1.0"): 60, ("tensorrt-llm", "1.3"): 60}
 """Of an engine and era: for prompts, its host takes 2.4 ms a layer of DeepSeek, where a layer of Llama takes 0.44."""
 _INDEXER_FLOORS = 3
 """An indexer's projections, norms, logits and choice, in floors of latent attention's small kernels. With it those
