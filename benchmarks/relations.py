@@ -1,0 +1,215 @@
+"""Predictions that cannot be: relations that must hold between two predictions, whatever the coefficients.
+
+    python benchmarks/relations.py [--worst 1] [--json FILE]
+
+One deployment against another that differs from it in one thing alone:
+
+- `fp8`: 8-bit weights are not slower than the 16-bit ones of the same model, GPU, engine and layout;
+- `newer`: a GPU is not slower than the one before it in its line;
+- `longer`: a longer prompt is not answered faster, nor a longer context read faster;
+- `users`: more users at once are not served faster, each of them;
+- `gpus`: twice the ranks within a node are not slower, of models that use LARGE parameters or more for a token.
+
+TTFT is that of a prompt alone in an idle engine and of USERS at once; TPOT that of USERS decoding. A relation is
+violated where the side that must not be slower is, by more than TOLERANCE. Violations are grouped by what they are of
+and by the part of the prediction that grew (perfmodel/parts.py), largest group first. Those in EXPLAINED rest on a
+measurement that shows the same. Exits with 1 where one is not explained, or an explained one is no more.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import cache
+from itertools import product
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from loadstone.calibrate.closed_loop import run
+from loadstone.catalogue.shorthand import parse_deployment
+from loadstone.errors import InputError
+from loadstone.perfmodel.parts import parts_of
+from loadstone.perfmodel.step import StepModel
+from loadstone.simulator.fleet import Fleet, fleet_of
+
+TOLERANCE = 0.03
+LARGE = 20e9
+NVIDIA = ("a100", "h100", "h200", "b200", "b300")
+AMD = ("mi300x", "mi325x", "mi355x")
+ENGINES = ("vllm", "sglang", "tensorrt-llm")
+MODELS = {
+    # model: the weights that are compared; "" is what its checkpoint has
+    "llama-3.1-8b": ("bf16", "fp8"),
+    "qwen3-32b": ("bf16", "fp8"),
+    "llama-3.1-70b": ("bf16", "fp8"),
+    "llama-3.1-405b": ("bf16", "fp8"),
+    "mixtral-8x7b-v0.1": ("bf16", "fp8"),
+    "qwen3-30b-a3b": ("bf16", "fp8"),
+    "qwen3-235b-a22b": ("bf16", "fp8"),
+    "gpt-oss-120b": ("",),
+    "minimax-m2.5": ("",),
+    "deepseek-r1": ("",),
+}
+RANKS = (1, 2, 4, 8)
+PROMPTS = (1, 128, 1024, 4096, 16384)
+OUTPUT = 256
+USERS = (1, 8, 64)
+_ROUNDS = 6
+"""Requests of each user in a closed loop."""
+
+
+class Point(NamedTuple):
+    """What is predicted. `gpu` is a name of the catalogue, `weights` a precision or "" for the checkpoint's."""
+
+    model: str
+    weights: str
+    gpu: str
+    engine: str
+    ranks: int
+    prompt: int
+    users: int
+
+    @property
+    def deployment(self) -> str:
+        weights = f":{self.weights}" if self.weights else ""
+        return f"{self.model}{weights}@{self.ranks}x{self.gpu}/tp{self.ranks},engine={self.engine}"
+
+    @property
+    def name(self) -> str:
+        return f"{self.deployment} {self.prompt} tokens, {self.users} users"
+
+
+class Violation(NamedTuple):
+    """`slower` is by `share` above `faster`, and must not be."""
+
+    kind: str
+    metric: str
+    slower: Point
+    faster: Point
+    slower_s: float
+    faster_s: float
+    cause: str
+
+    @property
+    def share(self) -> float:
+        return self.slower_s / self.faster_s - 1
+
+
+@cache
+def fleet(deployment: str) -> Fleet | None:
+    """None: it does not fit, or its engine would refuse it."""
+    try:
+        return fleet_of(parse_deployment(deployment))
+    except InputError:
+        return None
+
+
+@cache
+def predicted(point: Point) -> dict[str, float] | None:
+    """Mean TTFT and TPOT, s, over a closed loop; None where not all users fit into the cache."""
+    here = fleet(point.deployment)
+    if here is None or here.policy.kv_tokens < point.users * (point.prompt + OUTPUT):
+        return None
+    return _simulated(here, point)
+
+
+def _simulated(fleet: Fleet, point: Point) -> dict[str, float]:
+    # Both sides of a relation are sent the same: no two requests are alike, or all would go in step.
+    rng = np.random.default_rng(0)
+    count = 1 if point.users == 1 else _ROUNDS * point.users
+    spread = np.ones(count) if point.users == 1 else rng.uniform(0.8, 1.0, count)
+    inputs = np.maximum(1, (spread * point.prompt).astype(np.int64))
+    outputs = np.maximum(2, (rng.permutation(spread) * OUTPUT).astype(np.int64))
+    outcome = run(fleet, point.users, inputs, outputs)
+    return {"TTFT": float(outcome.ttft_s.mean()), "TPOT": float(outcome.tpot_s.mean())}
+
+
+def cause_of(metric: str, slower: Point, faster: Point) -> str:
+    """The part of the prediction that grew by most."""
+    parts = []
+    for point in (slower, faster):
+        here = fleet(point.deployment)
+        if here is None or not isinstance(here.model, StepModel):
+            raise ValueError(f"{point.name} was not predicted")
+        parts.append(
+            parts_of(here.model, lambda model, h=here, p=point: _simulated(replace(h, model=model), p)[metric])
+        )
+    return max(parts[0], key=lambda name: parts[0][name] - parts[1].get(name, 0.0))
+
+
+def relations(
+    models: Sequence[str] = tuple(MODELS), prompts: Sequence[int] = PROMPTS, users: Sequence[int] = USERS
+) -> Iterator[tuple[str, Point, Point]]:
+    """(kind, side that must not be slower, the other), of all whose deployments there are."""
+    for model in models:
+        widths = MODELS[model]
+        large = parse_deployment(f"{model}@8xb200").model.active_parameters >= LARGE
+        for line in (NVIDIA, AMD):
+            for gpu, engine, ranks, prompt, many in product(line, ENGINES, RANKS, prompts, users):
+                if line is AMD and engine == "tensorrt-llm":
+                    continue
+                for weights in widths:
+                    point = Point(model, weights, gpu, engine, ranks, prompt, many)
+                    if weights == "fp8" and "bf16" in widths:
+                        yield "fp8", point, point._replace(weights="bf16")
+                    if gpu != line[0]:
+                        yield "newer", point, point._replace(gpu=line[line.index(gpu) - 1])
+                    if prompt != prompts[0]:
+                        yield "longer", point._replace(prompt=prompts[prompts.index(prompt) - 1]), point
+                    if many != users[0]:
+                        yield "users", point._replace(users=users[users.index(many) - 1]), point
+                    if large and ranks != RANKS[0]:
+                        yield "gpus", point, point._replace(ranks=ranks // 2)
+
+
+def violations(asked: Iterable[tuple[str, Point, Point]]) -> tuple[Counter[str], list[Violation]]:
+    """How many of each kind were evaluated, a metric each; and those that do not hold."""
+    counts, found = Counter[str](), []
+    for kind, fast, slow in asked:
+        here, there = predicted(fast), predicted(slow)
+        if here is None or there is None:
+            continue
+        for metric in here:
+            counts[kind] += 1
+            if here[metric] > there[metric] * (1 + TOLERANCE):
+                cause = cause_of(metric, fast, slow)
+                found.append(Violation(kind, metric, fast, slow, here[metric], there[metric], cause))
+    return counts, found
+
+
+def group_of(violation: Violation) -> str:
+    slower, faster = violation.slower, violation.faster
+    changed = f"{faster.gpu} to {slower.gpu}" if violation.kind == "newer" else slower.gpu
+    return f"{violation.kind}: {slower.engine} {changed} {violation.metric}, {violation.cause}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--worst", type=int, default=1, help="violations to print of each group")
+    parser.add_argument("--json", type=Path, help="all of them")
+    arguments = parser.parse_args()
+    counts, found = violations(relations())
+    groups = defaultdict(list)
+    for each in found:
+        groups[group_of(each)].append(each)
+    for name, members in sorted(groups.items(), key=lambda item: -len(item[1])):
+        print(f"{len(members):5d}  {name}")
+        for each in sorted(members, key=lambda each: -each.share)[: arguments.worst]:
+            times = f"{1e3 * each.slower_s:.2f} against {1e3 * each.faster_s:.2f} ms"
+            print(f"       {each.share:+.1%} {each.slower.name}: {times}")
+    violated = Counter(each.kind for each in found)
+    print(f"{'':8s} {'relations':>10s} {'violated':>10s}")
+    for kind, count in counts.items():
+        print(f"{kind:8s} {count:10,d} {violated[kind]:10,d}")
+    print(f"{'all':8s} {counts.total():10,d} {len(found):10,d}")
+    if arguments.json:
+        arguments.json.write_bytes(msgspec.json.format(msgspec.json.encode(found)))
+
+
+if __name__ == "__main__":
+    main()
