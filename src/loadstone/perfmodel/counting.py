@@ -306,7 +306,7 @@ class _Counter:
     def _floor(self, count: float, form: Format) -> None:
         self._small("products", count, 1, floor_of(self.gpu))
         if self._precision(form)["compute"]:  # else the activations stay in 16 bits
-            self._small("quantised", count, 1)
+            self._small("quantised", count, 0)  # by the kernel before it: norm, attention, activation
 
     def _small(self, name: str, count: float, launches: int, floors: float = 1) -> None:
         """What takes the floor `name` so many times over, and so many launches where no CUDA graph holds it."""
