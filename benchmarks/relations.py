@@ -42,15 +42,17 @@ LARGE = 20e9
 NVIDIA = ("a100", "h100", "h200", "b200", "b300")
 AMD = ("mi300x", "mi325x", "mi355x")
 ENGINES = ("vllm", "sglang", "tensorrt-llm")
+BLOCKS = "fp8 blocks"
+"""The maker's own FP8 checkpoint, whose blocks of 128 × 128 weights have a scale each."""
 MODELS = {
-    # model: the weights that are compared; "" is what its checkpoint has
+    # model: the weights that are compared, "" being its checkpoint's
     "llama-3.1-8b": ("bf16", "fp8"),
     "qwen3-32b": ("bf16", "fp8"),
     "llama-3.1-70b": ("bf16", "fp8"),
     "llama-3.1-405b": ("bf16", "fp8"),
     "mixtral-8x7b-v0.1": ("bf16", "fp8"),
-    "qwen3-30b-a3b": ("bf16", "fp8"),
-    "qwen3-235b-a22b": ("bf16", "fp8"),
+    "qwen3-30b-a3b": ("bf16", "fp8", BLOCKS),
+    "qwen3-235b-a22b": ("bf16", "fp8", BLOCKS),
     "gpt-oss-120b": ("",),
     "minimax-m2.5": ("",),
     "deepseek-r1": ("",),
@@ -77,6 +79,7 @@ class Point(NamedTuple):
     @property
     def deployment(self) -> str:
         weights = f":{self.weights}" if self.weights else ""
+        weights = "-fp8" if self.weights == BLOCKS else weights
         # It refuses longer prompts than that, which is 8,192 unless it is told.
         more = f",max_num_tokens={max(PROMPTS)}" if self.engine == "tensorrt-llm" else ""
         return f"{self.model}{weights}@{self.ranks}x{self.gpu}/tp{self.ranks},engine={self.engine}{more}"
@@ -162,7 +165,7 @@ def relations(
                     continue
                 for weights in widths:
                     point = Point(model, weights, gpu, engine, ranks, prompt, many)
-                    if weights == "fp8" and "bf16" in widths:
+                    if weights in ("fp8", BLOCKS):
                         yield "fp8", point, point._replace(weights="bf16")
                     if gpu != line[0]:
                         yield "newer", point, point._replace(gpu=line[line.index(gpu) - 1])
@@ -199,7 +202,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--worst", type=int, default=1, help="violations to print of each group")
     parser.add_argument("--json", type=Path, help="all of them")
+    parser.add_argument("--grid", type=Path, help="write the relations, for relations_peer.py, and end")
     arguments = parser.parse_args()
+    if arguments.grid:
+        possible = [each for each in relations() if all(fleet(point.deployment) for point in each[1:])]
+        arguments.grid.write_bytes(msgspec.json.encode(possible))
+        return
     counts, found = violations(relations())
     groups = defaultdict(list)
     for each in found:
