@@ -30,6 +30,7 @@ SEEING = "qwen3.5-397b-a17b:fp8@8xb200/tp8"
         (f"{DENSE},engine=sglang,disable_piecewise_cuda_graph=1", 0),
         (f"{LATENT},engine=sglang", 2048),
         (f"{LATENT},engine=sglang,version=0.5.12", 2048),
+        (f"{LATENT},engine=sglang,num_speculative_tokens=2", 0),
         ("deepseek-r1:fp8@8xmi300x/tp8,engine=sglang", 0),
         (f"{LATENT},ep8,engine=sglang", 0),
         ("deepseek-r1:fp8@8xb200/tp1,dp8,attention-dp,engine=sglang", 0),

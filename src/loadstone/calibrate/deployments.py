@@ -131,11 +131,13 @@ def with_arguments(deployment: Deployment, said: Arguments) -> Deployment:
     return msgspec.structs.replace(deployment, arguments=tuple(sorted(found.items())))
 
 
-def schedulers_of(deployment: Deployment, lengths: NDArray[np.int64] | None = None) -> EnginePolicy:
+def schedulers_of(
+    deployment: Deployment, lengths: NDArray[np.int64] | None = None, acceptance: float | None = None
+) -> EnginePolicy:
     """The policy of each of its schedulers, as `loadstone simulate` has it for requests of these `lengths`. Raises
     Unpredictable where the model does not fit."""
     with _unpredictable():
-        return policy_of(deployment, lengths=lengths)
+        return policy_of(deployment, lengths=lengths, acceptance=acceptance)
 
 
 def _engine(point: Point) -> str:

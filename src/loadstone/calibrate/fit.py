@@ -377,6 +377,7 @@ EAGER_WEIGHT = 0.1
 def faster_twins(cases: Sequence[Case]) -> NDArray[np.bool_]:
     """Cases with a twin, of the same deployment and traffic on another version or day, that takes over 1.4 times as
     long per token: most likely run with speculative decoding, which their rows do not say. They are not fitted on.
+    Rows that have their whole deployment say it.
     """
     slowest: dict[tuple[object, ...], float] = {}
     keys = []
@@ -390,7 +391,7 @@ def faster_twins(cases: Sequence[Case]) -> NDArray[np.bool_]:
         slowest[key] = max(slowest.get(key, 0.0), point.tpot_s or 0.0)
     return np.array(
         [
-            bool(case.point.tpot_s and slowest[key] > TWIN * case.point.tpot_s)
+            bool(case.point.tpot_s and slowest[key] > TWIN * case.point.tpot_s and not case.point.deployment)
             for key, case in zip(keys, cases, strict=True)
         ]
     )
