@@ -59,6 +59,9 @@ the link, 7 µs among eight). All-reduces of RTX PRO 6000 reach 0.62, 0.45 and 0
 µs at least, with all three engines. L40S' take as long at least; on one node they reach 0.60, 0.12 and 0.06 of the
 link, on another 0.57, 0.67 and 0.65, for how a node is laid out decides: here is the geometric mean of the two."""
 _FIFTH_BYTES_PER_S = 60e9
+_MESH = Ring(0.0, 1.6)
+"""Of AMD's meshes: a link carries 48 of its 64 GB/s, 0.75 of it (AMD's own measurement on MI300X: ROCm blog, RCCL and
+xGMI, March 2025), where NVLink's coefficient is 0.47."""
 
 
 def reach_of(gpu: Gpu) -> Reach:
@@ -81,6 +84,8 @@ def widening_of(gpu: Gpu, engine: str) -> float:
 
 
 def ring_of(gpu: Gpu, ranks: int) -> Ring:
+    if gpu.vendor == "amd" and gpu.pair_bytes_per_s < gpu.link_bytes_per_s:
+        return _MESH
     if gpu.link != "pcie" or gpu.vendor != "nvidia":
         return ALIKE
     known = _FIFTH if gpu.link_bytes_per_s >= _FIFTH_BYTES_PER_S else _FOURTH
