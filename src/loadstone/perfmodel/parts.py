@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import numpy as np
 
 from loadstone.perfmodel.coefficients import COEFFICIENTS, INDEX
@@ -34,6 +35,23 @@ _PARTS = {
 }
 _MOVE = 1e-3
 """Of ln θ, for slopes by differences."""
+
+
+class FirstToken(msgspec.Struct, frozen=True):
+    """What the TTFT of so many prompt tokens, alone in an idle engine, consists of; seconds by part."""
+
+    prompt_tokens: int
+    parts_s: dict[str, float]
+
+
+def first_token_s(model: StepModel, prompt_tokens: int, step_tokens: int) -> float:
+    """TTFT of one prompt in an idle engine whose steps take at most `step_tokens` of it."""
+    seconds, cached = model.request_s + model.request_token_s * prompt_tokens + model.stream_s, 0
+    while cached < prompt_tokens:
+        new = min(prompt_tokens - cached, step_tokens)
+        seconds += model.step_s(0, 0, [(new, cached)])
+        cached += new
+    return seconds
 
 
 def parts_of(model: StepModel, seconds: Callable[[StepModel], float]) -> dict[str, float]:
