@@ -376,16 +376,17 @@ def test_experts_of_an_old_era_that_knew_latent_attention_alone_are_those_of_lat
     latent, mixture, dense, wide = (
         of("deepseek-r1@8xh200/tp8,engine=sglang,version=0.4.4"),
         of("mixtral-8x7b@2xh100/tp2,engine=sglang,version=0.4.4"),
-        of("llama-3.1-8b@1xh100/engine=sglang,version=0.4.4"),
+        of("qwen3-8b@1xh100/engine=sglang,version=0.4.4"),
         load(SHIPPED / "sglang-any-hopper.json"),
     )
-    assert latent == dense
+    assert (latent.name, latent.covariance) == (dense.name, dense.covariance)
+    latent = dense  # but for what its family adds
     experts = [name in EXPERT_LAYERS for name in NAMES]
     np.testing.assert_array_equal(mixture.values(), np.where(experts, wide.values(), latent.values()))
     assert mixture.values()[INDEX["expert_compute"]] > 1.5 * latent.values()[INDEX["expert_compute"]]
     assert np.linalg.eigvalsh(np.array(mixture.covariance)).min() > 0
     # Of vLLM 0.2 too no mixture was measured, nor anything else with experts.
-    assert of("mixtral-8x7b@2xh100/tp2,version=0.11.0") == of("llama-3.1-8b@1xh100/version=0.11.0")
+    assert of("mixtral-8x7b@2xh100/tp2,version=0.11.0") == of("qwen3-8b@1xh100/version=0.11.0")
     old, new = (model_of_shipped(f"mixtral-8x7b@2xh100/tp2,engine=sglang,version={v}") for v in ("0.4.4", "0.5.2"))
     assert old.step_s(0, 0, [(4096, 0)]) == pytest.approx(new.step_s(0, 0, [(4096, 0)]), rel=0.2)
 

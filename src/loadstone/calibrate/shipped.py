@@ -179,6 +179,7 @@ def _unseen(engine: str, era: str, architecture: str) -> Array:
     unknown = {
         "engine": engine == "*",
         "era": era == "*",
+        "progress": era == "*",
         "architecture": architecture == "*",
         "pair": "*" in (engine, architecture),
     }
