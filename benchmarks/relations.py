@@ -226,7 +226,7 @@ EXPLAINED = (
     Explanation(
         "block scales",
         lambda each: each.kind == "fp8" and each.slower.weights == BLOCKS,
-        0.45,
+        0.60,
         "kernels of FP8 experts with block scales take 1.0 to 1.9 times as long as 16-bit ones from 4,096 tokens on, "
         "and up to 2.0 times for one token (moe_perf of b200_sxm and h200_sxm); Qwen3.5 on 8 B200, SGLang 0.5.9 "
         "(points.csv): TTFT 1.01 to 1.40, TPOT 0.96 to 1.04 times those of BF16",
@@ -246,11 +246,37 @@ EXPLAINED = (
         "in a mesh two GPUs have one link of seven, which AMD measured at 48 of 64 GB/s (ROCm blog, RCCL and xGMI on "
         "MI300X, March 2025): all-reduces take longer than half of a prompt's products",
     ),
+    Explanation(
+        "first tokens on B200",
+        lambda each: (
+            each.kind == "newer"
+            and each.metric != "TPOT"
+            and (each.slower.engine, each.faster.gpu, each.slower.gpu) == ("vllm", "h200", "b200")
+        ),
+        0.15,
+        "prompts of 1,024 tokens in vLLM (points.csv): TTFT of Llama 70B FP8 on B200 is over 3 % above H200's in "
+        "16 of 40 pairs of rows, up to 1.8 times, of MiniMax FP8 in 3 of 10; of 8,192 tokens in none. Some of these "
+        "rows' scripts left prompts out of CUDA graphs on B200 alone",
+    ),
 )
+OPEN = (
+    Explanation(
+        "TensorRT-LLM on A100",
+        lambda each: (
+            each.kind == "newer"
+            and (each.slower.engine, each.faster.gpu, each.slower.gpu) == ("tensorrt-llm", "a100", "h100")
+        ),
+        0.25,
+        "no row is of it on A100, which has the engine's mean host times; those fitted on H100's rows are longer",
+    ),
+)
+"""What is violated without a measurement, and is known."""
 
 
 def explanation_of(violation: Violation) -> Explanation | None:
-    return next((each for each in EXPLAINED if violation.share <= each.most and each.covers(violation)), None)
+    """Of OPEN the reason, which no measurement bears out."""
+    known = (*EXPLAINED, *OPEN)
+    return next((each for each in known if violation.share <= each.most and each.covers(violation)), None)
 
 
 def group_of(violation: Violation) -> str:
@@ -289,7 +315,7 @@ def main() -> None:
     for kind, count in counts.items():
         print(f"{kind:8s} {count:10,d} {violated[kind]:10,d} {left[kind]:12,d}")
     print(f"{'all':8s} {counts.total():10,d} {len(found):10,d} {left.total():12,d}")
-    for why in EXPLAINED:
+    for why in (*EXPLAINED, *OPEN):
         print(f"{explained[why.name]:6,d}  {why.name}: {why.evidence}")
     if arguments.json:
         arguments.json.write_bytes(msgspec.json.format(msgspec.json.encode(found)))
