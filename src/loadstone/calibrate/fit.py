@@ -43,12 +43,10 @@ SHARED = 0.25
 were held out are predicted worse (median error in TPOT 0.15 at 1, 0.11 at 0.25). AMD's kernels are free, for they are
 other libraries'."""
 HOSTS = 0.5
-"""Of engines on an architecture, the host's times: a machine's processor is not its GPU's, but GPUs were measured in
-machines of their own. With SHARED a token of A100's is off by 14 % in place of 10, a first token of TensorRT-LLM on
-B200 by 26 in place of 22, families held out."""
+"""Of engines on an architecture, the host's times: GPUs were measured in machines of their own. With SHARED, TPOT on
+A100 is off by 14 % in place of 10, TTFT of TensorRT-LLM on B200 by 26 in place of 22, families held out."""
 STEADY = 0.08
-"""Of eras and their progress, what kernels have that are neither host nor floor: a release does not read weights any
-faster than the one before."""
+"""Of eras and their progress, what is neither host nor floor: no release reads weights faster than the one before."""
 FLOORS = frozenset({"product_s", "layer_s", "expert_layer_s", "latent_layer_s", "collective_s"})
 """Times of small kernels, which releases join and overlap: free by era as the host's are."""
 FRONT = frozenset({"request_s", "request_token_s", "stream_s"})
@@ -62,11 +60,10 @@ OLD_LAYERS = frozenset({"expert_layer_s", "latent_layer_s", "latent_decode"})
 """Have that freedom in old eras too, which had just learned experts and latent attention: what a new kind of layer
 took then, by itself and for each sequence, is a time of that layer, and no other model's steps had it. Experts' other
 coefficients as free change nothing for dense models, and move first tokens of all that have experts."""
-NOTHING = 1e-3
-"""Of a family the host's times, which are its engine's, and what is alike."""
 ALIKE = frozenset({"collective_link", "quantised_s"})
-"""Links reach what they reach, and quantising takes what kernel tables say, whoever made the libraries, and whatever
-the model: what else kernels of AMD's ("vendor", "build"), and those of a family, take, is free."""
+"""Links reach, and quantising takes, what tables say, whoever made the libraries and whatever the model."""
+NOTHING = 1e-3
+"""Of a family, what is alike, and the host's times, which are its engine's."""
 NOISE = {"ttft": 0.20, "tpot": 0.08}
 """σ: of one point around its family's best, in ln."""
 OFFSET = {"ttft": 0.10, "tpot": 0.05}
