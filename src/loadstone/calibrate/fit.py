@@ -54,12 +54,10 @@ FRONT = frozenset({"request_s", "request_token_s", "stream_s"})
 OLD_HOST = 1.2
 """Standard deviation, in ln, of an old era's share in the host's times: they scheduled and launched in between steps,
 some of them for ten times as long as today's."""
-OLD_KERNELS = 0.8
-"""That of its kernels, of each coefficient's own spread."""
+OLD_KERNELS = 0.8  # of each coefficient's own spread
 OLD_LAYERS = frozenset({"expert_layer_s", "latent_layer_s", "latent_decode"})
 """Have that freedom in old eras too, which had just learned experts and latent attention: what a new kind of layer
-took then, by itself and for each sequence, is a time of that layer, and no other model's steps had it. Experts' other
-coefficients as free change nothing for dense models, and move first tokens of all that have experts."""
+took then is a time of that layer, and no other model's steps had it."""
 ALIKE = frozenset({"collective_link", "quantised_s"})
 """Links reach, and quantising takes, what tables say, whoever made the libraries and whatever the model."""
 NOTHING = 1e-3
