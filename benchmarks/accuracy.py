@@ -2,11 +2,14 @@
 
     python benchmarks/accuracy.py POINTS.csv…                fit; score each row with its model family held out
     python benchmarks/accuracy.py POINTS.csv… --write DIR    … and write the profiles
-    python benchmarks/accuracy.py POINTS.csv… --sources      score each row with its source held out
+    python benchmarks/accuracy.py POINTS.csv… --out source   score each row with its source held out
+    python benchmarks/accuracy.py POINTS.csv… --out gpu      … its GPU; `release`: its engine's version
+    --of TEXT     of the rows of sources with this text alone (all are fitted on)
     python benchmarks/accuracy.py POINTS.csv… --two          two points of each sweep given, the rest predicted
     --json FILE   every row: deployment, ln(measured/predicted), interval; --worst N   the rows furthest off
 
-What is shipped was fitted on the public points and benchmarks/vendor_tables.csv together (docs/accuracy.md).
+What is shipped was fitted on the public points, benchmarks/vendor_tables.csv and benchmarks/inferencex_points.csv
+together (docs/accuracy.md).
 
 AIConfigurator on the same rows: benchmarks/accuracy_peer.py, from --json's file. Minutes on one core; set
 OMP_NUM_THREADS=1 where others measure.
@@ -26,12 +29,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from loadstone.calibrate.fit import Fit, solve, values_of, weights_of
+from loadstone.calibrate.fit import Fit, family, solve, values_of, weights_of
 from loadstone.calibrate.points import Unpredictable, read_points
 from loadstone.calibrate.shipped import (
     MANY,
     Z80,
-    family,
     fit_all,
     fit_without,
     fit_without_architecture,
@@ -83,6 +85,8 @@ WAYS: dict[str, Callable[[Case], str]] = {
     "family": family,
     "regime": regime,
     "source": lambda case: case.point.source,
+    "release": lambda case: f"{case.deployment.engine} {case.deployment.engine_version}",
+    "drafts": lambda case: f"{case.deployment.gpu.vendor} {'without' if case.policy.speculative is None else 'with'}",
 }
 
 
@@ -133,10 +137,16 @@ def key_of(case: Case) -> tuple[str, str, str]:
     return deployment.engine, era_of(deployment), architecture_of(deployment.gpu)
 
 
+def fitted_on(cases: Sequence[Case]) -> Table:
+    """Of the cases those that the fit is to: tokens per second are scored alone, and take long to simulate."""
+    return table_of([case for case in cases if case.point.ttft_s or case.point.tpot_s])
+
+
 def families_out(table: Table, arguments: argparse.Namespace) -> None:
-    use = np.ones(len(table.cases), bool)
-    fit = fit_all(table, use, arguments.rounds)
-    fits = fit_without(table, fit, use)
+    fitted = fitted_on(table.cases)
+    use = np.ones(len(fitted.cases), bool)
+    fit = fit_all(fitted, use, arguments.rounds)
+    fits = fit_without(fitted, fit, use)
     logarithms = held_out_values(table, fits, fit)
     refresh(table, np.exp(logarithms))
     gap = gaps(table)
@@ -150,7 +160,7 @@ def families_out(table: Table, arguments: argparse.Namespace) -> None:
         mine = np.array([each == key for each in keys])
         if mine.sum() >= MANY:
             remaining[key] = everywhere[key[1] in OLD_ERAS] | residuals(gap, known, mine)
-    alone, unseen = architectures_out(table, fit)
+    alone, unseen = architectures_out(fitted, fit)
 
     def residual_of(engine: str, era: str, architecture: str) -> Mapping[str, float]:
         rest = everywhere[era in OLD_ERAS]
@@ -219,23 +229,25 @@ def _row(table: Table, gap: Mapping[str, Floats], spread: Mapping[str, Floats], 
     return row
 
 
-def sources_out(table: Table, arguments: argparse.Namespace) -> None:
-    """Each row from a fit without its source; an extrapolation where no other source has that engine and GPU."""
-    use = np.ones(len(table.cases), bool)
-    fit = fit_all(table, use, arguments.rounds)
-    sources = np.array([case.point.source for case in table.cases])
+def out(cases: Sequence[Case], arguments: argparse.Namespace) -> None:
+    """Each row from a fit without its source, GPU or release; an extrapolation where nothing else has that engine and
+    GPU. The model family is in the fit by its other rows."""
+    table = fitted_on(cases)
+    fit = fit_all(table, np.ones(len(table.cases), bool), arguments.rounds)
+    way = WAYS["GPU" if arguments.out == "gpu" else arguments.out]
+    names = np.array([way(case) for case in table.cases])
+    scored = np.array([arguments.of in case.point.source for case in table.cases])
     weights = weights_of(table.cases)
-    logarithms = np.empty_like(values_of(fit, table.cases))
-    for source in np.unique(sources):
-        without: Fit = solve(table, fit.groups, use & (sources != source), weights, fit.unknowns)
-        at = np.flatnonzero(sources == source)
+    logarithms = values_of(fit, table.cases)
+    for name in np.unique(names[scored]):
+        without: Fit = solve(table, fit.groups, names != name, weights, fit.unknowns)
+        at = np.flatnonzero(names == name)
         logarithms[at] = values_of(without, [table.cases[position] for position in at])
-        pair_of = [(case.deployment.engine, case.deployment.gpu.name) for case in table.cases]
-        elsewhere = {pair for pair, other in zip(pair_of, sources, strict=True) if other != source}
-        alone = sorted({" ".join(pair_of[position]) for position in at} - {" ".join(pair) for pair in elsewhere})
-        say(f"{source[:60]}: {len(at)} rows; extrapolated: {', '.join(alone) or 'none'}")
-    refresh(table, np.exp(logarithms))
-    show(table, gaps(table))
+        say(f"{name[:60]}: {len(at)} rows held out")
+    at = np.flatnonzero(scored)
+    kept = table_of([table.cases[position] for position in at])
+    refresh(kept, np.exp(logarithms[at]))
+    show(kept, gaps(kept), ways=("all", "drafts", "GPU", "release", "GPU and engine", "family", "source"))
 
 
 def two_given(cases: list[Case]) -> None:
@@ -276,15 +288,16 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--worst", type=int, default=0)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--sources", action="store_true")
+    parser.add_argument("--out", choices=("source", "gpu", "release"))
+    parser.add_argument("--of", default="")
     parser.add_argument("--two", action="store_true")
     arguments = parser.parse_args()
     began = time.perf_counter()
     cases = cases_of(arguments.points)
     if arguments.two:
         two_given(cases)
-    elif arguments.sources:
-        sources_out(table_of(cases), arguments)
+    elif arguments.out:
+        out(cases, arguments)
     else:
         families_out(table_of(cases), arguments)
     say(f"{time.perf_counter() - began:.0f} s")

@@ -30,7 +30,7 @@ from loadstone.catalogue import Gpu, gpu
 from loadstone.catalogue.precision import FORMATS
 from loadstone.errors import InputError
 from loadstone.perfmodel.coefficients import Array
-from loadstone.perfmodel.expert_kernels import ExpertKernel, mean_of
+from loadstone.perfmodel.expert_kernels import PER_TENSOR, ExpertKernel, mean_of
 from loadstone.perfmodel.families import architecture_of
 
 BOARDS = {
@@ -44,6 +44,7 @@ BOARDS = {
 _ENGINES = {"trtllm": "tensorrt-llm"}
 _DTYPES = {
     "bfloat16": "bf16",
+    "fp8": PER_TENSOR,
     "fp8_block": "fp8",
     "int4_wo": "int4",
     "nvfp4": "nvfp4",
@@ -176,8 +177,9 @@ def _fit(
     """`like`: whose floor and memory it has, where `rows` are of prompts alone; `off` is then of these."""
     from scipy.optimize import least_squares
 
-    form = FORMATS[dtype]
-    kind = "fp4" if dtype in ("nvfp4", "mxfp4") else dtype
+    stored = "fp8" if dtype == PER_TENSOR else dtype
+    form = FORMATS[stored]
+    kind = "fp4" if dtype in ("nvfp4", "mxfp4") else stored
 
     def column(name: str) -> Array:
         return np.array([row[name] for _, row in rows], np.float64)

@@ -13,7 +13,7 @@ from loadstone import calibrate_profile, store
 from loadstone.batching import EnginePolicy
 from loadstone.calibrate.closed_loop import Outcome, run
 from loadstone.calibrate.deployments import deployment_of
-from loadstone.calibrate.fit import faster_twins, group, solve, values_of, weights_of
+from loadstone.calibrate.fit import faster_twins, group, keys_of, solve, values_of, weights_of
 from loadstone.calibrate.points import Point, Unpredictable
 from loadstone.calibrate.runs import cases_of_runs
 from loadstone.calibrate.shipped import profiles, residuals
@@ -366,6 +366,34 @@ def test_an_era_and_a_gpu_seen_apart_have_a_profile_too() -> None:
     by_hand = np.array(found["vllm-v1-any"].logarithms) + found["vllm-any-ampere"].logarithms
     assert np.allclose(apart.logarithms, by_hand - found["vllm-any-any"].logarithms, atol=1e-3)
     assert found["any-any-any"].families == {"4096 x 32 x 128256": "llama"}
+
+
+def test_releases_build_on_one_another() -> None:
+    """What is known of the releases before holds for one that was held out, and what engines gain from era to era."""
+    before = measured(grid(engine="sglang", engine_version="0.5.9"), values(product_s=8e-6))
+    newest = measured(grid(engine="sglang", engine_version="0.5.12"), values(product_s=4e-6))
+    other = measured(grid(engine="tensorrt-llm", engine_version="1.2"), values(product_s=8e-6))
+    other += measured(grid(engine="tensorrt-llm", engine_version="1.3"), values(product_s=4e-6))
+    cases = before + other + newest
+    table = table_of(cases)
+    refresh(table, np.exp(values_of(None, cases)))
+    groups, weights, at = group(cases), weights_of(cases), np.arange(len(cases))
+    fit = solve(table, groups, at < len(before + other), weights)
+    old, new = values_of(fit, [before[0], newest[0]])[:, INDEX["product_s"]]
+    assert new < old - 0.05
+    alone = solve(table, groups, at < len(before), weights)
+    old, new = values_of(alone, [before[0], newest[0]])[:, INDEX["product_s"]]
+    assert new == pytest.approx(old, abs=1e-6)
+
+
+def test_the_groups_of_a_deployment() -> None:
+    assert keys_of("sglang", "graphs", "hopper", "kimi") == [
+        ("all",), ("engine", "sglang"), ("era", "sglang", "0.5"), ("era", "sglang", "graphs"), ("progress",),
+        ("architecture", "hopper"), ("pair", "sglang", "hopper"), ("family", "kimi"),
+    ]  # fmt: skip
+    assert ("progress",) not in keys_of("sglang", "0.4", "hopper")
+    amd = set(keys_of("sglang", "graphs", "cdna 4")) - set(keys_of("sglang", "graphs", "hopper"))
+    assert {key[0] for key in amd} == {"vendor", "architecture", "pair", "build"}
 
 
 def test_faster_twins_are_not_fitted_on() -> None:

@@ -158,6 +158,14 @@ def test_what_is_left_out_has_a_reason(tmp_path: Path) -> None:
     assert document["summary"] == {}
 
 
+def test_a_request_that_the_cache_cannot_hold_leaves_out_its_row_alone(tmp_path: Path) -> None:
+    path = write(tmp_path / "points.csv", {}, {"input_len": "500000", "output_len": "8000"}, {})
+    first, larger, last = score(read_points(path))
+    assert first.skipped_because is None
+    assert last.skipped_because is None
+    assert "508000 tokens; the KV cache holds" in (larger.skipped_because or "")
+
+
 def test_rates_and_bursts_are_predicted_too(tmp_path: Path) -> None:
     path = write(
         tmp_path / "points.csv",
@@ -270,6 +278,13 @@ def test_a_users_profile_is_used(tmp_path: Path, loadstone: Loadstone, monkeypat
     save(prior_profile("mine"), tmp_path / "loadstone" / "profiles")
     document = loadstone("validate", path, "--profile", "mine", "--json").document
     assert document["rows"][0]["profile"] == "mine"
+    # Of one kind of GPU: rows of others are left out, with the reason.
+    hopper = msgspec.structs.replace(prior_profile("hopper"), architecture="hopper")
+    save(hopper, tmp_path / "loadstone" / "profiles")
+    path = write(tmp_path / "points.csv", {}, {"gpu": "B200"})
+    mine, other = loadstone("validate", path, "--profile", "hopper", "--json").document["rows"]
+    assert mine["skipped_because"] is None
+    assert "b200 is blackwell" in other["skipped_because"]
 
 
 @pytest.mark.skipif(not POINTS.exists(), reason="the shared measurements are not beside the checkout")

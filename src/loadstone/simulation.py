@@ -20,6 +20,7 @@ from loadstone.errors import InputError
 from loadstone.interruption import Interrupted, Signals
 from loadstone.options import Options
 from loadstone.perfmodel import StepModel
+from loadstone.perfmodel.parts import FirstToken, first_token_s, parts_of
 from loadstone.perfmodel.profile import engine_measured, remaining, unmeasured, vendor_measured
 from loadstone.planning import by_default, plan_of
 from loadstone.records import CellInfo, Plan, RunInfo, Target
@@ -215,6 +216,14 @@ def _basis(deployment: Deployment, fleet: Fleet, acceptance: float | None, own: 
     return basis
 
 
+def _first_token(model: StepModel, fleet: Fleet, plan: Plan) -> FirstToken:
+    """Of the first measured prompt."""
+    tokens = max(1, int(whole_prompts(plan, 0)[plan.warmup_count(0)]))
+    # Where prompts are not cut, one takes as many as it has.
+    step_tokens = fleet.policy.max_batched_tokens if fleet.policy.chunked else tokens
+    return FirstToken(tokens, parts_of(model, lambda each: first_token_s(each, tokens, step_tokens)))
+
+
 def _settings(deployment: Deployment, fleet: Fleet, options: Options, plan: Plan) -> dict[str, Any]:
     import msgspec
 
@@ -233,6 +242,7 @@ def _settings(deployment: Deployment, fleet: Fleet, options: Options, plan: Plan
     }
     if isinstance(model, StepModel):
         settings["profile"] = model.profile.name
+        settings["first_token"] = msgspec.to_builtins(_first_token(model, fleet, plan))
     if plan.prompts:
         settings["characters_per_token"] = CHARACTERS_PER_TOKEN
     return settings

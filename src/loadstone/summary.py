@@ -112,6 +112,7 @@ def document_of(
     folder: Path, info: RunInfo, cells: list[dict[str, Any]], findings: Sequence[verdict.Finding] = ()
 ) -> dict[str, Any]:
     """The summary, as `summary.json` and `--json` have it, of cells that are summarised; `findings`: of the run."""
+    first_token = info.settings.get("first_token") if info.source == "simulated" else None
     return {
         "schema": SCHEMA,
         "run_id": info.run_id,
@@ -123,6 +124,7 @@ def document_of(
         "seed": info.seed,
         "cells": cells,
         "findings": msgspec.to_builtins(list(findings)),
+        **({"first_token": first_token} if first_token else {}),
     }
 
 

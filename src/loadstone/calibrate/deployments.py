@@ -45,7 +45,9 @@ def deployment_of(point: Point) -> tuple[Deployment, Arguments]:
     base = _model(point.model)
     weights = _weights(point, base)
     if weights == "nvfp4" and base.weights_dtype != "nvfp4":
-        base = _four_bit(base)
+        base = _published(base, f"nvidia/{base.name.rpartition('/')[2]}-NVFP4")
+    elif weights == "fp8" and base.weights_dtype != "fp8" and base.has_experts:
+        base = _published(base, f"{base.name}-FP8")
     tp, dp, ep, attention_dp = _parallelism(point, engine, base)
     said = arguments_of(point, engine, device.name.lower().split("-")[0], tp)
     said = msgspec.structs.replace(said, eager=ran_eager(point))
@@ -129,11 +131,13 @@ def with_arguments(deployment: Deployment, said: Arguments) -> Deployment:
     return msgspec.structs.replace(deployment, arguments=tuple(sorted(found.items())))
 
 
-def schedulers_of(deployment: Deployment, lengths: NDArray[np.int64] | None = None) -> EnginePolicy:
+def schedulers_of(
+    deployment: Deployment, lengths: NDArray[np.int64] | None = None, acceptance: float | None = None
+) -> EnginePolicy:
     """The policy of each of its schedulers, as `loadstone simulate` has it for requests of these `lengths`. Raises
     Unpredictable where the model does not fit."""
     with _unpredictable():
-        return policy_of(deployment, lengths=lengths)
+        return policy_of(deployment, lengths=lengths, acceptance=acceptance)
 
 
 def _engine(point: Point) -> str:
@@ -170,10 +174,11 @@ def _model(text: str) -> Model:
 
 
 @cache
-def _four_bit(base: Model) -> Model:
-    """NVIDIA's checkpoint of that model, where the catalogue has it: it says which layers have four bits."""
+def _published(base: Model, name: str) -> Model:
+    """The checkpoint of that model in fewer bits, where the catalogue has it: it says which layers have them, and how
+    they are scaled."""
     try:
-        found = model(f"nvidia/{base.name.rpartition('/')[2]}-NVFP4")
+        found = model(name)
     except InputError:
         return base
     return found if found.layer_count == base.layer_count else base

@@ -1,12 +1,14 @@
 """Fitting coefficients to many points: a hierarchical model, robust, with what it does not know as a covariance.
 
-A point's ln θ is a sum over the groups it belongs to: all, its engine, the engine's era, its GPU's architecture, and
-engine on architecture. Each group's share has a normal prior around zero (the first around ln of the coefficient's
-prior), so that what a group has no data for comes from the wider ones, with their uncertainty.
+A point's ln θ is a sum over the groups it belongs to: all, its engine, the engine's era and the present eras before
+it, for each of those what engines gain from one era to the next, its GPU's architecture, engine on architecture, and
+its model family (kernels alone). AMD's GPUs share a group of their vendor, and each engine and era has one of its own
+on each of their architectures. Each group's share has a normal prior around zero (the first around ln of the
+coefficient's prior), so that what a group has no data for comes from the wider ones, with their uncertainty.
 
 Every (model family, engine, architecture, weight type) has, besides, one offset of its own in ln TTFT and one in
-ln TPOT: kernels fit one model better than another in ways that shapes do not tell. Offsets are never used to predict
-another family; their spread goes into the interval.
+ln TPOT: kernels fit one model better than another in ways that shapes do not tell. Offsets are never used to predict;
+their spread goes into the interval, and so does that of the shares of families where another one is predicted.
 
     minimise  Σ ρ((ln measured − ln predicted − offset)/σ) + Σ (u/s)²,   ρ Student's t with 2 degrees of freedom
 
@@ -28,24 +30,38 @@ from numpy.typing import NDArray
 from loadstone.calibrate.sources import copies_of
 from loadstone.calibrate.table import Case, Table, predict, slopes
 from loadstone.perfmodel.coefficients import HOST, NAMES, PRIOR, SPREAD, Array
-from loadstone.perfmodel.families import OLD_ERAS, architecture_of, era_of, is_amd
+from loadstone.perfmodel.families import OLD_ERAS, architecture_of, era_of, eras_to, is_amd
 from loadstone.perfmodel.graphs import is_eager
 
-LEVELS = {"all": 0.9, "engine": 0.5, "era": 0.4, "architecture": 0.4, "pair": 0.4}
+LEVELS = {
+    "all": 0.9, "engine": 0.5, "era": 0.5, "progress": 1.5, "architecture": 0.4, "pair": 0.4, "vendor": 2.0,
+    "build": 1.5, "family": 0.6,
+}  # fmt: skip
 """Standard deviation of each level's share, of the coefficient's own spread."""
 SHARED = 0.25
-"""Of kernels' coefficients, the narrower levels have only so much of that: with more, families that were held out are
-predicted worse (median error in TPOT 0.15 at 1, 0.11 at 0.25). Old eras had kernels of their own and keep theirs."""
+"""Architectures, and engines on them, have only so much of that: with more of kernels' coefficients, families that
+were held out are predicted worse (median error in TPOT 0.15 at 1, 0.11 at 0.25). AMD's kernels are free, for they are
+other libraries'."""
+HOSTS = 0.5
+"""Of engines on an architecture, the host's times: GPUs were measured in machines of their own. With SHARED, TPOT on
+A100 is off by 14 % in place of 10, TTFT of TensorRT-LLM on B200 by 26 in place of 22, families held out."""
+STEADY = 0.08
+"""Of eras and their progress, what is neither host nor floor: no release reads weights faster than the one before."""
+FLOORS = frozenset({"product_s", "layer_s", "expert_layer_s", "latent_layer_s", "collective_s"})
+"""Times of small kernels, which releases join and overlap: free by era as the host's are."""
+FRONT = frozenset({"request_s", "request_token_s", "stream_s"})
+"""What a request takes before and after its steps, where engines do not become faster all alike."""
 OLD_HOST = 1.2
 """Standard deviation, in ln, of an old era's share in the host's times: they scheduled and launched in between steps,
 some of them for ten times as long as today's."""
+OLD_KERNELS = 0.8  # of each coefficient's own spread
 OLD_LAYERS = frozenset({"expert_layer_s", "latent_layer_s", "latent_decode"})
 """Have that freedom in old eras too, which had just learned experts and latent attention: what a new kind of layer
-took then, by itself and for each sequence, is a time of that layer, and no other model's steps had it. Experts' other
-coefficients as free change nothing for dense models, and move first tokens of all that have experts."""
-OTHER_VENDOR = 2.0
-"""That of an architecture of AMD's, and of engines on it, for all coefficients: its kernels, collectives
-and launches are other libraries'. Were it as close to NVIDIA's as those are to one another, it would pull theirs."""
+took then is a time of that layer, and no other model's steps had it."""
+ALIKE = frozenset({"collective_link", "quantised_s"})
+"""Links reach, and quantising takes, what tables say, whoever made the libraries and whatever the model."""
+NOTHING = 1e-3
+"""Of a family, what is alike, and the host's times, which are its engine's."""
 NOISE = {"ttft": 0.20, "tpot": 0.08}
 """σ: of one point around its family's best, in ln."""
 OFFSET = {"ttft": 0.10, "tpot": 0.05}
@@ -74,29 +90,40 @@ class Groups:
         return len(self.keys) * _SIZE + 2 * len(self.offsets)
 
 
-def keys_of(engine: str, era: str, architecture: str) -> list[tuple[str, ...]]:
+def keys_of(engine: str, era: str, architecture: str, model_family: str = "") -> list[tuple[str, ...]]:
     """The groups of a deployment, widest first; `*` stands for any and is left out."""
     found: list[tuple[str, ...]] = [("all",)]
+    releases = [] if "*" in (engine, era) else eras_to(engine, era)
     if engine != "*":
         found.append(("engine", engine))
-        if era != "*":
-            found.append(("era", engine, era))
+        found += [("era", engine, each) for each in releases]
+        found += [("progress",)] * (len(releases) - 1)
     if architecture != "*":
+        amd = is_amd(architecture)
+        if amd:
+            found.append(("vendor", "amd"))
         found.append(("architecture", architecture))
         if engine != "*":
             found.append(("pair", engine, architecture))
+            found += [("build", engine, each, architecture) for each in releases if amd]
+    if model_family:
+        found.append(("family", model_family))
     return found
 
 
 def case_keys(case: Case) -> list[tuple[str, ...]]:
     deployment = case.deployment
-    return keys_of(deployment.engine, era_of(deployment), architecture_of(deployment.gpu))
+    return keys_of(deployment.engine, era_of(deployment), architecture_of(deployment.gpu), family(case))
+
+
+def family(case: Case) -> str:
+    return case.point.fold or case.point.model
 
 
 def offset_key(case: Case) -> tuple[str, ...]:
     deployment = case.deployment
     return (
-        case.point.fold or case.point.model,
+        family(case),
         deployment.engine,
         architecture_of(deployment.gpu),
         deployment.weights_dtype,
@@ -116,13 +143,18 @@ def share(key: tuple[str, ...]) -> Array:
     """Prior standard deviation of a group's share, per coefficient."""
     level = key[0]
     spread: Array = LEVELS[level] * SPREAD
-    if level == "all":
-        return spread
+    host, floors, alike = (np.array([name in names for name in NAMES]) for names in (HOST, FLOORS, ALIKE))
     if level == "era" and key[-1] in OLD_ERAS:
-        return np.where([name in HOST | OLD_LAYERS for name in NAMES], OLD_HOST, 2 * spread)
-    if level in ("architecture", "pair") and is_amd(key[-1]):
-        return OTHER_VENDOR * SPREAD
-    return spread * np.where([name in HOST for name in NAMES], 1.0, SHARED)
+        return np.where(host | [name in OLD_LAYERS for name in NAMES], OLD_HOST, OLD_KERNELS * SPREAD)
+    if level in ("era", "progress"):
+        fixed = np.array([level == "progress" and name in FRONT for name in NAMES])
+        return spread * np.where((host | floors) & ~fixed, 1.0, STEADY)
+    if level in ("vendor", "build"):
+        return np.where(alike, LEVELS["architecture"] * SHARED * SPREAD, spread)
+    if level in ("architecture", "pair"):
+        own = np.where(alike | (not is_amd(key[-1])), SHARED, 1.0)
+        return spread * np.where(host, SHARED if level == "architecture" else HOSTS, own)
+    return np.where(host | alike, NOTHING, spread) if level == "family" else spread
 
 
 @dataclass
@@ -139,6 +171,11 @@ class Fit:
         for at in self._places(keys):
             total += self.unknowns[at]
         return total
+
+    def share_of(self, key: tuple[str, ...]) -> Array:
+        """What one group adds to ln θ; nothing, of one that the fit has not seen."""
+        places = self._places([key])
+        return self.unknowns[places[0]] if places else np.zeros(_SIZE)
 
     def spread(self, keys: Sequence[tuple[str, ...]]) -> Array:
         """The covariance of that, K × K; unseen groups add their prior variance."""
@@ -344,6 +381,7 @@ EAGER_WEIGHT = 0.1
 def faster_twins(cases: Sequence[Case]) -> NDArray[np.bool_]:
     """Cases with a twin, of the same deployment and traffic on another version or day, that takes over 1.4 times as
     long per token: most likely run with speculative decoding, which their rows do not say. They are not fitted on.
+    Rows that have their whole deployment say it.
     """
     slowest: dict[tuple[object, ...], float] = {}
     keys = []
@@ -357,7 +395,7 @@ def faster_twins(cases: Sequence[Case]) -> NDArray[np.bool_]:
         slowest[key] = max(slowest.get(key, 0.0), point.tpot_s or 0.0)
     return np.array(
         [
-            bool(case.point.tpot_s and slowest[key] > TWIN * case.point.tpot_s)
+            bool(case.point.tpot_s and slowest[key] > TWIN * case.point.tpot_s and not case.point.deployment)
             for key, case in zip(keys, cases, strict=True)
         ]
     )

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from loadstone.calibrate.fit import Fit, case_keys, group, keys_of, share, solve, values_of, weights_of
+from loadstone.calibrate.fit import Fit, case_keys, family, group, keys_of, share, solve, values_of, weights_of
 from loadstone.calibrate.table import Case, Table, refresh, slopes
 from loadstone.perfmodel.coefficients import NAMES, Array
 from loadstone.perfmodel.families import architecture_of, era_of, kind_of, shapes_of
@@ -23,10 +23,6 @@ Z80 = 1.2816
 ROUNDS = 3
 MANY = 60
 """Cases from which what remains after a fit can be told."""
-
-
-def family(case: Case) -> str:
-    return case.point.fold or case.point.model
 
 
 def fit_all(table: Table, use: NDArray[np.bool_], rounds: int = ROUNDS) -> Fit:
@@ -151,6 +147,7 @@ def profiles(
         spread = fit.spread(keys)
         # A wider profile stands for a member that the fit has not seen: its own shares are unknown.
         spread = spread + _unseen(engine, era, architecture)
+        widest = engine == architecture == "*"
         found.append(
             Profile(
                 name="-".join(part.replace(" ", "") for part in (engine, era, architecture)).replace("*", "any"),
@@ -165,20 +162,29 @@ def profiles(
                     script, date, len(fitted), dict(sorted(sources.items())), kinds=dict(sorted(kinds.items()))
                 ),
                 held_out={name: _rounded(fits[name].logarithms(keys)) for name in sorted(fits)},
-                families=dict(sorted(families.items())) if engine == architecture == "*" else {},
+                families=dict(sorted(families.items())) if widest else {},
+                family_shares={name: _rounded(fit.share_of(("family", name))) for name in sorted(fits)}
+                if widest
+                else {},
             )
         )
     return found
+
+
+def _family_shares(fit: Fit, families: Mapping[str, Fit]) -> dict[str, tuple[float, ...]]:
+    return {name: _rounded(fit.share_of(("family", name))) for name in sorted(families)}
 
 
 def _unseen(engine: str, era: str, architecture: str) -> Array:
     unknown = {
         "engine": engine == "*",
         "era": era == "*",
+        "progress": era == "*",
         "architecture": architecture == "*",
         "pair": "*" in (engine, architecture),
     }
-    return np.diag(sum((share((level,)) ** 2 for level, any_ in unknown.items() if any_), np.zeros(len(NAMES))))
+    # Of a model's family its kernels' share, too.
+    return np.diag(sum((share((level,)) ** 2 for level, any_ in unknown.items() if any_), share(("family",)) ** 2))
 
 
 def _rounded(values: Array) -> tuple[float, ...]:

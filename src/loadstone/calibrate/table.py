@@ -25,7 +25,7 @@ from loadstone.calibrate.closed_loop import Outcome, run
 from loadstone.calibrate.deployments import deployment_of, schedulers_of
 from loadstone.calibrate.points import Point, Unpredictable
 from loadstone.calibrate.scripts import Arguments
-from loadstone.calibrate.sources import copies_of, statistic_of, traffic_of
+from loadstone.calibrate.sources import acceptance_of, copies_of, statistic_of, traffic_of
 from loadstone.catalogue import Deployment
 from loadstone.perfmodel.coefficients import INDEX, Array
 from loadstone.perfmodel.counting import work_of
@@ -117,7 +117,10 @@ def case_of(point: Point) -> Case:
     low, high, _ = traffic_of(point)
     inputs = rng.integers(max(1, int(low * point.input_tokens)), int(high * point.input_tokens) + 1, requests)
     outputs = rng.integers(max(2, int(low * point.output_tokens)), int(high * point.output_tokens) + 1, requests)
-    policy = schedulers_of(deployment, inputs + outputs)
+    policy = schedulers_of(deployment, inputs + outputs, acceptance_of(point))
+    longest = int((inputs + outputs).max())
+    if longest > policy.longest_tokens:
+        raise Unpredictable(f"requests of up to {longest} tokens; the KV cache holds {policy.longest_tokens}")
     if point.prefix_tokens:
         raise Unpredictable("shared prefixes: what was cached is not said")
     times = None

@@ -48,7 +48,7 @@ COEFFICIENTS = (
     Coefficient("attention_prefill", 0.50, 0.25, "of peak", "attention of prompts, 16-bit products [K]"),
     Coefficient("latent_prefill", 0.80, 0.30, "of above", "the same for latent attention, keys expanded [G]"),
     Coefficient("product_s", 4e-6, 0.30, "s", "the floor of one matrix product: launch, tail, gap [K]"),
-    Coefficient("quantised_s", 2e-6, 0.50, "s", "quantising activations before a product of 8 or 4 bits [K]"),
+    Coefficient("quantised_s", 2e-6, 0.15, "s", "quantising activations before a product of 8 or 4 bits [K]"),
     Coefficient("layer_s", 16e-6, 0.25, "s", "other kernels of a layer: attention's floor, norms, rotary, cache [K]"),
     Coefficient("expert_layer_s", 5e-6, 0.50, "s", "routing, per expert layer, beside their kernel's floor [G]"),
     Coefficient("latent_layer_s", 16e-6, 0.40, "s", "splits, norms and joins of latent attention, per layer [K]"),

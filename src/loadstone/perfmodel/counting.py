@@ -23,7 +23,7 @@ from loadstone.catalogue.matrix import Matrix
 from loadstone.catalogue.mlp import DenseMlp, Experts
 from loadstone.catalogue.model import Layers, Model
 from loadstone.catalogue.precision import FORMATS, KV_BYTES, Format
-from loadstone.perfmodel.expert_kernels import expert_kernel
+from loadstone.perfmodel.expert_kernels import PER_TENSOR, expert_kernel
 from loadstone.perfmodel.families import architecture_of, era_of
 from loadstone.perfmodel.reaches import ALIKE, Ring, floor_of, reach_of, ring_of, widened, widening_of
 from loadstone.perfmodel.work import COLLECTIVE, EXPERTS, GEMM, HEAD, INTEGERS, OPERATOR, Work
@@ -36,7 +36,7 @@ its indexer. Round numbers."""
 _LINEAR_LAUNCHES = {"gated-delta": 48, "kda": 48, "mamba2": 28, "mamba1": 12, "lightning": 16, "short-conv": 4}
 """The same of linear attention. The gated delta rule's thirteen kernels are Triton's, whose launches take several
 times as long; the others by how many theirs are: Mamba-2's scan has five, with convolution and norm seven."""
-_LATENT_LAUNCHES = {("tensorrt-llm", "1.0"): 60}
+_LATENT_LAUNCHES = {("tensorrt-llm", "1.0"): 60, ("tensorrt-llm", "1.3"): 60}
 """Of an engine and era: for prompts, its host takes 2.4 ms a layer of DeepSeek, where a layer of Llama takes 0.44."""
 _INDEXER_FLOORS = 3
 """An indexer's projections, norms, logits and choice, in floors of latent attention's small kernels. With it those
@@ -172,7 +172,7 @@ class _Counter:
         width = mlp.latent or self.model.hidden
         self._small("expert_layers", run.count, _LAUNCHES["experts"])
         engine, architecture = self.deployment.engine, architecture_of(self.gpu)
-        kernel = expert_kernel(engine, architecture, form.dtype)
+        kernel = expert_kernel(engine, architecture, PER_TENSOR if form == FORMATS["fp8"] else form.dtype)
         self._add(
             kind=EXPERTS,
             count=run.count,
@@ -306,7 +306,7 @@ class _Counter:
     def _floor(self, count: float, form: Format) -> None:
         self._small("products", count, 1, floor_of(self.gpu))
         if self._precision(form)["compute"]:  # else the activations stay in 16 bits
-            self._small("quantised", count, 1)
+            self._small("quantised", count, 0)  # by the kernel before it: norm, attention, activation
 
     def _small(self, name: str, count: float, launches: int, floors: float = 1) -> None:
         """What takes the floor `name` so many times over, and so many launches where no CUDA graph holds it."""

@@ -19,7 +19,11 @@ from importlib import resources
 
 import msgspec
 
-_ALIKE = {"fp16": "bf16", "fp32": "bf16", "int8": "fp8"}
+PER_TENSOR = "fp8-per-tensor"
+"""FP8 with one scale for a matrix, as engines make it of a 16-bit checkpoint; `fp8` is that of checkpoints whose
+blocks of 128 × 128 have one each (DeepSeek's, Qwen's). Kernels of the latter scale within the products, and take up
+to 1.9 times as long as those of 16 bits for a prompt, where the former take 0.5 to 1.2 (docs/accuracy.md)."""
+_ALIKE = {"fp16": "bf16", "fp32": "bf16", "int8": PER_TENSOR}
 _WIDENING = "int4"
 
 
@@ -42,7 +46,8 @@ class ExpertKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @cache
 def expert_kernel(engine: str, architecture: str, dtype: str) -> ExpertKernel:
-    """The kernel for experts with weights of a type of the catalogue (`bf16`, `fp8`, `nvfp4`, `mxfp4`, `int4` …)."""
+    """The kernel for experts with weights of a type of the catalogue (`bf16`, `fp8`, `nvfp4`, `mxfp4`, `int4` …), or
+    PER_TENSOR."""
     dtype = _ALIKE.get(dtype, dtype)
     kin = [each for each in expert_kernels() if architecture.startswith(each.architecture)]
     nearest = max((each.architecture for each in kin), key=len, default="")
@@ -50,9 +55,26 @@ def expert_kernel(engine: str, architecture: str, dtype: str) -> ExpertKernel:
     for kind in (dtype, _WIDENING):
         if near := [each for each in here if each.dtype == kind]:
             exact = [each for each in near if each.engine == engine]
+            if kind == PER_TENSOR and not exact:
+                return _beside_16_bits(engine, architecture, near)
             return exact[0] if exact else mean_of(engine, architecture, dtype, near)
+    if dtype == PER_TENSOR:
+        return _beside_16_bits(engine, architecture, [each for each in expert_kernels() if each.dtype == dtype])
     known = [each for each in expert_kernels() if each.dtype == dtype] or list(expert_kernels())
     return mean_of(engine, architecture, dtype, known)
+
+
+def _beside_16_bits(engine: str, architecture: str, kernels: Sequence[ExpertKernel]) -> ExpertKernel:
+    """Of an engine whose per-tensor kernel no table has: its own of 16 bits, which launches and deals out tokens
+    alike, times how much the others' differ from theirs."""
+    plain = [expert_kernel(each.engine, each.architecture, "bf16") for each in kernels]
+    own, theirs = expert_kernel(engine, architecture, "bf16"), mean_of(engine, architecture, PER_TENSOR, kernels)
+    beside = mean_of(engine, architecture, "bf16", plain)
+    names = ("floor_s", "compute", "memory", "moving")
+    return ExpertKernel(
+        engine, architecture, PER_TENSOR,
+        *(getattr(own, name) * getattr(theirs, name) / getattr(beside, name) for name in names),
+    )  # fmt: skip
 
 
 @cache

@@ -6,12 +6,15 @@ from loadstone.catalogue.attention import LatentAttention
 from loadstone.catalogue.deployment import Deployment
 from loadstone.perfmodel.families import era_of
 from loadstone.sizing import sglang, vllm
-from loadstone.sizing.budget import count, switched
+from loadstone.sizing.budget import count, switched, version_of
+from loadstone.sizing.ranks import guesses
 
 _VLLM_TOKENS = 512
 """vLLM's V1 core captures piecewise graphs up to so many tokens, or twice max_num_seqs (its _set_cudagraph_sizes)."""
 _SGLANG_LATENT_TOKENS = 2048
 """SGLang's for latent attention; otherwise for a whole chunk (ServerArgs, its pull request 15927)."""
+
+_SGLANG_SINCE = (0, 5, 10)
 
 
 def is_eager(deployment: Deployment) -> bool:
@@ -25,8 +28,10 @@ def graph_tokens(deployment: Deployment) -> int:
 
     vLLM: `max_cudagraph_capture_size`, unless `cudagraph_mode` leaves prompts out; none before its V1 core.
     SGLang from 0.5.10: `piecewise_cuda_graph_max_tokens`, a chunk; it switches them off where experts are dealt out,
-    attention is data-parallel, layers are in a pipeline, or the model sees images. TensorRT-LLM: the largest of
-    `capture_num_tokens`, which nobody has by default. Other engines: none. Raises InputError.
+    attention is data-parallel, layers are in a pipeline, the model sees images, the GPU is not NVIDIA's, or tokens
+    are guessed (by rule until its pull request 22128; DeepSeek on 0.5.12 still has 212 ms to a first token then, 85
+    without). TensorRT-LLM: the largest of `capture_num_tokens`, which nobody has by default. Other engines: none.
+    Raises InputError.
     """
     if is_eager(deployment):
         return 0
@@ -36,7 +41,7 @@ def graph_tokens(deployment: Deployment) -> int:
         limits = vllm.limits(deployment)
         captured = count(deployment, "max_cudagraph_capture_size") or min(2 * limits.max_seqs, _VLLM_TOKENS)
         return min(captured, limits.max_batched_tokens)
-    if deployment.engine == "sglang" and era_of(deployment) == "graphs":
+    if deployment.engine == "sglang" and version_of(deployment, sglang.NEWEST) >= _SGLANG_SINCE:
         return _of_sglang(deployment)
     if deployment.engine == "tensorrt-llm":
         return count(deployment, "capture_num_tokens") or 0
@@ -48,6 +53,8 @@ def _of_sglang(deployment: Deployment) -> int:
     if switched(deployment, "disable_piecewise_cuda_graph"):
         return 0
     if deployment.ep > 1 or deployment.attention_dp or deployment.pp > 1 or model.vision_parameters:
+        return 0
+    if deployment.gpu.vendor != "nvidia" or guesses(deployment):
         return 0
     latent = any(isinstance(run.attention, LatentAttention) for run in model.kinds)
     chunk = _SGLANG_LATENT_TOKENS if latent else sglang.limits(deployment).max_batched_tokens

@@ -3,7 +3,8 @@
 A profile is a small JSON file. Shipped ones lie in `profiles/`; a user's own, written by `loadstone calibrate`, in
 the configuration folder. `covariance` is of the logarithms, `residual` the spread of ln(measured/predicted) that
 remains with the best coefficients, by quantity. `held_out` has, for each model family that the fit has seen, the
-logarithms of a fit without it: what its own points are scored with. The widest profile has the `families` of models.
+logarithms of a fit without it: what its own points are scored with. The widest profile has the `families` of models,
+and what each adds to the logarithms of all profiles: kernels fit one model better than another.
 """
 
 from __future__ import annotations
@@ -43,6 +44,10 @@ class Provenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kinds: dict[str, int] = {}
 
 
+class OtherArchitecture(InputError):
+    """A user's profile is of another kind of GPU than the deployment."""
+
+
 class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Coefficients in the order of `names`, as logarithms. `families`: by the shapes of a model (families.shapes_of),
     the family that its rows are held out with."""
@@ -58,6 +63,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     provenance: Provenance
     held_out: dict[str, tuple[float, ...]] = {}
     families: dict[str, str] = {}
+    family_shares: dict[str, tuple[float, ...]] = {}
     schema: int = 1
 
     def values(self, without: str | None = None) -> Array:
@@ -108,7 +114,7 @@ def profile_of(deployment: Deployment, name: str | None = None) -> Profile:
         profile = load(_path_of(name))
         if profile.architecture not in ("*", architecture):
             here = f"{deployment.gpu.name} is {architecture}"
-            raise InputError(
+            raise OtherArchitecture(
                 f"--profile {name}: it is of {profile.architecture}, {here}; leave it out, or make one there with "
                 "`loadstone calibrate`"
             )
@@ -116,7 +122,11 @@ def profile_of(deployment: Deployment, name: str | None = None) -> Profile:
     if architecture == processor.ARCHITECTURE:
         return processor_profile()
     shipped = _shipped()
-    known = architecture in {each.architecture for each in shipped.values()}
+    # AMD's libraries are one code: an engine unmeasured on one of its architectures is timed as on another.
+    known = any(
+        each.architecture == architecture and (each.engine == engine or not is_amd(architecture))
+        for each in shipped.values()
+    )
     nearest = architecture if known else _nearest(architecture)
     for key in (
         (engine, era, nearest),
@@ -128,6 +138,7 @@ def profile_of(deployment: Deployment, name: str | None = None) -> Profile:
     ):
         if key in shipped:
             found = _of_kind(shipped[key], kind_of(deployment.model), shipped)
+            found = _of_family(found, family_of(deployment.model), shipped)
             return found if known and not deployment.gpu.given else _unmeasured(found, shipped)
     return prior_profile()
 
@@ -230,6 +241,15 @@ def _of_kind(found: Profile, kind: str, shipped: dict[tuple[str, str, str], Prof
         logarithms=tuple(np.where(other, wide.logarithms, found.logarithms).tolist()),
         covariance=tuple(map(tuple, covariance.tolist())),
     )
+
+
+def _of_family(found: Profile, family: str, shipped: dict[tuple[str, str, str], Profile]) -> Profile:
+    """With what the fit has learned of a model's family; as it is, of a family that was in no fit."""
+    widest = shipped.get(("*", "*", "*"))
+    added = widest.family_shares.get(family) if widest is not None else None
+    if added is None:
+        return found
+    return msgspec.structs.replace(found, logarithms=tuple((np.array(found.logarithms) + added).tolist()))
 
 
 def _unmeasured(found: Profile, shipped: dict[tuple[str, str, str], Profile]) -> Profile:

@@ -59,6 +59,9 @@ the link, 7 µs among eight). All-reduces of RTX PRO 6000 reach 0.62, 0.45 and 0
 µs at least, with all three engines. L40S' take as long at least; on one node they reach 0.60, 0.12 and 0.06 of the
 link, on another 0.57, 0.67 and 0.65, for how a node is laid out decides: here is the geometric mean of the two."""
 _FIFTH_BYTES_PER_S = 60e9
+_ONE_LINK = Ring(0.0, 1.6)
+"""Between two GPUs of AMD's meshes: their one link carries 48 of its 64 GB/s, 0.75 of it (AMD's own measurement on
+MI300X: ROCm blog, RCCL and xGMI, March 2025), where NVLink's coefficient is 0.47. Points have four GPUs or eight."""
 
 
 def reach_of(gpu: Gpu) -> Reach:
@@ -81,6 +84,8 @@ def widening_of(gpu: Gpu, engine: str) -> float:
 
 
 def ring_of(gpu: Gpu, ranks: int) -> Ring:
+    if ranks == 2 and gpu.vendor == "amd" and gpu.pair_bytes_per_s < gpu.link_bytes_per_s:
+        return _ONE_LINK
     if gpu.link != "pcie" or gpu.vendor != "nvidia":
         return ALIKE
     known = _FIFTH if gpu.link_bytes_per_s >= _FIFTH_BYTES_PER_S else _FOURTH

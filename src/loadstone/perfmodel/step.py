@@ -210,11 +210,13 @@ class StepModel:
 
     def draws(self, n: int, seed: int) -> list[StepModel]:
         """The same deployment with coefficients drawn from the profile's uncertainty."""
-        drawn = self.profile.draws(n, seed)
-        return [
-            StepModel(self.deployment, self.profile, draft_tokens=self.draft_tokens, values=values, work=self.work)
-            for values in drawn
-        ]
+        return [self.at(values) for values in self.profile.draws(n, seed)]
+
+    def at(self, values: Array) -> StepModel:
+        """The same deployment with other coefficients."""
+        return StepModel(
+            self.deployment, self._profile, draft_tokens=self.draft_tokens, values=values, work=self.work
+        )
 
     def light(self) -> StepModel:
         """Speed of light: all efficiencies 1, all overheads 0."""

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     """The cells of a row, each with the head of its column."""
 
 _LOAD_HEADS = {"concurrency": "conc", "rate": "req/s", "burst": "burst"}
+_FIRST_PARTS = 5
+"""Of a predicted TTFT, by name."""
 UNBOUNDED = "~"
 UNBOUNDED_NOTE = (
     "~: p99 of the sample, without an upper 95 % bound, which takes 368 requests, or more if slow ones come together"
@@ -49,7 +51,8 @@ def render(document: Mapping[str, Any]) -> RenderableType:
         return Group(Text("nothing was sent"), *map(Text, of_run))
     findings: list[dict[str, str]] = []
     table = _table(cells, findings)
-    lines = [*_definitions(cells, document.get("source") == "simulated"), *_findings(findings), *of_run]
+    lines = [*_definitions(cells, document.get("source") == "simulated"), *_first_token(document.get("first_token"))]
+    lines += [*_findings(findings), *of_run]
     parts = [_parts(cells, key, *heads) for key, heads in _PARTS.items() if any(cell.get(key) for cell in cells)]
     dialect = [_dialect(cells)] if "dialect" in cells[0] else []
     return Group(Text(heading(document)), table, *parts, *dialect, *(Text(line) for line in lines))
@@ -368,6 +371,26 @@ def _intervals(cells: list[dict[str, Any]], clock: str) -> str:
     if not shown:
         return "simulated"
     return f"simulated; 80 % intervals at {_at_load(cell)}: " + ", ".join(shown)
+
+
+def _first_token(content: object) -> list[str]:
+    """Of what a prediction's TTFT consists, the largest parts by name."""
+    if content is None:
+        return []
+    import msgspec
+
+    from loadstone.perfmodel.parts import FirstToken
+
+    try:
+        first = msgspec.convert(content, FirstToken)
+    except msgspec.ValidationError:
+        return []
+    parts = sorted(first.parts_s.items(), key=lambda part: -part[1])
+    shown = [f"{excerpt(name, 40)} {show_seconds(part_s)}" for name, part_s in parts[:_FIRST_PARTS]]
+    if rest := parts[_FIRST_PARTS:]:
+        shown.append(f"other {show_seconds(sum(part_s for _, part_s in rest))}")
+    tokens = f"{first.prompt_tokens:,} token{'s' if first.prompt_tokens != 1 else ''}"
+    return [f"TTFT of {tokens} alone, {show_seconds(sum(first.parts_s.values()))}: {' · '.join(shown)}"]
 
 
 def _worst(cells: list[dict[str, Any]], name: str) -> str:

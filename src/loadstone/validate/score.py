@@ -9,7 +9,7 @@ import numpy as np
 
 from loadstone.calibrate.points import Point, Unpredictable
 from loadstone.calibrate.table import Case, case_of, refresh, slopes, table_of
-from loadstone.perfmodel.profile import family_of, is_own, profile_of, spreads
+from loadstone.perfmodel.profile import OtherArchitecture, Profile, family_of, is_own, profile_of, spreads
 from loadstone.statistics.distribution import Z80
 
 QUANTITIES = ("ttft", "tpot", "throughput")
@@ -39,16 +39,19 @@ def score(points: Sequence[Point], profile_name: str | None = None) -> list[Scor
     """Every point in order, predicted where that is possible. `profile_name`: a user's profile, in place of the
     shipped ones."""
     cases: list[Case] = []
+    profiles: list[Profile] = []
     skipped: dict[int, str] = {}
     for point in points:
         if point.exclude:
             skipped[point.row] = f"excluded: {point.exclude}"
             continue
         try:
-            cases.append(case_of(point))
-        except Unpredictable as reason:
+            case = case_of(point)
+            profiles.append(profile_of(case.deployment, profile_name))
+            cases.append(case)
+        except (Unpredictable, OtherArchitecture) as reason:
             skipped[point.row] = str(reason)
-    found = dict(zip((case.point.row for case in cases), _predicted(cases, profile_name), strict=True))
+    found = dict(zip((case.point.row for case in cases), _predicted(cases, profiles), strict=True))
     return [
         found.get(point.row)
         or Scored(point, {}, {}, {}, measured_of(point), skipped.get(point.row, "the same row number twice"))
@@ -61,10 +64,9 @@ def measured_of(point: Point) -> dict[str, float]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _predicted(cases: Sequence[Case], profile_name: str | None) -> list[Scored]:
+def _predicted(cases: Sequence[Case], profiles: Sequence[Profile]) -> list[Scored]:
     if not cases:
         return []
-    profiles = [profile_of(case.deployment, profile_name) for case in cases]
     families = [family_of(case.deployment.model, case.point.fold) for case in cases]
     held = [
         True if family in profile.held_out else None if is_own(profile) else False
