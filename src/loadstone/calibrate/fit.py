@@ -52,8 +52,7 @@ FLOORS = frozenset({"product_s", "layer_s", "expert_layer_s", "latent_layer_s", 
 FRONT = frozenset({"request_s", "request_token_s", "stream_s"})
 """What a request takes before and after its steps, where engines do not become faster all alike."""
 OLD_HOST = 1.2
-"""Standard deviation, in ln, of an old era's share in the host's times: they scheduled and launched in between steps,
-some of them for ten times as long as today's."""
+"""Standard deviation, in ln, of an old era's share in the host's times: some took ten times as long as today's."""
 OLD_KERNELS = 0.8  # of each coefficient's own spread
 OLD_LAYERS = frozenset({"expert_layer_s", "latent_layer_s", "latent_decode"})
 """Have that freedom in old eras too, which had just learned experts and latent attention: what a new kind of layer
