@@ -359,11 +359,10 @@ def measured(folder: Path) -> None:
     print("| design | pairs | p ≤ 5 % | called better | 95 % range | lines | better | with a number |")
     print("|---|---:|---:|---:|---:|---:|---:|---:|")
     for design, sides in DESIGNS.items():
-        step = len(sides) if len(sides) == 2 else len(sides) // 2
         tests = alarms = pairs = 0
         words: Counter[str] = Counter()
         numbers = 0
-        for start in range(0, len(runs) - len(sides) + 1, step):
+        for start in range(0, len(runs) - len(sides) + 1, len(sides)):
             taken = list(zip(runs[start:], sides, strict=False))
             document = compare(*([run for run, side in taken if side == which] for which in "AB"), seed=start)
             rows = [row for cell in document["cells"] for row in cell["metrics"] if row["conclusion"] is not None]

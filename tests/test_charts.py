@@ -471,10 +471,10 @@ def test_ratios_have_the_intervals_of_their_table(tmp_path: Path) -> None:
     (figure,) = ratios.ratio_figures(found)
     drawn(figure)
     rows = {row["measure"]: row for row in rows_of(figure)}
-    # ln 2 of both, and what repeats differ by: e^√(2·0.693² + 0.088²)
+    # ln 2 of both, two thirds of the errors alike: e^√(2·(1 − 2/3)·0.693²)
     assert rows["TTFT"]["times"] == pytest.approx(1.02)
-    assert rows["TTFT"]["low"] == pytest.approx(1.02 / 2.676, rel=1e-3)
-    assert rows["TTFT"]["high"] == pytest.approx(1.02 * 2.676, rel=1e-3)
+    assert rows["TTFT"]["low"] == pytest.approx(1.02 / 1.761, rel=1e-3)
+    assert rows["TTFT"]["high"] == pytest.approx(1.02 * 1.761, rel=1e-3)
     assert "bars: for predictions the model's own, 80 %, and how much repeats differ" in figure.notes
 
 

@@ -13,8 +13,8 @@ import time
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-NICE = -10
-"""Nine times the weight of others. A worker that has nothing to read takes no time, whatever its weight."""
+NICE = -20
+"""The most there is: 87 times the weight of others. A worker that has nothing to read takes no time, whatever its weight."""
 _AUTOGROUP = "/proc/self/autogroup"
 _LISTENING = "0A"
 _TRIES = 20
