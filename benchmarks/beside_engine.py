@@ -6,8 +6,9 @@ Starts the engine (scripts/engines/vllm installs it) in this session, as a shell
 own, as a service does; then runs `loadstone bench` on it again and again, without pinning either. The truth is the
 engine's mean time to first token: what vllm:time_to_first_token_seconds_sum and _count gained over the cell, by the
 readings of /metrics in the run folder. It begins after the engine has read a request and ends before it writes the
-token, so that a right client is above it by a little. A run is near if its mean TTFT, of warm-up and measured requests
-as the engine counts both, is within 10 % or 3 ms. The first run is thrown away: an engine's first requests are slow.
+token, so that a right client is above it by a little. A run is near if its mean TTFT, of warm-up and measured
+requests as the engine counts both, is within 10 % or 3 ms. The first run is thrown away: an engine's first requests
+are slow.
 """
 
 from __future__ import annotations

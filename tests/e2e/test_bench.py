@@ -204,7 +204,10 @@ def test_slo_and_strict(loadstone: Loadstone, timing: TimingServer) -> None:
     assert met.code == (not met.trusted)  # a busy test machine may make it so
     assert met.cell["metrics"]["attainment"] == 1
     assert met.cell["metrics"]["goodput_per_s"] > 0
-    assert [(bound["bound"], bound["met"]) for bound in met.cell["slo"]] == [("ttft<10s", True), ("tpot_p99<10s", True)]
+    assert [(bound["bound"], bound["met"]) for bound in met.cell["slo"]] == [
+        ("ttft<10s", True),
+        ("tpot_p99<10s", True),
+    ]
     missed = ("--slo", "ttft_p99<1ms")
     assert loadstone(*run, *missed).code == 0
     outcome = loadstone(*run, *missed, "--strict")

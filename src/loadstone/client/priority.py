@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 NICE = -20
-"""The most there is: 87 times the weight of others. A worker that has nothing to read takes no time, whatever its weight."""
+"""The most there is: 87 times the weight of others. A worker that has nothing to read takes no time."""
 _AUTOGROUP = "/proc/self/autogroup"
 _LISTENING = "0A"
 _TRIES = 20

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from loadstone.comparison import cells, model, repeats
-from loadstone.comparison.found import LEVEL, Cell
+from loadstone.comparison.found import LEVEL, LEVEL_OF_FEW, Cell
 from loadstone.comparison.metric import DEFAULT, ENERGY, PRICED, Bound, parse_bounds
 from loadstone.comparison.opening import open_sides
 from loadstone.comparison.permutation import RELABELLINGS, compare_all
@@ -111,10 +111,12 @@ def _unpriced(sides: Sequence[Sequence[Run]], prices: Prices) -> list[Finding]:
 def judge(compared: Sequence[Cell], seed: int, relabellings: int = RELABELLINGS) -> None:
     """p values for the family of all metrics of all cells that can be tested."""
     tested = [cell for cell in compared if cell.units is not None]
-    results = compare_all([cell.units for cell in tested if cell.units is not None], seed, relabellings)
+    units = [cell.units for cell in tested if cell.units is not None]
+    level = LEVEL_OF_FEW if any(each.few for each in units) else LEVEL
+    results = compare_all(units, seed, relabellings, level)
     for cell, result in zip(tested, results, strict=True):
         for index, row in enumerate(cell.tested):
-            row.p, row.p_family = float(result.p[index]), float(result.p_family[index])
+            row.p, row.p_family, row.level = float(result.p[index]), float(result.p_family[index]), level
             if row.log_error is not None:
                 row.least = max(1 + RESOLUTION, math.exp(result.least * row.log_error))
     for cell in compared:

@@ -70,8 +70,8 @@ class Result:
     least: float
 
 
-def compare_all(cells: list[Units], seed: int, relabellings: int = RELABELLINGS) -> list[Result]:
-    """One result for each cell; the family is all metrics of all cells."""
+def compare_all(cells: list[Units], seed: int, relabellings: int = RELABELLINGS, level: float = 0.05) -> list[Result]:
+    """One result for each cell; the family is all metrics of all cells. `level`: of the p value that tells apart."""
     if not cells:
         return []
     rng = np.random.default_rng([seed, 1])
@@ -92,7 +92,7 @@ def compare_all(cells: list[Units], seed: int, relabellings: int = RELABELLINGS)
         # Sums differ in their last bits with the order of their terms.
         singles.append((1 + (drawn >= np.abs(t) * (1 - 1e-9)).sum(axis=0)) / (1 + relabellings))
         largest = np.maximum(largest, drawn.max(axis=1))
-    least = float(np.quantile(largest, 0.95))
+    least = float(np.quantile(largest, 1 - level))
     return [
         Result(t, p, (1 + (largest[:, None] >= np.abs(t) * (1 - 1e-9)).sum(axis=0)) / (1 + relabellings), least)
         for t, p in zip(observed, singles, strict=True)
