@@ -106,17 +106,24 @@ def test_first_events_that_were_read_late_spoil_ttft_and_tpot_by_name() -> None:
         return [] if finding is None else finding.evidence.partition("which spoils ")[2].split(", ")
 
     assert spoilt(3) == []
-    assert [name.partition(" (")[0] for name in spoilt(4)] == ["TTFT p99", "TPOT p99", "ITL p99"]
+    assert [name.partition(" (")[0] for name in spoilt(4)] == ["TTFT p99", "TPOT p99"]  # 8 of 1,200 gaps are no p99
+    assert [name.partition(" (")[0] for name in spoilt(6)] == ["TTFT p99", "TPOT p99", "ITL p99"]
     assert [name.partition(" (")[0] for name in spoilt(200)][:3] == ["TTFT p50", "TTFT p99", "TPOT p50"]
     assert all(name.startswith("ITL") for name in spoilt(4, first=1))  # alone in its read: its stamp is its own
     assert spoilt(4, lag_s=1e-4) == []  # the client read at once
 
 
 def test_a_wait_as_long_as_the_longest_gaps_spoils_them() -> None:
-    records = in_one_read(0.1)
-    for each in records[:4]:
-        each["receive_lag_s"] = 0.4
-    assert found(records)["client_read_late"].evidence.endswith("which spoils ITL p99 (300 ms)")
+    """From a hundredth of the gaps on: 12 of 1,200. A stall in two answers of many tokens is in no p99."""
+
+    def spoilt(count: int) -> bool:
+        records = in_one_read(0.1)
+        for each in [each for each in records if len(set(each["read"])) < len(each["read"])][:count]:
+            each["receive_lag_s"] = 0.4
+        return "which spoils ITL p99 (300 ms)" in getattr(found(records).get("client_read_late"), "evidence", "")
+
+    assert spoilt(12)
+    assert not spoilt(3)
 
 
 def test_another_tools_median_gap_that_no_engine_makes() -> None:
