@@ -18,8 +18,8 @@ counts as holding.
 simulated  `loadstone simulate` with another seed on each side, through run folders and the whole comparison; no power
 
 measured   llama.cpp with the small random model, run after run on one server, kept in FOLDER. Successive runs are A
-           or B by the design: one against one; three against three and four against four, interleaved. Neighbouring
-           pairs of the latter two share half of their runs
+           or B by the design: one against one; three against three and four against four, interleaved. No run is in
+           two pairs of a design
 
 Each pair is judged as a comparison is: seven metrics in one family (with 999 relabellings instead of 3,999). `alarms`
 is the share of pairs with any metric called different at 5 %; its 95 % range is binomial. `covered` is the share of

@@ -148,22 +148,22 @@ def expected_s(
     if target.endpoint == "triton-grpc":
         return []
     writer = PromptWriter(vocabulary, seed=plan.seed, salt=os.urandom(6).hex(), chat=target.endpoint == "chat")
-    expected = []
+    requests = RequestBody(body(asking))
     with attach.Server(target.url, headers, options.proxy) as server:
         # The first may find the server cold, and does not count.
         took_s = {}
         for index, tokens in enumerate((1, 1, _PROBE_TOKENS)):
-            rows = plan.rows(0)
-            prompt = writer.write(plan.request(0, min(index, len(rows) - 1)))
+            prompt = writer.write(plan.request(0, min(index, len(plan.rows(0)) - 1)))
             begun_s = time.monotonic()
             try:
-                answer = server.post(path(asking), RequestBody(body(asking)).render(prompt, tokens))
+                answer = server.post(path(asking), requests.render(prompt, tokens))
             except TargetError:
                 return []
             if answer.status_code != 200:
                 return []
             took_s[tokens] = time.monotonic() - begun_s
     token_s = max(0.0, took_s[_PROBE_TOKENS] - took_s[1]) / (_PROBE_TOKENS - 1)
+    expected = []
     for cell in range(len(plan.cells)):
         rows = plan.rows(cell)
         length = float(plan.output_tokens[rows.start : rows.stop].mean())

@@ -76,7 +76,7 @@ def events_together(metrics: CellMetrics, done: Facts, streams: bool) -> Finding
         return None
     share = float(done.together.sum()) / followers
     lag_s = _typical(done.receive_lag_s, done.together)
-    names = _read_late(metrics, done)
+    names = _read_late(metrics, done, followers)
     if share < TOGETHER_SHARE and not names:
         return None
     seen = f"{share:.0%} of stream events came in the same read as the event before"
@@ -99,9 +99,9 @@ def events_together(metrics: CellMetrics, done: Facts, streams: bool) -> Finding
     )
 
 
-def _read_late(metrics: CellMetrics, done: Facts) -> list[str]:
+def _read_late(metrics: CellMetrics, done: Facts, followers: int) -> list[str]:
     """What late reading spoilt of TTFT, TPOT and the longest gaps. An event alone in its read is not affected, and
-    the last one of an answer carries its own stamp, so E2E is not either.
+    the last one of an answer carries its own stamp, so E2E is not either. `followers`: events that follow another.
 
     Of n₁ events in the first read, all with the stamp of the newest, the first is late by (n₁ − 1) times the pace:
     TTFT is too long by that, and (T − 1)·TPOT too short.
@@ -121,7 +121,7 @@ def _read_late(metrics: CellMetrics, done: Facts) -> list[str]:
     # A wait as long as the longest gaps makes such gaps, of what came before it and after; each of its events at most
     # one, so that fewer than a hundredth of all spoil no p99.
     wait_s = reached_by(np.where(late, done.receive_lag_s, 0.0), LONG_WAITS)
-    many = done.together[late].sum() >= LONG_WAITS * np.clip(done.events - 1, 0, None).sum()
+    many = done.together[late].sum() >= LONG_WAITS * followers
     if metrics.itl_s is not None and wait_s >= metrics.itl_s.p99 > 0 and many:
         names.append(f"ITL p99 ({show_seconds(metrics.itl_s.p99)})")
     return names
