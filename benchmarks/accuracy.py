@@ -46,8 +46,9 @@ from loadstone.calibrate.shipped import (
 )
 from loadstone.calibrate.table import Case, Table, case_of, refresh, table_of
 from loadstone.calibrate.update import update
-from loadstone.perfmodel.families import OLD_ERAS, architecture_of, era_of
+from loadstone.perfmodel.families import architecture_of
 from loadstone.perfmodel.profile import profile_of, save
+from loadstone.sizing.common import OLD_ERAS, era_of
 
 QUANTITIES = ("tpot", "ttft", "throughput")
 Floats = NDArray[np.float64]

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadstone.errors import InputError
-from loadstone.wire.ask import LENGTH, PROMPT, TEXT_OR_IDS, Ask, Endpoint, RequestBody, Sampling, body, path
+from loadstone.wire.ask import RequestBody, body, path
 from loadstone.wire.dialects import new_answer
-from loadstone.wire.structured import Structured, fields, obeyed, spellings
+from loadstone.wire.structured import fields, obeyed, spellings
+from loadstone.workload.request import LENGTH, PROMPT, TEXT_OR_IDS, Ask, Endpoint, Sampling, Structured
 
 SAMPLING = Sampling(temperature=0.5, top_p=0.9, seed=0, stop=("\n", "END"))
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}

@@ -17,9 +17,9 @@ from loadstone.planning import by_default, plan_of
 from loadstone.records import Load, Target
 from loadstone.schedule import make_plan
 from loadstone.simserver import Law, TimingServer, start
-from loadstone.wire.ask import Ask, Sampling, body
-from loadstone.wire.structured import Structured
+from loadstone.wire.ask import body
 from loadstone.workload.prompts import Vocabulary
+from loadstone.workload.request import Ask, Sampling, Structured
 from loadstone.workload.synthetic import Length, Synthetic
 
 SCHEMA = Structured("json_schema", {"type": "object"})

@@ -13,7 +13,7 @@ from loadstone.calibrate.points import Point
 from loadstone.calibrate.scripts import Arguments, arguments_of
 from loadstone.catalogue.shorthand import parse_deployment
 from loadstone.errors import InputError
-from loadstone.sizing.check import context_limit
+from loadstone.sizing.common import context_limit
 from loadstone.sizing.vllm import chunks_prompts
 
 

@@ -22,10 +22,10 @@ from loadstone.simserver.ask import Ask
 from loadstone.simserver.generate import GenerateAnswer
 from loadstone.simserver.law import Options, Usage
 from loadstone.wire.answer import MAX_TEXT, Answer
-from loadstone.wire.ask import Endpoint
 from loadstone.wire.dialects import new_answer
 from loadstone.wire.tolerant import MAX_COUNT
 from loadstone.wire.triton_grpc import GrpcAnswer
+from loadstone.workload.request import Endpoint
 from test_template import HEADER, agree, chunk
 
 FUZZ_S = 600.0

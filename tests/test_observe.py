@@ -13,7 +13,8 @@ from conftest import eventually
 from loadstone import store
 from loadstone.engines import observe
 from loadstone.engines.observe import Observer, read_metrics
-from loadstone.verdict.server import NAMES, server_figures
+from loadstone.server_metrics import NAMES
+from loadstone.verdict.server import server_figures
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "wire"
 SGLANG = Path(__file__).parent / "wire" / "sglang" / "metrics.txt"

@@ -17,7 +17,7 @@ from loadstone.errors import InputError
 from loadstone.perfmodel import StepModel, profile_of
 from loadstone.perfmodel.coefficients import COEFFICIENTS, EXPERT_LAYERS, HOST, INDEX, LIGHT, NAMES, PRIOR
 from loadstone.perfmodel.counting import work_of
-from loadstone.perfmodel.families import architecture_of, era_of
+from loadstone.perfmodel.families import architecture_of
 from loadstone.perfmodel.formulas import (
     body_seconds,
     context_seconds,
@@ -28,6 +28,7 @@ from loadstone.perfmodel.formulas import (
 )
 from loadstone.perfmodel.profile import ELSEWHERE, Profile, load, prior_profile, remaining, save, unmeasured
 from loadstone.perfmodel.work import COLLECTIVE, EXPERTS, GEMM, HEAD, Work, ideal
+from loadstone.sizing.common import era_of
 
 DEPLOYMENTS = (
     "llama-3.1-8b@1xh100/tp1,engine=vllm",

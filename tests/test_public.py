@@ -12,10 +12,10 @@ import pytest
 import loadstone
 from loadstone import measure, store
 from loadstone.cli.bench import bench as bench_command
-from loadstone.client.protocol import Timeouts
 from loadstone.errors import InputError
 from loadstone.host import path_of
 from loadstone.summary import summarise
+from loadstone.workload.request import Timeouts
 from test_summary import CLOSED, make_run
 
 

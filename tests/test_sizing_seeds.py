@@ -10,7 +10,7 @@ import pytest
 from loadstone import catalogue
 from loadstone.catalogue import parse_deployment
 from loadstone.sizing import size
-from loadstone.sizing.check import context_limit
+from loadstone.sizing.common import context_limit
 
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "seeds.md").read_text()
 LADDER = (4, 8, 16, 32, 64, 128)

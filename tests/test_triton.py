@@ -9,10 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadstone.wire import answer as base
-from loadstone.wire.ask import Ask
-from loadstone.wire.structured import Structured
 from loadstone.wire.tolerant import MAX_COUNT
 from loadstone.wire.triton import TritonAnswer, inputs, spelled
+from loadstone.workload.request import Ask, Structured
 
 
 def response(text: Any, tokens: Any = None, **more: Any) -> bytes:

@@ -26,9 +26,9 @@ from loadstone.client.stream import Stream
 from loadstone.engines import triton_grpc as engine
 from loadstone.errors import InputError
 from loadstone.records import PlannedRequest
-from loadstone.wire.ask import LENGTH, PROMPT, RequestBody, Sampling
-from loadstone.wire.structured import Structured
+from loadstone.wire.ask import RequestBody
 from loadstone.wire.triton_grpc import GrpcAnswer, GrpcAsk, body, fold, may_be_last, tensors
+from loadstone.workload.request import LENGTH, PROMPT, Sampling, Structured
 
 TYPES = {"text_input": "BYTES", "max_tokens": "INT32", "stream": "BOOL", "temperature": "FP32", "stop_words": "BYTES"}
 

@@ -14,12 +14,13 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from loadstone.version import __version__
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from loadstone.records import Plan, RunInfo
 
-__version__ = "0.1.0"
 
 __all__ = [
     "Run", "__version__", "bench", "calibrate_profile", "compare", "export_run", "import_files", "open_run",

@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 
-import loadstone
 from loadstone import host, store
 from loadstone.errors import InputError
 from loadstone.units import show_number, show_seconds
+from loadstone.version import __version__
 
 SCHEMA = 1
 LAG_TIMES = 10.0
@@ -90,7 +90,7 @@ class Selftest(msgspec.Struct, frozen=True, kw_only=True):
 def path() -> Path:
     """Where this host's self-test is kept: a host is its processor, cores, kernel, Python and this program."""
     about = host.describe()
-    same = [about["cpu"], about["cores"], about["system"], about["python"], loadstone.__version__]
+    same = [about["cpu"], about["cores"], about["system"], about["python"], __version__]
     key = hashlib.sha256(msgspec.json.encode(same)).hexdigest()[:12]
     return host.cache_folder() / f"selftest-{key}.json"
 

@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult
 
-import loadstone
 from loadstone.client.pool import workers_for
-from loadstone.client.protocol import Destination, Job, Route
+from loadstone.client.protocol import Destination, Job
 from loadstone.engines import attach
 from loadstone.errors import TargetError
 from loadstone.options import Options
 from loadstone.records import Plan, RunInfo
+from loadstone.version import __version__
 from loadstone.wire import ask
-from loadstone.wire.ask import Ask
 from loadstone.wire.triton_grpc import GrpcAsk
 from loadstone.wire.triton_grpc import body as grpc_body
 from loadstone.workload.prompts import Vocabulary
+from loadstone.workload.request import Ask, Route
 
 _HELD_BYTES = 256 * 1024 * 1024
 """Raw bytes that all streams together may hold undecoded, about."""
@@ -47,7 +47,7 @@ def destination(
     own = {name.lower() for name, _ in headers}
     fixed = [
         ("Host", parts.netloc),
-        ("User-Agent", f"loadstone/{loadstone.__version__}"),
+        ("User-Agent", f"loadstone/{__version__}"),
         ("Content-Type", "application/json"),
         ("Accept", "text/event-stream" if options.stream else "application/json"),
         # A compressed stream would be bunched by the compressor.

@@ -25,10 +25,11 @@ from loadstone.planning import Beyond
 from loadstone.records import Plan, Target
 from loadstone.runfacts import engine_name
 from loadstone.sizing.budget import count
-from loadstone.wire.ask import Ask, RequestBody, Sampling, body, path
+from loadstone.wire.ask import RequestBody, body, path
 from loadstone.wire.keys import blank, blank_bytes, keys_in
 from loadstone.wire.text import excerpt
 from loadstone.workload.prompts import PromptWriter, Vocabulary, given_text
+from loadstone.workload.request import Ask, Sampling
 
 LOADED = 2.0
 """E2E of a request among others over that of one alone, guessed: before a run nobody knows its load."""

@@ -8,13 +8,11 @@ from typing import Any, Literal, get_args, get_type_hints
 
 import msgspec
 
-from loadstone.client.protocol import Route, Timeouts
 from loadstone.errors import InputError
 from loadstone.host import path_of
 from loadstone.rivals import no_such_option
 from loadstone.units import parse_counts, parse_list, parse_seconds
-from loadstone.wire.ask import Endpoint
-from loadstone.wire.structured import Structured
+from loadstone.workload.request import Endpoint, Route, Structured, Timeouts
 from loadstone.workload.synthetic import parse_tokens
 
 DEFAULT_SIM = "llama-3.1-8b@1xh100"

@@ -7,13 +7,13 @@ from datetime import UTC, datetime
 
 import msgspec
 
-import loadstone
 from loadstone import host, store
 from loadstone.accuracy import Selftest
 from loadstone.jobs import route
 from loadstone.meeting import sampling_of
 from loadstone.options import Options
 from loadstone.records import CellInfo, Plan, RunInfo, Target
+from loadstone.version import __version__
 
 _SECRET_FLAGS = ("--header", "-H", "--extra-body")
 
@@ -27,7 +27,7 @@ def run_info(
         source="measured",
         created=now.isoformat(timespec="seconds"),
         command=_without_secrets(options.command),
-        loadstone=loadstone.__version__,
+        loadstone=__version__,
         host=host.describe(),
         target=target,
         plan_id=plan.plan_id,

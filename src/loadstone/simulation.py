@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import loadstone
 from loadstone import host, store
 from loadstone.batching import policy_of
 from loadstone.catalogue.deployment import Deployment
@@ -31,6 +30,7 @@ from loadstone.simulator.fleet import Fleet, fleet_of, fleet_with, longest_reque
 from loadstone.simulator.interval import Off, answer_s, intervals
 from loadstone.simulator.table import tables
 from loadstone.summary import conclude, parse_slo
+from loadstone.version import __version__
 
 if TYPE_CHECKING:
     import numpy as np
@@ -176,7 +176,7 @@ def _run_info(
         source="simulated",
         created=now.isoformat(timespec="seconds"),
         command=list(options.command),
-        loadstone=loadstone.__version__,
+        loadstone=__version__,
         host=host.describe(),
         target=Target(
             url=deployment.name,

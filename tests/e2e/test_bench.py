@@ -10,8 +10,8 @@ import pytest
 
 from conftest import FAST, QUICK, SSE, Ask, Loadstone, ScriptedServer, Send, answer, chunk, event, spawn, token
 from loadstone import measure
-from loadstone.client.protocol import Timeouts
 from loadstone.simserver import TimingServer, start
+from loadstone.workload.request import Timeouts
 
 SMALL = ("--input", "16", "--output", "6", "--json")
 

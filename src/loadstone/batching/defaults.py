@@ -9,7 +9,7 @@ from loadstone.catalogue.deployment import Deployment
 from loadstone.errors import InputError
 from loadstone.sizing import engine_limits, reserved_tokens, sglang, vllm
 from loadstone.sizing.budget import count, fraction, switched, version_of
-from loadstone.sizing.check import context_limit
+from loadstone.sizing.common import context_limit
 
 if TYPE_CHECKING:
     import numpy as np

@@ -30,8 +30,9 @@ from numpy.typing import NDArray
 from loadstone.calibrate.sources import copies_of
 from loadstone.calibrate.table import Case, Table, predict, slopes
 from loadstone.perfmodel.coefficients import HOST, NAMES, PRIOR, SPREAD, Array
-from loadstone.perfmodel.families import OLD_ERAS, architecture_of, era_of, eras_to, is_amd
+from loadstone.perfmodel.families import architecture_of, is_amd
 from loadstone.perfmodel.graphs import is_eager
+from loadstone.sizing.common import OLD_ERAS, era_of, eras_to
 
 LEVELS = {
     "all": 0.9, "engine": 0.5, "era": 0.5, "progress": 1.5, "architecture": 0.4, "pair": 0.4, "vendor": 2.0,

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from loadstone.calibrate.fit import Fit, case_keys, family, group, keys_of, share, solve, values_of, weights_of
 from loadstone.calibrate.table import Case, Table, refresh, slopes
 from loadstone.perfmodel.coefficients import NAMES, Array
-from loadstone.perfmodel.families import architecture_of, era_of, kind_of, shapes_of
+from loadstone.perfmodel.families import architecture_of, kind_of, shapes_of
 from loadstone.perfmodel.profile import Profile, Provenance
+from loadstone.sizing.common import era_of
 
 Z80 = 1.2816
 ROUNDS = 3

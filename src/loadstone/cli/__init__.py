@@ -19,7 +19,6 @@ from typing import Annotated, Any, TextIO, cast
 import typer
 from typer.core import TyperCommand
 
-from loadstone import __version__
 from loadstone.cli.bench import bench
 from loadstone.cli.calibrate import calibrate
 from loadstone.cli.catalogue import catalogue
@@ -37,6 +36,7 @@ from loadstone.errors import InputError, LoadstoneError
 from loadstone.host import path_of
 from loadstone.interruption import SIGNALS
 from loadstone.rivals import said_of
+from loadstone.version import __version__
 from loadstone.wire.text import printable
 
 _NO_ROOM = "no room for more memory, processes or open files"

@@ -9,9 +9,10 @@ from typing import Any
 
 from loadstone.client.connection import Address, Connection, Owner
 from loadstone.client.grpc import Channels, GrpcConnection
-from loadstone.client.protocol import Destination, Route
+from loadstone.client.protocol import Destination
 from loadstone.client.stream import Stream
 from loadstone.records import PlannedRequest
+from loadstone.workload.request import Route
 
 AnyConnection = Connection | GrpcConnection
 

@@ -6,24 +6,12 @@ worker → owner (stdout)   Ready once, Progress four times a second, StepDone p
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
-from loadstone.wire.ask import Endpoint
 from loadstone.workload.prompts import Vocabulary
-
-
-class Timeouts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Seconds: to connect; from sending to the first output; between outputs; from sending to the end."""
-
-    connect_s: float = 10.0
-    first_s: float = 600.0
-    idle_s: float = 300.0
-    total_s: float = 21_600.0
-
-
-Route = Literal["round-robin", "least-busy", "sticky"]
+from loadstone.workload.request import Endpoint, Route, Timeouts
 
 
 class Destination(msgspec.Struct, kw_only=True):

@@ -6,11 +6,11 @@ from array import array
 from typing import Any
 
 from loadstone.client.clock import Clock
-from loadstone.client.protocol import Timeouts
 from loadstone.records import PlannedRequest, Status, TokenSource
 from loadstone.wire.answer import Answer
 from loadstone.wire.openai import OpenAIAnswer
 from loadstone.wire.text import error_text, excerpt
+from loadstone.workload.request import Timeouts
 
 _AFTER_DONE_NS = 1_000_000_000
 """How long after [DONE] the HTTP message may still take to end before the answer counts as ended."""

@@ -14,9 +14,8 @@ from loadstone.engines.vocabulary import find_vocabulary, token_counter
 from loadstone.errors import InputError
 from loadstone.records import Target
 from loadstone.wire.answer import Answer
-from loadstone.wire.ask import Ask, Endpoint, Sampling
-from loadstone.wire.structured import Structured
 from loadstone.workload.prompts import Vocabulary
+from loadstone.workload.request import Ask, Endpoint, Sampling, Structured
 
 __all__ = ["Server", "check_proxy", "check_same", "check_url", "meet", "shown", "token_counter"]
 

@@ -14,9 +14,10 @@ from loadstone.engines.server import Server, refusal
 from loadstone.errors import InputError, TargetError
 from loadstone.records import Target
 from loadstone.wire import triton
-from loadstone.wire.ask import Ask, Endpoint, path
+from loadstone.wire.ask import path
 from loadstone.wire.dialects import new_answer
 from loadstone.wire.text import excerpt
+from loadstone.workload.request import Ask, Endpoint
 
 _ENGINES = {
     "vllm": "vLLM",

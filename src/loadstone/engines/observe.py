@@ -24,8 +24,8 @@ from loadstone.engines.bounded import send
 from loadstone.engines.server import check_url, shown, trust
 from loadstone.errors import InputError
 from loadstone.gpu_metrics import labels_of, meaning
+from loadstone.server_metrics import NAMES
 from loadstone.telemetry import Gpus
-from loadstone.verdict.server import NAMES
 from loadstone.wire.keys import blank_bytes, keys_in
 from loadstone.wire.text import excerpt
 

@@ -13,10 +13,11 @@ from loadstone.errors import InputError
 from loadstone.records import Target
 from loadstone.wire import triton
 from loadstone.wire.answer import Answer
-from loadstone.wire.ask import Ask, RequestBody, Sampling, body, path
+from loadstone.wire.ask import RequestBody, body, path
 from loadstone.wire.dialects import new_answer
-from loadstone.wire.structured import Structured, obeyed, spellings
+from loadstone.wire.structured import obeyed, spellings
 from loadstone.wire.text import error_text, excerpt
+from loadstone.workload.request import Ask, Sampling, Structured
 from loadstone.workload.words import WORDS
 
 AnyAsk = TypeVar("AnyAsk", bound=Ask)

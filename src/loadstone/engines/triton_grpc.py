@@ -14,12 +14,12 @@ from loadstone.engines.server import check_url
 from loadstone.engines.vocabulary import find_words
 from loadstone.errors import InputError, TargetError
 from loadstone.records import Target
-from loadstone.wire.ask import RequestBody, Sampling
+from loadstone.wire.ask import RequestBody
 from loadstone.wire.keys import blank, keys_in
-from loadstone.wire.structured import Structured
 from loadstone.wire.text import excerpt
 from loadstone.wire.triton_grpc import GrpcAnswer, GrpcAsk, body, encode, fold
 from loadstone.workload.prompts import Vocabulary
+from loadstone.workload.request import Sampling, Structured
 
 _TIMEOUT_S = 60.0
 _PREFIX = METHOD.rpartition("/")[0]

@@ -10,8 +10,8 @@ from loadstone.engines.probe import ask_once
 from loadstone.engines.server import Server
 from loadstone.errors import InputError
 from loadstone.records import Target
-from loadstone.wire.ask import Ask
 from loadstone.workload.prompts import Vocabulary
+from loadstone.workload.request import Ask
 from loadstone.workload.words import WORDS
 
 _MIN_PIECES = 64

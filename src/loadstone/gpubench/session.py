@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Concatenate, NamedTuple, ParamSpec
 
-import loadstone
 from loadstone.errors import InputError
 from loadstone.gpubench import engine_kernels, launches, memory, shapes
 from loadstone.gpubench.attention import measure_decode, measure_prefill
@@ -18,6 +17,7 @@ from loadstone.gpubench.lab import Lab, OutOfTimeError
 from loadstone.gpubench.points import Bench, Skipped, save
 from loadstone.gpubench.products import measure_experts, measure_products
 from loadstone.telemetry import Gpus
+from loadstone.version import __version__
 
 BUDGET_S = 480.0
 LARGE = 8192
@@ -68,7 +68,7 @@ def run(
                 say(f"no clocks and no power: {missing}")
         bench = Bench(
             created=datetime.now(UTC).isoformat(timespec="seconds"),
-            loadstone=loadstone.__version__,
+            loadstone=__version__,
             device=describe_device(device, gpus),
             budget_s=budget_s,
         )

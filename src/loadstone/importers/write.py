@@ -12,7 +12,6 @@ from typing import Any
 import msgspec
 import numpy as np
 
-import loadstone
 from loadstone import store, verdict
 from loadstone.errors import InputError
 from loadstone.importers.cell import Cell
@@ -22,6 +21,7 @@ from loadstone.records import PHASES, CellInfo, Load, Plan, RequestRecord, RunIn
 from loadstone.runfacts import run_facts
 from loadstone.statistics import PERCENTILES, STATISTICS
 from loadstone.summary import document_of, summarise
+from loadstone.version import __version__
 
 _COUNTS = ("sent", "ok", "error", "timeout", "cancelled", "short")
 _MOST_RUNS = 10_000
@@ -128,7 +128,7 @@ def write(cells: list[Cell], out: Path, command: list[str]) -> Path:
         status="done",
         created=min((cell.created for cell in cells if cell.created), default=now.isoformat(timespec="seconds")),
         command=[printable(word) for word in command],
-        loadstone=loadstone.__version__,
+        loadstone=__version__,
         host={},
         target=_target(first),
         plan_id=plan.plan_id,

@@ -24,9 +24,10 @@ from loadstone.catalogue.mlp import DenseMlp, Experts
 from loadstone.catalogue.model import Layers, Model
 from loadstone.catalogue.precision import FORMATS, KV_BYTES, Format
 from loadstone.perfmodel.expert_kernels import PER_TENSOR, expert_kernel
-from loadstone.perfmodel.families import architecture_of, era_of
+from loadstone.perfmodel.families import architecture_of
 from loadstone.perfmodel.reaches import ALIKE, Ring, floor_of, reach_of, ring_of, widened, widening_of
 from loadstone.perfmodel.work import COLLECTIVE, EXPERTS, GEMM, HEAD, INTEGERS, OPERATOR, Work
+from loadstone.sizing.common import era_of
 from loadstone.sizing.ranks import unsaid_state_dtype
 
 _LAUNCHES = {"layer": 6, "experts": 6, "latent": 24, "indexer": 8}

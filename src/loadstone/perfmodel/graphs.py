@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from loadstone.catalogue.attention import LatentAttention
 from loadstone.catalogue.deployment import Deployment
-from loadstone.perfmodel.families import era_of
 from loadstone.sizing import sglang, vllm
 from loadstone.sizing.budget import count, switched, version_of
+from loadstone.sizing.common import era_of
 from loadstone.sizing.ranks import guesses
 
 _VLLM_TOKENS = 512

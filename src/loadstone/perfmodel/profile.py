@@ -22,7 +22,8 @@ from loadstone.catalogue.model import Model
 from loadstone.errors import InputError
 from loadstone.perfmodel import processor
 from loadstone.perfmodel.coefficients import EXPERT_LAYERS, NAMES, PRIOR, SPREAD, Array
-from loadstone.perfmodel.families import OLD_ERAS, architecture_of, era_of, is_amd, kind_of, shapes_of
+from loadstone.perfmodel.families import architecture_of, is_amd, kind_of, shapes_of
+from loadstone.sizing.common import OLD_ERAS, era_of
 
 _FEW = 5
 """Rows: with fewer, boards of an architecture that differ threefold in power and products rest on one of them."""

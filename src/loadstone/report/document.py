@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from loadstone import __version__, stated
+from loadstone import stated
 from loadstone.comparison.price import Prices, without_price
 from loadstone.errors import InputError
 from loadstone.report import tables
@@ -25,6 +25,7 @@ from loadstone.report.samples import sample
 from loadstone.report.series import Series, asked
 from loadstone.report.words import clean, joined
 from loadstone.runfacts import mapping
+from loadstone.version import __version__
 
 SECTIONS = {
     "throughput": "Throughput against latency",

@@ -16,7 +16,7 @@ from loadstone import arrays, store
 from loadstone.gpu_metrics import Readings
 from loadstone.records import Load, RunInfo
 from loadstone.report.runs import RunView
-from loadstone.verdict.server import GAUGES
+from loadstone.server_metrics import GAUGES
 
 Floats = NDArray[np.float64]
 

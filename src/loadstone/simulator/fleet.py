@@ -12,7 +12,7 @@ from loadstone.perfmodel import StepModel
 from loadstone.perfmodel.profile import profile_of
 from loadstone.simulator.engine import StepTimes
 from loadstone.sizing import max_context
-from loadstone.sizing.check import context_limit
+from loadstone.sizing.common import context_limit
 
 _CACHE = "its whole KV cache"
 _LEAST_BLOCK = 16

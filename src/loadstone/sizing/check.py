@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from loadstone.catalogue.deployment import Deployment
 from loadstone.catalogue.model import Experts, FullAttention, Layers, LinearAttention
-from loadstone.sizing import llama_cpp
 from loadstone.sizing.budget import count, version_of
+from loadstone.sizing.common import context_limit
 from loadstone.sizing.ranks import shape_of
 
 _WAYS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 64)
@@ -37,14 +37,6 @@ _NATIVE = {"fp8": "fp8", "nvfp4": "fp4"}
 support matrices of 0.18.2 and of Model Optimizer). vLLM and SGLang widen them from Ampere on."""
 _NOT_ON_VOLTA = ("fp8", "nvfp4", "mxfp4")
 """Weights whose widening kernels want a newer GPU than that in vLLM (0.32: from Turing on) and SGLang."""
-
-
-def context_limit(deployment: Deployment) -> int | None:
-    """The model's own limit, or the engine's shorter one where it was given; None where neither says."""
-    said = count(deployment, "max_model_len", "max_seq_len")
-    slot = llama_cpp.slot_tokens(deployment) if deployment.engine == "llama.cpp" else None
-    limits = [limit for limit in (deployment.model.max_context_tokens, said, slot) if limit is not None]
-    return min(limits) if limits else None
 
 
 def contradictions(deployment: Deployment, context_tokens: int | None = None) -> list[str]:

@@ -12,7 +12,8 @@ from loadstone.errors import InputError
 from loadstone.sizing import llama_cpp, sglang, tensorrt_llm, vllm
 from loadstone.sizing.budget import Budget, EngineLimits, Limits, count
 from loadstone.sizing.cache import Cache, largest
-from loadstone.sizing.check import context_limit, contradictions
+from loadstone.sizing.check import contradictions
+from loadstone.sizing.common import context_limit
 from loadstone.sizing.ranks import Rank, ranks
 
 _ENGINES: dict[str, ModuleType] = {

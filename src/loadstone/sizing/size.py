@@ -9,7 +9,8 @@ import msgspec
 
 from loadstone.catalogue.deployment import Deployment
 from loadstone.catalogue.precision import FORMATS
-from loadstone.sizing.check import context_limit, contradictions
+from loadstone.sizing.check import contradictions
+from loadstone.sizing.common import context_limit
 from loadstone.sizing.memory import (
     NO_LIMIT_TOKENS,
     Memory,

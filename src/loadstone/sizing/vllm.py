@@ -12,7 +12,7 @@ from loadstone.errors import InputError
 from loadstone.sizing.activation import LOGIT_BYTES, SORTED_LOGIT_BYTES, activation_bytes
 from loadstone.sizing.budget import GIB, Budget, Limits, count, fraction, switched, version_of
 from loadstone.sizing.cache import Cache, grouped
-from loadstone.sizing.check import context_limit
+from loadstone.sizing.common import context_limit
 from loadstone.sizing.ranks import Rank, rope_bytes
 
 NEWEST = (0, 32)

@@ -6,52 +6,15 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import quote
 
 import msgspec
 
 from loadstone.errors import InputError
 from loadstone.wire import sglang, triton
-from loadstone.wire.structured import Spelling, Structured, fields
-
-Endpoint = Literal["completions", "chat", "sglang", "triton", "triton-grpc"]
-
-PROMPT = "\x02prompt\x03"
-LENGTH = "\x02length\x03"
-"""Stand in a body for the prompt and for each number of output tokens: whole strings that nobody writes."""
-TEXT_OR_IDS = "\x02text or ids\x03"
-"""Stands for the name of SGLang's field for the prompt, which follows from what the prompt is."""
-
-
-class Sampling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How tokens are drawn; None, and no stops: as the server does by itself. `seed` is each request's own."""
-
-    temperature: float | None = None
-    top_p: float | None = None
-    seed: int | None = None
-    stop: tuple[str, ...] = ()
-
-
-class Ask(msgspec.Struct, kw_only=True, frozen=True):
-    """usage        the server is asked for no token counts, one at the end, or one on every event
-    ignore_eos   the server goes on after its end token; min_tokens: the length is demanded as a minimum, too
-    spelling     how the engine is asked for `structured`
-    inputs       Triton: the names of the model's inputs; others are not sent
-    extra        the user's own fields, merged last, object by object: they win
-    """
-
-    endpoint: Endpoint
-    model: str
-    stream: bool = True
-    usage: Literal["none", "final", "running"] = "none"
-    ignore_eos: bool = False
-    min_tokens: bool = False
-    sampling: Sampling = Sampling()
-    structured: Structured | None = None
-    spelling: Spelling | None = None
-    inputs: tuple[str, ...] = ()
-    extra: dict[str, Any] = msgspec.field(default_factory=dict)
+from loadstone.wire.structured import fields
+from loadstone.workload.request import LENGTH, PROMPT, TEXT_OR_IDS, Ask
 
 
 def path(ask: Ask) -> str:

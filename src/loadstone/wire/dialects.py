@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from loadstone.wire.answer import Answer
-from loadstone.wire.ask import Endpoint
 from loadstone.wire.openai import OpenAIAnswer
 from loadstone.wire.sglang import SglangAnswer
 from loadstone.wire.triton import TritonAnswer
 from loadstone.wire.triton_grpc import GrpcAnswer
+from loadstone.workload.request import Endpoint
 
 _ANSWERS: dict[Endpoint, type[Answer]] = {
     "completions": OpenAIAnswer,

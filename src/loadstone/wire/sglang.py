@@ -21,7 +21,7 @@ from loadstone.wire.text import error_text, excerpt
 from loadstone.wire.tolerant import NO_RAW, UNREADABLE, convert, count, present, raw
 
 if TYPE_CHECKING:
-    from loadstone.wire.ask import Ask
+    from loadstone.workload.request import Ask
 
 _REASON_LENGTH = 40
 

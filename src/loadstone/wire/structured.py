@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
-StructuredKind = Literal["json_schema", "regex", "grammar"]
-Spelling = Literal[
-    "response_format", "structured_outputs", "guided", "sglang", "llama.cpp", "sampling_params", "guided_decoding"
-]
-"""Whose field names: response_format is OpenAI's; structured_outputs vLLM's, and guided its older ones (to 0.11);
-sglang SGLang's on the OpenAI endpoints, sampling_params its native ones; guided_decoding TensorRT-LLM's on Triton.
-"""
+from loadstone.workload.request import Spelling, Structured, StructuredKind
 
 _OPENAI: dict[StructuredKind, tuple[Spelling, ...]] = {
     "json_schema": ("response_format", "structured_outputs", "guided", "llama.cpp", "sglang"),
@@ -29,16 +23,6 @@ _JSON_BEGINNINGS = {
     "boolean": "tf",
     "null": "n",
 }
-
-
-class Structured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The shape. `value`: the schema as an object, or the regular expression or grammar as text.
-
-    A grammar is in whatever form the engine reads: GBNF for llama.cpp, EBNF or Lark for others.
-    """
-
-    kind: StructuredKind
-    value: dict[str, Any] | str
 
 
 def spellings(endpoint: str, kind: StructuredKind) -> tuple[Spelling, ...]:

@@ -23,7 +23,7 @@ from loadstone.wire.text import error_text
 from loadstone.wire.tolerant import MAX_COUNT, NO_RAW, UNREADABLE, count, present, raw
 
 if TYPE_CHECKING:
-    from loadstone.wire.ask import Ask
+    from loadstone.workload.request import Ask
 
 NEEDED = ("text_input", "max_tokens")
 """Inputs that a model must have to be measured."""

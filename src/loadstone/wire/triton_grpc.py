@@ -16,10 +16,10 @@ import msgspec
 
 from loadstone.errors import InputError
 from loadstone.wire import ask as asking
-from loadstone.wire.ask import Ask
 from loadstone.wire.text import excerpt
 from loadstone.wire.tolerant import MAX_COUNT
 from loadstone.wire.triton import TritonAnswer
+from loadstone.workload.request import Ask
 
 EMPTY_FINAL = "triton_enable_empty_final_response"
 """Asks for a last response, empty where need be, that says it is the last. Triton knows it from 23.05 on."""
