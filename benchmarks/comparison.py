@@ -50,11 +50,11 @@ from loadstone.comparison.contrast import Side
 from loadstone.comparison.found import LEVEL, Cell, Row
 from loadstone.comparison.metric import DEFAULT, Metric, Stat
 from loadstone.comparison.sides import Requests, token_curve
+from loadstone.core.statistics import Flow, distribution
+from loadstone.core.statistics.blocks import RESOLUTION
+from loadstone.core.statistics.flow import rate_bounds
 from loadstone.engines import llama_cpp
 from loadstone.options import Options
-from loadstone.statistics import Flow, distribution
-from loadstone.statistics.blocks import RESOLUTION
-from loadstone.statistics.flow import rate_bounds
 
 Law = Callable[[np.random.Generator, float], Requests]
 

@@ -28,8 +28,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from loadstone.core.errors import LoadstoneError
 from loadstone.engines import llama_cpp
-from loadstone.errors import LoadstoneError
 
 SLOTS = 16
 CONTEXT_TOKENS = 512

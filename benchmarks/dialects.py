@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import peers
 
 from loadstone import simserver
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 
 Json = dict[str, Any]
 LAW = simserver.Law(ttft_s=0.030, itl_s=0.007, per_input_token_s=0.0001)

@@ -25,8 +25,8 @@ import peers
 from peers import TOOLS, Json, Work
 
 from loadstone import simserver
-from loadstone.errors import InputError
-from loadstone.host import describe
+from loadstone.core.errors import InputError
+from loadstone.core.host import describe
 
 GPUS, WATTS = 4, 310.0
 _LABELS = (

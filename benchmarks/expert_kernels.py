@@ -28,7 +28,7 @@ from msgspec.structs import replace
 
 from loadstone.catalogue import Gpu, gpu
 from loadstone.catalogue.precision import FORMATS
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 from loadstone.perfmodel.coefficients import Array
 from loadstone.perfmodel.expert_kernels import PER_TENSOR, ExpertKernel, mean_of
 from loadstone.perfmodel.families import architecture_of

@@ -24,8 +24,8 @@ import peers
 from peers import TOOLS, Json, Work
 
 from loadstone import simserver
-from loadstone.errors import InputError
-from loadstone.host import describe
+from loadstone.core.errors import InputError
+from loadstone.core.host import describe
 
 
 def command(name: str, programs: Path, work: Work, rate: float) -> list[str]:

@@ -38,8 +38,8 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from loadstone import simserver
-from loadstone.errors import InputError
-from loadstone.host import describe
+from loadstone.core.errors import InputError
+from loadstone.core.host import describe
 
 Json = dict[str, Any]
 PEERS = Path(__file__).resolve().parents[1] / ".cache" / "peers"

@@ -34,7 +34,7 @@ import numpy as np
 
 from loadstone.calibrate.closed_loop import run
 from loadstone.catalogue.shorthand import parse_deployment
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 from loadstone.perfmodel.parts import parts_of
 from loadstone.perfmodel.step import StepModel
 from loadstone.perfmodel.work import GEMM

@@ -18,10 +18,10 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from loadstone import simulation, store
+from loadstone import simulation
+from loadstone.core import Plan, run_folder
 from loadstone.options import Options
 from loadstone.planning import plan_of
-from loadstone.records import Plan
 
 ARRIVALS = ("planned", "free", "free, unknown")
 
@@ -58,7 +58,7 @@ def row(folder: Path, deployment: str, seeds: int, arrivals: str, ratio: float, 
     truth = rate * 128 * (1 + ratio) / 2
     for seed in range(seeds):
         plan = plan_of(Options(seed=seed, rate=[rate], input="512", output="128", range_ratio=ratio))
-        store.write_plan(folder / "plan.parquet", drawn(plan, seed, arrivals))
+        run_folder.write_plan(folder / "plan.parquet", drawn(plan, seed, arrivals))
         asked = Options(plan=folder / "plan.parquet", out=folder)
         document = simulation.simulate(deployment, asked, draws=6)
         metrics = document["cells"][0]["metrics"]

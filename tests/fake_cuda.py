@@ -17,11 +17,11 @@ from typing import Any
 import torch
 
 from fake_nvml import FakeNvml, h100
+from loadstone.core.nvml import Gpus
 from loadstone.gpubench import attention, engine_kernels, launches, memory, products, shapes
 from loadstone.gpubench.device import describe_device, number_of
 from loadstone.gpubench.lab import Lab
 from loadstone.gpubench.points import Bench
-from loadstone.telemetry import Gpus
 
 
 class Event:

@@ -9,8 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from loadstone import store
-from loadstone.records import CellInfo, Load, RequestRecord, RunInfo, Target
+from loadstone.core import CellInfo, Load, RequestRecord, RunInfo, Target, run_folder
 from loadstone.report.points import Point, points_of
 from loadstone.report.runs import read_runs
 
@@ -70,12 +69,12 @@ def run(
         cells=[CellInfo(load=Load(kind=each["load"]["kind"], value=each["load"]["value"]), start_s=0.0, end_s=9.0)
                for each in cells],
     )  # fmt: skip
-    folder = store.create(parent, name)
-    store.write_info(folder, info)
+    folder = run_folder.create(parent, name)
+    run_folder.write_info(folder, info)
     summary = {"schema": 1, "run_id": name, "source": source, "status": "done", "plan_id": "0", "seed": 0}
-    store.write_json(folder / "summary.json", summary | {"cells": list(cells)})
+    run_folder.write_json(folder / "summary.json", summary | {"cells": list(cells)})
     if records:
-        schema = store.records_schema()
+        schema = run_folder.records_schema()
         rows = [{each: getattr(record, each) for each in schema.names} for record in records]
         pq.write_table(pa.Table.from_pylist(rows, schema=schema), folder / "records.parquet")
     return folder

@@ -10,7 +10,7 @@ from loadstone import catalogue
 from loadstone.catalogue.deployment import Deployment
 from loadstone.catalogue.model import FullAttention, Model
 from loadstone.catalogue.reader import read_config
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 from loadstone.perfmodel.counting import work_of
 from loadstone.sizing.ranks import ranks
 

@@ -19,7 +19,7 @@ from loadstone.catalogue.load import entries_of
 from loadstone.catalogue.mlp import DenseMlp, Experts
 from loadstone.catalogue.model import Model
 from loadstone.catalogue.reader import read_config
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 from loadstone.perfmodel.counting import work_of
 from loadstone.sizing.ranks import ranks
 

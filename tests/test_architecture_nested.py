@@ -13,7 +13,7 @@ import pytest
 
 from loadstone.catalogue.attention import FullAttention, LinearAttention
 from loadstone.catalogue.reader import read_config
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 
 ROOT = Path(__file__).resolve().parent.parent
 TRANSFORMERS = ROOT / ".cache/engines/transformers/bin/python"

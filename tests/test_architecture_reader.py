@@ -22,7 +22,7 @@ from loadstone.catalogue.model import (
 )
 from loadstone.catalogue.patterns import Patterns
 from loadstone.catalogue.reader import read_config, read_path
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 
 CONFIGS = Path(__file__).resolve().parents[2] / "shared" / "data" / "configs"
 FILES = sorted(file for file in CONFIGS.glob("*_config.json") if "hf_quant" not in file.name)

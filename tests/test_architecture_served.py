@@ -12,7 +12,7 @@ from loadstone.catalogue import parse_deployment
 from loadstone.catalogue.linear import LinearAttention
 from loadstone.catalogue.model import FullAttention, Model
 from loadstone.catalogue.reader import read_config
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 from loadstone.perfmodel.counting import work_of
 from loadstone.sizing.check import contradictions
 from loadstone.sizing.ranks import ranks

@@ -7,8 +7,8 @@ import pytest
 from scipy import stats
 
 from loadstone.arrivals import arrivals, duration_s, level, mean, parse_profile, profile_arrivals
-from loadstone.errors import InputError
-from loadstone.records import Load, Process
+from loadstone.core import Load, Process
+from loadstone.core.errors import InputError
 
 
 def times(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 from loadstone.wire.ask import RequestBody, body, path
 from loadstone.wire.dialects import new_answer
 from loadstone.wire.structured import fields, obeyed, spellings

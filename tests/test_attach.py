@@ -9,12 +9,12 @@ import pytest
 
 from conftest import LAST_CHUNK, MODEL, SSE, Json, ScriptedServer, Send, answer, chunk, event, whole
 from conftest import Ask as Request
+from loadstone.core import Load, Target
+from loadstone.core.errors import InputError, TargetError
 from loadstone.engines import attach
-from loadstone.errors import InputError, TargetError
 from loadstone.meeting import LOADED, expected_s
 from loadstone.options import Options
 from loadstone.planning import by_default, plan_of
-from loadstone.records import Load, Target
 from loadstone.schedule import make_plan
 from loadstone.simserver import Law, TimingServer, start
 from loadstone.wire.ask import body

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from loadstone.batching import EnginePolicy, Scheduler, Sequence, Speculative
 from loadstone.batching.blocks import PrefixCache
 from loadstone.batching.speculation import gains
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 
 Step = tuple[list[tuple[int, int, int]], int]
 """Chunks (row, new, cached) and decodes that take part."""

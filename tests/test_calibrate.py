@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from conftest import Loadstone
-from loadstone import calibrate_profile, store
+from loadstone import calibrate_profile
 from loadstone.batching import EnginePolicy
 from loadstone.calibrate.closed_loop import Outcome, run
 from loadstone.calibrate.deployments import deployment_of
@@ -21,6 +21,8 @@ from loadstone.calibrate.sources import copies_of, statistic_of, traffic_of, ver
 from loadstone.calibrate.table import case_of, decode_seconds, predict, refresh, slopes, table_of
 from loadstone.calibrate.update import _widths, update
 from loadstone.catalogue import parse_deployment
+from loadstone.core import run_folder
+from loadstone.core.statistics.distribution import Z80
 from loadstone.perfmodel import StepModel
 from loadstone.perfmodel.coefficients import INDEX, NAMES, PRIOR
 from loadstone.perfmodel.graphs import is_eager
@@ -28,7 +30,6 @@ from loadstone.perfmodel.profile import load, prior_profile, profile_of, remaini
 from loadstone.simserver import start
 from loadstone.simserver.law import Law
 from loadstone.simulator.fleet import Fleet
-from loadstone.statistics.distribution import Z80
 
 HOST = {"request_s": 0.010, "stream_s": 0.001}
 
@@ -458,10 +459,10 @@ def test_the_command_calibrates_on_runs_of_the_client(loadstone: Loadstone, tmp_
     assert "check that" not in said.out
     wrong = loadstone("calibrate", run.folder, "--deployment", "llama-3.1-405b:fp8@8xh100/tp8", "--out", tmp_path)
     assert ": check that llama-3.1-405b:fp8@8xh100/tp8" in wrong.out
-    info = store.read_info(run.folder)
+    info = run_folder.read_info(run.folder)
     assert info.target is not None
     info.target.choices = 4
-    store.write_info(run.folder, info)
+    run_folder.write_info(run.folder, info)
     assert "4 answers side by side" in loadstone("calibrate", run.folder, *where).line()
 
 

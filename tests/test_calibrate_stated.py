@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from loadstone.calibrate import runs
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 from loadstone.runfacts import RunFacts
 
 FACTS = RunFacts(source="measured", stated="said")

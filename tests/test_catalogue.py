@@ -15,7 +15,7 @@ from loadstone.catalogue import Gpu, load
 from loadstone.catalogue.deployment import ARGUMENTS, ENGINES, OWNERS
 from loadstone.catalogue.shorthand import names_engine
 from loadstone.catalogue.spellings import ELSEWHERE, SAME
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 from loadstone.runfacts import gpu_name
 
 GIB = 1 << 30

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from loadstone import store
+from loadstone.core import run_folder
 from loadstone.report.charts import bands, bars, curves, fronts, inside, marks, ratios
 from loadstone.report.charts.colours import ENGINES, GPUS, colour, colours
 from loadstone.report.charts.contexts import contexts_picture
@@ -289,7 +289,7 @@ def test_a_missing_interval_has_its_reason(tmp_path: Path) -> None:
 def test_a_line_for_each_load_or_a_word_on_how_many(tmp_path: Path) -> None:
     records = [record(n, float(n), [n + 0.1 + 0.01 * k for k in range(5)]) for n in range(4)]
     folder = run(tmp_path, "a", [cell(float(c)) for c in range(1, 10)])
-    schema = store.records_schema()
+    schema = run_folder.records_schema()
     rows = [
         {name: at if name == "cell" else getattr(each, name) for name in schema.names}
         for at in range(9)

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from loadstone.cli import output
-from loadstone.units import show_number
+from loadstone.core.units import show_number
 from test_summary import CLOSED, make_run
 
 

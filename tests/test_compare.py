@@ -12,15 +12,15 @@ import pyarrow as pa
 import pytest
 
 from conftest import Loadstone
-from loadstone import cli, store
+from loadstone import cli
 from loadstone.comparison import compare, judge
 from loadstone.comparison.found import Cell, Row
 from loadstone.comparison.metric import parse_bounds, parse_metric
 from loadstone.comparison.permutation import Units
 from loadstone.comparison.text import cells_of, loads_of, plain, word
-from loadstone.errors import InputError
+from loadstone.core import CellInfo, Load, RequestRecord, RunInfo, Target, TokenSource, run_folder
+from loadstone.core.errors import InputError
 from loadstone.importers import import_files
-from loadstone.records import CellInfo, Load, RequestRecord, RunInfo, Target, TokenSource
 from loadstone.report.charts.frames import OUTPUT, TPOT, TTFT
 from loadstone.report.effect import effect
 from loadstone.report.points import points_of
@@ -47,7 +47,7 @@ def make(
     rng = np.random.default_rng(seed)
     workload = Synthetic(Length("fixed", 10), Length("fixed", TOKENS))
     plan = make_plan(workload, [load], requests=[requests], warmup=0, seed=plan_seed)
-    columns: dict[str, list[Any]] = {name: [] for name in store.records_schema().names}
+    columns: dict[str, list[Any]] = {name: [] for name in run_folder.records_schema().names}
     free, pace = [0.0] * 4, 0.0
     for index in range(requests):
         place = int(np.argmin(free))
@@ -76,12 +76,12 @@ def make(
         "target": target, "settings": {"workload": plan.workload},
         "cells": [CellInfo(load=load, start_s=0.0, issue_end_s=max(free), end_s=max(free))],
     }  # fmt: skip
-    store.write_info(folder, RunInfo(**{**given, **fields}))
-    store.write_plan(folder / "plan.parquet", plan)
-    writer = store.JournalWriter(folder, 0)
-    writer.write(pa.RecordBatch.from_pydict(columns, schema=store.records_schema()))
+    run_folder.write_info(folder, RunInfo(**{**given, **fields}))
+    run_folder.write_plan(folder / "plan.parquet", plan)
+    writer = run_folder.JournalWriter(folder, 0)
+    writer.write(pa.RecordBatch.from_pydict(columns, schema=run_folder.records_schema()))
     writer.close()
-    store.assemble(folder)
+    run_folder.assemble(folder)
     return folder
 
 
@@ -150,7 +150,7 @@ def test_a_summary_of_before_this_rule_is_made_anew(tmp_path: Path) -> None:
     for values in document["cells"][0]["metrics"].values():
         if isinstance(values, dict) and "ci95" in values and "p50" in values["ci95"]:
             values["ci95"] = {name: [0.0, 9.0] for name in ("p50", "p90", "p95", "p99")}
-    store.write_json(folder / "summary.json", document)
+    run_folder.write_json(folder / "summary.json", document)
     found = read_run(folder).document["cells"][0]["metrics"]["ttft_s"]["ci95"]
     assert found == summarise(folder)["cells"][0]["metrics"]["ttft_s"]["ci95"]
     assert found["p50"][1] < 9.0
@@ -393,12 +393,12 @@ def test_what_was_not_shown_is_not_said_to_have_been_visible() -> None:
 
 def test_setups_are_told_apart_by_what_they_say(tmp_path: Path) -> None:
     a, b = make(tmp_path / "a", seed=1), make(tmp_path / "b", seed=1)
-    info = store.read_info(b)
+    info = run_folder.read_info(b)
     info.settings |= {"sampling": {"temperature": None, "stop": []}, "structured": None}
-    store.write_info(b, info)
+    run_folder.write_info(b, info)
     assert "client" not in {one["what"] for one in compare([a], [b])["setup"]}
     info.settings |= {"sampling": {"temperature": 0.5, "stop": []}}
-    store.write_info(b, info)
+    run_folder.write_info(b, info)
     (one,) = [one for one in compare([a], [b])["setup"] if one["what"] == "client"]
     assert (plain(one["a"]), plain(one["b"])) == ("-", "sampling temperature 0.5")
     assert plain(1024.0) == "1024"
@@ -423,12 +423,12 @@ def test_loads_of_one_side_are_told_by_kind() -> None:
 
 def test_empty_runs_and_missing_ones_are_told(tmp_path: Path) -> None:
     empty = make(tmp_path / "a", requests=4, cells=[CellInfo(load=CLOSED)])
-    info = store.read_info(empty)
+    info = run_folder.read_info(empty)
     (empty / "records.parquet").unlink()
-    writer = store.JournalWriter(empty, 0)
+    writer = run_folder.JournalWriter(empty, 0)
     writer.close()
-    store.assemble(empty)
-    store.write_info(empty, info)
+    run_folder.assemble(empty)
+    run_folder.write_info(empty, info)
     with pytest.raises(InputError, match="nothing was sent in this run"):
         compare([empty], [make(tmp_path / "b")])
     with pytest.raises(InputError, match="not a run folder"):
@@ -440,11 +440,11 @@ def test_empty_runs_and_missing_ones_are_told(tmp_path: Path) -> None:
 def test_runs_that_all_failed(tmp_path: Path) -> None:
     a = make(tmp_path / "a")
     b = make(tmp_path / "b")
-    table = pa.Table.from_batches(store.read_records(b), store.records_schema())
+    table = pa.Table.from_batches(run_folder.read_records(b), run_folder.records_schema())
     failed = table.set_column(table.schema.get_field_index("status"), "status", pa.array(["error"] * table.num_rows))
     import pyarrow.parquet as pq
 
-    pq.write_table(failed.cast(store.records_schema()), b / "records.parquet")
+    pq.write_table(failed.cast(run_folder.records_schema()), b / "records.parquet")
     document = compare([a], [b])
     assert document["cells"][0]["units"]["kind"] is None
     assert rows(document)["ttft_p50"]["ratio"] is None

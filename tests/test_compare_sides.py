@@ -10,17 +10,16 @@ import numpy as np
 import pytest
 
 from conftest import Loadstone
-from loadstone import store
 from loadstone.comparison import asked, compare, judge
 from loadstone.comparison.cells import take_blocks
 from loadstone.comparison.found import Cell, Row
 from loadstone.comparison.metric import DEFAULT, parse_metric
 from loadstone.comparison.sides import Requests, Run, open_run
 from loadstone.comparison.text import explained, setup_lines, word
-from loadstone.errors import InputError
-from loadstone.records import CellInfo, Load
+from loadstone.core import CellInfo, Load, run_folder
+from loadstone.core.errors import InputError
+from loadstone.core.statistics.blocks import RESOLUTION
 from loadstone.schedule import make_plan
-from loadstone.statistics.blocks import RESOLUTION
 from loadstone.workload.dataset import read as read_dataset
 from loadstone.workload.synthetic import Length, Synthetic
 from test_compare import CLOSED, make, rows
@@ -95,11 +94,11 @@ def test_the_finding_says_which_side_has_one_run(tmp_path: Path) -> None:
 def by_time(folder: Path, seconds: float, **fields: Any) -> Path:
     """A run that ended by time: its plan is what was issued, its papers have the time."""
     made = make(folder, **fields)
-    info = store.read_info(made)
+    info = run_folder.read_info(made)
     (cell,) = info.cells
     load = Load("concurrency", cell.load.value, duration_s=seconds)
     info.cells = [CellInfo(load=load, start_s=cell.start_s, issue_end_s=cell.issue_end_s, end_s=cell.end_s)]
-    store.write_info(made, info)
+    run_folder.write_info(made, info)
     return made
 
 
@@ -119,10 +118,10 @@ def test_what_differs_in_the_plan_is_said(tmp_path: Path) -> None:
     setup = compare([a], [by_time(tmp_path / "b", 4, requests=156)])["setup"]
     assert setup_lines(setup) == ["ends after: 160 requests → 4 s"]
     assert setup_lines(compare([a], [make(tmp_path / "c", plan_seed=3)])["setup"]) == ["seed: 0 → 3"]
-    varied = {"workload": store.read_info(a).settings["workload"] | {"sessions": {"turns": 3}}}
-    info = store.read_info(make(tmp_path / "d", settings=varied))
+    varied = {"workload": run_folder.read_info(a).settings["workload"] | {"sessions": {"turns": 3}}}
+    info = run_folder.read_info(make(tmp_path / "d", settings=varied))
     info.settings["workload"]["output"] |= {"sd": 5.0}
-    store.write_info(tmp_path / "d", info)
+    run_folder.write_info(tmp_path / "d", info)
     assert setup_lines(compare([a], [tmp_path / "d"])["setup"]) == ["workload output: sd 0 → sd 5"]
     unexplained = make(tmp_path / "e", plan_id="another")
     assert [one["what"] for one in compare([a], [unexplained])["setup"]] == ["plan"]
@@ -131,7 +130,7 @@ def test_what_differs_in_the_plan_is_said(tmp_path: Path) -> None:
 def placed(folder: Path, plan: Any) -> tuple[Run, int]:
     """A run whose plan this is."""
     run = open_run(make(folder), {})
-    store.write_plan(folder / "plan.parquet", plan)
+    run_folder.write_plan(folder / "plan.parquet", plan)
     run.info.plan_id = plan.plan_id
     return run, 0
 
@@ -287,9 +286,9 @@ def simulated(folder: Path, **fields: Any) -> Path:
         names = ("ttft_s", "tpot_s", "e2e_s", "output_tokens_per_s")
         given["intervals"] = [dict.fromkeys(names, ends)]
     made = make(folder, spread=0, **fields)
-    info = store.read_info(made)
+    info = run_folder.read_info(made)
     info.settings |= given
-    store.write_info(made, info)
+    run_folder.write_info(made, info)
     return made
 
 
@@ -330,9 +329,9 @@ def test_how_far_the_model_may_be_off_is_in_the_conclusion(
 
 def test_other_questions_of_one_deployment_are_not_wrong_by_the_same(tmp_path: Path) -> None:
     a, b = simulated(tmp_path / "a"), simulated(tmp_path / "b", slower=0.95)
-    info = store.read_info(b)
+    info = run_folder.read_info(b)
     info.settings["workload"]["input"]["mean"] = 500.0
-    store.write_info(b, info)
+    run_folder.write_info(b, info)
     assert judged(a, b)[0]["conclusion"] == "within_model"
 
 

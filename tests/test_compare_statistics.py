@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from loadstone.comparison import interval, permutation
 from loadstone.comparison.permutation import Units, compare_all, welch
 from loadstone.comparison.repeats import needed
-from loadstone.statistics import blocks
+from loadstone.core.statistics import blocks
 
 
 def units(a: Any, b: Any, *, paired: bool = False) -> Units:

@@ -17,7 +17,7 @@ from conftest import event as sse_event
 from loadstone.client.clock import Clock
 from loadstone.client.connection import Address, Connection
 from loadstone.client.stream import Stream
-from loadstone.records import PlannedRequest
+from loadstone.core import PlannedRequest
 from loadstone.wire.dialects import new_answer
 
 

@@ -10,7 +10,7 @@ import pytest
 import loadstone
 from loadstone.batching import policy_of
 from loadstone.catalogue import parse_deployment
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 from loadstone.sizing import engine_limits, max_context, size
 
 MODEL = "llama-3.1-8b@1xh100"

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from conftest import Write, lines
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 from loadstone.workload import dataset_lines, files
 from loadstone.workload.dataset import Dataset, read
 

@@ -12,7 +12,7 @@ import pytest
 import loadstone
 from loadstone.catalogue import parse_deployment
 from loadstone.catalogue.shorthand import models_of
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 from loadstone.perfmodel import StepModel
 from loadstone.perfmodel.coefficients import INDEX
 from loadstone.perfmodel.formulas import body_seconds, context_seconds, head_seconds, launch_seconds, pair_seconds

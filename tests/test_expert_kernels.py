@@ -14,7 +14,7 @@ import pytest
 from conftest import script
 from loadstone import catalogue
 from loadstone.catalogue.shorthand import parse_deployment
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 from loadstone.perfmodel import StepModel
 from loadstone.perfmodel.coefficients import INDEX, PRIOR
 from loadstone.perfmodel.counting import work_of

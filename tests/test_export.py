@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from loadstone import store
+from loadstone.core import Load, Target, run_folder
+from loadstone.core.errors import InputError
 from loadstone.dialects import summarise_as
-from loadstone.errors import InputError
 from loadstone.exporters import export_run
 from loadstone.importers import import_files
-from loadstone.records import Load, Target
 from loadstone.summary import summarise
 from test_import import SGLANG
 from test_summary import CLOSED, make_run
@@ -36,7 +35,7 @@ def test_result_json_has_the_tools_keys_and_numbers(tmp_path: Path, form: str, d
     failed = {"0-2": {"status": "error", "error": "x", "arrival_s": [], "read": [], "output_tokens": None}}
     folder = make_run(tmp_path / "r", [CLOSED, Load("rate", 2.0)], failed)
     first, second = map(json.loads, exported(folder, form).splitlines())
-    numbers = summarise_as(dialect, lambda: store.read_records(folder, 0), CLOSED)
+    numbers = summarise_as(dialect, lambda: run_folder.read_records(folder, 0), CLOSED)
     assert {key: first[key] for key in numbers} == numbers
     assert first["ttfts"] == [0.5, 0.0, 0.5, 0.5]
     assert first["itls"] == [[0.25, 0.25], [], [0.25, 0.25], [0.25, 0.25]]

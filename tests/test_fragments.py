@@ -6,8 +6,8 @@ import pytest
 from loadstone.client.clock import Clock
 from loadstone.client.fragments import Fragments
 from loadstone.client.stream import Stream
-from loadstone.records import PlannedRequest
-from loadstone.store import journal_schema
+from loadstone.core import PlannedRequest
+from loadstone.core.run_folder import journal_schema
 
 ORIGIN_NS = 10_000_000_000
 

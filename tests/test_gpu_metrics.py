@@ -12,14 +12,14 @@ import pytest
 
 import loadstone
 from conftest import FAST, eventually
-from loadstone import store
+from loadstone.core import run_folder
+from loadstone.core.errors import InputError
+from loadstone.core.gpu_metrics import Readings, labels_of, meaning
+from loadstone.core.units import show_number
 from loadstone.engines.observe import GPU_SERIES, GPUS, Observer, exporter, read_gpu_metrics, read_metrics
-from loadstone.errors import InputError
-from loadstone.gpu_metrics import Readings, labels_of, meaning
 from loadstone.report import terminal
 from loadstone.runfacts import steady_window
 from loadstone.simserver import start
-from loadstone.units import show_number
 from loadstone.verdict import gpu_figures
 from loadstone.verdict.gpu import GpuFigures, gpu_read_seldom
 from test_observe import serving
@@ -251,7 +251,7 @@ def test_a_run_tells_what_its_tokens_cost(tmp_path: Path, monkeypatch: pytest.Mo
     assert cell["gpu"]["power_w"]["mean"] == pytest.approx(501, abs=1)
     for window in (cell["metrics"], cell["metrics"]["steady"]):
         assert window["j_per_output_token"] == pytest.approx(500 / window["output_tokens_per_s"], rel=0.02)
-    assert store.read_info(Path(document["run_dir"])).settings["gpu_metrics"] == [url]
+    assert run_folder.read_info(Path(document["run_dir"])).settings["gpu_metrics"] == [url]
     assert heard
     assert not [headers for headers in heard if "authorization" in headers or "secret" in str(headers)]
 

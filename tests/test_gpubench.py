@@ -10,7 +10,7 @@ import pytest
 
 from gpubench_points import DECODE_FLOOR_S, H100, PRODUCT_FLOOR_S, TRUE, device, made, point
 from loadstone import catalogue
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 from loadstone.gpubench import engine_kernels, session, shapes
 from loadstone.gpubench.command import calibrate
 from loadstone.gpubench.fit import TRANSFER, fit, gpu_of, updated

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from loadstone import host
+from loadstone.core import host
 
 
 def test_a_host_is_described_by_what_it_is_and_not_by_whose() -> None:

@@ -12,7 +12,7 @@ import pytest
 from loadstone import catalogue
 from loadstone.catalogue.hub import cached_config
 from loadstone.catalogue.shorthand import parse_deployment, parse_named
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 
 CONFIG: dict[str, Any] = {
     "model_type": "llama", "torch_dtype": "bfloat16", "hidden_size": 64, "num_hidden_layers": 2,

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from loadstone import store
-from loadstone.errors import InputError
+from loadstone.core import run_folder
+from loadstone.core.errors import InputError
 from loadstone.importers import Imported, import_files
 from loadstone.runfacts import run_facts
 from loadstone.summary import summarise, trusted
@@ -55,7 +55,7 @@ def test_sums_become_a_run_without_records(tmp_path: Path) -> None:
     found = run(tmp_path, save(tmp_path, "a.jsonl", SGLANG))
     (folder,) = found.runs
     assert not (folder / "records.parquet").exists()
-    info = store.read_info(folder)
+    info = run_folder.read_info(folder)
     assert (info.source, info.status, info.run_id) == ("imported", "done", folder.name)
     made = document(found)
     assert (made["source"], made["target"]["engine"]) == ("imported", "SGLang")
@@ -117,7 +117,7 @@ def test_the_oldest_lines_give_their_quotients(tmp_path: Path) -> None:
 def test_facts_can_be_given_that_no_file_tells(tmp_path: Path) -> None:
     given = ["model=m/y", "gpu=h200", "gpus=8", "tp=8", "prefix_cache=off", "weights_dtype=fp8", "label=eager"]
     found = run(tmp_path, save(tmp_path, "a.jsonl", SGLANG), given=given)
-    facts = run_facts(store.read_info(found.runs[0]), document(found))
+    facts = run_facts(run_folder.read_info(found.runs[0]), document(found))
     assert (facts.engine, facts.model, facts.gpu, facts.gpus, facts.tp) == ("SGLang", "m/y", "H200", 8, 8)
     assert (facts.input_tokens, facts.output_tokens, facts.range_ratio) == (100, 11, 1.0)
     assert (facts.prefix_cache, facts.weights_dtype, facts.tool) == (False, "fp8", "sglang.bench_serving")
@@ -129,7 +129,7 @@ def test_facts_can_be_given_that_no_file_tells(tmp_path: Path) -> None:
 
 def test_requests_become_records(tmp_path: Path) -> None:
     found = run(tmp_path, save(tmp_path, "a.json", VLLM | {"start_times": [7.0, 7.5, 8.0]}))
-    batches = list(store.read_records(found.runs[0]))
+    batches = list(run_folder.read_records(found.runs[0]))
     rows = [row for batch in batches for row in batch.to_pylist()]
     assert [row["sent_s"] for row in rows] == [0.0, 0.5, 1.0]
     assert [row["arrival_s"] for row in rows] == [[0.5, 0.75, 1.0], [1.0, 1.25, 1.5], [2.0, 2.5, 3.0]]
@@ -141,7 +141,7 @@ def test_requests_become_records(tmp_path: Path) -> None:
     assert cell["metrics"]["output_tokens_per_s"] == 3.0
     assert cell["metrics"]["ttft_intended_s"] is None
     assert cell["measured_by"] == "vllm bench serve"
-    assert store.read_plan(found.runs[0]).plan_id == store.read_info(found.runs[0]).plan_id
+    assert run_folder.read_plan(found.runs[0]).plan_id == run_folder.read_info(found.runs[0]).plan_id
 
 
 def test_without_start_times_only_durations_are_computed(tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_perf_analyzers_responses_are_events(tmp_path: Path) -> None:
         "experiments": [{"experiment": {"mode": "concurrency", "value": 2}, "requests": [request]}],
     }  # fmt: skip
     found = run(tmp_path, save(tmp_path, "p.json", profile))
-    (row,) = [row for batch in store.read_records(found.runs[0]) for row in batch.to_pylist()]
+    (row,) = [row for batch in run_folder.read_records(found.runs[0]) for row in batch.to_pylist()]
     assert (row["arrival_s"], row["tokens"], row["end_s"]) == ([2.0, 3.0], [2, 4], 4.0)
 
 
@@ -208,7 +208,7 @@ def test_vllm_throughput_counts_input_and_output(tmp_path: Path) -> None:
     assert (cell["load"]["kind"], cell["load"]["value"]) == ("burst", 20)
     assert cell["metrics"]["total_tokens_per_s"] == 400.0
     assert cell["metrics"]["output_tokens_per_s"] is None
-    assert run_facts(store.read_info(found.runs[0])).mode == "offline"
+    assert run_facts(run_folder.read_info(found.runs[0])).mode == "offline"
 
 
 def test_vllm_latency_needs_its_batch_told(tmp_path: Path) -> None:
@@ -277,7 +277,7 @@ results: {request_performance: {aggregate: {
     (cell,) = document(found)["cells"]
     assert (cell["load"]["kind"], cell["load"]["value"]) == ("rate", 4)
     assert (cell["metrics"]["ttft_s"]["p50"], cell["metrics"]["e2e_s"]["mean"]) == (0.015, 0.5)
-    facts = run_facts(store.read_info(found.runs[0]))
+    facts = run_facts(run_folder.read_info(found.runs[0]))
     assert (facts.engine, facts.engine_version, facts.gpu, facts.gpus, facts.tp) == ("vLLM", "0.11.0", "H100", 8, 8)
 
 
@@ -374,7 +374,7 @@ def test_a_column_that_moved_is_put_back(tmp_path: Path) -> None:
     assert (first["metrics"]["itl_s"]["p95"], first["metrics"]["itl_s"]["p99"]) == (0.108, 0.111)
     assert (second["metrics"]["itl_s"]["p95"], second["metrics"]["itl_s"]["p99"]) == (None, 0.02)
     assert [finding["kind"] for finding in found.findings] == ["columns_shifted"]
-    assert run_facts(store.read_info(found.runs[0])).engine == "TensorRT-LLM"
+    assert run_facts(run_folder.read_info(found.runs[0])).engine == "TensorRT-LLM"
 
 
 FAILED = VLLM | {
@@ -462,7 +462,7 @@ def test_requests_with_odd_values(tmp_path: Path) -> None:
         "input_lens": [{}, 2, 10**12], "errors": ["\x1b]0;x\x07", 5, ""],
     }  # fmt: skip
     found = run(tmp_path, save(tmp_path, "a.json", VLLM | odd))
-    rows = [row for batch in store.read_records(found.runs[0]) for row in batch.to_pylist()]
+    rows = [row for batch in run_folder.read_records(found.runs[0]) for row in batch.to_pylist()]
     assert [row["status"] for row in rows] == ["error"] * 3
     assert all(row["error"].isprintable() for row in rows)
 
@@ -512,7 +512,7 @@ def test_a_name_that_is_no_utf_8(tmp_path: Path, place: str) -> None:
     except OSError:
         pytest.skip("this file system takes UTF-8 alone")
     found = run(tmp_path, inside if place == "folder" else path, command=["loadstone", "import", str(path)])
-    assert store.read_info(found.runs[0]).settings["import"]["files"] == ["caf\ufffd.jsonl"]
+    assert run_folder.read_info(found.runs[0]).settings["import"]["files"] == ["caf\ufffd.jsonl"]
 
 
 # --- facts that are given ----------------------------------------------------------------------------------------

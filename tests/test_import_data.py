@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from loadstone import store
+from loadstone.core import run_folder
 from loadstone.importers import Imported, import_files
 from loadstone.runfacts import RunFacts, run_facts
 from loadstone.summary import summarise
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(not RESULTS.exists(), reason="the shared results
 
 
 def facts_of(run: Path) -> RunFacts:
-    return run_facts(store.read_info(run), summarise(run))
+    return run_facts(run_folder.read_info(run), summarise(run))
 
 
 def cells_of(found: Imported) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 from loadstone.importers import import_files
 from loadstone.summary import summarise
 from test_import import SGLANG, VLLM

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from loadstone import store
+from loadstone.core import run_folder
 from loadstone.importers import import_files
 from loadstone.importers.write import LENGTHS, _Alike
 from test_import import SGLANG, VLLM, document, kinds, run, save
@@ -26,7 +26,7 @@ def test_results_that_are_named_alike_are_told_apart(tmp_path: Path) -> None:
     folders = sorted((tmp_path / "all").iterdir())
     for paths in ([tmp_path / "all"], folders, [folder / "result.json" for folder in folders]):
         found = import_files(paths, tmp_path / "runs")
-        files = [store.read_info(folder).settings["import"]["files"] for folder in found.runs]
+        files = [run_folder.read_info(folder).settings["import"]["files"] for folder in found.runs]
         assert ["/".join(name.split("/")[-2:]) for (name,) in files] == ["friday/result.json", "monday/result.json"]
 
 
@@ -41,7 +41,7 @@ def test_another_server_is_another_run(tmp_path: Path) -> None:
         save(tmp_path / "all" / name, "profile_export_aiperf.json", AIPERF | {"input_config": config})
         save(tmp_path / "all" / name, "sglang.jsonl", SGLANG | {"max_concurrency": ord(name)})
     found = import_files([tmp_path / "all"], tmp_path / "runs")
-    infos = [store.read_info(folder) for folder in found.runs]
+    infos = [run_folder.read_info(folder) for folder in found.runs]
     of_aiperf = [info for info in infos if info.settings["import"]["tool"] != "sglang.bench_serving"]
     assert {info.target.url: len(info.cells) for info in of_aiperf if info.target} == {
         "http://one:8000": 2, "http://two:8000": 1,
@@ -65,7 +65,7 @@ def test_aiperfs_cached_tokens_are_kept(tmp_path: Path) -> None:
     cached = AIPERF_ROW["metrics"] | {"usage_prompt_cache_read_tokens": {"value": 5}}
     path = save(tmp_path, "a.jsonl", AIPERF_ROW | {"metrics": cached})
     (folder,) = run(tmp_path, path, given=["concurrency=1"]).runs
-    assert [row["cached_tokens"] for batch in store.read_records(folder) for row in batch.to_pylist()] == [5]
+    assert [row["cached_tokens"] for batch in run_folder.read_records(folder) for row in batch.to_pylist()] == [5]
 
 
 @pytest.mark.parametrize(("whole", "severity"), [(1, "warning"), (40, "info")])
@@ -94,7 +94,7 @@ def test_when_guidellm_meant_to_send_is_kept_of_open_loops(tmp_path: Path, kind:
     (done,) = benchmark["requests"]["successful"]
     done["info"] = {"timings": {"targeted_start": done["request_start_time"] - late}}
     (folder,) = run(tmp_path, save(tmp_path, "a.json", made)).runs
-    (row,) = [row for batch in store.read_records(folder) for row in batch.to_pylist()]
+    (row,) = [row for batch in run_folder.read_records(folder) for row in batch.to_pylist()]
     if (kind, late) == ("constant", 0.25):
         assert row["sent_s"] - row["intended_s"] == pytest.approx(late)
     else:
@@ -103,7 +103,7 @@ def test_when_guidellm_meant_to_send_is_kept_of_open_loops(tmp_path: Path, kind:
 
 def test_engines_and_gpus_have_one_name_each(tmp_path: Path) -> None:
     path = save(tmp_path, "a.json", SUMS | {"engine": "sglang", "gpu": "NVIDIA H200"})
-    info = store.read_info(run(tmp_path, path).runs[0])
+    info = run_folder.read_info(run(tmp_path, path).runs[0])
     deployment = info.settings["deployment"]
     assert (deployment["engine"], deployment["gpu"]) == ("SGLang", "h200")
 

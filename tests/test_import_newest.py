@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from loadstone import store
+from loadstone.core import run_folder
 from loadstone.exporters import export_run
 from loadstone.importers import Imported, import_files
 from test_import import document, kinds, run, save
@@ -15,7 +15,7 @@ from test_import_fuzz import AIPERF, AIPERF_ROW, GUIDELLM, INFERENCE_PERF
 
 
 def rows(found: Imported) -> list[dict[str, Any]]:
-    return [row for folder in found.runs for batch in store.read_records(folder) for row in batch.to_pylist()]
+    return [row for folder in found.runs for batch in run_folder.read_records(folder) for row in batch.to_pylist()]
 
 
 VLLM_OPEN: dict[str, Any] = {  # 0.33.0 --request-rate 20 --max-concurrency 3 --save-detailed: three of 40 requests
@@ -102,7 +102,7 @@ def test_what_guidellm_does_not_measure_is_warm_up(tmp_path: Path) -> None:
     assert [row["phase"] for row in rows(found)] == ["warmup"] * 3 + ["measure"] * 3
     assert document(found)["cells"][0]["requests"]["ok"] == 3
     assert not {"concurrency_inconsistent", "throughput_inconsistent", "requests_missing"} & set(kinds(found))
-    stated = store.read_info(found.runs[0]).settings["import"]["cells"][0]["stated"]
+    stated = run_folder.read_info(found.runs[0]).settings["import"]["cells"][0]["stated"]
     assert (stated["totals"]["requests_per_s"], stated["duration_s"]) == (0.9, None)
 
 
@@ -119,7 +119,7 @@ def test_the_model_of_guidellm_before_0_7(tmp_path: Path) -> None:
     made = guidellm([(0.0, 1.0)])
     del made["config"]
     made["args"] = {"backend": "openai_http", "backend_kwargs": {"target": "http://x:8", "model": "timing"}}
-    target = store.read_info(run(tmp_path, save(tmp_path, "a.json", made)).runs[0]).target
+    target = run_folder.read_info(run(tmp_path, save(tmp_path, "a.json", made)).runs[0]).target
     assert target is not None
     assert (target.model, target.url) == ("timing", "http://x:8")
 
@@ -176,7 +176,7 @@ def test_conversations_of_aiperf_are_sessions(tmp_path: Path) -> None:
     made = rows(found)
     firsts = {row["request_id"] for row in made if row["turn"] == 0}
     assert {row["session_id"] for row in made} == firsts
-    workload = store.read_info(found.runs[0]).settings["workload"]
+    workload = run_folder.read_info(found.runs[0]).settings["workload"]
     assert workload["sessions"] == {"turns": {"kind": "fixed", "mean": 3.0}, "think": {"mean_s": 0.1}}
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
+from loadstone.core import Load
 from loadstone.importers.cell import Cell
 from loadstone.importers.write import runs_of
-from loadstone.records import Load
 
 
 def cell(tool: str, load: float, created: str | None) -> Cell:

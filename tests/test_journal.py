@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from loadstone import measure, store
-from loadstone.errors import InputError
-from loadstone.records import CellInfo, Load
+from loadstone import measure
+from loadstone.core import CellInfo, Load, run_folder
+from loadstone.core.errors import InputError
 from loadstone.schedule import make_plan
 from loadstone.workload.synthetic import Length, Synthetic
 from test_store import Row, batch, info, row
@@ -22,7 +22,7 @@ REQUESTS = 9
 
 @pytest.fixture(autouse=True)
 def _small_reserve(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store.journal, "RESERVE_BYTES", 4096)
+    monkeypatch.setattr(run_folder.journal, "RESERVE_BYTES", 4096)
 
 
 def part(number: int, status: str | None, times: list[float], earlier: int) -> Row:
@@ -32,7 +32,7 @@ def part(number: int, status: str | None, times: list[float], earlier: int) -> R
 
 
 def fragments(*rows: Row) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist(list(rows), schema=store.journal_schema())
+    return pa.RecordBatch.from_pylist(list(rows), schema=run_folder.journal_schema())
 
 
 def run_of_nine(folder: Path) -> Path:
@@ -42,9 +42,9 @@ def run_of_nine(folder: Path) -> Path:
     )
     folder.mkdir()
     cells = [CellInfo(load=LOAD, start_s=0.0, issue_end_s=9.0, end_s=10.0)]
-    store.write_info(folder, info(plan_id=plan.plan_id, cells=cells, origin_ns=0))
-    store.write_plan(folder / "plan.parquet", plan)
-    writer = store.JournalWriter(folder, 0)
+    run_folder.write_info(folder, info(plan_id=plan.plan_id, cells=cells, origin_ns=0))
+    run_folder.write_plan(folder / "plan.parquet", plan)
+    writer = run_folder.JournalWriter(folder, 0)
     for number in range(REQUESTS):
         times = [number + 0.1 * k for k in range(1, 5)]
         if number in (2, 6):
@@ -58,7 +58,7 @@ def run_of_nine(folder: Path) -> Path:
 
 def recovered(folder: Path) -> tuple[dict[str, Any], dict[str, Row]]:
     document = measure.recover(folder)
-    return document, {one["request_id"]: one for part in store.read_records(folder) for one in part.to_pylist()}
+    return document, {one["request_id"]: one for part in run_folder.read_records(folder) for one in part.to_pylist()}
 
 
 def kinds(findings: list[dict[str, Any]]) -> set[str]:
@@ -84,7 +84,7 @@ def test_a_flipped_bit_loses_nothing_in_silence(tmp_path: Path, count: int) -> N
         assert not cell["verdict"]["trusted"]
         for name, record in records.items():
             assert record == truth[name] or (record["status"], record["error"]) == (
-                "cancelled", store.assembly.DAMAGED,
+                "cancelled", run_folder.assembly.DAMAGED,
             ), bit  # fmt: skip
         # No more than the one batch is lost, and which requests are missing is counted.
         assert sum(record == truth[name] for name, record in records.items()) >= REQUESTS - 1, bit
@@ -95,7 +95,7 @@ def test_a_flipped_bit_loses_nothing_in_silence(tmp_path: Path, count: int) -> N
 
 
 def test_the_damage_names_its_place_and_its_cells(tmp_path: Path) -> None:
-    writer = store.JournalWriter(tmp_path, 0)
+    writer = run_folder.JournalWriter(tmp_path, 0)
     path = tmp_path / "journal-0.arrow"
     ends = []
     for cell in range(6):
@@ -106,20 +106,20 @@ def test_the_damage_names_its_place_and_its_cells(tmp_path: Path) -> None:
     data[ends[1] + 3] ^= 1  # the header of the third batch
     data[ends[3] - 1] ^= 1  # the last byte of the fourth
     path.write_bytes(data)
-    assert store.assemble(tmp_path) == 4
-    (damage,) = store.damaged_journals(tmp_path)
+    assert run_folder.assemble(tmp_path) == 4
+    (damage,) = run_folder.damaged_journals(tmp_path)
     assert (damage.at, damage.bytes, damage.batches) == (ends[1], ends[3] - ends[1], 2)
     assert (damage.first_cell, damage.last_cell) == (1, 4)
     # A frame that was cut out as a whole is missed by its number.
     path.write_bytes(bytes(data[: ends[0]] + data[ends[4] :]))
-    read = store.Journal(path)
+    read = run_folder.Journal(path)
     assert [part["request_id"].to_pylist() for part in read] == [["0-0"], ["5-0"]]
     assert read.damage is not None
     assert (read.damage.bytes, read.damage.batches) == (0, 4)
 
 
 def test_a_request_whose_first_part_is_lost_is_not_taken_for_a_whole_one(tmp_path: Path) -> None:
-    writer = store.JournalWriter(tmp_path, 0)
+    writer = run_folder.JournalWriter(tmp_path, 0)
     begin = (tmp_path / "journal-0.arrow").stat().st_size
     writer.write(fragments(part(0, None, [0.1, 0.2], 0)))
     writer.write(fragments(part(0, "ok", [0.3, 0.4], 2), part(1, "ok", [0.1], 0)))
@@ -127,16 +127,16 @@ def test_a_request_whose_first_part_is_lost_is_not_taken_for_a_whole_one(tmp_pat
     data = bytearray((tmp_path / "journal-0.arrow").read_bytes())
     data[begin + 40] ^= 1
     (tmp_path / "journal-0.arrow").write_bytes(data)
-    store.assemble(tmp_path)
-    rows = {one["request_id"]: one for part in store.read_records(tmp_path) for one in part.to_pylist()}
-    assert (rows["0-0"]["status"], rows["0-0"]["error"]) == ("cancelled", store.assembly.DAMAGED)
+    run_folder.assemble(tmp_path)
+    rows = {one["request_id"]: one for part in run_folder.read_records(tmp_path) for one in part.to_pylist()}
+    assert (rows["0-0"]["status"], rows["0-0"]["error"]) == ("cancelled", run_folder.assembly.DAMAGED)
     assert rows["0-1"]["status"] == "ok"
 
 
 def old_journal(path: Path, count: int) -> bytes:
     """As versions without checksums wrote it: a plain Arrow stream."""
     messages = [batch(row(f"0-{i}", arrival=[1.0, 2.0])).serialize() for i in range(count)]
-    data = b"".join([message.to_pybytes() for message in (store.records_schema().serialize(), *messages)])
+    data = b"".join([message.to_pybytes() for message in (run_folder.records_schema().serialize(), *messages)])
     path.write_bytes(data)
     return data
 
@@ -144,13 +144,13 @@ def old_journal(path: Path, count: int) -> bytes:
 def test_journals_without_checksums_are_still_read(tmp_path: Path) -> None:
     path = tmp_path / "journal-0.arrow"
     data = old_journal(path, 5)
-    assert store.assemble(tmp_path) == 5
+    assert run_folder.assemble(tmp_path) == 5
     assert not path.exists()
     (tmp_path / "records.parquet").unlink()
     path.write_bytes(data[:-10])
-    assert store.assemble(tmp_path) == 4
+    assert run_folder.assemble(tmp_path) == 4
     assert path.exists()
-    assert [damage.batches for damage in store.damaged_journals(tmp_path)] == [1]
+    assert [damage.batches for damage in run_folder.damaged_journals(tmp_path)] == [1]
 
 
 def test_journals_without_checksums_raise_nothing_undeclared(tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def test_journals_without_checksums_raise_nothing_undeclared(tmp_path: Path) -> 
         flipped = bytearray(whole)
         flipped[bit // 8] ^= 1 << bit % 8
         path.write_bytes(flipped)
-        read = store.Journal(path)
+        read = run_folder.Journal(path)
         try:
             rows = sum(part.num_rows for part in read)
         except InputError:
@@ -171,12 +171,12 @@ def test_journals_without_checksums_raise_nothing_undeclared(tmp_path: Path) -> 
 
 def test_a_journal_that_went_is_not_an_empty_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for worker in (0, 1):
-        writer = store.JournalWriter(tmp_path, worker)
+        writer = run_folder.JournalWriter(tmp_path, worker)
         writer.write(batch(row(f"0-{worker}", arrival=[1.0])))
         writer.close()
-    monkeypatch.setattr(store.assembly, "wait_for_writers", lambda *_: (tmp_path / "journal-1.arrow").unlink())
+    monkeypatch.setattr(run_folder.assembly, "wait_for_writers", lambda *_: (tmp_path / "journal-1.arrow").unlink())
     with pytest.raises(InputError, match=r"journal-1\.arrow: cannot be read \(No such file"):
-        store.assemble(tmp_path)
+        run_folder.assemble(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["journal-0.arrow"]
 
 

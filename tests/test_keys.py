@@ -1,6 +1,6 @@
 """Keys of the user's are found, and blanked in whatever a server says."""
 
-from loadstone.wire.keys import blank, blank_bytes, keys_in
+from loadstone.core.secrets import blank, blank_bytes, keys_in
 
 KEY = "sk-geheim/1234567890"
 

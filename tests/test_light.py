@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from conftest import Loadstone
-from loadstone import store
+from loadstone.core import run_folder
 from loadstone.light import Light, light_of
 from loadstone.runfacts import run_facts
 from loadstone.summary import summarise
@@ -35,7 +35,7 @@ DEPLOYMENTS = (
 def light(parent: Path, deployment: dict[str, Any], one: dict[str, Any], **more: Any) -> Light | None:
     """Of a cell of 1,024 tokens in and 128 out (report_folders)."""
     folder = run(parent, f"r{len(list(parent.iterdir()))}", [one], deployment=deployment, **more)
-    info = store.read_info(folder)
+    info = run_folder.read_info(folder)
     return light_of(info, run_facts(info), one)
 
 
@@ -129,7 +129,7 @@ def test_guessed_tokens_leave_out_what_steps_would_tell(tmp_path: Path) -> None:
 def test_answers_side_by_side_are_none_that_the_formulas_know(tmp_path: Path) -> None:
     one = served(1, rate=1.0, tpot=0.0065)
     folder = run(tmp_path, "n", [one], deployment=H100)
-    info = store.read_info(folder)
+    info = run_folder.read_info(folder)
     assert light_of(info, run_facts(info), one) is not None
     assert info.target is not None
     info.target.choices = 2

@@ -11,9 +11,9 @@ from typing import Any
 import httpx
 import pytest
 
+from loadstone.core.errors import InputError, TargetError
 from loadstone.engines import llama_cpp
 from loadstone.engines.process import ServerProcess
-from loadstone.errors import InputError, TargetError
 from loadstone.workload.words import WORDS
 
 

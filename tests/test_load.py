@@ -11,7 +11,7 @@ import pytest
 from loadstone.client.feed import Due
 from loadstone.client.load import StepLoad
 from loadstone.client.protocol import Step
-from loadstone.records import Load, Plan
+from loadstone.core import Load, Plan
 from loadstone.schedule import make_plan
 from loadstone.workload.synthetic import Length, Synthetic
 

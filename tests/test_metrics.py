@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadstone.errors import InputError
+from loadstone.core import Load, RequestRecord
+from loadstone.core.errors import InputError
+from loadstone.core.statistics import Flow, distribution
 from loadstone.metrics import CellMetrics, cell_metrics, parts
-from loadstone.records import Load, RequestRecord
-from loadstone.statistics import Flow, distribution
 
 TEXT = pa.string()
 SCHEMA = pa.schema(
@@ -463,7 +463,7 @@ def test_numbers_do_not_depend_on_how_records_are_cut_into_batches(
     records = drawn(requests)
     whole = batch(records)
     slo = {"ttft": 1.0, "tpot": 0.5}
-    with mock.patch("loadstone.arrays._PIECE_EVENTS", piece_events):
+    with mock.patch("loadstone.core.arrays._PIECE_EVENTS", piece_events):
         in_two = cell_metrics(lambda: [whole.slice(0, cut), whole.slice(cut)], OPEN, slo)
     assert in_two == cell_metrics(lambda: [whole], OPEN, slo)
 

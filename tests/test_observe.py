@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 from conftest import eventually
-from loadstone import store
+from loadstone.core import run_folder
+from loadstone.core.server_metrics import NAMES
 from loadstone.engines import observe
 from loadstone.engines.observe import Observer, read_metrics
-from loadstone.server_metrics import NAMES
 from loadstone.verdict.server import server_figures
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "wire"
@@ -120,11 +120,11 @@ def test_a_server_is_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     origin_ns = time.monotonic_ns()
     with serving(page) as url, Observer(tmp_path, [None, url], origin_ns, interval_s=0.01) as observer:
         # What a run that is killed now would leave:
-        assert eventually(lambda: (table := store.read_server(tmp_path)) is not None and table.num_rows >= 3)
+        assert eventually(lambda: (table := run_folder.read_server(tmp_path)) is not None and table.num_rows >= 3)
         assert not (tmp_path / "server.parquet").exists()
-    table = store.read_server(tmp_path)
+    table = run_folder.read_server(tmp_path)
     assert table is not None
-    assert table.schema.equals(store.server_schema())
+    assert table.schema.equals(run_folder.server_schema())
     assert (tmp_path / "server.parquet").exists()
     assert not (tmp_path / "server.arrow").exists()
     assert table["value"].to_pylist() == [float(i) for i in range(table.num_rows)]
@@ -148,7 +148,7 @@ def test_a_look_is_taken_when_asked_and_at_the_end(tmp_path: Path) -> None:
         observer.look()
         assert eventually(lambda: len(asked) == 2)
     assert len(asked) == 3
-    table = store.read_server(tmp_path)
+    table = run_folder.read_server(tmp_path)
     assert table is not None
     assert table.num_rows == 3
 
@@ -173,13 +173,13 @@ def test_a_server_without_metrics_harms_nothing(
     (said,) = observer.notes
     assert note in said
     assert list(tmp_path.iterdir()) == []
-    assert store.read_server(tmp_path) is None
+    assert run_folder.read_server(tmp_path) is None
 
 
 def test_no_server_at_all(tmp_path: Path) -> None:
     with Observer(tmp_path, ["http://127.0.0.1:1/metrics", "http://[bad"], time.monotonic_ns()) as observer:
         assert eventually(lambda: len(observer.notes) == 2)
-    assert store.read_server(tmp_path) is None
+    assert run_folder.read_server(tmp_path) is None
 
 
 def test_a_folder_that_cannot_be_written_ends_the_keeping_only(tmp_path: Path) -> None:
@@ -197,15 +197,15 @@ def test_a_torn_file_is_read_as_far_as_it_goes(tmp_path: Path, monkeypatch: pyte
         serving(lambda _: b"vllm:num_requests_running 1\n") as url,
         Observer(tmp_path, [url], time.monotonic_ns(), interval_s=0.01),
     ):
-        assert eventually(lambda: (table := store.read_server(tmp_path)) is not None and table.num_rows >= 3)
+        assert eventually(lambda: (table := run_folder.read_server(tmp_path)) is not None and table.num_rows >= 3)
         data = (tmp_path / "server.arrow").read_bytes()
     (tmp_path / "server.parquet").unlink()
     (tmp_path / "server.arrow").write_bytes(data[:-5])
-    table = store.read_server(tmp_path)
+    table = run_folder.read_server(tmp_path)
     assert table is not None
     assert table.num_rows >= 2
     (tmp_path / "server.parquet").write_bytes(b"PAR1 and then nothing")
-    assert store.read_server(tmp_path) is None
+    assert run_folder.read_server(tmp_path) is None
 
 
 # --- from samples to a cell's figures ---------------------------------------------------------------------------
@@ -223,7 +223,7 @@ def test_recorded_pages_give_figures_in_common_words(tmp_path: Path) -> None:
         folder.mkdir()
         with serving(lambda _, page=page: page) as url, Observer(folder, [url], time.monotonic_ns()):  # type: ignore[misc]
             pass
-        samples = store.read_server(folder)
+        samples = run_folder.read_server(folder)
         assert samples is not None
         figures = server_figures(samples, 0.0, 100.0)
         assert figures is not None

@@ -10,10 +10,10 @@ import pytest
 
 from conftest import Loadstone
 from loadstone import catalogue
-from loadstone.errors import InputError
+from loadstone.core import RunInfo
+from loadstone.core.errors import InputError
 from loadstone.light import light_of
 from loadstone.perfmodel.profile import profile_of
-from loadstone.records import RunInfo
 from loadstone.runfacts import run_facts
 from loadstone.summary import summarise
 

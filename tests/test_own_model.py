@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from conftest import Loadstone
-from loadstone.records import RunInfo
+from loadstone.core import RunInfo
 from loadstone.runfacts import run_facts
 from loadstone.summary import summarise
 

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from loadstone import measure, store
-from loadstone.errors import InputError
+from loadstone import measure
+from loadstone.core import run_folder
+from loadstone.core.errors import InputError
 from test_store import batch, info, row
 
 CODE = """
@@ -46,9 +47,9 @@ def owner(folder: Path, how: str = "") -> Iterator[tuple[subprocess.Popen[str], 
 @pytest.fixture
 def cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A run folder with a journal of one record."""
-    monkeypatch.setattr(store.journal, "RESERVE_BYTES", 4096)
-    store.write_info(tmp_path, info())
-    writer = store.JournalWriter(tmp_path, 0)
+    monkeypatch.setattr(run_folder.journal, "RESERVE_BYTES", 4096)
+    run_folder.write_info(tmp_path, info())
+    writer = run_folder.JournalWriter(tmp_path, 0)
     writer.write(batch(row("0-0", arrival=[1.0])))
     writer.close()
     return tmp_path
@@ -69,30 +70,30 @@ def test_an_owner_that_was_killed_owns_nothing(cut_off: Path, how: str) -> None:
     with owner(cut_off, how) as (process, _):
         process.kill()
         process.wait()
-        with store.own(cut_off):
-            assert store.assemble(cut_off) == 1
+        with run_folder.own(cut_off):
+            assert run_folder.assemble(cut_off) == 1
     assert [path.name for path in cut_off.iterdir() if path.suffix != ".json"] == ["records.parquet"]
 
 
 def test_threads_of_one_process_exclude_each_other_and_a_look_excludes_nobody(cut_off: Path) -> None:
-    with store.own(cut_off), pytest.raises(InputError, match="still going on"), store.own(cut_off):
+    with run_folder.own(cut_off), pytest.raises(InputError, match="still going on"), run_folder.own(cut_off):
         pass
-    (cut_off / store.OWNER).touch()
+    (cut_off / run_folder.OWNER).touch()
     looks = []
-    taken = store.owner.lock
+    taken = run_folder.owner.lock
 
     def looked_at(file: Any, *how: int) -> bool:
         # Somebody who looks whether the lock is held, as the live page does, has it just then.
         if not looks:
-            with (cut_off / store.OWNER).open("rb") as look:
+            with (cut_off / run_folder.OWNER).open("rb") as look:
                 fcntl.flock(look, fcntl.LOCK_SH)
                 looks.append(True)
                 return taken(file, *how)
         return taken(file, *how)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(store.owner, "lock", looked_at)
-        with store.own(cut_off):
+        patch.setattr(run_folder.owner, "lock", looked_at)
+        with run_folder.own(cut_off):
             assert looks
 
 
@@ -101,17 +102,17 @@ def test_a_file_system_without_locks(cut_off: Path, monkeypatch: pytest.MonkeyPa
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", none)
-    with store.own(cut_off):
+    with run_folder.own(cut_off):
         text = rf"may still be going on \(process {os.getpid()}\), .* remove .*\.owner"
-        with pytest.raises(InputError, match=text), store.own(cut_off):
+        with pytest.raises(InputError, match=text), run_folder.own(cut_off):
             pass
-        assert store.assemble(cut_off) == 1
-    with store.own(cut_off):  # it was removed at the end
+        assert run_folder.assemble(cut_off) == 1
+    with run_folder.own(cut_off):  # it was removed at the end
         pass
 
 
 def test_what_another_process_left_unfinished_is_removed(cut_off: Path) -> None:
     (cut_off / "records.parquet.1-ab.part").write_bytes(b"half")
-    with store.own(cut_off):
-        assert store.assemble(cut_off) == 1
+    with run_folder.own(cut_off):
+        assert run_folder.assemble(cut_off) == 1
     assert not list(cut_off.glob("*.part"))

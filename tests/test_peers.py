@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from conftest import eventually, gone, script
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 from loadstone.simserver import MODEL, Law, start
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -13,7 +13,7 @@ import pytest
 import loadstone.perfmodel
 from loadstone import catalogue
 from loadstone.catalogue import parse_deployment
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 from loadstone.perfmodel import StepModel, profile_of
 from loadstone.perfmodel.coefficients import COEFFICIENTS, EXPERT_LAYERS, HOST, INDEX, LIGHT, NAMES, PRIOR
 from loadstone.perfmodel.counting import work_of

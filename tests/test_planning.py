@@ -9,11 +9,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from loadstone import store
-from loadstone.errors import InputError
+from loadstone.core import Load, Plan, run_folder
+from loadstone.core.errors import InputError
 from loadstone.options import Options
 from loadstone.planning import Beyond, plan_of
-from loadstone.records import Load, Plan
 from loadstone.schedule import make_plan
 from loadstone.workload.synthetic import Length, Synthetic
 
@@ -158,7 +157,7 @@ def test_nothing_that_a_plan_answers_is_passed_over_in_silence(
 ) -> None:
     plan = plan_of(Options(input="8", output="8", concurrency=[1], requests=[2]))
     path = tmp_path / "plan.parquet"
-    store.write_plan(path, plan)
+    run_folder.write_plan(path, plan)
     # As the command line has it: lists for what may be several, none of them given.
     again = plan_of(Options(plan=path, rate=[], time_scale=[], concurrency=[], requests=[]))
     assert again.plan_id == plan.plan_id
@@ -175,7 +174,7 @@ def test_a_plan_that_nobody_can_send_is_refused(tmp_path: Path, value: float) ->
         replace(plan, cells=(Load("concurrency", value),)),
         replace(plan, **{name: getattr(plan, name)[:0] for name in Plan.COLUMNS}),
     ):
-        store.write_plan(path, odd)
+        run_folder.write_plan(path, odd)
         with pytest.raises(InputError, match=r"--plan .*: a cell without requests or load"):
             plan_of(Options(plan=path))
 

@@ -6,7 +6,7 @@ import pytest
 
 from loadstone.client import pool
 from loadstone.client.pool import workers_for
-from loadstone.records import Load
+from loadstone.core import Load
 
 
 def test_small_loads_have_one_worker() -> None:

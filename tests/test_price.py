@@ -13,7 +13,7 @@ from conftest import Loadstone
 from loadstone.comparison import compare
 from loadstone.comparison.contrast import OTHER_REPEATS
 from loadstone.comparison.price import dollars_per_hour, key, parse_prices, per_million, without_price
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 from loadstone.report.charts.frames import DOLLARS, frames
 from loadstone.report.charts.fronts import price_by_pace
 from loadstone.report.document import Report, build

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from conftest import eventually, gone
+from loadstone.core.errors import TargetError
 from loadstone.engines.process import ServerProcess, free_port
-from loadstone.errors import TargetError
 
 SERVE = (
     "import http.server, sys; "

@@ -19,7 +19,7 @@ from loadstone.calibrate.scripts import Arguments
 from loadstone.calibrate.table import Case
 from loadstone.calibrate.update import update
 from loadstone.catalogue import Deployment, parse_deployment
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 from loadstone.perfmodel import StepModel, profile_of
 from loadstone.perfmodel.coefficients import INDEX
 from loadstone.perfmodel.counting import work_of

@@ -10,10 +10,11 @@ import pyarrow as pa
 import pytest
 
 import loadstone
-from loadstone import measure, store
+from loadstone import measure
 from loadstone.cli.bench import bench as bench_command
-from loadstone.errors import InputError
-from loadstone.host import path_of
+from loadstone.core import run_folder
+from loadstone.core.errors import InputError
+from loadstone.core.host import path_of
 from loadstone.summary import summarise
 from loadstone.workload.request import Timeouts
 from test_summary import CLOSED, make_run
@@ -76,7 +77,7 @@ def test_a_run_is_opened(tmp_path: Path) -> None:
         assert run.info.plan_id == run.plan.plan_id
         table = run.records()
         assert isinstance(table, pa.Table)
-        assert table.schema.equals(store.records_schema())
+        assert table.schema.equals(run_folder.records_schema())
         assert (table.num_rows, table["tokens"].to_pylist()) == (5, [[1, 2, 3]] * 5)
         assert run.summary() == summarise(tmp_path / "r")
 

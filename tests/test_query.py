@@ -8,11 +8,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from loadstone import store
 from loadstone.cli.output import print_rows
-from loadstone.errors import InputError
+from loadstone.core import CellInfo, Load, RunInfo, run_folder
+from loadstone.core.errors import InputError
 from loadstone.query import rows_of
-from loadstone.records import CellInfo, Load, RunInfo
 from loadstone.summary import summarise
 from test_summary import CLOSED, make_run
 
@@ -22,7 +21,7 @@ LOADS = [Load("rate", 2.5), Load("rate", 5.0)]
 def finished(folder: Path, loads: list[Load], *, failed: bool = False, slo: dict[str, float] | None = None) -> None:
     change = {f"{c}-{i}": {"status": "error", "error": "x"} for c in range(2) for i in range(5)} if failed else {}
     make_run(folder, loads, change, slo=slo or {}, **({"target": None} if failed else {}))
-    store.write_json(folder / "summary.json", summarise(folder))
+    run_folder.write_json(folder / "summary.json", summarise(folder))
 
 
 @pytest.fixture
@@ -35,7 +34,7 @@ def runs(tmp_path: Path) -> Path:
         plan_id="x", seed=0, salt=None, cells=[CellInfo(load=CLOSED)],
     )  # fmt: skip
     (tmp_path / "c").mkdir()
-    store.write_info(tmp_path / "c", info)
+    run_folder.write_info(tmp_path / "c", info)
     return tmp_path
 
 
@@ -65,7 +64,7 @@ def test_samples_of_the_servers(runs: Path) -> None:
         rows_of("select * from server", runs)
     for folder, value in (("a", 1.0), ("b", 2.0)):
         row = {"time_s": 0.5, "replica": 0, "name": "vllm:num_requests_running", "labels": "{}", "value": value}
-        store.write_server(runs / folder, pa.Table.from_pylist([row], schema=store.server_schema()))
+        run_folder.write_server(runs / folder, pa.Table.from_pylist([row], schema=run_folder.server_schema()))
     assert rows_of("select run, name, value from server order by all", runs) == (
         ["run", "name", "value"],
         [("a", "vllm:num_requests_running", 1.0), ("b", "vllm:num_requests_running", 2.0)],

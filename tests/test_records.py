@@ -4,7 +4,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from loadstone.records import Load, Plan, RequestRecord
+from loadstone.core import Load, Plan, RequestRecord
 from loadstone.schedule import make_plan
 from loadstone.workload.dataset import Dataset
 from loadstone.workload.synthetic import Length, Synthetic

@@ -15,7 +15,8 @@ import pytest
 
 from browser import Browser, needs_chromium
 from conftest import Loadstone
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
+from loadstone.core.text import no_formula
 from loadstone.importers import import_files
 from loadstone.report import writing
 from loadstone.report.document import build
@@ -26,7 +27,6 @@ from loadstone.report.runs import read_runs
 from loadstone.report.sheet import sheet
 from loadstone.report.tables import Table, trimmed
 from loadstone.report.writing import report
-from loadstone.wire.text import no_formula
 from report_folders import Json, cell, length, points, record, run, stat
 from test_import import VLLM
 

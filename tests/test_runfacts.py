@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from loadstone.records import RunInfo, Target
+from loadstone.core import RunInfo, Target
 from loadstone.runfacts import engine_name, gpu_name, run_facts
 
 TARGET = Target(

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from loadstone.arrivals import SPANS, arrivals, default_requests, default_warmup
-from loadstone.errors import InputError
-from loadstone.records import Load, Plan
+from loadstone.core import Load, Plan
+from loadstone.core.errors import InputError
 from loadstone.rows import CYCLE_MIN_REQUESTS
 from loadstone.schedule import make_plan
 from loadstone.workload.dataset import Dataset

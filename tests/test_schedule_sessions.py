@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from loadstone import store
-from loadstone.errors import InputError
-from loadstone.records import Load, Plan, PlannedRequest
+from loadstone.core import Load, Plan, PlannedRequest, run_folder
+from loadstone.core.errors import InputError
 from loadstone.rows import WARMUP_S
 from loadstone.schedule import make_plan, promised_tokens
 from loadstone.workload import trace
@@ -183,8 +182,8 @@ def test_what_a_trace_promises_is_what_came_before_in_its_cell(tmp_path: Path) -
 
 def test_a_plan_of_blocks_survives_its_file(tmp_path: Path) -> None:
     plan = make_plan(traced(tmp_path), [Load("rate", 1.0, "trace")], warmup=1)
-    store.write_plan(tmp_path / "plan.parquet", plan)
-    again = store.read_plan(tmp_path)
+    run_folder.write_plan(tmp_path / "plan.parquet", plan)
+    again = run_folder.read_plan(tmp_path)
     assert again.plan_id == plan.plan_id
     assert list(again) == list(plan)
     other = traced(tmp_path, MOONCAKE.replace("[1, 9]", "[9, 1]"))
@@ -193,8 +192,8 @@ def test_a_plan_of_blocks_survives_its_file(tmp_path: Path) -> None:
 
 def test_a_plan_of_sessions_survives_its_file(tmp_path: Path) -> None:
     plan = make_plan(FIXED, [Load("concurrency", 2, unit="sessions")], requests=[10], sessions=FOUR)
-    store.write_plan(tmp_path / "plan.parquet", plan)
-    again = store.read_plan(tmp_path)
+    run_folder.write_plan(tmp_path / "plan.parquet", plan)
+    again = run_folder.read_plan(tmp_path)
     assert again.plan_id == plan.plan_id
     assert list(again) == list(plan)
 

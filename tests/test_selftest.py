@@ -20,10 +20,10 @@ import pytest
 from rich.console import Console
 
 from conftest import Loadstone
-from loadstone import accuracy, host, measure, selftest, store
+from loadstone import accuracy, measure, selftest
 from loadstone.accuracy import Comparison, Row, Selftest, Shift
-from loadstone.errors import InputError
-from loadstone.records import Load, RequestRecord
+from loadstone.core import Load, RequestRecord, host, run_folder
+from loadstone.core.errors import InputError
 from loadstone.selftest import Level, compare, spread
 from loadstone.simserver import Law
 
@@ -135,7 +135,7 @@ def records(*given: dict[str, Any]) -> pa.Table:
             "output_tokens": tokens,
         }
         rows.append(msgspec.to_builtins(RequestRecord(**good | {"end_s": fields["arrival_s"][-1]} | fields)))
-    return pa.Table.from_pylist(rows, schema=store.records_schema())
+    return pa.Table.from_pylist(rows, schema=run_folder.records_schema())
 
 
 def ns(*seconds: float) -> list[int]:

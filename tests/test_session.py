@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 from loadstone.workload.session import Think, parse_think
 
 

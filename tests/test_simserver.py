@@ -20,7 +20,7 @@ import httpx
 import pytest
 
 from loadstone import __version__
-from loadstone.errors import InputError, LoadstoneError
+from loadstone.core.errors import InputError, LoadstoneError
 from loadstone.simserver import Law, TimingServer, start
 from loadstone.simserver.http import MOST_BODY_BYTES, MOST_HEAD_BYTES
 from loadstone.simserver.scheduler import Scheduler

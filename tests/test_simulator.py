@@ -19,12 +19,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from loadstone import store
 from loadstone.batching import EnginePolicy, Scheduler, Speculative
-from loadstone.errors import InputError
+from loadstone.core import Plan, run_folder
+from loadstone.core.errors import InputError
 from loadstone.options import Options
 from loadstone.planning import plan_of
-from loadstone.records import Plan
 from loadstone.simulator.asked import Asked, whole_prompts
 from loadstone.simulator.cell import run_cell
 from loadstone.simulator.content import Contents, shares
@@ -1032,7 +1031,7 @@ def test_tables_have_the_stores_schema_and_split_where_they_grow_large(monkeypat
     run = run_cell(asked, 0, Fleet(POLICY, Times()))
     made = list(tables(asked, 0, run, POLICY))
     assert len(made) > 5
-    assert all(table.schema == store.records_schema() for table in made)
+    assert all(table.schema == run_folder.records_schema() for table in made)
     whole = pa.concat_tables(made)
     assert whole["request_id"].to_pylist() == [f"0-{index}" for index in range(40)]
 
@@ -1159,7 +1158,7 @@ def test_what_never_fits_is_told() -> None:
 
 def test_a_saved_plan_is_simulated_as_it_is(tmp_path: Path) -> None:
     asked = plan(concurrency=[2], requests=[10])
-    store.write_plan(tmp_path / "plan.parquet", asked)
+    run_folder.write_plan(tmp_path / "plan.parquet", asked)
     again = plan_of(Options(plan=tmp_path / "plan.parquet"))
     fleet = Fleet(POLICY, Times())
     assert records_of(again, fleet) == records_of(asked, fleet)

@@ -12,7 +12,7 @@ import pytest
 
 import loadstone as package
 from conftest import Loadstone
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 from loadstone.report.sizes import FACTS
 from loadstone.sizing.table import split_models
 

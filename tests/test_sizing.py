@@ -11,7 +11,7 @@ import pytest
 from loadstone import catalogue
 from loadstone.batching import policy_of
 from loadstone.catalogue import parse_deployment
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 from loadstone.sizing import EngineLimits, engine_limits, max_context, memory_of, sglang, size
 from loadstone.sizing.budget import GIB, MIB
 from loadstone.sizing.ranks import CacheLayer, ranks, stage_layers

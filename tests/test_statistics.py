@@ -12,17 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import f
 
-from loadstone.statistics import (
+from loadstone.core.statistics import (
     PERCENTILES,
     Flow,
     Pool,
+    autocorrelation,
     blocks,
     distribution,
     percentile,
     percentile_bounds,
-    rhythm,
 )
-from loadstone.statistics.flow import error_of_blocks, rate_bounds
+from loadstone.core.statistics.flow import error_of_blocks, rate_bounds
 
 values = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=40)
 
@@ -289,32 +289,32 @@ def test_the_variance_that_places_add() -> None:
     rng = np.random.default_rng(0)
     places = rng.normal(0, 1, 64)
     values = (places + rng.normal(0, 0.3, (20, 64))).ravel()
-    assert rhythm.variance(values, 64) == pytest.approx(1 / 64, rel=0.5)
-    noise = [rhythm.variance(np.random.default_rng(n).normal(0, 1, 640), 32) for n in range(300)]
+    assert autocorrelation.variance(values, 64) == pytest.approx(1 / 64, rel=0.5)
+    noise = [autocorrelation.variance(np.random.default_rng(n).normal(0, 1, 640), 32) for n in range(300)]
     assert sum(each > 0 for each in noise) <= 12  # 1 in 100 is expected
     in_pairs = (np.repeat(places[:32], 2) + rng.normal(0, 0.3, (20, 64))).ravel()
-    assert rhythm.variance(in_pairs, 64) > 1.5 * float(places[:32].var()) / 64  # half as many choices
+    assert autocorrelation.variance(in_pairs, 64) > 1.5 * float(places[:32].var()) / 64  # half as many choices
     drifting = np.repeat(rng.normal(0, 1, 20), 64) + rng.normal(0, 0.3, 1280)
-    assert rhythm.variance(drifting, 64) == 0
+    assert autocorrelation.variance(drifting, 64) == 0
     for few in (0, 1, 3, 256):
-        assert rhythm.variance(values, few) == 0
+        assert autocorrelation.variance(values, few) == 0
     values[5] = math.nan
-    assert rhythm.variance(values, 64) == 0
+    assert autocorrelation.variance(values, 64) == 0
     steady = (100 + 0.01 * places + 0.003 * rng.normal(0, 1, (20, 64))).ravel()
-    assert rhythm.variance(steady, 64) == 0  # less than anything counts
-    assert rhythm.variance(steady - 99, 64) > 0
+    assert autocorrelation.variance(steady, 64) == 0  # less than anything counts
+    assert autocorrelation.variance(steady - 99, 64) > 0
 
 
 def test_the_spread_of_places() -> None:
     """Where every second gap is nothing, gaps deviate by their mean: √(n/(n − 1)) of it for n places."""
     gaps = np.tile([0.0, 2.0], 320) + np.random.default_rng(0).normal(0, 0.01, 640)
-    assert rhythm.spread(gaps, 32) == pytest.approx(math.sqrt(32 / 31), rel=0.01)
-    assert rhythm.spread(np.random.default_rng(0).exponential(1.0, 640), 32) == 0
+    assert autocorrelation.spread(gaps, 32) == pytest.approx(math.sqrt(32 / 31), rel=0.01)
+    assert autocorrelation.spread(np.random.default_rng(0).exponential(1.0, 640), 32) == 0
 
 
 @pytest.mark.parametrize(("above", "below"), [(3, 20), (7, 56), (31, 480), (255, 2304)])
 def test_what_chance_puts_places_apart(above: int, below: int) -> None:
-    assert rhythm._fisher(above, below) == pytest.approx(float(f.ppf(0.99, above, below)), rel=2e-3)
+    assert autocorrelation._fisher(above, below) == pytest.approx(float(f.ppf(0.99, above, below)), rel=2e-3)
 
 
 def in_step(seed: int, generations: int, places: int) -> np.ndarray:
@@ -357,7 +357,7 @@ def test_a_throughput_knows_of_a_rhythm_by_what_requests_took() -> None:
     e2e_s = np.tile(np.repeat([1.0, 1.2], 8), 20)
     sent_s = np.arange(320) // 16 + np.arange(320) * 1e-9
     loop = Flow.of(sent_s, sent_s + e2e_s, places=16)
-    assert loop.pace == pytest.approx(rhythm.variance(e2e_s, 16) / 1.1**2)
+    assert loop.pace == pytest.approx(autocorrelation.variance(e2e_s, 16) / 1.1**2)
     assert loop.pace > 0
     assert Flow.of(sent_s, sent_s + e2e_s).pace == 0.0
     even = np.ones(blocks.CURVE)
@@ -454,7 +454,7 @@ def test_the_t_is_that_of_scipy() -> None:
 def test_figures_do_not_depend_on_how_many_threads_blas_has() -> None:
     code = """
 import numpy as np
-from loadstone.statistics import Pool, distribution
+from loadstone.core.statistics import Pool, distribution
 values = np.random.default_rng(0).gamma(2.0, size=1 << 19)
 pool = Pool()
 pool.add(values.astype(np.float32))

@@ -14,13 +14,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from loadstone import store
-from loadstone.errors import DiskFullError, InputError
+from loadstone.core import CellInfo, Load, Plan, RunInfo, run_folder
+from loadstone.core.errors import DiskFullError, InputError
+from loadstone.core.run_folder.folder import replacing
 from loadstone.options import Options
 from loadstone.planning import plan_of
-from loadstone.records import CellInfo, Load, Plan, RunInfo
 from loadstone.schedule import make_plan
-from loadstone.store.folder import replacing
 from loadstone.workload.dataset import Dataset
 from loadstone.workload.synthetic import Length, Synthetic
 
@@ -34,7 +33,7 @@ LOADS = [Load("concurrency", 2), Load("rate", 4.0, process="gamma", burstiness=0
 @pytest.fixture(autouse=True)
 def _small_reserve(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if "small_disk" not in request.fixturenames:
-        monkeypatch.setattr(store.journal, "RESERVE_BYTES", 4096)
+        monkeypatch.setattr(run_folder.journal, "RESERVE_BYTES", 4096)
 
 
 def info(**fields: Any) -> RunInfo:
@@ -51,50 +50,50 @@ def row(name: str = "0-0", status: str | None = "ok", arrival: list[float] | Non
     arrival = arrival if arrival is not None else []
     given: Row = {"request_id": name, "cell": int(name.partition("-")[0]), "phase": "measure", "status": status}
     lists = {"arrival_s": arrival, "read": list(range(len(arrival))), "tokens": []}
-    return {**dict.fromkeys(store.records_schema().names), **given, **lists, "token_source": "pieces", **fields}
+    return {**dict.fromkeys(run_folder.records_schema().names), **given, **lists, "token_source": "pieces", **fields}
 
 
 def batch(*rows: Row) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist(list(rows), schema=store.records_schema())
+    return pa.RecordBatch.from_pylist(list(rows), schema=run_folder.records_schema())
 
 
 def journal(folder: Path, worker: int, *batches: list[Row]) -> None:
-    writer = store.JournalWriter(folder, worker)
+    writer = run_folder.JournalWriter(folder, worker)
     for rows in batches:
         assert writer.write(batch(*rows))
     writer.close()
 
 
 def records(folder: Path) -> dict[str, Row]:
-    store.assemble(folder)
-    return {one["request_id"]: one for part in store.read_records(folder) for one in part.to_pylist()}
+    run_folder.assemble(folder)
+    return {one["request_id"]: one for part in run_folder.read_records(folder) for one in part.to_pylist()}
 
 
 # --- the folder -----------------------------------------------------------------------------------------------
 
 
 def test_a_taken_name_gets_a_number(tmp_path: Path) -> None:
-    names = [store.create(tmp_path / "runs", "r").name for _ in range(3)]
+    names = [run_folder.create(tmp_path / "runs", "r").name for _ in range(3)]
     assert names == ["r", "r-2", "r-3"]
 
 
 def test_a_folder_that_cannot_be_made_is_told_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match=r"file/runs: cannot write here \(Not a directory\); give another folder"):
-        store.create(tmp_path / "file" / "runs", "r")
+        run_folder.create(tmp_path / "file" / "runs", "r")
 
 
 def test_run_json_comes_back_as_it_was_written(tmp_path: Path) -> None:
     cells = [CellInfo(load=LOADS[1], start_s=0.5, end_s=2.0), CellInfo(load=LOADS[0])]
     written = info(cells=cells, slo={"ttft": 0.5}, status="interrupted", clock="kernel", error="x")
-    store.write_info(tmp_path, written)
-    assert store.read_info(tmp_path) == written
+    run_folder.write_info(tmp_path, written)
+    assert run_folder.read_info(tmp_path) == written
     assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
 
 
 def test_fields_that_a_later_version_adds_are_passed_over(tmp_path: Path) -> None:
-    store.write_json(tmp_path / "run.json", {**msgspec.to_builtins(info()), "moon": {"phase": 1}})
-    assert store.read_info(tmp_path) == info()
+    run_folder.write_json(tmp_path / "run.json", {**msgspec.to_builtins(info()), "moon": {"phase": 1}})
+    assert run_folder.read_info(tmp_path) == info()
 
 
 @pytest.mark.parametrize(
@@ -111,12 +110,12 @@ def test_what_is_no_run_is_told_in_one_line(tmp_path: Path, content: bytes | Non
     if content is not None:
         (tmp_path / "run.json").write_bytes(content)
     with pytest.raises(InputError, match=why):
-        store.read_info(tmp_path)
+        run_folder.read_info(tmp_path)
 
 
 def test_json_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.json"
-    store.write_json(path, {"a": 1})
+    run_folder.write_json(path, {"a": 1})
 
     def full(self: Path, data: bytes) -> int:
         with self.open("wb") as file:
@@ -125,7 +124,7 @@ def test_json_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytes
 
     monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(DiskFullError, match=r"a\.json: disk full; free some space"):
-        store.write_json(path, {"a": 2})
+        run_folder.write_json(path, {"a": 2})
     assert msgspec.json.decode(path.read_bytes()) == {"a": 1}
     assert list(tmp_path.iterdir()) == [path]
 
@@ -148,13 +147,13 @@ def test_a_link_in_the_place_of_a_file_to_be_written_is_not_followed(tmp_path: P
     run = tmp_path / "run"
     run.mkdir()
     (run / "run.json").symlink_to(mine)
-    (run / store.OWNER).symlink_to(mine)
-    with pytest.raises(InputError, match=r"\.owner: cannot write here"), store.own(run):
+    (run / run_folder.OWNER).symlink_to(mine)
+    with pytest.raises(InputError, match=r"\.owner: cannot write here"), run_folder.own(run):
         pass
-    store.write_info(run, info())
+    run_folder.write_info(run, info())
     assert mine.read_text() == "mine"
     assert not (run / "run.json").is_symlink()
-    assert store.read_info(run) == info()
+    assert run_folder.read_info(run) == info()
 
 
 # --- the plan -------------------------------------------------------------------------------------------------
@@ -166,9 +165,9 @@ def same(one: Plan, other: Plan) -> bool:
 
 def test_a_synthetic_plan_comes_back_as_it_was_written(tmp_path: Path) -> None:
     plan = make_plan(SYNTHETIC, LOADS, seed=0)
-    store.write_plan(tmp_path / "plan.parquet", plan)
+    run_folder.write_plan(tmp_path / "plan.parquet", plan)
     for path in (tmp_path / "plan.parquet", tmp_path):
-        back = store.read_plan(path)
+        back = run_folder.read_plan(path)
         assert same(plan, back)
         assert (back.seed, back.cells, back.exact_output) == (0, tuple(LOADS), True)
     assert [path.name for path in tmp_path.iterdir()] == ["plan.parquet"]
@@ -184,12 +183,12 @@ def test_a_plan_of_the_schema_before_is_replayed_as_it_was_drawn(tmp_path: Path)
         2.775323335193752, 2.8289970930973416, 3.8319303976553125, 4.059684551185383, 4.214672808575908,
         4.782685474849951, 5.5260526944634725, 5.806873208907396, 6.31597179150507,
     ]  # fmt: skip
-    plan = store.read_plan(written)
+    plan = run_folder.read_plan(written)
     assert plan.intended_s[:14].tolist() == times
     assert plan.plan_id == "be127cb16852"
     replayed = plan_of(Options(plan=written))
-    store.write_plan(tmp_path / "plan.parquet", replayed)
-    assert same(store.read_plan(tmp_path), plan)
+    run_folder.write_plan(tmp_path / "plan.parquet", replayed)
+    assert same(run_folder.read_plan(tmp_path), plan)
 
 
 @pytest.mark.parametrize("format", ["text", "messages"])
@@ -197,8 +196,8 @@ def test_a_plan_with_prompts_comes_back_as_it_was_written(tmp_path: Path, format
     # The same text twice, one nobody asks for, odd characters.
     texts = ["same", "same", '[{"role":"user","content":"x"}]', "ü\n\0🙂", *map(str, range(50))]
     plan = make_plan(Dataset(format, texts, [3] * len(texts), "00", 0), LOADS, seed=5, requests=[9, 60, 3])
-    store.write_plan(tmp_path / "p", plan)
-    back = store.read_plan(tmp_path / "p")
+    run_folder.write_plan(tmp_path / "p", plan)
+    back = run_folder.read_plan(tmp_path / "p")
     assert same(plan, back)
     assert not back.exact_output
     assert [request.chat for request in back] == [format == "messages"] * len(plan)
@@ -207,23 +206,23 @@ def test_a_plan_with_prompts_comes_back_as_it_was_written(tmp_path: Path, format
 def test_what_is_no_plan_is_told_in_one_line(tmp_path: Path) -> None:
     path = tmp_path / "plan.parquet"
     with pytest.raises(InputError, match=r"plan\.parquet: no such file"):
-        store.read_plan(path)
+        run_folder.read_plan(path)
     path.write_bytes(b"no parquet at all")
     with pytest.raises(InputError, match=r"plan\.parquet: not a plan"):
-        store.read_plan(path)
+        run_folder.read_plan(path)
     pq.write_table(pa.table({"a": [1]}), path)
     with pytest.raises(InputError, match=r"plan\.parquet: not a plan"):
-        store.read_plan(path)
-    store.write_plan(path, make_plan(SYNTHETIC, LOADS))
+        run_folder.read_plan(path)
+    run_folder.write_plan(path, make_plan(SYNTHETIC, LOADS))
     table = pq.read_table(path)
     pq.write_table(table.drop_columns(["phase"]), path)
     with pytest.raises(InputError, match=r"plan\.parquet: not a plan"):
-        store.read_plan(path)
+        run_folder.read_plan(path)
     about = msgspec.json.decode(table.schema.metadata[b"loadstone.plan"])
     later = msgspec.json.encode({**about, "schema": 4})
     pq.write_table(table.replace_schema_metadata({"loadstone.plan": later}), path)
     with pytest.raises(InputError, match="plan of schema 4; this version of Loadstone reads 2 and 3"):
-        store.read_plan(path)
+        run_folder.read_plan(path)
 
 
 @pytest.mark.parametrize(
@@ -231,13 +230,13 @@ def test_what_is_no_plan_is_told_in_one_line(tmp_path: Path) -> None:
 )
 def test_a_plan_of_numbers_that_no_request_has_is_refused(tmp_path: Path, name: str, number: int) -> None:
     path = tmp_path / "plan.parquet"
-    store.write_plan(path, make_plan(SYNTHETIC, LOADS))
+    run_folder.write_plan(path, make_plan(SYNTHETIC, LOADS))
     table = pq.read_table(path)
     column = table.schema.get_field_index(name)
     odd = pa.array([number] * len(table), table.schema.field(name).type)
     pq.write_table(table.set_column(column, table.schema.field(name), odd), path)
     with pytest.raises(InputError, match=f"not a plan: numbers in {name} are impossible"):
-        store.read_plan(path)
+        run_folder.read_plan(path)
 
 
 # --- journals -------------------------------------------------------------------------------------------------
@@ -255,7 +254,7 @@ def test_fragments_over_batches_and_workers_become_one_record_each(tmp_path: Pat
         [row("0-1", None, [1.25]), row("0-1", None, [1.5]), row("0-1", "ok", [], output_tokens=2)],
         [row("1-1", "error", error="broke")],
     )  # fmt: skip
-    assert store.assemble(tmp_path) == 5
+    assert run_folder.assemble(tmp_path) == 5
     found = records(tmp_path)
     assert set(found) == {"0-0", "0-1", "0-2", "0-4", "1-1"}
     joined = found["0-0"]
@@ -273,7 +272,7 @@ def test_fragments_over_batches_and_workers_become_one_record_each(tmp_path: Pat
 def test_a_request_without_its_end_is_cancelled_with_what_had_arrived(tmp_path: Path) -> None:
     journal(tmp_path, 0, [row("0-0", None, [1.0, 2.0], sent_s=0.5, token_source=None)], [row("0-0", None, [3.0])])
     (found,) = records(tmp_path).values()
-    assert (found["status"], found["error"]) == ("cancelled", store.INTERRUPTED)
+    assert (found["status"], found["error"]) == ("cancelled", run_folder.INTERRUPTED)
     assert (found["arrival_s"], found["tokens"], found["token_source"]) == ([1.0, 2.0, 3.0], [1, 2, 3], "pieces")
     assert (found["sent_s"], found["end_s"]) == (0.5, None)
 
@@ -325,7 +324,7 @@ def test_a_running_count_that_broke_off_is_spread_as_a_final_one(tmp_path: Path)
 
 def test_a_torn_end_loses_what_is_behind_the_tear_and_nothing_else(tmp_path: Path) -> None:
     source = tmp_path / "journal-0.arrow"
-    writer = store.JournalWriter(tmp_path, 0)
+    writer = run_folder.JournalWriter(tmp_path, 0)
     ends = [source.stat().st_size]
     for i in range(6):
         writer.write(batch(row(f"0-{2 * i}", arrival=[1.0, 2.0]), row(f"0-{2 * i + 1}", None, [float(i)])))
@@ -338,7 +337,7 @@ def test_a_torn_end_loses_what_is_behind_the_tear_and_nothing_else(tmp_path: Pat
         {*range(0, len(whole), 61), *ends, *(end - 1 for end in ends), *(end + 1 for end in ends[:-1])}
     ):
         torn.write_bytes(whole[:size])
-        read = store.Journal(torn)
+        read = run_folder.Journal(torn)
         names = [name for part in read for name in part["request_id"].to_pylist()]
         assert read.damage is None, size
         batches = sum(size >= end for end in ends[1:])
@@ -354,15 +353,15 @@ def test_a_torn_end_loses_what_is_behind_the_tear_and_nothing_else(tmp_path: Pat
 
 def test_a_journal_torn_before_its_first_row_is_a_run_without_records(tmp_path: Path) -> None:
     (tmp_path / "journal-0.arrow").write_bytes(b"")
-    assert store.assemble(tmp_path) == 0
-    assert list(store.read_records(tmp_path)) == []
+    assert run_folder.assemble(tmp_path) == 0
+    assert list(run_folder.read_records(tmp_path)) == []
 
 
 def test_assembling_again_changes_nothing(tmp_path: Path) -> None:
     journal(tmp_path, 0, [row("0-0", arrival=[1.0])])
-    assert store.assemble(tmp_path) == 1
+    assert run_folder.assemble(tmp_path) == 1
     before = (tmp_path / "records.parquet").read_bytes()
-    assert store.assemble(tmp_path) == 1
+    assert run_folder.assemble(tmp_path) == 1
     assert (tmp_path / "records.parquet").read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == ["records.parquet"]
 
@@ -370,32 +369,32 @@ def test_assembling_again_changes_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("names", [["cell"], ["sent_s", "tokens"]])
 def test_records_of_other_columns_are_told_in_one_line(tmp_path: Path, names: list[str]) -> None:
     journal(tmp_path, 0, [row("0-0")])
-    store.assemble(tmp_path)
+    run_folder.assemble(tmp_path)
     path = tmp_path / "records.parquet"
     whole = pq.read_table(path)
     texts = pa.table({name: ["x"] if name in names else whole[name] for name in whole.column_names})
     for odd in (whole.drop_columns(names), texts.replace_schema_metadata(whole.schema.metadata)):
         pq.write_table(odd, path)
         with pytest.raises(InputError, match=r"records\.parquet: not records of this version .*measure it again"):
-            list(store.read_records(tmp_path, 0))
+            list(run_folder.read_records(tmp_path, 0))
 
 
 def test_records_that_are_none_are_told_and_cost_no_journal(tmp_path: Path) -> None:
     journal(tmp_path, 0, [row("0-0", arrival=[1.0])])
     (tmp_path / "records.parquet").write_bytes(b"{ broken")
     with pytest.raises(InputError, match=r"records\.parquet: not a Parquet file"):
-        store.assemble(tmp_path)
+        run_folder.assemble(tmp_path)
     (tmp_path / "records.parquet").unlink()
-    assert store.assemble(tmp_path) == 1
+    assert run_folder.assemble(tmp_path) == 1
 
 
 def test_a_crash_while_journals_are_removed_loses_nothing(tmp_path: Path) -> None:
     for worker in (0, 1):
         journal(tmp_path, worker, [row(f"0-{worker}", arrival=[1.0])])
     left = (tmp_path / "journal-1.arrow").read_bytes()
-    assert store.assemble(tmp_path) == 2
+    assert run_folder.assemble(tmp_path) == 2
     (tmp_path / "journal-1.arrow").write_bytes(left)
-    assert store.assemble(tmp_path) == 2
+    assert run_folder.assemble(tmp_path) == 2
     assert set(records(tmp_path)) == {"0-0", "0-1"}
     assert not (tmp_path / "journal-1.arrow").exists()
 
@@ -409,23 +408,23 @@ def test_journals_stay_until_the_records_are_written(tmp_path: Path, monkeypatch
     with monkeypatch.context() as patch:
         patch.setattr(pq, "ParquetWriter", broken)
         with pytest.raises(InputError, match=r"records\.parquet: cannot write here \(Input/output error\)"):
-            store.assemble(tmp_path)
+            run_folder.assemble(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["journal-0.arrow"]
-    assert store.assemble(tmp_path) == 1
+    assert run_folder.assemble(tmp_path) == 1
 
 
 def test_a_folder_without_journals_or_records_is_told(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="neither journals nor records; nothing was measured in this run"):
-        store.assemble(tmp_path)
+        run_folder.assemble(tmp_path)
     with pytest.raises(InputError, match="no records; if the run was cut off, `loadstone recover "):
-        list(store.read_records(tmp_path))
+        list(run_folder.read_records(tmp_path))
     (tmp_path / "records.parquet").write_bytes(b"torn")
     with pytest.raises(InputError, match=r"records\.parquet: not a Parquet file"):
-        list(store.read_records(tmp_path))
+        list(run_folder.read_records(tmp_path))
 
 
 def _hold(folder: Path, ready: Any, release: Any) -> None:
-    writer = store.JournalWriter(folder, 0)
+    writer = run_folder.JournalWriter(folder, 0)
     writer.write(batch(row("0-0", arrival=[1.0])))
     ready.set()
     release.wait(30)
@@ -441,11 +440,11 @@ def test_a_run_that_still_goes_on_is_not_assembled_under_its_workers(
     worker.start()
     try:
         assert ready.wait(30)
-        monkeypatch.setattr(store.journal, "_WRITERS_S", 0.1)
+        monkeypatch.setattr(run_folder.journal, "_WRITERS_S", 0.1)
         with pytest.raises(InputError, match="this run is still going on; wait for its end, or stop it"):
-            store.assemble(tmp_path)
+            run_folder.assemble(tmp_path)
         # A worker that is about to end is waited for.
-        monkeypatch.setattr(store.journal, "_WRITERS_S", 30.0)
+        monkeypatch.setattr(run_folder.journal, "_WRITERS_S", 30.0)
         release.set()
         assert set(records(tmp_path)) == {"0-0", "0-1"}
     finally:
@@ -482,9 +481,9 @@ def fill(path: Path) -> None:
 
 def test_a_full_disk_loses_nothing_and_is_recovered_from_once_there_is_room(small_disk: Path) -> None:
     rng = np.random.default_rng(0)
-    writer = store.JournalWriter(small_disk, 0)
+    writer = run_folder.JournalWriter(small_disk, 0)
     reserve = small_disk / ".reserve-0"
-    assert reserve.stat().st_blocks * 512 >= store.RESERVE_BYTES
+    assert reserve.stat().st_blocks * 512 >= run_folder.RESERVE_BYTES
     written = 0
     while writer.write(batch(*(row(f"0-{written + i}", arrival=rng.random(1000).tolist()) for i in range(20)))):
         written += 20
@@ -498,13 +497,13 @@ def test_a_full_disk_loses_nothing_and_is_recovered_from_once_there_is_room(smal
     fill(filler)
     before = (small_disk / "journal-0.arrow").read_bytes()
     with pytest.raises(DiskFullError, match=f"free some space, then `loadstone recover {small_disk}`") as raised:
-        store.assemble(small_disk)
+        run_folder.assemble(small_disk)
     assert "\n" not in str(raised.value)
     assert (small_disk / "journal-0.arrow").read_bytes() == before
     assert not list(small_disk.glob("*.part"))
 
     filler.unlink()
-    assert store.assemble(small_disk) == written + 1
+    assert run_folder.assemble(small_disk) == written + 1
     found = records(small_disk)
     assert set(found) == {*(f"0-{i}" for i in range(written)), "1-0"}
     assert all(len(r["arrival_s"]) == 1000 for name, r in found.items() if name != "1-0")
@@ -512,7 +511,7 @@ def test_a_full_disk_loses_nothing_and_is_recovered_from_once_there_is_room(smal
 
 
 def test_a_disk_full_from_the_start_or_for_good_is_told(small_disk: Path) -> None:
-    writer = store.JournalWriter(small_disk, 0)
+    writer = run_folder.JournalWriter(small_disk, 0)
     (small_disk / ".reserve-0").unlink()
     fill(small_disk / "filler")
     good = (small_disk / "journal-0.arrow").read_bytes()
@@ -521,12 +520,12 @@ def test_a_disk_full_from_the_start_or_for_good_is_told(small_disk: Path) -> Non
     writer.close()
     assert (small_disk / "journal-0.arrow").read_bytes() == good
     with pytest.raises(DiskFullError, match="disk full"):
-        store.JournalWriter(small_disk, 1)
+        run_folder.JournalWriter(small_disk, 1)
     assert not (small_disk / ".reserve-1").exists()
     with pytest.raises(DiskFullError, match="disk full"):
-        store.write_info(small_disk, info())
+        run_folder.write_info(small_disk, info())
     with pytest.raises(DiskFullError, match="disk full"):
-        store.write_plan(small_disk / "plan.parquet", make_plan(SYNTHETIC, LOADS))
+        run_folder.write_plan(small_disk / "plan.parquet", make_plan(SYNTHETIC, LOADS))
     assert sorted(path.name for path in small_disk.iterdir()) == ["filler", "journal-0.arrow"]
 
 
@@ -536,11 +535,11 @@ def test_a_disk_full_from_the_start_or_for_good_is_told(small_disk: Path) -> Non
 @pytest.fixture
 def many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Three cells of 40 requests by two workers, in many row groups."""
-    monkeypatch.setattr(store.assembly, "_GROUP_EVENTS", 50)
+    monkeypatch.setattr(run_folder.assembly, "_GROUP_EVENTS", 50)
     for worker in (0, 1):
         batches = [[row(f"{c}-{i}", arrival=[1.0, 2.0]) for i in range(worker, 40, 2)] for c in range(3)]
         journal(tmp_path, worker, *(rows[k : k + 4] for rows in batches for k in range(0, 20, 4)))
-    assert store.assemble(tmp_path) == 120
+    assert run_folder.assemble(tmp_path) == 120
     return tmp_path
 
 
@@ -548,26 +547,27 @@ def test_records_of_a_cell_are_found_across_row_groups(many: Path) -> None:
     assert pq.read_metadata(many / "records.parquet").num_row_groups > 5
     for cell in range(3):
         expected = {f"{cell}-{i}" for i in range(40)}
-        table = store.read_columns(many, ["request_id", "tokens"], cell)
+        table = run_folder.read_columns(many, ["request_id", "tokens"], cell)
         assert table.column_names == ["request_id", "tokens"]
         assert (set(table["request_id"].to_pylist()), table.num_rows) == (expected, 40)
-        rows = [r for part in store.read_records(many, cell) for r in part.to_pylist()]
+        rows = [r for part in run_folder.read_records(many, cell) for r in part.to_pylist()]
         assert {r["request_id"] for r in rows} == expected
         assert all(r["tokens"] == [1, 2] for r in rows)
-    assert sum(part.num_rows for part in store.read_records(many)) == 120
+    assert sum(part.num_rows for part in run_folder.read_records(many)) == 120
 
 
 def test_a_cell_without_records_has_empty_columns(many: Path) -> None:
-    table = store.read_columns(many, ["request_id", "arrival_s"], 9)
+    table = run_folder.read_columns(many, ["request_id", "arrival_s"], 9)
     assert (table.num_rows, table.schema.field("arrival_s").type) == (0, pa.list_(pa.float64()))
-    assert list(store.read_records(many, 9)) == []
+    assert list(run_folder.read_records(many, 9)) == []
 
 
 def test_whole_requests_come_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store.assembly, "_GROUP_EVENTS", 10)
+    monkeypatch.setattr(run_folder.assembly, "_GROUP_EVENTS", 10)
     journal(tmp_path, 0, *([row(f"0-{i}", arrival=[1.0] * 4)] for i in range(9)))
     sizes = [
-        table.num_rows for table in store.assembly._whole_requests([store.Journal(tmp_path / "journal-0.arrow")])
+        table.num_rows
+        for table in run_folder.assembly._whole_requests([run_folder.Journal(tmp_path / "journal-0.arrow")])
     ]
     assert sizes == [3, 3, 3]
 
@@ -580,20 +580,20 @@ def _cyclic(warmup: int = 2) -> Plan:
 def test_what_ran_by_time_is_written_as_what_was_issued(tmp_path: Path) -> None:
     plan = _cyclic()
     journal(tmp_path, 0, [row(f"0-{i}") for i in (0, 3, 1, 2)], [row("1-0")])
-    store.assemble(tmp_path)
-    short = store.issued(tmp_path, plan)
+    run_folder.assemble(tmp_path)
+    short = run_folder.issued(tmp_path, plan)
     assert [len(short.rows(cell)) for cell in (0, 1)] == [4, 5]
     assert [short.request(0, i) for i in range(4)] == [plan.request(0, i) for i in range(4)]
     assert list(short)[4:] == [plan.request(1, i) for i in range(5)]
-    assert store.issued(tmp_path, short).plan_id == short.plan_id
+    assert run_folder.issued(tmp_path, short).plan_id == short.plan_id
 
 
 def test_laps_are_unrolled(tmp_path: Path) -> None:
     plan = _cyclic()
     count = 2 + 2 * 1024 + 5
     journal(tmp_path, 0, [row(f"0-{i}") for i in range(count)])
-    store.assemble(tmp_path)
-    unrolled = store.issued(tmp_path, plan)
+    run_folder.assemble(tmp_path)
+    unrolled = run_folder.issued(tmp_path, plan)
     assert len(unrolled.rows(0)) == count
     assert [unrolled.request(0, i) for i in range(count)] == [plan.request(0, i) for i in range(count)]
 
@@ -602,42 +602,45 @@ def test_laps_are_unrolled(tmp_path: Path) -> None:
 def test_a_cell_that_came_to_no_measured_request_keeps_its_rows(tmp_path: Path, names: list[str]) -> None:
     plan = _cyclic()
     journal(tmp_path, 0, [row(name) for name in [*names, "1-0"]])
-    store.assemble(tmp_path)
-    found = store.issued(tmp_path, plan)
+    run_folder.assemble(tmp_path)
+    found = run_folder.issued(tmp_path, plan)
     assert all((getattr(found, name) == getattr(plan, name)).all() for name in ("cell", "phase", "output_tokens"))
     assert found.cells[0] == plan.cells[0], "it is still to run by time"
-    again = store.issued(tmp_path, found)
+    again = run_folder.issued(tmp_path, found)
     assert again.plan_id == found.plan_id
 
 
 @pytest.mark.parametrize(("name", "fits"), [("0-999999999999", False), ("0-x", True), ("0--5", True)])
 def test_a_number_that_cannot_be_is_not_counted_up_to(tmp_path: Path, name: str, fits: bool) -> None:
     journal(tmp_path, 0, [row(each) for each in ("0-0", "0-1", "0-2", name)])
-    store.assemble(tmp_path)
+    run_folder.assemble(tmp_path)
     if fits:
-        assert len(store.issued(tmp_path, _cyclic()).rows(0)) == (6 if name == "0--5" else 3)
+        assert len(run_folder.issued(tmp_path, _cyclic()).rows(0)) == (6 if name == "0--5" else 3)
         return
     with pytest.raises(InputError, match="are of no run"):
-        store.issued(tmp_path, _cyclic())
+        run_folder.issued(tmp_path, _cyclic())
 
 
 def test_an_issued_plan_keeps_its_id_on_disk(tmp_path: Path) -> None:
     texts = Dataset("text", [f"p{i}" for i in range(2000)], [3] * 2000, "00", 0)
     plan = make_plan(texts, [Load("concurrency", 2, duration_s=1.0)])
     journal(tmp_path, 0, [row(f"0-{i}") for i in range(7)])
-    store.assemble(tmp_path)
-    short = store.issued(tmp_path, plan)
-    store.write_plan(tmp_path / "plan.parquet", short)
-    assert store.read_plan(tmp_path).plan_id == short.plan_id == replace(short).plan_id
+    run_folder.assemble(tmp_path)
+    short = run_folder.issued(tmp_path, plan)
+    run_folder.write_plan(tmp_path / "plan.parquet", short)
+    assert run_folder.read_plan(tmp_path).plan_id == short.plan_id == replace(short).plan_id
 
 
 def test_the_schema_is_versioned() -> None:
-    assert store.records_schema().metadata == {b"loadstone.records": b"1"}
+    assert run_folder.records_schema().metadata == {b"loadstone.core": b"1"}
 
 
 def test_a_runs_name_says_when_and_what() -> None:
     at = datetime(2026, 1, 31, 23, 59, tzinfo=UTC)
-    assert store.run_id(at, "sim", "vLLM", "Llama 3.1/8B", "1xh100") == "20260131-235900-sim-vllm-llama-3.1-8b-1xh100"
-    assert store.run_id(at, None, "") == "20260131-235900-run"
-    assert len(store.run_id(at, "m" * 500)) == len("20260131-235900-") + 60
-    assert "/" not in store.run_id(at, "../../etc/passwd")
+    assert (
+        run_folder.run_id(at, "sim", "vLLM", "Llama 3.1/8B", "1xh100")
+        == "20260131-235900-sim-vllm-llama-3.1-8b-1xh100"
+    )
+    assert run_folder.run_id(at, None, "") == "20260131-235900-run"
+    assert len(run_folder.run_id(at, "m" * 500)) == len("20260131-235900-") + 60
+    assert "/" not in run_folder.run_id(at, "../../etc/passwd")

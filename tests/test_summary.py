@@ -5,9 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from loadstone import store
-from loadstone.errors import InputError
-from loadstone.records import CellInfo, Load, Plan, RequestRecord, RunInfo, Target
+from loadstone.core import CellInfo, Load, Plan, RequestRecord, RunInfo, Target, run_folder
+from loadstone.core.errors import InputError
 from loadstone.schedule import make_plan
 from loadstone.summary import parse_slo, summarise, trusted
 from loadstone.workload.synthetic import Length, Synthetic
@@ -28,8 +27,8 @@ def make_run(folder: Path, loads: list[Load], change: dict[str, dict[str, Any]],
         "target": Target(url="http://x", endpoint="chat", model="m", prompt_kind="text"), "clock": "kernel",
         "cells": [CellInfo(load=load, start_s=0.0, issue_end_s=4.0, end_s=9.0, client_cpu_s=0.5) for load in loads],
     }  # fmt: skip
-    store.write_info(folder, RunInfo(**{**given, **fields}))
-    store.write_plan(folder / "plan.parquet", plan)
+    run_folder.write_info(folder, RunInfo(**{**given, **fields}))
+    run_folder.write_plan(folder / "plan.parquet", plan)
     write_records(folder, plan, change)
     return folder
 
@@ -49,10 +48,10 @@ def write_records(folder: Path, plan: Plan, change: dict[str, dict[str, Any]]) -
         changed = change.get(request.request_id, {})
         if changed.get("status") != "never sent":
             rows.append(row | changed)
-    writer = store.JournalWriter(folder, 0)
-    writer.write(pa.RecordBatch.from_pylist(rows, schema=store.records_schema()))
+    writer = run_folder.JournalWriter(folder, 0)
+    writer.write(pa.RecordBatch.from_pylist(rows, schema=run_folder.records_schema()))
     writer.close()
-    store.assemble(folder)
+    run_folder.assemble(folder)
 
 
 def summary(
@@ -128,7 +127,7 @@ def test_a_cell_of_which_nothing_was_sent_is_left_out(tmp_path: Path) -> None:
 def test_what_an_engine_said_is_json(tmp_path: Path) -> None:
     change = {"0-2": {"status": "error", "error": 'quote " back\\slash \x1b[31m\0 ü'}}
     document = summary(tmp_path / "r", CLOSED, change)
-    store.write_json(tmp_path / "summary.json", document)
+    run_folder.write_json(tmp_path / "summary.json", document)
     assert json.loads((tmp_path / "summary.json").read_text()) == document
     evidence = document["cells"][0]["verdict"]["findings"][0]["evidence"]
     assert evidence.isprintable()
@@ -237,9 +236,9 @@ def test_a_run_without_records_is_told(tmp_path: Path) -> None:
 
 def test_papers_and_plan_of_two_runs_are_told(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "r", [CLOSED], {})
-    papers = store.read_info(folder)
+    papers = run_folder.read_info(folder)
     for cells in ([], papers.cells * 2):
-        store.write_info(folder, msgspec.structs.replace(papers, cells=cells))
+        run_folder.write_info(folder, msgspec.structs.replace(papers, cells=cells))
         with pytest.raises(InputError, match=rf"run\.json has {len(cells)} cells and plan\.parquet 1"):
             summarise(folder)
 

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loadstone import arrays, simulate
+from loadstone import simulate
+from loadstone.core import Load, arrays
+from loadstone.core.statistics.growth import growth
 from loadstone.metrics import sustained_of
-from loadstone.records import Load
-from loadstone.statistics.growth import growth
 
 
 def rows(due_s: np.ndarray, took_s: np.ndarray, tokens: np.ndarray) -> np.ndarray:

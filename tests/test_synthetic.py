@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 from loadstone.schedule import describe
 from loadstone.workload.synthetic import MAX_TOKENS, Length, Synthetic, parse_length
 

@@ -11,11 +11,11 @@ import pytest
 import loadstone
 from conftest import FAST, eventually
 from fake_nvml import FakeNvml, h100
-from loadstone import store
+from loadstone.core import run_folder
+from loadstone.core.errors import InputError
+from loadstone.core.nvml import Gpus, reasons_in
 from loadstone.engines.observe import GPUS, Observer
-from loadstone.errors import InputError
 from loadstone.simserver import start
-from loadstone.telemetry import Gpus, reasons_in
 
 
 def test_what_a_gpu_says_in_our_units() -> None:
@@ -97,7 +97,7 @@ def test_gpus_are_watched_on_the_runs_clock(tmp_path: Path) -> None:
     ):
         assert eventually(lambda: len(power) == 1)
     assert observer.notes == []
-    table = store.read_server(tmp_path)
+    table = run_folder.read_server(tmp_path)
     assert table is not None
     rows = [row for row in table.to_pylist() if row["name"] == "nvml:power_w"]
     assert {row["replica"] for row in rows} == {GPUS}
@@ -117,7 +117,7 @@ def test_a_gpu_that_falls_off_the_bus_ends_the_watching_not_the_run(tmp_path: Pa
     with Broken(FakeNvml(h100())) as gpus, Observer(tmp_path, [], time.monotonic_ns(), gpus=gpus) as observer:
         assert eventually(lambda: observer.notes)
     assert observer.notes == ["GPUs: no longer read (OSError)"]
-    assert store.read_server(tmp_path) is None
+    assert run_folder.read_server(tmp_path) is None
 
 
 def test_answers_of_odd_types_are_no_values() -> None:
@@ -146,7 +146,7 @@ def test_a_run_beside_its_server_tells_of_the_gpus(tmp_path: Path, monkeypatch: 
     monkeypatch.setitem(sys.modules, "pynvml", nvml)  # type: ignore[arg-type]
     document = bench(tmp_path, requests=[260])  # two seconds and more: two readings
     (cell,) = document["cells"]
-    info = store.read_info(Path(document["run_dir"]))
+    info = run_folder.read_info(Path(document["run_dir"]))
     assert [each["name"] for each in info.settings["gpus"]] == ["NVIDIA H100 80GB HBM3"]
     assert info.settings["gpus"][0]["driver"] == "580.159.04"
     assert cell["gpu"]["throttled"] == {"hardware_thermal": 1.0}

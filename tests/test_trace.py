@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import Write, lines
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 from loadstone.workload.trace import Trace, promised_tokens, read
 
 PUBLIC = Path(__file__).resolve().parents[2] / "shared/data/traces"

@@ -23,9 +23,9 @@ from loadstone.client.clock import Clock
 from loadstone.client.connection import Address
 from loadstone.client.grpc import METHOD, Channels, GrpcConnection, library, metadata, shut
 from loadstone.client.stream import Stream
+from loadstone.core import PlannedRequest
+from loadstone.core.errors import InputError
 from loadstone.engines import triton_grpc as engine
-from loadstone.errors import InputError
-from loadstone.records import PlannedRequest
 from loadstone.wire.ask import RequestBody
 from loadstone.wire.triton_grpc import GrpcAnswer, GrpcAsk, body, fold, may_be_last, tensors
 from loadstone.workload.request import LENGTH, PROMPT, Sampling, Structured

@@ -2,8 +2,8 @@ import math
 
 import pytest
 
-from loadstone.errors import InputError
-from loadstone.units import parse_counts, parse_list, parse_seconds, show_load, show_number, show_seconds
+from loadstone.core.errors import InputError
+from loadstone.core.units import parse_counts, parse_list, parse_seconds, show_load, show_number, show_seconds
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from loadstone.calibrate.deployments import deployment_of
 from loadstone.calibrate.points import Point, read_points
 from loadstone.calibrate.table import case_of, refresh, table_of
 from loadstone.catalogue import model, parse_deployment
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 from loadstone.perfmodel.profile import family_of, prior_profile, profile_of, save
 from loadstone.validate.document import document_of, footnote
 from loadstone.validate.score import Scored, figures, regime, score, summarise

@@ -4,8 +4,8 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from loadstone import store, verdict
-from loadstone.records import Load
+from loadstone import verdict
+from loadstone.core import Load, run_folder
 from loadstone.schedule import make_plan
 from loadstone.verdict import Finding, judge
 from loadstone.workload.dataset import Dataset
@@ -297,7 +297,7 @@ def test_events_of_failed_requests_are_no_tokens_of_others() -> None:
 
 def test_arrivals_without_end_say_nothing_of_a_rhythm() -> None:
     endless = [0.1, math.inf, math.inf, -math.inf]
-    batch = pa.RecordBatch.from_pylist(rows(1, arrival_s=endless), schema=store.records_schema())
+    batch = pa.RecordBatch.from_pylist(rows(1, arrival_s=endless), schema=run_folder.records_schema())
     events = verdict.Events()
     events.add(batch)
     assert events.arrays()["pattern"].tolist() == [0]

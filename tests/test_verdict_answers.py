@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from loadstone.records import CellInfo, Plan
+from loadstone.core import CellInfo, Plan
 from loadstone.schedule import make_plan
 from loadstone.verdict import Finding
 from loadstone.workload.dataset import Dataset

@@ -10,7 +10,7 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from loadstone.arrivals import profile_arrivals
-from loadstone.records import Load
+from loadstone.core import Load
 from loadstone.schedule import make_plan
 from loadstone.verdict import Finding
 from loadstone.verdict.steady import Change, step, trend

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import loadstone
-from loadstone import store
 from loadstone.catalogue.shorthand import parse_deployment
+from loadstone.core import run_folder
 from loadstone.perfmodel.profile import profile_of, save, unmeasured
 from loadstone.verdict import prediction_findings
 
@@ -39,7 +39,7 @@ def test_a_simulated_scheduler_works_under_the_lengths_that_are_asked(tmp_path: 
         done = loadstone.simulate(
             "gemma-3-27b@1xh100", concurrency="2", input=prompt, output="128", requests=4, out=tmp_path, draws=0
         )
-        policy = store.read_info(Path(done["run_dir"])).settings["policy"]
+        policy = run_folder.read_info(Path(done["run_dir"])).settings["policy"]
         assert least <= policy["kv_blocks"] * policy["block_tokens"] / (int(prompt) + 128) <= most
 
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from loadstone.records import CellInfo, Load
+from loadstone.core import CellInfo, Load
 from loadstone.report.document import build
 from loadstone.report.runs import read_runs
 from loadstone.summary import summarise, trusted

@@ -8,8 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from loadstone import store
-from loadstone.records import Load
+from loadstone.core import Load, run_folder
 from loadstone.schedule import make_plan
 from loadstone.summary import summarise
 from loadstone.verdict import Finding, ServerFigures, server_figures
@@ -27,7 +26,7 @@ def table(said: list[Said]) -> pa.Table:
         {"time_s": t, "replica": r, "name": n, "labels": msgspec.json.encode(labels).decode(), "value": v}
         for t, r, n, labels, v in sorted(said, key=lambda each: each[0])
     ]
-    return pa.Table.from_pylist(lines, schema=store.server_schema())
+    return pa.Table.from_pylist(lines, schema=run_folder.server_schema())
 
 
 def said(name: str, values: list[float], replica: int = 0, start_s: float = 10.0, **labels: str) -> list[Said]:
@@ -150,7 +149,7 @@ def test_odd_values_harm_nothing() -> None:
     assert huge["running"] == {"mean": 2, "max": 2}
     broken = table(said("vllm:num_requests_running", [1] * 5)).to_pylist()
     broken[0]["labels"] = "no json"
-    assert server_figures(pa.Table.from_pylist(broken, schema=store.server_schema()), 10, 12) is not None
+    assert server_figures(pa.Table.from_pylist(broken, schema=run_folder.server_schema()), 10, 12) is not None
 
 
 # --- a new beginning --------------------------------------------------------------------------------------------

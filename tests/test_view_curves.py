@@ -6,8 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from loadstone import store
-from loadstone.records import RequestRecord
+from loadstone.core import RequestRecord, run_folder
 from loadstone.view.curves import BINS, FIRST_BIN_S, RATIO, Curves
 from loadstone.view.live import LiveRuns
 from loadstone.view.shelf import Shelf
@@ -25,7 +24,7 @@ def part(name: str, arrival: list[float], status: str | None = None, **more: Any
 
 
 def batch(*rows: Fields) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist(list(rows), schema=store.records_schema())
+    return pa.RecordBatch.from_pylist(list(rows), schema=run_folder.records_schema())
 
 
 def near(value: float) -> Any:
@@ -135,7 +134,7 @@ def test_times_that_cannot_be_are_left_out(time_s: float) -> None:
 def test_a_journal_is_read_from_where_the_last_look_ended(tmp_path: Path) -> None:
     tail = Tail(tmp_path / "journal-0.arrow")
     assert tail.read() == ([], False), "not there yet"
-    writer = store.JournalWriter(tmp_path, 0)
+    writer = run_folder.JournalWriter(tmp_path, 0)
     assert tail.read() == ([], False)
     for number in range(3):
         writer.write(batch(part(f"0-{number}", [1.0])))
@@ -149,7 +148,7 @@ def test_a_journal_is_read_from_where_the_last_look_ended(tmp_path: Path) -> Non
 
 
 def test_a_message_comes_when_its_last_byte_is_there(tmp_path: Path) -> None:
-    writer = store.JournalWriter(tmp_path, 0)
+    writer = run_folder.JournalWriter(tmp_path, 0)
     for number in range(3):
         writer.write(batch(part(f"0-{number}", [1.0, 2.0])))
     writer.close()
@@ -167,7 +166,7 @@ def test_a_message_comes_when_its_last_byte_is_there(tmp_path: Path) -> None:
 
 
 def test_a_journal_longer_than_a_window_is_read_in_pieces(tmp_path: Path) -> None:
-    writer = store.JournalWriter(tmp_path, 0)
+    writer = run_folder.JournalWriter(tmp_path, 0)
     arrival = np.arange(300_000) * 1e-3
     for number in range(16):
         writer.write(batch(part(f"0-{number}", arrival.tolist())))
@@ -184,7 +183,7 @@ def test_a_journal_longer_than_a_window_is_read_in_pieces(tmp_path: Path) -> Non
 @pytest.mark.parametrize("damage", ["noise", "text", "length", "bits", "columns"])
 def test_a_damaged_journal_is_told_and_read_no_further(tmp_path: Path, damage: str) -> None:
     path = tmp_path / "journal-0.arrow"
-    writer = store.JournalWriter(tmp_path, 0)
+    writer = run_folder.JournalWriter(tmp_path, 0)
     writer.write(batch(part("0-0", [1.0, 2.0])))
     writer.close()
     whole = bytearray(path.read_bytes())
@@ -213,7 +212,7 @@ def test_a_run_is_told_as_its_journals_grow(tmp_path: Path) -> None:
     shelf, live = Shelf([tmp_path]), LiveRuns()
     (row,) = shelf.rows()
     assert live.look(row)["cells"][0]["sent"] == 0
-    writers = [store.JournalWriter(folder, worker) for worker in (0, 1)]
+    writers = [run_folder.JournalWriter(folder, worker) for worker in (0, 1)]
     for worker, writer in enumerate(writers):
         writer.write(batch(part(f"0-{worker}", [1.5], "ok", end_s=1.5, output_tokens=1)))
     seen = live.look(row)

@@ -12,9 +12,8 @@ import httpx
 import msgspec
 import pytest
 
-from loadstone import store
-from loadstone.errors import InputError
-from loadstone.records import Load, Target
+from loadstone.core import Load, Target, run_folder
+from loadstone.core.errors import InputError
 from loadstone.summary import summarise
 from loadstone.view.app import Site
 from loadstone.view.guard import Guard
@@ -44,7 +43,7 @@ def runs(tmp_path: Path) -> Iterator[Path]:
     finished(root / "one", [Load("concurrency", 1), Load("concurrency", 2)], target=target)
     finished(root / "two", [Load("concurrency", 1), Load("concurrency", 2)], source="simulated")
     going = papers(root / "going")
-    writer = store.JournalWriter(going, 0)
+    writer = run_folder.JournalWriter(going, 0)
     writer.write(batch(part("0-0", [1.5, 2.0], "ok", end_s=2.0, output_tokens=2)))
     (root / "broken").mkdir()
     (root / "broken" / "run.json").write_text("{")
@@ -222,7 +221,7 @@ def test_hostile_text_is_shown_and_never_run(tmp_path: Path) -> None:
         document["cells"][0]["verdict"]["findings"] = [
             {"kind": HOSTILE, "severity": "warning", "evidence": HOSTILE, "remedy": HOSTILE}
         ]
-        store.write_json(folder / "summary.json", document)
+        run_folder.write_json(folder / "summary.json", document)
     (tmp_path / "<img src=x onerror=alert(3)>").mkdir()
     papers(tmp_path / "<b>").rename(tmp_path / "<i>x")
     (tmp_path / "<img src=x onerror=alert(3)>" / "run.json").write_text("<script>")

@@ -7,10 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from loadstone import store
-from loadstone.errors import InputError
+from loadstone.core import CellInfo, Load, RunInfo, run_folder
+from loadstone.core.errors import InputError
 from loadstone.importers import import_files
-from loadstone.records import CellInfo, Load, RunInfo
 from loadstone.summary import summarise
 from loadstone.view.shelf import FRESH_S, Row, Shelf
 from test_import import SGLANG
@@ -19,7 +18,7 @@ from test_summary import CLOSED, make_run
 
 def finished(folder: Path, loads: list[Load] | None = None, **fields: Any) -> Path:
     make_run(folder, loads or [CLOSED], {}, **fields)
-    store.write_json(folder / "summary.json", summarise(folder))
+    run_folder.write_json(folder / "summary.json", summarise(folder))
     return folder
 
 
@@ -29,7 +28,7 @@ def papers(folder: Path, **fields: Any) -> Path:
         "run_id": folder.name, "source": "measured", "created": "2026-01-02T03:04:05+00:00", "command": [],
         "loadstone": "0.1.0", "host": {}, "plan_id": "x", "seed": 0, "salt": None, "cells": [CellInfo(load=CLOSED)],
     }  # fmt: skip
-    store.write_info(folder, RunInfo(**{**given, **fields}))
+    run_folder.write_info(folder, RunInfo(**{**given, **fields}))
     return folder
 
 
@@ -76,13 +75,13 @@ def test_what_changed_is_read_again_and_nothing_else(tmp_path: Path, monkeypatch
     shelf = Shelf([tmp_path])
     shelf.rows()
     read = []
-    honest = store.read_info
+    honest = run_folder.read_info
 
     def counted(folder: Path) -> RunInfo:
         read.append(folder.name)
         return honest(folder)
 
-    monkeypatch.setattr(store, "read_info", counted)
+    monkeypatch.setattr(run_folder, "read_info", counted)
     assert len(shelf.rows()) == 3
     assert read == []
     (tmp_path / "b" / "summary.json").write_text("[]")
@@ -156,7 +155,7 @@ def test_a_folder_that_is_not_there_is_said_in_one_line(tmp_path: Path) -> None:
 
 def test_a_run_whose_worker_lives_is_running_however_old_its_files(tmp_path: Path) -> None:
     folder = papers(tmp_path / "r")
-    writer = store.JournalWriter(folder, 0)
+    writer = run_folder.JournalWriter(folder, 0)
     old(folder)
     assert only(tmp_path).state == "running"
     writer.close()

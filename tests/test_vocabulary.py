@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from loadstone.core import PlannedRequest
 from loadstone.engines import vocabulary
 from loadstone.engines.vocabulary import find_words
-from loadstone.records import PlannedRequest
 from loadstone.workload.prompts import PromptWriter, Vocabulary
 from loadstone.workload.words import WORDS
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from loadstone import store, verdict
+from loadstone import verdict
+from loadstone.core import Load, Plan, Target, run_folder
 from loadstone.metrics import cell_metrics
-from loadstone.records import Load, Plan, Target
 from loadstone.schedule import make_plan
 from loadstone.verdict import Finding, cell_findings
 from loadstone.workload.synthetic import Length, Synthetic
@@ -37,7 +37,7 @@ def row(
     jitter = np.random.default_rng(index).uniform(0, 5e-5, 4)
     arrival = [at + ttft + k * tpot + float(jitter[k]) for k in range(4)]
     return (
-        dict.fromkeys(store.records_schema().names)
+        dict.fromkeys(run_folder.records_schema().names)
         | {
             "request_id": f"0-{index}", "cell": 0, "phase": phase, "intended_s": at, "sent_s": at,
             "arrival_s": arrival, "read": [0, 1, 2, 3], "tokens": [1, 2, 3, 4], "token_source": "final usage",
@@ -90,7 +90,7 @@ def found(
     **more: Any,
 ) -> dict[str, Finding]:
     """The findings by their kinds."""
-    batch = pa.RecordBatch.from_pylist(records, schema=store.records_schema())
+    batch = pa.RecordBatch.from_pylist(records, schema=run_folder.records_schema())
     target: Target | None = more.setdefault("target", TARGET)
     metrics = cell_metrics(lambda: [batch], plan.cells[cell], {}, streams=target is None or target.streams)
     scalars = pa.Table.from_batches([batch]).select(verdict.SCALARS)

@@ -27,10 +27,10 @@ import model_folder
 
 from loadstone.catalogue import parse_deployment
 from loadstone.engines.process import ServerProcess, free_port
-from loadstone.errors import InputError, LoadstoneError
+from loadstone.core.errors import InputError, LoadstoneError
 from loadstone.gpubench.fit import gpu_of
 from loadstone.sizing.size import size
-from loadstone.telemetry import Gpus
+from loadstone.core.nvml import Gpus
 
 GRACE_S = "10s"
 LAST_WORDS_S = 30

@@ -15,7 +15,7 @@ from typing import Any
 
 from loadstone.catalogue.load import model_names
 from loadstone.engines import tiny_gguf
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 
 ARCHITECTURES = {
     # model_type: what the catalogue leaves out, for it says nothing of size or speed

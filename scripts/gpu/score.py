@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 from loadstone.gpubench.fit import gpu_of
 
 METRICS = ("ttft_s", "tpot_s", "output_tokens_per_s")

@@ -14,12 +14,12 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from loadstone.version import __version__
+from loadstone.core.version import __version__
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from loadstone.records import Plan, RunInfo
+    from loadstone.core import Plan, RunInfo
 
 
 __all__ = [
@@ -36,8 +36,8 @@ def bench(url: str | Sequence[str] | None = None, **options: Any) -> dict[str, A
     `options` are named as the flags (`duration`, `timeout_first`; help("loadstone.options.Options") lists them) and
     take what these take, as text or as values: `rate=[1, 2]`, `duration="20s"` or `duration=20`; `header` and
     `extra_body` may be dictionaries.
-    Raises loadstone.errors.InputError, one line, where there is no such option or it cannot be done, and
-    loadstone.interruption.Interrupted, a KeyboardInterrupt, once what was measured is saved; requests that fail are
+    Raises loadstone.core.errors.InputError, one line, where there is no such option or it cannot be done, and
+    loadstone.core.signals.Interrupted, a KeyboardInterrupt, once what was measured is saved; requests that fail are
     records.
     """
     from loadstone import measure
@@ -50,7 +50,7 @@ def size(models: str | Sequence[str], **options: Any) -> dict[str, Any]:
     """Does it fit, how long a context, how many requests at once; the document of `loadstone size --json`.
 
     `models` as the command takes them; `options` are the fields of `loadstone.sizing.Ask`, single values or lists.
-    Raises loadstone.errors.InputError, one line.
+    Raises loadstone.core.errors.InputError, one line.
     """
     from loadstone.sizing import table
 
@@ -192,8 +192,8 @@ def _folders(paths: str | PathLike[str] | Sequence[str | PathLike[str]]) -> list
 
 def _folder(path: Any) -> Path:
     """A path that was given. Raises InputError where it is none, such as a run's document."""
-    from loadstone.errors import InputError
-    from loadstone.host import path_of
+    from loadstone.core.errors import InputError
+    from loadstone.core.host import path_of
 
     try:
         return path_of(path)
@@ -204,10 +204,10 @@ def _folder(path: Any) -> Path:
 
 def open_run(path: str | PathLike[str]) -> Run:
     """A run folder, for reading. Raises InputError where it is none."""
-    from loadstone import store
+    from loadstone.core import run_folder
 
     folder = _folder(path).absolute()
-    return Run(folder, store.read_info(folder), store.read_plan(folder))
+    return Run(folder, run_folder.read_info(folder), run_folder.read_plan(folder))
 
 
 class Run:
@@ -229,12 +229,12 @@ class Run:
         return f"<Run {self.folder.name}: {self.info.source}, {self.info.status}; {loads}>"
 
     def records(self) -> pa.Table:
-        """One row per request, columns as loadstone.records.RequestRecord. Raises InputError where there are none."""
+        """One row per request, columns as loadstone.core.RequestRecord. Raises InputError where there are none."""
         import pyarrow as pa
 
-        from loadstone import store
+        from loadstone.core import run_folder
 
-        return pa.Table.from_batches(store.read_records(self.folder), schema=store.records_schema())
+        return pa.Table.from_batches(run_folder.read_records(self.folder), schema=run_folder.records_schema())
 
     def summary(self) -> dict[str, Any]:
         """The numbers, computed from the records. Raises InputError where there are none."""

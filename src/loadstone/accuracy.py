@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 
-from loadstone import host, store
-from loadstone.errors import InputError
-from loadstone.units import show_number, show_seconds
-from loadstone.version import __version__
+from loadstone.core import host, run_folder
+from loadstone.core.errors import InputError
+from loadstone.core.units import show_number, show_seconds
+from loadstone.core.version import __version__
 
 SCHEMA = 1
 LAG_TIMES = 10.0
@@ -105,7 +105,7 @@ def save(selftest: Selftest) -> Path:
     rows = {level(row): row for row in [*(earlier.rows if earlier is not None else ()), *selftest.rows]}
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        store.write_json(file, msgspec.structs.replace(selftest, rows=sorted(rows.values(), key=level)))
+        run_folder.write_json(file, msgspec.structs.replace(selftest, rows=sorted(rows.values(), key=level)))
     except (OSError, InputError) as error:
         raise InputError(f"the self-test cannot be kept in {file.parent}; set XDG_CACHE_HOME") from error
     return file

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from loadstone.errors import InputError
-from loadstone.records import Load
-from loadstone.units import parse_list, parse_seconds
+from loadstone.core import Load
+from loadstone.core.errors import InputError
+from loadstone.core.units import parse_list, parse_seconds
 
 if TYPE_CHECKING:
     import numpy as np

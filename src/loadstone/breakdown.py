@@ -10,10 +10,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from loadstone import store
-from loadstone.arrays import COLUMNS
+from loadstone.core import Load, Plan, RunInfo, run_folder
+from loadstone.core.arrays import COLUMNS
 from loadstone.metrics import parts
-from loadstone.records import Load, Plan, RunInfo
 from loadstone.rows import WARMUP_S
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ def breakdown_of(
     """The cell's numbers by turn, by server of a fleet, by piece of a profile: whichever there are."""
 
     def read() -> Iterator[pa.RecordBatch]:
-        return store.read_records(folder, cell, (*COLUMNS, "turn", "replica"))
+        return run_folder.read_records(folder, cell, (*COLUMNS, "turn", "replica"))
 
     found: dict[str, list[dict[str, Any]]] = {}
     if plan.has_sessions:
@@ -69,7 +68,7 @@ def _profile_start_s(folder: Path, info: RunInfo, plan: Plan, cell: int, load: L
     """When the profile began: after the warm-up, for a rate by its plan, for a concurrency with the first request."""
     import pyarrow.compute as pc
 
-    columns = store.read_columns(folder, ["phase", "intended_s"], cell)
+    columns = run_folder.read_columns(folder, ["phase", "intended_s"], cell)
     measured = columns["intended_s"].to_numpy()[np.array(pc.equal(columns["phase"], "measure"))]
     if load.kind == "concurrency" or info.cells[cell].start_s is None:
         return float(measured.min()) if len(measured) else 0.0

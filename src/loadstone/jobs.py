@@ -11,11 +11,11 @@ from urllib.parse import SplitResult
 
 from loadstone.client.pool import workers_for
 from loadstone.client.protocol import Destination, Job
+from loadstone.core import Plan, RunInfo
+from loadstone.core.errors import TargetError
+from loadstone.core.version import __version__
 from loadstone.engines import attach
-from loadstone.errors import TargetError
 from loadstone.options import Options
-from loadstone.records import Plan, RunInfo
-from loadstone.version import __version__
 from loadstone.wire import ask
 from loadstone.wire.triton_grpc import GrpcAsk
 from loadstone.wire.triton_grpc import body as grpc_body

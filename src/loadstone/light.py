@@ -16,8 +16,8 @@ import msgspec
 import numpy as np
 
 from loadstone.catalogue.hardware import Gpu
-from loadstone.errors import InputError
-from loadstone.records import RunInfo
+from loadstone.core import RunInfo
+from loadstone.core.errors import InputError
 from loadstone.runfacts import RunFacts, mapping, mean_tokens, number, steady_window
 
 if TYPE_CHECKING:

@@ -12,21 +12,21 @@ from urllib.parse import SplitResult
 
 import msgspec
 
-from loadstone import jobs, meeting, store
+from loadstone import jobs, meeting
 from loadstone.accuracy import load as load_selftest
 from loadstone.client.pool import Pool, StepResult
 from loadstone.client.protocol import Progress
+from loadstone.core import CellInfo, Plan, RunInfo, Target, run_folder
+from loadstone.core.errors import DiskFullError, InputError
+from loadstone.core.nvml import Gpus
+from loadstone.core.signals import Interrupted, Signals
 from loadstone.dialects import DIALECTS
 from loadstone.engines import attach, cache
 from loadstone.engines.observe import Observer, exporter
-from loadstone.errors import DiskFullError, InputError
-from loadstone.interruption import Interrupted, Signals
 from loadstone.options import Options
 from loadstone.planning import by_default, plan_of
-from loadstone.records import CellInfo, Plan, RunInfo, Target
 from loadstone.runinfo import run_info
 from loadstone.summary import conclude, parse_slo
-from loadstone.telemetry import Gpus
 from loadstone.wire import ask
 
 _EVENT_BYTES = 20
@@ -83,13 +83,13 @@ def bench(options: Options, on_event: Callable[[Event], None] = lambda event: No
         if options.gpu_metrics:
             info.settings["gpu_metrics"] = [exporter(url, options.proxy) for url in options.gpu_metrics]
         gpus = _gpus(options, servers, info, stack)
-        folder = store.create(options.out, info.run_id)
+        folder = run_folder.create(options.out, info.run_id)
         info.run_id = folder.name
         _check_room(folder, plan)
-        stack.enter_context(store.own(folder))
-        store.write_info(folder, info)
+        stack.enter_context(run_folder.own(folder))
+        run_folder.write_info(folder, info)
         try:
-            store.write_plan(folder / "plan.parquet", plan)
+            run_folder.write_plan(folder / "plan.parquet", plan)
             on_event(Event(kind="attached", info=info, plan=plan, folder=folder))
             for doubt in info.settings.get("deployment", {}).get("doubts", ()):
                 text = f"--deployment {options.deployment}: please check: {doubt}; reports rely on it"
@@ -112,7 +112,7 @@ def bench(options: Options, on_event: Callable[[Event], None] = lambda event: No
             for note in observer.notes:
                 on_event(Event(kind="note", text=note))
         except (KeyboardInterrupt, Exception) as error:
-            store.write_failure(folder, info, error, "measured")
+            run_folder.write_failure(folder, info, error, "measured")
             raise
         finally:
             if engine_log is not None:
@@ -129,9 +129,9 @@ def recover(folder: Path) -> dict[str, Any]:
 
     Raises InputError, one line, where it cannot be done, as while the run still goes on.
     """
-    store.read_info(folder)  # where there is none, the run has no owner yet, or it is no run
-    with store.own(folder):
-        info = store.read_info(folder)
+    run_folder.read_info(folder)  # where there is none, the run has no owner yet, or it is no run
+    with run_folder.own(folder):
+        info = run_folder.read_info(folder)
         if info.status == "running":
             info.status = "interrupted"
             info.error = info.error or "the run was cut off"
@@ -140,9 +140,9 @@ def recover(folder: Path) -> dict[str, Any]:
 
 def finish(folder: Path, info: RunInfo) -> dict[str, Any]:
     """Journals to records, records to summary, by the folder's owner."""
-    store.assemble(folder)
-    info.journals_damaged = store.damaged_journals(folder) or info.journals_damaged
-    return conclude(folder, info, store.read_plan(folder))
+    run_folder.assemble(folder)
+    info.journals_damaged = run_folder.damaged_journals(folder) or info.journals_damaged
+    return conclude(folder, info, run_folder.read_plan(folder))
 
 
 # --- running --------------------------------------------------------------------------------------------------
@@ -163,7 +163,7 @@ def _run(
     stopped = False
     with pool:
         info.clock = "kernel" if pool.kernel_clock else "user"
-        store.write_info(folder, info)  # for `recover`, should this be all that is ever written
+        run_folder.write_info(folder, info)  # for `recover`, should this be all that is ever written
         signals.on_first = lambda: pool.stop("interrupted")
         for cell, load in enumerate(plan.cells):
             if signals.count or pool.failures:
@@ -199,7 +199,7 @@ def _run(
                 )
                 look()
                 on_event(Event(kind="cell_end", cell=cell, info=info, plan=plan))
-                store.write_info(folder, info)
+                run_folder.write_info(folder, info)
         # Closing the pool lets workers write their last rows: not to be cut short by impatience.
         signals.on_first = lambda: None
     if signals.count:
@@ -257,7 +257,7 @@ def _is_here(name: str | None) -> bool:
 def _check_room(folder: Path, plan: Plan) -> None:
     """Refuse to start what the disk cannot hold: journals, then records beside them."""
     events = float(plan.output_tokens.clip(min=0).sum())
-    needed = 2 * (_EVENT_BYTES * events + 200 * len(plan)) + 2 * store.RESERVE_BYTES
+    needed = 2 * (_EVENT_BYTES * events + 200 * len(plan)) + 2 * run_folder.RESERVE_BYTES
     free = shutil.disk_usage(folder).free
     if free < needed:
         folder.rmdir()

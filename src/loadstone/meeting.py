@@ -18,16 +18,16 @@ import msgspec
 from loadstone.catalogue.deployment import ENGINES, Deployment
 from loadstone.catalogue.shorthand import names_engine, parse_deployment
 from loadstone.client.pool import workers_for
+from loadstone.core import Plan, Target
+from loadstone.core.errors import InputError, TargetError
+from loadstone.core.secrets import blank, blank_bytes, keys_in
+from loadstone.core.text import excerpt
 from loadstone.engines import attach
-from loadstone.errors import InputError, TargetError
 from loadstone.options import DEFAULT_SIM, Options, parse_structured
 from loadstone.planning import Beyond
-from loadstone.records import Plan, Target
 from loadstone.runfacts import engine_name
 from loadstone.sizing.budget import count
 from loadstone.wire.ask import RequestBody, body, path
-from loadstone.wire.keys import blank, blank_bytes, keys_in
-from loadstone.wire.text import excerpt
 from loadstone.workload.prompts import PromptWriter, Vocabulary, given_text
 from loadstone.workload.request import Ask, Sampling
 

@@ -13,14 +13,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from loadstone import arrays
-from loadstone.errors import InputError
-from loadstone.records import Load
-from loadstone.statistics import Distribution, Flow, Pool, distribution
-from loadstone.statistics.blocks import CURVE
-from loadstone.statistics.distribution import mean_reach
-from loadstone.statistics.flow import rate_bounds
-from loadstone.statistics.growth import SURE, growth
+from loadstone.core import Load, arrays
+from loadstone.core.errors import InputError
+from loadstone.core.statistics import Distribution, Flow, Pool, distribution
+from loadstone.core.statistics.blocks import CURVE
+from loadstone.core.statistics.distribution import mean_reach
+from loadstone.core.statistics.flow import rate_bounds
+from loadstone.core.statistics.growth import SURE, growth
 
 if TYPE_CHECKING:
     import pyarrow as pa

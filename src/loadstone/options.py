@@ -8,10 +8,10 @@ from typing import Any, Literal, get_args, get_type_hints
 
 import msgspec
 
-from loadstone.errors import InputError
-from loadstone.host import path_of
+from loadstone.core.errors import InputError
+from loadstone.core.host import path_of
+from loadstone.core.units import parse_counts, parse_list, parse_seconds
 from loadstone.rivals import no_such_option
-from loadstone.units import parse_counts, parse_list, parse_seconds
 from loadstone.workload.request import Endpoint, Route, Structured, Timeouts
 from loadstone.workload.synthetic import parse_tokens
 

@@ -8,12 +8,12 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from loadstone import arrivals, store
-from loadstone.errors import InputError
+from loadstone import arrivals
+from loadstone.core import Load, Plan, Unit, run_folder
+from loadstone.core.errors import InputError
+from loadstone.core.text import excerpt
 from loadstone.options import FIELDS, Options
-from loadstone.records import Load, Plan, Unit
 from loadstone.schedule import Workload, make_plan
-from loadstone.wire.text import excerpt
 from loadstone.workload import dataset, trace
 from loadstone.workload.session import Sessions, parse_think
 from loadstone.workload.synthetic import Length, Synthetic, parse_length
@@ -70,7 +70,7 @@ def plan_of(
         told = [flag for flag in _PLANNED if _given(options, flag)]
         if told:
             raise InputError(f"--plan and --{told[0]}: the plan says what is sent and when; give one")
-        plan = store.read_plan(options.plan)
+        plan = run_folder.read_plan(options.plan)
         # Runs of other tools have plans, too, that nobody can send: without requests, or of a load that is not known.
         if not all(len(plan.rows(cell)) and load.value > 0 for cell, load in enumerate(plan.cells)):
             raise InputError(f"--plan {options.plan}: a cell without requests or load; give a plan that was measured")

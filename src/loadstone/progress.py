@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from loadstone import store
 from loadstone.client.protocol import Progress
+from loadstone.core import Load, Plan, run_folder
+from loadstone.core.text import excerpt
+from loadstone.core.units import show_number, show_seconds
 from loadstone.measure import Event
-from loadstone.records import Load, Plan
 from loadstone.report.words import count
-from loadstone.units import show_number, show_seconds
-from loadstone.wire.text import excerpt
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
@@ -131,7 +130,7 @@ class Display:
 
     def _say(self, text: str, *, live: bool = True) -> None:
         if self._folder is not None:
-            store.log(self._folder, text)
+            run_folder.log(self._folder, text)
         if self._live is not None and not live:
             return
         if self._live is not None:

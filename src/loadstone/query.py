@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 
 if TYPE_CHECKING:
     import duckdb

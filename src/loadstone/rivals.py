@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 
 _SUMMARY = "not needed: p50, p90, p95 and p99 are in every run's summary"
 

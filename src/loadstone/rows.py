@@ -10,8 +10,8 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from loadstone.arrivals import arrivals, default_requests, duration_s, mean, profile_arrivals
-from loadstone.errors import InputError
-from loadstone.records import Load
+from loadstone.core import Load
+from loadstone.core.errors import InputError
 from loadstone.workload.dataset import Dataset
 from loadstone.workload.session import Sessions
 from loadstone.workload.synthetic import Length, Synthetic

@@ -28,7 +28,7 @@ from typing import Any, Literal
 import msgspec
 
 from loadstone.catalogue.hardware import Gpu
-from loadstone.records import RunInfo
+from loadstone.core import RunInfo
 
 _ENGINES = {
     "vllm": "vLLM",

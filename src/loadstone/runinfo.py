@@ -7,13 +7,12 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from loadstone import host, store
 from loadstone.accuracy import Selftest
+from loadstone.core import CellInfo, Plan, RunInfo, Target, host, run_folder
+from loadstone.core.version import __version__
 from loadstone.jobs import route
 from loadstone.meeting import sampling_of
 from loadstone.options import Options
-from loadstone.records import CellInfo, Plan, RunInfo, Target
-from loadstone.version import __version__
 
 _SECRET_FLAGS = ("--header", "-H", "--extra-body")
 
@@ -23,7 +22,7 @@ def run_info(
 ) -> RunInfo:
     now = datetime.now(UTC)
     return RunInfo(
-        run_id=store.run_id(now, target.engine, target.model.rsplit("/", 1)[-1]),
+        run_id=run_folder.run_id(now, target.engine, target.model.rsplit("/", 1)[-1]),
         source="measured",
         created=now.isoformat(timespec="seconds"),
         command=_without_secrets(options.command),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from loadstone.arrivals import default_warmup
-from loadstone.records import Blocks, Load, Plan
+from loadstone.core import Blocks, Load, Plan
 from loadstone.rows import drawn_rows, trace_rows
 from loadstone.workload import trace
 from loadstone.workload.dataset import Dataset

@@ -22,16 +22,16 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from loadstone import host, measure, store
+from loadstone import measure
 from loadstone.accuracy import Comparison, Row, Selftest, Shift, Spread, events_per_s
-from loadstone.errors import LoadstoneError
+from loadstone.core import Load, host, run_folder
+from loadstone.core.errors import LoadstoneError
+from loadstone.core.statistics import Distribution, percentile
+from loadstone.core.units import show_number, show_seconds
 from loadstone.metrics import cell_metrics
 from loadstone.options import Options
-from loadstone.records import Load
 from loadstone.report.terminal import empty
 from loadstone.simserver import Law, TimingServer, start
-from loadstone.statistics import Distribution, percentile
-from loadstone.units import show_number, show_seconds
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -126,8 +126,8 @@ def _numbers(row: Row, document: Mapping[str, Any], law: Law, truth: Mapping[str
     if not document["cells"]:
         return msgspec.structs.replace(row, note="nothing was sent")
     folder, cell = Path(document["run_dir"]), document["cells"][0]
-    info = store.read_info(folder)
-    records = pa.Table.from_batches(store.read_records(folder, 0), schema=store.records_schema())
+    info = run_folder.read_info(folder)
+    records = pa.Table.from_batches(run_folder.read_records(folder, 0), schema=run_folder.records_schema())
     comparison = compare(records, truth, info.origin_ns or 0, law, info.cells[0].load)
     ran, requests = info.cells[0], cell["requests"]
     ran_s = ran.end_s - ran.start_s if ran.end_s is not None and ran.start_s is not None else None

@@ -10,19 +10,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from loadstone import host, store
 from loadstone.batching import policy_of
 from loadstone.catalogue.deployment import Deployment
 from loadstone.catalogue.shorthand import parse_deployment
+from loadstone.core import CellInfo, Plan, RunInfo, Target, host, run_folder
+from loadstone.core.errors import InputError
+from loadstone.core.signals import Interrupted, Signals
+from loadstone.core.version import __version__
 from loadstone.dialects import DIALECTS
-from loadstone.errors import InputError
-from loadstone.interruption import Interrupted, Signals
 from loadstone.options import Options
 from loadstone.perfmodel import StepModel
 from loadstone.perfmodel.parts import FirstToken, first_token_s, parts_of
 from loadstone.perfmodel.profile import engine_measured, remaining, unmeasured, vendor_measured
 from loadstone.planning import by_default, plan_of
-from loadstone.records import CellInfo, Plan, RunInfo, Target
 from loadstone.simulator.asked import CHARACTERS_PER_TOKEN, TURNAROUND_S, whole_prompts
 from loadstone.simulator.cell import run_cell
 from loadstone.simulator.counters import Counters
@@ -30,7 +30,6 @@ from loadstone.simulator.fleet import Fleet, fleet_of, fleet_with, longest_reque
 from loadstone.simulator.interval import Off, answer_s, intervals
 from loadstone.simulator.table import tables
 from loadstone.summary import conclude, parse_slo
-from loadstone.version import __version__
 
 if TYPE_CHECKING:
     import numpy as np
@@ -80,13 +79,13 @@ def simulate(
     info.settings["basis"] = _basis(deployed, fleet, acceptance, profile)
     if expected_s:
         info.settings["expected_e2e_s"] = expected_s
-    folder = store.create(options.out, info.run_id)
+    folder = run_folder.create(options.out, info.run_id)
     info.run_id = folder.name
-    with store.own(folder):
-        store.write_info(folder, info)
-        store.write_plan(folder / "plan.parquet", plan)
+    with run_folder.own(folder):
+        run_folder.write_info(folder, info)
+        run_folder.write_plan(folder / "plan.parquet", plan)
         by = info.settings.get("profile", "a model without a profile")
-        store.log(folder, f"{deployed.name}, by {by}: plan {plan.plan_id[:6]} seed {plan.seed}")
+        run_folder.log(folder, f"{deployed.name}, by {by}: plan {plan.plan_id[:6]} seed {plan.seed}")
         counters = Counters(deployed.model.name, fleet.replicas, fleet.policy.kv_tokens)
         try:
             with Signals() as signals:
@@ -95,10 +94,12 @@ def simulate(
                 if slo:
                     info.settings["slo_factors"] = [each.factors for each in off]
                 signals.on_first = lambda: None
-                store.write_records(folder, _cells(plan, fleet, options.grace_s, folder, info, counters, signals))
-            store.write_server(folder, counters.table())
+                run_folder.write_records(
+                    folder, _cells(plan, fleet, options.grace_s, folder, info, counters, signals)
+                )
+            run_folder.write_server(folder, counters.table())
         except (KeyboardInterrupt, Exception) as error:
-            store.write_failure(folder, info, error, "simulated")
+            run_folder.write_failure(folder, info, error, "simulated")
             raise
         _release()
         info.status = "done"
@@ -106,7 +107,7 @@ def simulate(
             info.status, info.error = "interrupted", "interrupted by a signal"
         document = conclude(folder, info, plan)
         if signals.count:
-            store.log(folder, str(info.error))
+            run_folder.log(folder, str(info.error))
             raise Interrupted(folder, document)
         return document
 
@@ -147,7 +148,7 @@ def _cells(
         yield from tables(plan, cell, run, fleet.policy)
         info.cells[cell] = CellInfo(load=load, start_s=start_s, issue_end_s=run.issue_end_s, end_s=run.over_s)
         took_s = time.monotonic() - begun_s
-        store.log(folder, f"{load.label}: {run.over_s - start_s:.1f} s, simulated in {took_s:.1f} s")
+        run_folder.log(folder, f"{load.label}: {run.over_s - start_s:.1f} s, simulated in {took_s:.1f} s")
         start_s = run.over_s + _PAUSE_S
 
 
@@ -172,7 +173,7 @@ def _run_info(
     now = datetime.now(UTC)
     model, gpus = deployment.model.name.rsplit("/", 1)[-1], f"{deployment.gpus}x{deployment.gpu.name}"
     return RunInfo(
-        run_id=store.run_id(now, "sim", deployment.engine, model, gpus),
+        run_id=run_folder.run_id(now, "sim", deployment.engine, model, gpus),
         source="simulated",
         created=now.isoformat(timespec="seconds"),
         command=list(options.command),

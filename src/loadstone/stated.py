@@ -18,9 +18,9 @@ from typing import Any
 import msgspec
 
 from loadstone import verdict
-from loadstone.errors import InputError
-from loadstone.records import RunInfo
-from loadstone.units import show_seconds
+from loadstone.core import RunInfo
+from loadstone.core.errors import InputError
+from loadstone.core.units import show_seconds
 from loadstone.verdict import Finding
 
 _NEEDS_A_CLOCK = (

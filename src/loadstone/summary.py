@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from loadstone import stated, store, verdict
+from loadstone import stated, verdict
 from loadstone.accuracy import Selftest, quote
-from loadstone.arrays import COLUMNS
 from loadstone.breakdown import breakdown_of
-from loadstone.errors import InputError
-from loadstone.gpu_metrics import Readings
+from loadstone.core import Clock, Plan, RunInfo, run_folder
+from loadstone.core.arrays import COLUMNS
+from loadstone.core.errors import InputError
+from loadstone.core.gpu_metrics import Readings
+from loadstone.core.statistics import PERCENTILES
+from loadstone.core.statistics.distribution import Z80, Z95
+from loadstone.core.units import parse_seconds
 from loadstone.light import light_of
 from loadstone.metrics import LATENCIES, SLO_KEYS, CellMetrics, cell_metrics
-from loadstone.records import Clock, Plan, RunInfo
 from loadstone.runfacts import lasting, run_facts, slo_met
 from loadstone.schedule import promised_tokens
 from loadstone.slo import bounds_of
-from loadstone.statistics import PERCENTILES
-from loadstone.statistics.distribution import Z80, Z95
-from loadstone.units import parse_seconds
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -71,17 +71,17 @@ def summarise(folder: Path, dialect: str | None = None) -> dict[str, Any]:
 
     `dialect`: another tool's numbers of the same records beside ours; None: as the run was told.
     """
-    info = store.read_info(folder)
+    info = run_folder.read_info(folder)
     if stated.is_summary_only(folder, info):
         return with_light(stated.read(folder), info)
     dialect = dialect or info.settings.get("dialect")
-    plan = store.read_plan(folder)
+    plan = run_folder.read_plan(folder)
     if len(info.cells) != len(plan.cells):
         raise InputError(
             f"{folder}: run.json has {len(info.cells)} cells and plan.parquet {len(plan.cells)}: these are of two "
             "runs; copy the folder again"
         )
-    samples = store.read_server(folder)
+    samples = run_folder.read_server(folder)
     readings = Readings(samples) if samples is not None else None
     cells = [_cell(folder, info, plan, cell, samples, readings) for cell in range(len(plan.cells))]
     if dialect is not None:
@@ -134,12 +134,12 @@ def conclude(folder: Path, info: RunInfo, plan: Plan) -> dict[str, Any]:
     What ran by time is written as what was issued, so that it can be replayed.
     """
     if any(plan.cyclic(cell) for cell in range(len(plan.cells))):
-        plan = store.issued(folder, plan)
-        store.write_plan(folder / "plan.parquet", plan)
+        plan = run_folder.issued(folder, plan)
+        run_folder.write_plan(folder / "plan.parquet", plan)
         info.plan_id = plan.plan_id
-    store.write_info(folder, info)
+    run_folder.write_info(folder, info)
     document = summarise(folder)
-    store.write_json(folder / "summary.json", document)
+    run_folder.write_json(folder / "summary.json", document)
     return document
 
 
@@ -149,7 +149,7 @@ def _cell(
     """One cell's part of the document; None where nothing of it was sent."""
     import pyarrow.compute as pc
 
-    scalars = store.read_columns(folder, verdict.SCALARS, cell)
+    scalars = run_folder.read_columns(folder, verdict.SCALARS, cell)
     if scalars.num_rows == 0:
         return None
     load = info.cells[cell].load  # the plan of a cell that ran by time has become one by count
@@ -161,7 +161,7 @@ def _cell(
     events = verdict.Events(rhythm=not simulated)
 
     def read() -> Iterator[pa.RecordBatch]:
-        for batch in store.read_records(folder, cell, COLUMNS if simulated else (*COLUMNS, "read")):
+        for batch in run_folder.read_records(folder, cell, COLUMNS if simulated else (*COLUMNS, "read")):
             events.add(batch)
             yield batch
 
@@ -290,7 +290,9 @@ def _in_dialect(folder: Path, info: RunInfo, cell: int, dialect: str) -> dict[st
     from loadstone.dialects import DEFINITIONS, TOOLS, summarise_as
 
     streams = info.target is None or info.target.streams
-    numbers = summarise_as(dialect, lambda: store.read_records(folder, cell), info.cells[cell].load, streams=streams)
+    numbers = summarise_as(
+        dialect, lambda: run_folder.read_records(folder, cell), info.cells[cell].load, streams=streams
+    )
     return {"name": dialect, "tool": TOOLS[dialect], "metrics": numbers, "definitions": DEFINITIONS[dialect]}
 
 

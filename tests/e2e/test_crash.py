@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from conftest import Loadstone, eventually, gone, kill, processes_about, read_records, spawn
-from loadstone import measure, simulation, store
+from loadstone import measure, simulation
+from loadstone.core import run_folder
 from loadstone.options import Options
 from loadstone.simserver import Law, TimingServer, start
 
@@ -114,14 +115,14 @@ def test_cells_that_never_began_are_told_and_stay_planned(
     out = tmp_path / "runs"
     with spawn(out, "bench", server.url, *SHORT, "--concurrency", "3,5,7") as process:
         folder, workers = under_way(process, out)
-        planned = store.read_plan(folder)
+        planned = run_folder.read_plan(folder)
         kill(process.pid, *workers)
     document = loadstone("recover", folder, "--json").document
     assert len(document["cells"]) == 1
     (finding,) = document["findings"]
     assert finding["kind"] == "cells_not_begun"
     assert "2 of 3 planned cells never began (concurrency 5, concurrency 7)" in finding["evidence"]
-    assert store.read_plan(folder).plan_id == planned.plan_id
+    assert run_folder.read_plan(folder).plan_id == planned.plan_id
     assert "cells_not_begun" in loadstone("show", folder).out
 
 
@@ -199,7 +200,7 @@ def test_a_signal_to_every_process_at_once(server: TimingServer, tmp_path: Path)
     assert json.loads(said)["cells"][0]["requests"]["cancelled"] == 3
     # Ended by a worker that was told to, and not what the journal of one that died leaves of them.
     told = {record["error"] for record in read_records(folder) if record["status"] == "cancelled"}
-    assert store.INTERRUPTED not in told
+    assert run_folder.INTERRUPTED not in told
 
 
 def test_a_terminal_that_is_closed_ends_no_run_under_nohup(server: TimingServer, tmp_path: Path) -> None:

@@ -10,9 +10,9 @@ import pytest
 import loadstone as package
 from conftest import QUICK, Ask, Loadstone, Outcome, ScriptedServer, Send, answer, whole
 from loadstone.catalogue import parse_deployment
-from loadstone.errors import InputError
+from loadstone.core import RunInfo, Target
+from loadstone.core.errors import InputError
 from loadstone.meeting import deployment_papers, doubts
-from loadstone.records import RunInfo, Target
 from loadstone.report.charts.bands import predictions
 from loadstone.report.points import points_of
 from loadstone.report.runs import read_run

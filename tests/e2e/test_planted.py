@@ -41,8 +41,8 @@ from conftest import (
     whole,
 )
 from engines import launch
+from loadstone.core.errors import InputError
 from loadstone.engines import llama_cpp
-from loadstone.errors import InputError
 from loadstone.simserver import Law, TimingServer, start
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -11,7 +11,7 @@ import pytest
 
 from conftest import Loadstone, eventually, kill, read_records, spawn
 from loadstone import measure
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 from loadstone.simserver import Law, TimingServer, start
 
 REQUESTS = 150

@@ -11,9 +11,9 @@ import pytest
 
 import loadstone as package
 from conftest import Loadstone, Outcome
-from loadstone import store
 from loadstone.catalogue import parse_deployment
-from loadstone.errors import InputError
+from loadstone.core import run_folder
+from loadstone.core.errors import InputError
 from loadstone.sizing import max_context
 
 DEPLOYMENT = "llama-3.1-8b@1xh100"
@@ -68,7 +68,7 @@ def test_benchs_plan_is_simulated(loadstone: Loadstone, simulate: Loadstone, tim
     asked = ("--concurrency", "2", "--requests", "6", "--output", "4", "--json", "--label", "as it comes")
     measured = loadstone("bench", timing.url, *asked)
     simulated = simulate(DEPLOYMENT, "--plan", measured.folder, "--label", "predicted")
-    labels = [store.read_info(each.folder).settings["label"] for each in (measured, simulated)]
+    labels = [run_folder.read_info(each.folder).settings["label"] for each in (measured, simulated)]
     assert labels == ["as it comes", "predicted"]
     assert simulated.document["plan_id"] == measured.document["plan_id"]
     assert [record["request_id"] for record in simulated.records] == [f"0-{i}" for i in range(8)]

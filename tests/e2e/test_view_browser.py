@@ -19,8 +19,8 @@ import httpx
 import pytest
 
 from browser import Browser, needs_chromium
-from loadstone import bench, store
-from loadstone.records import Target
+from loadstone import bench
+from loadstone.core import Target, run_folder
 from loadstone.view.shelf import is_written_to
 from test_view_pages import HOSTILE
 from test_view_shelf import finished
@@ -288,7 +288,7 @@ def test_a_killed_run_is_shown_as_cut_off(runs: Path, tmp_path: Path) -> None:
         for path in folder.iterdir():
             os.utime(path, (then, then))
         time.sleep(0.1)
-    assert store.read_info(folder).status == "running"
+    assert run_folder.read_info(folder).status == "running"
     with viewing(str(root)) as (url, _):
         assert "cut off" in httpx.get(url).text
         told = httpx.get(f"{url}runs/{folder.name}/live.json").json()

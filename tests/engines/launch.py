@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from engines import tiny_model
+from loadstone.core.errors import InputError
 from loadstone.engines import llama_cpp
 from loadstone.engines.process import ServerProcess, free_port
-from loadstone.errors import InputError
 
 ENGINES = ("llama.cpp", "vLLM", "SGLang", "transformers", "mlx-lm")
 _HOMES = Path(__file__).resolve().parents[2] / ".cache" / "engines"

@@ -24,7 +24,7 @@ from engines.launch import _HOMES
 from loadstone.catalogue.linear import LinearAttention
 from loadstone.catalogue.model import Layers, Model
 from loadstone.catalogue.reader import read_path
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 
 TESTS = Path(__file__).resolve().parents[1]
 MOST_S = 1500

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from loadstone.batching.policy import EnginePolicy, Order, Route, Speculative
 from loadstone.catalogue.deployment import Deployment
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 from loadstone.sizing import engine_limits, reserved_tokens, sglang, vllm
 from loadstone.sizing.budget import count, fraction, switched, version_of
 from loadstone.sizing.common import context_limit

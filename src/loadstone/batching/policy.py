@@ -26,7 +26,7 @@ from typing import Literal
 
 import msgspec
 
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 
 Order = Literal["mixed", "prefill-first", "static"]
 Route = Literal["least-busy", "round-robin"]

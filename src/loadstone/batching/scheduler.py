@@ -19,7 +19,7 @@ from loadstone.batching.blocks import PrefixCache
 from loadstone.batching.policy import EnginePolicy
 from loadstone.batching.running import NO_CHUNKS, Running
 from loadstone.batching.sequence import Sequence
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 
 
 class Scheduler(Running):

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadstone.batching import EnginePolicy
-from loadstone.records import Load, Plan
+from loadstone.core import Load, Plan
 from loadstone.simulator.cell import run_cell
 from loadstone.simulator.engine import StepTimes
 from loadstone.simulator.fleet import Fleet

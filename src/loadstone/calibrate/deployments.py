@@ -18,7 +18,7 @@ from loadstone.calibrate.sources import version_of
 from loadstone.catalogue import Deployment, Gpu, Model, gpu, model, parse_deployment
 from loadstone.catalogue.own import is_file
 from loadstone.catalogue.precision import dtype_of, kv_dtype_of
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 
 MOST_TP = 16
 _ENGINES = {"vllm": "vllm", "sglang": "sglang", "tensorrt-llm": "tensorrt-llm", "trtllm": "tensorrt-llm"}

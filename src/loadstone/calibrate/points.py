@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 
 MOST_ROWS = 200_000
 MOST_CHARACTERS = 20_000

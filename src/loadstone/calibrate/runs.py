@@ -9,14 +9,15 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from loadstone import stated, store
+from loadstone import stated
 from loadstone.calibrate.deployments import schedulers_of
 from loadstone.calibrate.points import Point, Unpredictable
 from loadstone.calibrate.scripts import Arguments
 from loadstone.calibrate.table import MOST_REQUESTS, Case
 from loadstone.catalogue import Deployment
 from loadstone.catalogue.shorthand import parse_named
-from loadstone.errors import InputError
+from loadstone.core import run_folder
+from loadstone.core.errors import InputError
 from loadstone.perfmodel.counting import work_of
 from loadstone.runfacts import RunFacts, run_facts
 from loadstone.summary import summarise
@@ -31,7 +32,7 @@ def deployment_of_runs(folders: Sequence[Path]) -> Deployment:
     """What the user said, when they were measured, that all of them were measured on. Raises InputError."""
     found: dict[str, tuple[Path, Deployment]] = {}
     for folder in folders:
-        info = store.read_info(folder)
+        info = run_folder.read_info(folder)
         if info.source == "simulated":
             raise InputError(f"{folder}: is a simulated run; calibrate on measured ones")
         said, facts = info.settings.get("deployment"), run_facts(info)
@@ -66,7 +67,7 @@ def cases_of_runs(folders: Sequence[Path], deployment: Deployment) -> list[Case]
     cases: list[Case] = []
     work = work_of(deployment)
     for folder in folders:
-        info = store.read_info(folder)
+        info = run_folder.read_info(folder)
         if info.source == "simulated":
             raise InputError(f"{folder}: is a simulated run; calibrate on measured ones")
         if stated.is_summary_only(folder, info):
@@ -110,7 +111,7 @@ def _cell(folder: Path, number: int, cell: dict[str, Any], row: int) -> tuple[Po
             f"{folder}: {cached:.0%} of a cell's prompt tokens were in the prefix cache, which is not simulated "
             "here; calibrate on a run whose prompts share no prefix"
         )
-    table = store.read_columns(folder, ["sent_s", "input_tokens", "output_tokens", "phase", "status"], number)
+    table = run_folder.read_columns(folder, ["sent_s", "input_tokens", "output_tokens", "phase", "status"], number)
     columns = {name: table.column(name).to_numpy(zero_copy_only=False) for name in table.column_names}
     load = cell["load"]
     # Without its warm-up a closed loop of equal lengths would start and stay in lock-step. A burst's is over before.

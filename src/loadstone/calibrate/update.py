@@ -16,9 +16,9 @@ import msgspec
 import numpy as np
 
 from loadstone.calibrate.table import Case, refresh, slopes, table_of
+from loadstone.core.statistics.distribution import Z80
 from loadstone.perfmodel.coefficients import SPREAD, Array
 from loadstone.perfmodel.profile import Profile, Provenance, spreads
-from loadstone.statistics.distribution import Z80
 
 OWN = 1.2
 """Prior standard deviation of a deployment's own part, of the coefficient's spread [G]."""

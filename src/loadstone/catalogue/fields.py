@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 
 _MOST = 10**9
 MOST_LAYERS = 2_000

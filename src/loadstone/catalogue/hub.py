@@ -6,7 +6,7 @@ import os
 import re
 from pathlib import Path
 
-from loadstone import host
+from loadstone.core import host
 
 _ID = re.compile(r"(?:[A-Za-z0-9][A-Za-z0-9._-]*/)?[A-Za-z0-9][A-Za-z0-9._-]*")
 _MOST_COMMIT_BYTES = 64

@@ -18,7 +18,7 @@ from loadstone.catalogue.read_beside_attention import beside_attention
 from loadstone.catalogue.read_linear import linear_attention
 from loadstone.catalogue.read_mlp import EXPERTS_ONLY, read_dense, read_experts, sparse_layers
 from loadstone.catalogue.read_shared import shared_blocks
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 
 _MOST_DRAFTS = 16
 

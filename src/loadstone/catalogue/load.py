@@ -19,8 +19,8 @@ from loadstone.catalogue.hardware import Gpu, Node
 from loadstone.catalogue.hub import cached_config
 from loadstone.catalogue.model import Model
 from loadstone.catalogue.reader import read_config, read_path
-from loadstone.errors import InputError
-from loadstone.host import path_of
+from loadstone.core.errors import InputError
+from loadstone.core.host import path_of
 
 GIB = 1 << 30
 _TUNED = re.compile(r"-(instruct|chat|it)$")

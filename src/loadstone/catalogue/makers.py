@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from loadstone.catalogue.families import Family
 from loadstone.catalogue.fields import Fields
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 
 BY_ARCHITECTURE = {
     "Grok1ForCausalLM": "grok-1",

@@ -13,7 +13,7 @@ from loadstone.catalogue.makers import GIGACHAT_NORMS
 from loadstone.catalogue.matrix import Matrix, vector
 from loadstone.catalogue.mlp import Experts
 from loadstone.catalogue.model import Layers
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 
 _MOST_LOOPS = 16
 _LOOPED = ("nanbeige", "ouro", "iquestloopcoder")

@@ -12,12 +12,7 @@ from typing import Any
 
 import msgspec
 
-from loadstone.catalogue.attention import (
-    Attention,
-    CompressedAttention,
-    FullAttention,
-    LatentAttention,
-)
+from loadstone.catalogue.attention import Attention, CompressedAttention, FullAttention, LatentAttention
 from loadstone.catalogue.linear import LinearAttention, ShortStates
 from loadstone.catalogue.matrix import Matrix, vector
 from loadstone.catalogue.mlp import DenseMlp, Experts, Mlp

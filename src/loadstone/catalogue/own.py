@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
-from loadstone import host
 from loadstone.catalogue.hardware import Gpu, Node
-from loadstone.errors import InputError
+from loadstone.core import host
+from loadstone.core.errors import InputError
 
 SUFFIXES = (".yaml", ".yml", ".json")
 _MOST_BYTES = 64 << 10

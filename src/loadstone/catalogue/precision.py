@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 
 
 class Format(msgspec.Struct, frozen=True, cache_hash=True):

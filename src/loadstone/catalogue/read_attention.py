@@ -10,7 +10,7 @@ from loadstone.catalogue.fields import Fields
 from loadstone.catalogue.read_heads import attention_biases, head_widths
 from loadstone.catalogue.read_latent import compressed_attention, latent_attention
 from loadstone.catalogue.read_linear import linear_attention
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 
 Half = Literal["full", "window", "linear", "none"]
 _NAMES: dict[str, Half] = {

@@ -15,7 +15,7 @@ from loadstone.catalogue.linear import LinearAttention, ShortStates
 from loadstone.catalogue.matrix import Matrix, vector
 from loadstone.catalogue.model import Layers
 from loadstone.catalogue.read_linear import STATES_ONLY, linear_attention
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 
 _MOST_TABLES = 1_000
 _ATTENTION_ONLY = (

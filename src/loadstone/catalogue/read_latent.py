@@ -7,7 +7,7 @@ from typing import Literal
 from loadstone.catalogue.attention import CompressedAttention, LatentAttention
 from loadstone.catalogue.families import Family
 from loadstone.catalogue.fields import Fields
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 
 _GATES: dict[str, Literal["element", "head"] | None] = {
     "": None, "headwise": "head", "elementwise": "element", "head_wise": "head", "element_wise": "element",

@@ -6,7 +6,7 @@ from loadstone.catalogue.families import Family
 from loadstone.catalogue.fields import Fields
 from loadstone.catalogue.linear import LinearAttention
 from loadstone.catalogue.precision import TORCH_DTYPES
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 
 _MAMBA2_HEADS = ("mamba_num_heads", "mamba_n_heads", "n_mamba_heads", "num_heads")
 

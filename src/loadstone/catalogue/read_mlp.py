@@ -8,7 +8,7 @@ from typing import Any
 from loadstone.catalogue.families import Family
 from loadstone.catalogue.fields import Fields
 from loadstone.catalogue.mlp import DenseMlp, Experts
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 
 _PER_TOKEN = (
     "num_experts_per_tok", "num_experts_per_token", "experts_per_token", "top_k_experts", "moe_topk", "moe_top_k",

@@ -13,7 +13,7 @@ from loadstone.catalogue.matrix import Matrix, vector
 from loadstone.catalogue.mlp import DenseMlp
 from loadstone.catalogue.model import Layers
 from loadstone.catalogue.read_linear import linear_attention
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 
 _KINDS = {"linear_attention": False, "mamba": False, "hybrid": True}
 

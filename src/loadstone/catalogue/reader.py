@@ -27,7 +27,7 @@ from loadstone.catalogue.read_beside import beside_layers, embedding_width, oute
 from loadstone.catalogue.read_beside_attention import streams_of_model
 from loadstone.catalogue.read_residual import residual_ends
 from loadstone.catalogue.vision import vision_parameters
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 
 MOST_BYTES = 64 << 20
 _MOST_STRETCHED = 10_000

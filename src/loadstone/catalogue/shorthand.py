@@ -9,17 +9,7 @@ from typing import NoReturn
 
 import msgspec
 
-from loadstone.catalogue.deployment import (
-    ARGUMENTS,
-    CHOICES,
-    ENGINES,
-    OFF,
-    ON,
-    OWNERS,
-    SWITCHES,
-    Deployment,
-    Draft,
-)
+from loadstone.catalogue.deployment import ARGUMENTS, CHOICES, ENGINES, OFF, ON, OWNERS, SWITCHES, Deployment, Draft
 from loadstone.catalogue.hardware import Gpu, Node
 from loadstone.catalogue.load import find_gpu, find_hardware, find_model, is_catalogued
 from loadstone.catalogue.model import Model
@@ -27,7 +17,7 @@ from loadstone.catalogue.own import is_file
 from loadstone.catalogue.precision import FORMATS, dtype_of, kv_dtype_of
 from loadstone.catalogue.reader import read_given
 from loadstone.catalogue.spellings import ELSEWHERE, SAME, owners_of
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 
 _ENGINE_NAMES = {
     "trtllm": "tensorrt-llm",

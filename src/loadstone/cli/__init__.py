@@ -32,12 +32,12 @@ from loadstone.cli.simulate import simulate
 from loadstone.cli.size import size
 from loadstone.cli.validate import validate
 from loadstone.cli.view import view
-from loadstone.errors import InputError, LoadstoneError
-from loadstone.host import path_of
-from loadstone.interruption import SIGNALS
+from loadstone.core.errors import InputError, LoadstoneError
+from loadstone.core.host import path_of
+from loadstone.core.signals import SIGNALS
+from loadstone.core.text import printable
+from loadstone.core.version import __version__
 from loadstone.rivals import said_of
-from loadstone.version import __version__
-from loadstone.wire.text import printable
 
 _NO_ROOM = "no room for more memory, processes or open files"
 UNREAD = 141

@@ -9,7 +9,7 @@ import typer
 from loadstone.cli import flags
 from loadstone.cli.flags import asked_of
 from loadstone.cli.output import interrupted_shown, show_document
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 
 
 def bench(

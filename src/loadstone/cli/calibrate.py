@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 
 
 def calibrate(
@@ -92,8 +92,8 @@ def _of_gpu(
     profile: str, out: Path | None, budget: str, points: Path | None, engine: str | None, as_json: bool
 ) -> None:
     from loadstone.cli.output import print_json
+    from loadstone.core.units import parse_seconds
     from loadstone.gpubench.command import calibrate as benchmark
-    from loadstone.units import parse_seconds
 
     def say(text: str) -> None:
         print(text, file=sys.stderr if as_json else sys.stdout, flush=True)

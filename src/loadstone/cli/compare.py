@@ -27,7 +27,7 @@ def compare(
     """Compare two runs, or two sets of repeats. Shows what differs in the setup, and each metric's ratio B/A with its
     interval and a test."""
     from loadstone.comparison import compare as compare_runs
-    from loadstone.errors import InputError
+    from loadstone.core.errors import InputError
 
     if seed < 0:
         raise InputError(f"--seed {seed}: must be 0 or more")

@@ -8,8 +8,8 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from loadstone.interruption import SIGNALS, Interrupted
-from loadstone.wire.text import printable
+from loadstone.core.signals import SIGNALS, Interrupted
+from loadstone.core.text import printable
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType

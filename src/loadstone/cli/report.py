@@ -10,7 +10,7 @@ import typer
 
 from loadstone.cli.flags import Price
 from loadstone.cli.output import print_json
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 
 
 def report(

@@ -9,8 +9,8 @@ import typer
 
 from loadstone.cli.flags import option
 from loadstone.cli.output import print_json, print_text
-from loadstone.errors import InputError
-from loadstone.units import parse_counts
+from loadstone.core.errors import InputError
+from loadstone.core.units import parse_counts
 
 if TYPE_CHECKING:
     from rich.text import Text

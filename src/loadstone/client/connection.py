@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from loadstone.client.clock import ANCILLARY_BYTES, Clock, ask_for_stamps
 from loadstone.client.http import CHUNKED_END, HttpReader
 from loadstone.client.stream import Stream
-from loadstone.wire.text import excerpt
+from loadstone.core.text import excerpt
 
 READ_BYTES = 65536
 _CHUNKED = b"chunked\r\n"

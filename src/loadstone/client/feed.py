@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from loadstone.client.protocol import Step
 from loadstone.client.stream import Stream
-from loadstone.records import Plan, PlannedRequest
+from loadstone.core import Plan, PlannedRequest
 from loadstone.wire.ask import RequestBody
 from loadstone.workload.prompts import PromptWriter
 

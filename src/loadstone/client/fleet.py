@@ -11,7 +11,7 @@ from loadstone.client.connection import Address, Connection, Owner
 from loadstone.client.grpc import Channels, GrpcConnection
 from loadstone.client.protocol import Destination
 from loadstone.client.stream import Stream
-from loadstone.records import PlannedRequest
+from loadstone.core import PlannedRequest
 from loadstone.workload.request import Route
 
 AnyConnection = Connection | GrpcConnection

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from loadstone.client.clock import Clock
 from loadstone.client.stream import Stream
-from loadstone.records import PlannedRequest
-from loadstone.store import journal_schema
+from loadstone.core import PlannedRequest
+from loadstone.core.run_folder import journal_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 
 from loadstone.client.connection import Address, Owner
 from loadstone.client.stream import Stream
-from loadstone.errors import InputError
-from loadstone.wire.text import excerpt
+from loadstone.core.errors import InputError
+from loadstone.core.text import excerpt
 from loadstone.wire.triton_grpc import GrpcAnswer, encode, fold, may_be_last
 
 METHOD = "/inference.GRPCInferenceService/ModelStreamInfer"

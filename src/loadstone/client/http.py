@@ -15,8 +15,8 @@ import httptools
 
 from loadstone.client.clock import Clock
 from loadstone.client.stream import Stream
+from loadstone.core.text import excerpt
 from loadstone.wire.template import Template
-from loadstone.wire.text import excerpt
 
 CHUNKED_END = b"\r\n\r\n"
 """An HTTP message in chunks ends so (the last chunk's or the trailers' end); an event's chunk never needs to."""

@@ -9,7 +9,7 @@ import time
 from loadstone.arrivals import level
 from loadstone.client.feed import Due, Feed
 from loadstone.client.protocol import Step
-from loadstone.records import Plan, PlannedRequest
+from loadstone.core import Plan, PlannedRequest
 
 _MODELS = 20
 """Names of models that are kept apart."""

@@ -17,9 +17,9 @@ import msgspec
 
 from loadstone.client.priority import needs_own_session
 from loadstone.client.protocol import Failed, FromWorker, Job, Leave, Progress, Ready, Step, StepDone, Stop, ToWorker
-from loadstone.errors import LoadstoneError
-from loadstone.host import processors
-from loadstone.records import Load
+from loadstone.core import Load
+from loadstone.core.errors import LoadstoneError
+from loadstone.core.host import processors
 
 _START_S = 30.0
 _CLOSE_S = 60.0

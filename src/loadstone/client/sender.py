@@ -18,10 +18,10 @@ from loadstone.client.load import StepLoad
 from loadstone.client.pacer import Pacer
 from loadstone.client.protocol import Job, Progress, Step
 from loadstone.client.stream import Stream
-from loadstone.records import Plan, PlannedRequest, Status
+from loadstone.core import Plan, PlannedRequest, Status
+from loadstone.core.secrets import blank
 from loadstone.wire.ask import RequestBody
 from loadstone.wire.dialects import new_answer
-from loadstone.wire.keys import blank
 from loadstone.workload.prompts import PromptWriter
 
 _SWEEP_S = 0.02

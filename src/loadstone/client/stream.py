@@ -6,10 +6,10 @@ from array import array
 from typing import Any
 
 from loadstone.client.clock import Clock
-from loadstone.records import PlannedRequest, Status, TokenSource
+from loadstone.core import PlannedRequest, Status, TokenSource
+from loadstone.core.text import error_text, excerpt
 from loadstone.wire.answer import Answer
 from loadstone.wire.openai import OpenAIAnswer
-from loadstone.wire.text import error_text, excerpt
 from loadstone.workload.request import Timeouts
 
 _AFTER_DONE_NS = 1_000_000_000

@@ -19,15 +19,15 @@ from pathlib import Path
 
 import msgspec
 
-from loadstone import store
 from loadstone.client.clock import Clock, ask_for_stamps
 from loadstone.client.fragments import Fragments
 from loadstone.client.load import StepLoad
 from loadstone.client.priority import rise
 from loadstone.client.protocol import Failed, FromWorker, Job, Leave, Ready, Step, StepDone, Stop, ToWorker
 from loadstone.client.sender import Sender
-from loadstone.errors import DiskFullError, LoadstoneError
-from loadstone.interruption import SIGNALS
+from loadstone.core import run_folder
+from loadstone.core.errors import DiskFullError, LoadstoneError
+from loadstone.core.signals import SIGNALS
 
 _FLUSH_S = 0.5
 _PROGRESS_S = 0.25
@@ -40,8 +40,8 @@ class Worker:
         self._loop = loop
         self._job = job
         self._clock = Clock(job.origin_ns)
-        plan = store.read_plan(Path(job.folder))
-        self._journal = store.JournalWriter(Path(job.folder), job.worker)
+        plan = run_folder.read_plan(Path(job.folder))
+        self._journal = run_folder.JournalWriter(Path(job.folder), job.worker)
         self._fragments = Fragments(job.worker, self._clock)
         self._fragments.warm_up()
         self._sender = Sender(job, plan, loop, self._clock, self._fragments, self._on_settled)
@@ -69,7 +69,7 @@ class Worker:
         for order in orders.read():
             if order is None or isinstance(order, Leave):
                 if self._sender.under_way:
-                    self._sender.stop(store.INTERRUPTED)
+                    self._sender.stop(run_folder.INTERRUPTED)
                 self._loop.stop()
             elif isinstance(order, Step):
                 self._sender.begin(order)

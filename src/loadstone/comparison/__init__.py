@@ -24,8 +24,8 @@ from loadstone.comparison.price import Prices, parse_prices, without_price
 from loadstone.comparison.setup import WORKLOAD, differences
 from loadstone.comparison.sides import Run, load_key
 from loadstone.comparison.text import loads_of
-from loadstone.errors import InputError
-from loadstone.statistics.blocks import RESOLUTION
+from loadstone.core.errors import InputError
+from loadstone.core.statistics.blocks import RESOLUTION
 from loadstone.verdict import Finding
 
 __all__ = ["compare"]

@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from loadstone import store
 from loadstone.comparison.sides import Place, Run, load_key
-from loadstone.records import Plan
+from loadstone.core import Plan, run_folder
 
 _COMPARED = tuple(name for name in Plan.COLUMNS if name not in ("cell", "prompt"))
 """Columns of a plan that say what each request asks, but for its text."""
@@ -30,7 +29,7 @@ def shared(a: Place, b: Place) -> int | None:
         return 0
     if a[0].info.plan_id == b[0].info.plan_id:
         return None
-    plans = [store.read_plan(run.folder) for run, _ in (a, b)]
+    plans = [run_folder.read_plan(run.folder) for run, _ in (a, b)]
     cells = [run.numbers[position] for run, position in (a, b)]
     warm = plans[0].warmup_count(cells[0])
     if any(getattr(plans[0], name) != getattr(plans[1], name) for name in ("seed", "exact_output", "chat")):
@@ -83,7 +82,7 @@ def by_time(run: Run) -> bool:
 
 def warmups(run: Run, loads: Sequence[Any]) -> list[int]:
     """Requests before the measured ones of each of these loads; once where all are alike."""
-    plan = store.read_plan(run.folder)
+    plan = run_folder.read_plan(run.folder)
     cells = [
         run.numbers[position]
         for position, cell in enumerate(run.document["cells"])

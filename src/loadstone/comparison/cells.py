@@ -17,9 +17,9 @@ from loadstone.comparison.found import Cell, Row
 from loadstone.comparison.metric import Metric, Stat
 from loadstone.comparison.permutation import Units, student, welch
 from loadstone.comparison.sides import PER_REQUEST, Place, Requests, requests_of
-from loadstone.records import Load
+from loadstone.core import Load
+from loadstone.core.statistics import autocorrelation, blocks
 from loadstone.runfacts import steady_window
-from loadstone.statistics import blocks, rhythm
 
 Floats = NDArray[np.float64]
 
@@ -261,8 +261,8 @@ def _rhythm(row: Row, sides: Sequence[Sequence[Requests]], places: int, *, paire
 
 def _of_sides(values: Sequence[Sequence[Floats]], places: int, *, paired: bool) -> float:
     if paired:
-        return rhythm.variance(values[1][0] - values[0][0], places)
-    return sum(rhythm.variance(run, places) / len(side) ** 2 for side in values for run in side)
+        return autocorrelation.variance(values[1][0] - values[0][0], places)
+    return sum(autocorrelation.variance(run, places) / len(side) ** 2 for side in values for run in side)
 
 
 def bound(cell: Cell, sides: Mapping[Metric, Sequence[Side]]) -> None:

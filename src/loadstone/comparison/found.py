@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from loadstone.comparison.metric import Metric
 from loadstone.comparison.permutation import Units
-from loadstone.records import Load
-from loadstone.statistics.blocks import RESOLUTION
+from loadstone.core import Load
+from loadstone.core.statistics.blocks import RESOLUTION
 
 Conclusion = Literal["better", "runs_differ", "same", "within_model", "may_be_chance", "not_shown", "too_little"]
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from loadstone.comparison.interval import Reach, reach
 from loadstone.comparison.price import per_million
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
+from loadstone.core.statistics import PERCENTILES
 from loadstone.runfacts import lasting, mapping, number
-from loadstone.statistics import PERCENTILES
 
 _STATISTICS = {"mean": float("nan"), **PERCENTILES}
 _RATES = ("output_tokens_per_s", "total_tokens_per_s", "requests_per_s", "goodput_per_s", "attainment")

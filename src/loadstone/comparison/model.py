@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from loadstone.records import RunInfo
+from loadstone.core import RunInfo
 from loadstone.runfacts import RunFacts
 
 TOGETHER = 2 / 3

@@ -8,7 +8,7 @@ from pathlib import Path
 from loadstone.comparison.price import Prices
 from loadstone.comparison.setup import differences
 from loadstone.comparison.sides import Run, load_key, open_run
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 
 MOST_RUNS = 1000
 _OF_REPEATS = ("seed", "plan", "client host", "loadstone")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 from loadstone.runfacts import RunFacts, gpu_name
 
 Prices = Mapping[str, float]

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loadstone import arrays, stated, store
+from loadstone import stated
 from loadstone.comparison.price import Prices, dollars_per_hour
-from loadstone.errors import InputError
-from loadstone.records import RunInfo
+from loadstone.core import RunInfo, arrays, run_folder
+from loadstone.core.errors import InputError
+from loadstone.core.statistics import blocks
 from loadstone.runfacts import RunFacts, run_facts
-from loadstone.statistics import blocks
 from loadstone.summary import summarise
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ PER_REQUEST = ("index", "ttft_s", "tpot_s", "e2e_s", "sent_s", "end_s")
 
 def open_run(folder: Path, prices: Prices) -> Run:
     """Raises InputError where it cannot be read or holds nothing."""
-    info = store.read_info(folder)
+    info = run_folder.read_info(folder)
     document = summarise(folder)
     if not document["cells"]:
         raise InputError(f"{folder}: nothing was sent in this run; there is nothing to compare")
@@ -114,7 +114,7 @@ def requests_of(run: Run, position: int, *, intended: bool, with_tokens: bool) -
     """The requests of a cell of a run that has records; `intended`: times count from then, not from the send."""
     number = run.numbers[position]
     relative = bool(stated.of_cell(run.info, number).get("relative_times"))
-    parts = [_part(batch, intended) for batch in store.read_records(run.folder, number, arrays.COLUMNS)]
+    parts = [_part(batch, intended) for batch in run_folder.read_records(run.folder, number, arrays.COLUMNS)]
     rows = {name: np.concatenate([part[name] for part in parts]) if parts else np.empty(0) for name in PER_REQUEST}
     order = np.argsort(rows["sent_s"], kind="stable")
     taken = {name: values[order] for name, values in rows.items()}
@@ -124,7 +124,7 @@ def requests_of(run: Run, position: int, *, intended: bool, with_tokens: bool) -
         span_s = float(np.nanmax(taken["end_s"]) - np.nanmin(taken["sent_s"]))
         start, end = float(np.nanmin(taken["sent_s"])), float(np.nanmax(taken["sent_s"]))
         if with_tokens and end > start:
-            batches = store.read_records(run.folder, number, arrays.COLUMNS)
+            batches = run_folder.read_records(run.folder, number, arrays.COLUMNS)
             curve, window_s = token_curve(map(_gains, batches), start, end), end - start
     return Requests(index=taken.pop("index").astype(np.int64), curve=curve, window_s=window_s, span_s=span_s, **taken)
 

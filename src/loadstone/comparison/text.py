@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from loadstone.units import show_number, show_seconds
-from loadstone.wire.text import excerpt
+from loadstone.core.text import excerpt
+from loadstone.core.units import show_number, show_seconds
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

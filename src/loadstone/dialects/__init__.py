@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
+from loadstone.core.errors import InputError
 from loadstone.dialects import aiperf, guidellm, inference_perf, llmperf, mlperf, sglang, vllm
 from loadstone.dialects.facts import Facts, Summary, gather
-from loadstone.errors import InputError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from loadstone.records import Load
+    from loadstone.core import Load
 
 __all__ = ["DEFINITIONS", "DIALECTS", "TOOLS", "summarise_as"]
 

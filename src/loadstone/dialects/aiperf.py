@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from loadstone.arrays import over, present, span_s, total
+from loadstone.core.arrays import over, present, span_s, total
 from loadstone.dialects.facts import Facts, Floats, Summary, both, chunk_gaps, describe, described, mean_gap_s
 
 _PERCENTILES = (1, 5, 10, 25, 50, 75, 90, 95, 99)

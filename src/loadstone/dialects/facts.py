@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from loadstone import arrays
-from loadstone.arrays import present
+from loadstone.core import arrays
+from loadstone.core.arrays import present
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -12,7 +12,7 @@ import math
 
 import numpy as np
 
-from loadstone.arrays import span_s
+from loadstone.core.arrays import span_s
 from loadstone.dialects.facts import Facts, Floats, Summary, described, mean_gap_s
 
 _NEAR_S = 1e-4  # events so near to one another count as one moment

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from loadstone.arrays import over, span_s, total
+from loadstone.core.arrays import over, span_s, total
 from loadstone.dialects.facts import Facts, Summary, both, describe, described, mean_gap_s, token_gaps
 
 _PERCENTILES = (0.1, 1, 5, 10, 25, 50, 75, 90, 95, 99, 99.9)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loadstone.arrays import over, span_s, total
+from loadstone.core.arrays import over, span_s, total
 from loadstone.dialects.facts import Facts, Summary, describe, described, mean_gap_s
 
 _PERCENTILES = (25, 50, 75, 90, 95, 99)

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loadstone.arrays import over, present, total
+from loadstone.core.arrays import over, present, total
+from loadstone.core.statistics import percentile_bounds
 from loadstone.dialects.facts import Facts, Floats, Summary
-from loadstone.statistics import percentile_bounds
 
 if TYPE_CHECKING:
-    from loadstone.records import Load
+    from loadstone.core import Load
 
 _PERCENTILES = (0.50, 0.90, 0.95, 0.97, 0.99, 0.999)
 _CONFIDENCE = 0.98

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from loadstone.arrays import over, present, span_s, total
+from loadstone.core.arrays import over, present, span_s, total
 from loadstone.dialects.facts import Facts, Summary, both, chunk_gaps, describe, described, mean_gap_s, token_gaps
 from loadstone.dialects.vllm import busiest_second, in_ms
 

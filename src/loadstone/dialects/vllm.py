@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from loadstone.arrays import over, span_s, total
+from loadstone.core.arrays import over, span_s, total
 from loadstone.dialects.facts import Facts, Floats, Summary, both, chunk_gaps, describe, described, mean_gap_s
 
 _LATENCIES = {

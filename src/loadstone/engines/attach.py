@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from loadstone.core import Target
+from loadstone.core.errors import InputError
 from loadstone.engines.identify import check_same, identify
 from loadstone.engines.probe import SHAPED_TOKENS, ask_once, check_inputs, try_fields, with_sampling, with_shape
 from loadstone.engines.server import Server, check_proxy, check_url, shown
 from loadstone.engines.vocabulary import find_vocabulary, token_counter
-from loadstone.errors import InputError
-from loadstone.records import Target
 from loadstone.wire.answer import Answer
 from loadstone.workload.prompts import Vocabulary
 from loadstone.workload.request import Ask, Endpoint, Sampling, Structured

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from loadstone.core.errors import TargetError
 from loadstone.engines.server import Server
-from loadstone.errors import TargetError
 
 _FLUSHES = ("/reset_prefix_cache", "/flush_cache")
 """vLLM's (only with VLLM_SERVER_DEV_MODE=1), and SGLang's."""

@@ -9,14 +9,14 @@ from urllib.parse import quote
 import httpx
 import msgspec
 
+from loadstone.core import Target
+from loadstone.core.errors import InputError, TargetError
+from loadstone.core.text import excerpt
 from loadstone.engines.probe import Heard, ask_once
 from loadstone.engines.server import Server, refusal
-from loadstone.errors import InputError, TargetError
-from loadstone.records import Target
 from loadstone.wire import triton
 from loadstone.wire.ask import path
 from loadstone.wire.dialects import new_answer
-from loadstone.wire.text import excerpt
 from loadstone.workload.request import Ask, Endpoint
 
 _ENGINES = {

@@ -12,10 +12,10 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from loadstone.core.errors import InputError
+from loadstone.core.host import cache_folder
 from loadstone.engines import tiny_gguf
 from loadstone.engines.process import ServerProcess, free_port
-from loadstone.errors import InputError
-from loadstone.host import cache_folder
 
 _INSTALL = "put llama-server on PATH (brew install llama.cpp, or a build from the llama.cpp releases page on GitHub)"
 _READY_TIMEOUT_S = 120.0

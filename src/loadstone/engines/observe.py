@@ -19,15 +19,15 @@ import httpx
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
-from loadstone import store
+from loadstone.core import run_folder
+from loadstone.core.errors import InputError
+from loadstone.core.gpu_metrics import labels_of, meaning
+from loadstone.core.nvml import Gpus
+from loadstone.core.secrets import blank_bytes, keys_in
+from loadstone.core.server_metrics import NAMES
+from loadstone.core.text import excerpt
 from loadstone.engines.bounded import send
 from loadstone.engines.server import check_url, shown, trust
-from loadstone.errors import InputError
-from loadstone.gpu_metrics import labels_of, meaning
-from loadstone.server_metrics import NAMES
-from loadstone.telemetry import Gpus
-from loadstone.wire.keys import blank_bytes, keys_in
-from loadstone.wire.text import excerpt
 
 INTERVAL_S = 1.0
 FLUSH_S = 10.0
@@ -175,7 +175,7 @@ class Observer:
             if self._file is not None:
                 with contextlib.suppress(OSError):
                     self._file.close()
-                store.seal_server(self._folder)
+                run_folder.seal_server(self._folder)
             self._keeps = False  # a thread that hangs adds nothing any more
 
     def look(self) -> None:
@@ -248,7 +248,7 @@ class Observer:
         self._flushed_s = time.monotonic()
         if not self._rows:
             return
-        schema = store.server_schema()
+        schema = run_folder.server_schema()
         columns = [
             pa.array(column, field.type) for column, field in zip(zip(*self._rows, strict=True), schema, strict=True)
         ]

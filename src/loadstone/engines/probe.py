@@ -8,15 +8,15 @@ from typing import Any, NamedTuple, TypeVar
 import httpx
 import msgspec
 
+from loadstone.core import Target
+from loadstone.core.errors import InputError
+from loadstone.core.text import error_text, excerpt
 from loadstone.engines.server import Server
-from loadstone.errors import InputError
-from loadstone.records import Target
 from loadstone.wire import triton
 from loadstone.wire.answer import Answer
 from loadstone.wire.ask import RequestBody, body, path
 from loadstone.wire.dialects import new_answer
 from loadstone.wire.structured import obeyed, spellings
-from loadstone.wire.text import error_text, excerpt
 from loadstone.workload.request import Ask, Sampling, Structured
 from loadstone.workload.words import WORDS
 

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Self
 
-from loadstone.errors import TargetError
+from loadstone.core.errors import TargetError
 
 KILL_AFTER_S = 5.0
 _POLL_S = 0.05

@@ -17,10 +17,10 @@ from urllib.parse import SplitResult, urlsplit
 import httpx
 import msgspec
 
+from loadstone.core.errors import InputError, TargetError
+from loadstone.core.secrets import blank_bytes, keys_in
+from loadstone.core.text import error_text, excerpt
 from loadstone.engines.bounded import send
-from loadstone.errors import InputError, TargetError
-from loadstone.wire.keys import blank_bytes, keys_in
-from loadstone.wire.text import error_text, excerpt
 from loadstone.wire.tolerant import storable
 
 _TIMEOUT_S = 60.0

@@ -8,15 +8,15 @@ from typing import Any, Self
 import msgspec
 
 from loadstone.client.grpc import METHOD, OPTIONS, library, metadata
+from loadstone.core import Target
+from loadstone.core.errors import InputError, TargetError
+from loadstone.core.secrets import blank, keys_in
+from loadstone.core.text import excerpt
 from loadstone.engines.identify import choose_triton_model, triton_inputs
 from loadstone.engines.probe import PROMPT, SHAPED_TOKENS, check_inputs, triton_fields, with_sampling, with_shape
 from loadstone.engines.server import check_url
 from loadstone.engines.vocabulary import find_words
-from loadstone.errors import InputError, TargetError
-from loadstone.records import Target
 from loadstone.wire.ask import RequestBody
-from loadstone.wire.keys import blank, keys_in
-from loadstone.wire.text import excerpt
 from loadstone.wire.triton_grpc import GrpcAnswer, GrpcAsk, body, encode, fold
 from loadstone.workload.prompts import Vocabulary
 from loadstone.workload.request import Sampling, Structured

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from loadstone.core import Target
+from loadstone.core.errors import InputError
 from loadstone.engines.probe import ask_once
 from loadstone.engines.server import Server
-from loadstone.errors import InputError
-from loadstone.records import Target
 from loadstone.workload.prompts import Vocabulary
 from loadstone.workload.request import Ask
 from loadstone.workload.words import WORDS

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from loadstone import stated, store
-from loadstone.errors import InputError
+from loadstone import stated
+from loadstone.core import run_folder
+from loadstone.core.errors import InputError
 from loadstone.exporters import bench_json, tables
 
 __all__ = ["FORMATS", "export_run", "file_name"]
@@ -31,7 +32,7 @@ def export_run(folder: Path, form: str, out: Path | None = None) -> bytes | None
     Raises InputError, one line, where there is no such form, or the run lacks the requests it needs.
     """
     _known(form)
-    info = store.read_info(folder)
+    info = run_folder.read_info(folder)
     if form != "csv" and stated.is_summary_only(folder, info):
         raise InputError(f"{folder}: imported without its requests, which {form} needs; use --format csv")
     if form == "parquet":

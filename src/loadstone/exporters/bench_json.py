@@ -14,10 +14,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from loadstone import stated, store
+from loadstone import stated
+from loadstone.core import Load, RunInfo, run_folder
+from loadstone.core.errors import InputError
 from loadstone.dialects import summarise_as
-from loadstone.errors import InputError
-from loadstone.records import Load, RunInfo
 from loadstone.runfacts import RunFacts, run_facts
 
 if TYPE_CHECKING:
@@ -38,13 +38,13 @@ def lines(folder: Path, info: RunInfo, tool: str) -> bytes:
     facts = run_facts(info)
     made = []
     for cell, about in enumerate(info.cells):
-        detail = _detail(store.read_columns(folder, _COLUMNS, cell))
+        detail = _detail(run_folder.read_columns(folder, _COLUMNS, cell))
         if not detail["errors"]:
             continue
         native = info.target is not None and info.target.endpoint == "sglang"
         dialect = tool if tool == "vllm" or native else "sglang-oai"
         streams = info.target is None or info.target.streams
-        read = partial(store.read_records, folder, cell)
+        read = partial(run_folder.read_records, folder, cell)
         numbers = summarise_as(dialect, read, about.load, streams=streams)
         told = stated.of_cell(info, cell)
         if told.get("relative_times"):

@@ -7,14 +7,13 @@ import io
 from pathlib import Path
 from typing import Any
 
-from loadstone import arrays, store
-from loadstone.errors import InputError
+from loadstone.core import RunInfo, arrays, run_folder
+from loadstone.core.errors import InputError
+from loadstone.core.statistics import STATISTICS
+from loadstone.core.text import no_formula, printable
 from loadstone.metrics import LATENCIES, TOTALS
-from loadstone.records import RunInfo
 from loadstone.runfacts import RunFacts, run_facts
-from loadstone.statistics import STATISTICS
 from loadstone.summary import summarise
-from loadstone.wire.text import no_formula, printable
 
 _EACH = ("ttft_s", "tpot_s", "e2e_s")
 
@@ -76,7 +75,7 @@ def write_parquet(folder: Path, info: RunInfo, out: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    schema = store.records_schema()
+    schema = run_folder.records_schema()
     for name, kind in (("load_kind", pa.string()), *((name, pa.float64()) for name in ("load_value", *_EACH))):
         schema = schema.append(pa.field(name, kind))
     kinds = pa.array([cell.load.kind for cell in info.cells], pa.string())
@@ -84,7 +83,7 @@ def write_parquet(folder: Path, info: RunInfo, out: Path) -> None:
     partial = out.with_name(out.name + ".part")
     try:
         with pq.ParquetWriter(partial, schema, compression="zstd") as writer:
-            for batch in store.read_records(folder):
+            for batch in run_folder.read_records(folder):
                 rows = arrays.rows(batch, arrays.events(batch))
                 each = (rows["first"] - rows["sent"], arrays.tpot_s(rows), rows["last"] - rows["sent"])
                 cells = batch.column("cell")

@@ -9,7 +9,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 from loadstone.gpubench import session
 
 

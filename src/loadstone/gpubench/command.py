@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from loadstone import catalogue
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 from loadstone.gpubench import fit, session, table
 from loadstone.gpubench.points import load
 from loadstone.perfmodel.profile import profile_of, save, user_folder

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import platform
 
+from loadstone.core.nvml import Gpus
 from loadstone.gpubench.points import Device
-from loadstone.telemetry import Gpus
 
 
 def describe_device(device: str, gpus: Gpus | None) -> Device:

@@ -27,7 +27,7 @@ import numpy as np
 from loadstone import catalogue
 from loadstone.catalogue.hardware import Gpu
 from loadstone.catalogue.load import gpu_names
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 from loadstone.gpubench.points import Bench, Point, fastest
 from loadstone.perfmodel.coefficients import COEFFICIENTS, INDEX, Array
 from loadstone.perfmodel.expert_kernels import expert_kernel

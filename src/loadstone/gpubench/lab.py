@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from loadstone.core.nvml import PREFIX, Gpus
 from loadstone.gpubench.points import Bench, Moment, Point, Skipped
 from loadstone.gpubench.timing import Timed, fatal, timed
-from loadstone.telemetry import PREFIX, Gpus
 
 COPIES_OF_L2 = 6
 """Data that calls go round over, in sizes of the second-level cache: some of it survives a round at 2."""

@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 
 SCHEMA = 1
 _MOST_BYTES = 64 * 1024 * 1024
@@ -83,7 +83,7 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 class Moment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The GPU's own word at a moment, names as in loadstone.telemetry without their prefix."""
+    """The GPU's own word at a moment, names as in loadstone.core.nvml without their prefix."""
 
     when: str
     time_s: float

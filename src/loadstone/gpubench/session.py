@@ -9,15 +9,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Concatenate, NamedTuple, ParamSpec
 
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
+from loadstone.core.nvml import Gpus
+from loadstone.core.version import __version__
 from loadstone.gpubench import engine_kernels, launches, memory, shapes
 from loadstone.gpubench.attention import measure_decode, measure_prefill
 from loadstone.gpubench.device import describe_device, number_of
 from loadstone.gpubench.lab import Lab, OutOfTimeError
 from loadstone.gpubench.points import Bench, Skipped, save
 from loadstone.gpubench.products import measure_experts, measure_products
-from loadstone.telemetry import Gpus
-from loadstone.version import __version__
 
 BUDGET_S = 480.0
 LARGE = 8192

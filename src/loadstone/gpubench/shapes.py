@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from loadstone import catalogue
 from loadstone.catalogue.model import DenseMlp, Experts, FullAttention, Model
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 
 TOKENS = (1, 8, 64, 256, 1024, 8192)
 TOKENS_BETWEEN = (2, 4, 16, 32, 128, 512, 2048, 4096)

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from loadstone.catalogue.hardware import Gpu
+from loadstone.core.units import show_number, show_seconds
 from loadstone.gpubench.fit import Fitted
 from loadstone.gpubench.points import Bench
-from loadstone.units import show_number, show_seconds
 
 
 def best(bench: Bench) -> dict[str, float]:

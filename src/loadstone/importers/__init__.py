@@ -12,13 +12,13 @@ from typing import Any
 
 import msgspec
 
-from loadstone.errors import InputError
+from loadstone.core import Load
+from loadstone.core.errors import InputError
 from loadstone.importers import detect, files, source, table
 from loadstone.importers.cell import Cell
 from loadstone.importers.check import check
 from loadstone.importers.values import lengths, positive, text, whole
 from loadstone.importers.write import runs_of, write
-from loadstone.records import Load
 from loadstone.runfacts import engine_name, gpu_name
 from loadstone.verdict import Finding
 

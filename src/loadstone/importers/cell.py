@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
 
-from loadstone.records import Load, RequestRecord
+from loadstone.core import Load, RequestRecord
 from loadstone.verdict import Finding
 
 _PLACE = re.compile(r", (line|benchmark|experiment) \d+$")

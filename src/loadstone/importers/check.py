@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from itertools import pairwise
 
+from loadstone.core.units import show_number, show_seconds
 from loadstone.importers.cell import Cell
 from loadstone.importers.requests import NO_TOKENS
-from loadstone.units import show_number, show_seconds
 
 SUM_SHARE = 0.02
 """E2E and TTFT + TPOT·(n − 1) may differ by this share of E2E: clients end E2E with the stream, TPOT with a token."""

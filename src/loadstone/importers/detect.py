@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 from loadstone.importers import (
     aiperf,
     guidellm,

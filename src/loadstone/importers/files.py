@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 from loadstone.importers import aiperf, inference_perf
 from loadstone.importers.source import printable
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from loadstone.core import Load, Status
 from loadstone.importers.cell import Cell
 from loadstone.importers.requests import earliest, record
 from loadstone.importers.values import Value, known, lengths, load_of, origin, sessions, sum_per_s
-from loadstone.records import Load, Status
 from loadstone.runfacts import mapping
 from loadstone.stated import CUT_AT_END
 

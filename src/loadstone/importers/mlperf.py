@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from loadstone.core import Load
 from loadstone.importers.cell import Cell
 from loadstone.importers.values import amount, known, load_of, number, positive, text, whole
-from loadstone.records import Load
 
 _TITLE = "MLPerf Results Summary"
 _LINES = 2000

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import Any
 
+from loadstone.core import Phase, RequestRecord, Status
 from loadstone.importers.cell import Cell
 from loadstone.importers.values import Value, amount, items, number, text, whole
-from loadstone.records import Phase, RequestRecord, Status
 
 NO_TOKENS = "no output, though the tool counts it as completed"
 NO_TIME = "impossible times in the file"

@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 
 MOST_BYTES = 1 << 30
 MOST_LINES = 2_000_000

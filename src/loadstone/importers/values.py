@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from loadstone.records import Load
+from loadstone.core import Load
+from loadstone.core.text import excerpt
 from loadstone.runfacts import mapping
-from loadstone.wire.text import excerpt
 from loadstone.workload.synthetic import MAX_TOKENS, parse_length
 
 MOST = 1e19

@@ -10,6 +10,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from loadstone.core import Load
+from loadstone.core.statistics import STATISTICS, distribution
+from loadstone.core.units import show_seconds
 from loadstone.importers.cell import Cell
 from loadstone.importers.requests import MOST_S, from_gaps
 from loadstone.importers.values import (
@@ -26,10 +29,7 @@ from loadstone.importers.values import (
     text,
     whole,
 )
-from loadstone.records import Load
 from loadstone.runfacts import engine_name, mapping
-from loadstone.statistics import STATISTICS, distribution
-from loadstone.units import show_seconds
 
 WAIT_SHARE = 0.05
 """Mean wait before sending, as a share of the mean E2E, from which latencies that lack it are told."""

@@ -12,16 +12,16 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from loadstone import store, verdict
-from loadstone.errors import InputError
+from loadstone import verdict
+from loadstone.core import PHASES, CellInfo, Load, Plan, RequestRecord, RunInfo, Target, run_folder
+from loadstone.core.errors import InputError
+from loadstone.core.statistics import PERCENTILES, STATISTICS
+from loadstone.core.version import __version__
 from loadstone.importers.cell import Cell
 from loadstone.importers.source import printable
 from loadstone.metrics import LATENCIES, TOTALS
-from loadstone.records import PHASES, CellInfo, Load, Plan, RequestRecord, RunInfo, Target
 from loadstone.runfacts import run_facts
-from loadstone.statistics import PERCENTILES, STATISTICS
 from loadstone.summary import document_of, summarise
-from loadstone.version import __version__
 
 _COUNTS = ("sent", "ok", "error", "timeout", "cancelled", "short")
 _MOST_RUNS = 10_000
@@ -149,19 +149,19 @@ def write(cells: list[Cell], out: Path, command: list[str]) -> Path:
     )
     facts = run_facts(info)
     model = (facts.model or "").rsplit("/", 1)[-1]
-    folder = store.create(out, store.run_id(now, "imported", facts.engine, model, facts.gpu))
+    folder = run_folder.create(out, run_folder.run_id(now, "imported", facts.engine, model, facts.gpu))
     info.run_id = folder.name
-    with store.own(folder):
+    with run_folder.own(folder):
         for cell_info, cell in zip(info.cells, cells, strict=True):
             _span(cell_info, cell)
-        store.write_info(folder, info)
-        store.write_plan(folder / "plan.parquet", plan)
+        run_folder.write_info(folder, info)
+        run_folder.write_plan(folder / "plan.parquet", plan)
         if first.records:
             _write_records(folder, cells)
             document = summarise(folder)
         else:
             document = document_of(folder, info, [_document(cell) for cell in cells])
-        store.write_json(folder / "summary.json", document)
+        run_folder.write_json(folder / "summary.json", document)
     return folder
 
 
@@ -246,8 +246,8 @@ def _tokens(count: int | None) -> int:
 def _write_records(folder: Path, cells: Sequence[Cell]) -> None:
     import pyarrow as pa
 
-    schema = store.records_schema()
-    journal = store.JournalWriter(folder, 0)
+    schema = run_folder.records_schema()
+    journal = run_folder.JournalWriter(folder, 0)
     try:
         for number, cell in enumerate(cells):
             records = _ordered(cell.records)
@@ -262,7 +262,7 @@ def _write_records(folder: Path, cells: Sequence[Cell]) -> None:
         raise InputError(f"{cells[0].where}: a number in it is too large for a record ({error})") from error
     finally:
         journal.close()
-    store.assemble(folder)
+    run_folder.assemble(folder)
 
 
 # --- without records -------------------------------------------------------------------------------------------

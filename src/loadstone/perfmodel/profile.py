@@ -16,10 +16,10 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from loadstone import host
 from loadstone.catalogue.deployment import Deployment
 from loadstone.catalogue.model import Model
-from loadstone.errors import InputError
+from loadstone.core import host
+from loadstone.core.errors import InputError
 from loadstone.perfmodel import processor
 from loadstone.perfmodel.coefficients import EXPERT_LAYERS, NAMES, PRIOR, SPREAD, Array
 from loadstone.perfmodel.families import architecture_of, is_amd, kind_of, shapes_of

@@ -10,7 +10,8 @@ import msgspec
 
 from loadstone import stated
 from loadstone.comparison.price import Prices, without_price
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
+from loadstone.core.version import __version__
 from loadstone.report import tables
 from loadstone.report.charts.bands import spread
 from loadstone.report.charts.frames import E2E, TPOT, TTFT, Frame
@@ -25,7 +26,6 @@ from loadstone.report.samples import sample
 from loadstone.report.series import Series, asked
 from loadstone.report.words import clean, joined
 from loadstone.runfacts import mapping
-from loadstone.version import __version__
 
 SECTIONS = {
     "throughput": "Throughput against latency",

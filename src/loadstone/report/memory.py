@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 from loadstone.report.charts.colours import BLUE, GREEN, GREY, ORANGE, SKY
 from loadstone.report.charts.theme import Figure, data, figure
 from loadstone.report.words import clean

@@ -12,7 +12,8 @@ import msgspec
 
 from loadstone.comparison.model import Basis, basis
 from loadstone.comparison.price import Prices, dollars_per_hour
-from loadstone.records import Load
+from loadstone.core import Load
+from loadstone.core.units import show_seconds
 from loadstone.report.runs import RunView
 from loadstone.report.stats import Stat, energy, latency, price, throughput, whole
 from loadstone.report.words import clean, count, joined
@@ -26,7 +27,6 @@ from loadstone.runfacts import (
     slo_probability,
     steady_window,
 )
-from loadstone.units import show_seconds
 
 LATENCIES = ("ttft", "tpot", "itl", "e2e")
 _SHARED = "shared-prefix"

@@ -8,9 +8,8 @@ from typing import Any
 
 import msgspec
 
-from loadstone import store
-from loadstone.errors import InputError
-from loadstone.records import RunInfo
+from loadstone.core import RunInfo, run_folder
+from loadstone.core.errors import InputError
 from loadstone.runfacts import RunFacts, mapping, run_facts
 
 _SUMMARY_BYTES = 256 * 1024 * 1024
@@ -70,7 +69,7 @@ def read_run(folder: Path) -> RunView:
     A summary of before intervals had regard to how requests depend on one another is computed anew too; what the
     hardware allows is added where it is not told, as in sums that were imported.
     """
-    info = store.read_info(folder)
+    info = run_folder.read_info(folder)
     path = folder / "summary.json"
     document: Any = None
     has_records = (folder / "records.parquet").exists()

@@ -12,11 +12,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from loadstone import arrays, store
-from loadstone.gpu_metrics import Readings
-from loadstone.records import Load, RunInfo
+from loadstone.core import Load, RunInfo, arrays, run_folder
+from loadstone.core.gpu_metrics import Readings
+from loadstone.core.server_metrics import GAUGES
 from loadstone.report.runs import RunView
-from loadstone.server_metrics import GAUGES
 
 Floats = NDArray[np.float64]
 
@@ -87,7 +86,7 @@ def sample(run: RunView) -> RunSample | None:
     requests = []
     for cell in range(len(run.info.cells)):
         parts = [np.empty(0, arrays.ROW)]
-        for batch in store.read_records(run.folder, cell, arrays.COLUMNS):
+        for batch in run_folder.read_records(run.folder, cell, arrays.COLUMNS):
             events = arrays.events(batch)
             parts.append(arrays.rows(batch, events))
             _count(events, heat, tokens, edges)
@@ -107,7 +106,7 @@ def sample(run: RunView) -> RunSample | None:
 def _edges(run: RunView) -> Floats | None:
     """TIME_BINS bins from the first send to the last end; None without a send. These columns cost little to read."""
     columns = ("sent_s", "end_s")
-    tables = [store.read_columns(run.folder, columns, cell) for cell in range(len(run.info.cells))]
+    tables = [run_folder.read_columns(run.folder, columns, cell) for cell in range(len(run.info.cells))]
     sent, end = (np.concatenate([table[name].to_numpy() for table in tables] or [np.empty(0)]) for name in columns)
     if not len(sent) or np.isnan(sent).all():
         return None
@@ -193,7 +192,7 @@ def _tracks(rows: NDArray[Any], tokens: NDArray[np.int64], edges: Floats) -> Ite
 
 def _server_tracks(run: RunView, edges: Floats) -> Iterable[Track]:
     """What the servers said: running, waiting, KV use; and power where something beside them told it."""
-    table = store.read_server(run.folder)
+    table = run_folder.read_server(run.folder)
     if table is None:
         return
     names = np.asarray(table["name"].to_pylist(), dtype=object)

@@ -6,9 +6,9 @@ import csv
 import io
 from typing import Any
 
+from loadstone.core.text import no_formula
 from loadstone.report.document import Report
 from loadstone.report.points import LATENCIES, Point
-from loadstone.wire.text import no_formula
 
 _FACTS = (
     "run", "cell", "source", "engine", "version", "model", "gpu", "gpus", "parallel", "precision", "context",

@@ -7,10 +7,10 @@ import io
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
+from loadstone.core.text import no_formula
 from loadstone.report.terminal import empty
 from loadstone.report.words import clean
-from loadstone.wire.text import no_formula
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

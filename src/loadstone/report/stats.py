@@ -11,8 +11,8 @@ import msgspec
 from loadstone.comparison.interval import Reach, bounds, reach
 from loadstone.comparison.metric import predicted_rate, rate_interval
 from loadstone.comparison.price import per_million
+from loadstone.core.statistics.distribution import Z80, Z95
 from loadstone.runfacts import mapping, number
-from loadstone.statistics.distribution import Z80, Z95
 
 PREDICTED = "80 %, predicted"
 

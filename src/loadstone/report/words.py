@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from loadstone.wire.text import excerpt
+from loadstone.core.text import excerpt
 
 
 def count(many: int) -> str:

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import Literal, NamedTuple, get_args
 
 from loadstone.comparison.price import Prices, parse_prices
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 from loadstone.report.charts.theme import Figure
 from loadstone.report.document import Report, build
 from loadstone.report.runs import read_runs

@@ -21,7 +21,7 @@ import sys
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from loadstone.errors import LoadstoneError
+from loadstone.core.errors import LoadstoneError
 from loadstone.simserver.law import DEFAULT_MAX_MODEL_LEN, MODEL, Law, Usage
 
 __all__ = ["MODEL", "Law", "TimingServer", "start"]

@@ -13,7 +13,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING, get_args
 
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 from loadstone.simserver.http import Connection, Server
 from loadstone.simserver.law import DEFAULT_MAX_MODEL_LEN, Law, Options, Usage
 from loadstone.simserver.metrics import Metrics

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from loadstone.batching import Sequence
 from loadstone.client.pacer import Pacer
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 from loadstone.simulator.cell import route
 from loadstone.simulator.engine import NEVER
 from loadstone.simulator.fleet import Fleet, sharing

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import httptools
 import msgspec
 
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
+from loadstone.core.version import __version__
 from loadstone.simserver.answer import Answer
 from loadstone.simserver.ask import (
     CHAT,
@@ -32,7 +33,6 @@ from loadstone.simserver.law import Law, Options
 from loadstone.simserver.metrics import Metrics
 from loadstone.simserver.scheduler import Scheduler
 from loadstone.simserver.stream import Keys, Stream
-from loadstone.version import __version__
 
 if TYPE_CHECKING:
     from loadstone.simserver.engine import Engine

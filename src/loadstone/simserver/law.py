@@ -6,8 +6,8 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from loadstone.errors import InputError
-from loadstone.units import parse_seconds
+from loadstone.core.errors import InputError
+from loadstone.core.units import parse_seconds
 
 Usage = Literal["asked", "none", "final", "running", "unasked"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from loadstone.records import Plan
+from loadstone.core import Plan
 
 if TYPE_CHECKING:
     import numpy as np

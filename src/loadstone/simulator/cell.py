@@ -7,7 +7,7 @@ import heapq
 from dataclasses import replace
 
 from loadstone.batching import Route, Sequence
-from loadstone.records import Plan
+from loadstone.core import Plan
 from loadstone.simulator.asked import Asked
 from loadstone.simulator.client import NEVER, Client
 from loadstone.simulator.content import Contents, shares

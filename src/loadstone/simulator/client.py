@@ -10,7 +10,7 @@ import heapq
 import math
 
 from loadstone.arrivals import level
-from loadstone.records import Load
+from loadstone.core import Load
 from loadstone.simulator.asked import Asked
 
 NEVER = math.inf

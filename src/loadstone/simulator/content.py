@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 
-from loadstone.records import Plan
+from loadstone.core import Plan
 from loadstone.simulator.asked import Asked
 
 _PLACE_BITS = 24

@@ -66,7 +66,7 @@ class Counters:
         """As store.server_schema()."""
         import pyarrow as pa
 
-        from loadstone.store import server_schema
+        from loadstone.core.run_folder import server_schema
 
         names = _GAUGES + _COUNTERS
         times: list[float] = []

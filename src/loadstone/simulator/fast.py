@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from heapq import heappop, heappush
 
 from loadstone.batching import EnginePolicy
-from loadstone.records import Load, Plan
+from loadstone.core import Load, Plan
 from loadstone.simulator.engine import NEVER, StepTimes, steps_over
 from loadstone.simulator.run import CellRun, Look, State
 

@@ -17,13 +17,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from loadstone.records import Load, Plan
+from loadstone.core import Load, Plan
+from loadstone.core.statistics.distribution import PERCENTILES
+from loadstone.core.statistics.growth import SURE, growth
 from loadstone.simulator.cell import run_cell
 from loadstone.simulator.engine import StepTimes
 from loadstone.simulator.fleet import Fleet
 from loadstone.simulator.run import CellRun
-from loadstone.statistics.distribution import PERCENTILES
-from loadstone.statistics.growth import SURE, growth
 
 LOW, HIGH = 0.1, 0.9
 _LEAST_REQUESTS = 300

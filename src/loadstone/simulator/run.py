@@ -8,7 +8,7 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from loadstone.batching import Scheduler
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 from loadstone.simulator.asked import Asked
 from loadstone.simulator.engine import NEVER, Journal, Replica
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from loadstone.batching import EnginePolicy
 from loadstone.batching.speculation import gains
-from loadstone.records import Plan
+from loadstone.core import Plan
 from loadstone.simulator.run import CellRun
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class _Records:
     def _table(self, start: int, stop: int) -> pa.Table:
         import pyarrow as pa
 
-        from loadstone.store import records_schema
+        from loadstone.core.run_folder import records_schema
 
         run, here = self._run, slice(start, stop)
         events = self._events[here]

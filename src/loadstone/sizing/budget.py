@@ -8,7 +8,7 @@ import re
 import msgspec
 
 from loadstone.catalogue.deployment import OFF, ON, Deployment
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 
 GIB = 1 << 30
 MIB = 1 << 20

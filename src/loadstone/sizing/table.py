@@ -15,10 +15,10 @@ from loadstone.catalogue import parse_deployment
 from loadstone.catalogue.deployment import OWNERS, Deployment
 from loadstone.catalogue.shorthand import engine_of, key_value, split_deployment
 from loadstone.catalogue.spellings import owners_of
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
+from loadstone.core.units import TOKEN_UNITS, parse_counts
 from loadstone.rivals import no_such_option
 from loadstone.sizing.size import Row, size
-from loadstone.units import TOKEN_UNITS, parse_counts
 
 MOST_ROWS = 100_000
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from loadstone.calibrate.points import Point, Unpredictable
 from loadstone.calibrate.table import Case, case_of, refresh, slopes, table_of
+from loadstone.core.statistics.distribution import Z80
 from loadstone.perfmodel.profile import OtherArchitecture, Profile, family_of, is_own, profile_of, spreads
-from loadstone.statistics.distribution import Z80
 
 QUANTITIES = ("ttft", "tpot", "throughput")
 

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from loadstone.core import Plan, Target
+from loadstone.core.units import show_seconds
 from loadstone.metrics import CellMetrics
-from loadstone.records import Plan, Target
-from loadstone.units import show_seconds
 from loadstone.verdict.facts import Facts, plan_rows
 from loadstone.verdict.finding import Finding
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from loadstone.core import CellInfo, Clock, Plan, Target
 from loadstone.metrics import CellMetrics
-from loadstone.records import CellInfo, Clock, Plan, Target
 from loadstone.verdict import answers, client, gpu, load, server, steady, tokens
 from loadstone.verdict.facts import Events, gather
 from loadstone.verdict.finding import Finding

@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from loadstone.core import Clock
+from loadstone.core.units import show_seconds
 from loadstone.metrics import CellMetrics
-from loadstone.records import Clock
-from loadstone.units import show_seconds
 from loadstone.verdict.facts import Facts, Floats, under_way
 from loadstone.verdict.finding import MORE_PROCESSOR_TIME, Finding
 from loadstone.verdict.spoilt import reached_by, spoilt

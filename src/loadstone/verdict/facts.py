@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loadstone import arrays
-from loadstone.errors import InputError
-from loadstone.records import Plan
+from loadstone.core import Plan, arrays
+from loadstone.core.errors import InputError
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from loadstone.gpu_metrics import Floats, Readings, Series
-from loadstone.telemetry import reasons_in
+from loadstone.core.gpu_metrics import Floats, Readings, Series
+from loadstone.core.nvml import reasons_in
 from loadstone.verdict.finding import Finding
 from loadstone.verdict.server import Level
 

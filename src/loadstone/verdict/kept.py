@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from loadstone.records import JournalDamage, RunInfo
+from loadstone.core import JournalDamage, RunInfo
 from loadstone.verdict.finding import Finding
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from loadstone.core import Load
+from loadstone.core.units import show_load, show_seconds
 from loadstone.metrics import CellMetrics
-from loadstone.records import Load
-from loadstone.units import show_load, show_seconds
 from loadstone.verdict.facts import Facts, under_way
 from loadstone.verdict.finding import MORE_PROCESSOR_TIME, Finding
 from loadstone.verdict.spoilt import reached_by, spoilt

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from loadstone.records import JournalDamage, Load
+from loadstone.core import JournalDamage, Load
 from loadstone.verdict.finding import Finding
 from loadstone.verdict.kept import journal_damaged
 

@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from loadstone.server_metrics import COUNTERS, GAUGES, START_TIME
+from loadstone.core.server_metrics import COUNTERS, GAUGES, START_TIME
 from loadstone.verdict.finding import Finding
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from loadstone.statistics import Distribution
-from loadstone.units import show_seconds
+from loadstone.core.statistics import Distribution
+from loadstone.core.units import show_seconds
 from loadstone.verdict.facts import Floats
 
 SPOILT_SHARE = 0.1

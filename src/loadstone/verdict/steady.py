@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from loadstone.core import Load, Plan
+from loadstone.core.statistics import autocorrelation
+from loadstone.core.units import show_seconds
 from loadstone.metrics import CellMetrics
-from loadstone.records import Load, Plan
-from loadstone.statistics import rhythm
-from loadstone.units import show_seconds
 from loadstone.verdict.facts import Facts, Floats, plan_rows, under_way
 from loadstone.verdict.finding import Finding
 
@@ -288,10 +288,10 @@ def phases_locked(load: Load, measured: Facts, streams: bool) -> Finding | None:
     so that who waits for whom stays as it came about (statistics.rhythm).
     """
     sent = measured.pick(np.argsort(measured.sent_s, kind="stable"))
-    if load.unit != "requests" or rhythm.spread(np.diff(sent.sent_s), load.places) < LOCKED:
+    if load.unit != "requests" or autocorrelation.spread(np.diff(sent.sent_s), load.places) < LOCKED:
         return None
     ttft_s = sent.first_s - sent.sent_s
-    apart = rhythm.spread(ttft_s, load.places) if streams else 0.0
+    apart = autocorrelation.spread(ttft_s, load.places) if streams else 0.0
     evidence = f"the gaps between sends repeat from one generation of the {load.places} slots to the next"
     if apart >= LOCKED_APART:
         generations = ttft_s[: len(ttft_s) // load.places * load.places].reshape(-1, load.places)

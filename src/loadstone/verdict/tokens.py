@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from loadstone.records import Plan
+from loadstone.core import Plan
 from loadstone.schedule import promised_tokens
 from loadstone.verdict.facts import Facts, plan_rows
 from loadstone.verdict.finding import Finding

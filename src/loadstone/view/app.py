@@ -21,7 +21,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 from loadstone.report.words import clean
 from loadstone.view import pages
 from loadstone.view.live import LiveRuns

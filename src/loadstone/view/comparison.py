@@ -8,7 +8,7 @@ from typing import Any
 
 from loadstone.comparison import compare
 from loadstone.comparison.text import HEADS, cells_of, load_of, loads_of, plain, word
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 from loadstone.report.html import titled
 from loadstone.report.tables import Table
 from loadstone.report.words import clean

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from loadstone import store
-from loadstone.errors import InputError
+from loadstone.core import run_folder
+from loadstone.core.errors import InputError
 from loadstone.report.words import clean
 from loadstone.view.curves import Curves, percentile
 from loadstone.view.shelf import Row, Signature, signature
@@ -30,7 +30,7 @@ class LiveRun:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        info = store.read_info(folder)
+        info = run_folder.read_info(folder)
         self._loads = [clean(cell.load.label) for cell in info.cells]
         self._closed = [cell.load.kind == "concurrency" for cell in info.cells]
         self._by_time = [cell.load.duration_s is not None for cell in info.cells]

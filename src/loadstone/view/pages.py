@@ -11,10 +11,10 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
+from loadstone.core.units import show_number
+from loadstone.core.version import __version__
 from loadstone.report import html
 from loadstone.report.tables import trust
-from loadstone.units import show_number
-from loadstone.version import __version__
 from loadstone.view.shelf import Row
 
 PAGE_ROWS = 300

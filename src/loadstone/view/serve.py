@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 from loadstone.view.shelf import Shelf
 
 NICE = 10

@@ -19,16 +19,15 @@ from typing import Any, Literal
 
 import msgspec
 
-from loadstone import store
-from loadstone.errors import InputError
-from loadstone.records import RunInfo
+from loadstone.core import RunInfo, run_folder
+from loadstone.core.errors import InputError
+from loadstone.core.text import excerpt
 from loadstone.report.points import Point, points_of
 from loadstone.report.runs import RunView
 from loadstone.report.series import asked
 from loadstone.report.tables import stated_cells
 from loadstone.report.words import clean
 from loadstone.runfacts import run_facts
-from loadstone.wire.text import excerpt
 
 State = Literal["running", "done", "interrupted", "failed", "cut off", "no summary", "unreadable"]
 Signature = tuple[tuple[int, int, int] | None, ...]
@@ -39,7 +38,7 @@ workers come before journals, and the records are made after them."""
 _PAPERS_BYTES = 64 * 1024 * 1024
 _SUMMARY_BYTES = 32 * 1024 * 1024
 """More than any run's; a file beyond is not opened for a list."""
-_PARTS = ("run.json", store.OWNER, "plan.parquet", "records.parquet", "summary.json")
+_PARTS = ("run.json", run_folder.OWNER, "plan.parquet", "records.parquet", "summary.json")
 _KEY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,150}")
 
 
@@ -138,7 +137,7 @@ def _unreadable(key: str, folder: Path, why: str) -> Row:
 
 def _row(key: str, folder: Path) -> Row:
     _bounded(folder / "run.json", _PAPERS_BYTES)
-    info = store.read_info(folder)
+    info = run_folder.read_info(folder)
     document, why = _summary(folder)
     facts = run_facts(info, document)
     view = RunView(folder=folder, info=info, document=document, facts=facts)
@@ -271,10 +270,10 @@ def signature(folder: Path, names: Iterable[str]) -> Signature:
 def is_written_to(folder: Path) -> bool:
     """Whether somebody is at work on this run: its owner or a worker holds a lock, or a file is new."""
     newest_s = 0.0
-    for path in [*folder.glob("journal-*.arrow"), folder / store.OWNER, folder / "run.json"]:
+    for path in [*folder.glob("journal-*.arrow"), folder / run_folder.OWNER, folder / "run.json"]:
         try:
             newest_s = max(newest_s, path.stat().st_mtime)
-            if path.name != "run.json" and store.is_held(path):
+            if path.name != "run.json" and run_folder.is_held(path):
                 return True
         except OSError:
             continue

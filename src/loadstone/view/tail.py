@@ -6,7 +6,7 @@ import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from loadstone import store
+from loadstone.core import run_folder
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,10 +47,10 @@ class Tail:
         batches: list[pa.RecordBatch] = []
         used = 0
         try:
-            while len(data) - used >= store.HEADER_BYTES:
-                number, length, check = store.read_header(data, used)
-                begin, end = used + store.HEADER_BYTES, used + store.HEADER_BYTES + length
-                if end > len(data) and length <= WINDOW_BYTES - store.HEADER_BYTES:
+            while len(data) - used >= run_folder.HEADER_BYTES:
+                number, length, check = run_folder.read_header(data, used)
+                begin, end = used + run_folder.HEADER_BYTES, used + run_folder.HEADER_BYTES + length
+                if end > len(data) and length <= WINDOW_BYTES - run_folder.HEADER_BYTES:
                     break
                 batches += _taken(data[begin:end], number, check)
                 used = end
@@ -65,7 +65,7 @@ def _taken(message: bytes, number: int, check: int) -> list[pa.RecordBatch]:
 
     if zlib.crc32(message) != check:
         raise ValueError("not a journal, or a damaged one")
-    schema = store.journal_schema()
+    schema = run_folder.journal_schema()
     if number:
         batch = pa.ipc.read_record_batch(pa.py_buffer(message), schema)
         batch.validate(full=True)

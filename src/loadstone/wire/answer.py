@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from loadstone.core.text import excerpt
 from loadstone.wire import sse
 from loadstone.wire.sse import SseDecoder, SseError
 from loadstone.wire.template import Template
-from loadstone.wire.text import excerpt
 from loadstone.wire.tolerant import count, load_object
 
 MAX_TEXT = 4 * 1024 * 1024

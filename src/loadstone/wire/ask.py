@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 from loadstone.wire import sglang, triton
 from loadstone.wire.structured import fields
 from loadstone.workload.request import LENGTH, PROMPT, TEXT_OR_IDS, Ask

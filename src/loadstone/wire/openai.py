@@ -11,18 +11,11 @@ from __future__ import annotations
 
 from itertools import accumulate
 
+from loadstone.core.text import error_text, excerpt
 from loadstone.wire.answer import Answer, place_of
-from loadstone.wire.openai_chunk import (
-    Delta,
-    Timings,
-    Usage,
-    decode_chunk,
-    decode_whole,
-    tolerated,
-)
+from loadstone.wire.openai_chunk import Delta, Timings, Usage, decode_chunk, decode_whole, tolerated
 from loadstone.wire.sse import SseDecoder
 from loadstone.wire.template import Template, learn
-from loadstone.wire.text import error_text, excerpt
 from loadstone.wire.tolerant import MAX_COUNT, NO_RAW, UNREADABLE, count, present
 
 _MAX_MS = 1e12

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from loadstone.core.text import error_text, excerpt
 from loadstone.wire import structured
 from loadstone.wire.answer import CHOICES, MAX_TEXT, Answer, place_of
-from loadstone.wire.text import error_text, excerpt
 from loadstone.wire.tolerant import NO_RAW, UNREADABLE, convert, count, present, raw
 
 if TYPE_CHECKING:

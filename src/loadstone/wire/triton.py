@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from loadstone.core.text import error_text
 from loadstone.wire.answer import Answer
 from loadstone.wire.structured import fields
-from loadstone.wire.text import error_text
 from loadstone.wire.tolerant import MAX_COUNT, NO_RAW, UNREADABLE, count, present, raw
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
+from loadstone.core.text import excerpt
 from loadstone.wire import ask as asking
-from loadstone.wire.text import excerpt
 from loadstone.wire.tolerant import MAX_COUNT
 from loadstone.wire.triton import TritonAnswer
 from loadstone.workload.request import Ask

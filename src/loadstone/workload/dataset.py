@@ -23,7 +23,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 from loadstone.workload.dataset_items import FORMATS, field_of, output_tokens_of, prompt_of, request_of, turns_of
 from loadstone.workload.dataset_lines import GIVE, ItemError, kind_of, pieces, value_of
 from loadstone.workload.files import opened

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO, Literal
 
 import msgspec
 
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 from loadstone.workload import salvage
 from loadstone.workload.files import BOM, HEAD_BYTES, check_text, lines
 

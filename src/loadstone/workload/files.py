@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 
 BOM = b"\xef\xbb\xbf"
 HEAD_BYTES = 1 << 24

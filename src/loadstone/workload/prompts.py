@@ -9,8 +9,8 @@ from typing import Literal
 
 import msgspec
 
-from loadstone.errors import InputError
-from loadstone.records import PlannedRequest
+from loadstone.core import PlannedRequest
+from loadstone.core.errors import InputError
 
 
 class Vocabulary(msgspec.Struct, frozen=True):

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from loadstone.errors import InputError
-from loadstone.units import parse_seconds
+from loadstone.core.errors import InputError
+from loadstone.core.units import parse_seconds
 from loadstone.workload.synthetic import Length
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from loadstone.errors import InputError
-from loadstone.units import TOKEN_UNITS
+from loadstone.core.errors import InputError
+from loadstone.core.units import TOKEN_UNITS
 
 if TYPE_CHECKING:
     import numpy as np

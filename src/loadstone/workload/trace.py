@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 from loadstone.workload import trace_lines
 from loadstone.workload.files import opened
 from loadstone.workload.trace_lines import MAX_TOKENS, BadLine, Format, Rows

@@ -22,7 +22,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import msgspec
 
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 from loadstone.workload.files import BOM, HEAD_BYTES, check_text, lines
 
 GIVE = "give an Azure, BurstGPT, Mooncake or plain trace, as CSV or JSONL in UTF-8"

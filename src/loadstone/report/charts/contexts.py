@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 from loadstone.report.charts.theme import Figure, data, figure
 from loadstone.report.words import clean
 from loadstone.runfacts import gpu_name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 from loadstone.report.charts.theme import PNG_SCALE, Figure
 
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from loadstone.errors import DiskFullError, InputError
-from loadstone.store.journal import Journal, wait_for_writers
-from loadstone.store.records import records_schema, write_records
+from loadstone.core.errors import DiskFullError, InputError
+from loadstone.core.run_folder.journal import Journal, wait_for_writers
+from loadstone.core.run_folder.records import records_schema, write_records
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from loadstone.records.plan import Load, Phase
+from loadstone.core.plan import Load, Phase
 
 TokenSource = Literal["running usage", "final usage", "pieces"]
 Status = Literal["ok", "error", "timeout", "cancelled", "short"]

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from loadstone.errors import InputError
-from loadstone.records import Blocks, Load, Plan
-from loadstone.store.folder import replacing
-from loadstone.store.records import read_columns
+from loadstone.core import Blocks, Load, Plan
+from loadstone.core.errors import InputError
+from loadstone.core.run_folder.folder import replacing
+from loadstone.core.run_folder.records import read_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -6,9 +6,9 @@ import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from loadstone.errors import InputError
-from loadstone.store.folder import replacing
-from loadstone.store.journal import read_stream
+from loadstone.core.errors import InputError
+from loadstone.core.run_folder.folder import replacing
+from loadstone.core.run_folder.journal import read_stream
 
 if TYPE_CHECKING:
     import pyarrow as pa

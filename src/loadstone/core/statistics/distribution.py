@@ -9,8 +9,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from loadstone.statistics.blocks import LEAST_BLOCKS, above, student
-from loadstone.statistics.flow import Flow, error_of_mean
+from loadstone.core.statistics.blocks import LEAST_BLOCKS, above, student
+from loadstone.core.statistics.flow import Flow, error_of_mean
 
 PERCENTILES = {"p50": 0.50, "p90": 0.90, "p95": 0.95, "p99": 0.99}
 STATISTICS = ("mean", "std", "min", "max", *PERCENTILES)

@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
-from loadstone.errors import DiskFullError, InputError
-from loadstone.records import RunInfo
+from loadstone.core import RunInfo
+from loadstone.core.errors import DiskFullError, InputError
 
 RUN_SCHEMA = 1
 

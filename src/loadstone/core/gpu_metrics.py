@@ -1,4 +1,4 @@
-"""What is said of GPUs while a run goes on, by whoever says it: NVML (loadstone.telemetry), a Prometheus exporter
+"""What is said of GPUs while a run goes on, by whoever says it: NVML (loadstone.core.nvml), a Prometheus exporter
 beside the servers, or an engine on its own page.
 
 Names and units: NVIDIA's DCGM exporter (etc/default-counters.csv), AMD's device-metrics-exporter
@@ -41,7 +41,7 @@ _BLANK_FROM = 9.2e18
 
 
 class Meaning(NamedTuple):
-    """`name`: as of loadstone.telemetry, without its prefix and in its unit, after `factor`."""
+    """`name`: as of loadstone.core.nvml, without its prefix and in its unit, after `factor`."""
 
     source: str
     name: str

@@ -20,7 +20,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 
 PREFIX = "nvml:"
 MOST_GPUS = 16

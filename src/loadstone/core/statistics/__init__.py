@@ -5,7 +5,7 @@ closed loop (`rhythm`); summaries, reports and comparisons take their intervals 
 often these hold the truth.
 """
 
-from loadstone.statistics.distribution import (
+from loadstone.core.statistics.distribution import (
     PERCENTILES,
     STATISTICS,
     Distribution,
@@ -13,8 +13,8 @@ from loadstone.statistics.distribution import (
     percentile,
     percentile_bounds,
 )
-from loadstone.statistics.flow import Flow
-from loadstone.statistics.pool import Pool
+from loadstone.core.statistics.flow import Flow
+from loadstone.core.statistics.pool import Pool
 
 __all__ = [
     "PERCENTILES", "STATISTICS", "Distribution", "Flow", "Pool", "distribution", "percentile", "percentile_bounds",

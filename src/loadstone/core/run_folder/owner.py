@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from loadstone.errors import InputError
-from loadstone.store.folder import unwritable
+from loadstone.core.errors import InputError
+from loadstone.core.run_folder.folder import unwritable
 
 OWNER = ".owner"
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)

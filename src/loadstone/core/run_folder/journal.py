@@ -29,11 +29,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from loadstone.errors import InputError
-from loadstone.records import JournalDamage
-from loadstone.store.folder import unwritable
-from loadstone.store.owner import lock
-from loadstone.store.records import journal_schema, records_schema
+from loadstone.core import JournalDamage
+from loadstone.core.errors import InputError
+from loadstone.core.run_folder.folder import unwritable
+from loadstone.core.run_folder.owner import lock
+from loadstone.core.run_folder.records import journal_schema, records_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -6,7 +6,7 @@ import math
 import re
 from decimal import Decimal
 
-from loadstone.errors import InputError
+from loadstone.core.errors import InputError
 
 _SECONDS = {"us": "1e-6", "ms": "1e-3", "s": "1", "": "1", "m": "60", "min": "60", "h": "3600"}
 _DURATION = re.compile(r"([0-9.]+(?:e[+-]?[0-9]+)?)\s*([a-z]*)")

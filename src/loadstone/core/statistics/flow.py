@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loadstone.statistics import blocks, rhythm
-from loadstone.statistics.blocks import LEAST_BLOCKS
+from loadstone.core.statistics import autocorrelation as rhythm
+from loadstone.core.statistics import blocks
+from loadstone.core.statistics.blocks import LEAST_BLOCKS
 
 Floats = NDArray[np.float64]
 

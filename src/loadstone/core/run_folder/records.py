@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from loadstone.errors import InputError
-from loadstone.records import RequestRecord
-from loadstone.store.folder import replacing
+from loadstone.core import RequestRecord
+from loadstone.core.errors import InputError
+from loadstone.core.run_folder.folder import replacing
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,7 +39,7 @@ def records_schema() -> pa.Schema:
     for name in RequestRecord.__struct_fields__:
         kind = pa.int64() if name in counts else pa.string() if name in _TEXTS else pa.float64()
         fields.append(pa.field(name, types.get(name, kind)))
-    return pa.schema(fields, metadata={"loadstone.records": str(RECORDS_SCHEMA)})
+    return pa.schema(fields, metadata={"loadstone.core": str(RECORDS_SCHEMA)})
 
 
 def journal_schema() -> pa.Schema:

@@ -2,27 +2,8 @@
 interpretation lives in metrics.py and verdict/. Times are seconds. A missing value is None, never 0.
 """
 
-from loadstone.records.plan import (
-    PHASES,
-    Blocks,
-    Load,
-    LoadKind,
-    Phase,
-    Plan,
-    PlannedRequest,
-    Process,
-    Unit,
-)
-from loadstone.records.run import (
-    CellInfo,
-    Clock,
-    JournalDamage,
-    RequestRecord,
-    RunInfo,
-    Status,
-    Target,
-    TokenSource,
-)
+from loadstone.core.plan import PHASES, Blocks, Load, LoadKind, Phase, Plan, PlannedRequest, Process, Unit
+from loadstone.core.record import CellInfo, Clock, JournalDamage, RequestRecord, RunInfo, Status, Target, TokenSource
 
 __all__ = [
     "PHASES", "Blocks", "CellInfo", "Clock", "JournalDamage", "Load", "LoadKind", "Phase", "Plan", "PlannedRequest",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from loadstone.units import show_load
+from loadstone.core.units import show_load
 
 if TYPE_CHECKING:
     import numpy as np

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from loadstone.errors import InputError
-from loadstone.records import Status
+from loadstone.core import Status
+from loadstone.core.errors import InputError
 
 if TYPE_CHECKING:
     import pyarrow as pa

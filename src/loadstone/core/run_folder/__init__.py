@@ -14,9 +14,9 @@
 What is written at once is there whole or not at all.
 """
 
-from loadstone.store.assembly import INTERRUPTED, assemble
-from loadstone.store.folder import create, log, read_info, run_id, write_failure, write_info, write_json
-from loadstone.store.journal import (
+from loadstone.core.run_folder.assembly import INTERRUPTED, assemble
+from loadstone.core.run_folder.folder import create, log, read_info, run_id, write_failure, write_info, write_json
+from loadstone.core.run_folder.journal import (
     HEADER_BYTES,
     RESERVE_BYTES,
     Journal,
@@ -25,10 +25,16 @@ from loadstone.store.journal import (
     is_held,
     read_header,
 )
-from loadstone.store.owner import OWNER, own
-from loadstone.store.plan import issued, read_plan, write_plan
-from loadstone.store.records import journal_schema, read_columns, read_records, records_schema, write_records
-from loadstone.store.server import read_server, seal_server, server_schema, write_server
+from loadstone.core.run_folder.owner import OWNER, own
+from loadstone.core.run_folder.plan import issued, read_plan, write_plan
+from loadstone.core.run_folder.records import (
+    journal_schema,
+    read_columns,
+    read_records,
+    records_schema,
+    write_records,
+)
+from loadstone.core.run_folder.server import read_server, seal_server, server_schema, write_server
 
 __all__ = [
     "HEADER_BYTES", "INTERRUPTED", "OWNER", "RESERVE_BYTES", "Journal", "JournalWriter", "assemble", "create",

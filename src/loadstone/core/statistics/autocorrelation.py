@@ -13,7 +13,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from loadstone.statistics import blocks
+from loadstone.core.statistics import blocks
 
 Floats = NDArray[np.float64]
 

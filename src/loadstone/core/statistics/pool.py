@@ -8,7 +8,7 @@ import sys
 import numpy as np
 from numpy.typing import NDArray
 
-from loadstone.statistics.distribution import BLOCK, PERCENTILES, Distribution
+from loadstone.core.statistics.distribution import BLOCK, PERCENTILES, Distribution
 
 
 class Pool:
