@@ -27,7 +27,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from loadstone.catalogue import Gpu, gpu
-from loadstone.catalogue.precision import FORMATS
+from loadstone.catalogue.architecture.precision import FORMATS
 from loadstone.core.errors import InputError
 from loadstone.perfmodel.coefficients import Array
 from loadstone.perfmodel.expert_kernels import PER_TENSOR, ExpertKernel, mean_of

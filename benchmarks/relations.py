@@ -33,7 +33,7 @@ import msgspec
 import numpy as np
 
 from loadstone.calibrate.closed_loop import run
-from loadstone.catalogue.shorthand import parse_deployment
+from loadstone.catalogue.deployment.shorthand import parse_deployment
 from loadstone.core.errors import InputError
 from loadstone.perfmodel.parts import parts_of
 from loadstone.perfmodel.step import StepModel

@@ -21,8 +21,8 @@ import numpy as np
 
 from loadstone.batching import EnginePolicy, policy_of
 from loadstone.calibrate.points import Point, read_points
-from loadstone.catalogue.deployment import Deployment
-from loadstone.catalogue.shorthand import parse_deployment
+from loadstone.catalogue.deployment.deployment import Deployment
+from loadstone.catalogue.deployment.shorthand import parse_deployment
 from loadstone.options import Options
 from loadstone.perfmodel import StepModel
 from loadstone.planning import plan_of

@@ -25,7 +25,7 @@ from typing import Any
 import msgspec
 
 import loadstone
-from loadstone.catalogue.shorthand import parse_deployment
+from loadstone.catalogue.deployment.shorthand import parse_deployment
 from loadstone.options import Options
 from loadstone.planning import plan_of
 from loadstone.simulator.cell import run_cell

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from loadstone import catalogue
-from loadstone.catalogue.deployment import Deployment
-from loadstone.catalogue.model import FullAttention, Model
-from loadstone.catalogue.reader import read_config
+from loadstone.catalogue.architecture.model import FullAttention, Model
+from loadstone.catalogue.config.reader import read_config
+from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.core.errors import InputError
 from loadstone.perfmodel.counting import work_of
 from loadstone.sizing.ranks import ranks

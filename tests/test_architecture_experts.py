@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from loadstone import catalogue
-from loadstone.catalogue.attention import CompressedAttention, FullAttention, LatentAttention
-from loadstone.catalogue.deployment import Deployment
-from loadstone.catalogue.load import entries_of
-from loadstone.catalogue.mlp import DenseMlp, Experts
-from loadstone.catalogue.model import Model
-from loadstone.catalogue.reader import read_config
+from loadstone.catalogue.architecture.attention import CompressedAttention, FullAttention, LatentAttention
+from loadstone.catalogue.architecture.mlp import DenseMlp, Experts
+from loadstone.catalogue.architecture.model import Model
+from loadstone.catalogue.config.reader import read_config
+from loadstone.catalogue.deployment.deployment import Deployment
+from loadstone.catalogue.find import entries_of
 from loadstone.core.errors import InputError
 from loadstone.perfmodel.counting import work_of
 from loadstone.sizing.ranks import ranks

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from loadstone.catalogue.linear import LinearAttention
-from loadstone.catalogue.model import Model
-from loadstone.catalogue.reader import read_config
-from loadstone.catalogue.shorthand import parse_deployment
+from loadstone.catalogue.architecture.linear import LinearAttention
+from loadstone.catalogue.architecture.model import Model
+from loadstone.catalogue.config.reader import read_config
+from loadstone.catalogue.deployment.shorthand import parse_deployment
 from loadstone.core.errors import InputError
 from loadstone.perfmodel.counting import work_of
 from loadstone.sizing.check import contradictions

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from loadstone.catalogue.attention import FullAttention, LinearAttention
-from loadstone.catalogue.reader import read_config
+from loadstone.catalogue.architecture.attention import FullAttention, LinearAttention
+from loadstone.catalogue.config.reader import read_config
 from loadstone.core.errors import InputError
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -11,8 +11,7 @@ import msgspec
 import pytest
 
 from loadstone import catalogue
-from loadstone.catalogue.load import entries_of
-from loadstone.catalogue.model import (
+from loadstone.catalogue.architecture.model import (
     CompressedAttention,
     Experts,
     FullAttention,
@@ -20,8 +19,9 @@ from loadstone.catalogue.model import (
     LinearAttention,
     Model,
 )
-from loadstone.catalogue.patterns import Patterns
-from loadstone.catalogue.reader import read_config, read_path
+from loadstone.catalogue.config.patterns import Patterns
+from loadstone.catalogue.config.reader import read_config, read_path
+from loadstone.catalogue.find import entries_of
 from loadstone.core.errors import InputError
 
 CONFIGS = Path(__file__).resolve().parents[2] / "shared" / "data" / "configs"

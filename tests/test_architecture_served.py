@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from loadstone.catalogue import parse_deployment
-from loadstone.catalogue.linear import LinearAttention
-from loadstone.catalogue.model import FullAttention, Model
-from loadstone.catalogue.reader import read_config
+from loadstone.catalogue.architecture.linear import LinearAttention
+from loadstone.catalogue.architecture.model import FullAttention, Model
+from loadstone.catalogue.config.reader import read_config
 from loadstone.core.errors import InputError
 from loadstone.perfmodel.counting import work_of
 from loadstone.sizing.check import contradictions

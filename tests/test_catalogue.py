@@ -11,10 +11,11 @@ import pytest
 
 from conftest import Loadstone
 from loadstone import catalogue
-from loadstone.catalogue import Gpu, load
-from loadstone.catalogue.deployment import ARGUMENTS, ENGINES, OWNERS
-from loadstone.catalogue.shorthand import names_engine
-from loadstone.catalogue.spellings import ELSEWHERE, SAME
+from loadstone.catalogue import Gpu
+from loadstone.catalogue import find as load
+from loadstone.catalogue.deployment.deployment import ARGUMENTS, ENGINES, OWNERS
+from loadstone.catalogue.deployment.shorthand import names_engine
+from loadstone.catalogue.deployment.spellings import ELSEWHERE, SAME
 from loadstone.core.errors import InputError
 from loadstone.runfacts import gpu_name
 

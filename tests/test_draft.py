@@ -11,7 +11,7 @@ import pytest
 
 import loadstone
 from loadstone.catalogue import parse_deployment
-from loadstone.catalogue.shorthand import models_of
+from loadstone.catalogue.deployment.shorthand import models_of
 from loadstone.core.errors import InputError
 from loadstone.perfmodel import StepModel
 from loadstone.perfmodel.coefficients import INDEX

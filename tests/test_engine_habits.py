@@ -11,7 +11,7 @@ from loadstone.batching.defaults import SGLANG_KEEP_FREE
 from loadstone.calibrate.deployments import schedulers_of, with_arguments
 from loadstone.calibrate.points import Point
 from loadstone.calibrate.scripts import Arguments, arguments_of
-from loadstone.catalogue.shorthand import parse_deployment
+from loadstone.catalogue.deployment.shorthand import parse_deployment
 from loadstone.core.errors import InputError
 from loadstone.sizing.common import context_limit
 from loadstone.sizing.vllm import chunks_prompts

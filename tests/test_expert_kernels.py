@@ -13,7 +13,7 @@ import pytest
 
 from conftest import script
 from loadstone import catalogue
-from loadstone.catalogue.shorthand import parse_deployment
+from loadstone.catalogue.deployment.shorthand import parse_deployment
 from loadstone.core.errors import InputError
 from loadstone.perfmodel import StepModel
 from loadstone.perfmodel.coefficients import INDEX, PRIOR

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from loadstone.catalogue.shorthand import parse_deployment
+from loadstone.catalogue.deployment.shorthand import parse_deployment
 from loadstone.core.errors import InputError
 from loadstone.perfmodel.graphs import graph_tokens, is_eager
 from loadstone.perfmodel.step import StepModel

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from loadstone import catalogue
-from loadstone.catalogue.hub import cached_config
-from loadstone.catalogue.shorthand import parse_deployment, parse_named
+from loadstone.catalogue.config.hub import cached_config
+from loadstone.catalogue.deployment.shorthand import parse_deployment, parse_named
 from loadstone.core.errors import InputError
 
 CONFIG: dict[str, Any] = {

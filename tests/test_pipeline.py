@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from loadstone.batching import EnginePolicy, Sequence, Speculative, batches_of, policy_of
 from loadstone.batching.pipeline import Batch
-from loadstone.catalogue.shorthand import parse_deployment
+from loadstone.catalogue.deployment.shorthand import parse_deployment
 from loadstone.simulator.cell import run_cell
 from loadstone.simulator.engine import Journal
 from loadstone.simulator.fleet import Fleet, fleet_of, longest_request

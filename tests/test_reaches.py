@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from loadstone.catalogue import gpu, gpus
-from loadstone.catalogue.shorthand import parse_deployment
+from loadstone.catalogue.deployment.shorthand import parse_deployment
 from loadstone.perfmodel import StepModel
 from loadstone.perfmodel.coefficients import INDEX, PRIOR
 from loadstone.perfmodel.counting import work_of

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from conftest import script
-from loadstone.catalogue.shorthand import parse_deployment
+from loadstone.catalogue.deployment.shorthand import parse_deployment
 from loadstone.options import Options
 from loadstone.perfmodel import StepModel
 from loadstone.perfmodel.counting import work_of

@@ -73,7 +73,7 @@ def test_it_answers_under_the_models_name(server: TimingServer) -> None:
 
 @pytest.mark.quiet
 def test_tokens_come_at_the_deployments_speed(server: TimingServer) -> None:
-    from loadstone.catalogue.shorthand import parse_deployment
+    from loadstone.catalogue.deployment.shorthand import parse_deployment
     from loadstone.simulator.fleet import fleet_of
 
     model = fleet_of(parse_deployment(DEPLOYMENT)).model

@@ -13,7 +13,7 @@ from loadstone.batching import EnginePolicy
 from loadstone.calibrate.closed_loop import Outcome, run
 from loadstone.calibrate.points import Point
 from loadstone.calibrate.table import case_of, predict, refresh, simulate, slopes, table_of
-from loadstone.catalogue.shorthand import parse_deployment
+from loadstone.catalogue.deployment.shorthand import parse_deployment
 from loadstone.options import Options
 from loadstone.perfmodel import StepModel
 from loadstone.planning import plan_of

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import loadstone
-from loadstone.catalogue.shorthand import parse_deployment
+from loadstone.catalogue.deployment.shorthand import parse_deployment
 from loadstone.core import run_folder
 from loadstone.perfmodel.profile import profile_of, save, unmeasured
 from loadstone.verdict import prediction_findings

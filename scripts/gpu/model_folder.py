@@ -13,7 +13,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from loadstone.catalogue.load import model_names
+from loadstone.catalogue.find import model_names
 from loadstone.engines import tiny_gguf
 from loadstone.core.errors import InputError
 

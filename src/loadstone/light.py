@@ -21,7 +21,7 @@ from loadstone.core.errors import InputError
 from loadstone.runfacts import RunFacts, mapping, mean_tokens, number, steady_window
 
 if TYPE_CHECKING:
-    from loadstone.catalogue.deployment import Deployment
+    from loadstone.catalogue.deployment.deployment import Deployment
     from loadstone.perfmodel.work import Work
 
 
@@ -214,7 +214,7 @@ def _speculates(settings: Mapping[str, Any]) -> bool:
 
 def _shorthand(info: RunInfo, facts: RunFacts) -> str | None:
     """Of what the run was on: as its papers name it, or put together from what a file told."""
-    from loadstone.catalogue.shorthand import split_deployment
+    from loadstone.catalogue.deployment.shorthand import split_deployment
 
     said = mapping(info.settings.get("deployment")).get("name")
     if isinstance(said, str) and facts.hardware is not None:
@@ -238,7 +238,7 @@ def _shorthand(info: RunInfo, facts: RunFacts) -> str | None:
 @lru_cache(maxsize=256)
 def _roofline(shorthand: str | None, hardware: Gpu | None, own_model: str | None) -> _Roofline | None:
     """None of what only a file describes: names come from servers and papers, and no file is read for one."""
-    from loadstone.catalogue.shorthand import parse_named
+    from loadstone.catalogue.deployment.shorthand import parse_named
     from loadstone.perfmodel.families import architecture_of
     from loadstone.perfmodel.processor import ARCHITECTURE
 

@@ -15,8 +15,8 @@ from urllib.parse import SplitResult
 
 import msgspec
 
-from loadstone.catalogue.deployment import ENGINES, Deployment
-from loadstone.catalogue.shorthand import names_engine, parse_deployment
+from loadstone.catalogue.deployment.deployment import ENGINES, Deployment
+from loadstone.catalogue.deployment.shorthand import names_engine, parse_deployment
 from loadstone.client.pool import workers_for
 from loadstone.core import Plan, Target
 from loadstone.core.errors import InputError, TargetError

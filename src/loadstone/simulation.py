@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loadstone.batching import policy_of
-from loadstone.catalogue.deployment import Deployment
-from loadstone.catalogue.shorthand import parse_deployment
+from loadstone.catalogue.deployment.deployment import Deployment
+from loadstone.catalogue.deployment.shorthand import parse_deployment
 from loadstone.core import CellInfo, Plan, RunInfo, Target, host, run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.signals import Interrupted, Signals

@@ -21,9 +21,9 @@ import pytest
 
 import loadstone
 from engines.launch import _HOMES
-from loadstone.catalogue.linear import LinearAttention
-from loadstone.catalogue.model import Layers, Model
-from loadstone.catalogue.reader import read_path
+from loadstone.catalogue.architecture.linear import LinearAttention
+from loadstone.catalogue.architecture.model import Layers, Model
+from loadstone.catalogue.config.reader import read_path
 from loadstone.core.errors import InputError
 
 TESTS = Path(__file__).resolve().parents[1]

@@ -19,7 +19,7 @@ from engines import tiny_model
 from engines.launch import _HOMES, _READY_TIMEOUT_S, environment
 from loadstone.batching import EnginePolicy, Scheduler, Sequence
 from loadstone.batching.defaults import policy_of
-from loadstone.catalogue.shorthand import parse_deployment
+from loadstone.catalogue.deployment.shorthand import parse_deployment
 from loadstone.engines.process import ServerProcess, free_port
 
 KV_TOKENS, SEQS, CHUNK = 1024, 12, 256

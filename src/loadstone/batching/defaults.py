@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from loadstone.batching.policy import EnginePolicy, Order, Route, Speculative
-from loadstone.catalogue.deployment import Deployment
+from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.core.errors import InputError
 from loadstone.sizing import engine_limits, reserved_tokens, sglang, vllm
 from loadstone.sizing.budget import count, fraction, switched, version_of

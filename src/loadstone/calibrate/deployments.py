@@ -16,8 +16,8 @@ from loadstone.calibrate.points import Point, Unpredictable
 from loadstone.calibrate.scripts import Arguments, arguments_of, ran_eager
 from loadstone.calibrate.sources import version_of
 from loadstone.catalogue import Deployment, Gpu, Model, gpu, model, parse_deployment
-from loadstone.catalogue.own import is_file
-from loadstone.catalogue.precision import dtype_of, kv_dtype_of
+from loadstone.catalogue.architecture.precision import dtype_of, kv_dtype_of
+from loadstone.catalogue.user_files import is_file
 from loadstone.core.errors import InputError
 
 MOST_TP = 16

@@ -15,7 +15,7 @@ from loadstone.calibrate.points import Point, Unpredictable
 from loadstone.calibrate.scripts import Arguments
 from loadstone.calibrate.table import MOST_REQUESTS, Case
 from loadstone.catalogue import Deployment
-from loadstone.catalogue.shorthand import parse_named
+from loadstone.catalogue.deployment.shorthand import parse_named
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
 from loadstone.perfmodel.counting import work_of

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from loadstone.catalogue.deployment import Deployment
+from loadstone.catalogue.architecture.model import Model
+from loadstone.catalogue.deployment.deployment import Deployment
+from loadstone.catalogue.deployment.shorthand import parse_deployment
+from loadstone.catalogue.find import entries_of, find_gpu, find_model, find_node, kept_hardware
 from loadstone.catalogue.hardware import Gpu, Node
-from loadstone.catalogue.load import entries_of, find_gpu, find_model, find_node, kept_hardware
-from loadstone.catalogue.model import Model
-from loadstone.catalogue.shorthand import parse_deployment
 
 __all__ = [
     "Deployment",

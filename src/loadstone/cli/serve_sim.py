@@ -23,7 +23,7 @@ def serve_sim(
     ] = False,
 ) -> None:
     """Serve a simulated engine over HTTP. OpenAI-compatible, as fast as the deployment is predicted to be."""
-    from loadstone.catalogue.shorthand import parse_deployment
+    from loadstone.catalogue.deployment.shorthand import parse_deployment
     from loadstone.simserver.__main__ import main
     from loadstone.simulator.fleet import fleet_of
 

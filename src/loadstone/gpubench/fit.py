@@ -25,8 +25,8 @@ import msgspec
 import numpy as np
 
 from loadstone import catalogue
+from loadstone.catalogue.find import gpu_names
 from loadstone.catalogue.hardware import Gpu
-from loadstone.catalogue.load import gpu_names
 from loadstone.core.errors import InputError
 from loadstone.gpubench.points import Bench, Point, fastest
 from loadstone.perfmodel.coefficients import COEFFICIENTS, INDEX, Array

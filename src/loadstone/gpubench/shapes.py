@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from loadstone import catalogue
-from loadstone.catalogue.model import DenseMlp, Experts, FullAttention, Model
+from loadstone.catalogue.architecture.model import DenseMlp, Experts, FullAttention, Model
 from loadstone.core.errors import InputError
 
 TOKENS = (1, 8, 64, 256, 1024, 8192)

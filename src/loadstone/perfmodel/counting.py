@@ -15,14 +15,14 @@ from statistics import NormalDist
 import numpy as np
 from msgspec.structs import replace
 
-from loadstone.catalogue.attention import CompressedAttention, FullAttention, LatentAttention
-from loadstone.catalogue.deployment import Deployment
+from loadstone.catalogue.architecture.attention import CompressedAttention, FullAttention, LatentAttention
+from loadstone.catalogue.architecture.linear import LinearAttention, ShortStates
+from loadstone.catalogue.architecture.matrix import Matrix
+from loadstone.catalogue.architecture.mlp import DenseMlp, Experts
+from loadstone.catalogue.architecture.model import Layers, Model
+from loadstone.catalogue.architecture.precision import FORMATS, KV_BYTES, Format
+from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.catalogue.hardware import Gpu
-from loadstone.catalogue.linear import LinearAttention, ShortStates
-from loadstone.catalogue.matrix import Matrix
-from loadstone.catalogue.mlp import DenseMlp, Experts
-from loadstone.catalogue.model import Layers, Model
-from loadstone.catalogue.precision import FORMATS, KV_BYTES, Format
 from loadstone.perfmodel.expert_kernels import PER_TENSOR, expert_kernel
 from loadstone.perfmodel.families import architecture_of
 from loadstone.perfmodel.reaches import ALIKE, Ring, floor_of, reach_of, ring_of, widened, widening_of

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from loadstone.catalogue.attention import CompressedAttention, LatentAttention
+from loadstone.catalogue.architecture.attention import CompressedAttention, LatentAttention
+from loadstone.catalogue.architecture.model import Model
 from loadstone.catalogue.hardware import Gpu
-from loadstone.catalogue.model import Model
 
 _CUT = frozenset({"h20"})
 """GPUs that were sold with a seventh of their architecture's products, by the first word of their names."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from loadstone.catalogue.attention import LatentAttention
-from loadstone.catalogue.deployment import Deployment
+from loadstone.catalogue.architecture.attention import LatentAttention
+from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.sizing import sglang, vllm
 from loadstone.sizing.budget import count, switched, version_of
 from loadstone.sizing.common import era_of

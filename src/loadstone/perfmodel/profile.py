@@ -16,8 +16,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from loadstone.catalogue.deployment import Deployment
-from loadstone.catalogue.model import Model
+from loadstone.catalogue.architecture.model import Model
+from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.core import host
 from loadstone.core.errors import InputError
 from loadstone.perfmodel import processor

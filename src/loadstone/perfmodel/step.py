@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from loadstone.catalogue.deployment import Deployment
+from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.perfmodel.coefficients import INDEX, LIGHT, Array
 from loadstone.perfmodel.counting import work_of
 from loadstone.perfmodel.formulas import (

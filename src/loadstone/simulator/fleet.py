@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import msgspec
 
 from loadstone.batching import EnginePolicy, policy_of
-from loadstone.catalogue.deployment import Deployment
+from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.perfmodel import StepModel
 from loadstone.perfmodel.profile import profile_of
 from loadstone.simulator.engine import StepTimes

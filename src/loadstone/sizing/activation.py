@@ -7,7 +7,7 @@ whose logits are several copies of max_seqs × vocabulary. The second nearly alw
 
 from __future__ import annotations
 
-from loadstone.catalogue.deployment import Deployment
+from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.sizing.budget import Limits
 from loadstone.sizing.ranks import Rank, shape_of, widths
 

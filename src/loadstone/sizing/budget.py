@@ -7,7 +7,7 @@ import re
 
 import msgspec
 
-from loadstone.catalogue.deployment import OFF, ON, Deployment
+from loadstone.catalogue.deployment.deployment import OFF, ON, Deployment
 from loadstone.core.errors import InputError
 
 GIB = 1 << 30

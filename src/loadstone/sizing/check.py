@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from loadstone.catalogue.deployment import Deployment
-from loadstone.catalogue.model import Experts, FullAttention, Layers, LinearAttention
+from loadstone.catalogue.architecture.model import Experts, FullAttention, Layers, LinearAttention
+from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.sizing.budget import count, version_of
 from loadstone.sizing.common import context_limit
 from loadstone.sizing.ranks import shape_of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loadstone.catalogue.deployment import Deployment
+from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.sizing import llama_cpp
 from loadstone.sizing.budget import count, version_of
 

@@ -8,7 +8,7 @@ own type is another.
 
 from __future__ import annotations
 
-from loadstone.catalogue.deployment import Deployment
+from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.sizing.budget import Budget, Limits, count
 from loadstone.sizing.cache import Cache, pooled
 from loadstone.sizing.ranks import Rank

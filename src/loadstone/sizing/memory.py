@@ -7,7 +7,7 @@ from types import ModuleType
 
 import msgspec
 
-from loadstone.catalogue.deployment import Deployment
+from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.core.errors import InputError
 from loadstone.sizing import llama_cpp, sglang, tensorrt_llm, vllm
 from loadstone.sizing.budget import Budget, EngineLimits, Limits, count

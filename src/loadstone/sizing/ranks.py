@@ -12,8 +12,7 @@ from functools import lru_cache
 
 import msgspec
 
-from loadstone.catalogue.deployment import Deployment
-from loadstone.catalogue.model import (
+from loadstone.catalogue.architecture.model import (
     CompressedAttention,
     Experts,
     FullAttention,
@@ -23,7 +22,8 @@ from loadstone.catalogue.model import (
     Matrix,
     Model,
 )
-from loadstone.catalogue.precision import FORMATS, KV_BYTES
+from loadstone.catalogue.architecture.precision import FORMATS, KV_BYTES
+from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.sizing.budget import version_of
 
 

@@ -6,7 +6,7 @@ KV = free after loading − free before loading · (1 − mem_fraction_static)
 
 from __future__ import annotations
 
-from loadstone.catalogue.deployment import Deployment
+from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.sizing.budget import GIB, MIB, Budget, Limits, count, fraction, switched, version_of
 from loadstone.sizing.cache import Cache, pooled
 from loadstone.sizing.ranks import Rank, guesses, keeps_free_for_drafts

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import msgspec
 
-from loadstone.catalogue.deployment import Deployment
-from loadstone.catalogue.precision import FORMATS
+from loadstone.catalogue.architecture.precision import FORMATS
+from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.sizing.check import contradictions
 from loadstone.sizing.common import context_limit
 from loadstone.sizing.memory import (

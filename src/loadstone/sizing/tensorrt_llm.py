@@ -7,7 +7,7 @@ step (BuildConfig, PyTorch LLM arguments). Activations are not its own arithmeti
 
 from __future__ import annotations
 
-from loadstone.catalogue.deployment import Deployment
+from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.sizing.activation import LOGIT_BYTES, activation_bytes
 from loadstone.sizing.budget import Budget, Limits, count, fraction
 from loadstone.sizing.cache import Cache, pooled

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from loadstone.catalogue.deployment import Deployment
+from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.core.errors import InputError
 from loadstone.sizing.activation import LOGIT_BYTES, SORTED_LOGIT_BYTES, activation_bytes
 from loadstone.sizing.budget import GIB, Budget, Limits, count, fraction, switched, version_of

@@ -10,9 +10,9 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from loadstone.catalogue.linear import LinearAttention
-from loadstone.catalogue.matrix import Matrix, vector
-from loadstone.catalogue.precision import KV_BYTES
+from loadstone.catalogue.architecture.linear import LinearAttention
+from loadstone.catalogue.architecture.matrix import Matrix, vector
+from loadstone.catalogue.architecture.precision import KV_BYTES
 
 
 class FullAttention(msgspec.Struct, frozen=True):

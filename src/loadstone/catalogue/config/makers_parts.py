@@ -6,13 +6,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from loadstone.catalogue.attention import FullAttention, LatentAttention
-from loadstone.catalogue.families import Family
-from loadstone.catalogue.fields import Fields
-from loadstone.catalogue.makers import GIGACHAT_NORMS
-from loadstone.catalogue.matrix import Matrix, vector
-from loadstone.catalogue.mlp import Experts
-from loadstone.catalogue.model import Layers
+from loadstone.catalogue.architecture.attention import FullAttention, LatentAttention
+from loadstone.catalogue.architecture.matrix import Matrix, vector
+from loadstone.catalogue.architecture.mlp import Experts
+from loadstone.catalogue.architecture.model import Layers
+from loadstone.catalogue.config.families import Family
+from loadstone.catalogue.config.fields import Fields
+from loadstone.catalogue.config.makers import GIGACHAT_NORMS
 from loadstone.core.errors import InputError
 
 _MOST_LOOPS = 16

@@ -6,8 +6,8 @@ from typing import Literal
 
 import msgspec
 
-from loadstone.catalogue.matrix import Matrix, vector
-from loadstone.catalogue.precision import KV_BYTES
+from loadstone.catalogue.architecture.matrix import Matrix, vector
+from loadstone.catalogue.architecture.precision import KV_BYTES
 
 
 class LinearAttention(msgspec.Struct, frozen=True):

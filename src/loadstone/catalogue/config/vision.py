@@ -6,9 +6,9 @@ from typing import Literal
 
 import msgspec
 
-from loadstone.catalogue.fields import Fields
-from loadstone.catalogue.nested import TEXT_PARTS, filled, part_kind
-from loadstone.catalogue.projectors import guessed, mergers, projector, side, two
+from loadstone.catalogue.config.fields import Fields
+from loadstone.catalogue.config.nested import TEXT_PARTS, filled, part_kind
+from loadstone.catalogue.config.projectors import guessed, mergers, projector, side, two
 
 _NO_PARTS = ("quantization_config", "generation_config")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from loadstone.catalogue.attention import CompressedAttention, LatentAttention
-from loadstone.catalogue.families import Family
-from loadstone.catalogue.fields import Fields
+from loadstone.catalogue.architecture.attention import CompressedAttention, LatentAttention
+from loadstone.catalogue.config.families import Family
+from loadstone.catalogue.config.fields import Fields
 from loadstone.core.errors import InputError
 
 _GATES: dict[str, Literal["element", "head"] | None] = {

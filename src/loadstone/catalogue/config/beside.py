@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from loadstone.catalogue.families import Family
-from loadstone.catalogue.fields import Fields
-from loadstone.catalogue.matrix import Matrix, vector
-from loadstone.catalogue.read_residual import residual_matrices
+from loadstone.catalogue.architecture.matrix import Matrix, vector
+from loadstone.catalogue.config.families import Family
+from loadstone.catalogue.config.fields import Fields
+from loadstone.catalogue.config.read_residual import residual_matrices
 
 
 def beside_halves(fields: Fields, family: Family, hidden: int, sparse: bool = False) -> tuple[Matrix, ...]:

@@ -8,13 +8,13 @@ from itertools import islice
 
 from msgspec.structs import replace
 
-from loadstone.catalogue.attention import FullAttention
-from loadstone.catalogue.families import FAMILIES, Family
-from loadstone.catalogue.fields import Fields
-from loadstone.catalogue.linear import LinearAttention, ShortStates
-from loadstone.catalogue.matrix import Matrix, vector
-from loadstone.catalogue.model import Layers
-from loadstone.catalogue.read_linear import STATES_ONLY, linear_attention
+from loadstone.catalogue.architecture.attention import FullAttention
+from loadstone.catalogue.architecture.linear import LinearAttention, ShortStates
+from loadstone.catalogue.architecture.matrix import Matrix, vector
+from loadstone.catalogue.architecture.model import Layers
+from loadstone.catalogue.config.families import FAMILIES, Family
+from loadstone.catalogue.config.fields import Fields
+from loadstone.catalogue.config.linear import STATES_ONLY, linear_attention
 from loadstone.core.errors import InputError
 
 _MOST_TABLES = 1_000

@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from loadstone.catalogue.families import Family
-from loadstone.catalogue.fields import Fields
+from loadstone.catalogue.config.families import Family
+from loadstone.catalogue.config.fields import Fields
 
 TEXT_PARTS = ("text_config", "llm_config", "language_config")
 _TIES: dict[str, Literal["inner", "outer", "never"]] = {

@@ -14,11 +14,11 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from loadstone.catalogue import own
+from loadstone.catalogue import user_files
+from loadstone.catalogue.architecture.model import Model
+from loadstone.catalogue.config.hub import cached_config
+from loadstone.catalogue.config.reader import read_config, read_path
 from loadstone.catalogue.hardware import Gpu, Node
-from loadstone.catalogue.hub import cached_config
-from loadstone.catalogue.model import Model
-from loadstone.catalogue.reader import read_config, read_path
 from loadstone.core.errors import InputError
 from loadstone.core.host import path_of
 
@@ -112,7 +112,7 @@ def find_hardware(name: str, what: str = "GPU or node") -> Gpu | Node:
     Raises InputError with the nearest names; `what` it should have been.
     """
     said = name.strip()
-    if own.is_file(said):
+    if user_files.is_file(said):
         return _of_file(path_of(said), said)
     gpus, nodes = gpu_names(), node_names()
     key = "-".join(said.lower().split())  # as reports write it: H100 PCIe
@@ -120,7 +120,7 @@ def find_hardware(name: str, what: str = "GPU or node") -> Gpu | Node:
         return _gpu(gpus[key])
     if what != "GPU" and key in nodes:
         return _node(nodes[key])
-    kept = own.kept()
+    kept = user_files.kept()
     if key in kept:
         return _of_file(kept[key], key)
     known = {"GPU": gpus, "node": nodes}.get(what, gpus | nodes)
@@ -129,7 +129,7 @@ def find_hardware(name: str, what: str = "GPU or node") -> Gpu | Node:
 
 def kept_hardware() -> list[Gpu | Node]:
     """What the user's folder holds. Raises InputError."""
-    return [_of_file(path, name) for name, path in own.kept().items()]
+    return [_of_file(path, name) for name, path in user_files.kept().items()]
 
 
 @cache
@@ -168,7 +168,7 @@ def _to_gpu(fields: dict[str, Any], *, strict: bool = True) -> Gpu:
 
 def _of_file(path: Path, given: str) -> Gpu | Node:
     """A user's own, whose fields take the place of those of the entry that it is `like`. Raises InputError."""
-    entry = own.read(path)
+    entry = user_files.read(path)
     is_node = "gpu" in entry or str(entry.get("like")).lower() in node_names()
     kind, names = ("nodes", node_names()) if is_node else ("gpus", gpu_names())
     shown = f"{kind} dgx-h200" if is_node else f"{kind} h200"
@@ -178,8 +178,8 @@ def _of_file(path: Path, given: str) -> Gpu | Node:
         fields = _laid_over(entry.get("like"), said, kind, names, path) | {"given": given}
         # YAML takes 4.8e12 for a text; not strict is what reads it as the number that it is.
         found = msgspec.convert(fields, Node, strict=False) if is_node else _to_gpu(fields, strict=False)
-    own.check_rates(found, str(path))
-    if isinstance(found, Node) and own.is_file(found.gpu):
+    user_files.check_rates(found, str(path))
+    if isinstance(found, Node) and user_files.is_file(found.gpu):
         return msgspec.structs.replace(found, gpu=str(path.parent / path_of(found.gpu)))
     return found
 

@@ -6,18 +6,18 @@ from typing import Any
 
 import msgspec
 
-from loadstone.catalogue.attention import FullAttention
-from loadstone.catalogue.families import Family
-from loadstone.catalogue.fields import Fields
-from loadstone.catalogue.matrix import Matrix, vector
-from loadstone.catalogue.mlp import DenseMlp
-from loadstone.catalogue.model import Layers
-from loadstone.catalogue.read_attention import attention_kinds, full_attention, read_attention
-from loadstone.catalogue.read_beside import beside_halves
-from loadstone.catalogue.read_beside_attention import beside_attention
-from loadstone.catalogue.read_linear import linear_attention
-from loadstone.catalogue.read_mlp import EXPERTS_ONLY, read_dense, read_experts, sparse_layers
-from loadstone.catalogue.read_shared import shared_blocks
+from loadstone.catalogue.architecture.attention import FullAttention
+from loadstone.catalogue.architecture.matrix import Matrix, vector
+from loadstone.catalogue.architecture.mlp import DenseMlp
+from loadstone.catalogue.architecture.model import Layers
+from loadstone.catalogue.config.attention import attention_kinds, full_attention, read_attention
+from loadstone.catalogue.config.beside import beside_halves
+from loadstone.catalogue.config.families import Family
+from loadstone.catalogue.config.fields import Fields
+from loadstone.catalogue.config.linear import linear_attention
+from loadstone.catalogue.config.mlp import EXPERTS_ONLY, read_dense, read_experts, sparse_layers
+from loadstone.catalogue.config.read_beside_attention import beside_attention
+from loadstone.catalogue.config.read_shared import shared_blocks
 from loadstone.core.errors import InputError
 
 _MOST_DRAFTS = 16

@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
+from loadstone.catalogue.architecture.model import Model
 from loadstone.catalogue.hardware import Gpu, Node
-from loadstone.catalogue.model import Model
 
 ENGINES = ("vllm", "sglang", "tensorrt-llm", "llama.cpp", "transformers")
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from loadstone.catalogue.families import Family
-from loadstone.catalogue.fields import Fields
+from loadstone.catalogue.config.families import Family
+from loadstone.catalogue.config.fields import Fields
 from loadstone.core.errors import InputError
 
 BY_ARCHITECTURE = {

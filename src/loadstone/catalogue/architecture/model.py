@@ -12,11 +12,11 @@ from typing import Any
 
 import msgspec
 
-from loadstone.catalogue.attention import Attention, CompressedAttention, FullAttention, LatentAttention
-from loadstone.catalogue.linear import LinearAttention, ShortStates
-from loadstone.catalogue.matrix import Matrix, vector
-from loadstone.catalogue.mlp import DenseMlp, Experts, Mlp
-from loadstone.catalogue.precision import FORMATS, Format
+from loadstone.catalogue.architecture.attention import Attention, CompressedAttention, FullAttention, LatentAttention
+from loadstone.catalogue.architecture.linear import LinearAttention, ShortStates
+from loadstone.catalogue.architecture.matrix import Matrix, vector
+from loadstone.catalogue.architecture.mlp import DenseMlp, Experts, Mlp
+from loadstone.catalogue.architecture.precision import FORMATS, Format
 
 __all__ = [
     "CompressedAttention",

@@ -6,7 +6,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from loadstone.catalogue.matrix import Matrix, vector
+from loadstone.catalogue.architecture.matrix import Matrix, vector
 
 
 class DenseMlp(msgspec.Struct, frozen=True):

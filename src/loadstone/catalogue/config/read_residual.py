@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from loadstone.catalogue.families import Family
-from loadstone.catalogue.fields import Fields
-from loadstone.catalogue.matrix import Matrix, vector
+from loadstone.catalogue.architecture.matrix import Matrix, vector
+from loadstone.catalogue.config.families import Family
+from loadstone.catalogue.config.fields import Fields
 
 
 def residual_matrices(fields: Fields, family: Family, hidden: int, sparse: bool) -> list[Matrix]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from loadstone.catalogue.attention import Attention, FullAttention
-from loadstone.catalogue.families import Family
-from loadstone.catalogue.fields import Fields
-from loadstone.catalogue.read_heads import attention_biases, head_widths
-from loadstone.catalogue.read_latent import compressed_attention, latent_attention
-from loadstone.catalogue.read_linear import linear_attention
+from loadstone.catalogue.architecture.attention import Attention, FullAttention
+from loadstone.catalogue.config.families import Family
+from loadstone.catalogue.config.fields import Fields
+from loadstone.catalogue.config.linear import linear_attention
+from loadstone.catalogue.config.read_heads import attention_biases, head_widths
+from loadstone.catalogue.config.read_latent import compressed_attention, latent_attention
 from loadstone.core.errors import InputError
 
 Half = Literal["full", "window", "linear", "none"]

@@ -9,14 +9,24 @@ from typing import NoReturn
 
 import msgspec
 
-from loadstone.catalogue.deployment import ARGUMENTS, CHOICES, ENGINES, OFF, ON, OWNERS, SWITCHES, Deployment, Draft
+from loadstone.catalogue.architecture.model import Model
+from loadstone.catalogue.architecture.precision import FORMATS, dtype_of, kv_dtype_of
+from loadstone.catalogue.config.reader import read_given
+from loadstone.catalogue.deployment.deployment import (
+    ARGUMENTS,
+    CHOICES,
+    ENGINES,
+    OFF,
+    ON,
+    OWNERS,
+    SWITCHES,
+    Deployment,
+    Draft,
+)
+from loadstone.catalogue.deployment.spellings import ELSEWHERE, SAME, owners_of
+from loadstone.catalogue.find import find_gpu, find_hardware, find_model, is_catalogued
 from loadstone.catalogue.hardware import Gpu, Node
-from loadstone.catalogue.load import find_gpu, find_hardware, find_model, is_catalogued
-from loadstone.catalogue.model import Model
-from loadstone.catalogue.own import is_file
-from loadstone.catalogue.precision import FORMATS, dtype_of, kv_dtype_of
-from loadstone.catalogue.reader import read_given
-from loadstone.catalogue.spellings import ELSEWHERE, SAME, owners_of
+from loadstone.catalogue.user_files import is_file
 from loadstone.core.errors import InputError
 
 _ENGINE_NAMES = {

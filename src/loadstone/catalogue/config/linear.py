@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from loadstone.catalogue.families import Family
-from loadstone.catalogue.fields import Fields
-from loadstone.catalogue.linear import LinearAttention
-from loadstone.catalogue.precision import TORCH_DTYPES
+from loadstone.catalogue.architecture.linear import LinearAttention
+from loadstone.catalogue.architecture.precision import TORCH_DTYPES
+from loadstone.catalogue.config.families import Family
+from loadstone.catalogue.config.fields import Fields
 from loadstone.core.errors import InputError
 
 _MAMBA2_HEADS = ("mamba_num_heads", "mamba_n_heads", "n_mamba_heads", "num_heads")

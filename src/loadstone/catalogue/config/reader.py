@@ -12,21 +12,21 @@ from typing import Any
 
 import msgspec
 
-from loadstone.catalogue.families import FAMILIES, NOT_READ, Family
-from loadstone.catalogue.fields import Fields
-from loadstone.catalogue.ignored import HARMLESS, IGNORED
-from loadstone.catalogue.layers import draft_layers, read_layers
-from loadstone.catalogue.makers import in_common_names, own_kind
-from loadstone.catalogue.makers_parts import looped, own_tables, with_own_parts
-from loadstone.catalogue.matrix import Matrix, vector
-from loadstone.catalogue.model import Layers, Model
-from loadstone.catalogue.nested import text_fields, tied_embeddings
-from loadstone.catalogue.precision import FORMATS, TORCH_DTYPES, Format
-from loadstone.catalogue.quantisation import Rules, read_quantisation
-from loadstone.catalogue.read_beside import beside_layers, embedding_width, outer_norms
-from loadstone.catalogue.read_beside_attention import streams_of_model
-from loadstone.catalogue.read_residual import residual_ends
-from loadstone.catalogue.vision import vision_parameters
+from loadstone.catalogue.architecture.matrix import Matrix, vector
+from loadstone.catalogue.architecture.model import Layers, Model
+from loadstone.catalogue.architecture.precision import FORMATS, TORCH_DTYPES, Format
+from loadstone.catalogue.config.beside import beside_layers, embedding_width, outer_norms
+from loadstone.catalogue.config.families import FAMILIES, NOT_READ, Family
+from loadstone.catalogue.config.fields import Fields
+from loadstone.catalogue.config.ignored import HARMLESS, IGNORED
+from loadstone.catalogue.config.layers import draft_layers, read_layers
+from loadstone.catalogue.config.makers import in_common_names, own_kind
+from loadstone.catalogue.config.makers_parts import looped, own_tables, with_own_parts
+from loadstone.catalogue.config.nested import text_fields, tied_embeddings
+from loadstone.catalogue.config.quantisation import Rules, read_quantisation
+from loadstone.catalogue.config.read_beside_attention import streams_of_model
+from loadstone.catalogue.config.read_residual import residual_ends
+from loadstone.catalogue.config.vision import vision_parameters
 from loadstone.core.errors import InputError
 
 MOST_BYTES = 64 << 20

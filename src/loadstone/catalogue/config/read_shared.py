@@ -6,13 +6,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from loadstone.catalogue.attention import FullAttention
-from loadstone.catalogue.families import Family
-from loadstone.catalogue.fields import Fields
-from loadstone.catalogue.matrix import Matrix, vector
-from loadstone.catalogue.mlp import DenseMlp
-from loadstone.catalogue.model import Layers
-from loadstone.catalogue.read_linear import linear_attention
+from loadstone.catalogue.architecture.attention import FullAttention
+from loadstone.catalogue.architecture.matrix import Matrix, vector
+from loadstone.catalogue.architecture.mlp import DenseMlp
+from loadstone.catalogue.architecture.model import Layers
+from loadstone.catalogue.config.families import Family
+from loadstone.catalogue.config.fields import Fields
+from loadstone.catalogue.config.linear import linear_attention
 from loadstone.core.errors import InputError
 
 _KINDS = {"linear_attention": False, "mamba": False, "hybrid": True}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from loadstone.catalogue.families import Family
-from loadstone.catalogue.fields import Fields
+from loadstone.catalogue.config.families import Family
+from loadstone.catalogue.config.fields import Fields
 
 
 def head_widths(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from loadstone.catalogue.families import Family
-from loadstone.catalogue.fields import Fields
-from loadstone.catalogue.mlp import DenseMlp, Experts
+from loadstone.catalogue.architecture.mlp import DenseMlp, Experts
+from loadstone.catalogue.config.families import Family
+from loadstone.catalogue.config.fields import Fields
 from loadstone.core.errors import InputError
 
 _PER_TOKEN = (

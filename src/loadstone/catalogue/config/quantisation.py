@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from loadstone.catalogue.fields import Fields
-from loadstone.catalogue.matrix import Matrix
-from loadstone.catalogue.patterns import Patterns, paths_of
-from loadstone.catalogue.precision import FORMATS, Format
+from loadstone.catalogue.architecture.matrix import Matrix
+from loadstone.catalogue.architecture.precision import FORMATS, Format
+from loadstone.catalogue.config.fields import Fields
+from loadstone.catalogue.config.patterns import Patterns, paths_of
 
 _MOST_NAMES = 200_000
 

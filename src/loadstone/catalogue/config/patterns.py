@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 from fnmatch import fnmatchcase
 
-from loadstone.catalogue.matrix import Matrix
+from loadstone.catalogue.architecture.matrix import Matrix
 
 _MOST_GLOBS = 500
 _MOST_EXPRESSIONS = 100

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loadstone.catalogue.fields import Fields
+from loadstone.catalogue.config.fields import Fields
 
 
 def side(vision: Fields, name: str) -> int:
