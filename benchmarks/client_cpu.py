@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 
 from loadstone import simserver
 from loadstone.measure import bench
-from loadstone.options import Options
+from loadstone.workload.options import Options
 
 RAMP_S = 1.0
 OPTIONS = {

@@ -54,7 +54,7 @@ from loadstone.core.statistics import Flow, distribution
 from loadstone.core.statistics.blocks import RESOLUTION
 from loadstone.core.statistics.flow import rate_bounds
 from loadstone.engines import llama_cpp
-from loadstone.options import Options
+from loadstone.workload.options import Options
 
 Law = Callable[[np.random.Generator, float], Requests]
 

@@ -25,7 +25,7 @@ from typing import Any
 
 from loadstone import simserver
 from loadstone.measure import bench
-from loadstone.options import Options
+from loadstone.workload.options import Options
 
 
 class WorkerMemory(threading.Thread):

@@ -23,11 +23,11 @@ from loadstone.batching import EnginePolicy, policy_of
 from loadstone.calibrate.points import Point, read_points
 from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.catalogue.deployment.shorthand import parse_deployment
-from loadstone.options import Options
 from loadstone.perfmodel import StepModel
-from loadstone.planning import plan_of
 from loadstone.simulator.cell import run_cell
 from loadstone.simulator.fleet import fleet_with
+from loadstone.workload.options import Options
+from loadstone.workload.planning import plan_of
 
 FAMILY = "deepseek-v3"
 

@@ -26,10 +26,10 @@ import msgspec
 
 import loadstone
 from loadstone.catalogue.deployment.shorthand import parse_deployment
-from loadstone.options import Options
-from loadstone.planning import plan_of
 from loadstone.simulator.cell import run_cell
 from loadstone.simulator.fleet import Fleet, fleet_of
+from loadstone.workload.options import Options
+from loadstone.workload.planning import plan_of
 
 DEPLOYMENT = "llama-3.1-8b@1xh100"
 VIDUR_PER_S = 290

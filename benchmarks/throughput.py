@@ -20,8 +20,8 @@ import numpy as np
 
 from loadstone import simulation
 from loadstone.core import Plan, run_folder
-from loadstone.options import Options
-from loadstone.planning import plan_of
+from loadstone.workload.options import Options
+from loadstone.workload.planning import plan_of
 
 ARRIVALS = ("planned", "free", "free, unknown")
 

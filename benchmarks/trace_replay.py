@@ -18,8 +18,8 @@ import numpy as np
 
 from loadstone import open_run, simserver
 from loadstone.measure import bench
-from loadstone.options import Options
 from loadstone.workload import trace
+from loadstone.workload.options import Options
 
 
 def main() -> int:

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from loadstone.arrivals import arrivals, duration_s, level, mean, parse_profile, profile_arrivals
 from loadstone.core import Load, Process
 from loadstone.core.errors import InputError
+from loadstone.workload.arrivals import arrivals, duration_s, level, mean, parse_profile, profile_arrivals
 
 
 def times(

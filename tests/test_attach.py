@@ -13,14 +13,14 @@ from loadstone.core import Load, Target
 from loadstone.core.errors import InputError, TargetError
 from loadstone.engines import attach
 from loadstone.meeting import LOADED, expected_s
-from loadstone.options import Options
-from loadstone.planning import by_default, plan_of
-from loadstone.schedule import make_plan
 from loadstone.simserver import Law, TimingServer, start
 from loadstone.wire.ask import body
+from loadstone.workload.lengths import Length, Synthetic
+from loadstone.workload.options import Options
+from loadstone.workload.planning import by_default, plan_of
 from loadstone.workload.prompts import Vocabulary
 from loadstone.workload.request import Ask, Sampling, Structured
-from loadstone.workload.synthetic import Length, Synthetic
+from loadstone.workload.schedule import make_plan
 
 SCHEMA = Structured("json_schema", {"type": "object"})
 REGEX = Structured("regex", "[0-9]{40}")

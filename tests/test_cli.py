@@ -30,9 +30,9 @@ from conftest import (
 )
 from loadstone import __version__
 from loadstone.cli import app
-from loadstone.rivals import HERE
 from loadstone.simserver import TimingServer, start
 from loadstone.simserver.law import Law
+from loadstone.workload.flag_names import HERE
 from test_summary import CLOSED, make_run
 
 

@@ -25,9 +25,9 @@ from loadstone.report.charts.frames import OUTPUT, TPOT, TTFT
 from loadstone.report.effect import effect
 from loadstone.report.points import points_of
 from loadstone.report.runs import read_run
-from loadstone.schedule import make_plan
 from loadstone.summary import summarise
-from loadstone.workload.synthetic import Length, Synthetic
+from loadstone.workload.lengths import Length, Synthetic
+from loadstone.workload.schedule import make_plan
 from test_import import SGLANG
 
 CLOSED = Load("concurrency", 4)

@@ -19,9 +19,9 @@ from loadstone.comparison.text import explained, setup_lines, word
 from loadstone.core import CellInfo, Load, run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.statistics.blocks import RESOLUTION
-from loadstone.schedule import make_plan
 from loadstone.workload.dataset import read as read_dataset
-from loadstone.workload.synthetic import Length, Synthetic
+from loadstone.workload.lengths import Length, Synthetic
+from loadstone.workload.schedule import make_plan
 from test_compare import CLOSED, make, rows
 
 # --- which runs -----------------------------------------------------------------------------------------------------

@@ -12,8 +12,8 @@ import pytest
 from loadstone import measure
 from loadstone.core import CellInfo, Load, run_folder
 from loadstone.core.errors import InputError
-from loadstone.schedule import make_plan
-from loadstone.workload.synthetic import Length, Synthetic
+from loadstone.workload.lengths import Length, Synthetic
+from loadstone.workload.schedule import make_plan
 from test_store import Row, batch, info, row
 
 LOAD = Load("concurrency", 3)

@@ -14,7 +14,7 @@ import pytest
 from loadstone.core.errors import InputError, TargetError
 from loadstone.engines import llama_cpp
 from loadstone.engines.process import ServerProcess
-from loadstone.workload.words import WORDS
+from loadstone.workload.word_list import WORDS
 
 
 @pytest.fixture(scope="module")

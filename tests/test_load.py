@@ -12,8 +12,8 @@ from loadstone.client.feed import Due
 from loadstone.client.load import StepLoad
 from loadstone.client.protocol import Step
 from loadstone.core import Load, Plan
-from loadstone.schedule import make_plan
-from loadstone.workload.synthetic import Length, Synthetic
+from loadstone.workload.lengths import Length, Synthetic
+from loadstone.workload.schedule import make_plan
 
 WORKLOAD = Synthetic(Length("fixed", 8), Length("fixed", 4))
 HOUR_NS = 3_600_000_000_000

@@ -11,10 +11,10 @@ import pytest
 
 from loadstone.core import Load, Plan, run_folder
 from loadstone.core.errors import InputError
-from loadstone.options import Options
-from loadstone.planning import Beyond, plan_of
-from loadstone.schedule import make_plan
-from loadstone.workload.synthetic import Length, Synthetic
+from loadstone.workload.lengths import Length, Synthetic
+from loadstone.workload.options import Options
+from loadstone.workload.planning import Beyond, plan_of
+from loadstone.workload.schedule import make_plan
 
 
 @pytest.fixture

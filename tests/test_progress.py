@@ -12,10 +12,10 @@ import pytest
 from conftest import QUICK, Loadstone, ScriptedServer, command, whole
 from loadstone.client.protocol import Progress
 from loadstone.measure import Event
-from loadstone.options import Options
-from loadstone.planning import plan_of
 from loadstone.progress import Display
 from loadstone.simserver import TimingServer
+from loadstone.workload.options import Options
+from loadstone.workload.planning import plan_of
 
 
 def on_a_terminal(out: Path, *arguments: object) -> str:

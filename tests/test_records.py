@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from loadstone.core import Load, Plan, RequestRecord
-from loadstone.schedule import make_plan
 from loadstone.workload.dataset import Dataset
-from loadstone.workload.synthetic import Length, Synthetic
+from loadstone.workload.lengths import Length, Synthetic
+from loadstone.workload.schedule import make_plan
 
 WORKLOAD = Synthetic(Length("uniform", 60, low=20, high=100), Length("uniform", 5, low=2, high=8))
 LOADS = [Load("concurrency", 2), Load("rate", 4.0), Load("burst", 3)]

@@ -10,7 +10,6 @@ import pytest
 
 from conftest import script
 from loadstone.catalogue.deployment.shorthand import parse_deployment
-from loadstone.options import Options
 from loadstone.perfmodel import StepModel
 from loadstone.perfmodel.counting import work_of
 from loadstone.perfmodel.expert_kernels import PER_TENSOR, expert_kernel
@@ -19,6 +18,7 @@ from loadstone.perfmodel.parts import first_token_s, parts_of
 from loadstone.perfmodel.work import COLLECTIVE
 from loadstone.report.terminal import render
 from loadstone.simulation import simulate
+from loadstone.workload.options import Options
 
 relations = script(Path(__file__).resolve().parents[1] / "benchmarks/relations.py")
 

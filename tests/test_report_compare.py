@@ -9,12 +9,12 @@ import pytest
 
 from loadstone import simulation
 from loadstone.comparison import compare
-from loadstone.options import Options
 from loadstone.report.charts.frames import E2E, OUTPUT, TPOT, TTFT
 from loadstone.report.effect import effect
 from loadstone.report.findings import observations
 from loadstone.report.points import points_of
 from loadstone.report.runs import read_run
+from loadstone.workload.options import Options
 
 MEASURES = {"ttft_p50": TTFT, "tpot_p50": TPOT, "e2e_p50": E2E, "output_tokens_per_s": OUTPUT}
 Deployment = tuple[str, str, int]

@@ -9,12 +9,12 @@ import pytest
 
 from loadstone.core import Load, Plan, PlannedRequest, run_folder
 from loadstone.core.errors import InputError
-from loadstone.rows import WARMUP_S
-from loadstone.schedule import make_plan, promised_tokens
 from loadstone.workload import trace
+from loadstone.workload.cell_rows import WARMUP_S
 from loadstone.workload.dataset import Dataset
+from loadstone.workload.lengths import Length, Synthetic
+from loadstone.workload.schedule import make_plan, promised_tokens
 from loadstone.workload.session import Sessions, Think
-from loadstone.workload.synthetic import Length, Synthetic
 
 FIXED = Synthetic(Length("fixed", 10), Length("fixed", 5), system_prompt=True)
 FOUR = Sessions(Length("fixed", 4), Think("fixed", 2.0))

@@ -22,8 +22,6 @@ from hypothesis import strategies as st
 from loadstone.batching import EnginePolicy, Scheduler, Speculative
 from loadstone.core import Plan, run_folder
 from loadstone.core.errors import InputError
-from loadstone.options import Options
-from loadstone.planning import plan_of
 from loadstone.simulator.asked import Asked, whole_prompts
 from loadstone.simulator.cell import run_cell
 from loadstone.simulator.content import Contents, shares
@@ -35,6 +33,8 @@ from loadstone.simulator.interval import beginning, intervals, medians
 from loadstone.simulator.pipeline import engines_of
 from loadstone.simulator.run import CellRun, State
 from loadstone.simulator.table import tables
+from loadstone.workload.options import Options
+from loadstone.workload.planning import plan_of
 
 Json = dict[str, Any]
 

@@ -17,11 +17,11 @@ import pytest
 from loadstone.core import CellInfo, Load, Plan, RunInfo, run_folder
 from loadstone.core.errors import DiskFullError, InputError
 from loadstone.core.run_folder.folder import replacing
-from loadstone.options import Options
-from loadstone.planning import plan_of
-from loadstone.schedule import make_plan
 from loadstone.workload.dataset import Dataset
-from loadstone.workload.synthetic import Length, Synthetic
+from loadstone.workload.lengths import Length, Synthetic
+from loadstone.workload.options import Options
+from loadstone.workload.planning import plan_of
+from loadstone.workload.schedule import make_plan
 
 Row = dict[str, Any]
 RUNNING = {"token_source": "running usage"}

@@ -7,9 +7,9 @@ import pytest
 
 from loadstone.core import CellInfo, Load, Plan, RequestRecord, RunInfo, Target, run_folder
 from loadstone.core.errors import InputError
-from loadstone.schedule import make_plan
 from loadstone.summary import parse_slo, summarise, trusted
-from loadstone.workload.synthetic import Length, Synthetic
+from loadstone.workload.lengths import Length, Synthetic
+from loadstone.workload.schedule import make_plan
 
 DISTRIBUTION = {"n", "mean", "std", "min", "max", "p50", "p90", "p95", "p99", "ci95", "worth"}
 LATENCIES = {"ttft_s", "tpot_s", "itl_s", "e2e_s", "ttft_intended_s", "e2e_intended_s"}

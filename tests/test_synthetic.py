@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from loadstone.core.errors import InputError
-from loadstone.schedule import describe
-from loadstone.workload.synthetic import MAX_TOKENS, Length, Synthetic, parse_length
+from loadstone.workload.lengths import MAX_TOKENS, Length, Synthetic, parse_length
+from loadstone.workload.schedule import describe
 
 
 def rng() -> np.random.Generator:

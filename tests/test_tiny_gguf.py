@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from loadstone.engines import tiny_gguf
-from loadstone.workload.words import WORDS
+from loadstone.workload.word_list import WORDS
 
 
 @pytest.fixture(scope="module")

@@ -14,11 +14,11 @@ from loadstone.calibrate.closed_loop import Outcome, run
 from loadstone.calibrate.points import Point
 from loadstone.calibrate.table import case_of, predict, refresh, simulate, slopes, table_of
 from loadstone.catalogue.deployment.shorthand import parse_deployment
-from loadstone.options import Options
 from loadstone.perfmodel import StepModel
-from loadstone.planning import plan_of
 from loadstone.simulator.cell import run_cell
 from loadstone.simulator.fleet import Fleet, fleet_of
+from loadstone.workload.options import Options
+from loadstone.workload.planning import plan_of
 
 POLICY = EnginePolicy(kv_blocks=10_000, max_batched_tokens=1024, max_seqs=64)
 

@@ -6,11 +6,11 @@ import pytest
 
 from loadstone import verdict
 from loadstone.core import Load, run_folder
-from loadstone.schedule import make_plan
 from loadstone.verdict import Finding, judge
 from loadstone.workload.dataset import Dataset
+from loadstone.workload.lengths import Length, Synthetic
+from loadstone.workload.schedule import make_plan
 from loadstone.workload.session import Sessions
-from loadstone.workload.synthetic import Length, Synthetic
 from verdict_cells import COUNT, LOAD, WORKLOAD, closed, found, plan_of, rows, spoilt
 
 

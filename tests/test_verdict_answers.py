@@ -5,10 +5,10 @@ import pytest
 from msgspec import structs
 
 from loadstone.core import CellInfo, Plan
-from loadstone.schedule import make_plan
 from loadstone.verdict import Finding
 from loadstone.workload.dataset import Dataset
-from loadstone.workload.synthetic import Length, Synthetic
+from loadstone.workload.lengths import Length, Synthetic
+from loadstone.workload.schedule import make_plan
 from verdict_cells import COUNT, LOAD, TARGET, WORKLOAD, found, plan_of, rows, spoilt
 
 

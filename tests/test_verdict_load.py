@@ -9,13 +9,13 @@ import pytest
 from msgspec import structs
 from numpy.typing import NDArray
 
-from loadstone.arrivals import profile_arrivals
 from loadstone.core import Load
-from loadstone.schedule import make_plan
 from loadstone.verdict import Finding
 from loadstone.verdict.steady import Change, step, trend
+from loadstone.workload.arrivals import profile_arrivals
+from loadstone.workload.lengths import Length, Synthetic
+from loadstone.workload.schedule import make_plan
 from loadstone.workload.session import Sessions
-from loadstone.workload.synthetic import Length, Synthetic
 from verdict_cells import COUNT, LOAD, TARGET, WARM, WORKLOAD, Rows, closed, found, plan_of, row, rows
 
 SPOILS = {"overload", "queue_grows", "not_stationary", "warmup_leaked", "rate_not_reached"}

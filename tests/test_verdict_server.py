@@ -9,12 +9,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from loadstone.core import Load, run_folder
-from loadstone.schedule import make_plan
 from loadstone.summary import summarise
 from loadstone.verdict import Finding, ServerFigures, server_figures
 from loadstone.verdict.server import Level
+from loadstone.workload.lengths import Length, Synthetic
+from loadstone.workload.schedule import make_plan
 from loadstone.workload.session import Sessions
-from loadstone.workload.synthetic import Length, Synthetic
 from test_summary import make_run
 from verdict_cells import LOAD, TARGET, WORKLOAD, found, rows
 

@@ -11,7 +11,7 @@ from loadstone.core import PlannedRequest
 from loadstone.engines import vocabulary
 from loadstone.engines.vocabulary import find_words
 from loadstone.workload.prompts import PromptWriter, Vocabulary
-from loadstone.workload.words import WORDS
+from loadstone.workload.word_list import WORDS
 
 TEMPLATE_TOKENS = 13
 

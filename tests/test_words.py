@@ -1,4 +1,4 @@
-from loadstone.workload.words import WORDS
+from loadstone.workload.word_list import WORDS
 
 
 def test_words_are_distinct_short_and_plain() -> None:

@@ -11,9 +11,9 @@ import pyarrow as pa
 from loadstone import verdict
 from loadstone.core import Load, Plan, Target, run_folder
 from loadstone.metrics import cell_metrics
-from loadstone.schedule import make_plan
 from loadstone.verdict import Finding, cell_findings
-from loadstone.workload.synthetic import Length, Synthetic
+from loadstone.workload.lengths import Length, Synthetic
+from loadstone.workload.schedule import make_plan
 
 LOAD = Load("rate", 100.0, process="constant")
 WORKLOAD = Synthetic(Length("fixed", 100), Length("fixed", 4))

@@ -33,7 +33,7 @@ def bench(url: str | Sequence[str] | None = None, **options: Any) -> dict[str, A
 
     Several URLs are a fleet of servers with the same model behind them.
 
-    `options` are named as the flags (`duration`, `timeout_first`; help("loadstone.options.Options") lists them) and
+    `options` are named as the flags (`duration`, `timeout_first`; help("loadstone.workload.options.Options") lists them) and
     take what these take, as text or as values: `rate=[1, 2]`, `duration="20s"` or `duration=20`; `header` and
     `extra_body` may be dictionaries.
     Raises loadstone.core.errors.InputError, one line, where there is no such option or it cannot be done, and
@@ -41,7 +41,7 @@ def bench(url: str | Sequence[str] | None = None, **options: Any) -> dict[str, A
     records.
     """
     from loadstone import measure
-    from loadstone.options import options_of
+    from loadstone.workload.options import options_of
 
     return measure.bench(options_of({"url": url, **options}))
 
@@ -71,7 +71,7 @@ def simulate(
     Raises as bench() does.
     """
     from loadstone import simulation
-    from loadstone.options import options_of, value_of
+    from loadstone.workload.options import options_of, value_of
 
     return simulation.simulate(
         value_of(deployment, str, "deployment"),

@@ -15,10 +15,10 @@ from loadstone.core import Plan, RunInfo
 from loadstone.core.errors import TargetError
 from loadstone.core.version import __version__
 from loadstone.engines import attach
-from loadstone.options import Options
 from loadstone.wire import ask
 from loadstone.wire.triton_grpc import GrpcAsk
 from loadstone.wire.triton_grpc import body as grpc_body
+from loadstone.workload.options import Options
 from loadstone.workload.prompts import Vocabulary
 from loadstone.workload.request import Ask, Route
 

@@ -23,11 +23,11 @@ from loadstone.core.signals import Interrupted, Signals
 from loadstone.dialects import DIALECTS
 from loadstone.engines import attach, cache
 from loadstone.engines.observe import Observer, exporter
-from loadstone.options import Options
-from loadstone.planning import by_default, plan_of
 from loadstone.runinfo import run_info
 from loadstone.summary import conclude, parse_slo
 from loadstone.wire import ask
+from loadstone.workload.options import Options
+from loadstone.workload.planning import by_default, plan_of
 
 _EVENT_BYTES = 20
 

@@ -23,11 +23,11 @@ from loadstone.core.errors import InputError, TargetError
 from loadstone.core.secrets import blank, blank_bytes, keys_in
 from loadstone.core.text import excerpt
 from loadstone.engines import attach
-from loadstone.options import DEFAULT_SIM, Options, parse_structured
-from loadstone.planning import Beyond
 from loadstone.runfacts import engine_name
 from loadstone.sizing.budget import count
 from loadstone.wire.ask import RequestBody, body, path
+from loadstone.workload.options import DEFAULT_SIM, Options, parse_structured
+from loadstone.workload.planning import Beyond
 from loadstone.workload.prompts import PromptWriter, Vocabulary, given_text
 from loadstone.workload.request import Ask, Sampling
 

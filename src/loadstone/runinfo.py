@@ -12,7 +12,7 @@ from loadstone.core import CellInfo, Plan, RunInfo, Target, host, run_folder
 from loadstone.core.version import __version__
 from loadstone.jobs import route
 from loadstone.meeting import sampling_of
-from loadstone.options import Options
+from loadstone.workload.options import Options
 
 _SECRET_FLAGS = ("--header", "-H", "--extra-body")
 

@@ -29,9 +29,9 @@ from loadstone.core.errors import LoadstoneError
 from loadstone.core.statistics import Distribution, percentile
 from loadstone.core.units import show_number, show_seconds
 from loadstone.metrics import cell_metrics
-from loadstone.options import Options
 from loadstone.report.terminal import empty
 from loadstone.simserver import Law, TimingServer, start
+from loadstone.workload.options import Options
 
 if TYPE_CHECKING:
     import pyarrow as pa

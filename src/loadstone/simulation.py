@@ -18,11 +18,9 @@ from loadstone.core.errors import InputError
 from loadstone.core.signals import Interrupted, Signals
 from loadstone.core.version import __version__
 from loadstone.dialects import DIALECTS
-from loadstone.options import Options
 from loadstone.perfmodel import StepModel
 from loadstone.perfmodel.parts import FirstToken, first_token_s, parts_of
 from loadstone.perfmodel.profile import engine_measured, remaining, unmeasured, vendor_measured
-from loadstone.planning import by_default, plan_of
 from loadstone.simulator.asked import CHARACTERS_PER_TOKEN, TURNAROUND_S, whole_prompts
 from loadstone.simulator.cell import run_cell
 from loadstone.simulator.counters import Counters
@@ -30,6 +28,8 @@ from loadstone.simulator.fleet import Fleet, fleet_of, fleet_with, longest_reque
 from loadstone.simulator.interval import Off, answer_s, intervals
 from loadstone.simulator.table import tables
 from loadstone.summary import conclude, parse_slo
+from loadstone.workload.options import Options
+from loadstone.workload.planning import by_default, plan_of
 
 if TYPE_CHECKING:
     import numpy as np

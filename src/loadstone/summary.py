@@ -23,8 +23,8 @@ from loadstone.core.units import parse_seconds
 from loadstone.light import light_of
 from loadstone.metrics import LATENCIES, SLO_KEYS, CellMetrics, cell_metrics
 from loadstone.runfacts import lasting, run_facts, slo_met
-from loadstone.schedule import promised_tokens
 from loadstone.slo import bounds_of
+from loadstone.workload.schedule import promised_tokens
 
 if TYPE_CHECKING:
     import pyarrow as pa

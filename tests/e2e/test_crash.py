@@ -17,8 +17,8 @@ import pytest
 from conftest import Loadstone, eventually, gone, kill, processes_about, read_records, spawn
 from loadstone import measure, simulation
 from loadstone.core import run_folder
-from loadstone.options import Options
 from loadstone.simserver import Law, TimingServer, start
+from loadstone.workload.options import Options
 
 LONG = ("--input", "8", "--output", "400", "--concurrency", "3", "--requests", "60", "--warmup", "0", "--json")
 SHORT = ("--input", "8", "--output", "10", "--concurrency", "3", "--requests", "6000", "--warmup", "0", "--json")

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import httpx
 
 from engines.launch import Engine
-from loadstone.workload.words import WORDS
+from loadstone.workload.word_list import WORDS
 
 Json = dict[str, Any]
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "engines.md"

@@ -37,7 +37,7 @@ from loadstone.core.host import path_of
 from loadstone.core.signals import SIGNALS
 from loadstone.core.text import printable
 from loadstone.core.version import __version__
-from loadstone.rivals import said_of
+from loadstone.workload.flag_names import said_of
 
 _NO_ROOM = "no room for more memory, processes or open files"
 UNREAD = 141

@@ -77,9 +77,9 @@ def bench(
     """
     given = locals()
     from loadstone.measure import bench as run
-    from loadstone.options import options_of
     from loadstone.progress import Display
     from loadstone.summary import trusted
+    from loadstone.workload.options import options_of
 
     if sim and len(target or ()) > 1:
         raise InputError("--sim: a run simulates one deployment, or one ttft=…,itl=… law; give one")

@@ -78,9 +78,9 @@ def simulate(
     predictions have 80 % intervals.
     """
     given = locals()
-    from loadstone.options import options_of
     from loadstone.simulation import simulate as run
     from loadstone.summary import trusted
+    from loadstone.workload.options import options_of
 
     own = ("deployment", "acceptance", "draws", "profile")
     options = options_of({name: value for name, value in asked_of(given).items() if name not in own})

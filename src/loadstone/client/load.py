@@ -6,10 +6,10 @@ import hashlib
 import math
 import time
 
-from loadstone.arrivals import level
 from loadstone.client.feed import Due, Feed
 from loadstone.client.protocol import Step
 from loadstone.core import Plan, PlannedRequest
+from loadstone.workload.arrivals import level
 
 _MODELS = 20
 """Names of models that are kept apart."""

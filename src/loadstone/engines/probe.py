@@ -18,7 +18,7 @@ from loadstone.wire.ask import RequestBody, body, path
 from loadstone.wire.dialects import new_answer
 from loadstone.wire.structured import obeyed, spellings
 from loadstone.workload.request import Ask, Sampling, Structured
-from loadstone.workload.words import WORDS
+from loadstone.workload.word_list import WORDS
 
 AnyAsk = TypeVar("AnyAsk", bound=Ask)
 PROMPT = " ".join(WORDS[:8])

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loadstone.workload import words
-from loadstone.workload.words import WORDS
+from loadstone.workload import word_list
+from loadstone.workload.word_list import WORDS
 
 VOCABULARY_SIZE = 4096
 SPECIALS = ("<unk>", "<s>", "</s>", "<|user|>", "<|assistant|>")
@@ -49,7 +49,7 @@ _SILENCE = -10.0
 
 def fingerprint() -> str:
     """Twelve hex digits that change when the code or the words that make the file change."""
-    sources = (Path(__file__), Path(words.__file__))
+    sources = (Path(__file__), Path(word_list.__file__))
     return hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:12]
 
 

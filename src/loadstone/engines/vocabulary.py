@@ -12,7 +12,7 @@ from loadstone.engines.probe import ask_once
 from loadstone.engines.server import Server
 from loadstone.workload.prompts import Vocabulary
 from loadstone.workload.request import Ask
-from loadstone.workload.words import WORDS
+from loadstone.workload.word_list import WORDS
 
 _MIN_PIECES = 64
 """A vocabulary smaller than this would make prompts that share prefixes by chance."""

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from loadstone.core import Load
 from loadstone.core.text import excerpt
 from loadstone.runfacts import mapping
-from loadstone.workload.synthetic import MAX_TOKENS, parse_length
+from loadstone.workload.lengths import MAX_TOKENS, parse_length
 
 MOST = 1e19
 """Beyond it nothing in a result file is a number of anything: nanoseconds since 1970 are below."""

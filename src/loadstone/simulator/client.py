@@ -9,9 +9,9 @@ from __future__ import annotations
 import heapq
 import math
 
-from loadstone.arrivals import level
 from loadstone.core import Load
 from loadstone.simulator.asked import Asked
+from loadstone.workload.arrivals import level
 
 NEVER = math.inf
 _PROFILE_S = 0.01

@@ -17,8 +17,8 @@ from loadstone.catalogue.deployment.shorthand import engine_of, key_value, split
 from loadstone.catalogue.deployment.spellings import owners_of
 from loadstone.core.errors import InputError
 from loadstone.core.units import TOKEN_UNITS, parse_counts
-from loadstone.rivals import no_such_option
 from loadstone.sizing.size import Row, size
+from loadstone.workload.flag_names import no_such_option
 
 MOST_ROWS = 100_000
 

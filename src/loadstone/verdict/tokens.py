@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from loadstone.core import Plan
-from loadstone.schedule import promised_tokens
 from loadstone.verdict.facts import Facts, plan_rows
 from loadstone.verdict.finding import Finding
 from loadstone.verdict.server import ServerFigures
+from loadstone.workload.schedule import promised_tokens
 
 CACHED_SHARE = 0.01
 """Cached tokens beyond the plan's promise, as a share of input tokens, from which a run is flattered."""

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO, Literal
 import msgspec
 
 from loadstone.core.errors import InputError
-from loadstone.workload import salvage
+from loadstone.workload import json_salvage
 from loadstone.workload.files import BOM, HEAD_BYTES, check_text, lines
 
 GIVE = "give JSON, JSONL or plain text in UTF-8"
@@ -91,7 +91,7 @@ def _array(path: Path, stream: BinaryIO, skip_bad: bool) -> Iterator[tuple[int, 
         elements = msgspec.json.decode(data, type=list[msgspec.Raw])
     except (ValueError, RecursionError) as error:
         if skip_bad:
-            yield from enumerate(salvage.elements(data.decode("utf-8", "replace")), 1)
+            yield from enumerate(json_salvage.elements(data.decode("utf-8", "replace")), 1)
             return
         byte = re.search(r"\(byte (\d+)\)", str(error))
         line = data.count(b"\n", 0, int(byte[1]) if byte else len(data.rstrip())) + 1

@@ -9,7 +9,7 @@ import msgspec
 
 from loadstone.core.errors import InputError
 from loadstone.core.units import parse_seconds
-from loadstone.workload.synthetic import Length
+from loadstone.workload.lengths import Length
 
 if TYPE_CHECKING:
     import numpy as np

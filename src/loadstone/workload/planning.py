@@ -8,15 +8,14 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from loadstone import arrivals
 from loadstone.core import Load, Plan, Unit, run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.text import excerpt
-from loadstone.options import FIELDS, Options
-from loadstone.schedule import Workload, make_plan
-from loadstone.workload import dataset, trace
+from loadstone.workload import arrivals, dataset, trace
+from loadstone.workload.lengths import Length, Synthetic, parse_length
+from loadstone.workload.options import FIELDS, Options
+from loadstone.workload.schedule import Workload, make_plan
 from loadstone.workload.session import Sessions, parse_think
-from loadstone.workload.synthetic import Length, Synthetic, parse_length
 
 _DEFAULT_INPUT, _DEFAULT_OUTPUT = "1024", "128"
 _MOST_REQUESTS = 20_000_000

@@ -11,9 +11,9 @@ import msgspec
 from loadstone.core.errors import InputError
 from loadstone.core.host import path_of
 from loadstone.core.units import parse_counts, parse_list, parse_seconds
-from loadstone.rivals import no_such_option
+from loadstone.workload.flag_names import no_such_option
+from loadstone.workload.lengths import parse_tokens
 from loadstone.workload.request import Endpoint, Route, Structured, Timeouts
-from loadstone.workload.synthetic import parse_tokens
 
 DEFAULT_SIM = "llama-3.1-8b@1xh100"
 """What is simulated where nothing is said."""

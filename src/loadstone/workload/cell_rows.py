@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from loadstone.arrivals import arrivals, default_requests, duration_s, mean, profile_arrivals
 from loadstone.core import Load
 from loadstone.core.errors import InputError
+from loadstone.workload.arrivals import arrivals, default_requests, duration_s, mean, profile_arrivals
 from loadstone.workload.dataset import Dataset
+from loadstone.workload.lengths import Length, Synthetic
 from loadstone.workload.session import Sessions
-from loadstone.workload.synthetic import Length, Synthetic
 from loadstone.workload.trace import Trace
 
 if TYPE_CHECKING:

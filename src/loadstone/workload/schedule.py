@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from loadstone.arrivals import default_warmup
 from loadstone.core import Blocks, Load, Plan
-from loadstone.rows import drawn_rows, trace_rows
 from loadstone.workload import trace
+from loadstone.workload.arrivals import default_warmup
+from loadstone.workload.cell_rows import drawn_rows, trace_rows
 from loadstone.workload.dataset import Dataset
+from loadstone.workload.lengths import Length, Synthetic
 from loadstone.workload.session import Sessions
-from loadstone.workload.synthetic import Length, Synthetic
 from loadstone.workload.trace import Trace
 
 if TYPE_CHECKING:
