@@ -29,9 +29,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from loadstone.calibrate.fit import Fit, family, solve, values_of, weights_of
-from loadstone.calibrate.points import Unpredictable, read_points
-from loadstone.calibrate.shipped import (
+from loadstone.predict.calibrate.fit import Fit, family, solve, values_of, weights_of
+from loadstone.predict.calibrate.points import Unpredictable, read_points
+from loadstone.predict.calibrate.shipped import (
     MANY,
     Z80,
     fit_all,
@@ -44,11 +44,11 @@ from loadstone.calibrate.shipped import (
     residuals,
     spreads_of,
 )
-from loadstone.calibrate.table import Case, Table, case_of, refresh, table_of
-from loadstone.calibrate.update import update
-from loadstone.perfmodel.families import architecture_of
-from loadstone.perfmodel.profile import profile_of, save
-from loadstone.sizing.common import OLD_ERAS, era_of
+from loadstone.predict.calibrate.table import Case, Table, case_of, refresh, table_of
+from loadstone.predict.calibrate.update import update
+from loadstone.predict.engine_rules.common import OLD_ERAS, era_of
+from loadstone.predict.step_time.gpu_families import architecture_of
+from loadstone.predict.step_time.profile import profile_of, save
 
 QUANTITIES = ("tpot", "ttft", "throughput")
 Floats = NDArray[np.float64]

@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 
 import loadstone
 from loadstone.importers import import_files
+from loadstone.predict.sizing.many import ask
 from loadstone.report.charts.contexts import contexts_picture
 from loadstone.report.charts.export import to_png
 from loadstone.report.charts.theme import Figure
 from loadstone.report.document import Report, build
 from loadstone.report.memory import memory_picture
 from loadstone.report.runs import read_runs
-from loadstone.sizing.table import ask
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 PICTURES = DOCS / "pictures"

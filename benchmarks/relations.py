@@ -32,13 +32,13 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from loadstone.calibrate.closed_loop import run
 from loadstone.catalogue.deployment.shorthand import parse_deployment
 from loadstone.core.errors import InputError
-from loadstone.perfmodel.parts import parts_of
-from loadstone.perfmodel.step import StepModel
-from loadstone.perfmodel.work import GEMM
-from loadstone.simulator.fleet import Fleet, fleet_of
+from loadstone.predict.calibrate.closed_loop import run
+from loadstone.predict.simulator.fleet import Fleet, fleet_of
+from loadstone.predict.step_time.parts import parts_of
+from loadstone.predict.step_time.step import StepModel
+from loadstone.predict.step_time.work import GEMM
 
 TOLERANCE = 0.03
 LARGE = 20e9

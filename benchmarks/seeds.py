@@ -19,13 +19,13 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from loadstone.batching import EnginePolicy, policy_of
-from loadstone.calibrate.points import Point, read_points
 from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.catalogue.deployment.shorthand import parse_deployment
-from loadstone.perfmodel import StepModel
-from loadstone.simulator.cell import run_cell
-from loadstone.simulator.fleet import fleet_with
+from loadstone.predict.calibrate.points import Point, read_points
+from loadstone.predict.scheduler import EnginePolicy, policy_of
+from loadstone.predict.simulator.cell import run_cell
+from loadstone.predict.simulator.fleet import fleet_with
+from loadstone.predict.step_time import StepModel
 from loadstone.workload.options import Options
 from loadstone.workload.planning import plan_of
 

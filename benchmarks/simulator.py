@@ -26,8 +26,8 @@ import msgspec
 
 import loadstone
 from loadstone.catalogue.deployment.shorthand import parse_deployment
-from loadstone.simulator.cell import run_cell
-from loadstone.simulator.fleet import Fleet, fleet_of
+from loadstone.predict.simulator.cell import run_cell
+from loadstone.predict.simulator.fleet import Fleet, fleet_of
 from loadstone.workload.options import Options
 from loadstone.workload.planning import plan_of
 

@@ -16,7 +16,7 @@ import sys
 import time
 from typing import Any
 
-from loadstone.sizing import Ask, answer
+from loadstone.predict.sizing import Ask, answer
 
 MODELS = (
     "llama-3.1-8b", "llama-3.1-70b", "llama-3.1-405b", "mixtral-8x22b", "deepseek-v3", "qwen3-32b", "gpt-oss-120b",

@@ -8,7 +8,7 @@ import numpy as np
 
 from loadstone import catalogue
 from loadstone.gpubench.points import Bench, Device, Method, Point
-from loadstone.perfmodel.expert_kernels import expert_kernel
+from loadstone.predict.step_time.expert_kernels import expert_kernel
 
 H100 = catalogue.gpu("h100")
 TRUE = {

@@ -11,8 +11,8 @@ from loadstone.catalogue.architecture.model import FullAttention, Model
 from loadstone.catalogue.config.reader import read_config
 from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.core.errors import InputError
-from loadstone.perfmodel.counting import work_of
-from loadstone.sizing.ranks import ranks
+from loadstone.predict.sharding.rank import ranks
+from loadstone.predict.step_time.work_of_batch import work_of
 
 BASE: dict[str, Any] = {
     "hidden_size": 128, "intermediate_size": 320, "num_hidden_layers": 12, "num_attention_heads": 8,

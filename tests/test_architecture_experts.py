@@ -20,8 +20,8 @@ from loadstone.catalogue.config.reader import read_config
 from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.catalogue.find import entries_of
 from loadstone.core.errors import InputError
-from loadstone.perfmodel.counting import work_of
-from loadstone.sizing.ranks import ranks
+from loadstone.predict.sharding.rank import ranks
+from loadstone.predict.step_time.work_of_batch import work_of
 
 _LETTERS = {
     "S": "sliding_attention",

@@ -19,9 +19,9 @@ from loadstone.catalogue.architecture.model import Model
 from loadstone.catalogue.config.reader import read_config
 from loadstone.catalogue.deployment.shorthand import parse_deployment
 from loadstone.core.errors import InputError
-from loadstone.perfmodel.counting import work_of
-from loadstone.sizing.check import contradictions
-from loadstone.sizing.ranks import CacheLayer, ranks
+from loadstone.predict.sharding.rank import CacheLayer, ranks
+from loadstone.predict.sizing.check import contradictions
+from loadstone.predict.step_time.work_of_batch import work_of
 
 L, A, C = "linear_attention", "full_attention", "conv"
 SIZES: dict[str, Any] = {

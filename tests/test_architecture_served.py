@@ -13,9 +13,9 @@ from loadstone.catalogue.architecture.linear import LinearAttention
 from loadstone.catalogue.architecture.model import FullAttention, Model
 from loadstone.catalogue.config.reader import read_config
 from loadstone.core.errors import InputError
-from loadstone.perfmodel.counting import work_of
-from loadstone.sizing.check import contradictions
-from loadstone.sizing.ranks import ranks
+from loadstone.predict.sharding.rank import ranks
+from loadstone.predict.sizing.check import contradictions
+from loadstone.predict.step_time.work_of_batch import work_of
 
 CONFIGS: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("served_configs.json").read_text())
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadstone.batching import EnginePolicy, Scheduler, Sequence, Speculative
-from loadstone.batching.blocks import PrefixCache
-from loadstone.batching.speculation import gains
 from loadstone.core.errors import InputError
+from loadstone.predict.scheduler import EnginePolicy, Scheduler, Sequence, Speculative
+from loadstone.predict.scheduler.blocks import PrefixCache
+from loadstone.predict.scheduler.speculation import gains
 
 Step = tuple[list[tuple[int, int, int]], int]
 """Chunks (row, new, cached) and decodes that take part."""

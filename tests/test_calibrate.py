@@ -10,26 +10,26 @@ import pytest
 
 from conftest import Loadstone
 from loadstone import calibrate_profile
-from loadstone.batching import EnginePolicy
-from loadstone.calibrate.closed_loop import Outcome, run
-from loadstone.calibrate.deployments import deployment_of
-from loadstone.calibrate.fit import faster_twins, group, keys_of, solve, values_of, weights_of
-from loadstone.calibrate.points import Point, Unpredictable
 from loadstone.calibrate.runs import cases_of_runs
-from loadstone.calibrate.shipped import profiles, residuals
-from loadstone.calibrate.sources import copies_of, statistic_of, traffic_of, version_of
-from loadstone.calibrate.table import case_of, decode_seconds, predict, refresh, slopes, table_of
-from loadstone.calibrate.update import _widths, update
 from loadstone.catalogue import parse_deployment
 from loadstone.core import run_folder
 from loadstone.core.statistics.distribution import Z80
-from loadstone.perfmodel import StepModel
-from loadstone.perfmodel.coefficients import INDEX, NAMES, PRIOR
-from loadstone.perfmodel.graphs import is_eager
-from loadstone.perfmodel.profile import load, prior_profile, profile_of, remaining
+from loadstone.predict.calibrate.closed_loop import Outcome, run
+from loadstone.predict.calibrate.deployments import deployment_of
+from loadstone.predict.calibrate.fit import faster_twins, group, keys_of, solve, values_of, weights_of
+from loadstone.predict.calibrate.points import Point, Unpredictable
+from loadstone.predict.calibrate.shipped import profiles, residuals
+from loadstone.predict.calibrate.sources import copies_of, statistic_of, traffic_of, version_of
+from loadstone.predict.calibrate.table import case_of, decode_seconds, predict, refresh, slopes, table_of
+from loadstone.predict.calibrate.update import _widths, update
+from loadstone.predict.engine_rules.cuda_graphs import is_eager
+from loadstone.predict.scheduler import EnginePolicy
+from loadstone.predict.simulator.fleet import Fleet
+from loadstone.predict.step_time import StepModel
+from loadstone.predict.step_time.coefficients import INDEX, NAMES, PRIOR
+from loadstone.predict.step_time.profile import load, prior_profile, profile_of, remaining
 from loadstone.simserver import start
 from loadstone.simserver.law import Law
-from loadstone.simulator.fleet import Fleet
 
 HOST = {"request_s": 0.010, "stream_s": 0.001}
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 import loadstone
-from loadstone.batching import policy_of
 from loadstone.catalogue import parse_deployment
 from loadstone.core.errors import InputError
-from loadstone.sizing import engine_limits, max_context, size
+from loadstone.predict.scheduler import policy_of
+from loadstone.predict.sizing import engine_limits, max_context, size
 
 MODEL = "llama-3.1-8b@1xh100"
 ENGINES = ["vllm", "sglang", "tensorrt-llm"]

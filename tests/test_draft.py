@@ -13,13 +13,19 @@ import loadstone
 from loadstone.catalogue import parse_deployment
 from loadstone.catalogue.deployment.shorthand import models_of
 from loadstone.core.errors import InputError
-from loadstone.perfmodel import StepModel
-from loadstone.perfmodel.coefficients import INDEX
-from loadstone.perfmodel.formulas import body_seconds, context_seconds, head_seconds, launch_seconds, pair_seconds
-from loadstone.perfmodel.profile import prior_profile
-from loadstone.perfmodel.work import repeat
-from loadstone.sizing import memory_of, size
-from loadstone.sizing.ranks import ranks
+from loadstone.predict.sharding.rank import ranks
+from loadstone.predict.sizing import memory_of, size
+from loadstone.predict.step_time import StepModel
+from loadstone.predict.step_time.coefficients import INDEX
+from loadstone.predict.step_time.formulas import (
+    body_seconds,
+    context_seconds,
+    head_seconds,
+    launch_seconds,
+    pair_seconds,
+)
+from loadstone.predict.step_time.profile import prior_profile
+from loadstone.predict.step_time.work import repeat
 
 LARGE = "llama-3-70b@8xh200/tp8"
 NAMED = f"{LARGE},num_speculative_tokens=5,draft=llama-3-8b"

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from loadstone.batching import EnginePolicy, policy_of
-from loadstone.batching.defaults import SGLANG_KEEP_FREE
-from loadstone.calibrate.deployments import schedulers_of, with_arguments
-from loadstone.calibrate.points import Point
-from loadstone.calibrate.scripts import Arguments, arguments_of
 from loadstone.catalogue.deployment.shorthand import parse_deployment
 from loadstone.core.errors import InputError
-from loadstone.sizing.common import context_limit
-from loadstone.sizing.vllm import chunks_prompts
+from loadstone.predict.calibrate.deployments import schedulers_of, with_arguments
+from loadstone.predict.calibrate.points import Point
+from loadstone.predict.calibrate.scripts import Arguments, arguments_of
+from loadstone.predict.engine_rules.common import context_limit
+from loadstone.predict.engine_rules.vllm import chunks_prompts
+from loadstone.predict.scheduler import EnginePolicy, policy_of
+from loadstone.predict.scheduler.defaults import SGLANG_KEEP_FREE
 
 
 def habits(deployment: str) -> EnginePolicy:

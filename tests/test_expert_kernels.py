@@ -15,13 +15,13 @@ from conftest import script
 from loadstone import catalogue
 from loadstone.catalogue.deployment.shorthand import parse_deployment
 from loadstone.core.errors import InputError
-from loadstone.perfmodel import StepModel
-from loadstone.perfmodel.coefficients import INDEX, PRIOR
-from loadstone.perfmodel.counting import work_of
-from loadstone.perfmodel.expert_kernels import ExpertKernel, expert_kernel, expert_kernels
-from loadstone.perfmodel.formulas import body_seconds
-from loadstone.perfmodel.profile import prior_profile
-from loadstone.perfmodel.work import COLLECTIVE, EXPERTS, Work, ideal
+from loadstone.predict.step_time import StepModel
+from loadstone.predict.step_time.coefficients import INDEX, PRIOR
+from loadstone.predict.step_time.expert_kernels import ExpertKernel, expert_kernel, expert_kernels
+from loadstone.predict.step_time.formulas import body_seconds
+from loadstone.predict.step_time.profile import prior_profile
+from loadstone.predict.step_time.work import COLLECTIVE, EXPERTS, Work, ideal
+from loadstone.predict.step_time.work_of_batch import work_of
 
 fitting = script(Path(__file__).resolve().parents[1] / "benchmarks/expert_kernels.py")
 

@@ -13,12 +13,12 @@ from loadstone import catalogue
 from loadstone.core.errors import InputError
 from loadstone.gpubench import engine_kernels, session, shapes
 from loadstone.gpubench.command import calibrate
-from loadstone.gpubench.fit import TRANSFER, fit, gpu_of, updated
 from loadstone.gpubench.points import Bench, fastest, load, save
 from loadstone.gpubench.table import best, document, lines
-from loadstone.perfmodel.coefficients import INDEX, PRIOR, SPREAD
-from loadstone.perfmodel.profile import load as load_profile
-from loadstone.perfmodel.profile import prior_profile
+from loadstone.predict.calibrate.gpu import TRANSFER, fit, gpu_of, updated
+from loadstone.predict.step_time.coefficients import INDEX, PRIOR, SPREAD
+from loadstone.predict.step_time.profile import load as load_profile
+from loadstone.predict.step_time.profile import prior_profile
 
 # --- the fit ------------------------------------------------------------------------------------------------------
 

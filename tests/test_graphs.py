@@ -6,8 +6,8 @@ import pytest
 
 from loadstone.catalogue.deployment.shorthand import parse_deployment
 from loadstone.core.errors import InputError
-from loadstone.perfmodel.graphs import graph_tokens, is_eager
-from loadstone.perfmodel.step import StepModel
+from loadstone.predict.engine_rules.cuda_graphs import graph_tokens, is_eager
+from loadstone.predict.step_time.step import StepModel
 
 DENSE, LATENT = "llama-3.1-70b:fp8@4xb200/tp4", "deepseek-r1:fp8@8xb200/tp8"
 SEEING = "qwen3.5-397b-a17b:fp8@8xb200/tp8"

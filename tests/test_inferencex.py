@@ -10,9 +10,9 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from loadstone.calibrate.points import read_points
-from loadstone.calibrate.table import case_of, refresh, table_of
-from loadstone.perfmodel.profile import profile_of
+from loadstone.predict.calibrate.points import read_points
+from loadstone.predict.calibrate.table import case_of, refresh, table_of
+from loadstone.predict.step_time.profile import profile_of
 
 HERE = Path(__file__).resolve().parents[1]
 POINTS = HERE / "benchmarks" / "inferencex_points.csv"

@@ -13,7 +13,7 @@ from loadstone import catalogue
 from loadstone.core import RunInfo
 from loadstone.core.errors import InputError
 from loadstone.light import light_of
-from loadstone.perfmodel.profile import profile_of
+from loadstone.predict.step_time.profile import profile_of
 from loadstone.runfacts import run_facts
 from loadstone.summary import summarise
 

@@ -10,15 +10,14 @@ import msgspec
 import numpy as np
 import pytest
 
-import loadstone.perfmodel
+import loadstone.predict.step_time
 from loadstone import catalogue
 from loadstone.catalogue import parse_deployment
 from loadstone.core.errors import InputError
-from loadstone.perfmodel import StepModel, profile_of
-from loadstone.perfmodel.coefficients import COEFFICIENTS, EXPERT_LAYERS, HOST, INDEX, LIGHT, NAMES, PRIOR
-from loadstone.perfmodel.counting import work_of
-from loadstone.perfmodel.families import architecture_of
-from loadstone.perfmodel.formulas import (
+from loadstone.predict.engine_rules.common import era_of
+from loadstone.predict.step_time import StepModel, profile_of
+from loadstone.predict.step_time.coefficients import COEFFICIENTS, EXPERT_LAYERS, HOST, INDEX, LIGHT, NAMES, PRIOR
+from loadstone.predict.step_time.formulas import (
     body_seconds,
     context_seconds,
     head_seconds,
@@ -26,9 +25,10 @@ from loadstone.perfmodel.formulas import (
     pair_seconds,
     pairs_of,
 )
-from loadstone.perfmodel.profile import ELSEWHERE, Profile, load, prior_profile, remaining, save, unmeasured
-from loadstone.perfmodel.work import COLLECTIVE, EXPERTS, GEMM, HEAD, Work, ideal
-from loadstone.sizing.common import era_of
+from loadstone.predict.step_time.gpu_families import architecture_of
+from loadstone.predict.step_time.profile import ELSEWHERE, Profile, load, prior_profile, remaining, save, unmeasured
+from loadstone.predict.step_time.work import COLLECTIVE, EXPERTS, GEMM, HEAD, Work, ideal
+from loadstone.predict.step_time.work_of_batch import work_of
 
 DEPLOYMENTS = (
     "llama-3.1-8b@1xh100/tp1,engine=vllm",
@@ -41,7 +41,7 @@ DEPLOYMENTS = (
 )
 
 
-SHIPPED = Path(loadstone.perfmodel.__file__).parent / "profiles"
+SHIPPED = Path(loadstone.predict.step_time.__file__).parent / "profiles"
 
 
 def model_of(text: str) -> StepModel:

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadstone.batching import EnginePolicy, Sequence, Speculative, batches_of, policy_of
-from loadstone.batching.pipeline import Batch
 from loadstone.catalogue.deployment.shorthand import parse_deployment
-from loadstone.simulator.cell import run_cell
-from loadstone.simulator.engine import Journal
-from loadstone.simulator.fleet import Fleet, fleet_of, longest_request
-from loadstone.simulator.pipeline import Pipeline, engines_of
-from loadstone.sizing import size
+from loadstone.predict.scheduler import EnginePolicy, Sequence, Speculative, batches_of, policy_of
+from loadstone.predict.scheduler.pipeline import Batch
+from loadstone.predict.simulator.cell import run_cell
+from loadstone.predict.simulator.engine import Journal
+from loadstone.predict.simulator.fleet import Fleet, fleet_of, longest_request
+from loadstone.predict.simulator.pipeline import Pipeline, engines_of
+from loadstone.predict.sizing import size
 from test_simulator import POLICY, SLOPED, Times, check_answers, plan, records_of
 
 PIPED = EnginePolicy(kv_blocks=10_000, max_batched_tokens=1024, max_seqs=64, pipeline=2)

@@ -11,20 +11,20 @@ import numpy as np
 import pytest
 
 from loadstone import catalogue
-from loadstone.batching import policy_of
-from loadstone.calibrate.closed_loop import run
-from loadstone.calibrate.deployments import schedulers_of
-from loadstone.calibrate.points import Point
-from loadstone.calibrate.scripts import Arguments
-from loadstone.calibrate.table import Case
-from loadstone.calibrate.update import update
 from loadstone.catalogue import Deployment, parse_deployment
 from loadstone.core.errors import InputError
-from loadstone.perfmodel import StepModel, profile_of
-from loadstone.perfmodel.coefficients import INDEX
-from loadstone.perfmodel.counting import work_of
-from loadstone.simulator.fleet import Fleet
-from loadstone.sizing import engine_limits, memory_of, size
+from loadstone.predict.calibrate.closed_loop import run
+from loadstone.predict.calibrate.deployments import schedulers_of
+from loadstone.predict.calibrate.points import Point
+from loadstone.predict.calibrate.scripts import Arguments
+from loadstone.predict.calibrate.table import Case
+from loadstone.predict.calibrate.update import update
+from loadstone.predict.scheduler import policy_of
+from loadstone.predict.simulator.fleet import Fleet
+from loadstone.predict.sizing import engine_limits, memory_of, size
+from loadstone.predict.step_time import StepModel, profile_of
+from loadstone.predict.step_time.coefficients import INDEX
+from loadstone.predict.step_time.work_of_batch import work_of
 
 SLOTS = "llama-3.1-8b:fp16@1xcpu/engine=llama.cpp,parallel=8,ctx_size=4096"
 

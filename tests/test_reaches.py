@@ -9,14 +9,14 @@ import pytest
 
 from loadstone.catalogue import gpu, gpus
 from loadstone.catalogue.deployment.shorthand import parse_deployment
-from loadstone.perfmodel import StepModel
-from loadstone.perfmodel.coefficients import INDEX, PRIOR
-from loadstone.perfmodel.counting import work_of
-from loadstone.perfmodel.families import architecture_of
-from loadstone.perfmodel.formulas import body_seconds
-from loadstone.perfmodel.profile import prior_profile
-from loadstone.perfmodel.reaches import floor_of, reach_of, ring_of, widened, widening_of
-from loadstone.perfmodel.work import COLLECTIVE, GEMM, HEAD, ideal
+from loadstone.predict.step_time import StepModel
+from loadstone.predict.step_time.coefficients import INDEX, PRIOR
+from loadstone.predict.step_time.formulas import body_seconds
+from loadstone.predict.step_time.gpu_families import architecture_of
+from loadstone.predict.step_time.profile import prior_profile
+from loadstone.predict.step_time.reach import floor_of, reach_of, ring_of, widened, widening_of
+from loadstone.predict.step_time.work import COLLECTIVE, GEMM, HEAD, ideal
+from loadstone.predict.step_time.work_of_batch import work_of
 
 
 def prompt_s(deployment: str) -> float:

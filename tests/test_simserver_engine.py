@@ -17,14 +17,14 @@ import httpx
 import pytest
 
 from conftest import eventually
-from loadstone.batching import EnginePolicy, Scheduler, Sequence
 from loadstone.catalogue import parse_deployment
+from loadstone.predict.scheduler import EnginePolicy, Scheduler, Sequence
+from loadstone.predict.simulator.fleet import Fleet, fleet_of, longest_request, sharing
+from loadstone.predict.simulator.run import State
+from loadstone.predict.sizing import max_context
 from loadstone.simserver import TimingServer, start
 from loadstone.simserver.engine import Engine
 from loadstone.simserver.stream import Keys
-from loadstone.simulator.fleet import Fleet, fleet_of, longest_request, sharing
-from loadstone.simulator.run import State
-from loadstone.sizing import max_context
 
 DEPLOYMENT = "llama-3.1-8b@1xh100"
 MODEL = "Llama-3.1-8B"
@@ -74,7 +74,7 @@ def test_it_answers_under_the_models_name(server: TimingServer) -> None:
 @pytest.mark.quiet
 def test_tokens_come_at_the_deployments_speed(server: TimingServer) -> None:
     from loadstone.catalogue.deployment.shorthand import parse_deployment
-    from loadstone.simulator.fleet import fleet_of
+    from loadstone.predict.simulator.fleet import fleet_of
 
     model = fleet_of(parse_deployment(DEPLOYMENT)).model
     base, slope = model.decode_line(1)

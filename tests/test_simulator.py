@@ -19,20 +19,20 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from loadstone.batching import EnginePolicy, Scheduler, Speculative
 from loadstone.core import Plan, run_folder
 from loadstone.core.errors import InputError
-from loadstone.simulator.asked import Asked, whole_prompts
-from loadstone.simulator.cell import run_cell
-from loadstone.simulator.content import Contents, shares
-from loadstone.simulator.counters import Counters
-from loadstone.simulator.engine import NEVER, Group, Journal, Replica, taker
-from loadstone.simulator.fast import applies, run_fast
-from loadstone.simulator.fleet import Fleet
-from loadstone.simulator.interval import beginning, intervals, medians
-from loadstone.simulator.pipeline import engines_of
-from loadstone.simulator.run import CellRun, State
-from loadstone.simulator.table import tables
+from loadstone.predict.scheduler import EnginePolicy, Scheduler, Speculative
+from loadstone.predict.simulator.cell import run_cell
+from loadstone.predict.simulator.content import Contents, shares
+from loadstone.predict.simulator.counters import Counters
+from loadstone.predict.simulator.engine import NEVER, Group, Journal, Replica, taker
+from loadstone.predict.simulator.fast import applies, run_fast
+from loadstone.predict.simulator.fleet import Fleet
+from loadstone.predict.simulator.interval import beginning, intervals, medians
+from loadstone.predict.simulator.pipeline import engines_of
+from loadstone.predict.simulator.requests import Asked, whole_prompts
+from loadstone.predict.simulator.run import CellRun, State
+from loadstone.predict.simulator.table import tables
 from loadstone.workload.options import Options
 from loadstone.workload.planning import plan_of
 
@@ -498,7 +498,7 @@ def test_in_step_all_take_as_long_as_the_slowest() -> None:
 
 
 def test_the_next_goes_where_the_fewest_are_those_that_wait_four_times() -> None:
-    from loadstone.batching import Sequence as Request
+    from loadstone.predict.scheduler import Sequence as Request
 
     policy = msgspec.structs.replace(POLICY, max_seqs=2)
     replica = Replica(Scheduler(policy), Times(), None)
@@ -516,7 +516,7 @@ def test_the_next_goes_where_the_fewest_are_those_that_wait_four_times() -> None
 
 def ranks(hold_steps: int, *arrivals: tuple[float, int]) -> list[float]:
     """First tokens of 100 + 500 tokens on two ranks, 100 ms for each 100-token prompt, 10 ms a decode step."""
-    from loadstone.batching import Sequence as Request
+    from loadstone.predict.scheduler import Sequence as Request
 
     policy = msgspec.structs.replace(POLICY, hold_steps=hold_steps)
     journal = Journal(len(arrivals))
@@ -547,7 +547,7 @@ def test_ranks_hold_prompts_back_until_all_have_some() -> None:
 
 
 def test_experts_take_what_all_ranks_bring() -> None:
-    from loadstone.batching import Sequence as Request
+    from loadstone.predict.scheduler import Sequence as Request
 
     told: list[tuple[int, list[tuple[int, int]], int | None]] = []
 
@@ -574,7 +574,7 @@ def test_experts_take_what_all_ranks_bring() -> None:
 @settings(max_examples=100)
 @given(share=st.floats(0, 1, exclude_min=True), steps=st.integers(2, 500), context=st.sampled_from([0.0, 1e-9, 1e-5]))
 def test_a_stretch_is_cut_at_the_first_step_that_ends_no_earlier(share: float, steps: int, context: float) -> None:
-    from loadstone.batching import Sequence as Request
+    from loadstone.predict.scheduler import Sequence as Request
 
     def under_way() -> Replica:
         replica = Replica(Scheduler(POLICY), Times(context=context), None)
@@ -597,7 +597,7 @@ def test_a_stretch_is_cut_at_the_first_step_that_ends_no_earlier(share: float, s
 @settings(max_examples=40)
 @given(seed=st.integers(0, 1 << 30), order=st.sampled_from(["mixed", "prefill-first"]), kv_blocks=st.integers(9, 90))
 def test_a_group_of_one_is_a_replica(seed: int, order: str, kv_blocks: int) -> None:
-    from loadstone.batching import Sequence as Request
+    from loadstone.predict.scheduler import Sequence as Request
 
     rng = np.random.default_rng(seed)
     policy = EnginePolicy(kv_blocks=kv_blocks, max_batched_tokens=64, max_seqs=6, order=order)  # type: ignore[arg-type]
@@ -838,7 +838,7 @@ def test_how_many_steps_go_at_once_changes_nothing(
             return at_s + 0.0371
 
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr("loadstone.simulator.cell.engines_of", partial(engines_of, at_once=at_once))
+            patched.setattr("loadstone.predict.simulator.cell.engines_of", partial(engines_of, at_once=at_once))
             ends.append(run_cell(asked, 0, fleet, look=look, quick=False).end_s)
         seen.append(here)
     assert ends[0] == pytest.approx(ends[1])
@@ -954,7 +954,7 @@ def test_each_engine_is_told_under_vllms_names() -> None:
 
 
 def test_samples_stay_evenly_spread_as_they_thin_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("loadstone.simulator.counters._MOST", 20)
+    monkeypatch.setattr("loadstone.predict.simulator.counters._MOST", 20)
     counters = Counters("m", 2, 1000)
     at_s = 0.0
     while at_s < 100:
@@ -974,7 +974,7 @@ def test_the_way_of_a_request_and_the_clients_moments() -> None:
 
 
 def test_counters_count_on_over_cells_and_thin_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("loadstone.simulator.counters._MOST", 40)
+    monkeypatch.setattr("loadstone.predict.simulator.counters._MOST", 40)
     asked = plan(concurrency=[2, 4], requests=[300], output="20")
     fleet = Fleet(POLICY, Times())
     counters = Counters("m", 1, POLICY.kv_tokens)
@@ -1026,7 +1026,7 @@ def test_what_is_used_of_a_cache_of_single_tokens_is_told_in_tokens() -> None:
 
 
 def test_tables_have_the_stores_schema_and_split_where_they_grow_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("loadstone.simulator.table._EVENTS", 50)
+    monkeypatch.setattr("loadstone.predict.simulator.table._EVENTS", 50)
     asked = plan(concurrency=[4], requests=[40], output="uniform:1:20")
     run = run_cell(asked, 0, Fleet(POLICY, Times()))
     made = list(tables(asked, 0, run, POLICY))
@@ -1051,7 +1051,7 @@ def test_records_are_the_same_however_they_are_split(
     run = run_cell(asked, 0, Fleet(policy, Times()), grace_s=0.05)
     (whole,) = tables(asked, 0, run, policy)
     for most in (1, 70, 200):
-        monkeypatch.setattr("loadstone.simulator.table._EVENTS", most)
+        monkeypatch.setattr("loadstone.predict.simulator.table._EVENTS", most)
         made = list(tables(asked, 0, run, policy))
         assert pa.concat_tables(made).to_pylist() == whole.to_pylist()
         for table in made:
@@ -1124,7 +1124,7 @@ def test_of_one_token_e2e_is_as_unsure_as_ttft() -> None:
 
 
 def test_a_cell_by_time_comes_to_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("loadstone.simulator.run._MOST_REQUESTS", 500)
+    monkeypatch.setattr("loadstone.predict.simulator.run._MOST_REQUESTS", 500)
     asked = plan(concurrency=[4], duration_s=1e9)
     with pytest.raises(InputError, match="--duration: more than 500 requests"):
         run_cell(asked, 0, Fleet(POLICY, SLOPED))

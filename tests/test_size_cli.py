@@ -13,8 +13,8 @@ import pytest
 import loadstone as package
 from conftest import Loadstone
 from loadstone.core.errors import InputError
+from loadstone.predict.sizing.many import split_models
 from loadstone.report.sizes import FACTS
-from loadstone.sizing.table import split_models
 
 CONTRACT = {
     "model", "gpu", "gpus", "tp", "pp", "dp", "weights_dtype", "kv_dtype", "weights_bytes", "kv_bytes_per_token",

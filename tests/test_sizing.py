@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 from loadstone import catalogue
-from loadstone.batching import policy_of
 from loadstone.catalogue import parse_deployment
 from loadstone.core.errors import InputError
-from loadstone.sizing import EngineLimits, engine_limits, max_context, memory_of, sglang, size
-from loadstone.sizing.budget import GIB, MIB
-from loadstone.sizing.ranks import CacheLayer, ranks, stage_layers
+from loadstone.predict.engine_rules import sglang
+from loadstone.predict.scheduler import policy_of
+from loadstone.predict.sharding.limits import GIB, MIB
+from loadstone.predict.sharding.rank import CacheLayer, ranks, stage_layers
+from loadstone.predict.sizing import EngineLimits, engine_limits, max_context, memory_of, size
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 PRINTED = re.compile(r"^\| `([^`]+)` \| ([\d.]+) \| ([\d.]+) \| ([+−]?[\d.]+) % \| ", re.MULTILINE)

@@ -9,8 +9,8 @@ import pytest
 
 from loadstone import catalogue
 from loadstone.catalogue import parse_deployment
-from loadstone.sizing import size
-from loadstone.sizing.common import context_limit
+from loadstone.predict.engine_rules.common import context_limit
+from loadstone.predict.sizing import size
 
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "seeds.md").read_text()
 LADDER = (4, 8, 16, 32, 64, 128)

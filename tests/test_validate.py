@@ -11,14 +11,14 @@ import pytest
 
 import loadstone
 from conftest import Loadstone
-from loadstone.calibrate.deployments import deployment_of
-from loadstone.calibrate.points import Point, read_points
-from loadstone.calibrate.table import case_of, refresh, table_of
 from loadstone.catalogue import model, parse_deployment
 from loadstone.core.errors import InputError
-from loadstone.perfmodel.profile import family_of, prior_profile, profile_of, save
-from loadstone.validate.document import document_of, footnote
-from loadstone.validate.score import Scored, figures, regime, score, summarise
+from loadstone.predict.calibrate.deployments import deployment_of
+from loadstone.predict.calibrate.points import Point, read_points
+from loadstone.predict.calibrate.table import case_of, refresh, table_of
+from loadstone.predict.step_time.profile import family_of, prior_profile, profile_of, save
+from loadstone.predict.validate.document import document_of, footnote
+from loadstone.predict.validate.score import Scored, figures, regime, score, summarise
 
 POINTS = Path(__file__).resolve().parents[2] / "shared" / "data" / "points.csv"
 

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from loadstone.batching import EnginePolicy
-from loadstone.calibrate.closed_loop import Outcome, run
-from loadstone.calibrate.points import Point
-from loadstone.calibrate.table import case_of, predict, refresh, simulate, slopes, table_of
 from loadstone.catalogue.deployment.shorthand import parse_deployment
-from loadstone.perfmodel import StepModel
-from loadstone.simulator.cell import run_cell
-from loadstone.simulator.fleet import Fleet, fleet_of
+from loadstone.predict.calibrate.closed_loop import Outcome, run
+from loadstone.predict.calibrate.points import Point
+from loadstone.predict.calibrate.table import case_of, predict, refresh, simulate, slopes, table_of
+from loadstone.predict.scheduler import EnginePolicy
+from loadstone.predict.simulator.cell import run_cell
+from loadstone.predict.simulator.fleet import Fleet, fleet_of
+from loadstone.predict.step_time import StepModel
 from loadstone.workload.options import Options
 from loadstone.workload.planning import plan_of
 

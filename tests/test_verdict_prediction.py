@@ -11,7 +11,7 @@ import pytest
 import loadstone
 from loadstone.catalogue.deployment.shorthand import parse_deployment
 from loadstone.core import run_folder
-from loadstone.perfmodel.profile import profile_of, save, unmeasured
+from loadstone.predict.step_time.profile import profile_of, save, unmeasured
 from loadstone.verdict import prediction_findings
 
 

@@ -28,8 +28,8 @@ import model_folder
 from loadstone.catalogue import parse_deployment
 from loadstone.engines.process import ServerProcess, free_port
 from loadstone.core.errors import InputError, LoadstoneError
-from loadstone.gpubench.fit import gpu_of
-from loadstone.sizing.size import size
+from loadstone.predict.calibrate.gpu import gpu_of
+from loadstone.predict.sizing.size import size
 from loadstone.core.nvml import Gpus
 
 GRACE_S = "10s"

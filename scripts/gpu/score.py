@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from loadstone.core.errors import InputError
-from loadstone.gpubench.fit import gpu_of
+from loadstone.predict.calibrate.gpu import gpu_of
 
 METRICS = ("ttft_s", "tpot_s", "output_tokens_per_s")
 _NAME = re.compile(

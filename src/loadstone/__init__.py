@@ -49,12 +49,12 @@ def bench(url: str | Sequence[str] | None = None, **options: Any) -> dict[str, A
 def size(models: str | Sequence[str], **options: Any) -> dict[str, Any]:
     """Does it fit, how long a context, how many requests at once; the document of `loadstone size --json`.
 
-    `models` as the command takes them; `options` are the fields of `loadstone.sizing.Ask`, single values or lists.
+    `models` as the command takes them; `options` are the fields of `loadstone.predict.sizing.Ask`, single values or lists.
     Raises loadstone.core.errors.InputError, one line.
     """
-    from loadstone.sizing import table
+    from loadstone.predict.sizing import many
 
-    return table.ask(models, **options)
+    return many.ask(models, **options)
 
 
 def simulate(
@@ -160,9 +160,9 @@ def query_runs(sql: str, runs: str | PathLike[str] = "runs") -> dict[str, Any]:
 
 def validate_points(points: str | PathLike[str], *, profile: str | PathLike[str] | None = None) -> dict[str, Any]:
     """Every measurement of a CSV predicted; the document of `loadstone validate --json`. Raises InputError."""
-    from loadstone.calibrate.points import read_points
-    from loadstone.validate.document import document_of
-    from loadstone.validate.score import score
+    from loadstone.predict.calibrate.points import read_points
+    from loadstone.predict.validate.document import document_of
+    from loadstone.predict.validate.score import score
 
     return document_of(score(read_points(_folder(points)), None if profile is None else str(_folder(profile))))
 

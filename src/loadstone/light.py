@@ -22,7 +22,7 @@ from loadstone.runfacts import RunFacts, mapping, mean_tokens, number, steady_wi
 
 if TYPE_CHECKING:
     from loadstone.catalogue.deployment.deployment import Deployment
-    from loadstone.perfmodel.work import Work
+    from loadstone.predict.step_time.work import Work
 
 
 class Light(msgspec.Struct, kw_only=True, frozen=True):
@@ -87,10 +87,10 @@ class _Roofline:
     """
 
     def __init__(self, deployment: Deployment) -> None:
-        from loadstone.perfmodel import StepModel
-        from loadstone.perfmodel.coefficients import LIGHT
-        from loadstone.perfmodel.counting import work_of
-        from loadstone.perfmodel.work import EXPERTS, GEMM, HEAD, ideal
+        from loadstone.predict.step_time import StepModel
+        from loadstone.predict.step_time.coefficients import LIGHT
+        from loadstone.predict.step_time.work import EXPERTS, GEMM, HEAD, ideal
+        from loadstone.predict.step_time.work_of_batch import work_of
 
         self._schedulers = deployment.dp * deployment.pp
         self._group = deployment.dp if deployment.attention_dp else 1
@@ -139,7 +139,7 @@ class _Roofline:
     def flops(self, new_tokens: float, cached_tokens: float, output_tokens: float) -> float:
         """Of a request: products and attention of its prompt but for what was cached, then of each token but the
         last, which nothing follows; the head once for each token of the answer."""
-        from loadstone.perfmodel.formulas import pairs_of
+        from loadstone.predict.step_time.formulas import pairs_of
 
         whole, decodes = self._whole, max(0.0, output_tokens - 1)
         pairs, window_pairs = pairs_of(np.array([new_tokens]), np.array([cached_tokens]), whole.window)
@@ -164,8 +164,8 @@ def _decode_s(work: Work, batch: float, met: float, context_tokens: float) -> tu
     """Seconds of a decode step: (a rank's own part, what the ranks of its group do together), of so many requests of
     its own, and of its group per rank.
     """
-    from loadstone.perfmodel.coefficients import LIGHT
-    from loadstone.perfmodel.formulas import body_seconds, context_seconds, head_seconds, met_part
+    from loadstone.predict.step_time.coefficients import LIGHT
+    from loadstone.predict.step_time.formulas import body_seconds, context_seconds, head_seconds, met_part
 
     values, own, shared = LIGHT[None, :], np.array([batch]), met_part(work)
     products = body_seconds(work, values, own) - body_seconds(shared, values, own) + head_seconds(work, values, own)
@@ -239,8 +239,8 @@ def _shorthand(info: RunInfo, facts: RunFacts) -> str | None:
 def _roofline(shorthand: str | None, hardware: Gpu | None, own_model: str | None) -> _Roofline | None:
     """None of what only a file describes: names come from servers and papers, and no file is read for one."""
     from loadstone.catalogue.deployment.shorthand import parse_named
-    from loadstone.perfmodel.families import architecture_of
-    from loadstone.perfmodel.processor import ARCHITECTURE
+    from loadstone.predict.step_time.gpu_families import architecture_of
+    from loadstone.predict.step_time.processor import ARCHITECTURE
 
     try:
         if not shorthand:

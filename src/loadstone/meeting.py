@@ -23,8 +23,8 @@ from loadstone.core.errors import InputError, TargetError
 from loadstone.core.secrets import blank, blank_bytes, keys_in
 from loadstone.core.text import excerpt
 from loadstone.engines import attach
+from loadstone.predict.sharding.limits import count
 from loadstone.runfacts import engine_name
-from loadstone.sizing.budget import count
 from loadstone.wire.ask import RequestBody, body, path
 from loadstone.workload.options import DEFAULT_SIM, Options, parse_structured
 from loadstone.workload.planning import Beyond
@@ -73,7 +73,7 @@ def target_urls(options: Options, plan: Plan, stack: contextlib.ExitStack) -> tu
         law: simserver.Law | str = asked
         # MODEL@GPUS is a deployment, whose scheduler then has the times.
         if "@" in asked:
-            from loadstone.simulator.fleet import fleet_of
+            from loadstone.predict.simulator.fleet import fleet_of
 
             fleet_of(parse_deployment(asked))  # what is wrong with it is told in one line before a server is begun
         else:

@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from loadstone.batching import policy_of
 from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.catalogue.deployment.shorthand import parse_deployment
 from loadstone.core import CellInfo, Plan, RunInfo, Target, host, run_folder
@@ -18,15 +17,16 @@ from loadstone.core.errors import InputError
 from loadstone.core.signals import Interrupted, Signals
 from loadstone.core.version import __version__
 from loadstone.dialects import DIALECTS
-from loadstone.perfmodel import StepModel
-from loadstone.perfmodel.parts import FirstToken, first_token_s, parts_of
-from loadstone.perfmodel.profile import engine_measured, remaining, unmeasured, vendor_measured
-from loadstone.simulator.asked import CHARACTERS_PER_TOKEN, TURNAROUND_S, whole_prompts
-from loadstone.simulator.cell import run_cell
-from loadstone.simulator.counters import Counters
-from loadstone.simulator.fleet import Fleet, fleet_of, fleet_with, longest_request
-from loadstone.simulator.interval import Off, answer_s, intervals
-from loadstone.simulator.table import tables
+from loadstone.predict.scheduler import policy_of
+from loadstone.predict.simulator.cell import run_cell
+from loadstone.predict.simulator.counters import Counters
+from loadstone.predict.simulator.fleet import Fleet, fleet_of, fleet_with, longest_request
+from loadstone.predict.simulator.interval import Off, answer_s, intervals
+from loadstone.predict.simulator.requests import CHARACTERS_PER_TOKEN, TURNAROUND_S, whole_prompts
+from loadstone.predict.simulator.table import tables
+from loadstone.predict.step_time import StepModel
+from loadstone.predict.step_time.parts import FirstToken, first_token_s, parts_of
+from loadstone.predict.step_time.profile import engine_measured, remaining, unmeasured, vendor_measured
 from loadstone.summary import conclude, parse_slo
 from loadstone.workload.options import Options
 from loadstone.workload.planning import by_default, plan_of

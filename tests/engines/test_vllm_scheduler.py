@@ -12,7 +12,7 @@ import pytest
 
 from engines import tiny_model
 from engines.launch import _HOMES, environment
-from loadstone.batching import EnginePolicy, Scheduler, Sequence
+from loadstone.predict.scheduler import EnginePolicy, Scheduler, Sequence
 
 CASES = 120
 

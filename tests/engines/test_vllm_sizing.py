@@ -18,8 +18,8 @@ from engines.launch import _HOMES, _READY_TIMEOUT_S, environment
 from loadstone import catalogue
 from loadstone.catalogue import Deployment
 from loadstone.engines.process import ServerProcess, free_port
-from loadstone.sizing import vllm
-from loadstone.sizing.ranks import ranks
+from loadstone.predict.engine_rules import vllm
+from loadstone.predict.sharding.rank import ranks
 
 MIB = 1 << 20
 

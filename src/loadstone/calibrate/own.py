@@ -10,10 +10,10 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from loadstone.calibrate.runs import cases_of_runs, deployment_of_runs
-from loadstone.calibrate.update import Calibration, update
 from loadstone.catalogue import parse_deployment
 from loadstone.core.errors import InputError
-from loadstone.perfmodel.profile import profile_of, save, user_folder
+from loadstone.predict.calibrate.update import Calibration, update
+from loadstone.predict.step_time.profile import profile_of, save, user_folder
 
 
 class Kept(NamedTuple):

@@ -10,15 +10,15 @@ import msgspec
 import numpy as np
 
 from loadstone import stated
-from loadstone.calibrate.deployments import schedulers_of
-from loadstone.calibrate.points import Point, Unpredictable
-from loadstone.calibrate.scripts import Arguments
-from loadstone.calibrate.table import MOST_REQUESTS, Case
 from loadstone.catalogue import Deployment
 from loadstone.catalogue.deployment.shorthand import parse_named
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
-from loadstone.perfmodel.counting import work_of
+from loadstone.predict.calibrate.deployments import schedulers_of
+from loadstone.predict.calibrate.points import Point, Unpredictable
+from loadstone.predict.calibrate.scripts import Arguments
+from loadstone.predict.calibrate.table import MOST_REQUESTS, Case
+from loadstone.predict.step_time.work_of_batch import work_of
 from loadstone.runfacts import RunFacts, run_facts
 from loadstone.summary import summarise
 

@@ -84,7 +84,7 @@ def size(
     json: Annotated[bool, option(_OUT, "print the rows as JSON on stdout", "--json")] = False,
 ) -> None:
     """Compute whether a model fits, its longest context, its batch. By the engine's memory rules, without a GPU."""
-    from loadstone.sizing.table import Ask, answer, split_models, tokens_of
+    from loadstone.predict.sizing.many import Ask, answer, split_models, tokens_of
 
     given = (("gpu_memory_utilization", gpu_memory_utilization), ("mem_fraction_static", mem_fraction_static))
     arguments = [f"{name}={value}" for name, value in given if value is not None]

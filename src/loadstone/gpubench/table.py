@@ -7,8 +7,8 @@ from typing import Any
 
 from loadstone.catalogue.hardware import Gpu
 from loadstone.core.units import show_number, show_seconds
-from loadstone.gpubench.fit import Fitted
 from loadstone.gpubench.points import Bench
+from loadstone.predict.calibrate.gpu import Fitted
 
 
 def best(bench: Bench) -> dict[str, float]:

@@ -379,7 +379,7 @@ def _first_token(content: object) -> list[str]:
         return []
     import msgspec
 
-    from loadstone.perfmodel.parts import FirstToken
+    from loadstone.predict.step_time.parts import FirstToken
 
     try:
         first = msgspec.convert(content, FirstToken)

@@ -51,8 +51,8 @@ async def _serve(given: argparse.Namespace, law: Law, options: Options) -> None:
 def _engine(loop: asyncio.AbstractEventLoop, given: argparse.Namespace, options: Options) -> tuple[Engine, Options]:
     """A deployment's engine, and the form of its answers. Raises InputError."""
     from loadstone.catalogue.deployment.shorthand import parse_deployment
+    from loadstone.predict.simulator.fleet import fleet_of, longest_request
     from loadstone.simserver.engine import Engine
-    from loadstone.simulator.fleet import fleet_of, longest_request
 
     deployed = parse_deployment(given.deployment)
     fleet = fleet_of(deployed, acceptance=given.acceptance, profile=given.profile)

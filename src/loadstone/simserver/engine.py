@@ -15,14 +15,14 @@ from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from loadstone.batching import Sequence
 from loadstone.client.pacer import Pacer
 from loadstone.core.errors import InputError
-from loadstone.simulator.cell import route
-from loadstone.simulator.engine import NEVER
-from loadstone.simulator.fleet import Fleet, sharing
-from loadstone.simulator.pipeline import Unit, engines_of, next_s_of
-from loadstone.simulator.run import State, states_of
+from loadstone.predict.scheduler import Sequence
+from loadstone.predict.simulator.cell import route
+from loadstone.predict.simulator.engine import NEVER
+from loadstone.predict.simulator.fleet import Fleet, sharing
+from loadstone.predict.simulator.pipeline import Unit, engines_of, next_s_of
+from loadstone.predict.simulator.run import State, states_of
 
 if TYPE_CHECKING:
     from loadstone.simserver.stream import Stream

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from loadstone.predict.simulator.run import State
     from loadstone.simserver.engine import Engine
-    from loadstone.simulator.run import State
 
 
 class Metrics:

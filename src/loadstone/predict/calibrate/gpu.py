@@ -1,0 +1,279 @@
+"""From a GPU's benchmark to the performance model's coefficients of that GPU, and into a profile.
+
+The same formulas as loadstone.predict.step_time.formulas, each kernel with a floor t0:
+
+    product         t0 + ‖ FLOPs/(eC·peak), bytes/(eM·bandwidth) ‖          ‖a, b‖ = (a³ + b³)^⅓
+    experts         t0 + FLOPs/(xC·c·peak) + bytes/(xM·m·bandwidth), c and m of engines' kernels (expert_kernels.py)
+    decode          t0 + ‖ bytes/(eA·bandwidth), FLOPs/(eP·peak) ‖
+    prompt          t0 + FLOPs/(eP·peak)
+    product_s       t0 of 16-bit products
+    layer_s         a layer in a graph − its products + the floor of a decode attention
+    launch_s        the host's time for launching a kernel
+
+Robust least squares of ln(measured/predicted) over the fastest kernel of each shape. `spread` is the standard error
+of ln(value), `scatter` what single points are off by. An engine has its own kernels and its own host code: how far
+they may be from these is TRANSFER, and goes in where a profile is updated.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from loadstone import catalogue
+from loadstone.catalogue.find import gpu_names
+from loadstone.catalogue.hardware import Gpu
+from loadstone.core.errors import InputError
+from loadstone.gpubench.points import Bench, Point, fastest
+from loadstone.predict.step_time.coefficients import COEFFICIENTS, INDEX, Array
+from loadstone.predict.step_time.expert_kernels import expert_kernel
+from loadstone.predict.step_time.formulas import both
+from loadstone.predict.step_time.gpu_families import architecture_of
+from loadstone.predict.step_time.profile import Profile, Provenance
+
+TRANSFER = {
+    "gemm_compute_bf16": 0.05,
+    "gemm_memory_bf16": 0.05,
+    "gemm_compute_fp8": 0.12,
+    "gemm_memory_fp8": 0.12,
+    "expert_compute": 0.25,
+    "expert_memory": 0.25,
+    "attention_decode": 0.15,
+    "attention_prefill": 0.15,
+    "product_s": 0.20,
+    "layer_s": 0.40,
+    "launch_s": 0.60,
+}
+"""Standard deviation of ln(engine's / measured here): engines call the same libraries for products, have attention
+kernels of their own, and fuse and launch small kernels in their own way. Guesses, from how the two differ."""
+FLOOR_S = 3e-6
+_FLOOR_SPREAD = 1.0
+_LEAST_POINTS = 4
+_LEAST_SCATTER = 0.01
+_WEAK = 1.5
+"""Spread of the belief a fit begins with: what the points do not tell stays that wide, and is left out."""
+_KNOWN = 0.5
+_FEW_TOKENS = 64
+_PRIORS = {each.name: each.prior for each in COEFFICIENTS}
+
+
+class Estimate(msgspec.Struct, frozen=True):
+    """A coefficient as measured here: its value, standard error and scatter of its logarithm, from n points."""
+
+    value: float
+    spread: float
+    scatter: float
+    n: int
+
+
+class Fitted(msgspec.Struct, frozen=True):
+    """`estimates`: coefficients by the performance model's names. `floors_s`: t0 by operator."""
+
+    gpu: str
+    device: str
+    estimates: dict[str, Estimate]
+    floors_s: dict[str, float]
+
+
+def gpu_of(device: str) -> Gpu:
+    """The catalogued GPU that a driver's name means: `NVIDIA H100 80GB HBM3` is h100, `NVIDIA H100 PCIe` is not, nor
+    is a slice of one. Raises InputError where the catalogue has none.
+    """
+    words = re.findall(r"[a-z0-9]+", device.lower())
+    stem = next((word for word in words if re.fullmatch(r"[a-z]{1,3}\d{2,4}[a-z]?", word)), None)
+    if stem is None:
+        raise InputError(f"{device}: not a GPU of the catalogue; see loadstone catalogue gpus")
+    if "mig" in words:
+        raise InputError(f"{device}: a slice of a GPU, which no data sheet is of; use the whole GPU")
+    form = next((word for word in words if word in ("pcie", "nvl")), None)
+    name = f"{stem}-{form}" if form else stem
+    # Two sizes of one GPU differ in bandwidth too: the catalogue names the one that is not the usual.
+    sizes = (f"{name}-{word}" for word in words if re.fullmatch(r"\d+gb", word))
+    return catalogue.gpu(next((size for size in sizes if size in gpu_names()), name))
+
+
+def fit(bench: Bench, gpu: Gpu | None = None) -> Fitted:
+    """Raises InputError where the points say nothing about any coefficient."""
+    gpu = gpu or gpu_of(bench.device.name)
+    hbm, peak16 = gpu.hbm_bytes_per_s, gpu.peak_flops_per_s("bf16")
+    estimates: dict[str, Estimate] = {}
+    floors: dict[str, float] = {}
+    for dtype, kinds in (("bf16", ("bf16",)), ("fp8", ("fp8-rows", "fp8"))):
+        points = next(filter(None, (fastest(bench.of("product", kind, "graph")) for kind in kinds)), [])
+        names = (f"gemm_compute_{dtype}", f"gemm_memory_{dtype}")
+        flops_s = _column(points, "flops") / gpu.peak_flops_per_s(dtype)
+        bytes_s = _column(points, "bytes") / hbm
+
+        def product(e: Array, flops_s: Array = flops_s, bytes_s: Array = bytes_s) -> Array:
+            return np.asarray(e[2] + both(flops_s / e[0], bytes_s / e[1]), dtype=np.float64)
+
+        floor = "product_s" if dtype == "bf16" else None
+        _add(estimates, floors, f"product_{dtype}", names, points, product, floor)
+    _experts(estimates, floors, bench, gpu)
+    prompts = fastest(bench.of("attention_prefill", method="graph"))
+    prompt_s = _column(prompts, "flops") / peak16
+    _add(estimates, floors, "attention_prefill", ("attention_prefill",), prompts, lambda e: e[1] + prompt_s / e[0])
+    decodes = fastest(bench.of("attention_decode", method="graph"))
+    known = estimates.get("attention_prefill")
+    products_s = _column(decodes, "flops") / (peak16 * (known.value if known else _PRIORS["attention_prefill"]))
+    read_s = _column(decodes, "bytes") / hbm
+    _add(
+        estimates,
+        floors,
+        "attention_decode",
+        ("attention_decode",),
+        decodes,
+        lambda e: e[1] + both(read_s / e[0], products_s),
+    )
+    _layers(estimates, floors, bench, hbm, peak16)
+    if not estimates:
+        eager = sum(point.method == "eager" for point in bench.points)
+        why = f"{eager} were not captured in CUDA graphs" if eager else "give it more time"
+        raise InputError(f"a benchmark of {bench.device.name}: too few points to fit anything; {why}")
+    return Fitted(gpu.name, bench.device.name, estimates, floors)
+
+
+def _experts(estimates: dict[str, Estimate], floors: dict[str, float], bench: Bench, gpu: Gpu) -> None:
+    kernel = expert_kernel("*", architecture_of(gpu), "bf16")
+    points = fastest(bench.of("experts", "bf16", "graph"))
+    flops_s = _column(points, "flops") / (kernel.compute * gpu.peak_flops_per_s("bf16"))
+    bytes_s = _column(points, "bytes") / (kernel.memory * gpu.hbm_bytes_per_s)
+
+    def grouped(e: Array) -> Array:
+        return np.asarray(e[2] + flops_s / e[0] + bytes_s / e[1], dtype=np.float64)
+
+    _add(estimates, floors, "experts", ("expert_compute", "expert_memory"), points, grouped)
+
+
+def _column(points: Sequence[Point], name: str) -> Array:
+    return np.array([getattr(point, name) for point in points], dtype=np.float64)
+
+
+def _add(
+    estimates: dict[str, Estimate],
+    floors: dict[str, float],
+    operator: str,
+    names: tuple[str, ...],
+    points: Sequence[Point],
+    predict: Callable[[Array], Array],
+    floor: str | None = None,
+) -> None:
+    """Fit efficiencies `names` and a floor, the last of the values that `predict` takes, which is the coefficient
+    `floor` if it is one."""
+    if len(points) < _LEAST_POINTS:
+        return
+    from scipy.optimize import least_squares
+
+    measured = np.log(_column(points, "median_s"))
+    start = np.log([*(_PRIORS[name] for name in names), FLOOR_S])
+    width = np.array([_WEAK] * len(names) + [_FLOOR_SPREAD])
+
+    def residuals(x: Array, scatter: float) -> Array:
+        off = (measured - np.log(predict(np.exp(x)))) / scatter
+        return np.concatenate([off, (x - start) / width])
+
+    def solve(x: Array, scatter: float) -> Any:
+        return least_squares(residuals, x, loss="soft_l1", f_scale=1.5, args=(scatter,))
+
+    found = solve(start, 0.1)
+    for _ in range(2):
+        off = measured - np.log(predict(np.exp(found.x)))
+        scatter = max(_LEAST_SCATTER, 1.4826 * float(np.median(np.abs(off))))
+        found = solve(found.x, scatter)
+    # Of the unscaled problem: what soft_l1 does to the Jacobian is undone.
+    jacobian = _jacobian(lambda x: residuals(x, scatter), found.x)
+    spread = np.sqrt(np.diag(np.linalg.inv(jacobian.T @ jacobian)))
+    values = np.exp(found.x)
+    for place, name in enumerate(names):
+        if spread[place] < _KNOWN:
+            estimates[name] = Estimate(float(values[place]), float(spread[place]), scatter, len(points))
+    if spread[-1] < _KNOWN:
+        floors[operator] = float(values[-1])
+        if floor is not None:
+            estimates[floor] = Estimate(float(values[-1]), float(spread[-1]), scatter, len(points))
+
+
+def _jacobian(function: Callable[[Array], Array], x: Array) -> Array:
+    step = 1e-5
+    columns = [(function(x + step * unit) - function(x - step * unit)) / (2 * step) for unit in np.eye(len(x))]
+    return np.stack(columns, 1)
+
+
+def _layers(estimates: dict[str, Estimate], floors: dict[str, float], bench: Bench, hbm: float, peak: float) -> None:
+    compute, memory = estimates.get("gemm_compute_bf16"), estimates.get("gemm_memory_bf16")
+    if compute is not None and memory is not None:
+        left, unsure = [], []
+        for point in bench.of("layer", "bf16", "graph"):
+            size = point.shape
+            if size["tokens"] > _FEW_TOKENS:
+                continue
+            query, key = size["heads"] * size["head_dim"], size["kv_heads"] * size["head_dim"]
+            hidden, wide, tokens = size["hidden"], size["intermediate"], size["tokens"]
+            shapes = ((hidden, query + 2 * key), (query, hidden), (hidden, 2 * wide), (wide, hidden))
+            products = len(shapes) * floors.get("product_bf16", 0.0) + sum(
+                float(
+                    both(
+                        np.array(2.0 * tokens * inputs * outputs / (compute.value * peak)),
+                        np.array(2.0 * (inputs * outputs + tokens * (inputs + outputs)) / (memory.value * hbm)),
+                    )
+                )
+                for inputs, outputs in shapes
+            )
+            left.append(point.median_s - products + floors.get("attention_decode", 0.0))
+            unsure.append(memory.spread * products)
+        _add_times(estimates, "layer_s", left, unsure)
+    _add_times(estimates, "launch_s", [point.median_s for point in bench.of("launch", "bf16", "host")], [0.0])
+
+
+def _add_times(
+    estimates: dict[str, Estimate], name: str, seconds: Sequence[float], unsure_s: Sequence[float]
+) -> None:
+    """The median of `seconds`; `unsure_s`: the error that they share, for they are differences."""
+    if not seconds or min(seconds) <= 0:
+        return  # what is left of a layer is lost in the error of its products
+    logs = np.log(seconds)
+    value, scatter = float(np.exp(np.median(logs))), max(_LEAST_SCATTER, float(logs.std()))
+    spread = float(np.hypot(scatter / len(logs) ** 0.5, max(unsure_s) / value))
+    if spread < _KNOWN:
+        estimates[name] = Estimate(value, spread, scatter, len(logs))
+
+
+def updated(profile: Profile, fitted: Fitted, name: str, date: str) -> Profile:
+    """`profile` with what was measured on this GPU: a Bayesian update of its log-normal coefficients, each measured
+    one with the variance spread² + TRANSFER². Those that correlate with them move too. A fit without a model family
+    moves by the same rule, so that a family's own points still do not score themselves. What the model has no
+    coefficient for stays out.
+    """
+    names = [each for each in fitted.estimates if each in INDEX]
+    at = [INDEX[each] for each in names]
+    found = [fitted.estimates[each] for each in names]
+    seen = np.log([each.value for each in found])
+    noise = np.diag([each.spread**2 + TRANSFER[n] ** 2 for n, each in zip(names, found, strict=True)])
+    covariance = np.array(profile.covariance)
+    gain = covariance[:, at] @ np.linalg.inv(covariance[np.ix_(at, at)] + noise)
+
+    def moved(logarithms: Sequence[float]) -> tuple[float, ...]:
+        before = np.array(logarithms)
+        return tuple((before + gain @ (seen - before[at])).tolist())
+
+    after = covariance - gain @ covariance[at]
+    after = (after + after.T) / 2
+    old, points = profile.provenance, sum(each.n for each in found)
+    return msgspec.structs.replace(
+        profile,
+        name=name,
+        logarithms=moved(profile.logarithms),
+        covariance=tuple(map(tuple, after.tolist())),
+        held_out={family: moved(each) for family, each in profile.held_out.items()},
+        provenance=Provenance(
+            script="loadstone calibrate --gpu",
+            date=date,
+            rows=old.rows,
+            sources=old.sources,
+            note=f"{profile.name}, and {points} points measured on {fitted.device}. {old.note}".strip(),
+        ),
+    )

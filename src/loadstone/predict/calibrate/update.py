@@ -1,0 +1,133 @@
+"""Calibration: a profile's coefficients moved towards a few measurements of one deployment.
+
+A Bayesian update by Gauss-Newton in logarithms. The prior is the profile's, widened: one deployment differs from its
+engine and GPU's others by more than the fit's own uncertainty, by OWN of each coefficient's spread. After it
+
+    C = (P⁻¹ + Σ JᵀJ/σ²)⁻¹,  θ = θ₀ + C·Σ Jᵀ·r/σ²,  r = ln measured − ln simulated,
+
+simulated anew after each step, and what remains unexplained is σ of one measurement, not that of an unseen model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import numpy as np
+
+from loadstone.core.statistics.distribution import Z80
+from loadstone.predict.calibrate.table import Case, refresh, slopes, table_of
+from loadstone.predict.step_time.coefficients import SPREAD, Array
+from loadstone.predict.step_time.profile import Profile, Provenance, spreads
+
+OWN = 1.2
+"""Prior standard deviation of a deployment's own part, of the coefficient's spread [G]."""
+SIGMA = {"ttft": 0.06, "tpot": 0.03, "throughput": 0.03}
+"""One measurement around the best that the model can do for its deployment, in ln: a quarter of the repeats of public
+points differ by more than 8.8 % in TTFT and 3.4 % in TPOT."""
+_ROUNDS = 4
+_MOST_ROUNDS = 30
+"""Where the prior is far off (a processor), steps are held back, and it takes more of them."""
+_LONGEST_STEP = 0.7
+
+
+class Calibration(msgspec.Struct, frozen=True):
+    """The new profile; for each case and quantity the half-width of its 80 % interval, relative, before and after;
+    gaps are ln measured − ln simulated."""
+
+    profile: Profile
+    before: dict[str, list[float]]
+    after: dict[str, list[float]]
+    gap_before: dict[str, list[float]]
+    gap_after: dict[str, list[float]]
+
+
+def update(
+    profile: Profile,
+    cases: Sequence[Case],
+    name: str,
+    date: str,
+    *,
+    without: str | None = None,
+) -> Calibration:
+    """The profile after these cases. `without`: start from the coefficients fitted without that model family."""
+    table = table_of(cases)
+    start = np.log(profile.values(without=without))
+    prior = np.array(profile.covariance) + np.diag((OWN * SPREAD) ** 2)
+    inverse = np.linalg.inv(prior)
+    measured = _measured(cases)
+    logarithms, covariance = start, prior
+    gap_before: dict[str, list[float]] = {}
+    gap: Mapping[str, Array] = {}
+    by: dict[str, Array] = {}
+    last, turn = _ROUNDS, 0
+    while True:
+        rows = np.tile(logarithms, (len(cases), 1))
+        refresh(table, np.exp(rows))
+        gap = {"ttft": measured["ttft"] - np.log(table.ttft_s), "tpot": measured["tpot"] - np.log(table.tpot_s)}
+        if turn == 0:
+            gap_before = {key: _finite(values) for key, values in gap.items()}
+        by = dict(zip(("ttft", "tpot"), slopes(table, rows), strict=True))
+        if turn == last:
+            break
+        normal, right = inverse.copy(), inverse @ (start - logarithms)
+        for quantity, values in gap.items():
+            # A queue for memory says nothing of kernels.
+            at = np.flatnonzero(np.isfinite(values) & (~table.held_back if quantity == "ttft" else True))
+            slope, weight = by[quantity][at], 1 / SIGMA[quantity] ** 2
+            # Far off, a measurement pulls no harder than at three σ… of a model that is off by a tenth.
+            pull = weight / np.maximum(1.0, np.abs(values[at]) / 0.3)
+            normal += (slope * pull[:, None]).T @ slope
+            right += slope.T @ (pull * values[at])
+        covariance = np.linalg.inv(normal)
+        step = covariance @ right
+        longest = float(np.abs(step).max())
+        logarithms = logarithms + step * min(1.0, _LONGEST_STEP / max(1e-9, longest))
+        turn += 1
+        if longest > _LONGEST_STEP:
+            last = min(_MOST_ROUNDS, turn + _ROUNDS)
+    # Repeats that differ by more than σ say that this machine's measurements do.
+    left = {key: values[np.isfinite(values)] for key, values in gap.items()}
+    left["ttft"] = gap["ttft"][np.isfinite(gap["ttft"]) & ~table.held_back]
+    residual = {key: max(sigma, _rms(left.get(key, left["tpot"]))) for key, sigma in SIGMA.items()}
+    updated = Profile(
+        name=name,
+        engine=profile.engine,
+        era=profile.era,
+        architecture=profile.architecture,
+        names=profile.names,
+        logarithms=tuple(logarithms.tolist()),
+        covariance=tuple(map(tuple, covariance.tolist())),
+        residual=residual,
+        provenance=Provenance(
+            "loadstone calibrate", date, len(cases), {case.point.source: 1 for case in cases}, f"from {profile.name}"
+        ),
+    )
+    return Calibration(
+        updated,
+        before={key: _widths(profile, by[key], key) for key in gap},
+        after={key: _widths(updated, by[key], key) for key in gap},
+        gap_before=gap_before,
+        gap_after={key: _finite(values) for key, values in gap.items()},
+    )
+
+
+def _measured(cases: Sequence[Case]) -> dict[str, Array]:
+    def logs(values: Sequence[float | None]) -> Array:
+        logarithms: Array = np.log(np.array([np.nan if value is None else value for value in values]))
+        return logarithms
+
+    return {"ttft": logs([case.point.ttft_s for case in cases]), "tpot": logs([case.point.tpot_s for case in cases])}
+
+
+def _widths(profile: Profile, by: Array, quantity: str) -> list[float]:
+    """exp(Z80·√(J·C·Jᵀ + s²)) − 1: as far as predictions with the profile go up."""
+    return [float(value) for value in np.expm1(Z80 * spreads(profile, by, quantity))]
+
+
+def _rms(values: Array) -> float:
+    return float(np.sqrt(np.mean(values**2))) if len(values) else 0.0
+
+
+def _finite(values: Array) -> list[float]:
+    return [float(value) for value in values if np.isfinite(value)]

@@ -1,0 +1,259 @@
+"""What runs in a scheduler: who decodes and which step ends each, and the blocks of the KV cache that they hold.
+
+Here is only the account of it; scheduler.py decides. It is the base of the scheduler and no part of it, because every
+look from one object into another would cost in loops that run a million times.
+
+Blocks are counted exactly. While all that runs could come to hold fits into the cache at once, no step can want for
+a block, and nothing needs counting; `_tight` says when that is no longer so.
+"""
+
+from __future__ import annotations
+
+from loadstone.predict.scheduler.blocks import PrefixCache
+from loadstone.predict.scheduler.policy import EnginePolicy
+from loadstone.predict.scheduler.sequence import NO_KEYS, Sequence
+from loadstone.predict.scheduler.speculation import gains
+
+Chunk = tuple[Sequence, int, int]
+"""A part of a prompt that a step computes: of whom, new tokens, tokens before them in the cache."""
+NO_CHUNKS: list[Chunk] = []
+_FEW = 32
+"""Ends that are compared with one another; of more, the next one is near."""
+
+
+class Running:
+    """The state of what runs; Scheduler has the meaning of the public ones."""
+
+    def __init__(self, policy: EnginePolicy, *, shared: bool, seed: int) -> None:
+        self.policy = policy
+        self.running: dict[Sequence, None] = {}  # in the order they were let in
+        self.chunks: list[Chunk] = []
+        self.decodes = 0
+        self.context_tokens: float = 0
+        self.growth: float = 0
+        self.tick = 0
+        self._static = policy.order == "static"
+        self._mixed = policy.order == "mixed"
+        self._luck = policy.speculative
+        self._seed = seed
+        self._prefilling: list[Sequence] = []  # whose prompts are computed in part
+        self._owed = 0  # tokens still to be written by those that run but do not decode yet
+        self._ends: dict[int, list[Sequence]] = {}  # decodes by the tick that ends them
+        self._next_end = 0  # the first such tick
+        self._end_ticks = 0  # sum over those that decode
+        self._block = policy.block_tokens
+        self._blocks = policy.kv_blocks
+        self._paged = policy.reserved_tokens is None and not self._static
+        self._shares = shared and policy.prefix_cache and self._paged
+        self._cache = PrefixCache() if self._shares else None
+        self._most = 0  # blocks that all running may come to hold
+        self._tight = self._cache is not None
+        self._used = 0  # blocks in use; known while tight
+        self._phases = [0] * self._block  # decodes by what is left of `base` over whole blocks; known while tight
+
+    # --- who decodes ------------------------------------------------------------------------------------------------
+
+    def written_by(self, sequence: Sequence, steps: int = 0) -> int:
+        """Tokens it has written; `steps` more decode steps may be over of which advance() was not told yet."""
+        if not sequence.end_tick:
+            return sequence.emitted
+        left = max(0, sequence.end_tick - self.tick - steps)
+        if sequence.gains is not None:
+            done = len(sequence.gains) - left
+            return sequence.emitted + 1 + (sequence.gains[done - 1] if done else 0)
+        return sequence.output_tokens - left
+
+    def _left(self) -> int:
+        """Tokens that all that run have still to write."""
+        if self._luck is not None or self._static:
+            return sum(s.output_tokens - self.written_by(s) for s in self.running)
+        return self._owed + self._end_ticks - self.decodes * self.tick
+
+    def _start_decoding(self, sequence: Sequence) -> None:
+        tick = self.tick
+        left = sequence.output_tokens - sequence.emitted - 1
+        if self._luck is not None:
+            sequence.gains = steps = gains(self._luck, self._seed, sequence.row, sequence.emitted, left)
+            sequence.growth = left / len(steps)
+            left = len(steps)
+            sequence.base = sequence.target - tick * sequence.growth
+        else:
+            sequence.base = sequence.target - tick
+        sequence.end_tick = end = tick + left
+        self._end_ticks += end
+        ends = self._ends
+        if end in ends:
+            ends[end].append(sequence)
+        else:
+            if end < self._next_end or not ends:
+                self._next_end = end
+            ends[end] = [sequence]
+        self.decodes += 1
+        self.growth += sequence.growth
+        self.context_tokens += sequence.target + 1
+        if self._tight:
+            self._phases[int(sequence.base) % self._block] += 1
+
+    def _stop_decoding(self, sequence: Sequence) -> None:
+        self.decodes -= 1
+        self._end_ticks -= sequence.end_tick
+        if self.decodes:
+            self.growth -= sequence.growth
+            self.context_tokens -= sequence.base + self.tick * sequence.growth + 1
+        else:
+            self.growth = self.context_tokens = 0  # of fractions that were added and taken away, nothing is left
+        if self._tight:
+            self._phases[int(sequence.base) % self._block] -= 1
+
+    def _stop_early(self, sequence: Sequence) -> None:
+        """It ends before its last token, and still has its blocks."""
+        if sequence.end_tick:
+            self._drop_end(sequence)
+            self._stop_decoding(sequence)
+        else:
+            self._owed -= sequence.output_tokens - sequence.emitted
+        if sequence in self._prefilling:
+            self._prefilling.remove(sequence)
+
+    def _drop_end(self, sequence: Sequence) -> None:
+        """It will not end then."""
+        due = self._ends[sequence.end_tick]
+        due.remove(sequence)
+        if not due:
+            del self._ends[sequence.end_tick]
+            self._find_next_end()
+
+    def _find_next_end(self) -> None:
+        # Nearly every tick ends something where many decode: looking from tick to tick costs less than a heap.
+        ends = self._ends
+        if len(ends) < _FEW:
+            self._next_end = min(ends, default=0)
+        else:
+            tick = self.tick + 1
+            while tick not in ends:
+                tick += 1
+            self._next_end = tick
+
+    # --- blocks -----------------------------------------------------------------------------------------------------
+
+    def blocks_for(self, tokens: float) -> int:
+        """Blocks that hold so many tokens."""
+        return -int(-tokens // self._block)
+
+    def used_blocks(self) -> int:
+        """Blocks in use, those of a prefix cache that nobody uses left out."""
+        if self.policy.reserved_tokens is not None:
+            return self._most
+        return self._used if self._tight else self._recount()
+
+    def growth_blocks(self, steps: int) -> int:
+        """Blocks that so many decode steps bring into use, of which advance() was not told yet."""
+        if self.policy.reserved_tokens is not None:
+            return 0
+        tick = self.tick + steps
+        return sum(
+            self.blocks_for(s.base + min(tick, s.end_tick) * s.growth) - self._blocks_of(s)
+            for s in self.running
+            if s.end_tick
+        )
+
+    def _leave(self, sequence: Sequence, preempted: bool = False) -> None:
+        """It no longer runs, and gives its blocks back."""
+        del self.running[sequence]
+        self._most -= sequence.most_blocks
+        if self._tight:
+            self._give_back(sequence, preempted)
+            if self._cache is None and self._most <= self._blocks:
+                self._tight = False
+
+    # --- blocks, where they may run short ---------------------------------------------------------------------------
+
+    def _tokens_of(self, sequence: Sequence) -> float:
+        """Tokens of a running sequence that are in the KV cache."""
+        if not sequence.end_tick:
+            return sequence.computed
+        # One that ended but keeps its place in a static batch grows no more.
+        return sequence.base + min(self.tick, sequence.end_tick) * sequence.growth
+
+    def _blocks_of(self, sequence: Sequence) -> int:
+        """Blocks that a running sequence holds."""
+        return self.blocks_for(self._tokens_of(sequence))
+
+    def _recount(self) -> int:
+        """Blocks in use, those of the step's chunks included."""
+        return sum(map(self._blocks_of, self.running))
+
+    def _count(self) -> None:
+        """From now on blocks are counted."""
+        self._tight = True
+        self._used = self._recount()
+        self._phases = [0] * self._block
+        for sequence in self.running:
+            if sequence.end_tick:
+                self._phases[int(sequence.base) % self._block] += 1
+
+    def _free(self) -> int:
+        """Blocks that prompts may take: those in nobody's use, less what the decodes of the same step will need."""
+        free = self._blocks - self._used
+        return free - self._needed() if self._mixed and self.decodes else free
+
+    def _needed(self) -> int:
+        """Blocks that the next decode step takes."""
+        if self._luck is not None:
+            return sum(
+                self.blocks_for(s.base + (self.tick + 1) * s.growth) - self._blocks_of(s)
+                for s in self.running
+                if s.end_tick
+            )
+        return self._phases[-self.tick % self._block]
+
+    def _hold(self, sequence: Sequence, new: int) -> None:
+        """Take the blocks of `new` more tokens of its prompt."""
+        after = sequence.computed + new
+        full = after // self._block
+        cache = self._cache
+        goes_on = sequence in self.running
+        if cache is not None and not goes_on:
+            cache.take_own(sequence)
+        if cache is None or not sequence.keys:
+            self._used += self.blocks_for(after) - (self.blocks_for(sequence.computed) if goes_on else 0)
+        else:
+            keys = sequence.keys[:full]
+            shared = cache.take(keys[len(sequence.held) :])
+            own = self.blocks_for(after) - len(keys)
+            if goes_on:
+                own -= self.blocks_for(sequence.computed) - len(sequence.held)
+            self._used += shared + own
+            sequence.held = keys
+        if cache is not None:
+            cache.shrink(self._free())
+
+    def _grow(self, steps: int) -> None:
+        if self._luck is not None:
+            self._used += self._needed()
+        else:
+            phases, block, tick = self._phases, self._block, self.tick
+            whole, rest = divmod(steps, block)
+            self._used += whole * self.decodes + sum(phases[-(tick + step) % block] for step in range(rest))
+        if self._cache is not None:
+            self._cache.shrink(self._blocks - self._used)
+
+    def _give_back(self, sequence: Sequence, preempted: bool) -> None:
+        blocks = self._blocks_of(sequence)
+        cache = self._cache
+        if cache is None:
+            self._used -= blocks
+            return
+        held = sequence.held
+        # What it wrote may be asked for too: later turns of its session begin with it.
+        full = int(self._tokens_of(sequence)) // self._block
+        if preempted and self.policy.order == "prefill-first":
+            full = min(full, sequence.prompt_tokens // self._block)  # SGLang frees the answers of those it retracts
+        more = sequence.keys[len(held) : full]
+        if more:
+            self._used += cache.take(more) - len(more)
+            held = sequence.keys[:full]
+        own = blocks - len(held)
+        self._used -= own + cache.give_back(held, max(0, full - len(held)), sequence if preempted else None)
+        sequence.held = NO_KEYS
+        cache.shrink(self._blocks - self._used)

@@ -1,0 +1,385 @@
+"""What an engine's scheduler does between two steps. It never reads a clock: whoever drives it says when a step is
+over, and how many steps went by where nothing but decode happened.
+
+    scheduler.add(sequence)         a request arrives
+    steps = scheduler.schedule()    decide the next step: `chunks` of prompts, and whether the decodes take part;
+                                    without chunks, for how many steps the same decodes go on if nothing arrives
+    scheduler.advance(steps)        the step, or some of those, are over: who wrote a first token, who ended
+
+What it decides: whose prompts a step computes, who is let in, who gives way where blocks run short. The account of
+what runs, and of its blocks, is in running.py.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from itertools import islice
+
+from loadstone.core.errors import InputError
+from loadstone.predict.scheduler.blocks import PrefixCache
+from loadstone.predict.scheduler.policy import EnginePolicy
+from loadstone.predict.scheduler.running import NO_CHUNKS, Running
+from loadstone.predict.scheduler.sequence import Sequence
+
+
+class Scheduler(Running):
+    """One scheduler. After `schedule()`:
+
+    chunks          the step's parts of prompts; none once it is over
+    decoding        whether the running decodes take part
+    decodes         how many they are
+    context_tokens  what their attention reads in this step: KV tokens of all, the new ones included
+    growth          what that grows by from one decode step to the next
+
+    After `advance()`: `begun`, those whose prompt was completed and who wrote a token with it.
+    `tick` counts the steps in which decodes took part.
+    """
+
+    def __init__(self, policy: EnginePolicy, *, shared: bool = False, seed: int = 0) -> None:
+        """`shared`: some requests ask for the same blocks (they have keys); `seed` is of speculation's luck."""
+        super().__init__(policy, shared=shared, seed=seed)
+        self.waiting: deque[Sequence] = deque()
+        self.begun: list[Sequence] = []
+        self.decoding = False
+        self.preemptions = 0
+        self.cache_queries = self.cache_hits = 0  # prompt tokens looked for, and found
+        self.prompt_tokens = self.written_tokens = 0  # of prompts that were computed, of answers that ended
+        self.held_back = False  # whether anybody ever waited for blocks
+        self._budget = policy.max_batched_tokens
+        self._max_seqs = policy.max_seqs
+        self._chunked = policy.chunked
+        self._decode_tokens = policy.decode_tokens
+        self._beyond = self._decode_tokens - 2  # KV tokens beyond prompt and answer: guesses, less the last token
+        self._sure = policy.keep_free >= 1 or not self._paged
+        self._poll = policy.poll_steps
+        self._unseen = 0  # of those waiting the last, for whom the engine has not looked yet
+        self._missed = 0  # of these, who came before the step with prompts that is under way
+        self._looked = 0  # the tick at which that ended
+        self._gather = policy.gather_steps
+        self._since: int | None = None  # the tick from which prompts have waited for company
+        self._resume = False  # a preemption kept those waiting out of this step, and only of this one
+        self._padding: list[Sequence] = []  # of a static batch: those that ended, whose places stay taken
+
+    # --- asking -----------------------------------------------------------------------------------------------------
+
+    @property
+    def idle(self) -> bool:
+        """Nothing runs and nothing waits."""
+        return not self.running and not self.waiting
+
+    @property
+    def has_prompts(self) -> bool:
+        """Whether prompts could be computed in the next step, as far as places go."""
+        if self._prefilling:
+            return True
+        return len(self.waiting) > self._unseen and len(self.running) < self._max_seqs
+
+    @property
+    def open(self) -> bool:
+        """Whether one more that arrives might get into the very next step, or be looked for before others end."""
+        if self._poll:
+            return True
+        if self._static:
+            return not self.running
+        if self._gather:
+            return len(self.running) + len(self.waiting) < self._max_seqs
+        return not self.waiting and len(self.running) < self._max_seqs
+
+    # --- a step -----------------------------------------------------------------------------------------------------
+
+    def add(self, sequence: Sequence) -> None:
+        """A request arrives. Raises InputError where it would never fit."""
+        tokens = sequence.prompt_tokens + sequence.output_tokens + self._beyond
+        if self.policy.reserved_tokens is not None:
+            tokens = max(tokens, self.policy.reserved_tokens)
+        sequence.most_blocks = most = -(-tokens // self._block)
+        if most > self._blocks:
+            raise InputError(
+                f"a request of {sequence.prompt_tokens} + {sequence.output_tokens} tokens does not fit into the KV "
+                f"cache, which holds {self.policy.kv_tokens}; ask for less, or deploy on more memory"
+            )
+        self.waiting.append(sequence)
+        if self._poll:
+            self._unseen += 1
+
+    def schedule(self, hold: bool = False) -> int:
+        """Decide the next step; returns how many like it follow one another, 1 with chunks, 0 where nothing runs.
+
+        `hold`: prompts have to wait, as there are decodes.
+        """
+        if not self.waiting and not self._prefilling and not self._tight:
+            self.chunks = NO_CHUNKS
+            self.decoding = decoding = self.decodes > 0
+            return self._next_end - self.tick if decoding else 0
+        self.chunks = []
+        self._resume = False
+        gathering = 0
+        if self._unseen and (not self.decodes or not self._until_look()):
+            self._unseen = 0
+        if self._mixed:
+            if self._tight and self.decodes:
+                self._make_room()
+            if self._gather:
+                gathering = self._gathering()
+            if (self.waiting or self._prefilling) and not hold and not gathering:
+                self._fill(self._budget - self.decodes * self._decode_tokens)
+            self.decoding = self.decodes > 0
+        elif self._static:
+            if not self.running:
+                self._fill(1 << 62)
+            self.decoding = self.decodes > 0 and not self.chunks
+        else:
+            if not hold:
+                self._fill(self._budget)
+            if self._tight and self.decodes and not self.chunks:
+                self._make_room()
+            self.decoding = self.decodes > 0 and not self.chunks
+        if self.chunks:
+            self._missed = self._unseen
+            return 1
+        if not self.decoding:
+            return 0
+        steps = self._quiet()
+        return min(steps, gathering) if gathering else steps
+
+    def _gathering(self) -> int:
+        """For how many more decode steps at most those waiting wait for company; 0: they do not.
+
+        While the first does not fit into the cache no step counts: TensorRT-LLM counts those in which a prompt that
+        could be computed is held back (`_apply_batch_waiting`).
+        """
+        places = self._max_seqs - len(self.running)
+        if self.decodes and self.waiting and places > 0 and not self._prefilling:
+            if self._cache is not None:
+                self._look_up(self.waiting[0])
+            if self._has_room(self.waiting[0]):
+                tokens = self.decodes * self._decode_tokens
+                tokens += sum(sequence.target for sequence in islice(self.waiting, places))
+                if self._since is None:
+                    self._since = self.tick
+                left = self._gather - (self.tick - self._since)
+                if left > 0 and tokens < self.policy.gather_tokens:
+                    return left
+        self._since = None
+        return 0
+
+    def _quiet(self) -> int:
+        """How many steps in a row the decodes of this one go on unchanged, if nothing arrives."""
+        steps = self._next_end - self.tick
+        if self._unseen:
+            steps = min(steps, self._until_look())
+        if self._resume:
+            return 1
+        if not self._tight:
+            return steps
+        if self._luck is not None:
+            return 1
+        free = self._blocks - self._used
+        phases, block, tick = self._phases, self._block, self.tick
+        first = self._who_may_come_to_fit(steps, free)
+        if first is None and self.decodes * (steps // block + 1) <= free:
+            return steps
+        for step in range(steps):
+            before = free
+            free -= phases[-(tick + step) % block]
+            if free < 0:
+                return max(1, step)
+            if first is not None and step and self._wanted(first, step) <= (free if self._mixed else before):
+                return step
+        return steps
+
+    def _who_may_come_to_fit(self, steps: int, free: int) -> Sequence | None:
+        """The first of those waiting, where it may be let in within so many decode steps though nobody ends.
+
+        What is left free for the running shrinks with every token that they write; their blocks grow one by one.
+        """
+        if not self.policy.keep_free or not self.has_prompts or not self.waiting:
+            return None
+        first = self.waiting[0]
+        if self._sure and self._most + first.most_blocks > self._blocks:
+            return None
+        return first if self._wanted(first, steps) <= free else None
+
+    def _until_look(self) -> int:
+        """Decode steps until new requests are looked for; 0: now."""
+        since = self.tick - self._looked
+        return (-since) % self._poll if since else self._poll
+
+    def advance(self, steps: int = 1) -> list[Sequence]:
+        """The step is over, or `steps` of those that schedule() counted; who ended, in the order they began."""
+        ended: list[Sequence] = []
+        if self.decoding:
+            if self._tight:
+                self._grow(steps)
+            self.tick = tick = self.tick + steps
+            self.context_tokens += steps * self.growth
+            if tick == self._next_end:
+                ended = self._ends.pop(tick)
+                if self._static:
+                    self._padding += ended
+                else:
+                    for sequence in ended:
+                        self._stop_decoding(sequence)
+                        self._leave(sequence)
+                self._find_next_end()
+                if self._padding and not self._ends:
+                    self._clear_static()
+        self.begun = begun = []
+        if self.chunks:
+            for sequence, new, done in self.chunks:
+                if done + new == sequence.target:
+                    begun.append(sequence)
+                    self._owed -= sequence.output_tokens - sequence.emitted
+                    if not sequence.emitted:
+                        self.prompt_tokens += sequence.prompt_tokens
+                    if sequence.emitted + 1 == sequence.output_tokens:
+                        ended.append(sequence)
+                        self._leave(sequence)
+                    else:
+                        self._start_decoding(sequence)
+            self.chunks = NO_CHUNKS
+            self._looked = self.tick
+            self._unseen -= self._missed
+        for sequence in ended:
+            self.written_tokens += sequence.output_tokens
+        return ended
+
+    def _clear_static(self) -> None:
+        """All of a static batch have ended: now its places are free."""
+        for sequence in self._padding:
+            self._stop_decoding(sequence)
+            self._leave(sequence)
+        self._padding = []
+
+    def abort(self, sequence: Sequence) -> None:
+        """Its client has gone. Between steps only."""
+        if sequence not in self.running:
+            if sequence in list(self.waiting)[len(self.waiting) - self._unseen :]:
+                self._unseen -= 1
+            self.waiting.remove(sequence)
+        elif sequence not in self._padding:
+            self._stop_early(sequence)
+            self._leave(sequence)
+
+    # --- who is let in ----------------------------------------------------------------------------------------------
+
+    def _fill(self, budget: int) -> None:
+        """Chunks for the step: of prompts under way first, then of those waiting, as far as they are let in."""
+        chunks = self.chunks
+        for sequence in list(self._prefilling) if self._prefilling else ():
+            new = min(sequence.target - sequence.computed, budget)
+            if new <= 0 or sequence not in self.running or (self._tight and not self._take_for(sequence, new)):
+                continue
+            chunks.append((sequence, new, sequence.computed))
+            sequence.computed += new
+            budget -= new
+            if sequence.computed == sequence.target:
+                self._prefilling.remove(sequence)
+        if self._resume:
+            return
+        if self._cache is not None:
+            self._cache.shrink(self._free())  # the decodes of the step take their blocks first
+        waiting, running, max_seqs = self.waiting, self.running, self._max_seqs
+        while len(waiting) > self._unseen and budget > 0 and len(running) < max_seqs:
+            sequence = waiting[0]
+            if self._cache is not None:
+                self._look_up(sequence)
+            new = sequence.target - sequence.computed
+            if new > budget:
+                if self._chunked:
+                    new = budget
+                elif chunks or budget < self._budget:
+                    break  # whole prompts: it waits for a step of its own, which is as long as it needs
+            if not self._let_in(sequence, new):
+                self.held_back = True
+                break
+            waiting.popleft()
+            running[sequence] = None
+            if sequence.preempted and not self._shares and not (waiting and waiting[0].preempted):
+                self._cache = None  # nobody waits who could find anything again
+            self._owed += sequence.output_tokens - sequence.emitted
+            chunks.append((sequence, new, sequence.computed))
+            sequence.computed += new
+            budget -= new
+            if sequence.computed < sequence.target:
+                self._prefilling.append(sequence)
+
+    def _look_up(self, sequence: Sequence) -> None:
+        """What the prefix cache has of a prompt: its first full blocks, but for the last token, which is computed."""
+        cache = self._cache
+        assert cache is not None  # noqa: S101
+        most = (sequence.target - 1) // self._block
+        keys = sequence.keys[:most]
+        found = cache.match(keys) if keys else 0
+        if sequence.preempted and found == len(keys):
+            found = min(most, found + cache.left_of(sequence))
+        sequence.computed = found * self._block
+
+    def _let_in(self, sequence: Sequence, new: int) -> bool:
+        """Whether it may run; if so, its blocks are taken."""
+        if not self._has_room(sequence):
+            return False
+        if self._tight:
+            self._hold(sequence, new)
+            if self._shares and not sequence.preempted:
+                sequence.cached_tokens = sequence.computed
+                self.cache_queries += sequence.prompt_tokens
+                self.cache_hits += sequence.computed
+        self._most += sequence.most_blocks
+        return True
+
+    def _has_room(self, sequence: Sequence) -> bool:
+        """The admission rule; see EnginePolicy.keep_free."""
+        if self._most + sequence.most_blocks > self._blocks:
+            if self._sure:
+                return False
+            if not self._tight:
+                self._count()
+        return not self._tight or self._wanted(sequence) <= self._free()
+
+    def _wanted(self, sequence: Sequence, steps: int = 0) -> int:
+        """Blocks that have to be free for it, after so many more decode steps."""
+        wanted = self.blocks_for(sequence.target)
+        if self.policy.keep_free > 0:
+            left = self._left() - steps * self.decodes
+            wanted = sequence.most_blocks + self.blocks_for(left * self.policy.keep_free)
+        if self._cache is not None:
+            hits = sequence.keys[: sequence.computed // self._block]
+            wanted -= len(hits) - self._cache.unused(hits)
+        return wanted
+
+    # --- who gives way ----------------------------------------------------------------------------------------------
+
+    def _take_for(self, sequence: Sequence, new: int) -> bool:
+        """Blocks for the next chunk of a prompt under way, the newest others giving way; False: it had to itself."""
+        wanted = self.blocks_for(sequence.computed + new) - self.blocks_for(sequence.computed)
+        while wanted > self._free():
+            self._resume = True
+            if self._preempt_newest() is sequence:
+                return False
+        self._hold(sequence, new)
+        return True
+
+    def _make_room(self) -> None:
+        """Preempt the newest until the next decode step finds its blocks."""
+        while self.decodes and self._needed() > self._blocks - self._used:
+            self._preempt_newest()
+            self._resume = True
+
+    def _preempt_newest(self) -> Sequence:
+        """The newest loses its KV and waits, in front, to be computed again."""
+        sequence = next(reversed(self.running))
+        self.preemptions += 1
+        self.held_back = True
+        sequence.preempted += 1
+        emitted = self.written_by(sequence)
+        self._stop_early(sequence)
+        if self._cache is None and self.policy.prefix_cache and self._paged:
+            self._cache = PrefixCache()  # for what those that give way will find again of their own
+        self._leave(sequence, preempted=True)
+        sequence.emitted = emitted
+        sequence.target = sequence.prompt_tokens + emitted
+        sequence.computed = sequence.end_tick = 0
+        sequence.gains = None
+        self.waiting.appendleft(sequence)
+        return sequence

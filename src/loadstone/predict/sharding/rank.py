@@ -1,0 +1,318 @@
+"""What one GPU of a deployment holds: its share of the weights, and what a token costs it in the KV cache.
+
+Tensor parallelism cuts matrices as `Matrix.split` says, pipeline parallelism cuts the list of layers, expert
+parallelism deals out whole experts. Ranks of one pipeline stage are alike, so there is a `Rank` per stage.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from functools import lru_cache
+
+import msgspec
+
+from loadstone.catalogue.architecture.model import (
+    CompressedAttention,
+    Experts,
+    FullAttention,
+    LatentAttention,
+    Layers,
+    LinearAttention,
+    Matrix,
+    Model,
+)
+from loadstone.catalogue.architecture.precision import FORMATS, KV_BYTES
+from loadstone.catalogue.deployment.deployment import Deployment
+from loadstone.predict.sharding.limits import version_of
+
+
+class CacheLayer(msgspec.Struct, frozen=True):
+    """What `count` equal layers keep on one rank.
+
+    token_bytes    of one token in one layer; 0 for a state
+    window_tokens  tokens a layer keeps at most; None: all
+    state_bytes    of one sequence in one layer, whatever its length; 0 unless it keeps a state
+    """
+
+    count: int
+    token_bytes: float
+    window_tokens: int | None = None
+    state_bytes: float = 0.0
+
+
+class Rank(msgspec.Struct, frozen=True):
+    """One GPU of a pipeline stage.
+
+    weights_bytes  parameters it holds
+    mxfp4_bytes    of them, experts in MXFP4
+    cache          what its layers keep of sequences
+    head           whether it holds the output head, and so samples
+    """
+
+    stage: int
+    weights_bytes: float
+    mxfp4_bytes: float
+    cache: tuple[CacheLayer, ...]
+    head: bool
+
+
+class Shape(msgspec.Struct, frozen=True):
+    """How a model is spread.
+
+    tp, pp     as engines mean them
+    expert_tp  how often each expert's matrices are cut
+    expert_ep  among how many ranks whole experts are dealt out
+    """
+
+    tp: int
+    pp: int
+    expert_tp: int
+    expert_ep: int
+
+
+def shape_of(deployment: Deployment) -> Shape:
+    """Attention-DP spreads the experts over all its ranks (vLLM and SGLang alike); plain DP copies the whole."""
+    ep = min(max(1, deployment.ep), deployment.moe_ranks)
+    return Shape(deployment.tp, deployment.pp, deployment.moe_ranks // ep, ep)
+
+
+_WINDOWED_IN_SGLANG = (
+    "llama4", "llama4_text", "gpt_oss", "mimo_v2_flash", "step3p5", "step3p7", "gemma4", "gemma4_text", "deepseek_v4",
+    "deepseek_ref", "inkling_text",
+    "gemma4_unified_text", "beam", "muse_glimmer_text",
+    "dots3_note", "dots3_note_text", "granitemoe_swa", "laguna", "mellum", "muse_spark_text",
+)  # fmt: skip
+"""Models (model_type) of whose sliding layers SGLang keeps the window alone (its is_hybrid_swa_model; DeepSeek-V4 has
+a cache of its own). Of all others, Gemma 3 among them, it keeps every token of every layer."""
+
+SGLANG_COUNTS_DRAFTS = (0, 5, 20)
+"""From then on or so it loads them before it sizes the cache, and has their layers in a token's bytes (0.5.23:
+Scheduler.init_model_worker, pool_configurator)."""
+
+
+def ranks(deployment: Deployment) -> tuple[Rank, ...]:
+    """A rank of each pipeline stage, first to last."""
+    model, kv_dtype = deployment.model, kept_kv_dtype(deployment)
+    windows = deployment.engine != "sglang" or model.model_type in _WINDOWED_IN_SGLANG
+    drafts = bool(drafts_of(deployment))
+    kept = (kv_dtype, unsaid_state_dtype(deployment))
+    found = _ranks(model, shape_of(deployment), deployment.weights_dtype, kept, windows, drafts)
+    drafting = deployment.drafting
+    return found if drafting is None else (*found[:-1], _beside(found[-1], ranks(drafting)[0]))
+
+
+def _beside(rank: Rank, draft: Rank) -> Rank:
+    """The rank with that of a draft model on the same GPU: with embeddings and head of its own."""
+    return msgspec.structs.replace(
+        rank,
+        weights_bytes=rank.weights_bytes + draft.weights_bytes,
+        mxfp4_bytes=rank.mxfp4_bytes + draft.mxfp4_bytes,
+        cache=rank.cache + draft.cache,
+    )
+
+
+def kept_kv_dtype(deployment: Deployment) -> str:
+    """What the cache has. vLLM packs an FP8 one of sparse MLA in its own way (DeepSeek-V3.2, GLM-5: its
+    DeepseekV32ForCausalLM makes `fp8` to `fp8_ds_mla`), which keeps the RoPE key in bf16.
+    """
+    said = deployment.kv_dtype or deployment.model.kv_dtype
+    sparse = (
+        isinstance(run.attention, LatentAttention) and run.attention.top_tokens for run in deployment.model.kinds
+    )
+    return "fp8_ds_mla" if said == "fp8" and deployment.engine == "vllm" and any(sparse) else said
+
+
+def unsaid_state_dtype(deployment: Deployment) -> str:
+    """What recurrent states have of which the config says nothing: vLLM keeps them as it computes
+    (MambaStateDtypeCalculator), others in fp32 (SGLang's mamba2_state_dtype).
+    """
+    return deployment.model.dtype if deployment.engine == "vllm" else "fp32"
+
+
+def drafts_of(deployment: Deployment) -> tuple[Layers, ...]:
+    """Multi-token-prediction layers that are counted, with a cache of their own: where the deployment guesses tokens
+    by them, and not by a draft model beside the checkpoint (Deployment.drafting). Before 0.5.20 or so SGLang loaded
+    them into memory that it kept free.
+    """
+    own = guesses(deployment) and deployment.draft is None
+    return deployment.model.draft_layers if own and not keeps_free_for_drafts(deployment) else ()
+
+
+def keeps_free_for_drafts(deployment: Deployment) -> bool:
+    """Whether what guesses is loaded after the cache was sized, into memory kept free for it."""
+    return deployment.engine == "sglang" and version_of(deployment, SGLANG_COUNTS_DRAFTS) < SGLANG_COUNTS_DRAFTS
+
+
+def guesses(deployment: Deployment) -> bool:
+    """Whether it decodes speculatively."""
+    return (deployment.argument("num_speculative_tokens") or "0") != "0"
+
+
+@lru_cache(maxsize=4096)
+def _ranks(
+    model: Model, shape: Shape, dtype: str | None, kept: tuple[str, str], windows: bool, drafts: bool
+) -> tuple[Rank, ...]:
+    sizes = stage_layers(model.layer_count, shape.pp)
+    found, start = [], 0
+    for stage, size in enumerate(sizes):
+        runs = list(_cut(model.layers, start, start + size))
+        start += size
+        first, last = stage == 0, stage == shape.pp - 1
+        if last and drafts:  # where vLLM puts them, beside the output head that they share
+            runs += [(run, run.count) for run in model.draft_layers]
+        weights, mxfp4 = _ends_bytes(model, shape, dtype, first, last), 0.0
+        for run, count in runs:
+            of_all, of_mxfp4 = _layer_bytes(model, run, shape, dtype)
+            weights, mxfp4 = weights + count * of_all, mxfp4 + count * of_mxfp4
+        cache = cache_layers(runs, shape.tp, *kept)
+        if not windows:
+            cache = tuple(msgspec.structs.replace(layer, window_tokens=None) for layer in cache)
+        found.append(Rank(stage, weights, mxfp4, cache, last))
+    return tuple(found)
+
+
+def stage_layers(layers: int, pp: int) -> list[int]:
+    """Layers of each pipeline stage: even, and what is left over goes to the stages before the last, from its end
+    (vLLM 0.32, get_pp_indices); the last one has the output head.
+    """
+    sizes = [layers // pp] * pp
+    for back in range(2, 2 + layers % pp):
+        sizes[-back] += 1
+    return sizes
+
+
+def _cut(layers: tuple[Layers, ...], start: int, stop: int) -> Iterator[tuple[Layers, int]]:
+    """The runs of layers `start` to `stop`, each with how many of them are inside."""
+    at = 0
+    for run in layers:
+        inside = min(stop, at + run.count) - max(start, at)
+        if inside > 0:
+            yield run, inside
+        at += run.count
+
+
+def _layer_bytes(model: Model, run: Layers, shape: Shape, dtype: str | None) -> tuple[float, float]:
+    """Weights of one layer on one rank: all, and the experts in MXFP4."""
+    attention = run.attention
+    kv_heads = attention.kv_heads if isinstance(attention, FullAttention) else 1
+    of_all = of_mxfp4 = 0.0
+    for matrix in run.weights(model.hidden):
+        kept = model.format_of(run, matrix, dtype)
+        each = part_of(matrix, shape, kv_heads) * kept.bytes
+        of_all += each
+        of_mxfp4 += each if matrix.kind == "experts" and kept.dtype == "mxfp4" else 0.0
+    return of_all, of_mxfp4
+
+
+def _ends_bytes(model: Model, shape: Shape, dtype: str | None, first: bool, last: bool) -> float:
+    """Embeddings: the table on the first stage, the head (tied: the table again) and the rest on the last."""
+    total = model.vision_parameters / shape.tp * FORMATS[model.dtype].bytes if first else 0.0
+    for matrix in model.embeddings:
+        table, again = matrix.name.startswith("embed_tokens"), model.tied_embeddings and matrix.name == "embed_tokens"
+        if (first and table) or (last and (not table or (again and not first))):
+            total += part_of(matrix, shape, 1) * model.format_of(None, matrix, dtype).bytes
+    return total
+
+
+def part_of(matrix: Matrix, shape: Shape, kv_heads: int) -> float:
+    """Parameters of `matrix` on one rank.
+
+    replicated: all · column, row, vocab: 1/tp · kv: 1/min(tp, kv_heads), whole heads, copied beyond that ·
+    expert: ⌈experts / ep⌉ of them, each 1/expert_tp.
+    """
+    if matrix.split == "replicated":
+        return matrix.parameters
+    if matrix.split == "kv":
+        return matrix.parameters / min(shape.tp, kv_heads)
+    if matrix.split == "expert":
+        whole = -(-matrix.copies // shape.expert_ep)
+        return matrix.inputs * matrix.outputs * whole / shape.expert_tp
+    return matrix.parameters / shape.tp
+
+
+def cache_layers(
+    runs: list[tuple[Layers, int]], tp: int, kv_dtype: str, state_dtype: str = "fp32"
+) -> tuple[CacheLayer, ...]:
+    """What the layers of one rank keep, equal ones together.
+
+    Full attention: ⌈kv_heads / tp⌉ heads, at least one. MLA's latent belongs to all heads, so every TP rank keeps all
+    of it. A state is cut by its heads. `state_dtype`: where the config says nothing of a state's.
+    """
+    counts: Counter[CacheLayer] = Counter()
+    for run, count in runs:
+        for layer in _cache_layer(run, tp, kv_dtype, state_dtype):
+            counts[msgspec.structs.replace(layer, count=1)] += count
+    return tuple(msgspec.structs.replace(layer, count=count) for layer, count in counts.items())
+
+
+def _cache_layer(run: Layers, tp: int, kv_dtype: str, state_dtype: str = "fp32") -> Iterator[CacheLayer]:
+    attention = run.attention
+    for state in run.states:
+        yield CacheLayer(1, 0.0, None, state.state_bytes(state_dtype) / min(tp, state.heads))
+    if attention is None or isinstance(attention, LinearAttention):
+        return
+    if isinstance(attention, FullAttention):
+        if attention.stores_kv:
+            whole = attention.kv_bytes_per_token(kv_dtype)
+            heads = attention.kv_heads * (attention.head_dim + attention.v_head_dim) * KV_BYTES[kv_dtype]
+            held = -(-attention.kv_heads // tp) / attention.kv_heads
+            yield CacheLayer(1, heads * held + (whole - heads), attention.window_tokens)
+    elif isinstance(attention, CompressedAttention):
+        yield CacheLayer(1, attention.head_dim * KV_BYTES[kv_dtype], attention.window_tokens)
+        if attention.ratio:
+            yield CacheLayer(1, attention.kv_bytes_per_token(kv_dtype))
+    else:
+        yield CacheLayer(1, attention.kv_bytes_per_token(kv_dtype), attention.window_tokens)
+
+
+def kv_replication(model: Model, tp: int, kv_dtype: str) -> float:
+    """Bytes that a token's KV takes on all TP ranks / the bytes it has; 1 where nothing is kept twice, or at all."""
+    stored = needed = 0.0
+    for run in model.kinds:
+        each = run.kv_bytes_per_token(kv_dtype)
+        needed += run.count * each
+        if isinstance(run.attention, FullAttention):
+            each = sum(layer.token_bytes for layer in _cache_layer(run, tp, kv_dtype))
+        stored += run.count * tp * each
+    return stored / needed if needed else 1.0
+
+
+def sequence_bytes(cache: tuple[CacheLayer, ...], context_tokens: int) -> float:
+    """What one sequence keeps on one rank: every token, or those of the window, and states."""
+    total = 0.0
+    for layer in cache:
+        seen = context_tokens if layer.window_tokens is None else min(context_tokens, layer.window_tokens)
+        total += layer.count * (layer.state_bytes + seen * layer.token_bytes)
+    return total
+
+
+def rope_bytes(model: Model) -> float:
+    """Sines and cosines that vLLM keeps: max_context × rotated numbers of a head, bf16, once per size of head."""
+    rotated = set()
+    for run in model.kinds:
+        if isinstance(run.attention, FullAttention):
+            rotated.add(run.attention.head_dim)
+        elif run.attention is not None and not isinstance(run.attention, LinearAttention):
+            rotated.add(run.attention.rope_dim)
+    return 2.0 * (model.max_context_tokens or 0) * sum(rotated)
+
+
+def widths(model: Model, shape: Shape) -> tuple[float, float]:
+    """What an MLP writes for one token on one rank, in numbers: (dense: gate, up and their product; routed: the
+    experts' buffers).
+
+    Routed, as vLLM's fused kernel keeps them for all `per_token` experts of a token: one buffer for gate and up,
+    which the outputs use again, and one for their product. Kernels for MXFP4 experts keep none (gpt-oss, measured).
+    """
+    dense = routed = 0.0
+    for run in model.kinds:
+        if isinstance(run.mlp, Experts):
+            wide = run.mlp.intermediate / shape.expert_tp
+            out = max((run.mlp.matrices - 1) * wide, float(run.mlp.latent or model.hidden))
+            if not any(name.startswith("mlp.experts") and kept.dtype == "mxfp4" for name, kept in run.formats):
+                routed = max(routed, run.mlp.per_token * (out + wide))
+            dense = max(dense, run.mlp.matrices * run.mlp.shared_intermediate / shape.tp)
+        elif run.mlp is not None:
+            dense = max(dense, run.mlp.matrices * run.mlp.intermediate / shape.tp)
+    return dense, routed

@@ -1,0 +1,140 @@
+"""One cell, from its first request to its last: client and replicas, event by event."""
+
+from __future__ import annotations
+
+import gc
+import heapq
+from dataclasses import replace
+
+from loadstone.core import Plan
+from loadstone.predict.scheduler import Route, Sequence
+from loadstone.predict.simulator.client import NEVER, Client
+from loadstone.predict.simulator.content import Contents, shares
+from loadstone.predict.simulator.engine import taker
+from loadstone.predict.simulator.fast import applies, run_fast
+from loadstone.predict.simulator.fleet import Fleet, sharing
+from loadstone.predict.simulator.pipeline import Unit, engines_of, next_s_of
+from loadstone.predict.simulator.requests import Asked
+from loadstone.predict.simulator.run import CellRun, Look, Seen
+
+_LEAD_S = 0.1
+"""Between a burst's warm-up and the burst."""
+
+
+def run_cell(
+    plan: Plan,
+    cell: int,
+    fleet: Fleet,
+    start_s: float = 0.0,
+    grace_s: float = 30.0,
+    look: Look | None = None,
+    *,
+    quick: bool = True,
+) -> CellRun:
+    """Simulate one cell from rest. Raises InputError where a request would never fit into the KV cache.
+
+    `quick`: by the short way (fast.py) where that gives the same.
+    """
+    model, policy = fleet.model, fleet.policy
+    asked = Asked(plan, cell, model.request_s, model.request_token_s)
+    run = CellRun(asked, start_s, model.stream_s)
+    contents = None
+    if policy.prefix_cache and shares(plan, cell):
+        policy = sharing(policy)
+        contents = Contents(plan, cell, asked, policy.block_tokens)
+    run.replicas, units = engines_of(
+        replace(fleet, policy=policy), run.journal, shared=contents is not None, seed=plan.seed
+    )
+    collecting = gc.isenabled()
+    gc.disable()  # nothing here makes cycles, and the collector would look at a million rows again and again
+    try:
+        if quick and applies(plan, cell, policy, fleet.replicas, contents is not None):
+            seen = Seen()
+            if run_fast(run, plan.cells[cell], policy, model, seen.look if look is not None else None):
+                if look is not None:
+                    seen.show(look)
+                return run
+            return run_cell(plan, cell, fleet, start_s, grace_s, look, quick=False)
+        at_s = start_s
+        for first, last in plan.steps(cell):
+            client = Client(asked, plan.cells[cell], first, last, at_s)
+            _run_step(run, client, units, contents, plan.cells[cell].duration_s, grace_s, look)
+            run.issue_end_s = client.issue_end_s
+            at_s = run.over_s + _LEAD_S
+    finally:
+        if collecting:
+            gc.enable()
+    return run
+
+
+def _run_step(
+    run: CellRun,
+    client: Client,
+    units: list[Unit],
+    contents: Contents | None,
+    duration_s: float | None,
+    grace_s: float,
+    look: Look | None,
+) -> None:
+    asked = run.asked
+    stream_s, count = run.stream_s, asked.count
+    arrivals, pop, told = client.arrivals, heapq.heappop, client.ended
+    input_tokens, output_tokens = asked.input_tokens, asked.output_tokens
+    end_s, cached_tokens = run.end_s, run.cached_tokens
+    only = units[0] if len(units) == 1 else None
+    unit = units[0]
+    turn, how = 0, run.replicas[0].scheduler.policy.route
+    now_s = run.start_s
+    timer_s = client.timer_s
+    look_s = now_s if look is not None else NEVER
+    over_s = now_s
+    stop_s = NEVER
+    while True:
+        if only is None:
+            unit = min(units, key=next_s_of)
+        next_s = unit.next_s
+        arrival_s = arrivals[0][0] if arrivals else NEVER
+        if duration_s is not None and client.measure_start_s is not None:
+            stop_s = client.measure_start_s + duration_s + grace_s
+        # As things stand between the event before and the one to come.
+        while look is not None and look_s < stop_s and look_s < min(arrival_s, next_s, timer_s) < NEVER:
+            look_s = look(look_s, run.states(look_s))
+        if stop_s < NEVER and stop_s < min(arrival_s, next_s, timer_s) < NEVER:
+            run.stop(stop_s)
+            return
+        if timer_s < arrival_s and timer_s <= next_s:
+            now_s = timer_s
+            client.act()
+            timer_s = client.timer_s
+        elif arrival_s <= next_s and arrivals:
+            now_s, index = pop(arrivals)
+            row = index
+            if index >= count:
+                row = asked.row(index)
+                if index >= len(end_s):
+                    run.grow()
+            sequence = Sequence(index, input_tokens[row], output_tokens[row])
+            if contents is not None:
+                sequence.keys = contents.keys(index)
+            if only is None:
+                turn += 1
+                unit = route(units, turn, how)
+            unit.add(sequence, now_s)
+        elif next_s < NEVER:
+            now_s = next_s
+            for sequence in unit.complete():
+                index = sequence.row
+                end_s[index] = now_s
+                if sequence.cached_tokens:
+                    cached_tokens[index] = sequence.cached_tokens
+                over_s = now_s + stream_s
+                told(index, over_s)
+            timer_s = client.timer_s
+        else:
+            break
+    run.over_s = over_s
+
+
+def route(units: list[Unit], turn: int, how: Route) -> Unit:
+    """Who takes the `turn`-th request."""
+    return units[taker([unit.load for unit in units], turn, how)]

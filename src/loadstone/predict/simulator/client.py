@@ -1,0 +1,155 @@
+"""The client of a simulated run: it sends what a cell asks for, by the rules of the real one (client/worker.py).
+
+What follows from an answer is sent a moment after it (asked.TURNAROUND_S), with a spread. The spread matters: without
+it all places of a closed loop stay in lock-step with the engine's steps, and miss steps that a real client meets.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+
+from loadstone.core import Load
+from loadstone.predict.simulator.requests import Asked
+from loadstone.workload.arrivals import level
+
+NEVER = math.inf
+_PROFILE_S = 0.01
+"""How often a ramp of concurrency is looked at, as the real client does."""
+
+
+class Client:
+    """One step of a cell: requests `first` to before `last` by index; `last` None: round and round.
+
+    `arrivals` is a heap of (s when it reaches the scheduler, index). `act()` wants to be called at `timer_s`,
+    `ended(index, s)` where an answer ends at the client.
+    """
+
+    def __init__(self, asked: Asked, load: Load, first: int, last: int | None, start_s: float) -> None:
+        self.arrivals: list[tuple[float, int]] = []
+        self.timer_s = NEVER
+        self.issue_end_s = start_s
+        self.measure_start_s: float | None = None
+        self._asked = asked
+        self._load = load
+        self._start_s = self._now_s = start_s
+        self._closed = load.kind == "concurrency"
+        self._cap = load.max_concurrency or (1 << 62)
+        self._places = self._active = 0
+        self._told: list[tuple[float, int]] = []  # answers that end at the client: when, index
+        self._later: list[tuple[float, int]] = []  # later turns: due, index
+        self._next = first
+        self._last = (1 << 62) if last is None else last
+        self._sessions = any(turn >= 0 for turn in asked.turn)
+        # The commonest cases: the end of an answer starts the next request, or nothing.
+        plain = not self._sessions and load.duration_s is None
+        self._simple = self._closed and plain and not load.profile
+        self._deaf = not self._closed and plain and load.max_concurrency is None
+        self._act(start_s)
+
+    def ended(self, index: int, at_s: float) -> None:
+        """An answer will end at the client at `at_s`, which may lie ahead of the engine's time."""
+        if self._simple:
+            following = self._next
+            if following < self._last:
+                self._next = following + 1
+                asked = self._asked
+                sent_s = at_s + asked.turnaround_s[following]
+                asked.intended_s_of[following] = at_s
+                asked.sent_s_of[following] = sent_s
+                self.issue_end_s = max(self.issue_end_s, sent_s)
+                heapq.heappush(self.arrivals, (sent_s + asked.request_s[following], following))
+            return
+        if not self._deaf:
+            heapq.heappush(self._told, (at_s, index))
+            self.timer_s = min(self.timer_s, at_s)
+
+    def act(self) -> None:
+        """It is `timer_s` now."""
+        now_s = self.timer_s
+        while self._told and self._told[0][0] <= now_s:
+            _, index = heapq.heappop(self._told)
+            self._active -= 1
+            if self._sessions and self._asked.turn_follows(index) and not self._over(now_s):
+                think_s = self._asked.think_s[self._asked.row(index + 1)]
+                heapq.heappush(self._later, (now_s + think_s, index + 1))
+            else:
+                self._places -= 1
+        self._act(now_s)
+
+    def _act(self, now_s: float) -> None:
+        """Send what may be sent now: later turns that are due, then what the load lets begin."""
+        self._now_s = now_s
+        later = self._later
+        cyclic = self._asked.cyclic
+        if cyclic and self._over(now_s):
+            later.clear()  # sessions that pause have no further turn
+        while self._active < self._cap:
+            if later and later[0][0] <= now_s:
+                due_s, index = heapq.heappop(later)
+                self._send(index, due_s, now_s, at_once=False)
+                continue
+            starter_s = self._starter_s()
+            if starter_s > now_s:
+                break
+            index = self._next
+            self._next += 1
+            self._places += 1
+            self._send(index, now_s if self._closed else starter_s, now_s, at_once=not self._closed)
+        told_s = self._told[0][0] if self._told else NEVER
+        if self._active >= self._cap:
+            self.timer_s = told_s  # the end of an answer makes room
+        else:
+            later_s = later[0][0] if later else NEVER
+            if later and cyclic:
+                later_s = min(later_s, self._up_s())  # nobody waits for pauses that end after that
+            self.timer_s = min(told_s, later_s, self._starter_s())
+
+    def _starter_s(self) -> float:
+        """When the next request that begins something may be sent; of sessions those are the first turns."""
+        asked = self._asked
+        while self._next < self._last and self._sessions and asked.turn[asked.row(self._next)] > 0:
+            self._next += 1
+        if self._next >= self._last:
+            return NEVER
+        if not self._closed:
+            return self._start_s + asked.intended_s[self._next]
+        if self._over(self._now_s):
+            return NEVER
+        if self._places < self._slots():
+            return self._now_s
+        return self._now_s + _PROFILE_S if self._load.profile else NEVER
+
+    def _slots(self) -> int:
+        """Places of a closed loop at this moment."""
+        load = self._load
+        if not load.profile:
+            return int(load.value)
+        if self.measure_start_s is None:
+            return max(1, math.ceil(load.profile[0][0]))
+        return int(level(load.profile, self._now_s - self.measure_start_s))
+
+    def _up_s(self) -> float:
+        """When the cell's time is up."""
+        start_s, duration_s = self.measure_start_s, self._load.duration_s
+        return NEVER if duration_s is None or start_s is None else start_s + duration_s
+
+    def _over(self, now_s: float) -> bool:
+        return now_s >= self._up_s()
+
+    def _send(self, index: int, intended_s: float, now_s: float, *, at_once: bool) -> None:
+        """`at_once`: the clock says when, and the client was ready, unless it is late already."""
+        asked = self._asked
+        if index >= len(asked.sent_s_of):
+            more = [math.nan] * asked.count
+            asked.intended_s_of += more
+            asked.sent_s_of += more
+        row = asked.row(index)
+        sent_s = now_s if at_once and intended_s >= now_s else now_s + asked.turnaround_s[row]
+        asked.intended_s_of[index] = intended_s
+        asked.sent_s_of[index] = sent_s
+        self._active += 1
+        self.issue_end_s = max(self.issue_end_s, sent_s)
+        if self.measure_start_s is None and row >= asked.warm:
+            self.measure_start_s = sent_s
+        heapq.heappush(self.arrivals, (sent_s + asked.request_s[row], index))

@@ -1,0 +1,92 @@
+"""What prompts have in common, block by block: the keys that a prefix cache finds them by.
+
+A key stands for a block's content and all before it. It is made of segments (a group's prefix, a trace's block, what
+a session said): a number for the path of segments up to the one that the block ends in, and the block's place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+
+from loadstone.core import Plan
+from loadstone.predict.simulator.requests import Asked
+
+_PLACE_BITS = 24
+
+
+def shares(plan: Plan, cell: int) -> bool:
+    """Whether any requests of a cell ask for the same tokens."""
+    rows = plan.rows(cell)
+    here = slice(rows.start, rows.stop)
+    texts = plan.prompt[here]
+    texts = texts[texts >= 0]
+    return (
+        plan.blocks is not None
+        or bool((plan.prefix_tokens[here] > 0).any())
+        or bool((plan.turn[here] > 0).any())
+        or (len(texts) > 0 and (plan.cyclic(cell) or len(set(texts.tolist())) < len(texts)))
+    )
+
+
+class Contents:
+    """Keys of the requests of a cell, `block_tokens` to a block. The warm-up shares nothing but prefixes."""
+
+    def __init__(self, plan: Plan, cell: int, asked: Asked, block_tokens: int) -> None:
+        self._plan = plan
+        self._start = plan.rows(cell).start
+        self._asked = asked
+        self._block = block_tokens
+        self._paths: dict[Hashable, int] = {}
+
+    def keys(self, index: int) -> list[int]:
+        """Of the full blocks, from the first on, that another request may ask for too."""
+        keys: list[int] = []
+        path = 0
+        end = 0
+        block = self._block
+        for name, tokens in self._segments(index):
+            before = (path, name)
+            number = self._paths.setdefault(before, len(self._paths) + 1)
+            end += tokens
+            full = end // block
+            keys += [number << _PLACE_BITS | place for place in range(len(keys), full)]
+            # The same segment cut elsewhere is another path from there on.
+            path = self._paths.setdefault((number, tokens), len(self._paths) + 1)
+        return keys
+
+    def _segments(self, index: int) -> Iterator[tuple[Hashable, int]]:
+        """(name, tokens) from the first token on, as far as they are not one request's own."""
+        asked, plan = self._asked, self._plan
+        row = asked.row(index)
+        at = self._start + row
+        turn = asked.turn[row]
+        if turn >= 0:
+            first = index - turn
+            for past in range(first, index + 1):
+                prefix = int(plan.prefix_tokens[self._start + asked.row(past)])
+                if prefix:
+                    yield ("prefix", int(plan.prefix_group[self._start + asked.row(past)])), prefix
+                yield ("said", past), self._own(past) - prefix
+                if past < index or asked.turn_follows(index):
+                    yield ("answered", past), asked.output_tokens[asked.row(past)]
+            return
+        tokens = asked.input_tokens[row]
+        if plan.prefix_tokens[at]:
+            yield ("prefix", int(plan.prefix_group[at])), int(plan.prefix_tokens[at])
+        if plan.blocks is not None:
+            for block in plan.blocks.of(at).tolist():
+                if tokens <= 0:
+                    return
+                yield ("block", block), min(tokens, plan.blocks.tokens)
+                tokens -= plan.blocks.tokens
+        elif plan.prompt[at] >= 0:
+            yield ("text", int(plan.prompt[at])), tokens
+
+    def _own(self, index: int) -> int:
+        """Prompt tokens of a turn that no turn before it had."""
+        asked = self._asked
+        row = asked.row(index)
+        if asked.turn[row] <= 0:
+            return asked.input_tokens[row]
+        past = asked.row(index - 1)
+        return asked.input_tokens[row] - asked.input_tokens[past] - asked.output_tokens[past]

@@ -1,0 +1,371 @@
+"""One data-parallel replica: a scheduler, and the clock of its steps.
+
+Stretches of steps in which nothing but decode happens are walked over at once. A decode step takes
+base + slope·(KV tokens read), and each step of a stretch reads `growth` tokens more than the one before, so the j-th
+of them ends at t0 + a·j + b·j·(j − 1)/2, with a the first step's seconds and b = slope·growth. An arrival in the
+middle of a stretch ends it at the next step's boundary, as it would in the engine.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence as Sequences
+from typing import TYPE_CHECKING, Any, Protocol
+
+from loadstone.predict.scheduler import Route, Scheduler, Sequence
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+NEVER = math.inf
+
+
+class StepTimes(Protocol):
+    """Seconds of an engine's steps and of its host: perfmodel.StepModel, or what a test puts in its place."""
+
+    request_s: float
+    """From a request's sending to the scheduler."""
+    request_token_s: float
+    """The same per prompt token, on top."""
+    stream_s: float
+    """From the end of a step until its token is at the client."""
+    window_tokens: float
+    """Of layers that see a window: how wide it is."""
+    window_s: float
+    """How much less a decode step takes per KV token that its windows lack; 0 without windows."""
+
+    def step_s(
+        self,
+        decodes: int,
+        decode_context_tokens: Any,
+        chunks: Sequences[tuple[int, int]],
+        met_tokens: int | None = None,
+        /,
+    ) -> float:
+        """One step: `decodes` sequences that read so many KV tokens together, and (new, cached) tokens of prompts.
+
+        `met_tokens`: what the ranks of a group bring to its experts, on average; None: as many as this one.
+        """
+        ...
+
+    def decode_line(self, decodes: int, /) -> tuple[float, float]:
+        """A step of decodes alone whose windows are full: seconds, and seconds more per KV token that they read
+        together."""
+        ...
+
+
+class Clock:
+    """When each decode step of a replica ended, kept by stretches: first tick, t0, a, b of the module's formula."""
+
+    def __init__(self) -> None:
+        self.stretches: list[tuple[int, float, float, float]] = []
+
+    def times(self, last_tick: int) -> NDArray[np.float64]:
+        """End of each decode step, f8 seconds, by the tick that it makes; entry 0 is before the first."""
+        import numpy as np
+
+        ticks, *seconds = np.array(self.stretches, np.float64).reshape(-1, 4).T
+        steps = np.diff(np.append(ticks, last_tick)).astype(np.int64)
+        j = np.arange(1, last_tick + 1) - np.repeat(ticks, steps)
+        start, step, more = (np.repeat(values, steps) for values in seconds)
+        return np.concatenate([[np.nan], start + step * j + more * (j * (j - 1) / 2)])
+
+
+class Journal:
+    """What replicas note of each request, by index.
+
+    first_s     end of the step that wrote the first token
+    first_tick  of its replica, after that step
+    replica     which one
+    pieces      of requests that were preempted: (index, end_s, replica, tick, tokens written before) each time they
+                go on
+    """
+
+    def __init__(self, count: int) -> None:
+        self.first_s: list[float] = []
+        self.first_tick: list[int] = []
+        self.replica: list[int] = []
+        self.pieces: list[tuple[int, float, int, int, int]] = []
+        self.grow(count)
+
+    def grow(self, count: int) -> None:
+        self.first_s += [math.nan] * count
+        self.first_tick += [-1] * count
+        self.replica += [0] * count
+
+
+class Replica:
+    """Drive it so: `add` an arrival when `next_s` lies behind it, else `complete` what ends at `next_s`.
+
+    next_s  end of the step or stretch under way; NEVER while idle
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        model: StepTimes,
+        journal: Journal | None,
+        *,
+        number: int = 0,
+        at_once: int = 1 << 30,
+    ) -> None:
+        """`journal` None: nothing is noted, nor the steps' clock. `at_once`: the most steps walked over at once."""
+        self.scheduler = scheduler
+        policy = scheduler.policy
+        self.clock = Clock()
+        self.next_s = NEVER
+        self.now_s = 0.0
+        self.steps = 1
+        self._number = number
+        self._at_once = at_once
+        self._journal = journal
+        self._draft_tokens = policy.speculative.draft_tokens if policy.speculative is not None else 0
+        self._step_s = model.step_s
+        self._decode_line = model.decode_line
+        self._window_tokens, self._window_s = model.window_tokens, model.window_s
+        self._lines: dict[int, tuple[float, float]] = {}
+        self._a = self._b = 0.0
+
+    @property
+    def load(self) -> int:
+        """Requests here; those that wait count four times, as for vLLM's data-parallel router."""
+        return 4 * len(self.scheduler.waiting) + len(self.scheduler.running)
+
+    @property
+    def ending(self) -> list[Replica]:
+        """Whose step is the next to end."""
+        return [self]
+
+    @property
+    def under_way_tick(self) -> int:
+        """The tick that the step or stretch under way leads to."""
+        busy = self.next_s < NEVER and self.scheduler.decoding
+        return self.scheduler.tick + (self.steps if busy else 0)
+
+    def add(self, sequence: Sequence, at_s: float) -> None:
+        """A request arrives, no earlier than the replica's last boundary."""
+        scheduler = self.scheduler
+        may_enter = self.steps > 1 and scheduler.open
+        scheduler.add(sequence)
+        if self.next_s == NEVER:
+            self.now_s = at_s
+            self.begin(*self.plan())
+        elif may_enter:
+            self.cut(at_s)
+
+    def complete(self) -> list[Sequence]:
+        """Go to `next_s`: who ended there; and the next step is under way."""
+        ended = self.finish()
+        self.go_on()
+        return ended
+
+    def go_on(self) -> None:
+        """Begin what comes next, if anything."""
+        scheduler = self.scheduler
+        if scheduler.running or scheduler.waiting:
+            self.begin(*self.plan())
+        else:
+            self.next_s = NEVER
+
+    def finish(self) -> list[Sequence]:
+        """What is under way is over."""
+        scheduler = self.scheduler
+        self.now_s = now_s = self.next_s
+        ended = scheduler.advance(self.steps)
+        journal = self._journal
+        if scheduler.begun and journal is not None:
+            tick = scheduler.tick
+            for sequence in scheduler.begun:
+                index = sequence.row
+                if sequence.emitted:
+                    journal.pieces.append((index, now_s, self._number, tick, sequence.emitted))
+                else:
+                    journal.first_s[index] = now_s
+                    journal.first_tick[index] = tick
+                    if self._number:
+                        journal.replica[index] = self._number
+        return ended
+
+    def plan(self) -> tuple[float, float, int]:
+        """Schedule the next step: a, b and how many of them go on alike."""
+        return self.timed(self.scheduler.schedule())
+
+    @property
+    def tokens(self) -> int:
+        """That pass through the model in the step that was scheduled."""
+        scheduler = self.scheduler
+        decodes = scheduler.decodes if scheduler.decoding else 0
+        return decodes * (1 + self._draft_tokens) + sum(new for _, new, _ in scheduler.chunks)
+
+    def timed(self, steps: int, met_tokens: int | None = None) -> tuple[float, float, int]:
+        """As `plan`, of what was scheduled; `met_tokens` as step_s has them, for a group with prompts in its step."""
+        scheduler = self.scheduler
+        decodes = scheduler.decodes if scheduler.decoding else 0
+        if scheduler.chunks or (met_tokens is not None and decodes):
+            chunks = [(new, done) for _, new, done in scheduler.chunks]
+            return self._step_s(decodes, scheduler.context_tokens if decodes else 0, chunks, met_tokens), 0.0, 1
+        if not decodes:
+            return 0.0, 0.0, 0
+        line = self._lines.get(decodes)
+        if line is None:
+            line = self._lines[decodes] = self._decode_line(decodes)
+        base, slope = line
+        context_tokens, growth = scheduler.context_tokens, scheduler.growth
+        a, b = base + slope * context_tokens, slope * growth
+        if self._window_s and (lacking := decodes * self._window_tokens - context_tokens) > 0:
+            # Until they are full, each step reads more of the windows too.
+            a -= self._window_s * lacking
+            b += self._window_s * growth
+            steps = min(steps, math.ceil(lacking / growth))
+        return a, b, min(steps, self._at_once)
+
+    def begin(self, a: float, b: float, steps: int) -> None:
+        """The step, or the stretch, is under way."""
+        now_s = self.now_s
+        self._a, self._b, self.steps = a, b, steps
+        self.next_s = now_s + a * steps + b * (steps * (steps - 1) / 2)
+        if self.scheduler.decoding and self._journal is not None:
+            self.clock.stretches.append((self.scheduler.tick, now_s, a, b))
+
+    def cut(self, at_s: float) -> None:
+        """End the stretch with the step that is under way at `at_s`."""
+        steps, end_s = _step_at(self.now_s, self._a, self._b, self.steps, at_s)
+        if steps < self.steps:
+            self.steps, self.next_s = steps, end_s
+
+    def over(self, at_s: float) -> int:
+        """Steps of the stretch under way that are over at `at_s`, which lies before its end."""
+        if self.steps == 1 or self.next_s == NEVER or not self.scheduler.decoding:
+            return 0
+        return steps_over(self.now_s, self._a, self._b, self.steps, at_s)
+
+
+def steps_over(start_s: float, a: float, b: float, most: int, at_s: float) -> int:
+    """Steps of a stretch of at most so many that are over at `at_s`."""
+    steps, end_s = _step_at(start_s, a, b, most, at_s)
+    return steps if end_s <= at_s else steps - 1
+
+
+def _step_at(start_s: float, a: float, b: float, most: int, at_s: float) -> tuple[int, float]:
+    """The first step of a stretch that does not end before `at_s`, the last of `most` at the latest; and its end."""
+    if b > 0:
+        # From a·j + b·j(j − 1)/2 = elapsed; what rounding makes of it is set right below.
+        half = a - b / 2
+        steps = int((math.sqrt(half * half + 2 * b * (at_s - start_s)) - half) / b)
+    else:
+        steps = int((at_s - start_s) / a)
+    steps = max(1, steps - 1)
+    end_s = start_s + a * steps + b * (steps * (steps - 1) / 2)
+    while steps < most and end_s < at_s:
+        steps += 1
+        end_s = start_s + a * steps + b * (steps * (steps - 1) / 2)
+    return steps, end_s
+
+
+def taker(loads: list[int], turn: int, how: Route) -> int:
+    """Which of those with these loads takes the `turn`-th request: the next in turn, or the least busy."""
+    count = len(loads)
+    if how == "round-robin":
+        return turn % count
+    return min(range(count), key=lambda at: (loads[at], (at - turn) % count))
+
+
+class Group:
+    """Replicas that go in step, because they share a model's experts: each step takes as long as its slowest needs.
+
+    To its driver it is one Replica. Where the policy says so (hold_steps), prompts wait for those of other members.
+    """
+
+    def __init__(self, members: list[Replica]) -> None:
+        self.members = members
+        self.next_s = NEVER
+        self.now_s = 0.0
+        self._turn = 0
+        self._hold_steps = members[0].scheduler.policy.hold_steps
+        self._held = 0  # steps since prompts were last let in, or might have been
+        self._waits = False  # the step or stretch under way counts as one of these
+
+    @property
+    def load(self) -> int:
+        return sum(member.load for member in self.members)
+
+    @property
+    def ending(self) -> list[Replica]:
+        return self.members
+
+    def add(self, sequence: Sequence, at_s: float) -> None:
+        members = self.members
+        self._turn += 1
+        how = members[0].scheduler.policy.route
+        member = members[taker([each.load for each in members], self._turn, how)]
+        may_enter = member.scheduler.open
+        member.scheduler.add(sequence)
+        if self.next_s == NEVER:
+            self.now_s = at_s
+            self.begin(*self.plan())
+        elif may_enter and members[0].steps > 1:
+            self.cut(at_s)
+
+    def cut(self, at_s: float) -> None:
+        for each in self.members:
+            each.cut(at_s)
+        self.next_s = self.members[0].next_s
+
+    def complete(self) -> list[Sequence]:
+        ended = self.finish()
+        self.go_on()
+        return ended
+
+    def finish(self) -> list[Sequence]:
+        self.now_s = self.next_s
+        if self._hold_steps:
+            self._held = (self._held + self.members[0].steps) % self._hold_steps if self._waits else 0
+        return [sequence for member in self.members for sequence in member.finish()]
+
+    def go_on(self) -> None:
+        if all(member.scheduler.idle for member in self.members):
+            self.next_s = NEVER
+            for member in self.members:
+                member.next_s = NEVER
+        else:
+            self.begin(*self.plan())
+
+    def _longest_wait(self) -> int:
+        """For how many steps at most those with prompts wait for those without; 0: they do not, or there are none."""
+        if not self._hold_steps:
+            return 0
+        schedulers = [member.scheduler for member in self.members]
+        self._waits = all(scheduler.decodes for scheduler in schedulers)
+        asked = [scheduler.has_prompts for scheduler in schedulers]
+        if not self._waits or not any(asked):
+            return 0
+        left = self._hold_steps - 1 - self._held
+        if all(asked) or not left:
+            self._waits = False
+            return 0
+        return left
+
+    def plan(self) -> tuple[float, float, int]:
+        """The next step of all, as Replica.plan()."""
+        most = self._longest_wait()
+        steps_of = [member.scheduler.schedule(most > 0) for member in self.members]
+        met = None
+        if any(member.scheduler.chunks for member in self.members):
+            # Each rank's attention waits for its own prompts; the experts take what all bring.
+            met = -(-sum(member.tokens for member in self.members) // len(self.members))
+        plans = [member.timed(steps, met) for member, steps in zip(self.members, steps_of, strict=True)]
+        # Those without work go along with empty steps.
+        steps = min((steps for _, _, steps in plans if steps), default=0)
+        if not steps:
+            return 0.0, 0.0, 0
+        if most:
+            steps = min(steps, most)
+        a, b, _ = max(plan for plan in plans if plan[2])
+        return a, b, steps
+
+    def begin(self, a: float, b: float, steps: int) -> None:
+        for member in self.members:
+            member.now_s = self.now_s
+            member.begin(a, b, steps)
+        self.next_s = self.members[0].next_s

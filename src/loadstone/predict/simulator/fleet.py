@@ -1,0 +1,68 @@
+"""From a deployment to what is simulated: schedulers, and the time of their steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from loadstone.catalogue.deployment.deployment import Deployment
+from loadstone.predict.engine_rules.common import context_limit
+from loadstone.predict.scheduler import EnginePolicy, policy_of
+from loadstone.predict.simulator.engine import StepTimes
+from loadstone.predict.sizing import max_context
+from loadstone.predict.step_time import StepModel
+from loadstone.predict.step_time.profile import profile_of
+
+_CACHE = "its whole KV cache"
+_LEAST_BLOCK = 16
+"""Tokens of a block where requests share them. An engine whose tree shares single tokens finds up to 15 more."""
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """What is simulated: `replicas` engines behind one address.
+
+    in_step  they share a model's experts: every step of all takes as long as the slowest of them needs
+    """
+
+    policy: EnginePolicy
+    model: StepTimes
+    replicas: int = 1
+    in_step: bool = False
+
+
+def fleet_of(deployment: Deployment, *, acceptance: float | None = None, profile: str | None = None) -> Fleet:
+    """The engines of a deployment, and their time; by the user's `profile`, None: the one that is shipped for it."""
+    policy = policy_of(deployment, acceptance=acceptance)
+    model = StepModel(
+        deployment,
+        profile_of(deployment, profile),
+        draft_tokens=policy.speculative.draft_tokens if policy.speculative is not None else 0,
+    )
+    return fleet_with(deployment, policy, model)
+
+
+def fleet_with(deployment: Deployment, policy: EnginePolicy, model: StepTimes) -> Fleet:
+    """As many engines of this policy as the deployment has: one for each replica, of vLLM before 0.8 also for each
+    batch in its pipeline (see policy_of())."""
+    virtual = deployment.pp // policy.pipeline
+    return Fleet(policy, model, deployment.dp * virtual, in_step=deployment.attention_dp)
+
+
+def sharing(policy: EnginePolicy) -> EnginePolicy:
+    """The policy where requests share blocks: blocks of 16 tokens at least, so that there are not too many keys."""
+    if policy.block_tokens >= _LEAST_BLOCK:
+        return policy
+    blocks = -(-policy.kv_tokens // _LEAST_BLOCK)  # what fits as single tokens has to fit here
+    return msgspec.structs.replace(policy, block_tokens=_LEAST_BLOCK, kv_blocks=blocks)
+
+
+def longest_request(deployment: Deployment, policy: EnginePolicy) -> tuple[int, str]:
+    """Tokens, prompt and answer together, that one request may have at most; and what it is that ends there."""
+    limit, longest = context_limit(deployment), max_context(deployment)
+    if policy.longest_tokens < longest:
+        virtual = deployment.pp // policy.pipeline
+        part = f"a virtual engine's part (1/{virtual}) of the KV cache"
+        return policy.longest_tokens, part if virtual > 1 else _CACHE
+    return longest, "the model's context" if longest == limit else _CACHE

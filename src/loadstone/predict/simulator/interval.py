@@ -1,0 +1,202 @@
+"""How far off may the numbers be? A part of the same cell, with coefficients drawn from the profile's uncertainty.
+
+For each draw the ratio of a figure (a median, a percentile that is bounded, a throughput) to that with the best
+coefficients; to the logarithm of the ratio is added the spread that remained when the profile was fitted (`residual`:
+of quantities, ln(measured/predicted)). The 10 % and 90 % quantiles of that are the 80 % interval.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from statistics import NormalDist
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from loadstone.core import Load, Plan
+from loadstone.core.statistics.distribution import PERCENTILES
+from loadstone.core.statistics.growth import SURE, growth
+from loadstone.predict.simulator.cell import run_cell
+from loadstone.predict.simulator.engine import StepTimes
+from loadstone.predict.simulator.fleet import Fleet
+from loadstone.predict.simulator.run import CellRun
+
+LOW, HIGH = 0.1, 0.9
+_LEAST_REQUESTS = 300
+_ROUNDS = 4
+"""Requests of the part, for each place of a closed loop."""
+_MOST_REQUESTS = 4096
+_MEDIANS = ("ttft_s", "ttft_intended_s", "tpot_s", "itl_s", "e2e_s", "e2e_intended_s")
+_RESIDUAL = {"ttft_s": "ttft", "ttft_intended_s": "ttft", "tpot_s": "tpot", "itl_s": "tpot"}
+_SHARES = (np.arange(25) + 0.5) / 25
+_POINTS = np.array([NormalDist().inv_cdf(share) for share in _SHARES])
+_RATE = "output_tokens_per_s"
+
+Interval = tuple[float, float]
+
+
+class Off(NamedTuple):
+    """How far the figures of a cell may be off.
+
+    intervals  by metric, what its p50 is multiplied by for the low and the high end of the 80 % interval
+    factors    by bound of the SLO, equally likely factors of the figure that is bounded, ascending
+    """
+
+    intervals: dict[str, Interval]
+    factors: dict[str, list[float]]
+
+
+def intervals(
+    plan: Plan,
+    cell: int,
+    fleet: Fleet,
+    draws: Sequence[StepTimes],
+    residual: Mapping[str, float],
+    slo: Collection[str] = (),
+) -> Off:
+    """`slo`: names of bounds, as `ttft` or `tpot_p99`."""
+    part = beginning(plan, cell)
+    runs = [run_cell(part, 0, replace(fleet, model=model), grace_s=0.0) for model in (fleet.model, *draws)]
+    best, *drawn = ({**medians(run), **bounded(run, part.cells[0], slo)} for run in runs)
+    ratios = {
+        name: np.log([each[name] / value for each in drawn if each.get(name, 0) > 0 and value > 0] or [1.0])
+        for name, value in best.items()
+    }
+    leaving, *drawn_leaving = (_leaving(run, part.cells[0]) for run in runs)
+    keeps_up = leaving == 1
+    if keeps_up:
+        # No more leaves than comes; where a draw's queue is too long to tell, what came out in all that time tells.
+        ratios[_RATE] = np.log([
+            min(1.0, each[_RATE] / best[_RATE]) if share is None else share
+            for each, share in zip(drawn, drawn_leaving, strict=True)
+        ] or [1.0])  # fmt: skip
+    found = Off({}, {})
+    for name, by_draw in ratios.items():
+        # ITL is a step and so is TPOT; nothing more is known of the one than of the other.
+        remains = _remains(name, best, ratios, residual)
+        if keeps_up and name == _RATE and not by_draw.any():
+            remains = 0.0
+        logs = by_draw[:, None] + remains * _POINTS[None, :]
+        if name in slo:
+            found.factors[name] = np.exp(np.quantile(logs, _SHARES)).tolist()
+            continue
+        low, high = np.exp(np.quantile(logs, (LOW, HIGH)))
+        found.intervals[name] = (
+            min(1.0, float(low)),
+            1.0 if keeps_up and name == _RATE else max(1.0, float(high)),
+        )
+    return found
+
+
+def _remains(
+    name: str, best: Mapping[str, float], ratios: Mapping[str, NDArray[np.float64]], residual: Mapping[str, float]
+) -> float:
+    """What of ln(measured/predicted) of a metric the coefficients do not explain.
+
+    E2E is TTFT and then tokens: the two spreads, each by its share of the time, as if independent. Throughput follows
+    E2E as far as it does in the draws: one for one in a closed loop, not at all in an open one below saturation.
+    """
+    if name == _RATE:
+        e2e = float(ratios["e2e_s"].std())
+        follows = min(1.0, float(ratios[name].std()) / e2e) if e2e > 0 else 1.0
+        return follows * _remains("e2e_s", best, ratios, residual)
+    if name not in _MEDIANS:
+        name = f"{name.partition('_')[0]}_s"  # a bounded percentile: as what it is one of
+    if not name.startswith("e2e"):
+        return residual.get(_RESIDUAL[name], 0.0)
+    first = best[name.replace("e2e", "ttft")] / best[name] if best[name] > 0 else 0.0
+    return math.hypot(first * residual.get("ttft", 0.0), (1 - first) * residual.get("tpot", 0.0))
+
+
+def medians(run: CellRun) -> dict[str, float]:
+    """p50 of each latency over measured requests that ended, and output tokens per second of the cell."""
+    seen = _seen(run)
+    found = {name: float(np.median(values)) for name in _MEDIANS if len(values := seen.latencies[name])}
+    if len(seen.end_s):
+        length_s = float(seen.end_s.max() - seen.sent_s.min())
+        if length_s > 0:
+            found[_RATE] = float(seen.output_tokens.sum()) / length_s
+    return found
+
+
+def bounded(run: CellRun, load: Load, slo: Collection[str]) -> dict[str, float]:
+    """By bound, the figure that it bounds: a percentile, or of a bound on every request the slowest."""
+    latencies, found = _seen(run).latencies, {}
+    for name in slo:
+        base, _, percentile = name.partition("_")
+        values = latencies[f"{base}{'' if load.kind == 'concurrency' or base == 'tpot' else '_intended'}_s"]
+        if len(values):
+            found[name] = float(np.quantile(values, PERCENTILES[percentile] if percentile else 1.0))
+    return found
+
+
+class _Seen(NamedTuple):
+    """Of measured requests that ended: by metric their latencies (of one token there is no TPOT), and their times."""
+
+    latencies: dict[str, NDArray[np.float64]]
+    due_s: NDArray[np.float64]
+    sent_s: NDArray[np.float64]
+    end_s: NDArray[np.float64]
+    output_tokens: NDArray[np.int64]
+
+
+def _seen(run: CellRun) -> _Seen:
+    asked = run.asked
+    count = asked.count
+    first = np.array(run.journal.first_s[:count]) + run.stream_s
+    end = np.array(run.end_s[:count]) + run.stream_s
+    sent, intended = np.array(asked.sent_s_of[:count]), np.array(asked.intended_s_of[:count])
+    output = np.array(asked.output_tokens)
+    done = ~np.isnan(end) & (np.arange(count) >= asked.warm)
+    several = done & (output > 1)
+    tpot = (end - first)[several] / (output[several] - 1)
+    latencies = {
+        "ttft_s": (first - sent)[done], "ttft_intended_s": (first - intended)[done], "tpot_s": tpot, "itl_s": tpot,
+        "e2e_s": (end - sent)[done], "e2e_intended_s": (end - intended)[done],
+    }  # fmt: skip
+    return _Seen(latencies, intended[done], sent[done], end[done], output[done])
+
+
+def _leaving(run: CellRun, load: Load) -> float | None:
+    """Of requests that come at a steady rate, the share that leaves in the same time; None where it is unknown."""
+    if not load.steady:
+        return None
+    seen = _seen(run)
+    found = growth(seen.due_s, seen.end_s)
+    if found is None:
+        return None
+    slope, reach = found
+    return 1 / (1 + slope) if slope - reach > SURE else 1.0
+
+
+def answer_s(run: CellRun) -> float:
+    """About how long a request takes under the load, but for a queue before it, which grows as long as an overload
+    does: the least TTFT, and the median time from the first token to the last. Seconds.
+    """
+    count = run.asked.count
+    first, end, sent = (np.array(of[:count]) for of in (run.journal.first_s, run.end_s, run.asked.sent_s_of))
+    done = ~np.isnan(end)
+    return float((first - sent)[done].min() + np.median((end - first)[done])) if done.any() else 0.0
+
+
+def beginning(plan: Plan, cell: int) -> Plan:
+    """A plan of one cell: the warm-up of that one and its first requests, as many as settle it."""
+    load = plan.cells[cell]
+    rows = plan.rows(cell)
+    wanted = _LEAST_REQUESTS
+    if load.kind != "rate":
+        wanted = max(wanted, int(_ROUNDS * load.value))
+    count = min(len(rows), plan.warmup_count(cell) + min(wanted, _MOST_REQUESTS))
+    while count < len(rows) and plan.turn[rows.start + count] > 0:
+        count += 1  # sessions are whole
+    picked = np.arange(rows.start, rows.start + count)
+    columns = {name: getattr(plan, name)[picked] for name in Plan.COLUMNS}
+    columns["cell"] = np.zeros(count, np.int32)
+    if load.places:
+        # By count, also of a cell by time: what goes round after the part is not looked at.
+        load = msgspec.structs.replace(load, duration_s=None)
+    return replace(plan, cells=(load,), blocks=None if plan.blocks is None else plan.blocks.take(picked), **columns)

@@ -1,0 +1,141 @@
+"""What a simulated cell leaves behind, and what can be seen of it on the way."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import takewhile
+from typing import NamedTuple
+
+from loadstone.core.errors import InputError
+from loadstone.predict.scheduler import Scheduler
+from loadstone.predict.simulator.engine import NEVER, Journal, Replica
+from loadstone.predict.simulator.requests import Asked
+
+_MOST_KEPT = 20_000
+_MOST_REQUESTS = 5_000_000
+"""Of a cell that runs by time."""
+
+
+class State(NamedTuple):
+    """An engine at one moment, as its /metrics would have it. Counters count from the cell's beginning.
+
+    used_tokens  of the KV cache, in whole blocks (of a cell with shared prompts, those of fleet.sharing())
+    """
+
+    running: int
+    waiting: int
+    used_tokens: int
+    prompt_tokens: int
+    written_tokens: int
+    preemptions: int = 0
+    cache_queries: int = 0
+    cache_hits: int = 0
+
+
+Look = Callable[[float, Sequence[State]], float]
+"""Called with a moment and each engine's state then; returns the moment it wants to see next."""
+
+
+class Seen:
+    """Keeps what there is to look at until it is sure that it happened."""
+
+    def __init__(self) -> None:
+        self._kept: list[tuple[float, Sequence[State]]] = []
+        self._every_s = 1.0
+
+    def look(self, at_s: float, states: Sequence[State]) -> float:
+        self._kept.append((at_s, states))
+        if len(self._kept) > _MOST_KEPT:
+            del self._kept[1::2]
+            self._every_s *= 2
+        return at_s + self._every_s
+
+    def show(self, look: Look) -> None:
+        """Have it seen, as often as `look` asks for."""
+        next_s = -math.inf
+        for at_s, states in self._kept:
+            if at_s >= next_s:
+                next_s = look(at_s, states)
+
+
+class CellRun:
+    """What happened in a cell, by index; NaN where something did not happen.
+
+    end_s    end of the step that wrote the last token; the client has it `stream_s` later
+    stop_s   when all that was still under way was cancelled; NEVER where nothing was
+    over_s   when the last answer was at the client
+    paused   of those that were preempted and did not go on before `stop_s`, the tokens written by then
+    """
+
+    def __init__(self, asked: Asked, start_s: float, stream_s: float) -> None:
+        self.asked = asked
+        self.start_s = self.issue_end_s = self.over_s = start_s
+        self.stream_s = stream_s
+        self.stop_s = NEVER
+        self.paused: dict[int, int] = {}
+        self.journal = Journal(asked.count)
+        self.replicas: list[Replica] = []
+        self.end_s: list[float] = [math.nan] * asked.count
+        self.cached_tokens: list[int] = [0] * asked.count
+
+    def grow(self) -> None:
+        """Room for another round of a cell that runs by time. Raises InputError where it never comes to an end."""
+        count = self.asked.count
+        if len(self.end_s) + count > _MOST_REQUESTS:
+            raise InputError(f"--duration: more than {_MOST_REQUESTS:,} requests in one cell; shorten it")
+        self.journal.grow(count)
+        self.end_s += [math.nan] * count
+        self.cached_tokens += [0] * count
+
+    def stop(self, at_s: float) -> None:
+        """All that the client has not heard the end of by then is cancelled."""
+        self.stop_s = self.over_s = at_s
+        self.end_s = [math.nan if end_s + self.stream_s > at_s else end_s for end_s in self.end_s]
+        self.paused = {
+            sequence.row: sequence.emitted
+            for replica in self.replicas
+            for sequence in (*replica.scheduler.waiting, *replica.scheduler.running)
+            if sequence.emitted and not sequence.end_tick
+        }
+
+    def states(self, at_s: float | None = None) -> list[State]:
+        """The engines as they stand at `at_s`, before the end of what is under way; None: at its beginning."""
+        return states_of(self.replicas, at_s)
+
+
+def states_of(replicas: Sequence[Replica], at_s: float | None = None) -> list[State]:
+    """A state for each engine, whose batches under way follow one another in `replicas`."""
+    each = replicas[0].scheduler.policy.pipeline
+    return [_state(replicas[at : at + each], at_s) for at in range(0, len(replicas), each)]
+
+
+def _state(replicas: Sequence[Replica], at_s: float | None) -> State:
+    """Queue and blocks are those of all batches together."""
+    batches = [replica.scheduler for replica in replicas]
+    over = [0 if at_s is None else replica.over(at_s) for replica in replicas]
+    grown = sum(batch.growth_blocks(steps) for batch, steps in zip(batches, over, strict=True) if steps)
+    return State(
+        running=sum(len(batch.running) for batch in batches),
+        waiting=len(batches[0].waiting),
+        used_tokens=(batches[0].used_blocks() + grown) * batches[0].policy.block_tokens,
+        prompt_tokens=sum(batch.prompt_tokens for batch in batches),
+        written_tokens=sum(map(_written, batches, over)) + _written_before(batches[0]),
+        preemptions=sum(batch.preemptions for batch in batches),
+        cache_queries=sum(batch.cache_queries for batch in batches),
+        cache_hits=sum(batch.cache_hits for batch in batches),
+    )
+
+
+def _written(scheduler: Scheduler, over: int) -> int:
+    return scheduler.written_tokens + sum(
+        scheduler.written_by(sequence, over)
+        for sequence in scheduler.running
+        # Those of a static batch that have ended are counted already.
+        if not 0 < sequence.end_tick <= scheduler.tick
+    )
+
+
+def _written_before(scheduler: Scheduler) -> int:
+    """By those that were preempted and wait, in front of all others, to go on."""
+    return sum(each.emitted for each in takewhile(lambda each: each.preempted, scheduler.waiting))

@@ -1,0 +1,190 @@
+"""From what replicas noted to records: the steps' clock expanded into a time for each token, table by table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadstone.core import Plan
+from loadstone.predict.scheduler import EnginePolicy
+from loadstone.predict.scheduler.speculation import gains
+from loadstone.predict.simulator.run import CellRun
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_EVENTS = 2_000_000
+"""Of one table: a row group, some 32 MB while it is built."""
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+def tables(plan: Plan, cell: int, run: CellRun, policy: EnginePolicy) -> Iterator[pa.Table]:
+    """The cell's records, as tables of store.records_schema(), in the order of their index.
+
+    Every token is an event of its own, and with speculation every step. There are no socket reads: `read` is null.
+    """
+    return _Records(plan, cell, run, policy).tables()
+
+
+class _Records:
+    def __init__(self, plan: Plan, cell: int, run: CellRun, policy: EnginePolicy) -> None:
+        asked, journal = run.asked, run.journal
+        self._plan, self._cell, self._run, self._policy = plan, cell, run, policy
+        sent = np.array(asked.sent_s_of)
+        self._index = index = np.flatnonzero(~np.isnan(sent))
+        self._row = row = np.where(
+            index < asked.count,
+            index,
+            asked.warm + (index - asked.warm) % max(1, asked.count - asked.warm),
+        )
+        self._sent = sent[index]
+        self._intended = np.array(asked.intended_s_of)[index]
+        self._first = np.array(journal.first_s)[index]
+        self._end = np.array(run.end_s)[index]
+        self._output = np.array(asked.output_tokens, np.int64)[row]
+        self._input = np.array(asked.input_tokens, np.int64)[row]
+        self._cached = np.array(run.cached_tokens, np.int64)[index]
+        # All replicas' clocks end to end, and each request's tick among them.
+        clocks = [replica.clock.times(replica.under_way_tick) for replica in run.replicas]
+        starts = np.cumsum([0, *map(len, clocks)])
+        self._clock = np.concatenate(clocks)
+        self._clock_ends = starts[1:]
+        self._replica = np.array(journal.replica, np.int64)[index]
+        self._tick = np.array(journal.first_tick, np.int64)[index] + starts[self._replica]
+        self._starts = starts
+        self._events = np.where(np.isnan(self._first), 0, self._output)
+        self._odd = self._odd_ones()
+        self._odd_at = np.array(sorted(self._odd), np.int64)
+        for at, (times, _) in self._odd.items():
+            self._events[at] = len(times)
+
+    def tables(self) -> Iterator[pa.Table]:
+        ends = np.cumsum(self._events)
+        start = 0
+        while start < len(self._index):
+            before = int(ends[start - 1]) if start else 0
+            stop = max(start + 1, int(np.searchsorted(ends, before + _EVENTS, side="right")))
+            yield self._table(start, stop)
+            start = stop
+
+    # --- those that are not simply a first token and one more with each step ------------------------------------
+
+    def _odd_ones(self) -> dict[int, tuple[Floats, Ints]]:
+        """Times and cumulative tokens of those that were cut off, preempted, or written several tokens at a time."""
+        run = self._run
+        again: dict[int, list[tuple[float, int, int, int]]] = {}
+        for index, at_s, replica, tick, written in run.journal.pieces:
+            again.setdefault(index, []).append((at_s, replica, tick, written))
+        cut = np.isnan(self._end) & ~np.isnan(self._first)
+        odd = cut | np.isin(self._index, list(again))
+        if self._policy.speculative is not None:
+            odd |= ~np.isnan(self._first)
+        return {int(at): self._pieces(int(at), again.get(int(self._index[at]), [])) for at in np.flatnonzero(odd)}
+
+    def _pieces(self, at: int, again: list[tuple[float, int, int, int]]) -> tuple[Floats, Ints]:
+        index, output = int(self._index[at]), int(self._output[at])
+        replica = int(self._replica[at])
+        begun = [(float(self._first[at]), replica, int(self._tick[at]) - int(self._starts[replica]), 0), *again]
+        times: list[Floats] = []
+        tokens: list[Ints] = []
+        for number, (at_s, replica, tick, written) in enumerate(begun):
+            start, stop = int(self._starts[replica]), int(self._clock_ends[replica])
+            until = begun[number + 1][3] if number + 1 < len(begun) else self._run.paused.get(index, output)
+            counts = self._counts(index, written, output)
+            counts = counts[counts <= until]
+            steps = self._clock[start + tick + 1 : min(stop, start + tick + len(counts))]
+            times.append(np.concatenate([[at_s], steps]))
+            tokens.append(counts[: len(steps) + 1])
+        all_times, all_tokens = np.concatenate(times), np.concatenate(tokens)
+        if math.isfinite(self._run.stop_s):
+            seen = all_times + self._run.stream_s <= self._run.stop_s
+            all_times, all_tokens = all_times[seen], all_tokens[seen]
+        return all_times, all_tokens
+
+    def _counts(self, index: int, written: int, output: int) -> Ints:
+        """Tokens written after each event, from the one that ends the prompt (or its being computed again) on."""
+        speculative = self._policy.speculative
+        if speculative is None:
+            return np.arange(written + 1, output + 1)
+        steps = gains(speculative, self._plan.seed, index, written, output - written - 1)
+        return written + 1 + np.array([0, *steps], np.int64)
+
+    # --- tables -------------------------------------------------------------------------------------------------
+
+    def _table(self, start: int, stop: int) -> pa.Table:
+        import pyarrow as pa
+
+        from loadstone.core.run_folder import records_schema
+
+        run, here = self._run, slice(start, stop)
+        events = self._events[here]
+        offsets = np.concatenate([[0], np.cumsum(events)])
+        total = int(offsets[-1])
+        steps = np.arange(total) + np.repeat(self._tick[here] - offsets[:-1], events)
+        arrival = self._clock.take(steps, mode="clip")  # beyond the end are only odd ones, which follow below
+        some = events > 0
+        arrival[offsets[:-1][some]] = self._first[here][some]
+        tokens = np.arange(1, total + 1, dtype=np.int32) - np.repeat(offsets[:-1].astype(np.int32), events)
+        low, high = np.searchsorted(self._odd_at, (start, stop)).tolist()
+        for at in self._odd_at[low:high].tolist():
+            span = slice(offsets[at - start], offsets[at - start + 1])
+            arrival[span], tokens[span] = self._odd[at]
+        arrival += run.stream_s
+        written = np.zeros(stop - start, np.int64)
+        written[some] = tokens[offsets[1:][some] - 1]
+        done = ~np.isnan(self._end[here])
+        columns = self._columns(here, done, written)
+        lists = pa.array(offsets, pa.int32())
+        columns["arrival_s"] = pa.ListArray.from_arrays(lists, pa.array(arrival))
+        columns["tokens"] = pa.ListArray.from_arrays(lists, pa.array(tokens))
+        schema = records_schema()
+        count = stop - start
+        return pa.table(
+            [columns[field.name] if field.name in columns else pa.nulls(count, field.type) for field in schema],
+            schema=schema,
+        )
+
+    def _columns(self, here: slice, done: NDArray[np.bool_], written: Ints) -> dict[str, Any]:
+        """All but the lists."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        plan, run, asked = self._plan, self._run, self._run.asked
+        index, row = self._index[here], self._row[here]
+        end = np.where(done, self._end[here] + run.stream_s, run.stop_s)
+
+        def named(numbers: NDArray[Any]) -> pa.Array:
+            return pc.binary_join_element_wise(str(self._cell), pa.array(numbers).cast(pa.string()), "-")
+
+        def one_of(chosen: NDArray[Any], *words: str | None) -> pa.Array:
+            return pa.array(words, pa.string()).take(pa.array(chosen.astype(np.int64)))
+
+        columns = {
+            "request_id": named(index),
+            "cell": pa.array(np.full(len(index), self._cell, np.int32)),
+            "phase": one_of(row >= asked.warm, "warmup", "measure"),
+            "intended_s": pa.array(self._intended[here]),
+            "sent_s": pa.array(self._sent[here]),
+            "end_s": pa.array(end),
+            "input_tokens": pa.array(self._input[here]),
+            "output_tokens": pa.array(written),
+            "token_source": one_of(np.zeros(len(index)), "running usage"),
+            "finish_reason": one_of(done, None, "length"),
+            "status": one_of(done, "cancelled", "ok"),
+        }
+        if not done.all():
+            columns["error"] = one_of(done, "not ended within the grace period after the duration", None)
+        if self._policy.prefix_cache:
+            columns["cached_tokens"] = pa.array(self._cached[here], mask=~done)  # told with the end
+        if plan.has_sessions:
+            turn = plan.turn[plan.rows(self._cell).start + row].astype(np.int64)
+            none = pa.array(turn < 0)
+            columns["turn"] = pc.if_else(none, None, pa.array(turn, pa.int32()))
+            columns["session_id"] = pc.if_else(none, None, named(index - turn))
+        return columns

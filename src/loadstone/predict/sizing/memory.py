@@ -1,0 +1,275 @@
+"""A deployment's memory under its engine's rules: the pieces of each rank, the cache, and what it holds."""
+
+from __future__ import annotations
+
+import math
+from types import ModuleType
+
+import msgspec
+
+from loadstone.catalogue.deployment.deployment import Deployment
+from loadstone.core.errors import InputError
+from loadstone.predict.engine_rules import llama_cpp, sglang, tensorrt_llm, vllm
+from loadstone.predict.engine_rules.common import context_limit
+from loadstone.predict.sharding.kv_cache import Cache, largest
+from loadstone.predict.sharding.limits import Budget, EngineLimits, Limits, count
+from loadstone.predict.sharding.rank import Rank, ranks
+from loadstone.predict.sizing.check import contradictions
+
+_ENGINES: dict[str, ModuleType] = {
+    "vllm": vllm,
+    "sglang": sglang,
+    "tensorrt-llm": tensorrt_llm,
+    "llama.cpp": llama_cpp,
+}
+
+NO_LIMIT_TOKENS = 1 << 24
+"""The longest context looked at where the model's config names none."""
+_MOST_DOUBLED = 9
+"""Remedies are looked for up to 2⁸ times the GPUs."""
+
+
+class Memory(msgspec.Struct, frozen=True):
+    """limits; a (rank, budget, cache) per pipeline stage; `binding`: the stage whose cache has the fewest blocks,
+    which all of them then have."""
+
+    limits: Limits
+    stages: tuple[tuple[Rank, Budget, Cache], ...]
+    binding: int
+    blocks: int
+
+    @property
+    def budget(self) -> Budget:
+        return self.stages[self.binding][1]
+
+    @property
+    def cache(self) -> Cache:
+        return self.stages[self.binding][2]
+
+    @property
+    def has_room(self) -> bool:
+        """Whether anything is left for a cache. A rank that keeps nothing but states, in a pool, needs nothing."""
+        return not _lacks(self.budget, self.cache)
+
+    @property
+    def grows_evenly(self) -> bool:
+        """Whether each token of a request takes as much as any other, and nothing else does."""
+        states = any(layer.state_bytes for rank, _, _ in self.stages for layer in rank.cache)
+        return not states and all(group.kind == "full" for _, _, cache in self.stages for group in cache.groups)
+
+    def requests(self, context_tokens: int) -> float:
+        """That one replica holds at once, with a fraction; inf where nothing grows with them.
+
+        States come out of their own pool, or out of the cache's blocks (vLLM), else out of the same room as it.
+        """
+        held = math.inf
+        for rank, budget, cache in self.stages:
+            if cache.block_bytes:
+                held = min(held, cache.requests(self.blocks, context_tokens))
+            state = sum(layer.count * layer.state_bytes for layer in rank.cache)
+            if not state or any(group.kind == "state" for group in cache.groups):
+                continue
+            if budget.state_bytes:
+                held = min(held, budget.state_bytes / state)
+            else:
+                blocks_bytes = cache.request_blocks(context_tokens) * cache.block_bytes
+                held = min(held, max(0.0, budget.kv_bytes) / (state + blocks_bytes))
+        return held
+
+    def holds(self, context_tokens: int, requests: int) -> bool:
+        if not self.has_room:
+            return False
+        return self.requests(context_tokens) >= requests and all(
+            cache.holds(self.blocks, context_tokens, requests) for _, _, cache in self.stages if cache.block_bytes
+        )
+
+    def whole_requests(self, context_tokens: int) -> float:
+        """requests() in whole ones, all of which are held; inf where nothing grows with them."""
+        held = self.requests(context_tokens)
+        if held == math.inf:
+            return held
+        whole = math.floor(held)
+        # A block that is never given out may be what the last one lacks.
+        return whole if not whole or self.holds(context_tokens, whole) else whole - 1
+
+
+def engine_of(deployment: Deployment) -> ModuleType:
+    engine = _ENGINES.get(deployment.engine)
+    if engine is None:
+        raise InputError(f"engine {deployment.engine!r} has no sizing rules here; write one of {', '.join(_ENGINES)}")
+    return engine
+
+
+def memory_of(deployment: Deployment, context_tokens: int | None = None) -> Memory:
+    """`context_tokens` matters to old vLLM alone, whose steps took whole prompts. Raises InputError: an engine
+    without rules, an argument that is no number.
+    """
+    engine = engine_of(deployment)
+    limits = engine.limits(deployment, context_tokens)
+    stages = [
+        (rank, engine.budget(deployment, rank, limits), engine.cache(deployment, rank, limits))
+        for rank in ranks(deployment)
+    ]
+    counts = [cache.blocks(budget.kv_bytes) for _, budget, cache in stages]
+    rooms = [budget.kv_bytes for _, budget, _ in stages]
+    growing = [i for i, (_, _, cache) in enumerate(stages) if cache.block_bytes]
+    lacking = [i for i, (_, budget, cache) in enumerate(stages) if _lacks(budget, cache)]
+    if lacking:
+        return Memory(limits, tuple(stages), min(lacking, key=lambda i: rooms[i]), 0)
+    binding = min(growing or range(len(stages)), key=lambda i: (counts[i], rooms[i]))
+    said = count(deployment, "max_total_tokens") if deployment.engine == "sglang" else None
+    most = math.inf if said is None else said // limits.block_tokens
+    return Memory(limits, tuple(stages), binding, int(min(counts[binding], most)))
+
+
+def _lacks(budget: Budget, cache: Cache) -> bool:
+    # Rounding: what is left of a rank without a growing cache may come out a fraction of a byte below nothing.
+    return budget.kv_bytes <= 0 if cache.block_bytes else budget.kv_bytes < -1
+
+
+def max_context(deployment: Deployment, requests: int = 1) -> int:
+    """The longest context at which a replica holds `requests` at once, up to the model's limit; 0 where none fits."""
+    limit = context_limit(deployment) or NO_LIMIT_TOKENS
+    if deployment.engine == "vllm" and vllm.is_v0(deployment):
+        # Where longer prompts were taken in pieces, the memory no longer depends on their length.
+        pieces = 32_768 if vllm.chunks_prompts(deployment, limit) else limit
+        if limit > pieces:
+            longest = _longest(memory_of(deployment, limit), limit, requests)
+            if longest > pieces:
+                return longest
+        return largest(0, min(limit, pieces), lambda n: memory_of(deployment, n).holds(n, requests))
+    return _longest(memory_of(deployment), limit, requests)
+
+
+def reserved_tokens(deployment: Deployment) -> int | None:
+    """What each request takes room for where the cache is not paged: the longest that is held at all; else None."""
+    return max_context(deployment) if deployment.argument("kv_cache") == "reserved" else None
+
+
+def _longest(memory: Memory, limit: int, requests: int) -> int:
+    if not memory.holds(1, requests):
+        return 0
+    longest = min(
+        (cache.max_context(memory.blocks, limit, requests) for _, _, cache in memory.stages if cache.block_bytes),
+        default=limit,
+    )
+    if memory.holds(longest, requests):
+        return longest
+    return largest(1, longest, lambda context: memory.holds(context, requests))  # states share the room
+
+
+def max_seqs(deployment: Deployment, memory: Memory) -> int:
+    """Requests that one replica's scheduler runs at once, whatever the memory."""
+    if deployment.engine == "sglang":
+        return sglang.max_running(deployment, _tokens(deployment, memory))
+    if deployment.engine == "tensorrt-llm":
+        return memory.limits.max_seqs * deployment.pp  # max_batch_size is of each batch in its pipeline
+    return memory.limits.max_seqs
+
+
+def _tokens(deployment: Deployment, memory: Memory) -> int:
+    context = context_limit(deployment) or NO_LIMIT_TOKENS
+    return memory.cache.tokens(memory.blocks, context) if memory.cache.block_bytes else NO_LIMIT_TOKENS
+
+
+def engine_limits(deployment: Deployment, context_tokens: int | None = None) -> EngineLimits:
+    """What a scheduler of this deployment works under. Raises InputError where it does not fit, and says why.
+
+    A cache of windows or states holds more tokens of long requests than of short ones: it is that of requests of
+    `context_tokens`; None: of the longest there may be.
+    """
+    wrong = contradictions(deployment)
+    if wrong:
+        raise InputError(f"{deployment.name}: {wrong[0]}")
+    memory = memory_of(deployment)
+    tokens = _tokens(deployment, memory)
+    if not memory.has_room or tokens <= 0:
+        raise InputError(f"{deployment.name}: {no_room(deployment, memory)}")
+    block = memory.limits.block_tokens
+    if context_tokens is not None and not memory.grows_evenly:
+        tokens = max(block, int(min(memory.requests(context_tokens), NO_LIMIT_TOKENS) * context_tokens))
+    blocks = memory.blocks if tokens == memory.blocks * block else tokens // block
+    # However short they are, each takes its states.
+    most = max(1, int(min(max_seqs(deployment, memory), memory.whole_requests(1))))
+    return EngineLimits(tokens, blocks, block, memory.limits.max_batched_tokens, most)
+
+
+def no_room(
+    deployment: Deployment, memory: Memory, context_tokens: int = 1, requests: int = 1, narrower: str | None = None
+) -> str:
+    """Why nothing is left for a KV cache, and how many GPUs would hold `requests` of `context_tokens` in all.
+
+    `narrower`: a precision of weights in which these GPUs do, where one was looked for and found.
+    """
+    budget = memory.budget
+    have = budget.total_bytes - budget.outside_bytes
+    room = budget.kv_bytes + budget.weights_bytes + budget.state_bytes
+    per_gpu = f"{_gib(budget.weights_bytes)} GiB of weights per GPU and {_gib(have - room)} of everything else"
+    text = f"{per_gpu} do not fit the {_gib(have)} GiB that the engine may use of each {deployment.gpu.name}"
+    if room <= 0:
+        return f"{text}; smaller steps (max_num_batched_tokens, max_num_seqs) or a larger GPU would"
+    if (shared := _sharing_experts(deployment, context_tokens, requests)) is not None:
+        return f"{text}; replicas that share one set of experts would (attention-dp {_cut(shared)})"
+    larger = more_gpus(deployment, context_tokens, requests, budget.weights_bytes / room) or "larger GPUs would"
+    # In the shorthand's words, which all commands take; --weights-dtype is of `size` alone.
+    wide = deployment.weights_dtype in ("bf16", "fp16", "fp32")
+    half = msgspec.structs.replace(deployment, weights_dtype="fp8")
+    halved = " (MODEL:fp8)" if wide and not contradictions(half) else ""
+    text = f"{text}; {larger}, or weights of fewer bits{halved}"
+    if halved and narrower == "fp8":
+        return f"{text}, which these GPUs hold"
+    return text if narrower is None else f"{text}: these GPUs hold {narrower} (MODEL:{narrower})"
+
+
+def can_hold(deployment: Deployment, context_tokens: int, requests: int) -> bool:
+    """Whether such a deployment can be, and holds `requests` of `context_tokens` at once, over all its replicas."""
+    if contradictions(deployment, context_tokens):
+        return False
+    return memory_of(deployment, context_tokens).holds(context_tokens, -(-requests // deployment.dp))
+
+
+def more_gpus(deployment: Deployment, context_tokens: int, requests: int, times: float = 1.0) -> str | None:
+    """How many GPUs, at least so many `times` as many, hold `requests` of `context_tokens`: `4 GPUs would (tp4)`."""
+    found = _enough(deployment, context_tokens, requests, times)
+    return None if found is None else f"{found.gpus} GPUs would ({_cut(found)})"
+
+
+def _sharing_experts(deployment: Deployment, context_tokens: int, requests: int) -> Deployment | None:
+    """The same with attention data-parallel, where it has replicas whole and that holds it."""
+    if deployment.dp == 1 or deployment.attention_dp or not deployment.model.has_experts:
+        return None
+    for ep in (deployment.ep, deployment.tp * deployment.dp):
+        shared = msgspec.structs.replace(deployment, attention_dp=True, ep=ep)
+        if can_hold(shared, context_tokens, requests):
+            return shared
+    return None
+
+
+def _enough(deployment: Deployment, context_tokens: int, requests: int, times: float) -> Deployment | None:
+    """The same on twice as many GPUs, four times …: the first that holds it, with tp as wide as a node allows."""
+    ranks_now = deployment.tp * deployment.pp
+    first = max(1, math.ceil(math.log2(times)))
+    for doubled in range(first, _MOST_DOUBLED):
+        ranks_then = ranks_now << doubled
+        gpus = ranks_then * deployment.dp
+        nodes = -(-gpus // deployment.gpu.per_node)
+        widest = min(ranks_then, 1 << (deployment.gpu.per_node.bit_length() - 1))
+        for tp in (widest >> less for less in range(widest.bit_length())):
+            if ranks_then % tp:
+                continue
+            larger = msgspec.structs.replace(
+                deployment, gpus=gpus, nodes=nodes, node=None, tp=tp, pp=ranks_then // tp
+            )
+            if larger.moe_ranks % larger.ep == 0 and can_hold(larger, context_tokens, requests):
+                return larger
+    return None
+
+
+def _cut(deployment: Deployment) -> str:
+    """The parallelism in words, `tp8 pp2`; empty on one GPU."""
+    named = (("tp", deployment.tp), ("pp", deployment.pp), ("dp", deployment.dp), ("ep", deployment.ep))
+    return " ".join(f"{name}{value}" for name, value in named if value > 1)
+
+
+def _gib(value: float) -> str:
+    return f"{value / (1 << 30):,.1f}"

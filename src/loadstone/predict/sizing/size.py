@@ -1,0 +1,211 @@
+"""Does it fit, how long a context, how many at once: one row per deployment."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import msgspec
+
+from loadstone.catalogue.architecture.precision import FORMATS
+from loadstone.catalogue.deployment.deployment import Deployment
+from loadstone.predict.engine_rules.common import context_limit
+from loadstone.predict.sharding.rank import drafts_of, guesses, kept_kv_dtype, kv_replication, sequence_bytes
+from loadstone.predict.sizing.check import contradictions
+from loadstone.predict.sizing.memory import (
+    NO_LIMIT_TOKENS,
+    Memory,
+    can_hold,
+    max_context,
+    max_seqs,
+    memory_of,
+    more_gpus,
+    no_room,
+    reserved_tokens,
+)
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer for one deployment. Bytes are of all its GPUs together, copies included, unless said otherwise.
+
+    kv_bytes_per_token       of the model, all ranks together, nothing counted twice; loaded draft layers too, or
+                             the draft model
+    kv_replication           bytes stored per token / kv_bytes_per_token, in one replica: above 1 where tensor
+                             parallelism exceeds the KV heads, or with MLA
+    context_tokens, batch    what was asked; without a context, the longest that the model allows
+    kv_bytes                 of batch × context_tokens, copies included; windows and states as they are
+    activation_bytes         peak of a step, runtime and CUDA graphs; SGLang: all it keeps beside weights and KV
+    reserve_bytes            what the engine leaves alone
+    free_bytes               room for KV that batch × context_tokens leaves; negative: it lacks
+    fits                     whether batch requests of context_tokens are held at once
+    max_context_tokens       at which `batch` requests are held at once, up to the model's limit; where each reserves
+                             the longest (kv_cache=reserved), that or none
+    max_concurrent_requests  of context_tokens, held and run at once, over all replicas
+    kv_capacity_tokens       that the KV caches of all replicas hold, of requests of context_tokens
+    why                      what stands against it and what would work, or what else binds; empty: nothing
+    assumed                  what the model's config left open and was assumed, and fields not understood; a draft
+                             that is not counted
+    """
+
+    model: str
+    gpu: str
+    gpus: int
+    tp: int
+    pp: int
+    dp: int
+    ep: int
+    weights_dtype: str
+    kv_dtype: str
+    engine: str
+    engine_version: str | None
+    weights_bytes: float
+    kv_bytes_per_token: float
+    kv_replication: float
+    context_tokens: int
+    batch: int
+    kv_bytes: float
+    activation_bytes: float
+    reserve_bytes: float
+    free_bytes: float
+    usable_bytes: float
+    fits: bool
+    max_context_tokens: int
+    max_concurrent_requests: int
+    kv_capacity_tokens: int
+    kv_blocks: int
+    block_tokens: int
+    why: str
+    assumed: str = ""
+
+
+def size(deployment: Deployment, context_tokens: int | None = None, batch: int = 1) -> Row:
+    """The row of one deployment, under its engine's rules. Raises InputError: an engine without rules, an argument
+    that is no number.
+    """
+    model, dp = deployment.model, deployment.dp
+    limit = context_limit(deployment)
+    context = context_tokens or limit or NO_LIMIT_TOKENS
+    wrong = contradictions(deployment, context_tokens)
+    memory = memory_of(deployment, context)
+    each = -(-batch // dp)  # requests of the fullest replica
+    longest = 0 if contradictions(deployment) else max_context(deployment, each)
+    reserved = None if wrong else reserved_tokens(deployment)
+    taken = max(context, reserved or 0)  # by each request, whatever it writes
+    fits = not wrong and memory.holds(taken, each)
+    if reserved is not None and not memory.holds(reserved, each):
+        longest = 0
+    held = 0 if wrong or not memory.has_room else memory.whole_requests(taken)
+    seqs = max_seqs(deployment, memory) if memory.has_room else 0
+    ways = deployment.tp * dp
+    drafts = drafts_of(deployment)
+    kv_dtype = kept_kv_dtype(deployment)
+    per_token = model.kv_bytes_per_token(kv_dtype)
+    per_token += sum(run.count * run.kv_bytes_per_token(kv_dtype) for run in drafts)
+    if deployment.draft is not None:
+        per_token += deployment.draft.model.kv_bytes_per_token(kv_dtype)
+    kv_bytes = batch * deployment.tp * sum(sequence_bytes(rank.cache, taken) for rank, _, _ in memory.stages)
+    budgets = [budget for _, budget, _ in memory.stages]
+    room = ways * sum(one.kv_bytes + one.state_bytes for one in budgets)
+    capacity = memory.cache.held_tokens(memory.blocks, context) if memory.cache.block_bytes else 0
+    return Row(
+        model=model.name,
+        gpu=deployment.gpu.name,
+        gpus=deployment.gpus,
+        tp=deployment.tp,
+        pp=deployment.pp,
+        dp=dp,
+        ep=deployment.ep,
+        weights_dtype=deployment.weights_dtype,
+        kv_dtype=deployment.kv_dtype,
+        engine=deployment.engine,
+        engine_version=deployment.engine_version,
+        weights_bytes=ways * sum(rank.weights_bytes for rank, _, _ in memory.stages),
+        kv_bytes_per_token=per_token,
+        kv_replication=kv_replication(model, deployment.tp, kv_dtype),
+        context_tokens=context,
+        batch=batch,
+        kv_bytes=kv_bytes,
+        activation_bytes=ways * sum(one.activation_bytes + one.runtime_bytes + one.graphs_bytes for one in budgets),
+        reserve_bytes=ways * sum(one.outside_bytes for one in budgets),
+        free_bytes=room - kv_bytes,
+        usable_bytes=float(deployment.gpu.usable_bytes * deployment.gpus),
+        fits=fits,
+        max_context_tokens=longest,
+        max_concurrent_requests=dp * int(min(seqs, held)),
+        kv_capacity_tokens=dp * capacity,
+        kv_blocks=memory.blocks,
+        block_tokens=memory.cache.block_tokens if memory.cache.groups else 0,
+        why=_why(deployment, memory, wrong, fits, taken, batch, longest, seqs),
+        assumed="; ".join([*model.assumed, *_draft_assumed(deployment)]),
+    )
+
+
+def _draft_assumed(deployment: Deployment) -> Iterator[str]:
+    """What the draft's config left open, or that nothing is counted of what guesses."""
+    if deployment.draft is not None:
+        yield from (f"draft {deployment.draft.model.name}: {each}" for each in deployment.draft.model.assumed)
+    elif guesses(deployment) and not deployment.model.draft_layers:
+        yield "no memory of a draft is counted: none is named (draft=MODEL), and the checkpoint has none of its own"
+
+
+def _why(
+    deployment: Deployment,
+    memory: Memory,
+    wrong: list[str],
+    fits: bool,
+    context: int,
+    batch: int,
+    longest: int,
+    seqs: int,
+) -> str:
+    if wrong:
+        return "; ".join(wrong)
+    if not memory.has_room:
+        return no_room(deployment, memory, context, batch, _fewer_bits(deployment, context, batch))
+    if not fits:
+        whole, dp = memory.whole_requests(context), deployment.dp
+        held = int(whole) * dp
+        requests = min(math.floor(memory.requests(context) * 100) / 100, whole + 0.99)
+        whose = f"the KV cache of each of {dp} replicas" if dp > 1 else "the KV cache"
+        asked = f"{-(-batch // dp):,} of {batch:,} asked" if dp > 1 else f"{batch:,} asked"
+        text = f"{whose} holds {requests:.2f} requests of {context:,} tokens, {asked}"
+        remedies = ["a shorter max_model_len reserves less"] if reserved_tokens(deployment) is not None else []
+        if longest:
+            remedies.append(f"a context of {longest:,} fits")
+        if batch > 1 and held:
+            remedies.append(f"a batch of {min(held, seqs * dp)} fits")
+        remedies += _larger_caches(deployment, context, batch)
+        return "; ".join([text, *(remedies or ["larger GPUs would"])])
+    if batch > seqs * deployment.dp:
+        return f"held, but {deployment.engine} runs {seqs * deployment.dp} requests at once at its defaults"
+    per_node = min(deployment.gpu.per_node, -(-deployment.gpus // deployment.nodes))
+    if deployment.tp > per_node:
+        return f"tp{deployment.tp} reaches beyond the {per_node} GPUs of a node: slow links"
+    return ""
+
+
+def _fewer_bits(deployment: Deployment, context: int, batch: int) -> str | None:
+    """The widest precision of weights in which the same GPUs hold it; None where none of those looked at will do."""
+    four = "nvfp4" if "fp4" in deployment.gpu.flops_per_s else "int4"
+    now = deployment.weights_dtype
+    for dtype in (name for name in ("fp8", four) if now not in FORMATS or FORMATS[name].bytes < FORMATS[now].bytes):
+        narrower = msgspec.structs.replace(deployment, weights_dtype=dtype)
+        if can_hold(narrower, context, batch):
+            return dtype
+    return None
+
+
+def _larger_caches(deployment: Deployment, context: int, batch: int) -> list[str]:
+    """What would make the room for KV larger, or a token smaller."""
+    if deployment.engine == "llama.cpp":
+        # Its cache is as large as it is told, not as large as the GPU.
+        asked = {"ctx_size": context * batch, "parallel": batch}
+        told = tuple((name, str(value)) for name, value in sorted(asked.items()))
+        others = tuple(each for each in deployment.arguments if each[0] not in asked)
+        larger = msgspec.structs.replace(deployment, arguments=(*others, *told))
+        if not contradictions(larger, context) and memory_of(larger, context).holds(context, batch):
+            return [f"ctx_size={asked['ctx_size']} with parallel={batch} would"]
+        return []
+    found = more_gpus(deployment, context, batch)
+    half = deployment.kv_dtype in ("bf16", "fp16", "fp32")
+    return [*(["an fp8 KV cache (--kv-dtype fp8) takes half"] if half else []), *([found] if found else [])]

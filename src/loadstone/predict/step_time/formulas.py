@@ -1,0 +1,166 @@
+"""Seconds of one engine step from its work and the coefficients, over arrays of d deployments.
+
+`values` is d × K, the coefficients in the order of `coefficients.NAMES`, not their logarithms.
+
+    step    = kernels + pp·(step_s + sequence_s·S + (prefill_step_s where the step holds prompt tokens))
+    kernels = Σ products(n tokens) + Σ experts(n) + head(S) + Σ collectives(n) + floors + attention
+    where no CUDA graph holds the step, the host launches each kernel: ‖ kernels, launch_s·their number ‖
+
+    product     ‖ n·FLOPs/(eC·peak), (weights + n·activations)/(eM·bandwidth) ‖
+    experts     floor + pairs·FLOPs/(eC·reach·peak) + touched·weights/(eM·reach·bandwidth) +
+                pairs·activations/(reach·bandwidth), the floor and the reaches as measured of the engine's kernel
+                (expert_kernels.py); tokens T of all schedulers; touched = E/ep·(1 − (1 + a/s)^−s),
+                a = −T·ln(1 − k/E), where experts are asked for at gamma-distributed rates of shape s (s → ∞:
+                uniform routing, 1 − ((E − k)/E)^T). All ranks wait for the fullest: by z(ep) standard deviations it
+                has more of both than the mean, the largest of ep normal numbers; of a rank's touched experts the
+                variance is E/ep·p·(1 − p), p the share touched, of its pairs m + m²·ep/(s·E), m = T·k/ep. Kernels
+                that are not told which pairs are their own move the activations of all, T·k
+    collective  floor·(1/2 + log₂(ranks)/6) + n·message/(eL·link); ring volume: 2(r − 1)/r of the tensor, and between
+                nodes that of each GPU's part of it
+    decode      ‖ context·cache/(eA·bandwidth), context·(FLOPs/eP + cache·widening)/peak ‖ + S·state/(eA·bandwidth)
+    prompt      pairs·FLOPs/(eP·peak), pairs = Σ new·(cached + new/2)
+
+‖a, b‖ = (a³ + b³)^⅓: a kernel near its ridge overlaps the two imperfectly. A grouped kernel of experts does not
+overlap them at all: with the sum its measured times are met as well as with any norm (docs/perfmodel.md).
+Sources: the roofline is Williams et al. 2009; experts touched under uniform routing as in BLIS; ring volume as in
+NCCL's tests; exponents and shapes of the floors are ours, judged on the points (docs/perfmodel.md).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadstone.predict.step_time.coefficients import INDEX, Array
+from loadstone.predict.step_time.work import COLLECTIVE, EXPERTS, GEMM, HEAD, Work
+
+_GEMM_COMPUTE = np.array([INDEX["gemm_compute_bf16"], INDEX["gemm_compute_fp8"], INDEX["gemm_compute_fp4"]])
+_GEMM_MEMORY = np.array([INDEX["gemm_memory_bf16"], INDEX["gemm_memory_fp8"], INDEX["gemm_memory_fp4"]])
+
+
+def body_seconds(work: Work, values: Array, tokens: Array) -> Array:
+    """Everything that depends on the number of tokens alone: products, experts, collectives, floors of layers."""
+    row = work.row
+    each = np.zeros(len(row))
+    met = tokens[row] * np.maximum(work.group, 1.0)
+
+    at = np.flatnonzero(work.kind == GEMM)
+    compute, memory = _rates(work, values, at)
+    each[at] = both(met[at] * work.flops[at] / compute, (work.weights[at] + met[at] * work.activations[at]) / memory)
+
+    at = np.flatnonzero(work.kind == EXPERTS)
+    if len(at):
+        mine = row[at]
+        compute = values[mine, INDEX["expert_compute"]] * work.reach_compute[at] * work.peak[at]
+        memory = values[mine, INDEX["expert_memory"]] * work.reach_memory[at] * work.hbm[mine]
+        ep, experts, per_token = work.ep[at], work.experts[at], work.per_token[at]
+        shape, local, fullest = values[mine, INDEX["routing_shape"]], experts / ep, work.fullest[at]
+        mean = met[at] * per_token / ep
+        pairs = mean + fullest * np.sqrt(mean + mean**2 / (shape * local))
+        moved = np.where(work.all_pairs[at] > 0, mean * ep, pairs)
+        asked = -met[at] * np.log1p(-np.minimum(per_token / experts, 1 - 1e-9))  # uniform: 1 − e^−asked are touched
+        share = -np.expm1(-shape * np.log1p(asked / shape))
+        touched = np.minimum(local, local * share + fullest * np.sqrt(local * share * (1 - share)))
+        each[at] = (
+            work.floor[at]
+            + pairs * work.flops[at] / compute
+            + touched * work.weights[at] / memory
+            + moved * work.activations[at] / (work.reach_moving[at] * work.hbm[mine])
+        )
+
+    at = np.flatnonzero(work.kind == COLLECTIVE)
+    if len(at):
+        mine = row[at]
+        floor = values[mine, INDEX["collective_s"]] * (0.5 + np.log2(work.ranks[at]) / 6)
+        link = values[mine, INDEX["collective_link"]] * work.reach_memory[at] * work.link[at]
+        each[at] = floor + work.floor[at] + met[at] * work.message[at] / link
+
+    kernels = np.bincount(row, each * work.count, minlength=len(work.hbm))
+    return (
+        kernels
+        + work.layers * values[:, INDEX["layer_s"]]
+        + work.products * values[:, INDEX["product_s"]]
+        + work.quantised * values[:, INDEX["quantised_s"]]
+        + work.expert_layers * values[:, INDEX["expert_layer_s"]]
+        + work.latent_layers * values[:, INDEX["latent_layer_s"]]
+        + work.linear_layers * values[:, INDEX["linear_layer_s"]]
+    )
+
+
+def met_part(work: Work) -> Work:
+    """Of the work behind body_seconds what is done on the tokens of all ranks of an attention-DP group together:
+    experts and collectives. Zero without such a group."""
+    none = np.zeros_like(work.layers)
+    return replace(
+        work,
+        count=np.where(work.group > 1, work.count, 0.0),
+        layers=none,
+        products=none,
+        quantised=none,
+        expert_layers=none,
+        latent_layers=none,
+        linear_layers=none,
+    )
+
+
+def head_seconds(work: Work, values: Array, sequences: Array) -> Array:
+    """Logits and sampling for so many sequences."""
+    at = np.flatnonzero(work.kind == HEAD)
+    compute, memory = _rates(work, values, at)
+    rows = sequences[work.row[at]]
+    each = both(rows * work.flops[at] / compute, (work.weights[at] + rows * work.activations[at]) / memory)
+    total: Array = np.bincount(work.row[at], each, minlength=len(work.hbm)).astype(np.float64)
+    return total
+
+
+def context_seconds(work: Work, values: Array) -> tuple[Array, Array, Array]:
+    """Decode attention is linear: (s per context token, s per context token within windows, s per sequence)."""
+    read = values[:, INDEX["attention_decode"]] * work.hbm
+    latent = np.where(work.latent > 0, values[:, INDEX["latent_decode"]], 1.0)
+    products = values[:, INDEX["attention_prefill"]] * work.peak16
+    widened = work.widening / work.peak16
+    full = both(work.cache / (read * latent), work.context_flops / products + work.cache * widened)
+    windowed = both(work.window_cache / (read * latent), work.window_flops / products + work.window_cache * widened)
+    return full, windowed, work.state / read
+
+
+def pair_seconds(work: Work, values: Array) -> tuple[Array, Array]:
+    """Attention of prompts: (s per pair of a new and an earlier token, the same within windows)."""
+    latent = np.where(work.latent > 0, values[:, INDEX["latent_prefill"]], 1.0)
+    products = values[:, INDEX["attention_prefill"]] * work.peak16 * latent
+    return work.pair_flops / products, work.window_pair_flops / products
+
+
+def waiting_seconds(work: Work, values: Array) -> tuple[Array, Array, Array]:
+    """What the hosts of a step's stages take that its kernels do not hide: (s, s per sequence of the step, s more
+    where it holds prompt tokens)."""
+    step, sequence, prompts = (
+        work.stages * values[:, INDEX[name]] for name in ("step_s", "sequence_s", "prefill_step_s")
+    )
+    return step, sequence, prompts
+
+
+def launch_seconds(work: Work, values: Array) -> Array:
+    """What launching the kernels one by one takes."""
+    return work.launches * values[:, INDEX["launch_s"]]
+
+
+def both(first: Array, second: Array) -> Array:
+    total: Array = np.cbrt(first**3 + second**3)
+    return total
+
+
+def pairs_of(new: Array, cached: Array, window: Array) -> tuple[Array, Array]:
+    """Pairs of a new token and those it attends to: all earlier ones, and at most `window` of them."""
+    # Token i of the chunk sees min(cached + i, window).
+    rising = np.clip(window - cached, 0.0, new)
+    return new * (cached + new / 2), rising * (cached + rising / 2) + (new - rising) * window
+
+
+def _rates(work: Work, values: Array, at: NDArray[np.int64]) -> tuple[Array, Array]:
+    """FLOP/s and bytes/s that products reach, per operator."""
+    row = work.row[at]
+    compute = values[row, _GEMM_COMPUTE[work.compute[at]]] * work.reach_compute[at] * work.peak[at]
+    return compute, values[row, _GEMM_MEMORY[work.memory[at]]] * work.reach_memory[at] * work.hbm[row]

@@ -1,0 +1,324 @@
+"""Profiles: the coefficients of an engine (and its version) on a kind of GPU, how sure they are, and where from.
+
+A profile is a small JSON file. Shipped ones lie in `profiles/`; a user's own, written by `loadstone calibrate`, in
+the configuration folder. `covariance` is of the logarithms, `residual` the spread of ln(measured/predicted) that
+remains with the best coefficients, by quantity. `held_out` has, for each model family that the fit has seen, the
+logarithms of a fit without it: what its own points are scored with. The widest profile has the `families` of models,
+and what each adds to the logarithms of all profiles: kernels fit one model better than another.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import resources
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from loadstone.catalogue.architecture.model import Model
+from loadstone.catalogue.deployment.deployment import Deployment
+from loadstone.core import host
+from loadstone.core.errors import InputError
+from loadstone.predict.engine_rules.common import OLD_ERAS, era_of
+from loadstone.predict.step_time import processor
+from loadstone.predict.step_time.coefficients import EXPERT_LAYERS, NAMES, PRIOR, SPREAD, Array
+from loadstone.predict.step_time.gpu_families import architecture_of, is_amd, kind_of, shapes_of
+
+_FEW = 5
+"""Rows: with fewer, boards of an architecture that differ threefold in power and products rest on one of them."""
+MEASURED_VENDORS = ("nvidia", "any")
+"""On whose GPUs present releases of engines were measured with every kind of model (docs/accuracy.md)."""
+ELSEWHERE = {"ttft": 0.63, "tpot": 0.30, "throughput": 0.20}
+"""What remains, at least, on machines and with launches that a fit has not seen, in ln: with it four in five of
+benchmarks/public_points.csv lie inside, where nothing is suspect in them (docs/accuracy.md)."""
+
+
+class Provenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a profile was fitted on; `kinds`: how many of its rows are of which kind of model (families.kind_of)."""
+
+    script: str
+    date: str
+    rows: int
+    sources: dict[str, int]
+    note: str = ""
+    kinds: dict[str, int] = {}
+
+
+class OtherArchitecture(InputError):
+    """A user's profile is of another kind of GPU than the deployment."""
+
+
+class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Coefficients in the order of `names`, as logarithms. `families`: by the shapes of a model (families.shapes_of),
+    the family that its rows are held out with."""
+
+    name: str
+    engine: str
+    era: str
+    architecture: str
+    names: tuple[str, ...]
+    logarithms: tuple[float, ...]
+    covariance: tuple[tuple[float, ...], ...]
+    residual: dict[str, float]
+    provenance: Provenance
+    held_out: dict[str, tuple[float, ...]] = {}
+    families: dict[str, str] = {}
+    family_shares: dict[str, tuple[float, ...]] = {}
+    schema: int = 1
+
+    def values(self, without: str | None = None) -> Array:
+        """The coefficients; `without` a model family: as fitted without it, where it was in the fit."""
+        return np.exp(self.held_out.get(without or "", self.logarithms))
+
+    def draws(self, n: int, seed: int) -> list[Array]:
+        """`n` vectors of coefficients from the log-normal that the fit left."""
+        rng = np.random.default_rng(seed)
+        spread, axes = np.linalg.eigh(np.array(self.covariance))
+        steps = rng.standard_normal((n, len(spread))) * np.sqrt(np.maximum(spread, 0.0))
+        return list(np.exp(np.array(self.logarithms) + steps @ axes.T))
+
+
+def prior_profile(name: str = "prior") -> Profile:
+    """What is believed before any measurement."""
+    return Profile(
+        name=name,
+        engine="*",
+        era="*",
+        architecture="*",
+        names=NAMES,
+        logarithms=tuple(PRIOR.tolist()),
+        covariance=tuple(map(tuple, np.diag(SPREAD**2).tolist())),
+        residual={"ttft": 0.5, "tpot": 0.3, "throughput": 0.3},
+        provenance=Provenance("perfmodel/coefficients.py", "", 0, {}, "priors only"),
+    )
+
+
+def processor_profile() -> Profile:
+    """The same of an engine on a processor, which no GPU's measurements say anything of."""
+    return msgspec.structs.replace(
+        prior_profile(processor.ARCHITECTURE),
+        architecture=processor.ARCHITECTURE,
+        logarithms=tuple(processor.CENTRE.tolist()),
+        covariance=tuple(map(tuple, np.diag(processor.SPREAD**2).tolist())),
+        residual={"ttft": 1.0, "tpot": 1.0, "throughput": 1.0},
+    )
+
+
+def profile_of(deployment: Deployment, name: str | None = None) -> Profile:
+    """The user's profile in that file or of that name, else the shipped one for this engine and GPU, else the
+    nearest: the same engine on any GPU, any engine on the same kind of GPU, any on any. A GPU of the user's own has
+    the coefficients of its kind, and the uncertainty of a GPU that nobody has measured."""
+    engine, era = deployment.engine, era_of(deployment)
+    architecture = architecture_of(deployment.gpu)
+    if name:
+        profile = load(_path_of(name))
+        if profile.architecture not in ("*", architecture):
+            here = f"{deployment.gpu.name} is {architecture}"
+            raise OtherArchitecture(
+                f"--profile {name}: it is of {profile.architecture}, {here}; leave it out, or make one there with "
+                "`loadstone calibrate`"
+            )
+        return profile
+    if architecture == processor.ARCHITECTURE:
+        return processor_profile()
+    shipped = _shipped()
+    # AMD's libraries are one code: an engine unmeasured on one of its architectures is timed as on another.
+    known = any(
+        each.architecture == architecture and (each.engine == engine or not is_amd(architecture))
+        for each in shipped.values()
+    )
+    nearest = architecture if known else _nearest(architecture)
+    for key in (
+        (engine, era, nearest),
+        (engine, "*", nearest),
+        (engine, era, "*"),
+        (engine, "*", "*"),
+        ("*", "*", nearest),
+        ("*", "*", "*"),
+    ):
+        if key in shipped:
+            found = _of_kind(shipped[key], kind_of(deployment.model), shipped)
+            found = _of_family(found, family_of(deployment.model), shipped)
+            return found if known and not deployment.gpu.given else _unmeasured(found, shipped)
+    return prior_profile()
+
+
+def _nearest(architecture: str) -> str:
+    """Of which architecture's kernels those of an unmeasured one are most likely: AMD's libraries are one code."""
+    return "cdna 3" if is_amd(architecture) else architecture
+
+
+def unmeasured(deployment: Deployment, profile: Profile) -> str:
+    """Of what there is no measurement in `profile`, as profile_of() found it; "" where there are some, or where it
+    is the user's own."""
+    if is_own(profile):
+        return ""
+    architecture, shipped = architecture_of(deployment.gpu), _shipped()
+    if deployment.gpu.given:
+        return deployment.gpu.name
+    if profile.architecture != architecture or profile.engine != deployment.engine:
+        return f"{deployment.engine} on {architecture}"
+    release = f"{deployment.engine} {deployment.engine_version or 'of today'}"
+    if profile.era != era_of(deployment) or not profile.provenance.rows:
+        return f"{release} on {architecture}"
+    # Later eras differ little from one another: what one of them tells of a kind of model holds for the next.
+    told = profile if profile.era in OLD_ERAS else shipped.get((profile.engine, "*", architecture), profile)
+    kind = kind_of(deployment.model)
+    if kind not in told.provenance.kinds:
+        return f"{release} with {kind} models on {architecture}"
+    rows = told.provenance.rows
+    return f"{deployment.engine} on {architecture} but for {rows}" if rows < _FEW else ""
+
+
+def engine_measured(deployment: Deployment) -> bool:
+    """Whether its engine was measured on any GPU: llama.cpp was on none."""
+    return any(engine == deployment.engine for engine, _, _ in _shipped())
+
+
+def vendor_measured(deployment: Deployment) -> bool:
+    """Whether a present release of its engine was measured with its kind of model on its vendor's GPUs: on AMD's that
+    is known for each architecture."""
+    if deployment.gpu.vendor in MEASURED_VENDORS:
+        return True
+    mine = deployment.engine, architecture_of(deployment.gpu)
+    present = [
+        each
+        for (engine, era, architecture), each in _shipped().items()
+        if (engine, architecture) == mine and era != "*" and era not in OLD_ERAS
+    ]
+    return any(kind_of(deployment.model) in each.provenance.kinds for each in present)
+
+
+def remaining(profile: Profile, source: str | None = None) -> dict[str, float]:
+    """What remains of ln(measured/predicted), by quantity, for a point of that `source`; None: on a user's machine.
+
+    No less than ELSEWHERE, but where the fit has seen the source, or the profile is the user's own.
+    """
+    if is_own(profile) or source in _sources() or profile.architecture == processor.ARCHITECTURE:
+        return profile.residual
+    return {name: max(value, ELSEWHERE.get(name, 0.0)) for name, value in profile.residual.items()}
+
+
+def spreads(profile: Profile, slopes: Array, quantity: str, source: str | None = None) -> Array:
+    """Standard deviations of ln(measured/predicted) of a `quantity`, √(J·C·Jᵀ + s²) with s from remaining().
+
+    `slopes`: d ln(predicted)/d ln(coefficient), a row for each point. An 80 % interval is exp(±Z80·that), of scores
+    and of what a calibration gains; that of a simulation has the same C and s, and draws in place of slopes.
+    """
+    known = np.einsum("ij,jk,ik->i", slopes, np.array(profile.covariance), slopes)
+    return np.asarray(np.sqrt(known + remaining(profile, source).get(quantity, 0.3) ** 2))
+
+
+@cache
+def _sources() -> frozenset[str]:
+    return frozenset(name for profile in _shipped().values() for name in profile.provenance.sources)
+
+
+def is_own(profile: Profile) -> bool:
+    """Whether it was made of a user's own measurements."""
+    return bool(profile.provenance.rows) and profile.name not in {each.name for each in _shipped().values()}
+
+
+def family_of(model: Model, said: str = "") -> str:
+    """The family, of those in the shipped fit, that a point of this model belongs to: the one it is `said` to, else
+    that of the models of its shapes; "" where the fit has seen none."""
+    widest = _shipped().get(("*", "*", "*"), prior_profile())
+    return said if said in widest.held_out else widest.families.get(shapes_of(model), "")
+
+
+def _of_kind(found: Profile, kind: str, shipped: dict[tuple[str, str, str], Profile]) -> Profile:
+    """Of an old era whose only experts were those of models with latent attention, others have the experts of the
+    engine's releases together: what those took lay in kernels of their own."""
+    era = shipped.get((found.engine, found.era, "*"), found)
+    wide = shipped.get((found.engine, "*", found.architecture), found)
+    if kind != "mixture-of-experts" or found.era not in OLD_ERAS or kind in era.provenance.kinds:
+        return found
+    other = np.array([name in EXPERT_LAYERS for name in NAMES])
+    covariance = np.where(other[:, None] & other, wide.covariance, found.covariance)
+    covariance[other[:, None] != other] = 0.0  # the two are of different fits
+    return msgspec.structs.replace(
+        found,
+        logarithms=tuple(np.where(other, wide.logarithms, found.logarithms).tolist()),
+        covariance=tuple(map(tuple, covariance.tolist())),
+    )
+
+
+def _of_family(found: Profile, family: str, shipped: dict[tuple[str, str, str], Profile]) -> Profile:
+    """With what the fit has learned of a model's family; as it is, of a family that was in no fit."""
+    widest = shipped.get(("*", "*", "*"))
+    added = widest.family_shares.get(family) if widest is not None else None
+    if added is None:
+        return found
+    return msgspec.structs.replace(found, logarithms=tuple((np.array(found.logarithms) + added).tolist()))
+
+
+def _unmeasured(found: Profile, shipped: dict[tuple[str, str, str], Profile]) -> Profile:
+    """What was fitted without any of a kind's rows is as uncertain as a GPU with no rows at all, and at least as the
+    kind that it is taken for."""
+    for key in ((found.engine, found.era, "*"), (found.engine, "*", "*"), ("*", "*", "*")):
+        if key in shipped:
+            wide = shipped[key]
+            vaguer = max(found, wide, key=lambda each: float(np.trace(each.covariance)))
+            return msgspec.structs.replace(found, covariance=vaguer.covariance, residual=wide.residual)
+    return found
+
+
+def _path_of(name: str) -> Path:
+    """A file of that path, or of that name among the user's profiles. Raises InputError where there is neither."""
+    kept = user_folder() / f"{name}.json"
+    for path in (Path(name), kept):
+        if path.is_file():
+            return path
+    raise InputError(
+        f"--profile {name}: neither a file nor a profile kept as {kept}; `loadstone calibrate` writes one"
+    )
+
+
+def load(path: Path) -> Profile:
+    """A profile file, checked. Raises InputError."""
+    try:
+        profile = msgspec.json.decode(path.read_bytes(), type=Profile)
+    except OSError as error:
+        raise InputError(f"profile {path}: {error.strerror}; `loadstone calibrate` writes one") from error
+    except msgspec.DecodeError as error:
+        raise InputError(f"profile {path}: {error}; write it anew with `loadstone calibrate`") from error
+    return _in_order(profile, str(path))
+
+
+def save(profile: Profile, folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{profile.name}.json"
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(profile), indent=1) + b"\n")
+    return path
+
+
+def user_folder() -> Path:
+    return host.config_folder() / "profiles"
+
+
+_FAR = 100.0
+"""Logarithms and variances of coefficients are far below it."""
+
+
+@cache
+def _shipped() -> dict[tuple[str, str, str], Profile]:
+    folder = resources.files("loadstone.predict.step_time") / "profiles"
+    found = {}
+    for each in sorted(folder.iterdir(), key=lambda entry: entry.name):
+        if each.name.endswith(".json"):
+            profile = _in_order(msgspec.json.decode(each.read_bytes(), type=Profile), each.name)
+            found[profile.engine, profile.era, profile.architecture] = profile
+    return found
+
+
+def _in_order(profile: Profile, where: str) -> Profile:
+    if profile.names != NAMES:
+        raise InputError(f"profile {where}: its coefficients are of another version; write it anew")
+    size = len(NAMES)
+    if len(profile.logarithms) != size or any(len(row) != size for row in profile.covariance):
+        raise InputError(f"profile {where}: {size} coefficients expected")
+    numbers = np.concatenate([profile.logarithms, np.ravel(profile.covariance), list(profile.residual.values())])
+    if not (np.abs(numbers) < _FAR).all() or min(profile.residual.values(), default=0.0) < 0:
+        raise InputError(f"profile {where}: numbers that cannot be; write it anew")
+    return profile

@@ -1,0 +1,92 @@
+"""How boards, caches and links differ from those that coefficients were fitted on, which are data centres' GPUs with
+NVLink and 16-bit caches for the most part: by kernel tables, for the points of the fit tell little or nothing of it.
+
+The tables are those of PyPI's aiconfigurator-core 0.12 (Apache-2.0), of vLLM, SGLang and TensorRT-LLM.
+`benchmarks/reaches.py` prints what each reaches there; what is here of matrix products are ratios of L40S and RTX PRO
+6000 to H100, H200 and B200, within 4 % of what it prints.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from loadstone.catalogue.hardware import Gpu
+from loadstone.predict.step_time.gpu_families import architecture_of
+
+
+class Reach(NamedTuple):
+    """Of products on 16-, 8- and 4-bit numbers (the classes of coefficients `gemm_compute_…`, `gemm_memory_…`)."""
+
+    compute: tuple[float, float, float]
+    memory: tuple[float, float, float]
+
+
+_AS_FITTED = Reach((1.0, 1.0, 1.0), (1.0, 1.0, 1.0))
+_L40S = Reach((0.77, 0.75, 0.75), (0.95, 0.95, 0.95))
+"""350 W do not hold the clock that its data sheet counts with."""
+_BOARDS = {
+    "l40s": _L40S,
+    "rtx-6000-ada": _L40S,  # the same chip and data sheet, at 300 W
+    "rtx-pro-6000": Reach((1.07, 1.22, 1.63), (0.96, 0.99, 1.13)),
+}
+_FLOORS = {"ada pcie": 0.75, "blackwell pcie": 0.75}
+"""A product's floor there, of the 4 µs in data centres: 2 to 5 µs in 16 bits on RTX PRO 6000, 0 to 5 on L40S, by
+products of 32 MB of weights and more. Smaller ones stay in these boards' caches (128 and 96 MB) while a table is
+made, and would put it at 1 and 0 µs."""
+_MARLIN = {"a100": 0.6, "a800": 0.6}
+"""Of what 16-bit products reach, those on weights that vLLM and SGLang widen within the kernel. Marlin's experts, the
+only ones that a table has, reach 150 of A100's 312 TFLOP/s, cuBLAS 245. On Hopper engines have Machete for it; on Ada
+Marlin reaches as much as cuBLAS, and TensorRT-LLM's own kernels do on A100."""
+_WIDENED = frozenset({"hopper", "hopper pcie", "blackwell"})
+_WIDENING = {"vllm": 295.0, "sglang": 410.0, "tensorrt-llm": 200.0}
+"""What a byte of an FP8 cache takes to widen in a decode's attention, in 16-bit FLOPs at peak. With it and the time
+of the bandwidth the tables of attention are met: whatever the heads, vLLM reads FP8 at 2.4 and 2.65 TB/s on H100 and
+H200 (2.9 and 3.9 in 16 bits), SGLang at 1.9 and 2.2 (2.9 and 4.0), and on B200 at 5.4 and 4.8 (6.3 and 6.5)."""
+
+
+class Ring(NamedTuple):
+    """Of collectives within a node, beside their coefficients: seconds on top of the floor, share of the link."""
+
+    floor_s: float
+    link: float
+
+
+ALIKE = Ring(0.0, 1.0)
+_FOURTH = {2: Ring(0.7e-6, 1.28), 4: Ring(7e-6, 0.60), 8: Ring(17e-6, 0.42)}
+_FIFTH = {2: Ring(0.7e-6, 1.30), 4: Ring(7e-6, 0.95), 8: Ring(18e-6, 0.80)}
+"""By ranks, over PCIe of the fourth and the fifth generation, beside coefficients that are those of NVLink (0.47 of
+the link, 7 µs among eight). All-reduces of RTX PRO 6000 reach 0.62, 0.45 and 0.38 of the link and take 5, 13 and 24
+µs at least, with all three engines. L40S' take as long at least; on one node they reach 0.60, 0.12 and 0.06 of the
+link, on another 0.57, 0.67 and 0.65, for how a node is laid out decides: here is the geometric mean of the two."""
+_FIFTH_BYTES_PER_S = 60e9
+_ONE_LINK = Ring(0.0, 1.6)
+"""Between two GPUs of AMD's meshes: their one link carries 48 of its 64 GB/s, 0.75 of it (AMD's own measurement on
+MI300X: ROCm blog, RCCL and xGMI, March 2025), where NVLink's coefficient is 0.47. Points have four GPUs or eight."""
+
+
+def reach_of(gpu: Gpu) -> Reach:
+    return _BOARDS.get(gpu.name, _AS_FITTED)
+
+
+def floor_of(gpu: Gpu) -> float:
+    """The floor of one product, of the coefficient `product_s`."""
+    return _FLOORS.get(architecture_of(gpu), 1.0)
+
+
+def widened(gpu: Gpu, engine: str) -> float:
+    """What products on widened weights reach, of those on 16-bit ones."""
+    return _MARLIN.get(gpu.name.partition("-")[0], 1.0) if engine in ("vllm", "sglang") else 1.0
+
+
+def widening_of(gpu: Gpu, engine: str) -> float:
+    """16-bit FLOPs whose time a byte of an FP8 cache takes to widen; 0 where no table tells it apart from reading."""
+    return _WIDENING.get(engine, 0.0) if architecture_of(gpu) in _WIDENED else 0.0
+
+
+def ring_of(gpu: Gpu, ranks: int) -> Ring:
+    if ranks == 2 and gpu.vendor == "amd" and gpu.pair_bytes_per_s < gpu.link_bytes_per_s:
+        return _ONE_LINK
+    if gpu.link != "pcie" or gpu.vendor != "nvidia":
+        return ALIKE
+    known = _FIFTH if gpu.link_bytes_per_s >= _FIFTH_BYTES_PER_S else _FOURTH
+    return known[min((each for each in known if each >= ranks), default=max(known))]

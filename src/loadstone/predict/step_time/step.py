@@ -1,0 +1,228 @@
+"""How long one engine step takes: what the simulator asks."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from loadstone.catalogue.deployment.deployment import Deployment
+from loadstone.predict.engine_rules.cuda_graphs import graph_tokens, is_eager
+from loadstone.predict.step_time.coefficients import INDEX, LIGHT, Array
+from loadstone.predict.step_time.formulas import (
+    body_seconds,
+    context_seconds,
+    head_seconds,
+    launch_seconds,
+    met_part,
+    pair_seconds,
+    pairs_of,
+    waiting_seconds,
+)
+from loadstone.predict.step_time.profile import Profile, profile_of
+from loadstone.predict.step_time.work import Work, ideal, repeat
+from loadstone.predict.step_time.work_of_batch import work_of
+
+_GRID = np.unique(np.concatenate([np.arange(1, 65), np.geomspace(64, 131072, 200)]).astype(np.int64)).astype(float)
+
+
+class StepModel:
+    """Seconds of a step of one scheduler: a data-parallel replica, or one attention rank of an attention-DP group
+    (whose experts then see as many tokens from each of the others).
+
+    A pipeline of pp stages runs pp batches at a time; `step_s` is the way of one of them through all stages, and the
+    requests of a scheduler are shared among these.
+
+    request_s        seconds of the host per request before the scheduler sees it, of an average prompt
+    request_token_s  the same per prompt token (request_s leaves them out)
+    stream_s         seconds from the end of a step until its token is at the client
+    window_tokens    of layers that see a window, how wide it is (the mean, by bytes, where they differ)
+    window_s         of such layers, seconds per context token of a decode step, up to the window
+    """
+
+    def __init__(
+        self,
+        deployment: Deployment,
+        profile: Profile | None = None,
+        *,
+        draft_tokens: int = 0,
+        values: Array | None = None,
+        work: Work | None = None,
+        drafter: StepModel | None = None,
+    ) -> None:
+        """`drafter`: the time of the deployment's draft model, where it is not that of these values."""
+        self.deployment = deployment
+        self._profile = profile
+        self.draft_tokens = draft_tokens
+        self.eager, self.graph_tokens = is_eager(deployment), graph_tokens(deployment)
+        self.values = self.profile.values() if values is None else values
+        self.work = work or work_of(deployment)
+        drafting = deployment.drafting if draft_tokens else None
+        self._drafter = drafter
+        if drafting is not None and drafter is None:
+            self._drafter = StepModel(drafting, profile, values=self.values)
+        self._tables()
+
+    def _tables(self) -> None:
+        # One formula for fits and for this: the deployment at all sizes of the grid at once.
+        many = repeat(self.work, len(_GRID))
+        values = np.broadcast_to(self.values, (len(_GRID), len(self.values)))
+        body = body_seconds(many, values, _GRID)
+        met = body_seconds(met_part(many), values, _GRID)
+        self._own, self._met = (body - met).tolist(), met.tolist()
+        self._head = head_seconds(many, values, _GRID).tolist()
+        self._grid = _GRID.tolist()
+        one = self.values[None, :]
+        # All 1 + k tokens of a sequence attend to the context that is read once for them.
+        rows = 1 + self.draft_tokens
+        verifying = replace(
+            self.work, context_flops=rows * self.work.context_flops, window_flops=rows * self.work.window_flops
+        )
+        full, windowed, state = (float(each[0]) for each in context_seconds(verifying, one))
+        self._context_s, self._window_s, self._state_s = full, windowed, state
+        self._window = float(self.work.window[0])
+        self.window_tokens, self.window_s = self._window, windowed
+        self._pair_s, self._window_pair_s = (float(each[0]) for each in pair_seconds(self.work, one))
+        self._launch_s = float(launch_seconds(self.work, one)[0])
+        self._step_s, self._sequence_s, self._prefill_step_s = (
+            float(each[0]) for each in waiting_seconds(self.work, one)
+        )
+        self.request_s, self.request_token_s, self.stream_s = (
+            float(self.values[INDEX[name]]) for name in ("request_s", "request_token_s", "stream_s")
+        )
+        model = self.deployment.model
+        drafts = sum(run.count for run in model.draft_layers) or 1
+        self._draft = drafts / model.layer_count if self.draft_tokens else 0.0
+        if (drafter := self._drafter) is not None:
+            # Where steps with prompts alone run without graphs, its passes after the first still do.
+            self._launch_s += drafter._launch_s * (self.draft_tokens if self.eager else 1)
+            theirs = self.draft_tokens * drafter._window_s
+            if self.window_s + theirs > 0:
+                read = self._window * self.window_s + drafter._window * theirs
+                self.window_s += theirs
+                self.window_tokens = read / self.window_s
+        self._lines: dict[int, tuple[float, float]] = {}
+
+    @property
+    def profile(self) -> Profile:
+        """Given, or the deployment's; a model with coefficients of its own needs none."""
+        self._profile = self._profile or profile_of(self.deployment)
+        return self._profile
+
+    def decode_line(self, decodes: int) -> tuple[float, float]:
+        """(base_s, s_per_context_token) of a step of `decodes` sequences: base + slope·Σ context tokens.
+
+        Layers that see a window are taken as full of it: where Σ context tokens are fewer than the windows of all
+        together, it takes window_s less for each that they lack.
+        """
+        found = self._lines.get(decodes)
+        if found is None:
+            base = self._tokens_s(decodes, 0, 0.0) + decodes * self._state_s
+            slope = self._context_s
+            if (drafter := self._drafter) is not None:
+                base += self.draft_tokens * decodes * drafter._state_s
+                slope += self.draft_tokens * drafter._context_s
+            if self.eager:
+                base = self._launched(base)
+            base += decodes * self.window_tokens * self.window_s
+            found = base + self._step_s + decodes * self._sequence_s, slope
+            self._lines[decodes] = found
+        return found
+
+    def step_s(
+        self,
+        decodes: int,
+        decode_context_tokens: int,
+        chunks: Sequence[tuple[int, int]],
+        met_tokens: int | None = None,
+    ) -> float:
+        """Seconds of one step: `decodes` sequences of so many context tokens in all, and chunks of prompts, each
+        (new tokens, tokens already cached).
+
+        `met_tokens`: of an attention-DP group, how many tokens its ranks bring to the experts in this step, on
+        average; None: as many as this one.
+        """
+        if not chunks and met_tokens is None:
+            base, slope = self.decode_line(decodes)
+            lacking = max(0.0, decodes * self.window_tokens - decode_context_tokens)
+            return base + slope * decode_context_tokens - self.window_s * lacking
+        new_tokens = sum(new for new, _ in chunks)
+        sequences = decodes + len(chunks)
+        attention = self._attention_s(decodes, decode_context_tokens, chunks)
+        if (drafter := self._drafter) is not None:
+            attention += drafter._attention_s(decodes, decode_context_tokens, chunks)
+            later = drafter._attention_s(decodes, decode_context_tokens, ())
+            attention += (self.draft_tokens - 1) * later
+        kernels = self._tokens_s(decodes, new_tokens, attention, len(chunks), met_tokens)
+        if new_tokens + decodes * (1 + self.draft_tokens) > self.graph_tokens:
+            kernels = self._launched(kernels)
+        return kernels + self._step_s + self._prefill_step_s + sequences * self._sequence_s
+
+    def _attention_s(self, decodes: int, decode_context_tokens: int, chunks: Sequence[tuple[int, int]]) -> float:
+        """Attention of one pass: what its decodes read, and the pairs in its prompts."""
+        pairs, window_pairs = 0.0, 0.0
+        for new, cached in chunks:
+            pairs += new * (cached + new / 2)
+            if self._window_pair_s:
+                rising = min(max(self._window - cached, 0.0), new)
+                window_pairs += rising * (cached + rising / 2) + (new - rising) * self._window
+        return (
+            self._context_s * decode_context_tokens
+            + self._window_s * min(decode_context_tokens, decodes * self._window)
+            + self._state_s * (decodes + len(chunks))
+            + self._pair_s * pairs
+            + self._window_pair_s * window_pairs
+        )
+
+    def _launched(self, kernels_s: float) -> float:
+        """formulas.both() of kernels and what launching them one by one takes, of plain numbers."""
+        return math.pow(kernels_s**3 + self._launch_s**3, 1 / 3)
+
+    def _tokens_s(
+        self, decodes: int, new_tokens: int, attention: float, chunks: int = 0, met_tokens: int | None = None
+    ) -> float:
+        tokens = decodes * (1 + self.draft_tokens)
+        drafting = 0.0
+        if (drafter := self._drafter) is not None:
+            # A draft model reads what the large one did, prompts too, then writes its guesses one by one.
+            first = drafter._tokens_s(decodes, decodes * self.draft_tokens + new_tokens, 0.0, chunks)
+            drafting = first + (self.draft_tokens - 1) * drafter._tokens_s(decodes + chunks, 0, 0.0)
+        elif self.draft_tokens and decodes:
+            # Each draft token is a pass through the draft layers and a head of its own.
+            body = self._at(self._own, decodes) + self._at(self._met, decodes)
+            each = self._draft * body + self._at(self._head, decodes)
+            drafting = self.draft_tokens * each
+        own = tokens + new_tokens
+        body = self._at(self._own, own) + self._at(self._met, own if met_tokens is None else met_tokens)
+        return body + self._at(self._head, tokens + chunks) + attention + drafting
+
+    def _at(self, table: list[float], tokens: int) -> float:
+        """Linear between the points of the grid, and beyond its end."""
+        if tokens <= 64:
+            return table[max(0, tokens - 1)]
+        above = min(bisect_right(self._grid, tokens), len(self._grid) - 1)
+        low, high = self._grid[above - 1], self._grid[above]
+        share = float((tokens - low) / (high - low))
+        return table[above - 1] + (table[above] - table[above - 1]) * share
+
+    def draws(self, n: int, seed: int) -> list[StepModel]:
+        """The same deployment with coefficients drawn from the profile's uncertainty."""
+        return [self.at(values) for values in self.profile.draws(n, seed)]
+
+    def at(self, values: Array) -> StepModel:
+        """The same deployment with other coefficients."""
+        return StepModel(
+            self.deployment, self._profile, draft_tokens=self.draft_tokens, values=values, work=self.work
+        )
+
+    def light(self) -> StepModel:
+        """Speed of light: all efficiencies 1, all overheads 0."""
+        work = ideal(self.work)
+        drafter = self._drafter.light() if self._drafter is not None else None
+        return StepModel(self.deployment, draft_tokens=self.draft_tokens, values=LIGHT, work=work, drafter=drafter)
+
+
+__all__ = ["StepModel", "pairs_of"]

@@ -1,0 +1,164 @@
+"""Predictions for points, with intervals, beside what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+import numpy as np
+
+from loadstone.core.statistics.distribution import Z80
+from loadstone.predict.calibrate.points import Point, Unpredictable
+from loadstone.predict.calibrate.table import Case, case_of, refresh, slopes, table_of
+from loadstone.predict.step_time.profile import OtherArchitecture, Profile, family_of, is_own, profile_of, spreads
+
+QUANTITIES = ("ttft", "tpot", "throughput")
+
+
+class Scored(msgspec.Struct, frozen=True):
+    """A point with its prediction.
+
+    Times in seconds, `throughput` in output tokens per second; `low` and `high` bound an 80 % interval. `profile`
+    says which coefficients were used; `held_out`: they were fitted without this point's model family (True), which
+    was in no fit (False), or nobody knows, for the profile is the user's own (None).
+    """
+
+    point: Point
+    predicted: dict[str, float]
+    low: dict[str, float]
+    high: dict[str, float]
+    measured: dict[str, float]
+    skipped_because: str | None = None
+    deployment: str = ""
+    profile: str = ""
+    held_out: bool | None = False
+    users: int = 0
+
+
+def score(points: Sequence[Point], profile_name: str | None = None) -> list[Scored]:
+    """Every point in order, predicted where that is possible. `profile_name`: a user's profile, in place of the
+    shipped ones."""
+    cases: list[Case] = []
+    profiles: list[Profile] = []
+    skipped: dict[int, str] = {}
+    for point in points:
+        if point.exclude:
+            skipped[point.row] = f"excluded: {point.exclude}"
+            continue
+        try:
+            case = case_of(point)
+            profiles.append(profile_of(case.deployment, profile_name))
+            cases.append(case)
+        except (Unpredictable, OtherArchitecture) as reason:
+            skipped[point.row] = str(reason)
+    found = dict(zip((case.point.row for case in cases), _predicted(cases, profiles), strict=True))
+    return [
+        found.get(point.row)
+        or Scored(point, {}, {}, {}, measured_of(point), skipped.get(point.row, "the same row number twice"))
+        for point in points
+    ]
+
+
+def measured_of(point: Point) -> dict[str, float]:
+    values = {"ttft": point.ttft_s, "tpot": point.tpot_s, "throughput": point.output_tokens_per_s}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _predicted(cases: Sequence[Case], profiles: Sequence[Profile]) -> list[Scored]:
+    if not cases:
+        return []
+    families = [family_of(case.deployment.model, case.point.fold) for case in cases]
+    held = [
+        True if family in profile.held_out else None if is_own(profile) else False
+        for profile, family in zip(profiles, families, strict=True)
+    ]
+    values = np.array([profile.values(without=family) for profile, family in zip(profiles, families, strict=True)])
+    table = table_of(cases)
+    refresh(table, values)
+    by_ttft, by_tpot = slopes(table, np.log(values))
+    by = {"ttft": by_ttft, "tpot": by_tpot, "throughput": by_tpot}
+    scored = []
+    for at, case in enumerate(cases):
+        predicted = {"ttft": table.ttft_s[at], "tpot": table.tpot_s[at], "throughput": table.rate[at]}
+        source, profile = case.point.source, profiles[at]
+        spread = {
+            name: float(np.exp(Z80 * spreads(profile, by[name][at : at + 1], name, source)[0])) for name in QUANTITIES
+        }
+        scored.append(
+            Scored(
+                point=_named(case),
+                predicted={name: float(value) for name, value in predicted.items()},
+                low={name: float(value) / spread[name] for name, value in predicted.items()},
+                high={name: float(value) * spread[name] for name, value in predicted.items()},
+                measured=measured_of(case.point),
+                deployment=case.deployment.name,
+                profile=profiles[at].name,
+                held_out=held[at],
+                users=case.users,
+            )
+        )
+    return scored
+
+
+def _named(case: Case) -> Point:
+    """The point; one that has a shorthand alone, with its engine, model and GPU beside it."""
+    point, deployment = case.point, case.deployment
+    return msgspec.structs.replace(
+        point,
+        engine=point.engine or deployment.engine,
+        model=point.model or deployment.model.name,
+        gpu=point.gpu or deployment.gpu.name,
+    )
+
+
+# --- summaries ----------------------------------------------------------------------------------------------------
+
+
+def regime(scored: Scored) -> str:
+    """By what limits a step: few users read weights, many compute; long prompts hold up the others."""
+    users = "1-8 users" if scored.users <= 8 else "9-64 users" if scored.users <= 64 else "65+ users"
+    long = (scored.point.input_tokens or 0) >= 4000
+    return f"{users}, {'long' if long else 'short'} prompts"
+
+
+WAYS: dict[str, Callable[[Scored], str]] = {
+    "source": lambda each: each.point.source or "unnamed",
+    "engine": lambda each: each.point.engine,
+    "gpu": lambda each: each.point.gpu,
+    "model": lambda each: each.point.fold or each.point.model,
+    "regime": regime,
+}
+
+
+def summarise(rows: Sequence[Scored]) -> dict[str, dict[str, dict[str, dict[str, float]]]]:
+    """{"all" | way: {which: {quantity: {"n", "median_error", "bias", "coverage"}}}}, of the rows with a prediction.
+
+    median_error |predicted/measured − 1|; bias the median of predicted/measured, less 1; coverage the share of
+    measurements inside the 80 % interval.
+    """
+    usable = [each for each in rows if each.skipped_because is None]
+    summary = {"all": {"all": figures(usable)}} if usable else {}
+    for name, way in WAYS.items():
+        members: dict[str, list[Scored]] = {}
+        for each in usable:
+            members.setdefault(way(each), []).append(each)
+        if members:
+            summary[name] = {which: figures(members[which]) for which in sorted(members)}
+    return summary
+
+
+def figures(rows: Sequence[Scored]) -> dict[str, dict[str, float]]:
+    found = {}
+    for name in QUANTITIES:
+        here = [each for each in rows if name in each.measured]
+        if not here:
+            continue
+        ratio = np.array([each.predicted[name] / each.measured[name] for each in here])
+        inside = [each.low[name] <= each.measured[name] <= each.high[name] for each in here]
+        found[name] = {
+            "n": len(here),
+            "median_error": float(np.median(np.abs(ratio - 1))),
+            "bias": float(np.median(ratio) - 1),
+            "coverage": float(np.mean(inside)),
+        }
+    return found
