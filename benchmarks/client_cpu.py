@@ -23,7 +23,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from loadstone import simserver
-from loadstone.measure import bench
+from loadstone.runs.bench import bench
 from loadstone.workload.options import Options
 
 RAMP_S = 1.0

@@ -43,7 +43,6 @@ from typing import Any
 import numpy as np
 from scipy.signal import lfilter
 
-from loadstone import measure, simulation
 from loadstone.comparison import compare, judge
 from loadstone.comparison.cells import bound, take_blocks
 from loadstone.comparison.contrast import Side
@@ -54,6 +53,7 @@ from loadstone.core.statistics import Flow, distribution
 from loadstone.core.statistics.blocks import RESOLUTION
 from loadstone.core.statistics.flow import rate_bounds
 from loadstone.engines import llama_cpp
+from loadstone.runs import bench, simulate
 from loadstone.workload.options import Options
 
 Law = Callable[[np.random.Generator, float], Requests]
@@ -263,7 +263,7 @@ def intervals_of_simulated(deployment: str, runs: int, loads: dict[str, dict[str
         with tempfile.TemporaryDirectory() as folder:
             for seed in range(runs):
                 asked = Options(seed=seed, out=Path(folder), **load)
-                document = simulation.simulate(deployment, asked, draws=0)
+                document = simulate.simulate(deployment, asked, draws=0)
                 metrics = document["cells"][0]["metrics"]
                 for base, statistic in SHOWN:
                     found = metrics[f"{base}_s"]
@@ -320,7 +320,7 @@ def simulated(deployment: str, pairs: int, loads: dict[str, dict[str, Any]]) -> 
                 runs = []
                 for side in (0, 1):
                     asked = Options(seed=2 * pair + side, out=Path(folder), **load)
-                    runs.append(Path(simulation.simulate(deployment, asked, draws=0)["run_dir"]))
+                    runs.append(Path(simulate.simulate(deployment, asked, draws=0)["run_dir"]))
                 document = compare([runs[0]], [runs[1]], seed=pair)
                 rows = [row for cell in document["cells"] for row in cell["metrics"]]
                 alarms += any(row["differs"] for row in rows)
@@ -343,9 +343,9 @@ def take_runs(folder: Path, count: int) -> None:
         tempfile.TemporaryDirectory() as scratch,
         llama_cpp.launch(slots=4, context_tokens=512, log_path=Path(scratch) / "log") as server,
     ):
-        measure.bench(Options(url=server.url, out=Path(scratch), **MEASURED))
+        bench.bench(Options(url=server.url, out=Path(scratch), **MEASURED))
         for number in range(len(list(folder.iterdir())), count):
-            measure.bench(Options(url=server.url, out=folder / f"{number:04d}", **MEASURED))
+            bench.bench(Options(url=server.url, out=folder / f"{number:04d}", **MEASURED))
 
 
 DESIGNS = {"one against one": "AB", "three against three": "ABBAAB", "four against four": "ABBABAAB"}

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from loadstone import simserver
-from loadstone.measure import bench
+from loadstone.runs.bench import bench
 from loadstone.workload.options import Options
 
 

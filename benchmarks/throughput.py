@@ -18,8 +18,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from loadstone import simulation
 from loadstone.core import Plan, run_folder
+from loadstone.runs import simulate
 from loadstone.workload.options import Options
 from loadstone.workload.planning import plan_of
 
@@ -60,7 +60,7 @@ def row(folder: Path, deployment: str, seeds: int, arrivals: str, ratio: float, 
         plan = plan_of(Options(seed=seed, rate=[rate], input="512", output="128", range_ratio=ratio))
         run_folder.write_plan(folder / "plan.parquet", drawn(plan, seed, arrivals))
         asked = Options(plan=folder / "plan.parquet", out=folder)
-        document = simulation.simulate(deployment, asked, draws=6)
+        document = simulate.simulate(deployment, asked, draws=6)
         metrics = document["cells"][0]["metrics"]
         found = metrics["interval"]["output_tokens_per_s"]
         held += found["low"] <= truth <= found["high"]

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from loadstone import open_run, simserver
-from loadstone.measure import bench
+from loadstone.runs.bench import bench
 from loadstone.workload import trace
 from loadstone.workload.options import Options
 

@@ -329,7 +329,7 @@ def not_for_ever(request: pytest.FixtureRequest, room: None) -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def no_selftest(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the developer's own self-test found is none of the tests' business."""
-    monkeypatch.setattr("loadstone.measure.load_selftest", lambda: None)
+    monkeypatch.setattr("loadstone.runs.bench.load_selftest", lambda: None)
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ from conftest import Ask as Request
 from loadstone.core import Load, Target
 from loadstone.core.errors import InputError, TargetError
 from loadstone.engines import attach
-from loadstone.meeting import LOADED, expected_s
+from loadstone.runs.meet_server import LOADED, expected_s
 from loadstone.simserver import Law, TimingServer, start
 from loadstone.wire.ask import body
 from loadstone.workload.lengths import Length, Synthetic

@@ -10,7 +10,6 @@ import pytest
 
 from conftest import Loadstone
 from loadstone import calibrate_profile
-from loadstone.calibrate.runs import cases_of_runs
 from loadstone.catalogue import parse_deployment
 from loadstone.core import run_folder
 from loadstone.core.statistics.distribution import Z80
@@ -28,6 +27,7 @@ from loadstone.predict.simulator.fleet import Fleet
 from loadstone.predict.step_time import StepModel
 from loadstone.predict.step_time.coefficients import INDEX, NAMES, PRIOR
 from loadstone.predict.step_time.profile import load, prior_profile, profile_of, remaining
+from loadstone.runs.calibration_cases import cases_of_runs
 from loadstone.simserver import start
 from loadstone.simserver.law import Law
 

@@ -12,13 +12,13 @@ from gpubench_points import DECODE_FLOOR_S, H100, PRODUCT_FLOOR_S, TRUE, device,
 from loadstone import catalogue
 from loadstone.core.errors import InputError
 from loadstone.gpubench import engine_kernels, session, shapes
-from loadstone.gpubench.command import calibrate
 from loadstone.gpubench.points import Bench, fastest, load, save
-from loadstone.gpubench.table import best, document, lines
 from loadstone.predict.calibrate.gpu import TRANSFER, fit, gpu_of, updated
 from loadstone.predict.step_time.coefficients import INDEX, PRIOR, SPREAD
 from loadstone.predict.step_time.profile import load as load_profile
 from loadstone.predict.step_time.profile import prior_profile
+from loadstone.runs.calibrate_gpu import calibrate
+from loadstone.runs.gpu_table import best, document, lines
 
 # --- the fit ------------------------------------------------------------------------------------------------------
 

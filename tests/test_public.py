@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 
 import loadstone
-from loadstone import measure
 from loadstone.cli.bench import bench as bench_command
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.host import path_of
+from loadstone.runs import bench
 from loadstone.summary import summarise
 from loadstone.workload.request import Timeouts
 from test_summary import CLOSED, make_run
@@ -149,14 +149,14 @@ def test_a_run_is_recovered(tmp_path: Path) -> None:
 def test_bench_takes_options_as_the_flags_name_them(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
 
-    def answer(options: measure.Options) -> dict[str, Any]:
+    def answer(options: bench.Options) -> dict[str, Any]:
         asked.append(options)
         return {"schema": 1}
 
-    monkeypatch.setattr(measure, "bench", answer)
+    monkeypatch.setattr(bench, "bench", answer)
     assert loadstone.bench("http://x", concurrency=[2], output="4", seed=7) == {"schema": 1}
     assert loadstone.bench() == {"schema": 1}
-    assert asked == [measure.Options(url="http://x", concurrency=[2], output="4", seed=7), measure.Options()]
+    assert asked == [bench.Options(url="http://x", concurrency=[2], output="4", seed=7), bench.Options()]
     for verb in (loadstone.bench, lambda **options: loadstone.simulate("llama-3.1-8b@1xh100", **options)):
         with pytest.raises(InputError, match=r"^no_such_option: no such option$"):
             verb(no_such_option=1)
@@ -171,20 +171,20 @@ def test_bench_takes_options_as_the_flags_name_them(monkeypatch: pytest.MonkeyPa
 
 
 def test_options_are_taken_as_a_notebook_writes_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure, "bench", lambda options: options)
+    monkeypatch.setattr(bench, "bench", lambda options: options)
 
     def asked(**options: Any) -> Any:
         return loadstone.bench(**options)
 
     plain = {"input": "64", "output": "8", "turns": "2", "think_time": "0.5", "requests": [8], "rate": [0.5]}
-    assert asked(input=64, output=8, turns=2, think_time=0.5, requests=8, rate=0.5) == measure.Options(**plain)
+    assert asked(input=64, output=8, turns=2, think_time=0.5, requests=8, rate=0.5) == bench.Options(**plain)
     assert asked(concurrency="1,2").concurrency == asked(concurrency=range(1, 3)).concurrency == [1, 2]
     assert asked(rate=[float("inf")], time_scale="0.1,1").rate == [float("inf")]
     assert asked(headers={"X-Team": "a", "X-Run": 7}, stop="\n").headers == [("X-Team", "a"), ("X-Run", "7")]
     assert asked(stop="ab").stop == ["ab"]
     assert asked(plan="runs/r").plan == Path("runs/r")
-    assert asked(concurrency=[], rate=None) == measure.Options(concurrency=[])
-    assert asked(concurrency=np.array(2), warmup=np.array(3)) == measure.Options(concurrency=[2], warmup=3)
+    assert asked(concurrency=[], rate=None) == bench.Options(concurrency=[])
+    assert asked(concurrency=np.array(2), warmup=np.array(3)) == bench.Options(concurrency=[2], warmup=3)
     assert asked(stream=np.bool_(False)).stream is False
     assert asked(url=np.array(["http://a", "http://b"])).urls == ["http://a", "http://b"]
     for wrong in (
@@ -202,15 +202,15 @@ def test_options_are_taken_as_a_notebook_writes_them(monkeypatch: pytest.MonkeyP
 
 
 def test_every_option_is_named_as_its_flag_and_takes_what_the_flag_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure, "bench", lambda options: options)
+    monkeypatch.setattr(bench, "bench", lambda options: options)
 
     def asked(**options: Any) -> Any:
         return loadstone.bench(**options)
 
-    assert asked(duration="20s", grace="1m", trace_window="0s:10m") == measure.Options(
+    assert asked(duration="20s", grace="1m", trace_window="0s:10m") == bench.Options(
         duration_s=20, grace_s=60, trace_window_s=(0, 600)
     )
-    assert asked(duration=20, grace=0.5, trace_window=(0, 600)) == measure.Options(
+    assert asked(duration=20, grace=0.5, trace_window=(0, 600)) == bench.Options(
         duration_s=20, grace_s=0.5, trace_window_s=(0, 600)
     )
     assert asked(duration_s=20, trace_window_s=(0, 600)) == asked(duration="20s", trace_window="0s:10m")
@@ -218,11 +218,11 @@ def test_every_option_is_named_as_its_flag_and_takes_what_the_flag_takes(monkeyp
     assert asked(header="X-Team: a").headers == asked(headers=[("X-Team", "a")]).headers == [("X-Team", "a")]
     assert asked(extra_body='{"top_k": 4}').extra_body == asked(extra_body={"top_k": 4}).extra_body == {"top_k": 4}
     assert asked(time_scale="1/10").time_scale == [0.1]
-    assert asked(prefix="1k", seed="7", warmup=np.int64(3)) == measure.Options(prefix=1024, seed=7, warmup=3)
+    assert asked(prefix="1k", seed="7", warmup=np.int64(3)) == bench.Options(prefix=1024, seed=7, warmup=3)
     assert [asked(sim=given).sim for given in (True, False)] == ["llama-3.1-8b@1xh100", None]
     of_the_command = set(inspect.signature(bench_command).parameters) - {"target", "json", "strict"}
     for name in of_the_command - {"sim"}:
-        assert asked(**{name: None}) == measure.Options()
+        assert asked(**{name: None}) == bench.Options()
 
 
 def test_bench_measures(tmp_path: Path) -> None:

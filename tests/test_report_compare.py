@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from loadstone import simulation
 from loadstone.comparison import compare
 from loadstone.report.charts.frames import E2E, OUTPUT, TPOT, TTFT
 from loadstone.report.effect import effect
 from loadstone.report.findings import observations
 from loadstone.report.points import points_of
 from loadstone.report.runs import read_run
+from loadstone.runs import simulate
 from loadstone.workload.options import Options
 
 MEASURES = {"ttft_p50": TTFT, "tpot_p50": TPOT, "e2e_p50": E2E, "output_tokens_per_s": OUTPUT}
@@ -28,7 +28,7 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, Deploymen
     loads = {"users": {"concurrency": [1, 16], "requests": [96]}, "open": {"rate": [8.0], "requests": [200]}}
     return {
         (name, (engine, gpu, gpus)): Path(
-            simulation.simulate(
+            simulate.simulate(
                 f"llama-3.1-8b@{gpus}x{gpu}/tp{gpus},engine={engine}",
                 Options(input="512", output="64", range_ratio=0.5, label=f"{n}", out=out / name, **load),
                 draws=8,
@@ -76,7 +76,7 @@ def test_the_error_that_two_predictions_share_is_in_no_finding(tmp_path: Path) -
     """Two simulations whose 80 % intervals overlap, and whose ratio is sure to less than either."""
     asked = Options(concurrency=[8], requests=[64], input="512", output="64", out=tmp_path)
     runs = [
-        Path(simulation.simulate(f"llama-3.1-8b@{gpus}xh100/tp{gpus}", asked, draws=8)["run_dir"]) for gpus in (1, 2)
+        Path(simulate.simulate(f"llama-3.1-8b@{gpus}xh100/tp{gpus}", asked, draws=8)["run_dir"]) for gpus in (1, 2)
     ]
     slow, fast = points_of([read_run(folder) for folder in runs])
     assert slow.tpot is not None

@@ -40,7 +40,7 @@ def bench(url: str | Sequence[str] | None = None, **options: Any) -> dict[str, A
     loadstone.core.signals.Interrupted, a KeyboardInterrupt, once what was measured is saved; requests that fail are
     records.
     """
-    from loadstone import measure
+    from loadstone.runs import bench as measure
     from loadstone.workload.options import options_of
 
     return measure.bench(options_of({"url": url, **options}))
@@ -70,7 +70,7 @@ def simulate(
     `acceptance`, `draws`, `profile` as the flags; `options` as of bench(); those that are about a server do nothing.
     Raises as bench() does.
     """
-    from loadstone import simulation
+    from loadstone.runs import simulate as simulation
     from loadstone.workload.options import options_of, value_of
 
     return simulation.simulate(
@@ -84,7 +84,7 @@ def simulate(
 
 def recover(path: str | PathLike[str]) -> dict[str, Any]:
     """Finish a run folder that a crash left; returns the summary. Harmless to repeat. Raises InputError."""
-    from loadstone import measure
+    from loadstone.runs import bench as measure
 
     return measure.recover(_folder(path))
 
@@ -178,7 +178,7 @@ def calibrate_profile(
 
     `deployment`: what they ran on, where they do not tell. `out`: the folder to keep it in. Raises InputError.
     """
-    from loadstone.calibrate.own import calibrate
+    from loadstone.runs.calibrate import calibrate
 
     return calibrate(_folders(runs), deployment, profile, None if out is None else _folder(out)).to_json()
 

@@ -15,8 +15,8 @@ from loadstone.client.protocol import Progress
 from loadstone.core import Load, Plan, run_folder
 from loadstone.core.text import excerpt
 from loadstone.core.units import show_number, show_seconds
-from loadstone.measure import Event
 from loadstone.report.words import count
+from loadstone.runs.bench import Event
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar

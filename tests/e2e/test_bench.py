@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from conftest import FAST, QUICK, SSE, Ask, Loadstone, ScriptedServer, Send, answer, chunk, event, spawn, token
-from loadstone import measure
+from loadstone.runs import bench
 from loadstone.simserver import TimingServer, start
 from loadstone.workload.request import Timeouts
 
@@ -284,15 +284,15 @@ def test_uncounted_answers_that_met_their_limit_are_not_called_short(loadstone: 
 def test_time_to_connect_is_limited(tmp_path: Path) -> None:
     with ScriptedServer() as server:
 
-        def on_event(event: measure.Event) -> None:
+        def on_event(event: bench.Event) -> None:
             if event.kind == "attached":
                 server.stop_accepting()
 
-        options = measure.Options(
+        options = bench.Options(
             url=server.url, input="8", output="4", concurrency=[2], requests=[2], warmup=0, out=tmp_path,
             timeouts=Timeouts(connect_s=0.5),
         )  # fmt: skip
-        document = measure.bench(options, on_event)
+        document = bench.bench(options, on_event)
     assert document["cells"][0]["requests"]["timeout"] == 2
     findings = document["cells"][0]["verdict"]["findings"]
     assert "waited 0.5 s for connecting" in findings[0]["evidence"]

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from conftest import Loadstone, eventually, gone, kill, processes_about, read_records, spawn
-from loadstone import measure, simulation
 from loadstone.core import run_folder
+from loadstone.runs import bench, simulate
 from loadstone.simserver import Law, TimingServer, start
 from loadstone.workload.options import Options
 
@@ -262,13 +262,13 @@ def test_interrupted_before_anything_was_measured(tmp_path: Path) -> None:
 
 
 def test_the_folder_of_a_run_that_never_began_does_not_say_running(server: TimingServer, tmp_path: Path) -> None:
-    def on_event(event: measure.Event) -> None:
+    def on_event(event: bench.Event) -> None:
         if event.kind == "attached":
             signal.raise_signal(signal.SIGINT)
 
-    options = measure.Options(url=server.url, input="8", output="4", concurrency=[1], requests=[4], out=tmp_path)
+    options = bench.Options(url=server.url, input="8", output="4", concurrency=[1], requests=[4], out=tmp_path)
     with pytest.raises(KeyboardInterrupt):
-        measure.bench(options, on_event)
+        bench.bench(options, on_event)
     (folder,) = tmp_path.iterdir()
     info = json.loads((folder / "run.json").read_bytes())
     assert (info["status"], info["error"]) == ("interrupted", "interrupted before anything was measured")
@@ -280,12 +280,12 @@ def test_a_run_that_an_error_ends_does_not_say_running(
     def fails(*_: object) -> None:
         raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
 
-    options = measure.Options(url=server.url, input="8", output="4", concurrency=[1], requests=[4], out=tmp_path)
+    options = bench.Options(url=server.url, input="8", output="4", concurrency=[1], requests=[4], out=tmp_path)
     with pytest.raises(BlockingIOError):
-        measure.bench(options, fails)
-    monkeypatch.setattr(simulation, "uncertainty", fails)
+        bench.bench(options, fails)
+    monkeypatch.setattr(simulate, "uncertainty", fails)
     with pytest.raises(BlockingIOError):
-        simulation.simulate("llama-3.1-8b@1xh100", options)
+        simulate.simulate("llama-3.1-8b@1xh100", options)
     told = [json.loads((folder / "run.json").read_bytes()) for folder in tmp_path.iterdir()]
     assert [info["status"] for info in told] == ["failed", "failed"]
     assert all("Resource temporarily unavailable" in info["error"] for info in told)
@@ -311,9 +311,9 @@ def test_an_interrupted_simulation_keeps_the_cells_that_were_done(loadstone: Loa
 
 
 def test_a_simulation_that_never_began_does_not_say_running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(simulation, "uncertainty", lambda *_: signal.raise_signal(signal.SIGINT))
+    monkeypatch.setattr(simulate, "uncertainty", lambda *_: signal.raise_signal(signal.SIGINT))
     with pytest.raises(KeyboardInterrupt):
-        simulation.simulate("llama-3.1-8b@1xh100", Options(concurrency=[1], requests=[4], out=tmp_path))
+        simulate.simulate("llama-3.1-8b@1xh100", Options(concurrency=[1], requests=[4], out=tmp_path))
     (folder,) = tmp_path.iterdir()
     info = json.loads((folder / "run.json").read_bytes())
     assert (info["status"], info["error"]) == ("interrupted", "interrupted before anything was simulated")

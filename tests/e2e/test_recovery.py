@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from conftest import Loadstone, eventually, kill, read_records, spawn
-from loadstone import measure
 from loadstone.core.errors import InputError
+from loadstone.runs import bench
 from loadstone.simserver import Law, TimingServer, start
 
 REQUESTS = 150
@@ -31,7 +31,7 @@ def recover_at(moments: list[float], out: Path, outcomes: Counter[str]) -> None:
         time.sleep(max(0.0, begun_s + at_s - time.monotonic()))
         for folder in out.glob("*"):
             try:
-                document = measure.recover(folder)
+                document = bench.recover(folder)
             except InputError as error:
                 refused = [text for text in ("this run is still going on", "not a run folder") if text in str(error)]
                 outcomes[refused[0] if refused else str(error)] += 1

@@ -76,8 +76,8 @@ def bench(
     throughput and a verdict; the run is kept in a folder. Without a URL, an embedded simulated engine is measured.
     """
     given = locals()
-    from loadstone.measure import bench as run
     from loadstone.progress import Display
+    from loadstone.runs.bench import bench as run
     from loadstone.summary import trusted
     from loadstone.workload.options import options_of
 

@@ -59,8 +59,8 @@ def calibrate(
             "calibrate: give run folders, e.g. "
             "loadstone calibrate runs/a --deployment llama-3.1-8b@1xh100/engine=vllm; or --gpu"
         )
-    from loadstone.calibrate.own import calibrate as of_runs
     from loadstone.cli.output import print_json
+    from loadstone.runs.calibrate import calibrate as of_runs
 
     kept = of_runs(runs, deployment, profile, out)
     told = kept.to_json()
@@ -93,7 +93,7 @@ def _of_gpu(
 ) -> None:
     from loadstone.cli.output import print_json
     from loadstone.core.units import parse_seconds
-    from loadstone.gpubench.command import calibrate as benchmark
+    from loadstone.runs.calibrate_gpu import calibrate as benchmark
 
     def say(text: str) -> None:
         print(text, file=sys.stderr if as_json else sys.stdout, flush=True)

@@ -16,7 +16,7 @@ def recover(
     json: Annotated[bool, typer.Option("--json", help="print the summary as JSON on stdout")] = False,
 ) -> None:
     """Finish a run folder after a crash. Makes records and summary from its journals; harmless to repeat."""
-    from loadstone.measure import recover as finish
+    from loadstone.runs.bench import recover as finish
 
     show_document(finish(run), json)
 
@@ -29,7 +29,7 @@ def selftest(
 ) -> None:
     """Measure how exact the client is on this host. Later runs quote the result."""
     from loadstone.accuracy import save
-    from loadstone.selftest import LEVELS, QUICK_LEVELS, render, run
+    from loadstone.runs.selftest import LEVELS, QUICK_LEVELS, render, run
 
     def say(text: str) -> None:
         print(text, file=sys.stderr, flush=True)

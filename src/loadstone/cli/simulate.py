@@ -78,7 +78,7 @@ def simulate(
     predictions have 80 % intervals.
     """
     given = locals()
-    from loadstone.simulation import simulate as run
+    from loadstone.runs.simulate import simulate as run
     from loadstone.summary import trusted
     from loadstone.workload.options import options_of
 

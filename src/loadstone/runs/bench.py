@@ -12,7 +12,7 @@ from urllib.parse import SplitResult
 
 import msgspec
 
-from loadstone import jobs, meeting
+from loadstone.runs import worker_jobs, meet_server
 from loadstone.accuracy import load as load_selftest
 from loadstone.client.pool import Pool, StepResult
 from loadstone.client.protocol import Progress
@@ -23,7 +23,7 @@ from loadstone.core.signals import Interrupted, Signals
 from loadstone.dialects import DIALECTS
 from loadstone.engines import attach, cache
 from loadstone.engines.observe import Observer, exporter
-from loadstone.runinfo import run_info
+from loadstone.runs.run_info import run_info
 from loadstone.summary import conclude, parse_slo
 from loadstone.wire import ask
 from loadstone.workload.options import Options
@@ -54,31 +54,31 @@ def bench(options: Options, on_event: Callable[[Event], None] = lambda event: No
     slo = parse_slo(options.slo) if options.slo is not None else {}
     if options.dialect is not None and options.dialect not in DIALECTS:
         raise InputError(f"--dialect {options.dialect}: unknown; choose one of {', '.join(DIALECTS)}")
-    meeting.check_asked(options)
-    deployed = meeting.stated_deployment(options)
-    headers = meeting.headers_of(options.headers)
+    meet_server.check_asked(options)
+    deployed = meet_server.stated_deployment(options)
+    headers = meet_server.headers_of(options.headers)
     with contextlib.ExitStack() as stack:
         signals = stack.enter_context(Signals())
-        urls, engine_log = meeting.target_urls(options, plan, stack)
-        target, vocabulary, asking, servers, keys = meeting.meet(options, plan, urls, headers)
+        urls, engine_log = meet_server.target_urls(options, plan, stack)
+        target, vocabulary, asking, servers, keys = meet_server.meet(options, plan, urls, headers)
         path = "" if asking.endpoint == "triton-grpc" else ask.path(asking)
         if options.trace is not None:
             plan = plan_of(options, target.max_model_tokens, target.overhead_tokens + 1)
         elif options.dataset is not None and options.turns is None and target.max_model_tokens is not None:
-            with meeting.counting(options, target, headers) as beyond:
+            with meet_server.counting(options, target, headers) as beyond:
                 plan = plan_of(options, target.max_model_tokens, beyond=beyond)
-        salt = meeting.salt_of(options)
-        meeting.check(plan, target, vocabulary, salt)
+        salt = meet_server.salt_of(options)
+        meet_server.check(plan, target, vocabulary, salt)
         expected_s: list[float] = []
         if by_default(options) and options.dataset is None:
-            expected_s = meeting.expected_s(options, plan, target, vocabulary, asking, headers)
+            expected_s = meet_server.expected_s(options, plan, target, vocabulary, asking, headers)
             plan = plan_of(options, e2e_s=expected_s)
         info = run_info(options, plan, target, slo, salt, load_selftest())
         if expected_s:
             info.settings["expected_e2e_s"] = expected_s
         if deployed is not None and options.deployment is not None:
-            info.settings["deployment"] = meeting.deployment_papers(options.deployment, deployed, target)
-            if doubted := meeting.doubts(deployed, target):
+            info.settings["deployment"] = meet_server.deployment_papers(options.deployment, deployed, target)
+            if doubted := meet_server.doubts(deployed, target):
                 info.settings["deployment"]["doubts"] = doubted
         if options.gpu_metrics:
             info.settings["gpu_metrics"] = [exporter(url, options.proxy) for url in options.gpu_metrics]
@@ -95,8 +95,8 @@ def bench(options: Options, on_event: Callable[[Event], None] = lambda event: No
                 text = f"--deployment {options.deployment}: please check: {doubt}; reports rely on it"
                 on_event(Event(kind="note", text=text))
             flush = _flush(options, headers, target, info)
-            told = jobs.jobs(options, plan, info, vocabulary, asking, folder, [
-                jobs.destination(options, parts, base_path, path, headers, keys) for parts, base_path in servers
+            told = worker_jobs.jobs(options, plan, info, vocabulary, asking, folder, [
+                worker_jobs.destination(options, parts, base_path, path, headers, keys) for parts, base_path in servers
             ])  # fmt: skip
             pages = [f"{url}/metrics" if target.metrics_names else None for url in target.urls]
             with Observer(

@@ -8,7 +8,8 @@ from typing import Any
 
 from loadstone import catalogue
 from loadstone.core.errors import InputError
-from loadstone.gpubench import session, table
+from loadstone.gpubench import session
+from loadstone.runs import gpu_table
 from loadstone.gpubench.points import load
 from loadstone.predict.calibrate import gpu as fit
 from loadstone.predict.step_time.profile import profile_of, save, user_folder
@@ -39,10 +40,10 @@ def calibrate(
     path = measured or out
     gpu = fit.gpu_of(bench.device.name)
     fitted = fit.fit(bench, gpu)
-    for line in table.lines(bench, gpu, fitted):
+    for line in gpu_table.lines(bench, gpu, fitted):
         say(line)
     text = f"{_ANY_MODEL}@1x{gpu.given or gpu.name}" + (f"/engine={engine}" if engine else "")
     profile = fit.updated(profile_of(catalogue.parse_deployment(text)), fitted, name, bench.created[:10])
     written = save(profile, folder or user_folder())
     say(f"profile {name}: {written}")
-    return table.document(bench, fitted, str(path)) | {"profile": name, "profile_file": str(written)}
+    return gpu_table.document(bench, fitted, str(path)) | {"profile": name, "profile_file": str(written)}

@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from loadstone import measure
+from loadstone.runs import bench
 from loadstone.accuracy import Comparison, Row, Selftest, Shift, Spread, events_per_s
 from loadstone.core import Load, host, run_folder
 from loadstone.core.errors import LoadstoneError
@@ -103,7 +103,7 @@ def _row(level: Level, contended: bool) -> Row:
                 salt=_SALT,
                 out=Path(out),
             )
-            document = measure.bench(options)
+            document = bench.bench(options)
             return _numbers(row, document, law, _truth(server))
     except LoadstoneError as error:
         return msgspec.structs.replace(row, note=str(error))

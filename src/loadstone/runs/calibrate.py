@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from loadstone.calibrate.runs import cases_of_runs, deployment_of_runs
+from loadstone.runs.calibration_cases import cases_of_runs, deployment_of_runs
 from loadstone.catalogue import parse_deployment
 from loadstone.core.errors import InputError
 from loadstone.predict.calibrate.update import Calibration, update
