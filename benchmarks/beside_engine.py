@@ -32,7 +32,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from loadstone.engines.process import free_port
+from loadstone.measure.engines.process import free_port
 
 ROOT = Path(__file__).resolve().parents[1]
 NEAR_SHARE, NEAR_S = 0.10, 0.003

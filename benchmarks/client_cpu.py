@@ -22,7 +22,7 @@ import tempfile
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from loadstone import simserver
+from loadstone.measure import simulated_server
 from loadstone.runs.bench import bench
 from loadstone.workload.options import Options
 
@@ -106,11 +106,11 @@ def main() -> None:
     if arguments.bare:
         print(run_bare(arguments.bare, int(arguments.streams), arguments.tokens, arguments.usage))
         return
-    law = simserver.Law.parse(f"ttft=50ms,itl={arguments.itl}")
+    law = simulated_server.Law.parse(f"ttft=50ms,itl={arguments.itl}")
     print(f"{'streams':>8} {'bare µs/token':>14} {'loadstone':>10} {'ratio':>6}   rounds")
     for streams in map(int, arguments.streams.split(",")):
         pairs = []
-        with simserver.start(law) as server:
+        with simulated_server.start(law) as server:
             for _ in range(arguments.rounds):
                 given = server.url, streams, arguments.tokens, arguments.usage
                 pairs.append((bare(*given), ours(*given)))

@@ -52,7 +52,7 @@ from loadstone.comparison.sides import Requests, token_curve
 from loadstone.core.statistics import Flow, distribution
 from loadstone.core.statistics.blocks import RESOLUTION
 from loadstone.core.statistics.flow import rate_bounds
-from loadstone.engines import llama_cpp
+from loadstone.measure.engines import llama_cpp
 from loadstone.runs import bench, simulate
 from loadstone.workload.options import Options
 

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from loadstone.core.errors import LoadstoneError
-from loadstone.engines import llama_cpp
+from loadstone.measure.engines import llama_cpp
 
 SLOTS = 16
 CONTEXT_TOKENS = 512
@@ -51,7 +51,7 @@ CONFIG = {
     "max_position_embeddings": 4096,
     "torch_dtype": "float32",
 }
-"""The tiny model of loadstone.engines.tiny_gguf, as those would say it who publish models."""
+"""The tiny model of loadstone.measure.engines.tiny_gguf, as those would say it who publish models."""
 METRICS = ("ttft_s", "tpot_s", "output_tokens_per_s")
 TESTS = Path(__file__).resolve().parents[1] / "tests"
 

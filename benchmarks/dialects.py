@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 
 import peers
 
-from loadstone import simserver
 from loadstone.core.errors import InputError
+from loadstone.measure import simulated_server
 
 Json = dict[str, Any]
-LAW = simserver.Law(ttft_s=0.030, itl_s=0.007, per_input_token_s=0.0001)
+LAW = simulated_server.Law(ttft_s=0.030, itl_s=0.007, per_input_token_s=0.0001)
 CONCURRENCY, REQUESTS, OUTPUT_TOKENS, TOKENS_PER_EVENT = 4, 12, 24, 3
 
 
@@ -144,7 +144,7 @@ def capture(names: list[str], out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
     with (
         tempfile.TemporaryDirectory(prefix="dialects-tokenizer-") as folder,
-        simserver.start(LAW, tokens_per_event=TOKENS_PER_EVENT) as server,
+        simulated_server.start(LAW, tokens_per_event=TOKENS_PER_EVENT) as server,
     ):
         peers.write_tokenizer(Path(folder))
         work = peers.Work(server.url, CONCURRENCY, REQUESTS, OUTPUT_TOKENS, Path(folder))

@@ -24,9 +24,9 @@ from typing import NamedTuple
 import peers
 from peers import TOOLS, Json, Work
 
-from loadstone import simserver
 from loadstone.core.errors import InputError
 from loadstone.core.host import describe
+from loadstone.measure import simulated_server
 
 GPUS, WATTS = 4, 310.0
 _LABELS = (
@@ -132,12 +132,12 @@ def main() -> None:
     arguments = parser.parse_args()
     found: dict[str, list[Json]] = {name: [] for name in READERS}
     try:
-        law = simserver.Law.parse(arguments.law, "--law")
+        law = simulated_server.Law.parse(arguments.law, "--law")
         with tempfile.TemporaryDirectory(prefix="energy-tokenizer-") as folder, exporter() as address:
             peers.write_tokenizer(Path(folder))
             for _ in range(arguments.rounds):
                 for name, rounds in found.items():
-                    with simserver.start(law) as server:
+                    with simulated_server.start(law) as server:
                         work = Work(
                             server.url, arguments.concurrency, arguments.requests, arguments.output, Path(folder)
                         )

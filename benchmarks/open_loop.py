@@ -23,9 +23,9 @@ import httpx
 import peers
 from peers import TOOLS, Json, Work
 
-from loadstone import simserver
 from loadstone.core.errors import InputError
 from loadstone.core.host import describe
+from loadstone.measure import simulated_server
 
 
 def command(name: str, programs: Path, work: Work, rate: float) -> list[str]:
@@ -103,7 +103,7 @@ def compare(arguments: argparse.Namespace) -> Json:
     unknown = [name for name in names if name not in TOOLS]
     if unknown:
         raise InputError(f"--tools {','.join(unknown)}: unknown; choose of {','.join(TOOLS)}")
-    law = simserver.Law.parse(arguments.law, "--law")
+    law = simulated_server.Law.parse(arguments.law, "--law")
     found: dict[str, Any] = {}
     for name in names:
         peers.installed(name)
@@ -111,7 +111,7 @@ def compare(arguments: argparse.Namespace) -> Json:
         peers.write_tokenizer(Path(folder))
         for name in names:
             peers.say(f"{TOOLS[name].label}")
-            with simserver.start(law, keep_truth=True) as server:
+            with simulated_server.start(law, keep_truth=True) as server:
                 work = Work(server.url, 1, arguments.requests, arguments.output, Path(folder))
                 found[name] = measure(name, work, arguments.rate)
             print(f"open_loop: {name}: {found[name]}", file=sys.stderr, flush=True)

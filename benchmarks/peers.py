@@ -37,9 +37,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from loadstone import simserver
 from loadstone.core.errors import InputError
 from loadstone.core.host import describe
+from loadstone.measure import simulated_server
 
 Json = dict[str, Any]
 PEERS = Path(__file__).resolve().parents[1] / ".cache" / "peers"
@@ -119,7 +119,7 @@ def read_loadstone(document: Json) -> Reading:
 
 def vllm_command(programs: Path, work: Work) -> list[str]:
     command = [str(programs / "vllm"), "bench", "serve", "--backend", "openai", "--endpoint", "/v1/completions"]
-    command += ["--base-url", work.url, "--model", simserver.MODEL, "--tokenizer", str(work.tokenizer)]
+    command += ["--base-url", work.url, "--model", simulated_server.MODEL, "--tokenizer", str(work.tokenizer)]
     command += ["--dataset-name", "random", "--random-input-len", str(INPUT_TOKENS)]
     command += ["--random-output-len", str(work.output_tokens), "--ignore-eos"]
     command += ["--num-prompts", str(work.requests), "--max-concurrency", str(work.concurrency)]
@@ -152,7 +152,14 @@ def aiperf_command(programs: Path, work: Work) -> list[str]:
         "--url",
         work.url,
     ]
-    command += ["--model", simserver.MODEL, "--tokenizer", str(work.tokenizer), "--extra-inputs", "ignore_eos:true"]
+    command += [
+        "--model",
+        simulated_server.MODEL,
+        "--tokenizer",
+        str(work.tokenizer),
+        "--extra-inputs",
+        "ignore_eos:true",
+    ]
     command += ["--concurrency", str(work.concurrency), "--request-count", str(work.requests)]
     command += ["--isl", str(INPUT_TOKENS), "--osl", str(work.output_tokens), "--ui", "none"]
     return [*command, "--artifact-dir", "artifacts"]
@@ -174,7 +181,7 @@ def read_aiperf(result: Json) -> Reading:
 
 
 def guidellm_command(programs: Path, work: Work) -> list[str]:
-    backend = f"kind=openai_http,target={work.url},model={simserver.MODEL},request_format=/v1/completions"
+    backend = f"kind=openai_http,target={work.url},model={simulated_server.MODEL},request_format=/v1/completions"
     command = [str(programs / "guidellm"), "run", "--backend", backend]
     command += ["--profile", f"kind=concurrent,streams={work.concurrency}"]
     command += ["--constraint", f"kind=max_requests,count={work.requests}"]
@@ -377,7 +384,7 @@ def last_words(folder: Path) -> str:
 
 
 @contextlib.contextmanager
-def witness(url: str, law: simserver.Law) -> Iterator[list[float]]:
+def witness(url: str, law: simulated_server.Law) -> Iterator[list[float]]:
     """One stream read beside the others. After the block the list holds how late each write was by the law, in ms.
 
     The server writes into the stream when it wrote; the least late write counts as on time.
@@ -385,7 +392,7 @@ def witness(url: str, law: simserver.Law) -> Iterator[list[float]]:
     stamps_ns: list[int] = []
     late_ms: list[float] = []
     connection = http.client.HTTPConnection(urlsplit(url).netloc)
-    body = {"model": simserver.MODEL, "prompt": "a", "max_tokens": 100_000, "stream": True}
+    body = {"model": simulated_server.MODEL, "prompt": "a", "max_tokens": 100_000, "stream": True}
     connection.request("POST", "/v1/completions", json.dumps(body), {"X-Loadstone-Truth": "1"})
     answer = connection.getresponse()
     stopped = threading.Event()
@@ -434,7 +441,7 @@ def run_tool(name: str, work: Work) -> tuple[Spent, Reading]:
     return spent, reading
 
 
-def measure(name: str, work: Work, law: simserver.Law) -> Json:
+def measure(name: str, work: Work, law: simulated_server.Law) -> Json:
     """One round of one tool: a single request, then the work."""
     single = work._replace(concurrency=1, requests=1)
     start_up, _ = run_tool(name, single)
@@ -534,11 +541,11 @@ def compare(arguments: argparse.Namespace) -> Json:
         raise InputError(
             "--tokens must be at least --concurrency × --output, --output at least 2, --rounds at least 1"
         )
-    law = simserver.Law.parse(arguments.law, "--law")
+    law = simulated_server.Law.parse(arguments.law, "--law")
     for name in names:
         installed(name)
     rounds: dict[str, list[Json]] = {name: [] for name in names}
-    with tempfile.TemporaryDirectory(prefix="peers-tokenizer-") as folder, simserver.start(law) as server:
+    with tempfile.TemporaryDirectory(prefix="peers-tokenizer-") as folder, simulated_server.start(law) as server:
         write_tokenizer(Path(folder))
         work = Work(server.url, arguments.concurrency, requests, arguments.output, Path(folder))
         for number in range(arguments.rounds):

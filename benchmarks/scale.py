@@ -23,7 +23,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from loadstone import simserver
+from loadstone.measure import simulated_server
 from loadstone.runs.bench import bench
 from loadstone.workload.options import Options
 
@@ -45,7 +45,7 @@ class WorkerMemory(threading.Thread):
 
     def _look(self, process: Path) -> None:
         try:
-            if b"loadstone.client.worker" not in (process / "cmdline").read_bytes():
+            if b"loadstone.measure.client.worker" not in (process / "cmdline").read_bytes():
                 return
             for line in (process / "status").read_text().splitlines():
                 if line.startswith("VmHWM:"):
@@ -57,7 +57,7 @@ class WorkerMemory(threading.Thread):
 def run(law: str, options: Callable[[str, Path], Options], expected_requests: int, expected_tokens: int) -> None:
     memory = WorkerMemory()
     memory.start()
-    with simserver.start(simserver.Law.parse(law)) as server, tempfile.TemporaryDirectory() as folder:
+    with simulated_server.start(simulated_server.Law.parse(law)) as server, tempfile.TemporaryDirectory() as folder:
         started = time.monotonic()
         document: dict[str, Any] = bench(options(server.url, Path(folder)))
         wall_s = time.monotonic() - started

@@ -16,7 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from loadstone import open_run, simserver
+from loadstone import open_run
+from loadstone.measure import simulated_server
 from loadstone.runs.bench import bench
 from loadstone.workload import trace
 from loadstone.workload.options import Options
@@ -31,7 +32,10 @@ def main() -> int:
     parser.add_argument("--workers", type=int)
     given = parser.parse_args()
     expected = trace.read(given.trace).time_s[: given.requests] * given.time_scale
-    with simserver.start(simserver.Law.parse(given.law)) as server, tempfile.TemporaryDirectory() as folder:
+    with (
+        simulated_server.start(simulated_server.Law.parse(given.law)) as server,
+        tempfile.TemporaryDirectory() as folder,
+    ):
         document = bench(
             Options(
                 url=server.url, trace=given.trace, time_scale=[given.time_scale], workers=given.workers,

@@ -25,7 +25,7 @@ import pytest
 from hypothesis import settings
 
 from loadstone import cli
-from loadstone.simserver import Law, TimingServer, start
+from loadstone.measure.simulated_server import Law, TimingServer, start
 
 settings.register_profile("any machine", deadline=None)  # how long an example takes says nothing of the code
 settings.load_profile("any machine")

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadstone.core.errors import InputError
-from loadstone.wire.ask import RequestBody, body, path
-from loadstone.wire.dialects import new_answer
-from loadstone.wire.structured import fields, obeyed, spellings
+from loadstone.measure.wire.ask import RequestBody, body, path
+from loadstone.measure.wire.dialects import new_answer
+from loadstone.measure.wire.structured import fields, obeyed, spellings
 from loadstone.workload.request import LENGTH, PROMPT, TEXT_OR_IDS, Ask, Endpoint, Sampling, Structured
 
 SAMPLING = Sampling(temperature=0.5, top_p=0.9, seed=0, stop=("\n", "END"))

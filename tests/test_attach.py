@@ -11,10 +11,10 @@ from conftest import LAST_CHUNK, MODEL, SSE, Json, ScriptedServer, Send, answer,
 from conftest import Ask as Request
 from loadstone.core import Load, Target
 from loadstone.core.errors import InputError, TargetError
-from loadstone.engines import attach
+from loadstone.measure.engines import attach
+from loadstone.measure.simulated_server import Law, TimingServer, start
+from loadstone.measure.wire.ask import body
 from loadstone.runs.meet_server import LOADED, expected_s
-from loadstone.simserver import Law, TimingServer, start
-from loadstone.wire.ask import body
 from loadstone.workload.lengths import Length, Synthetic
 from loadstone.workload.options import Options
 from loadstone.workload.planning import by_default, plan_of

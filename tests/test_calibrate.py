@@ -13,6 +13,8 @@ from loadstone import calibrate_profile
 from loadstone.catalogue import parse_deployment
 from loadstone.core import run_folder
 from loadstone.core.statistics.distribution import Z80
+from loadstone.measure.simulated_server import start
+from loadstone.measure.simulated_server.law import Law
 from loadstone.predict.calibrate.closed_loop import Outcome, run
 from loadstone.predict.calibrate.deployments import deployment_of
 from loadstone.predict.calibrate.fit import faster_twins, group, keys_of, solve, values_of, weights_of
@@ -28,8 +30,6 @@ from loadstone.predict.step_time import StepModel
 from loadstone.predict.step_time.coefficients import INDEX, NAMES, PRIOR
 from loadstone.predict.step_time.profile import load, prior_profile, profile_of, remaining
 from loadstone.runs.calibration_cases import cases_of_runs
-from loadstone.simserver import start
-from loadstone.simserver.law import Law
 
 HOST = {"request_s": 0.010, "stream_s": 0.001}
 

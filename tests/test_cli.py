@@ -30,8 +30,8 @@ from conftest import (
 )
 from loadstone import __version__
 from loadstone.cli import app
-from loadstone.simserver import TimingServer, start
-from loadstone.simserver.law import Law
+from loadstone.measure.simulated_server import TimingServer, start
+from loadstone.measure.simulated_server.law import Law
 from loadstone.workload.flag_names import HERE
 from test_summary import CLOSED, make_run
 

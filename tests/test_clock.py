@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from loadstone.client.clock import ANCILLARY_BYTES, Clock, ask_for_stamps, measure_offset_ns
+from loadstone.measure.client.clock import ANCILLARY_BYTES, Clock, ask_for_stamps, measure_offset_ns
 
 STAMP = struct.Struct("@qq")
 

@@ -14,11 +14,11 @@ import pytest
 
 from conftest import LAST_CHUNK, SSE, Ask, Hangup, ScriptedServer, Send, chunk, token, whole
 from conftest import event as sse_event
-from loadstone.client.clock import Clock
-from loadstone.client.connection import Address, Connection
-from loadstone.client.stream import Stream
 from loadstone.core import PlannedRequest
-from loadstone.wire.dialects import new_answer
+from loadstone.measure.client.clock import Clock
+from loadstone.measure.client.connection import Address, Connection
+from loadstone.measure.client.stream import Stream
+from loadstone.measure.wire.dialects import new_answer
 
 
 class Owner:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from loadstone import simserver
+from loadstone.measure import simulated_server
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -36,8 +36,8 @@ def test_examples_on_the_page_run(page: Path, tmp_path: Path) -> None:
     signal.alarm(300)  # a page may have many
     for name, text in files().items():
         (tmp_path / name).write_text(text)
-    law = simserver.Law.parse("ttft=5ms,itl=1ms")
-    with simserver.start(law) as first, simserver.start(law) as second:
+    law = simulated_server.Law.parse("ttft=5ms,itl=1ms")
+    with simulated_server.start(law) as first, simulated_server.start(law) as second:
 
         def real(text: str) -> str:
             return text.replace(READERS_SERVERS[0], first.url).replace(READERS_SERVERS[1], second.url)

@@ -3,11 +3,11 @@ from typing import Any
 
 import pytest
 
-from loadstone.client.clock import Clock
-from loadstone.client.fragments import Fragments
-from loadstone.client.stream import Stream
 from loadstone.core import PlannedRequest
 from loadstone.core.run_folder import journal_schema
+from loadstone.measure.client.clock import Clock
+from loadstone.measure.client.fragments import Fragments
+from loadstone.measure.client.stream import Stream
 
 ORIGIN_NS = 10_000_000_000
 

@@ -16,10 +16,10 @@ from loadstone.core import run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.gpu_metrics import Readings, labels_of, meaning
 from loadstone.core.units import show_number
-from loadstone.engines.observe import GPU_SERIES, GPUS, Observer, exporter, read_gpu_metrics, read_metrics
+from loadstone.measure.engines.observe import GPU_SERIES, GPUS, Observer, exporter, read_gpu_metrics, read_metrics
+from loadstone.measure.simulated_server import start
 from loadstone.report import terminal
 from loadstone.runfacts import steady_window
-from loadstone.simserver import start
 from loadstone.verdict import gpu_figures
 from loadstone.verdict.gpu import GpuFigures, gpu_read_seldom
 from test_observe import serving

@@ -12,8 +12,8 @@ import httpx
 import pytest
 
 from loadstone.core.errors import InputError, TargetError
-from loadstone.engines import llama_cpp
-from loadstone.engines.process import ServerProcess
+from loadstone.measure.engines import llama_cpp
+from loadstone.measure.engines.process import ServerProcess
 from loadstone.workload.word_list import WORDS
 
 
@@ -124,7 +124,7 @@ def test_the_prompt_cache_can_be_switched_off(client: httpx.Client, tmp_path: Pa
 
 def test_kill_9_of_the_program_that_launched_it_ends_the_server(binary: Path, tmp_path: Path) -> None:
     code = (
-        "import sys, time; from pathlib import Path; from loadstone.engines import llama_cpp; "
+        "import sys, time; from pathlib import Path; from loadstone.measure.engines import llama_cpp; "
         "server = llama_cpp.launch(slots=1, log_path=Path(sys.argv[1])); "
         "print(server.pid, flush=True); time.sleep(600)"
     )

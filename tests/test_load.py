@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from loadstone.client.feed import Due
-from loadstone.client.load import StepLoad
-from loadstone.client.protocol import Step
 from loadstone.core import Load, Plan
+from loadstone.measure.client.feed import Due
+from loadstone.measure.client.load import StepLoad
+from loadstone.measure.client.protocol import Step
 from loadstone.workload.lengths import Length, Synthetic
 from loadstone.workload.schedule import make_plan
 

@@ -12,8 +12,8 @@ import pytest
 from conftest import eventually
 from loadstone.core import run_folder
 from loadstone.core.server_metrics import NAMES
-from loadstone.engines import observe
-from loadstone.engines.observe import Observer, read_metrics
+from loadstone.measure.engines import observe
+from loadstone.measure.engines.observe import Observer, read_metrics
 from loadstone.verdict.server import server_figures
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "wire"

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadstone.core.text import error_text, excerpt
-from loadstone.wire import answer as base
-from loadstone.wire import sse
-from loadstone.wire.answer import Whole
-from loadstone.wire.openai import OpenAIAnswer as Answer
+from loadstone.measure.wire import answer as base
+from loadstone.measure.wire import sse
+from loadstone.measure.wire.answer import Whole
+from loadstone.measure.wire.openai import OpenAIAnswer as Answer
 
 WIRE = Path(__file__).resolve().parents[2] / "shared" / "data" / "wire"
 RECORDED = sorted(WIRE.glob("*.sse"))

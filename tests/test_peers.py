@@ -15,7 +15,7 @@ import pytest
 
 from conftest import eventually, gone, script
 from loadstone.core.errors import InputError
-from loadstone.simserver import MODEL, Law, start
+from loadstone.measure.simulated_server import MODEL, Law, start
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT.parent / "shared/data/results/peers"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from loadstone.client import pool
-from loadstone.client.pool import workers_for
 from loadstone.core import Load
+from loadstone.measure.client import pool
+from loadstone.measure.client.pool import workers_for
 
 
 def test_small_loads_have_one_worker() -> None:

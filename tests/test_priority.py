@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from loadstone.client import priority
+from loadstone.measure.client import priority
 
 LISTEN = (
     "import socket, sys; s = socket.create_server(('127.0.0.1', 0)); "
@@ -59,7 +59,7 @@ def test_without_the_right_to_more_weight_workers_stay(monkeypatch: pytest.Monke
 
 def tried(program: str, **more: object) -> str:
     """What a program prints that begins with this module, in a process of its own."""
-    words = [sys.executable, "-c", f"import os\nfrom loadstone.client import priority\n{program}"]
+    words = [sys.executable, "-c", f"import os\nfrom loadstone.measure.client import priority\n{program}"]
     return subprocess.run(words, capture_output=True, text=True, check=True, **more).stdout.strip()  # type: ignore[call-overload]
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from conftest import eventually, gone
 from loadstone.core.errors import TargetError
-from loadstone.engines.process import ServerProcess, free_port
+from loadstone.measure.engines.process import ServerProcess, free_port
 
 SERVE = (
     "import http.server, sys; "
@@ -109,7 +109,7 @@ def test_kill_9_of_the_owner_ends_the_server(tmp_path: Path, fork: bool) -> None
         """
         import os, sys, time
         from pathlib import Path
-        from loadstone.engines.process import ServerProcess
+        from loadstone.measure.engines.process import ServerProcess
         folder = Path(sys.argv[1])
         server = ServerProcess([sys.executable, "-c", sys.argv[2]], log_path=folder / "log")
         if sys.argv[3] == "True":

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from conftest import QUICK, Loadstone, ScriptedServer, command, whole
-from loadstone.client.protocol import Progress
+from loadstone.measure.client.protocol import Progress
+from loadstone.measure.simulated_server import TimingServer
 from loadstone.progress import Display
 from loadstone.runs.bench import Event
-from loadstone.simserver import TimingServer
 from loadstone.workload.options import Options
 from loadstone.workload.planning import plan_of
 

@@ -24,10 +24,10 @@ from loadstone import accuracy
 from loadstone.accuracy import Comparison, Row, Selftest, Shift
 from loadstone.core import Load, RequestRecord, host, run_folder
 from loadstone.core.errors import InputError
+from loadstone.measure.simulated_server import Law
 from loadstone.runs import bench as measure
 from loadstone.runs import selftest
 from loadstone.runs.selftest import Level, compare, spread
-from loadstone.simserver import Law
 
 CLOCKS_DIFFER_S = 50e-6  # kernel stamps are CLOCK_REALTIME, mapped by an offset that is sampled
 ORIGIN_NS = 1_000_000_000_000

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadstone.wire import answer as base
-from loadstone.wire.sglang import SglangAnswer
+from loadstone.measure.wire import answer as base
+from loadstone.measure.wire.sglang import SglangAnswer
 
 DONE = b"data: [DONE]\n\n"
 LENGTH = {"type": "length", "length": 3}
@@ -103,7 +103,7 @@ def test_the_text_is_kept_in_either_form(texts: tuple[str, ...]) -> None:
 
 
 def test_no_more_text_is_kept_than_has_its_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("loadstone.wire.sglang.MAX_TEXT", 6)
+    monkeypatch.setattr("loadstone.measure.wire.sglang.MAX_TEXT", 6)
     assert heard(said("abcd", 1), said("abcdefgh", 2), keep_text=True).text == "abcdef"
 
 

@@ -21,9 +21,9 @@ import pytest
 
 from loadstone import __version__
 from loadstone.core.errors import InputError, LoadstoneError
-from loadstone.simserver import Law, TimingServer, start
-from loadstone.simserver.http import MOST_BODY_BYTES, MOST_HEAD_BYTES
-from loadstone.simserver.scheduler import Scheduler
+from loadstone.measure.simulated_server import Law, TimingServer, start
+from loadstone.measure.simulated_server.http import MOST_BODY_BYTES, MOST_HEAD_BYTES
+from loadstone.measure.simulated_server.scheduler import Scheduler
 
 LAW = Law(ttft_s=0.02, itl_s=0.002)
 Json = dict[str, Any]
@@ -649,12 +649,14 @@ def test_truth_is_not_kept_unasked(server: TimingServer) -> None:
 
 
 def launch(*arguments: str, code: str = "") -> subprocess.Popen[bytes]:
-    program = ["-c", code] if code else ["-m", "loadstone.simserver"]
+    program = ["-c", code] if code else ["-m", "loadstone.measure.simulated_server"]
     return subprocess.Popen([sys.executable, *program, *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
 
 
 def test_import_is_light() -> None:
-    code = "import sys, loadstone.simserver; print({'asyncio', 'httptools', 'uvloop'} & set(sys.modules))"
+    code = (
+        "import sys, loadstone.measure.simulated_server; print({'asyncio', 'httptools', 'uvloop'} & set(sys.modules))"
+    )
     with launch(code=code) as process:
         assert process.communicate()[0] == b"set()\n"
 
@@ -662,7 +664,7 @@ def test_import_is_light() -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
 def test_signals_end_it(number: signal.Signals, loop: str) -> None:
-    without = "import sys; sys.modules['uvloop'] = None; from loadstone.simserver.__main__ import main; main()"
+    without = "import sys; sys.modules['uvloop'] = None; from loadstone.measure.simulated_server.__main__ import main; main()"
     with launch("--law", "ttft=1ms,itl=1ms", code=without if loop == "asyncio" else "") as process:
         assert process.stdout
         server = TimingServer(json.loads(process.stdout.readline())["url"], process.pid)
@@ -692,7 +694,7 @@ def ends(pid: int) -> bool:
 
 
 def test_it_dies_with_its_parent() -> None:
-    code = "import time; from loadstone.simserver import *\n"
+    code = "import time; from loadstone.measure.simulated_server import *\n"
     code += "with start(Law()) as server: print(server.pid, flush=True); time.sleep(60)"
     with launch(code=code) as parent:
         assert parent.stdout

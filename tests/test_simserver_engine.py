@@ -18,13 +18,13 @@ import pytest
 
 from conftest import eventually
 from loadstone.catalogue import parse_deployment
+from loadstone.measure.simulated_server import TimingServer, start
+from loadstone.measure.simulated_server.engine import Engine
+from loadstone.measure.simulated_server.stream import Keys
 from loadstone.predict.scheduler import EnginePolicy, Scheduler, Sequence
 from loadstone.predict.simulator.fleet import Fleet, fleet_of, longest_request, sharing
 from loadstone.predict.simulator.run import State
 from loadstone.predict.sizing import max_context
-from loadstone.simserver import TimingServer, start
-from loadstone.simserver.engine import Engine
-from loadstone.simserver.stream import Keys
 
 DEPLOYMENT = "llama-3.1-8b@1xh100"
 MODEL = "Llama-3.1-8B"

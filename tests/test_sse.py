@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadstone.wire import sse
-from loadstone.wire.sse import SseDecoder, SseError
+from loadstone.measure.wire import sse
+from loadstone.measure.wire.sse import SseDecoder, SseError
 
 WIRE = Path(__file__).resolve().parents[2] / "shared" / "data" / "wire"
 RECORDED = sorted(WIRE.glob("*.sse"))

@@ -14,8 +14,8 @@ from fake_nvml import FakeNvml, h100
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.nvml import Gpus, reasons_in
-from loadstone.engines.observe import GPUS, Observer
-from loadstone.simserver import start
+from loadstone.measure.engines.observe import GPUS, Observer
+from loadstone.measure.simulated_server import start
 
 
 def test_what_a_gpu_says_in_our_units() -> None:

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadstone.wire.openai import OpenAIAnswer as Answer
-from loadstone.wire.sse import SseDecoder
-from loadstone.wire.template import Template, learn
-from loadstone.wire.tolerant import MAX_COUNT
+from loadstone.measure.wire.openai import OpenAIAnswer as Answer
+from loadstone.measure.wire.sse import SseDecoder
+from loadstone.measure.wire.template import Template, learn
+from loadstone.measure.wire.tolerant import MAX_COUNT
 
 WIRE = Path(__file__).resolve().parents[2] / "shared" / "data" / "wire"
 RECORDED = sorted(WIRE.glob("*.sse"))

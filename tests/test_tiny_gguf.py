@@ -5,7 +5,7 @@ import gguf
 import numpy as np
 import pytest
 
-from loadstone.engines import tiny_gguf
+from loadstone.measure.engines import tiny_gguf
 from loadstone.workload.word_list import WORDS
 
 

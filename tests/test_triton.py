@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadstone.wire import answer as base
-from loadstone.wire.tolerant import MAX_COUNT
-from loadstone.wire.triton import TritonAnswer, inputs, spelled
+from loadstone.measure.wire import answer as base
+from loadstone.measure.wire.tolerant import MAX_COUNT
+from loadstone.measure.wire.triton import TritonAnswer, inputs, spelled
 from loadstone.workload.request import Ask, Structured
 
 

@@ -19,15 +19,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadstone.client.clock import Clock
-from loadstone.client.connection import Address
-from loadstone.client.grpc import METHOD, Channels, GrpcConnection, library, metadata, shut
-from loadstone.client.stream import Stream
 from loadstone.core import PlannedRequest
 from loadstone.core.errors import InputError
-from loadstone.engines import triton_grpc as engine
-from loadstone.wire.ask import RequestBody
-from loadstone.wire.triton_grpc import GrpcAnswer, GrpcAsk, body, fold, may_be_last, tensors
+from loadstone.measure.client.clock import Clock
+from loadstone.measure.client.connection import Address
+from loadstone.measure.client.grpc import METHOD, Channels, GrpcConnection, library, metadata, shut
+from loadstone.measure.client.stream import Stream
+from loadstone.measure.engines import triton_grpc as engine
+from loadstone.measure.wire.ask import RequestBody
+from loadstone.measure.wire.triton_grpc import GrpcAnswer, GrpcAsk, body, fold, may_be_last, tensors
 from loadstone.workload.request import LENGTH, PROMPT, Sampling, Structured
 
 TYPES = {"text_input": "BYTES", "max_tokens": "INT32", "stream": "BOOL", "temperature": "FP32", "stop_words": "BYTES"}

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from loadstone.core import PlannedRequest
-from loadstone.engines import vocabulary
-from loadstone.engines.vocabulary import find_words
+from loadstone.measure.engines import vocabulary
+from loadstone.measure.engines.vocabulary import find_words
 from loadstone.workload.prompts import PromptWriter, Vocabulary
 from loadstone.workload.word_list import WORDS
 

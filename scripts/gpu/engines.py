@@ -26,7 +26,7 @@ from typing import NamedTuple
 import model_folder
 
 from loadstone.catalogue import parse_deployment
-from loadstone.engines.process import ServerProcess, free_port
+from loadstone.measure.engines.process import ServerProcess, free_port
 from loadstone.core.errors import InputError, LoadstoneError
 from loadstone.predict.calibrate.gpu import gpu_of
 from loadstone.predict.sizing.size import size

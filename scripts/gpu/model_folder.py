@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from loadstone.catalogue.find import model_names
-from loadstone.engines import tiny_gguf
+from loadstone.measure.engines import tiny_gguf
 from loadstone.core.errors import InputError
 
 ARCHITECTURES = {

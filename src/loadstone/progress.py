@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from loadstone.client.protocol import Progress
 from loadstone.core import Load, Plan, run_folder
 from loadstone.core.text import excerpt
 from loadstone.core.units import show_number, show_seconds
+from loadstone.measure.client.protocol import Progress
 from loadstone.report.words import count
 from loadstone.runs.bench import Event
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from conftest import FAST, QUICK, SSE, Ask, Loadstone, ScriptedServer, Send, answer, chunk, event, spawn, token
+from loadstone.measure.simulated_server import TimingServer, start
 from loadstone.runs import bench
-from loadstone.simserver import TimingServer, start
 from loadstone.workload.request import Timeouts
 
 SMALL = ("--input", "16", "--output", "6", "--json")

@@ -16,8 +16,8 @@ import pytest
 
 from conftest import Loadstone, eventually, gone, kill, processes_about, read_records, spawn
 from loadstone.core import run_folder
+from loadstone.measure.simulated_server import Law, TimingServer, start
 from loadstone.runs import bench, simulate
-from loadstone.simserver import Law, TimingServer, start
 from loadstone.workload.options import Options
 
 LONG = ("--input", "8", "--output", "400", "--concurrency", "3", "--requests", "60", "--warmup", "0", "--json")
@@ -36,7 +36,9 @@ def children_of(process: subprocess.Popen[str]) -> list[int]:
 
 def workers_of(process: subprocess.Popen[str]) -> list[int]:
     return [
-        pid for pid in children_of(process) if b"loadstone.client.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        pid
+        for pid in children_of(process)
+        if b"loadstone.measure.client.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
     ]
 
 

@@ -30,8 +30,8 @@ from conftest import (
     token,
     whole,
 )
-from loadstone.engines import server as control_plane
-from loadstone.engines.process import free_port
+from loadstone.measure.engines import server as control_plane
+from loadstone.measure.engines.process import free_port
 
 PLANNED = 6
 RUN = (*QUICK, "--concurrency", "2", "--requests", PLANNED, "--json")

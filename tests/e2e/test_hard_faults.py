@@ -35,7 +35,7 @@ from conftest import (
     usage,
     whole,
 )
-from loadstone.simserver import Law, start
+from loadstone.measure.simulated_server import Law, start
 
 HALF_A_HEADER = b"HTTP/1.1 200 OK\r\nContent-Type: text/ev"
 

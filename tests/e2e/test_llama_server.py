@@ -9,8 +9,8 @@ import pytest
 
 from conftest import Json, Loadstone, Outcome, eventually, processes_about
 from loadstone.core.errors import InputError
-from loadstone.engines import llama_cpp
-from loadstone.engines.process import ServerProcess
+from loadstone.measure.engines import llama_cpp
+from loadstone.measure.engines.process import ServerProcess
 
 INPUT, OUTPUT = 64, 48
 SHAPE = ("--input", INPUT, "--output", OUTPUT, "--json")

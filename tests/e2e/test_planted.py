@@ -42,8 +42,8 @@ from conftest import (
 )
 from engines import launch
 from loadstone.core.errors import InputError
-from loadstone.engines import llama_cpp
-from loadstone.simserver import Law, TimingServer, start
+from loadstone.measure.engines import llama_cpp
+from loadstone.measure.simulated_server import Law, TimingServer, start
 
 ROOT = Path(__file__).resolve().parents[2]
 TRUST = ROOT / "docs" / "trust.md"
@@ -206,7 +206,7 @@ def with_metrics(loadstone: Loadstone, page: Callable[[int], str]) -> Outcome:
 def workers() -> list[int]:
     """Processes of the client that this process has started."""
     found = []
-    for pid in processes_about("loadstone.client.worker"):
+    for pid in processes_about("loadstone.measure.client.worker"):
         with contextlib.suppress(OSError):
             parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]
             if int(parent) == os.getpid():

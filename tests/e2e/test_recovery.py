@@ -11,8 +11,8 @@ import pytest
 
 from conftest import Loadstone, eventually, kill, read_records, spawn
 from loadstone.core.errors import InputError
+from loadstone.measure.simulated_server import Law, TimingServer, start
 from loadstone.runs import bench
-from loadstone.simserver import Law, TimingServer, start
 
 REQUESTS = 150
 ASKED = ("--input", "8", "--output", "10", "--concurrency", "8", "--requests", str(REQUESTS), "--warmup", "0")

@@ -73,7 +73,7 @@ def test_a_server_that_waits_for_the_rest_of_a_tls_greeting(
     loadstone: Loadstone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """llama-server does: it takes the greeting for the beginning of a request."""
-    monkeypatch.setattr("loadstone.engines.server._CONNECT_S", 0.3)
+    monkeypatch.setattr("loadstone.measure.engines.server._CONNECT_S", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def answer_http_alone() -> None:

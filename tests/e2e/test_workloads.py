@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from conftest import MODEL, Ask, Json, Loadstone, ScriptedServer, Send, answer, eventually, kill, whole
-from loadstone.engines import llama_cpp
-from loadstone.simserver import Law, TimingServer, start
+from loadstone.measure.engines import llama_cpp
+from loadstone.measure.simulated_server import Law, TimingServer, start
 
 CONVERSATIONS = (
     Path(__file__).resolve().parents[3] / "shared" / "data" / "traces" / "mooncake" / "conversation_trace.jsonl"

@@ -1,6 +1,6 @@
 """Real engines on this machine's processor, each serving the tiny model on a free port of 127.0.0.1.
 
-llama.cpp is found or fetched as `loadstone.engines.llama_cpp` does; the others live where scripts/engines/<home> puts
+llama.cpp is found or fetched as `loadstone.measure.engines.llama_cpp` does; the others live where scripts/engines/<home> puts
 them, and are started as docs/engines.md shows.
 """
 
@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from engines import tiny_model
 from loadstone.core.errors import InputError
-from loadstone.engines import llama_cpp
-from loadstone.engines.process import ServerProcess, free_port
+from loadstone.measure.engines import llama_cpp
+from loadstone.measure.engines.process import ServerProcess, free_port
 
 ENGINES = ("llama.cpp", "vLLM", "SGLang", "transformers", "mlx-lm")
 _HOMES = Path(__file__).resolve().parents[2] / ".cache" / "engines"

@@ -18,7 +18,7 @@ import pytest
 from engines import tiny_model
 from engines.launch import _HOMES, _READY_TIMEOUT_S, environment
 from loadstone.catalogue.deployment.shorthand import parse_deployment
-from loadstone.engines.process import ServerProcess, free_port
+from loadstone.measure.engines.process import ServerProcess, free_port
 from loadstone.predict.scheduler import EnginePolicy, Scheduler, Sequence
 from loadstone.predict.scheduler.defaults import policy_of
 

@@ -17,7 +17,7 @@ from engines import tiny_model
 from engines.launch import _HOMES, _READY_TIMEOUT_S, environment
 from loadstone import catalogue
 from loadstone.catalogue import Deployment
-from loadstone.engines.process import ServerProcess, free_port
+from loadstone.measure.engines.process import ServerProcess, free_port
 from loadstone.predict.engine_rules import vllm
 from loadstone.predict.sharding.rank import ranks
 

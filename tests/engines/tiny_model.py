@@ -1,4 +1,4 @@
-"""The tiny model of `loadstone.engines.tiny_gguf` as a Hugging Face folder, for engines that load those.
+"""The tiny model of `loadstone.measure.engines.tiny_gguf` as a Hugging Face folder, for engines that load those.
 
 The same weights and the same vocabulary, so that every engine of the tests serves the same model: each of `WORDS`
 with its leading space is one token, answers are such words, and greedy answers can be compared between engines.
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loadstone.engines import tiny_gguf
+from loadstone.measure.engines import tiny_gguf
 
 CONTEXT_TOKENS = 4096
 _HEAD_DIM = 64

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from loadstone.engines.process import ServerProcess, free_port
+from loadstone.measure.engines.process import ServerProcess, free_port
 
 PROGRAM = Path(__file__).resolve().parents[2] / ".cache" / "engines" / "triton" / "tritonserver"
 MODELS = Path(__file__).resolve().parent / "triton" / "models"

@@ -24,8 +24,8 @@ def serve_sim(
 ) -> None:
     """Serve a simulated engine over HTTP. OpenAI-compatible, as fast as the deployment is predicted to be."""
     from loadstone.catalogue.deployment.shorthand import parse_deployment
+    from loadstone.measure.simulated_server.__main__ import main
     from loadstone.predict.simulator.fleet import fleet_of
-    from loadstone.simserver.__main__ import main
 
     # What is wrong with it is told in one line before a server is begun.
     fleet_of(parse_deployment(deployment), profile=profile)

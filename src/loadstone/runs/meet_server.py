@@ -17,15 +17,15 @@ import msgspec
 
 from loadstone.catalogue.deployment.deployment import ENGINES, Deployment
 from loadstone.catalogue.deployment.shorthand import names_engine, parse_deployment
-from loadstone.client.pool import workers_for
+from loadstone.measure.client.pool import workers_for
 from loadstone.core import Plan, Target
 from loadstone.core.errors import InputError, TargetError
 from loadstone.core.secrets import blank, blank_bytes, keys_in
 from loadstone.core.text import excerpt
-from loadstone.engines import attach
+from loadstone.measure.engines import attach
 from loadstone.predict.sharding.limits import count
 from loadstone.runfacts import engine_name
-from loadstone.wire.ask import RequestBody, body, path
+from loadstone.measure.wire.ask import RequestBody, body, path
 from loadstone.workload.options import DEFAULT_SIM, Options, parse_structured
 from loadstone.workload.planning import Beyond
 from loadstone.workload.prompts import PromptWriter, Vocabulary, given_text
@@ -65,21 +65,21 @@ def target_urls(options: Options, plan: Plan, stack: contextlib.ExitStack) -> tu
     if options.engine is not None and options.sim is not None:
         raise InputError("--engine and --sim: one engine is measured; give one")
     if options.engine is None:
-        from loadstone import simserver
+        from loadstone.measure import simulated_server
 
         asked = options.sim or DEFAULT_SIM
         if "://" in asked:
             raise InputError("--sim and a URL: measure a running server, or one of our own; give one")
-        law: simserver.Law | str = asked
+        law: simulated_server.Law | str = asked
         # MODEL@GPUS is a deployment, whose scheduler then has the times.
         if "@" in asked:
             from loadstone.predict.simulator.fleet import fleet_of
 
             fleet_of(parse_deployment(asked))  # what is wrong with it is told in one line before a server is begun
         else:
-            law = simserver.Law.parse(asked, "--sim", f"{DEFAULT_SIM}, or a law, ")
-        return [stack.enter_context(simserver.start(law)).url], None
-    from loadstone.engines import llama_cpp
+            law = simulated_server.Law.parse(asked, "--sim", f"{DEFAULT_SIM}, or a law, ")
+        return [stack.enter_context(simulated_server.start(law)).url], None
+    from loadstone.measure.engines import llama_cpp
 
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="loadstone-")))
     most = max((int(load.value) for load in plan.cells if load.kind != "rate"), default=8)
@@ -117,7 +117,7 @@ def meet(options: Options, plan: Plan, urls: list[str], headers: list[tuple[str,
     }
     over: Any
     if options.endpoint == "triton-grpc":
-        from loadstone.engines import triton_grpc
+        from loadstone.measure.engines import triton_grpc
 
         over = triton_grpc
     else:

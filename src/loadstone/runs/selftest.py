@@ -30,7 +30,7 @@ from loadstone.core.statistics import Distribution, percentile
 from loadstone.core.units import show_number, show_seconds
 from loadstone.metrics import cell_metrics
 from loadstone.report.terminal import empty
-from loadstone.simserver import Law, TimingServer, start
+from loadstone.measure.simulated_server import Law, TimingServer, start
 from loadstone.workload.options import Options
 
 if TYPE_CHECKING:

@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult
 
-from loadstone.client.pool import workers_for
-from loadstone.client.protocol import Destination, Job
+from loadstone.measure.client.pool import workers_for
+from loadstone.measure.client.protocol import Destination, Job
 from loadstone.core import Plan, RunInfo
 from loadstone.core.errors import TargetError
 from loadstone.core.version import __version__
-from loadstone.engines import attach
-from loadstone.wire import ask
-from loadstone.wire.triton_grpc import GrpcAsk
-from loadstone.wire.triton_grpc import body as grpc_body
+from loadstone.measure.engines import attach
+from loadstone.measure.wire import ask
+from loadstone.measure.wire.triton_grpc import GrpcAsk
+from loadstone.measure.wire.triton_grpc import body as grpc_body
 from loadstone.workload.options import Options
 from loadstone.workload.prompts import Vocabulary
 from loadstone.workload.request import Ask, Route

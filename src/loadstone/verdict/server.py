@@ -1,6 +1,6 @@
 """What the servers say of a cell in their /metrics, in words that all engines share, and what that means.
 
-Names as the engines write them, which is also what `loadstone.engines.observe` always keeps:
+Names as the engines write them, which is also what `loadstone.measure.engines.observe` always keeps:
 
     running, waiting   gauges, requests
     kv_usage           gauge, share of the KV cache in use

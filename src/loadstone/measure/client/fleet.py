@@ -1,0 +1,144 @@
+"""Where requests go: the servers of a fleet, the connections kept to each, and which server is next."""
+
+from __future__ import annotations
+
+import ssl
+import time
+from collections.abc import Callable
+from typing import Any
+
+from loadstone.core import PlannedRequest
+from loadstone.measure.client.connection import Address, Connection, Owner
+from loadstone.measure.client.grpc import Channels, GrpcConnection
+from loadstone.measure.client.protocol import Destination
+from loadstone.measure.client.stream import Stream
+from loadstone.workload.request import Route
+
+AnyConnection = Connection | GrpcConnection
+
+_AVOID_NS = 1_000_000_000
+"""How long the least busy server is not chosen after a connection to it failed: it is idle because it is dead."""
+_NEVER_KEPT = 5
+"""So many requests lost with their kept connections, and none ever served on one: the server keeps none. Each would
+lose a write, and have the next connection in its TTFT (llama.cpp promises to keep them, and does not)."""
+
+
+class Fleet:
+    """One or more servers. Replicas are numbered as the destinations are."""
+
+    def __init__(
+        self, owner: Owner, destinations: list[Destination], route: Route, channels: Channels | None = None
+    ) -> None:
+        """`channels`: over gRPC."""
+        self._owner = owner
+        self._channels = channels
+        self._addresses = [
+            Address(to.address[0], tuple(to.address[1]), to.tls_name, to.tunnel) for to in destinations
+        ]
+        self._tls = ssl.create_default_context() if any(to.tls_name for to in destinations) else None
+        self._route = route
+        self._idle: list[list[AnyConnection]] = [[] for _ in destinations]
+        self._busy = [0] * len(destinations)
+        self._avoid_until_ns = [0] * len(destinations)
+        self._cut = [0] * len(destinations)
+        self._keeps = [False] * len(destinations)
+        self._replica_of: dict[AnyConnection, int] = {}
+        self._turn = 0
+
+    def __len__(self) -> int:
+        return len(self._addresses)
+
+    def choose(self, request: PlannedRequest) -> int:
+        """The replica for a request, or for a session's first turn.
+
+        round-robin  by the request's index, so that several workers go round together
+        least-busy   the fewest requests of this worker's under way
+        sticky       by prefix group, where there are any; sessions go round as they begin, and then stay
+        """
+        count = len(self._addresses)
+        if count == 1:
+            return 0
+        self._turn += 1
+        if self._route == "least-busy":
+            now = time.monotonic_ns()
+            up = [i for i in range(count) if self._avoid_until_ns[i] <= now] or range(count)
+            return min(up, key=lambda i: (self._busy[i], (i - self._turn) % count))
+        if self._route == "sticky" and request.prefix_group is not None:
+            return request.prefix_group % count
+        if self._route == "sticky" and request.turn is not None:
+            return self._turn % count
+        return request.index % count
+
+    @property
+    def sticky(self) -> bool:
+        return self._route == "sticky"
+
+    def launch(self, stream: Stream, *, fresh: bool = False) -> AnyConnection:
+        """Send `stream` to its replica, over a kept connection unless `fresh`. Raises OSError without a socket."""
+        idle = self._idle[stream.replica]
+        while idle and not fresh:
+            connection = idle.pop()
+            if not connection.closed and connection.connected:
+                self._busy[stream.replica] += 1
+                connection.start(stream)
+                return connection
+        return self._open(stream.replica, stream)
+
+    def _open(self, replica: int, stream: Stream | None) -> AnyConnection:
+        address = self._addresses[replica]
+        connection: AnyConnection
+        if self._channels is not None:
+            connection = GrpcConnection(self._owner, self._channels)
+        else:
+            connection = Connection(self._owner, address, self._tls if address.tls_name is not None else None)
+        self._replica_of[connection] = replica
+        if stream is not None:
+            self._busy[replica] += 1
+        connection.open(address, stream)
+        return connection
+
+    def free(self, stream: Stream) -> None:
+        """The request under way at a replica has ended, however it did."""
+        self._busy[stream.replica] -= 1
+
+    def failed(self, stream: Stream) -> None:
+        """A connection could not be made, or was cut."""
+        self._avoid_until_ns[stream.replica] = time.monotonic_ns() + _AVOID_NS
+
+    def cut(self, stream: Stream) -> None:
+        """A kept connection was closed under its request, unanswered."""
+        self._cut[stream.replica] += 1
+
+    def keep(self, connection: AnyConnection, after: Stream | None = None) -> None:
+        """An idle connection, for the next request: opened ahead, or `after` its answer to one."""
+        if after is not None:
+            self._keeps[after.replica] |= after.reused
+            if self._cut[after.replica] >= _NEVER_KEPT and not self._keeps[after.replica]:
+                connection.close()
+        if connection.closed:
+            self._replica_of.pop(connection, None)
+        else:
+            self._idle[self._replica_of[connection]].append(connection)
+
+    def drop(self, connection: AnyConnection) -> None:
+        """A connection that is of no more use."""
+        replica = self._replica_of.pop(connection, None)
+        if replica is not None and connection in self._idle[replica]:
+            self._idle[replica].remove(connection)
+
+    def preconnect(self, count: int, call_later: Callable[..., Any]) -> None:
+        """Open connections before they are needed, over all replicas, a few at a time for the servers' backlog."""
+        wanted = []
+        for replica, idle in enumerate(self._idle):
+            share = count // len(self) + (replica < count % len(self))
+            wanted += [replica] * max(0, share - len(idle))
+        self._preconnect(wanted, call_later)
+
+    def _preconnect(self, wanted: list[int], call_later: Callable[..., Any]) -> None:
+        for replica in wanted[:64]:
+            try:
+                self._open(replica, None)
+            except OSError:
+                return  # told when a request finds no socket
+        if len(wanted) > 64:
+            call_later(0.005, self._preconnect, wanted[64:], call_later)

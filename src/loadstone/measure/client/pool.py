@@ -1,0 +1,240 @@
+"""The owner's side: starts the workers, gives them their steps, listens, and survives the loss of any of them."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import selectors
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from loadstone.core import Load
+from loadstone.core.errors import LoadstoneError
+from loadstone.core.host import processors
+from loadstone.measure.client.priority import needs_own_session
+from loadstone.measure.client.protocol import (
+    Failed,
+    FromWorker,
+    Job,
+    Leave,
+    Progress,
+    Ready,
+    Step,
+    StepDone,
+    Stop,
+    ToWorker,
+)
+
+_START_S = 30.0
+_CLOSE_S = 60.0
+_LEAD_S = 0.1
+_CONNECT_S = 150e-6
+"""Time allowed per connection to be opened before a step starts."""
+
+
+def workers_for(loads: tuple[Load, ...]) -> int:
+    """As many as the heaviest cell needs, within the processors it may use; one carries some 80,000 events/s."""
+
+    def needed(load: Load) -> float:
+        return load.value / (1000 if load.kind == "rate" else 4000)
+
+    return max(1, min(processors(), math.ceil(max(map(needed, loads)))))
+
+
+class StepResult(msgspec.Struct):
+    """Monotonic ns: when the step was to start, the last request was taken up, and the last one ended.
+
+    Of all workers together: `cpu_s`, processor seconds; `resent`, requests sent again; `models`, answers by the model
+    that they name; `texts`, of the first answers digests of the request to that of the text.
+    """
+
+    start_ns: int
+    issue_end_ns: int
+    end_ns: int
+    cpu_s: float = 0.0
+    resent: int = 0
+    models: Counter[str] = msgspec.field(default_factory=Counter)
+    texts: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+class Pool:
+    """Workers of one run. A context manager: however the block ends, they save what they have and go."""
+
+    def __init__(self, jobs: list[Job], log: Path) -> None:
+        self.failures: list[str] = []
+        self.disk_full = False
+        self.kernel_clock = True
+        self.origin_ns = jobs[0].origin_ns
+        self._decode = msgspec.json.Decoder(FromWorker).decode
+        self._selector = selectors.DefaultSelector()
+        self._workers: list[_Worker] = []
+        self._jobs = jobs
+        self._log = log
+
+    def __enter__(self) -> Pool:
+        try:
+            apart = needs_own_session({to.address[1][1] for job in self._jobs for to in job.destinations})
+            with self._log.open("ab") as log:
+                for job in self._jobs:
+                    self._workers.append(_Worker(job, log.fileno(), apart=apart))
+            for worker in self._workers:
+                self._selector.register(worker.stdout, selectors.EVENT_READ, worker)
+                worker.tell(worker.job)
+            waiting = set(self._workers)
+            deadline = time.monotonic() + _START_S
+            while waiting and not self.failures and time.monotonic() < deadline:
+                for worker, message in self._listen(0.1):
+                    if isinstance(message, Ready):
+                        self.kernel_clock = self.kernel_clock and message.kernel_clock
+                        waiting.discard(worker)
+        except BaseException:
+            self.close()
+            raise
+        if waiting:
+            self.close()
+            late = f"workers did not start within {_START_S:.0f} s; see {self._log}"
+            raise LoadstoneError(self.failures[0] if self.failures else late)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def run_step(self, cell: int, load: Load, first: int, last: int | None) -> Iterator[Progress | StepResult]:
+        """Run requests `first` … `last` of a cell; yields progress several times a second, then the result."""
+        workers = [worker for worker in self._workers if worker.alive]
+        if load.kind != "rate":
+            workers = workers[: max(1, int(load.value))]
+        connections = 0 if load.kind == "rate" else load.value / max(1, len(workers))
+        start_ns = time.monotonic_ns() + round((_LEAD_S + connections * _CONNECT_S) * 1e9)
+        result = StepResult(start_ns, start_ns, start_ns)
+        busy = set()
+        for part, worker in enumerate(workers):
+            worker.tell(Step(cell=cell, first=first, last=last, part=part, parts=len(workers), start_ns=start_ns))
+            busy.add(worker)
+        while busy:
+            for worker, message in self._listen(0.25):
+                if isinstance(message, StepDone):
+                    busy.discard(worker)
+                    result.issue_end_ns = max(result.issue_end_ns, message.issue_end_ns)
+                    result.end_ns = max(result.end_ns, message.end_ns)
+                    result.cpu_s += message.cpu_s
+                    result.resent += message.resent
+                    result.models.update(message.models)
+                    result.texts.update(message.texts)
+            busy = {worker for worker in busy if worker.alive}
+            yield self._progress()
+        result.end_ns = max(result.end_ns, result.issue_end_ns)
+        yield result
+
+    def _progress(self) -> Progress:
+        total = Progress(0, 0, 0, 0, 0)
+        for worker in self._workers:
+            said = worker.progress
+            total.issued += said.issued
+            total.ended += said.ended
+            total.failed += said.failed
+            total.active += said.active
+            total.tokens += said.tokens
+            total.last_error = said.last_error or total.last_error
+        return total
+
+    def stop(self, reason: str) -> None:
+        """Have every worker cancel what is under way and send nothing more."""
+        for worker in self._workers:
+            worker.tell(Stop(reason))
+
+    def _listen(self, timeout_s: float) -> Iterator[tuple[_Worker, Ready | Progress | StepDone | Failed]]:
+        for key, _ in self._selector.select(timeout_s):
+            worker: _Worker = key.data
+            for line in worker.read():
+                if line is None:
+                    self._selector.unregister(worker.stdout)
+                    if not worker.failed:
+                        self.failures.append(f"worker {worker.job.worker} died ({worker.how_it_ended()})")
+                    continue
+                message = self._decode(line)
+                if isinstance(message, Progress):
+                    worker.progress = message
+                elif isinstance(message, Failed):
+                    worker.failed = not message.disk_full
+                    if not (message.disk_full and self.disk_full):
+                        self.failures.append(message.message)
+                    if message.disk_full:
+                        self.disk_full = True
+                        self.stop("the disk is full")
+                yield worker, message
+
+    def close(self) -> None:
+        """Have the workers save and exit; wait for them. Idempotent."""
+        for worker in self._workers:
+            worker.hang_up()
+        deadline = time.monotonic() + _CLOSE_S
+        for worker in self._workers:
+            worker.wait(max(0.1, deadline - time.monotonic()))
+        self._selector.close()
+        self._workers = [worker for worker in self._workers if worker.alive]
+
+
+class _Worker:
+    """One worker process and its pipes."""
+
+    def __init__(self, job: Job, log: int, *, apart: bool) -> None:
+        self.job = job
+        self.alive = True
+        self.failed = False
+        self.progress = Progress(0, 0, 0, 0, 0)
+        self._rest = b""
+        self._process = subprocess.Popen(
+            # -P: a file called queue.py in the current folder must not be taken for the library's.
+            [sys.executable, "-P", "-m", "loadstone.measure.client.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            # Either way Ctrl-C in the terminal reaches only the owner.
+            start_new_session=apart,
+            process_group=None if apart else 0,
+        )
+        if self._process.stdout is None or self._process.stdin is None:
+            raise LoadstoneError("a worker started without pipes")
+        self.stdout = self._process.stdout
+        self._stdin = self._process.stdin
+
+    def tell(self, message: ToWorker) -> None:
+        with contextlib.suppress(OSError, ValueError):  # a dead worker is noticed when it is read
+            self._stdin.write(msgspec.json.encode(message) + b"\n")
+            self._stdin.flush()
+
+    def read(self) -> Iterator[bytes | None]:
+        """Lines that came; None once, when the worker is gone."""
+        data = os.read(self.stdout.fileno(), 1 << 20)
+        if not data:
+            self.alive = False
+            yield None
+            return
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        yield from lines
+
+    def how_it_ended(self) -> str:
+        code = self._process.wait()
+        return f"signal {-code}" if code < 0 else f"exit code {code}"
+
+    def hang_up(self) -> None:
+        self.tell(Leave())
+        with contextlib.suppress(OSError):
+            self._stdin.close()
+
+    def wait(self, timeout_s: float) -> None:
+        try:
+            self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self.alive = False
+        self.stdout.close()

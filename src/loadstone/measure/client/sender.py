@@ -1,0 +1,348 @@
+"""The requests of a step: sent when the load lets them begin, each followed to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from loadstone.core import Plan, PlannedRequest, Status
+from loadstone.core.secrets import blank
+from loadstone.measure.client.clock import Clock
+from loadstone.measure.client.feed import Due, Feed
+from loadstone.measure.client.fleet import AnyConnection, Fleet
+from loadstone.measure.client.fragments import Fragments
+from loadstone.measure.client.grpc import Channels, shut
+from loadstone.measure.client.load import StepLoad
+from loadstone.measure.client.pacer import Pacer
+from loadstone.measure.client.protocol import Job, Progress, Step
+from loadstone.measure.client.stream import Stream
+from loadstone.measure.wire.ask import RequestBody
+from loadstone.measure.wire.dialects import new_answer
+from loadstone.workload.prompts import PromptWriter
+
+_SWEEP_S = 0.02
+_SWEEP_PARTS = 50  # every stream is looked at once in _SWEEP_S · _SWEEP_PARTS = 1 s, sooner where a timeout is short
+_LATENESS = 0.1
+"""Of the shortest timeout: so late, and _SWEEP_S, a request may be cut."""
+_RECONNECT_S = 0.05
+_PROFILE_S = 0.01
+"""How often a closed loop that ramps looks how many places it has."""
+_RACE_NS = 2_000_000_000
+"""A server that closes a kept connection while a request is on its way to it cuts it within a round trip; one that
+takes seconds had the request, and dropped it."""
+_PART_EVENTS = 64
+_PART_NS = 5_000_000_000
+"""A stream that goes on is journaled at its first sweep, then at so many new events, or after so long."""
+
+
+class Sender:
+    """Use: `begin(step)`, which ends with a call of `settled`; `sweep` from the first moment on; `close` at the end.
+
+    It is the Owner of its connections. `progress` counts; `fragments` gets what is to be journaled.
+    """
+
+    def __init__(
+        self, job: Job, plan: Plan, loop: asyncio.AbstractEventLoop, clock: Clock, fragments: Fragments,
+        settled: Callable[[StepLoad], None],
+    ) -> None:  # fmt: skip
+        self.loop = loop
+        self.clock = clock
+        self.held_limit_bytes = job.held_limit_bytes
+        self.progress = Progress(0, 0, 0, 0, 0)
+        self._job = job
+        self._keys = job.destinations[0].secrets
+        self._plan = plan
+        self._fragments = fragments
+        self._settled = settled
+        prompts = PromptWriter(job.vocabulary, seed=plan.seed, salt=job.salt, chat=job.endpoint == "chat")
+        self._feed = Feed(plan, prompts, RequestBody(job.body), loop.call_soon)
+        self._grpc = (
+            Channels(headers=job.destinations[0].headers, request_tag=job.request_tag)
+            if job.endpoint == "triton-grpc"
+            else None
+        )
+        self._fleet = Fleet(self, job.destinations, job.route, self._grpc)
+        tag = f"X-Request-Id: {job.request_tag}"
+        self._heads = [
+            "\r\n".join([to.request_line, *(f"{name}: {value}" for name, value in to.headers), tag]).encode("latin-1")
+            for to in job.destinations
+        ]
+        self._pacer = Pacer(loop, self._pump)
+        self._active: dict[Stream, AnyConnection | None] = {}
+        self._sessions: dict[Stream, bytes] = {}
+        """Of streams whose session goes on: the prompt that its next turn begins with."""
+        self._compared: dict[Stream, bytes] = {}
+        """Of streams whose text is compared: the request's body."""
+        self._step: StepLoad | None = None
+        self._stopping = False
+        self._swept: list[Stream] = []
+        shortest_s = min(msgspec.structs.astuple(job.timeouts))
+        self._sweep_parts = max(1, min(_SWEEP_PARTS, int(shortest_s * _LATENESS / _SWEEP_S)))
+
+    # --- a step -----------------------------------------------------------------------------------------------
+
+    def begin(self, step: Step) -> None:
+        self._step = load = StepLoad(step, self._plan, self._feed)
+        if load.connects_ahead:
+            self._fleet.preconnect(load.at_once, self.loop.call_later)
+        if not self._stopping:
+            # What is sent at the very start is written before it.
+            self._feed.begin(step, load.at_once)
+        self._pacer.wake_at(load.start_ns)
+        if load.follows_profile:
+            self._follow_profile(load)
+
+    def _pump(self) -> None:
+        """The pacer's call: send what is due."""
+        load = self._step
+        if load is None:
+            return
+        freed_ns = time.monotonic_ns() if load.begun else load.start_ns
+        load.begun = True
+        self._send_due(freed_ns)
+        self._settle()
+
+    def _follow_profile(self, load: StepLoad) -> None:
+        if load is self._step:
+            self.loop.call_later(_PROFILE_S, self._follow_profile, load)
+            if load.begun:
+                self._pump()
+
+    def _send_due(self, freed_ns: int) -> None:
+        """Send what may be sent now, and have the pacer call for what comes next."""
+        load = self._step
+        if load is None or not load.begun or self._stopping:
+            return
+        while (may := load.next(freed_ns, len(self._active))) is not None:
+            self._send(load, *may)
+        if load.wake_ns is not None:
+            self._pacer.wake_at(load.wake_ns)
+
+    def _send(self, load: StepLoad, due: Due, intended_ns: int) -> None:
+        request = due.request
+        now = time.monotonic_ns()
+        if load.sent(request, now) and load.duration_s:
+            self.loop.call_later(load.duration_s, self._time_is_up, load)
+            self.loop.call_later(load.duration_s + self._job.grace_s, self._end_grace, load)
+        self.progress.issued += 1
+        compared = load.keeps_text(request)
+        stream = Stream(request, b"", intended_ns, new_answer(
+            self._job.endpoint, stream=self._job.streams, keep_text=bool(due.opened) or compared
+        ))  # fmt: skip
+        if compared:
+            self._compared[stream] = due.body
+        stream.replica = self._fleet.choose(request) if due.replica is None else due.replica
+        if self._grpc is not None:
+            stream.payload = due.body
+        else:
+            stream.payload = b"%b%b\r\nContent-Length: %d\r\n\r\n%b" % (
+                self._heads[stream.replica], request.request_id.encode(), len(due.body), due.body
+            )  # fmt: skip
+        if due.opened:
+            self._sessions[stream] = due.opened
+        self._launch(stream, now)
+
+    def _time_is_up(self, load: StepLoad) -> None:
+        if load is self._step:
+            self._pump()
+
+    def _end_grace(self, load: StepLoad) -> None:
+        if load is self._step:
+            self._feed.end()
+            self._cancel_all("not ended within the grace period after the duration")
+            self._settle()
+
+    def _launch(self, stream: Stream, now_ns: int, *, fresh: bool = False) -> None:
+        stream.started_ns = now_ns
+        self._active[stream] = None
+        try:
+            connection = self._fleet.launch(stream, fresh=fresh)
+        except OSError as error:
+            limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+            self.loop.call_soon(
+                self._fail, stream, f"cannot open a socket: {error.strerror} (limit {limit}; see ulimit -n)"
+            )
+            return
+        if connection.stream is stream:  # else it broke at once, and the stream is elsewhere
+            self._active[stream] = connection
+
+    def _settle(self) -> None:
+        """The step ends once nothing is left to send and nothing under way."""
+        load = self._step
+        if load is not None and load.begun and not self._active and self._feed.ended:
+            self._step = None
+            self._settled(load)
+
+    # --- what connections report ------------------------------------------------------------------------------
+
+    def ended(self, connection: AnyConnection, stream: Stream) -> None:
+        """An answer came to its end."""
+        self._fleet.keep(connection, stream)
+        stream.judge(self._plan.exact_output)
+        if stream.status in ("ok", "short") and (reason := stream.exceeded(self._job.timeouts, self.clock)):
+            stream.status, stream.error = "timeout", reason
+        if self._active.pop(stream, self) is not self:
+            self._fleet.free(stream)
+        if self._step is not None and stream.answer.model is not None and stream.status in ("ok", "short"):
+            self._step.answered_by(blank(stream.answer.model, self._keys))
+        self._go_on(stream, stream.end_ns or time.monotonic_ns())
+        self._record(stream)
+        self._settle()
+
+    def broke(self, connection: AnyConnection, stream: Stream, reason: str, *, retry: bool) -> None:
+        """A connection failed under its request."""
+        self._fleet.drop(connection)
+        self._fleet.free(stream)
+        now_ns = time.monotonic_ns()
+        if retry and not self._stopping and now_ns - (stream.sent_ns or 0) < _RACE_NS:
+            if self._step is not None:
+                self._step.resent += 1
+            self._fleet.cut(stream)
+            stream.reused = False
+            self._launch(stream, now_ns, fresh=True)
+            return
+        self._fleet.failed(stream)
+        self._active[stream] = None
+        # Not from here: an error may come before the caller has finished setting up.
+        self.loop.call_soon(self._fail, stream, reason)
+
+    def opened(self, connection: AnyConnection) -> None:
+        """A connection opened ahead is ready."""
+        self._fleet.keep(connection)
+
+    def dropped(self, connection: AnyConnection) -> None:
+        """An idle connection was closed by the server."""
+        self._fleet.drop(connection)
+
+    def _fail(self, stream: Stream, reason: str, status: Status = "error") -> None:
+        if self._active.pop(stream, self) is self:
+            return  # it has ended otherwise meanwhile
+        stream.status, stream.error = status, stream.error or reason
+        stream.end_ns = time.monotonic_ns()
+        if stream.sent_ns is None and self._step is not None:
+            # No connection: a closed loop would burn its whole plan in a second; it takes a breath.
+            self.loop.call_later(_RECONNECT_S, self._after_failure, stream, self._step)
+        else:
+            self._go_on(stream, stream.end_ns)
+        self._record(stream)
+        self.loop.call_later(_RECONNECT_S * 2, self._settle)
+
+    def _after_failure(self, stream: Stream, load: StepLoad) -> None:
+        if load is self._step:
+            self._go_on(stream, time.monotonic_ns())
+            self._settle()
+
+    def _go_on(self, stream: Stream, freed_ns: int) -> None:
+        """After a request: its session's next turn, or its place is free for another."""
+        opened = self._sessions.pop(stream, b"")
+        load = self._step
+        if load is None:
+            return
+        following = self._plan.next_turn(stream.request) if opened and not self._stopping else None
+        if following is not None and stream.status not in ("ok", "short"):
+            self._give_up(following, f"turn {stream.request.turn} of its session failed")
+            following = None
+        if following is not None and not load.over():
+            self._feed.follow(stream, opened, following, stream.replica if self._fleet.sticky else None)
+        else:
+            load.free_place()
+        self._send_due(freed_ns)
+
+    def _give_up(self, following: PlannedRequest | None, reason: str) -> None:
+        """Turns that can no longer be asked: nothing is dropped."""
+        now = time.monotonic_ns()
+        while following is not None:
+            stream = Stream(following, b"", now)
+            stream.status, stream.error, stream.end_ns = "cancelled", reason, now
+            self.progress.issued += 1
+            self._record(stream)
+            following = self._plan.next_turn(following)
+
+    def _record(self, stream: Stream) -> None:
+        self.progress.ended += 1
+        # A server may repeat the key that it refuses.
+        if stream.error is not None:
+            stream.error = blank(stream.error, self._keys)
+        if stream.answer.finish_reason is not None:
+            stream.answer.finish_reason = blank(stream.answer.finish_reason, self._keys)
+        body = self._compared.pop(stream, None)
+        if stream.status not in ("ok", "short"):
+            self.progress.failed += 1
+            self.progress.last_error = stream.error
+        elif body is not None and self._step is not None:
+            self._step.answered_with(stream.answer.text, body, stream.output_tokens())
+        self._fragments.add(stream)
+
+    # --- meanwhile, and at the end ----------------------------------------------------------------------------
+
+    def sweep(self) -> None:
+        """Look at a part of the streams: read what they hold, journal it, enforce timeouts."""
+        self.loop.call_later(_SWEEP_S, self.sweep)
+        if not self._swept:
+            self._swept = list(self._active)
+        for _ in range(min(len(self._swept), len(self._active) // self._sweep_parts + 1)):
+            stream = self._swept.pop()
+            if stream in self._active:
+                self._look_at(stream)
+
+    def _look_at(self, stream: Stream) -> None:
+        connection = self._active[stream]
+        if connection is None:
+            return
+        connection.decode()
+        if stream not in self._active:
+            return
+        now = time.monotonic_ns()
+        reason = stream.overdue(self._job.timeouts, now) or stream.exceeded(self._job.timeouts, self.clock)
+        if reason is not None:
+            connection.stream = None
+            connection.close()
+            if stream.answer.done:
+                stream.end_ns = stream.last_output_ns
+                self.ended(connection, stream)
+            else:
+                self._fleet.drop(connection)
+                self._fleet.free(stream)
+                if stream.sent_ns is None:
+                    self._fleet.failed(stream)
+                self._fail(stream, reason, "timeout")
+        elif not stream.part_ns or len(stream.arrival_s) >= _PART_EVENTS or now > stream.part_ns + _PART_NS:
+            stream.part_ns = now
+            self._fragments.add_part(stream)
+
+    def stop(self, reason: str) -> None:
+        """Send nothing more, cancel what is under way."""
+        self._stopping = True
+        self._feed.end()
+        self._cancel_all(reason)
+        self._settle()
+
+    def _cancel_all(self, reason: str) -> None:
+        for stream, connection in list(self._active.items()):
+            if connection is not None:
+                connection.decode()  # it may have ended, or have more to tell
+                if stream not in self._active:
+                    continue
+                connection.stream = None
+                connection.close()
+                self._fleet.drop(connection)
+                self._fleet.free(stream)
+            del self._active[stream]
+            self._sessions.pop(stream, None)
+            stream.status, stream.error, stream.end_ns = "cancelled", reason, time.monotonic_ns()
+            self._record(stream)
+
+    @property
+    def under_way(self) -> int:
+        """Requests taken up and not ended."""
+        return len(self._active)
+
+    def close(self) -> None:
+        """Once the loop has stopped."""
+        if self._grpc is not None:
+            shut(self.loop)
+        self._pacer.close()

@@ -1,0 +1,184 @@
+"""A load worker: one process, one event loop, its share of every cell. Run as `python -m loadstone.measure.client.worker`.
+
+It takes orders on stdin (protocol.py), has its Sender send requests at their intended times (sender.py), and journals
+what it saw twice a second. If its owner goes away, however that happens, it saves what it has and exits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import resource
+import signal
+import socket
+import sys
+import time
+import traceback
+from pathlib import Path
+
+import msgspec
+
+from loadstone.core import run_folder
+from loadstone.core.errors import DiskFullError, LoadstoneError
+from loadstone.core.signals import SIGNALS
+from loadstone.measure.client.clock import Clock, ask_for_stamps
+from loadstone.measure.client.fragments import Fragments
+from loadstone.measure.client.load import StepLoad
+from loadstone.measure.client.priority import rise
+from loadstone.measure.client.protocol import Failed, FromWorker, Job, Leave, Ready, Step, StepDone, Stop, ToWorker
+from loadstone.measure.client.sender import Sender
+
+_FLUSH_S = 0.5
+_PROGRESS_S = 0.25
+
+
+class Worker:
+    """One load worker. `run()` returns the process's exit code."""
+
+    def __init__(self, job: Job, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._job = job
+        self._clock = Clock(job.origin_ns)
+        plan = run_folder.read_plan(Path(job.folder))
+        self._journal = run_folder.JournalWriter(Path(job.folder), job.worker)
+        self._fragments = Fragments(job.worker, self._clock)
+        self._fragments.warm_up()
+        self._sender = Sender(job, plan, loop, self._clock, self._fragments, self._on_settled)
+        self._exit_code = 0
+
+    def run(self, orders: Orders) -> int:
+        self._loop.add_reader(0, self._on_orders, orders)
+        self._loop.set_exception_handler(self._on_exception)
+        for regular in (self._sender.sweep, self._flush_regularly, self._report_regularly):
+            regular()
+        with socket.socket() as probe:
+            stamps = ask_for_stamps(probe)
+            # What lives now lives to the end, and nothing on the hot path makes cycles: no collector's pauses.
+            gc.collect()
+            gc.freeze()
+            gc.disable()
+            _say(Ready(kernel_clock=stamps and self._job.endpoint != "triton-grpc"))
+            self._loop.run_forever()
+        self._sender.close()
+        self._flush()
+        self._journal.close()
+        return self._exit_code
+
+    def _on_orders(self, orders: Orders) -> None:
+        for order in orders.read():
+            if order is None or isinstance(order, Leave):
+                if self._sender.under_way:
+                    self._sender.stop(run_folder.INTERRUPTED)
+                self._loop.stop()
+            elif isinstance(order, Step):
+                self._sender.begin(order)
+            elif isinstance(order, Stop):
+                self._sender.stop(order.reason)
+
+    def _on_settled(self, load: StepLoad) -> None:
+        """All of a step was sent, and has ended."""
+        self._flush()
+        self._report()
+        cpu_s = time.process_time() - load.cpu_before_s
+        _say(StepDone(load.issue_end_ns, time.monotonic_ns(), cpu_s, load.resent, load.models, load.texts))
+
+    def _flush_regularly(self) -> None:
+        self._loop.call_later(_FLUSH_S, self._flush_regularly)
+        self._clock.resample()
+        self._flush()
+
+    def _flush(self) -> None:
+        batch = self._fragments.take()
+        if batch is None:
+            return
+        try:
+            if not self._journal.write(batch):
+                _say(Failed(f"{self._job.folder}: disk full; the run ends early and what was measured is kept", True))
+        except LoadstoneError as error:
+            self._die(str(error), disk_full=isinstance(error, DiskFullError))
+
+    def _report_regularly(self) -> None:
+        self._loop.call_later(_PROGRESS_S, self._report_regularly)
+        self._report()
+
+    def _report(self) -> None:
+        progress = self._sender.progress
+        progress.active = self._sender.under_way
+        progress.tokens = self._fragments.events
+        _say(progress)
+
+    def _on_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+        error = context.get("exception")
+        if isinstance(error, BaseException):
+            traceback.print_exception(error, file=sys.stderr)
+        self._die(f"worker {self._job.worker} failed: {error or context.get('message')}")
+
+    def _die(self, message: str, *, disk_full: bool = False) -> None:
+        _say(Failed(message, disk_full))
+        self._exit_code = 1
+        self._loop.stop()
+
+
+class Orders:
+    """Lines from the owner's pipe."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._decode = msgspec.json.Decoder(ToWorker).decode
+
+    def read(self) -> list[ToWorker | None]:
+        """What one read brings; None at the pipe's end."""
+        data = os.read(0, 1 << 20)
+        if not data:
+            return [None]
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        return [self._decode(line) for line in lines]
+
+
+def _say(message: FromWorker) -> None:
+    line = msgspec.json.encode(message) + b"\n"
+    try:
+        os.write(1, line)
+    except OSError:
+        pass  # nobody listens any more; the end of stdin says so too
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    return loop
+
+
+def main() -> int:
+    # The owner decides when a run ends; a terminal, or what runs jobs, signals every process that there is.
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    rise()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    orders = Orders()
+    received: list[ToWorker | None] = []
+    while not received:
+        received = orders.read()
+    job = received[0]
+    if not isinstance(job, Job):
+        return 2
+    loop = _new_loop()
+    try:
+        worker = Worker(job, loop)
+    except LoadstoneError as error:
+        _say(Failed(str(error), isinstance(error, DiskFullError)))
+        return 2
+    try:
+        return worker.run(orders)
+    finally:
+        loop.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,320 @@
+"""What servers say of themselves while they are measured: their Prometheus /metrics, about once a second; and what
+GPUs do, where they are watched too, through NVML or an exporter beside the servers.
+
+A bystander: threads of the owner's process, never of a worker's; nothing that a server sends, or does not send, ends
+a run or lengthens it. Samples go to server.arrow as the run goes, and to server.parquet when it is over (store).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+import msgspec
+from prometheus_client.parser import text_string_to_metric_families
+
+from loadstone.core import run_folder
+from loadstone.core.errors import InputError
+from loadstone.core.gpu_metrics import labels_of, meaning
+from loadstone.core.nvml import Gpus
+from loadstone.core.secrets import blank_bytes, keys_in
+from loadstone.core.server_metrics import NAMES
+from loadstone.core.text import excerpt
+from loadstone.measure.engines.bounded import send
+from loadstone.measure.engines.server import check_url, shown, trust
+
+INTERVAL_S = 1.0
+FLUSH_S = 10.0
+SERIES = 256
+"""Of each server; those that findings are based on first."""
+GPU_SERIES = 1024
+"""Of each exporter of GPUs: eight in seven parts each tell eight things and more."""
+_TIMEOUT_S = 2.0
+_BODY_BYTES = 2 * 1024 * 1024
+_LINE_CHARS = 2048
+_NAME_CHARS = 128
+_LABELS_CHARS = 512
+_REST = 4
+"""A server is left in peace for at least so many times as long as it, and the reading of it, took."""
+_CLOSE_S = 5.0
+GPUS = -1
+"""In the column `replica`: what GPUs say, whichever server they work for."""
+_SAMPLE = re.compile(r"([A-Za-z_:][A-Za-z0-9_:]*)[ \t{]")
+_TYPE = re.compile(r"# TYPE ([A-Za-z_:][A-Za-z0-9_:]*) (counter|gauge|histogram|summary)\s*")
+_PASSED_OVER = ("_bucket", "_created", "_info")
+_PASSED_OVER_FAMILIES = ("python_", "go_", "promhttp_")
+
+
+class Sample(NamedTuple):
+    """One value of one series: `labels` as a JSON object, keys in order."""
+
+    name: str
+    labels: str
+    value: float
+
+
+def read_metrics(text: str) -> list[Sample]:
+    """The samples worth keeping of a /metrics page: counters, gauges, sums and counts of histograms; at most SERIES.
+
+    A line that is none is passed over, so that one does not cost all others.
+    """
+    known: list[str] = []
+    others: list[str] = []
+    types: dict[str, str] = {}
+    for line in text.splitlines():
+        if len(line) > _LINE_CHARS:
+            continue
+        if (said := _TYPE.fullmatch(line)) is not None:
+            types[said[1]] = said[2]
+        elif (found := _SAMPLE.match(line)) is not None and len(found[1]) <= _NAME_CHARS:
+            if found[1] in NAMES:
+                known.append(line)
+            elif _wanted(found[1], types) and len(others) < SERIES:
+                others.append(line)
+    return [
+        Sample(name, as_json, value)
+        for name, labels, value in _parsed((known + others)[:SERIES])
+        if len(as_json := _as_json(labels)) <= _LABELS_CHARS
+    ]
+
+
+def read_gpu_metrics(text: str) -> list[Sample]:
+    """The samples of an exporter's page that tell of GPUs, with the labels that tell of which; at most GPU_SERIES."""
+    lines = [
+        line
+        for line in text.splitlines()
+        if len(line) <= _LINE_CHARS and (found := _SAMPLE.match(line)) is not None and meaning(found[1]) is not None
+    ]
+    return [
+        Sample(name, as_json, value)
+        for name, labels, value in _parsed(lines[:GPU_SERIES])
+        if (kept := labels_of(labels)) is not None and len(as_json := _as_json(kept)) <= _LABELS_CHARS
+    ]
+
+
+def _parsed(lines: Iterable[str]) -> Iterator[tuple[str, dict[str, str], float]]:
+    for line in lines:
+        with contextlib.suppress(ValueError, IndexError, KeyError):
+            for family in text_string_to_metric_families(line + "\n"):
+                for sample in family.samples:
+                    yield sample.name, sample.labels, float(sample.value)
+
+
+def _wanted(name: str, types: dict[str, str]) -> bool:
+    if name.endswith(_PASSED_OVER) or name.startswith(_PASSED_OVER_FAMILIES):
+        return False
+    if types.get(name) in ("counter", "gauge") or types.get(name.removesuffix("_total")) == "counter":
+        return True
+    base, _, last = name.rpartition("_")
+    return last in ("sum", "count") and types.get(base) in ("histogram", "summary")
+
+
+def _as_json(labels: dict[str, str]) -> str:
+    return msgspec.json.encode(dict(sorted(labels.items()))).decode()
+
+
+class Observer:
+    """Reads `urls`, each the whole URL of a server's /metrics, while its block lasts. Raises nothing.
+
+    The place of a URL is the server's number in the target's URLs; None where one has no metrics. `exporters`: pages
+    that tell of GPUs; they get none of the `headers`, which are the servers'. Times count from `origin_ns`
+    (CLOCK_MONOTONIC), the run's. `notes` says, one line each, what could not be had.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        urls: Sequence[str | None],
+        origin_ns: int,
+        *,
+        headers: Iterable[tuple[str, str]] = (),
+        proxy: str | None = None,
+        interval_s: float = INTERVAL_S,
+        gpus: Gpus | None = None,
+        exporters: Sequence[str] = (),
+    ) -> None:
+        self.notes: list[str] = []
+        self._folder = folder
+        self._origin_ns = origin_ns
+        self._headers = list(headers)
+        self._keys = keys_in(self._headers)
+        self._proxy = proxy
+        self._interval_s = interval_s
+        self._lock = threading.Lock()
+        self._rows: list[tuple[float, int, str, str, float]] = []
+        self._file: Any = None
+        self._keeps = True
+        self._flushed_s = time.monotonic()
+        self._closing = False
+        pages = [*enumerate(urls), *((GPUS, url) for url in exporters)]
+        self._wake: list[threading.Event] = []
+        self._threads = [self._thread(self._watch, number, url) for number, url in pages if url is not None]
+        if gpus is not None:
+            self._threads.append(self._thread(self._watch_gpus, gpus))
+
+    def __enter__(self) -> Observer:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """A last look at every server, then server.parquet."""
+        self._closing = True
+        self.look()
+        deadline = time.monotonic() + _CLOSE_S
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        with self._lock:
+            self._flush()
+            if self._file is not None:
+                with contextlib.suppress(OSError):
+                    self._file.close()
+                run_folder.seal_server(self._folder)
+            self._keeps = False  # a thread that hangs adds nothing any more
+
+    def look(self) -> None:
+        """Have every server read now, as where a cell begins or ends. Does not wait for it."""
+        for event in self._wake:
+            event.set()
+
+    def _thread(self, watch: Callable[..., None], *what: Any) -> threading.Thread:
+        """A daemon: an interpreter that ends does not wait for a server that hangs."""
+        self._wake.append(wake := threading.Event())
+        return threading.Thread(target=watch, args=(wake, *what), daemon=True, name="observer")
+
+    def _watch(self, wake: threading.Event, number: int, url: str) -> None:
+        failed: str | None = None
+        try:
+            with _client(url, self._headers if number != GPUS else (), self._proxy) as http:
+                while True:
+                    closing = self._closing
+                    wake.clear()
+                    begun_s = time.monotonic()
+                    reason = self._read(http, number, url)
+                    if reason is not None and failed is None:
+                        self.notes.append(f"{url}: {reason}; its metrics {_OF[number == GPUS]} are missing meanwhile")
+                    failed = reason
+                    if closing:
+                        return
+                    took_s = time.monotonic() - begun_s
+                    wake.wait(max(self._interval_s - took_s, _REST * took_s if reason is None else 1.0))
+        except Exception as error:  # a bystander: whatever it is, the run goes on
+            self.notes.append(f"{url}: no longer read ({type(error).__name__})")
+
+    def _watch_gpus(self, wake: threading.Event, gpus: Gpus) -> None:
+        try:
+            while True:
+                closing = self._closing
+                wake.clear()
+                begun_ns = time.monotonic_ns()
+                samples = [Sample(each.name, _as_json({"gpu": str(each.gpu)}), each.value) for each in gpus.read()]
+                self._keep(((begun_ns + time.monotonic_ns()) / 2 - self._origin_ns) * 1e-9, GPUS, samples)
+                if closing:
+                    return
+                wake.wait(self._interval_s)
+        except Exception as error:  # a bystander, as above
+            self.notes.append(f"GPUs: no longer read ({type(error).__name__})")
+
+    def _read(self, http: httpx.Client, number: int, url: str) -> str | None:
+        """One look at a server; why there is none of it, if so."""
+        begun_ns = time.monotonic_ns()
+        body = _page(http, url)
+        if isinstance(body, str):
+            return body
+        # The server counted somewhere between the question and its answer.
+        time_s = ((begun_ns + time.monotonic_ns()) / 2 - self._origin_ns) * 1e-9
+        text = blank_bytes(body, self._keys).decode("utf-8", "replace")
+        samples = read_gpu_metrics(text) if number == GPUS else read_metrics(text)
+        self._keep(time_s, number, samples)
+        return None if samples else "no metrics in the answer"
+
+    def _keep(self, time_s: float, number: int, samples: list[Sample]) -> None:
+        with self._lock:
+            if self._keeps:
+                self._rows += [(time_s, number, *sample) for sample in samples]
+                if time.monotonic() - self._flushed_s >= FLUSH_S:
+                    self._flush()
+
+    def _flush(self) -> None:
+        """Append what was read to server.arrow. A full disk ends the keeping, not the run."""
+        import pyarrow as pa
+
+        self._flushed_s = time.monotonic()
+        if not self._rows:
+            return
+        schema = run_folder.server_schema()
+        columns = [
+            pa.array(column, field.type) for column, field in zip(zip(*self._rows, strict=True), schema, strict=True)
+        ]
+        self._rows = []
+        message = pa.RecordBatch.from_arrays(columns, schema=schema).serialize()
+        try:
+            if self._file is None:
+                self._file = (self._folder / "server.arrow").open("wb", buffering=0)
+                self._file.write(schema.serialize())
+            self._file.write(message)
+        except OSError as error:
+            self.notes.append(f"{self._folder / 'server.arrow'}: {error.strerror}; the servers' metrics end here")
+            self._keeps = False
+
+
+_OF = {False: "of the engine", True: "of GPUs"}
+
+
+def _client(url: str, headers: Iterable[tuple[str, str]], proxy: str | None) -> httpx.Client:
+    return httpx.Client(
+        headers=[*headers, ("Accept-Encoding", "identity")],
+        timeout=_TIMEOUT_S,
+        trust_env=False,
+        proxy=proxy,
+        # A kept connection would hold a thread of llama-server's.
+        limits=httpx.Limits(max_keepalive_connections=0),
+        verify=trust(url.partition(":")[0]),
+    )
+
+
+def _page(http: httpx.Client, url: str) -> bytes | str:
+    """A page's body; a text where there is none of it: why."""
+    try:
+        answer, body, whole = send(http, http.build_request("GET", url), limit_s=_TIMEOUT_S, most_bytes=_BODY_BYTES)
+    except httpx.ReadTimeout:
+        return f"no whole answer within {_TIMEOUT_S:g} s"
+    except httpx.DecodingError as error:
+        return excerpt(str(error))
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        return f"no answer ({type(error).__name__})"
+    if answer.status_code != 200:
+        return f"HTTP {answer.status_code}"
+    return body if whole else f"more than {_BODY_BYTES} bytes"
+
+
+def exporter(url: str, proxy: str | None = None) -> str:
+    """The page of an exporter of GPUs, from `node:9400` or a whole URL, where it tells of any.
+
+    Raises InputError where no such page is there, or nothing on it that is known of GPUs.
+    """
+    try:
+        parts = check_url(url if "://" in url else f"http://{url}")
+    except InputError:
+        # It might be told with a password.
+        raise InputError(
+            "--gpu-metrics: this URL cannot be used; write node:9400 or http://node:9400/metrics, without a name or "
+            "password"
+        ) from None
+    page = parts.geturl() if parts.path.strip("/") else f"{parts.scheme}://{parts.netloc}/metrics"
+    with _client(page, (), proxy) as http:
+        body = _page(http, page)
+    if isinstance(body, str):
+        raise InputError(f"--gpu-metrics {shown(page)}: {body}; name an exporter of GPUs that runs, e.g. node:9400")
+    if not read_gpu_metrics(body.decode("utf-8", "replace")):
+        raise InputError(
+            f"--gpu-metrics {shown(page)}: no known GPU metrics there; name DCGM's exporter, AMD's "
+            "device-metrics-exporter or nvidia_gpu_exporter"
+        )
+    return page

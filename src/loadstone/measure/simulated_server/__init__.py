@@ -1,0 +1,68 @@
+"""The timing server: OpenAI-compatible HTTP, and SGLang's /generate, that stream tokens at times known beforehand.
+
+It is the target of `loadstone bench` when none is given, and the bench on which the client itself is measured. It
+therefore costs little (it shares the host with the client) and keeps time: one heap of streams by due time, one
+kernel timer, times absolute from the arrival of the request so that nothing drifts. The bytes follow vLLM 0.32, and
+SGLang 0.5.
+
+Run `python -m loadstone.measure.simulated_server --help`, or `with start(Law()) as server:` and `server.url`.
+
+Request header `X-Loadstone-Truth: 1` puts an SSE comment `: t=<CLOCK_MONOTONIC ns at the write>` before each event.
+With `keep_truth` the server keeps those times instead, and streams are the bytes they always are: GET /truth answers
+`{"<X-Request-Id>": [ns when the request was read, ns at the write of each event with text, …], …}`, and forgets them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from loadstone.core.errors import LoadstoneError
+from loadstone.measure.simulated_server.law import DEFAULT_MAX_MODEL_LEN, MODEL, Law, Usage
+
+__all__ = ["MODEL", "Law", "TimingServer", "start"]
+
+
+class TimingServer(NamedTuple):
+    """A timing server that runs in another process."""
+
+    url: str
+    pid: int
+
+
+@contextlib.contextmanager
+def start(
+    law: Law | str,
+    *,
+    host: str = "127.0.0.1",
+    tokens_per_event: int = 1,
+    usage: Usage = "asked",
+    done: bool = True,
+    max_model_len: int = DEFAULT_MAX_MODEL_LEN,
+    keep_truth: bool = False,
+) -> Iterator[TimingServer]:
+    """Run a timing server as a child process until the block ends, or this process does.
+
+    `law`: when tokens are due; or the shorthand of a deployment, as `llama-3.1-70b@8xh200`, whose scheduler has it.
+    The options are those of `law.Options`; max_model_len counts tokens.
+    Raises LoadstoneError if the server does not come up; why is on stderr.
+    """
+    command = [sys.executable, "-P", "-m", "loadstone.measure.simulated_server", "--with-parent", "--host", host]
+    command += ["--law", str(law)] if isinstance(law, Law) else ["--deployment", law]
+    command += ["--tokens-per-event", str(tokens_per_event), "--usage", usage, "--max-model-len", str(max_model_len)]
+    command += [] if done else ["--no-done"]
+    command += ["--keep-truth"] if keep_truth else []
+    pipe = subprocess.PIPE
+    # A group of its own keeps Ctrl-C from it; in this session it shares processors with the client as with a sibling.
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, process_group=0) as process:
+        try:
+            line = process.stdout.readline() if process.stdout else b""
+            if not line:
+                raise LoadstoneError("the timing server did not start; stderr says why")
+            yield TimingServer(json.loads(line)["url"], process.pid)
+        finally:
+            process.kill()  # it holds nothing worth saving

@@ -1,0 +1,133 @@
+"""The bytes of an answer, streamed or in one piece, as vLLM 0.32 writes them."""
+
+from __future__ import annotations
+
+import time
+from typing import NamedTuple
+
+import msgspec
+
+from loadstone.measure.simulated_server.ask import Ask, usage_asked
+from loadstone.measure.simulated_server.law import Options
+
+WORDS = [b" w%04d" % number for number in range(1000)]  # all of one length, so the chunk's size is known beforehand
+
+
+class _Shape(NamedTuple):
+    """The bytes in which the two endpoints differ; `before` and `after` stand around the text of a choice."""
+
+    id: bytes
+    chunk_object: bytes
+    chunk_before: bytes
+    chunk_after: bytes
+    last_after: bytes  # of the last chunk, and of the choice of an answer in one piece
+    whole_object: bytes
+    whole_before: bytes
+    first: bytes  # a choice sent before the first token
+
+
+_COMPLETION = _Shape(
+    id=b"cmpl-",
+    chunk_object=b"text_completion",
+    chunk_before=b'{"index":0,"text":"',
+    chunk_after=b'","logprobs":null,"finish_reason":null,"stop_reason":null,"prompt_token_ids":null,"token_ids":null}',
+    last_after=b'","logprobs":null,"finish_reason":"length","stop_reason":null,"prompt_token_ids":null,"token_ids":null}',
+    whole_object=b"text_completion",
+    whole_before=b'{"index":0,"text":"',
+    first=b"",
+)
+_CHAT = _Shape(
+    id=b"chatcmpl-",
+    chunk_object=b"chat.completion.chunk",
+    chunk_before=b'{"index":0,"delta":{"content":"',
+    chunk_after=b'"},"logprobs":null,"finish_reason":null,"token_ids":null}',
+    last_after=b'"},"logprobs":null,"finish_reason":"length","stop_reason":null,"token_ids":null}',
+    whole_object=b"chat.completion",
+    whole_before=b'{"index":0,"message":{"role":"assistant","content":"',
+    first=b'{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}',
+)
+# What follows the head of a plain event, by token: a token then costs one concatenation.
+_TAILS = {shape: [word + shape.chunk_after + b"]}\n\n\r\n" for word in WORDS] for shape in (_COMPLETION, _CHAT)}
+
+
+class Answer:
+    """One generation: the bytes of its parts."""
+
+    def __init__(
+        self, ask: Ask, options: Options, lengths: tuple[int, int], *, chat: bool, name: bytes, truth: bool
+    ) -> None:
+        """`lengths`: input and output tokens; `name` is the request's id; `truth` stamps each event with the
+        CLOCK_MONOTONIC ns at which it is made.
+        """
+        self.input_tokens, self.output_tokens = lengths
+        self.cached_tokens = 0
+        self.is_stream = bool(ask.stream)
+        self._usage = usage_asked(ask) if options.usage == "asked" else options.usage
+        self._options, self._truth = options, truth
+        self._shape = shape = _CHAT if chat else _COMPLETION
+        text = msgspec.json.encode(name.decode("latin-1"))[1:-1]
+        kind = shape.chunk_object if self.is_stream else shape.whole_object
+        start = b'{"id":"%b%b","object":"%b","created":%d,"model":"%b","choices":['
+        self._prefix = start % (shape.id, text, kind, int(time.time()), msgspec.json.encode(options.model)[1:-1])
+        # Of a plain event all but the word is known beforehand, its size too.
+        self._tails = _TAILS[shape]
+        self._plain_head = b""
+        if options.tokens_per_event == 1 and self._usage != "running" and not truth:
+            head = b"data: " + self._prefix + shape.chunk_before
+            self._plain_head = b"%x\r\n%b" % (len(head) + len(self._tails[0]) - len(b"\r\n"), head)
+
+    def role(self) -> bytes:
+        """The event before the first token; nothing where there is none."""
+        first = self._shape.first
+        if not (self.is_stream and first):
+            return b""
+        return self._event(self._prefix + first + b"]" + self._running_usage(0) + b"}")
+
+    def piece(self, begin: int, end: int) -> bytes:
+        """The event of the tokens from `begin` to before `end`; with the last of them, all that ends the response."""
+        if self._plain_head and end < self.output_tokens:
+            return self._plain_head + self._tails[begin % len(WORDS)]
+        shape = self._shape
+        choice = self._prefix + shape.chunk_before + self._text(begin, end)
+        if end < self.output_tokens:
+            return self._event(choice + shape.chunk_after + b"]" + self._running_usage(end) + b"}")
+        usage = self._final_usage() if self._usage == "unasked" else self._running_usage(end)
+        data = self._event(choice + shape.last_after + b"]" + usage + b"}")
+        if self._usage in ("final", "running"):
+            data += self._event(self._prefix + b"]" + self._final_usage() + b"}")
+        if self._options.done:
+            data += self._event(b"[DONE]")
+        return data + b"0\r\n\r\n"
+
+    def whole(self) -> bytes:
+        """The body of an answer in one piece."""
+        choice = self._shape.whole_before + self._text(0, self.output_tokens) + self._shape.last_after
+        usage = b"" if self._usage == "none" else self._final_usage()
+        return self._prefix + choice + b"]" + usage + b"}"
+
+    def _text(self, begin: int, end: int) -> bytes:
+        return b"".join([WORDS[index % len(WORDS)] for index in range(begin, end)])
+
+    def _event(self, payload: bytes) -> bytes:
+        return event(payload, self._truth)
+
+    def _counts(self, tokens: int) -> bytes:
+        counts = (self.input_tokens, self.input_tokens + tokens, tokens)
+        return b'"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d' % counts
+
+    def _running_usage(self, tokens: int) -> bytes:
+        """The usage of an event with text, after so many output tokens."""
+        return b',"usage":{%b}' % self._counts(tokens) if self._usage == "running" else b""
+
+    def _final_usage(self) -> bytes:
+        return b',"usage":{%b,"prompt_tokens_details":{"cached_tokens":%d}}' % (
+            self._counts(self.output_tokens),
+            self.cached_tokens,
+        )
+
+
+def event(payload: bytes, truth: bool) -> bytes:
+    """One HTTP chunk with one server-sent event; `truth` stamps it with the CLOCK_MONOTONIC ns of now."""
+    stamp = b": t=%d\n" % time.monotonic_ns() if truth else b""
+    said = b"%bdata: %b\n\n" % (stamp, payload)
+    return b"%x\r\n%b\r\n" % (len(said), said)

@@ -1,0 +1,176 @@
+"""A deployment's engine in real time: the simulator's replicas, with a clock on the wall.
+
+Every event has a nominal time: a request reaches the scheduler `request_s` after it was read, a step ends when the
+one before did plus what it takes, a token leaves `stream_s` after its step. Events happen in that order and at those
+times as far as the engine knows; a process that wakes late writes late, and its clock does not slip.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import time
+from collections import deque
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from loadstone.core.errors import InputError
+from loadstone.measure.client.pacer import Pacer
+from loadstone.predict.scheduler import Sequence
+from loadstone.predict.simulator.cell import route
+from loadstone.predict.simulator.engine import NEVER
+from loadstone.predict.simulator.fleet import Fleet, sharing
+from loadstone.predict.simulator.pipeline import Unit, engines_of, next_s_of
+from loadstone.predict.simulator.run import State, states_of
+
+if TYPE_CHECKING:
+    from loadstone.measure.simulated_server.stream import Stream
+
+_WRITES_PER_TURN = 256  # then sockets are read again
+_WAKE_GAP_S = 0.0002
+"""Wakes come no closer than this; see scheduler.py."""
+
+
+class Engine:
+    """Takes streams with `submit`, and has them write as the deployment would.
+
+    `block_tokens`: of the prefix cache, for the streams' keys; 0: there is none.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, fleet: Fleet) -> None:
+        if fleet.policy.prefix_cache:
+            fleet = replace(fleet, policy=sharing(fleet.policy))
+        policy, model = fleet.policy, fleet.model
+        self.block_tokens = policy.block_tokens if policy.prefix_cache else 0
+        self._model = model
+        self.kv_tokens, self._longest_tokens = policy.kv_tokens, policy.longest_tokens
+        self._route = policy.route
+        self._replicas, self._units = engines_of(fleet, None, shared=policy.prefix_cache, at_once=1)
+        self._serial = itertools.count()
+        self._turn = 0
+        self._arrivals: list[tuple[float, int, Stream]] = []
+        self._streams: dict[int, Stream] = {}
+        self._where: dict[int, Unit] = {}
+        self._gone: dict[int, Sequence] = {}
+        self._sequences: dict[int, Sequence] = {}
+        self._writes: deque[tuple[float, deque[tuple[int, int]]]] = deque()
+        self._pacer = Pacer(loop, self._run)
+        self.close = self._pacer.close
+
+    def submit(self, stream: Stream, arrival_ns: int) -> None:
+        """A request was read. Raises InputError where it would never fit."""
+        most = stream.input_tokens + stream.output_tokens
+        if most > self._longest_tokens:
+            raise InputError(f"{most} tokens do not fit into the KV cache of {self.kv_tokens} tokens")
+        due_s = arrival_ns * 1e-9 + self._model.request_s + self._model.request_token_s * stream.input_tokens
+        stream.serial = next(self._serial)
+        self._streams[stream.serial] = stream
+        heapq.heappush(self._arrivals, (due_s, stream.serial, stream))
+        if self._arrivals[0][2] is stream:
+            self._wake()
+
+    def abandon(self, stream: Stream) -> None:
+        """Its client has gone: the engine drops it when the step under way is over."""
+        sequence = self._sequences.get(stream.serial)
+        if sequence is not None:
+            self._gone[stream.serial] = sequence
+        else:
+            self._streams.pop(stream.serial, None)
+
+    def states(self) -> list[State]:
+        """The engines as they stand."""
+        return states_of(self._replicas)
+
+    # --- events ------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        now_s = time.monotonic()
+        while True:
+            unit = min(self._units, key=next_s_of)
+            arrival_s = self._arrivals[0][0] if self._arrivals else NEVER
+            if arrival_s <= unit.next_s and arrival_s <= now_s:
+                self._arrive()
+            elif unit.next_s <= now_s:
+                self._step(unit)
+            else:
+                break
+        self._write_due()
+        self._wake()
+
+    def _wake(self) -> None:
+        due_s = min(unit.next_s for unit in self._units)
+        if self._writes:
+            due_s = min(due_s, self._writes[0][0])
+        if self._arrivals:
+            due_s = min(due_s, self._arrivals[0][0])
+        if due_s < NEVER:
+            self._pacer.wake_at(int(max(due_s, time.monotonic() + _WAKE_GAP_S) * 1e9))
+
+    def _arrive(self) -> None:
+        due_s, serial, stream = heapq.heappop(self._arrivals)
+        if serial not in self._streams:
+            return
+        sequence = Sequence(serial, stream.input_tokens, stream.output_tokens, stream.keys)
+        self._turn += 1
+        unit = route(self._units, self._turn, self._route)
+        self._sequences[serial] = sequence
+        self._where[serial] = unit
+        unit.add(sequence, due_s)
+
+    def _step(self, unit: Unit) -> None:
+        """A step is over: who wrote a token, and the next one is under way."""
+        members = unit.ending
+        wrote = [
+            (sequence, member.scheduler)
+            for member in members
+            if member.scheduler.decoding
+            for sequence in member.scheduler.running
+            if sequence.end_tick > member.scheduler.tick
+        ]
+        at_s = unit.next_s
+        unit.finish()
+        wrote += [(sequence, member.scheduler) for member in members for sequence in member.scheduler.begun]
+        due = deque(
+            (sequence.row, scheduler.written_by(sequence) if sequence.end_tick else sequence.emitted + 1)
+            for sequence, scheduler in wrote
+        )
+        if due:
+            self._writes.append((at_s + self._model.stream_s, due))
+        for serial, sequence in list(self._gone.items()) if self._gone else ():
+            if self._where.get(serial) is not unit:
+                continue
+            runs_in = [each for each in self._replicas if sequence in each.scheduler.running]
+            if runs_in and runs_in[0] not in members:
+                continue  # its batch is still on its way through the pipeline
+            for member in members:
+                if sequence in member.scheduler.running or sequence in member.scheduler.waiting:
+                    member.scheduler.abort(sequence)
+            self._forget(serial)
+        unit.go_on()
+
+    def _write_due(self) -> None:
+        """Some of the tokens that are due; the rest follow once the sockets have been read."""
+        left = _WRITES_PER_TURN
+        writes = self._writes
+        now_s = time.monotonic()
+        while writes and writes[0][0] <= now_s:
+            due = writes[0][1]
+            while due:
+                if not left:
+                    return
+                left -= 1
+                serial, written = due.popleft()
+                stream = self._streams.get(serial)
+                if stream is None:
+                    continue
+                stream.cached_tokens = self._sequences[serial].cached_tokens
+                if not stream.write(written):
+                    self.abandon(stream)
+                elif written == stream.output_tokens:
+                    self._forget(serial)
+            writes.popleft()
+
+    def _forget(self, serial: int) -> None:
+        for known in (self._streams, self._sequences, self._where, self._gone):
+            known.pop(serial, None)

@@ -1,0 +1,361 @@
+"""HTTP/1.1 connections: requests in, answers out, one at a time and in order."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import time
+import zlib
+from array import array
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import httptools
+import msgspec
+
+from loadstone.core.errors import InputError
+from loadstone.core.version import __version__
+from loadstone.measure.simulated_server.answer import Answer
+from loadstone.measure.simulated_server.ask import (
+    CHAT,
+    COMPLETIONS,
+    GENERATE,
+    Ask,
+    RefusalError,
+    content_of,
+    lengths,
+    parse_ask,
+    prompt_tokens,
+)
+from loadstone.measure.simulated_server.generate import GenerateAnswer
+from loadstone.measure.simulated_server.law import Law, Options
+from loadstone.measure.simulated_server.metrics import Metrics
+from loadstone.measure.simulated_server.scheduler import Scheduler
+from loadstone.measure.simulated_server.stream import Keys, Stream
+
+if TYPE_CHECKING:
+    from loadstone.measure.simulated_server.engine import Engine
+
+_METHODS = {
+    "/health": "GET",
+    "/metrics": "GET",
+    "/version": "GET",
+    "/truth": "GET",
+    "/v1/models": "GET",
+    "/tokenize": "POST",
+    COMPLETIONS: "POST",
+    CHAT: "POST",
+    GENERATE: "POST",
+}
+_REASONS = {
+    200: "OK",
+    400: "Bad Request",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    413: "Content Too Large",
+    431: "Request Header Fields Too Large",
+}
+_VOCABULARY = 32_000
+MOST_BODY_BYTES = 64 * 1024 * 1024
+"""A prompt of millions of tokens, written out."""
+MOST_HEAD_BYTES = 64 * 1024
+"""Of a request's line and headers, give or take what came in one read."""
+_STARTED_S = int(time.time())
+_names = (b"%016x" % serial for serial in itertools.count(1))  # for requests without an id
+
+
+class Server(NamedTuple):
+    """What all connections share.
+
+    scheduler  when tokens are written by a law
+    engine     when they are as a deployment's scheduler has it: then there is no law
+    """
+
+    law: Law | None
+    options: Options
+    scheduler: Scheduler
+    metrics: Metrics
+    truth: dict[str, array[int]]
+    """By X-Request-Id, CLOCK_MONOTONIC ns: when the request was read, when each event with text was written."""
+    engine: Engine | None = None
+
+
+class Request(NamedTuple):
+    """One HTTP request, as far as it matters here."""
+
+    arrival_ns: int = 0  # CLOCK_MONOTONIC, when its last byte was read
+    method: str = ""
+    path: str = ""
+    id: bytes = b""
+    truth: bool = False
+    keep_alive: bool = False
+    body: bytes = b""
+    body_bytes: int = 0  # of which no more than MOST_BODY_BYTES are kept
+    fault: tuple[int, str] | None = None  # status and message, of bytes that are no request; what follows is not read
+
+
+class Connection(asyncio.Protocol):
+    """One client connection."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._parser = httptools.HttpRequestParser(self)
+        self._head_bytes = 0  # read of a head that has not ended
+        self._in_head = True
+        self._expects = False  # the client holds its body back until it is told to go on
+        self._waiting: list[Request] = []  # asked before the answer to an earlier request has ended
+        self._stream: Stream | None = None  # the answer that is being written
+        self._is_behind = False  # the client reads more slowly than is written
+        self._is_deaf = False  # nothing is read
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport: Any = transport
+        self._fd: int = transport.get_extra_info("socket").fileno()
+        # Nothing more can be written. Also keeps writes from a descriptor that has passed to a newer connection.
+        self.gone: Callable[[], bool] = transport.is_closing
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._parser = None  # breaks a circle of references, for the garbage collector is off
+        if self._stream is not None:
+            if self._server.engine is not None:
+                self._server.engine.abandon(self._stream)
+            self.ended("abort")
+
+    def data_received(self, data: bytes) -> None:
+        if self._in_head:
+            self._head_bytes += len(data)
+        try:
+            self._feed(data)
+        except httptools.HttpParserError:
+            self._waiting.append(Request(fault=(400, "not understood as HTTP/1.1")))
+        else:
+            if self._in_head and self._head_bytes > MOST_HEAD_BYTES:
+                self._waiting.append(Request(fault=(431, f"a head of more than {MOST_HEAD_BYTES} bytes")))
+        self._serve_next()
+
+    def _feed(self, data: bytes) -> None:
+        """To the parser. It ends with a head that offers another protocol, h2c say: that is read again, without."""
+        while data:
+            try:
+                self._parser.feed_data(data)
+            except httptools.HttpParserUpgrade as offer:
+                request = self._waiting.pop()
+                if request.method == "CONNECT":
+                    raise httptools.HttpParserError from None
+                version = self._parser.get_http_version().encode()
+                head = [b"%b %b HTTP/%b" % (request.method.encode(), self._url, version)]
+                head += [b"%b: %b" % each for each in self._headers.items() if each[0] != b"upgrade"]
+                data = b"\r\n".join([*head, b"", data[offer.args[0] :]])
+                self._parser = httptools.HttpRequestParser(self)
+            else:
+                return
+
+    def pause_writing(self) -> None:
+        self._is_behind = True
+        self._listen()
+
+    def resume_writing(self) -> None:
+        self._is_behind = False
+        self._listen()
+
+    def _listen(self) -> None:
+        """Read no more while there is more to answer than the client takes: what it asks meanwhile stays with it."""
+        is_deaf = self._is_behind or bool(self._waiting)
+        if is_deaf is self._is_deaf or self.gone():
+            return
+        self._is_deaf = is_deaf
+        if is_deaf:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
+
+    # What httptools calls.
+
+    def on_message_begin(self) -> None:
+        self._url = b""
+        self._headers: dict[bytes, bytes] = {}
+        self._body = bytearray()
+        self._body_bytes = 0
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._in_head:  # and not behind a body
+            self._headers[name.lower()] = value
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        self._expects = self._headers.get(b"expect", b"").lower() == b"100-continue"
+
+    def on_body(self, body: bytes) -> None:
+        self._body_bytes += len(body)
+        if self._body_bytes <= MOST_BODY_BYTES:
+            self._body += body
+
+    def on_message_complete(self) -> None:
+        request = Request(
+            arrival_ns=time.monotonic_ns(),
+            method=self._parser.get_method().decode(),
+            path=self._url.partition(b"?")[0].decode("latin-1"),
+            id=self._headers.get(b"x-request-id", b""),
+            truth=self._headers.get(b"x-loadstone-truth") == b"1",
+            keep_alive=self._parser.should_keep_alive(),
+            body=bytes(self._body),
+            body_bytes=self._body_bytes,
+        )
+        self._waiting.append(request)
+        self._body = bytearray()
+        self._head_bytes, self._in_head, self._expects = 0, True, False
+
+    # What is asked.
+
+    def _serve_next(self) -> None:
+        while self._waiting and self._stream is None and not self.gone():
+            request = self._waiting.pop(0)
+            try:
+                self._serve(request)
+            except RefusalError as refusal:
+                self._refuse(refusal, request)
+            if not request.keep_alive and self._stream is None:
+                self._transport.close()
+        if self._expects and self._stream is None and not self.gone():
+            self._expects = False
+            self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        self._listen()
+
+    def _serve(self, request: Request) -> None:
+        if request.fault is not None:
+            raise RefusalError(*request.fault)
+        method = _METHODS.get(request.path)
+        if method is None or (request.path == "/truth" and not self._server.options.keep_truth):
+            raise RefusalError(404, f"no {request.path} here")
+        if request.method != method:
+            raise RefusalError(405, f"{request.path} takes no {request.method}")
+        if request.body_bytes > MOST_BODY_BYTES:
+            raise RefusalError(413, f"a body of {request.body_bytes} bytes; {MOST_BODY_BYTES} are taken")
+        match request.path:
+            case "/health":
+                self.respond(request, b"")
+            case "/metrics":
+                text = self._server.metrics.text(self._server.engine)
+                self.respond(request, text, content_type="text/plain; version=0.0.4; charset=utf-8")
+            case "/version":
+                self.respond(request, msgspec.json.encode({"version": __version__}))
+            case "/v1/models":
+                card = {
+                    "id": self._server.options.model,
+                    "object": "model",
+                    "created": _STARTED_S,
+                    "owned_by": "loadstone" if self._server.engine is None else "loadstone-sim",
+                    "root": self._server.options.model,
+                    "parent": None,
+                    "max_model_len": self._server.options.max_model_len,
+                }
+                self.respond(request, msgspec.json.encode({"object": "list", "data": [card]}))
+            case "/truth":
+                self.respond(request, msgspec.json.encode(self._server.truth, enc_hook=array.tolist))
+                self._server.truth.clear()
+            case "/tokenize":
+                self._tokenize(request, parse_ask(request.body, self._server.options.model))
+            case _:
+                self._generate(request, parse_ask(request.body, self._server.options.model))
+
+    def _tokenize(self, request: Request, ask: Ask) -> None:
+        tokens = prompt_tokens(ask.content if ask.prompt is None else ask.prompt)
+        ids = [zlib.crc32(token.encode()) % _VOCABULARY if isinstance(token, str) else token for token in tokens]
+        document = {"tokens": ids, "count": len(ids), "max_model_len": self._server.options.max_model_len}
+        self.respond(request, msgspec.json.encode(document))
+
+    def _generate(self, request: Request, ask: Ask) -> None:
+        name = request.id or next(_names)
+        options, truth = self._server.options, request.truth
+        content = content_of(ask, request.path)
+        tokens = lengths(ask, request.path, len(content), options.max_model_len)
+        answer: Answer | GenerateAnswer
+        if request.path == GENERATE:
+            answer = GenerateAnswer(ask, options, tokens, name=name, truth=truth)
+        else:
+            answer = Answer(ask, options, tokens, chat=request.path == CHAT, name=name, truth=truth)
+        times = array("q", [request.arrival_ns]) if options.keep_truth else None
+        stream = Stream(self, request, answer, options.tokens_per_event, times)
+        if self._server.engine is not None:
+            stream.keys = Keys(content, stream.output_tokens, self._server.engine.block_tokens)
+            try:
+                self._server.engine.submit(stream, request.arrival_ns)
+            except InputError as error:
+                raise RefusalError(400, str(error)) from None
+        self._stream = stream
+        self._server.metrics.running += 1
+        if answer.is_stream:  # like vLLM's, long before the first token
+            self.write(_head(200, request, "text/event-stream; charset=utf-8", "transfer-encoding: chunked"))
+        if times is not None:
+            self._server.truth[name.decode("latin-1")] = times
+        if self._server.law is not None:
+            self._server.scheduler.add(self._by_law(self._server.law, stream))
+
+    def _by_law(self, law: Law, stream: Stream) -> Iterator[int]:
+        """Have an answer written as the law has it. Yields when, in CLOCK_MONOTONIC ns, and is resumed then."""
+        for end in stream.ends():
+            yield stream.request.arrival_ns + law.due_ns(stream.input_tokens, end - 1)
+            if not stream.write(end):
+                return
+
+    def wrote(self, stream: Stream, tokens: int) -> None:
+        """Tokens of the answer are on their way; with the last of them it has ended."""
+        metrics = self._server.metrics
+        metrics.generated_tokens += tokens
+        if stream.sent == tokens:
+            metrics.prompt_tokens += stream.input_tokens
+        if stream.sent == stream.output_tokens:
+            self.ended("length")
+            if not stream.request.keep_alive:
+                self._transport.close()
+            asyncio.get_running_loop().call_soon(self._serve_next)  # later, for the scheduler is at work
+
+    def ended(self, reason: str) -> None:
+        self._stream = None
+        self._server.metrics.running -= 1
+        self._server.metrics.ended[reason] += 1
+
+    # What is answered.
+
+    def respond(
+        self, request: Request, body: bytes, *more: str, status: int = 200, content_type: str = "application/json"
+    ) -> None:
+        """A response in one piece; `more` are header lines."""
+        head = _head(status, request, content_type, f"content-length: {len(body)}", *more)
+        self.write(head if request.method == "HEAD" else head + body)
+
+    def _refuse(self, refusal: RefusalError, request: Request) -> None:
+        status = refusal.status
+        kind = f"{_REASONS[status].replace(' ', '')}Error"
+        error = {"message": str(refusal), "type": kind, "param": None, "code": status}
+        more = [f"allow: {_METHODS[request.path]}"] if status == 405 else []
+        self.respond(request, msgspec.json.encode({"error": error}), *more, status=status)
+
+    def write(self, data: bytes) -> None:
+        """Straight to the socket, so that the bytes leave now; by way of the transport while the client is behind."""
+        if self._transport.get_write_buffer_size():
+            self._transport.write(data)
+            return
+        try:
+            written = os.write(self._fd, data)
+        except BlockingIOError:
+            written = 0
+        except OSError:
+            self._transport.abort()
+            return
+        if written < len(data):
+            self._transport.write(data[written:])
+
+
+def _head(status: int, request: Request, content_type: str, *more: str) -> bytes:
+    """The head of a response; `more` are header lines."""
+    lines = [f"HTTP/1.1 {status} {_REASONS[status]}", "server: loadstone", f"content-type: {content_type}", *more]
+    if request.id:
+        lines.append(f"x-request-id: {request.id.decode('latin-1')}")
+    if not request.keep_alive:
+        lines.append("connection: close")
+    return "\r\n".join([*lines, "", ""]).encode("latin-1")

@@ -1,0 +1,106 @@
+"""An answer under way over a connection, and what its tokens are to a prefix cache."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from array import array
+from collections.abc import Hashable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, overload
+
+from loadstone.measure.simulated_server.answer import WORDS, Answer
+
+if TYPE_CHECKING:
+    from loadstone.measure.simulated_server.generate import GenerateAnswer
+    from loadstone.measure.simulated_server.http import Connection, Request
+
+_SAID = [word.decode().strip() for word in WORDS]
+
+
+class Stream:
+    """An answer that is being written over a connection, when its scheduler says so.
+
+    `times`: gets when each event was written, CLOCK_MONOTONIC ns. `serial`: an engine's name for it, −1 before it is
+    submitted to one.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        request: Request,
+        answer: Answer | GenerateAnswer,
+        tokens_per_event: int,
+        times: array[int] | None,
+    ) -> None:
+        self.request = request
+        self.answer = answer
+        self.sent = 0
+        self.serial = -1
+        self.input_tokens, self.output_tokens = answer.input_tokens, answer.output_tokens
+        self.keys: Sequence[Hashable] = ()
+        self.cached_tokens = 0
+        self._connection = connection
+        self._tokens_per_event = tokens_per_event
+        self._times = times
+
+    def ends(self) -> Iterable[int]:
+        """How many tokens are sent after each write: one, then up to so many more at a time, then all."""
+        first = range(1, self.output_tokens, self._tokens_per_event) if self.answer.is_stream else ()
+        return itertools.chain(first, (self.output_tokens,))
+
+    def write(self, written: int) -> bool:
+        """Send what is new of the first `written` tokens; False: there is nobody any more.
+
+        A few that are not the last may wait for more to make an event with (`tokens_per_event`).
+        """
+        connection, answer, sent = self._connection, self.answer, self.sent
+        if connection.gone():
+            return False
+        last = written == self.output_tokens
+        if not last and (not answer.is_stream or 0 < written - sent < min(self._tokens_per_event, sent + 1)):
+            return True
+        answer.cached_tokens = self.cached_tokens
+        if sent == 0 and (role := answer.role()):
+            connection.write(role)
+        data = answer.piece(sent, written) if answer.is_stream else answer.whole()
+        if self._times is not None:
+            self._times.append(time.monotonic_ns())
+        if answer.is_stream:
+            connection.write(data)
+        else:
+            connection.respond(self.request, data)
+        self.sent = written
+        connection.wrote(self, written - sent)
+        return True
+
+
+class Keys(Sequence[int]):
+    """Keys of the whole blocks of a prompt and its answer, each with all before it; none without a prefix cache.
+
+    Those of the answer are made as they are asked for: an answer that may take up the whole context seldom does.
+    """
+
+    def __init__(self, tokens: list[Any], output_tokens: int, block_tokens: int) -> None:
+        self._tokens, self._block_tokens = tokens, block_tokens
+        self._count = (len(tokens) + output_tokens) // block_tokens if block_tokens else 0
+        self._made: list[int] = []
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[int]: ...
+    def __getitem__(self, index: int | slice) -> int | list[int]:
+        places = range(self._count)[index]
+        wanted = max(places, default=-1) if isinstance(places, range) else places
+        for block in range(len(self._made), wanted + 1):
+            before = self._made[-1] if block else 0
+            self._made.append(hash((before, *self._block(block * self._block_tokens))))
+        return list(map(self._made.__getitem__, places)) if isinstance(places, range) else self._made[places]
+
+    def _block(self, start: int) -> list[Any]:
+        end, prompt = start + self._block_tokens, len(self._tokens)
+        said = [_SAID[index % len(_SAID)] for index in range(max(start - prompt, 0), max(end - prompt, 0))]
+        return self._tokens[start:end] + said

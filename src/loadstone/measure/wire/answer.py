@@ -1,0 +1,194 @@
+"""What an answer says, in whatever dialect: the facts that the client keeps, and how bytes become them. No I/O."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from loadstone.core.text import excerpt
+from loadstone.measure.wire import sse
+from loadstone.measure.wire.sse import SseDecoder, SseError
+from loadstone.measure.wire.template import Template
+from loadstone.measure.wire.tolerant import count, load_object
+
+MAX_TEXT = 4 * 1024 * 1024
+"""Characters of an answer's text that are kept, where it is asked for; the rest is counted and forgotten."""
+
+CHOICES = 1024
+"""Answers to a request that are kept apart. `n` is a handful: a number beyond is no answer's."""
+_DONE = b"[DONE]"
+
+
+def place_of(index: float | None) -> int:
+    """Which of several answers side by side something is of, from 0, by what an event says."""
+    return min(count(index) or 0, CHOICES - 1)
+
+
+class Whole:
+    """Takes an answer in one piece as SseDecoder takes a stream: its only payload is the whole body, at the end."""
+
+    __slots__ = ("_body", "_endless")
+
+    at_rest = False
+    """No template is ever learned from it."""
+
+    def __init__(self) -> None:
+        self._body = bytearray()
+        self._endless = False
+
+    def feed(self, piece: bytes) -> list[bytes]:
+        """Nothing yet. Raises SseError from an endless body on."""
+        if self._endless or len(self._body) + len(piece) > sse.MAX_EVENT_BYTES:
+            self._endless = True
+            self._body.clear()
+            raise SseError(f"the answer exceeds {sse.MAX_EVENT_BYTES >> 20} MiB")
+        self._body += piece
+        return []
+
+    def finish(self) -> list[bytes]:
+        """The body, if there was any."""
+        body, self._body = bytes(self._body), bytearray()
+        return [body] if body.strip() else []
+
+
+class Answer:
+    """Everything one answer says, folded event by event: feed it the body's bytes, in pieces of any size.
+
+    `feed` returns how many output events the piece completed; the caller knows when the piece arrived.
+    `streams` False: the answer is one JSON object, hence one event, completed by `finish`.
+    running          each output event so far came with the server's count of output tokens
+    still            of those, events whose count had not grown. Where most had not it is none of theirs: gateways
+                     write zeros until the end, mocks the total from the beginning
+    running_tokens   that count at each output event; emptied by who writes it away
+    finish_reason, done (the answer said that it is complete), error (the server's, or why it cannot be read),
+    input_tokens, output_tokens, cached_tokens, reasoning_tokens; server_prefill_s, server_decode_s (llama.cpp).
+    model            whose answer it is, as it first says (OpenAI's dialect)
+    choices          how many answers have ended, at least 1: with `n` a request has several side by side, and events
+                     and counts are of all of them together
+    text             with `keep_text`: what was said, without reasoning and tool calls, at most MAX_TEXT characters
+    A dialect adds `_fold`, which takes one payload: a stream event's, or the whole body.
+    """
+
+    __slots__ = (
+        "_counts",
+        "_ended",
+        "_keeps",
+        "_last_running",
+        "_sse",
+        "_texts",
+        "_texts_length",
+        "cached_tokens",
+        "done",
+        "error",
+        "events",
+        "finish_reason",
+        "input_tokens",
+        "model",
+        "output_tokens",
+        "reasoning_tokens",
+        "running",
+        "running_tokens",
+        "server_decode_s",
+        "server_prefill_s",
+        "still",
+        "streams",
+    )
+
+    def __init__(self, *, stream: bool = True, keep_text: bool = False) -> None:
+        self.streams = stream
+        self._sse: SseDecoder | Whole = SseDecoder() if stream else Whole()
+        self._keeps = keep_text
+        self._texts: list[str] = []
+        self._texts_length = 0
+        self._last_running = 0
+        self._counts: dict[int, int] = {}  # newest count of each of several answers
+        self._ended: frozenset[int] = frozenset()
+        self.events = 0
+        self.running = True
+        self.still = 0
+        self.running_tokens: list[int] = []
+        self.finish_reason: str | None = None
+        self.done = False
+        self.error: str | None = None
+        self.model: str | None = None
+        self.input_tokens: int | None = None
+        self.output_tokens: int | None = None
+        self.cached_tokens: int | None = None
+        self.reasoning_tokens: int | None = None
+        self.server_prefill_s: float | None = None
+        self.server_decode_s: float | None = None
+
+    @property
+    def choices(self) -> int:
+        return max(1, len(self._ended))
+
+    @property
+    def text(self) -> str:
+        if len(self._texts) > 1:
+            self._texts = ["".join(self._texts)]
+        return self._texts[0] if self._texts else ""
+
+    def feed(self, piece: bytes) -> int:
+        """Output events completed by `piece`. Never raises: what cannot be read becomes `error`."""
+        try:
+            payloads = self._sse.feed(piece)
+        except SseError as error:
+            self._complain(str(error))
+            return 0
+        before = self.events
+        for payload in payloads:
+            self._fold(payload)
+        return self.events - before
+
+    def finish(self) -> int:
+        """The body has ended, and not by an accident: output events completed by that."""
+        before = self.events
+        try:
+            payloads = self._sse.finish()
+        except SseError as error:
+            self._complain(str(error))
+            return 0
+        for payload in payloads:
+            self._fold(payload)
+        if not self.streams:
+            # All its tokens came at once: its count is a final one, and needs no text beside it.
+            self.events = 1 if self.events or self.output_tokens else 0
+            self.running, self.running_tokens = False, []
+            self.done = self.done or (self.events > 0 and self.error is None)
+        return self.events - before
+
+    def template(self, body: bytes) -> Template | None:
+        """A template for the chunks to come, if this dialect has such, `body` was one, and whole, and plain."""
+        return None
+
+    def take_plain(self, events: int, counts: list[int]) -> None:
+        """Events that the newest template recognised, with their running counts if it counts."""
+        raise NotImplementedError
+
+    def _fold(self, payload: bytes) -> None:
+        raise NotImplementedError
+
+    def _unread(self, payload: bytes, done: bytes | None = _DONE) -> dict[str, Any] | None:
+        """A payload that the strict decoder of its dialect refused, as an object; None where it is none.
+
+        It may be `done`, which says that the answer is complete, or nothing, which keeps a connection alive.
+        All else is an error.
+        """
+        said = payload.strip()
+        if said == done:
+            self.done = True
+            return None
+        fields = load_object(payload) if said else None
+        if said and fields is None:
+            what = "stream event" if self.streams else "answer"
+            self._complain(f"{what} is not a JSON object: {excerpt(payload)}")
+        return fields
+
+    def _keep(self, text: str | None) -> None:
+        """More of the text."""
+        if text and self._texts_length < MAX_TEXT:
+            self._texts.append(text[: MAX_TEXT - self._texts_length])
+            self._texts_length += len(text)
+
+    def _complain(self, error: str) -> None:
+        """The first complaint is kept: what follows it is often its consequence."""
+        self.error = self.error or error

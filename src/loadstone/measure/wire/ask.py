@@ -1,0 +1,95 @@
+"""What a run asks of the server: everything that all its requests say beside their prompt and length. No I/O.
+
+`body` writes it in the endpoint's own words with markers, which RequestBody replaces by prompts and lengths.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+
+from loadstone.core.errors import InputError
+from loadstone.measure.wire import sglang, triton
+from loadstone.measure.wire.structured import fields
+from loadstone.workload.request import LENGTH, PROMPT, TEXT_OR_IDS, Ask
+
+
+def path(ask: Ask) -> str:
+    """Where the requests go, from the server's root on. Raises InputError where the endpoint is not HTTP."""
+    match ask.endpoint:
+        case "completions":
+            return "/v1/completions"
+        case "chat":
+            return "/v1/chat/completions"
+        case "sglang":
+            return "/generate"
+        case "triton":
+            return f"/v2/models/{quote(ask.model, safe='')}/generate{'_stream' if ask.stream else ''}"
+    raise InputError(f"--endpoint {ask.endpoint}: is not reached over HTTP; give the gRPC port, or --endpoint triton")
+
+
+def body(ask: Ask) -> dict[str, Any]:
+    """The JSON body of every request, with PROMPT and LENGTH in the places of what differs."""
+    if ask.endpoint == "sglang":
+        written = {**sglang.fields(ask, LENGTH), TEXT_OR_IDS: PROMPT}
+    elif ask.endpoint in ("triton", "triton-grpc"):
+        written = triton.inputs(ask, PROMPT, LENGTH)
+    else:
+        written = _openai(ask)
+    return _merged(written, ask.extra)
+
+
+def _openai(ask: Ask) -> dict[str, Any]:
+    written: dict[str, Any] = {"model": ask.model, "stream": ask.stream}
+    if ask.stream and ask.usage != "none":
+        written["stream_options"] = {"include_usage": True}
+        if ask.usage == "running":
+            written["stream_options"]["continuous_usage_stats"] = True
+    if ask.ignore_eos:
+        written["ignore_eos"] = True
+    for name in ("temperature", "top_p", "seed"):
+        if (value := getattr(ask.sampling, name)) is not None:
+            written[name] = value
+    if ask.sampling.stop:
+        written["stop"] = list(ask.sampling.stop)
+    if ask.structured is not None and ask.spelling is not None:
+        written |= fields(ask.structured, ask.spelling)
+    written["max_tokens"] = LENGTH
+    if ask.min_tokens:
+        written["min_tokens"] = LENGTH
+    written["messages" if ask.endpoint == "chat" else "prompt"] = PROMPT
+    return written
+
+
+def _merged(fields: dict[str, Any], extra: dict[str, Any]) -> dict[str, Any]:
+    """`fields` with those of `extra` laid over them; objects on both sides are merged."""
+    merged = dict(fields)
+    for name, value in extra.items():
+        before = merged.get(name)
+        merged[name] = _merged(before, value) if isinstance(before, dict) and isinstance(value, dict) else value
+    return merged
+
+
+class RequestBody:
+    """Writes the request bodies of one run: everything but prompt and length is encoded once."""
+
+    def __init__(self, template: dict[str, Any]) -> None:
+        marks = [msgspec.json.encode(mark) for mark in (PROMPT, LENGTH, TEXT_OR_IDS)]
+        self._pieces = re.split(b"(%b)" % b"|".join(map(re.escape, marks)), msgspec.json.encode(template))
+        self._prompts, self._lengths, self._names = (
+            [i for i, piece in enumerate(self._pieces) if piece == mark] for mark in marks
+        )
+
+    def render(self, prompt: bytes, output_tokens: int) -> bytes:
+        """The body for a prompt already in JSON (a string, an array of token ids, or an array of messages)."""
+        pieces = self._pieces.copy()
+        for place in self._prompts:
+            pieces[place] = prompt
+        for place in self._lengths:
+            pieces[place] = b"%d" % output_tokens
+        for place in self._names:
+            pieces[place] = b'"input_ids"' if prompt.startswith(b"[") else b'"text"'
+        return b"".join(pieces)

@@ -1,0 +1,175 @@
+"""The OpenAI dialect, `/v1/completions` and `/v1/chat/completions`: answers, streamed or in one piece. No I/O.
+
+What engines really send differs from the specification; the differences seen (recorded bytes of vLLM, llama.cpp,
+llama-cpp-python, transformers, mlx-lm, MAX) decide what is tolerated here:
+usage on every event, on the last choice, in an event without choices, or never; `[DONE]` or none; role-only first
+deltas, with or without the first token; empty deltas that stand for a token (vLLM: special tokens, half a
+character) or for none; an `error` object after a 200; `choices: null`; numbers as `1.0`; invalid UTF-8.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate
+
+from loadstone.core.text import error_text, excerpt
+from loadstone.measure.wire.answer import Answer, place_of
+from loadstone.measure.wire.openai_chunk import Delta, Timings, Usage, decode_chunk, decode_whole, tolerated
+from loadstone.measure.wire.sse import SseDecoder
+from loadstone.measure.wire.template import Template, learn
+from loadstone.measure.wire.tolerant import MAX_COUNT, NO_RAW, UNREADABLE, count, present
+
+_MAX_MS = 1e12
+_REASON_LENGTH = 40
+_MODEL_LENGTH = 100
+_GIVEN_UP = ("abort", "error")
+"""Finish reasons of requests that vLLM and SGLang did not bring to their end."""
+
+
+class OpenAIAnswer(Answer):
+    """An answer of /v1/completions or /v1/chat/completions."""
+
+    __slots__ = ("_apart", "_decode", "_plain_place", "_plain_usage")
+
+    def __init__(self, *, stream: bool = True, keep_text: bool = False) -> None:
+        super().__init__(stream=stream, keep_text=keep_text)
+        self._decode = decode_chunk if stream else decode_whole
+        self._plain_usage: Usage | None = None  # of the event that the template in use was made from
+        self._plain_place = 0  # which of several answers that event is of
+        self._apart = 0  # of several answers, tokens stated in events without choices
+
+    def template(self, body: bytes) -> Template | None:
+        """A template for the chunks to come, if `body` was one, held one whole event, and that a plain one."""
+        if not self._sse.at_rest or self._keeps or not isinstance(self._sse, SseDecoder):
+            return None
+        try:
+            chunk = decode_chunk(body[len(b"data: ") :])
+        except UNREADABLE:
+            return None
+        choices, usage = chunk.choices, chunk.usage
+        if choices is None or len(choices) != 1 or choices[0].finish_reason or chunk.timings is not None:
+            return None
+        if chunk.error is not NO_RAW or chunk.message is not NO_RAW:
+            return None
+        delta = choices[0].delta or Delta()
+        text = choices[0].text or delta.content or delta.reasoning_content or delta.reasoning
+        counted = usage is not None
+        # Counted events where others were not, or the reverse, change what counts mean: those are read in full. With
+        # usage that has no count nothing is running.
+        if not text or counted != self.running:
+            return None
+        if chunk.model and self.model is None:  # an event before it that was never ended has swallowed it unread
+            return None
+        template = learn(body, text, counted=counted, sse=self._sse)
+        if template is not None:
+            self._plain_usage = usage
+            self._plain_place = place_of(choices[0].index)
+        return template
+
+    def take_plain(self, events: int, counts: list[int]) -> None:
+        self.events += events
+        if self._plain_usage is None or not counts:
+            return
+        # What an event between said of the rest of usage, these say again as the template has it.
+        self._take_details(self._plain_usage)
+        if self._counts:
+            counts = [self._of_all(tokens, self._plain_place) for tokens in counts]
+        self.output_tokens = counts[-1] or self.output_tokens
+        if counts[0] < self._last_running or counts != sorted(counts):
+            counts = list(accumulate(counts, max, initial=self._last_running))[1:]
+        if self.running:
+            self.running_tokens += counts
+            self.still += len(counts) - len({*counts, self._last_running}) + 1
+        self._last_running = counts[-1]
+
+    def _fold(self, payload: bytes) -> None:
+        try:
+            chunk = self._decode(payload)
+        except UNREADABLE:
+            fields = self._unread(payload)
+            if fields is None:
+                return
+            chunk = tolerated(fields, whole=not self.streams)
+        if self.model is None and chunk.model:
+            self.model = excerpt(chunk.model, _MODEL_LENGTH)
+        output = False
+        before = self._last_running
+        choices = chunk.choices
+        if choices:
+            for choice in choices:
+                if choice.index and not self._counts:
+                    self._counts[0] = self._last_running
+                if choice.text or ((delta := choice.delta) is not None and delta.carries_output()):
+                    output = True
+                if choice.finish_reason:
+                    self.finish_reason = excerpt(choice.finish_reason, _REASON_LENGTH)
+                    self._ended |= {place_of(choice.index)}
+        if chunk.usage is not None:
+            output = self._take_usage(chunk.usage, output, place_of(choices[0].index) if choices else None)
+        elif output:
+            self.running = False
+        if output:
+            self.events += 1
+            if self.running:
+                self.running_tokens.append(self._last_running)
+                self.still += self._last_running == before
+            if self._keeps and choices and not (first := choices[0]).index:
+                self._keep(first.text or (first.delta.content if first.delta is not None else None))
+        if chunk.timings is not None:
+            self._take_timings(chunk.timings)
+        if chunk.error is not NO_RAW and present(chunk.error):
+            self._complain(error_text(bytes(chunk.error)))
+        elif not choices and present(chunk.message):
+            self._complain(error_text(payload))
+        elif self.finish_reason in _GIVEN_UP:
+            self._complain(f"the server gave up the request (finish reason {self.finish_reason})")
+
+    def _take_usage(self, usage: Usage, output: bool, place: int | None) -> bool:
+        """Keep the newest counts. True if the event stands for output: text, or a running count that grew.
+
+        `place`: which of several answers the event is of; None: it has no choices.
+        """
+        self._take_details(usage)
+        # As `count`, without the call: engines may send this on every event.
+        stated = usage.completion_tokens
+        if stated is None or not 0 <= stated <= MAX_COUNT:
+            self.running = self.running and not output
+            return output
+        tokens = int(stated)
+        if self._counts:
+            tokens = self._of_all(tokens, place)
+        self.output_tokens = tokens or self.output_tokens  # output came: 0 is not counted yet, or never
+        grew = tokens > self._last_running
+        if grew:
+            self._last_running = tokens
+        if grew and self.running and not output and place is not None:
+            # A token without text. A first count above one, without text, is a total that comes at the end.
+            output = self.events > 0 or tokens == 1
+        return output
+
+    def _of_all(self, tokens: int, place: int | None) -> int:
+        """The tokens of all answers side by side, where an event states those of answer `place`; None: it has no
+        choices, and states those of all (vLLM, SGLang), or of the one that ended (llama.cpp's chat).
+        """
+        if place is None:
+            self._apart += tokens
+        else:
+            self._counts[place] = tokens
+        return self._apart or sum(self._counts.values())
+
+    def _take_details(self, usage: Usage) -> None:
+        """Everything in `usage` but the count of output tokens."""
+        stated = usage.prompt_tokens
+        if stated is not None and 0 <= stated <= MAX_COUNT:
+            self.input_tokens = int(stated)
+        cached = usage.prompt_tokens_details
+        if cached is not None and (tokens := count(cached.cached_tokens)) is not None:
+            self.cached_tokens = tokens
+        thinking = usage.completion_tokens_details
+        if thinking is not None and (tokens := count(thinking.reasoning_tokens)) is not None:
+            self.reasoning_tokens = tokens
+
+    def _take_timings(self, timings: Timings) -> None:
+        if timings.prompt_ms is not None and 0 <= timings.prompt_ms <= _MAX_MS:
+            self.server_prefill_s = timings.prompt_ms / 1e3
+        if timings.predicted_ms is not None and 0 <= timings.predicted_ms <= _MAX_MS:
+            self.server_decode_s = timings.predicted_ms / 1e3

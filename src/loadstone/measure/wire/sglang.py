@@ -1,0 +1,183 @@
+"""SGLang's own dialect, `POST /generate`: request body out, answers in. No I/O.
+
+Source: sgl-project/sglang, python/sglang/srt: entrypoints/http_server.py (`generate_request`), managers/io_struct.py
+(`GenerateReqInput`), managers/tokenizer_manager.py (`_handle_batch_output`), sampling/sampling_params.py.
+Each event states the whole text so far (with --incremental-streaming-output: what is new of it) and, in `meta_info`,
+the number of tokens so far: that count tells what is output, so the text is not even decoded unless it is wanted.
+A stream that is refused is answered by 200 and an `error` event (0.5.23: a prompt too long) or by 400 (an unknown
+field); a request that the server gave up has the finish reason `abort`.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from loadstone.core.text import error_text, excerpt
+from loadstone.measure.wire import structured
+from loadstone.measure.wire.answer import CHOICES, MAX_TEXT, Answer, place_of
+from loadstone.measure.wire.tolerant import NO_RAW, UNREADABLE, convert, count, present, raw
+
+if TYPE_CHECKING:
+    from loadstone.workload.request import Ask
+
+_REASON_LENGTH = 40
+
+
+def fields(ask: Ask, length: str) -> dict[str, Any]:
+    """The body of a request, all but its prompt (`text` or `input_ids`); `length` stands for a number of tokens."""
+    params: dict[str, Any] = {"max_new_tokens": length}
+    if ask.min_tokens:
+        params["min_new_tokens"] = length
+    if ask.ignore_eos:
+        params["ignore_eos"] = True
+    sampling = ask.sampling
+    for name, value in (
+        ("temperature", sampling.temperature),
+        ("top_p", sampling.top_p),
+        ("sampling_seed", sampling.seed),
+        ("stop", list(sampling.stop) or None),
+    ):
+        if value is not None:
+            params[name] = value
+    if ask.structured is not None and ask.spelling is not None:
+        params |= structured.fields(ask.structured, ask.spelling)
+    return {"sampling_params": params, "stream": ask.stream}
+
+
+class _Meta(msgspec.Struct):
+    finish_reason: msgspec.Raw = NO_RAW
+    prompt_tokens: float | None = None
+    completion_tokens: float | None = None
+    cached_tokens: float | None = None
+    reasoning_tokens: float | None = None
+
+
+class _Event(msgspec.Struct):
+    index: float | None = None
+    text: msgspec.Raw = NO_RAW
+    output_ids: msgspec.Raw = NO_RAW
+    meta_info: _Meta | None = None
+    error: msgspec.Raw = NO_RAW
+    message: msgspec.Raw = NO_RAW
+
+
+_decode = msgspec.json.Decoder(_Event).decode
+
+
+class SglangAnswer(Answer):
+    """An answer of /generate. An event is output if its count of tokens grew."""
+
+    __slots__ = ()
+
+    def _fold(self, payload: bytes) -> None:
+        try:
+            event = _decode(payload)
+        except UNREADABLE:
+            if not self.streams and (answers := _several(payload)):
+                for place, event in enumerate(answers):
+                    self._take(event, place, payload)
+                return
+            fields = self._unread(payload)
+            if fields is None:
+                return
+            event = _tolerated(fields)
+        self._take(event, place_of(event.index), payload)
+
+    def _take(self, event: _Event, place: int, payload: bytes) -> None:
+        """What `payload` says of answer number `place`."""
+        meta = event.meta_info
+        if meta is None:
+            if present(event.error):
+                self._complain(error_text(bytes(event.error)))
+            elif present(event.message):
+                self._complain(error_text(payload))
+            elif present(event.text) or present(event.output_ids):
+                self._take_uncounted(event, place)
+            return
+        tokens = count(meta.completion_tokens)
+        if tokens is None:
+            if present(event.text) or present(event.output_ids):
+                self._take_uncounted(event, place)
+        elif tokens > self._counts.get(place, 0):
+            self._counts[place] = tokens
+            self._last_running = self.output_tokens = sum(self._counts.values())
+            self.events += 1
+            if self.running:
+                self.running_tokens.append(self._last_running)
+        else:
+            self.output_tokens = self._last_running
+        if self._keeps and not place:
+            self._take_text(event.text)
+        self.input_tokens = _newer(meta.prompt_tokens, self.input_tokens)
+        self.cached_tokens = _newer(meta.cached_tokens, self.cached_tokens)
+        self.reasoning_tokens = _newer(meta.reasoning_tokens, self.reasoning_tokens)
+        if present(meta.finish_reason):
+            self._take_reason(meta.finish_reason)
+            self._ended |= {place}
+        if present(event.error):
+            self._complain(error_text(bytes(event.error)))
+
+    def _take_uncounted(self, event: _Event, place: int) -> None:
+        """Output without a count: then none of the counts are of use for a curve."""
+        self.running = False
+        self.events += 1
+        if self._keeps and not place:
+            self._take_text(event.text)
+
+    def _take_text(self, field: msgspec.Raw) -> None:
+        """The whole text so far, or what is new of it: the whole begins with what was said before."""
+        text = _value(field)
+        if isinstance(text, str):
+            before = self.text
+            self._texts = [(text if text.startswith(before) else before + text)[:MAX_TEXT]]
+
+    def _take_reason(self, reason: msgspec.Raw) -> None:
+        """`{"type": "length", "length": 8}`, or a bare word from old servers."""
+        if (said := _value(reason)) is None:
+            return
+        kind = said.get("type") if isinstance(said, dict) else said
+        word = kind if isinstance(kind, str) else bytes(raw(said)).decode()
+        self.finish_reason = excerpt(word, _REASON_LENGTH)
+        if kind == "abort":
+            message = said.get("message") if isinstance(said, dict) else None
+            self._complain(error_text(bytes(raw(message))) if message else "aborted by the server")
+
+
+def _several(payload: bytes) -> list[_Event]:
+    """The answers to a request with `n`, in one piece: a list."""
+    try:
+        said = json.loads(payload.decode("utf-8", "replace"))
+    except (ValueError, RecursionError):
+        return []
+    return [_tolerated(each) for each in said[:CHOICES] if isinstance(each, dict)] if isinstance(said, list) else []
+
+
+def _value(field: msgspec.Raw) -> Any:
+    """What a field says, invalid UTF-8 replaced; None where it cannot be read."""
+    try:
+        return json.loads(bytes(field).decode("utf-8", "replace"))
+    except (ValueError, RecursionError):
+        return None
+
+
+def _newer(stated: float | None, known: int | None) -> int | None:
+    tokens = count(stated)
+    return known if tokens is None else tokens
+
+
+def _tolerated(fields: dict[str, Any]) -> _Event:
+    """An event where a field has an odd type, or the text is no valid UTF-8."""
+    meta = fields.get("meta_info")
+    numbers = convert(meta, _Meta)
+    if numbers is not None and isinstance(meta, dict):
+        numbers.finish_reason = raw(meta.get("finish_reason"))
+    event = _Event(meta_info=numbers)
+    if isinstance(index := fields.get("index"), int | float):
+        event.index = index
+    for name in ("text", "output_ids", "error", "message"):
+        if fields.get(name):
+            setattr(event, name, raw(fields[name]))
+    return event
