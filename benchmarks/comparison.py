@@ -43,12 +43,12 @@ from typing import Any
 import numpy as np
 from scipy.signal import lfilter
 
-from loadstone.comparison import compare, judge
-from loadstone.comparison.cells import bound, take_blocks
-from loadstone.comparison.contrast import Side
-from loadstone.comparison.found import LEVEL, Cell, Row
-from loadstone.comparison.metric import DEFAULT, Metric, Stat
-from loadstone.comparison.sides import Requests, token_curve
+from loadstone.analyse.compare import compare, judge
+from loadstone.analyse.compare.cells import bound, take_blocks
+from loadstone.analyse.compare.contrast import Side
+from loadstone.analyse.compare.metric import DEFAULT, Metric, Stat
+from loadstone.analyse.compare.result import LEVEL, Cell, Row
+from loadstone.analyse.compare.sides import Requests, token_curve
 from loadstone.core.statistics import Flow, distribution
 from loadstone.core.statistics.blocks import RESOLUTION
 from loadstone.core.statistics.flow import rate_bounds

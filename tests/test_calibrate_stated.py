@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from loadstone.analyse.run_facts import RunFacts
 from loadstone.core.errors import InputError
-from loadstone.runfacts import RunFacts
 from loadstone.runs import calibration_cases
 
 FACTS = RunFacts(source="measured", stated="said")

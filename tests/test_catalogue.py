@@ -11,13 +11,13 @@ import pytest
 
 from conftest import Loadstone
 from loadstone import catalogue
+from loadstone.analyse.run_facts import gpu_name
 from loadstone.catalogue import Gpu
 from loadstone.catalogue import find as load
 from loadstone.catalogue.deployment.deployment import ARGUMENTS, ENGINES, OWNERS
 from loadstone.catalogue.deployment.shorthand import names_engine
 from loadstone.catalogue.deployment.spellings import ELSEWHERE, SAME
 from loadstone.core.errors import InputError
-from loadstone.runfacts import gpu_name
 
 GIB = 1 << 30
 GPUS = catalogue.gpus()

@@ -13,11 +13,12 @@ import pytest
 
 from conftest import Loadstone
 from loadstone import cli
-from loadstone.comparison import compare, judge
-from loadstone.comparison.found import Cell, Row
-from loadstone.comparison.metric import parse_bounds, parse_metric
-from loadstone.comparison.permutation import Units
-from loadstone.comparison.text import cells_of, loads_of, plain, word
+from loadstone.analyse.compare import compare, judge
+from loadstone.analyse.compare.metric import parse_bounds, parse_metric
+from loadstone.analyse.compare.permutation import Units
+from loadstone.analyse.compare.result import Cell, Row
+from loadstone.analyse.compare.text import cells_of, loads_of, plain, word
+from loadstone.analyse.summary import summarise
 from loadstone.core import CellInfo, Load, RequestRecord, RunInfo, Target, TokenSource, run_folder
 from loadstone.core.errors import InputError
 from loadstone.importers import import_files
@@ -25,7 +26,6 @@ from loadstone.report.charts.frames import OUTPUT, TPOT, TTFT
 from loadstone.report.effect import effect
 from loadstone.report.points import points_of
 from loadstone.report.runs import read_run
-from loadstone.summary import summarise
 from loadstone.workload.lengths import Length, Synthetic
 from loadstone.workload.schedule import make_plan
 from test_import import SGLANG
@@ -225,7 +225,7 @@ def test_why_there_is_no_test_is_told_of_each_load(tmp_path: Path) -> None:
 
 
 def test_what_only_one_side_tells_is_one_line() -> None:
-    from loadstone.comparison.text import setup_lines
+    from loadstone.analyse.compare.text import setup_lines
 
     told = [
         {"what": "engine", "a": "vLLM", "b": "SGLang"},

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from conftest import Loadstone
-from loadstone.comparison import asked, compare, judge
-from loadstone.comparison.cells import take_blocks
-from loadstone.comparison.found import Cell, Row
-from loadstone.comparison.metric import DEFAULT, parse_metric
-from loadstone.comparison.sides import Requests, Run, open_run
-from loadstone.comparison.text import explained, setup_lines, word
+from loadstone.analyse.compare import compare, judge, request
+from loadstone.analyse.compare.cells import take_blocks
+from loadstone.analyse.compare.metric import DEFAULT, parse_metric
+from loadstone.analyse.compare.result import Cell, Row
+from loadstone.analyse.compare.sides import Requests, Run, open_run
+from loadstone.analyse.compare.text import explained, setup_lines, word
 from loadstone.core import CellInfo, Load, run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.statistics.blocks import RESOLUTION
@@ -147,10 +147,10 @@ def test_plans_are_the_same_up_to_where_they_part(tmp_path: Path) -> None:
     }  # fmt: skip
     made["late"].output_tokens[3 + 70] += 1
     places = {name: placed(tmp_path / name, each) for name, each in made.items()}
-    found = {name: asked.shared(places["a"], place) for name, place in places.items()}
+    found = {name: request.shared(places["a"], place) for name, place in places.items()}
     assert found == {"a": None, "longer": 103, "seed": 0, "warmup": 0, "other": 103, "late": 73}
     places["a"][0].info.source = "imported"
-    assert asked.shared(places["a"], places["longer"]) == 0
+    assert request.shared(places["a"], places["longer"]) == 0
 
 
 def test_texts_are_part_of_what_was_asked(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_texts_are_part_of_what_was_asked(tmp_path: Path) -> None:
         places.append((plan, placed(tmp_path / name, plan)))
     (plan, on_a), (_, on_b) = places
     at = next(index for index in range(8) if plan.request(0, index).prompt == "one")
-    assert asked.shared(on_a, on_b) == at
+    assert request.shared(on_a, on_b) == at
 
 
 # --- what may be concluded ------------------------------------------------------------------------------------------
@@ -222,7 +222,7 @@ def test_what_was_shown_would_have_shown() -> None:
     metric = parse_metric("tpot_p50")
     units = np.stack([rng.random(8), rng.random(8) + 9], axis=0)[:, :, None]
     row = Row(metric, 1.0, 1.02, ratio=1.02, low=1.01, high=1.03, log_error=0.02)
-    from loadstone.comparison.permutation import Units
+    from loadstone.analyse.compare.permutation import Units
 
     judge([Cell({}, [row], unit="blocks", units=Units(units[0], units[1], np.zeros(1)), tested=[row])], seed=0)
     assert row.differs

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from loadstone.comparison import interval, permutation
-from loadstone.comparison.permutation import Units, compare_all, welch
-from loadstone.comparison.repeats import needed
+from loadstone.analyse.compare import interval, permutation
+from loadstone.analyse.compare.permutation import Units, compare_all, welch
+from loadstone.analyse.compare.repeats import needed
 from loadstone.core.statistics import blocks
 
 

@@ -18,12 +18,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from loadstone.analyse.metrics import cell_metrics
+from loadstone.analyse.other_tools import DEFINITIONS, DIALECTS, TOOLS, aiperf, guidellm, sglang, summarise_as, vllm
+from loadstone.analyse.other_tools.facts import Facts, gather
 from loadstone.core import Load, RequestRecord
 from loadstone.core.errors import InputError
 from loadstone.core.run_folder import records_schema
-from loadstone.dialects import DEFINITIONS, DIALECTS, TOOLS, aiperf, guidellm, sglang, summarise_as, vllm
-from loadstone.dialects.facts import Facts, gather
-from loadstone.metrics import cell_metrics
 from test_metrics import record
 
 CAPTURES = Path(__file__).parent / "dialects"

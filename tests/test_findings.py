@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from loadstone.comparison.contrast import OTHER_REPEATS, REPEATS
+from loadstone.analyse.compare.contrast import OTHER_REPEATS, REPEATS
 from loadstone.report.charts.frames import E2E, ITL, OUTPUT, TPOT, TTFT
 from loadstone.report.charts.ratios import gpu_ratios, ratio_figures
 from loadstone.report.crosswise import matrices, ratios

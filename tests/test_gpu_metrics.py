@@ -12,6 +12,9 @@ import pytest
 
 import loadstone
 from conftest import FAST, eventually
+from loadstone.analyse.run_facts import steady_window
+from loadstone.analyse.verdict import gpu_figures
+from loadstone.analyse.verdict.gpu import GpuFigures, gpu_read_seldom
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.gpu_metrics import Readings, labels_of, meaning
@@ -19,9 +22,6 @@ from loadstone.core.units import show_number
 from loadstone.measure.engines.observe import GPU_SERIES, GPUS, Observer, exporter, read_gpu_metrics, read_metrics
 from loadstone.measure.simulated_server import start
 from loadstone.report import terminal
-from loadstone.runfacts import steady_window
-from loadstone.verdict import gpu_figures
-from loadstone.verdict.gpu import GpuFigures, gpu_read_seldom
 from test_observe import serving
 from test_verdict_server import Said, said, table
 

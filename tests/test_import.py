@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from loadstone.analyse.run_facts import run_facts
+from loadstone.analyse.summary import summarise, trusted
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
 from loadstone.importers import Imported, import_files
-from loadstone.runfacts import run_facts
-from loadstone.summary import summarise, trusted
 
 SGLANG = {
     "backend": "sglang", "dataset_name": "random", "request_rate": float("inf"), "max_concurrency": 4,

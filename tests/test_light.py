@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 from conftest import Loadstone
+from loadstone.analyse.roofline import Light, light_of
+from loadstone.analyse.run_facts import run_facts
+from loadstone.analyse.summary import summarise
 from loadstone.core import run_folder
-from loadstone.light import Light, light_of
-from loadstone.runfacts import run_facts
-from loadstone.summary import summarise
 from report_folders import cell, length, run
 
 H100 = {"gpu": "h100", "gpus": 1, "tp": 1, "model": "llama-3.1-8b"}

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loadstone.analyse.metrics import CellMetrics, cell_metrics, parts
 from loadstone.core import Load, RequestRecord
 from loadstone.core.errors import InputError
 from loadstone.core.statistics import Flow, distribution
-from loadstone.metrics import CellMetrics, cell_metrics, parts
 
 TEXT = pa.string()
 SCHEMA = pa.schema(

@@ -10,11 +10,11 @@ import msgspec
 import pytest
 
 from conftest import eventually
+from loadstone.analyse.verdict.server import server_figures
 from loadstone.core import run_folder
 from loadstone.core.server_metrics import NAMES
 from loadstone.measure.engines import observe
 from loadstone.measure.engines.observe import Observer, read_metrics
-from loadstone.verdict.server import server_figures
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "wire"
 SGLANG = Path(__file__).parent / "wire" / "sglang" / "metrics.txt"

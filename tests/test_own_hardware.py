@@ -10,12 +10,12 @@ import pytest
 
 from conftest import Loadstone
 from loadstone import catalogue
+from loadstone.analyse.roofline import light_of
+from loadstone.analyse.run_facts import run_facts
+from loadstone.analyse.summary import summarise
 from loadstone.core import RunInfo
 from loadstone.core.errors import InputError
-from loadstone.light import light_of
 from loadstone.predict.step_time.profile import profile_of
-from loadstone.runfacts import run_facts
-from loadstone.summary import summarise
 
 GIB = 1 << 30
 SLOW = """

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from conftest import Loadstone
-from loadstone.comparison import compare
-from loadstone.comparison.contrast import OTHER_REPEATS
-from loadstone.comparison.price import dollars_per_hour, key, parse_prices, per_million, without_price
+from loadstone.analyse.compare import compare
+from loadstone.analyse.compare.contrast import OTHER_REPEATS
+from loadstone.analyse.compare.price import dollars_per_hour, key, parse_prices, per_million, without_price
+from loadstone.analyse.run_facts import RunFacts
 from loadstone.core.errors import InputError
 from loadstone.report.charts.frames import DOLLARS, frames
 from loadstone.report.charts.fronts import price_by_pace
@@ -22,7 +23,6 @@ from loadstone.report.html import body
 from loadstone.report.markdown import markdown
 from loadstone.report.runs import read_runs
 from loadstone.report.sheet import sheet
-from loadstone.runfacts import RunFacts
 from report_folders import Json, cell, points, run
 from test_compare import make, rows
 

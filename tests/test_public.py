@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 
 import loadstone
+from loadstone.analyse.summary import summarise
 from loadstone.cli.bench import bench as bench_command
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.host import path_of
 from loadstone.runs import bench
-from loadstone.summary import summarise
 from loadstone.workload.request import Timeouts
 from test_summary import CLOSED, make_run
 

@@ -8,11 +8,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from loadstone.analyse.query import rows_of
+from loadstone.analyse.summary import summarise
 from loadstone.cli.output import print_rows
 from loadstone.core import CellInfo, Load, RunInfo, run_folder
 from loadstone.core.errors import InputError
-from loadstone.query import rows_of
-from loadstone.summary import summarise
 from test_summary import CLOSED, make_run
 
 LOADS = [Load("rate", 2.5), Load("rate", 5.0)]

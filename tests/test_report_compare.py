@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from loadstone.comparison import compare
+from loadstone.analyse.compare import compare
 from loadstone.report.charts.frames import E2E, OUTPUT, TPOT, TTFT
 from loadstone.report.effect import effect
 from loadstone.report.findings import observations

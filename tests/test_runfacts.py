@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from loadstone.analyse.run_facts import engine_name, gpu_name, run_facts
 from loadstone.core import RunInfo, Target
-from loadstone.runfacts import engine_name, gpu_name, run_facts
 
 TARGET = Target(
     url="http://x", endpoint="chat", model="m/live", engine="vLLM", engine_version="0.26.0", prompt_kind="text"

@@ -20,8 +20,8 @@ import pytest
 from rich.console import Console
 
 from conftest import Loadstone
-from loadstone import accuracy
-from loadstone.accuracy import Comparison, Row, Selftest, Shift
+from loadstone.analyse import client_accuracy
+from loadstone.analyse.client_accuracy import Comparison, Row, Selftest, Shift
 from loadstone.core import Load, RequestRecord, host, run_folder
 from loadstone.core.errors import InputError
 from loadstone.measure.simulated_server import Law
@@ -62,8 +62,8 @@ def test_small_levels() -> None:
         assert 0 < (row.events_per_s or 0) <= 1.05 * row.streams * row.tokens_per_s
         assert row.clock in ("kernel", "user")
         assert (row.client_cores or 0) > 0
-    assert accuracy.save(found).is_file()
-    assert accuracy.load() == found
+    assert client_accuracy.save(found).is_file()
+    assert client_accuracy.load() == found
 
 
 def test_contention_is_there_and_ends() -> None:
@@ -239,13 +239,13 @@ def row(streams: int, tokens_per_s: float = 20, *, p50: float = 30e-6, n: int = 
 
 
 def test_save_keeps_what_was_not_measured_again(cache: Path) -> None:
-    assert accuracy.load() is None
+    assert client_accuracy.load() is None
     first = Selftest(host=host.describe(), rows=[row(1), row(100), row(1, contended=True)])
-    file = accuracy.save(first)
+    file = client_accuracy.save(first)
     assert file.parent == cache
-    assert accuracy.load() == first
-    accuracy.save(Selftest(host={"cores": 2}, rows=[row(10), row(1, p50=5e-6)]))
-    kept = accuracy.load()
+    assert client_accuracy.load() == first
+    client_accuracy.save(Selftest(host={"cores": 2}, rows=[row(10), row(1, p50=5e-6)]))
+    kept = client_accuracy.load()
     assert kept is not None
     assert kept.host == {"cores": 2}
     assert kept.rows == [row(1, p50=5e-6), row(10), row(100), row(1, contended=True)]
@@ -259,28 +259,28 @@ def test_save_keeps_what_was_not_measured_again(cache: Path) -> None:
      b'{"schema":2,"host":{},"rows":[]}', b"[" * 100_000, b" " * (1 << 21)],
 )  # fmt: skip
 def test_a_file_that_cannot_be_read_is_none(content: bytes, cache: Path) -> None:
-    accuracy.save(Selftest(host={}, rows=[row(1)]))
-    accuracy.path().write_bytes(content)
-    assert accuracy.load() is None
-    accuracy.save(Selftest(host={}, rows=[row(1)]))
-    assert accuracy.load() is not None
+    client_accuracy.save(Selftest(host={}, rows=[row(1)]))
+    client_accuracy.path().write_bytes(content)
+    assert client_accuracy.load() is None
+    client_accuracy.save(Selftest(host={}, rows=[row(1)]))
+    assert client_accuracy.load() is not None
 
 
 def test_another_host_has_another_selftest(monkeypatch: pytest.MonkeyPatch) -> None:
-    accuracy.save(Selftest(host={}, rows=[row(1)]))
+    client_accuracy.save(Selftest(host={}, rows=[row(1)]))
     about = host.describe()
     monkeypatch.setattr(host, "describe", lambda: about | {"load_average": 99.0, "memory_bytes": 1})
-    assert accuracy.load() is not None
+    assert client_accuracy.load() is not None
     for change in ({"cores": 999}, {"cpu": "other"}, {"system": "Linux 1.0"}, {"python": "3.99"}):
         monkeypatch.setattr(host, "describe", lambda change=change: about | change)
-        assert accuracy.load() is None
+        assert client_accuracy.load() is None
 
 
 def test_a_cache_that_cannot_be_written_is_one_line(cache: Path) -> None:
     cache.write_text("a file where the folder should be")
-    assert accuracy.load() is None
+    assert client_accuracy.load() is None
     with pytest.raises(InputError, match="XDG_CACHE_HOME"):
-        accuracy.save(Selftest(host={}, rows=[row(1)]))
+        client_accuracy.save(Selftest(host={}, rows=[row(1)]))
 
 
 def test_what_cannot_be_kept_is_shown_all_the_same(
@@ -326,7 +326,7 @@ TESTED = Selftest(
 
 def test_bound_is_the_next_larger_level() -> None:
     def streams(at_once: float, events_per_s: float) -> int | None:
-        found = accuracy.bound(TESTED, at_once, events_per_s)
+        found = client_accuracy.bound(TESTED, at_once, events_per_s)
         return found.streams if found is not None else None
 
     assert [streams(n, 10) for n in (0.4, 1, 2, 10, 11, 100)] == [1, 1, 10, 10, 100, 100]
@@ -337,16 +337,16 @@ def test_bound_is_the_next_larger_level() -> None:
 
 
 def test_quote() -> None:
-    line, finding = accuracy.quote(cell("concurrency", 8, 150), TESTED)
+    line, finding = client_accuracy.quote(cell("concurrency", 8, 150), TESTED)
     assert finding is None
     assert line == "self-test of this host at 10 streams, 198 events/s: a token's time is off by 20 µs, p99 60 µs"
-    line, _ = accuracy.quote(cell("concurrency", 1, 15), TESTED)
+    line, _ = client_accuracy.quote(cell("concurrency", 1, 15), TESTED)
     assert line is not None
     assert line.endswith("at most 30 µs")  # too few tokens for a p99
 
 
 def test_quote_beyond_is_an_info() -> None:
-    line, finding = accuracy.quote(cell("burst", 400, 1000), TESTED)
+    line, finding = client_accuracy.quote(cell("burst", 400, 1000), TESTED)
     assert line == "beyond the self-test of this host"
     assert finding is not None
     assert (finding["kind"], finding["severity"]) == ("beyond_selftest", "info")
@@ -361,7 +361,7 @@ def test_a_client_that_reads_far_later_than_it_was_tested_is_not_vouched_for() -
     def quoted(lag_s: float | None) -> tuple[str, str | None]:
         run = cell("concurrency", 8, 150)
         run["client"]["receive_lag_p99_s"] = lag_s
-        line, finding = accuracy.quote(run, tested)
+        line, finding = client_accuracy.quote(run, tested)
         assert line is not None
         return line, finding["severity"] + " " + finding["evidence"] if finding is not None else None
 
@@ -375,17 +375,17 @@ def test_a_client_that_reads_far_later_than_it_was_tested_is_not_vouched_for() -
 
 def test_quote_counts_streams_as_the_load_does() -> None:
     # 40 requests/s of two seconds: 80 under way; a cap holds; a burst of 400 under a cap of 5 is 5 at once.
-    assert accuracy._streams(cell("rate", 40, 100)) == 80
-    assert accuracy._streams(cell("rate", 40, 100, max_concurrency=6)) == 6
-    assert accuracy._streams(cell("burst", 400, 100, max_concurrency=5)) == 5
-    assert accuracy.events_per_s(cell("concurrency", 1, 100)) == 100
+    assert client_accuracy._streams(cell("rate", 40, 100)) == 80
+    assert client_accuracy._streams(cell("rate", 40, 100, max_concurrency=6)) == 6
+    assert client_accuracy._streams(cell("burst", 400, 100, max_concurrency=5)) == 5
+    assert client_accuracy.events_per_s(cell("concurrency", 1, 100)) == 100
 
 
 def test_nothing_is_said_without_a_selftest_or_output() -> None:
-    assert accuracy.quote(cell("concurrency", 1, 10), None) == (None, None)
+    assert client_accuracy.quote(cell("concurrency", 1, 10), None) == (None, None)
     silent = cell("rate", 40, 0)
     silent["metrics"] |= {"output_tokens": 0, "output_events": 0, "e2e_s": None, "requests_per_s": None}
-    assert accuracy.quote(silent, TESTED) == (None, None)
+    assert client_accuracy.quote(silent, TESTED) == (None, None)
 
 
 def test_render_shows_every_row_and_note() -> None:

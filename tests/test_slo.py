@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from loadstone import simulate
+from loadstone.analyse.slo import bounds_of
 from loadstone.core import Load
 from loadstone.core.statistics import distribution
-from loadstone.slo import bounds_of
 
 CLOSED = Load("concurrency", 4)
 

@@ -5,9 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from loadstone.analyse.summary import parse_slo, summarise, trusted
 from loadstone.core import CellInfo, Load, Plan, RequestRecord, RunInfo, Target, run_folder
 from loadstone.core.errors import InputError
-from loadstone.summary import parse_slo, summarise, trusted
 from loadstone.workload.lengths import Length, Synthetic
 from loadstone.workload.schedule import make_plan
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from loadstone import simulate
+from loadstone.analyse.metrics import sustained_of
 from loadstone.core import Load, arrays
 from loadstone.core.statistics.growth import growth
-from loadstone.metrics import sustained_of
 
 
 def rows(due_s: np.ndarray, took_s: np.ndarray, tokens: np.ndarray) -> np.ndarray:

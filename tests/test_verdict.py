@@ -4,9 +4,9 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from loadstone import verdict
+from loadstone.analyse import verdict
+from loadstone.analyse.verdict import Finding, judge
 from loadstone.core import Load, run_folder
-from loadstone.verdict import Finding, judge
 from loadstone.workload.dataset import Dataset
 from loadstone.workload.lengths import Length, Synthetic
 from loadstone.workload.schedule import make_plan

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from msgspec import structs
 
+from loadstone.analyse.verdict import Finding
 from loadstone.core import CellInfo, Plan
-from loadstone.verdict import Finding
 from loadstone.workload.dataset import Dataset
 from loadstone.workload.lengths import Length, Synthetic
 from loadstone.workload.schedule import make_plan

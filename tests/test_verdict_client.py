@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from msgspec import structs
 
+from loadstone.analyse.verdict import Finding
 from loadstone.core import CellInfo, Load, Plan
-from loadstone.verdict import Finding
 from verdict_cells import LOAD, TARGET, Rows, closed, found, plan_of, rows
 
 

@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from loadstone.analyse.verdict import gpu_figures, server_figures
+from loadstone.analyse.verdict.gpu import GpuFigures, gpu_throttled
 from loadstone.core.gpu_metrics import Readings
-from loadstone.verdict import gpu_figures, server_figures
-from loadstone.verdict.gpu import GpuFigures, gpu_throttled
 from test_verdict_server import Said, said, table
 
 

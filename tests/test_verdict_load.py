@@ -9,9 +9,9 @@ import pytest
 from msgspec import structs
 from numpy.typing import NDArray
 
+from loadstone.analyse.verdict import Finding
+from loadstone.analyse.verdict.steady import Change, step, trend
 from loadstone.core import Load
-from loadstone.verdict import Finding
-from loadstone.verdict.steady import Change, step, trend
 from loadstone.workload.arrivals import profile_arrivals
 from loadstone.workload.lengths import Length, Synthetic
 from loadstone.workload.schedule import make_plan

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import loadstone
+from loadstone.analyse.verdict import prediction_findings
 from loadstone.catalogue.deployment.shorthand import parse_deployment
 from loadstone.core import run_folder
 from loadstone.predict.step_time.profile import profile_of, save, unmeasured
-from loadstone.verdict import prediction_findings
 
 
 def test_a_profile_of_ones_own_was_measured(tmp_path: Path) -> None:

@@ -12,9 +12,9 @@ import httpx
 import msgspec
 import pytest
 
+from loadstone.analyse.summary import summarise
 from loadstone.core import Load, Target, run_folder
 from loadstone.core.errors import InputError
-from loadstone.summary import summarise
 from loadstone.view.app import Site
 from loadstone.view.guard import Guard
 from loadstone.view.serve import listen, url_of

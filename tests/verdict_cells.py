@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from loadstone import verdict
+from loadstone.analyse import verdict
+from loadstone.analyse.metrics import cell_metrics
+from loadstone.analyse.verdict import Finding, cell_findings
 from loadstone.core import Load, Plan, Target, run_folder
-from loadstone.metrics import cell_metrics
-from loadstone.verdict import Finding, cell_findings
 from loadstone.workload.lengths import Length, Synthetic
 from loadstone.workload.schedule import make_plan
 

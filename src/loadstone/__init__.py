@@ -102,7 +102,7 @@ def compare(
     `fail_on`: bounds such as `ttft_p99>+5%`; `price`: dollars per GPU and hour, such as `h200=3.2`.
     Raises InputError, one line.
     """
-    from loadstone.comparison import compare as compare_sides
+    from loadstone.analyse.compare import compare as compare_sides
 
     bounds = [fail_on] if isinstance(fail_on, str) else fail_on
     return compare_sides(_folders(a), _folders(b), fail_on=bounds, price=price, seed=seed)
@@ -153,7 +153,7 @@ def query_runs(sql: str, runs: str | PathLike[str] = "runs") -> dict[str, Any]:
 
     Raises InputError, one line.
     """
-    from loadstone import query
+    from loadstone.analyse import query
 
     return query.document_of(*query.rows_of(sql, _folder(runs)))
 
@@ -238,6 +238,6 @@ class Run:
 
     def summary(self) -> dict[str, Any]:
         """The numbers, computed from the records. Raises InputError where there are none."""
-        from loadstone.summary import summarise
+        from loadstone.analyse.summary import summarise
 
         return summarise(self.folder)

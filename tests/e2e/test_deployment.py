@@ -9,6 +9,7 @@ import pytest
 
 import loadstone as package
 from conftest import QUICK, Ask, Loadstone, Outcome, ScriptedServer, Send, answer, whole
+from loadstone.analyse.run_facts import run_facts
 from loadstone.catalogue import parse_deployment
 from loadstone.core import RunInfo, Target
 from loadstone.core.errors import InputError
@@ -16,7 +17,6 @@ from loadstone.measure.simulated_server import Law, TimingServer, start
 from loadstone.report.charts.bands import predictions
 from loadstone.report.points import points_of
 from loadstone.report.runs import read_run
-from loadstone.runfacts import run_facts
 from loadstone.runs.meet_server import deployment_papers, doubts
 
 SMALL = ("--input", "64", "--output", "8", "--concurrency", "1", "--requests", "6", "--warmup", "0", "--json")

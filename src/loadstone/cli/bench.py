@@ -76,9 +76,9 @@ def bench(
     throughput and a verdict; the run is kept in a folder. Without a URL, an embedded simulated engine is measured.
     """
     given = locals()
+    from loadstone.analyse.summary import trusted
     from loadstone.progress import Display
     from loadstone.runs.bench import bench as run
-    from loadstone.summary import trusted
     from loadstone.workload.options import options_of
 
     if sim and len(target or ()) > 1:

@@ -26,7 +26,7 @@ def compare(
 ) -> None:
     """Compare two runs, or two sets of repeats. Shows what differs in the setup, and each metric's ratio B/A with its
     interval and a test."""
-    from loadstone.comparison import compare as compare_runs
+    from loadstone.analyse.compare import compare as compare_runs
     from loadstone.core.errors import InputError
 
     if seed < 0:
@@ -35,7 +35,7 @@ def compare(
     if json:
         print_json(document)
     else:
-        from loadstone.comparison.text import render
+        from loadstone.analyse.compare.text import render
 
         print_text(render(document))
     # A bound that nothing can be held against must not let a change through.

@@ -28,7 +28,7 @@ def selftest(
     json: Annotated[bool, typer.Option("--json", help="print the results as JSON on stdout")] = False,
 ) -> None:
     """Measure how exact the client is on this host. Later runs quote the result."""
-    from loadstone.accuracy import save
+    from loadstone.analyse.client_accuracy import save
     from loadstone.runs.selftest import LEVELS, QUICK_LEVELS, render, run
 
     def say(text: str) -> None:
@@ -58,7 +58,7 @@ def show(
     json: Annotated[bool, typer.Option("--json", help="print the summary as JSON on stdout")] = False,
 ) -> None:
     """Show a run again, recomputed from its records."""
-    from loadstone.summary import summarise
+    from loadstone.analyse.summary import summarise
 
     show_document(summarise(run, dialect), json)
 
@@ -71,7 +71,7 @@ def query(
     """Query all runs with SQL. Tables: `records` (a row per request), `cells` (a row per load), `runs`, and
     `server` (samples of the servers' /metrics and of GPUs).
     """
-    from loadstone.query import document_of, rows_of
+    from loadstone.analyse.query import document_of, rows_of
 
     columns, rows = rows_of(sql, runs)
     if json:

@@ -78,8 +78,8 @@ def simulate(
     predictions have 80 % intervals.
     """
     given = locals()
+    from loadstone.analyse.summary import trusted
     from loadstone.runs.simulate import simulate as run
-    from loadstone.summary import trusted
     from loadstone.workload.options import options_of
 
     own = ("deployment", "acceptance", "draws", "profile")

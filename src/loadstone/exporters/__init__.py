@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from loadstone import stated
+from loadstone.analyse import imported_run
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
 from loadstone.exporters import bench_json, tables
@@ -33,7 +33,7 @@ def export_run(folder: Path, form: str, out: Path | None = None) -> bytes | None
     """
     _known(form)
     info = run_folder.read_info(folder)
-    if form != "csv" and stated.is_summary_only(folder, info):
+    if form != "csv" and imported_run.is_summary_only(folder, info):
         raise InputError(f"{folder}: imported without its requests, which {form} needs; use --format csv")
     if form == "parquet":
         if out is None:

@@ -1,7 +1,7 @@
 """Result files with the keys of `vllm bench serve --save-result --save-detailed` and `sglang.bench_serving
 --output-details`: a JSON object per cell, one a line (as --append-result and SGLang's own file have them).
 
-The numbers are this run's records by those tools' definitions (loadstone.dialects).
+The numbers are this run's records by those tools' definitions (loadstone.analyse.other_tools).
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from loadstone import stated
+from loadstone.analyse import imported_run
+from loadstone.analyse.other_tools import summarise_as
+from loadstone.analyse.run_facts import RunFacts, run_facts
 from loadstone.core import Load, RunInfo, run_folder
 from loadstone.core.errors import InputError
-from loadstone.dialects import summarise_as
-from loadstone.runfacts import RunFacts, run_facts
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,7 +46,7 @@ def lines(folder: Path, info: RunInfo, tool: str) -> bytes:
         streams = info.target is None or info.target.streams
         read = partial(run_folder.read_records, folder, cell)
         numbers = summarise_as(dialect, read, about.load, streams=streams)
-        told = stated.of_cell(info, cell)
+        told = imported_run.of_cell(info, cell)
         if told.get("relative_times"):
             numbers = _over((told.get("stated") or {}).get("duration_s"), numbers)
             del detail["start_times"]

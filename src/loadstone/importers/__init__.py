@@ -12,6 +12,8 @@ from typing import Any
 
 import msgspec
 
+from loadstone.analyse.run_facts import engine_name, gpu_name
+from loadstone.analyse.verdict import Finding
 from loadstone.core import Load
 from loadstone.core.errors import InputError
 from loadstone.importers import detect, files, source, table
@@ -19,8 +21,6 @@ from loadstone.importers.cell import Cell
 from loadstone.importers.check import check
 from loadstone.importers.values import lengths, positive, text, whole
 from loadstone.importers.write import runs_of, write
-from loadstone.runfacts import engine_name, gpu_name
-from loadstone.verdict import Finding
 
 __all__ = ["Imported", "import_files"]
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
 
+from loadstone.analyse.verdict import Finding
 from loadstone.core import Load, RequestRecord
-from loadstone.verdict import Finding
 
 _PLACE = re.compile(r", (line|benchmark|experiment) \d+$")
 
@@ -32,7 +32,7 @@ class Cell:
     records      the requests, where the file has them; the cell's numbers are then computed from these
     relative     each record's times count from its own send: when it was sent is not told
     unknown      metrics that the records cannot give, though they look as if
-    definitions  the dialect (loadstone.dialects) by whose formulas the numbers were made
+    definitions  the dialect (loadstone.analyse.other_tools) by whose formulas the numbers were made
     """
 
     where: str

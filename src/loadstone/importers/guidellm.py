@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from loadstone.analyse.imported_run import CUT_AT_END
+from loadstone.analyse.run_facts import mapping
 from loadstone.core import Load, Status
 from loadstone.importers.cell import Cell
 from loadstone.importers.requests import earliest, record
 from loadstone.importers.values import Value, known, lengths, load_of, origin, sessions, sum_per_s
-from loadstone.runfacts import mapping
-from loadstone.stated import CUT_AT_END
 
 CUT_SHARE = 0.05
 MOST_LATE_S = 86_400.0

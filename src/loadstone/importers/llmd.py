@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from loadstone.analyse.run_facts import engine_name
 from loadstone.core import Load
 from loadstone.importers.cell import Cell
 from loadstone.importers.inference_perf import LATENCIES
 from loadstone.importers.values import Value, in_seconds, infinite, known, lengths, load_of, positive, sum_of
-from loadstone.runfacts import engine_name
 
 _ENGINES = {"vllm", "sglang", "tensorrt-llm", "trtllm"}
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from loadstone.analyse.run_facts import engine_name
 from loadstone.core import Load
 from loadstone.importers.cell import Cell
 from loadstone.importers.check import UNDER_WAY_SHARE
 from loadstone.importers.requests import from_gaps
 from loadstone.importers.values import Value, keyed, known, lengths, load_of, number, sum_per_s, text
-from loadstone.runfacts import engine_name
 
 _LATENCIES = {"ttft_s": "ttft_ms", "tpot_s": "tpot_ms", "itl_s": "itl_ms", "e2e_s": "e2e_latency_ms"}
 _DRAWN = ("random", "random-ids")

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
+from loadstone.analyse.run_facts import mapping
 from loadstone.core import Load
 from loadstone.core.text import excerpt
-from loadstone.runfacts import mapping
 from loadstone.workload.lengths import MAX_TOKENS, parse_length
 
 MOST = 1e19

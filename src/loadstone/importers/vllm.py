@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from loadstone.analyse.run_facts import engine_name, mapping
 from loadstone.core import Load
 from loadstone.core.statistics import STATISTICS, distribution
 from loadstone.core.units import show_seconds
@@ -29,7 +30,6 @@ from loadstone.importers.values import (
     text,
     whole,
 )
-from loadstone.runfacts import engine_name, mapping
 
 WAIT_SHARE = 0.05
 """Mean wait before sending, as a share of the mean E2E, from which latencies that lack it are told."""

@@ -12,16 +12,16 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from loadstone import verdict
+from loadstone.analyse import verdict
+from loadstone.analyse.metrics import LATENCIES, TOTALS
+from loadstone.analyse.run_facts import run_facts
+from loadstone.analyse.summary import document_of, summarise
 from loadstone.core import PHASES, CellInfo, Load, Plan, RequestRecord, RunInfo, Target, run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.statistics import PERCENTILES, STATISTICS
 from loadstone.core.version import __version__
 from loadstone.importers.cell import Cell
 from loadstone.importers.source import printable
-from loadstone.metrics import LATENCIES, TOTALS
-from loadstone.runfacts import run_facts
-from loadstone.summary import document_of, summarise
 
 _COUNTS = ("sent", "ok", "error", "timeout", "cancelled", "short")
 _MOST_RUNS = 10_000

@@ -8,8 +8,9 @@ from typing import Any
 
 import msgspec
 
-from loadstone import stated
-from loadstone.comparison.price import Prices, without_price
+from loadstone.analyse import imported_run as stated
+from loadstone.analyse.compare.price import Prices, without_price
+from loadstone.analyse.run_facts import mapping
 from loadstone.core.errors import InputError
 from loadstone.core.version import __version__
 from loadstone.report import tables
@@ -25,7 +26,6 @@ from loadstone.report.runs import RunView
 from loadstone.report.samples import sample
 from loadstone.report.series import Series, asked
 from loadstone.report.words import clean, joined
-from loadstone.runfacts import mapping
 
 SECTIONS = {
     "throughput": "Throughput against latency",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from loadstone.comparison import interval
-from loadstone.comparison.contrast import Side, contrast
+from loadstone.analyse.compare import interval
+from loadstone.analyse.compare.contrast import Side, contrast
 from loadstone.report.charts.frames import Measure, unsettled
 from loadstone.report.points import Point
 

@@ -10,14 +10,9 @@ from typing import Any
 
 import msgspec
 
-from loadstone.comparison.model import Basis, basis
-from loadstone.comparison.price import Prices, dollars_per_hour
-from loadstone.core import Load
-from loadstone.core.units import show_seconds
-from loadstone.report.runs import RunView
-from loadstone.report.stats import Stat, energy, latency, price, throughput, whole
-from loadstone.report.words import clean, count, joined
-from loadstone.runfacts import (
+from loadstone.analyse.compare.model import Basis, basis
+from loadstone.analyse.compare.price import Prices, dollars_per_hour
+from loadstone.analyse.run_facts import (
     RunFacts,
     lasting,
     mapping,
@@ -27,6 +22,11 @@ from loadstone.runfacts import (
     slo_probability,
     steady_window,
 )
+from loadstone.core import Load
+from loadstone.core.units import show_seconds
+from loadstone.report.runs import RunView
+from loadstone.report.stats import Stat, energy, latency, price, throughput, whole
+from loadstone.report.words import clean, count, joined
 
 LATENCIES = ("ttft", "tpot", "itl", "e2e")
 _SHARED = "shared-prefix"

@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
+from loadstone.analyse.run_facts import RunFacts, mapping, run_facts
 from loadstone.core import RunInfo, run_folder
 from loadstone.core.errors import InputError
-from loadstone.runfacts import RunFacts, mapping, run_facts
 
 _SUMMARY_BYTES = 256 * 1024 * 1024
 
@@ -84,14 +84,14 @@ def read_run(folder: Path) -> RunView:
                 f"{path}: not a summary ({error}); `loadstone recover {folder}` makes it again"
             ) from error
     if document is None or (has_records and _by_requests(document)):
-        from loadstone.summary import summarise
+        from loadstone.analyse.summary import summarise
 
         document = summarise(folder)
     if not isinstance(document, dict) or not isinstance(document.get("cells"), list):
         raise InputError(f"{path}: not a summary (it has no cells); `loadstone recover {folder}` makes it again")
     document["cells"] = [cell for cell in document["cells"] if isinstance(cell, dict)]
     if any("light" not in cell for cell in document["cells"]):
-        from loadstone.summary import with_light
+        from loadstone.analyse.summary import with_light
 
         document = with_light(document, info)
     return RunView(folder=folder, info=info, document=document, facts=run_facts(info, document))

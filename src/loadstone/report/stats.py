@@ -8,11 +8,11 @@ from typing import Any, Literal
 
 import msgspec
 
-from loadstone.comparison.interval import Reach, bounds, reach
-from loadstone.comparison.metric import predicted_rate, rate_interval
-from loadstone.comparison.price import per_million
+from loadstone.analyse.compare.interval import Reach, bounds, reach
+from loadstone.analyse.compare.metric import predicted_rate, rate_interval
+from loadstone.analyse.compare.price import per_million
+from loadstone.analyse.run_facts import mapping, number
 from loadstone.core.statistics.distribution import Z80, Z95
-from loadstone.runfacts import mapping, number
 
 PREDICTED = "80 %, predicted"
 

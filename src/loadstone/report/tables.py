@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from loadstone.analyse.imported_run import as_stated
 from loadstone.core.units import show_load, show_number, show_seconds
 from loadstone.report.charts.frames import load_label
 from loadstone.report.points import LATENCIES, LONG_RUN, Point
@@ -16,7 +17,6 @@ from loadstone.report.series import asked, common, series_of
 from loadstone.report.stats import PREDICTED, Stat
 from loadstone.report.terminal import UNBOUNDED, UNBOUNDED_NOTE, percent, show_p, show_share
 from loadstone.report.words import clean, count, joined
-from loadstone.stated import as_stated
 
 MAX_ROWS = 400
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from loadstone.analyse.imported_run import as_stated
+from loadstone.analyse.run_facts import steady_window
 from loadstone.core.text import excerpt
 from loadstone.core.units import show_load, show_number, show_seconds
-from loadstone.runfacts import steady_window
-from loadstone.stated import as_stated
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

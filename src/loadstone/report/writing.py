@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal, NamedTuple, get_args
 
-from loadstone.comparison.price import Prices, parse_prices
+from loadstone.analyse.compare.price import Prices, parse_prices
 from loadstone.core.errors import InputError
 from loadstone.report.charts.theme import Figure
 from loadstone.report.document import Report, build

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from loadstone import stated
+from loadstone.analyse import imported_run
 from loadstone.catalogue import Deployment
 from loadstone.catalogue.deployment.shorthand import parse_named
 from loadstone.core import run_folder
@@ -19,8 +19,8 @@ from loadstone.predict.calibrate.points import Point, Unpredictable
 from loadstone.predict.calibrate.scripts import Arguments
 from loadstone.predict.calibrate.table import MOST_REQUESTS, Case
 from loadstone.predict.step_time.work_of_batch import work_of
-from loadstone.runfacts import RunFacts, run_facts
-from loadstone.summary import summarise
+from loadstone.analyse.run_facts import RunFacts, run_facts
+from loadstone.analyse.summary import summarise
 
 _TELLS_NO_ENGINE = ("Triton",)
 """In front of engines that it does not name."""
@@ -70,7 +70,7 @@ def cases_of_runs(folders: Sequence[Path], deployment: Deployment) -> list[Case]
         info = run_folder.read_info(folder)
         if info.source == "simulated":
             raise InputError(f"{folder}: is a simulated run; calibrate on measured ones")
-        if stated.is_summary_only(folder, info):
+        if imported_run.is_summary_only(folder, info):
             raise InputError(f"{folder}: its file has figures and no requests, of which calibration needs each")
         if info.target is not None and info.target.choices > 1:
             raise InputError(

@@ -24,7 +24,7 @@ from loadstone.core.secrets import blank, blank_bytes, keys_in
 from loadstone.core.text import excerpt
 from loadstone.measure.engines import attach
 from loadstone.predict.sharding.limits import count
-from loadstone.runfacts import engine_name
+from loadstone.analyse.run_facts import engine_name
 from loadstone.measure.wire.ask import RequestBody, body, path
 from loadstone.workload.options import DEFAULT_SIM, Options, parse_structured
 from loadstone.workload.planning import Beyond

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from loadstone.accuracy import Selftest
+from loadstone.analyse.client_accuracy import Selftest
 from loadstone.core import CellInfo, Plan, RunInfo, Target, host, run_folder
 from loadstone.core.version import __version__
 from loadstone.runs.worker_jobs import route

@@ -16,7 +16,7 @@ from loadstone.core import CellInfo, Plan, RunInfo, Target, host, run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.signals import Interrupted, Signals
 from loadstone.core.version import __version__
-from loadstone.dialects import DIALECTS
+from loadstone.analyse.other_tools import DIALECTS
 from loadstone.predict.scheduler import policy_of
 from loadstone.predict.simulator.cell import run_cell
 from loadstone.predict.simulator.counters import Counters
@@ -27,7 +27,7 @@ from loadstone.predict.simulator.table import tables
 from loadstone.predict.step_time import StepModel
 from loadstone.predict.step_time.parts import FirstToken, first_token_s, parts_of
 from loadstone.predict.step_time.profile import engine_measured, remaining, unmeasured, vendor_measured
-from loadstone.summary import conclude, parse_slo
+from loadstone.analyse.summary import conclude, parse_slo
 from loadstone.workload.options import Options
 from loadstone.workload.planning import by_default, plan_of
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
-from loadstone.comparison import compare
-from loadstone.comparison.text import HEADS, cells_of, load_of, loads_of, plain, word
+from loadstone.analyse.compare import compare
+from loadstone.analyse.compare.text import HEADS, cells_of, load_of, loads_of, plain, word
 from loadstone.core.errors import InputError
 from loadstone.report.html import titled
 from loadstone.report.tables import Table

@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from loadstone.analyse.run_facts import run_facts
 from loadstone.core import RunInfo, run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.text import excerpt
@@ -27,7 +28,6 @@ from loadstone.report.runs import RunView
 from loadstone.report.series import asked
 from loadstone.report.tables import stated_cells
 from loadstone.report.words import clean
-from loadstone.runfacts import run_facts
 
 State = Literal["running", "done", "interrupted", "failed", "cut off", "no summary", "unreadable"]
 Signature = tuple[tuple[int, int, int] | None, ...]

@@ -6,10 +6,10 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from loadstone.analyse.run_facts import gpu_name
 from loadstone.core.errors import InputError
 from loadstone.report.charts.theme import Figure, data, figure
 from loadstone.report.words import clean
-from loadstone.runfacts import gpu_name
 
 _MOST = 40
 """Rows, or columns, that can still be read."""

@@ -8,11 +8,11 @@ from typing import Any, Literal
 
 import msgspec
 
+from loadstone.analyse.verdict.client import BUNCHED_S
 from loadstone.report.points import Point
 from loadstone.report.series import Series, common, lengths_label, series_of
 from loadstone.report.stats import Stat
 from loadstone.report.words import count, joined
-from loadstone.verdict.client import BUNCHED_S
 
 Axis = Literal["load", "output", "input"]
 FLAT = 4.0

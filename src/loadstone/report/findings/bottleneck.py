@@ -7,13 +7,13 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
+from loadstone.analyse.run_facts import mapping, number
 from loadstone.core.units import show_number, show_seconds
 from loadstone.report.charts.frames import OUTPUT, TPOT, TTFT, Frame, Measure, load_label
 from loadstone.report.findings.sentence import Sentence, doubt, setups, warned, work
 from loadstone.report.points import Point
 from loadstone.report.series import Series
 from loadstone.report.words import joined
-from loadstone.runfacts import mapping, number
 
 GAIN = 0.15
 """Throughput grows by less than load to this power: it has stopped growing …"""

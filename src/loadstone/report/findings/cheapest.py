@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from loadstone.analyse.slo import SURE
 from loadstone.core.units import show_number
 from loadstone.report.charts.frames import DOLLARS, Frame, load_label
 from loadstone.report.effect import effect
@@ -13,7 +14,6 @@ from loadstone.report.points import Point
 from loadstone.report.stats import Stat
 from loadstone.report.terminal import show_p
 from loadstone.report.words import joined
-from loadstone.slo import SURE
 
 
 def cheapest(frame: Frame) -> Iterable[Sentence]:

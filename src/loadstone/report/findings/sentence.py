@@ -6,12 +6,12 @@ from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 
+from loadstone.analyse.slo import SURE
 from loadstone.core.units import show_number, show_seconds
 from loadstone.report.charts.frames import Measure
 from loadstone.report.points import Point
 from loadstone.report.series import asked, series_of
 from loadstone.report.words import joined
-from loadstone.slo import SURE
 
 
 class Sentence(msgspec.Struct, kw_only=True, frozen=True):

@@ -1,0 +1,96 @@
+"""How many runs a side would show a difference, and the commands that measure them."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from loadstone.analyse.compare.contrast import published_spread
+from loadstone.analyse.compare.opening import MOST_RUNS
+from loadstone.analyse.compare.result import LEVEL, Cell, Row
+from loadstone.analyse.compare.sides import Run
+
+POWER = 0.8
+"""The chance that so many runs show the difference."""
+LEAST = 3
+"""Runs a side where nothing was seen yet of how runs differ."""
+MOST_BLIND = 10
+"""What is told to be measured before the spread between runs is known: then there is a better number."""
+_ALONE = 3.0
+"""Tests of their own that the metrics of one load are worth: what they say goes together (docs/statistics.md)."""
+
+
+def needed(difference: float, spread: float, level: float) -> int | None:
+    """Runs a side that show a difference of the means (on a log scale) with a chance of POWER, at this two-sided
+    level; `spread`: standard deviation from run to run. None: more than MOST_RUNS.
+    """
+    from scipy.special import stdtrit
+
+    if not (difference > 0 and spread > 0):
+        return None if spread > 0 else 2
+    runs = np.arange(2, MOST_RUNS + 1)
+    freedom = 2.0 * runs - 2
+    shown = (stdtrit(freedom, 1 - level / 2) + stdtrit(freedom, POWER)) * spread * np.sqrt(2 / runs)
+    enough = runs[shown <= difference]
+    return int(enough[0]) if len(enough) else None
+
+
+def count(compared: Sequence[Cell], least: Sequence[float]) -> None:
+    """`repeats` of each row that nothing is concluded from; `least`: |t| that each of `compared` had to reach."""
+    from scipy.special import stdtr
+
+    for cell, t in zip(compared, least, strict=True):
+        for row in cell.rows:
+            if row.ratio is None or row.conclusion in ("better", "same", "within_model", None):
+                continue
+            if row.spread is not None:
+                level = float(2 * stdtr(sum(cell.runs) - 2, -t))
+                row.repeats = needed(abs(math.log(row.ratio)), row.spread, level)
+            elif row.alone:
+                level = LEVEL / _ALONE / len(compared)
+                many = needed(abs(math.log(row.ratio)), published_spread(row.metric.base), level)
+                row.repeats = None if many is None else max(LEAST, many)
+
+
+def to_measure(rows: Sequence[Row]) -> int:
+    """Runs a side for the metrics that differ between two runs; MOST_BLIND for those that need very many."""
+    wanted = [row.repeats or MOST_BLIND for row in rows if row.conclusion == "runs_differ"]
+    return min(max(wanted, default=LEAST), MOST_BLIND)
+
+
+def how(a: Sequence[Run], b: Sequence[Run], runs: int) -> str:
+    """What to do for so many runs a side, with the commands of the runs where Loadstone measured them."""
+    commands, folders = [], []
+    for name, (run, *_) in (("a", a), ("b", b)):
+        folder = run.folder.parent / f"repeats-{name}"
+        folders.append(folder)
+        if run.info.source != "imported" and len(run.info.command) > 2:
+            commands.append(_again(run.info.command, folder))
+    if len(commands) < 2:
+        return (
+            f"Measure each side {runs} times, A and B in turn, then give all runs: "
+            "loadstone compare A1,A2,A3 B1,B2,B3."
+        )
+    first, second = commands
+    compared = shlex.join(["loadstone", "compare", *map(str, folders)])
+    return (
+        f"Measure each side {runs} times, A and B in turn, each on the server it had: "
+        f"for n in $(seq {runs}); do {first}; {second}; done; {compared}"
+    )
+
+
+def _again(command: Sequence[Any], folder: Path) -> str:
+    """The same command, whose run goes into this folder."""
+    kept: list[str] = []
+    words = iter(map(str, command))
+    for word in words:
+        if word == "--out":
+            next(words, None)
+        elif not word.startswith("--out=") and word != "--json":
+            kept.append(word)
+    return shlex.join([*kept, "--out", str(folder)])
