@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import loadstone
-from loadstone.importers import import_files
+from loadstone.interop.read import import_files
 from loadstone.predict.sizing.many import ask
 from loadstone.report.charts.contexts import contexts_picture
 from loadstone.report.charts.export import to_png

@@ -21,7 +21,7 @@ from loadstone.analyse.compare.text import cells_of, loads_of, plain, word
 from loadstone.analyse.summary import summarise
 from loadstone.core import CellInfo, Load, RequestRecord, RunInfo, Target, TokenSource, run_folder
 from loadstone.core.errors import InputError
-from loadstone.importers import import_files
+from loadstone.interop.read import import_files
 from loadstone.report.charts.frames import OUTPUT, TPOT, TTFT
 from loadstone.report.effect import effect
 from loadstone.report.points import points_of

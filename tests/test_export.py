@@ -12,8 +12,8 @@ from loadstone.analyse.other_tools import summarise_as
 from loadstone.analyse.summary import summarise
 from loadstone.core import Load, Target, run_folder
 from loadstone.core.errors import InputError
-from loadstone.exporters import export_run
-from loadstone.importers import import_files
+from loadstone.interop.read import import_files
+from loadstone.interop.write import export_run
 from test_import import SGLANG
 from test_summary import CLOSED, make_run
 

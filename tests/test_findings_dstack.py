@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from loadstone.importers import import_files
+from loadstone.interop.read import import_files
 from loadstone.report.document import Report, build
 from loadstone.report.runs import read_runs
 

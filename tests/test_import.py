@@ -10,7 +10,7 @@ from loadstone.analyse.run_facts import run_facts
 from loadstone.analyse.summary import summarise, trusted
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
-from loadstone.importers import Imported, import_files
+from loadstone.interop.read import Imported, import_files
 
 SGLANG = {
     "backend": "sglang", "dataset_name": "random", "request_rate": float("inf"), "max_concurrency": 4,

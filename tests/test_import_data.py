@@ -8,7 +8,7 @@ import pytest
 from loadstone.analyse.run_facts import RunFacts, run_facts
 from loadstone.analyse.summary import summarise
 from loadstone.core import run_folder
-from loadstone.importers import Imported, import_files
+from loadstone.interop.read import Imported, import_files
 
 RESULTS = Path(__file__).resolve().parents[2] / "shared" / "data" / "results"
 pytestmark = pytest.mark.skipif(not RESULTS.exists(), reason="the shared results are not beside this checkout")

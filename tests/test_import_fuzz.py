@@ -10,7 +10,7 @@ import pytest
 
 from loadstone.analyse.summary import summarise
 from loadstone.core.errors import InputError
-from loadstone.importers import import_files
+from loadstone.interop.read import import_files
 from test_import import SGLANG, VLLM
 
 ODD: list[Any] = [

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from loadstone.core import run_folder
-from loadstone.exporters import export_run
-from loadstone.importers import Imported, import_files
+from loadstone.interop.read import Imported, import_files
+from loadstone.interop.write import export_run
 from test_import import document, kinds, run, save
 from test_import_fuzz import AIPERF, AIPERF_ROW, GUIDELLM, INFERENCE_PERF
 

@@ -3,8 +3,8 @@
 import pytest
 
 from loadstone.core import Load
-from loadstone.importers.cell import Cell
-from loadstone.importers.write import runs_of
+from loadstone.interop.read.cell import Cell
+from loadstone.interop.read.write import runs_of
 
 
 def cell(tool: str, load: float, created: str | None) -> Cell:

@@ -17,7 +17,7 @@ from browser import Browser, needs_chromium
 from conftest import Loadstone
 from loadstone.core.errors import InputError
 from loadstone.core.text import no_formula
-from loadstone.importers import import_files
+from loadstone.interop.read import import_files
 from loadstone.report import writing
 from loadstone.report.document import build
 from loadstone.report.html import page, script, vega

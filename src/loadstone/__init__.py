@@ -115,7 +115,7 @@ def import_files(
 
     Raises InputError, one line.
     """
-    from loadstone.importers import import_files as import_results
+    from loadstone.interop.read import import_files as import_results
 
     return import_results(_folders(paths), _folder(out)).runs
 
@@ -140,11 +140,11 @@ def export_run(run: str | PathLike[str], format: str = "csv", out: str | PathLik
 
     Raises InputError, one line.
     """
-    from loadstone import exporters
+    from loadstone.interop import write
 
     folder = _folder(run)
-    path = Path(exporters.file_name(folder, format)) if out is None else _folder(out)
-    exporters.export_run(folder, format, path)
+    path = Path(write.file_name(folder, format)) if out is None else _folder(out)
+    write.export_run(folder, format, path)
     return path
 
 

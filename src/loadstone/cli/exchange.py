@@ -28,7 +28,7 @@ def import_(
     json: Annotated[bool, typer.Option("--json", help="print run folders and findings as JSON on stdout")] = False,
 ) -> None:
     """Make run folders from other tools' results. Of vLLM, SGLang, AIPerf, GuideLLM, inference-perf, MLPerf, CSV …"""
-    from loadstone.importers import import_files
+    from loadstone.interop.read import import_files
 
     found = import_files(files, out, mapped=mapped or (), given=given or (), command=["loadstone", *sys.argv[1:]])
     if json:
@@ -52,7 +52,7 @@ def export(
     json: Annotated[bool, typer.Option("--json", help="print what was written as JSON on stdout")] = False,
 ) -> None:
     """Write a run for other tools. As vLLM's or SGLang's JSON, CSV (a row per load), Parquet (a row per request)."""
-    from loadstone.exporters import export_run, file_name
+    from loadstone.interop.write import export_run, file_name
 
     if out is None and (json or form == "parquet"):
         out = Path(file_name(run, form))

@@ -86,7 +86,7 @@ def build_of(paths: Sequence[Path], given: Sequence[str], *, inside: bool, price
         raise InputError("--set: only for other tools' results, and none was named; run folders hold their own facts")
     with contextlib.ExitStack() as stack:
         if files:
-            from loadstone.importers import import_files
+            from loadstone.interop.read import import_files
 
             scratch = stack.enter_context(TemporaryDirectory(prefix="loadstone-report-"))
             facts = [word for fact in given for word in ("--set", fact)]
@@ -103,7 +103,7 @@ def _is_results(path: Path) -> bool:
     """Whether it is another tool's: a file, or a folder of files without a run."""
     if not path.is_dir() or next(path.rglob("run.json"), None) is not None:
         return path.is_file()
-    from loadstone.importers.files import files_of
+    from loadstone.interop.read.files import files_of
 
     return bool(files_of([path]))
 

@@ -15,9 +15,19 @@ from pathlib import Path
 import msgspec
 
 from loadstone.core import Load
-from loadstone.importers.cell import Cell
-from loadstone.importers.requests import SERVERS_COUNT, earliest, failure, record, say_recounted
-from loadstone.importers.values import Value, ended, in_seconds, known, lengths, load_of, origin, sessions, sum_per_s
+from loadstone.interop.read.cell import Cell
+from loadstone.interop.read.requests import SERVERS_COUNT, earliest, failure, record, say_recounted
+from loadstone.interop.read.values import (
+    Value,
+    ended,
+    in_seconds,
+    known,
+    lengths,
+    load_of,
+    origin,
+    sessions,
+    sum_per_s,
+)
 
 _LATENCIES = {
     "ttft_s": "time_to_first_token",

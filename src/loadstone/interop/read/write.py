@@ -20,8 +20,8 @@ from loadstone.core import PHASES, CellInfo, Load, Plan, RequestRecord, RunInfo,
 from loadstone.core.errors import InputError
 from loadstone.core.statistics import PERCENTILES, STATISTICS
 from loadstone.core.version import __version__
-from loadstone.importers.cell import Cell
-from loadstone.importers.source import printable
+from loadstone.interop.read.cell import Cell
+from loadstone.interop.read.source import printable
 
 _COUNTS = ("sent", "ok", "error", "timeout", "cancelled", "short")
 _MOST_RUNS = 10_000

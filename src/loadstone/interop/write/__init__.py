@@ -7,7 +7,7 @@ from pathlib import Path
 from loadstone.analyse import imported_run
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
-from loadstone.exporters import bench_json, tables
+from loadstone.interop.write import bench_json, tables
 
 __all__ = ["FORMATS", "export_run", "file_name"]
 

@@ -13,9 +13,9 @@ from loadstone.analyse.metrics import TOTALS
 from loadstone.core import Load
 from loadstone.core.errors import InputError
 from loadstone.core.statistics import STATISTICS
-from loadstone.importers.cell import Cell
-from loadstone.importers.source import NoResult
-from loadstone.importers.values import amount, known, lengths, positive, text, whole
+from loadstone.interop.read.cell import Cell
+from loadstone.interop.read.source import NoResult
+from loadstone.interop.read.values import amount, known, lengths, positive, text, whole
 
 FACTS = ("engine", "engine_version", "model", "gpu", "weights_dtype", "kv_dtype")
 COUNTS = ("gpus", "nodes", "tp", "pp", "dp", "ep")

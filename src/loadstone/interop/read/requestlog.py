@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from loadstone.importers.cell import Cell
-from loadstone.importers.requests import earliest, record
-from loadstone.importers.values import Value
+from loadstone.interop.read.cell import Cell
+from loadstone.interop.read.requests import earliest, record
+from loadstone.interop.read.values import Value
 
 _TIMES = ("queued_ts", "first_token_ts", "last_token_ts")
 

@@ -13,9 +13,9 @@ from typing import Any
 from loadstone.analyse.imported_run import CUT_AT_END
 from loadstone.analyse.run_facts import mapping
 from loadstone.core import Load, Status
-from loadstone.importers.cell import Cell
-from loadstone.importers.requests import earliest, record
-from loadstone.importers.values import Value, known, lengths, load_of, origin, sessions, sum_per_s
+from loadstone.interop.read.cell import Cell
+from loadstone.interop.read.requests import earliest, record
+from loadstone.interop.read.values import Value, known, lengths, load_of, origin, sessions, sum_per_s
 
 CUT_SHARE = 0.05
 MOST_LATE_S = 86_400.0

@@ -11,10 +11,10 @@ from typing import Any
 
 from loadstone.analyse.run_facts import engine_name
 from loadstone.core import Load
-from loadstone.importers.cell import Cell
-from loadstone.importers.check import UNDER_WAY_SHARE
-from loadstone.importers.requests import from_gaps
-from loadstone.importers.values import Value, keyed, known, lengths, load_of, number, sum_per_s, text
+from loadstone.interop.read.cell import Cell
+from loadstone.interop.read.check import UNDER_WAY_SHARE
+from loadstone.interop.read.requests import from_gaps
+from loadstone.interop.read.values import Value, keyed, known, lengths, load_of, number, sum_per_s, text
 
 _LATENCIES = {"ttft_s": "ttft_ms", "tpot_s": "tpot_ms", "itl_s": "itl_ms", "e2e_s": "e2e_latency_ms"}
 _DRAWN = ("random", "random-ids")

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from loadstone.importers.cell import Cell
-from loadstone.importers.requests import SERVERS_COUNT, earliest, failure, record, say_recounted
-from loadstone.importers.values import Value, known, load_of, sum_of
+from loadstone.interop.read.cell import Cell
+from loadstone.interop.read.requests import SERVERS_COUNT, earliest, failure, record, say_recounted
+from loadstone.interop.read.values import Value, known, load_of, sum_of
 
 LATENCIES = {
     "ttft_s": "time_to_first_token",

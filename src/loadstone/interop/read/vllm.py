@@ -14,9 +14,9 @@ from loadstone.analyse.run_facts import engine_name, mapping
 from loadstone.core import Load
 from loadstone.core.statistics import STATISTICS, distribution
 from loadstone.core.units import show_seconds
-from loadstone.importers.cell import Cell
-from loadstone.importers.requests import MOST_S, from_gaps
-from loadstone.importers.values import (
+from loadstone.interop.read.cell import Cell
+from loadstone.interop.read.requests import MOST_S, from_gaps
+from loadstone.interop.read.values import (
     Value,
     ended,
     items,

@@ -7,8 +7,8 @@ from itertools import accumulate
 from typing import Any
 
 from loadstone.core import Phase, RequestRecord, Status
-from loadstone.importers.cell import Cell
-from loadstone.importers.values import Value, amount, items, number, text, whole
+from loadstone.interop.read.cell import Cell
+from loadstone.interop.read.values import Value, amount, items, number, text, whole
 
 NO_TOKENS = "no output, though the tool counts it as completed"
 NO_TIME = "impossible times in the file"

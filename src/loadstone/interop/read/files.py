@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from loadstone.core.errors import InputError
-from loadstone.importers import aiperf, inference_perf
-from loadstone.importers.source import printable
+from loadstone.interop.read import aiperf, inference_perf
+from loadstone.interop.read.source import printable
 
 _MOST_FILES = 10_000
 _SUFFIXES = (".json", ".jsonl", ".csv", ".yaml", ".yml", ".txt")

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from loadstone.core.errors import InputError
-from loadstone.importers import (
+from loadstone.interop.read import (
     aiperf,
     guidellm,
     inference_perf,
@@ -18,9 +18,9 @@ from loadstone.importers import (
     table,
     vllm,
 )
-from loadstone.importers.cell import Cell
-from loadstone.importers.source import NoResult
-from loadstone.importers.values import Value
+from loadstone.interop.read.cell import Cell
+from loadstone.interop.read.source import NoResult
+from loadstone.interop.read.values import Value
 
 KNOWN = (
     "vLLM's bench serve, throughput or latency, SGLang's bench_serving, AIPerf, genai-perf, GuideLLM, "

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from loadstone.core import Load
-from loadstone.importers.cell import Cell
-from loadstone.importers.values import amount, known, load_of, number, positive, text, whole
+from loadstone.interop.read.cell import Cell
+from loadstone.interop.read.values import amount, known, load_of, number, positive, text, whole
 
 _TITLE = "MLPerf Results Summary"
 _LINES = 2000

@@ -6,8 +6,8 @@ import math
 from itertools import pairwise
 
 from loadstone.core.units import show_number, show_seconds
-from loadstone.importers.cell import Cell
-from loadstone.importers.requests import NO_TOKENS
+from loadstone.interop.read.cell import Cell
+from loadstone.interop.read.requests import NO_TOKENS
 
 SUM_SHARE = 0.02
 """E2E and TTFT + TPOT·(n − 1) may differ by this share of E2E: clients end E2E with the stream, TPOT with a token."""

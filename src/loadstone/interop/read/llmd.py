@@ -9,9 +9,9 @@ from typing import Any
 
 from loadstone.analyse.run_facts import engine_name
 from loadstone.core import Load
-from loadstone.importers.cell import Cell
-from loadstone.importers.inference_perf import LATENCIES
-from loadstone.importers.values import Value, in_seconds, infinite, known, lengths, load_of, positive, sum_of
+from loadstone.interop.read.cell import Cell
+from loadstone.interop.read.inference_perf import LATENCIES
+from loadstone.interop.read.values import Value, in_seconds, infinite, known, lengths, load_of, positive, sum_of
 
 _ENGINES = {"vllm", "sglang", "tensorrt-llm", "trtllm"}
 

@@ -16,11 +16,11 @@ from loadstone.analyse.run_facts import engine_name, gpu_name
 from loadstone.analyse.verdict import Finding
 from loadstone.core import Load
 from loadstone.core.errors import InputError
-from loadstone.importers import detect, files, source, table
-from loadstone.importers.cell import Cell
-from loadstone.importers.check import check
-from loadstone.importers.values import lengths, positive, text, whole
-from loadstone.importers.write import runs_of, write
+from loadstone.interop.read import detect, files, source, table
+from loadstone.interop.read.cell import Cell
+from loadstone.interop.read.check import check
+from loadstone.interop.read.values import lengths, positive, text, whole
+from loadstone.interop.read.write import runs_of, write
 
 __all__ = ["Imported", "import_files"]
 
