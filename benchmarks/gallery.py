@@ -23,9 +23,9 @@ from loadstone.predict.sizing.many import ask
 from loadstone.report.charts.contexts import contexts_picture
 from loadstone.report.charts.export import to_png
 from loadstone.report.charts.theme import Figure
-from loadstone.report.document import Report, build
-from loadstone.report.memory import memory_picture
-from loadstone.report.runs import read_runs
+from loadstone.report.data.runs import read_runs
+from loadstone.report.pages.document import Report, build
+from loadstone.report.pages.memory import memory_picture
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 PICTURES = DOCS / "pictures"

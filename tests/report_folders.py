@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from loadstone.core import CellInfo, Load, RequestRecord, RunInfo, Target, run_folder
-from loadstone.report.points import Point, points_of
-from loadstone.report.runs import read_runs
+from loadstone.report.data.points import Point, points_of
+from loadstone.report.data.runs import read_runs
 
 Json = dict[str, Any]
 

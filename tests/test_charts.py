@@ -19,13 +19,13 @@ from loadstone.report.charts import bands, bars, curves, fronts, inside, marks, 
 from loadstone.report.charts.colours import ENGINES, GPUS, colour, colours
 from loadstone.report.charts.contexts import contexts_picture
 from loadstone.report.charts.export import to_png, to_svg
-from loadstone.report.charts.frames import E2E, ITL, OUTPUT, TOTAL, TPOT, TTFT, frames, outliers
 from loadstone.report.charts.select import figures
 from loadstone.report.charts.theme import Figure
-from loadstone.report.points import Point
-from loadstone.report.runs import RunView, read_run
-from loadstone.report.samples import LEVELS, Cdf, sample
-from loadstone.report.series import series_of
+from loadstone.report.data.frames import E2E, ITL, OUTPUT, TOTAL, TPOT, TTFT, frames, outliers
+from loadstone.report.data.points import Point
+from loadstone.report.data.runs import RunView, read_run
+from loadstone.report.data.samples import LEVELS, Cdf, sample
+from loadstone.report.data.series import series_of
 from report_folders import cell, length, points, record, run, stat
 
 PNG = b"\x89PNG"

@@ -22,10 +22,10 @@ from loadstone.analyse.summary import summarise
 from loadstone.core import CellInfo, Load, RequestRecord, RunInfo, Target, TokenSource, run_folder
 from loadstone.core.errors import InputError
 from loadstone.interop.read import import_files
-from loadstone.report.charts.frames import OUTPUT, TPOT, TTFT
-from loadstone.report.effect import effect
-from loadstone.report.points import points_of
-from loadstone.report.runs import read_run
+from loadstone.report.data.effect import effect
+from loadstone.report.data.frames import OUTPUT, TPOT, TTFT
+from loadstone.report.data.points import points_of
+from loadstone.report.data.runs import read_run
 from loadstone.workload.lengths import Length, Synthetic
 from loadstone.workload.schedule import make_plan
 from test_import import SGLANG

@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 
 from loadstone.analyse.compare.contrast import OTHER_REPEATS, REPEATS
-from loadstone.report.charts.frames import E2E, ITL, OUTPUT, TPOT, TTFT
 from loadstone.report.charts.ratios import gpu_ratios, ratio_figures
-from loadstone.report.crosswise import matrices, ratios
-from loadstone.report.effect import Effect, effect
+from loadstone.report.data.effect import Effect, effect
+from loadstone.report.data.frames import E2E, ITL, OUTPUT, TPOT, TTFT
+from loadstone.report.data.points import Point
+from loadstone.report.data.series import series_of
 from loadstone.report.findings import observations
 from loadstone.report.findings.sentence import ranges
-from loadstone.report.points import Point
-from loadstone.report.series import series_of
-from loadstone.report.writing import build_of
+from loadstone.report.pages.crosswise import matrices, ratios
+from loadstone.report.write import build_of
 from report_folders import Json, cell, length, points, record, run, stat
 
 WARNED: Json = {"trusted": False, "findings": [{"kind": "queue_grows", "severity": "warning"}]}

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from loadstone.interop.read import import_files
-from loadstone.report.document import Report, build
-from loadstone.report.runs import read_runs
+from loadstone.report.data.runs import read_runs
+from loadstone.report.pages.document import Report, build
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "results" / "dstack"
 FILES = [DATA / "online_results.csv", DATA / "offline_results.csv"]

@@ -21,7 +21,7 @@ from loadstone.core.gpu_metrics import Readings, labels_of, meaning
 from loadstone.core.units import show_number
 from loadstone.measure.engines.observe import GPU_SERIES, GPUS, Observer, exporter, read_gpu_metrics, read_metrics
 from loadstone.measure.simulated_server import start
-from loadstone.report import terminal
+from loadstone.report.pages import terminal
 from test_observe import serving
 from test_verdict_server import Said, said, table
 

@@ -15,14 +15,14 @@ from loadstone.analyse.compare.contrast import OTHER_REPEATS
 from loadstone.analyse.compare.price import dollars_per_hour, key, parse_prices, per_million, without_price
 from loadstone.analyse.run_facts import RunFacts
 from loadstone.core.errors import InputError
-from loadstone.report.charts.frames import DOLLARS, frames
 from loadstone.report.charts.fronts import price_by_pace
-from loadstone.report.document import Report, build
-from loadstone.report.effect import effect
-from loadstone.report.html import body
-from loadstone.report.markdown import markdown
-from loadstone.report.runs import read_runs
-from loadstone.report.sheet import sheet
+from loadstone.report.data.effect import effect
+from loadstone.report.data.frames import DOLLARS, frames
+from loadstone.report.data.runs import read_runs
+from loadstone.report.pages.csv_sheet import sheet
+from loadstone.report.pages.document import Report, build
+from loadstone.report.pages.html import body
+from loadstone.report.pages.markdown import markdown
 from report_folders import Json, cell, points, run
 from test_compare import make, rows
 

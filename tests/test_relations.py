@@ -16,7 +16,7 @@ from loadstone.predict.step_time.gpu_families import architecture_of
 from loadstone.predict.step_time.parts import first_token_s, parts_of
 from loadstone.predict.step_time.work import COLLECTIVE
 from loadstone.predict.step_time.work_of_batch import work_of
-from loadstone.report.terminal import render
+from loadstone.report.pages.terminal import render
 from loadstone.runs.simulate import simulate
 from loadstone.workload.options import Options
 

@@ -18,15 +18,15 @@ from conftest import Loadstone
 from loadstone.core.errors import InputError
 from loadstone.core.text import no_formula
 from loadstone.interop.read import import_files
-from loadstone.report import writing
-from loadstone.report.document import build
-from loadstone.report.html import page, script, vega
-from loadstone.report.markdown import markdown, text
-from loadstone.report.points import alike
-from loadstone.report.runs import read_runs
-from loadstone.report.sheet import sheet
-from loadstone.report.tables import Table, trimmed
-from loadstone.report.writing import report
+from loadstone.report import write
+from loadstone.report.data.points import alike
+from loadstone.report.data.runs import read_runs
+from loadstone.report.pages.csv_sheet import sheet
+from loadstone.report.pages.document import build
+from loadstone.report.pages.html import page, script, vega
+from loadstone.report.pages.markdown import markdown, text
+from loadstone.report.pages.tables import Table, trimmed
+from loadstone.report.write import report
 from report_folders import Json, cell, length, points, record, run, stat
 from test_import import VLLM
 
@@ -211,10 +211,10 @@ def test_pictures_of_single_runs_are_left_out_of_many(
 ) -> None:
     for number in range(3):
         run(tmp_path / "runs", f"r{number}", [cell(1), cell(4)], engine=f"engine {number}")
-    monkeypatch.setattr(writing, "RUNS_ALONE", 3)
+    monkeypatch.setattr(write, "RUNS_ALONE", 3)
     every = report([tmp_path / "runs"], tmp_path / "all", "svg").files
     assert capsys.readouterr().err == ""
-    monkeypatch.setattr(writing, "RUNS_ALONE", 2)
+    monkeypatch.setattr(write, "RUNS_ALONE", 2)
     few = report([tmp_path / "runs"], tmp_path / "few", "svg").files
     alone = [path.name for path in every if "-run-" in path.name]
     assert len(alone) == 9  # TTFT, TPOT and E2E of each
@@ -223,7 +223,7 @@ def test_pictures_of_single_runs_are_left_out_of_many(
     assert capsys.readouterr().err == said
     # Where there is nothing else to draw, they stay.
     run(tmp_path / "other", "a", [cell(1)], records=[record(n, 0.1 * n, [0.1 * n + 0.05]) for n in range(9)])
-    monkeypatch.setattr(writing, "RUNS_ALONE", 0)
+    monkeypatch.setattr(write, "RUNS_ALONE", 0)
     assert all("-run-1-" in path.name for path in report([tmp_path / "other"], tmp_path / "one", "svg").files)
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from loadstone.analyse.compare import compare
-from loadstone.report.charts.frames import E2E, OUTPUT, TPOT, TTFT
-from loadstone.report.effect import effect
+from loadstone.report.data.effect import effect
+from loadstone.report.data.frames import E2E, OUTPUT, TPOT, TTFT
+from loadstone.report.data.points import points_of
+from loadstone.report.data.runs import read_run
 from loadstone.report.findings import observations
-from loadstone.report.points import points_of
-from loadstone.report.runs import read_run
 from loadstone.runs import simulate
 from loadstone.workload.options import Options
 

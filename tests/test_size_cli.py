@@ -14,7 +14,7 @@ import loadstone as package
 from conftest import Loadstone
 from loadstone.core.errors import InputError
 from loadstone.predict.sizing.many import split_models
-from loadstone.report.sizes import FACTS
+from loadstone.report.pages.sizes import FACTS
 
 CONTRACT = {
     "model", "gpu", "gpus", "tp", "pp", "dp", "weights_dtype", "kv_dtype", "weights_bytes", "kv_bytes_per_token",

@@ -5,8 +5,8 @@ from pathlib import Path
 from loadstone.analyse.summary import summarise, trusted
 from loadstone.analyse.verdict import run_findings
 from loadstone.core import CellInfo, Load
-from loadstone.report.document import build
-from loadstone.report.runs import read_runs
+from loadstone.report.data.runs import read_runs
+from loadstone.report.pages.document import build
 from test_summary import make_run
 from test_table import shown
 

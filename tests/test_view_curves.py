@@ -7,10 +7,10 @@ import pyarrow as pa
 import pytest
 
 from loadstone.core import RequestRecord, run_folder
-from loadstone.view.curves import BINS, FIRST_BIN_S, RATIO, Curves
-from loadstone.view.live import LiveRuns
-from loadstone.view.shelf import Shelf
-from loadstone.view.tail import WINDOW_BYTES, Tail
+from loadstone.report.view.curves import BINS, FIRST_BIN_S, RATIO, Curves
+from loadstone.report.view.live import LiveRuns
+from loadstone.report.view.shelf import Shelf
+from loadstone.report.view.tail import WINDOW_BYTES, Tail
 from test_summary import CLOSED
 from test_view_shelf import papers
 
@@ -81,7 +81,7 @@ def test_percentiles_are_those_of_the_values_within_a_bucket() -> None:
     curves = Curves(["concurrency"])
     arrival = 1.2 + np.concatenate([[0], np.cumsum(gaps)])
     curves.add(batch(part("0-0", arrival.tolist(), "ok", end_s=float(arrival[-1]), output_tokens=len(arrival))))
-    from loadstone.view.curves import percentile
+    from loadstone.report.view.curves import percentile
 
     for level in (0.5, 0.99):
         assert percentile(curves.cells[0].gap[None, :], level) == [near(float(np.quantile(gaps, level)))]

@@ -15,10 +15,10 @@ import pytest
 from loadstone.analyse.summary import summarise
 from loadstone.core import Load, Target, run_folder
 from loadstone.core.errors import InputError
-from loadstone.view.app import Site
-from loadstone.view.guard import Guard
-from loadstone.view.serve import listen, url_of
-from loadstone.view.shelf import Shelf
+from loadstone.report.view.app import Site
+from loadstone.report.view.guard import Guard
+from loadstone.report.view.serve import listen, url_of
+from loadstone.report.view.shelf import Shelf
 from test_view_curves import batch, part
 from test_view_shelf import finished, papers
 
@@ -111,7 +111,7 @@ def test_an_empty_folder_has_a_list_too(tmp_path: Path) -> None:
 
 
 def test_a_run_has_its_report_which_is_made_once(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from loadstone.report import document
+    from loadstone.report.pages import document
 
     app = open_page(runs)
     first = get(app, "/runs/one")

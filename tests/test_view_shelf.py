@@ -11,7 +11,7 @@ from loadstone.analyse.summary import summarise
 from loadstone.core import CellInfo, Load, RunInfo, run_folder
 from loadstone.core.errors import InputError
 from loadstone.interop.read import import_files
-from loadstone.view.shelf import FRESH_S, Row, Shelf
+from loadstone.report.view.shelf import FRESH_S, Row, Shelf
 from test_import import SGLANG
 from test_summary import CLOSED, make_run
 

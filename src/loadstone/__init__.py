@@ -130,7 +130,7 @@ def write_report(
     says: .html, .md, .csv; .png and .svg are a folder of pictures. Returns the files. `price`: dollars per GPU and
     hour, such as `h200=3.2`. Raises InputError.
     """
-    from loadstone.report.writing import report
+    from loadstone.report.write import report
 
     return report(_folders(runs), _folder(out), price=price).files
 

@@ -15,7 +15,7 @@ from loadstone.core import Load, Plan, run_folder
 from loadstone.core.text import excerpt
 from loadstone.core.units import show_number, show_seconds
 from loadstone.measure.client.protocol import Progress
-from loadstone.report.words import count
+from loadstone.report.data.wording import count
 from loadstone.runs.bench import Event
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from loadstone.core import RunInfo, Target
 from loadstone.core.errors import InputError
 from loadstone.measure.simulated_server import Law, TimingServer, start
 from loadstone.report.charts.bands import predictions
-from loadstone.report.points import points_of
-from loadstone.report.runs import read_run
+from loadstone.report.data.points import points_of
+from loadstone.report.data.runs import read_run
 from loadstone.runs.meet_server import deployment_papers, doubts
 
 SMALL = ("--input", "64", "--output", "8", "--concurrency", "1", "--requests", "6", "--warmup", "0", "--json")

@@ -21,7 +21,7 @@ import pytest
 from browser import Browser, needs_chromium
 from loadstone import bench
 from loadstone.core import Target, run_folder
-from loadstone.view.shelf import is_written_to
+from loadstone.report.view.shelf import is_written_to
 from test_view_pages import HOSTILE
 from test_view_shelf import finished
 

@@ -27,7 +27,7 @@ def show_document(document: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print_json(document)
         return
-    from loadstone.report.terminal import render
+    from loadstone.report.pages.terminal import render
 
     print_text(render(document))
     print(document["run_dir"])

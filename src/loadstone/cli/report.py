@@ -33,13 +33,13 @@ def report(
     json: Annotated[bool, typer.Option("--json", help="print what was written as JSON on stdout")] = False,
 ) -> None:
     """Report on runs, in one file that opens offline. It has verdicts, findings in words, tables and charts."""
-    from loadstone.report.writing import report as write
+    from loadstone.report.write import report as write
 
     if json and out == Path("-"):
         raise InputError("--json and -o -: both write to stdout; name a file with -o")
     files, made = write(runs, out, format, given=set or (), price=price or ())
     if json:
-        from loadstone.report.prices import prices_of
+        from loadstone.report.pages.prices import prices_of
 
         print_json({"schema": 1, "files": [str(path) for path in files], **prices_of(made)})
         return

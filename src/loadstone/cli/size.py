@@ -111,7 +111,7 @@ def size(
     if json:
         print_json(document)
         return
-    from loadstone.report.sizes import render, table_of
+    from loadstone.report.pages.sizes import render, table_of
 
     print_text(render(document) if by is None else table_of(document, _words(by), show), *_assumed(document))
 
@@ -120,7 +120,7 @@ def _assumed(document: dict[str, Any]) -> list[Text]:
     """A line for each model whose config left something open."""
     from rich.text import Text
 
-    from loadstone.report.words import clean
+    from loadstone.report.data.wording import clean
 
     said = {row["model"]: row["assumed"] for row in document["rows"] if row["assumed"]}
     return [Text(f"assumed for {clean(model)}: {clean(text, 400)}") for model, text in said.items()]
@@ -129,12 +129,12 @@ def _assumed(document: dict[str, Any]) -> list[Text]:
 def _write(document: dict[str, Any], csv: Path | None, picture: Path | None, context_map: Path | None) -> None:
     try:
         if csv is not None:
-            from loadstone.report.sizes import to_csv
+            from loadstone.report.pages.sizes import to_csv
 
             csv.write_text(to_csv(document), encoding="utf-8")
         if picture is not None:
             from loadstone.report.charts.export import save_picture
-            from loadstone.report.memory import memory_picture
+            from loadstone.report.pages.memory import memory_picture
 
             save_picture(memory_picture(document["rows"]), picture)
         if context_map is not None:

@@ -27,7 +27,7 @@ def view(
     json: Annotated[bool, typer.Option("--json", help="print the URL as JSON on stdout")] = False,
 ) -> None:
     """Show runs in a browser. List, reports, comparisons, and live curves while a benchmark runs; read-only."""
-    from loadstone.view.serve import serve
+    from loadstone.report.view.serve import serve
 
     def ready(url: str) -> None:
         if json:

@@ -29,7 +29,7 @@ from loadstone.core.errors import LoadstoneError
 from loadstone.core.statistics import Distribution, percentile
 from loadstone.core.units import show_number, show_seconds
 from loadstone.analyse.metrics import cell_metrics
-from loadstone.report.terminal import empty
+from loadstone.report.pages.terminal import empty
 from loadstone.measure.simulated_server import Law, TimingServer, start
 from loadstone.workload.options import Options
 

@@ -8,12 +8,12 @@ from typing import Any
 
 from loadstone.report.charts.colours import BLUE, GREY, ORANGE
 from loadstone.report.charts.curves import unit_of
-from loadstone.report.charts.frames import TPOT, TTFT, Frame, Measure, load_title
 from loadstone.report.charts.marks import CROSSED, bounds, crossed
 from loadstone.report.charts.theme import Figure, Row, data, figure, load_axis, wide
-from loadstone.report.points import Point
-from loadstone.report.series import lengths_label
-from loadstone.report.words import joined, requests_a
+from loadstone.report.data.frames import TPOT, TTFT, Frame, Measure, load_title
+from loadstone.report.data.points import Point
+from loadstone.report.data.series import lengths_label
+from loadstone.report.data.wording import joined, requests_a
 
 WIDE = 30
 """Times that the p99 must be above the median for a logarithmic axis."""

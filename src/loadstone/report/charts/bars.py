@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from loadstone.report.charts.curves import unit_of
-from loadstone.report.charts.frames import Measure, load_label
 from loadstone.report.charts.theme import WIDTH, Figure, Row, data, figure, shades
-from loadstone.report.points import Point, alike
-from loadstone.report.series import common, lengths_label, series_of
-from loadstone.report.words import joined, requests_a
+from loadstone.report.data.frames import Measure, load_label
+from loadstone.report.data.points import Point, alike
+from loadstone.report.data.series import common, lengths_label, series_of
+from loadstone.report.data.wording import joined, requests_a
 
 ROWS = 24
 """Bars beyond these are left to the table."""

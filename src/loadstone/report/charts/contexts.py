@@ -9,7 +9,7 @@ from typing import Any
 from loadstone.analyse.run_facts import gpu_name
 from loadstone.core.errors import InputError
 from loadstone.report.charts.theme import Figure, data, figure
-from loadstone.report.words import clean
+from loadstone.report.data.wording import clean
 
 _MOST = 40
 """Rows, or columns, that can still be read."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from loadstone.report.charts.frames import Frame, Measure, bunched, load_label
 from loadstone.report.charts.marks import BESIDE, CROSSED, axis_scale, bounds, lines, loads_beside, named, tips
 from loadstone.report.charts.theme import Figure, Row, figure, load_axis, wide
-from loadstone.report.points import Point
-from loadstone.report.words import joined, requests_a
+from loadstone.report.data.frames import Frame, Measure, bunched, load_label
+from loadstone.report.data.points import Point
+from loadstone.report.data.wording import joined, requests_a
 
 FAR = 100.0
 """Times that a value must be above another for a logarithmic axis: else a line over loads is read from 0."""

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from loadstone.report.charts.curves import definition, sample_words, whose
-from loadstone.report.charts.frames import DOLLARS, OUTPUT, PER_GPU, PER_USER, Frame, Measure
 from loadstone.report.charts.marks import BESIDE, axis_scale, bounds, crossed, lines, loads_beside, looks, named, tips
 from loadstone.report.charts.theme import Figure, Row, data, figure
-from loadstone.report.words import joined
+from loadstone.report.data.frames import DOLLARS, OUTPUT, PER_GPU, PER_USER, Frame, Measure
+from loadstone.report.data.wording import joined
 
 if TYPE_CHECKING:
     import altair as alt

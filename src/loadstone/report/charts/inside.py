@@ -9,8 +9,8 @@ import numpy as np
 from loadstone.report.charts.bands import WIDE
 from loadstone.report.charts.colours import BLUE, GREEN, GREY, ORANGE, PURPLE, VERMILION
 from loadstone.report.charts.theme import WIDTH, Figure, Row, data, figure, shades, wide
-from loadstone.report.samples import TIME_BINS, Heat, RunSample, Track
-from loadstone.report.words import count, joined, requests_a
+from loadstone.report.data.samples import TIME_BINS, Heat, RunSample, Track
+from loadstone.report.data.wording import count, joined, requests_a
 
 _TRACKS = {
     "under way": BLUE,

@@ -11,9 +11,9 @@ import numpy as np
 
 from loadstone.report.charts.colours import DASHES, SEQUENCE, SHAPES, colours
 from loadstone.report.charts.theme import HEIGHT, WIDTH, Row, data, wide
-from loadstone.report.points import Point
-from loadstone.report.series import Series
-from loadstone.report.stats import Stat
+from loadstone.report.data.points import Point
+from loadstone.report.data.series import Series
+from loadstone.report.data.statistic import Stat
 
 if TYPE_CHECKING:
     import altair as alt

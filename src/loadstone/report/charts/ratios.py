@@ -10,13 +10,13 @@ from typing import Any, Literal
 
 import msgspec
 
-from loadstone.report.charts.frames import E2E, OUTPUT, TTFT, Measure, load_label, pace, unsettled
 from loadstone.report.charts.marks import CROSSED, crossed
 from loadstone.report.charts.theme import WIDTH, Figure, Row, data, figure, shades, wide
-from loadstone.report.effect import Effect, effect
-from loadstone.report.points import Point, alike
-from loadstone.report.series import common, lengths_label, series_of
-from loadstone.report.words import count, joined
+from loadstone.report.data.effect import Effect, effect
+from loadstone.report.data.frames import E2E, OUTPUT, TTFT, Measure, load_label, pace, unsettled
+from loadstone.report.data.points import Point, alike
+from loadstone.report.data.series import common, lengths_label, series_of
+from loadstone.report.data.wording import count, joined
 
 ROWS = 24
 """Rows beyond these are left to the table."""

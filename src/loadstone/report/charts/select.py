@@ -13,7 +13,10 @@ from loadstone.report.charts.bands import predicted, predictions
 from loadstone.report.charts.bars import side_by_side, switches
 from loadstone.report.charts.colours import SEQUENCE, SHAPES
 from loadstone.report.charts.curves import against, trade_off
-from loadstone.report.charts.frames import (
+from loadstone.report.charts.fronts import pareto, price_by_pace
+from loadstone.report.charts.ratios import gpu_ratios, ratio_figures
+from loadstone.report.charts.theme import Figure
+from loadstone.report.data.frames import (
     BATCH_S,
     E2E,
     ENERGY,
@@ -29,12 +32,9 @@ from loadstone.report.charts.frames import (
     outliers,
     pace,
 )
-from loadstone.report.charts.fronts import pareto, price_by_pace
-from loadstone.report.charts.ratios import gpu_ratios, ratio_figures
-from loadstone.report.charts.theme import Figure
-from loadstone.report.points import Point
-from loadstone.report.series import Series
-from loadstone.report.words import joined
+from loadstone.report.data.points import Point
+from loadstone.report.data.series import Series
+from loadstone.report.data.wording import joined
 
 MAX_FIGURES = 120
 MAX_LINES = 24

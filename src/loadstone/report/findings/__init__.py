@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from loadstone.report.charts.bars import Fact, more_gpus, switches
-from loadstone.report.charts.frames import Frame, frames
 from loadstone.report.charts.ratios import gpu_ratios
+from loadstone.report.data.frames import Frame, frames
+from loadstone.report.data.points import Point
 from loadstone.report.findings.bottleneck import bottlenecks
 from loadstone.report.findings.changes import by_length, gpu_against_gpu, scaled, switched
 from loadstone.report.findings.cheapest import cheapest
 from loadstone.report.findings.leaders import leaders, peaks
 from loadstone.report.findings.sentence import Sentence
-from loadstone.report.points import Point
 
 __all__ = ["Sentence", "observations", "silent"]
 

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Sequence
 
 from loadstone.analyse.run_facts import mapping, number
 from loadstone.core.units import show_number, show_seconds
-from loadstone.report.charts.frames import OUTPUT, TPOT, TTFT, Frame, Measure, load_label
+from loadstone.report.data.frames import OUTPUT, TPOT, TTFT, Frame, Measure, load_label
+from loadstone.report.data.points import Point
+from loadstone.report.data.series import Series
+from loadstone.report.data.wording import joined
 from loadstone.report.findings.sentence import Sentence, doubt, setups, warned, work
-from loadstone.report.points import Point
-from loadstone.report.series import Series
-from loadstone.report.words import joined
 
 GAIN = 0.15
 """Throughput grows by less than load to this power: it has stopped growing …"""

@@ -9,24 +9,13 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 
 from loadstone.report.charts.bars import Fact
-from loadstone.report.charts.frames import (
-    E2E,
-    ITL,
-    OUTPUT,
-    PER_GPU,
-    TPOT,
-    TTFT,
-    Frame,
-    Measure,
-    load_label,
-    load_word,
-)
 from loadstone.report.charts.ratios import Ratio
-from loadstone.report.effect import Effect, effect
+from loadstone.report.data.effect import Effect, effect
+from loadstone.report.data.frames import E2E, ITL, OUTPUT, PER_GPU, TPOT, TTFT, Frame, Measure, load_label, load_word
+from loadstone.report.data.points import Point, alike
+from loadstone.report.data.series import lengths_label
+from loadstone.report.data.wording import count, joined
 from loadstone.report.findings.sentence import Sentence, ranges, setups, spans, value, warned
-from loadstone.report.points import Point, alike
-from loadstone.report.series import lengths_label
-from loadstone.report.words import count, joined
 
 STABLE = 1.15
 """Largest over smallest value, up to which a measure is called steady: twice the repeats' spread of TTFT."""

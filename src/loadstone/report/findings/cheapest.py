@@ -6,14 +6,14 @@ from collections.abc import Iterable, Sequence
 
 from loadstone.analyse.slo import SURE
 from loadstone.core.units import show_number
-from loadstone.report.charts.frames import DOLLARS, Frame, load_label
-from loadstone.report.effect import effect
+from loadstone.report.data.effect import effect
+from loadstone.report.data.frames import DOLLARS, Frame, load_label
+from loadstone.report.data.points import Point
+from loadstone.report.data.statistic import Stat
+from loadstone.report.data.wording import joined
 from loadstone.report.findings.leaders import entries
 from loadstone.report.findings.sentence import Sentence, doubt, meeting, setup, setups, surely_met, work
-from loadstone.report.points import Point
-from loadstone.report.stats import Stat
-from loadstone.report.terminal import show_p
-from loadstone.report.words import joined
+from loadstone.report.pages.terminal import show_p
 
 
 def cheapest(frame: Frame) -> Iterable[Sentence]:

@@ -6,8 +6,11 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
-from loadstone.report.charts.frames import E2E, OUTPUT, TOTAL, TPOT, TTFT, Frame, Measure, load_label
-from loadstone.report.effect import Effect, effect
+from loadstone.report.data.effect import Effect, effect
+from loadstone.report.data.frames import E2E, OUTPUT, TOTAL, TPOT, TTFT, Frame, Measure, load_label
+from loadstone.report.data.points import Point
+from loadstone.report.data.series import series_of
+from loadstone.report.data.wording import joined
 from loadstone.report.findings.sentence import (
     Sentence,
     doubt,
@@ -20,9 +23,6 @@ from loadstone.report.findings.sentence import (
     warned,
     work,
 )
-from loadstone.report.points import Point
-from loadstone.report.series import series_of
-from loadstone.report.words import joined
 
 
 def leaders(frame: Frame) -> Iterable[Sentence]:

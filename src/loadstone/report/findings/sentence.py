@@ -8,10 +8,10 @@ import msgspec
 
 from loadstone.analyse.slo import SURE
 from loadstone.core.units import show_number, show_seconds
-from loadstone.report.charts.frames import Measure
-from loadstone.report.points import Point
-from loadstone.report.series import asked, series_of
-from loadstone.report.words import joined
+from loadstone.report.data.frames import Measure
+from loadstone.report.data.points import Point
+from loadstone.report.data.series import asked, series_of
+from loadstone.report.data.wording import joined
 
 
 class Sentence(msgspec.Struct, kw_only=True, frozen=True):

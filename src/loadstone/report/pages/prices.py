@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from loadstone.report.document import Report
-from loadstone.report.stats import Stat
+from loadstone.report.data.statistic import Stat
+from loadstone.report.pages.document import Report
 
 
 def prices_of(report: Report) -> dict[str, Any]:

@@ -24,9 +24,9 @@ from loadstone.analyse.run_facts import (
 )
 from loadstone.core import Load
 from loadstone.core.units import show_seconds
-from loadstone.report.runs import RunView
-from loadstone.report.stats import Stat, energy, latency, price, throughput, whole
-from loadstone.report.words import clean, count, joined
+from loadstone.report.data.runs import RunView
+from loadstone.report.data.statistic import Stat, energy, latency, price, throughput, whole
+from loadstone.report.data.wording import clean, count, joined
 
 LATENCIES = ("ttft", "tpot", "itl", "e2e")
 _SHARED = "shared-prefix"

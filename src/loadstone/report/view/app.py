@@ -22,10 +22,10 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from loadstone.core.errors import InputError
-from loadstone.report.words import clean
-from loadstone.view import pages
-from loadstone.view.live import LiveRuns
-from loadstone.view.shelf import Row, Shelf, signature
+from loadstone.report.data.wording import clean
+from loadstone.report.view import pages
+from loadstone.report.view.live import LiveRuns
+from loadstone.report.view.shelf import Row, Shelf, signature
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -136,10 +136,10 @@ class Site:
 
 
 def _made(rows: Sequence[Row]) -> str:
-    from loadstone.report.document import build
-    from loadstone.report.html import body
-    from loadstone.report.runs import read_run
-    from loadstone.view.comparison import comparison
+    from loadstone.report.data.runs import read_run
+    from loadstone.report.pages.document import build
+    from loadstone.report.pages.html import body
+    from loadstone.report.view.comparison import comparison
 
     runs = [read_run(row.folder) for row in rows]
     report = build(runs, inside=len(runs) <= INSIDE)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from loadstone.core import Load, RunInfo, arrays, run_folder
 from loadstone.core.gpu_metrics import Readings
 from loadstone.core.server_metrics import GAUGES
-from loadstone.report.runs import RunView
+from loadstone.report.data.runs import RunView
 
 Floats = NDArray[np.float64]
 

@@ -8,7 +8,7 @@ from typing import Any
 from loadstone.core.errors import InputError
 from loadstone.report.charts.colours import BLUE, GREEN, GREY, ORANGE, SKY
 from loadstone.report.charts.theme import Figure, data, figure
-from loadstone.report.words import clean
+from loadstone.report.data.wording import clean
 
 PARTS = (("weights", BLUE), ("activations, runtime", ORANGE), ("KV asked for", GREEN), ("KV room left", SKY),
          ("left by the engine", GREY))  # fmt: skip

@@ -13,9 +13,9 @@ import msgspec
 
 from loadstone.core.units import show_number
 from loadstone.core.version import __version__
-from loadstone.report import html
-from loadstone.report.tables import trust
-from loadstone.view.shelf import Row
+from loadstone.report.pages import html
+from loadstone.report.pages.tables import trust
+from loadstone.report.view.shelf import Row
 
 PAGE_ROWS = 300
 
@@ -51,7 +51,7 @@ _OF_REPORTS = {"vega.js": html.vega, "page.js": html.script, "page.css": html.st
 def asset(name: str) -> str | None:
     """The text of a file that pages load; None where there is none of that name."""
     if name in _OWN:
-        return resources.files("loadstone.view").joinpath("assets", name).read_text("utf-8")
+        return resources.files("loadstone.report.view").joinpath("assets", name).read_text("utf-8")
     return _OF_REPORTS[name]() if name in _OF_REPORTS else None
 
 

@@ -13,19 +13,19 @@ from loadstone.analyse.compare.price import Prices, without_price
 from loadstone.analyse.run_facts import mapping
 from loadstone.core.errors import InputError
 from loadstone.core.version import __version__
-from loadstone.report import tables
 from loadstone.report.charts.bands import spread
-from loadstone.report.charts.frames import E2E, TPOT, TTFT, Frame
 from loadstone.report.charts.inside import cumulative, gaps, timeline
 from loadstone.report.charts.select import figures
 from loadstone.report.charts.theme import Figure
-from loadstone.report.crosswise import matrices, ratios
+from loadstone.report.data.frames import E2E, TPOT, TTFT, Frame
+from loadstone.report.data.points import Point, points_of
+from loadstone.report.data.runs import RunView
+from loadstone.report.data.samples import sample
+from loadstone.report.data.series import Series, asked
+from loadstone.report.data.wording import clean, joined
 from loadstone.report.findings import Sentence, observations, silent
-from loadstone.report.points import Point, points_of
-from loadstone.report.runs import RunView
-from loadstone.report.samples import sample
-from loadstone.report.series import Series, asked
-from loadstone.report.words import clean, joined
+from loadstone.report.pages import tables
+from loadstone.report.pages.crosswise import matrices, ratios
 
 SECTIONS = {
     "throughput": "Throughput against latency",

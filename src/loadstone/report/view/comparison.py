@@ -9,10 +9,10 @@ from typing import Any
 from loadstone.analyse.compare import compare
 from loadstone.analyse.compare.text import HEADS, cells_of, load_of, loads_of, plain, word
 from loadstone.core.errors import InputError
-from loadstone.report.html import titled
-from loadstone.report.tables import Table
-from loadstone.report.words import clean
-from loadstone.view.shelf import Row
+from loadstone.report.data.wording import clean
+from loadstone.report.pages.html import titled
+from loadstone.report.pages.tables import Table
+from loadstone.report.view.shelf import Row
 
 
 def comparison(a: Row, b: Row) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from loadstone.core.errors import InputError
-from loadstone.view.shelf import Shelf
+from loadstone.report.view.shelf import Shelf
 
 NICE = 10
 """The client that measures goes before the page that watches, where both share a host."""
@@ -32,8 +32,8 @@ def serve(
     """
     import uvicorn
 
-    from loadstone.view.app import Site
-    from loadstone.view.guard import Guard
+    from loadstone.report.view.app import Site
+    from loadstone.report.view.guard import Guard
 
     shelf = Shelf(runs)
     listener = listen(host, port)

@@ -10,13 +10,13 @@ import msgspec
 
 from loadstone.analyse.imported_run import as_stated
 from loadstone.core.units import show_load, show_number, show_seconds
-from loadstone.report.charts.frames import load_label
-from loadstone.report.points import LATENCIES, LONG_RUN, Point
-from loadstone.report.runs import RunView
-from loadstone.report.series import asked, common, series_of
-from loadstone.report.stats import PREDICTED, Stat
-from loadstone.report.terminal import UNBOUNDED, UNBOUNDED_NOTE, percent, show_p, show_share
-from loadstone.report.words import clean, count, joined
+from loadstone.report.data.frames import load_label
+from loadstone.report.data.points import LATENCIES, LONG_RUN, Point
+from loadstone.report.data.runs import RunView
+from loadstone.report.data.series import asked, common, series_of
+from loadstone.report.data.statistic import PREDICTED, Stat
+from loadstone.report.data.wording import clean, count, joined
+from loadstone.report.pages.terminal import UNBOUNDED, UNBOUNDED_NOTE, percent, show_p, show_share
 
 MAX_ROWS = 400
 

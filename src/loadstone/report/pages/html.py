@@ -17,9 +17,9 @@ from importlib import resources
 import msgspec
 
 from loadstone.report.charts.theme import Figure
-from loadstone.report.document import NOTHING_SHOWN, Report, RunPart
 from loadstone.report.findings import Sentence
-from loadstone.report.tables import Table
+from loadstone.report.pages.document import NOTHING_SHOWN, Report, RunPart
+from loadstone.report.pages.tables import Table
 
 MAX_SENTENCES = 40
 FEW_SENTENCES = 12

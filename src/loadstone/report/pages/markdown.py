@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from loadstone.report.document import NOTHING_SHOWN, Report
-from loadstone.report.tables import Table
+from loadstone.report.pages.document import NOTHING_SHOWN, Report
+from loadstone.report.pages.tables import Table
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>()#+!|~&$@-])")
 _PLAIN = re.compile(r"\\([().+-])")

@@ -13,10 +13,10 @@ import numpy as np
 
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
-from loadstone.report.words import clean
-from loadstone.view.curves import Curves, percentile
-from loadstone.view.shelf import Row, Signature, signature
-from loadstone.view.tail import Tail
+from loadstone.report.data.wording import clean
+from loadstone.report.view.curves import Curves, percentile
+from loadstone.report.view.shelf import Row, Signature, signature
+from loadstone.report.view.tail import Tail
 
 LOOK_S = 0.4
 """A look reads no longer than this; what is left is read by the next."""

@@ -6,8 +6,8 @@ import msgspec
 
 from loadstone.analyse.compare import interval
 from loadstone.analyse.compare.contrast import Side, contrast
-from loadstone.report.charts.frames import Measure, unsettled
-from loadstone.report.points import Point
+from loadstone.report.data.frames import Measure, unsettled
+from loadstone.report.data.points import Point
 
 SUMS = {"tpot": 4.0, "itl": 4.0}
 OTHER_SUMS = 2.0

@@ -12,8 +12,8 @@ from typing import Literal, NamedTuple, get_args
 from loadstone.analyse.compare.price import Prices, parse_prices
 from loadstone.core.errors import InputError
 from loadstone.report.charts.theme import Figure
-from loadstone.report.document import Report, build
-from loadstone.report.runs import read_runs
+from loadstone.report.data.runs import read_runs
+from loadstone.report.pages.document import Report, build
 
 Format = Literal["html", "md", "csv", "png", "svg"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -120,14 +120,14 @@ def _kind(out: Path | None) -> Format:
 
 def _text(made: Report, kind: Format) -> str:
     if kind == "md":
-        from loadstone.report.markdown import markdown
+        from loadstone.report.pages.markdown import markdown
 
         return markdown(made)
     if kind == "csv":
-        from loadstone.report.sheet import sheet
+        from loadstone.report.pages.csv_sheet import sheet
 
         return sheet(made)
-    from loadstone.report.html import page
+    from loadstone.report.pages.html import page
 
     return page(made)
 

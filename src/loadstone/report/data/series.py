@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from loadstone.report.points import Point
-from loadstone.report.words import count, joined
+from loadstone.report.data.points import Point
+from loadstone.report.data.wording import count, joined
 
 SETUP: tuple[tuple[str, Callable[[Point], str]], ...] = (
     ("engine", lambda point: point.engine),

@@ -20,7 +20,7 @@ from urllib.parse import parse_qs, urlencode
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 
-from loadstone.view.pages import opening
+from loadstone.report.view.pages import opening
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send

@@ -23,11 +23,11 @@ from loadstone.analyse.run_facts import run_facts
 from loadstone.core import RunInfo, run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.text import excerpt
-from loadstone.report.points import Point, points_of
-from loadstone.report.runs import RunView
-from loadstone.report.series import asked
-from loadstone.report.tables import stated_cells
-from loadstone.report.words import clean
+from loadstone.report.data.points import Point, points_of
+from loadstone.report.data.runs import RunView
+from loadstone.report.data.series import asked
+from loadstone.report.data.wording import clean
+from loadstone.report.pages.tables import stated_cells
 
 State = Literal["running", "done", "interrupted", "failed", "cut off", "no summary", "unreadable"]
 Signature = tuple[tuple[int, int, int] | None, ...]

@@ -7,8 +7,8 @@ import io
 from typing import Any
 
 from loadstone.core.text import no_formula
-from loadstone.report.document import Report
-from loadstone.report.points import LATENCIES, Point
+from loadstone.report.data.points import LATENCIES, Point
+from loadstone.report.pages.document import Report
 
 _FACTS = (
     "run", "cell", "source", "engine", "version", "model", "gpu", "gpus", "parallel", "precision", "context",

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from loadstone.core.errors import InputError
 from loadstone.core.text import no_formula
-from loadstone.report.terminal import empty
-from loadstone.report.words import clean
+from loadstone.report.data.wording import clean
+from loadstone.report.pages.terminal import empty
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -9,10 +9,10 @@ from typing import Any, Literal
 import msgspec
 
 from loadstone.analyse.verdict.client import BUNCHED_S
-from loadstone.report.points import Point
-from loadstone.report.series import Series, common, lengths_label, series_of
-from loadstone.report.stats import Stat
-from loadstone.report.words import count, joined
+from loadstone.report.data.points import Point
+from loadstone.report.data.series import Series, common, lengths_label, series_of
+from loadstone.report.data.statistic import Stat
+from loadstone.report.data.wording import count, joined
 
 Axis = Literal["load", "output", "input"]
 FLAT = 4.0

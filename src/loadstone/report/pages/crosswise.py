@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from loadstone.core.units import show_number
-from loadstone.report.charts.frames import E2E, ITL, OUTPUT, TPOT, TTFT, Measure, load_label, pace
 from loadstone.report.charts.ratios import UNSETTLED, Ratio, gpu_ratios, heaviest, interval_words, left_out, lightest
-from loadstone.report.points import Point
-from loadstone.report.series import asked
-from loadstone.report.tables import MAX_ROWS, WARNED, Table, trimmed
-from loadstone.report.words import joined
+from loadstone.report.data.frames import E2E, ITL, OUTPUT, TPOT, TTFT, Measure, load_label, pace
+from loadstone.report.data.points import Point
+from loadstone.report.data.series import asked
+from loadstone.report.data.wording import joined
+from loadstone.report.pages.tables import MAX_ROWS, WARNED, Table, trimmed
 
 _DOUBTFUL = f" {WARNED}"
 """Behind what comes of a cell with a warning."""
