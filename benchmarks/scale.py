@@ -82,7 +82,9 @@ def run(law: str, options: Callable[[str, Path], Options], expected_requests: in
 def timed(*arguments: str) -> None:
     """Prints what `loadstone` with these arguments takes, its start included."""
     started = time.monotonic()
-    with subprocess.Popen([sys.executable, "-m", "loadstone.cli", *arguments], stdout=subprocess.DEVNULL) as process:
+    with subprocess.Popen(
+        [sys.executable, "-m", "loadstone.commands", *arguments], stdout=subprocess.DEVNULL
+    ) as process:
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
     assert process.returncode == 0, arguments

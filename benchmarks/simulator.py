@@ -73,7 +73,7 @@ def _per_s(options: dict[str, Any], fleet: Fleet) -> float:
 
 def million(requests: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "loadstone.cli", "simulate", DEPLOYMENT, "--requests", str(requests)]
+        command = [sys.executable, "-m", "loadstone.commands", "simulate", DEPLOYMENT, "--requests", str(requests)]
         command += ["--concurrency", "64", "--range-ratio", "0.5", "--out", folder, "--json"]
         begun_s = time.monotonic()
         done = subprocess.run(command, capture_output=True, check=True)

@@ -35,7 +35,7 @@ ASK = Ask(models=MODELS, gpu=GPUS, gpus=COUNTS, weights_dtype=DTYPES, kv_dtype=K
 def command() -> list[str]:
     lists = {"gpu": GPUS, "gpus": map(str, COUNTS), "weights-dtype": DTYPES, "kv-dtype": KV_DTYPES}
     flags = [part for name, values in lists.items() for part in (f"--{name}", ",".join(values))]
-    return [sys.executable, "-m", "loadstone.cli", "size", ",".join(MODELS), *flags, "--json"]
+    return [sys.executable, "-m", "loadstone.commands", "size", ",".join(MODELS), *flags, "--json"]
 
 
 def measure(rounds: int) -> dict[str, Any]:

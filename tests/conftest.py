@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import settings
 
-from loadstone import cli
+from loadstone import commands
 from loadstone.measure.simulated_server import Law, TimingServer, start
 
 settings.register_profile("any machine", deadline=None)  # how long an example takes says nothing of the code
@@ -347,7 +347,7 @@ def loadstone(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(sys, "argv", ["loadstone", *words])
         capfd.readouterr()
         with pytest.raises(SystemExit) as ended:
-            cli.main()
+            commands.main()
         said = capfd.readouterr()
         return Outcome(int(ended.value.code or 0), said.out, said.err)
 
@@ -362,7 +362,7 @@ def command(out: Path, arguments: Sequence[object]) -> list[str]:
 @contextlib.contextmanager
 def spawn(out: Path, *arguments: object, **more: Any) -> Iterator[subprocess.Popen[str]]:
     """`loadstone …` as a process of its own, killed at the end of the block if it still runs."""
-    words = [sys.executable, "-m", "loadstone.cli", *command(out, arguments)]
+    words = [sys.executable, "-m", "loadstone.commands", *command(out, arguments)]
     pipe = subprocess.PIPE
     with subprocess.Popen(words, stdout=pipe, stderr=pipe, text=True, start_new_session=True, **more) as process:
         try:

@@ -29,7 +29,7 @@ from conftest import (
     whole,
 )
 from loadstone import __version__
-from loadstone.cli import app
+from loadstone.commands import app
 from loadstone.measure.simulated_server import TimingServer, start
 from loadstone.measure.simulated_server.law import Law
 from loadstone.workload.flag_names import HERE

@@ -12,7 +12,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from loadstone.cli import output
+from loadstone.commands import output
 from loadstone.core.units import show_number
 from test_summary import CLOSED, make_run
 
@@ -121,7 +121,7 @@ def shown(folder: Path, rest: str) -> subprocess.CompletedProcess[bytes]:
     """`loadstone show` of a run in a process of its own, where the locale knows ASCII alone."""
     make_run(folder / "r", [CLOSED], {})
     ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-    command = ["sh", "-c", f'exec "$0" -m loadstone.cli show r {rest}', sys.executable]
+    command = ["sh", "-c", f'exec "$0" -m loadstone.commands show r {rest}', sys.executable]
     return subprocess.run(command, cwd=folder, env=os.environ | ascii_only, capture_output=True, check=False)
 
 
@@ -143,7 +143,7 @@ def test_who_stops_reading_is_told_from_a_verdict(rest: str, tmp_path: Path) -> 
     """1 would be: not trusted."""
     make_run(tmp_path / "r", [CLOSED], {})
     with subprocess.Popen(
-        [sys.executable, "-m", "loadstone.cli", "show", "r", *rest.split()],
+        [sys.executable, "-m", "loadstone.commands", "show", "r", *rest.split()],
         cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     ) as process:  # fmt: skip
         assert process.stdout is not None
@@ -157,7 +157,7 @@ def test_an_export_that_is_no_text_finds_a_name(tmp_path: Path) -> None:
     for words, name in (("--format parquet", "r.parquet"), ("--format vllm --json", "r.vllm.json")):
         folder = tmp_path / name
         make_run(folder / "r", [CLOSED], {})
-        command = [sys.executable, "-m", "loadstone.cli", "export", "r", *words.split()]
+        command = [sys.executable, "-m", "loadstone.commands", "export", "r", *words.split()]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
         assert (json.loads(done.stdout)["file"] if "--json" in words else done.stdout.strip()) == name
         assert (folder / name).stat().st_size > 0
@@ -173,7 +173,7 @@ def test_closed_streams_are_nobody_elses(tmp_path: Path) -> None:
 
 def test_closed_streams_are_not_closed_to_what_is_started(tmp_path: Path) -> None:
     child = "import os; os.fstat(0), os.fstat(2); print('both are open')"
-    code = "import subprocess, sys; from loadstone.cli import _mend_streams; _mend_streams(); "
+    code = "import subprocess, sys; from loadstone.commands import _mend_streams; _mend_streams(); "
     code += f"subprocess.run([sys.executable, '-c', {child!r}], check=True)"
     command = ["sh", "-c", 'exec "$0" -c "$1" 2>&- <&-', sys.executable, code]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from conftest import Loadstone
-from loadstone import cli
+from loadstone import commands
 from loadstone.analyse.compare import compare, judge
 from loadstone.analyse.compare.metric import parse_bounds, parse_metric
 from loadstone.analyse.compare.permutation import Units
@@ -458,7 +458,7 @@ def test_the_command_exits_1_where_a_bound_is_met(tmp_path: Path, capsys: pytest
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("sys.argv", ["loadstone", "compare", a, b, *arguments])
             with pytest.raises(SystemExit) as ended:
-                cli.main()
+                commands.main()
         code = ended.value.code
         assert isinstance(code, int)
         return code, capsys.readouterr().out

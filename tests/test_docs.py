@@ -43,7 +43,7 @@ def test_examples_on_the_page_run(page: Path, tmp_path: Path) -> None:
             return text.replace(READERS_SERVERS[0], first.url).replace(READERS_SERVERS[1], second.url)
 
         def of_page(command: str) -> None:
-            run([sys.executable, "-m", "loadstone.cli", *shlex.split(real(command))[1:]], tmp_path, command)
+            run([sys.executable, "-m", "loadstone.commands", *shlex.split(real(command))[1:]], tmp_path, command)
 
         # Measurements that follow one another take nothing from each other, and mostly wait.
         for measures, some in itertools.groupby(commands, lambda command: command.startswith("loadstone bench http")):

@@ -157,7 +157,7 @@ def test_what_was_simulated_is_predicted_without_error(tmp_path: Path) -> None:
     """The same model over the same plan: scoring adds nothing of its own."""
     done = subprocess.run(
         [
-            sys.executable, "-m", "loadstone.cli", "simulate", "llama-3.1-8b@1xh200/engine=vllm", "--input", "64",
+            sys.executable, "-m", "loadstone.commands", "simulate", "llama-3.1-8b@1xh200/engine=vllm", "--input", "64",
             "--output", "8", "--concurrency", "1,4", "--requests", "8", "--json", "--out", str(tmp_path / "runs"),
         ],
         capture_output=True, text=True, timeout=120, check=True,

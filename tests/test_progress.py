@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from conftest import QUICK, Loadstone, ScriptedServer, command, whole
+from loadstone.commands.progress import Display
 from loadstone.measure.client.protocol import Progress
 from loadstone.measure.simulated_server import TimingServer
-from loadstone.progress import Display
 from loadstone.runs.bench import Event
 from loadstone.workload.options import Options
 from loadstone.workload.planning import plan_of
@@ -22,7 +22,7 @@ def on_a_terminal(out: Path, *arguments: object) -> str:
     """What `loadstone …` writes to a terminal of 120 columns."""
     main, side = pty.openpty()
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "120", "LINES": "30"}
-    words = [sys.executable, "-m", "loadstone.cli", *command(out, arguments)]
+    words = [sys.executable, "-m", "loadstone.commands", *command(out, arguments)]
     with subprocess.Popen(words, stdin=side, stdout=side, stderr=side, env=environment) as process:
         os.close(side)
         data = b""
@@ -133,7 +133,7 @@ def test_a_line_of_progress(options: Options, told: str, capsys: pytest.CaptureF
     plan, clock = plan_of(options), iter([0.0, 20.0])
     said = Progress(issued=1502, ended=1500, failed=3, tokens=30_000, active=2, last_error="HTTP 500: Oh")
     with pytest.MonkeyPatch.context() as patch, Display() as display:
-        patch.setattr("loadstone.progress.time.monotonic", lambda: next(clock))
+        patch.setattr("loadstone.commands.progress.time.monotonic", lambda: next(clock))
         display(Event(kind="cell", cell=0, plan=plan))
         display(Event(kind="progress", cell=0, plan=plan, progress=said))
     line = capsys.readouterr().err.splitlines()[-1]

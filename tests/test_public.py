@@ -11,7 +11,7 @@ import pytest
 
 import loadstone
 from loadstone.analyse.summary import summarise
-from loadstone.cli.bench import bench as bench_command
+from loadstone.commands.bench import bench as bench_command
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.host import path_of

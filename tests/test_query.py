@@ -10,7 +10,7 @@ import pytest
 
 from loadstone.analyse.query import rows_of
 from loadstone.analyse.summary import summarise
-from loadstone.cli.output import print_rows
+from loadstone.commands.output import print_rows
 from loadstone.core import CellInfo, Load, RunInfo, run_folder
 from loadstone.core.errors import InputError
 from test_summary import CLOSED, make_run

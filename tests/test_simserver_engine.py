@@ -284,7 +284,7 @@ class Steady:
 )
 def test_what_cannot_be_served_is_one_line(arguments: list[str], said: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "loadstone.cli", "serve-sim", *arguments],
+        [sys.executable, "-m", "loadstone.commands", "serve-sim", *arguments],
         capture_output=True,
         text=True,
         check=False,

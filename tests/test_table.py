@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console, Group
 from rich.table import Table
 
-from loadstone.cli.output import fitted
+from loadstone.commands.output import fitted
 from loadstone.report.pages.terminal import render
 
 ESCAPE = "\x1b]0;owned\x07[bold]x[/bold]"

@@ -117,7 +117,7 @@ def bench(
     """One sweep. Prompts are new to any prefix cache; where it is to be on, half of each prompt is its group's, and
     where it is off beside that too, so that both are asked the same."""
     entered, left = lengths.split("/")
-    said = [sys.executable, "-m", "loadstone.cli", "bench", url, "--input", entered, "--output", left]
+    said = [sys.executable, "-m", "loadstone.commands", "bench", url, "--input", entered, "--output", left]
     said += ["--concurrency", ",".join(loads), "--duration", given.duration, "--grace", GRACE_S, "--json"]
     said += ["--gpu-telemetry"] if given.device == "cuda" else []
     said += ["--prefix", str(int(entered) // 2), "--prefix-groups", "4"] if "on" in given.prefix_cache else []

@@ -47,7 +47,7 @@ def value(cell: dict[str, Any], metric: str) -> float | None:
 
 def predict(deployment: str, plan: Path, profile: str | None) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as out:
-        command = [sys.executable, "-m", "loadstone.cli", "simulate", deployment, "--plan", str(plan), "--json"]
+        command = [sys.executable, "-m", "loadstone.commands", "simulate", deployment, "--plan", str(plan), "--json"]
         command += ["--draws", "0", "--out", out] + (["--profile", profile] if profile else [])
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:

@@ -1,5 +1,5 @@
 """`python -m loadstone`: the command line."""
 
-from loadstone.cli import main
+from loadstone.commands import main
 
 main()

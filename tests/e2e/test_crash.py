@@ -59,7 +59,17 @@ def test_ctrl_c_in_a_terminal_reaches_neither_workers_nor_the_server(tmp_path: P
     take_it = (
         "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
     )
-    words = [sys.executable, "-m", "loadstone.cli", "bench", "--sim", "ttft=20ms,itl=5ms", *LONG, "--out", tmp_path]
+    words = [
+        sys.executable,
+        "-m",
+        "loadstone.commands",
+        "bench",
+        "--sim",
+        "ttft=20ms,itl=5ms",
+        *LONG,
+        "--out",
+        tmp_path,
+    ]
 
     with subprocess.Popen(
         [sys.executable, "-c", take_it, *words],

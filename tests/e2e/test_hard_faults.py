@@ -277,7 +277,7 @@ def test_a_name_that_nobody_knows(loadstone: Loadstone) -> None:
 def test_a_limit_of_open_files(tmp_path: Path) -> None:
     """The hard limit is known before the run, and told with its remedy; nothing is measured."""
     with ScriptedServer(answer) as server:
-        command = [sys.executable, "-m", "loadstone.cli", "bench", server.url, *map(str, QUICK)]
+        command = [sys.executable, "-m", "loadstone.commands", "bench", server.url, *map(str, QUICK)]
         command += ["--concurrency", "300", "--requests", "300", "--json", "--out", str(tmp_path)]
         done = subprocess.run(
             command,
@@ -299,7 +299,7 @@ def test_more_open_files_wanted_than_were_foreseen(tmp_path: Path) -> None:
         answer(ask, send)
 
     with ScriptedServer(slow) as server:
-        command = [sys.executable, "-m", "loadstone.cli", "bench", server.url, *map(str, QUICK)]
+        command = [sys.executable, "-m", "loadstone.commands", "bench", server.url, *map(str, QUICK)]
         command += ["--rate", "inf", "--requests", "120", "--json", "--out", str(tmp_path)]
         done = subprocess.run(
             command,

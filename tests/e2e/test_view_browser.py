@@ -32,7 +32,7 @@ NARROW, MIDDLE, WIDE = 375, 970, 1600
 @contextlib.contextmanager
 def viewing(*arguments: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """`loadstone view` as a process; its URL."""
-    command = [sys.executable, "-m", "loadstone.cli", "view", *arguments, "--port", "0", "--json"]
+    command = [sys.executable, "-m", "loadstone.commands", "view", *arguments, "--port", "0", "--json"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
@@ -198,7 +198,16 @@ def test_scripts_in_the_page_and_eval_are_forbidden(browser: Browser, url: str) 
 @needs_chromium
 @pytest.mark.parametrize("dark", [False, True])
 def test_a_benchmark_is_watched_to_its_report(browser: Browser, runs: Path, url: str, dark: bool) -> None:
-    command = [sys.executable, "-m", "loadstone.cli", "bench", "--sim", "ttft=20ms,itl=5ms", "--concurrency", "2,4"]
+    command = [
+        sys.executable,
+        "-m",
+        "loadstone.commands",
+        "bench",
+        "--sim",
+        "ttft=20ms,itl=5ms",
+        "--concurrency",
+        "2,4",
+    ]
     command += ["--requests", "80", "--input", "16", "--output", "20", "--out", str(runs)]
     before = set(runs.iterdir())
     browser.size(WIDE)
@@ -268,7 +277,16 @@ def test_it_listens_beyond_this_machine_only_with_a_token(runs: Path) -> None:
 
 def test_a_killed_run_is_shown_as_cut_off(runs: Path, tmp_path: Path) -> None:
     root = tmp_path / "runs"
-    command = [sys.executable, "-m", "loadstone.cli", "bench", "--sim", "ttft=20ms,itl=5ms", "--concurrency", "4"]
+    command = [
+        sys.executable,
+        "-m",
+        "loadstone.commands",
+        "bench",
+        "--sim",
+        "ttft=20ms,itl=5ms",
+        "--concurrency",
+        "4",
+    ]
     process = subprocess.Popen(
         [*command, "--duration", "60s", "--out", str(root)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         start_new_session=True,

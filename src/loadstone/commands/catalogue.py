@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
-from loadstone.cli.output import print_json, print_rows
+from loadstone.commands.output import print_json, print_rows
 from loadstone.core.errors import InputError
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import typer
 
-from loadstone.cli import flags
-from loadstone.cli.flags import asked_of
-from loadstone.cli.output import interrupted_shown, show_document
+from loadstone.commands import flags
+from loadstone.commands.flags import asked_of
+from loadstone.commands.output import interrupted_shown, show_document
 from loadstone.core.errors import InputError
 
 
@@ -77,7 +77,7 @@ def bench(
     """
     given = locals()
     from loadstone.analyse.summary import trusted
-    from loadstone.progress import Display
+    from loadstone.commands.progress import Display
     from loadstone.runs.bench import bench as run
     from loadstone.workload.options import options_of
 

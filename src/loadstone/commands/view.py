@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from loadstone.cli.output import print_json
+from loadstone.commands.output import print_json
 
 
 def view(

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from loadstone.cli.flags import Price
-from loadstone.cli.output import print_json, print_text
+from loadstone.commands.flags import Price
+from loadstone.commands.output import print_json, print_text
 
 
 def compare(

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from loadstone.cli import flags
-from loadstone.cli.flags import RUN, asked_of, option
-from loadstone.cli.output import interrupted_shown, show_document
+from loadstone.commands import flags
+from loadstone.commands.flags import RUN, asked_of, option
+from loadstone.commands.output import interrupted_shown, show_document
 
 Deployment = Annotated[
     str,

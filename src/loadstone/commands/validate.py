@@ -19,7 +19,7 @@ def validate(
     json: Annotated[bool, typer.Option("--json", help="print rows and summary as JSON on stdout")] = False,
 ) -> None:
     """Predict every measurement in a file, and show the errors. Nothing is fitted on the file."""
-    from loadstone.cli.output import print_json, print_text
+    from loadstone.commands.output import print_json, print_text
     from loadstone.predict.calibrate.points import read_points
     from loadstone.predict.validate.document import document_of, footnote, render
     from loadstone.predict.validate.score import score

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from loadstone.cli.output import print_json, print_rows, print_text, show_document
+from loadstone.commands.output import print_json, print_rows, print_text, show_document
 
 
 def recover(

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from loadstone.cli.flags import option
-from loadstone.cli.output import print_json, print_text
+from loadstone.commands.flags import option
+from loadstone.commands.output import print_json, print_text
 from loadstone.core.errors import InputError
 from loadstone.core.units import parse_counts
 

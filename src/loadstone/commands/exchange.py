@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from loadstone.cli import flags
-from loadstone.cli.output import print_json
+from loadstone.commands import flags
+from loadstone.commands.output import print_json
 
 
 def import_(

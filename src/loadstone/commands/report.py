@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from loadstone.cli.flags import Price
-from loadstone.cli.output import print_json
+from loadstone.commands.flags import Price
+from loadstone.commands.output import print_json
 from loadstone.core.errors import InputError
 
 

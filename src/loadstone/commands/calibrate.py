@@ -59,7 +59,7 @@ def calibrate(
             "calibrate: give run folders, e.g. "
             "loadstone calibrate runs/a --deployment llama-3.1-8b@1xh100/engine=vllm; or --gpu"
         )
-    from loadstone.cli.output import print_json
+    from loadstone.commands.output import print_json
     from loadstone.runs.calibrate import calibrate as of_runs
 
     kept = of_runs(runs, deployment, profile, out)
@@ -91,7 +91,7 @@ def _ends(up: float) -> str:
 def _of_gpu(
     profile: str, out: Path | None, budget: str, points: Path | None, engine: str | None, as_json: bool
 ) -> None:
-    from loadstone.cli.output import print_json
+    from loadstone.commands.output import print_json
     from loadstone.core.units import parse_seconds
     from loadstone.runs.calibrate_gpu import calibrate as benchmark
 

@@ -19,19 +19,19 @@ from typing import Annotated, Any, TextIO, cast
 import typer
 from typer.core import TyperCommand
 
-from loadstone.cli.bench import bench
-from loadstone.cli.calibrate import calibrate
-from loadstone.cli.catalogue import catalogue
-from loadstone.cli.compare import compare
-from loadstone.cli.exchange import export, import_
-from loadstone.cli.output import INTERRUPTED
-from loadstone.cli.report import report
-from loadstone.cli.runs import query, recover, selftest, show
-from loadstone.cli.serve_sim import serve_sim
-from loadstone.cli.simulate import simulate
-from loadstone.cli.size import size
-from loadstone.cli.validate import validate
-from loadstone.cli.view import view
+from loadstone.commands.bench import bench
+from loadstone.commands.calibrate import calibrate
+from loadstone.commands.catalogue import catalogue
+from loadstone.commands.compare import compare
+from loadstone.commands.exchange import export, import_
+from loadstone.commands.output import INTERRUPTED
+from loadstone.commands.report import report
+from loadstone.commands.runs import query, recover, selftest, show
+from loadstone.commands.serve_sim import serve_sim
+from loadstone.commands.simulate import simulate
+from loadstone.commands.size import size
+from loadstone.commands.validate import validate
+from loadstone.commands.view import view
 from loadstone.core.errors import InputError, LoadstoneError
 from loadstone.core.host import path_of
 from loadstone.core.signals import SIGNALS

@@ -1,3 +1,0 @@
-from loadstone.cli import main
-
-main()

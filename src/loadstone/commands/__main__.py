@@ -1,0 +1,3 @@
+from loadstone.commands import main
+
+main()
