@@ -1,4 +1,4 @@
-"""What other tools keep of each request, and what they say of all: the captures under tests/dialects.
+"""What other tools keep of each request, and what they say of all: the captures under tests/analyse/dialects.
 
     python benchmarks/dialects.py OUT [--tools vllm,aiperf,guidellm]
 

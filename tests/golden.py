@@ -106,7 +106,7 @@ def imports(paths: list[Path], base: Path, **options: Any) -> Iterator[tuple[str
 
 
 def dialects() -> Iterator[tuple[str, Any]]:
-    yield from imports(sorted((HERE / "dialects").glob("*.json")), HERE)
+    yield from imports(sorted((HERE / "analyse" / "dialects").glob("*.json")), HERE / "analyse")
 
 
 def shared() -> Iterator[tuple[str, Any]]:

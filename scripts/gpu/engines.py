@@ -26,11 +26,11 @@ from typing import NamedTuple
 import model_folder
 
 from loadstone.catalogue import parse_deployment
-from loadstone.measure.engines.process import ServerProcess, free_port
 from loadstone.core.errors import InputError, LoadstoneError
+from loadstone.core.nvml import Gpus
+from loadstone.measure.engines.process import ServerProcess, free_port
 from loadstone.predict.calibrate.gpu import gpu_of
 from loadstone.predict.sizing.size import size
-from loadstone.core.nvml import Gpus
 
 GRACE_S = "10s"
 LAST_WORDS_S = 30

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from loadstone.catalogue.find import model_names
-from loadstone.measure.engines import tiny_gguf
 from loadstone.core.errors import InputError
+from loadstone.measure.engines import tiny_gguf
 
 ARCHITECTURES = {
     # model_type: what the catalogue leaves out, for it says nothing of size or speed

@@ -33,9 +33,9 @@ def bench(url: str | Sequence[str] | None = None, **options: Any) -> dict[str, A
 
     Several URLs are a fleet of servers with the same model behind them.
 
-    `options` are named as the flags (`duration`, `timeout_first`; help("loadstone.workload.options.Options") lists them) and
-    take what these take, as text or as values: `rate=[1, 2]`, `duration="20s"` or `duration=20`; `header` and
-    `extra_body` may be dictionaries.
+    `options` are named as the flags (`duration`, `timeout_first`; help("loadstone.workload.options.Options") lists
+    them) and take what these take, as text or as values: `rate=[1, 2]`, `duration="20s"` or `duration=20`; `header`
+    and `extra_body` may be dictionaries.
     Raises loadstone.core.errors.InputError, one line, where there is no such option or it cannot be done, and
     loadstone.core.signals.Interrupted, a KeyboardInterrupt, once what was measured is saved; requests that fail are
     records.
@@ -49,8 +49,8 @@ def bench(url: str | Sequence[str] | None = None, **options: Any) -> dict[str, A
 def size(models: str | Sequence[str], **options: Any) -> dict[str, Any]:
     """Does it fit, how long a context, how many requests at once; the document of `loadstone size --json`.
 
-    `models` as the command takes them; `options` are the fields of `loadstone.predict.sizing.Ask`, single values or lists.
-    Raises loadstone.core.errors.InputError, one line.
+    `models` as the command takes them; `options` are the fields of `loadstone.predict.sizing.Ask`, single values or
+    lists. Raises loadstone.core.errors.InputError, one line.
     """
     from loadstone.predict.sizing import many
 

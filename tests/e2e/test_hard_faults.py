@@ -13,7 +13,6 @@ import zlib
 from pathlib import Path
 
 import pytest
-from test_faults import PLANNED, measure
 
 from conftest import (
     LAST_CHUNK,
@@ -36,6 +35,7 @@ from conftest import (
     whole,
 )
 from loadstone.measure.simulated_server import Law, start
+from test_faults import PLANNED, measure
 
 HALF_A_HEADER = b"HTTP/1.1 200 OK\r\nContent-Type: text/ev"
 

@@ -1,7 +1,7 @@
 """Real engines on this machine's processor, each serving the tiny model on a free port of 127.0.0.1.
 
-llama.cpp is found or fetched as `loadstone.measure.engines.llama_cpp` does; the others live where scripts/engines/<home> puts
-them, and are started as docs/engines.md shows.
+llama.cpp is found or fetched as `loadstone.measure.engines.llama_cpp` does; the others live where
+scripts/engines/<home> puts them, and are started as docs/engines.md shows.
 """
 
 from __future__ import annotations

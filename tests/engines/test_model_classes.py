@@ -1,8 +1,8 @@
 """The config reader against the classes of transformers and vLLM: parameters, cache and states, to the number.
 
-tests/transformers_truth.py and tests/vllm_truth.py build every decoder that they know, with one field changed at a
-time, and save each config as users get it. It is read as the class has it, or refused in one line; or the field is
-named as not understood.
+tests/catalogue/transformers_truth.py and tests/catalogue/vllm_truth.py build every decoder that they
+know, with one field changed at a time, and save each config as users get it. It is read as the class
+has it, or refused in one line; or the field is named as not understood.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from loadstone.catalogue.architecture.model import Layers, Model
 from loadstone.catalogue.config.reader import read_path
 from loadstone.core.errors import InputError
 
-TESTS = Path(__file__).resolve().parents[1]
+TESTS = Path(__file__).resolve().parents[1] / "catalogue"
 MOST_S = 1500
 SHARES = 2
 

@@ -9,8 +9,9 @@ import math
 from typing import Any
 
 import torch
-import triton
 import triton.language as tl
+
+import triton
 
 _BLOCK = 8192
 _STRETCH = 64

@@ -34,8 +34,9 @@ _PERIODS = ("sliding_window_pattern", "full_attention_interval")
 
 
 class _Table(msgspec.Struct, frozen=True):
-    """text_defaults.json, which tests/transformers_defaults.py writes. parts: outer model_type, the part's field, its
-    model_type; defaults: of the fields of such a part's class; aliases: other names that the class takes for one.
+    """text_defaults.json, which tests/catalogue/transformers_defaults.py writes. parts: outer model_type, the part's
+    field, its model_type; defaults: of the fields of such a part's class; aliases: other names that the class
+    takes for one.
     """
 
     parts: dict[str, dict[str, str]]

@@ -1,4 +1,6 @@
-"""A load worker: one process, one event loop, its share of every cell. Run as `python -m loadstone.measure.client.worker`.
+"""A load worker: one process, one event loop, its share of every cell.
+
+It is run as `python -m loadstone.measure.client.worker`.
 
 It takes orders on stdin (protocol.py), has its Sender send requests at their intended times (sender.py), and journals
 what it saw twice a second. If its owner goes away, however that happens, it saves what it has and exits.

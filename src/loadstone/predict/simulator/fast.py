@@ -3,8 +3,8 @@
 For one replica whose cache holds all that runs at once, without shared blocks, speculation or static batches, and for
 loads in which a request starts by the clock or with the end of an answer: the usual sweep. No step can want for a
 block then, nobody is preempted, and of the scheduler's decisions only the token budget and the order are left. The
-events are the same, at the same seconds to the last bit (tests/test_simulator.py compares them); it is several times
-as fast because it calls nothing.
+events are the same, at the same seconds to the last bit (tests/predict/test_simulator.py compares them); it is
+several times as fast because it calls nothing.
 """
 
 from __future__ import annotations

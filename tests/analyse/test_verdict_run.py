@@ -1,0 +1,85 @@
+"""Findings about a run as a whole: what was planned and never began, what of a file was not sent."""
+
+from pathlib import Path
+
+from loadstone.analyse.summary import summarise, trusted
+from loadstone.analyse.verdict import run_findings
+from loadstone.core import CellInfo, Load
+from loadstone.report.data.runs import read_runs
+from loadstone.report.pages.document import build
+from test_summary import make_run
+from test_tables import shown
+
+LOADS = [Load("concurrency", 1), Load("concurrency", 4), Load("rate", 2.5)]
+
+
+def test_cells_that_never_began_are_named() -> None:
+    (finding,) = run_findings(LOADS, [True, False, False], {}, "the run was cut off")
+    assert (finding.kind, finding.severity) == ("cells_not_begun", "warning")
+    assert finding.evidence == ("2 of 3 planned cells never began (concurrency 4, 2.5 req/s): the run was cut off")
+    assert not run_findings(LOADS, [True, True, True], {}, "the run was cut off")
+
+
+def test_what_was_left_out_of_a_file_is_counted_by_its_reason() -> None:
+    trace = {"kind": "trace", "requests": 1200, "skipped": {"broken line": 2, "too long for the model": 1000}}
+    (finding,) = run_findings([], [], trace, "")
+    assert (finding.kind, finding.severity) == ("lines_left_out", "info")
+    assert finding.evidence == (
+        "1,002 of the file's items were left out (2 broken line, 1,000 too long for the model), "
+        "1,200 remain to be sent"
+    )
+    dataset = {"kind": "dataset", "prompts": 9, "skipped": 4, "bad": 1}
+    (finding,) = run_findings([], [], dataset, "")
+    assert finding.evidence == (
+        "5 of the file's items were left out (1 cannot be read, 4 no prompt to send), 9 remain to be sent"
+    )
+    (finding,) = run_findings([], [], {"kind": "dataset", "bad": 2}, "")
+    assert finding.evidence.endswith("(2 cannot be read), 0 remain to be sent")
+    (finding,) = run_findings([], [], {"kind": "trace", "skipped": {"broken line": 2}}, "")
+    assert finding.evidence.endswith("(2 broken line), 0 remain to be sent")
+    assert not run_findings([], [], {"kind": "dataset", "prompts": 9, "skipped": 0, "bad": 0}, "")
+    assert not run_findings([], [], {"kind": "trace", "requests": 9, "skipped": {}}, "")
+    assert not run_findings([], [], {"kind": "synthetic", "input": {}}, "")
+
+
+def test_prompts_beyond_the_model_are_counted_and_a_doubted_deployment_is_told() -> None:
+    (finding,) = run_findings([], [], {"kind": "dataset", "prompts": 9, "too_long": 3}, "")
+    assert finding.evidence.startswith("3 of the file's items were left out (3 too long for the model)")
+    stated = {"doubts": ["the server names its model tiny", "it has 2 B parameters"]}
+    (finding,) = run_findings([], [], {}, "", stated)
+    assert (finding.kind, finding.severity) == ("deployment_doubted", "info")
+    assert finding.evidence.endswith("tiny; it has 2 B parameters")
+    assert not run_findings([], [], {}, "", {"model": "tiny"})
+
+
+def test_prompts_that_were_lengthened_are_counted() -> None:
+    (finding,) = run_findings([], [], {"kind": "trace", "requests": 5, "skipped": {}, "lengthened": 3}, "")
+    assert (finding.kind, finding.severity) == ("prompts_lengthened", "info")
+    assert finding.evidence.startswith("3 of the trace's prompts")
+
+
+def test_a_run_that_was_cut_off_tells_of_its_other_cells_everywhere(tmp_path: Path) -> None:
+    over = CellInfo(load=LOADS[0], start_s=0.0, issue_end_s=4.0, end_s=9.0)
+    never = {f"1-{i}": {"status": "never sent"} for i in range(5)}
+    folder = make_run(
+        tmp_path / "r", LOADS[:2], never, cells=[over, CellInfo(load=LOADS[1])], status="interrupted", error="cut off"
+    )
+    document = summarise(folder)
+    assert len(document["cells"]) == 1
+    (said,) = document["findings"]
+    assert said["kind"] == "cells_not_begun"
+    assert said["evidence"].endswith("(concurrency 4): cut off")
+    assert not trusted(document)
+    assert "cells_not_begun: 1 of 2 planned cells" in shown(document, 400)
+    runs, _ = read_runs([folder])
+    report = build(runs, inside=False)
+    assert ["warning", "cells not begun"] in [row[:2] for row in report.verdicts.rows]
+    assert any("never began" in note for note in report.parts[0].notes)
+
+
+def test_a_run_of_which_nothing_began_still_says_what_was_planned(tmp_path: Path) -> None:
+    never = {f"0-{i}": {"status": "never sent"} for i in range(5)}
+    folder = make_run(tmp_path / "r", LOADS[:1], never, status="interrupted", error="cut off")
+    said = shown(summarise(folder), 400)
+    assert "nothing was sent" in said
+    assert "1 of 1 planned cells never began (concurrency 1)" in said

@@ -1,0 +1,87 @@
+"""Simulated figures that a page quotes are those of the commands that it quotes beside them."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import Loadstone
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+WITHIN = 0.05
+"""Coefficients that are fitted anew move a figure by less; another way to start or to count, by more."""
+
+
+def section(page: str, heading: str) -> str:
+    text = (DOCS / page).read_text()
+    assert f"\n{heading}\n" in text
+    return re.split(r"\n##+ ", text.partition(f"\n{heading}\n")[2])[0]
+
+
+def cells_of(loadstone: Loadstone, text: str) -> list[dict[str, Any]]:
+    """The metrics of every cell of all commands in it."""
+    found = []
+    for line in re.findall(r"^loadstone (simulate .*)$", text, re.MULTILINE):
+        outcome = loadstone(*shlex.split(line), "--json")
+        assert outcome.code == 0, outcome.err
+        found += [cell["metrics"] for cell in json.loads(outcome.out)["cells"]]
+    return found
+
+
+def number(text: str) -> float:
+    """`1,792`, `273 ms`, `10.7 s`: tokens/s or seconds."""
+    value, _, unit = text.replace(",", "").partition(" ")
+    return float(value) * {"ms": 1e-3}.get(unit, 1.0)
+
+
+def rows_of(text: str) -> list[list[str]]:
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
+
+
+def test_rows_of_others_are_simulated_by_the_commands_above_them(loadstone: Loadstone) -> None:
+    """Without warm-up, as those clients began, and over the whole run, as they divided."""
+    rows = rows_of((DOCS / "seeds.md").read_text())
+    quoted = [
+        next(row for row in rows if row[:2] == [server, load])
+        for server, load in (("MI300X, SGLang 0.4.2", "4, 800"), ("MI300X, SGLang 0.4.2", "32, 800"),
+                             ("8 GPUs, FP8 KV cache", "1"))
+    ]  # fmt: skip
+    runs = cells_of(loadstone, section("seeds.md", "## Speed"))
+    assert len(runs) == len(quoted)
+    for (_, _, *cells), run in zip(quoted, runs, strict=True):
+        shipped = [number(cell.split(" / ")[1]) for cell in cells]
+        got = [run["ttft_s"]["p50"], run["tpot_s"]["p50"] * 1e3, run["output_tokens_per_s"]]
+        assert got == pytest.approx(shipped, rel=WITHIN)
+
+
+def test_a_closed_loop_of_equal_lengths_goes_on_as_it_started(loadstone: Loadstone) -> None:
+    text = section("measuring.md", "## How a closed loop starts")
+    quoted = [[number(cell) for cell in row[1:]] for row in rows_of(text)[2:]]
+    runs = cells_of(loadstone, text)
+    got = [
+        [
+            *(
+                run[name][q]
+                for name, q in (("ttft_s", "p50"), ("ttft_s", "p99"), ("tpot_s", "p50"), ("e2e_s", "p50"))
+            ),
+            run["steady"]["output_tokens_per_s"],
+        ]
+        for run in runs
+    ]
+    assert len(got) == len(quoted) == 2
+    for mine, pages in zip(got, quoted, strict=True):
+        assert mine == pytest.approx(pages, rel=WITHIN)
+
+
+def test_targets_are_held_against_the_run_that_is_quoted(loadstone: Loadstone) -> None:
+    text = section("seeds.md", "### Targets")
+    ttft, tpot, rate = ([number(cell) for cell in row[1:]] for row in rows_of(text)[2:])
+    runs = cells_of(loadstone, text)
+    assert [run["ttft_s"]["p50"] for run in runs] == pytest.approx(ttft, rel=WITHIN)
+    assert [run["tpot_s"]["p50"] for run in runs] == pytest.approx(tpot, rel=WITHIN)
+    assert [run["steady"]["output_tokens_per_s"] for run in runs] == pytest.approx(rate, rel=WITHIN)

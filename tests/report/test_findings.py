@@ -1,0 +1,644 @@
+"""Findings in words: said where planted data shows it, with sizes; silent where it does not."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadstone.analyse.compare.contrast import OTHER_REPEATS, REPEATS
+from loadstone.report.charts.ratios import gpu_ratios, ratio_figures
+from loadstone.report.data.effect import Effect, effect
+from loadstone.report.data.frames import E2E, ITL, OUTPUT, TPOT, TTFT
+from loadstone.report.data.points import Point
+from loadstone.report.data.series import series_of
+from loadstone.report.findings import observations
+from loadstone.report.findings.sentence import ranges
+from loadstone.report.pages.crosswise import matrices, ratios
+from loadstone.report.write import build_of
+from report_folders import Json, cell, length, points, record, run, stat
+
+WARNED: Json = {"trusted": False, "findings": [{"kind": "queue_grows", "severity": "warning"}]}
+POINTS = Path(__file__).resolve().parents[3] / "shared" / "data" / "points.csv"
+
+
+def said(folder: Path, kind: str | None = None) -> list[str]:
+    return [each.text.replace("\u202f", " ") for each in observations(points(folder)) if kind in (None, each.kind)]
+
+
+def sweep(tpots: list[float], **more: Any) -> list[Json]:
+    return [cell(4.0 ** (n + 1), tpot=tpot, **more) for n, tpot in enumerate(tpots)]
+
+
+def test_a_leader_is_named_with_its_lead(tmp_path: Path) -> None:
+    run(tmp_path, "a", sweep([0.010, 0.012]))
+    run(tmp_path, "b", sweep([0.020, 0.018]), engine="SGLang")
+    (text,) = [text for text in said(tmp_path, "leader") if "TPOT" in text]
+    assert text.startswith(
+        "On 8×H200, vLLM has the lowest TPOT at every concurrency measured (4 and 16), from 33 % ("
+    )
+    assert " below SGLang at 16 to a factor of 2 (1.91–2.09) below SGLang at 4" in text
+    assert not [text for text in said(tmp_path, "leader") if "TTFT" in text]
+
+
+def test_repeats_of_one_setup_do_not_compete(tmp_path: Path) -> None:
+    for name, tpot in (("a", 0.010), ("b", 0.013), ("c", 0.020)):
+        run(tmp_path, name, sweep([tpot, tpot]))
+    assert said(tmp_path, "leader") == []
+    run(tmp_path, "d", sweep([0.026, 0.026]), engine="SGLang")
+    (text,) = [text for text in said(tmp_path, "leader") if "TPOT" in text]
+    assert text.startswith("On 8×H200, vLLM has the lowest TPOT at every concurrency measured (4 and 16), ")
+    assert "a factor of 2 (" in text  # of 13 ms, the one in the middle
+
+
+def test_what_lies_within_the_intervals_is_not_said(tmp_path: Path) -> None:
+    run(tmp_path, "a", sweep([0.0200, 0.0200]))
+    run(tmp_path, "b", sweep([0.0203, 0.0203]), engine="SGLang")
+    assert said(tmp_path, "leader") == []
+
+
+def test_leads_that_change_are_told_by_load(tmp_path: Path) -> None:
+    run(tmp_path, "a", sweep([0.010, 0.020, 0.030]))
+    run(tmp_path, "b", sweep([0.020, 0.020, 0.020]), engine="SGLang")
+    (text,) = [text for text in said(tmp_path, "leader") if "TPOT" in text]
+    assert "vLLM has the lowest TPOT at concurrency 4, 10.0 ms, a factor of 2 (" in text
+    assert "SGLang at concurrency 64, 20.0 ms, 33 %" in text
+    assert "the first two cannot be told apart at 16" in text
+
+
+def test_a_peak_says_output_and_total(tmp_path: Path) -> None:
+    run(tmp_path, "a", [cell(4, output=500, total=1000), cell(16, output=900, total=1800)])
+    run(tmp_path, "b", [cell(4, output=500, total=1000), cell(16, output=700, total=1400)], engine="SGLang")
+    (text,) = said(tmp_path, "peak")
+    assert "vLLM on 8×H200 with 1 800 tok/s of input and output (900.0 of output) at concurrency 16, 29 % (" in text
+    run(tmp_path, "c", [cell(4, output=500, total=None), cell(16, output=950, total=None)], engine="llama.cpp")
+    assert "llama.cpp on 8×H200 with 950.0 output tok/s" in said(tmp_path, "peak")[0]
+
+
+def test_setups_that_differ_in_their_precision_alone_are_told_apart(tmp_path: Path) -> None:
+    run(tmp_path, "a", [cell(4, output=500), cell(16, output=900)], deployment={"weights_dtype": "bf16"})
+    run(tmp_path, "b", [cell(4, output=700), cell(16, output=1800, total=3600)], deployment={"weights_dtype": "fp8"})
+    (text,) = said(tmp_path, "peak")
+    assert ": vLLM on 8×H200, fp8 with 3 600 tok/s" in text
+    assert "the next, vLLM on 8×H200, bf16 (" in text
+
+
+def test_another_precision_is_told_though_the_gpus_differ_too(tmp_path: Path) -> None:
+    run(tmp_path, "a", [cell(4, output=500), cell(16, output=900)], deployment={"weights_dtype": "bf16"})
+    fewer = {"weights_dtype": "fp8", "gpus": 4}
+    run(tmp_path, "b", [cell(4, output=700), cell(16, output=1800, total=3600)], deployment=fewer)
+    (text,) = said(tmp_path, "peak")
+    assert ": vLLM on 4×H200, fp8 with 3 600 tok/s" in text
+    assert {series.label for series in series_of(points(tmp_path))} == {"8× · bf16", "4× · fp8"}
+
+
+def test_one_load_each_can_be_compared(tmp_path: Path) -> None:
+    run(tmp_path, "a", [cell(16, output=2000)])
+    run(tmp_path, "b", [cell(16, output=1000)], engine="SGLang")
+    (text,) = [text for text in said(tmp_path, "leader") if "throughput" in text]
+    assert text.startswith(
+        "On 8×H200, vLLM has the highest output throughput at concurrency 16, 2 000 tok/s, a factor"
+    )
+
+
+def test_a_cell_of_too_few_generations_has_no_winner(tmp_path: Path) -> None:
+    """Its requests are there, and their summary says that nothing is known of how sure a value is."""
+    for name, engine, tpot in (("a", "vLLM", 0.01), ("b", "SGLang", 0.02)):
+        one = cell(64, tpot=tpot)
+        one["metrics"]["tpot_s"]["ci95"]["p50"] = [None, None]
+        run(tmp_path, name, [one], engine=engine, records=[record(0, 0.0, [0.1, 0.2])])
+    a, b = points(tmp_path)
+    assert effect(a, b, TPOT) is None
+    assert not [text for text in said(tmp_path, "leader") if "TPOT" in text]
+
+
+def test_a_finding_says_whose_cells_carry_a_warning(tmp_path: Path) -> None:
+    spoilt: dict[str, Any] = {"verdict": WARNED}
+    for name, tpot, more in (("vLLM", 0.01, spoilt), ("SGLang", 0.02, {})):
+        cells = [cell(load, tpot=tpot, total=load * 10 / tpot, **more) for load in (1.0, 4.0)]
+        run(tmp_path, name, cells, engine=name)
+    assert all(text.endswith("1 of these 2 cells carries a warning.") for text in said(tmp_path, "peak"))
+    assert said(tmp_path, "peak")
+    (tpot_leader,) = [text for text in said(tmp_path, "leader") if "TPOT" in text]
+    assert tpot_leader.endswith("some of these cells carry a warning.")
+
+
+def test_a_peak_that_is_none_is_called_so(tmp_path: Path) -> None:
+    run(tmp_path, "a", [cell(4, output=500), cell(16, output=900, total=1801)])
+    run(tmp_path, "b", [cell(4, output=500), cell(16, output=895, total=1790)], engine="SGLang")
+    assert "; not clearly above the next, " in said(tmp_path, "peak")[0]
+
+
+def test_the_interval_has_sampling_and_repeats_in_it(tmp_path: Path) -> None:
+    run(tmp_path, "a", [cell(4, ttft=0.2)])
+    run(tmp_path, "b", [cell(4, ttft=0.1)], engine="SGLang")
+    a, b = points(tmp_path)
+    found = effect(a, b, TTFT)
+    assert found is not None
+    assert found.ratio == pytest.approx(2)
+    sampling = 0.5 * math.log(1.02 / 0.98)
+    reach = (2 * sampling**2 + REPEATS["ttft"] ** 2) ** 0.5  # both were measured, once
+    assert found.high / found.ratio == pytest.approx(math.exp(reach))
+    assert found.clear
+    assert not Effect(1.01, 0.99, 1.03).clear
+    throughput = effect(a, b, OUTPUT)
+    assert throughput is not None
+    assert throughput.high > 1 + OTHER_REPEATS
+
+
+def test_effects_in_words() -> None:
+    assert Effect(1.25, 1.2, 1.3).words == "25 % (20–30)"
+    assert Effect(0.75, 0.7, 0.8).words == "25 % (20–30)"
+    assert Effect(0.25, 0.2, 0.5).words == "a factor of 4 (2–5)"
+
+
+LEVEL: Json = {"samples": 9, "restarts": 0}
+WAITING: Json = {"waiting": {"mean": 30.0, "max": 40.0}}
+
+
+@pytest.mark.parametrize(
+    ("server", "word"),
+    [
+        (LEVEL | WAITING | {"kv_usage": {"mean": 0.9, "max": 0.99}}, "KV cache: it is 99% full"),
+        (LEVEL | {"preemptions": 12.0}, "KV cache: 12.0 requests were preempted"),
+        (LEVEL | WAITING | {"kv_usage": {"mean": 0.2, "max": 0.3}}, "queue: 30.0 requests wait"),
+    ],
+)  # fmt: skip
+def test_the_bottleneck_is_what_the_server_says(tmp_path: Path, server: Json, word: str) -> None:
+    run(tmp_path, "a", [cell(4, output=400), cell(16, output=1500), cell(64, output=1520, server=server)])
+    (text,) = said(tmp_path, "bottleneck")
+    assert "output throughput stops growing at concurrency 16 (1 500 tok/s; 1 520 at 64)" in text
+    assert word in text
+
+
+def test_a_predicted_throughput_of_a_closed_loop_is_as_sure_as_its_latency(tmp_path: Path) -> None:
+    """Places over mean E2E: of 4.8 times the throughput nobody says that nothing is shown."""
+
+    def simulated(name: str, gpu: str, output: float) -> Point:
+        one = cell(16, e2e=16_000 / output, output=output)
+        one["metrics"]["interval"] = {"output_tokens_per_s": {"low": output / 4, "high": output * 4}}
+        one["metrics"]["e2e_s"] |= {"low": 0.8 * 16_000 / output, "high": 1.25 * 16_000 / output}
+        run(tmp_path / name, name, [one], source="simulated", deployment={"gpu": gpu})
+        return points(tmp_path / name)[0]
+
+    found = effect(simulated("a", "h200", 4800.0), simulated("b", "h100", 1000.0), OUTPUT)
+    assert found is not None
+    # Two thirds of it are one error, and a simulation repeats itself.
+    assert found.ratio / found.low == pytest.approx(math.exp(math.sqrt(2 / 3) * math.log(1.25)))
+
+
+def test_percentages_have_no_exponents() -> None:
+    assert Effect(1.53, 1.13, 2.1).percent == "53 % (13–110)"
+    assert Effect(1.034, 1.0012, 1.0679).percent == "3.4 % (0.12–6.8)"
+
+
+def test_a_pause_in_growth_is_not_its_end(tmp_path: Path) -> None:
+    outputs = {4: 300.0, 16: 310.0, 64: 600.0, 256: 610.0}
+    run(tmp_path, "a", [cell(load, output=output) for load, output in outputs.items()])
+    (text,) = said(tmp_path, "bottleneck")
+    assert "stops growing at concurrency 64 (600 tok/s" in text.replace("600.0", "600")
+
+
+def test_the_bottleneck_is_what_latencies_show(tmp_path: Path) -> None:
+    full = [cell(16, output=1500, ttft=0.1, tpot=0.02), cell(64, output=1520, ttft=2.0, tpot=0.021)]
+    run(tmp_path / "queue", "a", full)
+    assert "queue: additional requests wait before their first token" in said(tmp_path / "queue", "bottleneck")[0]
+    slow = [cell(16, output=1500, ttft=0.1, tpot=0.02), cell(64, output=1520, ttft=0.4, tpot=0.08)]
+    run(tmp_path / "compute", "a", slow)
+    assert "compute or KV reads" in said(tmp_path / "compute", "bottleneck")[0]
+    free = [cell(4, output=400), cell(16, output=1590), cell(64, output=6200)]
+    run(tmp_path / "free", "a", free)
+    assert "memory bandwidth" in said(tmp_path / "free", "bottleneck")[0]
+    bare = [cell(16, output=1500, ttft=None, tpot=None), cell(64, output=1510, ttft=None, tpot=None)]
+    run(tmp_path / "bare", "a", bare)
+    assert said(tmp_path / "bare", "bottleneck")[0].endswith("(1 500 tok/s; 1 510 at 64).")
+
+
+def test_steady_and_rising_by_length(tmp_path: Path) -> None:
+    for name, engine, ttfts in (("a", "vLLM", (0.1, 0.1, 1.5)), ("b", "SGLang", (0.2, 0.2, 0.21))):
+        for n, ttft in enumerate(ttfts):
+            run(tmp_path, f"{name}{n}", [cell(8, ttft=ttft)], engine=engine, workload={"output": length(800 * 2**n)})
+    (text,) = [text for text in said(tmp_path, "trend") if text.startswith("TTFT")]
+    assert "steady for SGLang on 8×H200 (within 5 %)" in text
+    assert "vLLM on 8×H200's grows 15×" in text
+    assert "most of it from 1 600 to 3 200 (15×)" in text
+
+
+def test_a_run_and_its_copy_are_reported(tmp_path: Path) -> None:
+    """The same value at the same length, twice: neither comes first, and nothing is said of how they grow."""
+    for name, engine in (("a", "vLLM"), ("copy-of-a", "vLLM"), ("b", "SGLang")):
+        for n, ttft in enumerate((0.1, 0.1, 1.5)):
+            run(tmp_path, f"{name}{n}", [cell(8, ttft=ttft)], engine=engine, workload={"output": length(800 * 2**n)})
+    (text,) = [text for text in said(tmp_path, "trend") if text.startswith("TTFT")]
+    assert "SGLang on 8×H200's grows 15×" in text
+    assert "vLLM" not in text
+
+
+def test_a_switch_says_what_it_changes(tmp_path: Path) -> None:
+    run(tmp_path, "a", [cell(8, ttft=1.0, output=500)])
+    run(tmp_path, "b", [cell(8, ttft=0.1, output=1000)], workload={"prefix_tokens": 512})
+    throughput, ttft = said(tmp_path, "switch")  # a sentence for each measure
+    assert throughput.startswith(
+        "vLLM on 8×H200 with 512 tokens shared, at concurrency 8 (Model-7B, 1 024 in, 128 out): output throughput "
+    )
+    assert "): TTFT a factor of 10 (" in ttft
+    run(tmp_path, "c", [cell(64, verdict=WARNED)])
+    run(tmp_path, "d", [cell(64, ttft=0.01)], workload={"prefix_tokens": 512})
+    assert said(tmp_path, "switch")[-1].endswith("some of these cells carry a warning.")
+
+
+@pytest.mark.parametrize("how", ["label", "argument"])
+def test_runs_of_other_settings_are_no_repeats(tmp_path: Path, how: str) -> None:
+    for name, ttft in (("8", 1.0), ("64", 0.1)):
+        told: Json = {"settings": {"label": f"seqs {name}"}}
+        if how == "argument":
+            told = {"deployment": {"arguments": {"max_num_seqs": name}}}
+        run(tmp_path, name, [cell(8, ttft=ttft)], **told)
+    (ttft,) = said(tmp_path, "switch")
+    names = ("seqs 64", "seqs 8") if how == "label" else ("max_num_seqs=64", "max_num_seqs=8")
+    assert ttft.startswith("vLLM on 8×H200 with settings {1} instead of {0}, at concurrency 8 (".format(*names))
+    assert "): TTFT a factor of 10 (" in ttft
+
+
+def test_a_label_hides_no_other_difference(tmp_path: Path) -> None:
+    """It is a fact of the setup only where nothing else tells the labelled cells from others."""
+    for label, workload, ttft in (("plain", {}, 1.0), ("shared", {"prefix_tokens": 512}, 0.1)):
+        run(tmp_path / "prefix", label, [cell(8, ttft=ttft)], workload=workload, settings={"label": label})
+    (ttft,) = said(tmp_path / "prefix", "switch")
+    assert "vLLM on 8×H200 with 512 tokens shared (shared instead of plain), at concurrency 8 (" in ttft
+    for label, gpu, output in (("old", "a100", 500.0), ("new", "h100", 1000.0)):
+        run(tmp_path / "gpus", label, [cell(64, output=output)], deployment={"gpu": gpu}, settings={"label": label})
+    (text,) = said(tmp_path / "gpus", "ratio")
+    assert text.startswith("H100 against A100 with vLLM, all else equal: output throughput a factor of 2 (")
+    # Eager and not, with a prefix and without: four setups, and labels are compared with labels.
+    for label, slower in (("eager", 2.0), ("graphs", 1.0)):
+        for prefix, ttft_s in ((0, 1.0), (512, 0.1)):
+            run(tmp_path / "both", f"{label}{prefix}", [cell(8, ttft=slower * ttft_s)],
+                workload={"prefix_tokens": prefix}, settings={"label": label})  # fmt: skip
+    told = said(tmp_path / "both", "switch")
+    assert [text for text in told if "eager with 512 tokens shared, at" in text]
+    assert [text for text in told if "with settings graphs instead of eager, at" in text]
+
+
+def test_gpus_are_compared_where_all_else_is_equal(tmp_path: Path) -> None:
+    for gpu, output, tpot in (("a100", 500.0, 0.04), ("h100", 1000.0, 0.02)):
+        run(tmp_path, gpu, [cell(64, output=output, tpot=tpot)], deployment={"gpu": gpu, "gpus": 1})
+    (text,) = said(tmp_path, "ratio")
+    assert text.startswith("H100 against A100 with vLLM, all else equal: output throughput a factor of 2 (")
+    run(tmp_path / "other", "a", [cell(64)], deployment={"gpu": "a100", "gpus": 1})
+    run(tmp_path / "other", "b", [cell(64)], deployment={"gpu": "h100", "gpus": 2})
+    assert said(tmp_path / "other", "ratio") == []
+
+
+def two_gpus(folder: Path, source: str = "measured", **more: Any) -> None:
+    for gpu, output, latency in (("a100", 500.0, 100.0), ("h100", 1000.0, 0.5)):
+        cells = [
+            cell(1, kind="rate", output=output, ttft=0.02 * latency**0.1, e2e=2.0),
+            cell(8, kind="rate", output=output, ttft=latency, tpot=0.02 * 1000 / output, e2e=10 * latency, **more),
+        ]
+        run(folder, gpu, cells, deployment={"gpu": gpu, "gpus": 1}, source=source)
+
+
+def test_queues_that_grew_are_not_divided(tmp_path: Path) -> None:
+    """The ratio of two of them is that of how long the cells lasted."""
+    two_gpus(tmp_path / "fine")
+    assert "TTFT 18.4× better on average" in said(tmp_path / "fine", "ratio")[0]
+    two_gpus(tmp_path / "grown", verdict=WARNED)
+    found = points(tmp_path / "grown")
+    text, by_load = said(tmp_path / "grown", "ratio")
+    assert "TPOT a factor of 2 (1.91–2.09) lower at 8; some" in by_load
+    assert "TTFT 41 % (" in text  # of the pair of cells that kept up
+    assert "TPOT" in text or "output throughput" in text
+    assert text.endswith("some of these cells carry a warning.")
+    heavy = [point for point in found if point.load == 8]
+    assert [effect(heavy[0], heavy[1], measure) is None for measure in (TTFT, E2E, OUTPUT)] == [True, True, False]
+    (table,) = ratios(found)
+    assert [row[3].partition(",")[0] for row in table.rows] == ["1 requests/s"]
+    (figure,) = ratio_figures(gpu_ratios(found))
+    assert "keep up with" in " ".join(figure.notes)
+    only = [point for point in found if point.load == 8]
+    (table,) = ratios(only)
+    assert table.rows[0][3].endswith("†")
+    assert "lower TTFT" not in table.heads
+    assert any("†: a cell carries a warning" in note for note in table.notes)
+    assert any("are left out" in note for note in table.notes)
+    (figure,) = ratio_figures(gpu_ratios(only))
+    assert "×: the cell carries a warning" in figure.notes[-1]
+    assert "are left out" in figure.notes[-1]
+
+
+def test_predictions_without_any_measurement_say_so(tmp_path: Path) -> None:
+    unmeasured = {"trusted": False, "findings": [{"kind": "unmeasured", "severity": "warning"}]}
+    run(tmp_path, "a", [cell(4, output=900)], source="simulated")
+    run(tmp_path, "b", [cell(4, output=300, verdict=unmeasured)], source="simulated", deployment={"gpu": "gaudi3"})
+    (text,) = [each.text for each in observations(points(tmp_path, {"h200": 3, "gaudi3": 2})) if each.kind == "price"]
+    assert text.endswith("(gaudi3: from the data sheet, without a measurement of that vendor's GPUs).")
+
+
+def test_loads_are_listed_as_one_says_them() -> None:
+    every = [4.0, 8.0, 16.0, 32.0, 64.0, 128.0]
+    said = {(8,): "8", (8, 32): "8 and 32", (64, 128): "64 and 128", (4, 8, 32, 64, 128): "4, 8 and 32 to 128",
+            (4, 8, 16, 128): "4 to 16 and 128"}  # fmt: skip
+    assert {xs: ranges([float(x) for x in xs], every) for xs in said} == said
+
+
+def test_predictions_are_called_so(tmp_path: Path) -> None:
+    two_gpus(tmp_path, source="simulated")
+    for path in tmp_path.glob("*/summary.json"):
+        document = json.loads(path.read_text())
+        for each in document["cells"]:
+            for name in ("ttft_intended_s", "tpot_s", "e2e_intended_s"):
+                values = each["metrics"][name]
+                values |= {"low": values["p50"] / 1.3, "high": values["p50"] * 1.3}
+        path.write_text(json.dumps(document))
+    every = said(tmp_path)
+    assert every
+    assert all(text.startswith("Predicted (80 % intervals): ") for text in every)
+    # ln 1.3 of both, two thirds of which are one error: e^√(2/3·0.262²)
+    assert "over 2 pairs of cells, each certain to a factor of 1.2)" in said(tmp_path, "ratio")[0]
+    (table,) = ratios(points(tmp_path))
+    assert "for predictions the model's own, 80 %" in table.notes[0]
+    (figure,) = ratio_figures(gpu_ratios(points(tmp_path)))
+    assert figure.notes[-1] == "bars: for predictions the model's own, 80 %, and how much repeats differ"
+    two_gpus(tmp_path / "measured")
+    assert not [text for text in said(tmp_path / "measured") if "redict" in text]
+    assert "predict" not in " ".join(ratios(points(tmp_path / "measured"))[0].notes)
+
+
+SLO: Json = {"tpot_p99": 0.05}
+
+
+def bounded(load: float, output: float, met: bool) -> Json:
+    return cell(load, output=output, total=2 * output, slo=[{"bound": "tpot_p99", "limit_s": 0.05, "met": met}])
+
+
+@pytest.mark.parametrize(
+    ("met", "cheapest", "peak"),
+    [
+        ((True, True), "of the 4 of 4 cells that meet SLO): vLLM on 8×H200 at concurrency 16", "3 000"),
+        ((True, False), "of the 3 of 4 cells that meet SLO): SGLang on 8×H200 at concurrency 16", "2 000"),
+        ((False, False), "of the 2 of 4 cells that meet SLO): only SGLang on 8×H200, at", None),
+    ],
+)  # fmt: skip
+def test_the_best_meet_what_was_asked_of_them(
+    tmp_path: Path, met: tuple[bool, bool], cheapest: str, peak: str | None
+) -> None:
+    run(tmp_path, "a", [bounded(4, 400, met[0]), bounded(16, 1500, met[1])])
+    run(tmp_path, "b", [bounded(4, 300, True), bounded(16, 1000, True)], engine="SGLang")
+    for path in tmp_path.glob("*/run.json"):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"slo": SLO}))
+    found = observations(points(tmp_path, {"h200": 3.0}))
+    (text,) = [each.text.replace("\u202f", " ") for each in found if each.kind == "price"]
+    assert cheapest in text.replace("tpot_p99 < 50.0 ms", "SLO")
+    peaks = [each.text.replace("\u202f", " ") for each in found if each.kind == "peak"]
+    assert [f"with {peak} tok/s" in text for text in peaks] == ([True] if peak else [])
+
+
+def test_none_that_meets_its_bounds_is_cheapest(tmp_path: Path) -> None:
+    run(tmp_path, "a", [bounded(4, 400, False)])
+    run(tmp_path, "b", [bounded(4, 300, False)], engine="SGLang")
+    (text,) = [each.text for each in observations(points(tmp_path, {"h200": 3.0})) if each.kind == "price"]
+    assert "of the 0 of 2 cells that meet" in text
+    assert text.endswith("): none.")
+
+
+def test_one_run_of_one_cell_says_nothing(tmp_path: Path) -> None:
+    run(tmp_path, "a", [cell(4)])
+    assert said(tmp_path) == []
+
+
+def test_means_stand_in_where_no_median_is_known(tmp_path: Path) -> None:
+    only_mean = {"mean": 0.1, "std": 0.01, "p50": None}
+    bare = cell(4)
+    bare["metrics"]["ttft_s"] = only_mean
+    run(tmp_path, "a", [bare], source="imported")
+    (point,) = points(tmp_path)
+    assert point.ttft is not None
+    assert (point.ttft.which, point.ttft.value, point.ttft.n) == ("mean", 0.1, 500)
+    assert point.ttft.low is None  # of sums nobody knows how their requests depend on one another
+
+
+def test_odd_summaries_give_points_or_none(tmp_path: Path) -> None:
+    odd: list[Json] = [
+        {"load": {"kind": "concurrency", "value": 1.0}},
+        {"load": {"kind": "concurrency", "value": 2.0}, "metrics": None, "requests": [], "verdict": 3},
+        {"load": None} | {"metrics": {"ttft_s": stat(1.0)}},
+    ]
+    folder = run(tmp_path, "a", [cell(4)])
+    (folder / "summary.json").write_text(json.dumps({"cells": [*odd, "no cell"]}))
+    assert [point.load for point in points(tmp_path)] == [1.0, 2.0]
+
+
+def test_a_ratio_of_which_only_half_is_beyond_its_interval_is_said_of_that_half(tmp_path: Path) -> None:
+    """Else it would stand beside a peak of which nobody can tell whose it is."""
+    slow, fast = {"gpu": "h100", "gpus": 8}, {"gpu": "h200", "gpus": 8}
+    run(tmp_path, "a", [cell(4, tpot=0.02), cell(16, tpot=0.02)], deployment=slow)
+    run(tmp_path, "b", [cell(4, tpot=0.01, output=1001), cell(16, tpot=0.0199)], deployment=fast)
+    (text,) = said(tmp_path, "ratio")
+    assert text == (
+        "8×H200 against 8×H100 with vLLM, at concurrency 4 and 16 (Model-7B, 1 024 in, 128 out): TPOT a factor of 2 "
+        "(1.91–2.09) lower at 4."
+    )
+
+
+def test_a_gpu_that_is_ahead_at_some_loads_is_ahead_at_these(tmp_path: Path) -> None:
+    """One load of another model that disagrees is too little to be said of it."""
+    for gpu, outputs in (("h100", (100, 1500, 3000, 5000)), ("h200", (130, 1900, 3010, 4990))):
+        cells = [cell(4.0**n, output=output) for n, output in enumerate(outputs)]
+        for each in cells:
+            each["metrics"]["interval"] = {"output_tokens_per_s": {"low": 99.0, "high": 101.0}}
+        run(tmp_path, gpu, cells, deployment={"gpu": gpu, "gpus": 1})
+    (text,) = said(tmp_path, "ratio")
+    assert text.startswith("1×H200 against 1×H100 with vLLM, at concurrency 1 to 64 (Model-7B, 1 024 in, 128 out): ")
+    assert re.search(r": output throughput 27 % \([^)]*\) to 30 % \([^)]*\) higher at 1 and 4\.$", text)
+    (table,) = ratios(points(tmp_path))
+    assert [(row[3].partition(",")[0], row[4].partition("×")[0]) for row in table.rows] == [
+        ("concurrency 1", "1.3"),
+        ("concurrency 64", "0.998"),
+    ]
+    for gpu, output in (("h100", 1000), ("h200", 500)):
+        cells = [cell(8, output=output)]
+        run(tmp_path, f"{gpu}-other", cells, model="Other-7B", deployment={"gpu": gpu, "gpus": 1})
+    assert not any("Other-7B" in each for each in said(tmp_path, "ratio"))
+
+
+@pytest.mark.parametrize(
+    "more", [{"gpus": 16, "tp": 8, "pp": 2}, {"gpus": 16, "tp": 16}, {"gpus": 16, "tp": 8, "dp": 2}]
+)
+def test_more_gpus_say_what_they_give_in_all_and_each(tmp_path: Path, more: Json) -> None:
+    run(tmp_path, "a", [cell(4, output=1000), cell(16, output=2000)], deployment={"gpus": 8, "tp": 8})
+    cells = [cell(4, output=1001), cell(16, output=3000, tpot=0.015, verdict=WARNED)]
+    run(tmp_path, "b", cells, deployment=more)
+    run(tmp_path, "c", cells, deployment={"gpus": 16, "tp": 4, "pp": 4})  # another split too: what does it?
+    run(tmp_path, "d", cells, deployment=more, model="Other-7B")
+    split = " ".join(f"{name}{n}" for name, n in more.items() if name != "gpus")
+    (text,) = said(tmp_path, "scale")
+    assert text.startswith(
+        f"vLLM on 16×H200 ({split}) instead of 8×H200 (tp8), at concurrency 4 and 16 (Model-7B, 1 024 in, 128 out): "
+        "output throughput 50 % ("
+    )
+    assert "higher at 16; TPOT 25 % (" in text
+    assert re.search(r"; output throughput per GPU 25 % \(22–28\) to 50 % \(48–52\) lower; some of", text)
+
+
+def test_the_next_number_of_gpus_is_compared(tmp_path: Path) -> None:
+    for gpus, output in ((1, 100), (2, 190), (4, 350)):
+        cells = [cell(4, output=output), cell(16, output=output)]
+        run(tmp_path, f"r{gpus}", cells, deployment={"gpus": gpus, "tp": gpus})
+    assert [text.partition(", at")[0] for text in said(tmp_path, "scale")] == [
+        "vLLM on 2×H200 (tp2) instead of 1×H200 (tp1)",
+        "vLLM on 4×H200 (tp4) instead of 2×H200 (tp2)",
+    ]
+
+
+def test_a_bottleneck_says_whose_it_is(tmp_path: Path) -> None:
+    """The same sentence of each model and precision would be told apart by its numbers alone."""
+    told = {"gpu": "h200", "gpus": 1, "tp": 1}
+    for model in ("meta-llama/Llama-3.1-8B", "Qwen/Qwen3-8B"):
+        for dtype in ("bf16", "fp8"):
+            cells = [cell(1, output=1000), cell(4, output=1010, verdict=WARNED)]
+            run(tmp_path, f"{model[:2]}-{dtype}", cells, model=model, deployment=told | {"weights_dtype": dtype})
+    names = {
+        f"vLLM on 1×H200, {dtype}, tp1, {model}, 1 024 in, 128 out"
+        for model in ("Llama-3.1-8B", "Qwen3-8B")
+        for dtype in ("bf16", "fp8")
+    }
+    stops, lights = said(tmp_path, "bottleneck"), said(tmp_path, "light")
+    assert {text.partition(":")[0] for text in stops} == names
+    assert {text.partition(":")[0] for text in lights} == names
+    assert all(text.endswith("; some of these cells carry a warning.") for text in stops)
+    assert not any("carry" in text or "carries" in text for text in lights)  # of the lightest load
+    run(tmp_path / "warned", "a", [cell(1, verdict=WARNED), cell(4)], model="Qwen/Qwen3-8B", deployment=told)
+    (text,) = said(tmp_path / "warned", "light")
+    assert text.endswith("; this cell carries a warning.")
+
+
+def test_other_findings_say_of_which_model_they_are(tmp_path: Path) -> None:
+    for model, faster in (("Model-7B", 1.0), ("Other-70B", 0.1)):
+        for engine, tpot in (("vLLM", 0.01), ("SGLang", 0.02)):
+            for tokens in (100, 400):
+                cells = [cell(4, tpot=tpot / faster), cell(16, tpot=tpot / faster)]
+                work = {"output": length(tokens)}
+                run(tmp_path, f"{model}-{engine}-{tokens}", cells, model=model, engine=engine, workload=work)
+    for kind in ("leader", "trend"):
+        texts = said(tmp_path, kind)
+        assert texts
+        assert all(("Model-7B" in text) != ("Other-70B" in text) for text in texts)
+
+
+def test_nobody_guesses_tokens_faster_than_light(tmp_path: Path) -> None:
+    """A step that gives several tokens takes its time for all of them."""
+    told = {"gpu": "h200", "gpus": 1, "tp": 1, "weights_dtype": "bf16"}
+    cells = [cell(1, tpot=0.001), cell(4, tpot=0.001)]
+    for tokens, light in (("5", False), ("0", True)):
+        own = told | {"arguments": {"num_speculative_tokens": tokens}}
+        run(tmp_path / tokens, "a", cells, model="meta-llama/Llama-3.1-8B", deployment=own)
+        first = points(tmp_path / tokens)[0]
+        assert (first.light_tpot_s is not None) == light
+        assert first.light_ttft_s is not None
+        texts = said(tmp_path / tokens, "light")
+        assert [("speculative decoding" in text, "faster than possible" in text) for text in texts] == [
+            (True, True)
+        ] * light
+
+
+def test_a_burst_is_not_called_online(tmp_path: Path) -> None:
+    for engine, output in (("vLLM", 2000), ("SGLang", 1000)):
+        run(tmp_path, engine, [cell(n, kind="burst", output=output) for n in (8, 32)], engine=engine)
+    assert [text.partition(" (")[0] for text in said(tmp_path, "peak")] == ["Highest burst throughput"]
+    (text,) = [each.text for each in observations(points(tmp_path, {"h200": 3.0})) if each.kind == "price"]
+    assert text.startswith("Cheapest output tokens in bursts (")
+
+
+def test_a_table_of_models_has_one_measure(tmp_path: Path) -> None:
+    """TPOT of one run among ITL of the others: what most have, and nothing of another in its place."""
+    itl = stat(0.027)
+    for model in ("Model-7B", "Other-70B"):
+        for gpu in ("a100", "h100"):
+            both = (model, gpu) == ("Model-7B", "h100")
+            one = cell(8, tpot=0.041 if both else None)
+            one["metrics"]["itl_s"] = None if both else itl
+            run(tmp_path, f"{model}-{gpu}", [one], model=model, deployment={"gpu": gpu, "gpus": 1})
+    (table,) = matrices(points(tmp_path))
+    assert table.title.startswith("Output throughput / ITL: ")
+    shown = [text.replace("\u202f", " ") for row in table.rows for text in row[1:]]
+    assert shown == ["1 000 / 27", "1 000 / 27", "1 000 / -", "1 000 / 27"]
+
+
+def test_gpus_are_compared_by_what_both_tell(tmp_path: Path) -> None:
+    for gpu, tpot in (("a100", None), ("h100", 0.04)):
+        one = cell(8, tpot=tpot, output=1000 if tpot else 500)
+        one["metrics"]["itl_s"] = stat(0.03 if tpot is None else 0.02)
+        run(tmp_path, gpu, [one], deployment={"gpu": gpu, "gpus": 1})
+    assert {ratio.measure for ratio in gpu_ratios(points(tmp_path))} == {OUTPUT, TTFT, ITL, E2E}
+
+
+def test_throughput_that_still_grows_is_not_said_to_stop(tmp_path: Path) -> None:
+    run(tmp_path, "a", [cell(4, output=1000), cell(16, output=1050)])
+    run(tmp_path, "b", [cell(4, output=1000), cell(16, output=900)], engine="SGLang")
+    texts = said(tmp_path, "bottleneck")
+    assert any("output throughput hardly grows beyond concurrency 4 (1 000 tok/s; 1 050 at 16)" in t for t in texts)
+    assert any("output throughput stops growing at concurrency 4 (1 000 tok/s; 900" in t for t in texts)
+
+
+@pytest.mark.parametrize(("ttft", "named"), [(0.2, True), (2.0, False)])
+def test_prompts_of_others_are_not_taken_for_host_time(tmp_path: Path, ttft: float, named: bool) -> None:
+    """15 others that begin while 127 tokens come take 15·TTFT at most: 24 ms of each of 200, or 236."""
+    cells = [cell(16, tpot=0.2, ttft=ttft), cell(64, tpot=0.4, ttft=ttft)]
+    told = {"gpu": "h200", "gpus": 1, "tp": 1, "weights_dtype": "bf16"}
+    run(tmp_path, "a", cells, model="meta-llama/Llama-3.1-8B", deployment=told)
+    (text,) = said(tmp_path, "light")
+    assert ("host, launches or links" in text) == named
+
+
+@pytest.mark.skipif(not POINTS.exists(), reason="the published points are not beside the checkout")
+def test_the_tables_of_a_published_comparison_come_out(tmp_path: Path) -> None:
+    """Lambda's vLLM table of 2024: throughput/latency cells, and ratios of H100 to A100."""
+    with POINTS.open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["source"].startswith("seed003")]
+    names = (
+        "engine",
+        "engine_version",
+        "model",
+        "gpu",
+        "num_gpus",
+        "tp",
+        "arrival",
+        "num_prompts",
+        "tpot_ms_median",
+        "itl_ms_median",
+        "output_tok_s",
+    )
+    path = tmp_path / "lambda.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, names)
+        writer.writeheader()
+        writer.writerows({name: row[name] for name in names} for row in rows)
+    report = build_of([path], [], inside=False)  # all prompts at once: bursts of 320
+    (matrix,) = [table for table in report.tables if table.key.startswith("matrix")]
+    cells = {
+        (row[0], model): text.replace("\u202f", "")
+        for row in matrix.rows
+        for model, text in zip(matrix.heads, row, strict=True)
+    }
+    assert "Output throughput / ITL: " in matrix.title
+    assert cells["1×A100", "Mistral-7B-Instruct-v0.3"] == "1591 / 56.51"
+    assert cells["1×H100", "Mistral-7B-Instruct-v0.3"] == "3281 / 27.23"  # the only one that has a TPOT too
+    assert cells["8×H100", "Hermes-3-Llama-3.1-405B-FP8"] == "1231 / 73.54"
+    assert cells["4×H100", "Mixtral-8x7B-Instruct-v0.1"] == "2103 / 30.36"
+    assert sum(text == "N/A" for text in cells.values()) == 16
+    (against,) = [table for table in report.tables if table.key == "ratios-H100-A100"]
+    assert against.heads[4:] == ["output throughput", "lower ITL"]  # nobody told of TTFT, TPOT and E2E
+    found = {(row[0], row[2]): (row[4], row[5]) for row in against.rows}
+    assert len(found) == 24
+    assert [text.split("×")[0] for text in found["Mistral-7B-Instruct-v0.3", "1×"]] == ["2.06", "2.08"]
+    assert [text.split("×")[0] for text in found["Hermes-3-Llama-3.1-405B-FP8", "8×"]] == ["2.63", "2.46"]
+    text = next(each.text for each in report.sentences if each.kind == "ratio")
+    assert re.search(
+        r"output throughput [\d.]+× better on average \([\d.]+× to [\d.]+× over 24 pairs of cells\)", text
+    )
