@@ -26,6 +26,7 @@ from loadstone.core import Load, RequestRecord, host, run_folder
 from loadstone.core.errors import InputError
 from loadstone.measure.simulated_server import Law
 from loadstone.runs import bench as measure
+from loadstone.report.pages.selftest import render
 from loadstone.runs import selftest
 from loadstone.runs.selftest import Level, compare, spread
 
@@ -390,7 +391,7 @@ def test_nothing_is_said_without_a_selftest_or_output() -> None:
 
 def test_render_shows_every_row_and_note() -> None:
     console = Console(file=io.StringIO(), width=160)
-    console.print(selftest.render(TESTED))
+    console.print(render(TESTED))
     assert isinstance(console.file, io.StringIO)
     text = console.file.getvalue()
     for shown in ("1 × 20/s", "10 × 20/s", "5000 × 10/s busy", "1000 × 20/s: could not", "60 µs"):

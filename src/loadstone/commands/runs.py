@@ -29,7 +29,8 @@ def selftest(
 ) -> None:
     """Measure how exact the client is on this host. Later runs quote the result."""
     from loadstone.analyse.client_accuracy import save
-    from loadstone.runs.selftest import LEVELS, QUICK_LEVELS, render, run
+    from loadstone.report.pages.selftest import render
+    from loadstone.runs.selftest import LEVELS, QUICK_LEVELS, run
 
     def say(text: str) -> None:
         print(text, file=sys.stderr, flush=True)

@@ -28,3 +28,13 @@ def joined(*parts: str | None, by: str = ", ") -> str:
 def clean(text: str, limit: int = 80) -> str:
     """Names come from servers and files: one printable line."""
     return excerpt(text, limit)
+
+
+def show_p(p: float) -> str:
+    """`p = 0.66`; as sure as a hundredth tells."""
+    return "p < 0.01" if p < 0.01 else "p > 0.99" if p > 0.99 else f"p = {p:.2f}"
+
+
+def show_share(share: float) -> str:
+    """In per cent; 100 % and 0 % are all and none."""
+    return "100 %" if share == 1 else "0 %" if share == 0 else f"{min(max(100 * share, 0.1), 99.9):.1f} %"

@@ -10,10 +10,9 @@ from loadstone.report.data.effect import effect
 from loadstone.report.data.frames import DOLLARS, Frame, load_label
 from loadstone.report.data.points import Point
 from loadstone.report.data.statistic import Stat
-from loadstone.report.data.wording import joined
+from loadstone.report.data.wording import joined, show_p
 from loadstone.report.findings.leaders import entries
 from loadstone.report.findings.sentence import Sentence, doubt, meeting, setup, setups, surely_met, work
-from loadstone.report.pages.terminal import show_p
 
 
 def cheapest(frame: Frame) -> Iterable[Sentence]:

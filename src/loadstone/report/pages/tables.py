@@ -15,8 +15,8 @@ from loadstone.report.data.points import LATENCIES, LONG_RUN, Point
 from loadstone.report.data.runs import RunView
 from loadstone.report.data.series import asked, common, series_of
 from loadstone.report.data.statistic import PREDICTED, Stat
-from loadstone.report.data.wording import clean, count, joined
-from loadstone.report.pages.terminal import UNBOUNDED, UNBOUNDED_NOTE, percent, show_p, show_share
+from loadstone.report.data.wording import clean, count, joined, show_p, show_share
+from loadstone.report.pages.terminal import UNBOUNDED, UNBOUNDED_NOTE, percent
 
 MAX_ROWS = 400
 

@@ -9,6 +9,7 @@ from loadstone.analyse.imported_run import as_stated
 from loadstone.analyse.run_facts import steady_window
 from loadstone.core.text import excerpt
 from loadstone.core.units import show_load, show_number, show_seconds
+from loadstone.report.data.wording import show_p, show_share
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -346,16 +347,6 @@ def _bounds(cell: Mapping[str, Any]) -> list[str]:
         goodput = show_number(cell["metrics"]["goodput_per_s"])
         said.append(f"{show_share(attainment)} of requests sent meet {limits}, goodput {goodput} req/s")
     return said
-
-
-def show_p(p: float) -> str:
-    """`p = 0.66`; as sure as a hundredth tells."""
-    return "p < 0.01" if p < 0.01 else "p > 0.99" if p > 0.99 else f"p = {p:.2f}"
-
-
-def show_share(share: float) -> str:
-    """In per cent; 100 % and 0 % are all and none."""
-    return "100 %" if share == 1 else "0 %" if share == 0 else f"{min(max(100 * share, 0.1), 99.9):.1f} %"
 
 
 def _intervals(cells: list[dict[str, Any]], clock: str) -> str:

@@ -1,0 +1,78 @@
+"""The self-test's two tables, and what their columns mean."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from loadstone.analyse.client_accuracy import Row, Selftest, Shift
+from loadstone.core.units import show_number, show_seconds
+from loadstone.report.pages.terminal import empty
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+
+
+def render(selftest: Selftest) -> RenderableType:
+    """Two tables and what their columns mean, for a rich console."""
+    from rich.console import Group
+    from rich.text import Text
+
+    about = selftest.host
+    heading = [about.get("cpu"), f"{about.get('cores')} cores", about.get("system"), f"Python {about.get('python')}"]
+    notes = [f"{_name(row)}: {row.note}" for row in selftest.rows if row.note]
+    lines = [
+        "error: the client's time of a token − the server's, taken before its write; all tokens of measured requests",
+        "coalesced: read together with a later token of the stream, and given that token's time",
+        "TTFT, ITL shift: client's − server's · receive lag, sends late, server late (written − due): p99",
+        "request: read by the server − sent, p50 · busy: with as many busy processes beside as cores",
+    ]
+    return Group(
+        Text(" · ".join(map(str, heading))),
+        _errors(selftest.rows),
+        _shifts(selftest.rows),
+        *(Text(line) for line in (*lines, *notes)),
+    )
+
+
+def _name(row: Row) -> str:
+    return f"{row.streams} × {row.tokens_per_s:g}/s{' busy' if row.contended else ''}"
+
+
+def _table(*heads: str) -> Table:
+    table = empty()
+    table.add_column("streams", no_wrap=True)
+    for head in heads:
+        table.add_column(head, justify="right", no_wrap=True)
+    return table
+
+
+def _errors(rows: Sequence[Row]) -> Table:
+    table = _table("tokens/s", "tokens", "error min", "p50", "p90", "p99", "p99.9", "max", "coalesced")
+    for row in rows:
+        if row.comparison is not None:
+            error = row.comparison.error_s
+            times = (error.min, error.p50, error.p90, error.p99, error.p999, error.max)
+            share = f"{row.comparison.coalesced:.2%}"
+            table.add_row(_name(row), show_number(row.events_per_s), str(error.n), *_times(*times), share)
+    return table
+
+
+def _shifts(rows: Sequence[Row]) -> Table:
+    heads = ("TTFT shift p50", "p99", "ITL shift p50", "p99", "receive lag", "sends late", "request", "server late")
+    table = _table(*heads, "cores")
+    for row in rows:
+        if (found := row.comparison) is not None:
+            times = (*_both(found.ttft_s), *_both(found.itl_s))
+            more = (row.receive_lag_p99_s, row.send_lag_p99_s, found.request_s.p50, found.server_late_s.p99)
+            table.add_row(_name(row), *_times(*times, *more), show_number(row.client_cores, 2))
+    return table
+
+
+def _both(shift: Shift | None) -> tuple[float | None, float | None]:
+    return (shift.p50, shift.p99) if shift is not None else (None, None)
+
+
+def _times(*values: float | None) -> list[str]:
+    return [show_seconds(value, 2) for value in values]
