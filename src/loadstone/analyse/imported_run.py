@@ -26,18 +26,6 @@ from loadstone.core.units import show_seconds
 _NEEDS_A_CLOCK = (
     "steady", "sustained", "achieved_rate_per_s", "output_tokens_per_s", "total_tokens_per_s", "requests_per_s",
 )  # fmt: skip
-_TIMELESS = frozenset({
-    "request_errors", "short_outputs", "empty_answers", "output_length", "input_length", "finish_reasons",
-    "several_tokens_an_event", "few_samples", "no_usage", "client_read_late",
-})  # fmt: skip
-"""Rules of the verdict that hold of other tools' requests without a common clock."""
-_OF_EVENTS = frozenset({
-    "tokens_not_streamed", "several_tokens_an_event", "fewer_tokens_than_events", "tpot_understated",
-    "ttft_overstated", "client_read_late",
-})  # fmt: skip
-"""Rules about stream events, of which files may tell the first and the last alone."""
-_OF_OUR_CLIENT = frozenset({"user_clock", "events_coalesced"})
-"""Rules about this project's client, which did not measure an imported run."""
 CUT_AT_END = "cut_at_end"
 """Requests that a tool cuts when its time is up, as it is meant to: no failures."""
 DIFFERENCE = 0.02
@@ -50,6 +38,16 @@ def of_cell(info: RunInfo, cell: int) -> Mapping[str, Any]:
     cells = imported.get("cells") if isinstance(imported, dict) else None
     found = cells[cell] if isinstance(cells, list) and cell < len(cells) else None
     return found if isinstance(found, dict) else {}
+
+
+def origin(info: RunInfo, told: Mapping[str, Any]) -> verdict.Origin:
+    """Where a cell's records come from, and what they cannot tell. `told`: what the import said of the cell."""
+    return verdict.Origin(
+        info.source,
+        common_clock=not told.get("relative_times"),
+        every_event="output_events" not in (told.get("unknown") or ()),
+        cut_at_end=any(one["kind"] == CUT_AT_END for one in told.get("findings") or ()),
+    )
 
 
 def as_stated(cell: Mapping[str, Any]) -> bool:
@@ -89,14 +87,7 @@ def lay_over(document: dict[str, Any], told: Mapping[str, Any]) -> None:
         for name in _NEEDS_A_CLOCK:
             metrics[name] = stated.get("totals", {}).get(name)
     found = [msgspec.convert(one, Finding) for one in document["verdict"]["findings"]]
-    passed_over = _OF_OUR_CLIENT | (_OF_EVENTS if "output_events" in (told.get("unknown") or ()) else set())
-    found = [one for one in found if one.kind not in passed_over and (not relative or one.kind in _TIMELESS)]
-    told_of = [msgspec.convert(one, Finding) for one in told.get("findings") or ()]
-    counts = document["requests"]
-    if any(one.kind == CUT_AT_END for one in told_of) and not counts["error"] and not counts["timeout"]:
-        # Nothing failed: what was cancelled is told of already.
-        found = [one for one in found if one.kind != "request_errors"]
-    found += told_of
+    found += [msgspec.convert(one, Finding) for one in told.get("findings") or ()]
     found += _differences(metrics, stated.get("latencies") or {})
     document["verdict"] = msgspec.to_builtins(verdict.judge(found))
     document["measured_by"] = told.get("tool")

@@ -158,7 +158,7 @@ def _cell(
     streams = info.target is None or info.target.streams
     # The records are read once, for the numbers and for the verdict.
     simulated = info.source == "simulated"
-    events = verdict.Events(rhythm=not simulated)
+    events = verdict.Events(live=not simulated)
 
     def read() -> Iterator[pa.RecordBatch]:
         for batch in run_folder.read_records(folder, cell, COLUMNS if simulated else (*COLUMNS, "read")):
@@ -175,23 +175,22 @@ def _cell(
     reason = None if over else f"the cell did not run to its end ({info.error or info.status})"
     breakdown = breakdown_of(folder, info, plan, cell, load, streams)
     figures, gpus = _server(info, cell, samples, readings)
+    cell_seen = verdict.Cell(
+        metrics=metrics,
+        requests=verdict.request_table(scalars, events),
+        plan=plan,
+        number=cell,
+        info=info.cells[cell],
+        origin=imported_run.origin(info, told),
+        clock=clock,
+        interrupted=reason,
+        target=info.target,
+        replicas=[(part["url"], part["token_share"]) for part in breakdown.get("by_replica", [])],
+        server=figures,
+        gpus=gpus,
+    )
     judged = verdict.judge(
-        verdict.cell_findings(
-            metrics,
-            scalars,
-            events,
-            plan,
-            cell,
-            clock,
-            reason,
-            target=info.target,
-            measured_live=info.source == "measured",
-            simulated=simulated,
-            info=info.cells[cell],
-            replicas=breakdown.get("by_replica", []),
-            figures=figures,
-            gpus=gpus,
-        )
+        verdict.cell_findings(cell_seen)
         + verdict.kept_findings(info, cell, scalars.num_rows, len(plan.rows(cell)))
         + verdict.prediction_findings(info.settings)
     )
