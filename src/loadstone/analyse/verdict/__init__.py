@@ -4,11 +4,12 @@ No warning and no error means trusted. `findings.toml` has the severity of each 
 and its remedy; `thresholds.py` has the thresholds with their reasons; docs/verdict.md has all of it for readers.
 """
 
-from loadstone.analyse.verdict.finding import Finding, Origin, Verdict, judge
+from loadstone.analyse.verdict.finding import Origin, judge
 from loadstone.analyse.verdict.requests import SCALARS, Cell, Events, request_table
 from loadstone.analyse.verdict.rules import cell_findings
 from loadstone.analyse.verdict.run import kept_findings, prediction_findings, run_findings
-from loadstone.analyse.verdict.server import GpuFigures, ServerFigures, gpu_figures, server_figures
+from loadstone.analyse.verdict.server import gpu_figures, server_figures
+from loadstone.core.summary import Finding, GpuFigures, ServerFigures, Verdict
 
 __all__ = [
     "SCALARS", "Cell", "Events", "Finding", "GpuFigures", "Origin", "ServerFigures", "Verdict", "cell_findings",

@@ -12,9 +12,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from loadstone.analyse.verdict import thresholds
-from loadstone.analyse.verdict.finding import Finding, finding
+from loadstone.analyse.verdict.finding import finding
 from loadstone.analyse.verdict.requests import Cell, Floats, Integers, RequestTable, under_way
 from loadstone.core.statistics import Distribution
+from loadstone.core.summary import Finding
 from loadstone.core.units import show_seconds
 
 

@@ -5,33 +5,12 @@ from __future__ import annotations
 import functools
 import tomllib
 from importlib.resources import files
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
-Severity = Literal["info", "warning", "error"]
-Source = Literal["measured", "simulated", "imported"]
-
-
-class Finding(msgspec.Struct, frozen=True):
-    """One thing to know about a cell: what was seen, in numbers, and what to do about it.
-
-    info     a reader should know it; it spoils nothing
-    warning  some of the numbers do not mean what they seem to
-    error    some of what was asked for was not measured
-    """
-
-    kind: str
-    severity: Severity
-    evidence: str
-    remedy: str
-
-
-class Verdict(msgspec.Struct, frozen=True):
-    """The findings of a cell, the gravest first; it is trusted where all of them are of severity info."""
-
-    trusted: bool
-    findings: list[Finding]
+from loadstone.core.record import Source
+from loadstone.core.summary import Finding, Severity, Verdict
 
 
 def judge(findings: list[Finding]) -> Verdict:

@@ -6,8 +6,9 @@ import numpy as np
 
 from loadstone.analyse.verdict import thresholds
 from loadstone.analyse.verdict.client import reached_by, spoilt
-from loadstone.analyse.verdict.finding import Finding, finding
+from loadstone.analyse.verdict.finding import finding
 from loadstone.analyse.verdict.requests import Cell, Floats, under_way
+from loadstone.core.summary import Finding
 from loadstone.core.units import show_load, show_seconds
 
 

@@ -14,11 +14,11 @@ from loadstone.analyse.metrics import CellMetrics
 from loadstone.analyse.verdict.finding import Origin
 from loadstone.core import CellInfo, Clock, Load, Plan, Target, arrays
 from loadstone.core.errors import InputError
+from loadstone.core.summary import GpuFigures, ServerFigures
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from loadstone.analyse.verdict.server import GpuFigures, ServerFigures
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]

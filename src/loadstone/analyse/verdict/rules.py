@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from loadstone.analyse.verdict import answers, client, load, server, steady
-from loadstone.analyse.verdict.finding import Finding, rules
+from loadstone.analyse.verdict.finding import rules
 from loadstone.analyse.verdict.requests import Cell
+from loadstone.core.summary import Finding
 
 _Rule = Callable[[Cell], Finding | None]
 

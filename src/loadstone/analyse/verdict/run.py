@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from loadstone.analyse.verdict.finding import Finding, finding, rules
+from loadstone.analyse.verdict.finding import finding, rules
 from loadstone.core import JournalDamage, Load, RunInfo
+from loadstone.core.summary import Finding
 
 
 def run_findings(

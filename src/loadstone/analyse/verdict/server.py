@@ -21,12 +21,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadstone.analyse.verdict import thresholds
-from loadstone.analyse.verdict.finding import Finding, finding
+from loadstone.analyse.verdict.finding import finding
 from loadstone.analyse.verdict.requests import Cell
 from loadstone.core import gpu_metrics
 from loadstone.core.gpu_metrics import Readings
 from loadstone.core.nvml import reasons_in
 from loadstone.core.server_metrics import COUNTERS, GAUGES, START_TIME
+from loadstone.core.summary import Finding, GpuFigures, Level, ServerFigures
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,54 +38,6 @@ RANKS = frozenset({"tp_rank", "pp_rank", "moe_ep_rank", "engine_rank", "pid"})
 """Labels of processes that work on the same requests: what they report is one thing several times."""
 SANE = 1e18
 """Values from here on, and what is no number, are no engine's: they are left out."""
-
-
-class Level(msgspec.Struct, frozen=True):
-    mean: float
-    max: float
-
-
-class ServerFigures(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
-    """The servers of a target together, over one cell from its start to its end; None, and left out of JSON,
-    where unknown.
-
-    samples      times that /metrics was read within; a gauge is known from these alone
-    restarts     times that an engine began anew
-    in_turns     servers behind whose one address several engines answer in turn: nothing else is known of them
-    other fields see the module; gauges are sums over servers (kv_usage: mean), counters what was added
-    """
-
-    samples: int
-    restarts: int
-    in_turns: int = 0
-    running: Level | None = None
-    waiting: Level | None = None
-    kv_usage: Level | None = None
-    preemptions: float | None = None
-    prefix_hits: float | None = None
-    prefix_queries: float | None = None
-
-
-class GpuFigures(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
-    """The GPUs that were watched, together, over one cell; None, and left out of JSON, where unknown.
-
-    samples      readings within the cell, all GPUs together
-    throttled    reason (of core.nvml) to the share of the readings in which it held the clock down
-    energy_j     of all GPUs over the cell, see Readings.energy_j
-    new_every_s  how often the power that is reported was a new one, where most readings repeated the one before
-    other fields of all GPUs: power summed; clocks and busy share averaged, and the lowest clock; memory's largest sum
-    """
-
-    gpus: int
-    samples: int
-    throttled: dict[str, float]
-    power_w: Level | None = None
-    sm_clock_mhz: Level | None = None
-    sm_clock_min_mhz: float | None = None
-    memory_used_bytes: float | None = None
-    busy_share: Level | None = None
-    energy_j: float | None = None
-    new_every_s: float | None = None
 
 
 # --- findings -------------------------------------------------------------------------------------------------------

@@ -15,10 +15,11 @@ from typing import NamedTuple
 import numpy as np
 
 from loadstone.analyse.verdict import thresholds
-from loadstone.analyse.verdict.finding import Finding, finding
+from loadstone.analyse.verdict.finding import finding
 from loadstone.analyse.verdict.requests import Cell, Floats, RequestTable, under_way
 from loadstone.analyse.verdict.thresholds import BLOCKS, ENDS
 from loadstone.core.statistics import autocorrelation
+from loadstone.core.summary import Finding
 from loadstone.core.units import show_seconds
 
 _LEAST_REQUESTS = BLOCKS * thresholds.BLOCK_REQUESTS
