@@ -43,12 +43,14 @@ from typing import Any
 import numpy as np
 from scipy.signal import lfilter
 
-from loadstone.analyse.compare import compare, judge
+from loadstone.analyse.compare import compare
 from loadstone.analyse.compare.cells import bound, take_blocks
-from loadstone.analyse.compare.contrast import Side
+from loadstone.analyse.compare.comparison import judge
 from loadstone.analyse.compare.metric import DEFAULT, Metric, Stat
+from loadstone.analyse.compare.ratio import Side
 from loadstone.analyse.compare.result import LEVEL, Cell, Row
 from loadstone.analyse.compare.sides import Requests, token_curve
+from loadstone.core import Load
 from loadstone.core.statistics import Flow, distribution
 from loadstone.core.statistics.blocks import RESOLUTION
 from loadstone.core.statistics.flow import rate_bounds
@@ -139,8 +141,8 @@ def compared(law: Law, places: int, pair: int, slower: float) -> Cell:
         assert on_a is not None
         assert on_b is not None
         rows.append(Row(metric, on_a.value, on_b.value, ratio=on_b.value / on_a.value))
-        reaches[metric] = [Side(each.reach, None, ()) for each in (on_a, on_b)]
-    cell = Cell({"kind": "concurrency" if places else "rate", "value": float(places or 1)}, rows)
+        reaches[metric] = Side(on_a.reach, None, ()), Side(on_b.reach, None, ())
+    cell = Cell(Load("concurrency" if places else "rate", places or 1), rows)
     take_blocks(cell, [[a], [b]], paired=False)
     bound(cell, reaches)
     judge([cell], pair, relabellings=999)

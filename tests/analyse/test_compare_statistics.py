@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from loadstone.analyse.compare import interval, permutation
+from loadstone.analyse.compare import permutation, ratio
 from loadstone.analyse.compare.permutation import Units, compare_all, welch
 from loadstone.analyse.compare.repeats import needed
 from loadstone.core.statistics import blocks
@@ -147,19 +147,19 @@ def _means(values: NDArray[Any], count: int) -> NDArray[Any]:
 
 def test_the_interval_of_a_ratio_is_made_of_those_of_its_values() -> None:
     """On a log scale 3 below and 4 above: √(3² + 4²) = 5 either way; less where both go together."""
-    a, b = (interval.reach(value, value * math.exp(-0.03), value * math.exp(0.04)) for value in (2.0, 3.0))
+    a, b = (ratio.reach(value, value * math.exp(-0.03), value * math.exp(0.04)) for value in (2.0, 3.0))
     assert a is not None
     assert b is not None
-    assert interval.ratio(a, b) == pytest.approx((0.05, 0.05))
-    assert interval.ratio(a, b, together=1.0) == pytest.approx((0.01, 0.01))
-    assert interval.ratio(a, b, more=0.12) == pytest.approx((0.13, 0.13))
-    assert interval.pooled([a, a, a, a]) == pytest.approx((0.015, 0.02))
-    assert interval.bounds(1.5, (0.05, 0.05)) == pytest.approx((1.5 * math.exp(-0.05), 1.5 * math.exp(0.05)))
+    assert ratio.ratio_reach(a, b) == pytest.approx((0.05, 0.05))
+    assert ratio.ratio_reach(a, b, correlation=1.0) == pytest.approx((0.01, 0.01))
+    assert ratio.ratio_reach(a, b, more=0.12) == pytest.approx((0.13, 0.13))
+    assert ratio.pooled([a, a, a, a]) == pytest.approx((0.015, 0.02))
+    assert ratio.bounds(1.5, (0.05, 0.05)) == pytest.approx((1.5 * math.exp(-0.05), 1.5 * math.exp(0.05)))
 
 
 @pytest.mark.parametrize(("low", "high"), [(None, 2.0), (0.5, None), (0.0, 2.0), (1.1, 2.0), (0.5, math.inf)])
 def test_what_has_no_end_reaches_nowhere(low: float | None, high: float | None) -> None:
-    assert interval.reach(1.0, low, high) is None
+    assert ratio.reach(1.0, low, high) is None
 
 
 def test_a_relabelling_is_a_relabelling() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from loadstone.analyse.compare.contrast import OTHER_REPEATS, REPEATS
+from loadstone.analyse.compare.ratio import OTHER_REPEATS, REPEATS
 from loadstone.report.charts.ratios import gpu_ratios, ratio_figures
 from loadstone.report.data.effect import Effect, effect
 from loadstone.report.data.frames import E2E, ITL, OUTPUT, TPOT, TTFT
