@@ -12,15 +12,17 @@ from typing import Any
 import pytest
 
 from loadstone.analyse.compare.contrast import OTHER_REPEATS, REPEATS
+from loadstone.interop.read.folders import run_folders
 from loadstone.report.charts.ratios import gpu_ratios, ratio_figures
 from loadstone.report.data.effect import Effect, effect
 from loadstone.report.data.frames import E2E, ITL, OUTPUT, TPOT, TTFT
 from loadstone.report.data.points import Point
+from loadstone.report.data.runs import read_runs
 from loadstone.report.data.series import series_of
 from loadstone.report.findings import observations
 from loadstone.report.findings.sentence import ranges
 from loadstone.report.pages.crosswise import matrices, ratios
-from loadstone.report.write import build_of
+from loadstone.report.pages.document import build
 from report_folders import Json, cell, length, points, record, run, stat
 
 WARNED: Json = {"trusted": False, "findings": [{"kind": "queue_grows", "severity": "warning"}]}
@@ -619,7 +621,8 @@ def test_the_tables_of_a_published_comparison_come_out(tmp_path: Path) -> None:
         writer = csv.DictWriter(file, names)
         writer.writeheader()
         writer.writerows({name: row[name] for name in names} for row in rows)
-    report = build_of([path], [], inside=False)  # all prompts at once: bursts of 320
+    with run_folders([path]) as (folders, _):
+        report = build(read_runs(folders)[0], inside=False)  # all prompts at once: bursts of 320
     (matrix,) = [table for table in report.tables if table.key.startswith("matrix")]
     cells = {
         (row[0], model): text.replace("\u202f", "")
