@@ -50,6 +50,21 @@ def test_files_that_the_architecture_names_exist() -> None:
     assert [name for name in named if not ((ROOT / name).exists() or (PACKAGE / name).exists())] == []
 
 
+def test_walks_never_climb_back_up() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]["contracts"]
+    rows = next(each["layers"] for each in contracts if each["type"] == "layers")
+    row_of = {wing.strip(): -number for number, row in enumerate(rows) for wing in re.split(r"[|:]", row)}
+    section = ARCHITECTURE.partition("## Three walks")[2].partition("\n## ")[0]
+    walks = [re.findall(r"^\d\. (.*)", walk, re.MULTILINE) for walk in section.split("\n\n")]
+    walks = [walk for walk in walks if walk]
+    assert len(walks) == 3
+    for walk in walks:
+        files = [name for stop in walk for name in PATH.findall(stop) if name.endswith(".py")]
+        wings = [row_of[name.partition("/")[0]] for name in files]
+        assert len(files) <= 8
+        assert wings == sorted(wings), f"{files} climbs back up"
+
+
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_the_architecture_answers_in_one_step(question: str) -> None:
     (row,) = [line for line in ARCHITECTURE.splitlines() if question in line]
