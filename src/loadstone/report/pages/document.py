@@ -88,6 +88,12 @@ class Report(msgspec.Struct, kw_only=True):
         return f"{self.runs} run{'s' * (self.runs != 1)}, {cells} cell{'s' * (cells != 1)}"
 
     @property
+    def tone(self) -> str:
+        """How the verdict looks on a page."""
+        trusted, cells = self.trusted
+        return "bad" if trusted < cells or not cells else "told" if self.stated else "good"
+
+    @property
     def verdict(self) -> str:
         """One sentence on all cells together."""
         trusted, cells = self.trusted

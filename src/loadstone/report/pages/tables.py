@@ -36,6 +36,17 @@ class Table(msgspec.Struct, kw_only=True):
     notes: list[str] = msgspec.field(default_factory=list)
     words: bool = False
 
+    @property
+    def groups(self) -> list[tuple[str, list[int]]]:
+        """The columns of a page: the side of each, and which columns stand in it, one under the other."""
+        groups: list[tuple[str, list[int]]] = []
+        for at, side in enumerate(self.align):
+            if side == "u":
+                groups[-1][1].append(at)
+            else:
+                groups.append((side, [at]))
+        return groups
+
 
 def trimmed(table: Table) -> Table:
     """Without the columns that have nothing to say in any row."""

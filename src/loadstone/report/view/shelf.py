@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import quote
 
 import msgspec
 
@@ -27,7 +28,7 @@ from loadstone.report.data.points import Point, points_of
 from loadstone.report.data.runs import RunView
 from loadstone.report.data.series import asked
 from loadstone.report.data.wording import clean
-from loadstone.report.pages.tables import stated_cells
+from loadstone.report.pages.tables import stated_cells, trust
 
 State = Literal["running", "done", "interrupted", "failed", "cut off", "no summary", "unreadable"]
 Signature = tuple[tuple[int, int, int] | None, ...]
@@ -66,6 +67,19 @@ class Row(msgspec.Struct, kw_only=True):
     stated: bool = False
     output_tokens_per_s: float | None = None
     search: str = ""
+
+    @property
+    def url(self) -> str:
+        return f"/runs/{quote(self.key, safe='~')}"
+
+    @property
+    def comparable(self) -> bool:
+        return self.state not in ("unreadable", "running", "cut off")
+
+    @property
+    def trust(self) -> str:
+        """How many of its cells are trusted, in words."""
+        return trust(self.trusted, self.stated) if self.trusted[1] else "-"
 
     @property
     def live(self) -> bool:
