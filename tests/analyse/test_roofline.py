@@ -10,10 +10,11 @@ import msgspec
 import pytest
 
 from conftest import Loadstone
-from loadstone.analyse.roofline import Light, light_of
+from loadstone.analyse.roofline import light_of
 from loadstone.analyse.run_facts import run_facts
 from loadstone.analyse.summary import summarise
 from loadstone.core import run_folder
+from loadstone.core.summary import Roofline
 from report_folders import cell, length, run
 
 H100 = {"gpu": "h100", "gpus": 1, "tp": 1, "model": "llama-3.1-8b"}
@@ -32,7 +33,7 @@ DEPLOYMENTS = (
 )  # fmt: skip
 
 
-def light(parent: Path, deployment: dict[str, Any], one: dict[str, Any], **more: Any) -> Light | None:
+def light(parent: Path, deployment: dict[str, Any], one: dict[str, Any], **more: Any) -> Roofline | None:
     """Of a cell of 1,024 tokens in and 128 out (report_folders)."""
     folder = run(parent, f"r{len(list(parent.iterdir()))}", [one], deployment=deployment, **more)
     info = run_folder.read_info(folder)

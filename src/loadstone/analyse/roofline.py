@@ -19,33 +19,15 @@ from loadstone.analyse.run_facts import RunFacts, mapping, mean_tokens, number, 
 from loadstone.catalogue.hardware import Gpu
 from loadstone.core import RunInfo
 from loadstone.core.errors import InputError
+from loadstone.core.summary import Roofline
 
 if TYPE_CHECKING:
     from loadstone.catalogue.deployment.deployment import Deployment
     from loadstone.predict.step_time.work import Work
 
 
-class Light(msgspec.Struct, kw_only=True, frozen=True):
-    """Shares of what the hardware allows: 1 is as fast as it can be. What cannot be told is None.
-
-    tpot_s      the least time of a step with as many requests decoding as there were
-    ttft_s      the least time of one prompt, alone
-    tpot_ratio  tpot_s / the median TPOT
-    ttft_ratio  ttft_s / the median TTFT from sending
-    mbu         bytes that the decode steps read, per second, over the memory bandwidth of all GPUs
-    mfu         FLOPs of all tokens that were computed, per second, over the peak of all GPUs
-    """
-
-    tpot_s: float | None = None
-    ttft_s: float | None = None
-    tpot_ratio: float | None = None
-    ttft_ratio: float | None = None
-    mbu: float | None = None
-    mfu: float | None = None
-
-
 @np.errstate(over="ignore", invalid="ignore")  # files may hold any number; what comes of it is left out
-def light_of(info: RunInfo, facts: RunFacts, cell: Mapping[str, Any]) -> Light | None:
+def light_of(info: RunInfo, facts: RunFacts, cell: Mapping[str, Any]) -> Roofline | None:
     """Of a summary's cell; None where the catalogue does not know what it ran on, or a request has several answers,
     which the formulas do not know. `facts`: those of its run.
     """
@@ -70,7 +52,7 @@ def light_of(info: RunInfo, facts: RunFacts, cell: Mapping[str, Any]) -> Light |
     if mean_s and 0 < decoding < math.inf and not _speculates(info.settings):
         tpot_s, reading_s = roofline.decode(decoding, _places(cell), input_tokens + (output_tokens or 0.0) / 2)
         mbu = reading_s / mean_s
-    return Light(
+    return Roofline(
         tpot_s=number(tpot_s),
         ttft_s=number(ttft_s),
         tpot_ratio=_over(tpot_s, _median_s(metrics, "tpot_s")),

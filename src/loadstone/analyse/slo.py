@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from statistics import NormalDist
 from typing import Any
 
-from loadstone.analyse.metrics import SLO_KEYS
 from loadstone.core import Load
 from loadstone.core.statistics.distribution import PERCENTILES, Z95
+from loadstone.core.summary import SLO_KEYS
 
 SURE = 0.9
 """Probability from which a bound counts as surely met, and below one less which as surely missed: the ends of an 80 %

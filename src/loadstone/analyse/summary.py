@@ -13,7 +13,7 @@ import numpy as np
 from loadstone.analyse import imported_run, verdict
 from loadstone.analyse.breakdown import breakdown_of
 from loadstone.analyse.client_accuracy import Selftest, quote
-from loadstone.analyse.metrics import LATENCIES, SLO_KEYS, CellMetrics, cell_metrics
+from loadstone.analyse.metrics import CellMetrics, cell_metrics
 from loadstone.analyse.roofline import light_of
 from loadstone.analyse.run_facts import lasting, run_facts, slo_met
 from loadstone.analyse.slo import bounds_of
@@ -23,6 +23,7 @@ from loadstone.core.errors import InputError
 from loadstone.core.gpu_metrics import Readings
 from loadstone.core.statistics import PERCENTILES
 from loadstone.core.statistics.distribution import Z80, Z95
+from loadstone.core.summary import LATENCIES, SLO_KEYS, Summary
 from loadstone.core.units import parse_seconds
 from loadstone.workload.schedule import promised_tokens
 
@@ -97,6 +98,16 @@ def summarise(folder: Path, dialect: str | None = None) -> dict[str, Any]:
         info.journals_damaged,
     )
     return with_light(document_of(folder, info, [cell for cell in cells if cell is not None], found), info)
+
+
+def summary_of(folder: Path, dialect: str | None = None) -> Summary:
+    """The run's summary, typed; as summarise()."""
+    return Summary.of(summarise(folder, dialect))
+
+
+def with_roofline(summary: Summary, info: RunInfo) -> Summary:
+    """The same with what the hardware allows beside each cell; None where nobody knows it."""
+    return Summary.of(with_light(summary.document(), info))
 
 
 def with_light(document: dict[str, Any], info: RunInfo) -> dict[str, Any]:

@@ -13,12 +13,12 @@ import msgspec
 import numpy as np
 
 from loadstone.analyse import verdict
-from loadstone.analyse.metrics import LATENCIES, TOTALS
 from loadstone.analyse.run_facts import run_facts
 from loadstone.analyse.summary import document_of, summarise
 from loadstone.core import PHASES, CellInfo, Load, Plan, RequestRecord, RunInfo, Target, run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.statistics import PERCENTILES, STATISTICS
+from loadstone.core.summary import LATENCIES, TOTALS
 from loadstone.core.version import __version__
 from loadstone.interop.read.cell import Cell
 from loadstone.interop.read.source import printable
