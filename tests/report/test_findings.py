@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from loadstone.analyse.compare.contrast import OTHER_REPEATS, REPEATS
+from loadstone.core.errors import InputError
 from loadstone.interop.read.folders import run_folders
 from loadstone.report.charts.ratios import gpu_ratios, ratio_figures
 from loadstone.report.data.effect import Effect, effect
@@ -425,15 +426,21 @@ def test_means_stand_in_where_no_median_is_known(tmp_path: Path) -> None:
     assert point.ttft.low is None  # of sums nobody knows how their requests depend on one another
 
 
-def test_odd_summaries_give_points_or_none(tmp_path: Path) -> None:
-    odd: list[Json] = [
+@pytest.mark.parametrize(
+    "odd",
+    [
         {"load": {"kind": "concurrency", "value": 1.0}},
         {"load": {"kind": "concurrency", "value": 2.0}, "metrics": None, "requests": [], "verdict": 3},
-        {"load": None} | {"metrics": {"ttft_s": stat(1.0)}},
-    ]
-    folder = run(tmp_path, "a", [cell(4)])
-    (folder / "summary.json").write_text(json.dumps({"cells": [*odd, "no cell"]}))
-    assert [point.load for point in points(tmp_path)] == [1.0, 2.0]
+        {"load": None, "metrics": {"ttft_s": stat(1.0)}},
+        "no cell",
+    ],
+)
+def test_an_odd_summary_is_refused_in_one_line(tmp_path: Path, odd: Json | str) -> None:
+    path = run(tmp_path, "a", [cell(4)]) / "summary.json"
+    document = json.loads(path.read_text())
+    path.write_text(json.dumps(document | {"cells": [*document["cells"], odd]}))
+    with pytest.raises(InputError, match=r"not a summary \(.*recover"):
+        read_runs([path.parent])
 
 
 def test_a_ratio_of_which_only_half_is_beyond_its_interval_is_said_of_that_half(tmp_path: Path) -> None:

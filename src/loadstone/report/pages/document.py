@@ -200,7 +200,7 @@ def _title(points: Sequence[Point], runs: int) -> str:
 def _part(number: int, run: RunView, points: Sequence[Point], inside: bool) -> RunPart:
     name = clean(run.facts.label, 120)
     words = asked(points[0]) if points else ""
-    notes = [f"{clean(str(said.get('evidence')), 300)}." for said in run.document.get("findings") or ()]
+    notes = [f"{clean(finding.evidence, 300)}." for finding in run.summary.findings]
     made: list[Figure | None] = []
     key = f"run-{number}"
     if points and len({point.load for point in points}) > 1:
