@@ -19,7 +19,7 @@ from loadstone.analyse.compare.sides import Place, Requests, open_run, shared_re
 from loadstone.analyse.compare.text import explained, setup_lines, word
 from loadstone.core import CellInfo, Load, run_folder
 from loadstone.core.errors import InputError
-from loadstone.core.statistics.blocks import RESOLUTION
+from loadstone.core.statistics.dependence import RESOLUTION
 from loadstone.workload.dataset import read as read_dataset
 from loadstone.workload.lengths import Length, Synthetic
 from loadstone.workload.schedule import make_plan

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from loadstone.analyse.compare import permutation, ratio
 from loadstone.analyse.compare.permutation import Units, compare_all, welch
 from loadstone.analyse.compare.repeats import needed
-from loadstone.core.statistics import blocks
+from loadstone.core.statistics import dependence
 
 
 def units(a: Any, b: Any, *, paired: bool = False) -> Units:
@@ -125,9 +125,9 @@ def test_false_alarms_on_correlated_blocks_are_held() -> None:
         sides = [_autocorrelated(np.random.default_rng([pair, side])) for side in (0, 1)]
 
         def correlations(count: int, sides: list[NDArray[Any]] = sides) -> NDArray[Any]:
-            return np.asarray(np.mean([blocks.correlation(_means(side, count)) for side in sides], axis=0))
+            return np.asarray(np.mean([dependence.correlation(_means(side, count)) for side in sides], axis=0))
 
-        count, _, rho = blocks.settle(blocks.count(400, 8.0), correlations)
+        count, rho = dependence.settle(dependence.block_count(400, 8.0), correlations)
         (result,) = compare_all([Units(_means(sides[0], count), _means(sides[1], count), rho)], pair, 399)
         alarms += bool(result.p_family.min() <= 0.05)
     assert alarms <= 20  # of 5 % of 200, more than 20 have a chance of 1 in 400
@@ -142,7 +142,7 @@ def _autocorrelated(rng: np.random.Generator) -> NDArray[Any]:
 
 
 def _means(values: NDArray[Any], count: int) -> NDArray[Any]:
-    return np.stack([blocks.means(values[:, column], count) for column in range(values.shape[1])], axis=1)
+    return np.stack([dependence.block_means(values[:, column], count) for column in range(values.shape[1])], axis=1)
 
 
 def test_the_interval_of_a_ratio_is_made_of_those_of_its_values() -> None:

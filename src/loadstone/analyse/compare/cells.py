@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 
@@ -13,7 +14,7 @@ from loadstone.analyse.compare.permutation import Units, pooled_variance, welch
 from loadstone.analyse.compare.ratio import Side, basis, bounds, contrast, pooled, ratio_reach
 from loadstone.analyse.compare.result import Cell, Row
 from loadstone.analyse.compare.sides import Place, Requests, requests_of, shared_requests
-from loadstone.core.statistics import autocorrelation, blocks
+from loadstone.core.statistics import dependence
 
 Floats = NDArray[np.float64]
 Samples = Sequence[Sequence[Floats]]
@@ -131,27 +132,27 @@ def take_blocks(
         cell.why = "one side has no completed request"
         return
     cell.paired = paired
-    most = min(blocks.count(len(run.index), run.under_way) for run in runs)
+    most = min(dependence.block_count(len(run.index), run.under_way) for run in runs)
     if most == 0:
         generations = min(len(run.index) / max(1.0, run.under_way) for run in runs)
         cell.why = (
-            f"{generations:.1f} times as many requests as were under way at a time, {blocks.LEAST_BLOCKS} are needed"
+            f"{generations:.1f} times as many requests as were under way at a time, "
+            f"{dependence.LEAST_BLOCKS} are needed"
             if generations
             else "the number of requests under way is unknown"
         )
         return
     rows = [row for row in cell.rows if row.ratio is not None and row.metric.per_request]
     rows += [row for row in cell.rows if row.ratio is not None and row.metric.counts_output]
-    by_count: dict[int, tuple[Floats, Floats, list[Row]]] = {}
+    columns = functools.cache(lambda count: _columns(sides, rows, count, dollars))
 
     def correlations(count: int) -> Floats:
-        by_count[count] = _columns(sides, rows, count, dollars)
-        on_a, on_b, _ = by_count[count]
+        on_a, on_b, _ = columns(count)
         both = [on_b - on_a] if paired else [on_a, on_b]
         return np.asarray(np.mean([_correlation(side, count) for side in both], axis=0))
 
-    count, _, careful = blocks.settle(most, correlations)
-    on_a, on_b, cell.tested = by_count[count]
+    count, careful = dependence.settle(most, correlations)
+    on_a, on_b, cell.tested = columns(count)
     if not cell.tested:
         cell.why = "no metric is known on both sides for every block of requests"
         return
@@ -178,7 +179,7 @@ def _pair(a: list[Requests], b: list[Requests], below: int | None) -> bool:
 
 def _correlation(rows: Floats, count: int) -> Floats:
     """Of neighbouring blocks, within each run of a side."""
-    return np.asarray(np.mean([blocks.correlation(run) for run in np.split(rows, len(rows) // count)], axis=0))
+    return np.asarray(np.mean([dependence.correlation(run) for run in np.split(rows, len(rows) // count)], axis=0))
 
 
 def _columns(
@@ -189,7 +190,7 @@ def _columns(
     columns: list[list[Floats]] = []
     for row in rows:
         if row.metric.per_request:
-            means = [[blocks.means(run, count) for run in side] for side in _values(row.metric, sides)]
+            means = [[dependence.block_means(run, count) for run in side] for side in _values(row.metric, sides)]
         elif (rates := _rates(row.metric, sides, count, dollars)) is not None:
             means = rates
         else:
@@ -229,8 +230,8 @@ def _values(metric: Metric, sides: Sequence[Sequence[Requests]]) -> Samples:
     cut = float(np.nanquantile(together, metric.quantile))
     # Values that differ by less than RESOLUTION must not decide: requests of equal lengths keep in step with one
     # another for a whole run, otherwise in another run, and their times differ by a millionth.
-    near = blocks.RESOLUTION / 2
-    return [[blocks.above(run, cut, near) for run in side] for side in values]
+    near = dependence.RESOLUTION / 2
+    return [[dependence.above(run, cut, near) for run in side] for side in values]
 
 
 def _between_places(row: Row, sides: Sequence[Sequence[Requests]], places: int, *, paired: bool) -> float:
@@ -243,8 +244,8 @@ def _between_places(row: Row, sides: Sequence[Sequence[Requests]], places: int, 
         else [[run.e2e_s / float(np.nanmean(run.e2e_s)) for run in side] for side in sides]
     )
     if paired:
-        return autocorrelation.variance(values[1][0] - values[0][0], places)
-    return sum(autocorrelation.variance(run, places) / len(side) ** 2 for side in values for run in side)
+        return dependence.variance_between_places(values[1][0] - values[0][0], places)
+    return sum(dependence.variance_between_places(run, places) / len(side) ** 2 for side in values for run in side)
 
 
 def bound(cell: Cell, sides: Mapping[Metric, tuple[Side, Side]]) -> None:
@@ -263,7 +264,7 @@ def bound(cell: Cell, sides: Mapping[Metric, tuple[Side, Side]]) -> None:
         if (reach := contrast(a, b, row.metric.base, paired=paired).sampling) is not None:
             row.low, row.high = bounds(row.ratio, reach)
         # What these two runs would have shown: the test knows nothing of other runs.
-        row.log_error = sum(ratio_reach(a.sampling, b.sampling, paired)) / 2 / blocks.student(freedom)
+        row.log_error = sum(ratio_reach(a.sampling, b.sampling, paired)) / 2 / dependence.student(freedom)
 
 
 def _pearson(a: Floats, b: Floats) -> float:

@@ -20,7 +20,7 @@ from loadstone.analyse.compare.sides import Place, Run, load_key, open_run, refu
 from loadstone.analyse.compare.text import loads_of
 from loadstone.core import Load
 from loadstone.core.errors import InputError
-from loadstone.core.statistics.blocks import RESOLUTION
+from loadstone.core.statistics.dependence import RESOLUTION
 from loadstone.core.summary import Finding
 
 Sides = tuple[list[Run], list[Run]]

@@ -32,7 +32,7 @@ class Units:
 
     correlation  of neighbouring units, for each metric: makes the observed t too large by √((1 + ρ)/(1 − ρ)), and it
                  is divided by that
-    between_places  variance of the difference that units do not show (statistics.autocorrelation); None: no such
+    between_places  variance of the difference that units do not show (core.statistics.dependence); None: no such
     few          whether directions are drawn instead of labels
     """
 

@@ -7,8 +7,8 @@ repeats    what differs from run to run of one setup, which a single measured ru
            for it. It is added to sampling. A simulation repeats itself and has none
 model      how far the performance model may be off, 80 %: of predictions, less what both share (shared_error)
 
-The intervals of the values are those of each run's summary (statistics.blocks), so that a report and a comparison say
-the same of a run. On a log scale, with a and b the values and [l, u] their intervals:
+The intervals of the values are those of each run's summary (core.statistics.dependence), so that a report and a
+comparison say the same of a run. On a log scale, with a and b the values and [l, u] their intervals:
 
     lower end = b − a − √((b − l_b)² + (u_a − a)² − 2·c·(b − l_b)(u_a − a))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +18,7 @@ from loadstone.analyse.run_facts import RunFacts, run_facts
 from loadstone.analyse.summary import summarise
 from loadstone.core import Load, Plan, RunInfo, arrays, run_folder
 from loadstone.core.errors import InputError
-from loadstone.core.statistics import blocks
+from loadstone.core.statistics.dependence import block_rates, window_curve
 from loadstone.core.summary import CellSummary, Summary
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ class Requests:
 
     def rates(self, count: int) -> Floats | None:
         """Output tokens/s in `count` equal stretches of the steady window; None without one."""
-        return blocks.rates(self.curve, self.window_s, count) if self.curve is not None and self.window_s else None
+        return block_rates(self.curve, self.window_s, count) if self.curve is not None and self.window_s else None
 
     def pick(self, chosen: NDArray[np.intp]) -> Requests:
         """Those of row numbers in their order; of the same window."""
@@ -190,18 +190,10 @@ def requests_of(place: Place, *, intended: bool, with_tokens: bool) -> Requests:
         span_s = float(np.nanmax(columns["end_s"])) - start_s
         if with_tokens and last_s > start_s:
             events = map(arrays.events, run_folder.read_records(folder, number, arrays.COLUMNS))
-            pieces = ((each.arrival, arrays.gained(each)) for each in events)
-            curve, window_s = token_curve(pieces, start_s, last_s), last_s - start_s
+            curves = [window_curve(each.arrival, arrays.gained(each), (start_s, last_s)) for each in events]
+            curve, window_s = np.sum(curves, axis=0), last_s - start_s
     index = columns.pop("index").astype(np.int64)
     return Requests(index=index, curve=curve, window_s=window_s, span_s=span_s, **columns)
-
-
-def token_curve(pieces: Iterable[tuple[Floats, Floats]], start_s: float, end_s: float) -> Floats:
-    """Tokens that came in each of CURVE stretches from `start_s` to `end_s`; pieces of (arrivals, tokens)."""
-    totals = np.zeros(blocks.CURVE)
-    for arrivals, tokens in pieces:
-        totals += np.histogram(arrivals, bins=blocks.CURVE, range=(start_s, end_s), weights=tokens)[0]
-    return totals
 
 
 def _part(batch: pa.RecordBatch, intended: bool) -> dict[str, Floats]:

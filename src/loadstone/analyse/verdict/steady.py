@@ -18,7 +18,7 @@ from loadstone.analyse.verdict import thresholds
 from loadstone.analyse.verdict.finding import finding
 from loadstone.analyse.verdict.requests import Cell, Floats, RequestTable, under_way
 from loadstone.analyse.verdict.thresholds import BLOCKS, ENDS
-from loadstone.core.statistics import autocorrelation
+from loadstone.core.statistics.dependence import spread_between_places
 from loadstone.core.summary import Finding
 from loadstone.core.units import show_seconds
 
@@ -243,14 +243,14 @@ def not_stationary(cell: Cell) -> Finding | None:
 
 def phases_locked(cell: Cell) -> Finding | None:
     """In a closed loop: requests that were sent together end together and are followed by such as are sent together,
-    so that who waits for whom stays as it came about (statistics.autocorrelation).
+    so that who waits for whom stays as it came about (core.statistics.dependence).
     """
     sent, places = cell.measured.pick(np.argsort(cell.measured.sent_s, kind="stable")), cell.load.places
     unlike = cell.load.unit != "requests"
-    if unlike or autocorrelation.spread(np.diff(sent.sent_s), places) < thresholds.LOCKED:
+    if unlike or spread_between_places(np.diff(sent.sent_s), places) < thresholds.LOCKED:
         return None
     ttft_s = sent.first_s - sent.sent_s
-    apart = cell.streams and autocorrelation.spread(ttft_s, places) >= thresholds.LOCKED_APART
+    apart = cell.streams and spread_between_places(ttft_s, places) >= thresholds.LOCKED_APART
     evidence = f"the gaps between sends repeat from one generation of the {places} slots to the next"
     if apart:
         generations = ttft_s[: len(ttft_s) // places * places].reshape(-1, places)

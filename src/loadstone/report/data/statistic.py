@@ -24,7 +24,7 @@ class Stat(msgspec.Struct, kw_only=True, frozen=True):
     value      the median, or the mean where nobody gave a median; of a rate there is one number a cell
     which      which of these it is
     low, high  of `value`; None where it is not known
-    level      what they are: a 95 % confidence interval, see statistics.blocks; the 80 % interval of a prediction
+    level      what they are: a 95 % confidence interval, see statistics.Dependence; the 80 % interval of a prediction
     drawn      of a prediction how far the 95 % interval of what was drawn goes, on a log scale
     off        of a prediction, how far the 80 % interval of the model's error goes, where `low` and `high` have what
                was drawn in them too
