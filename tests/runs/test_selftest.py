@@ -80,7 +80,7 @@ def test_contention_is_there_and_ends() -> None:
 
 
 def test_busy_processes_die_with_their_owner() -> None:
-    code = "import time; from loadstone import selftest\n"
+    code = "import time; from loadstone.runs import selftest\n"
     code += "with selftest._busy(1) as pids: print(pids[0], flush=True); time.sleep(60)"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as owner:
         assert owner.stdout is not None
