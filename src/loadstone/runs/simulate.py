@@ -25,7 +25,8 @@ from loadstone.predict.simulator.interval import Off, answer_s, intervals
 from loadstone.predict.simulator.requests import CHARACTERS_PER_TOKEN, TURNAROUND_S, whole_prompts
 from loadstone.predict.simulator.table import tables
 from loadstone.predict.step_time import StepModel
-from loadstone.predict.step_time.parts import FirstToken, first_token_s, parts_of
+from loadstone.core.summary import FirstToken
+from loadstone.predict.step_time.parts import first_token_s, parts_of
 from loadstone.predict.step_time.profile import engine_measured, remaining, unmeasured, vendor_measured
 from loadstone.analyse.summary import conclude, parse_slo
 from loadstone.workload.options import Options
