@@ -8,6 +8,7 @@ import hashlib
 from typing import Literal
 
 import msgspec
+import numpy as np
 
 from loadstone.core import PlannedRequest
 from loadstone.core.errors import InputError
@@ -34,8 +35,6 @@ class PromptWriter:
     """
 
     def __init__(self, vocabulary: Vocabulary, *, seed: int, salt: str | None, chat: bool) -> None:
-        import numpy as np
-
         self._chat = chat
         self._as_ids = vocabulary.kind == "token ids"
         self._overhead = vocabulary.overhead_tokens
@@ -110,8 +109,6 @@ class PromptWriter:
 
     def _pieces(self, name: str, count: int) -> bytes:
         """`count` pieces that follow from the key and `name`, joined."""
-        import numpy as np
-
         # SHAKE-128 gives the same bytes on every platform and version, which no library's generator promises.
         raw = hashlib.shake_128((self._key + name).encode()).digest(2 * count)
         picks = np.frombuffer(raw, "<u2") % self._size
