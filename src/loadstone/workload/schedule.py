@@ -290,7 +290,7 @@ def _rows_of_texts(picks: NDArray[Any], output_tokens: NDArray[Any]) -> Rows:
 
 
 def _mean_turns(workload: Synthetic | Dataset, sessions: Sessions) -> float:
-    """About how many turns a session has: to know how many sessions give the requests requested for."""
+    """About how many turns a session has: to know how many sessions give the requests asked for."""
     if isinstance(workload, Dataset):
         return sum(min(len(turns), sessions.turns.mean) for turns in workload.turns) / len(workload.turns)
     return max(1.0, sessions.turns.mean)

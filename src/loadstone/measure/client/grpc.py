@@ -21,7 +21,7 @@ from loadstone.core.errors import InputError
 from loadstone.core.text import excerpt
 from loadstone.measure.client.connection import Address, Owner
 from loadstone.measure.client.stream import Stream
-from loadstone.measure.wire.triton_grpc import GrpcAnswer, encode, fold, may_be_last
+from loadstone.measure.wire.triton import GrpcAnswer, encode, fold, may_be_last
 
 METHOD = "/inference.GRPCInferenceService/ModelStreamInfer"
 _MESSAGE_BYTES = 16 * 1024 * 1024

@@ -11,17 +11,13 @@ import msgspec
 
 from loadstone.core import Plan, PlannedRequest, Status
 from loadstone.core.secrets import blank
-from loadstone.measure.client.clock import Clock
-from loadstone.measure.client.feed import Due, Feed
+from loadstone.measure.client.clock import Clock, Pacer
 from loadstone.measure.client.fleet import AnyConnection, Fleet
-from loadstone.measure.client.fragments import Fragments
 from loadstone.measure.client.grpc import Channels, shut
-from loadstone.measure.client.load import StepLoad
-from loadstone.measure.client.pacer import Pacer
+from loadstone.measure.client.load import Due, Feed, StepLoad
 from loadstone.measure.client.protocol import Job, Progress, Step
-from loadstone.measure.client.stream import Stream
-from loadstone.measure.wire.ask import RequestBody
-from loadstone.measure.wire.dialects import new_answer
+from loadstone.measure.client.stream import Fragments, Stream
+from loadstone.measure.wire.ask import RequestBody, new_answer
 from loadstone.workload.prompts import PromptWriter
 
 _SWEEP_S = 0.02

@@ -25,11 +25,11 @@ from loadstone.core import run_folder
 from loadstone.core.errors import DiskFullError, LoadstoneError
 from loadstone.core.signals import SIGNALS
 from loadstone.measure.client.clock import Clock, ask_for_stamps
-from loadstone.measure.client.fragments import Fragments
 from loadstone.measure.client.load import StepLoad
 from loadstone.measure.client.priority import rise
 from loadstone.measure.client.protocol import Failed, FromWorker, Job, Leave, Ready, Step, StepDone, Stop, ToWorker
 from loadstone.measure.client.sender import Sender
+from loadstone.measure.client.stream import Fragments
 
 _FLUSH_S = 0.5
 _PROGRESS_S = 0.25

@@ -26,8 +26,7 @@ from loadstone.core.nvml import Gpus
 from loadstone.core.secrets import blank_bytes, keys_in
 from loadstone.core.server_metrics import NAMES
 from loadstone.core.text import excerpt
-from loadstone.measure.engines.bounded import send
-from loadstone.measure.engines.server import check_url, shown, trust
+from loadstone.measure.engines.server import check_url, send, shown, trust
 
 INTERVAL_S = 1.0
 FLUSH_S = 10.0

@@ -14,10 +14,9 @@ import sys
 from typing import TYPE_CHECKING, get_args
 
 from loadstone.core.errors import InputError
-from loadstone.measure.simulated_server.http import Connection, Server
+from loadstone.measure.simulated_server.http import Connection, Metrics, Server
 from loadstone.measure.simulated_server.law import DEFAULT_MAX_MODEL_LEN, Law, Options, Usage
-from loadstone.measure.simulated_server.metrics import Metrics
-from loadstone.measure.simulated_server.scheduler import Scheduler
+from loadstone.measure.simulated_server.stream import Scheduler
 
 if TYPE_CHECKING:
     from loadstone.measure.simulated_server.engine import Engine

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from loadstone.core.errors import InputError
-from loadstone.measure.client.pacer import Pacer
+from loadstone.measure.client.clock import Pacer
 from loadstone.predict.scheduler import Sequence
 from loadstone.predict.simulator.cell import route
 from loadstone.predict.simulator.engine import NEVER
