@@ -18,7 +18,7 @@ import torch
 
 from fake_nvml import FakeNvml, h100
 from loadstone.core.nvml import Gpus
-from loadstone.gpubench import attention, engine_kernels, memory, products, shapes
+from loadstone.gpubench import attention, engine_kernels, memory_and_launches, products, shapes
 from loadstone.gpubench.lab import Lab, describe_device, number_of
 from loadstone.gpubench.points import Bench
 
@@ -137,7 +137,7 @@ def main() -> None:
         lab.cuda = True
         lab.note("before")
         memory_and_launches.bandwidth(lab)  # more than there is room for
-        memory._read(lab, lab.random(1 << 16), {"bytes": 1 << 17})
+        memory_and_launches._read(lab, lab.random(1 << 16), {"bytes": 1 << 17})
         memory_and_launches.floors(lab)
         for dtype in ("bf16", "fp8", "fp8-rows"):
             products.measure_products(lab, 64, 96, (1, 16), dtype)
@@ -148,7 +148,7 @@ def main() -> None:
         attention.measure_prefill(lab, heads, ((16, 0), (8, 24)), engine=True)
         attention.measure_decode(lab, heads, ((2, 50),), engine=True)
         memory_and_launches.layer(lab, 64, heads, 96, (1, 4))
-        memory.TOKENS = (1, 4)
+        memory_and_launches.TOKENS = (1, 4)
         memory_and_launches.small_kernels(lab)
         memory_and_launches.sustained(lab, 0.2, size=64)
         turns: set[tuple[int, ...]] = set()

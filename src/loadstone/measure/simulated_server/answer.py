@@ -129,8 +129,8 @@ class Answer:
 def event(payload: bytes, truth: bool) -> bytes:
     """One HTTP chunk with one server-sent event; `truth` stamps it with the CLOCK_MONOTONIC ns of now."""
     stamp = b": t=%d\n" % time.monotonic_ns() if truth else b""
-    said = b"%bdata: %b\n\n" % (stamp, payload)
-    return b"%x\r\n%b\r\n" % (len(said), said)
+    text = b"%bdata: %b\n\n" % (stamp, payload)
+    return b"%x\r\n%b\r\n" % (len(text), text)
 
 
 class GenerateAnswer:
@@ -170,5 +170,5 @@ class GenerateAnswer:
             self._ids += b"%d," % (index % len(WORDS))
         reason = b"null" if end < self.output_tokens else b'{"type":"length","length":%d}' % self.output_tokens
         meta = b'{"id":%b,"finish_reason":%b,"prompt_tokens":%d,"completion_tokens":%d,"cached_tokens":%d}'
-        said = meta % (self._id, reason, self.input_tokens, end, self.cached_tokens)
-        return b'{"text":"%b","output_ids":[%b],"meta_info":%b}' % (bytes(self._text), bytes(self._ids[:-1]), said)
+        about = meta % (self._id, reason, self.input_tokens, end, self.cached_tokens)
+        return b'{"text":"%b","output_ids":[%b],"meta_info":%b}' % (bytes(self._text), bytes(self._ids[:-1]), about)

@@ -30,11 +30,39 @@ from loadstone.measure.simulated_server.ask import (
     prompt_tokens,
 )
 from loadstone.measure.simulated_server.law import Law, Options
-from loadstone.measure.simulated_server.stream import Keys, Scheduler, Stream
+from loadstone.measure.simulated_server.stream import Keys, Request, Scheduler, Stream
 
 if TYPE_CHECKING:
     from loadstone.measure.simulated_server.engine import Engine
     from loadstone.predict.simulator.run import State
+
+
+_METHODS = {
+    "/health": "GET",
+    "/metrics": "GET",
+    "/version": "GET",
+    "/truth": "GET",
+    "/v1/models": "GET",
+    "/tokenize": "POST",
+    COMPLETIONS: "POST",
+    CHAT: "POST",
+    GENERATE: "POST",
+}
+_REASONS = {
+    200: "OK",
+    400: "Bad Request",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    413: "Content Too Large",
+    431: "Request Header Fields Too Large",
+}
+_VOCABULARY = 32_000
+MOST_BODY_BYTES = 64 * 1024 * 1024
+"""A prompt of millions of tokens, written out."""
+MOST_HEAD_BYTES = 64 * 1024
+"""Of a request's line and headers, give or take what came in one read."""
+_STARTED_S = int(time.time())
+_names = (b"%016x" % serial for serial in itertools.count(1))  # for requests without an id
 
 
 class Metrics:
@@ -82,34 +110,6 @@ class Metrics:
         ]
 
 
-_METHODS = {
-    "/health": "GET",
-    "/metrics": "GET",
-    "/version": "GET",
-    "/truth": "GET",
-    "/v1/models": "GET",
-    "/tokenize": "POST",
-    COMPLETIONS: "POST",
-    CHAT: "POST",
-    GENERATE: "POST",
-}
-_REASONS = {
-    200: "OK",
-    400: "Bad Request",
-    404: "Not Found",
-    405: "Method Not Allowed",
-    413: "Content Too Large",
-    431: "Request Header Fields Too Large",
-}
-_VOCABULARY = 32_000
-MOST_BODY_BYTES = 64 * 1024 * 1024
-"""A prompt of millions of tokens, written out."""
-MOST_HEAD_BYTES = 64 * 1024
-"""Of a request's line and headers, give or take what came in one read."""
-_STARTED_S = int(time.time())
-_names = (b"%016x" % serial for serial in itertools.count(1))  # for requests without an id
-
-
 class Server(NamedTuple):
     """What all connections share.
 
@@ -124,20 +124,6 @@ class Server(NamedTuple):
     truth: dict[str, array[int]]
     """By X-Request-Id, CLOCK_MONOTONIC ns: when the request was read, when each event with text was written."""
     engine: Engine | None = None
-
-
-class Request(NamedTuple):
-    """One HTTP request, as far as it matters here."""
-
-    arrival_ns: int = 0  # CLOCK_MONOTONIC, when its last byte was read
-    method: str = ""
-    path: str = ""
-    id: bytes = b""
-    truth: bool = False
-    keep_alive: bool = False
-    body: bytes = b""
-    body_bytes: int = 0  # of which no more than MOST_BODY_BYTES are kept
-    fault: tuple[int, str] | None = None  # status and message, of bytes that are no request; what follows is not read
 
 
 class Connection(asyncio.Protocol):

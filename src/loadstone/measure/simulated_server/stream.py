@@ -1,4 +1,4 @@
-"""An answer under way over a connection, and what its tokens are to a prefix cache."""
+"""An answer under way over a connection: when it is written by a law, and what its tokens are to a prefix cache."""
 
 from __future__ import annotations
 
@@ -7,20 +7,17 @@ import heapq
 import itertools
 import time
 from array import array
-from collections.abc import Hashable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, overload
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol, overload
 
 from loadstone.measure.client.clock import Pacer
-from loadstone.measure.simulated_server.answer import WORDS, Answer
-
-if TYPE_CHECKING:
-    from loadstone.measure.simulated_server.answer import GenerateAnswer
-    from loadstone.measure.simulated_server.http import Connection, Request
+from loadstone.measure.simulated_server.answer import WORDS, Answer, GenerateAnswer
 
 _WRITES_PER_TURN = 256  # then sockets are read again: about 2 ms
 # A wake costs 20 to 30 µs of CPU on a virtual machine, as much as five writes. Where many tokens are due, wakes thus
 # come no closer than this, and a token may be that much late.
 _WAKE_GAP_NS = 200_000
+_WORDS = [word.decode().strip() for word in WORDS]
 
 
 class Scheduler:
@@ -60,7 +57,28 @@ class Scheduler:
         self._pacer.wake_at(begun_ns)  # more is due, after the sockets that wait to be read
 
 
-_SAID = [word.decode().strip() for word in WORDS]
+class Request(NamedTuple):
+    """One HTTP request, as far as it matters here."""
+
+    arrival_ns: int = 0  # CLOCK_MONOTONIC, when its last byte was read
+    method: str = ""
+    path: str = ""
+    id: bytes = b""
+    truth: bool = False
+    keep_alive: bool = False
+    body: bytes = b""
+    body_bytes: int = 0  # of which no more than http.MOST_BODY_BYTES are kept
+    fault: tuple[int, str] | None = None  # status and message, of bytes that are no request; what follows is not read
+
+
+class Client(Protocol):
+    """The connection over which an answer goes."""
+
+    gone: Callable[[], bool]
+
+    def write(self, data: bytes) -> None: ...
+    def respond(self, request: Request, body: bytes) -> None: ...
+    def wrote(self, stream: Stream, tokens: int) -> None: ...
 
 
 class Stream:
@@ -72,7 +90,7 @@ class Stream:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: Client,
         request: Request,
         answer: Answer | GenerateAnswer,
         tokens_per_event: int,
@@ -148,5 +166,5 @@ class Keys(Sequence[int]):
 
     def _block(self, start: int) -> list[Any]:
         end, prompt = start + self._block_tokens, len(self._tokens)
-        said = [_SAID[index % len(_SAID)] for index in range(max(start - prompt, 0), max(end - prompt, 0))]
-        return self._tokens[start:end] + said
+        answer = [_WORDS[index % len(_WORDS)] for index in range(max(start - prompt, 0), max(end - prompt, 0))]
+        return self._tokens[start:end] + answer
