@@ -1,4 +1,4 @@
-"""Where operators are timed: a device, its random data, the time that is left, and what was found."""
+"""Where operators are timed: a device, its random data, the time that is left, and what was measured."""
 
 from __future__ import annotations
 
@@ -132,14 +132,14 @@ class Lab:
             if off is not None and not off < limit:  # NaN is not below
                 self.skip(what, f"wrong result: relative error {off:.2g}, {limit:g} allowed")
                 return None
-            found, values = timed(self, call, copies)
+            times, values = timed(self, call, copies)
         except OutOfTimeError:
             raise
         except Exception as failure:  # compilers and libraries fail in ways of their own: one point, not the session
             self.skip(what, failure)
             return None
         kernel = kernel if self.cuda else "cpu"
-        return self.keep(operator, shape, dtype, kernel, found, values, flops, moved_bytes, off)
+        return self.keep(operator, shape, dtype, kernel, times, values, flops, moved_bytes, off)
 
     def keep(
         self,
@@ -147,25 +147,25 @@ class Lab:
         shape: dict[str, int],
         dtype: str,
         kernel: str,
-        found: Timed,
+        times: Timed,
         values: dict[str, float] | None = None,
         flops: float = 0.0,
         moved_bytes: float = 0.0,
         error: float | None = None,
     ) -> Point:
         """`values`: the GPU's own word while it ran."""
-        told = values or {}
+        values = values or {}
         point = Point(
             operator=operator,
             shape=shape,
             dtype=dtype,
             kernel=kernel,
-            **found._asdict(),
+            **times._asdict(),
             flops=float(flops),
             bytes=float(moved_bytes),
             error=error,
-            sm_clock_mhz=told.get("sm_clock_mhz"),
-            power_w=told.get("power_w"),
+            sm_clock_mhz=values.get("sm_clock_mhz"),
+            power_w=values.get("power_w"),
         )
         self.bench.points.append(point)
         return point
@@ -180,10 +180,10 @@ class Lab:
             with contextlib.suppress(RuntimeError):
                 self.tidy()
 
-    def relative_error(self, found: Any, reference: Any) -> float:
-        """‖found − reference‖ / ‖reference‖ in float64; infinite where an element is no number."""
-        found, reference = found.double(), reference.double()
-        off = float(self.torch.linalg.vector_norm(found - reference) / self.torch.linalg.vector_norm(reference))
+    def relative_error(self, result: Any, reference: Any) -> float:
+        """‖result − reference‖ / ‖reference‖ in float64; infinite where an element is no number."""
+        result, reference = result.double(), reference.double()
+        off = float(self.torch.linalg.vector_norm(result - reference) / self.torch.linalg.vector_norm(reference))
         return off if math.isfinite(off) else math.inf
 
 
@@ -194,15 +194,7 @@ def describe_device(device: str, gpus: Gpus | None) -> Device:
     versions = {"torch": str(torch.__version__), "python": platform.python_version()}
     if device == "cpu":
         return Device(
-            name="cpu",
-            memory_bytes=0,
-            multiprocessors=torch.get_num_threads(),
-            l2_bytes=0,
-            capability="",
-            driver=None,
-            power_limit_w=None,
-            sm_clock_max_mhz=None,
-            software=versions,
+            name="cpu", memory_bytes=0, multiprocessors=torch.get_num_threads(), l2_bytes=0, software=versions
         )
     properties = torch.cuda.get_device_properties(device)
     with contextlib.suppress(ImportError):
@@ -212,7 +204,7 @@ def describe_device(device: str, gpus: Gpus | None) -> Device:
     versions["cuda"] = str(torch.version.cuda)
     versions["cudnn"] = str(torch.backends.cudnn.version())
     number = number_of(device, gpus)
-    said = gpus.describe()[number] if gpus is not None and number is not None else None
+    limits = gpus.describe()[number] if gpus is not None and number is not None else None
     return Device(
         name=properties.name,
         memory_bytes=int(properties.total_memory),
@@ -220,8 +212,8 @@ def describe_device(device: str, gpus: Gpus | None) -> Device:
         l2_bytes=int(getattr(properties, "L2_cache_size", 0)) or 64 * 1024 * 1024,
         capability=f"{properties.major}.{properties.minor}",
         driver=gpus.driver if gpus is not None else None,
-        power_limit_w=said.power_limit_w if said is not None else None,
-        sm_clock_max_mhz=said.sm_clock_max_mhz if said is not None else None,
+        power_limit_w=limits.power_limit_w if limits is not None else None,
+        sm_clock_max_mhz=limits.sm_clock_max_mhz if limits is not None else None,
         software=versions,
     )
 
@@ -280,9 +272,9 @@ def timed(lab: Lab, call: Callable[[int], object], copies: int = 1) -> tuple[Tim
             raise
         lab.sync()
         return _eager(lab, call, copies, calls)
-    found = _repeat(lab, graph.replay, calls, took_s, "graph")
+    result = _repeat(lab, graph.replay, calls, took_s, "graph")
     graph.reset()
-    return found
+    return result
 
 
 def launched(lab: Lab, call: Callable[[], object], calls: int) -> Timed:

@@ -52,30 +52,22 @@ def _read(lab: Lab, source: Any, shape: dict[str, int]) -> None:
     # 32-bit numbers from 1 to 2: a sum that does not cancel can be checked.
     numbers = source.view(torch.float32)
     numbers.uniform_(1.0, 2.0, generator=lab.generator)
-    size = shape["bytes"]
     expected = float(sum(float(part.double().sum()) for part in numbers.split(1 << 26)))
 
-    def off(found: Any) -> float:
-        return abs(float(found.double().sum()) - expected) / expected
+    def measure(kernel: str, total: Callable[[], Any]) -> None:
+        def error() -> float:
+            return abs(float(total().double().sum()) - expected) / expected
 
-    lab.measure(
-        "read", shape, "fp32", "torch", lambda _: numbers.sum(), moved_bytes=size, error=lambda: off(numbers.sum())
-    )
+        lab.measure("read", shape, "fp32", kernel, lambda _: total(), moved_bytes=shape["bytes"], error=error)
+
+    measure("torch", numbers.sum)
     if lab.cuda:
         try:
             from loadstone.gpubench.kernels import block_sums
         except ImportError as missing:
             lab.skip("read fp32 triton", str(missing))
             return
-        lab.measure(
-            "read",
-            shape,
-            "fp32",
-            "triton",
-            lambda _: block_sums(numbers),
-            moved_bytes=size,
-            error=lambda: off(block_sums(numbers)),
-        )
+        measure("triton", lambda: block_sums(numbers))
 
 
 # --- small kernels of a layer -------------------------------------------------------------------------------------

@@ -191,8 +191,7 @@ class Sender:
 
     def broke(self, connection: AnyConnection, stream: Stream, reason: str, *, retry: bool) -> None:
         """A connection failed under its request."""
-        self._fleet.drop(connection)
-        self._fleet.free(stream)
+        self._fleet.drop(connection, stream)
         now_ns = time.monotonic_ns()
         if retry and not self._stopping and now_ns - (stream.sent_ns or 0) < _RACE_NS:
             if self._step is not None:
@@ -301,8 +300,7 @@ class Sender:
                 stream.end_ns = stream.last_output_ns
                 self.ended(connection, stream)
             else:
-                self._fleet.drop(connection)
-                self._fleet.free(stream)
+                self._fleet.drop(connection, stream)
                 if stream.sent_ns is None:
                     self._fleet.failed(stream)
                 self._fail(stream, reason, "timeout")
@@ -325,8 +323,7 @@ class Sender:
                     continue
                 connection.stream = None
                 connection.close()
-                self._fleet.drop(connection)
-                self._fleet.free(stream)
+                self._fleet.drop(connection, stream)
             del self._active[stream]
             self._sessions.pop(stream, None)
             stream.status, stream.error, stream.end_ns = "cancelled", reason, time.monotonic_ns()

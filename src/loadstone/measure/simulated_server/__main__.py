@@ -14,6 +14,7 @@ import sys
 from typing import TYPE_CHECKING, get_args
 
 from loadstone.core.errors import InputError
+from loadstone.measure.client.clock import new_event_loop
 from loadstone.measure.simulated_server.http import Connection, Metrics, Server
 from loadstone.measure.simulated_server.law import DEFAULT_MAX_MODEL_LEN, Law, Options, Usage
 from loadstone.measure.simulated_server.stream import Scheduler
@@ -87,14 +88,8 @@ def main(arguments: list[str] | None = None) -> int:
     with contextlib.suppress(ValueError, OSError):
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    try:
-        import uvloop
-
-        factory = uvloop.new_event_loop
-    except ImportError:
-        factory = None
     options = Options(given.tokens_per_event, given.usage, not given.no_done, given.max_model_len, given.keep_truth)
-    with asyncio.Runner(loop_factory=factory) as runner:
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
         try:
             runner.run(_serve(given, law, options))
         except InputError as error:
