@@ -59,15 +59,12 @@ class Feed:
     def begin(self, step: Step, at_once: int) -> None:
         """`at_once`: how many are wanted at the very start; they are written now, as far as memory allows."""
         self._cell, self._start_ns = step.cell, step.start_ns
+        indices: Iterator[int] = itertools.count(step.first)
+        if step.last is not None:
+            indices = iter(range(step.first, step.last))
         if self._plan.has_sessions:
-            indices = itertools.count(step.first) if step.last is None else iter(range(step.first, step.last))
-            starters = (i for i in indices if self._plan.turn[self._plan.row(step.cell, i)] <= 0)
-            self._indices = itertools.islice(starters, step.part, None, step.parts)
-        else:
-            first = step.first + step.part
-            self._indices = (
-                itertools.count(first, step.parts) if step.last is None else iter(range(first, step.last, step.parts))
-            )
+            indices = (i for i in indices if self._plan.turn[self._plan.row(step.cell, i)] <= 0)
+        self._indices = itertools.islice(indices, step.part, None, step.parts)
         while len(self._ready) < at_once and self._ready_bytes < _READY_BYTES and self._prepare(1):
             pass
         self._refill()

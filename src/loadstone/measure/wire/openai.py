@@ -19,7 +19,7 @@ from loadstone.core.text import error_text, excerpt
 from loadstone.measure.wire.answer import Answer, place_of
 from loadstone.measure.wire.sse import SseDecoder
 from loadstone.measure.wire.template import Template, learn
-from loadstone.measure.wire.tolerant import MAX_COUNT, NO_RAW, UNREADABLE, convert, count, present, raw, text
+from loadstone.measure.wire.tolerant import MAX_COUNT, NO_RAW, UNREADABLE, convert, count, present, text
 
 
 class CachedDetails(msgspec.Struct):
@@ -96,39 +96,17 @@ decode_whole: Decode = msgspec.json.Decoder(_WholeChunk).decode
 
 def tolerated(fields: dict[str, Any], *, whole: bool) -> Chunk:
     """An object where a field has an odd type or the text is no valid UTF-8."""
-    delta = "message" if whole else "delta"
-    choices = fields.get("choices")
-    chunk = Chunk(
-        choices=[_choice(c, delta) for c in choices if isinstance(c, dict)] if isinstance(choices, list) else None,
-        usage=convert(fields.get("usage"), Usage),
-        timings=convert(fields.get("timings"), Timings),
-        model=text(fields.get("model")),
-    )
-    for name in ("error", "message"):
-        if fields.get(name):
-            setattr(chunk, name, raw(fields[name]))
+    chunk = convert(fields, _WholeChunk if whole else Chunk) or Chunk()
+    if chunk.choices:
+        for choice, written in zip(chunk.choices, filter(_is_object, fields["choices"]), strict=True):
+            # SGLang's older servers send an object, {"type": "length", …}.
+            if isinstance(reason := written.get("finish_reason"), dict):
+                choice.finish_reason = text(reason.get("type"))
     return chunk
 
 
-def _choice(fields: dict[str, Any], delta_name: str) -> Choice:
-    delta = fields.get(delta_name)
-    finish = fields.get("finish_reason")
-    return Choice(
-        index=index if isinstance(index := fields.get("index"), int | float) else None,
-        text=text(fields.get("text")),
-        delta=Delta(
-            content=text(delta.get("content")),
-            reasoning_content=text(delta.get("reasoning_content")),
-            reasoning=text(delta.get("reasoning")),
-            refusal=text(delta.get("refusal")),
-            tool_calls=raw(delta.get("tool_calls")),
-            function_call=raw(delta.get("function_call")),
-        )
-        if isinstance(delta, dict)
-        else None,
-        # SGLang's older servers send an object, {"type": "length", …}.
-        finish_reason=text(finish.get("type") if isinstance(finish, dict) else finish),
-    )
+def _is_object(value: Any) -> bool:
+    return isinstance(value, dict)
 
 
 _MAX_MS = 1e12

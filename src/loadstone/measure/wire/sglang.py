@@ -162,14 +162,4 @@ def _newer(stated: float | None, known: int | None) -> int | None:
 
 def _tolerated(fields: dict[str, Any]) -> _Event:
     """An event where a field has an odd type, or the text is no valid UTF-8."""
-    meta = fields.get("meta_info")
-    numbers = convert(meta, _Meta)
-    if numbers is not None and isinstance(meta, dict):
-        numbers.finish_reason = raw(meta.get("finish_reason"))
-    event = _Event(meta_info=numbers)
-    if isinstance(index := fields.get("index"), int | float):
-        event.index = index
-    for name in ("text", "output_ids", "error", "message"):
-        if fields.get(name):
-            setattr(event, name, raw(fields[name]))
-    return event
+    return convert(fields, _Event) or _Event()

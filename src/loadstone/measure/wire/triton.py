@@ -27,7 +27,7 @@ from loadstone.core.errors import InputError
 from loadstone.core.text import error_text, excerpt
 from loadstone.measure.wire.answer import Answer
 from loadstone.measure.wire.structured import shape_fields
-from loadstone.measure.wire.tolerant import MAX_COUNT, NO_RAW, UNREADABLE, convert, count, present, raw
+from loadstone.measure.wire.tolerant import MAX_COUNT, NO_RAW, UNREADABLE, convert, count, present
 from loadstone.workload.request import Ask
 
 NEEDED = ("text_input", "max_tokens")
@@ -199,7 +199,6 @@ def _tolerated(fields: dict[str, Any]) -> _Response:
     response = convert(fields, _Response) or _Response()
     text = fields.get("text_output")
     response.text_output = [part for part in (text if isinstance(text, list) else [text]) if isinstance(part, str)]
-    response.error = raw(fields["error"]) if fields.get("error") else NO_RAW
     return response
 
 
