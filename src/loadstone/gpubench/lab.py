@@ -1,4 +1,10 @@
-"""Where operators are timed: a device, its random data, the time that is left, and what was measured."""
+"""Where operators are timed: a device, its random data, the time that is left, and what was measured.
+
+How a time is taken: warm up; capture a CUDA graph of many calls that go round over several copies of the data, so
+many that the second-level cache cannot hold them; replay it, each replay between two events; divide by the calls. So
+the host's launching is left out, as it is in engines that capture their steps, and weights come from device memory,
+as they do there. What cannot be captured is launched one by one, and says so.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +20,29 @@ from loadstone.gpubench.points import Bench, Device, Method, Moment, Point, Skip
 
 COPIES_OF_L2 = 6
 """Data that calls go round over, in sizes of the second-level cache: some of it survives a round at 2."""
+
+
+_GRAPH_S = 2e-3
+"""A replay lasts at least so long: starting one costs some microseconds."""
+_MOST_CALLS = 1000
+_REPLAYS = (10, 50)
+_CPU_CALL_S = 2e-3
+_FATAL = (
+    "illegal memory access", "device-side assert", "unspecified launch failure", "misaligned address",
+    "illegal instruction", "ECC error", "GPU is lost",
+)  # fmt: skip
+"""After these the CUDA context is lost, and so is all that would follow."""
+
+
+class Timed(NamedTuple):
+    """Seconds of one call: over `n` repeats of `calls` calls."""
+
+    median_s: float
+    p10_s: float
+    p90_s: float
+    n: int
+    calls: int
+    method: Method
 
 
 class OutOfTimeError(Exception):
@@ -187,6 +216,9 @@ class Lab:
         return off if math.isfinite(off) else math.inf
 
 
+# --- the device -------------------------------------------------------------------------------------------------
+
+
 def describe_device(device: str, gpus: Gpus | None) -> Device:
     """`device`: a torch device that is there."""
     import torch
@@ -229,27 +261,7 @@ def number_of(device: str, gpus: Gpus | None) -> int | None:
     return gpus.number_of(uuid) if uuid else 0 if torch.cuda.device_count() == 1 else None
 
 
-_GRAPH_S = 2e-3
-"""A replay lasts at least so long: starting one costs some microseconds."""
-_MOST_CALLS = 1000
-_REPLAYS = (10, 50)
-_CPU_CALL_S = 2e-3
-_FATAL = (
-    "illegal memory access", "device-side assert", "unspecified launch failure", "misaligned address",
-    "illegal instruction", "ECC error", "GPU is lost",
-)  # fmt: skip
-"""After these the CUDA context is lost, and so is all that would follow."""
-
-
-class Timed(NamedTuple):
-    """Seconds of one call: over `n` repeats of `calls` calls."""
-
-    median_s: float
-    p10_s: float
-    p90_s: float
-    n: int
-    calls: int
-    method: Method
+# --- how a time is taken ----------------------------------------------------------------------------------------
 
 
 def timed(lab: Lab, call: Callable[[int], object], copies: int = 1) -> tuple[Timed, dict[str, float]]:

@@ -80,13 +80,13 @@ def run(
     return bench
 
 
-def _measure(lab: Lab, wanted: list[Job], only: tuple[str, ...], out: Path, say: Callable[[str], None]) -> None:
+def _measure(lab: Lab, selected: list[Job], only: tuple[str, ...], out: Path, say: Callable[[str], None]) -> None:
     bench = lab.bench
-    wanted = [job for job in wanted if not only or job.name.startswith(only)]
+    selected = [job for job in selected if not only or job.name.startswith(only)]
     lab.note("before")
-    left = list(wanted)
+    left = list(selected)
     try:
-        for job in wanted:
+        for job in selected:
             lab.check_time()
             before = len(bench.points)
             try:
@@ -103,7 +103,7 @@ def _measure(lab: Lab, wanted: list[Job], only: tuple[str, ...], out: Path, say:
     except OutOfTimeError:
         why = f"the GPU failed: {lab.broken}" if lab.broken else f"the budget of {bench.budget_s:g} s was spent"
         bench.skipped += [Skipped(job.name, why) for job in left]
-        say(f"{why}; {len(left)} of {len(wanted)} groups are missing or not whole")
+        say(f"{why}; {len(left)} of {len(selected)} groups are missing or not whole")
     if not lab.broken:
         lab.note("after")
     bench.took_s = round(lab.took_s, 3)

@@ -122,19 +122,19 @@ def _read(path: Path, stream: BinaryIO, sha256: str, conversations: bool, skip_b
                 format = FORMATS[field] if field else "prompts"
             prompt = prompt_of(item, field)
             tokens = None if field is None else output_tokens_of(item)
-            system, asked = turns_of(item, field, prompt) if conversations and prompt else (None, [])
+            system, user_turns = turns_of(item, field, prompt) if conversations and prompt else (None, [])
         except ItemError as error:
             if skip_bad:
                 bad += 1
                 continue
             raise InputError(f"{path}, {unit} {number}: {error}, or leave such {unit}s out with --skip-bad") from None
-        if prompt is None or (conversations and not asked):
+        if prompt is None or (conversations and not user_turns):
             skipped += 1
             continue
         prompts.append(prompt)
         output_tokens.append(tokens)
         if conversations:
-            turns.append(asked)
+            turns.append(user_turns)
             systems.append(system)
     if not prompts:
         why = f": none of its {skipped + bad} items has a prompt to send" if skipped + bad else ""
@@ -203,7 +203,7 @@ def _conversation(turns: list[Any]) -> str | None:
 
 
 def _messages(messages: list[Any]) -> str | None:
-    kept = []
+    sent = []
     for message in messages:
         if not (isinstance(message, dict) and isinstance(message.get("role"), str)):
             raise ItemError("a message lacks 'role' as a string; correct it or leave it out")
@@ -212,30 +212,30 @@ def _messages(messages: list[Any]) -> str | None:
             raise ItemError(
                 "the 'content' of a message is neither text nor a list of parts; correct it or leave it out"
             )
-        kept.append({name: message[name] for name in _MESSAGE_FIELDS if name in message})
-    if kept and kept[-1]["role"] == "assistant":
-        kept.pop()
-    if not any(message.get("content") for message in kept):
+        sent.append({name: message[name] for name in _MESSAGE_FIELDS if name in message})
+    if sent and sent[-1]["role"] == "assistant":
+        sent.pop()
+    if not any(message.get("content") for message in sent):
         return None
-    parts = [part for message in kept if isinstance(message.get("content"), list) for part in message["content"]]
+    parts = [part for message in sent if isinstance(message.get("content"), list) for part in message["content"]]
     # An image cannot be sent to a language model, and without it the text is another question.
-    return _compact(kept) if all(isinstance(part, dict) and part.get("type") == "text" for part in parts) else None
+    return _compact(sent) if all(isinstance(part, dict) and part.get("type") == "text" for part in parts) else None
 
 
 def turns_of(item: Any, field: str | None, prompt: str) -> tuple[str | None, list[str]]:
     """The system message that an item begins with, and its user's texts; of an item that has a prompt."""
-    said: list[tuple[str | None, str]] = [("user", prompt)]
+    spoken: list[tuple[str | None, str]] = [("user", prompt)]
     if field == "turns":
         if not all(isinstance(text, str) for text in item[field]):
             raise ItemError("one of 'turns' is not text; give each as a string")
-        said = [("user", text) for text in item[field]]
+        spoken = [("user", text) for text in item[field]]
     elif field == "conversations":
-        said = [_turn(turn) for turn in item[field]]
+        spoken = [_turn(turn) for turn in item[field]]
     elif field == "messages":
-        said = [_message(message) for message in item[field]]
-    role, text = said[0]
+        spoken = [_message(message) for message in item[field]]
+    role, text = spoken[0]
     system = text if role == "system" and text.strip() else None
-    return system, [text for role, text in said if role == "user" and text.strip()]
+    return system, [text for role, text in spoken if role == "user" and text.strip()]
 
 
 def _turn(turn: Any) -> tuple[str | None, str]:
@@ -392,5 +392,5 @@ def _salvaged(text: str) -> Iterator[bytes]:
 
 
 def _past_blanks(text: str, at: int) -> int:
-    found = _INK.search(text, at)
-    return found.start() if found else len(text)
+    match = _INK.search(text, at)
+    return match.start() if match else len(text)

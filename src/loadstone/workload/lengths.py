@@ -65,12 +65,12 @@ def parse_length(text: str, range_ratio: float, what: str) -> Length:
     kind, *numbers = text.strip().split(":")
     if not numbers:
         kind, numbers = "fixed", [kind]
-    wanted = {"fixed": 1, "uniform": 2, "normal": 2, "lognormal": 2}.get(kind)
+    expected = {"fixed": 1, "uniform": 2, "normal": 2, "lognormal": 2}.get(kind)
     try:
         values = [_number(number) for number in numbers]
     except ValueError:
         values = []
-    if wanted is None or len(values) != wanted or not all(map(math.isfinite, values)):
+    if expected is None or len(values) != expected or not all(map(math.isfinite, values)):
         raise InputError(
             f"{what}: {text!r} is not a length; write 1024, uniform:512:1024, normal:1024:128 or lognormal:1024:0.5"
         )
@@ -174,8 +174,8 @@ def parse_think(text: str) -> Think:
     kind, *numbers = text.strip().split(":")
     if not numbers:
         return Think("fixed", parse_seconds(kind, "--think-time"))
-    wanted = {"fixed": 1, "uniform": 2, "exponential": 1, "lognormal": 2}.get(kind)
-    if wanted != len(numbers):
+    expected = {"fixed": 1, "uniform": 2, "exponential": 1, "lognormal": 2}.get(kind)
+    if expected != len(numbers):
         raise InputError(
             f"--think-time: {text!r} is not a pause; write 2s, uniform:1s:3s, exponential:2s or lognormal:2s:0.5"
         )

@@ -151,8 +151,8 @@ class Trace(msgspec.Struct, frozen=True, eq=False):
     def cut(self, start_s: float, end_s: float) -> Trace:
         """The requests of start_s ≤ time < end_s. Time 0 is then start_s, so that a wait before the first stays."""
         keep = (self.time_s >= start_s) & (self.time_s < end_s)
-        kept = self._take(keep, f"from {start_s:g} s to {end_s:g} s; it goes from 0 to {self.duration_s:g} s")
-        return msgspec.structs.replace(kept, time_s=kept.time_s - start_s)
+        selected = self._take(keep, f"from {start_s:g} s to {end_s:g} s; it goes from 0 to {self.duration_s:g} s")
+        return msgspec.structs.replace(selected, time_s=selected.time_s - start_s)
 
     def sample(self, share: float, seed: int) -> Trace:
         """Each request kept with the probability `share`, independently; times stay. Same seed, same requests."""
@@ -168,11 +168,11 @@ class Trace(msgspec.Struct, frozen=True, eq=False):
         left_out = self.count - int(keep.sum())
         if not left_out:
             return self
-        kept = self._take(keep, f"within the {max_tokens} tokens that the model takes in all")
+        selected = self._take(keep, f"within the {max_tokens} tokens that the model takes in all")
         return msgspec.structs.replace(
-            kept,
+            selected,
             # Nobody waits for those that are left out at the beginning.
-            time_s=kept.time_s - (kept.time_s[0] - self.time_s[0]),
+            time_s=selected.time_s - (selected.time_s[0] - self.time_s[0]),
             skipped=self.skipped | {_TOO_LONG: left_out},
         )
 
@@ -350,8 +350,8 @@ def _csv(path: Path, lines: Iterator[bytes]) -> tuple[Format, Rows]:
         raise InputError(f"{path}, line {reader.line_num}: broken CSV: {error}; {GIVE}") from None
     columns = [column.strip() for column in header]
     format = _format(f"{path}, line {reader.line_num}", columns, ("prompt",))
-    wanted = [*format.columns, "prompt"] if format.name == "plain" and "prompt" in columns else format.columns
-    return format, _csv_rows(reader, len(columns), itemgetter(*map(columns.index, wanted)))
+    columns_read = [*format.columns, "prompt"] if format.name == "plain" and "prompt" in columns else format.columns
+    return format, _csv_rows(reader, len(columns), itemgetter(*map(columns.index, columns_read)))
 
 
 def _csv_rows(reader: Any, width: int, pick: Callable[[list[str]], tuple[str, ...]]) -> Rows:

@@ -124,17 +124,17 @@ class Fleet:
 
     def preconnect(self, count: int, call_later: Callable[..., Any]) -> None:
         """Open connections before they are needed, over all replicas, a few at a time for the servers' backlog."""
-        wanted = []
+        missing = []
         for replica, idle in enumerate(self._idle):
             share = count // len(self._addresses) + (replica < count % len(self._addresses))
-            wanted += [replica] * max(0, share - len(idle))
-        self._preconnect(wanted, call_later)
+            missing += [replica] * max(0, share - len(idle))
+        self._preconnect(missing, call_later)
 
-    def _preconnect(self, wanted: list[int], call_later: Callable[..., Any]) -> None:
-        for replica in wanted[:64]:
+    def _preconnect(self, missing: list[int], call_later: Callable[..., Any]) -> None:
+        for replica in missing[:64]:
             try:
                 self._open(replica, None)
             except OSError:
                 return  # told when a request finds no socket
-        if len(wanted) > 64:
-            call_later(0.005, self._preconnect, wanted[64:], call_later)
+        if len(missing) > 64:
+            call_later(0.005, self._preconnect, missing[64:], call_later)

@@ -40,7 +40,7 @@ class Stream:
     reused: bool = False
     arrival_s: array[float] = field(default_factory=lambda: array("d"))
     read_index: array[int] = field(default_factory=lambda: array("i"))
-    heard_s: float | None = None  # the last output that is journaled
+    journaled_until_s: float | None = None  # the last output that is journaled
     journaled: int = 0  # events
     part_ns: int = 0  # when it was last journaled
     reads: int = 0
@@ -74,7 +74,7 @@ class Stream:
         would not have had the answer."""
         if self.sent_ns is None:
             return None
-        arrival_s, before_s = self.arrival_s, self.heard_s
+        arrival_s, before_s = self.arrival_s, self.journaled_until_s
         if arrival_s:
             if before_s is None:
                 before_s = arrival_s[0]
@@ -120,8 +120,8 @@ class Stream:
             return f"HTTP {self.http_status}: {error_text(self.body)}"
         if not self.expected:
             kind = excerpt(self.headers.get(b"content-type", b"no content type"))
-            wanted = "not an event stream" if answer.streams else "not one JSON object"
-            return f"answer is {wanted} ({kind}): {excerpt(self.body)}"
+            expected_kind = "not an event stream" if answer.streams else "not one JSON object"
+            return f"answer is {expected_kind} ({kind}): {excerpt(self.body)}"
         what = "stream" if answer.streams else "answer"
         if answer.error is not None:
             return f"error in the {what}: {answer.error}"
@@ -157,9 +157,9 @@ class Fragments:
 
     def add(self, stream: Stream) -> None:
         """The last fragment of a stream, which has ended."""
-        heard = stream.http_status == 200 and stream.expected
-        source = stream.token_source() if heard else None
-        self._add(stream, source, stream.end_ns, stream.output_tokens() if heard else None, stream.status)
+        answered = stream.http_status == 200 and stream.expected
+        source = stream.token_source() if answered else None
+        self._add(stream, source, stream.end_ns, stream.output_tokens() if answered else None, stream.status)
 
     def add_part(self, stream: Stream) -> None:
         """What came since the last fragment of a stream that goes on."""
@@ -201,7 +201,7 @@ class Fragments:
         ))  # fmt: skip
         stream.journaled += len(stream.arrival_s)
         if stream.arrival_s:
-            stream.heard_s = stream.arrival_s[-1]
+            stream.journaled_until_s = stream.arrival_s[-1]
         stream.arrival_s, stream.read_index = array("d"), array("i")
         answer.running_tokens = []
 

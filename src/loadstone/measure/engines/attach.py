@@ -214,9 +214,9 @@ def _target(server: Server, model: str, models: Any) -> Target:
     )
 
 
-def _choose_model(server: Server, models: Any, wanted: str | None) -> str:
+def _choose_model(server: Server, models: Any, requested: str | None) -> str:
     names = _names(models)
-    if wanted is None:
+    if requested is None:
         if not names:
             where, answer = server.where("/v1/models"), server.answer("/v1/models")
             if answer.status_code not in (200, *_NOT_OFFERED):
@@ -224,9 +224,9 @@ def _choose_model(server: Server, models: Any, wanted: str | None) -> str:
             status = "" if answer.status_code == 200 else f" (HTTP {answer.status_code})"
             raise TargetError(f"{where} names no model{status}; check the URL, or name the model with --model")
         return names[0]
-    if names and wanted not in names:
-        raise TargetError(f"--model {wanted}: the server offers {', '.join(map(_safe, names[:8]))}")
-    return wanted
+    if names and requested not in names:
+        raise TargetError(f"--model {requested}: the server offers {', '.join(map(_safe, names[:8]))}")
+    return requested
 
 
 def _names(models: Any) -> list[str]:
@@ -320,17 +320,17 @@ def _triton(server: Server, plain: Ask, model: str | None) -> tuple[Target, Ask]
     return target, ask
 
 
-def choose_triton_model(where: str, index: Any, wanted: str | None) -> str:
+def choose_triton_model(where: str, index: Any, requested: str | None) -> str:
     """The model asked for, else TensorRT-LLM's that takes text, else the only one, of a repository's index.
 
     index   [{"name": …, "state": "READY", …}, …], or anything where the server gives none. Raises TargetError.
     """
     entries = _objects({"index": index}, "index")
     ready = [str(entry["name"]) for entry in entries if "name" in entry and entry.get("state", "READY") == "READY"]
-    if wanted is not None:
-        if ready and wanted not in ready:
-            raise TargetError(f"--model {wanted}: the server has ready {', '.join(map(_safe, ready[:8]))}")
-        return wanted
+    if requested is not None:
+        if ready and requested not in ready:
+            raise TargetError(f"--model {requested}: the server has ready {', '.join(map(_safe, ready[:8]))}")
+        return requested
     for name in _TRITON_MODELS:
         if name in ready:
             return name

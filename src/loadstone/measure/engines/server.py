@@ -195,12 +195,12 @@ class Server:
                 raise TargetError(f"{self.origin}: {_WANTS_CERTIFICATE}")
             self._check_scheme()
         # The body is unpacked already, and may have been cut.
-        kept = [(name, value) for name, value in reply.headers.raw if name.lower() not in _OF_THE_BODY]
+        headers_left = [(name, value) for name, value in reply.headers.raw if name.lower() not in _OF_THE_BODY]
         if method == "POST" or reply.status_code != 200:
             # It is for people; what describes the server must stay as it is until its model is known.
             content = blank_bytes(content, self._keys)
-            kept = [(name, blank_bytes(value, self._keys)) for name, value in kept]
-        answer = httpx.Response(reply.status_code, headers=kept, content=content)
+            headers_left = [(name, blank_bytes(value, self._keys)) for name, value in headers_left]
+        answer = httpx.Response(reply.status_code, headers=headers_left, content=content)
         answer.encoding = "utf-8"
         return answer
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from loadstone.measure.simulated_server.ask import Ask, usage_asked
+from loadstone.measure.simulated_server.ask import Ask, requested_usage
 from loadstone.measure.simulated_server.law import Options
 
 WORDS = [b" w%04d" % number for number in range(1000)]  # all of one length, so the chunk's size is known beforehand
@@ -62,7 +62,7 @@ class Answer:
         self.input_tokens, self.output_tokens = lengths
         self.cached_tokens = 0
         self.is_stream = bool(ask.stream)
-        self._usage = usage_asked(ask) if options.usage == "asked" else options.usage
+        self._usage = requested_usage(ask) if options.usage == "asked" else options.usage
         self._options, self._truth = options, truth
         self._shape = shape = _CHAT if chat else _COMPLETION
         text = msgspec.json.encode(name.decode("latin-1"))[1:-1]

@@ -158,8 +158,8 @@ class Keys(Sequence[int]):
     def __getitem__(self, index: slice) -> list[int]: ...
     def __getitem__(self, index: int | slice) -> int | list[int]:
         places = range(self._count)[index]
-        wanted = max(places, default=-1) if isinstance(places, range) else places
-        for block in range(len(self._made), wanted + 1):
+        last = max(places, default=-1) if isinstance(places, range) else places
+        for block in range(len(self._made), last + 1):
             before = self._made[-1] if block else 0
             self._made.append(hash((before, *self._block(block * self._block_tokens))))
         return list(map(self._made.__getitem__, places)) if isinstance(places, range) else self._made[places]

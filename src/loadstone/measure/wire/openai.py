@@ -221,11 +221,11 @@ class OpenAIAnswer(Answer):
         """
         self._take_details(usage)
         # As `count`, without the call: engines may send this on every event.
-        stated = usage.completion_tokens
-        if stated is None or not 0 <= stated <= MAX_COUNT:
+        reported = usage.completion_tokens
+        if reported is None or not 0 <= reported <= MAX_COUNT:
             self.running = self.running and not output
             return output
-        tokens = int(stated)
+        tokens = int(reported)
         if self._counts:
             tokens = self._of_all(tokens, place)
         self.output_tokens = tokens or self.output_tokens  # output came: 0 is not counted yet, or never
@@ -249,9 +249,9 @@ class OpenAIAnswer(Answer):
 
     def _take_details(self, usage: Usage) -> None:
         """Everything in `usage` but the count of output tokens."""
-        stated = usage.prompt_tokens
-        if stated is not None and 0 <= stated <= MAX_COUNT:
-            self.input_tokens = int(stated)
+        reported = usage.prompt_tokens
+        if reported is not None and 0 <= reported <= MAX_COUNT:
+            self.input_tokens = int(reported)
         cached = usage.prompt_tokens_details
         if cached is not None and (tokens := count(cached.cached_tokens)) is not None:
             self.cached_tokens = tokens

@@ -155,8 +155,8 @@ def _value(field: msgspec.Raw | bytes) -> Any:
         return None
 
 
-def _newer(stated: float | None, known: int | None) -> int | None:
-    tokens = count(stated)
+def _newer(reported: float | None, known: int | None) -> int | None:
+    tokens = count(reported)
     return known if tokens is None else tokens
 
 

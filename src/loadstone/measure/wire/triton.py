@@ -89,7 +89,7 @@ def inputs(ask: Ask, prompt: str, length: str) -> dict[str, Any]:
     """
     sampling = ask.sampling
     stop: Any = list(sampling.stop) if len(sampling.stop) > 1 else "".join(sampling.stop)
-    wanted: dict[str, Any] = {
+    values: dict[str, Any] = {
         "text_input": prompt,
         "max_tokens": length,
         "stream": ask.stream,
@@ -105,9 +105,9 @@ def inputs(ask: Ask, prompt: str, length: str) -> dict[str, Any]:
         # In one piece the answer else begins with the prompt, which is then counted as output.
         "exclude_input_in_output": None if ask.stream else True,
     }
-    wanted |= shape_fields(ask)
+    values |= shape_fields(ask)
     return {
-        name: value for name, value in wanted.items() if value is not None and (not ask.inputs or name in ask.inputs)
+        name: value for name, value in values.items() if value is not None and (not ask.inputs or name in ask.inputs)
     }
 
 
