@@ -25,8 +25,8 @@ from loadstone.analyse.client_accuracy import Comparison, Row, Selftest, Shift
 from loadstone.core import Load, RequestRecord, host, run_folder
 from loadstone.core.errors import InputError
 from loadstone.measure.simulated_server import Law
-from loadstone.runs import bench as measure
 from loadstone.report.pages.selftest import render
+from loadstone.runs import bench as measure
 from loadstone.runs import selftest
 from loadstone.runs.selftest import Level, compare, spread
 

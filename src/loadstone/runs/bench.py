@@ -12,20 +12,20 @@ from urllib.parse import SplitResult
 
 import msgspec
 
-from loadstone.runs import worker_jobs, meet_server
 from loadstone.analyse.client_accuracy import load as load_selftest
-from loadstone.measure.client.pool import Pool, StepResult
-from loadstone.measure.client.protocol import Progress
+from loadstone.analyse.other_tools import DIALECTS
+from loadstone.analyse.summary import conclude, parse_slo
 from loadstone.core import CellInfo, Plan, RunInfo, Target, run_folder
 from loadstone.core.errors import DiskFullError, InputError
 from loadstone.core.nvml import Gpus
 from loadstone.core.signals import Interrupted, Signals
-from loadstone.analyse.other_tools import DIALECTS
+from loadstone.measure.client.pool import Pool, StepResult
+from loadstone.measure.client.protocol import Progress
 from loadstone.measure.engines import attach, cache
 from loadstone.measure.engines.observe import Observer, exporter
-from loadstone.runs.run_info import run_info
-from loadstone.analyse.summary import conclude, parse_slo
 from loadstone.measure.wire import ask
+from loadstone.runs import meet_server, worker_jobs
+from loadstone.runs.run_info import run_info
 from loadstone.workload.options import Options
 from loadstone.workload.planning import by_default, plan_of
 

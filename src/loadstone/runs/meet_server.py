@@ -15,18 +15,19 @@ from urllib.parse import SplitResult
 
 import msgspec
 
+from loadstone.analyse.run_facts import engine_name
 from loadstone.catalogue.deployment.deployment import ENGINES, Deployment
 from loadstone.catalogue.deployment.shorthand import names_engine, parse_deployment
-from loadstone.measure.client.pool import workers_for
 from loadstone.core import Plan, Target
 from loadstone.core.errors import InputError, TargetError
 from loadstone.core.secrets import blank, blank_bytes, keys_in
 from loadstone.core.text import excerpt
+from loadstone.measure.client.pool import workers_for
 from loadstone.measure.engines import attach
-from loadstone.predict.sharding.limits import count
-from loadstone.analyse.run_facts import engine_name
 from loadstone.measure.wire.ask import RequestBody, body, path
-from loadstone.workload.options import DEFAULT_SIM, Options, parse_structured
+from loadstone.predict.sharding.limits import count
+from loadstone.workload.option_values import DEFAULT_SIM, parse_structured
+from loadstone.workload.options import Options
 from loadstone.workload.planning import Beyond
 from loadstone.workload.prompts import PromptWriter, Vocabulary, given_text
 from loadstone.workload.request import Ask, Sampling

@@ -10,8 +10,8 @@ import msgspec
 from loadstone.analyse.client_accuracy import Selftest
 from loadstone.core import CellInfo, Plan, RunInfo, Target, host, run_folder
 from loadstone.core.version import __version__
-from loadstone.runs.worker_jobs import route
 from loadstone.runs.meet_server import sampling_of
+from loadstone.runs.worker_jobs import route
 from loadstone.workload.options import Options
 
 _SECRET_FLAGS = ("--header", "-H", "--extra-body")

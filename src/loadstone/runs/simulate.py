@@ -10,13 +10,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from loadstone.analyse.other_tools import DIALECTS
+from loadstone.analyse.summary import conclude, parse_slo
 from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.catalogue.deployment.shorthand import parse_deployment
 from loadstone.core import CellInfo, Plan, RunInfo, Target, host, run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.signals import Interrupted, Signals
 from loadstone.core.version import __version__
-from loadstone.analyse.other_tools import DIALECTS
 from loadstone.predict.scheduler import policy_of
 from loadstone.predict.simulator.cell import run_cell
 from loadstone.predict.simulator.counters import Counters
@@ -27,8 +28,7 @@ from loadstone.predict.simulator.table import tables
 from loadstone.predict.step_time import StepModel
 from loadstone.predict.step_time.parts import FirstToken, first_token_s, parts_of
 from loadstone.predict.step_time.profile import engine_measured, remaining, unmeasured, vendor_measured
-from loadstone.analyse.summary import conclude, parse_slo
-from loadstone.workload.options import Options
+from loadstone.workload.options import Options, SimulateOptions
 from loadstone.workload.planning import by_default, plan_of
 
 if TYPE_CHECKING:
@@ -43,25 +43,17 @@ _PAUSE_S = 0.1
 _ENGINE_NAMES = {"vllm": "vLLM", "sglang": "SGLang", "tensorrt-llm": "TensorRT-LLM"}
 
 
-def simulate(
-    deployment: str,
-    options: Options,
-    *,
-    acceptance: float | None = None,
-    draws: int | None = None,
-    profile: str | None = None,
-) -> dict[str, Any]:
+def simulate(options: SimulateOptions) -> dict[str, Any]:
     """Simulate a deployment; returns the summary (the `--json` document), whose `run_dir` holds the run.
 
-    `acceptance`: of a guessed token, where the deployment decodes speculatively; None: 0.7. `draws`: of the
-    coefficients, for the intervals; 0: none; None: 24. `profile`: one that `calibrate` made; None: the shipped one.
     Raises InputError, one line, where it cannot be done, and Interrupted, after saving the cells that were done, when
     a signal ended it.
     """
-    draws = DRAWS if draws is None else draws
+    acceptance, profile = options.acceptance, options.profile
+    draws = DRAWS if options.draws is None else options.draws
     if not 0 <= draws <= _MOST_DRAWS:
         raise InputError(f"--draws {draws}: must be 0 (no intervals) to {_MOST_DRAWS:,}")
-    deployed = parse_deployment(deployment)
+    deployed = parse_deployment(options.deployment)
     fleet = fleet_of(deployed, acceptance=acceptance, profile=profile)
     longest, what = longest_request(deployed, fleet.policy)
     plan = plan_of(options, longest if options.trace is not None else None)

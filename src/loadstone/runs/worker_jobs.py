@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult
 
-from loadstone.measure.client.pool import workers_for
-from loadstone.measure.client.protocol import Destination, Job
 from loadstone.core import Plan, RunInfo
 from loadstone.core.errors import TargetError
 from loadstone.core.version import __version__
+from loadstone.measure.client.pool import workers_for
+from loadstone.measure.client.protocol import Destination, Job
 from loadstone.measure.engines import attach
 from loadstone.measure.wire import ask
 from loadstone.measure.wire.triton_grpc import GrpcAsk

@@ -13,20 +13,14 @@ from loadstone.core.errors import InputError
 from loadstone.core.text import excerpt
 from loadstone.workload import arrivals, dataset, trace
 from loadstone.workload.lengths import Length, Synthetic, parse_length
-from loadstone.workload.options import FIELDS, Options
+from loadstone.workload.options import LOAD, WORKLOAD, Options, changed_flags
 from loadstone.workload.schedule import Workload, make_plan
 from loadstone.workload.session import Sessions, parse_think
 
 _DEFAULT_INPUT, _DEFAULT_OUTPUT = "1024", "128"
 _MOST_REQUESTS = 20_000_000
 """In one run: a plan of more would not fit into memory, and its run would take days."""
-_PLANNED = (
-    "rate", "concurrency", "ramp", "burstiness", "max-concurrency", "requests", "requests-per-rate", "duration",
-    "warmup", "input", "output", "range-ratio", "prefix", "prefix-groups", "dataset", "turns", "think-time", "trace",
-    "time-scale", "trace-window", "trace-sample", "length-scale", "skip-bad", "seed",
-)  # fmt: skip
-"""Flags that a plan answers already."""
-_UNSAID = Options()
+_BESIDE_A_PLAN = ("plan", "temperature", "top-p", "grace")
 _OF_A_TRACE = ("time-scale", "trace-window", "trace-sample", "length-scale")
 
 
@@ -66,9 +60,9 @@ def plan_of(
     if options.top_p is not None and not 0 < options.top_p <= 1:
         raise InputError(f"--top-p {options.top_p:g}: must be above 0 and at most 1")
     if options.plan is not None:
-        told = [flag for flag in _PLANNED if _given(options, flag)]
-        if told:
-            raise InputError(f"--plan and --{told[0]}: the plan says what is sent and when; give one")
+        for flag in changed_flags(options, LOAD, WORKLOAD):
+            if flag not in _BESIDE_A_PLAN:
+                raise InputError(f"--plan and --{flag}: the plan says what is sent and when; give one")
         plan = run_folder.read_plan(options.plan)
         # Runs of other tools have plans, too, that nobody can send: without requests, or of a load that is not known.
         if not all(len(plan.rows(cell)) and load.value > 0 for cell, load in enumerate(plan.cells)):
@@ -134,14 +128,6 @@ def _begun(load: Load, workload: Workload) -> float:
     return 0 if load.duration_s is not None else arrivals.default_requests(load)
 
 
-def _given(options: Options, flag: str) -> bool:
-    """Whether a flag says something else than it would by being left out."""
-    name = flag.replace("-", "_")
-    name = FIELDS.get(name, name)
-    value = getattr(options, name)
-    return bool((tuple(value) if isinstance(value, list) else value) != getattr(_UNSAID, name))
-
-
 def _check_numbers(options: Options) -> None:
     if not 0 < options.range_ratio <= 1:
         raise InputError(f"--range-ratio {options.range_ratio:g}: must be above 0 and at most 1")
@@ -151,9 +137,9 @@ def _check_numbers(options: Options) -> None:
         raise InputError("--prefix-groups: prompts of a group share a prefix; give its length with --prefix")
     if options.warmup is not None and options.warmup < 0:
         raise InputError(f"--warmup {options.warmup}: must be 0 or more")
-    for name in _OF_A_TRACE:
-        if _given(options, name) and options.trace is None:
-            raise InputError(f"--{name}: says how a trace is replayed; it goes with --trace")
+    for flag in changed_flags(options, WORKLOAD):
+        if flag in _OF_A_TRACE and options.trace is None:
+            raise InputError(f"--{flag}: says how a trace is replayed; it goes with --trace")
     if options.skip_bad and options.trace is None and options.dataset is None:
         raise InputError("--skip-bad: leaves out bad lines of a file; it goes with --trace or --dataset")
 
@@ -173,13 +159,13 @@ def _sessions(options: Options) -> Sessions | None:
 def _workload(options: Options, sessions: Sessions | None, max_tokens: int | None) -> tuple[Workload, Length | None]:
     """The workload; and, for a dataset, how long answers should be where it does not say."""
     if options.trace is not None:
-        for flag in ("input", "output", "dataset", "prefix", "turns", "range-ratio"):
-            if _given(options, flag):
+        for flag in changed_flags(options, WORKLOAD):
+            if flag in ("input", "output", "dataset", "prefix", "turns", "range-ratio"):
                 raise InputError(f"--trace and --{flag}: the trace says what is asked; give one")
         return _trace(options, max_tokens), None
     if options.dataset is not None:
-        for flag in ("input", "prefix"):
-            if _given(options, flag):
+        for flag in changed_flags(options, WORKLOAD):
+            if flag in ("input", "prefix"):
                 raise InputError(f"--dataset and --{flag}: the dataset says what prompts hold; give one")
         output = parse_length(options.output, options.range_ratio, "--output") if options.output else None
         return dataset.read(options.dataset, conversations=sessions is not None, skip_bad=options.skip_bad), output
