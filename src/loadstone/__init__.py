@@ -85,9 +85,9 @@ def simulate(deployment: str, **options: Any) -> dict[str, Any]:
 
 def recover(path: str | PathLike[str]) -> dict[str, Any]:
     """Finish a run folder that a crash left; returns the summary. Harmless to repeat. Raises InputError."""
-    from loadstone.runs import bench as measure
+    from loadstone.runs import execution
 
-    return measure.recover(_folder(path))
+    return execution.recover(_folder(path))
 
 
 def compare(

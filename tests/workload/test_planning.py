@@ -12,8 +12,12 @@ from loadstone.core import Load, Plan, run_folder
 from loadstone.core.errors import InputError
 from loadstone.workload.lengths import Length, Synthetic
 from loadstone.workload.options import Options
-from loadstone.workload.planning import Beyond, plan_of
+from loadstone.workload.planning import Beyond, Planner
 from loadstone.workload.schedule import make_plan
+
+
+def plan_of(options: Options, *limits: int, **server: Any) -> Plan:
+    return Planner(options).plan(*limits, **server)
 
 
 @pytest.fixture
