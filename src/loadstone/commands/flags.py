@@ -5,16 +5,18 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
-from loadstone.workload.options import RUN, Flag, Options, SimulateOptions, flags_of, options_of
+from loadstone.workload.options import RUN, Flag, Options, SimulateOptions, flags_of, is_for_server, options_of
 
 Command = Callable[..., None]
 Kind = TypeVar("Kind", bound=Options)
+_REPEATED = (Sequence[str], Sequence[tuple[str, str]])
+"""Options of these types are flags that may be repeated."""
 
 
 def option(heading: str, text: str, *names: str) -> Any:
@@ -24,29 +26,33 @@ def option(heading: str, text: str, *names: str) -> Any:
 
 def _parameter(flag: Flag, hint: Any) -> inspect.Parameter:
     """An option as a parameter of a command, with what typer makes a flag or an argument of."""
-    default, kind = flag.default, flag.command or hint
-    if kind is bool:
-        default = bool(default)
-    elif flag.command is None and flag.read is not None and Path not in (hint, *getattr(hint, "__args__", ())):
+    default, kind = flag.default, hint
+    if hint in _REPEATED or flag.argument == "target":
+        kind = list[str]
+    elif flag.name == "sim":
+        default, kind = False, bool
+    elif flag.read is not None and Path not in (hint, *getattr(hint, "__args__", ())):
         kind = str
-    if default is None:
-        kind = kind | None
-    dashed = flag.name.replace("_", "-")
-    names = [f"--{dashed}", flag.short] if flag.short else [f"--{dashed}"] if kind is bool and not default else []
+    names = {"header": ["--header", "-H"]}.get(flag.name, [])
+    if kind is bool and not default:
+        names = [f"--{flag.name.replace('_', '-')}"]
     shown = typer.Argument(help=flag.help) if flag.argument else option(flag.heading, flag.help, *names)
     return inspect.Parameter(
         flag.argument or flag.name,
         inspect.Parameter.KEYWORD_ONLY,
         default=inspect.Parameter.empty if default is dataclasses.MISSING else default,
-        annotation=Annotated[kind, shown],
+        annotation=Annotated[kind | None if default is None else kind, shown],
     )
 
 
 def parameters_of(kind: type[Options]) -> dict[str, inspect.Parameter]:
     """By field. A simulation's command leaves out what only a live server has."""
-    hints, for_server = get_type_hints(kind), kind is not SimulateOptions
-    flags = flags_of(kind).items()
-    return {field: _parameter(flag, hints[field]) for field, flag in flags if for_server or not flag.for_server}
+    hints = get_type_hints(kind)
+    return {
+        field: _parameter(flag, hints[field])
+        for field, flag in flags_of(kind).items()
+        if kind is not SimulateOptions or not is_for_server(field, flag.heading)
+    }
 
 
 def takes(

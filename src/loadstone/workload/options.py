@@ -20,6 +20,11 @@ from loadstone.workload.request import Endpoint, Route, Timeouts
 
 ARGUMENT, TARGET, WORKLOAD, LOAD, SIMULATOR, RUN = "Arguments", "Target", "Workload", "Load", "Simulator", "Run"
 """Headings of a help text, in their order there; ARGUMENT: of what stands without a flag."""
+_OF_A_SERVER = frozenset((
+    "url", "salt", "flush_cache", "sampling_seed", "stop", "structured", "stream", "workers", "gpu_telemetry",
+    "gpu_metrics",
+))  # fmt: skip
+"""Options, beside those under TARGET, that a simulation takes and that do nothing there."""
 HEADINGS = (ARGUMENT, TARGET, WORKLOAD, LOAD, SIMULATOR, RUN)
 Reader = Callable[[Any, str], Any]
 
@@ -27,46 +32,28 @@ Reader = Callable[[Any, str], Any]
 class Flag(NamedTuple):
     """What the command line knows of an option.
 
-    name        without -- and with _ for -
-    help        what `--help` says
-    default     what it shows as the default: text, or the value itself
-    read        from a text or a notebook's value to the field's, by value and name; None: the value as it is
-    command     the type on the command line; None: text where there is a `read`, else the field's
-    short       another name, of one letter
-    argument    its name as an argument of the command, where it has no flag there
-    for_server  only a live server has it: simulations take it and do nothing
+    heading   under which `--help` lists it
+    help      what it says there
+    default   what it shows as the default: text, or the value itself
+    read      from a text or a notebook's value to the field's, by value and name; None: the value as it is
+    name      without -- and with _ for -; "" stands for the field's, without _s
+    argument  its name as an argument of the command, where it has no flag there
     """
 
-    name: str
     heading: str
     help: str
-    default: Any
-    read: Reader | None
-    command: Any
-    short: str | None
-    argument: str | None
-    for_server: bool
+    default: Any = None
+    read: Reader | None = None
+    name: str = ""
+    argument: str | None = None
 
 
-def flag(
-    heading: str,
-    help: str,
-    default: Any = None,
-    read: Reader | None = None,
-    *,
-    name: str = "",
-    empty: Callable[[], Any] | None = None,
-    command: Any = None,
-    short: str | None = None,
-    argument: str | None = None,
-    for_server: bool | None = None,
-) -> Any:
-    """A field that is an option; see Flag. `empty`: makes the field's value where nothing is given."""
-    only_server = heading == TARGET if for_server is None else for_server
-    metadata = {"flag": Flag(name, heading, help, default, read, command, short, argument, only_server)}
-    if empty is not None:
-        return dataclasses.field(default_factory=empty, metadata=metadata)
-    value = default if default is None or read is None else read(default, name)
+def flag(heading: str, help: str, default: Any = None, read: Reader | None = None, **more: str) -> Any:
+    """A field that is an option; see Flag. A `default` that is text is read; {} makes a new one for each."""
+    metadata = {"flag": Flag(heading, help, None if default in ((), {}) else default, read, **more)}
+    if default == {}:
+        return dataclasses.field(default_factory=dict, metadata=metadata)
+    value = read(default, "") if read is not None and isinstance(default, str) else default
     return dataclasses.field(default=value, metadata=metadata)
 
 
@@ -78,15 +65,12 @@ class Options:
         ARGUMENT,
         "URL of a server; several URLs: a fleet; with --sim: a deployment, or fixed times, ttft=30ms,itl=5ms",
         read=values.urls,
-        command=list[str],
         argument="target",
-        for_server=True,
     )
     sim: str | None = flag(
         TARGET,
         f"measure an embedded simulated engine, as without a URL [default: {values.DEFAULT_SIM}]",
         read=values.simulated,
-        command=bool,
     )
     deployment: str | None = flag(
         TARGET, "what the server or fleet runs, for prices, roofline, calibrate: llama-3.1-70b@8xh200/tp8"
@@ -101,17 +85,9 @@ class Options:
         TARGET, "tokenizer.json, or its folder, to count prompt tokens [default: the server is asked]"
     )
     headers: Sequence[tuple[str, str]] = flag(
-        TARGET,
-        "'Name: value', sent with every request",
-        read=values.headers,
-        name="header",
-        empty=tuple,
-        command=list[str],
-        short="-H",
+        TARGET, "'Name: value', sent with every request", (), values.headers, name="header"
     )
-    extra_body: Mapping[str, Any] = flag(
-        TARGET, "JSON object merged into every request body", read=values.json_object, empty=dict
-    )
+    extra_body: Mapping[str, Any] = flag(TARGET, "JSON object merged into every request body", {}, values.json_object)
     timeout_connect_s: float = flag(TARGET, "longest time to connect", "10s", values.seconds)
     timeout_first_s: float = flag(TARGET, "longest time from sending to the first output", "600s", values.seconds)
     timeout_idle_s: float = flag(TARGET, "longest time between outputs", "300s", values.seconds)
@@ -150,8 +126,8 @@ class Options:
     time_scale: Sequence[float] = flag(
         WORKLOAD,
         "multiply a trace's times by this; 0.1: ten times as fast; a list: a cell each [default: 1]",
-        read=values.scales,
-        empty=tuple,
+        (),
+        values.scales,
     )
     trace_window_s: tuple[float, float] | None = flag(
         WORKLOAD, "replay only FROM:TO of a trace, e.g. 0s:10m", read=values.window
@@ -165,40 +141,22 @@ class Options:
         WORKLOAD,
         "what makes prompts new to every prefix cache: auto, none, or an earlier run's, to repeat it",
         "auto",
-        for_server=True,
     )
     flush_cache: bool | None = flag(
-        WORKLOAD,
-        "empty the engine's prefix cache before each cell [default: if --salt makes no new prompts]",
-        for_server=True,
+        WORKLOAD, "empty the engine's prefix cache before each cell [default: if --salt makes no new prompts]"
     )
     temperature: float | None = flag(WORKLOAD, "sampling temperature [default: the server's]")
     top_p: float | None = flag(WORKLOAD, "nucleus sampling [default: the server's]")
-    sampling_seed: int | None = flag(WORKLOAD, "sampling seed for the engine", for_server=True)
-    stop: Sequence[str] = flag(
-        WORKLOAD,
-        "stop answers at this text (may be repeated)",
-        read=values.texts,
-        empty=tuple,
-        command=list[str],
-        for_server=True,
-    )
-    structured: str | None = flag(
-        WORKLOAD, "constrain answers: json-schema:FILE, grammar:FILE or regex:PATTERN", for_server=True
-    )
-    stream: bool = flag(WORKLOAD, "stream answers, or ask for them in one piece (E2E only)", True, for_server=True)
+    sampling_seed: int | None = flag(WORKLOAD, "sampling seed for the engine")
+    stop: Sequence[str] = flag(WORKLOAD, "stop answers at this text (may be repeated)", (), values.texts)
+    structured: str | None = flag(WORKLOAD, "constrain answers: json-schema:FILE, grammar:FILE or regex:PATTERN")
+    stream: bool = flag(WORKLOAD, "stream answers, or ask for them in one piece (E2E only)", True)
 
     concurrency: Sequence[int] = flag(
-        LOAD,
-        "closed loop: requests under way at a time; a list: a cell each [default: 1,4,16]",
-        read=values.counts,
-        empty=tuple,
+        LOAD, "closed loop: requests under way at a time; a list: a cell each [default: 1,4,16]", (), values.counts
     )
     rate: Sequence[float] = flag(
-        LOAD,
-        "open loop: requests/s; a list: a cell each; inf: all of --requests at once",
-        read=values.numbers,
-        empty=tuple,
+        LOAD, "open loop: requests/s; a list: a cell each; inf: all of --requests at once", (), values.numbers
     )
     burstiness: float = flag(
         LOAD, "spread of open-loop arrivals: 1 is Poisson, below 1 burstier, above 1 more even, inf constant", 1.0
@@ -212,8 +170,8 @@ class Options:
     requests: Sequence[int] = flag(
         LOAD,
         "measured requests per cell; a list with --rate inf [default: 8 to 16 × concurrency; a minute of arrivals]",
-        read=values.counts,
-        empty=tuple,
+        (),
+        values.counts,
     )
     requests_per_rate: float | None = flag(LOAD, "measured requests per cell: this × the rate")
     duration_s: float | None = flag(LOAD, "measure each cell for this long instead, e.g. 60s", read=values.seconds)
@@ -230,19 +188,12 @@ class Options:
     dialect: str | None = flag(
         RUN, "another tool's numbers too: vllm, sglang, sglang-oai, aiperf, guidellm, inference-perf, llmperf, mlperf"
     )
-    workers: int | None = flag(RUN, "client processes [default: as many as the load needs]", for_server=True)
+    workers: int | None = flag(RUN, "client processes [default: as many as the load needs]")
     gpu_telemetry: bool | None = flag(
-        RUN,
-        "read this machine's NVIDIA GPUs once a second [default: if a server runs on this machine]",
-        for_server=True,
+        RUN, "read this machine's NVIDIA GPUs once a second [default: if a server runs on this machine]"
     )
     gpu_metrics: Sequence[str] = flag(
-        RUN,
-        "exporters of GPU metrics on the servers' machines (DCGM, AMD), e.g. node:9400",
-        read=values.addresses,
-        empty=tuple,
-        command=list[str],
-        for_server=True,
+        RUN, "exporters of GPU metrics on the servers' machines (DCGM, AMD), e.g. node:9400", (), values.addresses
     )
     label: str | None = flag(
         RUN, "name of this setup in reports and comparisons, e.g. 'no prefix cache'", read=values.text
@@ -298,6 +249,11 @@ def flags_of(kind: type[Options]) -> dict[str, Flag]:
     return dict(sorted(flags.items(), key=lambda item: HEADINGS.index(item[1].heading)))
 
 
+def is_for_server(field: str, heading: str) -> bool:
+    """Whether only a live server has an option: simulations take it and do nothing."""
+    return heading == TARGET or field in _OF_A_SERVER
+
+
 def changed_flags(options: Options, *headings: str) -> list[str]:
     """The flags under `headings`, with - for _, that say something else than they would by being left out."""
     defaults = Options()
@@ -305,7 +261,7 @@ def changed_flags(options: Options, *headings: str) -> list[str]:
     for field, each in flags_of(Options).items():
         value = getattr(options, field)
         differs = (tuple(value) if isinstance(value, list) else value) != getattr(defaults, field)
-        if differs and each.heading in headings and not each.for_server:
+        if differs and each.heading in headings and not is_for_server(field, each.heading):
             changed.append(each.name.replace("_", "-"))
     return changed
 
