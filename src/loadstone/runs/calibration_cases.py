@@ -10,6 +10,8 @@ import msgspec
 import numpy as np
 
 from loadstone.analyse import imported_run
+from loadstone.analyse.run_facts import RunFacts, run_facts
+from loadstone.analyse.summary import summarise
 from loadstone.catalogue import Deployment
 from loadstone.catalogue.deployment.shorthand import parse_named
 from loadstone.core import run_folder
@@ -19,8 +21,6 @@ from loadstone.predict.calibrate.points import Point, Unpredictable
 from loadstone.predict.calibrate.scripts import Arguments
 from loadstone.predict.calibrate.table import MOST_REQUESTS, Case
 from loadstone.predict.step_time.work_of_batch import work_of
-from loadstone.analyse.run_facts import RunFacts, run_facts
-from loadstone.analyse.summary import summarise
 
 _TELLS_NO_ENGINE = ("Triton",)
 """In front of engines that it does not name."""
