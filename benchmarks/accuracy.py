@@ -46,7 +46,7 @@ from loadstone.predict.calibrate.shipped import (
 )
 from loadstone.predict.calibrate.table import Case, Table, case_of, refresh, table_of
 from loadstone.predict.calibrate.update import update
-from loadstone.predict.engine_rules.common import OLD_ERAS, era_of
+from loadstone.predict.engine_rules import OLD_ERAS, rules_of
 from loadstone.predict.step_time.gpu_families import architecture_of
 from loadstone.predict.step_time.profile import profile_of, save
 
@@ -135,7 +135,7 @@ def worst(table: Table, gap: Mapping[str, Floats], count: int) -> None:
 
 def key_of(case: Case) -> tuple[str, str, str]:
     deployment = case.deployment
-    return deployment.engine, era_of(deployment), architecture_of(deployment.gpu)
+    return deployment.engine, rules_of(deployment).era, architecture_of(deployment.gpu)
 
 
 def fitted_on(cases: Sequence[Case]) -> Table:

@@ -23,7 +23,7 @@ from loadstone.predict.calibrate.shipped import profiles, residuals
 from loadstone.predict.calibrate.sources import copies_of, statistic_of, traffic_of, version_of
 from loadstone.predict.calibrate.table import case_of, decode_seconds, predict, refresh, slopes, table_of
 from loadstone.predict.calibrate.update import _widths, update
-from loadstone.predict.engine_rules.cuda_graphs import is_eager
+from loadstone.predict.engine_rules import rules_of
 from loadstone.predict.scheduler import EnginePolicy
 from loadstone.predict.simulator.fleet import Fleet
 from loadstone.predict.step_time import StepModel
@@ -166,8 +166,8 @@ def test_a_version_that_is_not_said_is_that_of_its_month(version: str, notes: st
 
 def test_runs_without_cuda_graphs_are_known_by_their_flags() -> None:
     told = point_of(1, 8, notes="stat=median; --disable-cuda-graph --enable-torch-compile")
-    assert is_eager(deployment_of(told)[0])
-    assert not is_eager(deployment_of(point_of(1, 8))[0])
+    assert rules_of(deployment_of(told)[0]).is_eager
+    assert not rules_of(deployment_of(point_of(1, 8))[0]).is_eager
 
 
 def test_a_squared_gpu_count_is_undone() -> None:

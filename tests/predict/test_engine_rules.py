@@ -11,10 +11,10 @@ from loadstone.core.errors import InputError
 from loadstone.predict.calibrate.deployments import schedulers_of, with_arguments
 from loadstone.predict.calibrate.points import Point
 from loadstone.predict.calibrate.scripts import Arguments, arguments_of
-from loadstone.predict.engine_rules.common import context_limit
-from loadstone.predict.engine_rules.vllm import chunks_prompts
+from loadstone.predict.engine_rules import rules_of
+from loadstone.predict.engine_rules.sglang import KEEP_FREE
+from loadstone.predict.engine_rules.vllm import Vllm
 from loadstone.predict.scheduler import EnginePolicy, policy_of
-from loadstone.predict.scheduler.defaults import SGLANG_KEEP_FREE
 
 
 def habits(deployment: str) -> EnginePolicy:
@@ -62,9 +62,9 @@ def test_sglangs_attention_ranks_share_a_chunk_and_a_caution() -> None:
     assert (whole.max_batched_tokens, rank.max_batched_tokens) == (8192, 1024)
     assert whole.keep_free == rank.keep_free == 1.0  # lengths are fixed
     before = "engine=sglang,version=0.5.9"
-    assert habits(f"deepseek-r1@8xh200/tp8,{before}").keep_free == SGLANG_KEEP_FREE
+    assert habits(f"deepseek-r1@8xh200/tp8,{before}").keep_free == KEEP_FREE
     rank = habits(f"deepseek-r1@8xh200/tp1,dp8,attention-dp,{before}")
-    assert (rank.max_batched_tokens, rank.keep_free) == (1024, pytest.approx(0.3 * SGLANG_KEEP_FREE))
+    assert (rank.max_batched_tokens, rank.keep_free) == (1024, pytest.approx(0.3 * KEEP_FREE))
     early = habits("deepseek-r1@8xh200/tp1,dp8,attention-dp,engine=sglang,version=0.4.3")
     assert early.max_batched_tokens == 4096
     asked = "chunked_prefill_size=32768,mem_fraction_static=0.8"
@@ -174,10 +174,10 @@ def test_an_argument_that_is_none_is_named(wrong: str) -> None:
     ],
 )
 def test_the_longest_context(deployment: str, tokens: int) -> None:
-    assert context_limit(parse_deployment(deployment)) == tokens
+    assert rules_of(parse_deployment(deployment)).context_limit == tokens
 
 
 def test_whole_prompts_or_pieces_by_context() -> None:
-    deployment = parse_deployment("llama-3.1-8b@1xh100/version=0.6.3")
-    assert not chunks_prompts(deployment, 32_768)
-    assert chunks_prompts(deployment, 32_769)
+    rules = Vllm(parse_deployment("llama-3.1-8b@1xh100/version=0.6.3"))
+    assert not rules.chunks_prompts(32_768)
+    assert rules.chunks_prompts(32_769)

@@ -29,8 +29,7 @@ from numpy.typing import NDArray
 
 from loadstone.predict.calibrate.sources import copies_of
 from loadstone.predict.calibrate.table import Case, Table, predict, slopes
-from loadstone.predict.engine_rules.common import OLD_ERAS, era_of, eras_to
-from loadstone.predict.engine_rules.cuda_graphs import is_eager
+from loadstone.predict.engine_rules import ENGINES, OLD_ERAS, rules_of
 from loadstone.predict.step_time.coefficients import HOST, NAMES, PRIOR, SPREAD, Array
 from loadstone.predict.step_time.gpu_families import architecture_of, is_amd
 
@@ -93,7 +92,7 @@ class Groups:
 def keys_of(engine: str, era: str, architecture: str, model_family: str = "") -> list[tuple[str, ...]]:
     """The groups of a deployment, widest first; `*` stands for any and is left out."""
     found: list[tuple[str, ...]] = [("all",)]
-    releases = [] if "*" in (engine, era) else eras_to(engine, era)
+    releases = [] if "*" in (engine, era) else releases_of(engine, era)
     if engine != "*":
         found.append(("engine", engine))
         found += [("era", engine, each) for each in releases]
@@ -111,9 +110,17 @@ def keys_of(engine: str, era: str, architecture: str, model_family: str = "") ->
     return found
 
 
+def releases_of(engine: str, era: str) -> list[str]:
+    """What a release's coefficients are made of: present eras build on one another, so that the newest has what all
+    before it had; an old one stands alone."""
+    eras = ENGINES[engine].eras if engine in ENGINES else ()
+    present = [each.name for each in reversed(eras) if not each.old]
+    return present[: present.index(era) + 1] if era in present else [era]
+
+
 def case_keys(case: Case) -> list[tuple[str, ...]]:
     deployment = case.deployment
-    return keys_of(deployment.engine, era_of(deployment), architecture_of(deployment.gpu), family(case))
+    return keys_of(deployment.engine, rules_of(deployment).era, architecture_of(deployment.gpu), family(case))
 
 
 def family(case: Case) -> str:
@@ -364,7 +371,7 @@ def weights_of(cases: Sequence[Case]) -> Array:
     single *= ~faster_twins(cases)
     # How many of the guessed tokens were accepted is an assumption, among how many copies users were shared too.
     single *= np.array([case.policy.speculative is None and copies_of(case.point) == 1 for case in cases])
-    single *= np.array([EAGER_WEIGHT if is_eager(case.deployment) else 1.0 for case in cases])
+    single *= np.array([EAGER_WEIGHT if rules_of(case.deployment).is_eager else 1.0 for case in cases])
     families = [offset_key(case) for case in cases]
     size: Counter[tuple[str, ...]] = Counter()
     for family, weight in zip(families, single, strict=True):

@@ -25,7 +25,7 @@ from loadstone.predict.calibrate.fit import (
     weights_of,
 )
 from loadstone.predict.calibrate.table import Case, Table, refresh, slopes
-from loadstone.predict.engine_rules.common import era_of
+from loadstone.predict.engine_rules import rules_of
 from loadstone.predict.step_time.coefficients import NAMES, Array
 from loadstone.predict.step_time.gpu_families import architecture_of, kind_of, shapes_of
 from loadstone.predict.step_time.profile import Profile, Provenance
@@ -137,7 +137,7 @@ def profiles(
     seen: dict[tuple[str, str, str], list[Case]] = {}
     for case in table.cases:
         deployment = case.deployment
-        engine, era = deployment.engine, era_of(deployment)
+        engine, era = deployment.engine, rules_of(deployment).era
         architecture = architecture_of(deployment.gpu)
         for key in (
             (engine, era, architecture), (engine, "*", architecture), (engine, era, "*"), (engine, "*", "*"),

@@ -26,7 +26,7 @@ from loadstone.predict.calibrate.deployments import deployment_of, schedulers_of
 from loadstone.predict.calibrate.points import Point, Unpredictable
 from loadstone.predict.calibrate.scripts import Arguments
 from loadstone.predict.calibrate.sources import acceptance_of, copies_of, statistic_of, traffic_of
-from loadstone.predict.engine_rules.cuda_graphs import graph_tokens, is_eager
+from loadstone.predict.engine_rules import rules_of
 from loadstone.predict.scheduler import EnginePolicy
 from loadstone.predict.simulator.fleet import fleet_with
 from loadstone.predict.step_time.coefficients import INDEX, Array
@@ -151,8 +151,8 @@ def _load(point: Point) -> tuple[int, int]:
 
 def table_of(cases: Sequence[Case]) -> Table:
     tokens = np.array([case.inputs.mean() for case in cases])
-    eager = np.array([is_eager(case.deployment) for case in cases])
-    graphs = np.array([graph_tokens(case.deployment) for case in cases], float)
+    eager = np.array([rules_of(case.deployment).is_eager for case in cases])
+    graphs = np.array([rules_of(case.deployment).graph_tokens for case in cases], float)
     in_step = np.array([case.deployment.attention_dp and case.deployment.dp > 1 for case in cases])
     works = stack([case.work for case in cases])
     return Table(list(cases), works, tokens, eager=eager, graph_tokens=graphs, in_step=in_step)
