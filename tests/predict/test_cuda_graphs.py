@@ -46,9 +46,9 @@ def test_the_largest_step_with_prompts(deployment: str, tokens: int) -> None:
 
 def test_arguments_that_are_none_are_told() -> None:
     with pytest.raises(InputError, match="--cudagraph-mode: 'maybe' is not a mode of vLLM; use NONE, FULL_DECODE"):
-        rules_of(parse_deployment(f"{DENSE},engine=vllm,cudagraph_mode=maybe")).graph_tokens
+        StepModel(parse_deployment(f"{DENSE},engine=vllm,cudagraph_mode=maybe"))
     with pytest.raises(InputError, match="--max-cudagraph-capture-size: 'many' is not a whole number"):
-        rules_of(parse_deployment(f"{DENSE},engine=vllm,max_cudagraph_capture_size=many")).graph_tokens
+        StepModel(parse_deployment(f"{DENSE},engine=vllm,max_cudagraph_capture_size=many"))
 
 
 def test_decode_steps() -> None:

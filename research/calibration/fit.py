@@ -27,8 +27,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from loadstone.predict.calibrate.sources import copies_of
-from loadstone.predict.calibrate.table import Case, Table, predict, slopes
+from loadstone.predict.calibrate.cases import Case, Table, predict, slopes
 from loadstone.predict.engine_rules import ENGINES, OLD_ERAS, rules_of
 from loadstone.predict.step_time.coefficients import HOST, NAMES, PRIOR, SPREAD, Array
 from loadstone.predict.step_time.gpu_families import architecture_of, is_amd
@@ -63,6 +62,8 @@ NOTHING = 1e-3
 """Of a family, what is alike, and the host's times, which are its engine's."""
 NOISE = {"ttft": 0.20, "tpot": 0.08}
 """σ: of one point around its family's best, in ln."""
+EAGER_WEIGHT = 0.1
+"""Of runs without CUDA graphs: launches hide the kernels whose coefficients are sought."""
 OFFSET = {"ttft": 0.10, "tpot": 0.05}
 """Standard deviation of the families' offsets, in ln."""
 _FREEDOM = 2.0
@@ -368,9 +369,8 @@ def weights_of(cases: Sequence[Case]) -> Array:
     keys = [(case.point.ttft_s, case.point.tpot_s) for case in cases]
     repeats = Counter(keys)
     single = np.array([1.0 / repeats[key] for key in keys])
-    single *= ~faster_twins(cases)
-    # How many of the guessed tokens were accepted is an assumption, among how many copies users were shared too.
-    single *= np.array([case.policy.speculative is None and copies_of(case.point) == 1 for case in cases])
+    # How many of the guessed tokens were accepted is an assumption.
+    single *= np.array([case.policy.speculative is None and not case.point.unfitted for case in cases])
     single *= np.array([EAGER_WEIGHT if rules_of(case.deployment).is_eager else 1.0 for case in cases])
     families = [offset_key(case) for case in cases]
     size: Counter[tuple[str, ...]] = Counter()
@@ -378,31 +378,3 @@ def weights_of(cases: Sequence[Case]) -> Array:
         size[family] += weight
     shares: Array = single * np.array([2 / np.sqrt(max(4.0, size[family])) for family in families])
     return shares
-
-
-TWIN = 1.4
-EAGER_WEIGHT = 0.1
-"""Of runs without CUDA graphs: launches hide the kernels whose coefficients are sought."""
-
-
-def faster_twins(cases: Sequence[Case]) -> NDArray[np.bool_]:
-    """Cases with a twin, of the same deployment and traffic on another version or day, that takes over 1.4 times as
-    long per token: most likely run with speculative decoding, which their rows do not say. They are not fitted on.
-    Rows that have their whole deployment say it.
-    """
-    slowest: dict[tuple[object, ...], float] = {}
-    keys = []
-    for case in cases:
-        deployment, point = case.deployment, case.point
-        key = (
-            point.fold, deployment.engine, deployment.gpu.name, deployment.weights_dtype, deployment.gpus,
-            deployment.attention_dp, point.input_tokens, point.output_tokens, case.users,
-        )  # fmt: skip
-        keys.append(key)
-        slowest[key] = max(slowest.get(key, 0.0), point.tpot_s or 0.0)
-    return np.array(
-        [
-            bool(case.point.tpot_s and slowest[key] > TWIN * case.point.tpot_s and not case.point.deployment)
-            for key, case in zip(keys, cases, strict=True)
-        ]
-    )
