@@ -14,11 +14,9 @@ from loadstone.core import Load
 from loadstone.core.errors import InputError
 from loadstone.core.statistics import STATISTICS
 from loadstone.interop.read.cell import Cell
-from loadstone.interop.read.source import NoResult
-from loadstone.interop.read.values import amount, known, lengths, positive, text, whole
+from loadstone.interop.read.files import NoResult
+from loadstone.interop.read.values import COUNTS, FACTS, Value, amount, burst_of, lengths, text
 
-FACTS = ("engine", "engine_version", "model", "gpu", "weights_dtype", "kv_dtype")
-COUNTS = ("gpus", "nodes", "tp", "pp", "dp", "ep")
 LOADS = ("concurrency", "rate", "burst")
 OTHERS = ("input", "output", "range_ratio", "prefix", "requests", "failed", "duration_s", "mode", "tool")
 _LATENCY = re.compile(rf"(ttft|tpot|itl|e2e)_({'|'.join(STATISTICS)})_(s|ms|us)")
@@ -34,7 +32,7 @@ _ARRIVALS = {"concurrency": "concurrency", "rate": "rate", "burst": "burst", "ba
 
 def parse_map(pairs: list[str]) -> dict[str, str]:
     """{our name: column} of `--map NAME=COLUMN`. Raises InputError for a name that is none of ours."""
-    found = {}
+    names = {}
     for pair in pairs:
         name, sign, column = pair.partition("=")
         if not sign or not is_name(name.strip()):
@@ -42,77 +40,79 @@ def parse_map(pairs: list[str]) -> dict[str, str]:
                 f"--map {pair!r}: write NAME=COLUMN, NAME being e.g. concurrency, rate, input, engine, gpu, "
                 "ttft_p50_ms, tpot_mean_s, output_tokens_per_s (docs/import.md has all)"
             )
-        found[name.strip()] = column.strip()
-    return found
+        names[name.strip()] = column.strip()
+    return names
 
 
 def is_name(name: str) -> bool:
     return name in {*FACTS, *COUNTS, *LOADS, *OTHERS, *TOTALS} or _LATENCY.fullmatch(name) is not None
 
 
-def columns(header: list[str], given: Mapping[str, str], what: str) -> dict[str, int]:
+def columns(header: list[str], mapped: Mapping[str, str], what: str) -> dict[str, int]:
     """Our names to column numbers. Raises InputError where a mapped column is not there, or nothing is measured."""
     at = {column: index for index, column in enumerate(header)}
-    missing = [column for column in given.values() if column not in at]
+    missing = [column for column in mapped.values() if column not in at]
     if missing:
         raise InputError(f"{what}: no column {missing[0]!r}; it has {', '.join(map(repr, header[:20]))}")
-    found = {name: index for column, index in at.items() if is_name(name := _POINTS.get(column, column))}
-    found |= {name: at[column] for name, column in given.items()}
-    measured = [name for name in found if _LATENCY.fullmatch(name) or name in TOTALS]
-    if not measured:
+    numbers = {name: index for column, index in at.items() if is_name(name := _POINTS.get(column, column))}
+    numbers |= {name: at[column] for name, column in mapped.items()}
+    if not any(_LATENCY.fullmatch(name) or name in TOTALS for name in numbers):
         raise NoResult(
             f"{what}: not a result of a known tool, and no column has a known name; name the columns, e.g. "
             '--map concurrency=users --map ttft_p50_ms="Median TTFT"'
         )
-    return found
+    return numbers
 
 
 def row(cells: list[str], names: Mapping[str, int], header: list[str], where: str) -> Cell:
-    said = {
-        name: cells[index].strip() for name, index in names.items() if index < len(cells) and cells[index].strip()
-    }
-    extra = {name: cells[index].strip() for index, name in enumerate(header) if index < len(cells)}
-    cell = Cell(where=where, tool=text(said.get("tool"), 80) or "CSV", load=_load(said, extra))
-    cell.deployment = known({
-        **{name: text(said.get(name), 120) for name in FACTS},
-        **{name: whole(said.get(name)) for name in COUNTS},
-    })  # fmt: skip
-    cell.workload = lengths(
-        said.get("input"),
-        said.get("output"),
-        said.get("range_ratio"),
-        prefix_tokens=whole(said.get("prefix")),
+    columns = Value({name: cell.strip() for name, cell in zip(header, cells, strict=False) if cell.strip()})
+    stated = Value({name: cells[at].strip() for name, at in names.items() if at < len(cells) and cells[at].strip()})
+    cell = Cell(
+        where=where,
+        tool=stated.text("tool", 80) or "CSV",
+        load=_load(stated, columns),
+        deployment=stated.fields(**{name: name for name in (*FACTS, *COUNTS)}),
+        workload=lengths(
+            stated.get("input"),
+            stated.get("output"),
+            stated.get("range_ratio"),
+            prefix_tokens=stated.whole("prefix"),
+            mode="offline" if (stated.get("mode") or "").lower() in ("offline", "static") else None,
+        ),
+        requests=stated.fields(ok="requests", error="failed"),
+        duration_s=stated.positive("duration_s"),
+        totals=stated.fields(**{name: name for name in TOTALS}),
     )
-    if (said.get("mode") or "").lower() in ("offline", "static"):
-        cell.workload["mode"] = "offline"
-    failed = whole(said.get("failed"))
-    done = whole(said.get("requests"))
-    cell.requests = known({"ok": done, "error": failed})
-    cell.duration_s = positive(said.get("duration_s"))
-    for name, value in said.items():
+    for name, value in stated.raw.items():
         if match := _LATENCY.fullmatch(name):
-            found = amount(value)
-            if found is None:
-                cell.say("no_number", "warning", f"{where}: {name} is {text(value, 40)!r}", "Left out.")
+            seconds = amount(value)
+            if seconds is None:
+                cell.say("no_number", "warning", f"{name} is {text(value, 40)!r}", "Left out.")
             else:
-                cell.latencies.setdefault(f"{match[1]}_s", {})[match[2]] = found * _SCALES[match[3]]
-    cell.totals = known({name: amount(said.get(name)) for name in TOTALS})
-    if text(extra.get("exclude")):
+                cell.latencies.setdefault(f"{match[1]}_s", {})[match[2]] = seconds * _SCALES[match[3]]
+    if reason := columns.text("exclude"):
         cell.say(
             "excluded",
             "warning",
-            f"{where}: the table itself excludes the row: {text(extra['exclude'])}",
+            f"the table itself excludes the row: {reason}",
             "Do not fit on it or score with it.",
         )
     return cell
 
 
-def _load(said: Mapping[str, str], extra: Mapping[str, str]) -> Load | None:
-    for kind in LOADS:
-        if (value := positive(said.get(kind))) is not None:
-            return Load(kind, value)  # type: ignore[arg-type]
-    arrival = _ARRIVALS.get(extra.get("arrival", "").lower())
-    value = positive(extra.get("arrival_value"))
-    if value is None and (arrival == "burst" or extra.get("arrival_value", "").lower() == "inf"):
-        arrival, value = "burst", positive(said.get("requests"))  # all at once
+def _load(stated: Value, columns: Value) -> Load | None:
+    if (load := load_named(stated)) is not None:
+        return load
+    arrival = _ARRIVALS.get((columns.get("arrival") or "").lower())
+    value = columns.positive("arrival_value")
+    if value is None and (arrival == "burst" or (columns.get("arrival_value") or "").lower() == "inf"):
+        return burst_of(stated.positive("requests"))  # all at once
     return Load(arrival, value) if arrival is not None and value is not None else None  # type: ignore[arg-type]
+
+
+def load_named(values: Value) -> Load | None:
+    """The load under its own name: the first of LOADS that is there."""
+    for kind in LOADS:
+        if (value := values.positive(kind)) is not None:
+            return Load(kind, value)  # type: ignore[arg-type]
+    return None
