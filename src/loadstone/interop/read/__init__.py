@@ -19,6 +19,7 @@ from loadstone.core.errors import InputError
 from loadstone.interop.read import detect, files, plain_csv
 from loadstone.interop.read.cell import Cell
 from loadstone.interop.read.check import check
+from loadstone.interop.read.findings import finding
 from loadstone.interop.read.run_folders import runs_of, write
 from loadstone.interop.read.values import COUNTS, FACTS, Value, known, lengths
 
@@ -37,9 +38,9 @@ class Imported:
         self.runs: list[Path] = []
         self.findings: list[dict[str, Any]] = []
 
-    def say(self, finding: Finding, where: str, run: Path | None = None) -> None:
-        about = {"run": str(run) if run is not None else None, "where": where}
-        self.findings.append(about | msgspec.to_builtins(finding))
+    def say(self, about: Finding, where: str, run: Path | None = None) -> None:
+        place = {"run": str(run) if run is not None else None, "where": where}
+        self.findings.append(place | msgspec.to_builtins(about))
 
     def to_json(self) -> dict[str, Any]:
         return {"schema": 1, "runs": [str(run) for run in self.runs], "findings": self.findings}
@@ -81,10 +82,10 @@ def import_files(
         raise InputError(f"{paths[0] if paths else 'import'}: no results in it; give a result of {detect.KNOWN}")
     if others:
         evidence = f"no results of a known tool, passed over: {_some(others, ', ')}"
-        imported.say(Finding("passed_over", "info", evidence, "Name a file itself to see what is wrong with it."), "")
+        imported.say(finding("passed_over", evidence), "")
     if broken:
         evidence = f"{len(broken)} files could not be read and are left out: {_some(broken, '; ')}"
-        imported.say(Finding("broken", "warning", evidence, "Copy them again, or repeat their measurements."), "")
+        imported.say(finding("broken", evidence), "")
     cells = _once(cells, imported)
     for cell in cells:
         _supply(cell, facts)
@@ -93,8 +94,8 @@ def import_files(
         folder = write(run, out, list(command))
         imported.runs.append(folder)
         for cell in run:
-            for finding in cell.findings:
-                imported.say(finding, cell.where, folder)
+            for each in cell.findings:
+                imported.say(each, cell.where, folder)
     return imported
 
 
@@ -116,8 +117,7 @@ def _once(cells: Sequence[Cell], imported: Imported) -> list[Cell]:
         evidence = (
             f"the same measurements as in other files, left out: {_some([cell.where for cell in copies], ', ')}"
         )
-        remedy = "Nothing is missing: each measurement was read once."
-        imported.say(Finding("copies", "info", evidence, remedy), "")
+        imported.say(finding("copies", evidence), "")
     dropped = set(map(id, copies))
     return [cell for cell in cells if id(cell) not in dropped]
 
@@ -132,7 +132,7 @@ def _loaded(cells: Sequence[Cell], imported: Imported) -> list[Cell]:
         remedy = "state it, e.g. --set concurrency=16, --set rate=4 or --set burst=32"
         if len(bare) == len(cells):
             raise InputError(f"{evidence}; {remedy}")
-        left_out = Finding("load_missing", "warning", f"{evidence}; left out", f"{remedy.capitalize()}.")
+        left_out = finding("load_missing", f"{evidence}; left out", remedy=f"{remedy.capitalize()}.")
         imported.say(left_out, bare[0].where)
     return [cell for cell in cells if cell.load is not None]
 
@@ -176,9 +176,4 @@ def _supply(cell: Cell, given: Value) -> None:
         rate = cell.sends_per_s(cell.records) or cell.totals.get("requests_per_s")
         if rate:
             cell.load = Load("rate", rate)
-            cell.say(
-                "load_not_told",
-                "warning",
-                f"does not state the load; the {rate:.4g} requests/s observed are used instead",
-                "State it, e.g. --set concurrency=16 or --set rate=4.",
-            )
+            cell.say("load_not_told", f"does not state the load; the {rate:.4g} requests/s observed are used instead")

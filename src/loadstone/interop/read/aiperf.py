@@ -78,8 +78,7 @@ def summary(document: Value, where: str) -> Cell:
         # Its places are held by conversations, pauses included.
         cell.load = msgspec.structs.replace(cell.load, unit="sessions")
     if document.get("was_cancelled") is True:
-        evidence = "the tool was stopped before it had sent all requests"
-        cell.say("interrupted", "warning", evidence, "Measure again to the end.")
+        cell.say("interrupted", "the tool was stopped before it had sent all requests")
     failed = document.whole("error_request_count.avg")
     if failed is None and document.has("error_summary"):
         failed = sum(item.whole("count") or 0 for item in document.items("error_summary"))
@@ -178,12 +177,7 @@ def profile(document: Value, where: str) -> list[Cell]:
         requests = [_answered(row, start) for row in rows if (start := row.whole("timestamp")) is not None]
         cell.add_requests(requests, per_s=1e9)
         if any(made.output_tokens is None and made.arrival_s for made in cell.records):
-            cell.say(
-                "no_usage",
-                "info",
-                "no token counts; each response is counted as one token",
-                "Where the server bundles tokens, TPOT and tokens/s are per response, not per token.",
-            )
+            cell.say("no_usage", "no token counts; each response is counted as one token")
         if cell.records:
             cells.append(cell)
     return cells

@@ -120,10 +120,8 @@ def _waits(cell: Cell, times: Sequence[Value]) -> None:
     if cell.rated and each and e2e_s is not None and (mean_s := sum(each) / len(each)) > WAIT_SHARE * e2e_s:
         cell.say(
             "waits_left_out",
-            "warning",
             f"requests waited {show_seconds(mean_s)} on average to be sent, at most {show_seconds(max(each))}; the "
             "stated latencies count from sending",
-            "Measure with --save-detailed: latencies then count from when requests should have been sent.",
         )
 
 
@@ -241,12 +239,8 @@ def sglang(document: Value, where: str, *, all_sent: bool = False) -> Cell:
     # Its client may take the length it asked for as the length it got; its own count of the text tells.
     counted, again = cell.totals.get("output_tokens"), document.whole("total_output_tokens_retokenized")
     if counted and again is not None and again < 0.9 * counted:
-        cell.say(
-            "tokens_doubtful",
-            "warning",
-            f"{counted:,} output tokens are counted; the text has {again:,} by the client's tokenizer",
-            "Answers ended early or failed in the stream while the requested length was counted; measure with usage.",
-        )
+        evidence = f"{counted:,} output tokens are counted; the text has {again:,} by the client's tokenizer"
+        cell.say("tokens_doubtful", evidence)
     _add_requests(cell, document)
     return cell
 
@@ -263,10 +257,8 @@ def _sglang_workload(cell: Cell, document: Value) -> dict[str, Any]:
     if unused and None not in means:
         cell.say(
             "lengths_not_used",
-            "info",
             f"lists random lengths {listed[0]}/{listed[1]}, which the data set {name} does not use; its requests "
             f"average {means[0]:.0f}/{means[1]:.0f} tokens",
-            "The averages are used.",
         )
     return {"kind": "synthetic" if name == "generated-shared-prefix" else "dataset", "name": name}
 
@@ -359,12 +351,7 @@ def _add_requests(cell: Cell, document: Value) -> None:
     count = len(columns["ttfts"])
     unlike = [name for name, column in columns.items() if column and len(column) != count]
     if count and unlike:
-        cell.say(
-            "lists_differ",
-            "warning",
-            f"{', '.join(unlike)} and ttfts differ in length; the requests are left out",
-            "Save the results again; the summary statistics were kept.",
-        )
+        cell.say("lists_differ", f"{', '.join(unlike)} and ttfts differ in length; the requests are left out")
     if not count or unlike:
         return
 
@@ -406,10 +393,8 @@ def _add_requests(cell: Cell, document: Value) -> None:
     if bundled:
         cell.say(
             "tokens_bundled",
-            "info",
             f"{bundled} of {count} requests have fewer gaps than tokens: a chunk brought several, and they count as "
             "evenly spread",
-            "Use TPOT, which does not depend on how tokens were bundled.",
         )
 
 
@@ -458,9 +443,7 @@ def _sglang_row(row: Mapping[str, str], where: str) -> Cell:
     cell.under_way = None
     cell.say(
         "columns_shifted",
-        "info",
         f"column concurrency says {stated:.1f} where Σ E2E/duration is {under_way:.1f}, of {cap:.0f} places: a p95 "
         f"of ITL moved the columns after it; p95 {p99_ms:.1f} ms, p99 {stated:.1f} ms",
-        "Corrected here; ask the source for its own file if the ITL tail matters.",
     )
     return cell

@@ -10,6 +10,7 @@ from typing import Any
 
 from loadstone.analyse.verdict import Finding
 from loadstone.core import Load, Phase, RequestRecord, Status
+from loadstone.interop.read.findings import finding
 from loadstone.interop.read.values import Value
 
 NO_TOKENS = "no output, though the tool counts it as completed"
@@ -135,17 +136,15 @@ class Cell:
     def mean(self, latency: str) -> float | None:
         return self.latencies.get(latency, {}).get("mean")
 
-    def say(self, kind: str, severity: str, evidence: str, remedy: str) -> None:
-        self.findings.append(Finding(kind, severity, f"{self.where}: {evidence}", remedy))  # type: ignore[arg-type]
+    def say(self, kind: str, evidence: str, severity: str | None = None, remedy: str | None = None) -> None:
+        """Adds a finding of this kind, see findings.py."""
+        self.findings.append(finding(kind, f"{self.where}: {evidence}", severity, remedy))
 
-    def say_recounted(self, recounted: int, of: int | None, remedy: str) -> None:
+    def say_recounted(self, recounted: int, of: int | None, remedy: str | None = None) -> None:
         """Of clients that count the answers' text anew beside the server's own count."""
         if recounted:
-            evidence = (
-                f"for {recounted} of {of} requests the server's count of output tokens is not the client's, which "
-                "counts the text anew"
-            )
-            self.say("counts_differ", "info", evidence, remedy)
+            evidence = f"for {recounted} of {of} requests the server's count of output tokens is not the client's"
+            self.say("counts_differ", f"{evidence}, which counts the text anew", remedy=remedy)
 
     def add_requests(self, requests: Sequence[Request], *, per_s: float = 1.0, origin: float | None = None) -> None:
         """Their records, from `origin` on (None: the first send, or when the first was due), in 1/`per_s` seconds.
@@ -169,9 +168,7 @@ class Cell:
             if several:
                 record.session_id, record.turn = request.session_id, request.turn
             self.records.append(record)
-        self.say_recounted(
-            recounted, len(requests), "The server's count is used here; the tool's own figures use the client's."
-        )
+        self.say_recounted(recounted, len(requests))
 
 
 def _record(request: Request, sent_s: float | None, intended_s: float | None) -> RequestRecord:

@@ -47,15 +47,11 @@ def check(cell: Cell) -> None:
     _empty(cell)
 
 
-def _doubt(cell: Cell, kind: str, evidence: str) -> None:
-    cell.say(kind, "warning", evidence, "Ask the source; draw no conclusions from this row.")
-
-
 def _impossible(cell: Cell) -> None:
     for name, stated in cell.latencies.items():
         below = sorted(statistic for statistic, value in stated.items() if value < 0)
         if below:
-            _doubt(cell, "negative_time", f"{_LABELS[name]} {', '.join(below)} below 0; left out")
+            cell.say("negative_time", f"{_LABELS[name]} {', '.join(below)} below 0; left out")
             for statistic in below:
                 del stated[statistic]
 
@@ -66,22 +62,14 @@ def _unmeasured(cell: Cell) -> None:
     """
     cell.latencies = {name: stated for name, stated in cell.latencies.items() if not stated or any(stated.values())}
     if cell.completed == 0:
-        cell.say(
-            "none_completed",
-            "error",
-            "no request completed: there is nothing to measure",
-            "Find out what the server answered, and measure again.",
-        )
+        cell.say("none_completed", "no request completed: there is nothing to measure")
     elif not cell.records and not cell.latencies:
         stated = any(cell.totals.get(name) is not None for name in ("output_tokens_per_s", "total_tokens_per_s"))
         if not stated:
-            evidence, remedy = (
-                "states no latency, and no tokens per second",
-                "Nothing in it can be compared: ask the source.",
-            )
-            cell.say("no_latencies", "warning", evidence, remedy)
+            remedy = "Nothing in it can be compared: ask the source."
+            cell.say("no_latencies", "states no latency, and no tokens per second", remedy=remedy)
         elif cell.workload.get("mode") != "offline":
-            cell.say("no_latencies", "info", "states no latency", "Only its throughput can be compared.")
+            cell.say("no_latencies", "states no latency", "info", "Only its throughput can be compared.")
 
 
 def _failed(cell: Cell) -> None:
@@ -89,24 +77,14 @@ def _failed(cell: Cell) -> None:
     failed = sum(cell.requests.get(name) or 0 for name in ("error", "timeout"))
     if failed and not cell.records:
         sent = cell.requests.get("sent") or failed + (cell.completed or 0)
-        cell.say(
-            "request_errors",
-            "error",
-            f"{failed} of {sent} requests failed",
-            "Percentiles leave out failed requests: fix the cause, or read them with the attainment.",
-        )
+        cell.say("request_errors", f"{failed} of {sent} requests failed")
 
 
 def _fewer(cell: Cell) -> None:
     """A file of requests that ends early, beside sums of all of them."""
     done = sum(record.phase == "measure" for record in cell.records)
     if cell.records and cell.completed is not None and done < cell.completed:
-        cell.say(
-            "requests_missing",
-            "warning",
-            f"{cell.completed} requests completed by its totals, but the file holds {done}",
-            "Results here are of the requests in the file: copy the file again, or read the tool's own totals.",
-        )
+        cell.say("requests_missing", f"{cell.completed} requests completed by its totals, but the file holds {done}")
 
 
 def _order(cell: Cell, name: str, stated: Mapping[str, float]) -> None:
@@ -114,7 +92,7 @@ def _order(cell: Cell, name: str, stated: Mapping[str, float]) -> None:
     for (low, smaller), (high, larger) in pairwise(shown):
         if smaller > larger * (1 + ROUNDING):
             evidence = f"{_LABELS[name]} {low} {show_seconds(smaller)} is above {high} {show_seconds(larger)}"
-            _doubt(cell, "percentiles_disordered", evidence)
+            cell.say("percentiles_disordered", evidence)
 
 
 def _spread(cell: Cell, name: str, stated: Mapping[str, float]) -> None:
@@ -128,8 +106,7 @@ def _spread(cell: Cell, name: str, stated: Mapping[str, float]) -> None:
     for statistic, q in _QUANTILES.items():
         least, most = mean - std * math.sqrt((1 - q) / q), mean + std * math.sqrt(q / (1 - q))
         if not least - slack <= stated.get(statistic, mean) <= most + slack:
-            _doubt(
-                cell,
+            cell.say(
                 "spread_impossible",
                 f"{_LABELS[name]} {statistic} {show_seconds(stated[statistic])} is impossible with a mean of "
                 f"{show_seconds(mean)} and a standard deviation of {show_seconds(std)}",
@@ -150,8 +127,7 @@ def _sum(cell: Cell) -> None:
         return
     total = ttft + tpot * (n - 1)
     if abs(total - e2e) > SUM_SHARE * e2e:
-        _doubt(
-            cell,
+        cell.say(
             "times_do_not_add_up",
             f"mean TTFT {show_seconds(ttft)} + TPOT {show_seconds(tpot)} × {n - 1:.0f} = {show_seconds(total)}, "
             f"but the mean E2E is {show_seconds(e2e)}",
@@ -171,8 +147,7 @@ def _quotients(cell: Cell) -> None:
             continue
         expected = count / cell.duration_s
         if abs(rate - expected) > QUOTIENT_SHARE * max(expected, rate):
-            _doubt(
-                cell,
+            cell.say(
                 "throughput_inconsistent",
                 f"{show_number(rate, 4)} {noun}/s are stated, but {count:,.0f} in {show_seconds(cell.duration_s)} "
                 f"are {show_number(expected, 4)}/s",
@@ -186,21 +161,17 @@ def _under_way(cell: Cell) -> None:
         return
     if stated is not None and abs(stated - little) > UNDER_WAY_SHARE * little:
         evidence = f"{stated:.4g} requests under way are stated, but Σ E2E/duration is {little:.4g}"
-        _doubt(cell, "concurrency_inconsistent", evidence)
+        cell.say("concurrency_inconsistent", evidence)
     if load is None:
         return
     closed = load.kind == "concurrency"
     if closed and little < UNFILLED_SHARE * load.value:
-        cell.say(
-            "places_not_filled",
-            "warning",
-            f"{little:.4g} requests were under way on average (Σ E2E/duration), not {load.value:g}",
-            "The client was too slow, or sent too few requests: these are not the results of that concurrency.",
-        )
+        evidence = f"{little:.4g} requests were under way on average (Σ E2E/duration), not {load.value:g}"
+        cell.say("places_not_filled", evidence)
     cap = int(load.value) if closed else load.max_concurrency
     if cap is not None and little > cap * (1 + UNDER_WAY_SHARE):
         evidence = f"Σ E2E/duration is {little:.4g} requests under way, but at most {cap} are allowed"
-        _doubt(cell, "concurrency_inconsistent", evidence)
+        cell.say("concurrency_inconsistent", evidence)
 
 
 def _rate(cell: Cell) -> None:
@@ -216,12 +187,7 @@ def _rate(cell: Cell) -> None:
         return
     spread = 0.0 if load.process == "constant" else RATE_SPREADS / math.sqrt(load.burstiness * len(first_turns))
     if abs(sent_per_s / load.value - 1) > max(RATE_SHARE, spread):
-        cell.say(
-            "rate_differs",
-            "warning",
-            f"{sent_per_s:.4g} requests/s were sent, {load.value:.4g} are stated",
-            "The client did not keep to its schedule: these are not the results of that rate. Measure again.",
-        )
+        cell.say("rate_differs", f"{sent_per_s:.4g} requests/s were sent, {load.value:.4g} are stated")
 
 
 def _empty(cell: Cell) -> None:
@@ -231,9 +197,4 @@ def _empty(cell: Cell) -> None:
     if not cell.records and cell.totals.get("output_tokens") == 0:
         empty = done
     if empty:
-        cell.say(
-            "empty_completed",
-            "error",
-            f"{empty} of {done} requests counted as completed returned no token",
-            "They failed, and make latencies and requests/s look better. Find out what the server answered.",
-        )
+        cell.say("empty_completed", f"{empty} of {done} requests counted as completed returned no token")

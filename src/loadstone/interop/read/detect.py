@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from loadstone.analyse.verdict import Finding
 from loadstone.core.errors import InputError
 from loadstone.interop.read import (
     aiperf,
@@ -19,6 +18,7 @@ from loadstone.interop.read import (
 )
 from loadstone.interop.read.cell import Cell
 from loadstone.interop.read.files import NoResult
+from loadstone.interop.read.findings import finding
 from loadstone.interop.read.values import Value
 
 KNOWN = (
@@ -45,19 +45,9 @@ def read(path: Path, mapped: Mapping[str, str], where: str) -> list[Cell]:
     content = files.read_text(path)
     cells = _cells(content, path, mapped, where)
     if cells and "\ufffd" in content:
-        _say_of_file(
-            cells[0],
-            "unreadable_characters",
-            "info",
-            f"{where}: holds characters that are not UTF-8; \ufffd replaces them, in names too",
-            "Save the file as UTF-8 and import it again, or give the names with --set.",
-        )
+        evidence = f"{where}: holds characters that are not UTF-8; \ufffd replaces them, in names too"
+        cells[0].findings.append(finding("unreadable_characters", evidence))
     return cells
-
-
-def _say_of_file(cell: Cell, kind: str, severity: str, evidence: str, remedy: str) -> None:
-    """A finding about a whole file, beside those of one of its cells."""
-    cell.findings.append(Finding(kind, severity, evidence, remedy))  # type: ignore[arg-type]
 
 
 def _cells(content: str, path: Path, mapped: Mapping[str, str], where: str) -> list[Cell]:
@@ -147,7 +137,7 @@ def _aiperf_summary_beside(path: Path, where: str) -> Cell:
         document = Value(files.parse_json(files.read_text(summary), files.printable(summary)))
     except InputError as error:
         remedy = "Copy it again, or state what is missing: --set model=…, --set concurrency=…"
-        _say_of_file(bare, "broken", "warning", f"{error}; its requests were read", remedy)
+        bare.findings.append(finding("broken", f"{error}; its requests were read", remedy=remedy))
         return bare
     return aiperf.summary(document, where) if aiperf.is_summary(document) else bare
 
@@ -165,14 +155,11 @@ def _say_broken(cell: Cell, broken: Sequence[int], where: str) -> None:
     """`cell`: the one that the lines before belong to. Its own numbers suffer only where lines are requests."""
     if broken:
         shown = ", ".join(map(str, broken[:_SHOWN])) + (" …" if len(broken) > _SHOWN else "")
-        _say_of_file(
-            cell,
-            "lines_left_out",
-            "warning" if cell.records else "info",
+        evidence = (
             f"{where}: {len(broken)} of its lines {'is' if len(broken) == 1 else 'are'} not JSON: line {shown}; "
-            "the others were read",
-            "Perhaps the tool was killed while writing: copy the file again, or measure again what is missing.",
         )
+        severity = "warning" if cell.records else "info"
+        cell.findings.append(finding("lines_left_out", f"{evidence}the others were read", severity))
 
 
 def _with_stage(cell: Cell, path: Path) -> Cell:

@@ -63,11 +63,8 @@ def stage(document: Value, where: str) -> Cell:
         total_tokens_per_s="successes.throughput.total_tokens_per_sec",
         achieved_rate_per_s="load_summary.achieved_rate",
     )
-    cell.say_recounted(
-        done.whole("token_count_mismatches") or 0,
-        ok,
-        "TPOT and tokens/s use the client's count unless the tool was told otherwise.",
-    )
+    remedy = "TPOT and tokens/s use the client's count unless the tool was told otherwise."
+    cell.say_recounted(done.whole("token_count_mismatches") or 0, ok, remedy)
     return cell
 
 

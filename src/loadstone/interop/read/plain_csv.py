@@ -87,16 +87,11 @@ def row(cells: list[str], names: Mapping[str, int], header: list[str], where: st
         if match := _LATENCY.fullmatch(name):
             seconds = amount(value)
             if seconds is None:
-                cell.say("no_number", "warning", f"{name} is {text(value, 40)!r}", "Left out.")
+                cell.say("no_number", f"{name} is {text(value, 40)!r}")
             else:
                 cell.latencies.setdefault(f"{match[1]}_s", {})[match[2]] = seconds * _SCALES[match[3]]
     if reason := columns.text("exclude"):
-        cell.say(
-            "excluded",
-            "warning",
-            f"the table itself excludes the row: {reason}",
-            "Do not fit on it or score with it.",
-        )
+        cell.say("excluded", f"the table itself excludes the row: {reason}")
     return cell
 
 

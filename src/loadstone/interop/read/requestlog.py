@@ -18,12 +18,7 @@ def is_row(row: Value) -> bool:
 def requests(rows: Sequence[Value], where: str) -> Cell:
     cell = Cell(where=where, tool="engine's request log", load=None, unknown=("itl_s", "output_events"))
     cell.add_requests([_request(row, queued) for row in rows if (queued := row.number("queued_ts")) is not None])
-    cell.say(
-        "engine_clock",
-        "info",
-        "times are the engine's own, from queueing to the last token",
-        "For a client, the network, HTTP and the tokeniser come on top.",
-    )
+    cell.say("engine_clock", "times are the engine's own, from queueing to the last token")
     return cell
 
 
