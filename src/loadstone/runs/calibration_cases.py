@@ -89,9 +89,7 @@ def cases_of_runs(folders: Sequence[Path], deployment: Deployment) -> list[Case]
             users = len(inputs) - warm if point.load != "concurrency" else int(point.load_value or 1)
             keep = slice(0, MOST_REQUESTS)
             times = None if times is None else times[keep]
-            cases.append(
-                Case(point, deployment, users, policy, inputs[keep], outputs[keep], work, times, warm)
-            )
+            cases.append(Case(point, deployment, users, policy, inputs[keep], outputs[keep], work, times, warm))
         if len(cases) == before:
             raise InputError(
                 f"{folder}: no cell with a TPOT; answers of two tokens or more, over a stream, are needed"
