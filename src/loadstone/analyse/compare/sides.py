@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from loadstone.analyse import imported_run
 from loadstone.analyse.compare.price import Prices, dollars_per_hour
 from loadstone.analyse.run_facts import RunFacts, run_facts
-from loadstone.analyse.summary import summarise
+from loadstone.analyse.summary import summary_of
 from loadstone.core import Load, Plan, RunInfo, arrays, run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.statistics.dependence import block_rates, window_curve
@@ -98,10 +98,10 @@ def load_key(load: Load) -> Load:
 def open_run(folder: Path, prices: Prices) -> Run:
     """Raises InputError where it cannot be read or holds nothing."""
     info = run_folder.read_info(folder)
-    summary = Summary.of(summarise(folder))
+    summary = summary_of(folder)
     if not summary.cells:
         raise InputError(f"{folder}: nothing was sent in this run; there is nothing to compare")
-    facts = run_facts(info, summary.document())
+    facts = run_facts(info, summary)
     has_records = not imported_run.is_summary_only(folder, info)
     return Run(folder, info, summary, facts, has_records, dollars_per_hour(facts, prices))
 
@@ -178,7 +178,8 @@ _PER_REQUEST = ("index", "ttft_s", "tpot_s", "e2e_s", "sent_s", "end_s")
 def requests_of(place: Place, *, intended: bool, with_tokens: bool) -> Requests:
     """The requests of a cell of a run that has records; `intended`: times count from then, not from the send."""
     folder, number = place.run.folder, place.run.numbers[place.position]
-    relative = bool(imported_run.of_cell(place.run.info, number).get("relative_times"))
+    imported = imported_run.of_cell(place.run.info, number)
+    relative = imported is not None and imported.relative_times
     parts = [_part(batch, intended) for batch in run_folder.read_records(folder, number, arrays.COLUMNS)]
     rows = {name: np.concatenate([part[name] for part in parts]) if parts else np.empty(0) for name in _PER_REQUEST}
     order = np.argsort(rows["sent_s"], kind="stable")
