@@ -8,7 +8,7 @@ from statistics import NormalDist
 
 from loadstone.core import Load
 from loadstone.core.statistics.distribution import PERCENTILES, Z95
-from loadstone.core.summary import SLO_KEYS, Latency, Metrics, Requests, SloBound
+from loadstone.core.summary import SLO_KEYS, Latency, Metrics, Requests, SloBound, latency_field
 
 SURE = 0.9
 """Probability from which a bound counts as surely met, and below one less which as surely missed: the ends of an 80 %
@@ -36,8 +36,7 @@ def bounds_of(
     failed = (requests.sent or 0) - requests.completed
     for name, limit_s in slo.items():
         base, _, percentile = name.partition("_")
-        intended = "" if load.is_closed or base == "tpot" else "_intended"
-        values: Latency | None = getattr(metrics, f"{base}{intended}_s", None)
+        values: Latency | None = getattr(metrics, latency_field(base, load), None)
         if values is None and not percentile:
             values = getattr(metrics, f"{base}_s", None)
         of_all = not percentile and base in SLO_KEYS

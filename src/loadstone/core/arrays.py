@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from loadstone.core import Status
+from loadstone.core import Load, Status
 from loadstone.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -182,6 +182,14 @@ def span_s(begins: Floats, ends: Floats) -> float | None:
 def over(count: float | None, seconds: float | None) -> float | None:
     """count/seconds; None where either is missing or no time passed."""
     return count / seconds if count is not None and seconds is not None and seconds > 0 else None
+
+
+def origin_s(rows: NDArray[Any], load: Load) -> Floats:
+    """When TTFT and E2E of each of these ROWs count from: in a closed loop its sending, else the intended time, since
+    the user waits from then on; sending where that is not known.
+    """
+    sent: Floats = rows["sent"]
+    return sent if load.is_closed else np.where(np.isnan(rows["intended"]), sent, rows["intended"])
 
 
 def completed(rows: NDArray[Any]) -> Bools:
