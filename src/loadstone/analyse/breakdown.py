@@ -14,7 +14,7 @@ from loadstone.analyse.metrics import parts
 from loadstone.core import Load, Plan, RunInfo, run_folder
 from loadstone.core.arrays import COLUMNS
 from loadstone.core.summary import PiecePart, ReplicaPart, TurnPart
-from loadstone.workload.cell_rows import WARMUP_S
+from loadstone.workload.schedule import WARMUP_S
 
 if TYPE_CHECKING:
     import pyarrow as pa

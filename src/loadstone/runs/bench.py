@@ -21,7 +21,7 @@ from loadstone.core.errors import DiskFullError, InputError
 from loadstone.core.nvml import Gpus
 from loadstone.core.signals import Interrupted, Signals
 from loadstone.analyse.other_tools import DIALECTS
-from loadstone.measure.engines import attach, cache
+from loadstone.measure.engines import attach
 from loadstone.measure.engines.observe import Observer, exporter
 from loadstone.runs.run_info import run_info
 from loadstone.analyse.summary import conclude, parse_slo
@@ -220,7 +220,7 @@ def _flush(options: Options, headers: list[tuple[str, str]], target: Target, inf
         done = []
         for url in target.urls:
             with attach.Server(url, headers, options.proxy) as server:
-                done.append(cache.flush(server))
+                done.append(attach.flush(server))
         info.settings["prefix_cache"] = (
             f"emptied before each cell, POST {done[0]}"
             if None not in done

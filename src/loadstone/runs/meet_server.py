@@ -28,7 +28,7 @@ from loadstone.analyse.run_facts import engine_name
 from loadstone.measure.wire.ask import RequestBody, body, path
 from loadstone.workload.options import DEFAULT_SIM, Options, parse_structured
 from loadstone.workload.planning import Beyond
-from loadstone.workload.prompts import PromptWriter, Vocabulary, given_text
+from loadstone.workload.prompts import PromptWriter, Vocabulary, prompt_text
 from loadstone.workload.request import Ask, Sampling
 
 LOADED = 2.0
@@ -283,7 +283,7 @@ def counting(options: Options, target: Target, headers: list[tuple[str, str]]) -
 
         def beyond(prompt: str, chat: bool, output_tokens: int) -> int | None:
             nonlocal count_tokens
-            text = _MARK + given_text(prompt, chat)
+            text = _MARK + prompt_text(prompt, chat)
             room = (target.max_model_tokens or 0) - target.overhead_tokens - max(0, output_tokens)
             if target.max_model_tokens is None or len(text.encode("utf-8", "replace")) <= room:
                 return None

@@ -16,8 +16,6 @@ from loadstone.core.errors import TargetError
 from loadstone.core.version import __version__
 from loadstone.measure.engines import attach
 from loadstone.measure.wire import ask
-from loadstone.measure.wire.triton_grpc import GrpcAsk
-from loadstone.measure.wire.triton_grpc import body as grpc_body
 from loadstone.workload.options import Options
 from loadstone.workload.prompts import Vocabulary
 from loadstone.workload.request import Ask, Route
@@ -100,7 +98,7 @@ def jobs(
             route=route(options, plan),
             endpoint=asking.endpoint,
             streams=asking.stream,
-            body=grpc_body(asking) if isinstance(asking, GrpcAsk) else ask.body(asking),
+            body=ask.body(asking),
             vocabulary=vocabulary,
             salt=info.salt,
             request_tag=f"{info.salt or info.run_id}-",
