@@ -181,8 +181,8 @@ def cell_metrics(
             chosen = counted[at]
             events += int(piece.lengths[chosen].sum())
             if streams:
-                kept: Any = slice(None) if chosen.all() else np.repeat(chosen, piece.lengths)
-                gaps.add(arrays.token_gaps(piece.arrival[kept], gained[kept], piece.lengths[chosen]))
+                of_chosen: Any = slice(None) if chosen.all() else np.repeat(chosen, piece.lengths)
+                gaps.add(arrays.token_gaps(piece.arrival[of_chosen], gained[of_chosen], piece.lengths[chosen]))
         parts.append(part)
     rows = np.concatenate(parts)
     parts.clear()
@@ -326,5 +326,5 @@ def _those(rows: NDArray[Any], chosen: Bools) -> NDArray[Any]:
 
 
 def _mean(values: Floats) -> float | None:
-    told = arrays.present(values)
-    return float(told.mean()) if len(told) else None
+    known = arrays.present(values)
+    return float(known.mean()) if len(known) else None

@@ -70,12 +70,12 @@ def _p_met(values: Latency | None, percentile: str, limit_s: float, factors: Seq
     if value <= 0:
         return 1.0
     below, above = _errors(values, percentile, value)
-    found = 0.0
+    total = 0.0
     for factor in factors:
         far = math.log(limit_s / (value * factor))
         error = above if far >= 0 else below
-        found += NormalDist().cdf(far / error) if error > 0 else float(far >= 0)
-    return found / len(factors)
+        total += NormalDist().cdf(far / error) if error > 0 else float(far >= 0)
+    return total / len(factors)
 
 
 def _errors(values: Latency, percentile: str, value: float) -> tuple[float, float]:
