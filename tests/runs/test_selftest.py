@@ -26,8 +26,8 @@ from loadstone.core import Load, LoadKind, RequestRecord, host, run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.summary import CellSummary, Client, Latency, Metrics, Requests, Verdict
 from loadstone.measure.simulated_server import Law
-from loadstone.runs import bench as measure
 from loadstone.report.pages.selftest import render
+from loadstone.runs import bench as measure
 from loadstone.runs import selftest
 from loadstone.runs.selftest import Level, compare, spread
 

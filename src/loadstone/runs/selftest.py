@@ -22,15 +22,15 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from loadstone.runs import bench
 from loadstone.analyse.client_accuracy import Comparison, Row, Selftest, Shift, Spread, events_per_s
+from loadstone.analyse.metrics import cell_metrics
 from loadstone.core import Load, host, run_folder
 from loadstone.core.errors import LoadstoneError
 from loadstone.core.statistics import Distribution, percentile
 from loadstone.core.summary import Summary
-from loadstone.core.units import show_number, show_seconds
-from loadstone.analyse.metrics import cell_metrics
+from loadstone.core.units import show_seconds
 from loadstone.measure.simulated_server import Law, TimingServer, start
+from loadstone.runs import bench
 from loadstone.workload.options import Options
 
 if TYPE_CHECKING:

@@ -1,4 +1,6 @@
-"""From what a user asked to a server that was met: its URLs, who it is, how to ask it, what it would refuse."""
+"""Before a measured run: the options are checked, the server is found or started and probed, and a plan is made that
+it takes.
+"""
 
 from __future__ import annotations
 
@@ -8,26 +10,28 @@ import re
 import resource
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import SplitResult
 
 import msgspec
 
+from loadstone.analyse.run_facts import engine_name
 from loadstone.catalogue.deployment.deployment import ENGINES, Deployment
 from loadstone.catalogue.deployment.shorthand import names_engine, parse_deployment
-from loadstone.measure.client.pool import workers_for
 from loadstone.core import Plan, Target
 from loadstone.core.errors import InputError, TargetError
 from loadstone.core.secrets import blank, blank_bytes, keys_in
 from loadstone.core.text import excerpt
+from loadstone.measure.client.pool import workers_for
 from loadstone.measure.engines import attach
-from loadstone.predict.sharding.limits import count
-from loadstone.analyse.run_facts import engine_name
 from loadstone.measure.wire.ask import RequestBody, body, path
-from loadstone.workload.options import DEFAULT_SIM, Options, parse_structured
-from loadstone.workload.planning import Beyond
+from loadstone.predict.sharding.limits import count
+from loadstone.workload.option_values import DEFAULT_SIM, parse_structured
+from loadstone.workload.options import Options
+from loadstone.workload.planning import Beyond, Planner
 from loadstone.workload.prompts import PromptWriter, Vocabulary, prompt_text
 from loadstone.workload.request import Ask, Sampling
 
@@ -41,15 +45,22 @@ _BEHIND_TRITON = ("tensorrt-llm", "vllm")
 """Engines that Triton has as backends, of which it tells neither name nor version."""
 
 
-class Met(NamedTuple):
-    """Who was met, how its prompts are written, how it is asked, each server's URL in parts and its base path; and
-    what is to be written down nowhere.
+class Server(NamedTuple):
+    """A server that was probed, or a fleet of them.
+
+    target      what it is
+    vocabulary  how prompts of exact length are written for it
+    request     what all requests have in common
+    headers     of every request
+    addresses   of each server, its URL in parts and its base path
+    keys        secrets, which are written down nowhere
     """
 
     target: Target
     vocabulary: Vocabulary
-    asking: Ask
-    servers: list[tuple[SplitResult, str]]
+    request: Ask
+    headers: list[tuple[str, str]]
+    addresses: list[tuple[SplitResult, str]]
     keys: list[str]
 
 
@@ -67,17 +78,17 @@ def target_urls(options: Options, plan: Plan, stack: contextlib.ExitStack) -> tu
     if options.engine is None:
         from loadstone.measure import simulated_server
 
-        asked = options.sim or DEFAULT_SIM
-        if "://" in asked:
+        simulated = options.sim or DEFAULT_SIM
+        if "://" in simulated:
             raise InputError("--sim and a URL: measure a running server, or one of our own; give one")
-        law: simulated_server.Law | str = asked
+        law: simulated_server.Law | str = simulated
         # MODEL@GPUS is a deployment, whose scheduler then has the times.
-        if "@" in asked:
+        if "@" in simulated:
             from loadstone.predict.simulator.fleet import fleet_of
 
-            fleet_of(parse_deployment(asked))  # what is wrong with it is told in one line before a server is begun
+            fleet_of(parse_deployment(simulated))  # an error in it is one line, before a server starts
         else:
-            law = simulated_server.Law.parse(asked, "--sim", f"{DEFAULT_SIM}, or a law, ")
+            law = simulated_server.Law.parse(simulated, "--sim", f"{DEFAULT_SIM}, or a law, ")
         return [stack.enter_context(simulated_server.start(law)).url], None
     from loadstone.measure.engines import llama_cpp
 
@@ -104,9 +115,9 @@ def _longest_tokens(plan: Plan) -> int:
     return int(np.bincount(session, tokens + 16).max())
 
 
-def meet(options: Options, plan: Plan, urls: list[str], headers: list[tuple[str, str]]) -> Met:
-    """Get to know the first server; the others of a fleet must offer the same."""
-    asked: dict[str, Any] = {
+def meet(options: Options, plan: Plan, urls: list[str], headers: list[tuple[str, str]]) -> Server:
+    """Probe the first server; the others of a fleet must offer the same."""
+    wanted: dict[str, Any] = {
         "model": options.model,
         "tokenizer": options.tokenizer,
         "sampling": sampling_of(options),
@@ -115,17 +126,17 @@ def meet(options: Options, plan: Plan, urls: list[str], headers: list[tuple[str,
         "stream": options.stream,
         "exact": plan.exact_output,
     }
-    over: Any
+    protocol: Any
     if options.endpoint == "triton-grpc":
         from loadstone.measure.engines import triton_grpc
 
-        over = triton_grpc
+        protocol = triton_grpc
     else:
-        over = attach
-        asked |= {"endpoint": options.endpoint, "text_only": plan.has_sessions}
-    with over.Server(urls[0], headers, options.proxy) as server:
-        target, vocabulary, asking = over.meet(server, **asked)
-        servers = [(server.parts, server.base_path)]
+        protocol = attach
+        wanted |= {"endpoint": options.endpoint, "text_only": plan.has_sessions}
+    with protocol.Server(urls[0], headers, options.proxy) as server:
+        target, vocabulary, request = protocol.meet(server, **wanted)
+        addresses = [(server.parts, server.base_path)]
     # A header may name the model, too, which is no key.
     keys = [key for key in keys_in(headers, options.extra_body) if key not in target.model]
     # A server may repeat a key in anything that it says of itself; run.json has all of that.
@@ -133,64 +144,75 @@ def meet(options: Options, plan: Plan, urls: list[str], headers: list[tuple[str,
     target.engine_version = target.engine_version and blank(target.engine_version, keys)
     target.urls = [target.url]
     for url in urls[1:]:
-        with over.Server(url, headers, options.proxy) as server:
-            over.check_same(server, target)
+        with protocol.Server(url, headers, options.proxy) as server:
+            protocol.check_same(server, target)
             target.urls.append(server.origin + server.base_path)
-            servers.append((server.parts, server.base_path))
-    return Met(target, vocabulary, asking, servers, keys)
+            addresses.append((server.parts, server.base_path))
+    return Server(target, vocabulary, request, headers, addresses, keys)
 
 
-def expected_s(
-    options: Options, plan: Plan, target: Target, vocabulary: Vocabulary, asking: Ask, headers: list[tuple[str, str]]
-) -> list[float]:
-    """About how long a request of each cell will take: LOADED times one alone, of the mean length, by small requests
-    with prompts of the plan's kind. Nothing where the server does not answer these.
+def _blanked(value: Any, keys: list[str]) -> Any:
+    return msgspec.json.decode(blank_bytes(msgspec.json.encode(value), keys))
+
+
+def plan_for(planner: Planner, draft: Plan, server: Server) -> tuple[Plan, list[float]]:
+    """The plan that the server takes; and about how long a request of each cell will take there, in seconds, where
+    that decides how many there are. `draft`: made without knowing the server. Raises InputError.
     """
+    options, most = planner.options, server.target.max_model_tokens
+    if options.trace is not None:
+        return planner.plan(most, server.target.overhead_tokens + 1), []
+    if options.dataset is not None and options.turns is None and most is not None:
+        with counting(options, server) as beyond:
+            return planner.plan(most, beyond=beyond), []
+    if not planner.chooses_length or options.dataset is not None:
+        return draft, []
+    expected_s = answer_times_s(draft, server, options.proxy)
+    return planner.plan(e2e_s=expected_s), expected_s
+
+
+def answer_times_s(plan: Plan, server: Server, proxy: str | None = None) -> list[float]:
+    """About how long a request of each cell will take, in seconds: LOADED times one alone, of the mean length, by
+    small requests with prompts of the plan's kind. Nothing where the server does not answer these.
+    """
+    target = server.target
     if target.endpoint == "triton-grpc":
         return []
-    writer = PromptWriter(vocabulary, seed=plan.seed, salt=os.urandom(6).hex(), chat=target.endpoint == "chat")
-    requests = RequestBody(body(asking))
-    with attach.Server(target.url, headers, options.proxy) as server:
+    writer = PromptWriter(server.vocabulary, seed=plan.seed, salt=os.urandom(6).hex(), chat=target.endpoint == "chat")
+    requests = RequestBody(body(server.request))
+    with attach.Server(target.url, server.headers, proxy) as connection:
         # The first may find the server cold, and does not count.
         took_s = {}
         for index, tokens in enumerate((1, 1, _PROBE_TOKENS)):
             prompt = writer.write(plan.request(0, min(index, len(plan.rows(0)) - 1)))
-            begun_s = time.monotonic()
+            start_s = time.monotonic()
             try:
-                answer = server.post(path(asking), requests.render(prompt, tokens))
+                answer = connection.post(path(server.request), requests.render(prompt, tokens))
             except TargetError:
                 return []
             if answer.status_code != 200:
                 return []
-            took_s[tokens] = time.monotonic() - begun_s
+            took_s[tokens] = time.monotonic() - start_s
     token_s = max(0.0, took_s[_PROBE_TOKENS] - took_s[1]) / (_PROBE_TOKENS - 1)
-    expected = []
-    for cell in range(len(plan.cells)):
-        rows = plan.rows(cell)
-        length = float(plan.output_tokens[rows.start : rows.stop].mean())
-        expected.append(LOADED * (took_s[1] + token_s * max(0.0, length - 1)))
-    return expected
+    outputs = (plan.output_tokens[rows.start : rows.stop] for rows in map(plan.rows, range(len(plan.cells))))
+    return [LOADED * (took_s[1] + token_s * max(0.0, float(tokens.mean()) - 1)) for tokens in outputs]
 
 
-def _blanked(said: Any, keys: list[str]) -> Any:
-    return msgspec.json.decode(blank_bytes(msgspec.json.encode(said), keys))
-
-
-def check_asked(options: Options) -> None:
+def check_options(options: Options) -> None:
     """Refuse what cannot be, before anything is started. Raises InputError, which names the flag."""
     most = 4 * max(4, os.cpu_count() or 1)
     if options.workers is not None and not 1 <= options.workers <= most:
         raise InputError(
             f"--workers {options.workers}: must be from 1 to {most} on this host; one per core is enough"
         )
-    for name in ("connect", "first", "idle", "total"):
-        if not getattr(options.timeouts, f"{name}_s") > 0:
-            raise InputError(f"--timeout-{name}: must be above 0")
+    for name, limit_s in msgspec.structs.asdict(options.timeouts).items():
+        if not limit_s > 0:
+            raise InputError(f"--timeout-{name.removesuffix('_s')}: must be above 0")
     if options.proxy is not None:
         attach.check_proxy(options.proxy)
 
 
-def stated_deployment(options: Options) -> Deployment | None:
+def declared_deployment(options: Options) -> Deployment | None:
     """What the server runs on, where the user says it. Raises InputError: no such deployment, or no server to say it
     of.
     """
@@ -203,7 +225,7 @@ def stated_deployment(options: Options) -> Deployment | None:
     return parse_deployment(options.deployment)
 
 
-def deployment_papers(text: str, deployed: Deployment, target: Target) -> dict[str, Any]:
+def deployment_record(text: str, deployed: Deployment, target: Target) -> dict[str, Any]:
     """RunInfo.settings["deployment"] of what the user stated as `text`, for a server that was met; see runfacts.
 
     Engine and version are the server's where it tells them, else as stated; a default of the shorthand is nobody's
@@ -228,10 +250,10 @@ def deployment_papers(text: str, deployed: Deployment, target: Target) -> dict[s
         plain = version if re.fullmatch("[0-9A-Za-z.+_-]+", version or "") else None
         named = msgspec.structs.replace(named, engine=engine, engine_version=plain)
     parts = named.name.split(",")
-    papers = deployed.papers()
-    return papers | {
+    record = deployed.papers()
+    return record | {
         "model": target.model or deployed.model.name,
-        "architecture": papers["model"],
+        "architecture": record["model"],
         "engine": engine,
         "engine_version": version,
         "name": ",".join(part for part in parts if engine in ENGINES or not part.startswith("engine=")),
@@ -243,25 +265,25 @@ def doubts(deployed: Deployment, target: Target) -> list[str]:
     """One line for each thing that a server says of its model and that is not so of the deployment that the user
     stated. Servers use aliases, so that none of it is an error.
     """
-    model, found = deployed.model, []
+    model, differences = deployed.model, []
     names = [name.rsplit("/", 1)[-1] for name in (model.name, *model.aliases)]
     served = _letters(target.model.rstrip("/").rsplit("/", 1)[-1])
     if served and not any(_letters(name) in served or served in _letters(name) for name in names):
-        found.append(f"the server names its model {excerpt(target.model, 80)}")
+        differences.append(f"the server names its model {excerpt(target.model, 80)}")
     entries = target.models.get("data") if isinstance(target.models, dict) else None
     for entry in entries if isinstance(entries, list) else ():
         meta = entry.get("meta") if isinstance(entry, dict) and entry.get("id") == target.model else None
         parameters = meta.get("n_params") if isinstance(meta, dict) else None
         if isinstance(parameters, int) and not 0.8 < parameters / model.parameters < 1.25:
-            found.append(f"the server's model has {parameters:.3g} parameters, not {model.parameters:.3g}")
+            differences.append(f"the server's model has {parameters:.3g} parameters, not {model.parameters:.3g}")
     context = target.max_model_tokens
     limit = count(deployed, "max_model_len", "max_seq_len")
     if context is not None and limit is not None and context != limit:
-        found.append(f"the server's context is {context:,} tokens, not {limit:,}")
+        differences.append(f"the server's context is {context:,} tokens, not {limit:,}")
     elif context is not None and model.max_context_tokens is not None and context > model.max_context_tokens:
         most = model.max_context_tokens
-        found.append(f"the server's context is {context:,} tokens, beyond the model's {most:,}")
-    return found
+        differences.append(f"the server's context is {context:,} tokens, beyond the model's {most:,}")
+    return differences
 
 
 def _letters(name: str) -> str:
@@ -269,28 +291,26 @@ def _letters(name: str) -> str:
 
 
 @contextlib.contextmanager
-def counting(options: Options, target: Target, headers: list[tuple[str, str]]) -> Iterator[Beyond]:
+def counting(options: Options, server: Server) -> Iterator[Beyond]:
     """What tells a dataset's prompts that a server does not take; see planning.Beyond. Raises InputError.
 
     No tokenizer makes more tokens of a text than it has bytes: only what might be too long so is counted.
     """
-    counted: dict[str, int | None] = {}
+    target, counts = server.target, dict[str, int | None]()
     with contextlib.ExitStack() as stack:
-        server = None
+        connection = None
         if target.endpoint != "triton-grpc":
-            server = stack.enter_context(attach.Server(target.url, headers, options.proxy))
-        count_tokens: Callable[[str], int | None] | None = None
+            connection = stack.enter_context(attach.Server(target.url, server.headers, options.proxy))
+        counter = cache(lambda: attach.token_counter(connection, target, options.tokenizer))
 
         def beyond(prompt: str, chat: bool, output_tokens: int) -> int | None:
-            nonlocal count_tokens
             text = _MARK + prompt_text(prompt, chat)
             room = (target.max_model_tokens or 0) - target.overhead_tokens - max(0, output_tokens)
             if target.max_model_tokens is None or len(text.encode("utf-8", "replace")) <= room:
                 return None
-            if prompt not in counted:
-                count_tokens = count_tokens or attach.token_counter(server, target, options.tokenizer)
-                counted[prompt] = count_tokens(text)
-            tokens = counted[prompt]
+            if prompt not in counts:
+                counts[prompt] = counter()(text)
+            tokens = counts[prompt]
             return None if tokens is None or tokens <= room else tokens + target.overhead_tokens
 
         yield beyond
@@ -328,14 +348,16 @@ def salt_of(options: Options) -> str | None:
     return os.urandom(6).hex() if options.salt == "auto" else options.salt
 
 
-def check(plan: Plan, target: Target, vocabulary: Vocabulary, salt: str | None) -> None:
-    """Refuse before the run what the server would refuse in it. Raises InputError."""
-    longest = _longest_tokens(plan)
+def check_plan(plan: Plan, server: Server, salt: str | None, workers: int | None) -> None:
+    """Refuse before the run what the server, or this host with so many `workers`, would refuse in it. Raises
+    InputError.
+    """
+    target, longest = server.target, _longest_tokens(plan)
     if not plan.prompts:
         firsts = (plan.turn <= 0).nonzero()[0]
         row = int(firsts[plan.input_tokens[firsts].argmin()])
         cell = int(plan.cell[row])
-        writer = PromptWriter(vocabulary, seed=plan.seed, salt=salt, chat=target.endpoint == "chat")
+        writer = PromptWriter(server.vocabulary, seed=plan.seed, salt=salt, chat=target.endpoint == "chat")
         writer.write(plan.request(cell, row - plan.rows(cell).start))
     if target.max_model_tokens is not None and longest > target.max_model_tokens and not plan.prompts:
         row = int((plan.input_tokens + plan.output_tokens).argmax())
@@ -346,7 +368,20 @@ def check(plan: Plan, target: Target, vocabulary: Vocabulary, salt: str | None) 
             f"{what} beyond the server's context of {target.max_model_tokens} tokens; "
             "ask for less, or start the server with a longer context"
         )
-    most = max((load.value for load in plan.cells if load.kind != "rate"), default=0)
+    check_open_files(plan, workers or workers_for(plan.cells))
+
+
+def check_open_files(plan: Plan, workers: int) -> None:
+    """Refuse more connections than each of the `workers` may have open files. Raises InputError.
+
+    How many an open loop has at once nobody knows before, but where it is capped: at most the cap, or its requests.
+    """
+    most = 0.0
+    for cell, load in enumerate(plan.cells):
+        connections = load.value if load.kind != "rate" else load.max_concurrency or 0
+        if load.kind != "concurrency" and not plan.cyclic(cell):
+            connections = min(connections, load.max_concurrency or connections, len(plan.rows(cell)))
+        most = max(most, connections)
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    if limit != resource.RLIM_INFINITY and most / workers_for(plan.cells) + 64 > limit:
+    if limit != resource.RLIM_INFINITY and most / workers + 64 > limit:
         raise InputError(f"{most:g} connections at once: the limit of open files is {limit}; raise it with ulimit -n")
