@@ -616,7 +616,7 @@ def test_slots_of_a_closed_loop_that_stay_together() -> None:
 
 
 def shared(*shares: float | None) -> dict[str, Finding]:
-    return found(rows(), replicas=[{"url": f"http://{i}", "token_share": share} for i, share in enumerate(shares)])
+    return found(rows(), replicas=[(f"http://{i}", share) for i, share in enumerate(shares)])
 
 
 def test_a_fleet_unevenly_used() -> None:

@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 
 from loadstone.core import Load, arrays
 from loadstone.core.errors import InputError
-from loadstone.core.statistics import Distribution, Flow, Pool, distribution
-from loadstone.core.statistics.blocks import CURVE
+from loadstone.core.statistics import Dependence, Distribution, Pool, distribution
+from loadstone.core.statistics.dependence import CURVE, window_curve
 from loadstone.core.statistics.distribution import mean_reach
-from loadstone.core.statistics.flow import rate_bounds
 from loadstone.core.statistics.growth import SURE, growth
 from loadstone.core.summary import SLO_KEYS, Latency, Part, Steady, Sustained
 from loadstone.core.summary import Requests as Counts
@@ -109,7 +108,7 @@ def parts(
 def _part(rows: NDArray[Any], all_tokens: float, streams: bool) -> Part:
     done = rows[arrays.completed(rows)]
     output_tokens = int(np.nansum(rows["tokens"]))
-    latencies = _latencies(done, Flow.of(done["sent"], done["last"]), streams)
+    latencies = _latencies(done, Dependence.of(done["sent"], done["last"]), streams)
     return Part(
         requests=Counts(**msgspec.structs.asdict(_requests(rows))),
         **{name: Latency.of(values) for name, values in latencies.items()},
@@ -122,7 +121,7 @@ def _part(rows: NDArray[Any], all_tokens: float, streams: bool) -> Part:
     )
 
 
-def _latencies(done: NDArray[Any], flow: Flow, streams: bool) -> dict[str, Any]:
+def _latencies(done: NDArray[Any], dependence: Dependence, streams: bool) -> dict[str, Any]:
     """The Distribution of each latency but ITL; None where there is none."""
     of_first = {
         "ttft_s": done["first"] - done["sent"],
@@ -130,8 +129,8 @@ def _latencies(done: NDArray[Any], flow: Flow, streams: bool) -> dict[str, Any]:
         "ttft_intended_s": done["first"] - done["intended"],
     }
     of_last = {"e2e_s": done["last"] - done["sent"], "e2e_intended_s": done["last"] - done["intended"]}
-    return {name: distribution(values, flow) if streams else None for name, values in of_first.items()} | {
-        name: distribution(values, flow) for name, values in of_last.items()
+    return {name: distribution(values, dependence) if streams else None for name, values in of_first.items()} | {
+        name: distribution(values, dependence) for name, values in of_last.items()
     }
 
 
@@ -177,7 +176,7 @@ def cell_metrics(
         for at, piece in arrays.pieces(whole):
             gained = arrays.gained(piece)
             if window is not None:
-                within += _curve(piece.arrival, gained, window)
+                within += window_curve(piece.arrival, gained, window)
             chosen = counted[at]
             events += int(piece.lengths[chosen].sum())
             if streams:
@@ -193,7 +192,7 @@ def cell_metrics(
         if window is not None:
             for batch in read():
                 for _, piece in arrays.pieces(arrays.events(batch)):
-                    within += _curve(piece.arrival, arrays.gained(piece), window)
+                    within += window_curve(piece.arrival, arrays.gained(piece), window)
 
     measured = _those(rows, rows["measured"])
     done = _those(measured, arrays.completed(measured))
@@ -202,12 +201,12 @@ def cell_metrics(
     output_tokens = int(np.nansum(measured["tokens"]))
     input_tokens = arrays.total(started["input"])
     met = _met(measured, load, slo) if slo else None
-    flow = Flow.of(done["sent"], done["last"], span_s, load.places)
+    dependence = Dependence.of(done["sent"], done["last"], span_s, load.places)
 
     return CellMetrics(
         requests=_requests(measured),
         duration_s=duration_s,
-        **_latencies(done, flow, streams),
+        **_latencies(done, dependence, streams),
         itl_s=itl,
         send_lag_s=distribution(measured["sent"] - measured["intended"]),
         receive_lag_s=distribution(done["lag"]),
@@ -218,7 +217,9 @@ def cell_metrics(
         output_tokens_per_s=arrays.over(output_tokens, duration_s),
         total_tokens_per_s=None if input_tokens is None else arrays.over(input_tokens + output_tokens, duration_s),
         requests_per_s=arrays.over(len(done), duration_s),
-        steady=None if window is None else _steady(within, window, flow, input_tokens, output_tokens, len(done)),
+        steady=None
+        if window is None
+        else _steady(within, window, dependence, input_tokens, output_tokens, len(done)),
         sustained=sustained_of(load, measured),
         achieved_rate_per_s=_achieved_rate_per_s(measured),
         goodput_per_s=None if met is None else arrays.over(int(met.sum()), duration_s),
@@ -232,28 +233,23 @@ def _window(sent_s: Floats) -> tuple[float, float] | None:
     return (float(sent.min()), float(sent.max())) if len(sent) and np.ptp(sent) > 0 else None
 
 
-def _curve(at_s: Floats, tokens: NDArray[Any], window: tuple[float, float]) -> Floats:
-    """Tokens that came in each of CURVE stretches of the window, both its ends included."""
-    start_s, end_s = window
-    inside = (at_s >= start_s) & (at_s <= end_s)
-    if not inside.all():
-        at_s, tokens = at_s[inside], tokens[inside]
-    stretch = ((at_s - start_s) * (CURVE / (end_s - start_s))).astype(np.int64)
-    return np.bincount(np.minimum(stretch, CURVE - 1), tokens, CURVE).astype(np.float64)
-
-
 def _steady(
-    tokens: Floats, window: tuple[float, float], flow: Flow, input_tokens: int | None, output_tokens: int, done: int
+    tokens: Floats,
+    window: tuple[float, float],
+    dependence: Dependence,
+    input_tokens: int | None,
+    output_tokens: int,
+    done: int,
 ) -> Steady | None:
-    """Throughput over the window: of `tokens` that arrived in each of its stretches, as _curve() has them, and of
-    what the cell had for so many; None where nobody had any."""
+    """Throughput over the window: of `tokens` that arrived in each of its stretches, as window_curve() has them, and
+    of what the cell had for so many; None where nobody had any."""
     start_s, end_s = window
     if not output_tokens:
         return None
     per_token = {"output_tokens_per_s": 1.0, "requests_per_s": done / output_tokens}
     if input_tokens is not None:
         per_token["total_tokens_per_s"] = (input_tokens + output_tokens) / output_tokens
-    rate, bounds = float(tokens.sum()) / (end_s - start_s), rate_bounds(tokens, end_s - start_s, flow)
+    rate, bounds = float(tokens.sum()) / (end_s - start_s), dependence.rate_bounds(tokens, end_s - start_s)
     rates = {name: rate * per for name, per in per_token.items()}
     return Steady(
         start_s=start_s,

@@ -32,7 +32,7 @@ class Units:
 
     correlation  of neighbouring units, for each metric: makes the observed t too large by √((1 + ρ)/(1 − ρ)), and it
                  is divided by that
-    rhythm       variance of the difference that units do not show (statistics.rhythm); None: there is none
+    between_places  variance of the difference that units do not show (core.statistics.dependence); None: no such
     few          whether directions are drawn instead of labels
     """
 
@@ -40,7 +40,7 @@ class Units:
     b: Floats
     correlation: Floats
     paired: bool = False
-    rhythm: Floats | None = None
+    between_places: Floats | None = None
     few: bool = False
 
     @property
@@ -53,8 +53,8 @@ class Units:
 
     @property
     def wider(self) -> Floats:
-        """By what a standard error grows where runs have a rhythm."""
-        return np.asarray(np.sqrt(1 + (0.0 if self.rhythm is None else self.rhythm) / self.within))
+        """By what a standard error grows where the places of closed loops are apart."""
+        return np.asarray(np.sqrt(1 + (0.0 if self.between_places is None else self.between_places) / self.within))
 
 
 @dataclass(frozen=True)
@@ -108,8 +108,8 @@ def _observed(units: Units) -> Floats:
         return alone
     rows = np.concatenate([units.a, units.b])
     first = np.concatenate([np.ones(len(units.a)), np.zeros(len(units.b))])[None, :]
-    found: Floats = _welch_t(first, rows)[0]
-    return found
+    unpaired: Floats = _welch_t(first, rows)[0]
+    return unpaired
 
 
 def _shuffled(units: Units, rng: np.random.Generator, relabellings: int) -> Floats:
@@ -159,7 +159,7 @@ def _student_t(directions: Floats, units: Units) -> Floats:
     return np.asarray(along / np.sqrt(rest + (_TINY * scale) ** 2 + 1e-300))
 
 
-def student(a: Floats, b: Floats) -> tuple[float, float, float]:
+def pooled_variance(a: Floats, b: Floats) -> tuple[float, float, float]:
     """As welch(), both sides with one variance: of so few values that each would know its own badly."""
     freedom = len(a) + len(b) - 2
     variance = float((np.var(a) * len(a) + np.var(b) * len(b)) / freedom)

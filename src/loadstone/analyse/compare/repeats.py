@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from loadstone.analyse.compare.contrast import published_spread
-from loadstone.analyse.compare.opening import MOST_RUNS
+from loadstone.analyse.compare.ratio import published_spread
 from loadstone.analyse.compare.result import LEVEL, Cell, Row
 from loadstone.analyse.compare.sides import Run
 
+MOST_RUNS = 1000
+"""On a side of a comparison."""
 POWER = 0.8
 """The chance that so many runs show the difference."""
 LEAST = 3
