@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -67,21 +66,14 @@ def of_cell(info: RunInfo, cell: int) -> ImportedCell | None:
 
 
 def origin(info: RunInfo, imported: ImportedCell | None) -> verdict.Origin:
-    """Where a cell's records come from, and what they cannot tell. `imported`: what the import found out about it."""
-    if imported is None:
-        return verdict.Origin(info.source)
+    """Where a cell's records come from, and what they cannot tell."""
+    imported = imported or ImportedCell()
     return verdict.Origin(
         info.source,
         common_clock=not imported.relative_times,
         every_event="output_events" not in imported.unknown,
         cut_at_end=any(finding.kind == CUT_AT_END for finding in imported.findings),
     )
-
-
-def as_stated(cell: Mapping[str, Any]) -> bool:
-    """CellSummary.is_as_stated of a cell of a document."""
-    counts = cell.get("requests")
-    return isinstance(counts, Mapping) and counts.get("short", 0) is None
 
 
 def is_summary_only(folder: Path, info: RunInfo) -> bool:

@@ -107,19 +107,11 @@ def parts(
 
 def _part(rows: NDArray[Any], all_tokens: float, streams: bool) -> Part:
     done = rows[arrays.completed(rows)]
-    dependence = Dependence.of(done["sent"], done["last"])
     output_tokens = int(np.nansum(rows["tokens"]))
-
-    def latency(values: Floats) -> Latency | None:
-        return Latency.of(distribution(values, dependence))
-
+    latencies = _latencies(done, Dependence.of(done["sent"], done["last"]), streams)
     return Part(
         requests=Counts(**msgspec.structs.asdict(_requests(rows))),
-        ttft_s=latency(done["first"] - done["sent"]) if streams else None,
-        tpot_s=latency(arrays.tpot_s(done)) if streams else None,
-        e2e_s=latency(done["last"] - done["sent"]),
-        ttft_intended_s=latency(done["first"] - done["intended"]) if streams else None,
-        e2e_intended_s=latency(done["last"] - done["intended"]),
+        **{name: Latency.of(values) for name, values in latencies.items()},
         input_tokens=arrays.total(rows["input"][~np.isnan(rows["first"])]),
         cached_input_tokens=arrays.total(rows["cached"]),
         output_tokens=output_tokens,
@@ -127,6 +119,19 @@ def _part(rows: NDArray[Any], all_tokens: float, streams: bool) -> Part:
         mean_output_tokens=_mean(done["tokens"]),
         token_share=output_tokens / all_tokens if all_tokens else None,
     )
+
+
+def _latencies(done: NDArray[Any], dependence: Dependence, streams: bool) -> dict[str, Any]:
+    """The Distribution of each latency but ITL; None where there is none."""
+    of_first = {
+        "ttft_s": done["first"] - done["sent"],
+        "tpot_s": arrays.tpot_s(done),
+        "ttft_intended_s": done["first"] - done["intended"],
+    }
+    of_last = {"e2e_s": done["last"] - done["sent"], "e2e_intended_s": done["last"] - done["intended"]}
+    return {name: distribution(values, dependence) if streams else None for name, values in of_first.items()} | {
+        name: distribution(values, dependence) for name, values in of_last.items()
+    }
 
 
 def _requests(measured: NDArray[Any]) -> Requests:
@@ -175,8 +180,8 @@ def cell_metrics(
             chosen = counted[at]
             events += int(piece.lengths[chosen].sum())
             if streams:
-                kept: Any = slice(None) if chosen.all() else np.repeat(chosen, piece.lengths)
-                gaps.add(arrays.token_gaps(piece.arrival[kept], gained[kept], piece.lengths[chosen]))
+                of_chosen: Any = slice(None) if chosen.all() else np.repeat(chosen, piece.lengths)
+                gaps.add(arrays.token_gaps(piece.arrival[of_chosen], gained[of_chosen], piece.lengths[chosen]))
         parts.append(part)
     rows = np.concatenate(parts)
     parts.clear()
@@ -201,12 +206,8 @@ def cell_metrics(
     return CellMetrics(
         requests=_requests(measured),
         duration_s=duration_s,
-        ttft_s=distribution(done["first"] - done["sent"], dependence) if streams else None,
-        tpot_s=distribution(arrays.tpot_s(done), dependence) if streams else None,
+        **_latencies(done, dependence, streams),
         itl_s=itl,
-        e2e_s=distribution(done["last"] - done["sent"], dependence),
-        ttft_intended_s=distribution(done["first"] - done["intended"], dependence) if streams else None,
-        e2e_intended_s=distribution(done["last"] - done["intended"], dependence),
         send_lag_s=distribution(measured["sent"] - measured["intended"]),
         receive_lag_s=distribution(done["lag"]),
         input_tokens=input_tokens,
@@ -271,8 +272,7 @@ def sustained_of(load: Load, measured: NDArray[Any]) -> Sustained | None:
     tokens = measured["tokens"]
     if not len(measured) or not arrays.completed(measured).all() or np.isnan(tokens).any() or not tokens.any():
         return None
-    due_s = np.where(np.isnan(measured["intended"]), measured["sent"], measured["intended"])
-    grown = growth(due_s, measured["last"])
+    grown = growth(arrays.origin_s(measured, load), measured["last"])
     if grown is None or grown[0] - grown[1] > SURE:
         return None
     behind = math.log1p(max(0.0, sum(grown)))
@@ -297,13 +297,8 @@ def sustained_of(load: Load, measured: NDArray[Any]) -> Sustained | None:
 
 
 def _met(rows: NDArray[Any], load: Load, slo: Mapping[str, float]) -> Bools:
-    """Which requests are ok or short and within every bound (≤).
-
-    TTFT and E2E count from the intended time in an open loop (the user waits from then on), where it is known, and
-    from sending in a closed one. One token has no TPOT to miss.
-    """
-    intended, sent = rows["intended"], rows["sent"]
-    origin = sent if load.kind == "concurrency" else np.where(np.isnan(intended), sent, intended)
+    """Which requests are ok or short and within every bound (≤). One token has no TPOT to miss."""
+    origin = arrays.origin_s(rows, load)
     met = arrays.completed(rows)
     if "ttft" in slo:
         met &= rows["first"] - origin <= slo["ttft"]
@@ -327,5 +322,5 @@ def _those(rows: NDArray[Any], chosen: Bools) -> NDArray[Any]:
 
 
 def _mean(values: Floats) -> float | None:
-    told = arrays.present(values)
-    return float(told.mean()) if len(told) else None
+    known = arrays.present(values)
+    return float(known.mean()) if len(known) else None

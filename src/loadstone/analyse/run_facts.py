@@ -167,8 +167,8 @@ def run_facts(info: RunInfo, summary: Summary | Mapping[str, Any] | None = None)
 
 
 def _settings(label: Any, arguments: Mapping[str, Any]) -> str | None:
-    said = [f"{name}={value}" for name, value in arguments.items() if name not in _TOLD_AS_FACTS]
-    return ", ".join(part for part in (_text(label), *said) if part) or None
+    others = [f"{name}={value}" for name, value in arguments.items() if name not in _TOLD_AS_FACTS]
+    return ", ".join(part for part in (_text(label), *others) if part) or None
 
 
 def _watched(info: RunInfo) -> dict[str, Any]:
@@ -180,53 +180,53 @@ def _watched(info: RunInfo) -> dict[str, Any]:
     return {"gpu": names.pop(), "gpus": 1 if len(gpus) == 1 else None} if len(names) == 1 else {}
 
 
-def _described(said: Any) -> Gpu | None:
+def _described(value: Any) -> Gpu | None:
     try:
-        return msgspec.convert(said, Gpu) if isinstance(said, Mapping) else None
+        return msgspec.convert(value, Gpu) if isinstance(value, Mapping) else None
     except msgspec.ValidationError:
         return None
 
 
-def _own_model(said: Any) -> str | None:
-    return msgspec.json.encode(said).decode() if isinstance(said, Mapping) and "config" in said else None
+def _own_model(value: Any) -> str | None:
+    return msgspec.json.encode(value).decode() if isinstance(value, Mapping) and "config" in value else None
 
 
-def engine_name(said: str | None) -> str | None:
+def engine_name(name: str | None) -> str | None:
     """`TensorRT-LLM` for `trt-llm`, `trtllm` …; a name not known stays as it is."""
-    if said is None:
+    if name is None:
         return None
-    key = "".join(character for character in said.lower() if character.isalnum())
-    return _ENGINES.get(key, said)
+    key = "".join(character for character in name.lower() if character.isalnum())
+    return _ENGINES.get(key, name)
 
 
-def gpu_name(said: str | None) -> str | None:
+def gpu_name(name: str | None) -> str | None:
     """`H200` for `h200`, `NVIDIA H200`, `H200-SXM-141GB`; a name not known stays as it is."""
-    if said is None:
+    if name is None:
         return None
-    upper = said.upper()
+    upper = name.upper()
     words = [word for word in "".join(c if c.isalnum() else " " for c in upper).split() if word]
     if "MI300" in words:  # the only one that is rented in eights under that name
         return "MI300X"
     # H100 comes in three sorts that differ by half in bandwidth: a name that says which keeps it.
     kind = next((f" {word}" for word in ("PCIE", "NVL") if word in words), "").replace("PCIE", "PCIe")
-    found = next((name for name in _GPUS if name in words or f"{name}X" in words), None)
-    if (size := _SIZES.get(found or "")) in words:
+    base = next((gpu for gpu in _GPUS if gpu in words or f"{gpu}X" in words), None)
+    if (size := _SIZES.get(base or "")) in words:
         kind += f" {size}"
-    return said if found is None else found + kind
+    return name if base is None else base + kind
 
 
 def _lengths(workload: Mapping[str, Any]) -> dict[str, tuple[float | None, float | None]]:
     """(mean tokens, range ratio) of input and output, of a synthetic workload's Length."""
-    found: dict[str, tuple[float | None, float | None]] = {"input": (None, None), "output": (None, None)}
-    for name in found:
+    lengths: dict[str, tuple[float | None, float | None]] = {"input": (None, None), "output": (None, None)}
+    for name in lengths:
         length = mapping(workload.get(name))
         mean, kind = number(length.get("mean")), length.get("kind")
         if mean is None:
             continue
         low, high = number(length.get("low")), number(length.get("high"))
         uniform = low / high if kind == "uniform" and low is not None and high else None
-        found[name] = mean, 1.0 if kind == "fixed" else uniform
-    return found
+        lengths[name] = mean, 1.0 if kind == "fixed" else uniform
+    return lengths
 
 
 def mean_tokens(cells: Iterable[Mapping[str, Any]]) -> tuple[float | None, float | None]:

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from loadstone.analyse import imported_run, verdict
-from loadstone.analyse.breakdown import Breakdown, breakdown_of
+from loadstone.analyse.breakdown import breakdown_of
 from loadstone.analyse.client_accuracy import Selftest, quote
 from loadstone.analyse.metrics import CellMetrics, cell_metrics
 from loadstone.analyse.roofline import roofline_of
@@ -227,7 +227,7 @@ def _cell(run: _Run, cell: int, dialect: str | None) -> CellSummary | None:
     if summary.gpu is not None and run.readings is not None:
         ends_s = scalars["end_s"].to_numpy()[measured]
         _add_energy(summary, run.readings, float(np.nanmax(ends_s, initial=0.0)))
-    summary.verdict = verdict.judge(_findings(run, cell, metrics, scalars, events, summary, parts))
+    summary.verdict = verdict.judge(_findings(run, cell, metrics, scalars, events, summary, imported))
     line, beyond = quote(summary, _selftest(info))
     if line is not None:
         summary.client = msgspec.structs.replace(summary.client, selftest=line)
@@ -253,7 +253,7 @@ def _findings(
     scalars: pa.Table,
     events: verdict.Events,
     summary: CellSummary,
-    parts: Breakdown,
+    imported: imported_run.ImportedCell | None,
 ) -> list[verdict.Finding]:
     info = run.info
     over = info.cells[cell].end_s is not None
@@ -263,11 +263,11 @@ def _findings(
         plan=run.plan,
         number=cell,
         info=info.cells[cell],
-        origin=imported_run.origin(info, imported_run.of_cell(info, cell)),
-        clock=info.clock or "user",
+        origin=imported_run.origin(info, imported),
+        clock=summary.client.clock,
         interrupted=None if over else f"the cell did not run to its end ({info.error or info.status})",
         target=info.target,
-        replicas=parts.by_replica,
+        replicas=summary.by_replica,
         server=summary.server,
         gpus=summary.gpu,
     )

@@ -553,6 +553,13 @@ class Summary(msgspec.Struct, kw_only=True, omit_defaults=True):
         )
 
 
+def latency_field(base: str, load: Load) -> str:
+    """The field of Metrics by which `ttft`, `tpot` or `e2e` counts: TTFT and E2E from sending in a closed loop, else
+    from the intended time, since the user waits from then on.
+    """
+    return f"{base}_s" if load.is_closed or base == "tpot" else f"{base}_intended_s"
+
+
 def mean_tokens(cells: Iterable[CellSummary]) -> tuple[float | None, float | None]:
     """Input and output tokens per request that is ok or short, over cells; None where no cell tells both."""
     requests = inputs = outputs = 0.0
