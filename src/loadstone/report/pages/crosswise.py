@@ -1,4 +1,4 @@
-"""Tables that set things against one another: models on machines, GPU against GPU."""
+"""A table for each pair of GPUs: by how much one is better than the other."""
 
 from __future__ import annotations
 
@@ -17,54 +17,6 @@ from loadstone.report.pages.tables import MAX_ROWS, WARNED, Table, trimmed
 
 _DOUBTFUL = f" {WARNED}"
 """Behind what comes of a cell with a warning."""
-
-
-def matrices(points: Sequence[Point]) -> list[Table]:
-    """Throughput/latency of each model (columns) on each machine (rows), a table for each load that several share."""
-    groups: dict[Any, list[Point]] = defaultdict(list)
-    for point in points:
-        asked_of = point.kind, point.load, point.offline, point.near_input, point.near_output, point.prefix
-        groups[point.engine, asked_of].append(point)
-    made: list[Table] = []
-    for group in groups.values():
-        models = list(dict.fromkeys(point.model for point in group))
-        machines = sorted({(point.gpu, point.gpus or 0, _machine(point)) for point in group if point.hardware})
-        if len(models) < 2 or len(machines) < 2:
-            continue
-        rows = []
-        latency = pace(group)
-        for *_, machine in machines:
-            row = [machine]
-            for model in models:
-                own = next((point for point in group if point.model == model and _machine(point) == machine), None)
-                row.append("N/A" if own is None else _pair(own, latency))
-            rows.append(row)
-        first = group[0]
-        made.append(
-            Table(
-                key=f"matrix-{len(made) + 1}",
-                title=f"Output throughput / {latency.name}: {joined(first.engine, load_label(first), asked(first))}",
-                heads=["", *models],
-                align="l" + "r" * len(models),
-                rows=rows,
-                notes=[
-                    f"output tok/s / median or mean {latency.name} in ms; -: not stated; N/A: no such run",
-                    *_doubtful(rows),
-                ],
-            )
-        )
-    return made
-
-
-def _machine(point: Point) -> str:
-    plain = f"tp{point.gpus}"  # all of the machine's GPUs for one copy of the model: what one expects
-    return joined(point.hardware, point.parallel if point.parallel != plain else "", by=" ")
-
-
-def _pair(point: Point, latency: Measure) -> str:
-    seconds = latency.of(point)
-    told_ms = f"{1e3 * seconds:.4g}" if seconds is not None else "-"
-    return f"{show_number(point.output_tokens_per_s, 4)} / {told_ms}{'' if point.trusted else _DOUBTFUL}"
 
 
 def ratios(points: Sequence[Point]) -> list[Table]:
