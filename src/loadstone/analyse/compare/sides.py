@@ -101,7 +101,7 @@ def open_run(folder: Path, prices: Prices) -> Run:
     summary = summary_of(folder)
     if not summary.cells:
         raise InputError(f"{folder}: nothing was sent in this run; there is nothing to compare")
-    facts = run_facts(info, summary.document())
+    facts = run_facts(info, summary)
     has_records = not imported_run.is_summary_only(folder, info)
     return Run(folder, info, summary, facts, has_records, dollars_per_hour(facts, prices))
 
