@@ -17,6 +17,7 @@ from loadstone.analyse.verdict import Finding, GpuFigures, gpu_figures
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.gpu_metrics import Readings, labels_of, meaning
+from loadstone.core.summary import Summary
 from loadstone.core.units import show_number
 from loadstone.measure.engines.observe import GPU_SERIES, GPUS, Observer, exporter, read_gpu_metrics, read_metrics
 from loadstone.measure.simulated_server import start
@@ -265,7 +266,7 @@ def test_tables_reports_and_comparisons_tell_of_it(tmp_path: Path) -> None:
     for times in (1, 3):
         with node(times=times) as url:
             documents.append(bench(tmp_path, requests=600, gpu_metrics=[url], label=f"{500 * times} W"))
-    lines = terminal.render(documents[1]).renderables[2:]  # type: ignore[attr-defined]
+    lines = terminal.render(Summary.of(documents[1])).renderables[2:]  # type: ignore[attr-defined]
     (said,) = [str(line) for line in lines if " W" in str(line)]
     joules = [(steady_window(cell) or {})["j_per_output_token"] for each in documents for cell in each["cells"]]
     assert said == f"2 GPUs drew {show_number(1501)} W · {show_number(joules[1])} J per output token"

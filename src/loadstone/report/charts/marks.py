@@ -26,6 +26,8 @@ LOGARITHMIC = 20.0
 _ROOM = 0.05
 """Share of a logarithmic axis that is left free at each end."""
 BESIDE = "labelled where there is room"
+WHOSE = ("colour:N", "series"), ("variant:N", "variant")
+"""Tooltips: what every point tells of itself first."""
 CROSSED = "×: the cell carries a warning"
 OTHERS = "the others"
 """In a legend: series of whom nothing more is told."""
@@ -47,13 +49,6 @@ def bounds(stat: Stat | None, scale: float) -> dict[str, float]:
     if stat is None or stat.low is None or stat.high is None:
         return {}
     return {"low": stat.low * scale, "high": stat.high * scale}
-
-
-def tips() -> list[alt.Tooltip]:
-    """What every point tells of itself first."""
-    import altair as alt
-
-    return [alt.Tooltip("colour:N", title="series"), alt.Tooltip("variant:N", title="variant")]
 
 
 def lines(

@@ -10,11 +10,9 @@ from typing import Literal
 import msgspec
 
 from loadstone.report.charts.bands import predicted, predictions
-from loadstone.report.charts.bars import side_by_side, switches
+from loadstone.report.charts.bars import ratio_figures, side_by_side
 from loadstone.report.charts.colours import SEQUENCE, SHAPES
-from loadstone.report.charts.curves import against, trade_off
-from loadstone.report.charts.fronts import pareto, price_by_pace
-from loadstone.report.charts.ratios import gpu_ratios, ratio_figures
+from loadstone.report.charts.curves import against, pareto, price_by_pace, trade_off
 from loadstone.report.charts.theme import Figure
 from loadstone.report.data.frames import (
     BATCH_S,
@@ -32,6 +30,7 @@ from loadstone.report.data.frames import (
     outliers,
     pace,
 )
+from loadstone.report.data.pairs import gpu_ratios, switches
 from loadstone.report.data.points import Point
 from loadstone.report.data.series import Series
 from loadstone.report.data.wording import joined

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from loadstone.report.charts.bars import Fact, more_gpus, switches
-from loadstone.report.charts.ratios import gpu_ratios
 from loadstone.report.data.frames import Frame, frames
+from loadstone.report.data.pairs import Fact, gpu_ratios, more_gpus, switches
 from loadstone.report.data.points import Point
 from loadstone.report.findings.bottleneck import bottlenecks
 from loadstone.report.findings.changes import by_length, gpu_against_gpu, scaled, switched

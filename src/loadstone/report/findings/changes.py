@@ -8,10 +8,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from statistics import median
 
-from loadstone.report.charts.bars import Fact
-from loadstone.report.charts.ratios import Ratio
 from loadstone.report.data.effect import Effect, effect
 from loadstone.report.data.frames import E2E, ITL, OUTPUT, PER_GPU, TPOT, TTFT, Frame, Measure, load_label, load_word
+from loadstone.report.data.pairs import Fact, Ratio
 from loadstone.report.data.points import Point, alike
 from loadstone.report.data.series import lengths_label
 from loadstone.report.data.wording import count, joined

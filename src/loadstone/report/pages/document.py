@@ -25,7 +25,6 @@ from loadstone.report.data.series import Series, asked
 from loadstone.report.data.wording import clean, joined
 from loadstone.report.findings import Sentence, observations, silent
 from loadstone.report.pages import tables
-from loadstone.report.pages.crosswise import matrices, ratios
 
 SECTIONS = {
     "throughput": "Throughput against latency",
@@ -178,7 +177,7 @@ def _build(runs: Sequence[RunView], passed_over: Sequence[str], inside: bool, pr
         overview=tables.overview(runs, points),
         verdicts=tables.verdicts(runs),
         sentences=observations(points),
-        tables=[*matrices(points), *ratios(points), tables.cells(points, run=len(runs) > 1)],
+        tables=[*tables.ratios(points), tables.cells(points, run=len(runs) > 1)],
         figures=figures(points),
         parts=parts,
         passed_over=[clean(said, 300) for said in passed_over],
