@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import msgspec
 
@@ -25,6 +25,9 @@ from loadstone.core.host import path_of
 GIB = 1 << 30
 _TUNED = re.compile(r"-(instruct|chat|it)$")
 _OWNER = re.compile(r"[a-z0-9][a-z0-9._-]*")
+_FORMS = ("pcie", "nvl")
+"""Sorts of a GPU that differ by half in bandwidth."""
+_WORDS = {"pcie": "PCIe", "ada": "Ada", "gaudi2": "Gaudi2", "gaudi3": "Gaudi3"}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -88,6 +91,37 @@ def _near_names() -> dict[str, str]:
         lasts.setdefault(alias.rpartition("/")[2], set()).add(name)
     found = {last: names.pop() for last, names in lasts.items() if len(names) == 1} | found
     return {_TUNED.sub("", alias): name for alias, name in found.items()} | found
+
+
+class GpuMatch(NamedTuple):
+    """An entry of the catalogue that a text means; `form`: a sort of it that has no entry (`pcie`), or empty."""
+
+    key: str
+    form: str
+
+
+@cache
+def match_gpu(text: str) -> GpuMatch | None:
+    """The GPU that a driver or a report means, by the name or alias that has the most words in common with the text:
+    `NVIDIA A100-SXM4-40GB` is a100-40gb, `Tesla T4` t4, `H20-3e` h20-141gb. None: no such GPU in the catalogue.
+    """
+    words = set(re.findall("[a-z0-9]+", text.lower()))
+    names = {name: set(name.split("-")) for name in _by_alias(entries_of("gpus"))}
+    matches = [name for name, parts in names.items() if parts <= words]
+    if not matches:
+        return None
+    best = max(matches, key=lambda name: (len(names[name]), len(name)))
+    key = gpu_names()[best]
+    form = next((form for form in _FORMS if form in words and form not in names[best] | {*key.split("-")}), "")
+    return GpuMatch(key, "" if form == entries_of("gpus")[key]["link"] else form)
+
+
+def gpu_title(text: str) -> str:
+    """`H200` for `h200`, `NVIDIA H200`, `H200-SXM-141GB`; a name not known stays as it is."""
+    match = match_gpu(text)
+    if match is None:
+        return text
+    return " ".join(_WORDS.get(word, word.upper()) for word in (*match.key.split("-"), match.form) if word)
 
 
 def find_gpu(name: str) -> Gpu:

@@ -15,8 +15,9 @@ from urllib.parse import SplitResult
 
 import msgspec
 
-from loadstone.catalogue.deployment.deployment import ENGINES, Deployment
+from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.catalogue.deployment.shorthand import names_engine, parse_deployment
+from loadstone.catalogue.engines import ENGINES, engine_key
 from loadstone.measure.client.pool import workers_for
 from loadstone.core import Plan, Target
 from loadstone.core.errors import InputError, TargetError
@@ -218,8 +219,8 @@ def deployment_papers(text: str, deployed: Deployment, target: Target) -> dict[s
             "correct it, or leave the engine and its own arguments out"
         )
     introduced = None if behind else target.engine
-    spelled = next((name for name in ENGINES if engine_name(name) == introduced), None)
-    engine = spelled or introduced or stated
+    key = engine_key(introduced) if introduced else None
+    engine = key if key in ENGINES else introduced or stated
     version = (None if behind else target.engine_version) or deployed.engine_version
     # A node of the user's own is in a file; its GPU, which is kept, says enough.
     named = msgspec.structs.replace(deployed, node=None if deployed.has_own_hardware else deployed.node)

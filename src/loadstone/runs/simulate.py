@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.catalogue.deployment.shorthand import parse_deployment
+from loadstone.catalogue.engines import engine_title
 from loadstone.core import CellInfo, Plan, RunInfo, Target, host, run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.signals import Interrupted, Signals
@@ -40,7 +41,6 @@ DRAWS = 24
 _MOST_DRAWS = 1000
 _PAUSE_S = 0.1
 """Between cells."""
-_ENGINE_NAMES = {"vllm": "vLLM", "sglang": "SGLang", "tensorrt-llm": "TensorRT-LLM"}
 
 
 def simulate(
@@ -184,7 +184,7 @@ def _run_info(
             urls=[deployment.name],
             endpoint="completions",
             model=options.model or deployment.model.name,
-            engine=_ENGINE_NAMES.get(deployment.engine, deployment.engine),
+            engine=engine_title(deployment.engine),
             engine_version=deployment.engine_version,
             prompt_kind="token ids",
             max_model_tokens=longest,

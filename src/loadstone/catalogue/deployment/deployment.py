@@ -9,49 +9,6 @@ import msgspec
 from loadstone.catalogue.architecture.model import Model
 from loadstone.catalogue.hardware import Gpu, Node
 
-ENGINES = ("vllm", "sglang", "tensorrt-llm", "llama.cpp", "transformers")
-
-OWNERS = {
-    name: engine
-    for engine, names in {
-        "vllm": (
-            "cudagraph_mode", "gpu_memory_utilization", "max_cudagraph_capture_size", "max_num_batched_tokens",
-            "max_num_seqs",
-        ),
-        "sglang": (
-            "chunked_prefill_size", "cuda_graph_max_bs", "disable_piecewise_cuda_graph", "max_prefill_tokens",
-            "max_running_requests", "max_total_tokens", "mem_fraction_static", "page_size",
-            "piecewise_cuda_graph_max_tokens", "scheduler_recv_interval",
-        ),
-        "tensorrt-llm": (
-            "batch_wait_max_tokens_ratio", "batch_wait_timeout_iters", "capture_num_tokens",
-            "free_gpu_memory_fraction", "max_batch_size", "max_num_tokens", "timeout_iters",
-        ),
-        "llama.cpp": ("batch_size", "ctx_size", "parallel"),
-    }.items()
-    for name in names
-}  # fmt: skip
-"""Arguments that one engine alone has."""
-
-COMMON = (
-    "batching", "block_size", "draft", "enable_chunked_prefill", "enforce_eager", "kv_cache", "max_model_len",
-    "max_seq_len", "num_speculative_tokens", "prefix_caching",
-)  # fmt: skip
-"""Arguments that are understood for all engines."""
-
-ARGUMENTS = tuple(sorted([*COMMON, *OWNERS]))
-"""Engines' own arguments that a shorthand may carry, `-` or `_` alike. What they do is sizing's and the scheduler's
-business."""
-
-CHOICES = {"batching": ("continuous", "static"), "kv_cache": ("paged", "reserved")}
-"""Arguments of a few values, the first of which is what all engines do: the other is there for contrast."""
-
-SWITCHES = ("disable_piecewise_cuda_graph", "enable_chunked_prefill", "enforce_eager", "prefix_caching")
-"""Arguments that are true or false, and true where they stand alone."""
-
-ON, OFF = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
-"""How true and false are written."""
-
 
 class Draft(msgspec.Struct, frozen=True):
     """A small model that guesses tokens for the large one to verify, with weights and a KV cache of its own."""

@@ -12,34 +12,29 @@ import msgspec
 from loadstone.catalogue.architecture.model import Model
 from loadstone.catalogue.architecture.precision import FORMATS, dtype_of, kv_dtype_of
 from loadstone.catalogue.config.reader import read_given
-from loadstone.catalogue.deployment.deployment import (
+from loadstone.catalogue.deployment.deployment import Deployment, Draft
+from loadstone.catalogue.engines import (
     ARGUMENTS,
     CHOICES,
+    ELSEWHERE,
     ENGINES,
     OFF,
     ON,
     OWNERS,
     SWITCHES,
-    Deployment,
-    Draft,
+    engine_key,
+    owners_of,
 )
-from loadstone.catalogue.deployment.spellings import ELSEWHERE, SAME, owners_of
 from loadstone.catalogue.find import find_gpu, find_hardware, find_model, is_catalogued
 from loadstone.catalogue.hardware import Gpu, Node
 from loadstone.catalogue.user_files import is_file
 from loadstone.core.errors import InputError
 
-_ENGINE_NAMES = {
-    "trtllm": "tensorrt-llm",
-    "trt-llm": "tensorrt-llm",
-    "tensorrt": "tensorrt-llm",
-    "llama-cpp": "llama.cpp",
-}
 _MOST_GPUS = 65_536
 _WHERE = re.compile(r"(?:([0-9]+)\s*[x×*]\s*)?([a-z0-9][a-z0-9 ._-]*|.+\.(?:ya?ml|json))", re.IGNORECASE)
 _FILE = re.compile(r"(.+?\.(?:ya?ml|json))(?:/(.*))?", re.IGNORECASE)
 _COUNT = re.compile(r"(tp|pp|dp|ep|nodes)=?([0-9]+)")
-_DRAFTS = {"draft", *(flag for names in SAME.values() for flag, ours in names.items() if ours == "draft")}
+_DRAFTS = {"draft", *(flag for engine in ENGINES.values() for flag, ours in engine.same.items() if ours == "draft")}
 _DRAFT = re.compile(rf"[/,]\s*-*(?:{'|'.join(sorted(_DRAFTS)).replace('_', '[-_]')})\s*=", re.IGNORECASE)
 _SHARED = ("attention-dp", "dp-attention", "attention_dp", "dp_attention")
 _PRECISION = re.compile(
@@ -195,7 +190,7 @@ def _options_of(rest: str, text: str) -> _Options:
 
 def _read_option(part: str, found: _Options, text: str) -> None:
     key, value = key_value(part)
-    ours = SAME.get(found.engine, {}).get(key, key)
+    ours = ENGINES[found.engine].same.get(key, key)
     stands = "=" in part
     count = _COUNT.fullmatch(part.lower()) or _COUNT.fullmatch(f"{ours}={value}")
     if count:
@@ -225,7 +220,7 @@ def _read_option(part: str, found: _Options, text: str) -> None:
 
 def _not_taken(part: str, key: str, value: str, engine: str, text: str) -> NoReturn:
     """What is no option here: said elsewhere, another engine's, or not known at all."""
-    hint = ELSEWHERE.get(engine, {}).get(key) or ELSEWHERE[""].get(key)
+    hint = ENGINES[engine].elsewhere.get(key) or ELSEWHERE.get(key)
     if hint:
         model = split_deployment(text)[0].rpartition(":")[0] or split_deployment(text)[0]
         try:
@@ -235,13 +230,13 @@ def _not_taken(part: str, key: str, value: str, engine: str, text: str) -> NoRet
         raise InputError(f"deployment {text!r}: {key} {hint.format(model=model, weights=weights)}")
     owners = [other for other in owners_of(key) if other != engine]
     if owners:
-        names = (SAME[owner].get(key) for owner in owners)
+        names = (ENGINES[owner].same.get(key) for owner in owners)
         ours = next((name for name in names if name and name not in OWNERS), None)
         whose = f"{key} is an argument of {' and '.join(owners)}, not of {engine}"
         raise InputError(f"deployment {text!r}: {whose}" + (f"; here it is {ours}" if ours else ""))
     known = ["tp8", "pp2", "dp2", "ep8", "nodes=2", "attention-dp", "kv=fp8", "engine=vllm", "version=1.0"]
     own = [name for name in ARGUMENTS if OWNERS.get(name, engine) == engine]
-    _unknown("option", part, key, [*known, *own, *SAME.get(engine, ())], text)
+    _unknown("option", part, key, [*known, *own, *ENGINES[engine].same], text)
 
 
 def _once(key: str, seen: Iterable[str], text: str) -> None:
@@ -251,7 +246,7 @@ def _once(key: str, seen: Iterable[str], text: str) -> None:
 
 def engine_of(value: str, text: str) -> str:
     """An engine by any of its names; `text` is the deployment that an error quotes. Raises InputError."""
-    name = _ENGINE_NAMES.get(value.lower(), value.lower())
+    name = engine_key(value) or value.lower()
     if name == "triton":
         served = "Triton serves an engine; write engine=tensorrt-llm, or engine=vllm where it serves that"
         raise InputError(f"deployment {text!r}: {served}")

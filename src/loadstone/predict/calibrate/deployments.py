@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 from loadstone.catalogue import Deployment, Gpu, Model, gpu, model, parse_deployment
 from loadstone.catalogue.architecture.precision import dtype_of, kv_dtype_of
+from loadstone.catalogue.engines import engine_key
+from loadstone.catalogue.find import match_gpu
 from loadstone.catalogue.user_files import is_file
 from loadstone.core.errors import InputError
 from loadstone.predict.calibrate.points import Point, Unpredictable
@@ -21,9 +23,8 @@ from loadstone.predict.calibrate.sources import version_of
 from loadstone.predict.scheduler import EnginePolicy, policy_of
 
 MOST_TP = 16
-_ENGINES = {"vllm": "vllm", "sglang": "sglang", "tensorrt-llm": "tensorrt-llm", "trtllm": "tensorrt-llm"}
+_ENGINES = ("vllm", "sglang", "tensorrt-llm")
 _IDENTIFIED = re.compile(r"_tp(\d+)(?:_0)?_ep(\d+)(?:_0)?_\d+(?:;|$|\s)")
-_GPU = re.compile(r"(rtx[- ]?pro[- ]?\d+|rtx[- ]?\d+|[a-z]+\d+[a-z]*)", re.IGNORECASE)
 
 
 @contextmanager
@@ -141,11 +142,10 @@ def schedulers_of(
 
 
 def _engine(point: Point) -> str:
-    name = point.engine.lower().split()[0] if point.engine else ""
-    found = _ENGINES.get(name)
-    if found is None:
+    key = engine_key(point.engine.split()[0]) if point.engine else None
+    if key not in _ENGINES:
         raise Unpredictable(f"engine {point.engine!r} is not modelled")
-    return found
+    return key
 
 
 @cache
@@ -153,14 +153,11 @@ def _gpu(text: str) -> Gpu:
     if is_file(text):
         with _unpredictable():
             return gpu(text)
-    found = _GPU.search(text.replace("NVIDIA", "").replace("AMD", ""))
-    name = found[1].lower().replace("-", " ") if found else text
-    for each in (text, name, name.replace(" ", "-"), name.replace(" ", "")):
-        try:
-            return gpu(each)
-        except InputError:
-            continue
-    raise Unpredictable(f"GPU {text!r} is not in the catalogue")
+    match = match_gpu(text)
+    try:
+        return gpu(text if match is None else match.key)
+    except InputError:
+        raise Unpredictable(f"GPU {text!r} is not in the catalogue") from None
 
 
 @cache
