@@ -229,7 +229,7 @@ def deployment_papers(text: str, deployed: Deployment, target: Target) -> dict[s
         plain = version if re.fullmatch("[0-9A-Za-z.+_-]+", version or "") else None
         named = msgspec.structs.replace(named, engine=engine, engine_version=plain)
     parts = named.name.split(",")
-    papers = deployed.papers()
+    papers = deployed.to_settings()
     return papers | {
         "model": target.model or deployed.model.name,
         "architecture": papers["model"],

@@ -230,7 +230,7 @@ def _settings(deployment: Deployment, fleet: Fleet, options: Options, plan: Plan
 
     model = fleet.model
     settings: dict[str, Any] = {
-        "deployment": deployment.papers(),
+        "deployment": deployment.to_settings(),
         "label": options.label,
         "policy": msgspec.to_builtins(fleet.policy),
         "schedulers": fleet.replicas,

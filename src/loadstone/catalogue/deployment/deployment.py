@@ -9,6 +9,11 @@ import msgspec
 from loadstone.catalogue.architecture.model import Model
 from loadstone.catalogue.hardware import Gpu, Node
 
+_PLAIN = (
+    "gpus", "nodes", "tp", "pp", "dp", "ep", "attention_dp", "weights_dtype", "kv_dtype", "engine", "engine_version",
+)  # fmt: skip
+"""Fields of a deployment that its description has as they are."""
+
 
 class Draft(msgspec.Struct, frozen=True):
     """A small model that guesses tokens for the large one to verify, with weights and a KV cache of its own."""
@@ -112,23 +117,13 @@ class Deployment(msgspec.Struct, frozen=True):
     def argument(self, name: str) -> str | None:
         return dict(self.arguments).get(name)
 
-    def papers(self) -> dict[str, Any]:
-        """As a run's papers have it: RunInfo.settings["deployment"], see runfacts."""
+    def to_settings(self) -> dict[str, Any]:
+        """As a run has it: RunInfo.settings["deployment"], see analyse/run_facts.py."""
         return {
             # Of a model and hardware of the user's own, whose files may be gone when the run is read, all there was.
             "model": {"name": self.model.name, **self.model.given} if self.model.given else self.model.name,
             "gpu": msgspec.to_builtins(self.gpu) if self.has_own_hardware else self.gpu.name,
-            "gpus": self.gpus,
-            "nodes": self.nodes,
-            "tp": self.tp,
-            "pp": self.pp,
-            "dp": self.dp,
-            "ep": self.ep,
-            "attention_dp": self.attention_dp,
-            "weights_dtype": self.weights_dtype,
-            "kv_dtype": self.kv_dtype,
-            "engine": self.engine,
-            "engine_version": self.engine_version,
+            **{name: getattr(self, name) for name in _PLAIN},
             "arguments": dict(self.arguments),
             "name": self.name,
         }
