@@ -10,8 +10,8 @@ import pytest
 
 from loadstone.analyse.summary import summarise
 from loadstone.analyse.verdict import Finding, ServerFigures, server_figures
-from loadstone.analyse.verdict.server import Level
 from loadstone.core import Load, run_folder
+from loadstone.core.summary import Level
 from loadstone.workload.lengths import Length, Sessions, Synthetic
 from loadstone.workload.schedule import make_plan
 from test_summary import make_run
