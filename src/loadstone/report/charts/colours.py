@@ -51,16 +51,7 @@ OTHERS = (
 SEQUENCE = (BLUE, ORANGE, GREEN, PURPLE, VERMILION, SKY, GREY, *OTHERS)
 """For what has no colour of its own: runs, parallelism, panels."""
 
-DASHES: tuple[tuple[int, ...], ...] = (
-    (1, 0),
-    (7, 4),
-    (2, 3),
-    (9, 3, 2, 3),
-    (4, 2),
-    (12, 4),
-    (1, 2),
-    (6, 2, 1, 2, 1, 2),
-)
+DASHES = ((1, 0), (7, 4), (2, 3), (9, 3, 2, 3), (4, 2), (12, 4), (1, 2), (6, 2, 1, 2, 1, 2))
 SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "triangle-right", "triangle-left")
 
 

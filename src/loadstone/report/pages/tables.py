@@ -262,6 +262,31 @@ _NUMBERS: tuple[tuple[str, str, Callable[[Point], str]], ...] = (
 """The columns of numbers in their order, each with its side (Table.align)."""
 
 
+_EXPLAINED: tuple[tuple[Callable[[Point], bool], str], ...] = (
+    (
+        lambda point: bool(point.light_tpot_s),
+        "Of light: the TPOT that the hardware allows, at the data sheet's bandwidth and FLOP/s with as many requests "
+        "decoding, over the TPOT of the cell.",
+    ),
+    (
+        lambda point: point.mbu is not None or point.mfu is not None,
+        "MBU: bytes of weights and KV cache that the decode steps read, over the bandwidth of all GPUs' memory. "
+        "MFU: FLOPs of all tokens computed, prompts and answers, over the peak of all GPUs for the weights' type.",
+    ),
+    (
+        lambda point: point.dollars_per_hour is not None,
+        "$/M: dollars per million tokens, output only, or input and output: the hourly cost of all GPUs of the "
+        "deployment, over the throughput beside it; the interval is that of the output throughput.",
+    ),
+    (
+        lambda point: point.power_w is not None,
+        "J/token: energy of all GPUs that were read, over the output tokens, in the window of the throughput; "
+        "W: their mean power over the cell, its warm-up included.",
+    ),
+)
+"""What some columns mean, where a cell has a number in them."""
+
+
 def _notes(points: Sequence[Point]) -> list[str]:
     loops = {
         "in closed loops": {point.since for point in points if point.kind == "concurrency"},
@@ -281,26 +306,7 @@ def _notes(points: Sequence[Point]) -> list[str]:
         f"TTFT and E2E count from {', from '.join(since)}. "
         f"TPOT = (tT − t1)/(T − 1). Throughput{window}; total: input and output."
     ]
-    if any(point.light_tpot_s for point in points):
-        notes.append(
-            "Of light: the TPOT that the hardware allows, at the data sheet's bandwidth and FLOP/s with as many "
-            "requests decoding, over the TPOT of the cell."
-        )
-    if any(point.mbu is not None or point.mfu is not None for point in points):
-        notes.append(
-            "MBU: bytes of weights and KV cache that the decode steps read, over the bandwidth of all GPUs' memory. "
-            "MFU: FLOPs of all tokens computed, prompts and answers, over the peak of all GPUs for the weights' type."
-        )
-    if any(point.dollars_per_hour is not None for point in points):
-        notes.append(
-            "$/M: dollars per million tokens, output only, or input and output: the hourly cost of all GPUs of the "
-            "deployment, over the throughput beside it; the interval is that of the output throughput."
-        )
-    if any(point.power_w is not None for point in points):
-        notes.append(
-            "J/token: energy of all GPUs that were read, over the output tokens, in the window of the throughput; "
-            "W: their mean power over the cell, its warm-up included."
-        )
+    notes += [text for applies, text in _EXPLAINED if any(map(applies, points))]
     level = _level(points)
     if level != "95 %":
         measured = "95 %; for simulated cells, " if level == _INTERVAL else ""
