@@ -21,7 +21,7 @@ from loadstone.report.data.frames import E2E, TPOT, TTFT, Frame
 from loadstone.report.data.points import Point, points_of
 from loadstone.report.data.runs import RunView
 from loadstone.report.data.samples import sample
-from loadstone.report.data.series import Series, asked
+from loadstone.report.data.series import Series, workload_label
 from loadstone.report.data.wording import clean, joined
 from loadstone.report.findings import Sentence, observations, silent
 from loadstone.report.pages import tables
@@ -45,7 +45,10 @@ _BRACKETS = (
     "In brackets: the interval of the effect, from the spread of requests where known (for predictions, the model's "
     "own 80 % interval) and from how much repeats of one configuration differ. Smaller differences are not mentioned."
 )
-_SILENCE = "Simulated runs have no findings where measured or imported runs of the same model and workload are in the report."
+_SILENCE = (
+    "Simulated runs have no findings where measured or imported runs of the same model and workload are in the "
+    "report."
+)
 INSIDE_RUNS = 100
 """Runs whose records are drawn: distributions, timeline, gaps."""
 
@@ -175,7 +178,7 @@ def _build(runs: Sequence[RunView], passed_over: Sequence[str], inside: bool, pr
         tables=[*tables.ratios(points), tables.cells(points, run=len(runs) > 1)],
         figures=figures(points),
         parts=parts,
-        passed_over=[clean(said, 300) for said in passed_over],
+        passed_over=[clean(text, 300) for text in passed_over],
         points=points,
         prices=dict(prices),
         unpriced=clean(unpriced, 600) if unpriced is not None else None,
@@ -187,13 +190,13 @@ def _title(points: Sequence[Point], runs: int) -> str:
         names = list(dict.fromkeys(name for point in points if (name := getattr(point, fact))))
         return ", ".join(names) if len(names) <= 3 else f"{len(names)} {noun}"
 
-    told = joined(few("engine", "engines"), few("model", "models"), few("hardware", "machines"), by=" · ")
-    return told or f"{runs} runs"
+    known = joined(few("engine", "engines"), few("model", "models"), few("hardware", "machines"), by=" · ")
+    return known or f"{runs} runs"
 
 
 def _part(number: int, run: RunView, points: Sequence[Point], inside: bool) -> RunPart:
     name = clean(run.facts.label, 120)
-    words = asked(points[0]) if points else ""
+    words = workload_label(points[0]) if points else ""
     notes = [f"{clean(finding.evidence, 300)}." for finding in run.summary.findings]
     made: list[Figure | None] = []
     key = f"run-{number}"
@@ -249,7 +252,7 @@ def _environment(run: RunView) -> list[tuple[str, str]]:
     info, facts, settings = run.info, run.facts, run.info.settings
     target, cache = info.target, settings.get("prefix_cache")
     kv = f"KV {facts.kv_dtype}" if facts.kv_dtype else None
-    told: list[tuple[str, Any]] = [
+    known: list[tuple[str, Any]] = [
         ("run", info.run_id),
         ("status", info.status + (f": {info.error}" if info.error else "")),
         # An imported file may not tell when it was measured; the run's date is then that of the import.
@@ -269,7 +272,7 @@ def _environment(run: RunView) -> list[tuple[str, str]]:
         ("clock", info.clock),
         ("Loadstone", info.loadstone),
     ]
-    return [(name, clean(str(value), 300)) for name, value in told if value not in (None, "", "None")]
+    return [(name, clean(str(value), 300)) for name, value in known if value not in (None, "", "None")]
 
 
 def _files(run: RunView) -> list[str]:
