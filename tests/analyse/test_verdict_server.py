@@ -12,9 +12,8 @@ from loadstone.analyse.summary import summarise
 from loadstone.analyse.verdict import Finding, ServerFigures, server_figures
 from loadstone.core import Load, run_folder
 from loadstone.core.summary import Level
-from loadstone.workload.lengths import Length, Synthetic
+from loadstone.workload.lengths import Length, Sessions, Synthetic
 from loadstone.workload.schedule import make_plan
-from loadstone.workload.session import Sessions
 from test_summary import make_run
 from verdict_cells import LOAD, TARGET, WORKLOAD, found, rows
 

@@ -113,9 +113,9 @@ class Latency(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
         return None if values is None else cls(**msgspec.structs.asdict(values))
 
     def value(self, statistic: str) -> float | None:
-        """`mean`, `p50`, …; None where it is not known."""
-        value: float | None = getattr(self, statistic)
-        return value
+        """`mean`, `p50`, …; None where it is not known, or none of these."""
+        value = getattr(self, statistic, None)
+        return value if isinstance(value, int | float) else None
 
     def bounds(self, statistic: str) -> tuple[float | None, float | None]:
         """The 95 % confidence interval of a statistic."""
@@ -569,8 +569,11 @@ def mean_tokens(cells: Iterable[CellSummary]) -> tuple[float | None, float | Non
 
 
 def finite(value: float | None) -> float | None:
-    """A number that is none (NaN) or without end as None: records that others made may give such."""
-    return value if value is not None and math.isfinite(value) else None
+    """A number that is none (NaN) or has no end as None: records and files that others made may give such."""
+    try:
+        return value if value is not None and math.isfinite(value) else None
+    except OverflowError:  # a whole number that is larger than any float
+        return None
 
 
 def read(folder: Path, remedy: str | None = None) -> Summary:
