@@ -13,7 +13,8 @@ import pytest
 
 from conftest import Loadstone
 from loadstone import commands
-from loadstone.analyse.compare import compare, judge
+from loadstone.analyse.compare import compare
+from loadstone.analyse.compare.comparison import judge
 from loadstone.analyse.compare.metric import parse_bounds, parse_metric
 from loadstone.analyse.compare.permutation import Units
 from loadstone.analyse.compare.result import Cell, Row
@@ -384,7 +385,7 @@ def test_what_was_not_shown_is_not_said_to_have_been_visible() -> None:
     metric = parse_metric("tpot_p99")
     far, near = (Row(metric, 1.0, ratio, ratio=ratio, log_error=0.005) for ratio in (0.88, 0.999))
     units = Units(rng.random((8, 2)), rng.random((8, 2)), np.zeros(2))
-    judge([Cell({}, [far, near], unit="blocks", units=units, tested=[far, near])], seed=0)
+    judge([Cell(CLOSED, [far, near], unit="blocks", units=units, tested=[far, near])], seed=0)
     assert not far.differs
     assert far.least is None
     assert near.least is not None

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from loadstone.analyse.compare.contrast import OTHER_REPEATS, REPEATS
+from loadstone.analyse.compare.ratio import OTHER_REPEATS, REPEATS
 from loadstone.core.errors import InputError
 from loadstone.interop.read.folders import run_folders
 from loadstone.report.charts.bars import ratio_figures

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from loadstone.analyse.compare import interval
-from loadstone.analyse.compare.contrast import Side, contrast
+from loadstone.analyse.compare.ratio import Side, bounds, contrast
 from loadstone.report.data.frames import Measure, unsettled
 from loadstone.report.data.points import Point
 
@@ -78,7 +77,7 @@ def effect(a: Point, b: Point, measure: Measure) -> Effect | None:
     else:
         reaches = [known.sampling, known.model or known.sampling]
     widest = max(each[0] for each in reaches), max(each[1] for each in reaches)
-    return Effect(of_a / of_b, *interval.bounds(of_a / of_b, widest))
+    return Effect(of_a / of_b, *bounds(of_a / of_b, widest))
 
 
 def _side(point: Point, measure: Measure) -> Side:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from loadstone.analyse.verdict.client import BUNCHED_S
+from loadstone.analyse.verdict.thresholds import BUNCHED_S
 from loadstone.report.data.points import Point
 from loadstone.report.data.series import Series, common, lengths_label, series_of
 from loadstone.report.data.statistic import Stat

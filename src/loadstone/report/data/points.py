@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from loadstone.analyse.compare.model import Basis, basis
 from loadstone.analyse.compare.price import Prices, dollars_per_hour
+from loadstone.analyse.compare.ratio import Basis, basis
 from loadstone.analyse.run_facts import RunFacts, mapping, number
 from loadstone.core import Load, LoadKind
 from loadstone.core.summary import CellSummary, Roofline, ServerFigures, Window
