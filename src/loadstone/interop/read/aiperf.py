@@ -17,6 +17,11 @@ import msgspec
 from loadstone.interop.read.cell import Cell, Request, failure
 from loadstone.interop.read.values import Value, ended, known, lengths, load_of, origin, sessions, sum_per_s
 
+# What a document has that is one of these.
+SUMMARY = ("request_latency.avg", "aiperf_version|input_config")
+REQUEST = ("metadata.request_start_ns", "metrics")
+PROFILE = ("experiments.0.requests", "experiments.0.experiment")
+
 REQUESTS = "profile_export.jsonl"
 _MOST_REQUESTS = 2_000_000
 _LATENCIES = {
@@ -30,10 +35,6 @@ _MODEL = "models.items.0.name|model_names.0|endpoint.model_names.0|model"
 
 def summary_beside(requests: Path) -> Path:
     return requests.with_name("profile_export_aiperf.json")
-
-
-def is_summary(document: Value) -> bool:
-    return document.has("request_latency.avg", "aiperf_version|input_config")
 
 
 def summary(document: Value, where: str) -> Cell:
@@ -107,10 +108,6 @@ def _duration_s(document: Value, ok: int | None) -> float | None:
 # --- requests --------------------------------------------------------------------------------------------------
 
 
-def is_request(row: Value) -> bool:
-    return row.has("metadata.request_start_ns", "metrics")
-
-
 def add_requests(rows: Sequence[Value], cell: Cell) -> None:
     """Fills `cell` (of the summary beside it, or bare) with the records of profile_export.jsonl."""
     requests = [_request(row) for row in rows]
@@ -154,10 +151,6 @@ def _start_ns(metadata: Value) -> int | None:
 
 
 # --- perf_analyzer ---------------------------------------------------------------------------------------------
-
-
-def is_profile(document: Value) -> bool:
-    return document.has("experiments.0.requests", "experiments.0.experiment")
 
 
 def profile(document: Value, where: str) -> list[Cell]:

@@ -18,21 +18,18 @@ from loadstone.analyse.run_facts import engine_name
 from loadstone.core import Load
 from loadstone.core.statistics import STATISTICS, distribution
 from loadstone.core.units import show_seconds
+from loadstone.interop.read import values
 from loadstone.interop.read.cell import MOST_S, Cell, Request
 from loadstone.interop.read.check import UNDER_WAY_SHARE
-from loadstone.interop.read.values import (
-    Value,
-    amount,
-    burst_of,
-    ended,
-    known,
-    lengths,
-    load_of,
-    number,
-    statistics,
-    sum_per_s,
-    text,
-)  # fmt: skip
+from loadstone.interop.read.values import Value, burst_of, known, lengths, sum_per_s
+
+# What a document has that is one of these.
+VLLM = ("duration", "completed", "request_throughput", "output_throughput", "total_token_throughput|model_id")
+VLLM_THROUGHPUT = ("elapsed_time", "num_requests", "tokens_per_second")
+VLLM_LATENCY = ("avg_latency", "percentiles")
+SGLANG = ("duration", "completed", "random_input_len", "median_e2e_latency_ms|mean_e2e_latency_ms")
+SGLANG_OFFLINE = ("successful_requests", "total_latency", "output_throughput")
+ONE_BATCH = ("batch_size", "input_len", "output_len", "latency")
 
 WAIT_SHARE = 0.05
 """Mean wait before sending, as a share of the mean E2E, from which latencies that lack it are told."""
@@ -76,12 +73,6 @@ def _fill(cell: Cell, document: Value) -> None:
 # --- vLLM --------------------------------------------------------------------------------------------------------
 
 
-def is_vllm(document: Value) -> bool:
-    return document.has(
-        "duration", "completed", "request_throughput", "output_throughput", "total_token_throughput|model_id"
-    )
-
-
 def vllm(document: Value, where: str) -> Cell:
     backend = document.text("backend|endpoint_type")
     engine = engine_name(backend if backend in _VLLM_BACKENDS else None)
@@ -101,7 +92,7 @@ def vllm(document: Value, where: str) -> Cell:
     completed, failed = document.whole("completed"), document.whole("failed")
     if failed is None and document.has("errors"):
         failed = sum(error.text() is not None for error in document.items("errors"))
-    cell.requests = ended(completed, failed)
+    cell.requests = values.ended(completed, failed)
     _fill(cell, document)
     each = document.items("latencies")
     # Of a default run newer releases give no sums of E2E, but all of its values.
@@ -131,7 +122,7 @@ def _vllm_load(document: Value) -> Load | None:
         start, end = (document.positive(f"ramp_up_{which}_rps") for which in ("start", "end"))
         prompts = document.positive("num_prompts")
         return _ramp(start, end, prompts, strategy == "exponential") if start and end and prompts else None
-    return load_of(
+    return values.load_of(
         rate=document.get("request_rate"),
         concurrency=document.get("max_concurrency"),
         prompts=document.get("num_prompts"),
@@ -166,10 +157,6 @@ def _vllm_workload(document: Value) -> dict[str, Any]:
     return lengths(ends[0][0].raw, ends[1][0].raw) if alike else {}
 
 
-def is_vllm_throughput(document: Value) -> bool:
-    return document.has("elapsed_time", "num_requests", "tokens_per_second")
-
-
 def vllm_throughput(document: Value, where: str) -> Cell:
     """Offline: all requests at once, without a server. `tokens_per_second` counts input and output."""
     return Cell(
@@ -183,15 +170,11 @@ def vllm_throughput(document: Value, where: str) -> Cell:
     )
 
 
-def is_vllm_latency(document: Value) -> bool:
-    return document.has("avg_latency", "percentiles")
-
-
 def vllm_latency(document: Value, where: str) -> Cell:
     """Offline: one batch after another, each timed as a whole. How large a batch is, the file does not tell."""
     percentiles = {f"p{key}": value for key, value in document.mapping("percentiles").items()}
     spread = _spread_of(document.items("latencies"))
-    spread = spread or statistics(percentiles | {"mean": document.get("avg_latency")})
+    spread = spread or values.statistics(percentiles | {"mean": document.get("avg_latency")})
     return Cell(
         where=where,
         tool="vllm bench latency",
@@ -204,10 +187,6 @@ def vllm_latency(document: Value, where: str) -> Cell:
 # --- SGLang ------------------------------------------------------------------------------------------------------
 
 
-def is_sglang(document: Value) -> bool:
-    return document.has("duration", "completed", "random_input_len", "median_e2e_latency_ms|mean_e2e_latency_ms")
-
-
 def sglang(document: Value, where: str, *, all_sent: bool = False) -> Cell:
     """`all_sent`: an empty rate means an infinite one, as in tables that leave `inf` out."""
     backend = document.text("backend") or ""
@@ -215,8 +194,8 @@ def sglang(document: Value, where: str, *, all_sent: bool = False) -> Cell:
     cell = Cell(
         where=where,
         tool="sglang.bench_serving",
-        load=load_of(
-            rate=float("inf") if all_sent and number(rate) is None else rate,
+        load=values.load_of(
+            rate=float("inf") if all_sent and values.number(rate) is None else rate,
             concurrency=document.get("max_concurrency"),
             prompts=document.get("completed"),
         ),
@@ -277,10 +256,6 @@ def _sglang_deployment(document: Value, backend: str) -> dict[str, Any]:
     return known({"engine": None if backend in ("", "truss", "gserver") else engine}) | server
 
 
-def is_sglang_offline(document: Value) -> bool:
-    return document.has("successful_requests", "total_latency", "output_throughput")
-
-
 def sglang_offline(document: Value, where: str) -> Cell:
     return Cell(
         where=where,
@@ -298,10 +273,6 @@ def sglang_offline(document: Value, where: str) -> Cell:
             total_tokens_per_s="total_throughput",
         ),
     )
-
-
-def is_one_batch(document: Value) -> bool:
-    return document.has("batch_size", "input_len", "output_len", "latency")
 
 
 def one_batch(document: Value, where: str) -> Cell:
@@ -339,7 +310,7 @@ _LISTS = ("ttfts", "input_lens", "output_lens", "itls", "errors", "start_times",
 def _last_line(error: Any) -> str | None:
     """An error's own line: vLLM's client keeps whole tracebacks, whose last line says what went wrong."""
     lines = error.strip().splitlines() if isinstance(error, str) and error.startswith("Traceback ") else []
-    return text(lines[-1] if lines else error)
+    return values.text(lines[-1] if lines else error)
 
 
 def _add_requests(cell: Cell, document: Value) -> None:
@@ -365,7 +336,7 @@ def _add_requests(cell: Cell, document: Value) -> None:
         ttft_s, end_s, tokens, start_s = ttft.amount(), latency.amount(), outputs.whole(), start.number()
         wait_s = wait.amount() if dated else None
         problem = _last_line(error.raw)
-        gaps_s = [amount(gap) for gap in gaps.raw] if isinstance(gaps.raw, list) else []
+        gaps_s = [values.amount(gap) for gap in gaps.raw] if isinstance(gaps.raw, list) else []
         offsets: list[float] = []
         if problem is None and ttft_s is not None and (ttft_s > 0 or tokens) and None not in gaps_s:
             offsets = list(accumulate([ttft_s, *(gap for gap in gaps_s if gap is not None)]))

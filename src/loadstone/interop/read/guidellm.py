@@ -14,13 +14,12 @@ from loadstone.core import Load, Status
 from loadstone.interop.read.cell import Cell, Request, after
 from loadstone.interop.read.values import Value, known, lengths, load_of, origin, sessions, sum_per_s
 
+# What a document has that is one of these.
+REPORT = ("benchmarks.0.metrics", "benchmarks.0.requests")
+
 CUT_SHARE = 0.05
 MOST_LATE_S = 86_400.0
 _STATUS: dict[str, Status] = {"successful": "ok", "errored": "error", "incomplete": "cancelled"}
-
-
-def is_report(document: Value) -> bool:
-    return document.has("benchmarks.0.metrics", "benchmarks.0.requests")
 
 
 def report(document: Value, where: str) -> list[Cell]:

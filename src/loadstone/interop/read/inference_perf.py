@@ -17,6 +17,11 @@ from loadstone.core import Load
 from loadstone.interop.read.cell import Cell, Request, after, failure
 from loadstone.interop.read.values import Value, infinite, known, lengths, load_of, sum_of
 
+# What a document has that is one of these.
+STAGE = ("successes.latency", "load_summary")
+REQUEST_LIST = ("0.start_time", "0.end_time", "0.info", "0.request")
+LLMD = ("version", "results.request_performance.aggregate|metrics.latency")
+
 _LATENCIES = {
     "ttft_s": "latency.time_to_first_token",
     "tpot_s": "latency.time_per_output_token",
@@ -29,10 +34,6 @@ _ENGINES = {"vllm", "sglang", "tensorrt-llm", "trtllm"}
 
 def stages_in(folder: Path) -> list[Path]:
     return sorted(folder.glob("stage_*_lifecycle_metrics.json"))
-
-
-def is_stage(document: Value) -> bool:
-    return document.has("successes.latency", "load_summary")
 
 
 def stage(document: Value, where: str) -> Cell:
@@ -66,10 +67,6 @@ def stage(document: Value, where: str) -> Cell:
     remedy = "TPOT and tokens/s use the client's count unless the tool was told otherwise."
     cell.say_recounted(done.whole("token_count_mismatches") or 0, ok, remedy)
     return cell
-
-
-def is_requests(document: Value) -> bool:
-    return document.has("0.start_time", "0.end_time", "0.info", "0.request")
 
 
 def requests(rows: Sequence[Value], where: str) -> Cell:
@@ -108,10 +105,6 @@ def _model(request: Any) -> str | None:
 
 
 # --- llm-d -------------------------------------------------------------------------------------------------------
-
-
-def is_llmd(document: Value) -> bool:
-    return document.has("version", "results.request_performance.aggregate|metrics.latency")
 
 
 def llmd(document: Value, where: str) -> Cell:
