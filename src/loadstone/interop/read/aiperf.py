@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from loadstone.interop.read.cell import Cell, Request, failure
-from loadstone.interop.read.values import Value, ended, known, lengths, load_of, origin, sessions, sum_per_s
+from loadstone.interop.read.values import Value, ended, lengths, load_of, origin, sessions
 
 # What a document has that is one of these.
 SUMMARY = ("request_latency.avg", "aiperf_version|input_config")
@@ -85,8 +85,7 @@ def summary(document: Value, where: str) -> Cell:
         failed = sum(item.whole("count") or 0 for item in document.items("error_summary"))
     cell.requests = ended(document.whole("request_count.avg"), failed)
     cell.duration_s = _duration_s(document, cell.completed)
-    both = sum_per_s(cell.duration_s, *(cell.totals.get(f"{end}_tokens") for end in ("input", "output")))
-    cell.totals = known({"total_tokens_per_s": both}) | cell.totals
+    cell.add_rates("total_tokens_per_s")
     return cell
 
 

@@ -21,7 +21,7 @@ from loadstone.core.units import show_seconds
 from loadstone.interop.read import values
 from loadstone.interop.read.cell import MOST_S, Cell, Request
 from loadstone.interop.read.check import UNDER_WAY_SHARE
-from loadstone.interop.read.values import Value, burst_of, known, lengths, sum_per_s
+from loadstone.interop.read.values import Value, burst_of, known, lengths
 
 # What a document has that is one of these.
 VLLM = ("duration", "completed", "request_throughput", "output_throughput", "total_token_throughput|model_id")
@@ -58,7 +58,11 @@ def _fill(cell: Cell, document: Value) -> None:
     cell.latencies = known({ours: document.keyed(theirs) for ours, theirs in names.items()})
     if e2e_s := document.keyed("e2el_ms") or document.keyed("e2e_latency_ms"):
         cell.latencies["e2e_s"] = e2e_s
-    cell.totals = document.fields(
+    cell.totals = _totals(document)
+
+
+def _totals(document: Value) -> dict[str, Any]:
+    return document.fields(
         input_tokens="total_input_tokens",
         output_tokens="total_output_tokens",
         cached_input_tokens="cache_report.total_cached_tokens",
@@ -142,11 +146,11 @@ def _ramp(start: float, end: float, prompts: float, exponential: bool) -> Load |
     return Load("rate", 1 / each_s, profile=((start, end, took_s),)) if each_s > 0 and took_s <= MOST_S else None
 
 
-def _spread_of(values: Sequence[Value]) -> dict[str, float]:
+def _spread_of(latencies: Sequence[Value]) -> dict[str, float]:
     import numpy as np
 
-    each = [value for item in values if (value := item.positive()) is not None]
-    spread = distribution(np.array(each)) if each and len(each) == len(values) else None
+    each = [latency_s for one in latencies if (latency_s := one.positive()) is not None]
+    spread = distribution(np.array(each)) if each and len(each) == len(latencies) else None
     return {} if spread is None else {name: getattr(spread, name) for name in STATISTICS}
 
 
@@ -207,11 +211,10 @@ def sglang(document: Value, where: str, *, all_sent: bool = False) -> Cell:
     )
     _fill(cell, document)
     # The oldest lines leave these out; they are quotients of what is there.
-    both = sum_per_s(1.0, *(document.amount(f"{end}_throughput") for end in ("input", "output")))
-    if both is None:
-        both = sum_per_s(cell.duration_s, *(cell.totals.get(f"{end}_tokens") for end in ("input", "output")))
-    per_s = sum_per_s(cell.duration_s, cell.completed)
-    cell.totals = known({"requests_per_s": per_s, "total_tokens_per_s": both}) | cell.totals
+    input_per_s, output_per_s = document.amount("input_throughput"), document.amount("output_throughput")
+    if input_per_s is not None and output_per_s is not None:
+        cell.totals.setdefault("total_tokens_per_s", input_per_s + output_per_s)
+    cell.add_rates("requests_per_s", "total_tokens_per_s")
     cell.workload = _sglang_workload(cell, document)
     if rate == "trace":
         cell.workload["name"] = cell.workload.get("name") or "trace"
@@ -265,13 +268,7 @@ def sglang_offline(document: Value, where: str) -> Cell:
         workload={"mode": "offline"},
         requests=document.fields(ok="successful_requests"),
         duration_s=document.positive("total_latency"),
-        totals=document.fields(
-            input_tokens="total_input_tokens",
-            output_tokens="total_output_tokens",
-            requests_per_s="request_throughput",
-            output_tokens_per_s="output_throughput",
-            total_tokens_per_s="total_throughput",
-        ),
+        totals=_totals(document),
     )
 
 
@@ -389,7 +386,7 @@ def _vllm_row(row: Mapping[str, str], where: str) -> Cell:
     })  # fmt: skip
     cell.workload = lengths(document.get("input_len"), document.get("output_len"), mode="offline")
     cell.totals |= document.fields(input_tokens="total_input_tokens", output_tokens="total_output_tokens")
-    cell.totals |= known({"output_tokens_per_s": sum_per_s(cell.duration_s, cell.totals.get("output_tokens"))})
+    cell.add_rates("output_tokens_per_s")
     return cell
 
 

@@ -118,13 +118,30 @@ class Cell:
         return mean_s * done / self.duration_s if mean_s and done and self.duration_s else None
 
     @property
+    def tokens(self) -> tuple[float | None, float | None]:
+        """Input and output tokens in all."""
+        return self.totals.get("input_tokens"), self.totals.get("output_tokens")
+
+    @property
     def mean_lengths(self) -> tuple[float | None, float | None]:
         """Input and output tokens per request."""
         done = self.completed
-        inputs, outputs = (self.totals.get(f"{end}_tokens") for end in ("input", "output"))
-        if not done:
-            return None, None
-        return None if inputs is None else inputs / done, None if outputs is None else outputs / done
+        inputs, outputs = (tokens / done if tokens is not None and done else None for tokens in self.tokens)
+        return inputs, outputs
+
+    @property
+    def counts(self) -> dict[str, float | None]:
+        """For each rate of `totals` how many there were in the cell's duration."""
+        inputs, outputs = self.tokens
+        both = inputs + outputs if inputs is not None and outputs is not None else None
+        return {"output_tokens_per_s": outputs, "total_tokens_per_s": both, "requests_per_s": self.completed}
+
+    def add_rates(self, *names: str) -> None:
+        """Of these rates those that the file does not state."""
+        for name in names:
+            count = self.counts[name]
+            if count is not None and self.duration_s and self.totals.get(name) is None:
+                self.totals[name] = count / self.duration_s
 
     def sends_per_s(self, records: Sequence[RequestRecord]) -> float | None:
         """(sends − 1)/(last − first send); None where the cell's requests have no common clock."""

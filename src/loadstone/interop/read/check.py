@@ -29,6 +29,11 @@ _LABELS = {
     "ttft_s": "TTFT", "tpot_s": "TPOT", "itl_s": "ITL", "e2e_s": "E2E", "ttft_intended_s": "TTFT",
     "e2e_intended_s": "E2E",
 }  # fmt: skip
+_NOUNS = {
+    "output_tokens_per_s": "output tokens",
+    "total_tokens_per_s": "tokens in and out",
+    "requests_per_s": "requests",
+}
 
 
 def check(cell: Cell) -> None:
@@ -135,13 +140,7 @@ def _sum(cell: Cell) -> None:
 
 
 def _quotients(cell: Cell) -> None:
-    inputs, outputs = cell.totals.get("input_tokens"), cell.totals.get("output_tokens")
-    both = inputs + outputs if inputs is not None and outputs is not None else None
-    for name, count, noun in (
-        ("output_tokens_per_s", outputs, "output tokens"),
-        ("total_tokens_per_s", both, "tokens in and out"),
-        ("requests_per_s", cell.completed, "requests"),
-    ):
+    for name, count in cell.counts.items():
         rate = cell.totals.get(name)
         if rate is None or count is None or cell.duration_s is None:
             continue
@@ -149,8 +148,8 @@ def _quotients(cell: Cell) -> None:
         if abs(rate - expected) > QUOTIENT_SHARE * max(expected, rate):
             cell.say(
                 "throughput_inconsistent",
-                f"{show_number(rate, 4)} {noun}/s are stated, but {count:,.0f} in {show_seconds(cell.duration_s)} "
-                f"are {show_number(expected, 4)}/s",
+                f"{show_number(rate, 4)} {_NOUNS[name]}/s are stated, but {count:,.0f} in "
+                f"{show_seconds(cell.duration_s)} are {show_number(expected, 4)}/s",
             )
 
 

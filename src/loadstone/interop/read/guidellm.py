@@ -12,7 +12,7 @@ from typing import Any
 from loadstone.analyse.imported_run import CUT_AT_END
 from loadstone.core import Load, Status
 from loadstone.interop.read.cell import Cell, Request, after
-from loadstone.interop.read.values import Value, known, lengths, load_of, origin, sessions, sum_per_s
+from loadstone.interop.read.values import Value, lengths, load_of, origin, sessions
 
 # What a document has that is one of these.
 REPORT = ("benchmarks.0.metrics", "benchmarks.0.requests")
@@ -61,13 +61,8 @@ def _cell(benchmark: Value, spec: Value, tool: str, where: str) -> Cell:
         ),
         under_way=metrics.amount("request_concurrency.successful.mean"),
     )
-    inputs, outputs = (cell.totals.get(f"{end}_tokens") for end in ("input", "output"))
     if window is None:
-        cell.totals |= known({
-            "requests_per_s": sum_per_s(cell.duration_s, cell.completed),
-            "output_tokens_per_s": sum_per_s(cell.duration_s, outputs),
-            "total_tokens_per_s": sum_per_s(cell.duration_s, inputs, outputs),
-        })  # fmt: skip
+        cell.add_rates(*cell.counts)
     else:
         cell.totals |= metrics.fields(
             requests_per_s="requests_per_second.successful.mean",

@@ -277,12 +277,6 @@ def sum_of(mean: float | None, count: int | None) -> int | None:
     return round(mean * count) if mean is not None and count is not None else None
 
 
-def sum_per_s(seconds: float | None, *counts: float | None) -> float | None:
-    """Σ counts/seconds; None where one of them is not told."""
-    reported = [count for count in counts if count is not None]
-    return sum(reported) / seconds if seconds and len(reported) == len(counts) else None
-
-
 def ended(ok: int | None, failed: int | None) -> dict[str, int | None]:
     """Counts of requests that completed and failed, as far as they are told."""
     return known({"ok": ok, "error": failed, "sent": ok + failed if ok is not None and failed is not None else None})
