@@ -54,7 +54,7 @@ from loadstone.core.statistics.blocks import RESOLUTION
 from loadstone.core.statistics.flow import rate_bounds
 from loadstone.measure.engines import llama_cpp
 from loadstone.runs import bench, simulate
-from loadstone.workload.options import Options
+from loadstone.workload.options import Options, SimulateOptions
 
 Law = Callable[[np.random.Generator, float], Requests]
 
@@ -262,8 +262,8 @@ def intervals_of_simulated(deployment: str, runs: int, loads: dict[str, dict[str
         missing = 0
         with tempfile.TemporaryDirectory() as folder:
             for seed in range(runs):
-                asked = Options(seed=seed, out=Path(folder), **load)
-                document = simulate.simulate(deployment, asked, draws=0)
+                options = SimulateOptions(deployment=deployment, seed=seed, out=Path(folder), draws=0, **load)
+                document = simulate.simulate(options)
                 metrics = document["cells"][0]["metrics"]
                 for base, statistic in SHOWN:
                     found = metrics[f"{base}_s"]
@@ -319,8 +319,9 @@ def simulated(deployment: str, pairs: int, loads: dict[str, dict[str, Any]]) -> 
             for pair in range(pairs):
                 runs = []
                 for side in (0, 1):
-                    asked = Options(seed=2 * pair + side, out=Path(folder), **load)
-                    runs.append(Path(simulate.simulate(deployment, asked, draws=0)["run_dir"]))
+                    seed = 2 * pair + side
+                    options = SimulateOptions(deployment=deployment, seed=seed, out=Path(folder), draws=0, **load)
+                    runs.append(Path(simulate.simulate(options)["run_dir"]))
                 document = compare([runs[0]], [runs[1]], seed=pair)
                 rows = [row for cell in document["cells"] for row in cell["metrics"]]
                 alarms += any(row["differs"] for row in rows)

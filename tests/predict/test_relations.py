@@ -18,7 +18,7 @@ from loadstone.predict.step_time.work import COLLECTIVE
 from loadstone.predict.step_time.work_of_batch import work_of
 from loadstone.report.pages.terminal import render
 from loadstone.runs.simulate import simulate
-from loadstone.workload.options import Options
+from loadstone.workload.options import SimulateOptions
 
 relations = script(Path(__file__).resolve().parents[2] / "benchmarks/relations.py")
 
@@ -106,8 +106,8 @@ def test_the_parts_of_a_first_token_add_up_to_it() -> None:
 
 
 def test_simulate_says_of_what_the_first_token_consists(tmp_path: Path) -> None:
-    options = Options(input="1", output="4", concurrency=[1], requests=[2], out=tmp_path)
-    document = simulate("llama-3.1-8b@1xh100", options, draws=0)
+    load = {"input": "1", "output": "4", "concurrency": [1], "requests": [2], "out": tmp_path}
+    document = simulate(SimulateOptions(deployment="llama-3.1-8b@1xh100", draws=0, **load))
     first = document["first_token"]
     assert first["prompt_tokens"] == 1
     ttft_s = document["cells"][0]["metrics"]["ttft_s"]["p50"]

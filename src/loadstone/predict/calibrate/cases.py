@@ -1,0 +1,446 @@
+"""Points made ready for a fit: thousands of them evaluated at once, by a formula whose constants the simulator gives.
+
+A point's TTFT and TPOT come from a simulation, which is slow to differentiate. So each point is simulated once at the
+present coefficients; what the scheduler did there (mean batch, context, prompt steps) is kept, and around it
+
+    TPOT ≈ r·(t_decode(B, context) + q·t_prompt(chunk, B))
+    TTFT ≈ request_s + request_token_s·n + stream_s + w·t_decode + k·t_prompt
+
+with q the prompt steps per decode step that those who decode see, w the decode steps waited for, and r (as a rule 1)
+and k such that both agree with the simulation there. These are smooth in the coefficients, vectorised over points,
+right in value and, to a few per cent, in slope; a few rounds of simulating and fitting converge.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadstone.catalogue import Deployment
+from loadstone.core import Load, Plan
+from loadstone.core.errors import InputError
+from loadstone.predict.calibrate.points import Point, deployment_of
+from loadstone.predict.engine_rules import rules_of
+from loadstone.predict.scheduler import EnginePolicy, policy_of
+from loadstone.predict.simulator.cell import run_cell
+from loadstone.predict.simulator.engine import StepTimes
+from loadstone.predict.simulator.fleet import Fleet, fleet_with
+from loadstone.predict.step_time.coefficients import INDEX, Array
+from loadstone.predict.step_time.formulas import (
+    body_seconds,
+    both,
+    context_seconds,
+    head_seconds,
+    launch_seconds,
+    met_part,
+    pair_seconds,
+    waiting_seconds,
+)
+from loadstone.predict.step_time.step import StepModel
+from loadstone.predict.step_time.work import Work, stack
+from loadstone.predict.step_time.work_of_batch import work_of
+
+MOST_REQUESTS = 4096
+"""A simulated closed loop of more requests says nothing new."""
+MOST_USERS = 65_536
+MOST_TOKENS = 4_000_000
+REQUESTS_PER_USER = 10
+"""That a closed loop sends, where a point does not say (InferenceX: `--num-prompts $(( CONC * 10 ))`)."""
+_STEP = 1e-3
+"""Of ln θ, for slopes by differences."""
+
+
+# --- a point's traffic --------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Case:
+    """One point that can be simulated as a closed loop of users, or as one static batch, on all its schedulers. The
+    first `warm` requests are its warm-up: simulated, and left out of TTFT and TPOT."""
+
+    point: Point
+    deployment: Deployment
+    users: int
+    policy: EnginePolicy
+    inputs: NDArray[np.int64]
+    outputs: NDArray[np.int64]
+    work: Work
+    times: NDArray[np.float64] | None = None
+    warm: int = 0
+
+
+def case_of(point: Point) -> Case:
+    """Raises InputError with the reason why the point cannot be predicted."""
+    if point.wrong:
+        raise InputError(point.wrong)
+    if point.load_value == math.inf and (point.load == "concurrency" or point.mode == "static"):
+        raise InputError("arrival_value 'inf' is not a number of users")
+    if point.mode == "disagg":
+        raise InputError("disaggregated prefill and decode are not modelled")
+    if not point.input_tokens or not point.output_tokens or point.output_tokens < 2:
+        raise InputError("input and output lengths are not said")
+    if not 0 < point.input_tokens <= MOST_TOKENS or point.output_tokens > MOST_TOKENS:
+        raise InputError(f"lengths beyond {MOST_TOKENS} tokens")
+    deployment = deployment_of(point)
+    users, requests = _load(point)
+    if not 0 < users <= MOST_USERS:
+        raise InputError(f"{users} users at once; at most {MOST_USERS}")
+    rng = np.random.default_rng([0, point.row])
+
+    def lengths(nominal: int, least: int) -> NDArray[np.int64]:
+        return rng.integers(
+            max(least, int(point.range_ratio * nominal)), int(point.range_most * nominal) + 1, requests
+        )
+
+    inputs, outputs = lengths(point.input_tokens, 1), lengths(point.output_tokens, 2)
+    policy = policy_of(deployment, lengths=inputs + outputs, acceptance=point.acceptance)
+    longest = int((inputs + outputs).max())
+    if longest > policy.longest_tokens:
+        raise InputError(f"requests of up to {longest} tokens; the KV cache holds {policy.longest_tokens}")
+    if point.prefix_tokens:
+        raise InputError("shared prefixes: what was cached is not said")
+    times = None
+    if point.load == "rate" and point.load_value and math.isfinite(point.load_value):
+        times = np.cumsum(rng.exponential(1 / point.load_value, requests))
+    return Case(point, deployment, users, policy, inputs, outputs, work_of(deployment), times)
+
+
+def _load(point: Point) -> tuple[int, int]:
+    """(users, requests)."""
+    if point.mode == "static":
+        users = point.requests or int(point.load_value or 1)
+        return users, users
+    if point.load == "offline":
+        if not point.requests:
+            raise InputError("offline without the number of prompts")
+        return point.requests, point.requests
+    if point.load == "concurrency" and point.load_value:
+        requested = point.requests or REQUESTS_PER_USER * int(point.load_value)
+        users = min(int(point.load_value), requested)  # of users without a request nothing is seen
+        return users, max(users, min(requested, max(MOST_REQUESTS, 2 * users)))
+    if point.load == "rate" and point.load_value and point.requests:
+        requests = min(point.requests, MOST_REQUESTS)
+        return requests, requests
+    raise InputError(f"load {point.load or 'unknown'!r} has no number of requests")
+
+
+# --- through the simulator ----------------------------------------------------------------------------------------
+
+
+@dataclass
+class Outcome:
+    """Per request, in order of sending: seconds. And what one scheduler did, on average of all, for the fit.
+
+    decode_steps       with decodes alone; of ranks that go in step, all of them
+    decodes, context   in these: sequences of a step, tokens of a sequence
+    prompt_steps       with prompts, of this scheduler or of one that it goes in step with
+    chunk_tokens       prompt tokens of a step that has some of its own
+    met_tokens         tokens that a scheduler brings to such steps, decodes included, those with nothing counted too
+    held_back          somebody waited for room in the KV cache
+    """
+
+    ttft_s: NDArray[np.float64]
+    tpot_s: NDArray[np.float64]
+    e2e_s: NDArray[np.float64]
+    output_tokens: int
+    duration_s: float
+    preemptions: int
+    decode_steps: float
+    decodes: float
+    context: float
+    prompt_steps: float
+    chunk_tokens: float
+    met_tokens: float
+    held_back: bool
+
+
+class _Counted:
+    """A performance model that counts the steps it is asked for."""
+
+    def __init__(self, model: StepTimes) -> None:
+        self.request_s, self.request_token_s, self.stream_s = model.request_s, model.request_token_s, model.stream_s
+        self.decode_line = model.decode_line
+        self.window_tokens, self.window_s = model.window_tokens, model.window_s
+        self._step_s = model.step_s
+        self.chunked = self.beside = 0  # steps with chunks; and with other ranks' alone
+        self.with_decodes = self.decodes = self.tokens = 0
+        self.context: float = 0
+
+    def step_s(
+        self,
+        decodes: int,
+        decode_context_tokens: float,
+        chunks: Sequence[tuple[int, int]],
+        met_tokens: int | None = None,
+    ) -> float:
+        if chunks:
+            self.chunked += 1
+            for new, _ in chunks:
+                self.tokens += new
+        else:
+            self.beside += 1
+        if decodes:
+            self.with_decodes += 1
+            self.decodes += decodes
+            self.context += decode_context_tokens
+        return self._step_s(decodes, decode_context_tokens, chunks, met_tokens)
+
+
+def run(
+    fleet: Fleet,
+    users: int,
+    inputs: NDArray[np.int64],
+    outputs: NDArray[np.int64],
+    seed: int = 0,
+    times: NDArray[np.float64] | None = None,
+    warm: int = 0,
+) -> Outcome:
+    """A closed loop of `users`; or requests at `times`, seconds. Lengths in tokens, answers of 2 or more. The first
+    `warm` requests are not in the outcome's times.
+
+    Raises InputError where a request would never fit into the KV cache.
+    """
+    model = _Counted(fleet.model)
+    plan = _plan(users, inputs, outputs, seed, times)
+    # The short way may find that it cannot be taken only when it has counted steps: it is taken where it surely can.
+    at_once = users if times is None else len(inputs)
+    done = run_cell(plan, 0, replace(fleet, model=model), quick=_roomy(fleet.policy, at_once, inputs + outputs))
+    sent, first = np.array(done.asked.sent_s_of), np.array(done.journal.first_s)
+    last = np.array(done.end_s)
+    schedulers = [replica.scheduler for replica in done.replicas]
+    preemptions = sum(scheduler.preemptions for scheduler in schedulers)
+    replicas = len(done.replicas)
+    steps = sum(scheduler.tick for scheduler in schedulers) - model.with_decodes
+    # A prompt's step writes a token, when it is computed again as well; all others are of decodes.
+    speculative = fleet.policy.speculative
+    per_step = 1.0 if speculative is None else speculative.tokens_per_step
+    left = (outputs - 1).astype(float)
+    decodes = (left.sum() - preemptions) / per_step - model.decodes
+    context = float((left * inputs + left * outputs / 2).sum()) / per_step - model.context
+    prompt_steps = model.chunked + model.beside
+    return Outcome(
+        ttft_s=(first + done.stream_s - sent)[warm:],
+        tpot_s=((last - first) / left)[warm:],
+        e2e_s=(last + done.stream_s - sent)[warm:],
+        output_tokens=int(outputs.sum()),
+        duration_s=done.over_s - done.start_s,
+        preemptions=preemptions,
+        decode_steps=steps / replicas,
+        decodes=max(0.0, decodes) / max(1, steps),
+        context=max(0.0, context) / max(1.0, decodes),
+        prompt_steps=prompt_steps / replicas,
+        chunk_tokens=model.tokens / max(1, model.chunked),
+        met_tokens=(model.tokens + model.decodes) / max(1, prompt_steps),
+        held_back=any(scheduler.held_back for scheduler in schedulers),
+    )
+
+
+def _roomy(policy: EnginePolicy, users: int, tokens: NDArray[np.int64]) -> bool:
+    """Whether the cache holds any that can run at once, to their last token."""
+    blocks = -(-tokens // policy.block_tokens)
+    return int(np.sort(blocks)[-min(users, policy.max_seqs) :].sum()) <= policy.kv_blocks
+
+
+def _plan(
+    users: int,
+    inputs: NDArray[np.int64],
+    outputs: NDArray[np.int64],
+    seed: int,
+    times: NDArray[np.float64] | None,
+) -> Plan:
+    count = len(inputs)
+    none, nothing = np.full(count, -1, np.int32), np.zeros(count, np.int32)
+    return Plan(
+        seed=seed,
+        cells=(Load("concurrency", users) if times is None else Load("rate", 1.0),),
+        workload={},
+        exact_output=True,
+        cell=nothing,
+        phase=np.ones(count, np.uint8),
+        intended_s=np.full(count, np.nan) if times is None else times,
+        input_tokens=inputs.astype(np.int32),
+        output_tokens=outputs.astype(np.int32),
+        prefix_group=none,
+        prefix_tokens=nothing,
+        turn=none,
+        think_s=np.zeros(count),
+        prompt=none,
+    )
+
+
+# --- all points at once -------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Table:
+    """Cases, their works as one, and what the last simulation of each said (see the module)."""
+
+    cases: list[Case]
+    work: Work
+    tokens: Array
+    batch: Array = field(default_factory=lambda: np.zeros(0))
+    context: Array = field(default_factory=lambda: np.zeros(0))
+    chunk: Array = field(default_factory=lambda: np.zeros(0))
+    chunk_pairs: Array = field(default_factory=lambda: np.zeros(0))
+    chunk_window_pairs: Array = field(default_factory=lambda: np.zeros(0))
+    chunk_sequences: Array = field(default_factory=lambda: np.zeros(0))
+    beside: Array = field(default_factory=lambda: np.zeros(0))
+    met: Array = field(default_factory=lambda: np.zeros(0))
+    q: Array = field(default_factory=lambda: np.zeros(0))
+    r: Array = field(default_factory=lambda: np.zeros(0))
+    w: Array = field(default_factory=lambda: np.zeros(0))
+    k: Array = field(default_factory=lambda: np.zeros(0))
+    ttft_s: Array = field(default_factory=lambda: np.zeros(0))
+    tpot_s: Array = field(default_factory=lambda: np.zeros(0))
+    rate: Array = field(default_factory=lambda: np.zeros(0))
+    held_back: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))
+    eager: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))
+    graph_tokens: Array = field(default_factory=lambda: np.zeros(0))
+    in_step: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))
+
+
+def table_of(cases: Sequence[Case]) -> Table:
+    tokens = np.array([case.inputs.mean() for case in cases])
+    eager = np.array([rules_of(case.deployment).is_eager for case in cases])
+    graphs = np.array([rules_of(case.deployment).graph_tokens for case in cases], float)
+    in_step = np.array([case.deployment.attention_dp and case.deployment.dp > 1 for case in cases])
+    works = stack([case.work for case in cases])
+    return Table(list(cases), works, tokens, eager=eager, graph_tokens=graphs, in_step=in_step)
+
+
+def simulate(case: Case, values: Array) -> tuple[Outcome, StepModel]:
+    """At coefficients `values` (K), all schedulers of the deployment."""
+    speculative = case.policy.speculative
+    drafts = 0 if speculative is None else speculative.draft_tokens
+    model = StepModel(case.deployment, values=values, work=case.work, draft_tokens=drafts)
+    fleet = fleet_with(case.deployment, case.policy, model)
+    return run(fleet, case.users, case.inputs, case.outputs, case.point.row, case.times, case.warm), model
+
+
+def refresh(table: Table, values: Array) -> None:
+    """Simulates every case at its own coefficients (d × K) and keeps what the formula needs."""
+    count = len(table.cases)
+    names = (
+        "batch",
+        "context",
+        "chunk",
+        "chunk_pairs",
+        "chunk_window_pairs",
+        "chunk_sequences",
+        "beside",
+        "met",
+        "q",
+        "rate",
+    )
+    kept = {name: np.zeros(count) for name in names}
+    table.ttft_s, table.tpot_s = np.zeros(count), np.zeros(count)
+    table.held_back = np.zeros(count, bool)
+    for at, case in enumerate(table.cases):
+        outcome, _ = simulate(case, values[at])
+        middle = np.mean if case.point.stat == "mean" else np.median
+        table.ttft_s[at], table.tpot_s[at] = float(middle(outcome.ttft_s)), float(middle(outcome.tpot_s))
+        table.held_back[at] = outcome.held_back
+        kept["rate"][at] = outcome.output_tokens / outcome.duration_s
+        kept["batch"][at] = max(1.0, outcome.decodes)
+        kept["context"][at] = max(1.0, outcome.context)
+        kept["chunk"][at] = outcome.chunk_tokens
+        mean = float(case.inputs.mean())
+        sequences = max(1.0, outcome.chunk_tokens / mean)
+        kept["chunk_sequences"][at] = sequences
+        # A chunk of a longer prompt has on average half the prompt before it.
+        new = min(mean, outcome.chunk_tokens)
+        pairs = new * max(mean - new, 0.0) / 2 + new * new / 2
+        window = float(case.work.window[0])
+        kept["chunk_pairs"][at] = sequences * pairs if sequences > 1 else pairs
+        kept["chunk_window_pairs"][at] = (sequences if sequences > 1 else 1.0) * min(pairs, new * window)
+        mixed = case.policy.order == "mixed"
+        kept["beside"][at] = max(0.0, outcome.decodes - sequences) if mixed else 0.0
+        kept["met"][at] = outcome.met_tokens
+        kept["q"][at] = outcome.prompt_steps / max(1.0, outcome.decode_steps + (outcome.prompt_steps if mixed else 0))
+    for name, column in kept.items():
+        setattr(table, name, column)
+    decode, prompt = decode_seconds(table, values), prompt_seconds(table, values)
+    mixes = table.beside > 0
+    # Prompts of a burst are nobody's decodes, and a median sees fewer than there are: as many as explain TPOT.
+    table.q = np.clip((table.tpot_s - decode) / np.maximum(prompt - np.where(mixes, decode, 0.0), 1e-9), 0.0, table.q)
+    share = np.where(mixes, 1 - table.q, 1.0)
+    table.r = table.tpot_s / (share * decode + table.q * prompt)
+    table.w = np.array([max(0.5, case.policy.poll_steps / 2) for case in table.cases])
+    host = host_seconds(table, values)
+    rest = table.ttft_s - host - table.w * decode
+    low = 0.5 * prompt
+    table.w = np.where(rest < low, np.maximum(0.0, (table.ttft_s - host - low) / decode), table.w)
+    table.k = np.maximum(table.ttft_s - host - table.w * decode, 0.3 * prompt) / prompt
+
+
+def decode_seconds(table: Table, values: Array) -> Array:
+    """A decode step at the mean batch and context."""
+    work, batch = table.work, table.batch
+    full, windowed, state = context_seconds(work, values)
+    seen = np.minimum(table.context, work.window)
+    kernels = (
+        body_seconds(work, values, batch)
+        + head_seconds(work, values, batch)
+        + batch * (full * table.context + windowed * seen + state)
+    )
+    step, sequence, _ = waiting_seconds(work, values)
+    launched = np.where(table.eager, launch_seconds(work, values), 0.0)
+    return both(kernels, launched) + step + sequence * batch
+
+
+def prompt_seconds(table: Table, values: Array) -> Array:
+    """A mean step that holds prompt tokens."""
+    work = table.work
+    full, windowed, state = context_seconds(work, values)
+    pair, window_pair = pair_seconds(work, values)
+    sequences = table.beside + table.chunk_sequences
+    own = table.chunk + table.beside
+    kernels = (
+        body_seconds(work, values, own)
+        + head_seconds(work, values, sequences)
+        + table.beside * (full * table.context + windowed * np.minimum(table.context, work.window) + state)
+        + pair * table.chunk_pairs
+        + window_pair * table.chunk_window_pairs
+    )
+    if table.in_step.any():
+        # The slowest rank has its own prompts before it; the experts meet what all ranks bring.
+        shared = met_part(work)
+        apart = body_seconds(shared, values, table.met) - body_seconds(shared, values, own)
+        kernels = kernels + np.where(table.in_step, apart, 0.0)
+    launched: Array = np.where(own > table.graph_tokens, launch_seconds(work, values), 0.0)
+    step, sequence, more = waiting_seconds(work, values)
+    return both(kernels, launched) + step + more + sequence * sequences
+
+
+def host_seconds(table: Table, values: Array) -> Array:
+    return (
+        values[:, INDEX["request_s"]]
+        + values[:, INDEX["request_token_s"]] * table.tokens
+        + values[:, INDEX["stream_s"]]
+    )
+
+
+def predict(table: Table, values: Array) -> tuple[Array, Array]:
+    """(ln TTFT, ln TPOT) by the formula, d each."""
+    decode, prompt = decode_seconds(table, values), prompt_seconds(table, values)
+    share = np.where(table.beside > 0, 1 - table.q, 1.0)
+    tpot = table.r * (share * decode + table.q * prompt)
+    ttft = host_seconds(table, values) + table.w * decode + table.k * prompt
+    return np.log(ttft), np.log(tpot)
+
+
+def slopes(table: Table, logarithms: Array) -> tuple[Array, Array]:
+    """d ln TTFT / d ln θ and d ln TPOT / d ln θ, d × K each, by differences."""
+    ttft, tpot = predict(table, np.exp(logarithms))
+    by_ttft, by_tpot = np.zeros(logarithms.shape), np.zeros(logarithms.shape)
+    for column in range(logarithms.shape[1]):
+        moved = logarithms.copy()
+        moved[:, column] += _STEP
+        up_ttft, up_tpot = predict(table, np.exp(moved))
+        by_ttft[:, column] = (up_ttft - ttft) / _STEP
+        by_tpot[:, column] = (up_tpot - tpot) / _STEP
+    return by_ttft, by_tpot
