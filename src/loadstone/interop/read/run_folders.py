@@ -15,16 +15,14 @@ from loadstone.analyse.run_facts import run_facts
 from loadstone.analyse.summary import run_summary, summarise
 from loadstone.core import PHASES, CellInfo, Load, Plan, RunInfo, Target, run_folder
 from loadstone.core.errors import InputError
-from loadstone.core.statistics import PERCENTILES, STATISTICS
-from loadstone.core.summary import LATENCIES, TOTALS, CellSummary
+from loadstone.core.statistics import PERCENTILES
+from loadstone.core.summary import Bounds, CellSummary, Latency, Metrics, Requests
 from loadstone.core.version import __version__
 from loadstone.interop.read.cell import Cell
 from loadstone.interop.read.files import printable
 from loadstone.interop.read.findings import finding
 
-_COUNTS = ("sent", "ok", "error", "timeout", "cancelled", "short")
 _STATED = ("requests", "duration_s", "latencies", "totals", "under_way")
-_WITH_SLO = ("goodput_per_s", "attainment")
 _MOST_RUNS = 10_000
 SITTING = timedelta(hours=12)
 """Between cells of one sweep there is less: another time is another state of the machine, or another release."""
@@ -159,8 +157,7 @@ def write(cells: list[Cell], out: Path, command: list[str]) -> Path:
             _write_records(folder, cells)
             document = summarise(folder)
         else:
-            stated = [msgspec.convert(_document(cell), CellSummary) for cell in cells]
-            document = run_summary(folder, info, stated).document()
+            document = run_summary(folder, info, [_summary(cell) for cell in cells]).document()
         run_folder.write_json(folder / "summary.json", document)
     return folder
 
@@ -257,34 +254,24 @@ def _write_records(folder: Path, cells: Sequence[Cell]) -> None:
 # --- without records -------------------------------------------------------------------------------------------
 
 
-def _document(cell: Cell) -> dict[str, Any]:
-    """A cell's part of the summary, as stated. Every key of a measured one is there; what is not told is None."""
-    load = _load(cell)
+def _summary(cell: Cell) -> CellSummary:
+    """As stated; what is not told is None."""
     evidence = f"{cell.where}: summary statistics by {cell.tool}, without the requests behind them"
-    findings = [finding("as_stated", evidence), *cell.findings]
-    return {
-        "load": msgspec.to_builtins(load) | {"profile": [list(piece) for piece in load.profile]},
-        "requests": {name: cell.requests.get(name) for name in _COUNTS},
-        "duration_s": cell.duration_s,
-        "metrics": {
-            **{name: _distribution(cell, name) for name in LATENCIES},
-            **{name: cell.totals.get(name) for name in TOTALS if name not in _WITH_SLO or name in cell.totals},
-            "output_events": None,
-            "steady": None,
-            "sustained": None,
-        },
-        "client": {"send_lag_p99_s": None, "receive_lag_p99_s": None, "clock": "user", "cpu_s": None},
-        "measured_by": cell.tool,
-        "definitions": cell.definitions,
-        "verdict": msgspec.to_builtins(verdict.judge(findings)),
-    }
+    metrics: dict[str, Any] = {**cell.totals, **{name: _latency(cell, name) for name in cell.latencies}}
+    return CellSummary(
+        load=_load(cell),
+        requests=Requests(**cell.requests),
+        duration_s=cell.duration_s,
+        metrics=Metrics(**metrics),
+        measured_by=cell.tool,
+        definitions=cell.definitions,
+        verdict=verdict.judge([finding("as_stated", evidence), *cell.findings]),
+    )
 
 
-def _distribution(cell: Cell, name: str) -> dict[str, Any] | None:
-    """As statistics.Distribution; bounds need the sample itself, so there are none."""
-    stated = cell.latencies.get(name)
-    if not stated:
-        return None
-    count = cell.completed if name in ("ttft_s", "e2e_s", "ttft_intended_s", "e2e_intended_s") else None
-    bounds: dict[str, list[None]] = {statistic: [None, None] for statistic in PERCENTILES}
-    return {"n": count, **{statistic: stated.get(statistic) for statistic in STATISTICS}, "ci95": bounds}
+def _latency(cell: Cell, name: str) -> Latency | None:
+    """Bounds need the sample itself, so there are none."""
+    stated: dict[str, Any] = dict(cell.latencies[name])
+    count = cell.completed if name.startswith(("ttft", "e2e")) else None
+    bounds: Bounds = [None, None]
+    return Latency(n=count, ci95=dict.fromkeys(PERCENTILES, bounds), **stated) if stated else None
