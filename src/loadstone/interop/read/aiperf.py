@@ -75,7 +75,7 @@ def summary(document: Value, where: str) -> Cell:
             goodput_per_s="goodput.avg",
         ),
     )
-    if turns is not None and turns > 1 and cell.load is not None and cell.load.kind == "concurrency":
+    if turns is not None and turns > 1 and cell.load is not None and cell.load.is_closed:
         # Its places are held by conversations, pauses included.
         cell.load = msgspec.structs.replace(cell.load, unit="sessions")
     if document.get("was_cancelled") is True:

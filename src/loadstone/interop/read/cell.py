@@ -109,7 +109,7 @@ class Cell:
     @property
     def rated(self) -> bool:
         """Whether it is an open loop, in which a request is due whatever the others do."""
-        return self.load is not None and self.load.kind == "rate"
+        return self.load is not None and self.load.is_open
 
     @property
     def little(self) -> float | None:

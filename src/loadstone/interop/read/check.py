@@ -163,7 +163,7 @@ def _under_way(cell: Cell) -> None:
         cell.say("concurrency_inconsistent", evidence)
     if load is None:
         return
-    closed = load.kind == "concurrency"
+    closed = load.is_closed
     if closed and little < UNFILLED_SHARE * load.value:
         evidence = f"{little:.4g} requests were under way on average (Σ E2E/duration), not {load.value:g}"
         cell.say("places_not_filled", evidence)
@@ -178,7 +178,7 @@ def _rate(cell: Cell) -> None:
     off by 1/√n as a standard deviation. Later turns follow their answers, and a cap holds sends back.
     """
     load = cell.load
-    if load is None or load.kind != "rate" or load.profile or load.max_concurrency is not None:
+    if load is None or not load.is_open or load.profile or load.max_concurrency is not None:
         return
     first_turns = [record for record in cell.records if record.phase == "measure" and not record.turn]
     sent_per_s = cell.sends_per_s(first_turns)
