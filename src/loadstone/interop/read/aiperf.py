@@ -168,7 +168,7 @@ def profile(document: Value, where: str) -> list[Cell]:
         rows = experiment.items("requests")[:_MOST_REQUESTS]
         requests = [_answered(row, start) for row in rows if (start := row.whole("timestamp")) is not None]
         cell.add_requests(requests, per_s=1e9)
-        if any(made.output_tokens is None and made.arrival_s for made in cell.records):
+        if any(record.output_tokens is None and record.arrival_s for record in cell.records):
             cell.say("no_usage", "no token counts; each response is counted as one token")
         if cell.records:
             cells.append(cell)

@@ -21,7 +21,7 @@ from loadstone.core.units import show_seconds
 from loadstone.interop.read import values
 from loadstone.interop.read.cell import MOST_S, Cell, Request
 from loadstone.interop.read.check import UNDER_WAY_SHARE
-from loadstone.interop.read.values import Value, burst_of, known, lengths
+from loadstone.interop.read.values import Value, burst_of, lengths, present
 
 # What a document has that is one of these.
 VLLM = ("duration", "completed", "request_throughput", "output_throughput", "total_token_throughput|model_id")
@@ -55,7 +55,7 @@ def _fill(cell: Cell, document: Value) -> None:
     """What the serving benchmarks of both state: the sums, and the requests where they are there."""
     cell.duration_s = document.positive("duration")
     names = {"ttft_s": "ttft_ms", "tpot_s": "tpot_ms", "itl_s": "itl_ms"}
-    cell.latencies = known({ours: document.keyed(theirs) for ours, theirs in names.items()})
+    cell.latencies = present({ours: document.keyed(theirs) for ours, theirs in names.items()})
     if e2e_s := document.keyed("e2el_ms") or document.keyed("e2e_latency_ms"):
         cell.latencies["e2e_s"] = e2e_s
     cell.totals = _totals(document)
@@ -87,7 +87,7 @@ def vllm(document: Value, where: str) -> Cell:
         load=_vllm_load(document),
         endpoint=backend,
         created=document.when("date"),
-        deployment=known({"model": document.text("model_id"), "engine": engine}) | {
+        deployment=present({"model": document.text("model_id"), "engine": engine}) | {
             name: value for name, value in metadata.items() if value
         },
         workload=_vllm_workload(document),
@@ -112,7 +112,7 @@ def _waits(cell: Cell, times: Sequence[Value]) -> None:
     """Of sums, which count from sending: how long the requests of an open loop had waited for a place by then."""
     each = [wait for time in times if (wait := time.amount()) is not None]
     e2e_s = cell.mean("e2e_s")
-    if cell.rated and each and e2e_s is not None and (mean_s := sum(each) / len(each)) > WAIT_SHARE * e2e_s:
+    if cell.is_open and each and e2e_s is not None and (mean_s := sum(each) / len(each)) > WAIT_SHARE * e2e_s:
         cell.say(
             "waits_left_out",
             f"requests waited {show_seconds(mean_s)} on average to be sent, at most {show_seconds(max(each))}; the "
@@ -256,7 +256,7 @@ def _sglang_deployment(document: Value, backend: str) -> dict[str, Any]:
     )
     if server.get("kv_dtype") == "auto":
         del server["kv_dtype"]
-    return known({"engine": None if backend in ("", "truss", "gserver") else engine}) | server
+    return present({"engine": None if backend in ("", "truss", "gserver") else engine}) | server
 
 
 def sglang_offline(document: Value, where: str) -> Cell:
@@ -325,7 +325,7 @@ def _add_requests(cell: Cell, document: Value) -> None:
 
     # How long a request waited for its send. In a closed loop all do from the beginning, which says nothing.
     starts = [start.number() for start in columns["start_times"]]
-    dated = cell.rated and bool(starts) and None not in starts
+    dated = cell.is_open and bool(starts) and None not in starts
     requests = []
     gapless = bundled = 0
     for row in zip(*(column or [Value(None)] * count for column in columns.values()), strict=True):
@@ -381,7 +381,7 @@ def _vllm_row(row: Mapping[str, str], where: str) -> Cell:
     """One line of a CSV of the throughput benchmark's keys with GPU, backend and lengths, as dstack publishes."""
     document = Value({name: value for name, value in row.items() if value.strip()})
     cell = vllm_throughput(document, where)
-    cell.deployment = known({
+    cell.deployment = present({
         "engine": engine_name(document.text("backend", limit=60)), "gpu": document.text("GPU|gpu", limit=60),
     })  # fmt: skip
     cell.workload = lengths(document.get("input_len"), document.get("output_len"), mode="offline")
@@ -399,8 +399,8 @@ def _sglang_row(row: Mapping[str, str], where: str) -> Cell:
     """
     document = Value({name: value if value.strip() else None for name, value in row.items()})
     cell = sglang(document, where, all_sent=True)
-    cell.deployment |= known({"gpu": document.text("GPU|gpu", limit=60)})
-    stated, cap, under_way = cell.under_way, document.number("max_concurrency"), cell.little
+    cell.deployment |= present({"gpu": document.text("GPU|gpu", limit=60)})
+    stated, cap, under_way = cell.under_way, document.number("max_concurrency"), cell.mean_under_way
     p99_ms = document.number("p99_itl_ms")
     if stated is None or cap is None or p99_ms is None or under_way is None or document.has("p95_itl_ms"):
         return cell

@@ -155,7 +155,7 @@ def _quotients(cell: Cell) -> None:
 
 def _under_way(cell: Cell) -> None:
     """Little's law: mean requests under way = Σ E2E/duration; and no more than the cap."""
-    little, stated, load = cell.little, cell.under_way, cell.load
+    little, stated, load = cell.mean_under_way, cell.under_way, cell.load
     if little is None:
         return
     if stated is not None and abs(stated - little) > UNDER_WAY_SHARE * little:

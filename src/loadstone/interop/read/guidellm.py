@@ -134,7 +134,7 @@ def _add_requests(cell: Cell, groups: Value, window: tuple[float, float] | None)
         if offsets and tokens is not None and tokens > 1 and gap_ms is not None:
             offsets.append(offsets[0] + gap_ms / 1e3 * (tokens - 1))
         # When it was to start is told of an open loop; in a closed one it is when the run began.
-        due = row.number("info.timings.targeted_start") if cell.rated else None
+        due = row.number("info.timings.targeted_start") if cell.is_open else None
         # As it counts: all that touch the window. What came after is as little measured as what came before.
         measured = window is None or (end is not None and end >= window[0] and start <= window[1])
         requests.append(

@@ -115,7 +115,7 @@ def write(cells: list[Cell], out: Path, command: list[str]) -> Path:
     """One run folder of one run's cells. Raises InputError where it cannot be written."""
     first = cells[0]
     for cell in cells:
-        # Warm-up first, as in a plan; then by send, or as the file has them where that is not told.
+        # Warm-up first, as in a plan; then by send, or as the file has them where that is unknown.
         cell.records.sort(key=lambda record: (PHASES.index(record.phase), record.sent_s or 0.0))
     plan = _plan(cells)
     now = datetime.now(UTC)
