@@ -1,4 +1,4 @@
-"""A user's own runs as cases to calibrate on: what each cell asked and what it measured."""
+"""A user's own runs as cases to calibrate on: what each cell sent and what it measured."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _MOST_CACHED = 0.05
 
 def deployment_of_runs(folders: Sequence[Path]) -> Deployment:
     """What the user said, when they were measured, that all of them were measured on. Raises InputError."""
-    found: dict[str, tuple[Path, Deployment]] = {}
+    deployments: dict[str, tuple[Path, Deployment]] = {}
     for folder in folders:
         info = run_folder.read_info(folder)
         if info.source == "simulated":
             raise InputError(f"{folder}: is a simulated run; calibrate on measured ones")
-        said, facts = info.settings.get("deployment"), run_facts(info)
-        name = said.get("name") if isinstance(said, dict) and facts.stated else None
+        declared, facts = info.settings.get("deployment"), run_facts(info)
+        name = declared.get("name") if isinstance(declared, dict) and facts.stated else None
         if not isinstance(name, str):
             raise InputError(f"{folder}: does not say what it was measured on; give it with --deployment")
         if facts.engine in _TELLS_NO_ENGINE:
@@ -44,8 +44,8 @@ def deployment_of_runs(folders: Sequence[Path]) -> Deployment:
                 f"{folder}: {facts.engine} was measured, but not which engine is behind it; give it with --deployment"
             )
         own = f"{msgspec.json.encode(facts.hardware)!r} {facts.own_model}"
-        found.setdefault(f"{name} {own}", (folder, _parsed(folder, name, facts)))
-    (first, deployment), *others = found.values()
+        deployments.setdefault(f"{name} {own}", (folder, _parsed(folder, name, facts)))
+    (first, deployment), *others = deployments.values()
     if others:
         raise InputError(
             f"{others[0][0]}: was measured on {others[0][1].name}, and {first} on {deployment.name}; "
@@ -142,6 +142,6 @@ def _cell(folder: Path, number: int, cell: dict[str, Any], row: int) -> tuple[Po
 
 
 def _middle(metrics: dict[str, Any], name: str) -> float | None:
-    found = metrics.get(name)
-    value = found.get("p50") if isinstance(found, dict) else None
+    distribution = metrics.get(name)
+    value = distribution.get("p50") if isinstance(distribution, dict) else None
     return float(value) if value else None

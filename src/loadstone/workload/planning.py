@@ -27,7 +27,7 @@ _OF_A_TRACE = ("time-scale", "trace-window", "trace-sample", "length-scale")
 
 class Beyond(Protocol):
     """The tokens of a file's prompt (`chat`: messages as a JSON array), where with so many of an answer they are more
-    than the server takes; None where they are not, or where nobody can count them.
+    than the server takes; None where they are not, or where they cannot be counted.
     """
 
     def __call__(self, prompt: str, chat: bool, output_tokens: int) -> int | None: ...
@@ -181,7 +181,7 @@ def _check_numbers(options: Options) -> None:
         raise InputError("--skip-bad: leaves out bad lines of a file; it goes with --trace or --dataset")
 
 
-# --- what is asked --------------------------------------------------------------------------------------------
+# --- what is sent ---------------------------------------------------------------------------------------------
 
 
 def _sessions(options: Options) -> Sessions | None:
@@ -217,20 +217,22 @@ def _workload(options: Options, sessions: Sessions | None) -> tuple[Workload, Le
     return synthetic, None
 
 
-def _without_longer(given: dataset.Dataset, output: Length | None, beyond: Beyond) -> dataset.Dataset:
+def _without_longer(prompts: dataset.Dataset, output: Length | None, beyond: Beyond) -> dataset.Dataset:
     """A file's prompts that the server takes with the shortest answers that are asked for. Raises InputError."""
     least = 1 if output is None else output.smallest
     keep = [
         i
-        for i, (prompt, tokens) in enumerate(zip(given.prompts, given.output_tokens, strict=True))
-        if beyond(prompt, given.chat, least if tokens is None else tokens) is None
+        for i, (prompt, tokens) in enumerate(zip(prompts.prompts, prompts.output_tokens, strict=True))
+        if beyond(prompt, prompts.chat, least if tokens is None else tokens) is None
     ]
     if not keep:
         raise InputError(
             "--dataset: every prompt is longer than the server's context; start the server with a longer one"
         )
     return msgspec.structs.replace(
-        given, prompts=[given.prompts[i] for i in keep], output_tokens=[given.output_tokens[i] for i in keep]
+        prompts,
+        prompts=[prompts.prompts[i] for i in keep],
+        output_tokens=[prompts.output_tokens[i] for i in keep],
     )
 
 
@@ -275,15 +277,15 @@ def _cut(options: Options, traced: trace.Trace, max_tokens: int | None) -> trace
     return traced
 
 
-# --- when it is asked -----------------------------------------------------------------------------------------
+# --- when it is sent ------------------------------------------------------------------------------------------
 
 
 def _loads(options: Options, workload: Workload, unit: Unit) -> tuple[list[Load], list[int] | None]:
     """Loads, and measured requests per load where they are said."""
-    given = [flag for flag in ("rate", "concurrency", "ramp") if getattr(options, flag)]
-    if len(given) > 1:
+    named = [flag for flag in ("rate", "concurrency", "ramp") if getattr(options, flag)]
+    if len(named) > 1:
         raise InputError(
-            f"--{given[0]} and --{given[1]}: one run is an open or a closed loop; give one (--max-concurrency caps)"
+            f"--{named[0]} and --{named[1]}: one run is an open or a closed loop; give one (--max-concurrency caps)"
         )
     if options.duration_s is not None and options.duration_s <= 0:
         raise InputError("--duration: must be above 0")
@@ -300,8 +302,8 @@ def _loads(options: Options, workload: Workload, unit: Unit) -> tuple[list[Load]
         raise InputError(f"--burstiness {options.burstiness:g}: must be above 0 (1 is Poisson, inf constant)")
     if options.burstiness != 1 and not (options.rate or options.ramp):
         raise InputError("--burstiness: says how arrivals of an open loop are spread; it goes with --rate")
-    if options.time_scale and given:
-        raise InputError(f"--time-scale and --{given[0]}: requests go at a trace's times or at a load; give one")
+    if options.time_scale and named:
+        raise InputError(f"--time-scale and --{named[0]}: requests go at a trace's times or at a load; give one")
     bursts: list[Load] = []
     if math.inf in options.rate:
         if options.duration_s is not None or per_rate is not None:
@@ -318,7 +320,7 @@ def _loads(options: Options, workload: Workload, unit: Unit) -> tuple[list[Load]
         raise InputError(f"{other} and --requests-per-rate: each says when a cell ends; give one")
     if options.requests and options.duration_s is not None:
         raise InputError("--requests and --duration: a cell ends by count or by time; give one")
-    if isinstance(workload, trace.Trace) and not given:
+    if isinstance(workload, trace.Trace) and not named:
         loads = _trace_loads(options, workload)
     elif options.ramp is not None:
         loads = [_ramp(options, unit)]
