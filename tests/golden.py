@@ -101,7 +101,7 @@ def imports(paths: list[Path], base: Path, **options: Any) -> Iterator[tuple[str
         with tempfile.TemporaryDirectory() as folder:
             runs = attempt(loadstone.import_files, [path], folder)
             document = runs if isinstance(runs, dict) else [loadstone.open_run(run).summary() for run in runs]
-            text = json.dumps(document).replace(folder, "OUT")
+            text = json.dumps(document).replace(folder, "OUT").replace(str(path), path.name)
             yield path.relative_to(base).as_posix(), json.loads(text)
 
 

@@ -14,10 +14,11 @@ import loadstone
 from conftest import FAST, eventually
 from loadstone.analyse.run_facts import steady_window
 from loadstone.analyse.verdict import gpu_figures
-from loadstone.analyse.verdict.gpu import GpuFigures, gpu_read_seldom
+from loadstone.analyse.verdict.gpu import gpu_read_seldom
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.gpu_metrics import Readings, labels_of, meaning
+from loadstone.core.summary import GpuFigures
 from loadstone.core.units import show_number
 from loadstone.measure.engines.observe import GPU_SERIES, GPUS, Observer, exporter, read_gpu_metrics, read_metrics
 from loadstone.measure.simulated_server import start

@@ -8,9 +8,8 @@ from loadstone.analyse import verdict
 from loadstone.analyse.verdict import Finding, judge
 from loadstone.core import Load, run_folder
 from loadstone.workload.dataset import Dataset
-from loadstone.workload.lengths import Length, Synthetic
+from loadstone.workload.lengths import Length, Sessions, Synthetic
 from loadstone.workload.schedule import make_plan
-from loadstone.workload.session import Sessions
 from verdict_cells import COUNT, LOAD, WORKLOAD, closed, found, plan_of, rows, spoilt
 
 

@@ -7,8 +7,9 @@ import msgspec
 import pytest
 
 from loadstone.analyse.verdict import gpu_figures, server_figures
-from loadstone.analyse.verdict.gpu import GpuFigures, gpu_throttled
+from loadstone.analyse.verdict.gpu import gpu_throttled
 from loadstone.core.gpu_metrics import Readings
+from loadstone.core.summary import GpuFigures
 from test_verdict_server import Said, said, table
 
 

@@ -13,9 +13,8 @@ from loadstone.analyse.verdict import Finding
 from loadstone.analyse.verdict.steady import Change, step, trend
 from loadstone.core import Load
 from loadstone.workload.arrivals import profile_arrivals
-from loadstone.workload.lengths import Length, Synthetic
+from loadstone.workload.lengths import Length, Sessions, Synthetic
 from loadstone.workload.schedule import make_plan
-from loadstone.workload.session import Sessions
 from verdict_cells import COUNT, LOAD, TARGET, WARM, WORKLOAD, Rows, closed, found, plan_of, row, rows
 
 SPOILS = {"overload", "queue_grows", "not_stationary", "warmup_leaked", "rate_not_reached"}

@@ -10,11 +10,10 @@ import pytest
 
 from loadstone.analyse.summary import summarise
 from loadstone.analyse.verdict import Finding, ServerFigures, server_figures
-from loadstone.analyse.verdict.server import Level
 from loadstone.core import Load, run_folder
-from loadstone.workload.lengths import Length, Synthetic
+from loadstone.core.summary import Level
+from loadstone.workload.lengths import Length, Sessions, Synthetic
 from loadstone.workload.schedule import make_plan
-from loadstone.workload.session import Sessions
 from test_summary import make_run
 from verdict_cells import LOAD, TARGET, WORKLOAD, found, rows
 

@@ -21,8 +21,8 @@ from test_store import batch, info, row
 CODE = """
 import os, sys, time
 from pathlib import Path
-from loadstone import store
-with store.own(Path(sys.argv[1])):
+from loadstone.core import run_folder
+with run_folder.own(Path(sys.argv[1])):
     child = os.fork() if sys.argv[2] == "fork" else 1
     if child:
         print(child, flush=True)

@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def kinds_in_code() -> dict[str, set[str]]:
     """Each kind that a rule makes a Finding of, with the severities that it can have."""
     kinds: dict[str, set[str]] = {}
-    for module in (ROOT / "src" / "loadstone" / "verdict").glob("*.py"):
+    for module in (ROOT / "src" / "loadstone" / "analyse" / "verdict").glob("*.py"):
         for node in ast.walk(ast.parse(module.read_text())):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Finding":
                 kind, severity = node.args[:2]

@@ -357,7 +357,8 @@ def test_a_process_forked_off_in_a_run_keeps_no_worker(tmp_path: Path) -> None:
     code = """
 import os, sys, time
 from pathlib import Path
-from loadstone import measure
+from loadstone.runs import bench
+from loadstone.workload.options import Options
 forked = []
 def fork(event):
     if event.kind == "cell":
@@ -365,7 +366,7 @@ def fork(event):
         if not forked[0]:
             os.close(1)
             time.sleep(600)
-document = measure.bench(measure.Options(
+document = bench.bench(Options(
     sim="ttft=5ms,itl=1ms", input="8", output="4", concurrency=[2], requests=[8], out=Path(sys.argv[1])
 ), fork)
 os.kill(forked[0], 9)

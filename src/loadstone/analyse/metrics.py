@@ -20,20 +20,14 @@ from loadstone.core.statistics.blocks import CURVE
 from loadstone.core.statistics.distribution import mean_reach
 from loadstone.core.statistics.flow import rate_bounds
 from loadstone.core.statistics.growth import SURE, growth
+from loadstone.core.summary import SLO_KEYS, Latency, Part, Steady, Sustained
+from loadstone.core.summary import Requests as Counts
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
-
-SLO_KEYS = ("ttft", "tpot", "e2e")
-LATENCIES = ("ttft_s", "tpot_s", "itl_s", "e2e_s", "ttft_intended_s", "e2e_intended_s")
-TOTALS = (
-    "input_tokens", "output_tokens", "cached_input_tokens", "output_tokens_per_s", "total_tokens_per_s",
-    "requests_per_s", "achieved_rate_per_s", "goodput_per_s", "attainment",
-)  # fmt: skip
-"""Fields of CellMetrics that any client can tell."""
 
 
 class Requests(msgspec.Struct, kw_only=True, frozen=True):
@@ -45,41 +39,6 @@ class Requests(msgspec.Struct, kw_only=True, frozen=True):
     timeout: int
     cancelled: int
     short: int
-
-
-class Steady(msgspec.Struct, kw_only=True, frozen=True):
-    """Throughput from the first to the last send of a measured request, while the load is full.
-
-    output_tokens_per_s  tokens of both phases and any status that arrived within / (end_s − start_s)
-    total_tokens_per_s   that · (input_tokens + output_tokens)/output_tokens of the cell
-    requests_per_s       that · ok and short requests/output_tokens of the cell
-    ci95                 {"output_tokens_per_s": [low, high], …}: 95 % bounds of each, see rate_bounds()
-
-    Prompts and requests are counted by the tokens of their answers: at a moment of their own, as the first token or
-    the end, they would come in waves, of which a window from send to send holds one more than of answers.
-    """
-
-    start_s: float
-    end_s: float
-    output_tokens_per_s: float
-    total_tokens_per_s: float | None
-    requests_per_s: float
-    ci95: dict[str, list[float | None]]
-
-
-class Sustained(msgspec.Struct, kw_only=True, frozen=True):
-    """Throughput in the long run of an open loop that keeps up: the rate times what a request has on average.
-
-    output_tokens_per_s  load.value · mean output tokens; total_tokens_per_s with input tokens
-    requests_per_s       load.value
-    ci95                 {"output_tokens_per_s": [low, high], …}: 95 % bounds: as far as the mean is known, and the
-                         lower one less by the growth of E2E that the cell does not exclude (statistics.growth)
-    """
-
-    output_tokens_per_s: float
-    total_tokens_per_s: float | None
-    requests_per_s: float
-    ci95: dict[str, list[float]]
 
 
 class CellMetrics(msgspec.Struct, kw_only=True, frozen=True):
@@ -130,27 +89,6 @@ class CellMetrics(msgspec.Struct, kw_only=True, frozen=True):
     attainment: float | None
 
 
-class Part(msgspec.Struct, kw_only=True, frozen=True):
-    """The numbers of some of a cell's requests: one turn's, one server's. Fields as in CellMetrics.
-
-    mean_input_tokens, mean_output_tokens  of those that are ok or short; None where there are none, or not told
-    token_share                            of the cell's output tokens
-    """
-
-    requests: Requests
-    ttft_s: Distribution | None
-    tpot_s: Distribution | None
-    e2e_s: Distribution | None
-    ttft_intended_s: Distribution | None
-    e2e_intended_s: Distribution | None
-    input_tokens: int | None
-    cached_input_tokens: int | None
-    output_tokens: int
-    mean_input_tokens: float | None
-    mean_output_tokens: float | None
-    token_share: float | None
-
-
 def parts(
     read: Callable[[], Iterable[pa.RecordBatch]],
     keys: Callable[[pa.RecordBatch], NDArray[np.int64]],
@@ -172,13 +110,17 @@ def _part(rows: NDArray[Any], all_tokens: float, streams: bool) -> Part:
     done = rows[arrays.completed(rows)]
     flow = Flow.of(done["sent"], done["last"])
     output_tokens = int(np.nansum(rows["tokens"]))
+
+    def latency(values: Floats) -> Latency | None:
+        return Latency.of(distribution(values, flow))
+
     return Part(
-        requests=_requests(rows),
-        ttft_s=distribution(done["first"] - done["sent"], flow) if streams else None,
-        tpot_s=distribution(arrays.tpot_s(done), flow) if streams else None,
-        e2e_s=distribution(done["last"] - done["sent"], flow),
-        ttft_intended_s=distribution(done["first"] - done["intended"], flow) if streams else None,
-        e2e_intended_s=distribution(done["last"] - done["intended"], flow),
+        requests=Counts(**msgspec.structs.asdict(_requests(rows))),
+        ttft_s=latency(done["first"] - done["sent"]) if streams else None,
+        tpot_s=latency(arrays.tpot_s(done)) if streams else None,
+        e2e_s=latency(done["last"] - done["sent"]),
+        ttft_intended_s=latency(done["first"] - done["intended"]) if streams else None,
+        e2e_intended_s=latency(done["last"] - done["intended"]),
         input_tokens=arrays.total(rows["input"][~np.isnan(rows["first"])]),
         cached_input_tokens=arrays.total(rows["cached"]),
         output_tokens=output_tokens,
@@ -341,7 +283,8 @@ def sustained_of(load: Load, measured: NDArray[Any]) -> Sustained | None:
     each = {"output_tokens_per_s": tokens, "requests_per_s": np.ones(len(tokens))}
     if not np.isnan(measured["input"]).any():
         each["total_tokens_per_s"] = tokens + measured["input"]
-    rates, bounds = {}, {}
+    rates: dict[str, float] = {}
+    bounds: dict[str, list[float | None]] = {}
     for name, values in each.items():
         mean = float(values.mean())
         # Lengths are drawn one by one, whatever the requests then share.

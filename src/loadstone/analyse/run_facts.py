@@ -29,6 +29,8 @@ import msgspec
 
 from loadstone.catalogue.hardware import Gpu
 from loadstone.core import RunInfo
+from loadstone.core.summary import Summary
+from loadstone.core.summary import mean_tokens as mean_tokens_of
 
 _ENGINES = {
     "vllm": "vLLM",
@@ -120,14 +122,17 @@ class RunFacts(msgspec.Struct, kw_only=True, frozen=True):
         return " · ".join(part for part in (engine, model, hardware, self.settings) if part) or "unknown"
 
 
-def run_facts(info: RunInfo, document: Mapping[str, Any] | None = None) -> RunFacts:
-    """The facts of a run. `document`, its summary, gives lengths where the papers have none."""
+def run_facts(info: RunInfo, summary: Summary | Mapping[str, Any] | None = None) -> RunFacts:
+    """The facts of a run. `summary`, or its document, gives lengths where the papers have none."""
     deployment = mapping(info.settings.get("deployment")) or _watched(info)
     workload = mapping(info.settings.get("workload"))
     imported = mapping(info.settings.get("import"))
     target = info.target
     lengths = _lengths(workload)
-    stated, arrived = mean_tokens((document or {}).get("cells") or ())
+    if isinstance(summary, Summary):
+        stated, arrived = mean_tokens_of(summary.cells)
+    else:
+        stated, arrived = mean_tokens((summary or {}).get("cells") or ())
     prefix_cache = info.settings.get("prefix_cache")
     hardware = _described(deployment.get("gpu"))
     introduced = engine_name(target.engine) if target else None

@@ -18,7 +18,7 @@ from loadstone.core.nvml import Gpus
 from loadstone.core.signals import Signals
 from loadstone.measure.client.pool import Pool, StepResult
 from loadstone.measure.client.protocol import Progress
-from loadstone.measure.engines import attach, cache
+from loadstone.measure.engines import attach
 from loadstone.measure.engines.observe import Observer, exporter
 from loadstone.runs import execution, preflight, worker_jobs
 from loadstone.runs.preflight import Server
@@ -225,7 +225,7 @@ def _flush(options: Options, server: Server, info: RunInfo) -> Callable[[], None
         done = []
         for url in server.target.urls:
             with attach.Server(url, server.headers, options.proxy) as each:
-                done.append(cache.flush(each))
+                done.append(attach.flush(each))
         info.settings["prefix_cache"] = (
             f"emptied before each cell, POST {done[0]}"
             if None not in done

@@ -32,7 +32,7 @@ from loadstone.predict.sharding.limits import count
 from loadstone.workload.option_values import DEFAULT_SIM, parse_structured
 from loadstone.workload.options import Options
 from loadstone.workload.planning import Beyond, Planner
-from loadstone.workload.prompts import PromptWriter, Vocabulary, given_text
+from loadstone.workload.prompts import PromptWriter, Vocabulary, prompt_text
 from loadstone.workload.request import Ask, Sampling
 
 LOADED = 2.0
@@ -304,7 +304,7 @@ def counting(options: Options, server: Server) -> Iterator[Beyond]:
         counter = cache(lambda: attach.token_counter(connection, target, options.tokenizer))
 
         def beyond(prompt: str, chat: bool, output_tokens: int) -> int | None:
-            text = _MARK + given_text(prompt, chat)
+            text = _MARK + prompt_text(prompt, chat)
             room = (target.max_model_tokens or 0) - target.overhead_tokens - max(0, output_tokens)
             if target.max_model_tokens is None or len(text.encode("utf-8", "replace")) <= room:
                 return None

@@ -16,6 +16,7 @@ from loadstone.catalogue.deployment.shorthand import parse_deployment
 from loadstone.core import CellInfo, Plan, RunInfo, Target, run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.signals import Signals
+from loadstone.core.summary import FirstToken
 from loadstone.predict.scheduler import policy_of
 from loadstone.predict.simulator.cell import run_cell
 from loadstone.predict.simulator.counters import Counters
@@ -24,7 +25,7 @@ from loadstone.predict.simulator.interval import Off, answer_s, intervals
 from loadstone.predict.simulator.requests import CHARACTERS_PER_TOKEN, TURNAROUND_S, whole_prompts
 from loadstone.predict.simulator.table import tables
 from loadstone.predict.step_time import StepModel
-from loadstone.predict.step_time.parts import FirstToken, first_token_s, parts_of
+from loadstone.predict.step_time.parts import first_token_s, parts_of
 from loadstone.predict.step_time.profile import engine_measured, remaining, unmeasured, vendor_measured
 from loadstone.runs import execution
 from loadstone.workload.options import SimulateOptions

@@ -16,8 +16,6 @@ from loadstone.measure.client.pool import workers_for
 from loadstone.measure.client.protocol import Destination, Job
 from loadstone.measure.engines import attach
 from loadstone.measure.wire import ask
-from loadstone.measure.wire.triton_grpc import GrpcAsk
-from loadstone.measure.wire.triton_grpc import body as grpc_body
 from loadstone.runs.preflight import Server
 from loadstone.workload.options import Options
 from loadstone.workload.request import Route
@@ -99,7 +97,7 @@ def jobs(options: Options, plan: Plan, info: RunInfo, server: Server, folder: Pa
             route=route(options, plan),
             endpoint=request.endpoint,
             streams=request.stream,
-            body=grpc_body(request) if isinstance(request, GrpcAsk) else ask.body(request),
+            body=ask.body(request),
             vocabulary=server.vocabulary,
             salt=info.salt,
             request_tag=f"{info.salt or info.run_id}-",

@@ -35,9 +35,7 @@ _OTHERS = {
     "LOADSTONE_API_KEY or OPENAI_API_KEY in the environment": "api-key",
     "--slo, with units: ttft<500ms,tpot<30ms": "goodput",
     "--out": "result-dir output-dir artifact-dir",
-    "--out, the folder of run folders; `loadstone export RUN` writes files": (
-        "result-filename output-file output-path"
-    ),
+    "--out, the folder of run folders; `loadstone export` writes files": "result-filename output-file output-path",
     "not needed: p50, p90, p95 and p99 are in every run's summary": (
         "percentile-metrics metric-percentiles percentile percentiles"
     ),

@@ -13,10 +13,9 @@ from loadstone.core import Load, Plan, Unit, run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.text import excerpt
 from loadstone.workload import arrivals, dataset, trace
-from loadstone.workload.lengths import Length, Synthetic, parse_length
+from loadstone.workload.lengths import Length, Sessions, Synthetic, parse_length, parse_think
 from loadstone.workload.options import LOAD, WORKLOAD, Options, changed_flags
 from loadstone.workload.schedule import Workload, make_plan
-from loadstone.workload.session import Sessions, parse_think
 
 _DEFAULT_INPUT, _DEFAULT_OUTPUT = "1024", "128"
 _MOST_REQUESTS = 20_000_000

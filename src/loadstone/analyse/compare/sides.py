@@ -113,7 +113,8 @@ def load_key(load: Mapping[str, Any]) -> tuple[Any, ...]:
 def requests_of(run: Run, position: int, *, intended: bool, with_tokens: bool) -> Requests:
     """The requests of a cell of a run that has records; `intended`: times count from then, not from the send."""
     number = run.numbers[position]
-    relative = bool(imported_run.of_cell(run.info, number).get("relative_times"))
+    imported = imported_run.of_cell(run.info, number)
+    relative = imported is not None and imported.relative_times
     parts = [_part(batch, intended) for batch in run_folder.read_records(run.folder, number, arrays.COLUMNS)]
     rows = {name: np.concatenate([part[name] for part in parts]) if parts else np.empty(0) for name in PER_REQUEST}
     order = np.argsort(rows["sent_s"], kind="stable")

@@ -8,10 +8,11 @@ from loadstone.analyse.verdict.cell import cell_findings
 from loadstone.analyse.verdict.damage import kept_findings
 from loadstone.analyse.verdict.facts import SCALARS, Events
 from loadstone.analyse.verdict.finding import Finding, Verdict, judge
-from loadstone.analyse.verdict.gpu import GpuFigures, gpu_figures
+from loadstone.analyse.verdict.gpu import gpu_figures
 from loadstone.analyse.verdict.prediction import prediction_findings
 from loadstone.analyse.verdict.run import run_findings
-from loadstone.analyse.verdict.server import ServerFigures, server_figures
+from loadstone.analyse.verdict.server import server_figures
+from loadstone.core.summary import GpuFigures, ServerFigures
 
 __all__ = [
     "SCALARS", "Events", "Finding", "GpuFigures", "ServerFigures", "Verdict", "cell_findings", "gpu_figures", "judge",

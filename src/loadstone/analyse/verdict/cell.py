@@ -9,9 +9,8 @@ from loadstone.analyse.metrics import CellMetrics
 from loadstone.analyse.verdict import answers, client, gpu, load, server, steady, tokens
 from loadstone.analyse.verdict.facts import Events, gather
 from loadstone.analyse.verdict.finding import Finding
-from loadstone.analyse.verdict.gpu import GpuFigures
-from loadstone.analyse.verdict.server import ServerFigures
 from loadstone.core import CellInfo, Clock, Plan, Target
+from loadstone.core.summary import GpuFigures, ServerFigures
 
 if TYPE_CHECKING:
     import pyarrow as pa

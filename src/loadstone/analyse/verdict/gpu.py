@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import msgspec
 import numpy as np
 
 from loadstone.analyse.verdict.finding import Finding
-from loadstone.analyse.verdict.server import Level
 from loadstone.core.gpu_metrics import Floats, Readings, Series
 from loadstone.core.nvml import reasons_in
+from loadstone.core.summary import GpuFigures, Level
 
 HELD_DOWN = {"hardware_slowdown", "thermal", "hardware_thermal", "power_brake"}
 """Reasons for low clocks that are the machine's trouble. The power cap is none: under heavy products it is a GPU's
@@ -18,28 +17,6 @@ HELD_DOWN_SHARE = 0.02
 LEAST_HELD_DOWN = 2
 """Readings: a single one may be a spike."""
 CAPPED_SHARE = 0.1
-
-
-class GpuFigures(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
-    """The GPUs that were watched, together, over one cell; None, and left out of JSON, where unknown.
-
-    samples      readings within the cell, all GPUs together
-    throttled    reason (of telemetry.REASONS) to the share of the readings in which it held the clock down
-    energy_j     of all GPUs over the cell, see Readings.energy_j
-    new_every_s  how often the power that is told was a new one, where most readings repeated the one before
-    other fields of all GPUs: power summed; clocks and busy share averaged, and the lowest clock; memory's largest sum
-    """
-
-    gpus: int
-    samples: int
-    throttled: dict[str, float]
-    power_w: Level | None = None
-    sm_clock_mhz: Level | None = None
-    sm_clock_min_mhz: float | None = None
-    memory_used_bytes: float | None = None
-    busy_share: Level | None = None
-    energy_j: float | None = None
-    new_every_s: float | None = None
 
 
 def gpu_figures(readings: Readings, start_s: float, end_s: float) -> GpuFigures | None:

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from loadstone.analyse.verdict.finding import Finding
 from loadstone.core.server_metrics import COUNTERS, GAUGES, START_TIME
+from loadstone.core.summary import Level, ServerFigures
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,32 +39,6 @@ single one may only be misnamed."""
 START_MOVED_S = 1.0
 SANE = 1e18
 """Values from here on, and what is no number, are no engine's: they are left out."""
-
-
-class Level(msgspec.Struct, frozen=True):
-    mean: float
-    max: float
-
-
-class ServerFigures(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
-    """The servers of a target together, over one cell from its start to its end; None, and left out of JSON,
-    where unknown.
-
-    samples      times that /metrics was read within; a gauge is known from these alone
-    restarts     times that an engine began anew
-    in_turns     servers behind whose one address several engines answer in turn: nothing else is known of them
-    other fields see the module; gauges are sums over servers (kv_usage: mean), counters what was added
-    """
-
-    samples: int
-    restarts: int
-    in_turns: int = 0
-    running: Level | None = None
-    waiting: Level | None = None
-    kv_usage: Level | None = None
-    preemptions: float | None = None
-    prefix_hits: float | None = None
-    prefix_queries: float | None = None
 
 
 def server_figures(samples: pa.Table, start_s: float, end_s: float) -> ServerFigures | None:

@@ -6,8 +6,8 @@ import numpy as np
 
 from loadstone.analyse.verdict.facts import Facts, plan_rows
 from loadstone.analyse.verdict.finding import Finding
-from loadstone.analyse.verdict.server import ServerFigures
 from loadstone.core import Plan
+from loadstone.core.summary import ServerFigures
 from loadstone.workload.schedule import promised_tokens
 
 CACHED_SHARE = 0.01

@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from loadstone.analyse.metrics import TOTALS
 from loadstone.core import Load
 from loadstone.core.errors import InputError
 from loadstone.core.statistics import STATISTICS
+from loadstone.core.summary import TOTALS
 from loadstone.interop.read.cell import Cell
 from loadstone.interop.read.source import NoResult
 from loadstone.interop.read.values import amount, known, lengths, positive, text, whole

@@ -13,12 +13,12 @@ import msgspec
 import numpy as np
 
 from loadstone.analyse import verdict
-from loadstone.analyse.metrics import LATENCIES, TOTALS
 from loadstone.analyse.run_facts import run_facts
-from loadstone.analyse.summary import document_of, summarise
+from loadstone.analyse.summary import run_summary, summarise
 from loadstone.core import PHASES, CellInfo, Load, Plan, RequestRecord, RunInfo, Target, run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.statistics import PERCENTILES, STATISTICS
+from loadstone.core.summary import LATENCIES, TOTALS, CellSummary
 from loadstone.core.version import __version__
 from loadstone.interop.read.cell import Cell
 from loadstone.interop.read.source import printable
@@ -160,7 +160,8 @@ def write(cells: list[Cell], out: Path, command: list[str]) -> Path:
             _write_records(folder, cells)
             document = summarise(folder)
         else:
-            document = document_of(folder, info, [_document(cell) for cell in cells])
+            stated = [msgspec.convert(_document(cell), CellSummary) for cell in cells]
+            document = run_summary(folder, info, stated).document()
         run_folder.write_json(folder / "summary.json", document)
     return folder
 

@@ -7,12 +7,12 @@ import io
 from pathlib import Path
 from typing import Any
 
-from loadstone.analyse.metrics import LATENCIES, TOTALS
 from loadstone.analyse.run_facts import RunFacts, run_facts
 from loadstone.analyse.summary import summarise
 from loadstone.core import RunInfo, arrays, run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.statistics import STATISTICS
+from loadstone.core.summary import LATENCIES, TOTALS
 from loadstone.core.text import no_formula, printable
 
 _EACH = ("ttft_s", "tpot_s", "e2e_s")

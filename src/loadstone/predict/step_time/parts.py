@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import msgspec
 import numpy as np
 
 from loadstone.predict.step_time.coefficients import COEFFICIENTS, INDEX
@@ -35,13 +34,6 @@ _PARTS = {
 }
 _MOVE = 1e-3
 """Of ln θ, for slopes by differences."""
-
-
-class FirstToken(msgspec.Struct, frozen=True):
-    """What the TTFT of so many prompt tokens, alone in an idle engine, consists of; seconds by part."""
-
-    prompt_tokens: int
-    parts_s: dict[str, float]
 
 
 def first_token_s(model: StepModel, prompt_tokens: int, step_tokens: int) -> float:

@@ -91,9 +91,10 @@ def read_run(folder: Path) -> RunView:
         raise InputError(f"{path}: not a summary (it has no cells); `loadstone recover {folder}` makes it again")
     document["cells"] = [cell for cell in document["cells"] if isinstance(cell, dict)]
     if any("light" not in cell for cell in document["cells"]):
-        from loadstone.analyse.summary import with_light
+        from loadstone.analyse.summary import with_roofline
+        from loadstone.core.summary import Summary
 
-        document = with_light(document, info)
+        document = with_roofline(Summary.of(document), info).document()
     return RunView(folder=folder, info=info, document=document, facts=run_facts(info, document))
 
 

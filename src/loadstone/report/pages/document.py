@@ -223,7 +223,7 @@ def _part(number: int, run: RunView, points: Sequence[Point], inside: bool) -> R
 
 def _any_cell(run: RunView, what: str) -> bool:
     """Whether the import said that of any cell; see stated.of_cell()."""
-    return any(stated.of_cell(run.info, cell).get(what) for cell in range(len(run.info.cells)))
+    return any(getattr(stated.of_cell(run.info, cell), what, None) for cell in range(len(run.info.cells)))
 
 
 def _inside(run: RunView, name: str, key: str, points: Sequence[Point]) -> list[Figure | None]:

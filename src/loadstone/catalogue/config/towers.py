@@ -2,73 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
-import msgspec
-
+from loadstone.catalogue.config.families import Tower, tables
 from loadstone.catalogue.config.fields import Fields
 from loadstone.catalogue.config.nested import TEXT_PARTS, filled, part_kind
-from loadstone.catalogue.config.projectors import guessed, mergers, projector, side, two
 
 _NO_PARTS = ("quantization_config", "generation_config")
-
-
-class Tower(msgspec.Struct, frozen=True):
-    """What the class of a tower has that its config does not say. In vectors of its width: norm, one norm (LayerNorm
-    2, RMSNorm 1); outer_norms, norms beside the layers. positions: a learnt table, for each patch of the image, or
-    none. scales: two vectors of a layer that scale its halves. head: a layer that pools, unless `vision_use_head`
-    says no. merger: the tower itself joins patches and reaches the text model's width.
-    """
-
-    norm: Literal[1, 2] = 2
-    outer_norms: int = 1
-    matrices: Literal[2, 3] = 2
-    bias: bool = True
-    mlp_bias: bool = True
-    patch_bias: bool = True
-    positions: bool = True
-    class_token: bool = False
-    scales: bool = False
-    head: bool = False
-    merger: bool = False
-
-
-_SIGLIP = Tower()
-_CLIP = Tower(outer_norms=2, patch_bias=False, class_token=True)
-_INTERN = Tower(outer_norms=0, class_token=True, scales=True)
-_QWEN_2_5 = Tower(norm=1, outer_norms=0, matrices=3, patch_bias=False, positions=False, merger=True)
-_QWEN_3 = Tower(outer_norms=0, merger=True)
-
-TOWERS: dict[str, Tower] = {
-    "siglip_vision_model": Tower(head=True),
-    "siglip2_vision_model": Tower(head=True),
-    "clip_vision_model": _CLIP,
-    "pixtral": Tower(norm=1, matrices=3, bias=False, mlp_bias=False, patch_bias=False, positions=False),
-    "idefics3_vision": _SIGLIP,
-    "smolvlm_vision": _SIGLIP,
-    "paddleocr_vl_vision": _SIGLIP,
-    "cosmos3_edge_vision": _SIGLIP,
-    "minicpm_ocr_vision": _SIGLIP,
-    "minicpmv4_6_vision": _SIGLIP,
-    "minicpmv4_7_vision": _SIGLIP,
-    "kimi_k25_vision": _SIGLIP,
-    "phi4_multimodal_vision": Tower(head=True),
-    "video_llama_3_vision": Tower(positions=False),
-    "minimax_m3_vl_vision": Tower(patch_bias=False, positions=False),
-    "llama4_vision_model": _CLIP,
-    "step3p5_vision": Tower(patch_bias=False, scales=True),
-    "internvl_vision": _INTERN,
-    "qianfan_ocr_vision": _INTERN,
-    "qwen2_vl_vision": Tower(outer_norms=0, patch_bias=False, positions=False, merger=True),
-    "qwen2_5_vl_vision": _QWEN_2_5,
-    "qwen2_5_omni_vision_encoder": _QWEN_2_5,
-    "exaone4_5_vision": _QWEN_2_5,
-    "qwen3_vl_vision": _QWEN_3,
-    "qwen3_vl_moe_vision": _QWEN_3,
-    "qwen3_omni_moe_vision_encoder": _QWEN_3,
-    "qwen3_5_vision": _QWEN_3,
-    "qwen3_5_moe_vision": _QWEN_3,
-}
 
 
 def vision_parameters(whole: Fields, text_hidden: int) -> tuple[int, list[str]]:
@@ -118,16 +56,16 @@ def _vision(whole: Fields, vision: Fields, kind: str, text_hidden: int) -> tuple
             inner = int(vision.real("mlp_ratio", 4) * hidden)
         out = vision.maybe("out_hidden_size", "text_hidden_size") or text_hidden
     depth = vision.maybe("num_hidden_layers", "depth", "vt_num_hidden_layers")
-    patch = side(vision, "patch_size")
+    patch = _side(vision, "patch_size")
     if not depth or not hidden or not inner or not patch:
         return None
     if kind == "gemma4_vision":
         return _gemma4(vision, depth, hidden, inner, patch, out), True
     if kind in ("glm4v_vision", "glm4v_moe_vision", "glm_ocr_vision"):
         return _glm(vision, kind == "glm_ocr_vision", depth, hidden, inner, patch, out), True
-    tower = TOWERS.get(kind)
+    tower = tables().tower.get(kind)
     known = tower is not None
-    tower = tower or _SIGLIP
+    tower = tower or Tower()
     layer = _layer(tower, vision, hidden, inner)
     total = depth * layer + tower.outer_norms * tower.norm * hidden
     total += 3 * patch**2 * hidden * vision.count("temporal_patch_size", default=1) + tower.patch_bias * hidden
@@ -140,10 +78,10 @@ def _vision(whole: Fields, vision: Fields, kind: str, text_hidden: int) -> tuple
         total += layer - tower.norm * hidden + hidden
     if tower.merger:
         after = (out + 1) * text_hidden if whole.text("model_type") == "hyperclovax_vision_v2" else 0
-        return total + mergers(vision, tower.norm, hidden, out) + after, known
-    joined = projector(whole, vision, hidden, text_hidden)
+        return total + _mergers(vision, tower.norm, hidden, out) + after, known
+    joined = _projector(whole, vision, hidden, text_hidden)
     if joined is None:
-        return total + guessed(vision, hidden, out), False
+        return total + _guessed(vision, hidden, out), False
     towers = 2 if whole.text("model_type") == "video_llava" else 1  # one for images, one for videos
     return towers * total + joined, known
 
@@ -166,7 +104,7 @@ def _positions(vision: Fields, patch: int) -> int:
     high = vision.maybe("pos_emb_height", "init_pos_emb_height")
     if high:
         return high * vision.count("pos_emb_width", "init_pos_emb_width", default=64)
-    return (side(vision, "image_size") // patch) ** 2
+    return (_side(vision, "image_size") // patch) ** 2
 
 
 def _gemma4(vision: Fields, depth: int, hidden: int, inner: int, patch: int, text: int) -> int:
@@ -191,7 +129,7 @@ def _glm(vision: Fields, ocr: bool, depth: int, hidden: int, inner: int, patch: 
     if ocr:
         layer += bias * (hidden + 2 * wide + hidden) + 2 * (hidden // heads)
     else:
-        total += (side(vision, "image_size") // patch) ** 2 * hidden + hidden
+        total += (_side(vision, "image_size") // patch) ** 2 * hidden + hidden
     merger = out * hidden * merge**2 + out + out * out + 2 * out + 3 * out * context
     return total + depth * layer + hidden + merger
 
@@ -206,7 +144,7 @@ def _audio(whole: Fields, audio: Fields, kind: str, text: int) -> int | None:
         return None
     places = audio.count("max_source_positions", default=1500)
     # Keys have no bias.
-    layer = 4 * width * width + 3 * width + two(width, inner, width) + 4 * width
+    layer = 4 * width * width + 3 * width + _two_matrices(width, inner, width) + 4 * width
     convolutions = 3 * width * (bins + width) + 2 * width
     outer = whole.text("model_type")
     if kind == "qwen2_5_omni_audio_encoder":
@@ -216,13 +154,108 @@ def _audio(whole: Fields, audio: Fields, kind: str, text: int) -> int | None:
         channels = audio.count("downsample_hidden_size", default=480)
         mixed = 10 * channels + 2 * (9 * channels + 1) * channels + channels * -(-bins // 8) * width
         out = audio.count("output_dim", default=text)
-        return depth * (layer + width) + mixed + 2 * width + two(width, width, out)
+        return depth * (layer + width) + mixed + 2 * width + _two_matrices(width, width, out)
     body = depth * layer + convolutions + places * width + 2 * width
     if outer == "qwen2_audio":
         return body + width * text + text
     if outer == "voxtral":
-        return body + two(inner, text, text, bias=False)
+        return body + _two_matrices(inner, text, text, bias=False)
     if outer == "moss_transcribe_diarize":
         wide = width * whole.count("audio_merge_size", default=4, least=1)
-        return body + two(wide, wide, text) + 2 * text
+        return body + _two_matrices(wide, wide, text) + 2 * text
+    return None
+
+
+# --- what joins a tower's output to the text model, by the outer config's class ---------------------------------
+
+
+def _side(vision: Fields, name: str) -> int:
+    """A square's: one number, or two equal ones."""
+    found = vision.find(name)
+    if found is None:
+        return 0
+    value = found[1]
+    if isinstance(value, list):
+        value = value[0] if value and all(each == value[0] for each in value) else 0
+    return vision.whole(name, value)
+
+
+def _two_matrices(inputs: int, inner: int, out: int, bias: bool = True) -> int:
+    """An MLP of two matrices."""
+    return inputs * inner + inner * out + bias * (inner + out)
+
+
+def _mergers(vision: Fields, norm: int, hidden: int, out: int) -> int:
+    """Qwen's: a norm, and patches side by side through an MLP of their width together; others for inner layers."""
+    wide = hidden * vision.count("spatial_merge_size", default=2, least=1) ** 2
+    deep = len(vision.items("deepstack_visual_indexes") or [])
+    return (1 + deep) * _two_matrices(wide, wide, out) + norm * (hidden + deep * wide)
+
+
+def _guessed(vision: Fields, hidden: int, out: int) -> int:
+    """A guess: the patches that are merged side by side, through an MLP of two matrices."""
+    merge = vision.maybe("spatial_merge_size") or _side(vision, "merge_kernel_size") or 1
+    wide = hidden * merge**2
+    return _two_matrices(wide, wide, out)
+
+
+def _projector(whole: Fields, vision: Fields, hidden: int, text: int) -> int | None:
+    """Parameters of the projector, which is the outer class's; None where that class is not known here."""
+    kind = whole.text("model_type")
+    bias = whole.flag("multimodal_projector_bias", default=kind not in ("mistral3", "lighton_ocr"))
+    if kind in ("llava", "llava_next", "llava_next_video", "llava_onevision", "video_llava"):
+        used = whole.find("vision_feature_layer")
+        many = len(used[1]) if used is not None and isinstance(used[1], list) else 1
+        return _two_matrices(many * hidden, text, text, bias) + kind.startswith(("llava_next", "llava_one")) * text
+    if kind == "vipllava":
+        wide = len(whole.items("vision_feature_layers") or [0] * 5) * hidden
+        return 2 * wide + _two_matrices(wide, text, text)
+    if kind in ("gemma3", "shieldgemma2"):
+        return hidden * text + hidden
+    if kind == "paligemma":
+        out = whole.maybe("projection_dim") or vision.maybe("projection_dim") or text
+        return hidden * out + out
+    if kind in ("mistral3", "lighton_ocr"):
+        merge = whole.count("spatial_merge_size", default=2, least=1)
+        return hidden + hidden * hidden * merge**2 + _two_matrices(hidden, text, text, bias)
+    if kind in ("idefics3", "smolvlm"):
+        return text * hidden * whole.count("scale_factor", default=2, least=1) ** 2
+    if kind in ("internvl", "qianfan_ocr"):
+        wide = int(hidden * (1 / whole.real("downsample_ratio", 0.5)) ** 2)
+        return 2 * wide + _two_matrices(wide, text, text)
+    if kind in ("kimi_k25", "paddleocr_vl"):
+        merge = _side(vision, "merge_kernel_size") or vision.count("spatial_merge_size", default=2, least=1)
+        return 2 * hidden + _two_matrices(hidden * merge**2, hidden * merge**2, text)
+    if kind in ("cohere2_vision", "aya_vision"):
+        wide = hidden * whole.count("downsample_factor", default=2, least=1) ** 2
+        middle = whole.count("alignment_intermediate_size", default=text)
+        norm = 2 * wide if kind == "aya_vision" else 0
+        return norm + wide * middle + middle + middle // 2 * text + text
+    if kind in ("deepseek_vl", "video_llama_3"):
+        return _two_matrices(hidden, text, text)
+    if kind == "cosmos3_edge":
+        wide = hidden * vision.count("spatial_merge_size", default=2, least=1) ** 2
+        return 2 * hidden + _two_matrices(wide, whole.count("projector_hidden_size", default=11_520), text)
+    if kind in ("minicpm_ocr", "minicpmv4_6", "minicpmv4_7"):
+        # Within the tower: an attention, and four patches to one; after it, again and again, four to one.
+        wide = 4 * hidden
+        inside = wide * hidden + 3 * wide + 2 * hidden + _two_matrices(wide, 4 * wide, hidden)
+        again = (whole.count("merger_times", default=1, least=1) - 1) * (2 * wide + _two_matrices(wide, wide, hidden))
+        return inside + again + 2 * wide + _two_matrices(wide, wide, text)
+    if kind == "phi4_multimodal":  # and what stands for the ends of rows
+        return 2 * hidden + _two_matrices(hidden, text, text)
+    if kind == "llama4":
+        inner = vision.count("projector_input_dim", default=4096)
+        through = vision.count("projector_output_dim", default=4096)
+        joins = vision.count("intermediate_size") * inner + inner * through
+        return joins + vision.count("vision_output_dim", default=through) * text
+    if kind == "step3p7":  # two convolutions of 3 by 3, each to twice the width
+        return 9 * 2 * hidden * hidden + 2 * hidden + 9 * 8 * hidden * hidden + 4 * hidden + 4 * hidden * text
+    if kind == "lfm2_vl":
+        wide = hidden * whole.count("downsample_factor", default=2, least=1) ** 2
+        norm = 2 * wide if whole.flag("projector_use_layernorm", default=True) else 0
+        return norm + _two_matrices(wide, whole.count("projector_hidden_size", default=2560), text)
+    if kind == "minimax_m3_vl":
+        middle, merge = whole.count("projector_hidden_size", default=text), vision.maybe("spatial_merge_size") or 2
+        return _two_matrices(hidden, middle, text) + _two_matrices(text * merge**2, middle, text)
     return None
