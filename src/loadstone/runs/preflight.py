@@ -205,9 +205,6 @@ def check_options(options: Options) -> None:
         raise InputError(
             f"--workers {options.workers}: must be from 1 to {most} on this host; one per core is enough"
         )
-    for name, limit_s in msgspec.structs.asdict(options.timeouts).items():
-        if not limit_s > 0:
-            raise InputError(f"--timeout-{name.removesuffix('_s')}: must be above 0")
     if options.proxy is not None:
         attach.check_proxy(options.proxy)
 

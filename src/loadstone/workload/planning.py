@@ -14,7 +14,7 @@ from loadstone.core.errors import InputError
 from loadstone.core.text import excerpt
 from loadstone.workload import arrivals, dataset, trace
 from loadstone.workload.lengths import Length, Sessions, Synthetic, parse_length, parse_think
-from loadstone.workload.options import LOAD, WORKLOAD, Options, changed_flags
+from loadstone.workload.options import LOAD, WORKLOAD, Options, changed_flags, check_limits
 from loadstone.workload.schedule import Workload, make_plan
 
 _DEFAULT_INPUT, _DEFAULT_OUTPUT = "1024", "128"
@@ -40,12 +40,12 @@ class Planner:
 
     def __init__(self, options: Options) -> None:
         self.options = options
-        _check_sampling(options)
+        check_limits(options)
         self._plan: Plan | None = None
         if options.plan is not None:
             self._plan = _given_plan(options, options.plan)
             return
-        _check_numbers(options)
+        _check_combinations(options)
         self._sessions = _sessions(options)
         self._workload, self._output = _workload(options, self._sessions)
 
@@ -126,15 +126,6 @@ def plan_of(options: Options) -> Plan:
     return Planner(options).plan()
 
 
-def _check_sampling(options: Options) -> None:
-    if options.seed < 0 or options.seed >= 1 << 63:
-        raise InputError(f"--seed {options.seed}: must be 0 or more, and below 2^63")
-    if options.temperature is not None and not 0 <= options.temperature < math.inf:
-        raise InputError(f"--temperature {options.temperature:g}: must be 0 (greedy) or above")
-    if options.top_p is not None and not 0 < options.top_p <= 1:
-        raise InputError(f"--top-p {options.top_p:g}: must be above 0 and at most 1")
-
-
 def _given_plan(options: Options, path: Path) -> Plan:
     for flag in changed_flags(options, LOAD, WORKLOAD):
         if flag not in _BESIDE_A_PLAN:
@@ -164,15 +155,9 @@ def _begun(load: Load, workload: Workload) -> float:
     return 0 if load.duration_s is not None else arrivals.default_requests(load)
 
 
-def _check_numbers(options: Options) -> None:
-    if not 0 < options.range_ratio <= 1:
-        raise InputError(f"--range-ratio {options.range_ratio:g}: must be above 0 and at most 1")
-    if options.prefix < 0 or options.prefix_groups < 1:
-        raise InputError("--prefix must be 0 or more tokens, and --prefix-groups at least 1")
+def _check_combinations(options: Options) -> None:
     if options.prefix_groups > 1 and not options.prefix:
         raise InputError("--prefix-groups: prompts of a group share a prefix; give its length with --prefix")
-    if options.warmup is not None and options.warmup < 0:
-        raise InputError(f"--warmup {options.warmup}: must be 0 or more")
     for flag in changed_flags(options, WORKLOAD):
         if flag in _OF_A_TRACE and options.trace is None:
             raise InputError(f"--{flag}: says how a trace is replayed; it goes with --trace")
@@ -198,7 +183,6 @@ def _workload(options: Options, sessions: Sessions | None) -> tuple[Workload, Le
         for flag in changed_flags(options, WORKLOAD):
             if flag in ("input", "output", "dataset", "prefix", "turns", "range-ratio"):
                 raise InputError(f"--trace and --{flag}: the trace says what is asked; give one")
-        _check_trace(options)
         return trace.read(options.trace, skip_bad=options.skip_bad), None
     if options.dataset is not None:
         for flag in changed_flags(options, WORKLOAD):
@@ -251,14 +235,6 @@ def _check_prompts(options: Options, plan: Plan, beyond: Beyond) -> None:
             )
 
 
-def _check_trace(options: Options) -> None:
-    factor, share = options.length_scale, options.trace_sample
-    if factor is not None and not 0 < factor < math.inf:
-        raise InputError(f"--length-scale {factor:g}: must be above 0")
-    if share is not None and not 0 < share <= 1:
-        raise InputError(f"--trace-sample {share:g}: must be above 0 and at most 1")
-
-
 def _cut(options: Options, traced: trace.Trace, max_tokens: int | None) -> trace.Trace:
     """The part of a trace that is replayed, with the lengths asked for."""
     if options.trace_window_s is not None:
@@ -286,19 +262,13 @@ def _loads(options: Options, workload: Workload, unit: Unit) -> tuple[list[Load]
         raise InputError(
             f"--{named[0]} and --{named[1]}: one run is an open or a closed loop; give one (--max-concurrency caps)"
         )
-    if options.duration_s is not None and options.duration_s <= 0:
-        raise InputError("--duration: must be above 0")
     cap = options.max_concurrency
-    if cap is not None and cap < 1:
-        raise InputError(f"--max-concurrency {cap}: must be at least 1")
     bad = [rate for rate in options.rate if not rate > 0]
     if bad:
         raise InputError(f"--rate {bad[0]:g}: must be above 0 requests/s, or inf for all at once")
     per_rate = options.requests_per_rate
     if per_rate is not None and not (options.rate and 0 < per_rate < math.inf):
         raise InputError("--requests-per-rate: needs --rate, and a number above 0")
-    if not options.burstiness > 0:
-        raise InputError(f"--burstiness {options.burstiness:g}: must be above 0 (1 is Poisson, inf constant)")
     if options.burstiness != 1 and not (options.rate or options.ramp):
         raise InputError("--burstiness: says how arrivals of an open loop are spread; it goes with --rate")
     if options.time_scale and named:
