@@ -34,7 +34,7 @@ import numpy as np
 
 from loadstone.catalogue.deployment.shorthand import parse_deployment
 from loadstone.core.errors import InputError
-from loadstone.predict.calibrate.closed_loop import run
+from loadstone.predict.calibrate.cases import run
 from loadstone.predict.simulator.fleet import Fleet, fleet_of
 from loadstone.predict.step_time.parts import parts_of
 from loadstone.predict.step_time.step import StepModel

@@ -134,10 +134,8 @@ def verbs() -> Iterator[tuple[str, Any]]:
             (written,) = loadstone.write_report([a, b], Path(folder) / f"report.{kind}", price="h100=2,h200=3")
             yield f"report {kind}", named(written.read_text("utf-8"))
         for kind in ("csv", "vllm", "sglang"):
-            yield (
-                f"export {kind}",
-                named(loadstone.export_run(a, kind, Path(folder) / f"x.{kind}").read_text("utf-8")),
-            )
+            text = named(loadstone.export_run(a, kind, Path(folder) / f"x.{kind}").read_text("utf-8"))
+            yield f"export {kind}", text if kind == "csv" else [json.loads(line) for line in text.splitlines()]
 
 
 GROUPS = {

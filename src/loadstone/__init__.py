@@ -131,9 +131,11 @@ def write_report(
     says: .html, .md, .csv; .png and .svg are a folder of pictures. Returns the files. `price`: dollars per GPU and
     hour, such as `h200=3.2`. Raises InputError.
     """
+    from loadstone.interop.read.folders import run_folders
     from loadstone.report.write import report
 
-    return report(_folders(runs), _folder(out), price=price).files
+    with run_folders(_folders(runs)) as (folders, passed_over):
+        return report(folders, _folder(out), passed_over=passed_over, price=price).files
 
 
 def export_run(run: str | PathLike[str], format: str = "csv", out: str | PathLike[str] | None = None) -> Path:

@@ -11,7 +11,7 @@ from loadstone.catalogue.architecture.model import FullAttention, Model
 from loadstone.catalogue.config.reader import read_config
 from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.core.errors import InputError
-from loadstone.predict.sharding.rank import ranks
+from loadstone.predict.engine_rules import ranks
 from loadstone.predict.step_time.work_of_batch import work_of
 
 BASE: dict[str, Any] = {

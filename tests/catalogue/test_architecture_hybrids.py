@@ -19,7 +19,8 @@ from loadstone.catalogue.architecture.model import Model
 from loadstone.catalogue.config.reader import read_config
 from loadstone.catalogue.deployment.shorthand import parse_deployment
 from loadstone.core.errors import InputError
-from loadstone.predict.sharding.rank import CacheLayer, ranks
+from loadstone.predict.engine_rules import ranks
+from loadstone.predict.sharding.rank import CacheLayer
 from loadstone.predict.sizing.check import contradictions
 from loadstone.predict.step_time.work_of_batch import work_of
 

@@ -18,8 +18,7 @@ from engines.launch import _HOMES, _READY_TIMEOUT_S, environment
 from loadstone import catalogue
 from loadstone.catalogue import Deployment
 from loadstone.measure.engines.process import ServerProcess, free_port
-from loadstone.predict.engine_rules import vllm
-from loadstone.predict.sharding.rank import ranks
+from loadstone.predict.engine_rules import ranks, rules_of
 
 MIB = 1 << 20
 
@@ -52,11 +51,10 @@ def test_blocks_and_longest_context_are_those_vllm_prints(setting: Setting, tmp_
     printed, config = vllm_says(setting, tmp_path)
     model = catalogue.model(str(tmp_path / "tiny" / "config.json"))
     deployment = Deployment(model=model, gpu=catalogue.gpu("l4"), gpus=1, weights_dtype="fp32", kv_dtype="fp32")
-    limits = vllm.limits(deployment)
+    rules = rules_of(deployment)
+    limits = rules.limits()
     block = setting.block_tokens or CPU_BLOCK_TOKENS
-    cache = vllm.cache(
-        deployment, ranks(deployment)[0], type(limits)(block, limits.max_batched_tokens, limits.max_seqs)
-    )
+    cache = rules.cache(ranks(deployment)[0], type(limits)(block, limits.max_batched_tokens, limits.max_seqs))
     blocks = cache.blocks(setting.kv_bytes)
     assert (blocks, block) == (int(config["num_gpu_blocks"]), int(config["block_size"]))
     longest = cache.max_context(blocks, model.max_context_tokens or 0)

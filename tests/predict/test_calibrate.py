@@ -9,27 +9,33 @@ import numpy as np
 import pytest
 
 from conftest import Loadstone
+from fit import group, keys_of, solve, values_of, weights_of
 from loadstone import calibrate_profile
 from loadstone.catalogue import parse_deployment
 from loadstone.core import run_folder
+from loadstone.core.errors import InputError
 from loadstone.core.statistics.distribution import Z80
 from loadstone.measure.simulated_server import start
 from loadstone.measure.simulated_server.law import Law
-from loadstone.predict.calibrate.closed_loop import Outcome, run
-from loadstone.predict.calibrate.deployments import deployment_of
-from loadstone.predict.calibrate.fit import faster_twins, group, keys_of, solve, values_of, weights_of
-from loadstone.predict.calibrate.points import Point, Unpredictable
-from loadstone.predict.calibrate.shipped import profiles, residuals
-from loadstone.predict.calibrate.sources import copies_of, statistic_of, traffic_of, version_of
-from loadstone.predict.calibrate.table import case_of, decode_seconds, predict, refresh, slopes, table_of
+from loadstone.predict.calibrate.cases import (
+    Outcome,
+    case_of,
+    decode_seconds,
+    predict,
+    refresh,
+    run,
+    slopes,
+    table_of,
+)
+from loadstone.predict.calibrate.points import Point, deployment_of
 from loadstone.predict.calibrate.update import _widths, update
-from loadstone.predict.engine_rules.cuda_graphs import is_eager
 from loadstone.predict.scheduler import EnginePolicy
 from loadstone.predict.simulator.fleet import Fleet
 from loadstone.predict.step_time import StepModel
 from loadstone.predict.step_time.coefficients import INDEX, NAMES, PRIOR
 from loadstone.predict.step_time.profile import load, prior_profile, profile_of, remaining
 from loadstone.runs.calibration_cases import cases_of_runs
+from profiles import profiles, residuals
 
 HOST = {"request_s": 0.010, "stream_s": 0.001}
 
@@ -150,36 +156,6 @@ def point_of(row: int, users: int, **more: object) -> Point:
 
 
 @pytest.mark.parametrize(
-    ("version", "notes", "expected"),
-    [
-        ("0.15.1", "measured=2025-10-29", "0.15.1"),
-        ("", "mode=agg; measured=2025-10-29; image=", "0.11"),
-        ("nightly-5b8c30d6", "measured=2026-04-12", "0.19"),
-        ("nightly-5b8c30d6", "measured=; image=x", "nightly-5b8c30d6"),
-        ("", "", None),
-        ("", "measured=2024-01-01", None),
-    ],
-)
-def test_a_version_that_is_not_said_is_that_of_its_month(version: str, notes: str, expected: str | None) -> None:
-    assert version_of(point_of(1, 8, engine_version=version, notes=notes)) == expected
-
-
-def test_runs_without_cuda_graphs_are_known_by_their_flags() -> None:
-    told = point_of(1, 8, notes="stat=median; --disable-cuda-graph --enable-torch-compile")
-    assert is_eager(deployment_of(told)[0])
-    assert not is_eager(deployment_of(point_of(1, 8))[0])
-
-
-def test_a_squared_gpu_count_is_undone() -> None:
-    point = point_of(
-        1, 8, model="deepseek-ai/DeepSeek-R1", precision="fp8", gpu="H200-SXM-141GB", gpus=64, tp=64, moe_tp=8,
-        moe_ep=8, source="aiconfigurator silicon_sample.csv",
-    )  # fmt: skip
-    deployment = case_of(point).deployment
-    assert (deployment.gpus, deployment.tp, deployment.ep, deployment.attention_dp) == (8, 8, 8, False)
-
-
-@pytest.mark.parametrize(
     ("changes", "reason"),
     [
         ({"engine": "mystery"}, "not modelled"),
@@ -200,32 +176,15 @@ def test_a_squared_gpu_count_is_undone() -> None:
     ],
 )
 def test_what_cannot_be_predicted_says_why(changes: dict[str, object], reason: str) -> None:
-    with pytest.raises(Unpredictable, match=reason):
+    with pytest.raises(InputError, match=reason):
         case_of(point_of(1, 8, **changes))
 
 
 def test_precisions_by_their_other_names() -> None:
-    deployment = deployment_of(point_of(1, 8, precision="FP8 (native)", kv_dtype="float16"))[0]
+    deployment = deployment_of(point_of(1, 8, precision="FP8 (native)", kv_dtype="float16"))
     assert (deployment.weights_dtype, deployment.kv_dtype) == ("fp8", "fp16")
-    assert deployment_of(point_of(1, 8, kv_dtype="fp8_e5m2"))[0].kv_dtype == "fp8"
-    assert deployment_of(point_of(1, 8, kv_dtype="auto"))[0].kv_dtype == "bf16"
-
-
-def test_an_unstated_statistic_of_the_sample_is_a_mean() -> None:
-    assert statistic_of(point_of(1, 1)) == "median"
-    assert statistic_of(point_of(1, 1, notes="mode=agg; stat not stated (…)")) == "mean"
-
-
-def test_users_of_several_copies_are_shared_out() -> None:
-    more = {"engine": "tensorrt-llm", "source": "silicon_sample.csv", "input_tokens": 15000, "requests": None}
-    summed = point_of(1, 416, engine_version="1.3.0rc5", notes="id=x_epnone_2; batch_size=13; src=y", **more)
-    assert copies_of(summed) == 32
-    case = case_of(summed)
-    assert case.users == 13
-    assert ("max_num_tokens", "16513") in case.deployment.arguments
-    alone = msgspec.structs.replace(summed, engine_version="1.2.0")
-    assert (copies_of(alone), case_of(alone).users) == (1, 416)
-    assert copies_of(msgspec.structs.replace(summed, notes="")) == 1
+    assert deployment_of(point_of(1, 8, kv_dtype="fp8_e5m2")).kv_dtype == "fp8"
+    assert deployment_of(point_of(1, 8, kv_dtype="auto")).kv_dtype == "bf16"
 
 
 def test_no_more_users_than_requests_are_there_at_once() -> None:
@@ -235,11 +194,12 @@ def test_no_more_users_than_requests_are_there_at_once() -> None:
 
 
 def test_range_ratio_is_what_is_sent() -> None:
-    assert traffic_of(point_of(1, 1, range_ratio=0.8))[:2] == (0.8, 1.0)
     case = case_of(point_of(1, 64, range_ratio=0.8))
     assert case.inputs.min() >= 800
     assert case.inputs.max() <= 1000
     assert np.ptp(case_of(point_of(1, 64)).inputs) == 0
+    around = case_of(point_of(1, 64, range_ratio=0.9, range_most=1.1)).inputs
+    assert (900 <= around.min() < 920, 1080 < around.max() <= 1100) == (True, True)
 
 
 # --- fitting ------------------------------------------------------------------------------------------------
@@ -397,9 +357,9 @@ def test_the_groups_of_a_deployment() -> None:
     assert {key[0] for key in amd} == {"vendor", "architecture", "pair", "build"}
 
 
-def test_faster_twins_are_not_fitted_on() -> None:
-    cases = [case_of(point_of(row, 8, tpot_s=tpot)) for row, tpot in ((1, 0.020), (2, 0.010), (3, 0.018))]
-    assert faster_twins(cases).tolist() == [False, True, False]
+def test_what_must_not_be_fitted_on_has_no_weight() -> None:
+    cases = [case_of(point_of(row, 8, tpot_s=0.02 * row, unfitted=why)) for row, why in ((1, ""), (2, "a twin"))]
+    assert (weights_of(cases) > 0).tolist() == [True, False]
 
 
 def test_repeats_share_one_weight() -> None:

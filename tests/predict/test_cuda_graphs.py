@@ -6,7 +6,7 @@ import pytest
 
 from loadstone.catalogue.deployment.shorthand import parse_deployment
 from loadstone.core.errors import InputError
-from loadstone.predict.engine_rules.cuda_graphs import graph_tokens, is_eager
+from loadstone.predict.engine_rules import rules_of
 from loadstone.predict.step_time.step import StepModel
 
 DENSE, LATENT = "llama-3.1-70b:fp8@4xb200/tp4", "deepseek-r1:fp8@8xb200/tp8"
@@ -41,20 +41,20 @@ SEEING = "qwen3.5-397b-a17b:fp8@8xb200/tp8"
     ],
 )
 def test_the_largest_step_with_prompts(deployment: str, tokens: int) -> None:
-    assert graph_tokens(parse_deployment(deployment)) == tokens
+    assert rules_of(parse_deployment(deployment)).graph_tokens == tokens
 
 
 def test_arguments_that_are_none_are_told() -> None:
     with pytest.raises(InputError, match="--cudagraph-mode: 'maybe' is not a mode of vLLM; use NONE, FULL_DECODE"):
-        graph_tokens(parse_deployment(f"{DENSE},engine=vllm,cudagraph_mode=maybe"))
+        StepModel(parse_deployment(f"{DENSE},engine=vllm,cudagraph_mode=maybe"))
     with pytest.raises(InputError, match="--max-cudagraph-capture-size: 'many' is not a whole number"):
-        graph_tokens(parse_deployment(f"{DENSE},engine=vllm,max_cudagraph_capture_size=many"))
+        StepModel(parse_deployment(f"{DENSE},engine=vllm,max_cudagraph_capture_size=many"))
 
 
 def test_decode_steps() -> None:
-    assert is_eager(parse_deployment(f"{DENSE},engine=vllm,version=0.2"))
-    assert is_eager(parse_deployment(f"{DENSE},engine=vllm,cudagraph_mode=NONE"))
-    assert not is_eager(parse_deployment(f"{DENSE},engine=vllm,cudagraph_mode=FULL_DECODE_ONLY"))
+    assert rules_of(parse_deployment(f"{DENSE},engine=vllm,version=0.2")).is_eager
+    assert rules_of(parse_deployment(f"{DENSE},engine=vllm,cudagraph_mode=NONE")).is_eager
+    assert not rules_of(parse_deployment(f"{DENSE},engine=vllm,cudagraph_mode=FULL_DECODE_ONLY")).is_eager
 
 
 def test_prompts_beyond_the_graphs_wait_for_their_launches() -> None:

@@ -13,11 +13,8 @@ import pytest
 from loadstone import catalogue
 from loadstone.catalogue import Deployment, parse_deployment
 from loadstone.core.errors import InputError
-from loadstone.predict.calibrate.closed_loop import run
-from loadstone.predict.calibrate.deployments import schedulers_of
+from loadstone.predict.calibrate.cases import Case, run
 from loadstone.predict.calibrate.points import Point
-from loadstone.predict.calibrate.scripts import Arguments
-from loadstone.predict.calibrate.table import Case
 from loadstone.predict.calibrate.update import update
 from loadstone.predict.scheduler import policy_of
 from loadstone.predict.simulator.fleet import Fleet
@@ -105,11 +102,11 @@ def case(deployment: Deployment, truth: StepModel, users: int) -> Case:
     """A closed loop, measured on an engine with the coefficients of `truth`."""
     rng = np.random.default_rng(1)
     inputs, outputs = rng.integers(64, 129, 96), rng.integers(32, 65, 96)
-    policy = schedulers_of(deployment)
+    policy = policy_of(deployment)
     outcome = run(Fleet(policy, truth), users, inputs, outputs)
     ttft, tpot = float(np.median(outcome.ttft_s)), float(np.median(outcome.tpot_s))
     point = Point(row=users, source="here", ttft_s=ttft, tpot_s=tpot, stat="median", fold="the user's")
-    return Case(point, deployment, Arguments(), users, policy, inputs, outputs, work_of(deployment))
+    return Case(point, deployment, users, policy, inputs, outputs, work_of(deployment))
 
 
 @pytest.mark.parametrize(

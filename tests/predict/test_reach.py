@@ -9,6 +9,7 @@ import pytest
 
 from loadstone.catalogue import gpu, gpus
 from loadstone.catalogue.deployment.shorthand import parse_deployment
+from loadstone.predict.engine_rules import ENGINES
 from loadstone.predict.step_time import StepModel
 from loadstone.predict.step_time.coefficients import INDEX, PRIOR
 from loadstone.predict.step_time.formulas import body_seconds
@@ -44,8 +45,12 @@ def test_widened_weights_are_read_faster_and_multiplied_slower_on_ampere() -> No
     assert prompt_s(narrow) / prompt_s(wide) == pytest.approx(1 / 0.6, rel=0.1)
     model, other = (StepModel(parse_deployment(each), prior_profile()) for each in (wide, narrow))
     assert other.step_s(1, 1024, []) < 0.7 * model.step_s(1, 1024, [])
-    assert widened(gpu("a100-pcie"), "sglang") == 0.6
-    assert {widened(gpu("a100"), "tensorrt-llm"), widened(gpu("h100"), "vllm"), widened(gpu("a10"), "vllm")} == {1.0}
+    assert widened(gpu("a100-pcie"), ENGINES["sglang"]) == 0.6
+    assert {
+        widened(gpu("a100"), ENGINES["tensorrt-llm"]),
+        widened(gpu("h100"), ENGINES["vllm"]),
+        widened(gpu("a10"), ENGINES["vllm"]),
+    } == {1.0}
 
 
 def test_the_speed_of_light_is_the_data_sheets() -> None:
@@ -82,7 +87,7 @@ def test_an_fp8_cache_is_read_at_the_rate_its_kernel_widens_it() -> None:
         ("h100", "tensorrt-llm", 2.84), ("h200", "tensorrt-llm", 3.70), ("b200", "tensorrt-llm", 5.89),
     ):  # fmt: skip
         assert read(gpu_name, engine, "fp8") == pytest.approx(measured, rel=0.12), (gpu_name, engine)
-    assert widening_of(gpu("a100"), "vllm") == widening_of(gpu("l40s"), "vllm") == 0
+    assert widening_of(gpu("a100"), ENGINES["vllm"]) == widening_of(gpu("l40s"), ENGINES["vllm"]) == 0
     assert ideal(work_of(parse_deployment("llama-3.1-8b@1xh200/engine=vllm,kv=fp8"))).widening[0] == 0
 
 

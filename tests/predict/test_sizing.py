@@ -11,10 +11,10 @@ import pytest
 from loadstone import catalogue
 from loadstone.catalogue import parse_deployment
 from loadstone.core.errors import InputError
-from loadstone.predict.engine_rules import sglang
+from loadstone.predict.engine_rules import ranks, rules_of
 from loadstone.predict.scheduler import policy_of
 from loadstone.predict.sharding.limits import GIB, MIB
-from loadstone.predict.sharding.rank import CacheLayer, ranks, stage_layers
+from loadstone.predict.sharding.rank import CacheLayer, stage_layers
 from loadstone.predict.sizing import EngineLimits, engine_limits, max_context, memory_of, size
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -261,22 +261,23 @@ def test_sglangs_fraction() -> None:
     ],
 )
 def test_sglangs_steps_by_the_gpus_memory(name: str, tokens: int, graph: int) -> None:
-    limits = sglang.limits(parse_deployment(f"{name}{',' if '/' in name else '/'}engine=sglang"))
+    limits = rules_of(parse_deployment(f"{name}{',' if '/' in name else '/'}engine=sglang")).limits()
     assert (limits.block_tokens, limits.max_batched_tokens, limits.max_seqs) == (1, tokens, graph)
 
 
 def test_how_many_sglang_runs_at_once() -> None:
-    plain = parse_deployment("llama-3.1-8b@1xh100/engine=sglang")  # 512 for each whole context of 131,072
-    found = [sglang.max_running(plain, tokens) for tokens in (1, 1000, 400_000, 768_000, 4_000_000)]
-    assert found == [1, 500, 2048, 3000, 4096]
-    spread = parse_deployment("deepseek-v3@8xh200/tp1,dp8,ep8,attention-dp,engine=sglang,max_running_requests=100")
-    assert [sglang.max_running(spread, tokens) for tokens in (10, 10_000)] == [5, 12]
+    def most(deployment: str, kv_tokens: int) -> int:
+        rules = rules_of(parse_deployment(deployment))
+        return rules.max_seqs(rules.limits(), kv_tokens)
+
+    plain = "llama-3.1-8b@1xh100/engine=sglang"  # 512 for each whole context of 131,072
+    assert [most(plain, tokens) for tokens in (1, 1000, 400_000, 768_000, 4_000_000)] == [1, 500, 2048, 3000, 4096]
+    spread = "deepseek-v3@8xh200/tp1,dp8,ep8,attention-dp,engine=sglang,max_running_requests=100"
+    assert [most(spread, tokens) for tokens in (10, 10_000)] == [5, 12]
     guessing = ",num_speculative_tokens=1"
-    for more, most in (("", 48), (",max_running_requests=64", 64)):
-        asked = parse_deployment(f"deepseek-v3@8xh200/tp8,engine=sglang{guessing}{more}")
-        assert sglang.max_running(asked, 400_000) == most
-    spread = parse_deployment(f"deepseek-v3@8xh200/tp1,dp8,attention-dp,engine=sglang{guessing}")
-    assert sglang.max_running(spread, 400_000) == 48 // 8
+    for more, seqs in (("", 48), (",max_running_requests=64", 64)):
+        assert most(f"deepseek-v3@8xh200/tp8,engine=sglang{guessing}{more}", 400_000) == seqs
+    assert most(f"deepseek-v3@8xh200/tp1,dp8,attention-dp,engine=sglang{guessing}", 400_000) == 48 // 8
 
 
 def test_sglangs_states_have_nine_parts_of_nineteen() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from loadstone import catalogue
 from loadstone.catalogue import parse_deployment
-from loadstone.predict.engine_rules.common import context_limit
+from loadstone.predict.engine_rules import rules_of
 from loadstone.predict.sizing import size
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "seeds.md").read_text()
@@ -42,7 +42,7 @@ def contexts() -> list[tuple[str, str, int, int]]:
 def longest(gpus: str, model: str, version: str) -> int:
     """The last rung that fits, in 1,024 tokens; tried as a person would, rung by rung."""
     deployment = parse_deployment(f"{model}@{gpus}/tp{gpus[0]},version={version}")
-    limit = context_limit(deployment) or 0
+    limit = rules_of(deployment).context_limit or 0
     return max((n for n in LADDER if n * 1024 <= limit and size(deployment, n * 1024).fits), default=0)
 
 

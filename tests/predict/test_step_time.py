@@ -14,7 +14,7 @@ import loadstone.predict.step_time
 from loadstone import catalogue
 from loadstone.catalogue import parse_deployment
 from loadstone.core.errors import InputError
-from loadstone.predict.engine_rules.common import era_of
+from loadstone.predict.engine_rules import rules_of
 from loadstone.predict.step_time import StepModel, profile_of
 from loadstone.predict.step_time.coefficients import COEFFICIENTS, EXPERT_LAYERS, HOST, INDEX, LIGHT, NAMES, PRIOR
 from loadstone.predict.step_time.formulas import (
@@ -625,7 +625,7 @@ def test_coefficients_are_named_once_and_light_is_perfect() -> None:
     ],
 )
 def test_versions_have_eras(engine: str, era: str) -> None:
-    assert era_of(parse_deployment(f"llama-3.1-8b@1xh100/engine={engine}")) == era
+    assert rules_of(parse_deployment(f"llama-3.1-8b@1xh100/engine={engine}")).era == era
 
 
 RELEASES = (
@@ -709,7 +709,7 @@ def test_a_kind_of_model_that_was_not_measured_is_told(deployment: str, what: st
 
 def test_a_version_that_is_no_number_is_the_newest() -> None:
     plain, nightly = (f"llama-3.1-8b@1xh100/engine=sglang{version}" for version in ("", ",version=nightly-20260216"))
-    assert era_of(parse_deployment(nightly)) == era_of(parse_deployment(plain)) != "0.4"
+    assert rules_of(parse_deployment(nightly)).era == rules_of(parse_deployment(plain)).era != "0.4"
 
 
 def test_blackwells_are_one_architecture() -> None:

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import loadstone
+from annotate import annotated
 from conftest import Loadstone
 from loadstone.catalogue import model, parse_deployment
 from loadstone.core.errors import InputError
-from loadstone.predict.calibrate.deployments import deployment_of
-from loadstone.predict.calibrate.points import Point, read_points
-from loadstone.predict.calibrate.table import case_of, refresh, table_of
+from loadstone.predict.calibrate.cases import case_of, refresh, table_of
+from loadstone.predict.calibrate.points import Point, deployment_of, read_points
 from loadstone.predict.step_time.profile import family_of, prior_profile, profile_of, save
 from loadstone.predict.validate.document import document_of, footnote
 from loadstone.predict.validate.score import Scored, figures, regime, score, summarise
@@ -97,7 +97,7 @@ def test_a_family_that_was_fitted_is_scored_without_itself(tmp_path: Path) -> No
     # A relative that only the file knows of.
     assert akin.held_out
     assert akin.predicted["tpot"] != unseen.predicted["tpot"]
-    fitted = profile_of(deployment_of(said.point)[0])
+    fitted = profile_of(deployment_of(said.point))
     case = case_of(said.point)
     table = table_of([case])
     refresh(table, fitted.values()[None])
@@ -127,7 +127,7 @@ def test_what_was_held_out_is_counted(tmp_path: Path, monkeypatch: pytest.Monkey
         "were in no fit"
     )
     assert [row.get("family_held_out") for row in document_of(rows)["rows"]] == [True, False, None]
-    own = msgspec.structs.replace(profile_of(deployment_of(rows[0].point)[0]), name="mine", held_out={})
+    own = msgspec.structs.replace(profile_of(deployment_of(rows[0].point)), name="mine", held_out={})
     save(own, tmp_path / "loadstone" / "profiles")
     mine = score(read_points(path), "mine")
     assert [each.held_out for each in mine[:2]] == [None, None]
@@ -288,10 +288,17 @@ def test_a_users_profile_is_used(tmp_path: Path, loadstone: Loadstone, monkeypat
 
 
 @pytest.mark.skipif(not POINTS.exists(), reason="the shared measurements are not beside the checkout")
-def test_public_points_are_near() -> None:
+def test_public_points_are_near(tmp_path: Path) -> None:
     """A sample of the public points, each with its family held out: as near as docs/accuracy.md says, with room."""
+    rows = list(annotated(POINTS))
+    with (tmp_path / "points.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
     points = [
-        each for each in read_points(POINTS) if not each.exclude and each.tpot_s and (each.load_value or 0) <= 64
+        each
+        for each in read_points(tmp_path / "points.csv")
+        if not each.exclude and each.tpot_s and (each.load_value or 0) <= 64
     ]
     rng = np.random.default_rng(1)
     chosen = [points[at] for at in sorted(rng.choice(len(points), 150, replace=False))]

@@ -10,9 +10,8 @@ import pytest
 from numpy.typing import NDArray
 
 from loadstone.catalogue.deployment.shorthand import parse_deployment
-from loadstone.predict.calibrate.closed_loop import Outcome, run
+from loadstone.predict.calibrate.cases import Outcome, case_of, predict, refresh, run, simulate, slopes, table_of
 from loadstone.predict.calibrate.points import Point
-from loadstone.predict.calibrate.table import case_of, predict, refresh, simulate, slopes, table_of
 from loadstone.predict.scheduler import EnginePolicy
 from loadstone.predict.simulator.cell import run_cell
 from loadstone.predict.simulator.fleet import Fleet, fleet_of
@@ -134,7 +133,7 @@ def test_simulate_gives_the_same(deployment: str, tokens: tuple[int, int], ratio
 def point(**more: object) -> Point:
     given = {
         "row": 7, "engine": "sglang", "engine_version": "0.5.3", "model": "deepseek-r1", "precision": "fp8",
-        "gpu": "H200", "gpus": 8, "tp": 1, "dp": 8, "moe_tp": 1, "moe_ep": 8, "input_tokens": 2000,
+        "gpu": "H200", "gpus": 8, "tp": 1, "dp": 8, "moe_ep": 8, "input_tokens": 2000,
         "output_tokens": 100, "load": "concurrency", "load_value": 40.0, "ttft_s": 1.0, "tpot_s": 0.05,
     }  # fmt: skip
     return Point(**(given | more))  # type: ignore[arg-type]
@@ -165,7 +164,7 @@ def test_the_warm_up_is_simulated_and_left_out_of_the_times() -> None:
     assert (late.decode_steps, late.duration_s) == (whole.decode_steps, whole.duration_s)
 
 
-TP8 = {"tp": 8, "dp": 1, "moe_tp": 8, "moe_ep": 1}
+TP8 = {"tp": 8, "dp": 1, "moe_ep": 1}
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm"])

@@ -12,15 +12,18 @@ from typing import Any
 import pytest
 
 from loadstone.analyse.compare.contrast import OTHER_REPEATS, REPEATS
+from loadstone.core.errors import InputError
+from loadstone.interop.read.folders import run_folders
 from loadstone.report.charts.ratios import gpu_ratios, ratio_figures
 from loadstone.report.data.effect import Effect, effect
 from loadstone.report.data.frames import E2E, ITL, OUTPUT, TPOT, TTFT
 from loadstone.report.data.points import Point
+from loadstone.report.data.runs import read_runs
 from loadstone.report.data.series import series_of
 from loadstone.report.findings import observations
 from loadstone.report.findings.sentence import ranges
 from loadstone.report.pages.crosswise import matrices, ratios
-from loadstone.report.write import build_of
+from loadstone.report.pages.document import build
 from report_folders import Json, cell, length, points, record, run, stat
 
 WARNED: Json = {"trusted": False, "findings": [{"kind": "queue_grows", "severity": "warning"}]}
@@ -423,15 +426,21 @@ def test_means_stand_in_where_no_median_is_known(tmp_path: Path) -> None:
     assert point.ttft.low is None  # of sums nobody knows how their requests depend on one another
 
 
-def test_odd_summaries_give_points_or_none(tmp_path: Path) -> None:
-    odd: list[Json] = [
+@pytest.mark.parametrize(
+    "odd",
+    [
         {"load": {"kind": "concurrency", "value": 1.0}},
         {"load": {"kind": "concurrency", "value": 2.0}, "metrics": None, "requests": [], "verdict": 3},
-        {"load": None} | {"metrics": {"ttft_s": stat(1.0)}},
-    ]
-    folder = run(tmp_path, "a", [cell(4)])
-    (folder / "summary.json").write_text(json.dumps({"cells": [*odd, "no cell"]}))
-    assert [point.load for point in points(tmp_path)] == [1.0, 2.0]
+        {"load": None, "metrics": {"ttft_s": stat(1.0)}},
+        "no cell",
+    ],
+)
+def test_an_odd_summary_is_refused_in_one_line(tmp_path: Path, odd: Json | str) -> None:
+    path = run(tmp_path, "a", [cell(4)]) / "summary.json"
+    document = json.loads(path.read_text())
+    path.write_text(json.dumps(document | {"cells": [*document["cells"], odd]}))
+    with pytest.raises(InputError, match=r"not a summary \(.*recover"):
+        read_runs([path.parent])
 
 
 def test_a_ratio_of_which_only_half_is_beyond_its_interval_is_said_of_that_half(tmp_path: Path) -> None:
@@ -619,7 +628,8 @@ def test_the_tables_of_a_published_comparison_come_out(tmp_path: Path) -> None:
         writer = csv.DictWriter(file, names)
         writer.writeheader()
         writer.writerows({name: row[name] for name in names} for row in rows)
-    report = build_of([path], [], inside=False)  # all prompts at once: bursts of 320
+    with run_folders([path]) as (folders, _):
+        report = build(read_runs(folders)[0], inside=False)  # all prompts at once: bursts of 320
     (matrix,) = [table for table in report.tables if table.key.startswith("matrix")]
     cells = {
         (row[0], model): text.replace("\u202f", "")

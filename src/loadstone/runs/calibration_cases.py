@@ -16,10 +16,9 @@ from loadstone.catalogue import Deployment
 from loadstone.catalogue.deployment.shorthand import parse_named
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
-from loadstone.predict.calibrate.deployments import schedulers_of
-from loadstone.predict.calibrate.points import Point, Unpredictable
-from loadstone.predict.calibrate.scripts import Arguments
-from loadstone.predict.calibrate.table import MOST_REQUESTS, Case
+from loadstone.predict.calibrate.cases import MOST_REQUESTS, Case
+from loadstone.predict.calibrate.points import Point
+from loadstone.predict.scheduler import policy_of
 from loadstone.predict.step_time.work_of_batch import work_of
 
 _TELLS_NO_ENGINE = ("Triton",)
@@ -84,15 +83,13 @@ def cases_of_runs(folders: Sequence[Path], deployment: Deployment) -> list[Case]
                 continue
             inputs, outputs, times, warm = arrays
             try:
-                policy = schedulers_of(deployment, inputs + outputs)
-            except Unpredictable as reason:
+                policy = policy_of(deployment, lengths=inputs + outputs)
+            except InputError as reason:
                 raise InputError(f"--deployment: {reason}") from reason
             users = len(inputs) - warm if point.load != "concurrency" else int(point.load_value or 1)
             keep = slice(0, MOST_REQUESTS)
             times = None if times is None else times[keep]
-            cases.append(
-                Case(point, deployment, Arguments(), users, policy, inputs[keep], outputs[keep], work, times, warm)
-            )
+            cases.append(Case(point, deployment, users, policy, inputs[keep], outputs[keep], work, times, warm))
         if len(cases) == before:
             raise InputError(
                 f"{folder}: no cell with a TPOT; answers of two tokens or more, over a stream, are needed"

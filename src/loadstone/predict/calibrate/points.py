@@ -1,39 +1,69 @@
 """Points: published measurements, one a line of CSV, and the deployment and traffic each was taken with.
 
-Columns: source, engine, engine_version, model, precision, kv_dtype, gpu, num_gpus, nodes, tp, dp, input_len,
-output_len, prefix_len, arrival, arrival_value, num_prompts, ttft_ms_median, tpot_ms_median, itl_ms_median,
-e2e_ms_median, output_tok_s, moe_tp, moe_ep, mode, range_ratio, stat, exclude, sweep, fold, notes, deployment. Missing
-columns and empty cells are missing values. `deployment` is a shorthand (catalogue/shorthand.py) in place of the
-columns that say what was measured.
+docs/accuracy.md has the columns; Point has them too. Missing columns and empty cells are missing values.
 """
 
 from __future__ import annotations
 
 import csv
 import math
+import re
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 import msgspec
 
+from loadstone.catalogue import Deployment, Gpu, Model, gpu, model, parse_deployment
+from loadstone.catalogue.architecture.precision import dtype_of, kv_dtype_of
+from loadstone.catalogue.user_files import is_file
 from loadstone.core.errors import InputError
+from loadstone.predict.engine_rules import ENGINES
+from loadstone.predict.scheduler import policy_of
 
 MOST_ROWS = 200_000
 MOST_CHARACTERS = 20_000
+MOST_TP = 16
 
 _DECIDE = (
     "num_gpus", "nodes", "tp", "dp", "moe_tp", "moe_ep", "input_len", "output_len", "prefix_len", "arrival_value",
-    "num_prompts", "range_ratio",
+    "num_prompts", "range_ratio", "range_most", "acceptance",
 )  # fmt: skip
 _MEASURED = ("ttft_ms_median", "tpot_ms_median", "output_tok_s")
 _MISSING = ("nan", "n/a", "na", "none", "null", "-")
 """How tables write, beside an empty cell, that nothing was measured."""
 _MOST = 1e9
 """No count, length or load is larger."""
+_GPU = re.compile(r"(rtx[- ]?pro[- ]?\d+|rtx[- ]?\d+|[a-z]+\d+[a-z]*)", re.IGNORECASE)
 
 
-class Point(msgspec.Struct, frozen=True, kw_only=True):
-    """One measurement. Times in seconds. `row` counts from 1, without the header."""
+class Point(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    rename={
+        "gpus": "num_gpus",
+        "input_tokens": "input_len",
+        "output_tokens": "output_len",
+        "prefix_tokens": "prefix_len",
+        "load": "arrival",
+        "load_value": "arrival_value",
+        "requests": "num_prompts",
+        "ttft_s": "ttft_ms_median",
+        "tpot_s": "tpot_ms_median",
+        "itl_s": "itl_ms_median",
+        "output_tokens_per_s": "output_tok_s",
+    },
+):
+    """One measurement. Times in seconds. `row` counts from 1, without the header.
+
+    deployment               a shorthand, in place of the columns that say what was measured
+    range_ratio, range_most  lengths are uniform between these shares of the nominal ones
+    acceptance               of a guessed token, where the text is known; None: as assumed everywhere
+    exclude, unfitted        why it must not be predicted, or not be fitted on; empty: it may
+    wrong                    the first cell that decides a prediction, or was measured, and cannot be read; empty:
+                             none
+    """
 
     row: int
     source: str = ""
@@ -47,7 +77,6 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
     nodes: int | None = None
     tp: int | None = None
     dp: int | None = None
-    moe_tp: int | None = None
     moe_ep: int | None = None
     input_tokens: int | None = None
     output_tokens: int | None = None
@@ -61,18 +90,18 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens_per_s: float | None = None
     mode: str = ""
     range_ratio: float = 1.0
+    range_most: float = 1.0
+    acceptance: float | None = None
     stat: str = ""
     exclude: str = ""
+    unfitted: str = ""
     sweep: str = ""
     fold: str = ""
-    notes: str = ""
     deployment: str = ""
     wrong: str = ""
-    """The first cell that decides a prediction, or was measured, and cannot be read; empty: none."""
 
 
-class Unpredictable(Exception):
-    """Why a point has no prediction: one line."""
+_COLUMNS = [each for each in msgspec.structs.fields(Point) if each.name not in ("row", "wrong")]
 
 
 def read_points(path: Path) -> list[Point]:
@@ -103,66 +132,176 @@ def _point(number: int, row: Mapping[str | None, object]) -> Point:
     def text(name: str) -> str:
         return str(row.get(name) or "").strip()
 
-    def value(name: str) -> float | None:
-        try:
-            found = float(text(name))
-        except ValueError:
-            return None
-        return found if math.isfinite(found) else None
+    values: dict[str, object] = {"row": number}
+    for column in _COLUMNS:
+        cell = text(column.encode_name)
+        value = _number(cell)
+        if column.type is str:
+            values[column.name] = cell
+        elif column.type == int | None:
+            values[column.name] = None if value is None or abs(value) > _MOST else int(value)
+        elif column.name == "load_value":
+            values[column.name] = math.inf if cell == "inf" else value
+        elif column.name.endswith("_s") and "_ms_" in column.encode_name:
+            values[column.name] = None if value is None or value <= 0 else value / 1e3
+        elif value:
+            values[column.name] = value
+    wrong = next(filter(None, (_wrong(name, text(name)) for name in (*_DECIDE, *_MEASURED))), "")
+    return Point(wrong=wrong, **values)  # type: ignore[arg-type]
 
-    def whole(name: str) -> int | None:
-        found = value(name)
-        return None if found is None or abs(found) > _MOST else int(found)
 
-    def seconds(name: str) -> float | None:
-        found = value(name)
-        return None if found is None or found <= 0 else found / 1e3
-
-    return Point(
-        row=number,
-        source=text("source"),
-        engine=text("engine"),
-        engine_version=text("engine_version"),
-        model=text("model"),
-        precision=text("precision"),
-        kv_dtype=text("kv_dtype"),
-        gpu=text("gpu"),
-        gpus=whole("num_gpus"),
-        nodes=whole("nodes"),
-        tp=whole("tp"),
-        dp=whole("dp"),
-        moe_tp=whole("moe_tp"),
-        moe_ep=whole("moe_ep"),
-        input_tokens=whole("input_len"),
-        output_tokens=whole("output_len"),
-        prefix_tokens=whole("prefix_len"),
-        load=text("arrival"),
-        load_value=math.inf if text("arrival_value") == "inf" else value("arrival_value"),
-        requests=whole("num_prompts"),
-        ttft_s=seconds("ttft_ms_median"),
-        tpot_s=seconds("tpot_ms_median"),
-        itl_s=seconds("itl_ms_median"),
-        output_tokens_per_s=value("output_tok_s") or None,
-        mode=text("mode"),
-        range_ratio=value("range_ratio") or 1.0,
-        stat=text("stat"),
-        exclude=text("exclude"),
-        sweep=text("sweep"),
-        fold=text("fold"),
-        notes=text("notes"),
-        deployment=text("deployment"),
-        wrong=next(filter(None, (_wrong(name, text(name)) for name in (*_DECIDE, *_MEASURED))), ""),
-    )
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
 
 
 def _wrong(name: str, text: str) -> str:
     """What is the matter with a cell, in one line; empty where it is a number that can be, or nothing at all."""
     if not text or (name == "arrival_value" and text == "inf") or (name in _MEASURED and text.lower() in _MISSING):
         return ""
-    try:
-        found = float(text)
-    except ValueError:
-        found = math.nan
-    if name == "range_ratio" and not 0 < found <= 1:
+    value = _number(text)
+    if name == "range_ratio" and not (value is not None and 0 < value <= 1):
         return f"{name} {text[:40]!r} is not a share of the length; write a number above 0, up to 1"
-    return "" if 0 <= found <= _MOST else f"{name} {text[:40]!r} is not a possible number"
+    return "" if value is not None and 0 <= value <= _MOST else f"{name} {text[:40]!r} is not a possible number"
+
+
+# --- what was measured ----------------------------------------------------------------------------------------------
+
+
+def deployment_of(point: Point) -> Deployment:
+    """The deployment that a point was measured on. Raises InputError with the reason why there is none."""
+    if point.deployment:
+        return _runnable(parse_deployment(point.deployment))
+    engine, device, base = _engine(point), _gpu(point.gpu), _model(point.model)
+    weights = _weights(point, base)
+    if weights == "nvfp4" and base.weights_dtype != "nvfp4":
+        base = _published(base, f"nvidia/{base.name.rpartition('/')[2]}-NVFP4")
+    elif weights == "fp8" and base.weights_dtype != "fp8" and base.has_experts:
+        base = _published(base, f"{base.name}-FP8")
+    tp, dp, ep, attention_dp = _parallelism(point, engine, base)
+    gpus = tp * dp
+    if gpus > device.per_node and not (point.nodes and point.nodes > 1):
+        raise InputError(f"{gpus} GPUs on one node")
+    for run in base.layers:
+        heads = getattr(run.attention, "heads", tp)
+        if heads % tp:
+            raise InputError(f"tp {tp} does not divide {heads} heads")
+    if base.weights_bytes(weights) / gpus > device.usable_bytes and "marlin" not in point.precision.lower():
+        raise InputError(f"{base.weights_bytes(weights) / 1e9:.0f} GB of weights do not fit {gpus} × {device.name}")
+    # NVIDIA's NVFP4 checkpoints are made for an FP8 cache (kv_cache_quant_algo), and engines follow.
+    implied = "fp8" if weights == "nvfp4" else base.kv_dtype
+    return _runnable(
+        Deployment(
+            model=base,
+            gpu=device,
+            gpus=gpus,
+            nodes=max(1, -(-gpus // device.per_node)),
+            tp=tp,
+            dp=dp,
+            ep=ep,
+            attention_dp=attention_dp,
+            weights_dtype=weights,
+            kv_dtype=_kv_dtype(point) or implied,
+            engine=engine,
+            engine_version=point.engine_version or None,
+        )
+    )
+
+
+def _runnable(deployment: Deployment) -> Deployment:
+    """The deployment, or the same with experts dealt out where slices of them cannot be (a row may not say `ep`)."""
+    if deployment.ep > 1 or deployment.moe_ranks == 1:
+        return deployment
+    dealt = msgspec.structs.replace(deployment, ep=deployment.moe_ranks)
+    return dealt if not _can_run(deployment) and _can_run(dealt) else deployment
+
+
+def _can_run(deployment: Deployment) -> bool:
+    try:
+        policy_of(deployment)
+    except InputError:
+        return False
+    return True
+
+
+def _engine(point: Point) -> str:
+    name = point.engine.lower().split()[0] if point.engine else ""
+    name = {"trtllm": "tensorrt-llm"}.get(name, name)
+    if name not in ENGINES:
+        raise InputError(f"engine {point.engine!r} is not modelled")
+    return name
+
+
+@cache
+def _gpu(text: str) -> Gpu:
+    if is_file(text):
+        return gpu(text)
+    match = _GPU.search(text.replace("NVIDIA", "").replace("AMD", ""))
+    name = match[1].lower().replace("-", " ") if match else text
+    for each in (text, name, name.replace(" ", "-"), name.replace(" ", "")):
+        try:
+            return gpu(each)
+        except InputError:
+            continue
+    raise InputError(f"GPU {text!r} is not in the catalogue")
+
+
+@cache
+def _model(text: str) -> Model:
+    for each in (text, text.rpartition("/")[2]):
+        try:
+            return model(each)
+        except InputError:
+            continue
+    raise InputError(f"model {text!r} is not in the catalogue")
+
+
+@cache
+def _published(base: Model, name: str) -> Model:
+    """The checkpoint of that model in fewer bits, where the catalogue has it: it says which layers have them, and how
+    they are scaled."""
+    try:
+        narrower = model(name)
+    except InputError:
+        return base
+    return narrower if narrower.layer_count == base.layer_count else base
+
+
+def _weights(point: Point, base: Model) -> str:
+    text = re.split(r"[\s(?]", point.precision.lower().strip())[0]
+    if not text:
+        return "bf16" if base.weights_dtype in ("bf16", "fp16") else base.weights_dtype
+    name = dtype_of(text, "precision")
+    return "mxfp4" if name == "nvfp4" and base.weights_dtype == "mxfp4" else name
+
+
+def _kv_dtype(point: Point) -> str | None:
+    if point.kv_dtype.strip().lower() in ("", "auto"):
+        return None
+    return kv_dtype_of(point.kv_dtype, "kv_dtype")
+
+
+def _parallelism(point: Point, engine: str, base: Model) -> tuple[int, int, int, bool]:
+    """(tp, dp, ep, attention_dp) in the catalogue's words: tp · dp GPUs. Models with experts share them among the
+    data-parallel replicas."""
+    if point.gpus == 0 or point.dp == 0:
+        raise InputError("parallelism is not said: 0 GPUs")
+    tp, dp = point.tp or 0, max(1, point.dp or 0)
+    gpus = point.gpus if point.gpus and point.gpus > 0 else max(tp, 1) * dp
+    if tp > MOST_TP:
+        raise InputError(f"tp {tp}: no single instance is cut that finely; the row sums over several")
+    if tp == 0:
+        raise InputError("parallelism is not said")
+    if tp * dp > gpus:
+        dp = max(1, gpus // tp)
+    if not base.has_experts:
+        return tp, dp, 1, False
+    attention_dp = dp > 1
+    ep = max(1, point.moe_ep or 0)
+    if attention_dp and ep == 1 and engine == "vllm":
+        ep = tp * dp
+    ranks = tp * dp if attention_dp else tp
+    return tp, dp, ep if ranks % ep == 0 else 1, attention_dp

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from loadstone.core.statistics.distribution import Z80
-from loadstone.predict.calibrate.table import Case, refresh, slopes, table_of
+from loadstone.predict.calibrate.cases import Case, refresh, slopes, table_of
 from loadstone.predict.step_time.coefficients import SPREAD, Array
 from loadstone.predict.step_time.profile import Profile, Provenance, spreads
 

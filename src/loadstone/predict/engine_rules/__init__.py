@@ -1,0 +1,50 @@
+"""Each engine's own rules, by the engine's name. An engine without any is assumed to do what EngineRules does."""
+
+from __future__ import annotations
+
+import msgspec
+
+from loadstone.catalogue.deployment.deployment import Deployment
+from loadstone.predict.engine_rules.llama_cpp import LlamaCpp
+from loadstone.predict.engine_rules.rules import EngineRules
+from loadstone.predict.engine_rules.sglang import Sglang
+from loadstone.predict.engine_rules.tensorrt_llm import TensorrtLlm
+from loadstone.predict.engine_rules.vllm import Vllm
+from loadstone.predict.sharding.rank import Rank, ranks_of, shape_of
+
+ENGINES: dict[str, type[EngineRules]] = {
+    "vllm": Vllm,
+    "sglang": Sglang,
+    "tensorrt-llm": TensorrtLlm,
+    "llama.cpp": LlamaCpp,
+}
+
+OLD_ERAS = frozenset(era.name for rules in ENGINES.values() for era in rules.eras if era.old)
+
+
+def rules_of(deployment: Deployment) -> EngineRules:
+    return ENGINES.get(deployment.engine, EngineRules)(deployment)
+
+
+def ranks(deployment: Deployment) -> tuple[Rank, ...]:
+    """A rank of each pipeline stage, first to last; the last one holds the draft model beside it, if there is one."""
+    rules = rules_of(deployment)
+    stages = ranks_of(
+        deployment.model,
+        shape_of(deployment),
+        deployment.weights_dtype,
+        rules.kv_dtype,
+        rules.state_dtype,
+        windows=rules.keeps_windows,
+        drafts=bool(rules.draft_layers),
+    )
+    if (drafting := deployment.drafting) is None:
+        return stages
+    last, draft = stages[-1], ranks(drafting)[0]
+    together = msgspec.structs.replace(
+        last,
+        weights_bytes=last.weights_bytes + draft.weights_bytes,
+        mxfp4_bytes=last.mxfp4_bytes + draft.mxfp4_bytes,
+        cache=last.cache + draft.cache,
+    )
+    return (*stages[:-1], together)

@@ -1,4 +1,4 @@
-"""llama.cpp's memory (llama-server): slots of equal context, whose cache is allocated whole at the start.
+"""llama.cpp's rules (llama-server): slots of equal context, whose cache is allocated whole at the start.
 
 KV = ctx_size tokens, in cells of one token; a slot has ctx_size / parallel of them, and a request takes a slot
 Where nothing is said: 4 slots, the model's own context, 2048 tokens a step (tools/server/README.md: --parallel,
@@ -8,8 +8,7 @@ own type is another.
 
 from __future__ import annotations
 
-from loadstone.catalogue.deployment.deployment import Deployment
-from loadstone.predict.sharding.kv_cache import Cache, pooled
+from loadstone.predict.engine_rules.rules import EngineRules
 from loadstone.predict.sharding.limits import Budget, Limits, count
 from loadstone.predict.sharding.rank import Rank
 
@@ -23,46 +22,51 @@ UNKNOWN_CONTEXT_TOKENS = 4096
 _FLOAT_BYTES = 4
 
 
-def limits(deployment: Deployment, context_tokens: int | None = None) -> Limits:
-    return Limits(
-        block_tokens=1,
-        max_batched_tokens=count(deployment, "batch_size") or BATCH_TOKENS,
-        max_seqs=slots(deployment),
-    )
+class LlamaCpp(EngineRules):
+    cache_dtypes = ("fp32", "bf16", "fp16", "int8")
+    """Its --cache-type-k; q8_0 is int8 here."""
 
+    @property
+    def slots(self) -> int:
+        return count(self.deployment, "parallel") or SLOTS
 
-def slots(deployment: Deployment) -> int:
-    return count(deployment, "parallel") or SLOTS
+    @property
+    def cache_tokens(self) -> int:
+        """Cells of all slots. `max_model_len`, which is not llama.cpp's word, is one slot's."""
+        total = count(self.deployment, "ctx_size")
+        each = count(self.deployment, "max_model_len", "max_seq_len")
+        if total is None and each is not None:
+            total = each * self.slots
+        return total or self.deployment.model.max_context_tokens or UNKNOWN_CONTEXT_TOKENS
 
+    @property
+    def context_limit(self) -> int | None:
+        """No longer than a slot, where the slots' cache was sized by `ctx_size`."""
+        limit, total = super().context_limit, count(self.deployment, "ctx_size")
+        if total is None:
+            return limit
+        slot = max(1, total // self.slots)
+        return slot if limit is None else min(limit, slot)
 
-def cache_tokens(deployment: Deployment) -> int:
-    """Cells of all slots. `max_model_len`, which is not llama.cpp's word, is one slot's."""
-    total = count(deployment, "ctx_size")
-    each = count(deployment, "max_model_len", "max_seq_len")
-    if total is None and each is not None:
-        total = each * slots(deployment)
-    return total or deployment.model.max_context_tokens or UNKNOWN_CONTEXT_TOKENS
+    def limits(self, context_tokens: int | None = None) -> Limits:
+        return Limits(
+            block_tokens=1,
+            max_batched_tokens=count(self.deployment, "batch_size") or BATCH_TOKENS,
+            max_seqs=self.slots,
+        )
 
+    def budget(self, rank: Rank, limits: Limits) -> Budget:
+        """Logits of every slot and the widest of a piece's intermediate results, in 32 bits; a state of every slot.
+        What the cache leaves is outside: it is never asked for.
+        """
+        total, model = self.deployment.gpu.usable_bytes, self.deployment.model
+        piece = min(MICRO_BATCH_TOKENS, limits.max_batched_tokens)
+        activation = float(_FLOAT_BYTES * model.vocab * max(limits.max_seqs, piece))
+        states = limits.max_seqs * sum(layer.count * layer.state_bytes for layer in rank.cache)
+        room = total - rank.weights_bytes - activation - states
+        wanted = self.cache_tokens * self.cache(rank, limits).block_bytes
+        outside = max(0.0, room - wanted)
+        return Budget(total, outside, rank.weights_bytes, activation, 0.0, state_bytes=states)
 
-def slot_tokens(deployment: Deployment) -> int | None:
-    """The longest request where the slots' cache was sized by `ctx_size`; None where it was not."""
-    total = count(deployment, "ctx_size")
-    return None if total is None else max(1, total // slots(deployment))
-
-
-def budget(deployment: Deployment, rank: Rank, limit: Limits) -> Budget:
-    """Logits of every slot and the widest of a piece's intermediate results, in 32 bits; a state of every slot. What
-    the cache leaves is outside: it is never asked for.
-    """
-    total, model = deployment.gpu.usable_bytes, deployment.model
-    piece = min(MICRO_BATCH_TOKENS, limit.max_batched_tokens)
-    activation = float(_FLOAT_BYTES * model.vocab * max(limit.max_seqs, piece))
-    states = limit.max_seqs * sum(layer.count * layer.state_bytes for layer in rank.cache)
-    room = total - rank.weights_bytes - activation - states
-    wanted = cache_tokens(deployment) * cache(deployment, rank, limit).block_bytes
-    outside = max(0.0, room - wanted)
-    return Budget(total, outside, rank.weights_bytes, activation, 0.0, state_bytes=states)
-
-
-def cache(deployment: Deployment, rank: Rank, limit: Limits) -> Cache:
-    return pooled(rank.cache, limit.block_tokens)
+    def cache_arguments(self, context_tokens: int, requests: int) -> tuple[tuple[str, int], ...]:
+        return ("ctx_size", context_tokens * requests), ("parallel", requests)

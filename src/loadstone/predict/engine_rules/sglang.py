@@ -1,4 +1,4 @@
-"""SGLang's memory, as its source has it (0.5.23: arg_groups/memory_hook.py, kv_cache_configurator.py).
+"""SGLang's rules, as its source has them (0.5.23: arg_groups/memory_hook.py, kv_cache_configurator.py).
 
 KV = free after loading − free before loading · (1 − mem_fraction_static)
    = free before loading · mem_fraction_static − weights [− CUDA graphs, where the cache is sized after their capture]
@@ -6,12 +6,11 @@ KV = free after loading − free before loading · (1 − mem_fraction_static)
 
 from __future__ import annotations
 
-from loadstone.catalogue.deployment.deployment import Deployment
+from loadstone.catalogue.architecture.attention import LatentAttention
+from loadstone.predict.engine_rules.rules import EngineRules, Era, Scheduling
 from loadstone.predict.sharding.kv_cache import Cache, pooled
-from loadstone.predict.sharding.limits import GIB, MIB, Budget, Limits, count, fraction, switched, version_of
-from loadstone.predict.sharding.rank import Rank, guesses, keeps_free_for_drafts
-
-NEWEST = (0, 5, 23)
+from loadstone.predict.sharding.limits import GIB, MIB, Budget, Limits, count, fraction, is_speculative, switched
+from loadstone.predict.sharding.rank import Rank
 
 CONTEXT_BYTES = 0.51 * GIB
 """What is gone before the weights come, one GPU: the CUDA context (an H100, vLLM 0.19's first snapshot)."""
@@ -21,90 +20,213 @@ WINDOW_SHARE = 0.8
 """`swa_full_tokens_ratio`: tokens in the windows' pool per token of full attention's."""
 STATE_SHARE = 0.9
 """`mamba_full_memory_ratio`: memory for states per memory for KV, where no number of states is set."""
-GUESSING = 48
+SPECULATIVE_SEQS = 48
 """max_running_requests where tokens are guessed and it is not given (speculative_hook._handle_eagle_family)."""
+KEEP_FREE = 0.098
+"""The floor of its new_token_ratio: SGLANG_INIT_NEW_TOKEN_RATIO 0.7 · SGLANG_MIN_NEW_TOKEN_RATIO_FACTOR 0.14."""
+DP_CONSERVATIVENESS = 0.3
+"""--enable-dp-attention multiplies schedule_conservativeness by it, and so new_token_ratio (server_args.py)."""
 
+_EXACT_SINCE = (0, 5, 23)
+"""From then on all that requests of fixed length (ignore_eos) may still write is left free. Seen in this release; at
+the beginning of 2026 (pull request 16807) it was not so."""
+_COUNTS_DRAFTS_SINCE = (0, 5, 20)
+"""From then on or so it loads draft layers before it sizes the cache, and has them in a token's bytes (0.5.23:
+Scheduler.init_model_worker, pool_configurator). Before, it loaded them into memory that it kept free."""
+_AFTER_CAPTURE_SINCE = (0, 5, 20)
+_PROMPT_GRAPHS_SINCE = (0, 5, 10)
+_LATENT_GRAPH_TOKENS = 2048
+"""Largest step with prompts in CUDA graphs for latent attention; otherwise a whole chunk (ServerArgs, its pull
+request 15927)."""
 _GRAPH_MIB_PER_SEQ = 2
 _GRAPH_MIB_PER_PREFILL_SIZE = 8
 _DRAFT_MIB = 2048
 
+_WINDOWED = (
+    "llama4", "llama4_text", "gpt_oss", "mimo_v2_flash", "step3p5", "step3p7", "gemma4", "gemma4_text", "deepseek_v4",
+    "deepseek_ref", "inkling_text",
+    "gemma4_unified_text", "beam", "muse_glimmer_text",
+    "dots3_note", "dots3_note_text", "granitemoe_swa", "laguna", "mellum", "muse_spark_text",
+)  # fmt: skip
+"""Models (model_type) of whose sliding layers it keeps the window alone (its is_hybrid_swa_model; DeepSeek-V4 has a
+cache of its own). Of all others, Gemma 3 among them, it keeps every token of every layer."""
 
-def limits(deployment: Deployment, context_tokens: int | None = None) -> Limits:
-    """Chunk and CUDA-graph batch by the GPU's memory: < 20 GiB 2048, 8 · < 60 GiB 4096, 32 (48 below 35 GiB; 160 from
-    tp 4) · < 160 GiB 8192, 256 (512 from tp 4) · else 16384, 512. `max_seqs` here is the graphs' largest batch; what
-    may run at once follows from the cache, see max_running(). Before 0.5: 2048 tokens below 25 GB, else 8192.
-    """
-    gib = deployment.gpu.usable_bytes / GIB
-    many = deployment.moe_ranks >= 4
-    if gib < 20:
-        chunk, graph = 2048, 8
-    elif gib < 60:
-        chunk, graph = 4096, 160 if many else (48 if gib < 35 else 32)
-    elif gib < 160:
-        chunk, graph = 8192, 512 if many else 256
-    else:
-        chunk, graph = 16_384, 512
-    if version_of(deployment, NEWEST) < (0, 5):
-        chunk = 2048 if deployment.gpu.usable_bytes < 25e9 else 8192
-    return Limits(
-        block_tokens=count(deployment, "page_size") or 1,
-        max_batched_tokens=count(deployment, "chunked_prefill_size", "max_prefill_tokens") or chunk,
-        max_seqs=count(deployment, "cuda_graph_max_bs") or graph,
+
+class Sglang(EngineRules):
+    newest = (0, 5, 23)
+    eras = (
+        Era((0, 5, 11), "0.5.11"),
+        Era((0, 5, 10), "graphs"),
+        Era((0, 5), "0.5"),
+        Era((0, 0), "0.4", old=True),
     )
+    """0.5 overlaps host and device; its prompts run in piecewise CUDA graphs by default from about 0.5.10 on."""
+    cache_dtypes = ("fp32", "bf16", "fp16", "nvfp4", "fp8")
+    """Its --kv-cache-dtype."""
+    refuses_longer = True
+    """The environment variable SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN is needed to insist."""
+    marlin = True
+    all_pairs = True
+    fp8_widening = 410.0
 
+    # --- memory -----------------------------------------------------------------------------------------------------
 
-def max_running(deployment: Deployment, kv_tokens: int) -> int:
-    """Requests at once per replica: 2048, up to 4096 where the cache holds that many at 512 per whole context; of all
-    replicas 48 where tokens are guessed.
-    """
-    said = count(deployment, "max_running_requests") or (GUESSING if guesses(deployment) else None)
-    if said is not None:
-        return max(1, min(said // (deployment.dp if deployment.attention_dp else 1), kv_tokens // 2))
-    context = count(deployment, "max_model_len", "max_seq_len") or deployment.model.max_context_tokens or 131_072
-    return max(1, min(max(min(kv_tokens * 512 // context, 4096), 2048), kv_tokens // 2))
+    def limits(self, context_tokens: int | None = None) -> Limits:
+        """Chunk and CUDA-graph batch by the GPU's memory: < 20 GiB 2048, 8 · < 60 GiB 4096, 32 (48 below 35 GiB; 160
+        from tp 4) · < 160 GiB 8192, 256 (512 from tp 4) · else 16384, 512. `max_seqs` here is the graphs' largest
+        batch; what may run at once follows from the cache, see max_seqs(). Before 0.5: 2048 tokens below 25 GB, else
+        8192.
+        """
+        deployment = self.deployment
+        gib = deployment.gpu.usable_bytes / GIB
+        many = deployment.moe_ranks >= 4
+        if gib < 20:
+            chunk, graph = 2048, 8
+        elif gib < 60:
+            chunk, graph = 4096, 160 if many else (48 if gib < 35 else 32)
+        elif gib < 160:
+            chunk, graph = 8192, 512 if many else 256
+        else:
+            chunk, graph = 16_384, 512
+        if self.version < (0, 5):
+            chunk = 2048 if deployment.gpu.usable_bytes < 25e9 else 8192
+        return Limits(
+            block_tokens=count(deployment, "page_size") or 1,
+            max_batched_tokens=count(deployment, "chunked_prefill_size", "max_prefill_tokens") or chunk,
+            max_seqs=count(deployment, "cuda_graph_max_bs") or graph,
+        )
 
+    def max_seqs(self, limits: Limits, kv_tokens: int) -> int:
+        """2048, up to 4096 where the cache holds that many at 512 per whole context; of all replicas 48 where tokens
+        are guessed.
+        """
+        deployment = self.deployment
+        given = count(deployment, "max_running_requests")
+        if given is None and is_speculative(deployment):
+            given = SPECULATIVE_SEQS
+        if given is not None:
+            return max(1, min(given // (deployment.dp if deployment.attention_dp else 1), kv_tokens // 2))
+        context = count(deployment, "max_model_len", "max_seq_len") or deployment.model.max_context_tokens or 131_072
+        return max(1, min(max(min(kv_tokens * 512 // context, 4096), 2048), kv_tokens // 2))
 
-def static_fraction(deployment: Deployment, limit: Limits) -> float:
-    """mem_fraction_static where nothing is said: (memory − reserved) / memory, to three digits, in MiB
+    @property
+    def most_kv_tokens(self) -> int | None:
+        return count(self.deployment, "max_total_tokens")
 
-    sized after capture  reserved = 1536 + 128 tp pp: all but MLA, since 0.5.20 or so
-    else                 reserved = 512 + 1.5 max(chunk, 2048) + 128 tp pp + graphs, at least 10 GiB above 60 GiB;
-                         2048 more where tokens are guessed by its own layers, before 0.5.20 or so: they and their
-                         cache come out of it
-    """
-    said = fraction(deployment, "mem_fraction_static")
-    if said is not None:
-        return said
-    total = deployment.gpu.usable_bytes / MIB
-    ranks = deployment.moe_ranks * deployment.pp
-    if _after_capture(deployment):
-        reserved = 1536 + ranks / 8 * 1024
-    else:
-        reserved = 512 + 1.5 * max(limit.max_batched_tokens, 2048) + ranks / 8 * 1024
-        reserved += _graphs_mib(deployment, limit)
-        if total > 60 * 1024:
-            reserved = max(reserved, 10 * 1024)
-        if guesses(deployment) and deployment.draft is None and keeps_free_for_drafts(deployment):
-            reserved += _DRAFT_MIB
-    return max(0.001, round((total - reserved) / total, 3))
+    def static_fraction(self, limits: Limits) -> float:
+        """mem_fraction_static where nothing is said: (memory − reserved) / memory, to three digits, in MiB
 
+        sized after capture  reserved = 1536 + 128 tp pp: all but MLA, since 0.5.20 or so
+        else                 reserved = 512 + 1.5 max(chunk, 2048) + 128 tp pp + graphs, at least 10 GiB above 60 GiB;
+                             2048 more where tokens are guessed by its own layers, before 0.5.20 or so: they and their
+                             cache come out of it
+        """
+        deployment = self.deployment
+        given = fraction(deployment, "mem_fraction_static")
+        if given is not None:
+            return given
+        total = deployment.gpu.usable_bytes / MIB
+        ranks = deployment.moe_ranks * deployment.pp
+        if self._sized_after_capture:
+            reserved = 1536 + ranks / 8 * 1024
+        else:
+            reserved = 512 + 1.5 * max(limits.max_batched_tokens, 2048) + ranks / 8 * 1024
+            reserved += self._graphs_mib(limits)
+            if total > 60 * 1024:
+                reserved = max(reserved, 10 * 1024)
+            if is_speculative(deployment) and deployment.draft is None and not self.counts_drafts:
+                reserved += _DRAFT_MIB
+        return max(0.001, round((total - reserved) / total, 3))
 
-def _after_capture(deployment: Deployment) -> bool:
-    graphs = not switched(deployment, "enforce_eager")
-    return graphs and not deployment.model.has_latent_attention and version_of(deployment, NEWEST) >= (0, 5, 20)
+    @property
+    def _sized_after_capture(self) -> bool:
+        graphs = not switched(self.deployment, "enforce_eager")
+        return graphs and not self.deployment.model.has_latent_attention and self.version >= _AFTER_CAPTURE_SINCE
 
+    def _graphs_mib(self, limits: Limits) -> float:
+        """What it expects of its graphs itself: 2 per sequence of the largest batch, with attention-DP 3 (4.5 above
+        300) more for every replica's; for prefill 8 per captured size, with MLA 1536."""
+        deployment = self.deployment
+        if switched(deployment, "enforce_eager"):
+            return 0.0
+        total = float(_GRAPH_MIB_PER_SEQ * limits.max_seqs)
+        if deployment.attention_dp:
+            total += limits.max_seqs * deployment.dp * (4.5 if limits.max_seqs > 300 else 3)
+        if deployment.model.has_latent_attention:
+            return total + 1536
+        return total + _GRAPH_MIB_PER_PREFILL_SIZE * _prefill_sizes(limits.max_batched_tokens)
 
-def _graphs_mib(deployment: Deployment, limit: Limits) -> float:
-    """What SGLang itself expects of its graphs: 2 per sequence of the largest batch, with attention-DP 3 (4.5 above
-    300) more for every replica's; for prefill 8 per captured size, with MLA 1536."""
-    if switched(deployment, "enforce_eager"):
-        return 0.0
-    total = float(_GRAPH_MIB_PER_SEQ * limit.max_seqs)
-    if deployment.attention_dp:
-        total += limit.max_seqs * deployment.dp * (4.5 if limit.max_seqs > 300 else 3)
-    if deployment.model.has_latent_attention:
-        return total + 1536
-    return total + _GRAPH_MIB_PER_PREFILL_SIZE * _prefill_sizes(limit.max_batched_tokens)
+    def budget(self, rank: Rank, limits: Limits) -> Budget:
+        """Activations have no piece of their own here: the slack that mem_fraction_static leaves is for them."""
+        deployment, total = self.deployment, self.deployment.gpu.usable_bytes
+        several = deployment.gpus > 1 and (deployment.tp * deployment.pp > 1 or deployment.attention_dp)
+        context = CONTEXT_TP_BYTES if several else CONTEXT_BYTES
+        graphs = self._graphs_mib(limits) * MIB if self._sized_after_capture else 0.0
+        slack = (total - context) * (1 - self.static_fraction(limits))
+        room = total - context - slack - rank.weights_bytes - graphs
+        states = any(layer.state_bytes for layer in rank.cache)
+        return Budget(
+            total_bytes=total,
+            outside_bytes=0.0,
+            weights_bytes=rank.weights_bytes,
+            activation_bytes=slack,
+            runtime_bytes=context,
+            graphs_bytes=graphs,
+            state_bytes=max(0.0, room) * STATE_SHARE / (1 + STATE_SHARE) if states else 0.0,
+        )
+
+    def cache(self, rank: Rank, limits: Limits) -> Cache:
+        return pooled(rank.cache, limits.block_tokens, WINDOW_SHARE)
+
+    @property
+    def keeps_windows(self) -> bool:
+        return self.deployment.model.model_type in _WINDOWED
+
+    @property
+    def counts_drafts(self) -> bool:
+        return self.version >= _COUNTS_DRAFTS_SINCE
+
+    def draft_refusal(self) -> str | None:
+        both = self.deployment.draft is not None and self.deployment.attention_dp
+        return "sglang takes no draft model with attention-dp; leave one of the two out" if both else None
+
+    # --- scheduling and steps ---------------------------------------------------------------------------------------
+
+    def scheduling(self, max_batched_tokens: int) -> Scheduling:
+        exact = self.version >= _EXACT_SINCE
+        alone = Scheduling(
+            "prefill-first",
+            keep_free=1.0 if exact else KEEP_FREE,
+            route="round-robin",
+            poll_steps=count(self.deployment, "scheduler_recv_interval") or 0,
+        )
+        if not self.deployment.attention_dp:
+            return alone
+        # --chunked-prefill-size is of all ranks together since 0.4.4; before, each had half of it.
+        ranks = self.deployment.dp if self.version >= (0, 4, 4) else 2
+        keep_free = 1.0 if exact else KEEP_FREE * DP_CONSERVATIVENESS
+        return alone._replace(keep_free=keep_free, budget_tokens=max(1, max_batched_tokens // ranks))
+
+    @property
+    def graph_tokens(self) -> int:
+        """From 0.5.10: `piecewise_cuda_graph_max_tokens`, a chunk.
+
+        It switches them off where experts are dealt out, attention is data-parallel, layers are in a pipeline, the
+        model sees images, the GPU is not NVIDIA's, or tokens are guessed (by rule until its pull request 22128;
+        DeepSeek on 0.5.12 still has 212 ms to a first token then, 85 without).
+        """
+        deployment, model = self.deployment, self.deployment.model
+        if self.is_eager or self.version < _PROMPT_GRAPHS_SINCE:
+            return 0
+        if switched(deployment, "disable_piecewise_cuda_graph"):
+            return 0
+        if deployment.ep > 1 or deployment.attention_dp or deployment.pp > 1 or model.vision_parameters:
+            return 0
+        if deployment.gpu.vendor != "nvidia" or is_speculative(deployment):
+            return 0
+        latent = any(isinstance(run.attention, LatentAttention) for run in model.kinds)
+        chunk = _LATENT_GRAPH_TOKENS if latent else self.limits().max_batched_tokens
+        return count(deployment, "piecewise_cuda_graph_max_tokens") or chunk
 
 
 def _prefill_sizes(chunk: int) -> int:
@@ -112,28 +234,3 @@ def _prefill_sizes(chunk: int) -> int:
     256 to 4096, 512 beyond."""
     steps = ((4, 4, 32), (48, 16, 256), (288, 32, 512), (576, 64, 1024), (1280, 256, 4096), (4608, 512, chunk))
     return sum(len(range(first, min(last, chunk) + 1, step)) for first, step, last in steps)
-
-
-def budget(deployment: Deployment, rank: Rank, limit: Limits) -> Budget:
-    """Activations have no piece of their own here: the slack that mem_fraction_static leaves is for them."""
-    total = deployment.gpu.usable_bytes
-    multi = deployment.gpus > 1 and (deployment.tp * deployment.pp > 1 or deployment.attention_dp)
-    context = CONTEXT_TP_BYTES if multi else CONTEXT_BYTES
-    static = static_fraction(deployment, limit)
-    graphs = _graphs_mib(deployment, limit) * MIB if _after_capture(deployment) else 0.0
-    slack = (total - context) * (1 - static)
-    room = total - context - slack - rank.weights_bytes - graphs
-    states = any(layer.state_bytes for layer in rank.cache)
-    return Budget(
-        total_bytes=total,
-        outside_bytes=0.0,
-        weights_bytes=rank.weights_bytes,
-        activation_bytes=slack,
-        runtime_bytes=context,
-        graphs_bytes=graphs,
-        state_bytes=max(0.0, room) * STATE_SHARE / (1 + STATE_SHARE) if states else 0.0,
-    )
-
-
-def cache(deployment: Deployment, rank: Rank, limit: Limits) -> Cache:
-    return pooled(rank.cache, limit.block_tokens, WINDOW_SHARE)

@@ -1,36 +1,86 @@
-"""TensorRT-LLM's memory (PyTorch backend): free_gpu_memory_fraction of what weights and a trial run leave.
+"""TensorRT-LLM's rules (PyTorch backend).
 
 KV = (total − weights − activation − runtime) · free_gpu_memory_fraction
 The fraction is 0.9 and a block 32 tokens where nothing is said (KvCacheConfig); 2048 requests and 8192 tokens per
-step (BuildConfig, PyTorch LLM arguments). Activations are not its own arithmetic but that of activation.py.
+step (BuildConfig, PyTorch LLM arguments). Activations are not its own arithmetic but that of activation_bytes().
 """
 
 from __future__ import annotations
 
-from loadstone.catalogue.deployment.deployment import Deployment
+from loadstone.predict.engine_rules.rules import EngineRules, Era, Scheduling
 from loadstone.predict.engine_rules.vllm import runtime_bytes
-from loadstone.predict.sharding.activation import LOGIT_BYTES, activation_bytes
-from loadstone.predict.sharding.kv_cache import Cache, pooled
-from loadstone.predict.sharding.limits import Budget, Limits, count, fraction
-from loadstone.predict.sharding.rank import Rank
+from loadstone.predict.sharding.limits import Budget, Limits, count, fraction, switched
+from loadstone.predict.sharding.rank import LOGIT_BYTES, Rank, activation_bytes
+
+_OLD_GPUS = ("Volta", "Turing")
+_AMPERE_SINCE = (0, 18)
+"""The release whose support matrix has Ampere as the oldest architecture, as all since."""
+_NATIVE = {"fp8": "fp8", "nvfp4": "fp4"}
+"""Weights that it multiplies as they are or not at all: FP8 from Ada on, NVFP4 from Blackwell on (support matrices of
+0.18.2 and of Model Optimizer). vLLM and SGLang widen them from Ampere on."""
 
 
-def limits(deployment: Deployment, context_tokens: int | None = None) -> Limits:
-    return Limits(
-        block_tokens=count(deployment, "block_size") or 32,
-        max_batched_tokens=count(deployment, "max_num_tokens") or 8192,
-        max_seqs=count(deployment, "max_batch_size") or 2048,
-    )
+class TensorrtLlm(EngineRules):
+    newest = (1, 3)
+    eras = (Era((1, 3), "1.3"), Era((1, 0), "1.0"), Era((0, 0), "0.x", old=True))
+    """1.0 (PyTorch backend) overlaps host and device."""
+    cache_dtypes = ("fp32", "bf16", "fp16", "nvfp4", "fp8")
+    """Its KvCacheConfig."""
+    fp8_widening = 200.0
 
+    def limits(self, context_tokens: int | None = None) -> Limits:
+        return Limits(
+            block_tokens=count(self.deployment, "block_size") or 32,
+            max_batched_tokens=count(self.deployment, "max_num_tokens") or 8192,
+            max_seqs=count(self.deployment, "max_batch_size") or 2048,
+        )
 
-def budget(deployment: Deployment, rank: Rank, limit: Limits) -> Budget:
-    total = deployment.gpu.usable_bytes
-    share = fraction(deployment, "free_gpu_memory_fraction") or 0.9
-    activation = activation_bytes(deployment, rank, limit, LOGIT_BYTES)
-    runtime = runtime_bytes(deployment)
-    free = max(0.0, total - rank.weights_bytes - activation - runtime)
-    return Budget(total, free * (1 - share), rank.weights_bytes, activation, runtime)
+    def budget(self, rank: Rank, limits: Limits) -> Budget:
+        total = self.deployment.gpu.usable_bytes
+        share = fraction(self.deployment, "free_gpu_memory_fraction") or 0.9
+        activation = activation_bytes(self.deployment, rank, limits, LOGIT_BYTES)
+        runtime = runtime_bytes(self.deployment)
+        free = max(0.0, total - rank.weights_bytes - activation - runtime)
+        return Budget(total, free * (1 - share), rank.weights_bytes, activation, runtime)
 
+    def max_seqs(self, limits: Limits, kv_tokens: int) -> int:
+        """max_batch_size is of each batch in its pipeline."""
+        return limits.max_seqs * self.deployment.pp
 
-def cache(deployment: Deployment, rank: Rank, limit: Limits) -> Cache:
-    return pooled(rank.cache, limit.block_tokens)
+    def hardware_refusal(self) -> str | None:
+        gpu, weights = self.deployment.gpu, self.deployment.weights_dtype
+        if gpu.vendor != "nvidia":
+            return f"tensorrt-llm runs on NVIDIA's GPUs alone, not on a {gpu.name}; vllm would (engine=vllm)"
+        if gpu.architecture in _OLD_GPUS and self.version >= _AMPERE_SINCE:
+            return f"tensorrt-llm runs from Ampere on, not on a {gpu.name}; vllm would (engine=vllm)"
+        if weights in _NATIVE and _NATIVE[weights] not in gpu.flops_per_s:
+            return (
+                f"tensorrt-llm takes {weights} weights only where the GPU multiplies them, and no {gpu.name} does; "
+                "vllm would widen them (engine=vllm), or int4 would work"
+            )
+        return None
+
+    def scheduling(self, max_batched_tokens: int) -> Scheduling:
+        """Whole prompts beside decodes; ranks of attention-DP are given requests by how many they have."""
+        deployment = self.deployment
+        chunked = switched(deployment, "enable_chunked_prefill") is True
+        if deployment.attention_dp:
+            return Scheduling(chunked=chunked, keep_free=1.0, hold_steps=count(deployment, "timeout_iters") or 0)
+        share = fraction(deployment, "batch_wait_max_tokens_ratio") or 0.0
+        return Scheduling(
+            chunked=chunked,
+            keep_free=1.0,
+            route="round-robin",
+            gather_steps=count(deployment, "batch_wait_timeout_iters") or 0,
+            gather_tokens=int(share * max_batched_tokens),
+        )
+
+    @property
+    def graph_tokens(self) -> int:
+        """The largest of `capture_num_tokens`, which nobody has by default."""
+        return 0 if self.is_eager else count(self.deployment, "capture_num_tokens") or 0
+
+    @property
+    def latent_launches(self) -> int | None:
+        """For prompts, its host takes 2.4 ms a layer of DeepSeek, where a layer of Llama takes 0.44."""
+        return None if self.era == "0.x" else 60

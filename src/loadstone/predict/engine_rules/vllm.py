@@ -1,4 +1,4 @@
-"""vLLM's memory, as its source has it (0.32: gpu_worker.determine_available_memory, arg_utils, kv_cache_utils).
+"""vLLM's rules, as its source has them (0.32: gpu_worker.determine_available_memory, arg_utils, kv_cache_utils).
 
 KV = ⌈total · gpu_memory_utilization⌉ − weights − peak activation − runtime − CUDA graphs
 """
@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import math
 
+from loadstone.catalogue.architecture.model import FullAttention, LatentAttention, Layers, LinearAttention, Model
 from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.core.errors import InputError
-from loadstone.predict.engine_rules.common import context_limit
-from loadstone.predict.sharding.activation import LOGIT_BYTES, SORTED_LOGIT_BYTES, activation_bytes
+from loadstone.predict.engine_rules.rules import EngineRules, Era, Scheduling
 from loadstone.predict.sharding.kv_cache import Cache, grouped
-from loadstone.predict.sharding.limits import GIB, Budget, Limits, count, fraction, switched, version_of
-from loadstone.predict.sharding.rank import Rank, rope_bytes
-
-NEWEST = (0, 32)
+from loadstone.predict.sharding.limits import GIB, Budget, Limits, count, fraction, switched
+from loadstone.predict.sharding.rank import LOGIT_BYTES, SORTED_LOGIT_BYTES, Rank, activation_bytes
 
 RUNTIME_BYTES = 0.46 * GIB
 """CUDA context growth and kernels, one GPU. vLLM 0.19 on an H100 printed 0.24 to 0.46 GiB as "non-torch memory",
@@ -24,74 +22,6 @@ RUNTIME_TP_BYTES = 2.17 * GIB
 """With collectives' buffers, tensor parallel: 2.06 to 2.17 GiB there (0.55 in 2025's releases)."""
 GRAPHS_BYTES = 1.04 * GIB
 """CUDA graphs, taken off since 0.21: mean of the pools of 49 runs of 0.19 on an H100, which were 0.51 to 1.85 GiB."""
-
-
-def is_v0(deployment: Deployment) -> bool:
-    """Whether the engine core is the first one, V0: before 0.8."""
-    return version_of(deployment, NEWEST) < (0, 8)
-
-
-def chunks_prompts(deployment: Deployment, context_tokens: int) -> bool:
-    """Whether a prompt may be computed in pieces, in an engine made for `context_tokens`.
-
-    Always since 0.8. From 0.5.4 (pull request 6666) where the context is longer than 32,768, but not with latent
-    attention ("MLA is enabled; forcing chunked prefill and prefix caching to be disabled", 0.7; later V0 the same).
-    Before: no. `enable_chunked_prefill`, if given, decides.
-    """
-    said = switched(deployment, "enable_chunked_prefill")
-    if said is not None:
-        return said
-    if not is_v0(deployment):
-        return True
-    latent = deployment.model.has_latent_attention
-    return version_of(deployment, NEWEST) >= (0, 5, 4) and context_tokens > 32_768 and not latent
-
-
-def limits(deployment: Deployment, context_tokens: int | None = None) -> Limits:
-    """Batch limits of the OpenAI server when nothing is said (0.32, EngineArgs.get_batch_defaults).
-
-    total ≥ 160 GiB: 16384 tokens, 1024 sequences · ≥ 70 GiB and no A100: 8192, 1024 · else 2048, 256.
-    Before 0.8: 256 sequences, and where prompts come in pieces 2048 tokens, before 0.6.5 512 (pull request 10544).
-    A step that takes whole prompts has room for one of `context_tokens`, and for 2048.
-    """
-    version, total = version_of(deployment, NEWEST), deployment.gpu.usable_bytes
-    if is_v0(deployment):
-        tokens, seqs = (512 if version < (0, 6, 5) else 2048), 256
-    elif total >= 160 * GIB:
-        tokens, seqs = 16_384, 1024
-    elif total >= 70 * GIB and "a100" not in deployment.gpu.name.lower():
-        tokens, seqs = 8192, 1024
-    else:
-        tokens, seqs = 2048, 256
-    context = context_tokens or context_limit(deployment) or 32_768
-    if not chunks_prompts(deployment, context):
-        tokens = max(2048, context)
-    return Limits(
-        block_tokens=count(deployment, "block_size") or 16,
-        max_batched_tokens=count(deployment, "max_num_batched_tokens") or tokens,
-        max_seqs=count(deployment, "max_num_seqs") or seqs,
-    )
-
-
-def utilization(deployment: Deployment) -> float:
-    """0.92 where nothing is said; 0.9 up to 0.20 (it was 0.9 in 0.19 and is 0.92 in 0.32)."""
-    said = fraction(deployment, "gpu_memory_utilization")
-    return said if said is not None else (0.92 if version_of(deployment, NEWEST) >= (0, 21) else 0.9)
-
-
-def runtime_bytes(deployment: Deployment) -> float:
-    """Attention-DP's ranks exchange what their experts need, and have collectives' buffers too."""
-    return RUNTIME_TP_BYTES if deployment.tp > 1 or deployment.attention_dp else RUNTIME_BYTES
-
-
-def padding_bytes(deployment: Deployment, rank: Rank) -> float:
-    """MXFP4 kernels work on a hidden size of whole 256: gpt-oss's 2880 becomes 3072. (Measured on an H100: 13.47 GiB
-    of weights for gpt-oss-20b, 64.38 for 120b; 13.45 and 64.55 so, 12.82 and 60.77 without.)
-    """
-    hidden = deployment.model.hidden
-    return rank.mxfp4_bytes * (-(-hidden // 256) * 256 / hidden - 1)
-
-
 CUDAGRAPH_MODES = {
     "none": False,
     "full_decode_only": False,
@@ -100,43 +30,214 @@ CUDAGRAPH_MODES = {
     "full_and_piecewise": True,
 }
 """vLLM's CUDAGraphMode, and whether steps with prompts run as graphs in it."""
+_GRAPH_TOKENS = 512
+"""Its V1 core captures piecewise graphs up to so many tokens, or twice max_num_seqs (its _set_cudagraph_sizes)."""
+_CHUNKED_BEYOND_TOKENS = 32_768
+_NVFP4_IN_PART = ("Ampere", "Ada", "Hopper", "Grace Hopper")
+"""Where it reads an NVFP4 cache through a kernel that takes neither heads of 64 nor sinks (its flashinfer backend,
+0.32)."""
 
 
-def cudagraph_mode(deployment: Deployment) -> str:
-    """One of CUDAGRAPH_MODES. Raises InputError."""
-    said = deployment.argument("cudagraph_mode") or "full_and_piecewise"
-    if said.lower() not in CUDAGRAPH_MODES:
-        known = ", ".join(CUDAGRAPH_MODES).upper()
-        raise InputError(f"--cudagraph-mode: {said!r} is not a mode of vLLM; use {known}")
-    return said.lower()
+def runtime_bytes(deployment: Deployment) -> float:
+    """Attention-DP's ranks exchange what their experts need, and have collectives' buffers too."""
+    return RUNTIME_TP_BYTES if deployment.tp > 1 or deployment.attention_dp else RUNTIME_BYTES
 
 
-def budget(deployment: Deployment, rank: Rank, limit: Limits) -> Budget:
-    version = version_of(deployment, NEWEST)
-    total = deployment.gpu.usable_bytes
-    logit_bytes = LOGIT_BYTES if version >= (0, 17) else SORTED_LOGIT_BYTES
-    activation = activation_bytes(deployment, rank, limit, logit_bytes)
-    runtime = runtime_bytes(deployment)
-    without = switched(deployment, "enforce_eager") or cudagraph_mode(deployment) == "none"
-    graphs = version >= (0, 21) and not without
-    return Budget(
-        total_bytes=total,
-        outside_bytes=total - math.ceil(total * utilization(deployment)),
-        weights_bytes=rank.weights_bytes,
-        activation_bytes=activation,
-        runtime_bytes=runtime + rope_bytes(deployment.model) + padding_bytes(deployment, rank),
-        graphs_bytes=GRAPHS_BYTES if graphs else 0.0,
+class Vllm(EngineRules):
+    newest = (0, 32)
+    eras = (
+        Era((0, 14), "async"),
+        Era((0, 8), "v1"),
+        Era((0, 3), "v0", old=True),
+        Era((0, 0), "eager", old=True),
     )
+    """Before 0.3 it had no CUDA graphs; 0.8 made its V1 core the default, 0.14 asynchronous scheduling."""
+    cache_dtypes = ("fp32", "bf16", "fp16", "int8", "nvfp4", "fp8_ds_mla", "fp8")
+    """0.32's CacheDType; int8 with a scale of each head."""
+    refuses_longer = True
+    """The environment variable VLLM_ALLOW_LONG_MAX_MODEL_LEN is needed to insist."""
+    marlin = True
+    all_pairs = True
+    fp8_widening = 295.0
+    places_per_batch = False
+
+    @property
+    def is_v0(self) -> bool:
+        """Whether the engine core is the first one, V0: before 0.8."""
+        return self.version < (0, 8)
+
+    def chunks_prompts(self, context_tokens: int) -> bool:
+        """Whether a prompt may be computed in pieces, in an engine made for `context_tokens`.
+
+        Always since 0.8. From 0.5.4 (pull request 6666) where the context is longer than 32,768, but not with latent
+        attention ("MLA is enabled; forcing chunked prefill and prefix caching to be disabled", 0.7; later V0 the
+        same). Before: no. `enable_chunked_prefill`, if given, decides.
+        """
+        given = switched(self.deployment, "enable_chunked_prefill")
+        if given is not None:
+            return given
+        if not self.is_v0:
+            return True
+        long = self.version >= (0, 5, 4) and context_tokens > _CHUNKED_BEYOND_TOKENS
+        return long and not self.deployment.model.has_latent_attention
+
+    # --- memory -----------------------------------------------------------------------------------------------------
+
+    def limits(self, context_tokens: int | None = None) -> Limits:
+        """Batch limits of the OpenAI server when nothing is said (0.32, EngineArgs.get_batch_defaults).
+
+        total ≥ 160 GiB: 16384 tokens, 1024 sequences · ≥ 70 GiB and no A100: 8192, 1024 · else 2048, 256.
+        Before 0.8: 256 sequences, and where prompts come in pieces 2048 tokens, before 0.6.5 512 (pull request
+        10544). A step that takes whole prompts has room for one of `context_tokens`, and for 2048.
+        """
+        deployment, total = self.deployment, self.deployment.gpu.usable_bytes
+        if self.is_v0:
+            tokens, seqs = (512 if self.version < (0, 6, 5) else 2048), 256
+        elif total >= 160 * GIB:
+            tokens, seqs = 16_384, 1024
+        elif total >= 70 * GIB and "a100" not in deployment.gpu.name.lower():
+            tokens, seqs = 8192, 1024
+        else:
+            tokens, seqs = 2048, 256
+        context = context_tokens or self.context_limit or 32_768
+        if not self.chunks_prompts(context):
+            tokens = max(2048, context)
+        return Limits(
+            block_tokens=count(deployment, "block_size") or 16,
+            max_batched_tokens=count(deployment, "max_num_batched_tokens") or tokens,
+            max_seqs=count(deployment, "max_num_seqs") or seqs,
+        )
+
+    @property
+    def utilization(self) -> float:
+        """0.92 where nothing is said; 0.9 up to 0.20 (it was 0.9 in 0.19 and is 0.92 in 0.32)."""
+        given = fraction(self.deployment, "gpu_memory_utilization")
+        return given if given is not None else (0.92 if self.version >= (0, 21) else 0.9)
+
+    def budget(self, rank: Rank, limits: Limits) -> Budget:
+        deployment, total = self.deployment, self.deployment.gpu.usable_bytes
+        logit_bytes = LOGIT_BYTES if self.version >= (0, 17) else SORTED_LOGIT_BYTES
+        beside = rope_bytes(deployment.model) + padding_bytes(deployment.model, rank)
+        without_graphs = switched(deployment, "enforce_eager") or self.cudagraph_mode == "none"
+        return Budget(
+            total_bytes=total,
+            outside_bytes=total - math.ceil(total * self.utilization),
+            weights_bytes=rank.weights_bytes,
+            activation_bytes=activation_bytes(deployment, rank, limits, logit_bytes),
+            runtime_bytes=runtime_bytes(deployment) + beside,
+            graphs_bytes=GRAPHS_BYTES if self.version >= (0, 21) and not without_graphs else 0.0,
+        )
+
+    def cache(self, rank: Rank, limits: Limits) -> Cache:
+        """In 0.32 two steps may be in flight at once (one more than pipeline stages), one block is never given out,
+        and with prefix caching a state keeps one more block to go back to. When the first two came is not known to
+        us; 0.30 is taken.
+        """
+        late = self.version >= (0, 30)
+        steps = self.deployment.pp + 1 if late else self.deployment.pp
+        states = 1 if switched(self.deployment, "prefix_caching") is False else 2
+        in_flight = steps * limits.max_batched_tokens
+        return grouped(rank.cache, limits.block_tokens, in_flight, states, held_blocks=1 if late else 0)
+
+    def whole_prompts(self, context_limit: int) -> int:
+        """Where V0 took longer prompts in pieces, the memory no longer depends on their length."""
+        if not self.is_v0:
+            return 0
+        return _CHUNKED_BEYOND_TOKENS if self.chunks_prompts(context_limit) else context_limit
+
+    @property
+    def kv_dtype(self) -> str:
+        """It packs an FP8 cache of sparse MLA in its own way (DeepSeek-V3.2, GLM-5: its DeepseekV32ForCausalLM makes
+        `fp8` to `fp8_ds_mla`), which keeps the RoPE key in bf16."""
+        dtype, kinds = super().kv_dtype, self.deployment.model.kinds
+        sparse = any(isinstance(run.attention, LatentAttention) and run.attention.top_tokens for run in kinds)
+        return "fp8_ds_mla" if dtype == "fp8" and sparse else dtype
+
+    @property
+    def state_dtype(self) -> str:
+        """As it computes (MambaStateDtypeCalculator); others have fp32 (SGLang's mamba2_state_dtype)."""
+        return self.deployment.model.dtype
+
+    # --- what it refuses --------------------------------------------------------------------------------------------
+
+    def cache_refusal(self) -> str | None:
+        deployment, kv = self.deployment, self.deployment.kv_dtype
+        if deployment.model.has_latent_attention and kv in ("int8", "nvfp4"):
+            return f"vllm has no KV cache in {kv} for MLA; fp8 would work (kv=fp8)"
+        refusal = super().cache_refusal()
+        if refusal is not None or kv != "nvfp4":
+            return refusal
+        if self.version < (0, 21):
+            return f"vllm {deployment.engine_version} has no KV cache in nvfp4; 0.21 has, or fp8 would work (kv=fp8)"
+        if deployment.gpu.architecture in _NVFP4_IN_PART and any(map(_small_or_sunk, deployment.model.kinds)):
+            return (
+                f"vllm has no KV cache in nvfp4 on a {deployment.gpu.name} for heads of 64 numbers or attention "
+                "sinks; fp8 would work (kv=fp8)"
+            )
+        return None
+
+    def draft_refusal(self) -> str | None:
+        model, draft = self.deployment.model, self.deployment.draft
+        if draft is None or draft.model.vocab == model.vocab:
+            return None
+        return (
+            f"the draft {draft.model.name} has a vocabulary of {draft.model.vocab:,} tokens, {model.name} one of "
+            f"{model.vocab:,}: vllm refuses that; a draft of the same family and release would do"
+        )
+
+    # --- scheduling and steps ---------------------------------------------------------------------------------------
+
+    def scheduling(self, max_batched_tokens: int) -> Scheduling:
+        chunked = self.chunks_prompts(self.context_limit or 0)
+        if not self.is_v0:
+            return Scheduling(chunked=chunked)
+        return Scheduling("mixed" if chunked else "prefill-first", chunked, prefix_cache=False)
+
+    @property
+    def batches_under_way(self) -> int:
+        """Before 0.8 each batch of a pipeline had an engine of its own (virtual engines)."""
+        return 1 if self.is_v0 else super().batches_under_way
+
+    @property
+    def cudagraph_mode(self) -> str:
+        """One of CUDAGRAPH_MODES."""
+        mode = self.deployment.argument("cudagraph_mode") or "full_and_piecewise"
+        if mode.lower() not in CUDAGRAPH_MODES:
+            known = ", ".join(CUDAGRAPH_MODES).upper()
+            raise InputError(f"--cudagraph-mode: {mode!r} is not a mode of vLLM; use {known}")
+        return mode.lower()
+
+    @property
+    def is_eager(self) -> bool:
+        return super().is_eager or self.cudagraph_mode == "none" or self.era == "eager"
+
+    @property
+    def graph_tokens(self) -> int:
+        """`max_cudagraph_capture_size`, unless `cudagraph_mode` leaves prompts out; none before its V1 core."""
+        if self.is_eager or self.is_v0 or not CUDAGRAPH_MODES[self.cudagraph_mode]:
+            return 0
+        limits = self.limits()
+        given = count(self.deployment, "max_cudagraph_capture_size")
+        return min(given or min(2 * limits.max_seqs, _GRAPH_TOKENS), limits.max_batched_tokens)
 
 
-def cache(deployment: Deployment, rank: Rank, limit: Limits) -> Cache:
-    """In 0.32 two steps may be in flight at once (one more than pipeline stages), one block is never given out, and
-    with prefix caching a state keeps one more block to go back to. When the first two came is not known to us; 0.30
-    is taken.
+def padding_bytes(model: Model, rank: Rank) -> float:
+    """MXFP4 kernels work on a hidden size of whole 256: gpt-oss's 2880 becomes 3072. (Measured on an H100: 13.47 GiB
+    of weights for gpt-oss-20b, 64.38 for 120b; 13.45 and 64.55 so, 12.82 and 60.77 without.)
     """
-    late = version_of(deployment, NEWEST) >= (0, 30)
-    steps = deployment.pp + 1 if late else deployment.pp
-    states = 1 if switched(deployment, "prefix_caching") is False else 2
-    return grouped(
-        rank.cache, limit.block_tokens, steps * limit.max_batched_tokens, states, held_blocks=1 if late else 0
-    )
+    return rank.mxfp4_bytes * (-(-model.hidden // 256) * 256 / model.hidden - 1)
+
+
+def rope_bytes(model: Model) -> float:
+    """Sines and cosines that it keeps: max_context × rotated numbers of a head, bf16, once per size of head."""
+    rotated = set()
+    for run in model.kinds:
+        if isinstance(run.attention, FullAttention):
+            rotated.add(run.attention.head_dim)
+        elif run.attention is not None and not isinstance(run.attention, LinearAttention):
+            rotated.add(run.attention.rope_dim)
+    return 2.0 * (model.max_context_tokens or 0) * sum(rotated)
+
+
+def _small_or_sunk(run: Layers) -> bool:
+    return isinstance(run.attention, FullAttention) and (run.attention.head_dim == 64 or run.attention.sinks)

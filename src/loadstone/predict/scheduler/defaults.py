@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.core.errors import InputError
-from loadstone.predict.engine_rules import sglang, vllm
-from loadstone.predict.engine_rules.common import context_limit
-from loadstone.predict.scheduler.policy import EnginePolicy, Order, Route, Speculative
-from loadstone.predict.sharding.limits import count, fraction, switched, version_of
+from loadstone.predict.engine_rules import rules_of
+from loadstone.predict.engine_rules.rules import Scheduling
+from loadstone.predict.scheduler.policy import EnginePolicy, Speculative
+from loadstone.predict.sharding.limits import switched
 from loadstone.predict.sizing import engine_limits, reserved_tokens
 
 if TYPE_CHECKING:
@@ -19,28 +19,6 @@ if TYPE_CHECKING:
 ACCEPTANCE = 0.7
 """Of a guessed token: an assumption, for it depends on the draft and on the text. With it the TPOT of 111 published
 runs of DeepSeek with multi-token prediction is met within 11 % (docs/accuracy.md). `--acceptance` overrides it."""
-SGLANG_KEEP_FREE = 0.098
-"""The floor of SGLang's new_token_ratio: SGLANG_INIT_NEW_TOKEN_RATIO 0.7 · SGLANG_MIN_NEW_TOKEN_RATIO_FACTOR 0.14."""
-SGLANG_EXACT_SINCE = (0, 5, 23)
-"""From then on all that requests of fixed length (ignore_eos) may still write is left free. Seen in this release; at
-the beginning of 2026 (pull request 16807) it was not so."""
-SGLANG_DP_CONSERVATIVENESS = 0.3
-"""--enable-dp-attention multiplies schedule_conservativeness by it, and so new_token_ratio (server_args.py)."""
-
-
-class Habits(NamedTuple):
-    """What EnginePolicy has under the same names; `budget_tokens`: max_batched_tokens, None: as sizing has it."""
-
-    order: Order = "mixed"
-    chunked: bool = True
-    keep_free: float = 0.0
-    route: Route = "least-busy"
-    prefix_cache: bool = True
-    budget_tokens: int | None = None
-    poll_steps: int = 0
-    hold_steps: int = 0
-    gather_steps: int = 0
-    gather_tokens: int = 0
 
 
 def policy_of(
@@ -65,7 +43,8 @@ def policy_of(
         raise InputError(f"--acceptance {acceptance:g}: is a share of guessed tokens; write a number from 0 to 1")
     reserved = reserved_tokens(deployment)
     limits = engine_limits(deployment, None if lengths is None or reserved else max(1, round(lengths.mean())))
-    pipeline = batches_under_way(deployment)
+    rules = rules_of(deployment)
+    pipeline = rules.batches_under_way
     share = deployment.pp // pipeline
     drafts = deployment.argument("num_speculative_tokens")
     speculative = None
@@ -77,11 +56,11 @@ def policy_of(
             room = f"a step has room for {limits.max_batched_tokens} tokens"
             raise InputError(f"num_speculative_tokens={drafts}: {room}; write e.g. 3")
     caching = switched(deployment, "prefix_caching")
-    habits = _habits(deployment, limits.max_batched_tokens)
+    habits = rules.scheduling(limits.max_batched_tokens)
     budget = habits.budget_tokens or limits.max_batched_tokens
     per_decode = 1 if speculative is None else 1 + speculative.draft_tokens
     max_seqs = max(1, limits.max_seqs // share)
-    batch_seqs = None if deployment.engine == "vllm" or pipeline == 1 else max(1, max_seqs // pipeline)
+    batch_seqs = max(1, max_seqs // pipeline) if rules.places_per_batch and pipeline > 1 else None
     kv_blocks = max(1, limits.kv_blocks // share)
     if lengths is not None:
         longest = -(-int(lengths.max()) // limits.block_tokens)
@@ -89,7 +68,7 @@ def policy_of(
     if deployment.argument("batching") == "static":
         if pipeline > 1:
             raise InputError(f"{deployment.name}: static batches do not share a pipeline's stages; leave pp out")
-        habits = Habits("static", route=habits.route)
+        habits = Scheduling("static", route=habits.route)
     if habits.order == "mixed":
         # All that runs may come to decode in one step; of a pipeline, all in a batch.
         if batch_seqs is None:
@@ -115,48 +94,3 @@ def policy_of(
         pipeline=pipeline,
         batch_seqs=batch_seqs,
     )
-
-
-def batches_under_way(deployment: Deployment) -> int:
-    """How many batches one engine of it works on at a time."""
-    virtual = deployment.engine == "vllm" and vllm.is_v0(deployment)
-    return 1 if virtual else max(1, deployment.pp)
-
-
-def _habits(deployment: Deployment, budget_tokens: int) -> Habits:
-    """By engine and release; see policy.py for what they are. llama.cpp has none of its own: mixed, in chunks."""
-    if deployment.engine == "vllm":
-        chunked = vllm.chunks_prompts(deployment, context_limit(deployment) or 0)
-        if not vllm.is_v0(deployment):
-            return Habits(chunked=chunked)
-        return Habits("mixed" if chunked else "prefill-first", chunked, prefix_cache=False)
-    if deployment.engine == "sglang":
-        version = version_of(deployment, sglang.NEWEST)
-        exact = version >= SGLANG_EXACT_SINCE
-        sglang_s = Habits(
-            "prefill-first",
-            keep_free=1.0 if exact else SGLANG_KEEP_FREE,
-            route="round-robin",
-            poll_steps=count(deployment, "scheduler_recv_interval") or 0,
-        )
-        if not deployment.attention_dp:
-            return sglang_s
-        # --chunked-prefill-size is of all ranks together since 0.4.4; before, each had half of it.
-        ranks = deployment.dp if version >= (0, 4, 4) else 2
-        keep_free = 1.0 if exact else SGLANG_KEEP_FREE * SGLANG_DP_CONSERVATIVENESS
-        return sglang_s._replace(keep_free=keep_free, budget_tokens=max(1, budget_tokens // ranks))
-    if deployment.engine == "tensorrt-llm":
-        chunked = switched(deployment, "enable_chunked_prefill") is True
-        if not deployment.attention_dp:
-            gather = count(deployment, "batch_wait_timeout_iters") or 0
-            share = fraction(deployment, "batch_wait_max_tokens_ratio") or 0.0
-            return Habits(
-                chunked=chunked,
-                keep_free=1.0,
-                route="round-robin",
-                gather_steps=gather,
-                gather_tokens=int(share * budget_tokens),
-            )
-        # Its ranks are given requests by how many they have.
-        return Habits(chunked=chunked, keep_free=1.0, hold_steps=count(deployment, "timeout_iters") or 0)
-    return Habits()

@@ -22,14 +22,10 @@ TensorRT-LLM             prompts and decodes in one step (in-flight batching, fu
 
 from __future__ import annotations
 
-from typing import Literal
-
 import msgspec
 
 from loadstone.core.errors import InputError
-
-Order = Literal["mixed", "prefill-first", "static"]
-Route = Literal["least-busy", "round-robin"]
+from loadstone.predict.engine_rules.rules import Order, Route
 
 
 class Speculative(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -13,6 +13,8 @@ from loadstone.core.errors import InputError
 GIB = 1 << 30
 MIB = 1 << 20
 
+Version = tuple[int, ...]
+
 
 class Budget(msgspec.Struct, frozen=True):
     """The memory of one rank. total = weights + activation + runtime + graphs + outside + kv (where that is ≥ 0).
@@ -65,10 +67,15 @@ class Limits(msgspec.Struct, frozen=True):
     max_seqs: int
 
 
-def version_of(deployment: Deployment, newest: tuple[int, ...]) -> tuple[int, ...]:
-    """`0.19.0` as (0, 19, 0), `~0.4` as (0, 4); `newest` where no version is said, or none can be read."""
-    found = re.search(r"[0-9]{1,6}(?:\.[0-9]{1,6}){1,2}", deployment.engine_version or "")
-    return tuple(map(int, found[0].split("."))) if found else newest
+def version_of(deployment: Deployment, newest: Version) -> Version:
+    """`0.19.0` as (0, 19, 0), `~0.4` as (0, 4); `newest` where no version is given, or none can be read."""
+    match = re.search(r"[0-9]{1,6}(?:\.[0-9]{1,6}){1,2}", deployment.engine_version or "")
+    return tuple(map(int, match[0].split("."))) if match else newest
+
+
+def is_speculative(deployment: Deployment) -> bool:
+    """Whether it decodes speculatively: guesses tokens and verifies them."""
+    return (deployment.argument("num_speculative_tokens") or "0") != "0"
 
 
 def count(deployment: Deployment, *names: str) -> int | None:

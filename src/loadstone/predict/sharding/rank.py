@@ -16,7 +16,6 @@ from loadstone.catalogue.architecture.model import (
     CompressedAttention,
     Experts,
     FullAttention,
-    LatentAttention,
     Layers,
     LinearAttention,
     Matrix,
@@ -24,7 +23,19 @@ from loadstone.catalogue.architecture.model import (
 )
 from loadstone.catalogue.architecture.precision import FORMATS, KV_BYTES
 from loadstone.catalogue.deployment.deployment import Deployment
-from loadstone.predict.sharding.limits import version_of
+from loadstone.predict.sharding.limits import Limits
+
+LOGIT_BYTES = 14
+"""Per logit while sampling: as computed in bf16 (2), as float (4), probabilities (4), random numbers (4)."""
+SORTED_LOGIT_BYTES = 38
+"""Likewise where top-k and top-p sort the vocabulary: vLLM before 0.17. Measured: 37.9 on Llama-3.1-8B and on
+Qwen3-14B."""
+FILTER_ROWS = 132
+"""Rows of float logits that the filter without sorting keeps at hand, one per multiprocessor: of an H100."""
+ROUTED_TOKENS = 32_768
+"""Tokens that the experts' kernel takes at once."""
+
+_BYTES = 2  # activations are bf16, whatever the weights are
 
 
 class CacheLayer(msgspec.Struct, frozen=True):
@@ -77,99 +88,39 @@ def shape_of(deployment: Deployment) -> Shape:
     return Shape(deployment.tp, deployment.pp, deployment.moe_ranks // ep, ep)
 
 
-_WINDOWED_IN_SGLANG = (
-    "llama4", "llama4_text", "gpt_oss", "mimo_v2_flash", "step3p5", "step3p7", "gemma4", "gemma4_text", "deepseek_v4",
-    "deepseek_ref", "inkling_text",
-    "gemma4_unified_text", "beam", "muse_glimmer_text",
-    "dots3_note", "dots3_note_text", "granitemoe_swa", "laguna", "mellum", "muse_spark_text",
-)  # fmt: skip
-"""Models (model_type) of whose sliding layers SGLang keeps the window alone (its is_hybrid_swa_model; DeepSeek-V4 has
-a cache of its own). Of all others, Gemma 3 among them, it keeps every token of every layer."""
-
-SGLANG_COUNTS_DRAFTS = (0, 5, 20)
-"""From then on or so it loads them before it sizes the cache, and has their layers in a token's bytes (0.5.23:
-Scheduler.init_model_worker, pool_configurator)."""
-
-
-def ranks(deployment: Deployment) -> tuple[Rank, ...]:
-    """A rank of each pipeline stage, first to last."""
-    model, kv_dtype = deployment.model, kept_kv_dtype(deployment)
-    windows = deployment.engine != "sglang" or model.model_type in _WINDOWED_IN_SGLANG
-    drafts = bool(drafts_of(deployment))
-    kept = (kv_dtype, unsaid_state_dtype(deployment))
-    found = _ranks(model, shape_of(deployment), deployment.weights_dtype, kept, windows, drafts)
-    drafting = deployment.drafting
-    return found if drafting is None else (*found[:-1], _beside(found[-1], ranks(drafting)[0]))
-
-
-def _beside(rank: Rank, draft: Rank) -> Rank:
-    """The rank with that of a draft model on the same GPU: with embeddings and head of its own."""
-    return msgspec.structs.replace(
-        rank,
-        weights_bytes=rank.weights_bytes + draft.weights_bytes,
-        mxfp4_bytes=rank.mxfp4_bytes + draft.mxfp4_bytes,
-        cache=rank.cache + draft.cache,
-    )
-
-
-def kept_kv_dtype(deployment: Deployment) -> str:
-    """What the cache has. vLLM packs an FP8 one of sparse MLA in its own way (DeepSeek-V3.2, GLM-5: its
-    DeepseekV32ForCausalLM makes `fp8` to `fp8_ds_mla`), which keeps the RoPE key in bf16.
-    """
-    said = deployment.kv_dtype or deployment.model.kv_dtype
-    sparse = (
-        isinstance(run.attention, LatentAttention) and run.attention.top_tokens for run in deployment.model.kinds
-    )
-    return "fp8_ds_mla" if said == "fp8" and deployment.engine == "vllm" and any(sparse) else said
-
-
-def unsaid_state_dtype(deployment: Deployment) -> str:
-    """What recurrent states have of which the config says nothing: vLLM keeps them as it computes
-    (MambaStateDtypeCalculator), others in fp32 (SGLang's mamba2_state_dtype).
-    """
-    return deployment.model.dtype if deployment.engine == "vllm" else "fp32"
-
-
-def drafts_of(deployment: Deployment) -> tuple[Layers, ...]:
-    """Multi-token-prediction layers that are counted, with a cache of their own: where the deployment guesses tokens
-    by them, and not by a draft model beside the checkpoint (Deployment.drafting). Before 0.5.20 or so SGLang loaded
-    them into memory that it kept free.
-    """
-    own = guesses(deployment) and deployment.draft is None
-    return deployment.model.draft_layers if own and not keeps_free_for_drafts(deployment) else ()
-
-
-def keeps_free_for_drafts(deployment: Deployment) -> bool:
-    """Whether what guesses is loaded after the cache was sized, into memory kept free for it."""
-    return deployment.engine == "sglang" and version_of(deployment, SGLANG_COUNTS_DRAFTS) < SGLANG_COUNTS_DRAFTS
-
-
-def guesses(deployment: Deployment) -> bool:
-    """Whether it decodes speculatively."""
-    return (deployment.argument("num_speculative_tokens") or "0") != "0"
-
-
 @lru_cache(maxsize=4096)
-def _ranks(
-    model: Model, shape: Shape, dtype: str | None, kept: tuple[str, str], windows: bool, drafts: bool
+def ranks_of(
+    model: Model,
+    shape: Shape,
+    weights_dtype: str | None,
+    kv_dtype: str,
+    state_dtype: str,
+    *,
+    windows: bool = True,
+    drafts: bool = False,
 ) -> tuple[Rank, ...]:
-    sizes = stage_layers(model.layer_count, shape.pp)
-    found, start = [], 0
-    for stage, size in enumerate(sizes):
+    """A rank of each pipeline stage, first to last.
+
+    `state_dtype`: of recurrent states whose precision the model's config does not say. `windows`: layers with a
+    window keep that alone. `drafts`: with the checkpoint's own draft layers, where vLLM puts them: on the last stage,
+    beside the output head that they share.
+    """
+    stages, start = [], 0
+    for stage, size in enumerate(stage_layers(model.layer_count, shape.pp)):
         runs = list(_cut(model.layers, start, start + size))
         start += size
         first, last = stage == 0, stage == shape.pp - 1
-        if last and drafts:  # where vLLM puts them, beside the output head that they share
+        if last and drafts:
             runs += [(run, run.count) for run in model.draft_layers]
-        weights, mxfp4 = _ends_bytes(model, shape, dtype, first, last), 0.0
+        weights, mxfp4 = _ends_bytes(model, shape, weights_dtype, first, last), 0.0
         for run, count in runs:
-            of_all, of_mxfp4 = _layer_bytes(model, run, shape, dtype)
+            of_all, of_mxfp4 = _layer_bytes(model, run, shape, weights_dtype)
             weights, mxfp4 = weights + count * of_all, mxfp4 + count * of_mxfp4
-        cache = cache_layers(runs, shape.tp, *kept)
+        cache = cache_layers(runs, shape.tp, kv_dtype, state_dtype)
         if not windows:
             cache = tuple(msgspec.structs.replace(layer, window_tokens=None) for layer in cache)
-        found.append(Rank(stage, weights, mxfp4, cache, last))
-    return tuple(found)
+        stages.append(Rank(stage, weights, mxfp4, cache, last))
+    return tuple(stages)
 
 
 def stage_layers(layers: int, pp: int) -> list[int]:
@@ -287,17 +238,6 @@ def sequence_bytes(cache: tuple[CacheLayer, ...], context_tokens: int) -> float:
     return total
 
 
-def rope_bytes(model: Model) -> float:
-    """Sines and cosines that vLLM keeps: max_context × rotated numbers of a head, bf16, once per size of head."""
-    rotated = set()
-    for run in model.kinds:
-        if isinstance(run.attention, FullAttention):
-            rotated.add(run.attention.head_dim)
-        elif run.attention is not None and not isinstance(run.attention, LinearAttention):
-            rotated.add(run.attention.rope_dim)
-    return 2.0 * (model.max_context_tokens or 0) * sum(rotated)
-
-
 def widths(model: Model, shape: Shape) -> tuple[float, float]:
     """What an MLP writes for one token on one rank, in numbers: (dense: gate, up and their product; routed: the
     experts' buffers).
@@ -316,3 +256,28 @@ def widths(model: Model, shape: Shape) -> tuple[float, float]:
         elif run.mlp is not None:
             dense = max(dense, run.mlp.matrices * run.mlp.intermediate / shape.tp)
     return dense, routed
+
+
+def activation_bytes(deployment: Deployment, rank: Rank, limits: Limits, logit_bytes: int) -> float:
+    """Peak bytes of a step on one rank, beside weights and KV cache.
+
+    With T = max_batched_tokens, S = min(max_seqs, T), V the vocabulary and h the hidden size:
+
+    2 T h (residual stream and a layer's output, bf16) + the experts' buffers, which stay allocated, + the larger of
+      sampling   S V logit_bytes + 4 min(S, 132) V where nothing is sorted; on the rank with the head
+      a layer    T (MLP's gate, up and product + h), bf16
+    Tensor parallelism cuts the layer, not the sampling: logits are gathered. Either moment can be the peak; sampling
+    nearly always is. Shaped after vLLM's profile run, and checked against what 29 runs of vLLM 0.15 to 0.19 on an
+    H100 printed (docs/sizing.md).
+    """
+    model, batched_tokens = deployment.model, limits.max_batched_tokens
+    dense, routed = widths(model, shape_of(deployment))
+    seqs = min(limits.max_seqs, batched_tokens)
+    layer = _BYTES * batched_tokens * (dense + model.hidden)
+    sampling = 0.0
+    if rank.head:
+        sampling = float(seqs * model.vocab * logit_bytes)
+        if logit_bytes == LOGIT_BYTES:
+            sampling += 4 * min(seqs, FILTER_ROWS) * model.vocab
+    experts = _BYTES * min(batched_tokens, ROUTED_TOKENS) * routed
+    return 2 * _BYTES * batched_tokens * model.hidden + experts + max(layer, sampling)

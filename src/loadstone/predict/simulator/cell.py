@@ -7,7 +7,8 @@ import heapq
 from dataclasses import replace
 
 from loadstone.core import Plan
-from loadstone.predict.scheduler import Route, Sequence
+from loadstone.predict.engine_rules.rules import Route
+from loadstone.predict.scheduler import Sequence
 from loadstone.predict.simulator.client import NEVER, Client
 from loadstone.predict.simulator.content import Contents, shares
 from loadstone.predict.simulator.engine import taker

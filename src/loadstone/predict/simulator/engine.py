@@ -12,7 +12,8 @@ import math
 from collections.abc import Sequence as Sequences
 from typing import TYPE_CHECKING, Any, Protocol
 
-from loadstone.predict.scheduler import Route, Scheduler, Sequence
+from loadstone.predict.engine_rules.rules import Route
+from loadstone.predict.scheduler import Scheduler, Sequence
 
 if TYPE_CHECKING:
     import numpy as np

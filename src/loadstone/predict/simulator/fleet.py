@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import msgspec
 
 from loadstone.catalogue.deployment.deployment import Deployment
-from loadstone.predict.engine_rules.common import context_limit
+from loadstone.predict.engine_rules import rules_of
 from loadstone.predict.scheduler import EnginePolicy, policy_of
 from loadstone.predict.simulator.engine import StepTimes
 from loadstone.predict.sizing import max_context
@@ -60,7 +60,7 @@ def sharing(policy: EnginePolicy) -> EnginePolicy:
 
 def longest_request(deployment: Deployment, policy: EnginePolicy) -> tuple[int, str]:
     """Tokens, prompt and answer together, that one request may have at most; and what it is that ends there."""
-    limit, longest = context_limit(deployment), max_context(deployment)
+    limit, longest = rules_of(deployment).context_limit, max_context(deployment)
     if policy.longest_tokens < longest:
         virtual = deployment.pp // policy.pipeline
         part = f"a virtual engine's part (1/{virtual}) of the KV cache"

@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 import math
-from types import ModuleType
 
 import msgspec
 
 from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.core.errors import InputError
-from loadstone.predict.engine_rules import llama_cpp, sglang, tensorrt_llm, vllm
-from loadstone.predict.engine_rules.common import context_limit
+from loadstone.predict.engine_rules import ENGINES, ranks, rules_of
 from loadstone.predict.sharding.kv_cache import Cache, largest
-from loadstone.predict.sharding.limits import Budget, EngineLimits, Limits, count
-from loadstone.predict.sharding.rank import Rank, ranks
+from loadstone.predict.sharding.limits import Budget, EngineLimits, Limits
+from loadstone.predict.sharding.rank import Rank
 from loadstone.predict.sizing.check import contradictions
-
-_ENGINES: dict[str, ModuleType] = {
-    "vllm": vllm,
-    "sglang": sglang,
-    "tensorrt-llm": tensorrt_llm,
-    "llama.cpp": llama_cpp,
-}
 
 NO_LIMIT_TOKENS = 1 << 24
 """The longest context looked at where the model's config names none."""
@@ -93,33 +84,26 @@ class Memory(msgspec.Struct, frozen=True):
         return whole if not whole or self.holds(context_tokens, whole) else whole - 1
 
 
-def engine_of(deployment: Deployment) -> ModuleType:
-    engine = _ENGINES.get(deployment.engine)
-    if engine is None:
-        raise InputError(f"engine {deployment.engine!r} has no sizing rules here; write one of {', '.join(_ENGINES)}")
-    return engine
-
-
 def memory_of(deployment: Deployment, context_tokens: int | None = None) -> Memory:
     """`context_tokens` matters to old vLLM alone, whose steps took whole prompts. Raises InputError: an engine
     without rules, an argument that is no number.
     """
-    engine = engine_of(deployment)
-    limits = engine.limits(deployment, context_tokens)
-    stages = [
-        (rank, engine.budget(deployment, rank, limits), engine.cache(deployment, rank, limits))
-        for rank in ranks(deployment)
-    ]
-    counts = [cache.blocks(budget.kv_bytes) for _, budget, cache in stages]
+    if deployment.engine not in ENGINES:
+        raise InputError(f"engine {deployment.engine!r} has no sizing rules here; write one of {', '.join(ENGINES)}")
+    rules = rules_of(deployment)
+    limits = rules.limits(context_tokens)
+    stages = tuple((rank, rules.budget(rank, limits), rules.cache(rank, limits)) for rank in ranks(deployment))
     rooms = [budget.kv_bytes for _, budget, _ in stages]
-    growing = [i for i, (_, _, cache) in enumerate(stages) if cache.block_bytes]
     lacking = [i for i, (_, budget, cache) in enumerate(stages) if _lacks(budget, cache)]
     if lacking:
-        return Memory(limits, tuple(stages), min(lacking, key=lambda i: rooms[i]), 0)
-    binding = min(growing or range(len(stages)), key=lambda i: (counts[i], rooms[i]))
-    said = count(deployment, "max_total_tokens") if deployment.engine == "sglang" else None
-    most = math.inf if said is None else said // limits.block_tokens
-    return Memory(limits, tuple(stages), binding, int(min(counts[binding], most)))
+        return Memory(limits, stages, min(lacking, key=lambda i: rooms[i]), 0)
+    blocks = [cache.blocks(budget.kv_bytes) for _, budget, cache in stages]
+    growing = [i for i, (_, _, cache) in enumerate(stages) if cache.block_bytes]
+    binding = min(growing or range(len(stages)), key=lambda i: (blocks[i], rooms[i]))
+    most = rules.most_kv_tokens
+    if most is not None:
+        return Memory(limits, stages, binding, min(blocks[binding], most // limits.block_tokens))
+    return Memory(limits, stages, binding, blocks[binding])
 
 
 def _lacks(budget: Budget, cache: Cache) -> bool:
@@ -129,16 +113,14 @@ def _lacks(budget: Budget, cache: Cache) -> bool:
 
 def max_context(deployment: Deployment, requests: int = 1) -> int:
     """The longest context at which a replica holds `requests` at once, up to the model's limit; 0 where none fits."""
-    limit = context_limit(deployment) or NO_LIMIT_TOKENS
-    if deployment.engine == "vllm" and vllm.is_v0(deployment):
-        # Where longer prompts were taken in pieces, the memory no longer depends on their length.
-        pieces = 32_768 if vllm.chunks_prompts(deployment, limit) else limit
-        if limit > pieces:
-            longest = _longest(memory_of(deployment, limit), limit, requests)
-            if longest > pieces:
-                return longest
-        return largest(0, min(limit, pieces), lambda n: memory_of(deployment, n).holds(n, requests))
-    return _longest(memory_of(deployment), limit, requests)
+    rules = rules_of(deployment)
+    limit = rules.context_limit or NO_LIMIT_TOKENS
+    whole = rules.whole_prompts(limit)
+    if limit > whole:
+        longest = _longest(memory_of(deployment, limit if whole else None), limit, requests)
+        if longest > whole or not whole:
+            return longest
+    return largest(0, min(limit, whole), lambda n: memory_of(deployment, n).holds(n, requests))
 
 
 def reserved_tokens(deployment: Deployment) -> int | None:
@@ -160,15 +142,11 @@ def _longest(memory: Memory, limit: int, requests: int) -> int:
 
 def max_seqs(deployment: Deployment, memory: Memory) -> int:
     """Requests that one replica's scheduler runs at once, whatever the memory."""
-    if deployment.engine == "sglang":
-        return sglang.max_running(deployment, _tokens(deployment, memory))
-    if deployment.engine == "tensorrt-llm":
-        return memory.limits.max_seqs * deployment.pp  # max_batch_size is of each batch in its pipeline
-    return memory.limits.max_seqs
+    return rules_of(deployment).max_seqs(memory.limits, _tokens(deployment, memory))
 
 
 def _tokens(deployment: Deployment, memory: Memory) -> int:
-    context = context_limit(deployment) or NO_LIMIT_TOKENS
+    context = rules_of(deployment).context_limit or NO_LIMIT_TOKENS
     return memory.cache.tokens(memory.blocks, context) if memory.cache.block_bytes else NO_LIMIT_TOKENS
 
 

@@ -9,8 +9,9 @@ import msgspec
 
 from loadstone.catalogue.architecture.precision import FORMATS
 from loadstone.catalogue.deployment.deployment import Deployment
-from loadstone.predict.engine_rules.common import context_limit
-from loadstone.predict.sharding.rank import drafts_of, guesses, kept_kv_dtype, kv_replication, sequence_bytes
+from loadstone.predict.engine_rules import rules_of
+from loadstone.predict.sharding.limits import is_speculative
+from loadstone.predict.sharding.rank import kv_replication, sequence_bytes
 from loadstone.predict.sizing.check import contradictions
 from loadstone.predict.sizing.memory import (
     NO_LIMIT_TOKENS,
@@ -82,9 +83,8 @@ def size(deployment: Deployment, context_tokens: int | None = None, batch: int =
     """The row of one deployment, under its engine's rules. Raises InputError: an engine without rules, an argument
     that is no number.
     """
-    model, dp = deployment.model, deployment.dp
-    limit = context_limit(deployment)
-    context = context_tokens or limit or NO_LIMIT_TOKENS
+    model, dp, rules = deployment.model, deployment.dp, rules_of(deployment)
+    context = context_tokens or rules.context_limit or NO_LIMIT_TOKENS
     wrong = contradictions(deployment, context_tokens)
     memory = memory_of(deployment, context)
     each = -(-batch // dp)  # requests of the fullest replica
@@ -97,10 +97,9 @@ def size(deployment: Deployment, context_tokens: int | None = None, batch: int =
     held = 0 if wrong or not memory.has_room else memory.whole_requests(taken)
     seqs = max_seqs(deployment, memory) if memory.has_room else 0
     ways = deployment.tp * dp
-    drafts = drafts_of(deployment)
-    kv_dtype = kept_kv_dtype(deployment)
+    kv_dtype = rules.kv_dtype
     per_token = model.kv_bytes_per_token(kv_dtype)
-    per_token += sum(run.count * run.kv_bytes_per_token(kv_dtype) for run in drafts)
+    per_token += sum(run.count * run.kv_bytes_per_token(kv_dtype) for run in rules.draft_layers)
     if deployment.draft is not None:
         per_token += deployment.draft.model.kv_bytes_per_token(kv_dtype)
     kv_bytes = batch * deployment.tp * sum(sequence_bytes(rank.cache, taken) for rank, _, _ in memory.stages)
@@ -144,7 +143,7 @@ def _draft_assumed(deployment: Deployment) -> Iterator[str]:
     """What the draft's config left open, or that nothing is counted of what guesses."""
     if deployment.draft is not None:
         yield from (f"draft {deployment.draft.model.name}: {each}" for each in deployment.draft.model.assumed)
-    elif guesses(deployment) and not deployment.model.draft_layers:
+    elif is_speculative(deployment) and not deployment.model.draft_layers:
         yield "no memory of a draft is counted: none is named (draft=MODEL), and the checkpoint has none of its own"
 
 
@@ -197,15 +196,13 @@ def _fewer_bits(deployment: Deployment, context: int, batch: int) -> str | None:
 
 def _larger_caches(deployment: Deployment, context: int, batch: int) -> list[str]:
     """What would make the room for KV larger, or a token smaller."""
-    if deployment.engine == "llama.cpp":
-        # Its cache is as large as it is told, not as large as the GPU.
-        asked = {"ctx_size": context * batch, "parallel": batch}
-        told = tuple((name, str(value)) for name, value in sorted(asked.items()))
-        others = tuple(each for each in deployment.arguments if each[0] not in asked)
-        larger = msgspec.structs.replace(deployment, arguments=(*others, *told))
+    if arguments := rules_of(deployment).cache_arguments(context, batch):
+        texts = {name: str(value) for name, value in arguments}
+        others = tuple(each for each in deployment.arguments if each[0] not in texts)
+        larger = msgspec.structs.replace(deployment, arguments=(*others, *texts.items()))
         if not contradictions(larger, context) and memory_of(larger, context).holds(context, batch):
-            return [f"ctx_size={asked['ctx_size']} with parallel={batch} would"]
+            return [" with ".join(f"{name}={text}" for name, text in texts.items()) + " would"]
         return []
-    found = more_gpus(deployment, context, batch)
+    more = more_gpus(deployment, context, batch)
     half = deployment.kv_dtype in ("bf16", "fp16", "fp32")
-    return [*(["an fp8 KV cache (--kv-dtype fp8) takes half"] if half else []), *([found] if found else [])]
+    return [*(["an fp8 KV cache (--kv-dtype fp8) takes half"] if half else []), *([more] if more else [])]

@@ -20,7 +20,7 @@ from loadstone.catalogue.architecture.model import Model
 from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.core import host
 from loadstone.core.errors import InputError
-from loadstone.predict.engine_rules.common import OLD_ERAS, era_of
+from loadstone.predict.engine_rules import OLD_ERAS, rules_of
 from loadstone.predict.step_time import processor
 from loadstone.predict.step_time.coefficients import EXPERT_LAYERS, NAMES, PRIOR, SPREAD, Array
 from loadstone.predict.step_time.gpu_families import architecture_of, is_amd, kind_of, shapes_of
@@ -109,7 +109,7 @@ def profile_of(deployment: Deployment, name: str | None = None) -> Profile:
     """The user's profile in that file or of that name, else the shipped one for this engine and GPU, else the
     nearest: the same engine on any GPU, any engine on the same kind of GPU, any on any. A GPU of the user's own has
     the coefficients of its kind, and the uncertainty of a GPU that nobody has measured."""
-    engine, era = deployment.engine, era_of(deployment)
+    engine, era = deployment.engine, rules_of(deployment).era
     architecture = architecture_of(deployment.gpu)
     if name:
         profile = load(_path_of(name))
@@ -160,7 +160,7 @@ def unmeasured(deployment: Deployment, profile: Profile) -> str:
     if profile.architecture != architecture or profile.engine != deployment.engine:
         return f"{deployment.engine} on {architecture}"
     release = f"{deployment.engine} {deployment.engine_version or 'of today'}"
-    if profile.era != era_of(deployment) or not profile.provenance.rows:
+    if profile.era != rules_of(deployment).era or not profile.provenance.rows:
         return f"{release} on {architecture}"
     # Later eras differ little from one another: what one of them tells of a kind of model holds for the next.
     told = profile if profile.era in OLD_ERAS else shipped.get((profile.engine, "*", architecture), profile)

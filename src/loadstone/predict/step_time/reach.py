@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from loadstone.catalogue.hardware import Gpu
+from loadstone.predict.engine_rules.rules import EngineRules
 from loadstone.predict.step_time.gpu_families import architecture_of
 
 
@@ -38,10 +39,6 @@ _MARLIN = {"a100": 0.6, "a800": 0.6}
 only ones that a table has, reach 150 of A100's 312 TFLOP/s, cuBLAS 245. On Hopper engines have Machete for it; on Ada
 Marlin reaches as much as cuBLAS, and TensorRT-LLM's own kernels do on A100."""
 _WIDENED = frozenset({"hopper", "hopper pcie", "blackwell"})
-_WIDENING = {"vllm": 295.0, "sglang": 410.0, "tensorrt-llm": 200.0}
-"""What a byte of an FP8 cache takes to widen in a decode's attention, in 16-bit FLOPs at peak. With it and the time
-of the bandwidth the tables of attention are met: whatever the heads, vLLM reads FP8 at 2.4 and 2.65 TB/s on H100 and
-H200 (2.9 and 3.9 in 16 bits), SGLang at 1.9 and 2.2 (2.9 and 4.0), and on B200 at 5.4 and 4.8 (6.3 and 6.5)."""
 
 
 class Ring(NamedTuple):
@@ -73,14 +70,19 @@ def floor_of(gpu: Gpu) -> float:
     return _FLOORS.get(architecture_of(gpu), 1.0)
 
 
-def widened(gpu: Gpu, engine: str) -> float:
+def widened(gpu: Gpu, rules: EngineRules | type[EngineRules]) -> float:
     """What products on widened weights reach, of those on 16-bit ones."""
-    return _MARLIN.get(gpu.name.partition("-")[0], 1.0) if engine in ("vllm", "sglang") else 1.0
+    return _MARLIN.get(gpu.name.partition("-")[0], 1.0) if rules.marlin else 1.0
 
 
-def widening_of(gpu: Gpu, engine: str) -> float:
-    """16-bit FLOPs whose time a byte of an FP8 cache takes to widen; 0 where no table tells it apart from reading."""
-    return _WIDENING.get(engine, 0.0) if architecture_of(gpu) in _WIDENED else 0.0
+def widening_of(gpu: Gpu, rules: EngineRules | type[EngineRules]) -> float:
+    """16-bit FLOPs whose time a byte of an FP8 cache takes to widen; 0 where no table tells it apart from reading.
+
+    With it and the time of the bandwidth the tables of attention are met: whatever the heads, vLLM reads FP8 at 2.4
+    and 2.65 TB/s on H100 and H200 (2.9 and 3.9 in 16 bits), SGLang at 1.9 and 2.2 (2.9 and 4.0), and on B200 at 5.4
+    and 4.8 (6.3 and 6.5).
+    """
+    return rules.fp8_widening if architecture_of(gpu) in _WIDENED else 0.0
 
 
 def ring_of(gpu: Gpu, ranks: int) -> Ring:

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from loadstone.catalogue.deployment.deployment import Deployment
-from loadstone.predict.engine_rules.cuda_graphs import graph_tokens, is_eager
+from loadstone.predict.engine_rules import rules_of
 from loadstone.predict.step_time.coefficients import INDEX, LIGHT, Array
 from loadstone.predict.step_time.formulas import (
     body_seconds,
@@ -57,7 +57,8 @@ class StepModel:
         self.deployment = deployment
         self._profile = profile
         self.draft_tokens = draft_tokens
-        self.eager, self.graph_tokens = is_eager(deployment), graph_tokens(deployment)
+        rules = rules_of(deployment)
+        self.eager, self.graph_tokens = rules.is_eager, rules.graph_tokens
         self.values = self.profile.values() if values is None else values
         self.work = work or work_of(deployment)
         drafting = deployment.drafting if draft_tokens else None

@@ -23,8 +23,7 @@ from loadstone.catalogue.architecture.model import Layers, Model
 from loadstone.catalogue.architecture.precision import FORMATS, KV_BYTES, Format
 from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.catalogue.hardware import Gpu
-from loadstone.predict.engine_rules.common import era_of
-from loadstone.predict.sharding.rank import unsaid_state_dtype
+from loadstone.predict.engine_rules import rules_of
 from loadstone.predict.step_time.expert_kernels import PER_TENSOR, expert_kernel
 from loadstone.predict.step_time.gpu_families import architecture_of
 from loadstone.predict.step_time.reach import ALIKE, Ring, floor_of, reach_of, ring_of, widened, widening_of
@@ -37,8 +36,6 @@ its indexer. Round numbers."""
 _LINEAR_LAUNCHES = {"gated-delta": 48, "kda": 48, "mamba2": 28, "mamba1": 12, "lightning": 16, "short-conv": 4}
 """The same of linear attention. The gated delta rule's thirteen kernels are Triton's, whose launches take several
 times as long; the others by how many theirs are: Mamba-2's scan has five, with convolution and norm seven."""
-_LATENT_LAUNCHES = {("tensorrt-llm", "1.0"): 60, ("tensorrt-llm", "1.3"): 60}
-"""Of an engine and era: for prompts, its host takes 2.4 ms a layer of DeepSeek, where a layer of Llama takes 0.44."""
 _INDEXER_FLOORS = 3
 """An indexer's projections, norms, logits and choice, in floors of latent attention's small kernels. With it those
 come out at 17 µs; whole attention modules of vLLM and TensorRT-LLM, their products taken off, leave 16."""
@@ -63,6 +60,7 @@ def work_of(deployment: Deployment) -> Work:
 class _Counter:
     def __init__(self, deployment: Deployment) -> None:
         self.deployment = deployment
+        self.rules = rules_of(deployment)
         self.model: Model = deployment.model
         self.gpu: Gpu = deployment.gpu
         self.tp = deployment.tp
@@ -185,7 +183,7 @@ class _Counter:
             ep=self.ep,
             # The expected largest of n normal numbers, to a hundredth or so (Blom 1958).
             fullest=NormalDist().inv_cdf((self.ep - 0.375) / (self.ep + 0.25)),
-            all_pairs=self.ep > 1 and engine in ("vllm", "sglang") and architecture.split()[0] in _ALL_PAIRS,
+            all_pairs=self.ep > 1 and self.rules.all_pairs and architecture.split()[0] in _ALL_PAIRS,
             group=self.group,
             floor=kernel.floor_s,
             reach_compute=kernel.compute,
@@ -205,7 +203,7 @@ class _Counter:
             return
         heads = max(1.0, attention.heads / self.tp)
         if self.deployment.kv_dtype == "fp8":
-            self.sums["widening"] = widening_of(self.gpu, self.deployment.engine)
+            self.sums["widening"] = widening_of(self.gpu, self.rules)
         if isinstance(attention, FullAttention):
             kv_heads = max(1.0, attention.kv_heads / self.tp)
             width = attention.head_dim + attention.v_head_dim
@@ -213,14 +211,13 @@ class _Counter:
             self._attend(count, kv_heads * width * cache_bytes, 2 * heads * width, 2 * heads * width, seen)
         elif isinstance(attention, LatentAttention):
             # Decode in the latent space (absorbed); prompts with keys and values expanded.
-            engine = self.deployment.engine, era_of(self.deployment)
             compressed = attention.kv_rank + attention.rope_dim
             decode = 2 * heads * (compressed + attention.kv_rank)
             prompt = 2 * heads * (attention.nope_dim + attention.rope_dim + attention.v_dim)
             self.sums["latent"] = 1.0
             # Absorbed, the expansion is two small products per head, before and after.
             self._small("products", count, 1)
-            self._small("latent_layers", count, _LATENT_LAUNCHES.get(engine, _LAUNCHES["latent"]))
+            self._small("latent_layers", count, self.rules.latent_launches or _LAUNCHES["latent"])
             seen = attention.window_tokens or attention.top_tokens
             self._attend(count, compressed * cache_bytes, decode, prompt, seen)
         else:
@@ -241,7 +238,7 @@ class _Counter:
 
     def _state(self, state: LinearAttention | ShortStates, count: float) -> None:
         """It is read and written once a step."""
-        each = state.state_bytes(unsaid_state_dtype(self.deployment))
+        each = state.state_bytes(self.rules.state_dtype)
         self.sums["state"] += count * 2 * each / min(self.tp, state.heads)
         self._small("linear_layers", count, _LINEAR_LAUNCHES[state.kind])
 
@@ -345,7 +342,7 @@ class _Counter:
     def _reaches(self, form: Format) -> dict[str, float]:
         reach, kind = reach_of(self.gpu), self._precision(form)
         compute, memory = int(kind["compute"]), int(kind["memory"])
-        apart = 1.0 if compute == memory else widened(self.gpu, self.deployment.engine)
+        apart = 1.0 if compute == memory else widened(self.gpu, self.rules)
         return {"reach_compute": apart * reach.compute[compute], "reach_memory": reach.memory[memory]}
 
 

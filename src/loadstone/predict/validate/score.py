@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 import msgspec
 import numpy as np
 
+from loadstone.core.errors import InputError
 from loadstone.core.statistics.distribution import Z80
-from loadstone.predict.calibrate.points import Point, Unpredictable
-from loadstone.predict.calibrate.table import Case, case_of, refresh, slopes, table_of
+from loadstone.predict.calibrate.cases import Case, case_of, refresh, slopes, table_of
+from loadstone.predict.calibrate.points import Point
 from loadstone.predict.step_time.profile import OtherArchitecture, Profile, family_of, is_own, profile_of, spreads
 
 QUANTITIES = ("ttft", "tpot", "throughput")
@@ -47,9 +48,13 @@ def score(points: Sequence[Point], profile_name: str | None = None) -> list[Scor
             continue
         try:
             case = case_of(point)
+        except InputError as reason:
+            skipped[point.row] = str(reason)
+            continue
+        try:
             profiles.append(profile_of(case.deployment, profile_name))
             cases.append(case)
-        except (Unpredictable, OtherArchitecture) as reason:
+        except OtherArchitecture as reason:
             skipped[point.row] = str(reason)
     found = dict(zip((case.point.row for case in cases), _predicted(cases, profiles), strict=True))
     return [

@@ -7,7 +7,6 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from loadstone.analyse.run_facts import mapping, number
 from loadstone.core.units import show_number, show_seconds
 from loadstone.report.data.frames import OUTPUT, TPOT, TTFT, Frame, Measure, load_label
 from loadstone.report.data.points import Point
@@ -115,9 +114,10 @@ def _prefills_s(point: Point) -> float | None:
 
 def _reason(before: Point, after: Point) -> str | None:
     """What the records show, most direct evidence first; None where they show nothing."""
-    waiting = number(mapping(after.server.get("waiting")).get("mean"))
-    usage = number(mapping(after.server.get("kv_usage")).get("max"))
-    preempted = number(after.server.get("preemptions"))
+    server = after.server
+    waiting = server.waiting.mean if server is not None and server.waiting is not None else None
+    usage = server.kv_usage.max if server is not None and server.kv_usage is not None else None
+    preempted = server.preemptions if server is not None else None
     if usage is not None and usage >= FULL and waiting is not None and waiting >= WAITING:
         return f"KV cache: it is {usage:.0%} full and {show_number(waiting)} requests wait, by the metrics"
     if preempted is not None and preempted > 0:

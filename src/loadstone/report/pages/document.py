@@ -88,6 +88,12 @@ class Report(msgspec.Struct, kw_only=True):
         return f"{self.runs} run{'s' * (self.runs != 1)}, {cells} cell{'s' * (cells != 1)}"
 
     @property
+    def tone(self) -> str:
+        """How the verdict looks on a page."""
+        trusted, cells = self.trusted
+        return "bad" if trusted < cells or not cells else "told" if self.stated else "good"
+
+    @property
     def verdict(self) -> str:
         """One sentence on all cells together."""
         trusted, cells = self.trusted
@@ -194,7 +200,7 @@ def _title(points: Sequence[Point], runs: int) -> str:
 def _part(number: int, run: RunView, points: Sequence[Point], inside: bool) -> RunPart:
     name = clean(run.facts.label, 120)
     words = asked(points[0]) if points else ""
-    notes = [f"{clean(str(said.get('evidence')), 300)}." for said in run.document.get("findings") or ()]
+    notes = [f"{clean(finding.evidence, 300)}." for finding in run.summary.findings]
     made: list[Figure | None] = []
     key = f"run-{number}"
     if points and len({point.load for point in points}) > 1:

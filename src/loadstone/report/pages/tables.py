@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 import msgspec
 
-from loadstone.analyse.imported_run import as_stated
 from loadstone.core.units import show_load, show_number, show_seconds
 from loadstone.report.data.frames import load_label
 from loadstone.report.data.points import LATENCIES, LONG_RUN, Point
@@ -36,6 +34,17 @@ class Table(msgspec.Struct, kw_only=True):
     notes: list[str] = msgspec.field(default_factory=list)
     words: bool = False
 
+    @property
+    def groups(self) -> list[tuple[str, list[int]]]:
+        """The columns of a page: the side of each, and which columns stand in it, one under the other."""
+        groups: list[tuple[str, list[int]]] = []
+        for at, side in enumerate(self.align):
+            if side == "u":
+                groups[-1][1].append(at)
+            else:
+                groups.append((side, [at]))
+        return groups
+
 
 def trimmed(table: Table) -> Table:
     """Without the columns that have nothing to say in any row."""
@@ -58,7 +67,7 @@ def overview(runs: Sequence[RunView], points: Sequence[Point]) -> Table:
     for number, run in enumerate(runs, 1):
         own = [point for point in points if point.number == number]
         first = own[0] if own else None
-        cells, trusted = len(run.document["cells"]), sum(point.trusted for point in own)
+        cells, trusted = len(run.summary.cells), sum(point.trusted for point in own)
         rows.append(
             [
                 str(number),
@@ -101,39 +110,28 @@ def trust(cells: tuple[int, int], stated: bool) -> str:
 
 def stated_cells(runs: Sequence[RunView]) -> int:
     """Cells of which there is only what another tool stated: no records to judge by."""
-    return sum(as_stated(cell) for run in runs for cell in run.document["cells"])
+    return sum(cell.is_as_stated for run in runs for cell in run.summary.cells)
 
 
 def verdicts(runs: Sequence[RunView]) -> Table:
     """Every warning and error of every cell, the same ones together."""
-    found: dict[tuple[str, str, str], list[tuple[int, str, str]]] = defaultdict(list)
+    places: dict[tuple[str, str, str], list[str]] = defaultdict(list)
     for number, run in enumerate(runs, 1):
-        of_run = {"verdict": {"findings": run.document.get("findings")}}  # what no cell of it can tell
-        for cell in [of_run, *run.document["cells"]]:
-            for said in (cell.get("verdict") or {}).get("findings") or ():
-                if said.get("severity") == "info":
-                    continue
-                load = cell.get("load") or {}
-                key = (
-                    str(said.get("severity")),
-                    clean(str(said.get("kind")), 60),
-                    clean(str(said.get("remedy")), 300),
-                )
-                where = f"{load.get('kind')} {_short(load.get('value'))}" if load else "as a whole"
-                found[key].append((number, where, clean(str(said.get("evidence")), 300)))
+        of_cells = [
+            (finding, f"{cell.load.kind} {show_load(cell.load.value)}")
+            for cell in run.summary.cells
+            for finding in cell.verdict.findings
+        ]
+        for finding, where in [*((finding, "as a whole") for finding in run.summary.findings), *of_cells]:
+            if finding.severity != "info":
+                key = finding.severity, clean(finding.kind, 60), clean(finding.remedy, 300)
+                places[key].append(f"run {number}, {where}: {clean(finding.evidence, 300)}")
     rows = []
-    for (severity, kind, remedy), places in sorted(
-        found.items(), key=lambda entry: (entry[0][0] != "error", -len(entry[1]))
-    ):
-        number, where, evidence = places[0]
-        others = f"; and in {len(places) - 1} more cell{'s' * (len(places) > 2)}" if len(places) > 1 else ""
-        rows.append([severity, kind.replace("_", " "), f"run {number}, {where}: {evidence}{others}", remedy])
+    for (severity, kind, remedy), own in sorted(places.items(), key=lambda at: (at[0][0] != "error", -len(at[1]))):
+        others = f"; and in {len(own) - 1} more cell{'s' * (len(own) > 2)}" if len(own) > 1 else ""
+        rows.append([severity, kind.replace("_", " "), own[0] + others, remedy])
     heads = ["severity", "finding", "evidence", "remedy"]
     return Table(key="verdicts", title="Warnings and errors", heads=heads, align="llll", rows=rows, words=True)
-
-
-def _short(value: Any) -> str:
-    return show_load(float(value)) if isinstance(value, int | float) else "?"
 
 
 def cells(points: Sequence[Point], *, key: str = "cells", title: str = "All cells", run: bool = True) -> Table:

@@ -15,19 +15,21 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
+from urllib.parse import quote
 
 import msgspec
 
 from loadstone.analyse.run_facts import run_facts
 from loadstone.core import RunInfo, run_folder
 from loadstone.core.errors import InputError
+from loadstone.core.summary import Summary
 from loadstone.core.text import excerpt
 from loadstone.report.data.points import Point, points_of
 from loadstone.report.data.runs import RunView
 from loadstone.report.data.series import asked
-from loadstone.report.data.wording import clean
-from loadstone.report.pages.tables import stated_cells
+from loadstone.report.data.wording import clean, joined
+from loadstone.report.pages.tables import stated_cells, trust
 
 State = Literal["running", "done", "interrupted", "failed", "cut off", "no summary", "unreadable"]
 Signature = tuple[tuple[int, int, int] | None, ...]
@@ -66,6 +68,19 @@ class Row(msgspec.Struct, kw_only=True):
     stated: bool = False
     output_tokens_per_s: float | None = None
     search: str = ""
+
+    @property
+    def url(self) -> str:
+        return f"/runs/{quote(self.key, safe='~')}"
+
+    @property
+    def comparable(self) -> bool:
+        return self.state not in ("unreadable", "running", "cut off")
+
+    @property
+    def trust(self) -> str:
+        """How many of its cells are trusted, in words."""
+        return trust(self.trusted, self.stated) if self.trusted[1] else "-"
 
     @property
     def live(self) -> bool:
@@ -138,48 +153,44 @@ def _unreadable(key: str, folder: Path, why: str) -> Row:
 def _row(key: str, folder: Path) -> Row:
     _bounded(folder / "run.json", _PAPERS_BYTES)
     info = run_folder.read_info(folder)
-    document, why = _summary(folder)
-    facts = run_facts(info, document)
-    view = RunView(folder=folder, info=info, document=document, facts=facts)
-    points = points_of([view])
+    summary, why = _summary(folder)
+    facts = run_facts(info, summary)
+    runs = [RunView(folder=folder, info=info, summary=summary, facts=facts)] if summary is not None else []
+    points, stated = points_of(runs), stated_cells(runs)
     rates = [point.output_tokens_per_s for point in points if point.output_tokens_per_s is not None]
     state: State = info.status if info.status == "running" or not why else "no summary"
-    said = [why if state == "no summary" else "", clean(info.error or "", 300)]
+    problems = [why if state == "no summary" else "", clean(info.error or "", 300)]
     first = points[0] if points else None
     row = Row(
         key=key,
         folder=folder,
         name=_name(folder),
         state=state,
-        why="; ".join(part for part in said if part),
+        why=joined(*problems, by="; "),
         created=clean(info.created, 25),
         source=info.source,
         engine=clean(facts.engine or "unknown", 60),
         deployment=clean(facts.label, 160),
         workload=asked(first) if first is not None else "",
         loads=_loads(info, points),
-        trusted=(sum(point.trusted for point in points), len(document["cells"])),
-        stated=bool(document["cells"]) and stated_cells([view]) == len(document["cells"]),
+        trusted=(sum(point.trusted for point in points), len(points)),
+        stated=stated == len(points) > 0,
         output_tokens_per_s=max(rates, default=None),
     )
     row.search = " ".join([row.name, row.deployment, row.source, row.state, row.workload, row.loads]).casefold()
     return row
 
 
-def _summary(folder: Path) -> tuple[dict[str, Any], str]:
+def _summary(folder: Path) -> tuple[Summary | None, str]:
     """summary.json, or nothing, and why."""
     path = folder / "summary.json"
     if not path.exists():
-        return {"cells": []}, "it has no summary yet"
+        return None, "it has no summary yet"
     _bounded(path, _SUMMARY_BYTES)
     try:
-        document = msgspec.json.decode(path.read_bytes())
-    except (OSError, msgspec.DecodeError) as error:
-        return {"cells": []}, f"summary.json cannot be read ({clean(str(error), 100)})"
-    if not isinstance(document, dict) or not isinstance(document.get("cells"), list):
-        return {"cells": []}, "summary.json has no cells"
-    document["cells"] = [cell for cell in document["cells"] if isinstance(cell, dict)]
-    return document, ""
+        return Summary.decode(path.read_bytes()), ""
+    except (OSError, InputError) as error:
+        return None, f"summary.json cannot be read ({clean(str(error), 100)})"
 
 
 def _bounded(path: Path, limit: int) -> None:

@@ -27,10 +27,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from loadstone.predict.calibrate.sources import copies_of
-from loadstone.predict.calibrate.table import Case, Table, predict, slopes
-from loadstone.predict.engine_rules.common import OLD_ERAS, era_of, eras_to
-from loadstone.predict.engine_rules.cuda_graphs import is_eager
+from loadstone.predict.calibrate.cases import Case, Table, predict, slopes
+from loadstone.predict.engine_rules import ENGINES, OLD_ERAS, rules_of
 from loadstone.predict.step_time.coefficients import HOST, NAMES, PRIOR, SPREAD, Array
 from loadstone.predict.step_time.gpu_families import architecture_of, is_amd
 
@@ -64,6 +62,8 @@ NOTHING = 1e-3
 """Of a family, what is alike, and the host's times, which are its engine's."""
 NOISE = {"ttft": 0.20, "tpot": 0.08}
 """σ: of one point around its family's best, in ln."""
+EAGER_WEIGHT = 0.1
+"""Of runs without CUDA graphs: launches hide the kernels whose coefficients are sought."""
 OFFSET = {"ttft": 0.10, "tpot": 0.05}
 """Standard deviation of the families' offsets, in ln."""
 _FREEDOM = 2.0
@@ -93,7 +93,7 @@ class Groups:
 def keys_of(engine: str, era: str, architecture: str, model_family: str = "") -> list[tuple[str, ...]]:
     """The groups of a deployment, widest first; `*` stands for any and is left out."""
     found: list[tuple[str, ...]] = [("all",)]
-    releases = [] if "*" in (engine, era) else eras_to(engine, era)
+    releases = [] if "*" in (engine, era) else releases_of(engine, era)
     if engine != "*":
         found.append(("engine", engine))
         found += [("era", engine, each) for each in releases]
@@ -111,9 +111,17 @@ def keys_of(engine: str, era: str, architecture: str, model_family: str = "") ->
     return found
 
 
+def releases_of(engine: str, era: str) -> list[str]:
+    """What a release's coefficients are made of: present eras build on one another, so that the newest has what all
+    before it had; an old one stands alone."""
+    eras = ENGINES[engine].eras if engine in ENGINES else ()
+    present = [each.name for each in reversed(eras) if not each.old]
+    return present[: present.index(era) + 1] if era in present else [era]
+
+
 def case_keys(case: Case) -> list[tuple[str, ...]]:
     deployment = case.deployment
-    return keys_of(deployment.engine, era_of(deployment), architecture_of(deployment.gpu), family(case))
+    return keys_of(deployment.engine, rules_of(deployment).era, architecture_of(deployment.gpu), family(case))
 
 
 def family(case: Case) -> str:
@@ -361,41 +369,12 @@ def weights_of(cases: Sequence[Case]) -> Array:
     keys = [(case.point.ttft_s, case.point.tpot_s) for case in cases]
     repeats = Counter(keys)
     single = np.array([1.0 / repeats[key] for key in keys])
-    single *= ~faster_twins(cases)
-    # How many of the guessed tokens were accepted is an assumption, among how many copies users were shared too.
-    single *= np.array([case.policy.speculative is None and copies_of(case.point) == 1 for case in cases])
-    single *= np.array([EAGER_WEIGHT if is_eager(case.deployment) else 1.0 for case in cases])
+    # How many of the guessed tokens were accepted is an assumption.
+    single *= np.array([case.policy.speculative is None and not case.point.unfitted for case in cases])
+    single *= np.array([EAGER_WEIGHT if rules_of(case.deployment).is_eager else 1.0 for case in cases])
     families = [offset_key(case) for case in cases]
     size: Counter[tuple[str, ...]] = Counter()
     for family, weight in zip(families, single, strict=True):
         size[family] += weight
     shares: Array = single * np.array([2 / np.sqrt(max(4.0, size[family])) for family in families])
     return shares
-
-
-TWIN = 1.4
-EAGER_WEIGHT = 0.1
-"""Of runs without CUDA graphs: launches hide the kernels whose coefficients are sought."""
-
-
-def faster_twins(cases: Sequence[Case]) -> NDArray[np.bool_]:
-    """Cases with a twin, of the same deployment and traffic on another version or day, that takes over 1.4 times as
-    long per token: most likely run with speculative decoding, which their rows do not say. They are not fitted on.
-    Rows that have their whole deployment say it.
-    """
-    slowest: dict[tuple[object, ...], float] = {}
-    keys = []
-    for case in cases:
-        deployment, point = case.deployment, case.point
-        key = (
-            point.fold, deployment.engine, deployment.gpu.name, deployment.weights_dtype, deployment.gpus,
-            deployment.attention_dp, point.input_tokens, point.output_tokens, case.users,
-        )  # fmt: skip
-        keys.append(key)
-        slowest[key] = max(slowest.get(key, 0.0), point.tpot_s or 0.0)
-    return np.array(
-        [
-            bool(case.point.tpot_s and slowest[key] > TWIN * case.point.tpot_s and not case.point.deployment)
-            for key, case in zip(keys, cases, strict=True)
-        ]
-    )

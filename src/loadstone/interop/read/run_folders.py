@@ -21,7 +21,7 @@ from loadstone.core.statistics import PERCENTILES, STATISTICS
 from loadstone.core.summary import LATENCIES, TOTALS, CellSummary
 from loadstone.core.version import __version__
 from loadstone.interop.read.cell import Cell
-from loadstone.interop.read.source import printable
+from loadstone.interop.read.files import printable
 
 _COUNTS = ("sent", "ok", "error", "timeout", "cancelled", "short")
 _MOST_RUNS = 10_000

@@ -15,20 +15,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loadstone.catalogue import Deployment
-from loadstone.predict.calibrate.closed_loop import Outcome, run
-from loadstone.predict.calibrate.deployments import deployment_of, schedulers_of
-from loadstone.predict.calibrate.points import Point, Unpredictable
-from loadstone.predict.calibrate.scripts import Arguments
-from loadstone.predict.calibrate.sources import acceptance_of, copies_of, statistic_of, traffic_of
-from loadstone.predict.engine_rules.cuda_graphs import graph_tokens, is_eager
-from loadstone.predict.scheduler import EnginePolicy
-from loadstone.predict.simulator.fleet import fleet_with
+from loadstone.core import Load, Plan
+from loadstone.core.errors import InputError
+from loadstone.predict.calibrate.points import Point, deployment_of
+from loadstone.predict.engine_rules import rules_of
+from loadstone.predict.scheduler import EnginePolicy, policy_of
+from loadstone.predict.simulator.cell import run_cell
+from loadstone.predict.simulator.engine import StepTimes
+from loadstone.predict.simulator.fleet import Fleet, fleet_with
 from loadstone.predict.step_time.coefficients import INDEX, Array
 from loadstone.predict.step_time.formulas import (
     body_seconds,
@@ -48,8 +48,13 @@ MOST_REQUESTS = 4096
 """A simulated closed loop of more requests says nothing new."""
 MOST_USERS = 65_536
 MOST_TOKENS = 4_000_000
+REQUESTS_PER_USER = 10
+"""That a closed loop sends, where a point does not say (InferenceX: `--num-prompts $(( CONC * 10 ))`)."""
 _STEP = 1e-3
 """Of ln θ, for slopes by differences."""
+
+
+# --- a point's traffic --------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -59,7 +64,6 @@ class Case:
 
     point: Point
     deployment: Deployment
-    said: Arguments
     users: int
     policy: EnginePolicy
     inputs: NDArray[np.int64]
@@ -67,6 +71,208 @@ class Case:
     work: Work
     times: NDArray[np.float64] | None = None
     warm: int = 0
+
+
+def case_of(point: Point) -> Case:
+    """Raises InputError with the reason why the point cannot be predicted."""
+    if point.wrong:
+        raise InputError(point.wrong)
+    if point.load_value == math.inf and (point.load == "concurrency" or point.mode == "static"):
+        raise InputError("arrival_value 'inf' is not a number of users")
+    if point.mode == "disagg":
+        raise InputError("disaggregated prefill and decode are not modelled")
+    if not point.input_tokens or not point.output_tokens or point.output_tokens < 2:
+        raise InputError("input and output lengths are not said")
+    if not 0 < point.input_tokens <= MOST_TOKENS or point.output_tokens > MOST_TOKENS:
+        raise InputError(f"lengths beyond {MOST_TOKENS} tokens")
+    deployment = deployment_of(point)
+    users, requests = _load(point)
+    if not 0 < users <= MOST_USERS:
+        raise InputError(f"{users} users at once; at most {MOST_USERS}")
+    rng = np.random.default_rng([0, point.row])
+
+    def lengths(nominal: int, least: int) -> NDArray[np.int64]:
+        return rng.integers(
+            max(least, int(point.range_ratio * nominal)), int(point.range_most * nominal) + 1, requests
+        )
+
+    inputs, outputs = lengths(point.input_tokens, 1), lengths(point.output_tokens, 2)
+    policy = policy_of(deployment, lengths=inputs + outputs, acceptance=point.acceptance)
+    longest = int((inputs + outputs).max())
+    if longest > policy.longest_tokens:
+        raise InputError(f"requests of up to {longest} tokens; the KV cache holds {policy.longest_tokens}")
+    if point.prefix_tokens:
+        raise InputError("shared prefixes: what was cached is not said")
+    times = None
+    if point.load == "rate" and point.load_value and math.isfinite(point.load_value):
+        times = np.cumsum(rng.exponential(1 / point.load_value, requests))
+    return Case(point, deployment, users, policy, inputs, outputs, work_of(deployment), times)
+
+
+def _load(point: Point) -> tuple[int, int]:
+    """(users, requests)."""
+    if point.mode == "static":
+        users = point.requests or int(point.load_value or 1)
+        return users, users
+    if point.load == "offline":
+        if not point.requests:
+            raise InputError("offline without the number of prompts")
+        return point.requests, point.requests
+    if point.load == "concurrency" and point.load_value:
+        requested = point.requests or REQUESTS_PER_USER * int(point.load_value)
+        users = min(int(point.load_value), requested)  # of users without a request nothing is seen
+        return users, max(users, min(requested, max(MOST_REQUESTS, 2 * users)))
+    if point.load == "rate" and point.load_value and point.requests:
+        requests = min(point.requests, MOST_REQUESTS)
+        return requests, requests
+    raise InputError(f"load {point.load or 'unknown'!r} has no number of requests")
+
+
+# --- through the simulator ----------------------------------------------------------------------------------------
+
+
+@dataclass
+class Outcome:
+    """Per request, in order of sending: seconds. And what one scheduler did, on average of all, for the fit.
+
+    decode_steps       with decodes alone; of ranks that go in step, all of them
+    decodes, context   in these: sequences of a step, tokens of a sequence
+    prompt_steps       with prompts, of this scheduler or of one that it goes in step with
+    chunk_tokens       prompt tokens of a step that has some of its own
+    met_tokens         tokens that a scheduler brings to such steps, decodes included, those with nothing counted too
+    held_back          somebody waited for room in the KV cache
+    """
+
+    ttft_s: NDArray[np.float64]
+    tpot_s: NDArray[np.float64]
+    e2e_s: NDArray[np.float64]
+    output_tokens: int
+    duration_s: float
+    preemptions: int
+    decode_steps: float
+    decodes: float
+    context: float
+    prompt_steps: float
+    chunk_tokens: float
+    met_tokens: float
+    held_back: bool
+
+
+class _Counted:
+    """A performance model that counts the steps it is asked for."""
+
+    def __init__(self, model: StepTimes) -> None:
+        self.request_s, self.request_token_s, self.stream_s = model.request_s, model.request_token_s, model.stream_s
+        self.decode_line = model.decode_line
+        self.window_tokens, self.window_s = model.window_tokens, model.window_s
+        self._step_s = model.step_s
+        self.chunked = self.beside = 0  # steps with chunks; and with other ranks' alone
+        self.with_decodes = self.decodes = self.tokens = 0
+        self.context: float = 0
+
+    def step_s(
+        self,
+        decodes: int,
+        decode_context_tokens: float,
+        chunks: Sequence[tuple[int, int]],
+        met_tokens: int | None = None,
+    ) -> float:
+        if chunks:
+            self.chunked += 1
+            for new, _ in chunks:
+                self.tokens += new
+        else:
+            self.beside += 1
+        if decodes:
+            self.with_decodes += 1
+            self.decodes += decodes
+            self.context += decode_context_tokens
+        return self._step_s(decodes, decode_context_tokens, chunks, met_tokens)
+
+
+def run(
+    fleet: Fleet,
+    users: int,
+    inputs: NDArray[np.int64],
+    outputs: NDArray[np.int64],
+    seed: int = 0,
+    times: NDArray[np.float64] | None = None,
+    warm: int = 0,
+) -> Outcome:
+    """A closed loop of `users`; or requests at `times`, seconds. Lengths in tokens, answers of 2 or more. The first
+    `warm` requests are not in the outcome's times.
+
+    Raises InputError where a request would never fit into the KV cache.
+    """
+    model = _Counted(fleet.model)
+    plan = _plan(users, inputs, outputs, seed, times)
+    # The short way may find that it cannot be taken only when it has counted steps: it is taken where it surely can.
+    at_once = users if times is None else len(inputs)
+    done = run_cell(plan, 0, replace(fleet, model=model), quick=_roomy(fleet.policy, at_once, inputs + outputs))
+    sent, first = np.array(done.asked.sent_s_of), np.array(done.journal.first_s)
+    last = np.array(done.end_s)
+    schedulers = [replica.scheduler for replica in done.replicas]
+    preemptions = sum(scheduler.preemptions for scheduler in schedulers)
+    replicas = len(done.replicas)
+    steps = sum(scheduler.tick for scheduler in schedulers) - model.with_decodes
+    # A prompt's step writes a token, when it is computed again as well; all others are of decodes.
+    speculative = fleet.policy.speculative
+    per_step = 1.0 if speculative is None else speculative.tokens_per_step
+    left = (outputs - 1).astype(float)
+    decodes = (left.sum() - preemptions) / per_step - model.decodes
+    context = float((left * inputs + left * outputs / 2).sum()) / per_step - model.context
+    prompt_steps = model.chunked + model.beside
+    return Outcome(
+        ttft_s=(first + done.stream_s - sent)[warm:],
+        tpot_s=((last - first) / left)[warm:],
+        e2e_s=(last + done.stream_s - sent)[warm:],
+        output_tokens=int(outputs.sum()),
+        duration_s=done.over_s - done.start_s,
+        preemptions=preemptions,
+        decode_steps=steps / replicas,
+        decodes=max(0.0, decodes) / max(1, steps),
+        context=max(0.0, context) / max(1.0, decodes),
+        prompt_steps=prompt_steps / replicas,
+        chunk_tokens=model.tokens / max(1, model.chunked),
+        met_tokens=(model.tokens + model.decodes) / max(1, prompt_steps),
+        held_back=any(scheduler.held_back for scheduler in schedulers),
+    )
+
+
+def _roomy(policy: EnginePolicy, users: int, tokens: NDArray[np.int64]) -> bool:
+    """Whether the cache holds any that can run at once, to their last token."""
+    blocks = -(-tokens // policy.block_tokens)
+    return int(np.sort(blocks)[-min(users, policy.max_seqs) :].sum()) <= policy.kv_blocks
+
+
+def _plan(
+    users: int,
+    inputs: NDArray[np.int64],
+    outputs: NDArray[np.int64],
+    seed: int,
+    times: NDArray[np.float64] | None,
+) -> Plan:
+    count = len(inputs)
+    none, nothing = np.full(count, -1, np.int32), np.zeros(count, np.int32)
+    return Plan(
+        seed=seed,
+        cells=(Load("concurrency", users) if times is None else Load("rate", 1.0),),
+        workload={},
+        exact_output=True,
+        cell=nothing,
+        phase=np.ones(count, np.uint8),
+        intended_s=np.full(count, np.nan) if times is None else times,
+        input_tokens=inputs.astype(np.int32),
+        output_tokens=outputs.astype(np.int32),
+        prefix_group=none,
+        prefix_tokens=nothing,
+        turn=none,
+        think_s=np.zeros(count),
+        prompt=none,
+    )
+
+
+# --- all points at once -------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -97,62 +303,10 @@ class Table:
     in_step: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))
 
 
-def case_of(point: Point) -> Case:
-    """Raises Unpredictable with the reason."""
-    if point.wrong:
-        raise Unpredictable(point.wrong)
-    if point.load_value == math.inf and (point.load == "concurrency" or point.mode == "static"):
-        raise Unpredictable("arrival_value 'inf' is not a number of users")
-    if point.mode == "disagg":
-        raise Unpredictable("disaggregated prefill and decode are not modelled")
-    if not point.input_tokens or not point.output_tokens or point.output_tokens < 2:
-        raise Unpredictable("input and output lengths are not said")
-    if not 0 < point.input_tokens <= MOST_TOKENS or point.output_tokens > MOST_TOKENS:
-        raise Unpredictable(f"lengths beyond {MOST_TOKENS} tokens")
-    deployment, said = deployment_of(point)
-    users, requests = _load(point)
-    if not 0 < users <= MOST_USERS:
-        raise Unpredictable(f"{users} users at once; at most {MOST_USERS}")
-    rng = np.random.default_rng([0, point.row])
-    low, high, _ = traffic_of(point)
-    inputs = rng.integers(max(1, int(low * point.input_tokens)), int(high * point.input_tokens) + 1, requests)
-    outputs = rng.integers(max(2, int(low * point.output_tokens)), int(high * point.output_tokens) + 1, requests)
-    policy = schedulers_of(deployment, inputs + outputs, acceptance_of(point))
-    longest = int((inputs + outputs).max())
-    if longest > policy.longest_tokens:
-        raise Unpredictable(f"requests of up to {longest} tokens; the KV cache holds {policy.longest_tokens}")
-    if point.prefix_tokens:
-        raise Unpredictable("shared prefixes: what was cached is not said")
-    times = None
-    if point.load == "rate" and point.load_value and math.isfinite(point.load_value):
-        times = np.cumsum(rng.exponential(1 / point.load_value, requests))
-    return Case(point, deployment, said, users, policy, inputs, outputs, work_of(deployment), times)
-
-
-def _load(point: Point) -> tuple[int, int]:
-    """(users, requests)."""
-    if point.mode == "static":
-        users = point.requests or int(point.load_value or 1)
-        return users, users
-    if point.load == "offline":
-        if not point.requests:
-            raise Unpredictable("offline without the number of prompts")
-        return point.requests, point.requests
-    if point.load == "concurrency" and point.load_value:
-        users = int(point.load_value) // copies_of(point)
-        asked = point.requests or traffic_of(point).requests_per_user * users
-        users = min(users, asked)  # of users without a request nothing is seen
-        return users, max(users, min(asked, max(MOST_REQUESTS, 2 * users)))
-    if point.load == "rate" and point.load_value and point.requests:
-        requests = min(point.requests, MOST_REQUESTS)
-        return requests, requests
-    raise Unpredictable(f"load {point.load or 'unknown'!r} has no number of requests")
-
-
 def table_of(cases: Sequence[Case]) -> Table:
     tokens = np.array([case.inputs.mean() for case in cases])
-    eager = np.array([is_eager(case.deployment) for case in cases])
-    graphs = np.array([graph_tokens(case.deployment) for case in cases], float)
+    eager = np.array([rules_of(case.deployment).is_eager for case in cases])
+    graphs = np.array([rules_of(case.deployment).graph_tokens for case in cases], float)
     in_step = np.array([case.deployment.attention_dp and case.deployment.dp > 1 for case in cases])
     works = stack([case.work for case in cases])
     return Table(list(cases), works, tokens, eager=eager, graph_tokens=graphs, in_step=in_step)
@@ -187,7 +341,7 @@ def refresh(table: Table, values: Array) -> None:
     table.held_back = np.zeros(count, bool)
     for at, case in enumerate(table.cases):
         outcome, _ = simulate(case, values[at])
-        middle = np.mean if statistic_of(case.point) == "mean" else np.median
+        middle = np.mean if case.point.stat == "mean" else np.median
         table.ttft_s[at], table.tpot_s[at] = float(middle(outcome.ttft_s)), float(middle(outcome.tpot_s))
         table.held_back[at] = outcome.held_back
         kept["rate"][at] = outcome.output_tokens / outcome.duration_s

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from loadstone.predict.calibrate.fit import (
+from fit import (
     Fit,
     case_keys,
     family,
@@ -24,13 +24,13 @@ from loadstone.predict.calibrate.fit import (
     values_of,
     weights_of,
 )
-from loadstone.predict.calibrate.table import Case, Table, refresh, slopes
-from loadstone.predict.engine_rules.common import era_of
+from loadstone.core.statistics.distribution import Z80
+from loadstone.predict.calibrate.cases import Case, Table, refresh, slopes
+from loadstone.predict.engine_rules import rules_of
 from loadstone.predict.step_time.coefficients import NAMES, Array
 from loadstone.predict.step_time.gpu_families import architecture_of, kind_of, shapes_of
 from loadstone.predict.step_time.profile import Profile, Provenance
 
-Z80 = 1.2816
 ROUNDS = 3
 MANY = 60
 """Cases from which what remains after a fit can be told."""
@@ -137,7 +137,7 @@ def profiles(
     seen: dict[tuple[str, str, str], list[Case]] = {}
     for case in table.cases:
         deployment = case.deployment
-        engine, era = deployment.engine, era_of(deployment)
+        engine, era = deployment.engine, rules_of(deployment).era
         architecture = architecture_of(deployment.gpu)
         for key in (
             (engine, era, architecture), (engine, "*", architecture), (engine, era, "*"), (engine, "*", "*"),
@@ -180,10 +180,6 @@ def profiles(
             )
         )
     return found
-
-
-def _family_shares(fit: Fit, families: Mapping[str, Fit]) -> dict[str, tuple[float, ...]]:
-    return {name: _rounded(fit.share_of(("family", name))) for name in sorted(families)}
 
 
 def _unseen(engine: str, era: str, architecture: str) -> Array:

@@ -1,15 +1,15 @@
 """How far the performance model can be believed: fitted and scored on public points, families and sources held out.
 
-    python benchmarks/accuracy.py POINTS.csv…                fit; score each row with its model family held out
-    python benchmarks/accuracy.py POINTS.csv… --write DIR    … and write the profiles
-    python benchmarks/accuracy.py POINTS.csv… --out source   score each row with its source held out
-    python benchmarks/accuracy.py POINTS.csv… --out gpu      … its GPU; `release`: its engine's version
+    python research/calibration/accuracy.py POINTS.csv…                fit; score each row with its family held out
+    python research/calibration/accuracy.py POINTS.csv… --write DIR    … and write the profiles
+    python research/calibration/accuracy.py POINTS.csv… --out source   score each row with its source held out
+    python research/calibration/accuracy.py POINTS.csv… --out gpu      … its GPU; `release`: its engine's version
     --of TEXT     of the rows of sources with this text alone (all are fitted on)
-    python benchmarks/accuracy.py POINTS.csv… --two          two points of each sweep given, the rest predicted
+    python research/calibration/accuracy.py POINTS.csv… --two         two points of each sweep given, others predicted
     --json FILE   every row: deployment, ln(measured/predicted), interval; --worst N   the rows furthest off
 
-What is shipped was fitted on the public points, benchmarks/vendor_tables.csv and benchmarks/inferencex_points.csv
-together (docs/accuracy.md).
+What is shipped was fitted on the public points (as annotate.py writes them), benchmarks/vendor_tables.csv and
+benchmarks/inferencex_points.csv together (docs/accuracy.md).
 
 AIConfigurator on the same rows: benchmarks/accuracy_peer.py, from --json's file. Minutes on one core; set
 OMP_NUM_THREADS=1 where others measure.
@@ -29,11 +29,17 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from loadstone.predict.calibrate.fit import Fit, family, solve, values_of, weights_of
-from loadstone.predict.calibrate.points import Unpredictable, read_points
-from loadstone.predict.calibrate.shipped import (
+from fit import Fit, family, solve, values_of, weights_of
+from loadstone.core.errors import InputError
+from loadstone.core.statistics.distribution import Z80
+from loadstone.predict.calibrate.cases import Case, Table, case_of, refresh, table_of
+from loadstone.predict.calibrate.points import read_points
+from loadstone.predict.calibrate.update import update
+from loadstone.predict.engine_rules import OLD_ERAS, rules_of
+from loadstone.predict.step_time.gpu_families import architecture_of
+from loadstone.predict.step_time.profile import profile_of, save
+from profiles import (
     MANY,
-    Z80,
     fit_all,
     fit_without,
     fit_without_architecture,
@@ -44,11 +50,6 @@ from loadstone.predict.calibrate.shipped import (
     residuals,
     spreads_of,
 )
-from loadstone.predict.calibrate.table import Case, Table, case_of, refresh, table_of
-from loadstone.predict.calibrate.update import update
-from loadstone.predict.engine_rules.common import OLD_ERAS, era_of
-from loadstone.predict.step_time.gpu_families import architecture_of
-from loadstone.predict.step_time.profile import profile_of, save
 
 QUANTITIES = ("tpot", "ttft", "throughput")
 Floats = NDArray[np.float64]
@@ -65,7 +66,7 @@ def cases_of(paths: Sequence[Path]) -> list[Case]:
             continue
         try:
             cases.append(case_of(point))
-        except Unpredictable as reason:
+        except InputError as reason:
             why[str(reason)] += 1
     say(f"{len(cases)} points; left out:")
     for text, count in why.most_common(20):
@@ -135,7 +136,7 @@ def worst(table: Table, gap: Mapping[str, Floats], count: int) -> None:
 
 def key_of(case: Case) -> tuple[str, str, str]:
     deployment = case.deployment
-    return deployment.engine, era_of(deployment), architecture_of(deployment.gpu)
+    return deployment.engine, rules_of(deployment).era, architecture_of(deployment.gpu)
 
 
 def fitted_on(cases: Sequence[Case]) -> Table:
@@ -178,7 +179,7 @@ def families_out(table: Table, arguments: argparse.Namespace) -> None:
         worst(table, gap, arguments.worst)
     if arguments.write:
         today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
-        for profile in profiles(table, fit, fits, residual_of, "benchmarks/accuracy.py", today):
+        for profile in profiles(table, fit, fits, residual_of, "research/calibration/accuracy.py", today):
             save(profile, arguments.write)
     if arguments.json:
         arguments.json.write_text(json.dumps([_row(table, gap, spread, at) for at in range(len(table.cases))]))

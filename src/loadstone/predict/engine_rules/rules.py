@@ -1,0 +1,199 @@
+"""What an engine does in its own way: one class for each engine, an object for each deployment.
+
+EngineRules has what engines have in common, and what is assumed of an engine without rules of its own. `vllm.py`,
+`sglang.py`, `tensorrt_llm.py` and `llama_cpp.py` each say where theirs differs: memory, scheduling, CUDA graphs,
+releases, kernels. A new release of an engine touches its file alone.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal, NamedTuple
+
+from loadstone.catalogue.architecture.model import Layers
+from loadstone.catalogue.deployment.deployment import Deployment
+from loadstone.predict.sharding.kv_cache import Cache, pooled
+from loadstone.predict.sharding.limits import Budget, Limits, Version, count, is_speculative, switched, version_of
+from loadstone.predict.sharding.rank import Rank
+
+Order = Literal["mixed", "prefill-first", "static"]
+Route = Literal["least-busy", "round-robin"]
+
+_WITHOUT_NVFP4 = ("Volta", "Turing")
+_NOT_IN_MARLIN = ("fp8", "nvfp4", "mxfp4")
+"""Weights whose widening kernels want a newer GPU than Volta in vLLM (0.32: from Turing on) and SGLang."""
+
+
+class Era(NamedTuple):
+    """Releases from version `since` on whose step times share coefficients. The coefficients of `old` ones are freer
+    than those of later ones, for few measurements tell them (docs/perfmodel.md)."""
+
+    since: Version
+    name: str
+    old: bool = False
+
+
+class Scheduling(NamedTuple):
+    """What EnginePolicy has under the same names; `budget_tokens`: max_batched_tokens, None: as sizing has it."""
+
+    order: Order = "mixed"
+    chunked: bool = True
+    keep_free: float = 0.0
+    route: Route = "least-busy"
+    prefix_cache: bool = True
+    budget_tokens: int | None = None
+    poll_steps: int = 0
+    hold_steps: int = 0
+    gather_steps: int = 0
+    gather_tokens: int = 0
+
+
+class EngineRules:
+    """How the engine of a deployment behaves. Properties and methods raise InputError where an argument of the
+    engine's is no number, or not one of its choices.
+
+    newest             the release that is assumed where the deployment names none
+    eras               of releases, newest first; none: all releases have the same coefficients
+    cache_dtypes       what it can keep a KV cache in, the one to propose last; none: not known
+    refuses_longer     it does not start when told of a longer context than the model's
+    marlin             weights of fewer bits than the GPU multiplies are widened within Marlin's kernels
+    all_pairs          its kernels for whole experts go over the token-expert pairs of all ranks, see work.py
+    fp8_widening       16-bit FLOPs whose time a byte of an FP8 cache takes to widen; 0: not known
+    places_per_batch   each batch of a pipeline has its own part of the places (batch_seqs of EnginePolicy)
+    """
+
+    newest: ClassVar[Version] = ()
+    eras: ClassVar[tuple[Era, ...]] = ()
+    cache_dtypes: ClassVar[tuple[str, ...]] = ()
+    refuses_longer: ClassVar[bool] = False
+    marlin: ClassVar[bool] = False
+    all_pairs: ClassVar[bool] = False
+    fp8_widening: ClassVar[float] = 0.0
+    places_per_batch: ClassVar[bool] = True
+
+    def __init__(self, deployment: Deployment) -> None:
+        self.deployment = deployment
+
+    @property
+    def version(self) -> Version:
+        return version_of(self.deployment, self.newest)
+
+    @property
+    def era(self) -> str:
+        """The name of the era its version belongs to; without a version, or one that cannot be read, the newest."""
+        version = self.version
+        return next((era.name for era in self.eras if version >= era.since), "*")
+
+    @property
+    def context_limit(self) -> int | None:
+        """The longest context in tokens: the model's own, or the engine's where it was given a shorter one."""
+        limits = (self.deployment.model.max_context_tokens, count(self.deployment, "max_model_len", "max_seq_len"))
+        return min((limit for limit in limits if limit is not None), default=None)
+
+    # --- memory -----------------------------------------------------------------------------------------------------
+
+    def limits(self, context_tokens: int | None = None) -> Limits:
+        """`context_tokens`: the longest request it is made for; None: the longest that the model allows."""
+        raise NotImplementedError
+
+    def budget(self, rank: Rank, limits: Limits) -> Budget:
+        """The memory of one rank in pieces."""
+        raise NotImplementedError
+
+    def cache(self, rank: Rank, limits: Limits) -> Cache:
+        """How the rank's KV cache is divided."""
+        return pooled(rank.cache, limits.block_tokens)
+
+    def max_seqs(self, limits: Limits, kv_tokens: int) -> int:
+        """Requests that one replica runs at once, with a cache of so many tokens."""
+        return limits.max_seqs
+
+    def whole_prompts(self, context_limit: int) -> int:
+        """Up to which context its memory depends on the context, for a step takes whole prompts; 0: it does not."""
+        return 0
+
+    def cache_arguments(self, context_tokens: int, requests: int) -> tuple[tuple[str, int], ...]:
+        """Arguments that make the cache large enough, where it is as large as told and not as large as the GPU."""
+        return ()
+
+    @property
+    def most_kv_tokens(self) -> int | None:
+        """The cache holds no more tokens than that, whatever room there is."""
+        return None
+
+    @property
+    def kv_dtype(self) -> str:
+        """What the KV cache is kept in."""
+        return self.deployment.kv_dtype or self.deployment.model.kv_dtype
+
+    @property
+    def state_dtype(self) -> str:
+        """What recurrent states are kept in where the model's config does not say."""
+        return "fp32"
+
+    @property
+    def keeps_windows(self) -> bool:
+        """Whether layers with a sliding window keep the window alone, and not every token."""
+        return True
+
+    @property
+    def counts_drafts(self) -> bool:
+        """Whether draft layers are loaded before the cache is sized, and have a part of it."""
+        return True
+
+    @property
+    def draft_layers(self) -> tuple[Layers, ...]:
+        """Multi-token-prediction layers that are counted, with a cache of their own: where the deployment guesses
+        tokens by them, and not by a draft model beside the checkpoint (Deployment.drafting)."""
+        deployment = self.deployment
+        own = is_speculative(deployment) and deployment.draft is None
+        return deployment.model.draft_layers if own and self.counts_drafts else ()
+
+    # --- what it refuses: one line each, with what would work -------------------------------------------------------
+
+    def hardware_refusal(self) -> str | None:
+        """Why it does not run on this GPU, or not with these weights."""
+        gpu, weights = self.deployment.gpu, self.deployment.weights_dtype
+        if self.marlin and gpu.architecture == "Volta" and weights in _NOT_IN_MARLIN:
+            engine = self.deployment.engine
+            return f"{engine} has no kernels for {weights} weights on a {gpu.name}; bf16 or int4 would work"
+        return None
+
+    def cache_refusal(self) -> str | None:
+        """Why it cannot keep a KV cache in the deployment's precision, or not on this GPU."""
+        engine, kv, gpu = self.deployment.engine, self.deployment.kv_dtype, self.deployment.gpu
+        known = self.cache_dtypes
+        if known and kv not in known:
+            return f"{engine} has no KV cache in {kv}; {', '.join(known)} would work (kv={known[-1]})"
+        if kv == "nvfp4" and (gpu.vendor in ("amd", "intel") or gpu.architecture in _WITHOUT_NVFP4):
+            return f"{engine} has no KV cache in nvfp4 on a {gpu.name}; fp8 would work (kv=fp8)"
+        return None
+
+    def draft_refusal(self) -> str | None:
+        """Why it does not take the draft model."""
+        return None
+
+    # --- scheduling and steps ---------------------------------------------------------------------------------------
+
+    def scheduling(self, max_batched_tokens: int) -> Scheduling:
+        """How it schedules by default, in steps of at most so many tokens; see scheduler/policy.py."""
+        return Scheduling()
+
+    @property
+    def batches_under_way(self) -> int:
+        """How many batches one engine works on at a time: one for each stage of a pipeline."""
+        return max(1, self.deployment.pp)
+
+    @property
+    def is_eager(self) -> bool:
+        """Whether decode steps run without CUDA graphs: told so, or too old to have them."""
+        return switched(self.deployment, "enforce_eager") is True
+
+    @property
+    def graph_tokens(self) -> int:
+        """The most tokens of a step that has prompts in it and still runs as CUDA graphs; 0: none does."""
+        return 0
+
+    @property
+    def latent_launches(self) -> int | None:
+        """Kernels that the host launches for a layer of latent attention; None: as most engines do."""
+        return None
