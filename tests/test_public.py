@@ -45,6 +45,8 @@ def test_options_have_a_json_schema_and_a_help_text() -> None:
     assert schema["required"] == ["deployment"]
     assert schema["properties"]["rate"]["anyOf"][0] == {"type": "array", "items": {"type": "number"}}
     assert schema["properties"]["grace"]["default"] == "30s"
+    assert schema["properties"]["top_p"] | {"exclusiveMinimum": 0, "maximum": 1} == schema["properties"]["top_p"]
+    assert "maximum" not in schema["properties"]["burstiness"]
     assert schema["properties"]["draws"]["description"].startswith("simulations with varied coefficients")
     assert schema["properties"]["endpoint"]["anyOf"][0]["enum"][0] == "chat"
     assert not schema["additionalProperties"]

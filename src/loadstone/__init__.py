@@ -201,8 +201,8 @@ def _folder(path: Any) -> Path:
     try:
         return path_of(path)
     except TypeError:
-        given = f"a path is needed, and this is of type {type(path).__name__}"
-        raise InputError(f"{given}; of a summary, give its ['run_dir']") from None
+        problem = f"a path is needed, and this is of type {type(path).__name__}"
+        raise InputError(f"{problem}; of a summary, give its ['run_dir']") from None
 
 
 def open_run(path: str | PathLike[str]) -> Run:

@@ -17,8 +17,7 @@ from loadstone.predict.calibrate.gpu import TRANSFER, fit, gpu_of, updated
 from loadstone.predict.step_time.coefficients import INDEX, PRIOR, SPREAD
 from loadstone.predict.step_time.profile import load as load_profile
 from loadstone.predict.step_time.profile import prior_profile
-from loadstone.runs.calibrate_gpu import calibrate
-from loadstone.runs.gpu_table import best, document, lines
+from loadstone.runs.calibrate_gpu import best, calibrate, document, lines
 
 # --- the fit ------------------------------------------------------------------------------------------------------
 

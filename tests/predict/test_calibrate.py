@@ -34,7 +34,7 @@ from loadstone.predict.simulator.fleet import Fleet
 from loadstone.predict.step_time import StepModel
 from loadstone.predict.step_time.coefficients import INDEX, NAMES, PRIOR
 from loadstone.predict.step_time.profile import load, prior_profile, profile_of, remaining
-from loadstone.runs.calibration_cases import cases_of_runs
+from loadstone.runs.calibrate import cases_of_runs
 from profiles import profiles, residuals
 
 HOST = {"request_s": 0.010, "stream_s": 0.001}

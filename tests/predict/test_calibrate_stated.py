@@ -8,7 +8,7 @@ import pytest
 
 from loadstone.analyse.run_facts import RunFacts
 from loadstone.core.errors import InputError
-from loadstone.runs import calibration_cases
+from loadstone.runs import calibrate
 
 FACTS = RunFacts(source="measured", stated="said")
 
@@ -26,12 +26,12 @@ def test_no_file_that_a_run_names_is_read(tmp_path: Path, name: str) -> None:
     path = tmp_path / "config.json"
     path.write_text("{}")
     with pytest.raises(InputError, match="it names what only a file of yours describes"):
-        calibration_cases._parsed(tmp_path, name.format(path=path), FACTS)
+        calibrate._parsed(tmp_path, name.format(path=path), FACTS)
 
 
 @pytest.mark.parametrize("more", ["", ":fp8", "-instruct-awq"])
 def test_what_the_catalogue_has_is_taken(tmp_path: Path, more: str) -> None:
     name = f"llama-3-70b{more}@8xh200/tp8,num_speculative_tokens=5,draft=llama-3-8b{more}"
-    found = calibration_cases._parsed(tmp_path, name, FACTS)
+    found = calibrate._parsed(tmp_path, name, FACTS)
     assert found.draft is not None
     assert found.draft.model.name == "meta-llama/Meta-Llama-3-8B"

@@ -89,8 +89,8 @@ app = typer.Typer(
 )
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(requested: bool) -> None:
+    if requested:
         print(f"loadstone {__version__}")
         raise typer.Exit
 
@@ -118,7 +118,7 @@ def main() -> None:
         _check_words(sys.argv)
         code = app(standalone_mode=False)
     except (LoadstoneError, OSError) as error:
-        print(f"loadstone: {_one_line(_said(error))}", file=sys.stderr)
+        print(f"loadstone: {_one_line(_message_of(error))}", file=sys.stderr)
         sys.exit(LoadstoneError.exit_code)
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
@@ -137,7 +137,7 @@ def main() -> None:
         if not isinstance(left.__context__, BrokenPipeError):
             raise
         code = UNREAD  # typer makes 1 of it, which means something else here
-    if code == INTERRUPTED:  # typer makes this of an interrupt; who has said more of it has left by sys.exit
+    if code == INTERRUPTED:  # typer makes this of an interrupt; a run that was shown has left by sys.exit
         print("loadstone: interrupted", file=sys.stderr)
     sys.exit(code if isinstance(code, int) else 0)
 
@@ -155,8 +155,8 @@ def _check_words(words: Sequence[str]) -> None:
 def _mend_streams() -> None:
     """Standard streams that can be written to, in UTF-8 as JSON is, whatever the locale.
 
-    Where one is closed, the next file to be opened would take its place, and what is said there end up in it; here,
-    and in the programs that are started from here.
+    Where one is closed, the next file to be opened would take its place, and what is printed end up in it; here, and
+    in the programs that are started from here.
     """
     while (opened := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(opened, True)
@@ -173,7 +173,7 @@ def _mend_streams() -> None:
 
 class _Unheard:
     """stderr, which may come to an end before the program does: a pipe that nobody reads any more, a terminal that is
-    gone, a full disk. What is said then is lost, and a run goes on.
+    gone, a full disk. What is printed then is lost, and a run goes on.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -221,7 +221,7 @@ def _usage_error(error: Exception, message: str) -> str:
     return _one_line(message).removesuffix(".").replace("Value error, ", "")
 
 
-def _said(error: LoadstoneError | OSError) -> str:
+def _message_of(error: LoadstoneError | OSError) -> str:
     """Of an error of the system's too: where, what, remedy."""
     if isinstance(error, LoadstoneError):
         return str(error)
@@ -233,5 +233,5 @@ def _said(error: LoadstoneError | OSError) -> str:
     return f"{error.filename or 'stdout'}: {error.strerror or error}; give another file, or make room"
 
 
-def _one_line(said: object) -> str:
-    return printable(" ".join(str(said).split()))
+def _one_line(message: object) -> str:
+    return printable(" ".join(str(message).split()))

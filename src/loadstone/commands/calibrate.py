@@ -51,8 +51,8 @@ def calibrate(
             )
         _of_gpu(profile, out, budget, points, engine, json)
         return
-    for flag, given in (("--points", points), ("--engine", engine)):
-        if given is not None:
+    for flag, value in (("--points", points), ("--engine", engine)):
+        if value is not None:
             raise InputError(f"{flag}: goes with --gpu; for runs, --deployment says what they were measured on")
     if not runs:
         raise InputError(
@@ -62,25 +62,28 @@ def calibrate(
     from loadstone.commands.output import print_json
     from loadstone.runs.calibrate import calibrate as of_runs
 
-    kept = of_runs(runs, deployment, profile, out)
-    told = kept.to_json()
+    result = of_runs(runs, deployment, profile, out)
+    document = result.to_json()
     if json:
-        print_json(told)
+        print_json(document)
         return
-    print(f"{kept.points} measured cell{'s' if kept.points > 1 else ''} of {kept.deployment}, from {kept.base}")
-    for key, title in (("tpot", "TPOT"), ("ttft", "TTFT")):
-        if key not in told["error_before"] or key not in told["error_after"]:
-            continue
+    print(
+        f"{result.points} measured cell{'s' if result.points > 1 else ''} of {result.deployment}, from {result.base}"
+    )
+    for key in ("tpot", "ttft"):
+        if key in document["error_before"] and key in document["error_after"]:
+            before, after = (document[f"error_{when}"][key] for when in ("before", "after"))
+            wide, narrow = (_ends(document[f"interval_{when}"][key]) for when in ("before", "after"))
+            print(
+                f"{key.upper()}: off by {before:.1%} before, {after:.1%} after; 80 % interval {wide} before, "
+                f"{narrow} after"
+            )
+    if result.furthest > 2:
         print(
-            f"{title}: off by {told['error_before'][key]:.1%} before, {told['error_after'][key]:.1%} after; 80 % "
-            f"interval {_ends(told['interval_before'][key])} before, {_ends(told['interval_after'][key])} after"
+            f"the prediction before was off by a factor of {result.furthest:.1f}: check that {result.deployment} is "
+            "what ran, with its precision and arguments"
         )
-    if kept.furthest > 2:
-        print(
-            f"the prediction before was off by a factor of {kept.furthest:.1f}: check that {kept.deployment} is what "
-            "ran, with its precision and arguments"
-        )
-    print(f"kept in {kept.path}; use it with --profile {profile if out is None else kept.path}")
+    print(f"kept in {result.path}; use it with --profile {profile if out is None else result.path}")
 
 
 def _ends(up: float) -> str:
@@ -98,7 +101,7 @@ def _of_gpu(
     def say(text: str) -> None:
         print(text, file=sys.stderr if as_json else sys.stdout, flush=True)
 
-    found = benchmark(
+    document = benchmark(
         Path("gpu.json"),
         parse_seconds(budget, "--budget"),
         say,
@@ -108,4 +111,4 @@ def _of_gpu(
         folder=out,
     )
     if as_json:
-        print_json(found)
+        print_json(document)

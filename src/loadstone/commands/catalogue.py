@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
@@ -33,31 +33,32 @@ def catalogue(
     """Show what is known of GPUs, models and nodes, with sources."""
     from loadstone import catalogue as facts
 
-    find: Any = {"gpus": facts.gpu, "models": facts.model, "nodes": facts.node}[kind]
-    rows_of: Any = {"gpus": gpu_rows, "models": model_rows, "nodes": node_rows}[kind]
+    kinds: dict[str, tuple[Any, Any, Any]] = {
+        "gpus": (facts.gpu, facts.gpus, gpu_rows),
+        "models": (facts.model, facts.models, model_rows),
+        "nodes": (facts.node, facts.nodes, node_rows),
+    }
+    find, every, rows_of = kinds[kind]
     if compare is not None:
-        wanted = [name.strip() for name in compare.split(",") if name.strip()]
-        if len(wanted) < 2 or names:
+        names_beside = [name.strip() for name in compare.split(",") if name.strip()]
+        if len(names_beside) < 2 or names:
             raise InputError("--compare: write at least two names with commas, and no other names, e.g. h100,h200")
-        found = [find(name) for name in wanted]
-        table = [rows_of(item) for item in found]
+        items = [find(name) for name in names_beside]
+        table = [rows_of(item) for item in items]
         if json:
-            print_json(_comparison(kind, found, table))
+            print_json(_comparison(kind, items, table))
         else:
-            print_rows(*_side_by_side([item.name for item in found], table))
+            print_rows(*_side_by_side([item.name for item in items], table))
         return
-    every: Any = {"gpus": facts.gpus, "models": facts.models, "nodes": facts.nodes}[kind]
-    found = [find(name) for name in names] if names else list(every())
+    items = [find(name) for name in names] if names else list(every())
     if json:
-        print_json({"schema": 1, kind: [_document(item, rows_of(item)) for item in found]})
+        print_json({"schema": 1, kind: [_document(item) for item in items]})
     elif names:
-        for item in found:
+        for item in items:
             lines = [(what, _shown(value), unit) for what, unit, value in rows_of(item)]
-            more = [(what, text, "") for what, text in _remarks(item)]
-            print_rows([item.name, "", ""], [*lines, *more])
+            print_rows([item.name, "", ""], [*lines, *((what, text, "") for what, text in _remarks(item))])
     else:
-        heads, lists = _listing(kind, found, rows_of)
-        print_rows(heads, lists)
+        print_rows(*_listing(kind, items, rows_of))
 
 
 def gpu_rows(gpu: Gpu) -> list[Row]:
@@ -124,12 +125,16 @@ def _shown(value: float | str | None) -> str:
     return f"{round(value, 2 if abs(value) >= 10 else 3):.12g}"
 
 
-def _remarks(item: Gpu | Model | Node) -> list[tuple[str, str]]:
-    said = item.source if isinstance(item.source, dict) else {"all": item.source}
-    found = [("source" if key == "all" else f"source of {key}", text) for key, text in said.items()]
-    found += [("note", text) for text in getattr(item, "notes", ())]
-    found += [("assumed", text) for text in getattr(item, "assumed", ())]
-    return [("aliases", ", ".join(item.aliases)), *found] if item.aliases else found
+def _remarks(item: Gpu | Model | Node) -> Iterator[tuple[str, str]]:
+    if item.aliases:
+        yield "aliases", ", ".join(item.aliases)
+    sources = item.source if isinstance(item.source, dict) else {"all": item.source}
+    for key, text in sources.items():
+        yield "source" if key == "all" else f"source of {key}", text
+    for text in getattr(item, "notes", ()):
+        yield "note", text
+    for text in getattr(item, "assumed", ()):
+        yield "assumed", text
 
 
 _BRIEF = {
@@ -139,11 +144,11 @@ _BRIEF = {
 }
 
 
-def _listing(kind: str, found: Sequence[Any], rows_of: Any) -> tuple[list[str], list[tuple[str, ...]]]:
-    units = {what: unit for what, unit, _ in rows_of(found[0])}
+def _listing(kind: str, items: Sequence[Any], rows_of: Any) -> tuple[list[str], list[tuple[str, ...]]]:
+    units = {what: unit for what, unit, _ in rows_of(items[0])}
     heads = [f"{what}, {units[what]}" if units[what] else what for what in _BRIEF[kind]]
     lines = []
-    for item in found:
+    for item in items:
         values = {what: _shown(value) for what, _, value in rows_of(item)}
         lines.append((item.name, *(values[what] for what in _BRIEF[kind])))
     return ["name", *heads], lines
@@ -173,7 +178,7 @@ def _ratio(value: float | str | None, first: float | str | None) -> float | None
     return value / first
 
 
-def _comparison(kind: str, found: Sequence[Any], table: list[list[Row]]) -> dict[str, Any]:
+def _comparison(kind: str, items: Sequence[Any], table: list[list[Row]]) -> dict[str, Any]:
     rows = [
         {
             "what": lines[0][0],
@@ -183,36 +188,30 @@ def _comparison(kind: str, found: Sequence[Any], table: list[list[Row]]) -> dict
         }
         for lines in zip(*table, strict=True)
     ]
-    return {"schema": 1, "kind": kind, "names": [item.name for item in found], "rows": rows}
+    return {"schema": 1, "kind": kind, "names": [item.name for item in items], "rows": rows}
 
 
-def _document(item: Gpu | Model | Node, rows: list[Row]) -> dict[str, Any]:
+def _document(item: Gpu | Model | Node) -> dict[str, Any]:
     """Hardware as it is in the catalogue; of a model what follows from its config."""
     import msgspec
 
     from loadstone.catalogue import Model
 
     if not isinstance(item, Model):
-        found: dict[str, Any] = msgspec.to_builtins(item)
-        return found
-    return {
-        "name": item.name,
-        "aliases": item.aliases,
-        "parameters": item.parameters,
-        "active_parameters": item.active_parameters,
-        "parameters_by_kind": item.parameters_by_kind,
-        "draft_parameters": item.draft_parameters,
-        "vision_parameters": item.vision_parameters,
+        fields: dict[str, Any] = msgspec.to_builtins(item)
+        return fields
+    computed = {
         "layers": item.layer_count,
-        "hidden": item.hidden,
-        "vocab": item.vocab,
-        "weights_dtype": item.weights_dtype,
         "weights_bytes": item.weights_bytes(),
-        "kv_dtype": item.kv_dtype,
         "kv_bytes_per_token": item.kv_bytes_per_token(),
         "kv_bytes_per_token_bf16": item.kv_bytes_per_token("bf16"),
-        "state_bytes": item.state_bytes,
-        "max_context_tokens": item.max_context_tokens,
-        "source": item.source,
-        "assumed": item.assumed,
     }
+    return {name: computed[name] if name in computed else getattr(item, name) for name in _OF_A_MODEL}
+
+
+_OF_A_MODEL = (
+    "name", "aliases", "parameters", "active_parameters", "parameters_by_kind", "draft_parameters",
+    "vision_parameters", "layers", "hidden", "vocab", "weights_dtype", "weights_bytes", "kv_dtype",
+    "kv_bytes_per_token", "kv_bytes_per_token_bf16", "state_bytes", "max_context_tokens", "source", "assumed",
+)  # fmt: skip
+"""Keys of a model's document, in their order."""

@@ -30,13 +30,13 @@ def import_(
     """Make run folders from other tools' results. Of vLLM, SGLang, AIPerf, GuideLLM, inference-perf, MLPerf, CSV …"""
     from loadstone.interop.read import import_files
 
-    found = import_files(files, out, mapped=mapped or (), given=given or (), command=["loadstone", *sys.argv[1:]])
+    imported = import_files(files, out, mapped=mapped or (), given=given or (), command=["loadstone", *sys.argv[1:]])
     if json:
-        print_json(found.to_json())
+        print_json(imported.to_json())
         return
-    for run in found.runs:
+    for run in imported.runs:
         print(run)
-    for finding in found.findings:
+    for finding in imported.findings:
         print(f"{finding['severity']}: {finding['evidence']}", file=sys.stderr)
 
 

@@ -32,12 +32,12 @@ class Display:
         self._live: Bar | None = None
         self._folder: Path | None = None
         self._task: TaskID | None = None
-        self._told = self._before = Progress(issued=0, ended=0, failed=0, active=0, tokens=0)
+        self._last = self._before = Progress(issued=0, ended=0, failed=0, active=0, tokens=0)
         """The last of all cells together, and the last before this one."""
         self._planned: int | None = None
         self._duration_s: float | None = None
         self._cell_start = 0.0
-        self._last_line = 0.0
+        self._line_at = 0.0
         self._warm = False
 
     def __enter__(self) -> Display:
@@ -62,7 +62,7 @@ class Display:
             seconds = time.monotonic() - self._cell_start
             self._say(
                 f"{_label(event.plan.cells[event.cell])}: {self._ended} requests in {seconds:.1f} s"
-                + (f", {self._told_failed()}" if self._failed else ""),
+                + (f", {self._show_failed()}" if self._failed else ""),
                 live=False,
             )
         elif event.text:
@@ -84,8 +84,8 @@ class Display:
         self._live.start()
 
     def _begin(self, plan: Plan, cell: int) -> None:
-        self._cell_start = self._last_line = time.monotonic()
-        self._before = self._told
+        self._cell_start = self._line_at = time.monotonic()
+        self._before = self._last
         self._warm = plan.warmup_count(cell) > 0
         label = f"{_label(plan.cells[cell])} ({cell + 1}/{len(plan.cells)})"
         self._duration_s = plan.cells[cell].duration_s if plan.cyclic(cell) else None
@@ -98,33 +98,33 @@ class Display:
         self._say(label, live=False)
 
     def _progress(self, event: Event) -> None:
-        said = event.progress
-        if said is None:
+        progress = event.progress
+        if progress is None:
             return
-        self._told, now = said, time.monotonic()
-        tokens = said.tokens - self._before.tokens
+        self._last, now = progress, time.monotonic()
+        tokens = progress.tokens - self._before.tokens
         elapsed = max(1e-3, now - self._cell_start)
         done = count(self._ended) + (f" of {count(self._planned)}" if self._planned is not None else "")
-        figures = f"{done} done, {count(said.active)} under way"
+        figures = f"{done} done, {count(progress.active)} under way"
         figures += f", {show_number(tokens / elapsed)} tokens/s, {show_number(self._ended / elapsed)} req/s"
         if self._failed:
-            figures += f", {self._told_failed()}: {said.last_error}"
+            figures += f", {self._show_failed()}: {progress.last_error}"
         if self._live is not None and self._task is not None:
             completed = self._ended if self._duration_s is None else min(elapsed, self._duration_s)
             self._live.update(self._task, completed=completed, figures=figures)
-        elif now - self._last_line >= _LOG_EVERY_S:
-            self._last_line = now
+        elif now - self._line_at >= _LOG_EVERY_S:
+            self._line_at = now
             self._say(figures)
 
     @property
     def _ended(self) -> int:
-        return self._told.ended - self._before.ended
+        return self._last.ended - self._before.ended
 
     @property
     def _failed(self) -> int:
-        return self._told.failed - self._before.failed
+        return self._last.failed - self._before.failed
 
-    def _told_failed(self) -> str:
+    def _show_failed(self) -> str:
         """The workers count every request; the table has the measured ones alone."""
         return f"{self._failed} failed" + (", warm-up included" if self._warm else "")
 
@@ -140,7 +140,7 @@ class Display:
 
 
 def _label(load: Load) -> str:
-    """A trace's rate is its mean, which nobody asked for by its digits."""
+    """A trace's rate is its mean, of which three digits are enough."""
     shown = msgspec.structs.replace(load, value=float(f"{load.value:.3g}")) if load.process == "trace" else load
     return shown.label
 

@@ -35,17 +35,17 @@ def selftest(
     def say(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
-    found = run(QUICK_LEVELS if quick else LEVELS, not quick, say)
+    result = run(QUICK_LEVELS if quick else LEVELS, not quick, say)
     # Shown first: where it cannot be kept, it is measured all the same.
     if json:
         import msgspec
 
-        print_json(msgspec.to_builtins(found))
+        print_json(msgspec.to_builtins(result))
     else:
-        print_text(render(found))
-    kept = save(found)
+        print_text(render(result))
+    path = save(result)
     if not json:
-        print(f"kept in {kept}; later runs quote this self-test")
+        print(f"kept in {path}; later runs quote this self-test")
 
 
 def show(

@@ -86,8 +86,8 @@ def size(
     """Compute whether a model fits, its longest context, its batch. By the engine's memory rules, without a GPU."""
     from loadstone.predict.sizing.many import Ask, answer, split_models, tokens_of
 
-    given = (("gpu_memory_utilization", gpu_memory_utilization), ("mem_fraction_static", mem_fraction_static))
-    arguments = [f"{name}={value}" for name, value in given if value is not None]
+    shares = (("gpu_memory_utilization", gpu_memory_utilization), ("mem_fraction_static", mem_fraction_static))
+    arguments = [f"{name}={value}" for name, value in shares if value is not None]
     document = answer(
         Ask(
             models=tuple(part for text in models for part in split_models(text)),
@@ -122,8 +122,8 @@ def _assumed(document: dict[str, Any]) -> list[Text]:
 
     from loadstone.report.data.wording import clean
 
-    said = {row["model"]: row["assumed"] for row in document["rows"] if row["assumed"]}
-    return [Text(f"assumed for {clean(model)}: {clean(text, 400)}") for model, text in said.items()]
+    assumed = {row["model"]: row["assumed"] for row in document["rows"] if row["assumed"]}
+    return [Text(f"assumed for {clean(model)}: {clean(text, 400)}") for model, text in assumed.items()]
 
 
 def _write(document: dict[str, Any], csv: Path | None, picture: Path | None, context_map: Path | None) -> None:

@@ -60,6 +60,7 @@ def bench(options: Options, on_event: Listener = lambda event: None) -> dict[str
         urls, engine_log = preflight.target_urls(options, draft, stack)
         server = preflight.meet(options, draft, urls, headers)
         plan, expected_s = preflight.plan_for(planner, draft, server)
+        del planner, draft  # a plan may take a gigabyte
         salt = preflight.salt_of(options)
         preflight.check_plan(plan, server, salt, options.workers)
         info = execution.describe(

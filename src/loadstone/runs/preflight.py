@@ -206,9 +206,6 @@ def check_options(options: Options) -> None:
         raise InputError(
             f"--workers {options.workers}: must be from 1 to {most} on this host; one per core is enough"
         )
-    for name, limit_s in msgspec.structs.asdict(options.timeouts).items():
-        if not limit_s > 0:
-            raise InputError(f"--timeout-{name.removesuffix('_s')}: must be above 0")
     if options.proxy is not None:
         attach.check_proxy(options.proxy)
 
@@ -229,20 +226,20 @@ def declared_deployment(options: Options) -> Deployment | None:
 def deployment_record(text: str, deployed: Deployment, target: Target) -> dict[str, Any]:
     """RunInfo.settings["deployment"] of what the user stated as `text`, for a server that was met; see runfacts.
 
-    Engine and version are the server's where it tells them, else as stated; a default of the shorthand is nobody's
-    word. The model has the name that it is served by, since servers use aliases. Raises InputError where the user
+    Engine and version are the server's where it reports them, else as declared; a default of the shorthand counts for
+    nothing. The model has the name that it is served by, since servers use aliases. Raises InputError where the user
     named another engine than the server does.
     """
-    stated = deployed.engine if names_engine(text) else None
-    behind = target.engine == "Triton" and stated in _BEHIND_TRITON
-    if stated and target.engine and not behind and engine_name(stated) != target.engine:
+    declared = deployed.engine if names_engine(text) else None
+    behind = target.engine == "Triton" and declared in _BEHIND_TRITON
+    if declared and target.engine and not behind and engine_name(declared) != target.engine:
         raise InputError(
-            f"--deployment {text!r}: its engine is {stated}, and {target.url} says that it is {target.engine}; "
+            f"--deployment {text!r}: its engine is {declared}, and {target.url} says that it is {target.engine}; "
             "correct it, or leave the engine and its own arguments out"
         )
-    introduced = None if behind else target.engine
-    key = engine_key(introduced) if introduced else None
-    engine = key if key in ENGINES else introduced or stated
+    reported = None if behind else target.engine
+    key = engine_key(reported) if reported else None
+    engine = key if key in ENGINES else reported or declared
     version = (None if behind else target.engine_version) or deployed.engine_version
     # A node of the user's own is in a file; its GPU, which is kept, says enough.
     named = msgspec.structs.replace(deployed, node=None if deployed.has_own_hardware else deployed.node)
@@ -317,9 +314,9 @@ def counting(options: Options, server: Server) -> Iterator[Beyond]:
         yield beyond
 
 
-def headers_of(given: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+def headers_of(named: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     """The headers of every request: those given, and a key that the environment holds. Raises InputError."""
-    headers = list(given)
+    headers = list(named)
     for name, value in headers:
         if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name) or not re.fullmatch(r"[\t -~]*", value):
             raise InputError("--header: not an HTTP header (name and value in plain ASCII); write 'Name: value'")
@@ -375,7 +372,7 @@ def check_plan(plan: Plan, server: Server, salt: str | None, workers: int | None
 def check_open_files(plan: Plan, workers: int) -> None:
     """Refuse more connections than each of the `workers` may have open files. Raises InputError.
 
-    How many an open loop has at once nobody knows before, but where it is capped: at most the cap, or its requests.
+    How many an open loop has at once is not known before, but where it is capped: at most the cap, or its requests.
     """
     most = 0.0
     for cell, load in enumerate(plan.cells):

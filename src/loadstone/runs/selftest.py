@@ -179,14 +179,14 @@ def compare(
 
     chosen = records.filter(pc.and_(pc.equal(records["phase"], "measure"), pc.equal(records["status"], "ok")))
     lengths = pc.fill_null(pc.list_value_length(chosen["arrival_s"]), 0).to_pylist()
-    matched, written, late, asked = [], [], [], []
+    matched, written, late, received = [], [], [], []
     for row, (name, tokens) in enumerate(zip(chosen["request_id"].to_pylist(), lengths, strict=True)):
         read_ns, *written_ns = truth.get(f"{_SALT}-{name}") or [0]
         if not written_ns or len(written_ns) != tokens:
             continue
         due_ns = [read_ns + law.due_ns(0, token) for token in range(tokens)]
         matched.append(row)
-        asked.append(read_ns)
+        received.append(read_ns)
         written.append(np.subtract(written_ns, origin_ns) * 1e-9)
         late.append(np.subtract(written_ns, due_ns) * 1e-9)
     if not matched:
@@ -200,7 +200,7 @@ def compare(
         error_s=spread(arrival_s - np.concatenate(written)),
         ttft_s=_shift(by_us.ttft_s, by_them.ttft_s),
         itl_s=_shift(by_us.itl_s, by_them.itl_s),
-        request_s=spread(np.subtract(asked, origin_ns) * 1e-9 - ours["sent_s"].to_numpy()),
+        request_s=spread(np.subtract(received, origin_ns) * 1e-9 - ours["sent_s"].to_numpy()),
         server_late_s=spread(np.concatenate(late)),
         coalesced=_coalesced(ours),
         unmatched=len(chosen) - len(matched),

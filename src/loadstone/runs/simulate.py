@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 DRAWS = 24
-_MOST_DRAWS = 1000
 _PAUSE_S = 0.1
 """Between cells."""
 
@@ -50,8 +49,6 @@ def simulate(options: SimulateOptions) -> dict[str, Any]:
     a signal ended it.
     """
     draws = DRAWS if options.draws is None else options.draws
-    if not 0 <= draws <= _MOST_DRAWS:
-        raise InputError(f"--draws {draws}: must be 0 (no intervals) to {_MOST_DRAWS:,}")
     deployment = parse_deployment(options.deployment)
     fleet = fleet_of(deployment, acceptance=options.acceptance, profile=options.profile)
     longest, limit = longest_request(deployment, fleet.policy)

@@ -139,14 +139,14 @@ def addresses(value: Any, flag: str) -> list[str]:
     return [address for each in texts(value, flag) for address in str(each).split(",")]
 
 
-def parse_structured(given: str) -> Structured:
+def parse_structured(option: str) -> Structured:
     """A Structured from `json-schema:…`, `regex:…` or `grammar:…`; a schema or grammar itself, or a file's path.
 
     Raises InputError.
     """
-    kind, colon, content = given.partition(":")
+    kind, colon, content = option.partition(":")
     if not colon or kind not in ("json-schema", "regex", "grammar") or not content.strip():
-        raise InputError(f"--structured: {given[:40]!r}: write json-schema:FILE, grammar:FILE or regex:PATTERN")
+        raise InputError(f"--structured: {option[:40]!r}: write json-schema:FILE, grammar:FILE or regex:PATTERN")
     if kind == "regex":
         return Structured("regex", content)
     inline = content.lstrip().startswith("{") if kind == "json-schema" else "::=" in content

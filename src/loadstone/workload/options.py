@@ -7,6 +7,8 @@ take, and a JSON Schema. A field is named as its flag, with _ for -; where it is
 from __future__ import annotations
 
 import dataclasses
+import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar, get_args, get_type_hints
@@ -29,6 +31,24 @@ HEADINGS = (ARGUMENT, TARGET, WORKLOAD, LOAD, SIMULATOR, RUN)
 Reader = Callable[[Any, str], Any]
 
 
+class Limits(NamedTuple):
+    """The numbers that an option may be, infinity only where `most` says so; and the same in `words`."""
+
+    words: str
+    least: float = -math.inf
+    above: float = -math.inf
+    most: float = sys.float_info.max
+
+    def allow(self, value: float) -> bool:
+        return self.above < value <= self.most and self.least <= value
+
+
+_ABOVE_0 = Limits("must be above 0", above=0)
+_SHARE = Limits("must be above 0 and at most 1", above=0, most=1)
+_TEMPERATURE = Limits("must be 0 (greedy) or above", 0)
+_AT_LEAST_0, _AT_LEAST_1 = Limits("must be 0 or more", 0), Limits("must be at least 1", 1)
+
+
 class Flag(NamedTuple):
     """What the command line knows of an option.
 
@@ -38,6 +58,7 @@ class Flag(NamedTuple):
     read      from a text or a notebook's value to the field's, by value and name; None: the value as it is
     name      without -- and with _ for -; "" stands for the field's, without _s
     argument  its name as an argument of the command, where it has no flag there
+    limits    the numbers that it may be
     """
 
     heading: str
@@ -46,9 +67,10 @@ class Flag(NamedTuple):
     read: Reader | None = None
     name: str = ""
     argument: str | None = None
+    limits: Limits | None = None
 
 
-def flag(heading: str, help: str, default: Any = None, read: Reader | None = None, **more: str) -> Any:
+def flag(heading: str, help: str, default: Any = None, read: Reader | None = None, **more: Any) -> Any:
     """A field that is an option; see Flag. A `default` that is text is read; {} makes a new one for each."""
     metadata = {"flag": Flag(heading, help, None if default in ((), {}) else default, read, **more)}
     if default == {}:
@@ -88,10 +110,14 @@ class Options:
         TARGET, "'Name: value', sent with every request", (), values.headers, name="header"
     )
     extra_body: Mapping[str, Any] = flag(TARGET, "JSON object merged into every request body", {}, values.json_object)
-    timeout_connect_s: float = flag(TARGET, "longest time to connect", "10s", values.seconds)
-    timeout_first_s: float = flag(TARGET, "longest time from sending to the first output", "600s", values.seconds)
-    timeout_idle_s: float = flag(TARGET, "longest time between outputs", "300s", values.seconds)
-    timeout_total_s: float = flag(TARGET, "longest time from sending to the end", "6h", values.seconds)
+    timeout_connect_s: float = flag(TARGET, "longest time to connect", "10s", values.seconds, limits=_ABOVE_0)
+    timeout_first_s: float = flag(
+        TARGET, "longest time from sending to the first output", "600s", values.seconds, limits=_ABOVE_0
+    )
+    timeout_idle_s: float = flag(TARGET, "longest time between outputs", "300s", values.seconds, limits=_ABOVE_0)
+    timeout_total_s: float = flag(
+        TARGET, "longest time from sending to the end", "6h", values.seconds, limits=_ABOVE_0
+    )
     proxy: str | None = flag(TARGET, "HTTP proxy, http://host:port; proxies in the environment are ignored")
 
     input: str | None = flag(
@@ -102,11 +128,11 @@ class Options:
     output: str | None = flag(
         WORKLOAD, "output tokens, in the same forms [default: 128; a dataset's own]", read=values.text
     )
-    range_ratio: float = flag(WORKLOAD, "draw lengths uniformly from [ratio·n, n]", 1.0)
+    range_ratio: float = flag(WORKLOAD, "draw lengths uniformly from [ratio·n, n]", 1.0, limits=_SHARE)
     prefix: int = flag(
         WORKLOAD, "tokens at the start of each prompt that its group shares, e.g. 2000", "0", values.tokens
     )
-    prefix_groups: int = flag(WORKLOAD, "groups of prompts; prompts of a group share a prefix", 1)
+    prefix_groups: int = flag(WORKLOAD, "groups of prompts; prompts of a group share a prefix", 1, limits=_AT_LEAST_1)
     dataset: Path | None = flag(
         WORKLOAD, "file of prompts: ShareGPT, OpenAI messages or plain; JSONL, JSON or text", read=values.path
     )
@@ -132,11 +158,18 @@ class Options:
     trace_window_s: tuple[float, float] | None = flag(
         WORKLOAD, "replay only FROM:TO of a trace, e.g. 0s:10m", read=values.window
     )
-    trace_sample: float | None = flag(WORKLOAD, "replay this share of a trace's requests, e.g. 0.1")
-    length_scale: float | None = flag(WORKLOAD, "multiply a trace's lengths in tokens by this; prefixes stay shared")
+    trace_sample: float | None = flag(WORKLOAD, "replay this share of a trace's requests, e.g. 0.1", limits=_SHARE)
+    length_scale: float | None = flag(
+        WORKLOAD, "multiply a trace's lengths in tokens by this; prefixes stay shared", limits=_ABOVE_0
+    )
     skip_bad: bool = flag(WORKLOAD, "leave out bad lines of a trace or dataset, and report how many", False)
     plan: Path | None = flag(WORKLOAD, "replay the plan of a run folder, or a plan.parquet", read=values.path)
-    seed: int = flag(WORKLOAD, "seed of the plan: same seed, same plan", 0)
+    seed: int = flag(
+        WORKLOAD,
+        "seed of the plan: same seed, same plan",
+        0,
+        limits=Limits("must be 0 or more, and below 2^63", 0, most=(1 << 63) - 1),
+    )
     salt: str = flag(
         WORKLOAD,
         "what makes prompts new to every prefix cache: auto, none, or an earlier run's, to repeat it",
@@ -145,8 +178,8 @@ class Options:
     flush_cache: bool | None = flag(
         WORKLOAD, "empty the engine's prefix cache before each cell [default: if --salt makes no new prompts]"
     )
-    temperature: float | None = flag(WORKLOAD, "sampling temperature [default: the server's]")
-    top_p: float | None = flag(WORKLOAD, "nucleus sampling [default: the server's]")
+    temperature: float | None = flag(WORKLOAD, "sampling temperature [default: the server's]", limits=_TEMPERATURE)
+    top_p: float | None = flag(WORKLOAD, "nucleus sampling [default: the server's]", limits=_SHARE)
     sampling_seed: int | None = flag(WORKLOAD, "sampling seed for the engine")
     stop: Sequence[str] = flag(WORKLOAD, "stop answers at this text (may be repeated)", (), values.texts)
     structured: str | None = flag(WORKLOAD, "constrain answers: json-schema:FILE, grammar:FILE or regex:PATTERN")
@@ -159,13 +192,16 @@ class Options:
         LOAD, "open loop: requests/s; a list: a cell each; inf: all of --requests at once", (), values.numbers
     )
     burstiness: float = flag(
-        LOAD, "spread of open-loop arrivals: 1 is Poisson, below 1 burstier, above 1 more even, inf constant", 1.0
+        LOAD,
+        "spread of open-loop arrivals: 1 is Poisson, below 1 burstier, above 1 more even, inf constant",
+        1.0,
+        limits=Limits("must be above 0 (1 is Poisson, inf constant)", above=0, most=math.inf),
     )
     ramp: str | None = flag(
         LOAD, "rate in pieces: 1:20:60s,20:30s (1 to 20 in 60 s, then 20 for 30 s); or concurrency=1:64:60s"
     )
     max_concurrency: int | None = flag(
-        LOAD, "cap on an open loop's requests under way; waiting for a slot counts as latency"
+        LOAD, "cap on an open loop's requests under way; waiting for a slot counts as latency", limits=_AT_LEAST_1
     )
     requests: Sequence[int] = flag(
         LOAD,
@@ -174,11 +210,14 @@ class Options:
         values.counts,
     )
     requests_per_rate: float | None = flag(LOAD, "measured requests per cell: this × the rate")
-    duration_s: float | None = flag(LOAD, "measure each cell for this long instead, e.g. 60s", read=values.seconds)
+    duration_s: float | None = flag(
+        LOAD, "measure each cell for this long instead, e.g. 60s", read=values.seconds, limits=_ABOVE_0
+    )
     grace_s: float = flag(LOAD, "after --duration: time for requests under way to end", "30s", values.seconds)
     warmup: int | None = flag(
         LOAD,
         "requests before the measured ones, or 0 [default: the concurrency; a second of the rate, at most a tenth]",
+        limits=_AT_LEAST_0,
     )
 
     slo: str | None = flag(
@@ -230,11 +269,15 @@ class SimulateOptions(Options):
         SIMULATOR, "speculative decoding: probability that a draft token is accepted [default: 0.7]"
     )
     draws: int | None = flag(
-        SIMULATOR, "simulations with varied coefficients, for the 80 % intervals; 0: no intervals [default: 24]"
+        SIMULATOR,
+        "simulations with varied coefficients, for the 80 % intervals; 0: no intervals [default: 24]",
+        limits=Limits("must be 0 (no intervals) to 1,000", 0, most=1000),
     )
     model: str | None = flag(RUN, "model name kept in run.json; the deployment decides what is simulated")
-    temperature: float | None = flag(RUN, "kept in run.json, as in bench; changes no simulated time")
-    top_p: float | None = flag(RUN, "kept in run.json, as in bench; changes no simulated time")
+    temperature: float | None = flag(
+        RUN, "kept in run.json, as in bench; changes no simulated time", limits=_TEMPERATURE
+    )
+    top_p: float | None = flag(RUN, "kept in run.json, as in bench; changes no simulated time", limits=_SHARE)
 
 
 Kind = TypeVar("Kind", bound=Options)
@@ -264,6 +307,15 @@ def changed_flags(options: Options, *headings: str) -> list[str]:
         if differs and each.heading in headings and not is_for_server(field, each.heading):
             changed.append(each.name.replace("_", "-"))
     return changed
+
+
+def check_limits(options: Options) -> None:
+    """Raises InputError for a number beyond the limits of its option."""
+    for field, each in flags_of(type(options)).items():
+        value = getattr(options, field)
+        if value is not None and each.limits is not None and not each.limits.allow(value):
+            shown = f"{value:g}" if isinstance(value, float) else value
+            raise InputError(f"--{each.name.replace('_', '-')} {shown}: {each.limits.words}")
 
 
 def options_of(given: Mapping[str, Any], kind: type[Kind]) -> Kind:
@@ -315,7 +367,7 @@ def json_schema(kind: type[Options]) -> dict[str, Any]:
     for each, of_type in zip(flags.values(), types, strict=True):
         schema = of_type if each.read is None else {"anyOf": [of_type, {"type": ["string", "number", "boolean"]}]}
         shown = {} if each.default in (None, dataclasses.MISSING) else {"default": each.default}
-        properties[each.name] = schema | shown | {"description": each.help}
+        properties[each.name] = schema | shown | _limits_schema(each.limits) | {"description": each.help}
     required = [each.name for each in flags.values() if each.default is dataclasses.MISSING]
     return {
         "type": "object",
@@ -324,6 +376,13 @@ def json_schema(kind: type[Options]) -> dict[str, Any]:
         "additionalProperties": False,
         "$defs": definitions,
     }
+
+
+def _limits_schema(limits: Limits | None) -> dict[str, float]:
+    if limits is None:
+        return {}
+    keys = {"minimum": limits.least, "exclusiveMinimum": limits.above, "maximum": limits.most}
+    return {key: value for key, value in keys.items() if abs(value) < sys.float_info.max}
 
 
 for _kind in (Options, SimulateOptions):

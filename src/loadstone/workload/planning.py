@@ -14,7 +14,7 @@ from loadstone.core.errors import InputError
 from loadstone.core.text import excerpt
 from loadstone.workload import arrivals, dataset, trace
 from loadstone.workload.lengths import Length, Sessions, Synthetic, parse_length, parse_think
-from loadstone.workload.options import LOAD, WORKLOAD, Options, changed_flags
+from loadstone.workload.options import LOAD, WORKLOAD, Options, changed_flags, check_limits
 from loadstone.workload.schedule import Workload, make_plan
 
 _DEFAULT_INPUT, _DEFAULT_OUTPUT = "1024", "128"
@@ -26,7 +26,7 @@ _OF_A_TRACE = ("time-scale", "trace-window", "trace-sample", "length-scale")
 
 class Beyond(Protocol):
     """The tokens of a file's prompt (`chat`: messages as a JSON array), where with so many of an answer they are more
-    than the server takes; None where they are not, or where nobody can count them.
+    than the server takes; None where they are not, or where they cannot be counted.
     """
 
     def __call__(self, prompt: str, chat: bool, output_tokens: int) -> int | None: ...
@@ -40,12 +40,12 @@ class Planner:
 
     def __init__(self, options: Options) -> None:
         self.options = options
-        _check_sampling(options)
+        check_limits(options)
         self._plan: Plan | None = None
         if options.plan is not None:
             self._plan = _given_plan(options, options.plan)
             return
-        _check_numbers(options)
+        _check_combinations(options)
         self._sessions = _sessions(options)
         self._workload, self._output = _workload(options, self._sessions)
 
@@ -126,15 +126,6 @@ def plan_of(options: Options) -> Plan:
     return Planner(options).plan()
 
 
-def _check_sampling(options: Options) -> None:
-    if options.seed < 0 or options.seed >= 1 << 63:
-        raise InputError(f"--seed {options.seed}: must be 0 or more, and below 2^63")
-    if options.temperature is not None and not 0 <= options.temperature < math.inf:
-        raise InputError(f"--temperature {options.temperature:g}: must be 0 (greedy) or above")
-    if options.top_p is not None and not 0 < options.top_p <= 1:
-        raise InputError(f"--top-p {options.top_p:g}: must be above 0 and at most 1")
-
-
 def _given_plan(options: Options, path: Path) -> Plan:
     for flag in changed_flags(options, LOAD, WORKLOAD):
         if flag not in _BESIDE_A_PLAN:
@@ -164,15 +155,9 @@ def _begun(load: Load, workload: Workload) -> float:
     return 0 if load.duration_s is not None else arrivals.default_requests(load)
 
 
-def _check_numbers(options: Options) -> None:
-    if not 0 < options.range_ratio <= 1:
-        raise InputError(f"--range-ratio {options.range_ratio:g}: must be above 0 and at most 1")
-    if options.prefix < 0 or options.prefix_groups < 1:
-        raise InputError("--prefix must be 0 or more tokens, and --prefix-groups at least 1")
+def _check_combinations(options: Options) -> None:
     if options.prefix_groups > 1 and not options.prefix:
         raise InputError("--prefix-groups: prompts of a group share a prefix; give its length with --prefix")
-    if options.warmup is not None and options.warmup < 0:
-        raise InputError(f"--warmup {options.warmup}: must be 0 or more")
     for flag in changed_flags(options, WORKLOAD):
         if flag in _OF_A_TRACE and options.trace is None:
             raise InputError(f"--{flag}: says how a trace is replayed; it goes with --trace")
@@ -180,7 +165,7 @@ def _check_numbers(options: Options) -> None:
         raise InputError("--skip-bad: leaves out bad lines of a file; it goes with --trace or --dataset")
 
 
-# --- what is asked --------------------------------------------------------------------------------------------
+# --- what is sent ---------------------------------------------------------------------------------------------
 
 
 def _sessions(options: Options) -> Sessions | None:
@@ -198,7 +183,6 @@ def _workload(options: Options, sessions: Sessions | None) -> tuple[Workload, Le
         for flag in changed_flags(options, WORKLOAD):
             if flag in ("input", "output", "dataset", "prefix", "turns", "range-ratio"):
                 raise InputError(f"--trace and --{flag}: the trace says what is asked; give one")
-        _check_trace(options)
         return trace.read(options.trace, skip_bad=options.skip_bad), None
     if options.dataset is not None:
         for flag in changed_flags(options, WORKLOAD):
@@ -216,20 +200,22 @@ def _workload(options: Options, sessions: Sessions | None) -> tuple[Workload, Le
     return synthetic, None
 
 
-def _without_longer(given: dataset.Dataset, output: Length | None, beyond: Beyond) -> dataset.Dataset:
+def _without_longer(prompts: dataset.Dataset, output: Length | None, beyond: Beyond) -> dataset.Dataset:
     """A file's prompts that the server takes with the shortest answers that are asked for. Raises InputError."""
     least = 1 if output is None else output.smallest
     keep = [
         i
-        for i, (prompt, tokens) in enumerate(zip(given.prompts, given.output_tokens, strict=True))
-        if beyond(prompt, given.chat, least if tokens is None else tokens) is None
+        for i, (prompt, tokens) in enumerate(zip(prompts.prompts, prompts.output_tokens, strict=True))
+        if beyond(prompt, prompts.chat, least if tokens is None else tokens) is None
     ]
     if not keep:
         raise InputError(
             "--dataset: every prompt is longer than the server's context; start the server with a longer one"
         )
     return msgspec.structs.replace(
-        given, prompts=[given.prompts[i] for i in keep], output_tokens=[given.output_tokens[i] for i in keep]
+        prompts,
+        prompts=[prompts.prompts[i] for i in keep],
+        output_tokens=[prompts.output_tokens[i] for i in keep],
     )
 
 
@@ -249,14 +235,6 @@ def _check_prompts(options: Options, plan: Plan, beyond: Beyond) -> None:
             )
 
 
-def _check_trace(options: Options) -> None:
-    factor, share = options.length_scale, options.trace_sample
-    if factor is not None and not 0 < factor < math.inf:
-        raise InputError(f"--length-scale {factor:g}: must be above 0")
-    if share is not None and not 0 < share <= 1:
-        raise InputError(f"--trace-sample {share:g}: must be above 0 and at most 1")
-
-
 def _cut(options: Options, traced: trace.Trace, max_tokens: int | None) -> trace.Trace:
     """The part of a trace that is replayed, with the lengths asked for."""
     if options.trace_window_s is not None:
@@ -274,33 +252,27 @@ def _cut(options: Options, traced: trace.Trace, max_tokens: int | None) -> trace
     return traced
 
 
-# --- when it is asked -----------------------------------------------------------------------------------------
+# --- when it is sent ------------------------------------------------------------------------------------------
 
 
 def _loads(options: Options, workload: Workload, unit: Unit) -> tuple[list[Load], list[int] | None]:
     """Loads, and measured requests per load where they are said."""
-    given = [flag for flag in ("rate", "concurrency", "ramp") if getattr(options, flag)]
-    if len(given) > 1:
+    named = [flag for flag in ("rate", "concurrency", "ramp") if getattr(options, flag)]
+    if len(named) > 1:
         raise InputError(
-            f"--{given[0]} and --{given[1]}: one run is an open or a closed loop; give one (--max-concurrency caps)"
+            f"--{named[0]} and --{named[1]}: one run is an open or a closed loop; give one (--max-concurrency caps)"
         )
-    if options.duration_s is not None and options.duration_s <= 0:
-        raise InputError("--duration: must be above 0")
     cap = options.max_concurrency
-    if cap is not None and cap < 1:
-        raise InputError(f"--max-concurrency {cap}: must be at least 1")
     bad = [rate for rate in options.rate if not rate > 0]
     if bad:
         raise InputError(f"--rate {bad[0]:g}: must be above 0 requests/s, or inf for all at once")
     per_rate = options.requests_per_rate
     if per_rate is not None and not (options.rate and 0 < per_rate < math.inf):
         raise InputError("--requests-per-rate: needs --rate, and a number above 0")
-    if not options.burstiness > 0:
-        raise InputError(f"--burstiness {options.burstiness:g}: must be above 0 (1 is Poisson, inf constant)")
     if options.burstiness != 1 and not (options.rate or options.ramp):
         raise InputError("--burstiness: says how arrivals of an open loop are spread; it goes with --rate")
-    if options.time_scale and given:
-        raise InputError(f"--time-scale and --{given[0]}: requests go at a trace's times or at a load; give one")
+    if options.time_scale and named:
+        raise InputError(f"--time-scale and --{named[0]}: requests go at a trace's times or at a load; give one")
     bursts: list[Load] = []
     if math.inf in options.rate:
         if options.duration_s is not None or per_rate is not None:
@@ -317,7 +289,7 @@ def _loads(options: Options, workload: Workload, unit: Unit) -> tuple[list[Load]
         raise InputError(f"{other} and --requests-per-rate: each says when a cell ends; give one")
     if options.requests and options.duration_s is not None:
         raise InputError("--requests and --duration: a cell ends by count or by time; give one")
-    if isinstance(workload, trace.Trace) and not given:
+    if isinstance(workload, trace.Trace) and not named:
         loads = _trace_loads(options, workload)
     elif options.ramp is not None:
         loads = [_ramp(options, unit)]
