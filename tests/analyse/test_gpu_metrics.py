@@ -12,7 +12,6 @@ import pytest
 
 import loadstone
 from conftest import FAST, eventually
-from loadstone.analyse.run_facts import steady_window
 from loadstone.analyse.verdict import Finding, GpuFigures, gpu_figures
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
@@ -268,7 +267,7 @@ def test_tables_reports_and_comparisons_tell_of_it(tmp_path: Path) -> None:
             documents.append(bench(tmp_path, requests=600, gpu_metrics=[url], label=f"{500 * times} W"))
     lines = terminal.render(Summary.of(documents[1])).renderables[2:]  # type: ignore[attr-defined]
     (said,) = [str(line) for line in lines if " W" in str(line)]
-    joules = [(steady_window(cell) or {})["j_per_output_token"] for each in documents for cell in each["cells"]]
+    joules = [cell["metrics"]["steady"]["j_per_output_token"] for each in documents for cell in each["cells"]]
     assert said == f"2 GPUs drew {show_number(1501)} W · {show_number(joules[1])} J per output token"
 
     one, two = (Path(document["run_dir"]) for document in documents)

@@ -67,10 +67,6 @@ class _Run(NamedTuple):
     def simulated(self) -> bool:
         return self.info.source == "simulated"
 
-    @property
-    def streams(self) -> bool:
-        return self.info.target is None or self.info.target.streams
-
 
 def parse_slo(text: str) -> dict[str, float]:
     """Bounds in seconds from `ttft<500ms,tpot_p99<30ms`: per request (`ttft`), or on a percentile (`tpot_p99`).
@@ -201,11 +197,11 @@ def _cell(run: _Run, cell: int, dialect: str | None) -> CellSummary | None:
         read,
         load,
         per_request or _limits(info.slo),
-        streams=run.streams,
+        streams=info.streams,
         sent_s=scalars["sent_s"].to_numpy()[measured],
         span_s=imported.stated.duration_s if imported is not None and imported.relative_times else None,
     )
-    parts = breakdown_of(run.folder, info, run.plan, cell, load, run.streams)
+    parts = breakdown_of(run.folder, info, run.plan, cell, load, info.streams)
     summary = CellSummary(
         load=load,
         requests=Requests(**msgspec.structs.asdict(metrics.requests)),
@@ -359,7 +355,7 @@ def _in_dialect(run: _Run, cell: int, dialect: str) -> ToolNumbers:
     from loadstone.analyse.other_tools import DEFINITIONS, TOOLS, summarise_as
 
     load = run.info.cells[cell].load
-    numbers = summarise_as(dialect, lambda: run_folder.read_records(run.folder, cell), load, streams=run.streams)
+    numbers = summarise_as(dialect, lambda: run_folder.read_records(run.folder, cell), load, streams=run.info.streams)
     return ToolNumbers(name=dialect, tool=TOOLS[dialect], metrics=numbers, definitions=DEFINITIONS[dialect])
 
 

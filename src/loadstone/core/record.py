@@ -151,4 +151,9 @@ class RunInfo(msgspec.Struct, kw_only=True):
     """What this host's self-test had found when the run was made; see accuracy.Selftest."""
     error: str | None = None
     journals_damaged: list[JournalDamage] = msgspec.field(default_factory=list)
-    """What store.assemble() could not read. These journals stay beside the records."""
+    """What run_folder.assemble() could not read. These journals stay beside the records."""
+
+    @property
+    def streams(self) -> bool:
+        """False: answers came in one piece, and have no TTFT."""
+        return self.target is None or self.target.streams

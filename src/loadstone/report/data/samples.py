@@ -94,7 +94,7 @@ def sample(run: RunView) -> RunSample | None:
     cdfs = [
         result for number in _shown(len(requests)) for result in _cdfs(run.info.cells[number].load, requests[number])
     ]
-    streams = run.info.target is None or run.info.target.streams
+    streams = run.info.streams
     return RunSample(
         cdfs=cdfs,
         tracks=[*_tracks(np.concatenate(requests), tokens, edges), *_server_tracks(run, edges)],
