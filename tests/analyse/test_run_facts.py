@@ -85,6 +85,8 @@ def test_nothing_said_is_none() -> None:
         ("h200", "H200"), ("H200-SXM-141GB", "H200"), ("NVIDIA-H100-80GB-HBM3", "H100"), ("mi300", "MI300X"),
         ("AMD Instinct MI300X OAM", "MI300X"), ("a100_sxm", "A100"), ("L40S", "L40S"), ("gb200", "GB200"),
         ("H100 PCIe", "H100 PCIe"), ("NVIDIA H100 NVL", "H100 NVL"), ("RTX 4090", "RTX 4090"), (None, None),
+        ("NVIDIA GeForce RTX 4090", "RTX 4090"), ("H20-3e", "H20 141GB"), ("NVIDIA H20", "H20"), ("own", "own"),
+        ("NVIDIA A100-SXM4-40GB", "A100 40GB"), ("NVIDIA H800 PCIe", "H800 PCIe"), ("Tesla T4", "T4"),
     ],
 )  # fmt: skip
 def test_gpus_have_one_name(said: str | None, name: str | None) -> None:

@@ -27,32 +27,11 @@ from typing import Any, Literal
 
 import msgspec
 
+from loadstone.catalogue.engines import engine_title
+from loadstone.catalogue.find import gpu_title
 from loadstone.catalogue.hardware import Gpu
 from loadstone.core import RunInfo
 from loadstone.core.summary import Summary, mean_tokens
-
-_ENGINES = {
-    "vllm": "vLLM",
-    "sglang": "SGLang",
-    "tensorrtllm": "TensorRT-LLM",
-    "trtllm": "TensorRT-LLM",
-    "trt": "TensorRT-LLM",
-    "tensorrt": "TensorRT-LLM",
-    "triton": "Triton",
-    "llamacpp": "llama.cpp",
-    "llamaserver": "llama.cpp",
-    "transformers": "transformers",
-    "mlxlm": "mlx-lm",
-    "lmdeploy": "LMDeploy",
-    "tgi": "TGI",
-    "hftgi": "TGI",
-}
-_GPUS = (
-    "GB300", "GB200", "B300", "B200", "GH200", "H200", "H100", "H800", "H20", "A100", "A800", "L40S", "L40", "L4",
-    "L20", "A10G", "A10", "A6000", "V100", "T4", "MI355X", "MI350X", "MI325X", "MI300X", "MI300A", "MI250X", "MI210",
-)  # fmt: skip
-_SIZES = {"A100": "40GB", "H20": "141GB"}
-"""Memory that such a GPU has only in a sort of its own, with another bandwidth."""
 
 _WITHOUT_GPU = ("llama.cpp", "timing server", "simulated engine")
 """Engines that may run on the processor of a machine with GPUs."""
@@ -184,28 +163,14 @@ def _own_model(value: Any) -> str | None:
     return msgspec.json.encode(value).decode() if isinstance(value, Mapping) and "config" in value else None
 
 
-def engine_name(name: str | None) -> str | None:
+def engine_name(text: str | None) -> str | None:
     """`TensorRT-LLM` for `trt-llm`, `trtllm` …; a name not known stays as it is."""
-    if name is None:
-        return None
-    key = "".join(character for character in name.lower() if character.isalnum())
-    return _ENGINES.get(key, name)
+    return None if text is None else engine_title(text)
 
 
-def gpu_name(name: str | None) -> str | None:
+def gpu_name(text: str | None) -> str | None:
     """`H200` for `h200`, `NVIDIA H200`, `H200-SXM-141GB`; a name not known stays as it is."""
-    if name is None:
-        return None
-    upper = name.upper()
-    words = [word for word in "".join(c if c.isalnum() else " " for c in upper).split() if word]
-    if "MI300" in words:  # the only one that is rented in eights under that name
-        return "MI300X"
-    # H100 comes in three sorts that differ by half in bandwidth: a name that says which keeps it.
-    kind = next((f" {word}" for word in ("PCIE", "NVL") if word in words), "").replace("PCIE", "PCIe")
-    base = next((gpu for gpu in _GPUS if gpu in words or f"{gpu}X" in words), None)
-    if (size := _SIZES.get(base or "")) in words:
-        kind += f" {size}"
-    return name if base is None else base + kind
+    return None if text is None else gpu_title(text)
 
 
 def _lengths(workload: Mapping[str, Any]) -> dict[str, tuple[float | None, float | None]]:

@@ -263,7 +263,7 @@ def _findings(
         clock=summary.client.clock,
         interrupted=None if over else f"the cell did not run to its end ({info.error or info.status})",
         target=info.target,
-        replicas=[(part.url, part.token_share) for part in summary.by_replica],
+        replicas=summary.by_replica,
         server=summary.server,
         gpus=summary.gpu,
     )

@@ -78,16 +78,19 @@ def compare_all(cells: list[Units], seed: int, relabellings: int = RELABELLINGS,
     observed, singles, largest = [], [], np.zeros(relabellings)
     directions: dict[tuple[int, int], Floats] = {}
     for units in cells:
-        rho = units.correlation
+        shape, rho = (len(units.a), len(units.b)), units.correlation
         if units.few:
             # Of all loads the same ones: a slow run is slow under each.
-            shape = len(units.a), len(units.b)
             if shape not in directions:
                 directions[shape] = rng.normal(size=(relabellings, sum(shape)))
-            drawn = np.abs(_student_t(directions[shape], units))
+            labels = directions[shape]
+        elif units.paired:
+            labels = rng.choice([-1.0, 1.0], size=(relabellings, len(units.a)))
         else:
-            drawn = np.abs(_signed(units, rng, relabellings) if units.paired else _shuffled(units, rng, relabellings))
-        t = _observed(units) * np.sqrt((1 - rho) / (1 + rho)) / units.wider
+            order = rng.permuted(np.tile(np.arange(sum(shape)), (relabellings, 1)), axis=1)
+            labels = (order < len(units.a)).astype(np.float64)
+        drawn = np.abs(_t(units, labels))
+        t = _t(units, _own_labels(units))[0] * np.sqrt((1 - rho) / (1 + rho)) / units.wider
         observed.append(t)
         # Sums differ in their last bits with the order of their terms.
         singles.append((1 + (drawn >= np.abs(t) * (1 - 1e-9)).sum(axis=0)) / (1 + relabellings))
@@ -99,30 +102,20 @@ def compare_all(cells: list[Units], seed: int, relabellings: int = RELABELLINGS,
     ]
 
 
-def _observed(units: Units) -> Floats:
+def _own_labels(units: Units) -> Floats:
+    """The labels that the units have: the direction from A to B; of pairs signs; else 1 where a unit is of A."""
+    a, b = len(units.a), len(units.b)
     if units.few:
-        labels = np.repeat([-1 / len(units.a), 1 / len(units.b)], [len(units.a), len(units.b)])
-        return np.asarray(_student_t(labels[None, :], units)[0])
-    if units.paired:
-        alone: Floats = _paired_t(np.ones((1, len(units.a))), units.b - units.a)[0]
-        return alone
+        return np.repeat([-1 / a, 1 / b], [a, b])[None, :]
+    return np.ones((1, a)) if units.paired else np.repeat([1.0, 0.0], [a, b])[None, :]
+
+
+def _t(units: Units, labels: Floats) -> Floats:
+    """The statistic for each labelling; labellings × metrics."""
+    if units.paired and not units.few:
+        return _paired_t(labels, units.b - units.a)
     rows = np.concatenate([units.a, units.b])
-    first = np.concatenate([np.ones(len(units.a)), np.zeros(len(units.b))])[None, :]
-    unpaired: Floats = _welch_t(first, rows)[0]
-    return unpaired
-
-
-def _shuffled(units: Units, rng: np.random.Generator, relabellings: int) -> Floats:
-    rows = np.concatenate([units.a, units.b])
-    order = rng.permuted(np.tile(np.arange(len(rows)), (relabellings, 1)), axis=1)
-    first = (order < len(units.a)).astype(np.float64)
-    return _welch_t(first, rows)
-
-
-def _signed(units: Units, rng: np.random.Generator, relabellings: int) -> Floats:
-    """Of pairs, the labels within each are exchanged or not."""
-    signs = rng.choice([-1.0, 1.0], size=(relabellings, len(units.a)))
-    return _paired_t(signs, units.b - units.a)
+    return (_student_t if units.few else _welch_t)(labels, rows)
 
 
 def _welch_t(first: Floats, rows: Floats) -> Floats:
@@ -148,9 +141,8 @@ def _paired_t(signs: Floats, differences: Floats) -> Floats:
     return np.asarray(mean / np.sqrt(variance + _TINY**2))
 
 
-def _student_t(directions: Floats, units: Units) -> Floats:
+def _student_t(directions: Floats, rows: Floats) -> Floats:
     """Student's t, both sides with one variance, if the difference lay in each of these directions; × metrics."""
-    rows = np.concatenate([units.a, units.b])
     x = rows - rows.mean(axis=0)
     scale = np.maximum(np.abs(rows).max(axis=0), 1e-300)
     centred = directions - directions.mean(axis=1, keepdims=True)

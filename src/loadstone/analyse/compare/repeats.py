@@ -21,7 +21,7 @@ POWER = 0.8
 LEAST = 3
 """Runs a side where nothing was seen yet of how runs differ."""
 MOST_BLIND = 10
-"""What is told to be measured before the spread between runs is known: then there is a better number."""
+"""What a user is asked to measure before the spread between runs is known: then there is a better number."""
 _ALONE = 3.0
 """Tests of their own that the metrics of one load are worth: what they say goes together (docs/statistics.md)."""
 
@@ -87,11 +87,11 @@ def how(a: Sequence[Run], b: Sequence[Run], runs: int) -> str:
 
 def _again(command: Sequence[Any], folder: Path) -> str:
     """The same command, whose run goes into this folder."""
-    kept: list[str] = []
+    arguments: list[str] = []
     words = iter(map(str, command))
     for word in words:
         if word == "--out":
             next(words, None)
         elif not word.startswith("--out=") and word != "--json":
-            kept.append(word)
-    return shlex.join([*kept, "--out", str(folder)])
+            arguments.append(word)
+    return shlex.join([*arguments, "--out", str(folder)])

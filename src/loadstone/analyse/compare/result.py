@@ -1,4 +1,4 @@
-"""The result for one load on both sides: a row for each metric, the units they are told apart by, conclusions."""
+"""The result for one load on both sides: a row for each metric, the units that tell them apart, conclusions."""
 
 from __future__ import annotations
 

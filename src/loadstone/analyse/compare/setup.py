@@ -95,11 +95,11 @@ def _plan(a: Sequence[Run], b: Sequence[Run], rows: Sequence[Difference]) -> lis
     if not all(run.has_plan for run in runs) or len({run.info.plan_id for run in runs}) == 1:
         return more
     more += _row("warm-up requests", [_distinct([_warmups(run, loads) for run in side]) for side in (a, b)])
-    said = more or any(row["what"] in ("seed", *WORKLOAD) or row["what"].startswith("workload") for row in rows)
-    # By time as many requests are issued as fit, and a load that one side alone has is told of elsewhere.
+    explained = more or any(row["what"] in ("seed", *WORKLOAD) or row["what"].startswith("workload") for row in rows)
+    # By time as many requests are issued as fit, and a load that one side alone has is shown elsewhere.
     by_time = any(cell.load.duration_s is not None for run in runs for cell in run.info.cells)
     planned = {tuple(sorted(msgspec.json.encode(cell.load) for cell in run.info.cells)) for run in runs}
-    if said or by_time or len(planned) > 1:
+    if explained or by_time or len(planned) > 1:
         return more
     return _row("plan", [_distinct([run.info.plan_id for run in side]) for side in (a, b)])
 

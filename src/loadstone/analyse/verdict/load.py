@@ -130,7 +130,7 @@ def warmup_leaked(cell: Cell) -> Finding | None:
 
 def fleet_imbalance(cell: Cell) -> Finding | None:
     """How unevenly the output of a fleet came from its servers."""
-    shares = [(share, url) for url, share in cell.replicas if share is not None]
+    shares = [(part.token_share, part.url) for part in cell.replicas if part.token_share is not None]
     if len(shares) < 2 or len(shares) < len(cell.replicas):
         return None
     most, url = max(shares, key=lambda share: share[0])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from loadstone.analyse.metrics import CellMetrics
 from loadstone.analyse.verdict.finding import Origin
 from loadstone.core import CellInfo, Clock, Load, Plan, Target, arrays
 from loadstone.core.errors import InputError
-from loadstone.core.summary import GpuFigures, ServerFigures
+from loadstone.core.summary import GpuFigures, ReplicaPart, ServerFigures
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -203,7 +203,7 @@ class Cell:
     info         when it ran, and what answered
     interrupted  why it ended early
     target       the live server
-    replicas     (URL, share of the output tokens) of each server of a fleet
+    replicas     of each server of a fleet its part of the numbers
     server, gpus what servers and GPUs reported while it ran
     """
 
@@ -216,7 +216,7 @@ class Cell:
     clock: Clock
     interrupted: str | None = None
     target: Target | None = None
-    replicas: Sequence[tuple[str | None, float | None]] = field(default=())
+    replicas: Sequence[ReplicaPart] = ()
     server: ServerFigures | None = None
     gpus: GpuFigures | None = None
 

@@ -111,8 +111,8 @@ def _journal_damaged(damaged: Sequence[JournalDamage]) -> Finding | None:
 def _records_missing(info: RunInfo, cell: int, records: int, planned: int) -> Finding | None:
     """A cell that ends by count has a record of each request, whatever became of it."""
     measured, by_time = info.cells[cell], info.cells[cell].load.duration_s is not None
-    kept = info.source in rules()["records_missing"].sources
-    if not kept or measured.end_s is None or by_time or records >= planned:
+    holds = info.source in rules()["records_missing"].sources
+    if not holds or measured.end_s is None or by_time or records >= planned:
         return None
     return finding(
         "records_missing",

@@ -55,12 +55,12 @@ def spread(frame: Frame, measure: Measure, *, key: str) -> Figure | None:
         bars = bounded.mark_rule(color=ORANGE, strokeWidth=2.2)
         chart += bars.encode(y=alt.Y("low:Q", title=y_title), y2="high:Q")
     bounded_above = any("high" in row for row in rows)
-    said = "bars: 95 % bounds of the p99" if bounded_above else "too few requests to bound the p99"
+    bar_text = "bars: 95 % bounds of the p99" if bounded_above else "too few requests to bound the p99"
     sizes = requests_a("load", (row["n"] for row in rows))
     return figure(
         key,
         f"{measure.name}: median, p90, p99",
-        [frame.words, joined("line: median; dark: to p90; light: to p99", said, sizes, by="; ")],
+        [frame.words, joined("line: median; dark: to p90; light: to p99", bar_text, sizes, by="; ")],
         chart,
         section="run",
         summary=f"{measure.name} percentiles, {frame.words}: "
@@ -80,14 +80,14 @@ def predictions(points: Sequence[Point]) -> list[tuple[list[Point], list[Point]]
             point.prefix, point.near_input, point.near_output,
         )  # fmt: skip
         groups[key][0 if point.source == "simulated" else 1].append(point)
-    found = []
+    pairs = []
     for simulated, others in groups.values():
         for settings in dict.fromkeys(point.settings for point in simulated):
             own = [point for point in simulated if point.settings == settings]
             alike = [point for point in others if not settings or point.settings in ("", settings)]
             if alike:
-                found.append((own, alike))
-    return found
+                pairs.append((own, alike))
+    return pairs
 
 
 def predicted(pair: tuple[list[Point], list[Point]], measure: Measure) -> Figure | None:
@@ -133,7 +133,7 @@ def predicted(pair: tuple[list[Point], list[Point]], measure: Measure) -> Figure
     off = [row["y"] / at["y"] for row in dots for at in lines if at["x"] == row["x"] and at["y"]]
     first = measured[0]
     words = joined(first.model, first.engine, first.hardware, lengths_label(first), simulated[0].settings, by=" · ")
-    said = (
+    agreement = (
         f"measured / simulated: {_times(min(off))} to {_times(max(off))} over {len(off)} loads"
         if off
         else "no load in common"
@@ -141,10 +141,10 @@ def predicted(pair: tuple[list[Point], list[Point]], measure: Measure) -> Figure
     return figure(
         f"predicted-{measure.key}",
         f"{measure.name}: measured over simulated",
-        [words, "; ".join([said, *explained])],
+        [words, "; ".join([agreement, *explained])],
         alt.layer(*layers),
         section="predicted",
-        summary=f"{measure.name}, measured over simulated, {words}. {said}",
+        summary=f"{measure.name}, measured over simulated, {words}. {agreement}",
     )
 
 

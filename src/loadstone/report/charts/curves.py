@@ -180,14 +180,14 @@ def _candidates(frame: Frame) -> Frame:
 
 
 def _aside(frame: Frame) -> str:
-    kept = _candidates(frame).points
-    rest = [point for point in frame.points if not any(point is other for other in kept)]
+    candidates = _candidates(frame).points
+    rest = [point for point in frame.points if not any(point is other for other in candidates)]
     aside = [
         "predictions"
-        if any(point.source == "simulated" and point.source != kept[0].source for point in rest)
+        if any(point.source == "simulated" and point.source != candidates[0].source for point in rest)
         else "",
         "points with a warning"
-        if any(not point.trusted for point in rest) and all(point.trusted for point in kept)
+        if any(not point.trusted for point in rest) and all(point.trusted for point in candidates)
         else "",
     ]
     words = joined(*aside, by=" and ")
@@ -301,9 +301,9 @@ def _spoken(rows: Sequence[Row], unit: str) -> str:
     lines = defaultdict(list)
     for row in rows:
         lines[joined(row["colour"], row["variant"], by=" ")].append(row)
-    said = []
+    texts = []
     for name, line in list(lines.items())[:12]:
         line.sort(key=lambda row: row["x"])
         first, last = line[0], line[-1]
-        said.append(f"{name}: {first['y']:.4g} {unit} at {first['x']:g} to {last['y']:.4g} at {last['x']:g}")
-    return "; ".join(said)
+        texts.append(f"{name}: {first['y']:.4g} {unit} at {first['x']:g} to {last['y']:.4g} at {last['x']:g}")
+    return "; ".join(texts)

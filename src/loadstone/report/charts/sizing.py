@@ -76,8 +76,8 @@ def memory_picture(rows: Sequence[Mapping[str, Any]]) -> Figure:
 def _parts(row: Mapping[str, Any]) -> dict[str, float]:
     """GiB per GPU, none negative: what lacks shows as a bar that is too long."""
     gpus = row["gpus"] * _GIB
-    given = (row["weights_bytes"], row["activation_bytes"], row["kv_bytes"], row["free_bytes"], row["reserve_bytes"])
-    return {part: max(0.0, value) / gpus for (part, _), value in zip(PARTS, given, strict=True)}
+    sizes = (row["weights_bytes"], row["activation_bytes"], row["kv_bytes"], row["free_bytes"], row["reserve_bytes"])
+    return {part: max(0.0, value) / gpus for (part, _), value in zip(PARTS, sizes, strict=True)}
 
 
 def _names(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -160,8 +160,10 @@ def _best_of(boxes: Collection[Sequence[Mapping[str, Any]]]) -> str:
     """What differs among the rows of a box, of which it has the longest."""
     facts = {"engine": "engines", "weights_dtype": "precisions", "kv_dtype": "KV precisions", "batch": "batches"}
     facts |= dict.fromkeys(("tp", "pp", "dp", "ep"), "splits")
-    told = [many for fact, many in facts.items() for rows in boxes if len({str(row.get(fact)) for row in rows}) > 1]
-    return f"each is the longest over several {' and '.join(dict.fromkeys(told))}" if told else ""
+    differing = [
+        many for fact, many in facts.items() for rows in boxes if len({str(row.get(fact)) for row in rows}) > 1
+    ]
+    return f"each is the longest over several {' and '.join(dict.fromkeys(differing))}" if differing else ""
 
 
 def _short(tokens: int) -> str:

@@ -46,8 +46,8 @@ class Figure(msgspec.Struct, kw_only=True):
 
 def figure(key: str, title: str, notes: Iterable[str], chart: Any, *, section: str, summary: str) -> Figure:
     """An Altair chart made a figure: title, notes and looks added."""
-    said = [note for note in notes if note]
-    lines = [line for note in said for line in textwrap.wrap(note, _LINE_CHARS)]
+    shown_notes = [note for note in notes if note]
+    lines = [line for note in shown_notes for line in textwrap.wrap(note, _LINE_CHARS)]
     from altair.utils import schemapi
 
     spec: dict[str, Any] = chart.to_dict(validate=schemapi.DEBUG_MODE)
@@ -55,7 +55,7 @@ def figure(key: str, title: str, notes: Iterable[str], chart: Any, *, section: s
     spec["config"] = CONFIG
     if "width" not in spec and not {"hconcat", "vconcat", "facet", "repeat"} & set(spec):
         spec |= {"width": WIDTH, "height": HEIGHT}
-    return Figure(key=key, title=title, notes=said, summary=summary, section=section, spec=spec)
+    return Figure(key=key, title=title, notes=shown_notes, summary=summary, section=section, spec=spec)
 
 
 def tooltips(*columns: tuple[str, ...]) -> list[alt.Tooltip]:

@@ -68,8 +68,8 @@ def effect(a: Point, b: Point, measure: Measure) -> Effect | None:
         return None
     known = contrast(_side(b, measure), _side(a, measure), measure.key)
     # Of two simulations that were asked the same, drawn by one seed, no chance is in what they differ by.
-    asked = [point.basis.draw for point in (a, b) if point.basis is not None]
-    simulated, alike = len(asked) == 2, len(asked) == 2 and asked[0] == asked[1]
+    draws = [point.basis.draw for point in (a, b) if point.basis is not None]
+    simulated, alike = len(draws) == 2, len(draws) == 2 and draws[0] == draws[1]
     if known.model is not None and (alike or (simulated and known.sampling is None)):
         reaches = [known.model]
     elif known.sampling is None:

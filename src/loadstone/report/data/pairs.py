@@ -33,13 +33,13 @@ def switches(points: Sequence[Point], fact: Fact) -> list[list[Point]]:
     groups: dict[Any, list[Point]] = defaultdict(list)
     for point in points:
         groups[alike(point, fact, "near_input", "near_output")].append(point)
-    found = []
+    result = []
     for group in groups.values():
         for base in _of_like_lengths(group, fact != "prefix"):
             chosen = {getattr(point, fact): point for point in reversed(base)}
             if len(chosen) > 1:
-                found.append([chosen[value] for value in sorted(chosen)])
-    return found
+                result.append([chosen[value] for value in sorted(chosen)])
+    return result
 
 
 def more_gpus(points: Sequence[Point]) -> list[tuple[Point, Point]]:
@@ -50,7 +50,7 @@ def more_gpus(points: Sequence[Point]) -> list[tuple[Point, Point]]:
     for point in points:
         if point.gpus:
             groups[alike(point, "gpus", "parallel")].setdefault((point.gpus, point.parallel), point)
-    found = []
+    result = []
     for group in groups.values():
         for (few, split), point in group.items():
             larger: dict[str, tuple[int, Point]] = {}
@@ -58,18 +58,20 @@ def more_gpus(points: Sequence[Point]) -> list[tuple[Point, Point]]:
                 kinds = _further(split, other)
                 if many > few and kinds is not None:
                     larger.setdefault(kinds, (many, more))
-            found += [(point, more) for _, more in larger.values()]
-    return found
+            result += [(point, more) for _, more in larger.values()]
+    return result
 
 
 def _further(split: str, other: str) -> str | None:
     """The kind of split in which `other` differs; "" where nothing is told of either, None where they differ in more.
     Experts are dealt out as the rest is.
     """
-    told, others = (dict(_SPLIT.findall(text)) for text in (split, other))
-    if bool(told) != bool(others):
+    splits, other_splits = (dict(_SPLIT.findall(text)) for text in (split, other))
+    if bool(splits) != bool(other_splits):
         return None
-    kinds = {kind for kind in (*told, *others) if told.get(kind, "1") != others.get(kind, "1")} - {"ep"}
+    kinds = {kind for kind in (*splits, *other_splits) if splits.get(kind, "1") != other_splits.get(kind, "1")} - {
+        "ep"
+    }
     return "".join(kinds) if len(kinds) < 2 else None
 
 
@@ -104,8 +106,8 @@ class Ratio(msgspec.Struct, frozen=True):
     @property
     def effect(self) -> Effect | None:
         """`times` with its interval, where that is known."""
-        found = effect(self.over, self.under, self.measure)
-        return found.inverse if found is not None and self.measure.better == "lower" else found
+        result = effect(self.over, self.under, self.measure)
+        return result.inverse if result is not None and self.measure.better == "lower" else result
 
 
 def gpu_ratios(points: Sequence[Point]) -> list[Ratio]:
@@ -122,7 +124,7 @@ def gpu_ratios(points: Sequence[Point]) -> list[Ratio]:
         for a, b in itertools.permutations(group.values(), 2):
             if a.output_tokens_per_s and b.output_tokens_per_s:
                 wins[a.gpu, b.gpu] += math.log(a.output_tokens_per_s / b.output_tokens_per_s)
-    found = []
+    result = []
     for group in groups.values():
         for (over, under), sum_log in wins.items():
             if sum_log < 0 or over not in group or under not in group or (sum_log == 0 and over > under):
@@ -133,8 +135,8 @@ def gpu_ratios(points: Sequence[Point]) -> list[Ratio]:
                 much, less = measure.of(group[over]), measure.of(group[under])
                 if much and less and much > 0 and less > 0:
                     times = much / less if measure.better == "higher" else less / much
-                    found.append(Ratio(group[over], group[under], measure, times))
-    return found
+                    result.append(Ratio(group[over], group[under], measure, times))
+    return result
 
 
 def left_out(ratios: Iterable[Ratio]) -> bool:

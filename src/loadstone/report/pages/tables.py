@@ -14,7 +14,7 @@ from loadstone.report.data.frames import E2E, ITL, OUTPUT, TPOT, TTFT, load_labe
 from loadstone.report.data.pairs import UNSETTLED, Ratio, gpu_ratios, heaviest, interval_words, left_out, lightest
 from loadstone.report.data.points import LATENCIES, LONG_RUN, Point
 from loadstone.report.data.runs import RunView
-from loadstone.report.data.series import asked, common, series_of
+from loadstone.report.data.series import common, series_of, workload_label
 from loadstone.report.data.statistic import PREDICTED, Stat
 from loadstone.report.data.wording import clean, count, joined, show_p, show_share
 from loadstone.report.pages.terminal import UNBOUNDED, UNBOUNDED_NOTE, percent
@@ -77,7 +77,7 @@ def overview(runs: Sequence[RunView], points: Sequence[Point]) -> Table:
                 clean(run.info.run_id),
                 run.info.source,
                 _deployed(run),
-                asked(first) if first else "",
+                workload_label(first) if first else "",
                 _loads(own),
                 trust((trusted, cells), stated_cells([run]) > 0),
                 f"${show_number(first.dollars_per_hour)}" if first and first.dollars_per_hour is not None else "-",
@@ -262,12 +262,37 @@ _NUMBERS: tuple[tuple[str, str, Callable[[Point], str]], ...] = (
 """The columns of numbers in their order, each with its side (Table.align)."""
 
 
+_EXPLAINED: tuple[tuple[Callable[[Point], bool], str], ...] = (
+    (
+        lambda point: bool(point.light_tpot_s),
+        "Of light: the TPOT that the hardware allows, at the data sheet's bandwidth and FLOP/s with as many requests "
+        "decoding, over the TPOT of the cell.",
+    ),
+    (
+        lambda point: point.mbu is not None or point.mfu is not None,
+        "MBU: bytes of weights and KV cache that the decode steps read, over the bandwidth of all GPUs' memory. "
+        "MFU: FLOPs of all tokens computed, prompts and answers, over the peak of all GPUs for the weights' type.",
+    ),
+    (
+        lambda point: point.dollars_per_hour is not None,
+        "$/M: dollars per million tokens, output only, or input and output: the hourly cost of all GPUs of the "
+        "deployment, over the throughput beside it; the interval is that of the output throughput.",
+    ),
+    (
+        lambda point: point.power_w is not None,
+        "J/token: energy of all GPUs that were read, over the output tokens, in the window of the throughput; "
+        "W: their mean power over the cell, its warm-up included.",
+    ),
+)
+"""What some columns mean, where a cell has a number in them."""
+
+
 def _notes(points: Sequence[Point]) -> list[str]:
     loops = {
         "in closed loops": {point.since for point in points if point.kind == "concurrency"},
         "in open loops and bursts": {point.since for point in points if point.kind != "concurrency"},
     }
-    origins = {name: " or ".join(sorted(found)) for name, found in loops.items() if found}
+    origins = {name: " or ".join(sorted(origins_of)) for name, origins_of in loops.items() if origins_of}
     alike = len(set(origins.values())) == 1
     since = sorted(set(origins.values())) if alike else [f"{origin} {name}" for name, origin in origins.items()]
     windows = sorted({point.window for point in points} - {LONG_RUN})
@@ -281,26 +306,7 @@ def _notes(points: Sequence[Point]) -> list[str]:
         f"TTFT and E2E count from {', from '.join(since)}. "
         f"TPOT = (tT − t1)/(T − 1). Throughput{window}; total: input and output."
     ]
-    if any(point.light_tpot_s for point in points):
-        notes.append(
-            "Of light: the TPOT that the hardware allows, at the data sheet's bandwidth and FLOP/s with as many "
-            "requests decoding, over the TPOT of the cell."
-        )
-    if any(point.mbu is not None or point.mfu is not None for point in points):
-        notes.append(
-            "MBU: bytes of weights and KV cache that the decode steps read, over the bandwidth of all GPUs' memory. "
-            "MFU: FLOPs of all tokens computed, prompts and answers, over the peak of all GPUs for the weights' type."
-        )
-    if any(point.dollars_per_hour is not None for point in points):
-        notes.append(
-            "$/M: dollars per million tokens, output only, or input and output: the hourly cost of all GPUs of the "
-            "deployment, over the throughput beside it; the interval is that of the output throughput."
-        )
-    if any(point.power_w is not None for point in points):
-        notes.append(
-            "J/token: energy of all GPUs that were read, over the output tokens, in the window of the throughput; "
-            "W: their mean power over the cell, its warm-up included."
-        )
+    notes += [text for applies, text in _EXPLAINED if any(map(applies, points))]
     level = _level(points)
     if level != "95 %":
         measured = "95 %; for simulated cells, " if level == _INTERVAL else ""
@@ -340,18 +346,26 @@ def ratios(points: Sequence[Point]) -> list[Table]:
     ends = {id(ratio): ratio for ratio in (*lightest(every), *heaviest(every))}
     for ratio in ends.values():
         over = ratio.over
-        key = (over.engine, over.model, over.gpus, over.parallel, over.kind, over.load, asked(over))
+        key = (over.engine, over.model, over.gpus, over.parallel, over.kind, over.load, workload_label(over))
         pairs[over.gpu, ratio.under.gpu][key].append(ratio)
     made = []
-    for (better, worse), found in pairs.items():
+    for (better, worse), by_cell in pairs.items():
         placed: list[tuple[Any, list[str]]] = []
-        for own in found.values():
+        for own in by_cell.values():
             point = own[0].over
             times = {ratio.measure.key: each.times for ratio in own if (each := ratio.effect) is not None}
             said = [times.get(measure.key, "-") for measure in (OUTPUT, TTFT, TPOT, ITL, E2E)]
-            where = joined(load_label(point), asked(point))
+            where = joined(load_label(point), workload_label(point))
             where += "" if all(ratio.over.trusted and ratio.under.trusted for ratio in own) else f" {WARNED}"
-            place = point.model, point.engine, point.gpus or 0, point.parallel, asked(point), point.kind, point.load
+            place = (
+                point.model,
+                point.engine,
+                point.gpus or 0,
+                point.parallel,
+                workload_label(point),
+                point.kind,
+                point.load,
+            )
             placed.append((place, [point.model, point.engine, f"{point.gpus or '?'}×", where, *said]))
         rows = [row for _, row in sorted(placed)]
         heads = ["model", "engine", "GPUs", "workload", "output throughput"]
@@ -363,10 +377,10 @@ def ratios(points: Sequence[Point]) -> list[Table]:
             align="llrlrrrrr",
             rows=rows[:MAX_ROWS],
             notes=[
-                f"times better, with the interval: {interval_words(itertools.chain(*found.values()))}, and how much "
-                "repeats of one configuration differ (TTFT 8.8 %, others 3.4 %)",
+                f"times better, with the interval: {interval_words(itertools.chain(*by_cell.values()))}, and how "
+                "much repeats of one configuration differ (TTFT 8.8 %, others 3.4 %)",
                 *_doubtful(rows),
-                *([f"{UNSETTLED}."] if left_out(ratio for own in found.values() for ratio in own) else []),
+                *([f"{UNSETTLED}."] if left_out(ratio for own in by_cell.values() for ratio in own) else []),
             ],
         )
         made.append(trimmed(table))
