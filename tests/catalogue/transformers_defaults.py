@@ -90,6 +90,7 @@ def _wanted() -> Callable[[str], bool]:
     known |= {
         row[flag] for row in FAMILIES["family"].values() for flag in ("bias_flag", "parallel_flag") if flag in row
     }
+    known |= {name for first, others in FAMILIES["spellings"].items() for name in (first, *others)}
     passed = set(ignored["always"])
     (shaping,) = (text for text in _texts(CATALOGUE / "config/reader.py") if text.startswith("layer|block|"))
     return lambda name: name in known or (name not in passed and re.search(shaping, name) is not None)

@@ -19,8 +19,9 @@ from urllib.parse import SplitResult
 import msgspec
 
 from loadstone.analyse.run_facts import engine_name
-from loadstone.catalogue.deployment.deployment import ENGINES, Deployment
+from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.catalogue.deployment.shorthand import names_engine, parse_deployment
+from loadstone.catalogue.engines import ENGINES, engine_key
 from loadstone.core import Plan, Target
 from loadstone.core.errors import InputError, TargetError
 from loadstone.core.secrets import blank, blank_bytes, keys_in
@@ -237,8 +238,8 @@ def deployment_record(text: str, deployed: Deployment, target: Target) -> dict[s
             "correct it, or leave the engine and its own arguments out"
         )
     reported = None if behind else target.engine
-    shorthand = next((name for name in ENGINES if engine_name(name) == reported), None)
-    engine = shorthand or reported or declared
+    key = engine_key(reported) if reported else None
+    engine = key if key in ENGINES else reported or declared
     version = (None if behind else target.engine_version) or deployed.engine_version
     # A node of the user's own is in a file; its GPU, which is kept, says enough.
     named = msgspec.structs.replace(deployed, node=None if deployed.has_own_hardware else deployed.node)
@@ -247,7 +248,7 @@ def deployment_record(text: str, deployed: Deployment, target: Target) -> dict[s
         plain = version if re.fullmatch("[0-9A-Za-z.+_-]+", version or "") else None
         named = msgspec.structs.replace(named, engine=engine, engine_version=plain)
     parts = named.name.split(",")
-    record = deployed.papers()
+    record = deployed.to_settings()
     return record | {
         "model": target.model or deployed.model.name,
         "architecture": record["model"],

@@ -13,6 +13,7 @@ import msgspec
 
 from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.catalogue.deployment.shorthand import parse_deployment
+from loadstone.catalogue.engines import engine_title
 from loadstone.core import CellInfo, Plan, RunInfo, Target, run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.signals import Signals
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
 DRAWS = 24
 _PAUSE_S = 0.1
 """Between cells."""
-_ENGINE_NAMES = {"vllm": "vLLM", "sglang": "SGLang", "tensorrt-llm": "TensorRT-LLM"}
 
 
 def simulate(options: SimulateOptions) -> dict[str, Any]:
@@ -157,7 +157,7 @@ def _target(deployment: Deployment, longest: int, options: SimulateOptions) -> T
         urls=[deployment.name],
         endpoint="completions",
         model=options.model or deployment.model.name,
-        engine=_ENGINE_NAMES.get(deployment.engine, deployment.engine),
+        engine=engine_title(deployment.engine),
         engine_version=deployment.engine_version,
         prompt_kind="token ids",
         max_model_tokens=longest,
@@ -194,7 +194,7 @@ def _first_token(model: StepModel, fleet: Fleet, plan: Plan) -> FirstToken:
 def _settings(deployment: Deployment, fleet: Fleet, options: SimulateOptions) -> dict[str, Any]:
     """RunInfo.settings that only a simulated run has and that do not depend on its plan."""
     settings: dict[str, Any] = {
-        "deployment": deployment.papers(),
+        "deployment": deployment.to_settings(),
         "policy": msgspec.to_builtins(fleet.policy),
         "schedulers": fleet.replicas,
         "sampling": {"temperature": options.temperature, "top_p": options.top_p},

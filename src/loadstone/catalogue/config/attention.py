@@ -184,19 +184,12 @@ def full_attention(
     sink_flags = ("add_swa_attention_sink_bias", "swa_attention_sink_enabled") if window else ()
     top_tokens, index_heads, index_dim = _block_sparse(fields, index, count)
     bias, output_bias = _attention_biases(fields, family)
-    by_flag = fields.raw("use_qk_norm", "qk_layernorm")
+    by_flag = fields.raw("use_qk_norm")
     normed = not family.qk_norm_by_flag if by_flag is None else bool(by_flag)
     qk_norm = "whole" if fields.text("qk_norm_type") == "olmo" else family.qk_norm if normed else None
     if by_flag and qk_norm is None:
         fields.assume("norms of queries and keys, of a shape that is not known here: not counted")
-    gated = fields.flag(
-        "attn_output_gate",
-        "use_attn_output_gate",
-        "use_head_wise_attn_gate",
-        "attention_output_gate",
-        "use_attention_gate",
-        default=bool(family.gate),
-    )
+    gated = fields.flag("attn_output_gate", default=bool(family.gate))
     return FullAttention(
         heads=heads,
         kv_heads=kv_heads,
@@ -222,18 +215,17 @@ def full_attention(
 def _heads(fields: Fields, window: bool, index: int, count: int) -> int:
     each = fields.per_layer(count, "num_attention_heads_per_layer")  # Laguna
     of_windows = ("swa_num_attention_heads", "num_sliding_attention_heads") if window else ()
-    of_all = fields.count(*of_windows, "num_attention_heads", "n_head", "n_heads", "num_heads", least=1)
+    of_all = fields.count(*of_windows, "num_attention_heads", least=1)
     return of_all if each is None else fields.whole("num_attention_heads_per_layer", each[index], least=1)
 
 
 def _kv_heads(fields: Fields, window: bool) -> int | None:
     """None: as many as heads."""
     of_windows = ("swa_num_key_value_heads",) if window else ()
-    names = ("num_key_value_heads", "num_attention_groups", "n_head_kv", "num_kv_heads", "kv_n_heads")
     grouped = fields.flag("new_decoder_architecture")  # Falcon 40B, whose multi_query means nothing
     multi_query = fields.flag("multi_query") or fields.text("attn_type") == "multiquery_attention"
     groups = fields.maybe("multi_query_group_num", least=1) if fields.flag("multi_query_attention") else None
-    count = fields.maybe(*of_windows, *names, least=1) or groups
+    count = fields.maybe(*of_windows, "num_key_value_heads", least=1) or groups
     return 1 if multi_query and not grouped else count
 
 
@@ -266,7 +258,7 @@ def _head_widths(
 def _attention_biases(fields: Fields, family: Family) -> tuple[bool, bool]:
     """Whether Q, K and V have one, and the output."""
     of_all = fields.raw("attention_bias", *([family.bias_flag] if family.bias_flag else []))
-    of_inputs = fields.raw("qkv_bias", "use_qkv_bias", "add_qkv_bias")
+    of_inputs = fields.raw("qkv_bias")
     if family.bias and family.output_bias is None:
         of_all = None  # Qwen2, whose class gives Q, K and V theirs, whatever the config says
     bias = next((bool(value) for value in (of_inputs, of_all) if value is not None), family.bias)

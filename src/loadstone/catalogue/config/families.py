@@ -145,6 +145,14 @@ class Ignored(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     without: dict[Literal["experts", "dense_mlps", "windows", "states", "attention"], frozenset[str]]
 
 
+class CheckpointNames(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the parts of a matrix's dotted name may be called in its place."""
+
+    prefix: tuple[str, ...]
+    home: dict[str, tuple[str, ...]]
+    part: dict[str, tuple[str, ...]]
+
+
 class Tables(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """families.toml, which describes each of them."""
 
@@ -154,7 +162,9 @@ class Tables(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     read_as_by_version: dict[str, dict[str, str]]
     read_as_by_architecture: dict[str, str]
     tied_embeddings: dict[str, Literal["inner", "outer", "never"]]
+    spellings: dict[str, tuple[str, ...]]
     layer_types: dict[Mixer, frozenset[str]]
+    checkpoint_names: CheckpointNames
     tower: dict[str, Tower]
     ignored: Ignored
 

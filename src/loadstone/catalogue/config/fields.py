@@ -18,10 +18,12 @@ class Fields:
         self.where = where
         self.used: set[str] = set()
         self.assumed: list[str] = []
+        self.spellings: dict[str, tuple[str, ...]] = {}
 
     def find(self, *names: str) -> tuple[str, Any] | None:
         """The first of them that is there, with its value; all count as understood from now on."""
-        present = [name for name in names if name in self.values]
+        all_names = (each for name in names for each in (name, *self.spellings.get(name, ())))
+        present = [name for name in all_names if name in self.values]
         self.used.update(present)
         return next(((name, self.values[name]) for name in present if self.values[name] is not None), None)
 
@@ -122,7 +124,7 @@ class Fields:
     def with_own(self, own: dict[str, Any], where: str) -> Fields:
         """With these fields of one layer in place of what holds for all; what is understood of them is so here."""
         layer = Fields({**self.values, **own}, where)
-        layer.used, layer.assumed = self.used, self.assumed
+        layer.used, layer.assumed, layer.spellings = self.used, self.assumed, self.spellings
         return layer
 
     def spread(self, *names: str) -> None:

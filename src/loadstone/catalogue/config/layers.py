@@ -37,7 +37,7 @@ def read_layers(fields: Fields, family: Family, hidden: int) -> list[Layers]:
     halves = _halves(fields, family, "hybrid_override_pattern", "layers_block_type")
     if halves is not None:
         return with_states(fields, family, [_half(fields, family, kind, hidden) for kind in halves], hidden)
-    count = fields.layers(fields.count("num_hidden_layers", "n_layer", "num_layers", "n_layers"))
+    count = fields.layers(fields.count("num_hidden_layers"))
     if fields.find("zero_expert_num"):
         return _shortcut(fields, family, count, hidden)
     kinds = attention_kinds(fields, family, count)
@@ -75,7 +75,7 @@ def _halves(fields: Fields, family: Family, letters: str, listed: str) -> list[s
     that say so. None: its layers have two halves.
     """
     if family.only_states:
-        return ["mamba"] * fields.layers(fields.count("num_hidden_layers", "n_layer", least=1))
+        return ["mamba"] * fields.layers(fields.count("num_hidden_layers", least=1))
     pattern = fields.text(letters)
     unknown = sorted(set(pattern) - set(_LETTERS))
     if unknown:
@@ -208,7 +208,7 @@ def draft_layers(fields: Fields, family: Family, hidden: int, last: Layers) -> l
     """Multi-token-prediction heads: layers like the last one, each behind a projection that joins the hidden state
     with the embedding of the next token (2·hidden → hidden). Raises InputError.
     """
-    count = fields.maybe("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules") or 0
+    count = fields.maybe("num_nextn_predict_layers") or 0
     if count > _MOST_DRAFTS:
         raise InputError(f"{fields.where}: {count} draft layers; {_MOST_DRAFTS} at most")
     if not count:

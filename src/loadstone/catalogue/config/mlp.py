@@ -9,16 +9,11 @@ from loadstone.catalogue.config.families import Family
 from loadstone.catalogue.config.fields import Fields
 from loadstone.core.errors import InputError
 
-_PER_TOKEN = (
-    "num_experts_per_tok", "num_experts_per_token", "experts_per_token", "top_k_experts", "moe_topk", "moe_top_k",
-    "moe_k",
-)  # fmt: skip
 _PAIRS = (
     "moe_num_experts", "moe_intermediate_size", "moe_layer_start_index", "moe_layer_end_index", "moe_layer_interval",
     "moe_k",
 )  # fmt: skip
 _SPARSE = {"sparse": True, "moe": True, "hash_moe": True, "dense": False}
-_EXPERTS = ("n_routed_experts", "num_local_experts", "num_experts", "moe_num_experts", "num_routed_experts")
 
 
 # --- which layers have experts -------------------------------------------------------------------------------------
@@ -27,12 +22,12 @@ _EXPERTS = ("n_routed_experts", "num_local_experts", "num_experts", "moe_num_exp
 def sparse_layers(fields: Fields, count: int) -> list[bool]:
     """Which layers have experts. Raises InputError: a kind of layer that is not known here."""
     _split_pairs(fields, count)
-    if not fields.maybe(*_EXPERTS):
+    if not fields.maybe("n_routed_experts"):
         return [False] * count
     period = fields.maybe("expert_layer_period", least=1)
     if period:  # Jamba
         offset = fields.count("expert_layer_offset", default=0)
-        several = fields.count(*_EXPERTS) > 1
+        several = fields.count("n_routed_experts") > 1
         return [several and index % period == offset for index in range(count)]
     placed = fields.items("moe_layers")  # Llama 4
     if placed:
@@ -47,13 +42,11 @@ def sparse_layers(fields: Fields, count: int) -> list[bool]:
     enumerated = _enumerated(fields)
     if enumerated is not None:
         return [index in enumerated for index in range(count)]
-    first = fields.count(
-        "first_k_dense_replace", "num_dense_layers", "moe_layer_start_index", "dense_mlp_idx", default=0
-    )
+    first = fields.count("first_k_dense_replace", default=0)
     last = fields.find("moe_layer_end_index")  # -1: the last layer
     end = count - 1 if last is None or last[1] == -1 else fields.whole(*last)
     dense = {value for value in fields.items("mlp_only_layers") or [] if isinstance(value, int)}
-    every = fields.count("decoder_sparse_step", "moe_layer_interval", "moe_layer_frequency", default=1, least=1)
+    every = fields.count("decoder_sparse_step", default=1, least=1)
     step = fields.count("interleave_moe_layer_step", default=1, least=1)
     is_listed = isinstance(fields.raw("moe_layer_freq"), list)
     listed = fields.per_layer(count, "moe_layer_freq" if is_listed else "is_moe_layer")
@@ -122,17 +115,16 @@ def read_dense(fields: Fields, family: Family, hidden: int, index: int = 0, coun
 
 def read_experts(fields: Fields, family: Family, index: int = 0) -> Experts:
     """Of layer `index`."""
-    count = fields.count(*_EXPERTS, least=1)
+    count = fields.count("n_routed_experts", least=1)
     names = ("moe_intermediate_size", "expert_intermediate_size", "expert_ffn_hidden_size", "intermediate_size")
     width = fields.count(*names, "ffn_hidden_size", least=1)
-    per_token = fields.count(*_PER_TOKEN)
+    per_token = fields.count("num_experts_per_tok")
     if per_token > count:
         raise InputError(f"{fields.where}: a token takes {per_token} experts of {count}")
     if family.bias_flag and fields.flag(family.bias_flag):  # ERNIE
         raise InputError(f"{fields.where}: use_bias is true; which biases there are beside experts is not known here")
     zero = fields.count("zero_expert_num", default=0)
-    corrected = ("use_routing_bias", "use_moe_router_bias", "use_expert_bias", "moe_router_enable_expert_bias")
-    biased = fields.flag(*corrected, default=family.router_bias)
+    biased = fields.flag("use_routing_bias", default=family.router_bias)
     zaya = "router_hidden_size" in fields.values
     # What the router weighs beside the experts: Inkling's shared ones; no expert at all, with ZAYA and LongCat.
     sinks = fields.count("n_shared_experts", least=1) if fields.find("shared_expert_sink") else 0
@@ -146,7 +138,7 @@ def read_experts(fields: Fields, family: Family, index: int = 0) -> Experts:
         router_bias=biased and not _hashed(fields, index),
         choices_biased=zaya or zero > 0,
         shared_gate=family.shared_gate,
-        latent=fields.maybe("moe_latent_size", "routed_expert_hidden_size", "moe_hidden_size", least=1),
+        latent=fields.maybe("moe_latent_size", least=1),
         router_width=fields.maybe("router_hidden_size", least=1),
         more_choices=zero or sinks or int(zaya),
         shared_bias=not family.mlp_bias_ignored and fields.flag("mlp_bias"),
@@ -182,14 +174,9 @@ def _shared_width(fields: Fields, family: Family, width: int) -> int:
         return fields.count("intermediate_size")
     if fields.flag("parallel_attn_mlp_res"):
         return fields.count("hidden_size")  # Arctic: a dense MLP as wide as the residual stream
-    shared = fields.maybe(
-        "shared_expert_intermediate_size",
-        "moe_shared_expert_intermediate_size",
-        "shared_intermediate_size",
-        "share_expert_dim",
-    )
+    shared = fields.maybe("shared_expert_intermediate_size")
     each = fields.count("shared_experts_intermediate_size", default=width)
-    many = fields.maybe("n_shared_experts", "num_shared_experts", "moe_num_shared_experts", "num_shared_expert")
+    many = fields.maybe("n_shared_experts")
     if many is None and "use_mixed_mlp_moe" not in fields.values:
         many = family.shared_experts
     return (many or 0) * each if shared is None else shared

@@ -13,9 +13,12 @@ from typing import Any
 
 from loadstone.catalogue.architecture.matrix import Matrix
 from loadstone.catalogue.architecture.precision import FORMATS, Format
+from loadstone.catalogue.config.families import tables
 from loadstone.catalogue.config.fields import Fields
 
 _MOST_NAMES = 200_000
+_ALGORITHMS = {"FP8": "fp8", "W4A": "int4", "W8A8": "int8", "INT8": "int8"}
+"""How ModelOpt's names of algorithms begin."""
 _MOST_GLOBS = 500
 _MOST_EXPRESSIONS = 100
 _LAYER = re.compile(r"(?:^|\.)layers\.([0-9]+)(?=[.*]|$)")
@@ -25,22 +28,6 @@ _SAFE = re.compile(r"(?:[\w.\-$^]|\\\.|\\d\+|\.\*|\([\w|.\-]*\))*")
 """Regular expressions taken from a config: literals, `.*` and plain alternatives. Nothing nested, so that no pattern
 can take exponential time."""
 
-_PREFIXES = (
-    "model.layers", "model.language_model.layers", "language_model.model.layers", "backbone.layers", "layers",
-)  # fmt: skip
-_HOMES = {
-    "self_attn": ("self_attn", "attn", "mixer", "attention"),
-    "linear_attn": ("linear_attn", "mixer"),
-    "mixer": ("mixer",),
-    "mlp": ("mlp", "block_sparse_moe", "ffn", "mixer", "feed_forward"),
-}
-_PARTS = {
-    "gate": ("gate", "router"),
-    "shared_experts": ("shared_experts", "shared_expert", "share_expert"),
-    "experts": ("experts.0", "experts"),
-}
-_LEAVES = {"gate_proj": ("gate_proj", "w1"), "up_proj": ("up_proj", "w3"), "down_proj": ("down_proj", "w2")}
-
 
 def _paths_of(layer: int | None, matrix: Matrix, experts_apart: bool = False) -> list[str]:
     """What checkpoints may call this matrix of this layer, in dotted names. `experts_apart`: Gemma keeps experts and
@@ -49,15 +36,15 @@ def _paths_of(layer: int | None, matrix: Matrix, experts_apart: bool = False) ->
     if layer is None:
         short = {"lm_head": "head", "embed_tokens": "embed"}.get(matrix.name, matrix.name)
         return [*(f"{prefix}{matrix.name}" for prefix in ("", "model.", "language_model.", "backbone.")), short]
+    names = tables().checkpoint_names
     home, *rest = matrix.name.split(".")
     tails = [""]
     for part in rest:
-        choices = _LEAVES.get(part, _PARTS.get(part, (part,)))
-        tails = [f"{tail}.{choice}" for tail in tails for choice in choices]
-    homes = [f".{name}" for name in _HOMES.get(home, (home,))]
+        tails = [f"{tail}.{choice}" for tail in tails for choice in names.part.get(part, (part,))]
+    homes = [f".{name}" for name in names.home.get(home, (home,))]
     if experts_apart and matrix.kind in ("experts", "router"):
         homes = [""]
-    return [f"{prefix}.{layer}{name}{tail}" for prefix in _PREFIXES for name in homes for tail in tails]
+    return [f"{prefix}.{layer}{name}{tail}" for prefix in names.prefix for name in homes for tail in tails]
 
 
 class Patterns:
@@ -85,9 +72,9 @@ class Patterns:
             self._expressions.append(re.compile(text))
             self._uniform &= not _NUMBERED.search(text)
             return True
-        found = _LAYER.search(pattern)
+        match = _LAYER.search(pattern)
         # `layers.1*` is about layer 1 and 10 to 19, and is looked at for every layer; `layers.1.*` is about one.
-        layer = int(found[1]) if found and not pattern[found.end() :].startswith("*") else None
+        layer = int(match[1]) if match and not pattern[match.end() :].startswith("*") else None
         if not set("*?[") & set(pattern):
             self._names[layer, pattern.rpartition(".")[2]].append(f".{pattern}.")
         elif len(self._globs[layer]) >= _MOST_GLOBS:
@@ -173,13 +160,13 @@ class Rules:
 
 def read_quantisation(config: Fields, beside: dict[str, Any] | None, experts_apart: bool = False) -> Rules | None:
     """`beside`: what hf_quant_config.json holds. None where nothing is quantised."""
-    found = config.inner("quantization_config")
+    own = config.inner("quantization_config")
     experts = config.text("expert_dtype")
     if beside is not None and isinstance(beside.get("quantization"), dict):
         beside = beside["quantization"]
-    if found is None and beside is None:
+    if own is None and beside is None:
         return None
-    fields = found or Fields(beside or {}, f"{config.where}, hf_quant_config.json")
+    fields = own or Fields(beside or {}, f"{config.where}, hf_quant_config.json")
     rules = Rules(experts_apart)
     kept: list[str] = []
     for source in (fields, Fields(beside, "hf_quant_config.json") if beside else None):
@@ -220,10 +207,9 @@ def _read_one(fields: Fields, rules: Rules, kept: list[str]) -> None:
         rules.base = FORMATS["mxfp4"]
         kept += _names(fields, "modules_to_not_convert")
     elif method in ("awq", "gptq", "gptq_marlin", "awq_marlin", "auto-round"):
-        bits = fields.count("bits", "w_bit", default=4, least=1)
-        group = fields.find("group_size", "q_group_size")
-        size = group[1] if group and isinstance(group[1], int) and group[1] > 0 else 0
+        bits, group = fields.count("bits", "w_bit", default=4, least=1), fields.raw("group_size", "q_group_size")
         zero = 0 if "sym" in fields.values and fields.flag("sym") and method != "gptq" else bits
+        size = group if isinstance(group, int) and group > 0 else 0
         rules.base = Format("int4" if bits == 4 else f"int{bits}", bits, size, 16, zero)
         kept += _names(fields, "modules_to_not_convert")
     elif method == "bitsandbytes":
@@ -268,13 +254,7 @@ def _of_algorithm(name: str) -> Format | None:
         return FORMATS["nvfp4"]
     if "MXFP4" in name:
         return FORMATS["mxfp4"]
-    if name.startswith("FP8"):
-        return FORMATS["fp8"]
-    if name.startswith("W4A"):
-        return FORMATS["int4"]
-    if name.startswith(("W8A8", "INT8")):
-        return FORMATS["int8"]
-    return None
+    return next((FORMATS[form] for start, form in _ALGORITHMS.items() if name.startswith(start)), None)
 
 
 def _kv_dtype(value: Any) -> str | None:

@@ -29,9 +29,6 @@ from loadstone.core.errors import InputError
 
 MOST_BYTES = 64 << 20
 _MOST_STRETCHED = 10_000
-_CONTEXT = (
-    "max_position_embeddings", "max_sequence_length", "max_seq_len", "seq_length", "n_positions", "model_max_length",
-)  # fmt: skip
 _GATED = ("silu", "swish", "swiglu", "silu_and_mul")
 _SHAPING = re.compile(
     r"layer|block|pattern|period|interval|offset|attn_type|mamba|ssm|state|conv|rwkv|heads|_dim$|_rank$|_size$|width"
@@ -68,9 +65,9 @@ def read_path(path: Path) -> Model:
     return read_given({"name": _name_of(path), "config": config, "quantisation": beside})
 
 
-def read_given(said: Mapping[str, Any]) -> Model:
+def read_given(description: Mapping[str, Any]) -> Model:
     """From a model's files, as `Model.given` and a run's papers keep them, and its `name`. Raises InputError."""
-    name, config, beside = said.get("name"), said.get("config"), said.get("quantisation")
+    name, config, beside = description.get("name"), description.get("config"), description.get("quantisation")
     if not isinstance(name, str) or not isinstance(config, dict) or not isinstance(beside, dict | None):
         raise InputError("a model's description lacks its name or its config; give the path to its config.json")
     given = {"config": config, "quantisation": beside}
@@ -92,14 +89,14 @@ def _json(file: Path) -> dict[str, Any]:
     try:
         if file.stat().st_size > MOST_BYTES:
             raise InputError(f"{file}: more than {MOST_BYTES >> 20} MiB; that is not a config.json")
-        found = json.loads(file.read_text("utf-8"))
+        content = json.loads(file.read_text("utf-8"))
     except FileNotFoundError:
         raise InputError(f"{file}: no such file; give a config.json or the folder that holds it") from None
     except (OSError, UnicodeDecodeError, ValueError, RecursionError) as error:
         raise InputError(f"{file}: not a readable JSON file ({str(error)[:100]})") from None
-    if not isinstance(found, dict):
-        raise InputError(f"{file}: a JSON {type(found).__name__}, not an object; give a model's config.json")
-    return found
+    if not isinstance(content, dict):
+        raise InputError(f"{file}: a JSON {type(content).__name__}, not an object; give a model's config.json")
+    return content
 
 
 def read_config(config: dict[str, Any], name: str, beside: dict[str, Any] | None = None) -> Model:
@@ -109,8 +106,8 @@ def read_config(config: dict[str, Any], name: str, beside: dict[str, Any] | None
     kind = own_kind(fields, whole.values.get("architectures"), kind)
     family = in_common_names(fields, kind, _family(fields, kind))
     fields.spread("attn_config", "ffn_config")
-    hidden = fields.count("hidden_size", "n_embd", "d_model", least=1)
-    vocab = fields.count("vocab_size", "padded_vocab_size", least=1)
+    fields.spellings = tables().spellings
+    hidden, vocab = fields.count("hidden_size", least=1), fields.count("vocab_size", least=1)
     layers = with_own_parts(fields, kind, family, hidden, read_layers(fields, family, hidden))
     place = fields if "quantization_config" in fields.values else whole
     rules = read_quantisation(place, beside, experts_apart=kind.startswith("gemma4"))
@@ -121,7 +118,7 @@ def read_config(config: dict[str, Any], name: str, beside: dict[str, Any] | None
     vision, remarks = vision_parameters(whole, hidden)
     for remark in remarks:
         fields.assume(remark)
-    context = _stretched(fields, kind, fields.maybe(*_CONTEXT, least=1))
+    context = _stretched(fields, kind, fields.maybe("max_position_embeddings", least=1))
     if context is None:
         fields.assume("the config states no longest context: no limit assumed")
     norms = outer_norms(fields, family)
@@ -193,10 +190,10 @@ def _stretched(fields: Fields, kind: str, context: int | None) -> int | None:
 
 
 def _dtype(fields: Fields, whole: Fields) -> str:
-    said = fields.text("torch_dtype", "dtype", default=whole.text("torch_dtype", "dtype"))
-    if said not in TORCH_DTYPES:
-        fields.assume(f"dtype {said[:40]!r}: bf16 assumed" if said else "no dtype: bf16 assumed")
-    return TORCH_DTYPES.get(said, "bf16")
+    name = fields.text("torch_dtype", "dtype", default=whole.text("torch_dtype", "dtype"))
+    if name not in TORCH_DTYPES:
+        fields.assume(f"dtype {name[:40]!r}: bf16 assumed" if name else "no dtype: bf16 assumed")
+    return TORCH_DTYPES.get(name, "bf16")
 
 
 def _runs(layers: list[Layers], rules: Rules | None, first: int) -> tuple[Layers, ...]:

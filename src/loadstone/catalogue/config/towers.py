@@ -11,37 +11,37 @@ _NO_PARTS = ("quantization_config", "generation_config")
 
 def vision_parameters(whole: Fields, text_hidden: int) -> tuple[int, list[str]]:
     """Parameters of the towers and of what joins them to the text model, and what to tell the reader."""
-    said: list[str] = []
+    remarks: list[str] = []
     total = 0
     vision = whole.inner("vision_config", "vision_tower_config")
     audio = whole.inner("audio_config")
     if vision is not None:
         kind = part_kind(whole, vision, "vision_config")
         filled(vision, kind)
-        found = _vision(whole, vision, kind, text_hidden)
-        if found is None:
-            said.append("vision_config does not say enough: the vision tower is not counted")
+        counted = _vision(whole, vision, kind, text_hidden)
+        if counted is None:
+            remarks.append("vision_config does not say enough: the vision tower is not counted")
         else:
-            total, exact = found
+            total, exact = counted
             how = "counted" if exact else "and what joins it are of kinds not known here: roughly estimated"
-            said.append(f"vision tower {how} from vision_config: about {total / 1e6:.0f} M parameters")
+            remarks.append(f"vision tower {how} from vision_config: about {total / 1e6:.0f} M parameters")
     elif whole.find("text_config") and whole.text("model_type") == "llama4":
-        said.append("no vision_config: the vision tower is not counted")
+        remarks.append("no vision_config: the vision tower is not counted")
     if audio is not None:
         kind = part_kind(whole, audio, "audio_config")
         filled(audio, kind)
-        heard = _audio(whole, audio, kind, text_hidden)
-        if heard is None:
-            said.append("audio_config: the tower is not counted")
+        audio_parameters = _audio(whole, audio, kind, text_hidden)
+        if audio_parameters is None:
+            remarks.append("audio_config: the tower is not counted")
         else:
-            total += heard
-            said.append(f"audio tower counted from audio_config: about {heard / 1e6:.0f} M parameters")
+            total += audio_parameters
+            remarks.append(f"audio tower counted from audio_config: about {audio_parameters / 1e6:.0f} M parameters")
     if not whole.values.keys().isdisjoint(TEXT_PARTS):
         for name, value in whole.values.items():
             if name.endswith("_config") and isinstance(value, dict) and name not in (*_NO_PARTS, *whole.used):
                 whole.find(name)
-                said.append(f"{name}: that part is not counted")
-    return total, said
+                remarks.append(f"{name}: that part is not counted")
+    return total, remarks
 
 
 def _vision(whole: Fields, vision: Fields, kind: str, text_hidden: int) -> tuple[int, bool] | None:
@@ -98,9 +98,9 @@ def _layer(tower: Tower, vision: Fields, hidden: int, inner: int) -> int:
 
 
 def _positions(vision: Fields, patch: int) -> int:
-    said = vision.maybe("num_position_embeddings", "position_embedding_size", "num_patches")
-    if said:
-        return said
+    count = vision.maybe("num_position_embeddings", "position_embedding_size", "num_patches")
+    if count:
+        return count
     high = vision.maybe("pos_emb_height", "init_pos_emb_height")
     if high:
         return high * vision.count("pos_emb_width", "init_pos_emb_width", default=64)
@@ -171,10 +171,9 @@ def _audio(whole: Fields, audio: Fields, kind: str, text: int) -> int | None:
 
 def _side(vision: Fields, name: str) -> int:
     """A square's: one number, or two equal ones."""
-    found = vision.find(name)
-    if found is None:
+    value = vision.raw(name)
+    if value is None:
         return 0
-    value = found[1]
     if isinstance(value, list):
         value = value[0] if value and all(each == value[0] for each in value) else 0
     return vision.whole(name, value)
@@ -204,8 +203,8 @@ def _projector(whole: Fields, vision: Fields, hidden: int, text: int) -> int | N
     kind = whole.text("model_type")
     bias = whole.flag("multimodal_projector_bias", default=kind not in ("mistral3", "lighton_ocr"))
     if kind in ("llava", "llava_next", "llava_next_video", "llava_onevision", "video_llava"):
-        used = whole.find("vision_feature_layer")
-        many = len(used[1]) if used is not None and isinstance(used[1], list) else 1
+        used = whole.raw("vision_feature_layer")
+        many = len(used) if isinstance(used, list) else 1
         return _two_matrices(many * hidden, text, text, bias) + kind.startswith(("llava_next", "llava_one")) * text
     if kind == "vipllava":
         wide = len(whole.items("vision_feature_layers") or [0] * 5) * hidden
