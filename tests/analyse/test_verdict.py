@@ -192,7 +192,7 @@ def test_a_simulated_cell_has_no_client_to_blame() -> None:
         row["intended_s"] -= 0.03
     blamed = found(records, clock="user")
     assert {"sends_late", "connections_not_kept", "user_clock"} <= blamed.keys()
-    assert found(records, clock="user", simulated=True, target=None) == {}
+    assert found(records, clock="user", source="simulated", target=None) == {}
 
 
 def test_few_samples() -> None:

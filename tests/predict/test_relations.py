@@ -10,6 +10,8 @@ import pytest
 
 from conftest import script
 from loadstone.catalogue.deployment.shorthand import parse_deployment
+from loadstone.core.errors import InputError
+from loadstone.core.summary import Summary
 from loadstone.predict.step_time import StepModel
 from loadstone.predict.step_time.expert_kernels import PER_TENSOR, expert_kernel
 from loadstone.predict.step_time.gpu_families import architecture_of
@@ -116,7 +118,8 @@ def test_simulate_says_of_what_the_first_token_consists(tmp_path: Path) -> None:
     assert saved["first_token"] == first
     damaged = document | {"first_token": {"prompt_tokens": 1, "parts_s": {"x": "much"}}}
     assert "TTFT of 1 token alone" in _text(document)
-    assert "TTFT of" not in _text(damaged)
+    with pytest.raises(InputError, match="first_token"):
+        _text(damaged)
 
 
 def _text(document: dict[str, object]) -> str:
@@ -124,5 +127,5 @@ def _text(document: dict[str, object]) -> str:
 
     console = Console(width=200)
     with console.capture() as capture:
-        console.print(render(document))
+        console.print(render(Summary.of(document)))
     return capture.get()

@@ -115,10 +115,10 @@ def load() -> Selftest | None:
     """This host's self-test; None where there is none that can be read."""
     try:
         with path().open("rb") as file:
-            found = msgspec.json.decode(file.read(_MOST_BYTES), type=Selftest)
+            selftest = msgspec.json.decode(file.read(_MOST_BYTES), type=Selftest)
     except (OSError, ValueError, RuntimeError):  # no file, no JSON, no home
         return None
-    return found if found.schema == SCHEMA else None
+    return selftest if selftest.schema == SCHEMA else None
 
 
 # --- what a run may say of it ---------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -22,18 +21,6 @@ from loadstone.core.units import show_seconds
 _NEEDS_A_CLOCK = (
     "steady", "sustained", "achieved_rate_per_s", "output_tokens_per_s", "total_tokens_per_s", "requests_per_s",
 )  # fmt: skip
-_TIMELESS = frozenset({
-    "request_errors", "short_outputs", "empty_answers", "output_length", "input_length", "finish_reasons",
-    "several_tokens_an_event", "few_samples", "no_usage", "client_read_late",
-})  # fmt: skip
-"""Rules of the verdict that hold of other tools' requests without a common clock."""
-_OF_EVENTS = frozenset({
-    "tokens_not_streamed", "several_tokens_an_event", "fewer_tokens_than_events", "tpot_understated",
-    "ttft_overstated", "client_read_late",
-})  # fmt: skip
-"""Rules about stream events, of which files may tell the first and the last alone."""
-_OF_OUR_CLIENT = frozenset({"user_clock", "events_coalesced"})
-"""Rules about this project's client, which did not measure an imported run."""
 CUT_AT_END = "cut_at_end"
 """Requests that a tool cuts when its time is up, as it is meant to: no failures."""
 DIFFERENCE = 0.02
@@ -78,10 +65,15 @@ def of_cell(info: RunInfo, cell: int) -> ImportedCell | None:
         return None
 
 
-def as_stated(cell: Mapping[str, Any]) -> bool:
-    """CellSummary.is_as_stated of a cell of a document."""
-    counts = cell.get("requests")
-    return isinstance(counts, Mapping) and counts.get("short", 0) is None
+def origin(info: RunInfo, imported: ImportedCell | None) -> verdict.Origin:
+    """Where a cell's records come from, and what they cannot tell."""
+    imported = imported or ImportedCell()
+    return verdict.Origin(
+        info.source,
+        common_clock=not imported.relative_times,
+        every_event="output_events" not in imported.unknown,
+        cut_at_end=any(finding.kind == CUT_AT_END for finding in imported.findings),
+    )
 
 
 def is_summary_only(folder: Path, info: RunInfo) -> bool:
@@ -108,16 +100,8 @@ def lay_over(summary: CellSummary, imported: ImportedCell) -> None:
         summary.duration_s = stated.duration_s
         for name in _NEEDS_A_CLOCK:
             setattr(metrics, name, stated.totals.get(name))
-    passed_over = _OF_OUR_CLIENT | (_OF_EVENTS if "output_events" in imported.unknown else set())
-    counts = summary.requests
-    if any(finding.kind == CUT_AT_END for finding in imported.findings) and not counts.error and not counts.timeout:
-        passed_over |= {"request_errors"}  # nothing failed: what was cancelled is told of already
-    findings = [
-        finding
-        for finding in summary.verdict.findings
-        if finding.kind not in passed_over and (not imported.relative_times or finding.kind in _TIMELESS)
-    ]
-    summary.verdict = verdict.judge([*findings, *imported.findings, *_differences(metrics, stated.latencies)])
+    findings = [*summary.verdict.findings, *imported.findings, *_differences(metrics, stated.latencies)]
+    summary.verdict = verdict.judge(findings)
     summary.measured_by = imported.tool
 
 

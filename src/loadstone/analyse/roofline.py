@@ -196,13 +196,13 @@ def _shorthand(info: RunInfo, facts: RunFacts) -> str | None:
     """Of what the run was on: as its papers name it, or put together from what a file told."""
     from loadstone.catalogue.deployment.shorthand import split_deployment
 
-    said = mapping(info.settings.get("deployment")).get("name")
-    if isinstance(said, str) and facts.hardware is not None:
+    shorthand = mapping(info.settings.get("deployment")).get("name")
+    if isinstance(shorthand, str) and facts.hardware is not None:
         # A node that only a file describes counts itself; its GPUs, which are in the papers, count here.
-        model, _, options = split_deployment(said)
+        model, _, options = split_deployment(shorthand)
         return f"{model}@{facts.gpus}xgpu/{options}"
-    if isinstance(said, str):
-        return said
+    if isinstance(shorthand, str):
+        return shorthand
     name = facts.architecture or facts.model
     if not name or not facts.gpu or not facts.gpus or (facts.source == "imported" and facts.tp is None):
         return None

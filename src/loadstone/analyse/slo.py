@@ -8,7 +8,7 @@ from statistics import NormalDist
 
 from loadstone.core import Load
 from loadstone.core.statistics.distribution import PERCENTILES, Z95
-from loadstone.core.summary import SLO_KEYS, Latency, Metrics, Requests, SloBound
+from loadstone.core.summary import SLO_KEYS, Latency, Metrics, Requests, SloBound, latency_field
 
 SURE = 0.9
 """Probability from which a bound counts as surely met, and below one less which as surely missed: the ends of an 80 %
@@ -36,8 +36,7 @@ def bounds_of(
     failed = (requests.sent or 0) - requests.completed
     for name, limit_s in slo.items():
         base, _, percentile = name.partition("_")
-        intended = "" if load.is_closed or base == "tpot" else "_intended"
-        values: Latency | None = getattr(metrics, f"{base}{intended}_s", None)
+        values: Latency | None = getattr(metrics, latency_field(base, load), None)
         if values is None and not percentile:
             values = getattr(metrics, f"{base}_s", None)
         of_all = not percentile and base in SLO_KEYS
@@ -71,12 +70,12 @@ def _p_met(values: Latency | None, percentile: str, limit_s: float, factors: Seq
     if value <= 0:
         return 1.0
     below, above = _errors(values, percentile, value)
-    found = 0.0
+    total = 0.0
     for factor in factors:
         far = math.log(limit_s / (value * factor))
         error = above if far >= 0 else below
-        found += NormalDist().cdf(far / error) if error > 0 else float(far >= 0)
-    return found / len(factors)
+        total += NormalDist().cdf(far / error) if error > 0 else float(far >= 0)
+    return total / len(factors)
 
 
 def _errors(values: Latency, percentile: str, value: float) -> tuple[float, float]:

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from loadstone.analyse import imported_run, verdict
-from loadstone.analyse.breakdown import Breakdown, breakdown_of
+from loadstone.analyse.breakdown import breakdown_of
 from loadstone.analyse.client_accuracy import Selftest, quote
 from loadstone.analyse.metrics import CellMetrics, cell_metrics
 from loadstone.analyse.roofline import roofline_of
@@ -188,7 +188,7 @@ def _cell(run: _Run, cell: int, dialect: str | None) -> CellSummary | None:
     load = info.cells[cell].load  # the plan of a cell that ran by time has become one by count
     per_request = {name: limit for name, limit in info.slo.items() if name in SLO_KEYS}
     # The records are read once, for the numbers and for the verdict.
-    events = verdict.Events(rhythm=not run.simulated)
+    events = verdict.Events(live=not run.simulated)
 
     def read() -> Iterator[pa.RecordBatch]:
         for batch in run_folder.read_records(run.folder, cell, COLUMNS if run.simulated else (*COLUMNS, "read")):
@@ -227,7 +227,7 @@ def _cell(run: _Run, cell: int, dialect: str | None) -> CellSummary | None:
     if summary.gpu is not None and run.readings is not None:
         ends_s = scalars["end_s"].to_numpy()[measured]
         _add_energy(summary, run.readings, float(np.nanmax(ends_s, initial=0.0)))
-    summary.verdict = verdict.judge(_findings(run, cell, metrics, scalars, events, summary, parts))
+    summary.verdict = verdict.judge(_findings(run, cell, metrics, scalars, events, summary, imported))
     line, beyond = quote(summary, _selftest(info))
     if line is not None:
         summary.client = msgspec.structs.replace(summary.client, selftest=line)
@@ -253,27 +253,26 @@ def _findings(
     scalars: pa.Table,
     events: verdict.Events,
     summary: CellSummary,
-    parts: Breakdown,
+    imported: imported_run.ImportedCell | None,
 ) -> list[verdict.Finding]:
     info = run.info
     over = info.cells[cell].end_s is not None
+    seen = verdict.Cell(
+        metrics=metrics,
+        requests=verdict.request_table(scalars, events),
+        plan=run.plan,
+        number=cell,
+        info=info.cells[cell],
+        origin=imported_run.origin(info, imported),
+        clock=summary.client.clock,
+        interrupted=None if over else f"the cell did not run to its end ({info.error or info.status})",
+        target=info.target,
+        replicas=summary.by_replica,
+        server=summary.server,
+        gpus=summary.gpu,
+    )
     return (
-        verdict.cell_findings(
-            metrics,
-            scalars,
-            events,
-            run.plan,
-            cell,
-            info.clock or "user",
-            None if over else f"the cell did not run to its end ({info.error or info.status})",
-            target=info.target,
-            measured_live=info.source == "measured",
-            simulated=run.simulated,
-            info=info.cells[cell],
-            replicas=msgspec.to_builtins(parts.by_replica),
-            figures=summary.server,
-            gpus=summary.gpu,
-        )
+        verdict.cell_findings(seen)
         + verdict.kept_findings(info, cell, scalars.num_rows, len(run.plan.rows(cell)))
         + verdict.prediction_findings(info.settings)
     )

@@ -27,9 +27,10 @@ def show_document(document: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print_json(document)
         return
+    from loadstone.core.summary import Summary
     from loadstone.report.pages.terminal import render
 
-    print_text(render(document))
+    print_text(render(Summary.of(document)))
     print(document["run_dir"])
 
 

@@ -57,9 +57,7 @@ class Load(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def is_closed(self) -> bool:
-        """Whether each end starts the next request: TTFT and E2E count from sending then, otherwise from the intended
-        time, since the user waits from then on.
-        """
+        """Whether each end starts the next request; see arrays.origin_s() for what follows for latencies."""
         return self.kind == "concurrency"
 
     @property
@@ -196,9 +194,11 @@ class Plan:
     def __len__(self) -> int:
         return len(self.cell)
 
-    @property
+    @cached_property
     def plan_id(self) -> str:
-        """Twelve hex digits over everything the plan holds; equal plans have equal ids."""
+        """Twelve hex digits over everything the plan holds; equal plans have equal ids. A plan is not changed once it
+        is made, so they are made once.
+        """
         import numpy as np
 
         digest = hashlib.sha256(msgspec.json.encode([self.seed, self.cells, self.exact_output, self.chat]))

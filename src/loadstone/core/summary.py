@@ -129,7 +129,7 @@ class Steady(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     output_tokens_per_s  tokens of both phases and any status that arrived within / (end_s − start_s)
     total_tokens_per_s   that · (input_tokens + output_tokens)/output_tokens of the cell
     requests_per_s       that · ok and short requests/output_tokens of the cell
-    ci95                 {"output_tokens_per_s": [low, high], …}: 95 % bounds, see statistics.flow.rate_bounds()
+    ci95                 {"output_tokens_per_s": [low, high], …}: 95 % bounds, see statistics.Dependence.rate_bounds()
     j_per_output_token   what all GPUs that were watched drew in the window, over the output tokens that came in it
 
     Prompts and requests are counted by the tokens of their answers: at a moment of their own, as the first token or
@@ -551,6 +551,13 @@ class Summary(msgspec.Struct, kw_only=True, omit_defaults=True):
             and all(finding.severity == "info" for finding in self.findings)
             and all(cell.verdict.trusted and cell.slo_met is not False for cell in self.cells)
         )
+
+
+def latency_field(base: str, load: Load) -> str:
+    """The field of Metrics by which `ttft`, `tpot` or `e2e` counts: TTFT and E2E from sending in a closed loop, else
+    from the intended time, since the user waits from then on.
+    """
+    return f"{base}_s" if load.is_closed or base == "tpot" else f"{base}_intended_s"
 
 
 def mean_tokens(cells: Iterable[CellSummary]) -> tuple[float | None, float | None]:

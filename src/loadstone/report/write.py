@@ -100,7 +100,7 @@ def write_pictures(made: Report, folder: Path, kind: Format) -> list[Path]:
     """Every figure as a file of its own, numbered in the report's order; of more than RUNS_ALONE runs without those
     of single runs, which is said on stderr. `folder` may be named like a picture. Raises InputError.
     """
-    from loadstone.report.charts.export import save_picture
+    from loadstone.report.charts.theme import save_picture
 
     folder = folder.with_suffix("") if folder.suffix.lower() == f".{kind}" else folder
     folder.mkdir(parents=True, exist_ok=True)

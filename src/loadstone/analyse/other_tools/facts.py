@@ -30,7 +30,7 @@ class Facts:
               output it had (`events`), when the second of them came, and its reasoning tokens
     arrival   when each event of the done requests arrived, in their order, end to end
     gained    tokens each of these brought
-    load      what was asked for in this cell
+    load      of this cell
     window    from when to when rates are taken: first send to last end, unless more is known; None without requests
     """
 

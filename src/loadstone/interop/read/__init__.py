@@ -21,7 +21,7 @@ from loadstone.interop.read.cell import Cell
 from loadstone.interop.read.check import check
 from loadstone.interop.read.findings import finding
 from loadstone.interop.read.run_folders import runs_of, write
-from loadstone.interop.read.values import COUNTS, FACTS, Value, known, lengths
+from loadstone.interop.read.values import COUNTS, FACTS, Value, lengths, present
 
 __all__ = ["Imported", "import_files"]
 
@@ -167,7 +167,7 @@ def _supply(cell: Cell, given: Value) -> None:
         cell.deployment["gpu"] = (gpu_name(gpu) or gpu).lower()
     if {"input", "output", "range_ratio"} & given.raw.keys():
         cell.workload |= lengths(given.get("input"), given.get("output"), given.get("range_ratio"))
-    cell.workload |= known({"prefix_tokens": given.whole("prefix")})
+    cell.workload |= present({"prefix_tokens": given.whole("prefix")})
     if given.has("prefix_cache"):
         cell.prefix_cache = given.get("prefix_cache") == "on"
     cell.label = given.text("label", 120) or cell.label

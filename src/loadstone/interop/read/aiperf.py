@@ -15,7 +15,12 @@ from pathlib import Path
 import msgspec
 
 from loadstone.interop.read.cell import Cell, Request, failure
-from loadstone.interop.read.values import Value, ended, known, lengths, load_of, origin, sessions, sum_per_s
+from loadstone.interop.read.values import Value, ended, lengths, load_of, origin, sessions
+
+# What a document has that is one of these.
+SUMMARY = ("request_latency.avg", "aiperf_version|input_config")
+REQUEST = ("metadata.request_start_ns", "metrics")
+PROFILE = ("experiments.0.requests", "experiments.0.experiment")
 
 REQUESTS = "profile_export.jsonl"
 _MOST_REQUESTS = 2_000_000
@@ -30,10 +35,6 @@ _MODEL = "models.items.0.name|model_names.0|endpoint.model_names.0|model"
 
 def summary_beside(requests: Path) -> Path:
     return requests.with_name("profile_export_aiperf.json")
-
-
-def is_summary(document: Value) -> bool:
-    return document.has("request_latency.avg", "aiperf_version|input_config")
 
 
 def summary(document: Value, where: str) -> Cell:
@@ -74,7 +75,7 @@ def summary(document: Value, where: str) -> Cell:
             goodput_per_s="goodput.avg",
         ),
     )
-    if turns is not None and turns > 1 and cell.load is not None and cell.load.kind == "concurrency":
+    if turns is not None and turns > 1 and cell.load is not None and cell.load.is_closed:
         # Its places are held by conversations, pauses included.
         cell.load = msgspec.structs.replace(cell.load, unit="sessions")
     if document.get("was_cancelled") is True:
@@ -84,8 +85,7 @@ def summary(document: Value, where: str) -> Cell:
         failed = sum(item.whole("count") or 0 for item in document.items("error_summary"))
     cell.requests = ended(document.whole("request_count.avg"), failed)
     cell.duration_s = _duration_s(document, cell.completed)
-    both = sum_per_s(cell.duration_s, *(cell.totals.get(f"{end}_tokens") for end in ("input", "output")))
-    cell.totals = known({"total_tokens_per_s": both}) | cell.totals
+    cell.add_rates("total_tokens_per_s")
     return cell
 
 
@@ -105,10 +105,6 @@ def _duration_s(document: Value, ok: int | None) -> float | None:
 
 
 # --- requests --------------------------------------------------------------------------------------------------
-
-
-def is_request(row: Value) -> bool:
-    return row.has("metadata.request_start_ns", "metrics")
 
 
 def add_requests(rows: Sequence[Value], cell: Cell) -> None:
@@ -156,10 +152,6 @@ def _start_ns(metadata: Value) -> int | None:
 # --- perf_analyzer ---------------------------------------------------------------------------------------------
 
 
-def is_profile(document: Value) -> bool:
-    return document.has("experiments.0.requests", "experiments.0.experiment")
-
-
 def profile(document: Value, where: str) -> list[Cell]:
     """profile_export.json: each request with the times of its responses, which may be chunks or token by token."""
     cells = []
@@ -176,7 +168,7 @@ def profile(document: Value, where: str) -> list[Cell]:
         rows = experiment.items("requests")[:_MOST_REQUESTS]
         requests = [_answered(row, start) for row in rows if (start := row.whole("timestamp")) is not None]
         cell.add_requests(requests, per_s=1e9)
-        if any(made.output_tokens is None and made.arrival_s for made in cell.records):
+        if any(record.output_tokens is None and record.arrival_s for record in cell.records):
             cell.say("no_usage", "no token counts; each response is counted as one token")
         if cell.records:
             cells.append(cell)

@@ -18,21 +18,18 @@ from loadstone.analyse.run_facts import engine_name
 from loadstone.core import Load
 from loadstone.core.statistics import STATISTICS, distribution
 from loadstone.core.units import show_seconds
+from loadstone.interop.read import values
 from loadstone.interop.read.cell import MOST_S, Cell, Request
 from loadstone.interop.read.check import UNDER_WAY_SHARE
-from loadstone.interop.read.values import (
-    Value,
-    amount,
-    burst_of,
-    ended,
-    known,
-    lengths,
-    load_of,
-    number,
-    statistics,
-    sum_per_s,
-    text,
-)  # fmt: skip
+from loadstone.interop.read.values import Value, burst_of, lengths, present
+
+# What a document has that is one of these.
+VLLM = ("duration", "completed", "request_throughput", "output_throughput", "total_token_throughput|model_id")
+VLLM_THROUGHPUT = ("elapsed_time", "num_requests", "tokens_per_second")
+VLLM_LATENCY = ("avg_latency", "percentiles")
+SGLANG = ("duration", "completed", "random_input_len", "median_e2e_latency_ms|mean_e2e_latency_ms")
+SGLANG_OFFLINE = ("successful_requests", "total_latency", "output_throughput")
+ONE_BATCH = ("batch_size", "input_len", "output_len", "latency")
 
 WAIT_SHARE = 0.05
 """Mean wait before sending, as a share of the mean E2E, from which latencies that lack it are told."""
@@ -58,10 +55,14 @@ def _fill(cell: Cell, document: Value) -> None:
     """What the serving benchmarks of both state: the sums, and the requests where they are there."""
     cell.duration_s = document.positive("duration")
     names = {"ttft_s": "ttft_ms", "tpot_s": "tpot_ms", "itl_s": "itl_ms"}
-    cell.latencies = known({ours: document.keyed(theirs) for ours, theirs in names.items()})
+    cell.latencies = present({ours: document.keyed(theirs) for ours, theirs in names.items()})
     if e2e_s := document.keyed("e2el_ms") or document.keyed("e2e_latency_ms"):
         cell.latencies["e2e_s"] = e2e_s
-    cell.totals = document.fields(
+    cell.totals = _totals(document)
+
+
+def _totals(document: Value) -> dict[str, Any]:
+    return document.fields(
         input_tokens="total_input_tokens",
         output_tokens="total_output_tokens",
         cached_input_tokens="cache_report.total_cached_tokens",
@@ -76,12 +77,6 @@ def _fill(cell: Cell, document: Value) -> None:
 # --- vLLM --------------------------------------------------------------------------------------------------------
 
 
-def is_vllm(document: Value) -> bool:
-    return document.has(
-        "duration", "completed", "request_throughput", "output_throughput", "total_token_throughput|model_id"
-    )
-
-
 def vllm(document: Value, where: str) -> Cell:
     backend = document.text("backend|endpoint_type")
     engine = engine_name(backend if backend in _VLLM_BACKENDS else None)
@@ -92,7 +87,7 @@ def vllm(document: Value, where: str) -> Cell:
         load=_vllm_load(document),
         endpoint=backend,
         created=document.when("date"),
-        deployment=known({"model": document.text("model_id"), "engine": engine}) | {
+        deployment=present({"model": document.text("model_id"), "engine": engine}) | {
             name: value for name, value in metadata.items() if value
         },
         workload=_vllm_workload(document),
@@ -101,7 +96,7 @@ def vllm(document: Value, where: str) -> Cell:
     completed, failed = document.whole("completed"), document.whole("failed")
     if failed is None and document.has("errors"):
         failed = sum(error.text() is not None for error in document.items("errors"))
-    cell.requests = ended(completed, failed)
+    cell.requests = values.ended(completed, failed)
     _fill(cell, document)
     each = document.items("latencies")
     # Of a default run newer releases give no sums of E2E, but all of its values.
@@ -117,7 +112,7 @@ def _waits(cell: Cell, times: Sequence[Value]) -> None:
     """Of sums, which count from sending: how long the requests of an open loop had waited for a place by then."""
     each = [wait for time in times if (wait := time.amount()) is not None]
     e2e_s = cell.mean("e2e_s")
-    if cell.rated and each and e2e_s is not None and (mean_s := sum(each) / len(each)) > WAIT_SHARE * e2e_s:
+    if cell.is_open and each and e2e_s is not None and (mean_s := sum(each) / len(each)) > WAIT_SHARE * e2e_s:
         cell.say(
             "waits_left_out",
             f"requests waited {show_seconds(mean_s)} on average to be sent, at most {show_seconds(max(each))}; the "
@@ -131,7 +126,7 @@ def _vllm_load(document: Value) -> Load | None:
         start, end = (document.positive(f"ramp_up_{which}_rps") for which in ("start", "end"))
         prompts = document.positive("num_prompts")
         return _ramp(start, end, prompts, strategy == "exponential") if start and end and prompts else None
-    return load_of(
+    return values.load_of(
         rate=document.get("request_rate"),
         concurrency=document.get("max_concurrency"),
         prompts=document.get("num_prompts"),
@@ -151,11 +146,11 @@ def _ramp(start: float, end: float, prompts: float, exponential: bool) -> Load |
     return Load("rate", 1 / each_s, profile=((start, end, took_s),)) if each_s > 0 and took_s <= MOST_S else None
 
 
-def _spread_of(values: Sequence[Value]) -> dict[str, float]:
+def _spread_of(latencies: Sequence[Value]) -> dict[str, float]:
     import numpy as np
 
-    each = [value for item in values if (value := item.positive()) is not None]
-    spread = distribution(np.array(each)) if each and len(each) == len(values) else None
+    each = [latency_s for one in latencies if (latency_s := one.positive()) is not None]
+    spread = distribution(np.array(each)) if each and len(each) == len(latencies) else None
     return {} if spread is None else {name: getattr(spread, name) for name in STATISTICS}
 
 
@@ -164,10 +159,6 @@ def _vllm_workload(document: Value) -> dict[str, Any]:
     ends = [document.items(name) for name in ("input_lens", "output_lens")]
     alike = all(len({str(length.raw) for length in each}) == 1 for each in ends)
     return lengths(ends[0][0].raw, ends[1][0].raw) if alike else {}
-
-
-def is_vllm_throughput(document: Value) -> bool:
-    return document.has("elapsed_time", "num_requests", "tokens_per_second")
 
 
 def vllm_throughput(document: Value, where: str) -> Cell:
@@ -183,15 +174,11 @@ def vllm_throughput(document: Value, where: str) -> Cell:
     )
 
 
-def is_vllm_latency(document: Value) -> bool:
-    return document.has("avg_latency", "percentiles")
-
-
 def vllm_latency(document: Value, where: str) -> Cell:
     """Offline: one batch after another, each timed as a whole. How large a batch is, the file does not tell."""
     percentiles = {f"p{key}": value for key, value in document.mapping("percentiles").items()}
     spread = _spread_of(document.items("latencies"))
-    spread = spread or statistics(percentiles | {"mean": document.get("avg_latency")})
+    spread = spread or values.statistics(percentiles | {"mean": document.get("avg_latency")})
     return Cell(
         where=where,
         tool="vllm bench latency",
@@ -204,10 +191,6 @@ def vllm_latency(document: Value, where: str) -> Cell:
 # --- SGLang ------------------------------------------------------------------------------------------------------
 
 
-def is_sglang(document: Value) -> bool:
-    return document.has("duration", "completed", "random_input_len", "median_e2e_latency_ms|mean_e2e_latency_ms")
-
-
 def sglang(document: Value, where: str, *, all_sent: bool = False) -> Cell:
     """`all_sent`: an empty rate means an infinite one, as in tables that leave `inf` out."""
     backend = document.text("backend") or ""
@@ -215,8 +198,8 @@ def sglang(document: Value, where: str, *, all_sent: bool = False) -> Cell:
     cell = Cell(
         where=where,
         tool="sglang.bench_serving",
-        load=load_of(
-            rate=float("inf") if all_sent and number(rate) is None else rate,
+        load=values.load_of(
+            rate=float("inf") if all_sent and values.number(rate) is None else rate,
             concurrency=document.get("max_concurrency"),
             prompts=document.get("completed"),
         ),
@@ -228,11 +211,10 @@ def sglang(document: Value, where: str, *, all_sent: bool = False) -> Cell:
     )
     _fill(cell, document)
     # The oldest lines leave these out; they are quotients of what is there.
-    both = sum_per_s(1.0, *(document.amount(f"{end}_throughput") for end in ("input", "output")))
-    if both is None:
-        both = sum_per_s(cell.duration_s, *(cell.totals.get(f"{end}_tokens") for end in ("input", "output")))
-    per_s = sum_per_s(cell.duration_s, cell.completed)
-    cell.totals = known({"requests_per_s": per_s, "total_tokens_per_s": both}) | cell.totals
+    input_per_s, output_per_s = document.amount("input_throughput"), document.amount("output_throughput")
+    if input_per_s is not None and output_per_s is not None:
+        cell.totals.setdefault("total_tokens_per_s", input_per_s + output_per_s)
+    cell.add_rates("requests_per_s", "total_tokens_per_s")
     cell.workload = _sglang_workload(cell, document)
     if rate == "trace":
         cell.workload["name"] = cell.workload.get("name") or "trace"
@@ -274,11 +256,7 @@ def _sglang_deployment(document: Value, backend: str) -> dict[str, Any]:
     )
     if server.get("kv_dtype") == "auto":
         del server["kv_dtype"]
-    return known({"engine": None if backend in ("", "truss", "gserver") else engine}) | server
-
-
-def is_sglang_offline(document: Value) -> bool:
-    return document.has("successful_requests", "total_latency", "output_throughput")
+    return present({"engine": None if backend in ("", "truss", "gserver") else engine}) | server
 
 
 def sglang_offline(document: Value, where: str) -> Cell:
@@ -290,18 +268,8 @@ def sglang_offline(document: Value, where: str) -> Cell:
         workload={"mode": "offline"},
         requests=document.fields(ok="successful_requests"),
         duration_s=document.positive("total_latency"),
-        totals=document.fields(
-            input_tokens="total_input_tokens",
-            output_tokens="total_output_tokens",
-            requests_per_s="request_throughput",
-            output_tokens_per_s="output_throughput",
-            total_tokens_per_s="total_throughput",
-        ),
+        totals=_totals(document),
     )
-
-
-def is_one_batch(document: Value) -> bool:
-    return document.has("batch_size", "input_len", "output_len", "latency")
 
 
 def one_batch(document: Value, where: str) -> Cell:
@@ -339,7 +307,7 @@ _LISTS = ("ttfts", "input_lens", "output_lens", "itls", "errors", "start_times",
 def _last_line(error: Any) -> str | None:
     """An error's own line: vLLM's client keeps whole tracebacks, whose last line says what went wrong."""
     lines = error.strip().splitlines() if isinstance(error, str) and error.startswith("Traceback ") else []
-    return text(lines[-1] if lines else error)
+    return values.text(lines[-1] if lines else error)
 
 
 def _add_requests(cell: Cell, document: Value) -> None:
@@ -357,7 +325,7 @@ def _add_requests(cell: Cell, document: Value) -> None:
 
     # How long a request waited for its send. In a closed loop all do from the beginning, which says nothing.
     starts = [start.number() for start in columns["start_times"]]
-    dated = cell.rated and bool(starts) and None not in starts
+    dated = cell.is_open and bool(starts) and None not in starts
     requests = []
     gapless = bundled = 0
     for row in zip(*(column or [Value(None)] * count for column in columns.values()), strict=True):
@@ -365,7 +333,7 @@ def _add_requests(cell: Cell, document: Value) -> None:
         ttft_s, end_s, tokens, start_s = ttft.amount(), latency.amount(), outputs.whole(), start.number()
         wait_s = wait.amount() if dated else None
         problem = _last_line(error.raw)
-        gaps_s = [amount(gap) for gap in gaps.raw] if isinstance(gaps.raw, list) else []
+        gaps_s = [values.amount(gap) for gap in gaps.raw] if isinstance(gaps.raw, list) else []
         offsets: list[float] = []
         if problem is None and ttft_s is not None and (ttft_s > 0 or tokens) and None not in gaps_s:
             offsets = list(accumulate([ttft_s, *(gap for gap in gaps_s if gap is not None)]))
@@ -413,12 +381,12 @@ def _vllm_row(row: Mapping[str, str], where: str) -> Cell:
     """One line of a CSV of the throughput benchmark's keys with GPU, backend and lengths, as dstack publishes."""
     document = Value({name: value for name, value in row.items() if value.strip()})
     cell = vllm_throughput(document, where)
-    cell.deployment = known({
+    cell.deployment = present({
         "engine": engine_name(document.text("backend", limit=60)), "gpu": document.text("GPU|gpu", limit=60),
     })  # fmt: skip
     cell.workload = lengths(document.get("input_len"), document.get("output_len"), mode="offline")
     cell.totals |= document.fields(input_tokens="total_input_tokens", output_tokens="total_output_tokens")
-    cell.totals |= known({"output_tokens_per_s": sum_per_s(cell.duration_s, cell.totals.get("output_tokens"))})
+    cell.add_rates("output_tokens_per_s")
     return cell
 
 
@@ -431,8 +399,8 @@ def _sglang_row(row: Mapping[str, str], where: str) -> Cell:
     """
     document = Value({name: value if value.strip() else None for name, value in row.items()})
     cell = sglang(document, where, all_sent=True)
-    cell.deployment |= known({"gpu": document.text("GPU|gpu", limit=60)})
-    stated, cap, under_way = cell.under_way, document.number("max_concurrency"), cell.little
+    cell.deployment |= present({"gpu": document.text("GPU|gpu", limit=60)})
+    stated, cap, under_way = cell.under_way, document.number("max_concurrency"), cell.mean_under_way
     p99_ms = document.number("p99_itl_ms")
     if stated is None or cap is None or p99_ms is None or under_way is None or document.has("p95_itl_ms"):
         return cell

@@ -24,7 +24,7 @@ _PLACE = re.compile(r", (line|benchmark|experiment) \d+$")
 class Request:
     """One request of a file. All but `start` and `due` count in seconds from its send.
 
-    start           when it was sent, by the file's own clock; None: not told
+    start           when it was sent, by the file's own clock; None: unknown
     due             when it should have been, by the same clock
     offsets_s       when its output arrived
     end_s           when it ended; None: with its output
@@ -55,18 +55,18 @@ class Cell:
 
     where        for findings: `september/results.jsonl, line 3`; in the one folder that was named, from there
     tool         whose client measured it, with its version where the file tells
-    load         None: not told
+    load         None: the file does not state it
     url          of the server, where the file tells it
     identity     what the tool calls this one measurement, in all files that tell of it
     deployment   as RunInfo.settings["deployment"], see analyse/run_facts.py
-    workload     as Plan.workload; {} where nothing is told
+    workload     as Plan.workload; {} where nothing is stated
     label        what the user calls the setup
     requests     `sent`, `ok` (completed, as the tool counts), `error`, `short`, …
     latencies    metric to statistic to seconds, as stated: {"ttft_s": {"mean": 0.1, "p50": …}}
     totals       metrics.TOTALS, as stated
     under_way    mean number of requests under way, as stated
     records      the requests, where the file has them; the cell's numbers are then computed from these
-    relative     each record's times count from its own send: when it was sent is not told
+    relative     each record's times count from its own send: when it was sent is unknown
     unknown      metrics that the records cannot give, though they look as if
     definitions  the dialect (loadstone.analyse.other_tools) by whose formulas the numbers were made
     """
@@ -107,24 +107,41 @@ class Cell:
         return self.requests.get("ok")
 
     @property
-    def rated(self) -> bool:
+    def is_open(self) -> bool:
         """Whether it is an open loop, in which a request is due whatever the others do."""
-        return self.load is not None and self.load.kind == "rate"
+        return self.load is not None and self.load.is_open
 
     @property
-    def little(self) -> float | None:
+    def mean_under_way(self) -> float | None:
         """Requests under way in the mean by Little's law: Σ E2E/duration."""
         mean_s, done = self.mean("e2e_s"), self.completed
         return mean_s * done / self.duration_s if mean_s and done and self.duration_s else None
 
     @property
+    def tokens(self) -> tuple[float | None, float | None]:
+        """Input and output tokens in all."""
+        return self.totals.get("input_tokens"), self.totals.get("output_tokens")
+
+    @property
     def mean_lengths(self) -> tuple[float | None, float | None]:
         """Input and output tokens per request."""
         done = self.completed
-        inputs, outputs = (self.totals.get(f"{end}_tokens") for end in ("input", "output"))
-        if not done:
-            return None, None
-        return None if inputs is None else inputs / done, None if outputs is None else outputs / done
+        inputs, outputs = (tokens / done if tokens is not None and done else None for tokens in self.tokens)
+        return inputs, outputs
+
+    @property
+    def counts(self) -> dict[str, float | None]:
+        """For each rate of `totals` how many there were in the cell's duration."""
+        inputs, outputs = self.tokens
+        both = inputs + outputs if inputs is not None and outputs is not None else None
+        return {"output_tokens_per_s": outputs, "total_tokens_per_s": both, "requests_per_s": self.completed}
+
+    def add_rates(self, *names: str) -> None:
+        """Of these rates those that the file does not state."""
+        for name in names:
+            count = self.counts[name]
+            if count is not None and self.duration_s and self.totals.get(name) is None:
+                self.totals[name] = count / self.duration_s
 
     def sends_per_s(self, records: Sequence[RequestRecord]) -> float | None:
         """(sends − 1)/(last − first send); None where the cell's requests have no common clock."""
@@ -149,7 +166,8 @@ class Cell:
     def add_requests(self, requests: Sequence[Request], *, per_s: float = 1.0, origin: float | None = None) -> None:
         """Their records, from `origin` on (None: the first send, or when the first was due), in 1/`per_s` seconds.
 
-        Where one was sent when is not told, no moment of any is kept. A turn is told of conversations alone.
+        Where the send of one is unknown, none has a moment. Turns are those of conversations: of single requests
+        there are none.
         """
         starts = [request.start for request in requests]
         self.relative = None in starts

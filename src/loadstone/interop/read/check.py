@@ -29,6 +29,11 @@ _LABELS = {
     "ttft_s": "TTFT", "tpot_s": "TPOT", "itl_s": "ITL", "e2e_s": "E2E", "ttft_intended_s": "TTFT",
     "e2e_intended_s": "E2E",
 }  # fmt: skip
+_NOUNS = {
+    "output_tokens_per_s": "output tokens",
+    "total_tokens_per_s": "tokens in and out",
+    "requests_per_s": "requests",
+}
 
 
 def check(cell: Cell) -> None:
@@ -135,13 +140,7 @@ def _sum(cell: Cell) -> None:
 
 
 def _quotients(cell: Cell) -> None:
-    inputs, outputs = cell.totals.get("input_tokens"), cell.totals.get("output_tokens")
-    both = inputs + outputs if inputs is not None and outputs is not None else None
-    for name, count, noun in (
-        ("output_tokens_per_s", outputs, "output tokens"),
-        ("total_tokens_per_s", both, "tokens in and out"),
-        ("requests_per_s", cell.completed, "requests"),
-    ):
+    for name, count in cell.counts.items():
         rate = cell.totals.get(name)
         if rate is None or count is None or cell.duration_s is None:
             continue
@@ -149,14 +148,14 @@ def _quotients(cell: Cell) -> None:
         if abs(rate - expected) > QUOTIENT_SHARE * max(expected, rate):
             cell.say(
                 "throughput_inconsistent",
-                f"{show_number(rate, 4)} {noun}/s are stated, but {count:,.0f} in {show_seconds(cell.duration_s)} "
-                f"are {show_number(expected, 4)}/s",
+                f"{show_number(rate, 4)} {_NOUNS[name]}/s are stated, but {count:,.0f} in "
+                f"{show_seconds(cell.duration_s)} are {show_number(expected, 4)}/s",
             )
 
 
 def _under_way(cell: Cell) -> None:
     """Little's law: mean requests under way = Σ E2E/duration; and no more than the cap."""
-    little, stated, load = cell.little, cell.under_way, cell.load
+    little, stated, load = cell.mean_under_way, cell.under_way, cell.load
     if little is None:
         return
     if stated is not None and abs(stated - little) > UNDER_WAY_SHARE * little:
@@ -164,7 +163,7 @@ def _under_way(cell: Cell) -> None:
         cell.say("concurrency_inconsistent", evidence)
     if load is None:
         return
-    closed = load.kind == "concurrency"
+    closed = load.is_closed
     if closed and little < UNFILLED_SHARE * load.value:
         evidence = f"{little:.4g} requests were under way on average (Σ E2E/duration), not {load.value:g}"
         cell.say("places_not_filled", evidence)
@@ -179,7 +178,7 @@ def _rate(cell: Cell) -> None:
     off by 1/√n as a standard deviation. Later turns follow their answers, and a cap holds sends back.
     """
     load = cell.load
-    if load is None or load.kind != "rate" or load.profile or load.max_concurrency is not None:
+    if load is None or not load.is_open or load.profile or load.max_concurrency is not None:
         return
     first_turns = [record for record in cell.records if record.phase == "measure" and not record.turn]
     sent_per_s = cell.sends_per_s(first_turns)

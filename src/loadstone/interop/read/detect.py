@@ -26,17 +26,17 @@ KNOWN = (
     "inference-perf, llm-d's benchmark report, MLPerf's log summary, or CSV"
 )
 _SHOWN = 8
-# A document that is one cell: how it is known, and its reader. The first that knows it reads it.
-_READERS: tuple[tuple[Callable[[Value], bool], Callable[[Value, str], Cell]], ...] = (
-    (bench_serving.is_sglang, bench_serving.sglang),
-    (bench_serving.is_sglang_offline, bench_serving.sglang_offline),
-    (bench_serving.is_one_batch, bench_serving.one_batch),
-    (aiperf.is_summary, aiperf.summary),
-    (inference_perf.is_stage, inference_perf.stage),
-    (inference_perf.is_llmd, inference_perf.llmd),
-    (bench_serving.is_vllm, bench_serving.vllm),
-    (bench_serving.is_vllm_throughput, bench_serving.vllm_throughput),
-    (bench_serving.is_vllm_latency, bench_serving.vllm_latency),
+# A document that is one cell: what it has, and its reader. The first counts.
+_READERS: tuple[tuple[tuple[str, ...], Callable[[Value, str], Cell]], ...] = (
+    (bench_serving.SGLANG, bench_serving.sglang),
+    (bench_serving.SGLANG_OFFLINE, bench_serving.sglang_offline),
+    (bench_serving.ONE_BATCH, bench_serving.one_batch),
+    (aiperf.SUMMARY, aiperf.summary),
+    (inference_perf.STAGE, inference_perf.stage),
+    (inference_perf.LLMD, inference_perf.llmd),
+    (bench_serving.VLLM, bench_serving.vllm),
+    (bench_serving.VLLM_THROUGHPUT, bench_serving.vllm_throughput),
+    (bench_serving.VLLM_LATENCY, bench_serving.vllm_latency),
 )
 
 
@@ -59,10 +59,10 @@ def _cells(content: str, path: Path, mapped: Mapping[str, str], where: str) -> l
         return [mlperf.summary(content, where)]
     if path.suffix in (".yaml", ".yml"):
         document = Value(files.parse_yaml(content, what))
-        if inference_perf.is_llmd(document):
-            return [inference_perf.llmd(document, where)]
-        if guidellm.is_report(document):
+        if document.has(*guidellm.REPORT):
             return guidellm.report(document, where)
+        if document.has(*inference_perf.LLMD):
+            return [inference_perf.llmd(document, where)]
         raise NoResult(f"{what}: YAML, but not a benchmark report of llm-d or GuideLLM; give a result of {KNOWN}")
     if not start:
         raise NoResult(f"{what}: empty; give a result of {KNOWN}")
@@ -84,19 +84,19 @@ def _json(content: str, path: Path, where: str) -> list[Cell]:
         if path == aiperf.summary_beside(path) and requests.is_file() and requests.stat().st_size:
             return _json(files.read_text(requests), requests, where)  # which says what the sums lack
         raise
-    if inference_perf.is_requests(document):
+    if document.has(*inference_perf.REQUEST_LIST):
         return [_with_stage(inference_perf.requests(document.items(), where), path)]
     rows = document.items()
     if rows and all(isinstance(row.raw, dict) for row in rows):
         return _rows(rows, range(1, len(rows) + 1), path, where)
-    if guidellm.is_report(document):
+    if document.has(*guidellm.REPORT):
         return guidellm.report(document, where)
-    if aiperf.is_profile(document):
+    if document.has(*aiperf.PROFILE):
         return aiperf.profile(document, where)
-    if aiperf.is_request(document) or requestlog.is_row(document):
+    if document.has(*aiperf.REQUEST) or document.has(*requestlog.ROW):
         return _rows([document], [1], path, where)
     if (cell := _one(document, where)) is not None:
-        if aiperf.is_summary(document) and (requests := path.with_name(aiperf.REQUESTS)).is_file():
+        if document.has(*aiperf.SUMMARY) and (requests := path.with_name(aiperf.REQUESTS)).is_file():
             _add_requests_beside(cell, requests)
         return [cell]
     if document.has("run_id", "cells"):
@@ -106,16 +106,20 @@ def _json(content: str, path: Path, where: str) -> list[Cell]:
 
 def _one(document: Value, where: str) -> Cell | None:
     """A document that is one cell."""
-    return next((reader(document, where) for is_it, reader in _READERS if is_it(document)), None)
+    return next((reader(document, where) for parts, reader in _READERS if document.has(*parts)), None)
+
+
+def _all_have(rows: Sequence[Value], parts: tuple[str, ...]) -> bool:
+    return bool(rows) and all(row.has(*parts) for row in rows)
 
 
 def _rows(rows: Sequence[Value], lines: Sequence[int], path: Path, where: str) -> list[Cell]:
     """JSON lines: requests of one cell, or a cell each, as SGLang's and vLLM's clients append them."""
-    if rows and all(map(aiperf.is_request, rows)):
+    if _all_have(rows, aiperf.REQUEST):
         cell = _aiperf_summary_beside(path, where)
         aiperf.add_requests(rows, cell)
         return [cell]
-    if rows and all(map(requestlog.is_row, rows)):
+    if _all_have(rows, requestlog.ROW):
         return [requestlog.requests(rows, where)]
     cells = []
     for line, row in zip(lines, rows, strict=True):
@@ -139,14 +143,14 @@ def _aiperf_summary_beside(path: Path, where: str) -> Cell:
         remedy = "Copy it again, or state what is missing: --set model=…, --set concurrency=…"
         bare.findings.append(finding("broken", f"{error}; its requests were read", remedy=remedy))
         return bare
-    return aiperf.summary(document, where) if aiperf.is_summary(document) else bare
+    return aiperf.summary(document, where) if document.has(*aiperf.SUMMARY) else bare
 
 
 def _add_requests_beside(cell: Cell, path: Path) -> None:
     """The requests that lie beside AIPerf's summary."""
     objects, broken = files.parse_lines(files.read_text(path), files.printable(path))
     rows = [Value(row) for _, row in objects]
-    if rows and all(map(aiperf.is_request, rows)):
+    if _all_have(rows, aiperf.REQUEST):
         aiperf.add_requests(rows, cell)
         _say_broken(cell, broken, files.printable(path.name))
 
@@ -155,11 +159,9 @@ def _say_broken(cell: Cell, broken: Sequence[int], where: str) -> None:
     """`cell`: the one that the lines before belong to. Its own numbers suffer only where lines are requests."""
     if broken:
         shown = ", ".join(map(str, broken[:_SHOWN])) + (" …" if len(broken) > _SHOWN else "")
-        evidence = (
-            f"{where}: {len(broken)} of its lines {'is' if len(broken) == 1 else 'are'} not JSON: line {shown}; "
-        )
-        severity = "warning" if cell.records else "info"
-        cell.findings.append(finding("lines_left_out", f"{evidence}the others were read", severity))
+        are = "is" if len(broken) == 1 else "are"
+        evidence = f"{where}: {len(broken)} of its lines {are} not JSON: line {shown}; the others were read"
+        cell.findings.append(finding("lines_left_out", evidence, "warning" if cell.records else "info"))
 
 
 def _with_stage(cell: Cell, path: Path) -> Cell:
@@ -167,7 +169,7 @@ def _with_stage(cell: Cell, path: Path) -> Cell:
     stages = inference_perf.stages_in(path.parent)
     if len(stages) == 1:
         document = Value(files.parse_json(files.read_text(stages[0]), str(stages[0])))
-        if inference_perf.is_stage(document):
+        if document.has(*inference_perf.STAGE):
             stage = inference_perf.stage(document, cell.where)
             for name in ("load", "requests", "latencies", "totals", "duration_s"):
                 setattr(cell, name, getattr(stage, name))

@@ -12,15 +12,14 @@ from typing import Any
 from loadstone.analyse.imported_run import CUT_AT_END
 from loadstone.core import Load, Status
 from loadstone.interop.read.cell import Cell, Request, after
-from loadstone.interop.read.values import Value, known, lengths, load_of, origin, sessions, sum_per_s
+from loadstone.interop.read.values import Value, lengths, load_of, origin, sessions
+
+# What a document has that is one of these.
+REPORT = ("benchmarks.0.metrics", "benchmarks.0.requests")
 
 CUT_SHARE = 0.05
 MOST_LATE_S = 86_400.0
 _STATUS: dict[str, Status] = {"successful": "ok", "errored": "error", "incomplete": "cancelled"}
-
-
-def is_report(document: Value) -> bool:
-    return document.has("benchmarks.0.metrics", "benchmarks.0.requests")
 
 
 def report(document: Value, where: str) -> list[Cell]:
@@ -62,13 +61,8 @@ def _cell(benchmark: Value, spec: Value, tool: str, where: str) -> Cell:
         ),
         under_way=metrics.amount("request_concurrency.successful.mean"),
     )
-    inputs, outputs = (cell.totals.get(f"{end}_tokens") for end in ("input", "output"))
     if window is None:
-        cell.totals |= known({
-            "requests_per_s": sum_per_s(cell.duration_s, cell.completed),
-            "output_tokens_per_s": sum_per_s(cell.duration_s, outputs),
-            "total_tokens_per_s": sum_per_s(cell.duration_s, inputs, outputs),
-        })  # fmt: skip
+        cell.add_rates(*cell.counts)
     else:
         cell.totals |= metrics.fields(
             requests_per_s="requests_per_second.successful.mean",
@@ -140,7 +134,7 @@ def _add_requests(cell: Cell, groups: Value, window: tuple[float, float] | None)
         if offsets and tokens is not None and tokens > 1 and gap_ms is not None:
             offsets.append(offsets[0] + gap_ms / 1e3 * (tokens - 1))
         # When it was to start is told of an open loop; in a closed one it is when the run began.
-        due = row.number("info.timings.targeted_start") if cell.rated else None
+        due = row.number("info.timings.targeted_start") if cell.is_open else None
         # As it counts: all that touch the window. What came after is as little measured as what came before.
         measured = window is None or (end is not None and end >= window[0] and start <= window[1])
         requests.append(

@@ -15,7 +15,12 @@ from typing import Any
 from loadstone.analyse.run_facts import engine_name
 from loadstone.core import Load
 from loadstone.interop.read.cell import Cell, Request, after, failure
-from loadstone.interop.read.values import Value, infinite, known, lengths, load_of, sum_of
+from loadstone.interop.read.values import Value, infinite, lengths, load_of, present, sum_of
+
+# What a document has that is one of these.
+STAGE = ("successes.latency", "load_summary")
+REQUEST_LIST = ("0.start_time", "0.end_time", "0.info", "0.request")
+LLMD = ("version", "results.request_performance.aggregate|metrics.latency")
 
 _LATENCIES = {
     "ttft_s": "latency.time_to_first_token",
@@ -29,10 +34,6 @@ _ENGINES = {"vllm", "sglang", "tensorrt-llm", "trtllm"}
 
 def stages_in(folder: Path) -> list[Path]:
     return sorted(folder.glob("stage_*_lifecycle_metrics.json"))
-
-
-def is_stage(document: Value) -> bool:
-    return document.has("successes.latency", "load_summary")
 
 
 def stage(document: Value, where: str) -> Cell:
@@ -52,7 +53,7 @@ def stage(document: Value, where: str) -> Cell:
     # Its window is not named in older files; what it divided by, it did for requests too.
     cell.duration_s = document.positive("benchmark_time_seconds") or (ok / per_s if ok and per_s else None)
     inputs, outputs = (done.whole(f"{name}_tokens.total") for name in ("prompt", "output"))
-    cell.totals = known({
+    cell.totals = present({
         "input_tokens": inputs or sum_of(done.number("prompt_len.mean"), ok),
         # By the client's count, as its TPOT and rates; the server's, where it has both, is `output_tokens`.
         "output_tokens": sum_of(done.number("output_len.mean"), ok) or outputs,
@@ -68,10 +69,6 @@ def stage(document: Value, where: str) -> Cell:
     return cell
 
 
-def is_requests(document: Value) -> bool:
-    return document.has("0.start_time", "0.end_time", "0.info", "0.request")
-
-
 def requests(rows: Sequence[Value], where: str) -> Cell:
     """per_request_lifecycle_metrics.json. Which stage a request was of, and at what rate, it does not tell."""
     model = next((name for row in rows if (name := _model(row.get("request")))), None)
@@ -80,7 +77,7 @@ def requests(rows: Sequence[Value], where: str) -> Cell:
         tool="inference-perf",
         load=None,
         definitions="inference-perf",
-        deployment=known({"model": model}),
+        deployment=present({"model": model}),
     )
     cell.add_requests([_request(row, start) for row in rows if (start := row.number("start_time")) is not None])
     return cell
@@ -110,10 +107,6 @@ def _model(request: Any) -> str | None:
 # --- llm-d -------------------------------------------------------------------------------------------------------
 
 
-def is_llmd(document: Value) -> bool:
-    return document.has("version", "results.request_performance.aggregate|metrics.latency")
-
-
 def llmd(document: Value, where: str) -> Cell:
     results = document.at("results.request_performance.aggregate") or document.at("metrics")
     load = document.at("scenario.load.standardized")
@@ -141,7 +134,7 @@ def llmd(document: Value, where: str) -> Cell:
     # run.time is of the whole run, start-up included: the window is what the rates were divided by.
     cell.duration_s = ok / per_s if ok and per_s else None
     means = {f"{end}_tokens": results.amount(f"requests.{end}_length.mean") for end in ("input", "output")}
-    cell.totals |= known({name: sum_of(mean, ok) for name, mean in means.items()})
+    cell.totals |= present({name: sum_of(mean, ok) for name, mean in means.items()})
     return cell
 
 
@@ -172,8 +165,8 @@ def _llmd_deployment(scenario: Value) -> dict[str, Any]:
     engine = next((part for part in stack if part.get("kind") == "inference_engine"), Value(None))
     accelerator = engine.at("accelerator") or scenario.at("host.accelerator.0|host.accelerator")
     tool = engine.text("tool") or scenario.text("platform.engine.0.name")
-    deployment = known({"model": engine.text("model.name") or scenario.text("model.name")})
+    deployment = present({"model": engine.text("model.name") or scenario.text("model.name")})
     if tool is not None and tool.lower() in _ENGINES:
-        deployment |= known({"engine": engine_name(tool)}) | engine.fields(engine_version="tool_version")
+        deployment |= present({"engine": engine_name(tool)}) | engine.fields(engine_version="tool_version")
     split = {name: f"parallelism.{name}" for name in ("tp", "pp", "dp", "ep")}
     return deployment | accelerator.fields(gpu="model", gpus="count", **split)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from loadstone.core import Load
 from loadstone.interop.read.cell import Cell
-from loadstone.interop.read.values import Value, burst_of, known, load_of, text
+from loadstone.interop.read.values import Value, burst_of, load_of, present, text
 
 _TITLE = "MLPerf Results Summary"
 _LINES = 2000
@@ -53,7 +53,7 @@ def summary(content: str, where: str) -> Cell:
         load=_load(scenario, document),
         workload={"mode": "offline"} if scenario == "offline" else {},
         definitions="mlperf",
-        latencies=known(latencies),
+        latencies=present(latencies),
         # Server says `completed` before its rates, Offline does not.
         totals=document.fields(
             requests_per_s="completed samples per second|samples per second",

@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from loadstone.interop.read.cell import Cell, Request, after
 from loadstone.interop.read.values import Value
 
-
-def is_row(row: Value) -> bool:
-    return row.has("queued_ts", "first_token_ts", "last_token_ts", "input_toks", "output_toks")
+# What a document has that is one of these.
+ROW = ("queued_ts", "first_token_ts", "last_token_ts", "input_toks", "output_toks")
 
 
 def requests(rows: Sequence[Value], where: str) -> Cell:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,15 +13,16 @@ import numpy as np
 from loadstone.analyse import verdict
 from loadstone.analyse.run_facts import run_facts
 from loadstone.analyse.summary import run_summary, summarise
-from loadstone.core import PHASES, CellInfo, Load, Plan, RequestRecord, RunInfo, Target, run_folder
+from loadstone.core import PHASES, CellInfo, Load, Plan, RunInfo, Target, run_folder
 from loadstone.core.errors import InputError
-from loadstone.core.statistics import PERCENTILES, STATISTICS
-from loadstone.core.summary import LATENCIES, TOTALS, CellSummary
+from loadstone.core.statistics import PERCENTILES
+from loadstone.core.summary import Bounds, CellSummary, Latency, Metrics, Requests
 from loadstone.core.version import __version__
 from loadstone.interop.read.cell import Cell
 from loadstone.interop.read.files import printable
+from loadstone.interop.read.findings import finding
 
-_COUNTS = ("sent", "ok", "error", "timeout", "cancelled", "short")
+_STATED = ("requests", "duration_s", "latencies", "totals", "under_way")
 _MOST_RUNS = 10_000
 SITTING = timedelta(hours=12)
 """Between cells of one sweep there is less: another time is another state of the machine, or another release."""
@@ -37,7 +36,7 @@ def runs_of(cells: Sequence[Cell]) -> list[list[Cell]]:
     Together belong cells of one tool, server, deployment, workload and kind of load, measured in one sitting, all
     with records or all without; a load that comes again begins another run: a repeat. Raises InputError.
     """
-    sittings, lengths = _sittings(cells), _Alike()
+    sittings, alike = _sittings(cells), _Alike()
     runs: dict[tuple[Any, ...], list[list[Cell]]] = {}
     for cell in cells:
         load = _load(cell)
@@ -45,7 +44,7 @@ def runs_of(cells: Sequence[Cell]) -> list[list[Cell]]:
             cell.tool, cell.server, cell.endpoint, bool(cell.records), cell.prefix_cache, cell.label,
             load.kind, bool(load.profile), sittings.get((cell.tool, cell.created)),
             msgspec.json.encode([cell.deployment, cell.workload], order="sorted"),
-            None if cell.workload else lengths.of(_means(cell)),
+            _mean_lengths(cell, alike),
         )  # fmt: skip
         repeats = runs.setdefault(key, [])
         free = next((run for run in repeats if all(_load(one) != load for one in run)), None)
@@ -53,10 +52,10 @@ def runs_of(cells: Sequence[Cell]) -> list[list[Cell]]:
             repeats.append([cell])
         else:
             free.append(cell)
-    found = [sorted(run, key=lambda cell: _load(cell).value) for repeats in runs.values() for run in repeats]
-    if len(found) > _MOST_RUNS:
-        raise InputError(f"{len(found):,} runs in one import: at most {_MOST_RUNS:,}; import fewer rows at a time")
-    return found
+    separate = [sorted(run, key=lambda cell: _load(cell).value) for repeats in runs.values() for run in repeats]
+    if len(separate) > _MOST_RUNS:
+        raise InputError(f"{len(separate):,} runs in one import: at most {_MOST_RUNS:,}; import fewer rows at a time")
+    return separate
 
 
 def _sittings(cells: Sequence[Cell]) -> dict[tuple[str, str | None], int]:
@@ -66,20 +65,14 @@ def _sittings(cells: Sequence[Cell]) -> dict[tuple[str, str | None], int]:
     times = {}
     for cell in cells:
         if cell.created is not None:
-            told = datetime.fromisoformat(cell.created)
-            times[cell.tool, cell.created] = told if told.tzinfo is not None else told.replace(tzinfo=UTC)
-    found: dict[tuple[str, str | None], int] = {}
+            local = datetime.fromisoformat(cell.created)
+            times[cell.tool, cell.created] = local if local.tzinfo is not None else local.replace(tzinfo=UTC)
+    numbers: dict[tuple[str, str | None], int] = {}
     number, last = 0, dict[str, datetime]()
     for (tool, created), at in sorted(times.items(), key=lambda item: item[1]):
         number += tool in last and at - last[tool] > SITTING
-        found[tool, created], last[tool] = number, at
-    return found
-
-
-def _means(cell: Cell) -> tuple[float, ...]:
-    """Input and output tokens per request, as far as told."""
-    given, made = (cell.totals.get(f"{end}_tokens") for end in ("input", "output"))
-    return () if not cell.completed else tuple((total or 0) / cell.completed for total in (given, made))
+        numbers[tool, created], last[tool] = number, at
+    return numbers
 
 
 class _Alike:
@@ -88,27 +81,28 @@ class _Alike:
     """
 
     def __init__(self) -> None:
-        self._seen: dict[tuple[int, ...], tuple[float, ...]] = {}
-        self._of: dict[tuple[float, ...], tuple[float, ...]] = {}
+        self._seen = np.empty((_MOST_RUNS, 2))
+        self._count = 0
 
-    def of(self, lengths: tuple[float, ...]) -> tuple[float, ...]:
-        if lengths in self._of:
-            return self._of[lengths]
-        # On a grid of this step no place holds two of those seen, and what is near is no further than the next place.
-        step = -math.log1p(-LENGTHS)
-        place = tuple(math.floor(math.log(each or 1e-300) / step) for each in lengths)
-        for near in itertools.product(*((at, at - 1, at + 1) for at in place)):
-            seen = self._seen.get(near)
-            if seen is not None and all(
-                abs(a - b) <= LENGTHS * max(a, b) for a, b in zip(seen, lengths, strict=True)
-            ):
-                return self._of.setdefault(lengths, seen)
-        if len(self._seen) == _MOST_RUNS:
+    def of(self, lengths: tuple[float, float]) -> tuple[float, float]:
+        seen = self._seen[: self._count]
+        near = (np.abs(seen - lengths) <= LENGTHS * np.maximum(seen, lengths)).all(axis=1)
+        if near.any():
+            inputs, outputs = seen[near.argmax()].tolist()
+            return inputs, outputs
+        if self._count == _MOST_RUNS:
             raise InputError(
                 f"requests of more than {_MOST_RUNS:,} mean lengths in one import; import fewer rows at a time"
             )
-        self._seen[place] = lengths
-        return self._of.setdefault(lengths, lengths)
+        self._seen[self._count] = lengths
+        self._count += 1
+        return lengths
+
+
+def _mean_lengths(cell: Cell, alike: _Alike) -> tuple[float, float] | None:
+    """What tells the workload of a cell that names none; None where a cell does, or tells nothing."""
+    inputs, outputs = cell.mean_lengths
+    return None if cell.workload or not cell.completed else alike.of((inputs or 0.0, outputs or 0.0))
 
 
 def _load(cell: Cell) -> Load:
@@ -120,6 +114,9 @@ def _load(cell: Cell) -> Load:
 def write(cells: list[Cell], out: Path, command: list[str]) -> Path:
     """One run folder of one run's cells. Raises InputError where it cannot be written."""
     first = cells[0]
+    for cell in cells:
+        # Warm-up first, as in a plan; then by send, or as the file has them where that is unknown.
+        cell.records.sort(key=lambda record: (PHASES.index(record.phase), record.sent_s or 0.0))
     plan = _plan(cells)
     now = datetime.now(UTC)
     info = RunInfo(
@@ -142,7 +139,7 @@ def write(cells: list[Cell], out: Path, command: list[str]) -> Path:
             "import": {
                 "tool": first.tool,
                 "files": sorted({cell.file for cell in cells}),
-                "cells": [_told(cell) for cell in cells],
+                "cells": [_as_imported(cell) for cell in cells],
             },
         },
         cells=[CellInfo(load=_load(cell)) for cell in cells],
@@ -160,8 +157,7 @@ def write(cells: list[Cell], out: Path, command: list[str]) -> Path:
             _write_records(folder, cells)
             document = summarise(folder)
         else:
-            stated = [msgspec.convert(_document(cell), CellSummary) for cell in cells]
-            document = run_summary(folder, info, stated).document()
+            document = run_summary(folder, info, [_summary(cell) for cell in cells]).document()
         run_folder.write_json(folder / "summary.json", document)
     return folder
 
@@ -180,7 +176,8 @@ def _target(cell: Cell) -> Target | None:
     )
 
 
-def _told(cell: Cell) -> dict[str, Any]:
+def _as_imported(cell: Cell) -> dict[str, Any]:
+    """What analyse/imported_run.py reads."""
     return {
         "where": cell.where,
         "created": cell.created,
@@ -188,23 +185,12 @@ def _told(cell: Cell) -> dict[str, Any]:
         "definitions": cell.definitions,
         "relative_times": cell.relative,
         "unknown": list(cell.unknown),
-        "stated": {
-            "requests": cell.requests,
-            "duration_s": cell.duration_s,
-            "latencies": cell.latencies,
-            "totals": cell.totals,
-            "under_way": cell.under_way,
-        },
-        "findings": [msgspec.to_builtins(finding) for finding in cell.findings],
+        "stated": {name: getattr(cell, name) for name in _STATED},
+        "findings": msgspec.to_builtins(cell.findings),
     }
 
 
 # --- with records ----------------------------------------------------------------------------------------------
-
-
-def _ordered(records: Sequence[RequestRecord]) -> list[RequestRecord]:
-    """Warm-up first, as in a plan; then by send, or as the file has them where that is not told."""
-    return sorted(records, key=lambda record: (PHASES.index(record.phase), record.sent_s or 0.0))
 
 
 def _span(info: CellInfo, cell: Cell) -> None:
@@ -219,7 +205,7 @@ def _span(info: CellInfo, cell: Cell) -> None:
 
 def _plan(cells: Sequence[Cell]) -> Plan:
     """What was asked, as far as it is told: lengths as they were, no intended times."""
-    rows = [(number, record) for number, cell in enumerate(cells) for record in _ordered(cell.records)]
+    rows = [(number, record) for number, cell in enumerate(cells) for record in cell.records]
     count = len(rows)
     return Plan(
         seed=0,
@@ -251,13 +237,12 @@ def _write_records(folder: Path, cells: Sequence[Cell]) -> None:
     journal = run_folder.JournalWriter(folder, 0)
     try:
         for number, cell in enumerate(cells):
-            records = _ordered(cell.records)
             begun: dict[str, str] = {}
-            for index, record in enumerate(records):
+            for index, record in enumerate(cell.records):
                 record.request_id, record.cell = f"{number}-{index}", number
                 if record.session_id is not None:
                     record.session_id = begun.setdefault(record.session_id, record.request_id)
-            columns = {name: [getattr(record, name) for record in records] for name in schema.names}
+            columns = {name: [getattr(record, name) for record in cell.records] for name in schema.names}
             journal.write(pa.RecordBatch.from_pydict(columns, schema=schema))
     except (pa.ArrowInvalid, OverflowError) as error:
         raise InputError(f"{cells[0].where}: a number in it is too large for a record ({error})") from error
@@ -269,39 +254,24 @@ def _write_records(folder: Path, cells: Sequence[Cell]) -> None:
 # --- without records -------------------------------------------------------------------------------------------
 
 
-def _document(cell: Cell) -> dict[str, Any]:
-    """A cell's part of the summary, as stated. Every key of a measured one is there; what is not told is None."""
-    load = _load(cell)
-    found = [verdict.Finding(
-        "as_stated",
-        "info",
-        f"{cell.where}: summary statistics by {cell.tool}, without the requests behind them",
-        "Nothing here could be checked against requests; save them too if the tool can (docs/import.md).",
-    ), *cell.findings]  # fmt: skip
-    return {
-        "load": msgspec.to_builtins(load) | {"profile": [list(piece) for piece in load.profile]},
-        "requests": {name: cell.requests.get(name) for name in _COUNTS},
-        "duration_s": cell.duration_s,
-        "metrics": {
-            **{name: _distribution(cell, name) for name in LATENCIES},
-            **{name: cell.totals.get(name) for name in TOTALS if name not in ("goodput_per_s", "attainment")},
-            "output_events": None,
-            "steady": None,
-            "sustained": None,
-            **{name: cell.totals[name] for name in ("goodput_per_s", "attainment") if name in cell.totals},
-        },
-        "client": {"send_lag_p99_s": None, "receive_lag_p99_s": None, "clock": "user", "cpu_s": None},
-        "measured_by": cell.tool,
-        "definitions": cell.definitions,
-        "verdict": msgspec.to_builtins(verdict.judge(found)),
-    }
+def _summary(cell: Cell) -> CellSummary:
+    """As stated; what is not told is None."""
+    evidence = f"{cell.where}: summary statistics by {cell.tool}, without the requests behind them"
+    metrics: dict[str, Any] = {**cell.totals, **{name: _latency(cell, name) for name in cell.latencies}}
+    return CellSummary(
+        load=_load(cell),
+        requests=Requests(**cell.requests),
+        duration_s=cell.duration_s,
+        metrics=Metrics(**metrics),
+        measured_by=cell.tool,
+        definitions=cell.definitions,
+        verdict=verdict.judge([finding("as_stated", evidence), *cell.findings]),
+    )
 
 
-def _distribution(cell: Cell, name: str) -> dict[str, Any] | None:
-    """As statistics.Distribution; bounds need the sample itself, so there are none."""
-    stated = cell.latencies.get(name)
-    if not stated:
-        return None
-    count = cell.completed if name in ("ttft_s", "e2e_s", "ttft_intended_s", "e2e_intended_s") else None
-    bounds: dict[str, list[None]] = {statistic: [None, None] for statistic in PERCENTILES}
-    return {"n": count, **{statistic: stated.get(statistic) for statistic in STATISTICS}, "ci95": bounds}
+def _latency(cell: Cell, name: str) -> Latency | None:
+    """Bounds need the sample itself, so there are none."""
+    stated: dict[str, Any] = dict(cell.latencies[name])
+    count = cell.completed if name.startswith(("ttft", "e2e")) else None
+    bounds: Bounds = [None, None]
+    return Latency(n=count, ci95=dict.fromkeys(PERCENTILES, bounds), **stated) if stated else None

@@ -197,7 +197,7 @@ class Value:
         for name, path in paths.items():
             counted = name in COUNTS or name in _REQUESTS or name.endswith("_tokens")
             values[name] = (self.text if name in FACTS else self.whole if counted else self.amount)(path)
-        return known(values)
+        return present(values)
 
     def latencies(self, paths: Mapping[str, str], scale: float | None = None) -> dict[str, dict[str, float]]:
         """Statistics of our metrics in seconds; without `scale` each has its unit beside it."""
@@ -206,7 +206,7 @@ class Value:
             part = self.at(path)
             if factor := scale or _SECONDS.get(part.text("unit|units") or ""):
                 spans[name] = statistics(part.mapping(), factor)
-        return known(spans)
+        return present(spans)
 
     def keyed(self, name: str) -> dict[str, float]:
         """Statistics spelled as `mean_<name>`, `p99_<name>`, as vLLM and SGLang do, from milliseconds."""
@@ -227,7 +227,7 @@ def load_of(
 ) -> Load | None:
     """The load of a client that has a request rate (number or infinite) and a cap on requests under way.
 
-    An infinite rate under a cap is a closed loop; without one, a burst of all prompts. None where it is not told.
+    An infinite rate under a cap is a closed loop; without one, a burst of all prompts. None where it is not stated.
     """
     per_s, cap = positive(rate), positive(concurrency)
     if per_s is not None:
@@ -258,7 +258,7 @@ def lengths(input_tokens: Any, output_tokens: Any, range_ratio: Any = None, **mo
         if tokens is not None and 1 <= tokens <= MAX_TOKENS:
             length = parse_length(str(tokens), 1.0 if ratio is None else min(1.0, ratio), name)
             spans[name] = msgspec.to_builtins(length)
-    return ({"kind": "synthetic", **spans} if spans else {}) | known(more)
+    return ({"kind": "synthetic", **spans} if spans else {}) | present(more)
 
 
 def sessions(turns: float | None, pause_s: float | None = None) -> dict[str, Any]:
@@ -268,7 +268,7 @@ def sessions(turns: float | None, pause_s: float | None = None) -> dict[str, Any
     return {"sessions": {"turns": {"kind": "fixed", "mean": turns}, "think": {"mean_s": pause_s or 0.0}}}
 
 
-def known(pairs: Mapping[str, Any]) -> dict[str, Any]:
+def present(pairs: Mapping[str, Any]) -> dict[str, Any]:
     """Without what is missing: None, and statistics of which none is told."""
     return {key: value for key, value in pairs.items() if value is not None and value != {}}
 
@@ -277,12 +277,8 @@ def sum_of(mean: float | None, count: int | None) -> int | None:
     return round(mean * count) if mean is not None and count is not None else None
 
 
-def sum_per_s(seconds: float | None, *counts: float | None) -> float | None:
-    """Σ counts/seconds; None where one of them is not told."""
-    reported = [count for count in counts if count is not None]
-    return sum(reported) / seconds if seconds and len(reported) == len(counts) else None
-
-
 def ended(ok: int | None, failed: int | None) -> dict[str, int | None]:
-    """Counts of requests that completed and failed, as far as they are told."""
-    return known({"ok": ok, "error": failed, "sent": ok + failed if ok is not None and failed is not None else None})
+    """Counts of requests that completed and failed, as far as they are stated."""
+    return present(
+        {"ok": ok, "error": failed, "sent": ok + failed if ok is not None and failed is not None else None}
+    )

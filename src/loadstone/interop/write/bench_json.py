@@ -36,7 +36,7 @@ _COLUMNS = (
 def lines(folder: Path, info: RunInfo, tool: str) -> bytes:
     """`tool`: vllm or sglang. One line per cell that sent anything."""
     facts = run_facts(info)
-    made = []
+    rows = []
     for cell, about in enumerate(info.cells):
         detail = _detail(run_folder.read_columns(folder, _COLUMNS, cell))
         if not detail["errors"]:
@@ -54,18 +54,21 @@ def lines(folder: Path, info: RunInfo, tool: str) -> bytes:
         if tool != "vllm" or not about.load.is_open or relative or None in detail["queue_times"]:
             del detail["queue_times"]
         head = _vllm(info, facts, about.load, detail) if tool == "vllm" else _sglang(info, facts, about.load)
-        made.append(json.dumps(head | numbers | detail, ensure_ascii=False))
-    return "".join(line + "\n" for line in made).encode("utf-8", "replace")
+        rows.append(json.dumps(head | numbers | detail, ensure_ascii=False))
+    return "".join(row + "\n" for row in rows).encode("utf-8", "replace")
 
 
 def _over(duration_s: float | None, numbers: Mapping[str, Any]) -> dict[str, Any]:
     """Numbers of requests without a common clock, over the duration that their file stated; None where it did not."""
     seen_s = numbers["duration"]
     factor = seen_s / duration_s if seen_s is not None and duration_s else None
-    found = dict(numbers) | {"duration": duration_s, "max_output_tokens_per_s": None, "max_concurrent_requests": None}
-    for name in _OVER_DURATION & found.keys():
-        found[name] = found[name] * factor if found[name] is not None and factor is not None else None
-    return found
+    rates = {
+        name: value * factor if value is not None and factor is not None else None
+        for name, value in numbers.items()
+        if name in _OVER_DURATION
+    }
+    unknown = {"max_output_tokens_per_s": None, "max_concurrent_requests": None}
+    return dict(numbers) | rates | unknown | {"duration": duration_s}
 
 
 def _detail(table: pa.Table) -> dict[str, list[Any]]:

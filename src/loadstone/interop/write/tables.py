@@ -8,13 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from loadstone.analyse.run_facts import RunFacts, run_facts
-from loadstone.analyse.summary import summarise
+from loadstone.analyse.summary import summary_of
 from loadstone.core import RunInfo, arrays, run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.statistics import STATISTICS
-from loadstone.core.summary import LATENCIES, TOTALS
+from loadstone.core.summary import LATENCIES, TOTALS, CellSummary, Latency, Summary
 from loadstone.core.text import no_formula, printable
 
+_FACTS = (
+    "tool", "engine", "engine_version", "model", "gpu", "gpus", "nodes", "tp", "pp", "dp", "ep", "weights_dtype",
+    "kv_dtype", "mode",
+)  # fmt: skip
 _EACH = ("ttft_s", "tpot_s", "e2e_s")
 
 
@@ -23,9 +27,9 @@ def cells_csv(folder: Path, info: RunInfo) -> bytes:
 
     Raises InputError.
     """
-    document = summarise(folder)
-    facts = run_facts(info, document)
-    rows = [_row(document, facts, cell) for cell in document["cells"]]
+    summary = summary_of(folder)
+    facts = run_facts(info, summary)
+    rows = [_row(summary, facts, cell) for cell in summary.cells]
     if not rows:
         raise InputError(f"{folder}: nothing was sent in this run; there is nothing to export")
     text = io.StringIO(newline="")
@@ -41,29 +45,27 @@ def _harmless(value: object) -> object:
     return no_formula(printable(value) if isinstance(value, str) else value)
 
 
-def _row(document: dict[str, Any], facts: RunFacts, cell: dict[str, Any]) -> dict[str, Any]:
-    requests, metrics, load = cell["requests"], cell["metrics"], cell["load"]
-    done = None if requests["ok"] is None else requests["ok"] + (requests["short"] or 0)
+def _row(summary: Summary, facts: RunFacts, cell: CellSummary) -> dict[str, Any]:
+    requests, metrics, load = cell.requests, cell.metrics, cell.load
+    done = None if requests.ok is None else requests.completed
     row: dict[str, Any] = {
-        "run": document["run_id"],
-        "source": document["source"],
-        "tool": facts.tool,
-        **{name: getattr(facts, name) for name in ("engine", "engine_version", "model", "gpu", "gpus", "nodes")},
-        **{name: getattr(facts, name) for name in ("tp", "pp", "dp", "ep", "weights_dtype", "kv_dtype", "mode")},
+        "run": summary.run_id,
+        "source": summary.source,
+        **{name: getattr(facts, name) for name in _FACTS},
         "input": facts.input_tokens,
         "output": facts.output_tokens,
         "range_ratio": facts.range_ratio,
         "prefix": facts.prefix_tokens,
-        **{kind: load["value"] if load["kind"] == kind else None for kind in ("concurrency", "rate", "burst")},
+        **{kind: load.value if load.kind == kind else None for kind in ("concurrency", "rate", "burst")},
         "requests": done,
-        "failed": None if requests["sent"] is None or done is None else requests["sent"] - done,
-        "duration_s": cell["duration_s"],
-        "trusted": cell["verdict"]["trusted"],
+        "failed": None if requests.sent is None or done is None else requests.sent - done,
+        "duration_s": cell.duration_s,
+        "trusted": cell.verdict.trusted,
     }
-    row |= {name: metrics.get(name) for name in TOTALS}
+    row |= {name: getattr(metrics, name) for name in TOTALS}
     for name in LATENCIES:
-        values = metrics.get(name) or {}
-        row |= {f"{name.removesuffix('_s')}_{statistic}_s": values.get(statistic) for statistic in STATISTICS}
+        values = metrics.latency(name) or Latency()
+        row |= {f"{name.removesuffix('_s')}_{statistic}_s": values.value(statistic) for statistic in STATISTICS}
     return row
 
 

@@ -26,7 +26,7 @@ from loadstone.core.nvml import Gpus
 from loadstone.core.secrets import blank_bytes, keys_in
 from loadstone.core.server_metrics import NAMES
 from loadstone.core.text import excerpt
-from loadstone.measure.engines.server import check_url, send, shown, trust
+from loadstone.measure.engines.server import check_url, http_client, send, shown
 
 INTERVAL_S = 1.0
 FLUSH_S = 10.0
@@ -190,7 +190,8 @@ class Observer:
     def _watch(self, wake: threading.Event, number: int, url: str) -> None:
         failed: str | None = None
         try:
-            with _client(url, self._headers if number != GPUS else (), self._proxy) as http:
+            headers = self._headers if number != GPUS else ()
+            with http_client(url, headers, self._proxy, _TIMEOUT_S) as http:
                 while True:
                     closing = self._closing
                     wake.clear()
@@ -266,18 +267,6 @@ class Observer:
 _OF = {False: "of the engine", True: "of GPUs"}
 
 
-def _client(url: str, headers: Iterable[tuple[str, str]], proxy: str | None) -> httpx.Client:
-    return httpx.Client(
-        headers=[*headers, ("Accept-Encoding", "identity")],
-        timeout=_TIMEOUT_S,
-        trust_env=False,
-        proxy=proxy,
-        # A kept connection would hold a thread of llama-server's.
-        limits=httpx.Limits(max_keepalive_connections=0),
-        verify=trust(url.partition(":")[0]),
-    )
-
-
 def _page(http: httpx.Client, url: str) -> bytes | str:
     """A page's body; a text where there is none of it: why."""
     try:
@@ -307,7 +296,7 @@ def exporter(url: str, proxy: str | None = None) -> str:
             "password"
         ) from None
     page = parts.geturl() if parts.path.strip("/") else f"{parts.scheme}://{parts.netloc}/metrics"
-    with _client(page, (), proxy) as http:
+    with http_client(page, (), proxy, _TIMEOUT_S) as http:
         body = _page(http, page)
     if isinstance(body, str):
         raise InputError(f"--gpu-metrics {shown(page)}: {body}; name an exporter of GPUs that runs, e.g. node:9400")

@@ -13,7 +13,7 @@ import socket
 import ssl
 import threading
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
@@ -133,18 +133,8 @@ class Server:
         self.origin = f"{self.parts.scheme}://{self.parts.netloc}"
         self._proxy = proxy
         self._keys = keys_in(headers)
-        sent = httpx.Headers({"Accept-Encoding": "identity"})
-        sent.update(dict(headers))
-        self._http = httpx.Client(
-            base_url=self.origin + self.base_path,
-            headers=sent,
-            timeout=httpx.Timeout(_TIMEOUT_S, connect=_CONNECT_S),
-            trust_env=False,
-            proxy=proxy,
-            # A kept connection would hold a thread of llama-server's, and some servers and proxies cut it unasked.
-            limits=httpx.Limits(max_keepalive_connections=0),
-            verify=trust(self.parts.scheme),
-        )
+        timeout = httpx.Timeout(_TIMEOUT_S, connect=_CONNECT_S)
+        self._http = http_client(self.origin + self.base_path, headers, proxy, timeout)
 
     def __enter__(self) -> Server:
         return self
@@ -319,9 +309,24 @@ def check_proxy(url: str) -> None:
         raise InputError("--proxy: this proxy cannot be used; write http://host:port, without a name or password")
 
 
-def trust(scheme: str) -> ssl.SSLContext:
-    """Whom to believe over TLS. Without it nobody: reading all certificates takes longer than the meeting."""
-    return ssl.create_default_context() if scheme == "https" else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+def http_client(
+    url: str, headers: Iterable[tuple[str, str]], proxy: str | None, timeout: httpx.Timeout | float
+) -> httpx.Client:
+    """For requests to a URL and what is below it. Proxies in the environment are not used, only `proxy` is."""
+    sent = httpx.Headers({"Accept-Encoding": "identity"})
+    sent.update(dict(headers))
+    # Over plain HTTP nobody is trusted: reading all certificates takes longer than all requests together.
+    tls = url.startswith("https:")
+    return httpx.Client(
+        base_url=url,
+        headers=sent,
+        timeout=timeout,
+        trust_env=False,
+        proxy=proxy,
+        # A kept connection would hold a thread of llama-server's, and some servers and proxies cut it unasked.
+        limits=httpx.Limits(max_keepalive_connections=0),
+        verify=ssl.create_default_context() if tls else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
+    )
 
 
 def refusal(where: str, answer: httpx.Response) -> str:

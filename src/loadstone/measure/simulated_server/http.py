@@ -37,17 +37,8 @@ if TYPE_CHECKING:
     from loadstone.predict.simulator.run import State
 
 
-_METHODS = {
-    "/health": "GET",
-    "/metrics": "GET",
-    "/version": "GET",
-    "/truth": "GET",
-    "/v1/models": "GET",
-    "/tokenize": "POST",
-    COMPLETIONS: "POST",
-    CHAT: "POST",
-    GENERATE: "POST",
-}
+_PAGES = ("/health", "/metrics", "/version", "/truth", "/v1/models")
+_METHODS = dict.fromkeys(_PAGES, "GET") | dict.fromkeys(("/tokenize", COMPLETIONS, CHAT, GENERATE), "POST")
 _REASONS = {
     200: "OK",
     400: "Bad Request",

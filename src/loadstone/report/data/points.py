@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from loadstone.analyse.compare.model import Basis, basis
 from loadstone.analyse.compare.price import Prices, dollars_per_hour
+from loadstone.analyse.compare.ratio import Basis, basis
 from loadstone.analyse.run_facts import RunFacts, mapping, number
 from loadstone.core import Load, LoadKind
 from loadstone.core.summary import CellSummary, Roofline, ServerFigures, Window
@@ -324,7 +324,7 @@ def _work(facts: RunFacts, workload: Mapping[str, Any]) -> str:
     name = workload.get("name") or workload.get("file")
     if name and _SHARED in str(name):
         name = None  # said of the prefix
-    told = str(name) if name else kind if kind not in ("synthetic", "random", workload.get("name")) else ""
+    name_of_data = str(name) if name else kind if kind not in ("synthetic", "random", workload.get("name")) else ""
     if not name and (sha256 := workload.get("sha256")):
-        told = f"{told} {str(sha256)[:8]}"
-    return joined(spread, told)
+        name_of_data = f"{name_of_data} {str(sha256)[:8]}"
+    return joined(spread, name_of_data)

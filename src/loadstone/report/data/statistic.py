@@ -7,9 +7,9 @@ from typing import Literal
 
 import msgspec
 
-from loadstone.analyse.compare.interval import Reach, bounds, reach
 from loadstone.analyse.compare.metric import predicted_rate, rate_interval
 from loadstone.analyse.compare.price import per_million
+from loadstone.analyse.compare.ratio import Reach, bounds, reach
 from loadstone.core import LoadKind
 from loadstone.core.statistics.distribution import Z80, Z95
 from loadstone.core.summary import Latency, Metrics, Window
@@ -24,7 +24,7 @@ class Stat(msgspec.Struct, kw_only=True, frozen=True):
     value      the median, or the mean where nobody gave a median; of a rate there is one number a cell
     which      which of these it is
     low, high  of `value`; None where it is not known
-    level      what they are: a 95 % confidence interval, see statistics.blocks; the 80 % interval of a prediction
+    level      what they are: a 95 % confidence interval, see statistics.Dependence; the 80 % interval of a prediction
     drawn      of a prediction how far the 95 % interval of what was drawn goes, on a log scale
     off        of a prediction, how far the 80 % interval of the model's error goes, where `low` and `high` have what
                was drawn in them too
@@ -106,9 +106,8 @@ def throughput(metrics: Metrics, window: Window, name: RateName, kind: LoadKind)
     value: float | None = getattr(window, name)
     if value is None:
         return None
-    whole_cell = msgspec.to_builtins(metrics)
-    low, high = rate_interval(whole_cell, name, msgspec.to_builtins(window))
-    drawn, off, level = reach(value, low, high), predicted_rate(whole_cell, kind), "95 %"
+    low, high = rate_interval(metrics, name, window)
+    drawn, off, level = reach(value, low, high), predicted_rate(metrics, kind), "95 %"
     if off is not None:
         below, above = map(math.hypot, off, (each * Z80 / Z95 for each in drawn or (0.0, 0.0)))
         (low, high), level = bounds(value, (below, above)), PREDICTED

@@ -86,19 +86,19 @@ def _recovers(before: Point, points: Sequence[Point]) -> bool:
 def _against_light(point: Point, light_s: float, tpot_s: float) -> str:
     """At the lightest load a decode step reads weights and does next to nothing else."""
     share = light_s / tpot_s
-    said = (
+    comparison = (
         f"at {load_label(point)} TPOT is {show_seconds(tpot_s)}, where the memory's bandwidth allows "
         f"{show_seconds(light_s)} ({100 * share:.0f} % of the speed of light)"
     )
     others_s = _prefills_s(point)
     if others_s is not None and light_s < HOST * (tpot_s - others_s):
-        return f"{said}: most of a step goes not to weights or KV cache, but to the host, launches or links"
+        return f"{comparison}: most of a step goes not to weights or KV cache, but to the host, launches or links"
     if share > 1:
-        said += (
+        comparison += (
             ": faster than possible with one token a step, so it uses speculative decoding without stating it, or "
             "its stated deployment is wrong"
         )
-    return said
+    return comparison
 
 
 def _prefills_s(point: Point) -> float | None:

@@ -27,7 +27,7 @@ from loadstone.core.summary import Summary
 from loadstone.core.text import excerpt
 from loadstone.report.data.points import Point, points_of
 from loadstone.report.data.runs import RunView
-from loadstone.report.data.series import asked
+from loadstone.report.data.series import workload_label
 from loadstone.report.data.wording import clean, joined
 from loadstone.report.pages.tables import stated_cells, trust
 
@@ -104,7 +104,7 @@ class Shelf:
         with self._lock:
             rows = [self._look(key, folder, root) for key, folder, root in self._folders()]
             present = {row.key for row in rows}
-            self._known = {key: found for key, found in self._known.items() if key in present}
+            self._known = {key: known for key, known in self._known.items() if key in present}
         return sorted(rows, key=lambda row: (row.created, row.key), reverse=True)
 
     def find(self, key: str) -> Row | None:
@@ -171,7 +171,7 @@ def _row(key: str, folder: Path) -> Row:
         source=info.source,
         engine=clean(facts.engine or "unknown", 60),
         deployment=clean(facts.label, 160),
-        workload=asked(first) if first is not None else "",
+        workload=workload_label(first) if first is not None else "",
         loads=_loads(info, points),
         trusted=(sum(point.trusted for point in points), len(points)),
         stated=stated == len(points) > 0,
@@ -204,13 +204,13 @@ def _bounded(path: Path, limit: int) -> None:
 
 def _loads(info: RunInfo, points: Iterable[Point]) -> str:
     """`concurrency 1, 4, 16`, of what ran; of what was planned where nothing did."""
-    found = [(point.kind, point.load) for point in points] or [
+    loads = [(point.kind, point.load) for point in points] or [
         (cell.load.kind, cell.load.value) for cell in info.cells
     ]
-    kinds = list(dict.fromkeys(kind for kind, _ in found))
-    values = [f"{value:g}" for _, value in found]
+    kinds = list(dict.fromkeys(kind for kind, _ in loads))
+    values = [f"{value:g}" for _, value in loads]
     shown = ", ".join(values if len(values) <= 8 else [*values[:6], "…", values[-1]])
-    return f"{'/'.join(kinds)} {shown}" if found else ""
+    return f"{'/'.join(kinds)} {shown}" if loads else ""
 
 
 # --- folders and files --------------------------------------------------------------------------------------------
@@ -267,15 +267,15 @@ def _is_within(path: Path, root: Path) -> bool:
 
 def signature(folder: Path, names: Iterable[str]) -> Signature:
     """What changes when one of these files does."""
-    found: list[tuple[int, int, int] | None] = []
+    signatures: list[tuple[int, int, int] | None] = []
     for name in names:
         try:
             seen = (folder / name).stat()
         except OSError:
-            found.append(None)
+            signatures.append(None)
             continue
-        found.append((seen.st_mtime_ns, seen.st_size, seen.st_ino))
-    return tuple(found)
+        signatures.append((seen.st_mtime_ns, seen.st_size, seen.st_ino))
+    return tuple(signatures)
 
 
 def is_written_to(folder: Path) -> bool:
