@@ -36,8 +36,7 @@ from loadstone.catalogue.deployment.shorthand import parse_deployment
 from loadstone.core.errors import InputError
 from loadstone.predict.calibrate.cases import run
 from loadstone.predict.simulator.fleet import Fleet, fleet_of
-from loadstone.predict.step_time.parts import parts_of
-from loadstone.predict.step_time.step import StepModel
+from loadstone.predict.step_time.step import StepModel, parts_of
 from loadstone.predict.step_time.work import GEMM
 
 TOLERANCE = 0.03

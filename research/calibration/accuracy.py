@@ -36,7 +36,7 @@ from loadstone.predict.calibrate.cases import Case, Table, case_of, refresh, tab
 from loadstone.predict.calibrate.points import read_points
 from loadstone.predict.calibrate.update import update
 from loadstone.predict.engine_rules import OLD_ERAS, rules_of
-from loadstone.predict.step_time.gpu_families import architecture_of
+from loadstone.predict.step_time.boards import architecture_of
 from loadstone.predict.step_time.profile import profile_of, save
 from profiles import (
     MANY,

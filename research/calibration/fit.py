@@ -29,8 +29,8 @@ from numpy.typing import NDArray
 
 from loadstone.predict.calibrate.cases import Case, Table, predict, slopes
 from loadstone.predict.engine_rules import ENGINES, OLD_ERAS, rules_of
+from loadstone.predict.step_time.boards import architecture_of, is_amd
 from loadstone.predict.step_time.coefficients import HOST, NAMES, PRIOR, SPREAD, Array
-from loadstone.predict.step_time.gpu_families import architecture_of, is_amd
 
 LEVELS = {
     "all": 0.9, "engine": 0.5, "era": 0.5, "progress": 1.5, "architecture": 0.4, "pair": 0.4, "vendor": 2.0,

@@ -27,8 +27,8 @@ from fit import (
 from loadstone.core.statistics.distribution import Z80
 from loadstone.predict.calibrate.cases import Case, Table, refresh, slopes
 from loadstone.predict.engine_rules import rules_of
+from loadstone.predict.step_time.boards import architecture_of, kind_of, shapes_of
 from loadstone.predict.step_time.coefficients import NAMES, Array
-from loadstone.predict.step_time.gpu_families import architecture_of, kind_of, shapes_of
 from loadstone.predict.step_time.profile import Profile, Provenance
 
 ROUNDS = 3

@@ -17,8 +17,7 @@ from loadstone.core.errors import InputError
 from loadstone.predict.calibrate.cases import case_of, refresh, table_of
 from loadstone.predict.calibrate.points import Point, deployment_of, read_points
 from loadstone.predict.step_time.profile import family_of, prior_profile, profile_of, save
-from loadstone.predict.validate.document import document_of, footnote
-from loadstone.predict.validate.score import Scored, figures, regime, score, summarise
+from loadstone.predict.validate import Scored, document_of, figures, footnote, regime, score, summarise
 
 POINTS = Path(__file__).resolve().parents[3] / "shared" / "data" / "points.csv"
 

@@ -17,7 +17,7 @@ from loadstone.core.errors import InputError
 from loadstone.predict.calibrate.cases import MOST_REQUESTS, Case
 from loadstone.predict.calibrate.points import Point
 from loadstone.predict.scheduler import policy_of
-from loadstone.predict.step_time.work_of_batch import work_of
+from loadstone.predict.step_time.work import work_of
 from loadstone.analyse.run_facts import RunFacts, run_facts
 from loadstone.analyse.summary import summarise
 

@@ -19,13 +19,13 @@ from loadstone.core.version import __version__
 from loadstone.analyse.other_tools import DIALECTS
 from loadstone.predict.scheduler import policy_of
 from loadstone.predict.simulator.cell import run_cell
-from loadstone.predict.simulator.counters import Counters
+from loadstone.predict.simulator.run import Counters
 from loadstone.predict.simulator.fleet import Fleet, fleet_of, fleet_with, longest_request
 from loadstone.predict.simulator.interval import Off, answer_s, intervals
-from loadstone.predict.simulator.requests import CHARACTERS_PER_TOKEN, TURNAROUND_S, whole_prompts
+from loadstone.predict.simulator.client import CHARACTERS_PER_TOKEN, TURNAROUND_S, whole_prompts
 from loadstone.predict.simulator.table import tables
 from loadstone.predict.step_time import StepModel
-from loadstone.predict.step_time.parts import FirstToken, first_token_s, parts_of
+from loadstone.predict.step_time.step import FirstToken, first_token_s, parts_of
 from loadstone.predict.step_time.profile import engine_measured, remaining, unmeasured, vendor_measured
 from loadstone.analyse.summary import conclude, parse_slo
 from loadstone.workload.options import Options

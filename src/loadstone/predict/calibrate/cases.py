@@ -41,8 +41,7 @@ from loadstone.predict.step_time.formulas import (
     waiting_seconds,
 )
 from loadstone.predict.step_time.step import StepModel
-from loadstone.predict.step_time.work import Work, stack
-from loadstone.predict.step_time.work_of_batch import work_of
+from loadstone.predict.step_time.work import Work, stack, work_of
 
 MOST_REQUESTS = 4096
 """A simulated closed loop of more requests says nothing new."""

@@ -21,9 +21,17 @@ from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.core import host
 from loadstone.core.errors import InputError
 from loadstone.predict.engine_rules import OLD_ERAS, rules_of
-from loadstone.predict.step_time import processor
-from loadstone.predict.step_time.coefficients import EXPERT_LAYERS, NAMES, PRIOR, SPREAD, Array
-from loadstone.predict.step_time.gpu_families import architecture_of, is_amd, kind_of, shapes_of
+from loadstone.predict.step_time.boards import architecture_of, is_amd, kind_of, shapes_of
+from loadstone.predict.step_time.coefficients import (
+    EXPERT_LAYERS,
+    NAMES,
+    PRIOR,
+    PROCESSOR,
+    PROCESSOR_PRIOR,
+    PROCESSOR_SPREAD,
+    SPREAD,
+    Array,
+)
 
 _FEW = 5
 """Rows: with fewer, boards of an architecture that differ threefold in power and products rest on one of them."""
@@ -35,7 +43,7 @@ benchmarks/public_points.csv lie inside, where nothing is suspect in them (docs/
 
 
 class Provenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a profile was fitted on; `kinds`: how many of its rows are of which kind of model (families.kind_of)."""
+    """What a profile was fitted on; `kinds`: how many of its rows are of which kind of model (boards.kind_of)."""
 
     script: str
     date: str
@@ -50,7 +58,7 @@ class OtherArchitecture(InputError):
 
 
 class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Coefficients in the order of `names`, as logarithms. `families`: by the shapes of a model (families.shapes_of),
+    """Coefficients in the order of `names`, as logarithms. `families`: by the shapes of a model (boards.shapes_of),
     the family that its rows are held out with."""
 
     name: str
@@ -97,10 +105,10 @@ def prior_profile(name: str = "prior") -> Profile:
 def processor_profile() -> Profile:
     """The same of an engine on a processor, which no GPU's measurements say anything of."""
     return msgspec.structs.replace(
-        prior_profile(processor.ARCHITECTURE),
-        architecture=processor.ARCHITECTURE,
-        logarithms=tuple(processor.CENTRE.tolist()),
-        covariance=tuple(map(tuple, np.diag(processor.SPREAD**2).tolist())),
+        prior_profile(PROCESSOR),
+        architecture=PROCESSOR,
+        logarithms=tuple(PROCESSOR_PRIOR.tolist()),
+        covariance=tuple(map(tuple, np.diag(PROCESSOR_SPREAD**2).tolist())),
         residual={"ttft": 1.0, "tpot": 1.0, "throughput": 1.0},
     )
 
@@ -120,7 +128,7 @@ def profile_of(deployment: Deployment, name: str | None = None) -> Profile:
                 "`loadstone calibrate`"
             )
         return profile
-    if architecture == processor.ARCHITECTURE:
+    if architecture == PROCESSOR:
         return processor_profile()
     shipped = _shipped()
     # AMD's libraries are one code: an engine unmeasured on one of its architectures is timed as on another.
@@ -195,7 +203,7 @@ def remaining(profile: Profile, source: str | None = None) -> dict[str, float]:
 
     No less than ELSEWHERE, but where the fit has seen the source, or the profile is the user's own.
     """
-    if is_own(profile) or source in _sources() or profile.architecture == processor.ARCHITECTURE:
+    if is_own(profile) or source in _sources() or profile.architecture == PROCESSOR:
         return profile.residual
     return {name: max(value, ELSEWHERE.get(name, 0.0)) for name, value in profile.residual.items()}
 

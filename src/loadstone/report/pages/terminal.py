@@ -370,7 +370,7 @@ def _first_token(content: object) -> list[str]:
         return []
     import msgspec
 
-    from loadstone.predict.step_time.parts import FirstToken
+    from loadstone.predict.step_time.step import FirstToken
 
     try:
         first = msgspec.convert(content, FirstToken)
