@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import exp, expm1
 from pathlib import Path
 from statistics import median
@@ -13,7 +13,7 @@ from loadstone.runs.calibration_cases import cases_of_runs, deployment_of_runs
 from loadstone.catalogue import parse_deployment
 from loadstone.core.errors import InputError
 from loadstone.predict.calibrate.update import Calibration, update
-from loadstone.predict.step_time.profile import profile_of, save, user_folder
+from loadstone.predict.step_time.profile import Quantity, profile_of, save, user_folder
 
 
 class Kept(NamedTuple):
@@ -58,9 +58,9 @@ def calibrate(runs: Sequence[Path], deployment: str | None, name: str, folder: P
     return Kept(name, path, target.name, base.name, len(cases), found)
 
 
-def _means(values: dict[str, list[float]]) -> dict[str, float]:
+def _means(values: Mapping[Quantity, list[float]]) -> dict[str, float]:
     return {key: sum(each) / len(each) for key, each in values.items() if each}
 
 
-def _errors(gaps: dict[str, list[float]]) -> dict[str, float]:
+def _errors(gaps: Mapping[Quantity, list[float]]) -> dict[str, float]:
     return {key: median(abs(expm1(-gap)) for gap in each) for key, each in gaps.items() if each}

@@ -14,7 +14,8 @@ SGLang and TensorRT-LLM have one pool of blocks and one queue, and a batch under
 stays with its batch, for it cannot be in two at once. Of a prompt in chunks the next one goes with the next batch,
 while the one before is still on its way. (vLLM: EngineCore.step_with_batch_queue; SGLang: event_loop_pp and its
 running_mbs; TensorRT-LLM: PyExecutor._executor_loop_pp and its inflight_req_ids. Each of vLLM's virtual engines
-before 0.8 had its part of the cache, RFC 11945: those are schedulers of their own.) """
+before 0.8 had its part of the cache, RFC 11945: those are schedulers of their own.)
+"""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from functools import cache
 from importlib import resources
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -33,11 +34,14 @@ from loadstone.predict.step_time.coefficients import (
     Array,
 )
 
+Quantity = Literal["ttft", "tpot", "throughput"]
+"""What is predicted of a point, and scored."""
+
 _FEW = 5
 """Rows: with fewer, boards of an architecture that differ threefold in power and products rest on one of them."""
 MEASURED_VENDORS = ("nvidia", "any")
 """On whose GPUs present releases of engines were measured with every kind of model (docs/accuracy.md)."""
-ELSEWHERE = {"ttft": 0.63, "tpot": 0.30, "throughput": 0.20}
+ELSEWHERE: dict[Quantity, float] = {"ttft": 0.63, "tpot": 0.30, "throughput": 0.20}
 """What remains, at least, on machines and with launches that a fit has not seen, in ln: with it four in five of
 benchmarks/public_points.csv lie inside, where nothing is suspect in them (docs/accuracy.md)."""
 
@@ -68,7 +72,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     names: tuple[str, ...]
     logarithms: tuple[float, ...]
     covariance: tuple[tuple[float, ...], ...]
-    residual: dict[str, float]
+    residual: dict[Quantity, float]
     provenance: Provenance
     held_out: dict[str, tuple[float, ...]] = {}
     families: dict[str, str] = {}
@@ -198,7 +202,7 @@ def vendor_measured(deployment: Deployment) -> bool:
     return any(kind_of(deployment.model) in each.provenance.kinds for each in present)
 
 
-def remaining(profile: Profile, source: str | None = None) -> dict[str, float]:
+def remaining(profile: Profile, source: str | None = None) -> dict[Quantity, float]:
     """What remains of ln(measured/predicted), by quantity, for a point of that `source`; None: on a user's machine.
 
     No less than ELSEWHERE, but where the fit has seen the source, or the profile is the user's own.
@@ -208,7 +212,7 @@ def remaining(profile: Profile, source: str | None = None) -> dict[str, float]:
     return {name: max(value, ELSEWHERE.get(name, 0.0)) for name, value in profile.residual.items()}
 
 
-def spreads(profile: Profile, slopes: Array, quantity: str, source: str | None = None) -> Array:
+def spreads(profile: Profile, slopes: Array, quantity: Quantity, source: str | None = None) -> Array:
     """Standard deviations of ln(measured/predicted) of a `quantity`, √(J·C·Jᵀ + s²) with s from remaining().
 
     `slopes`: d ln(predicted)/d ln(coefficient), a row for each point. An 80 % interval is exp(±Z80·that), of scores

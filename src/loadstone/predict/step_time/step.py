@@ -135,7 +135,7 @@ class StepModel:
     def step_s(
         self,
         decodes: int,
-        decode_context_tokens: int,
+        decode_context_tokens: float,
         chunks: Sequence[tuple[int, int]],
         met_tokens: int | None = None,
     ) -> float:
@@ -161,7 +161,7 @@ class StepModel:
             kernels = self._launched(kernels)
         return kernels + self._step_s + self._prefill_step_s + sequences * self._sequence_s
 
-    def _attention_s(self, decodes: int, decode_context_tokens: int, chunks: Sequence[tuple[int, int]]) -> float:
+    def _attention_s(self, decodes: int, decode_context_tokens: float, chunks: Sequence[tuple[int, int]]) -> float:
         """Attention of one pass: what its decodes read, and the pairs in its prompts."""
         pairs, window_pairs = 0.0, 0.0
         for new, cached in chunks:
@@ -269,7 +269,8 @@ def parts_of(model: StepModel, seconds: Callable[[StepModel], float]) -> dict[st
     A step's time grows in proportion where all its terms do (formulas.py), so it is Σ x·∂t/∂x over these terms x
     (Euler's theorem): by how much it grows, to first order, where a coefficient's term does. Terms that meet in a
     norm share its time by that. What no coefficient scales, the floors and token moves of experts' kernels, floors of
-    PCIe, the widening of FP8 caches, is the rest. """
+    PCIe, the widening of FP8 caches, is the rest.
+    """
     total = seconds(model)
     found = {}
     for part, names in _PARTS.items():
