@@ -1,4 +1,4 @@
-"""Writes perfmodel/expert_kernels.json anew from the kernel tables of PyPI's aiconfigurator-core (Apache-2.0).
+"""Writes step_time/expert_kernels.json anew from the kernel tables of PyPI's aiconfigurator-core (Apache-2.0).
 
     pip install --no-deps --target TABLES aiconfigurator-core==0.12.0
     python benchmarks/expert_kernels.py TABLES/aiconfigurator_core/systems/data [--write FILE]
