@@ -43,18 +43,19 @@ from typing import Any
 import numpy as np
 from scipy.signal import lfilter
 
-from loadstone.analyse.compare import compare, judge
+from loadstone.analyse.compare import compare
 from loadstone.analyse.compare.cells import bound, take_blocks
-from loadstone.analyse.compare.contrast import Side
+from loadstone.analyse.compare.comparison import judge
 from loadstone.analyse.compare.metric import DEFAULT, Metric, Stat
+from loadstone.analyse.compare.ratio import Side
 from loadstone.analyse.compare.result import LEVEL, Cell, Row
-from loadstone.analyse.compare.sides import Requests, token_curve
-from loadstone.core.statistics import Flow, distribution
-from loadstone.core.statistics.blocks import RESOLUTION
-from loadstone.core.statistics.flow import rate_bounds
+from loadstone.analyse.compare.sides import Requests
+from loadstone.core import Load
+from loadstone.core.statistics import Dependence, distribution
+from loadstone.core.statistics.dependence import RESOLUTION, window_curve
 from loadstone.measure.engines import llama_cpp
 from loadstone.runs import bench, simulate
-from loadstone.workload.options import Options
+from loadstone.workload.options import Options, SimulateOptions
 
 Law = Callable[[np.random.Generator, float], Requests]
 
@@ -111,7 +112,7 @@ def _requests(sent_s: np.ndarray, first_s: np.ndarray, end_s: np.ndarray, tokens
         e2e_s=end_s - sent_s,
         sent_s=sent_s,
         end_s=end_s,
-        curve=token_curve([(arrivals, np.repeat(tokens / 16, 16))], float(sent_s[0]), float(sent_s[-1])),
+        curve=window_curve(arrivals, np.repeat(tokens / 16, 16), (float(sent_s[0]), float(sent_s[-1]))),
         window_s=float(sent_s[-1] - sent_s[0]),
         span_s=float(end_s.max() - sent_s.min()),
     )
@@ -119,13 +120,13 @@ def _requests(sent_s: np.ndarray, first_s: np.ndarray, end_s: np.ndarray, tokens
 
 def _stat(run: Requests, metric: Metric, places: int) -> Stat | None:
     """As a summary has it."""
-    flow = Flow.of(run.sent_s, run.end_s, places=places)
+    dependence = Dependence.of(run.sent_s, run.end_s, places=places)
     if not metric.per_request:
         assert run.curve is not None
         assert run.window_s is not None
         value = float(run.curve.sum() / run.window_s)
-        return Stat.of(value, rate_bounds(run.curve, run.window_s, flow))
-    found = distribution(getattr(run, f"{metric.base}_s"), flow)
+        return Stat.of(value, dependence.rate_bounds(run.curve, run.window_s))
+    found = distribution(getattr(run, f"{metric.base}_s"), dependence)
     assert found is not None
     assert metric.statistic is not None
     return Stat.of(getattr(found, metric.statistic), found.ci95[metric.statistic])
@@ -139,8 +140,8 @@ def compared(law: Law, places: int, pair: int, slower: float) -> Cell:
         assert on_a is not None
         assert on_b is not None
         rows.append(Row(metric, on_a.value, on_b.value, ratio=on_b.value / on_a.value))
-        reaches[metric] = [Side(each.reach, None, ()) for each in (on_a, on_b)]
-    cell = Cell({"kind": "concurrency" if places else "rate", "value": float(places or 1)}, rows)
+        reaches[metric] = Side(on_a.reach, None, ()), Side(on_b.reach, None, ())
+    cell = Cell(Load("concurrency" if places else "rate", places or 1), rows)
     take_blocks(cell, [[a], [b]], paired=False)
     bound(cell, reaches)
     judge([cell], pair, relabellings=999)
@@ -232,10 +233,10 @@ def intervals(laws: list[tuple[str, Law, int]], runs: int) -> None:
         missing = 0
         for seed in range(runs):
             run = law(np.random.default_rng([seed, 2]), 1.0)
-            flow = Flow.of(run.sent_s, run.end_s, places=places)
+            dependence = Dependence.of(run.sent_s, run.end_s, places=places)
             for base, statistic in SHOWN:
                 sample = getattr(run, f"{base}_s")
-                found, plain = distribution(sample, flow), distribution(sample)
+                found, plain = distribution(sample, dependence), distribution(sample)
                 assert found is not None
                 assert plain is not None
                 values.setdefault(f"{base} {statistic}", []).append(
@@ -244,7 +245,7 @@ def intervals(laws: list[tuple[str, Law, int]], runs: int) -> None:
                 missing += statistic == "p50" and None in found.ci95[statistic]
             assert run.curve is not None
             assert run.window_s is not None
-            bounds = rate_bounds(run.curve, run.window_s, flow)
+            bounds = dependence.rate_bounds(run.curve, run.window_s)
             values.setdefault("rate", []).append((float(run.curve.sum() / run.window_s), bounds, bounds))
         shares = []
         for what, each in values.items():
@@ -262,8 +263,8 @@ def intervals_of_simulated(deployment: str, runs: int, loads: dict[str, dict[str
         missing = 0
         with tempfile.TemporaryDirectory() as folder:
             for seed in range(runs):
-                asked = Options(seed=seed, out=Path(folder), **load)
-                document = simulate.simulate(deployment, asked, draws=0)
+                options = SimulateOptions(deployment=deployment, seed=seed, out=Path(folder), draws=0, **load)
+                document = simulate.simulate(options)
                 metrics = document["cells"][0]["metrics"]
                 for base, statistic in SHOWN:
                     found = metrics[f"{base}_s"]
@@ -319,8 +320,9 @@ def simulated(deployment: str, pairs: int, loads: dict[str, dict[str, Any]]) -> 
             for pair in range(pairs):
                 runs = []
                 for side in (0, 1):
-                    asked = Options(seed=2 * pair + side, out=Path(folder), **load)
-                    runs.append(Path(simulate.simulate(deployment, asked, draws=0)["run_dir"]))
+                    seed = 2 * pair + side
+                    options = SimulateOptions(deployment=deployment, seed=seed, out=Path(folder), draws=0, **load)
+                    runs.append(Path(simulate.simulate(options)["run_dir"]))
                 document = compare([runs[0]], [runs[1]], seed=pair)
                 rows = [row for cell in document["cells"] for row in cell["metrics"]]
                 alarms += any(row["differs"] for row in rows)

@@ -20,12 +20,10 @@ from numpy.typing import NDArray
 import loadstone
 from loadstone.interop.read import import_files
 from loadstone.predict.sizing.many import ask
-from loadstone.report.charts.contexts import contexts_picture
-from loadstone.report.charts.export import to_png
-from loadstone.report.charts.theme import Figure
+from loadstone.report.charts.sizing import contexts_picture, memory_picture
+from loadstone.report.charts.theme import Figure, to_png
 from loadstone.report.data.runs import read_runs
 from loadstone.report.pages.document import Report, build
-from loadstone.report.pages.memory import memory_picture
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 PICTURES = DOCS / "pictures"

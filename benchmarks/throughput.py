@@ -20,7 +20,7 @@ import numpy as np
 
 from loadstone.core import Plan, run_folder
 from loadstone.runs import simulate
-from loadstone.workload.options import Options
+from loadstone.workload.options import Options, SimulateOptions
 from loadstone.workload.planning import plan_of
 
 ARRIVALS = ("planned", "free", "free, unknown")
@@ -59,8 +59,8 @@ def row(folder: Path, deployment: str, seeds: int, arrivals: str, ratio: float, 
     for seed in range(seeds):
         plan = plan_of(Options(seed=seed, rate=[rate], input="512", output="128", range_ratio=ratio))
         run_folder.write_plan(folder / "plan.parquet", drawn(plan, seed, arrivals))
-        asked = Options(plan=folder / "plan.parquet", out=folder)
-        document = simulate.simulate(deployment, asked, draws=6)
+        options = SimulateOptions(deployment=deployment, plan=folder / "plan.parquet", out=folder, draws=6)
+        document = simulate.simulate(options)
         metrics = document["cells"][0]["metrics"]
         found = metrics["interval"]["output_tokens_per_s"]
         held += found["low"] <= truth <= found["high"]

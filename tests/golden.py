@@ -101,7 +101,7 @@ def imports(paths: list[Path], base: Path, **options: Any) -> Iterator[tuple[str
         with tempfile.TemporaryDirectory() as folder:
             runs = attempt(loadstone.import_files, [path], folder)
             document = runs if isinstance(runs, dict) else [loadstone.open_run(run).summary() for run in runs]
-            text = json.dumps(document).replace(folder, "OUT")
+            text = json.dumps(document).replace(folder, "OUT").replace(str(path), path.name)
             yield path.relative_to(base).as_posix(), json.loads(text)
 
 
@@ -134,10 +134,8 @@ def verbs() -> Iterator[tuple[str, Any]]:
             (written,) = loadstone.write_report([a, b], Path(folder) / f"report.{kind}", price="h100=2,h200=3")
             yield f"report {kind}", named(written.read_text("utf-8"))
         for kind in ("csv", "vllm", "sglang"):
-            yield (
-                f"export {kind}",
-                named(loadstone.export_run(a, kind, Path(folder) / f"x.{kind}").read_text("utf-8")),
-            )
+            text = named(loadstone.export_run(a, kind, Path(folder) / f"x.{kind}").read_text("utf-8"))
+            yield f"export {kind}", text if kind == "csv" else [json.loads(line) for line in text.splitlines()]
 
 
 GROUPS = {

@@ -12,10 +12,11 @@ import pytest
 import loadstone
 from loadstone.analyse.summary import summarise
 from loadstone.commands.bench import bench as bench_command
-from loadstone.core import run_folder
+from loadstone.core import errors, run_folder, signals
 from loadstone.core.errors import InputError
 from loadstone.core.host import path_of
 from loadstone.runs import bench
+from loadstone.workload.options import Options, SimulateOptions, flags_of, json_schema
 from loadstone.workload.request import Timeouts
 from test_summary import CLOSED, make_run
 
@@ -29,10 +30,27 @@ class Column:
 
 def test_the_public_names() -> None:
     assert loadstone.__all__ == [
-        *("Run", "__version__", "bench", "calibrate_profile", "compare", "export_run", "import_files", "open_run"),
-        *("query_runs", "recover", "simulate", "size", "validate_points", "write_report"),
+        *("InputError", "Interrupted", "LoadstoneError", "Run", "__version__", "bench", "calibrate_profile"),
+        *("compare", "export_run", "import_files", "open_run", "query_runs", "recover", "simulate", "size"),
+        *("validate_points", "write_report"),
     ]
     assert all(hasattr(loadstone, name) for name in loadstone.__all__)
+    assert (loadstone.InputError, loadstone.LoadstoneError) == (errors.InputError, errors.LoadstoneError)
+    assert loadstone.Interrupted is signals.Interrupted
+    assert not hasattr(loadstone, "InputErrors")
+
+
+def test_options_have_a_json_schema_and_a_help_text() -> None:
+    schema = json_schema(SimulateOptions)
+    assert schema["required"] == ["deployment"]
+    assert schema["properties"]["rate"]["anyOf"][0] == {"type": "array", "items": {"type": "number"}}
+    assert schema["properties"]["grace"]["default"] == "30s"
+    assert schema["properties"]["draws"]["description"].startswith("simulations with varied coefficients")
+    assert schema["properties"]["endpoint"]["anyOf"][0]["enum"][0] == "chat"
+    assert not schema["additionalProperties"]
+    assert set(json_schema(Options)["properties"]) == {each.name for each in flags_of(Options).values()}
+    assert set(json_schema(Options)["properties"]) < set(schema["properties"])
+    assert "think_time         pause between turns: 2s, " in str(Options.__doc__)
 
 
 def test_importing_loadstone_takes_no_heavy_library() -> None:

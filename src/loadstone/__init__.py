@@ -14,18 +14,32 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from loadstone.core.version import __version__
-
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from loadstone.core import Plan, RunInfo
+    from loadstone.core.errors import InputError, LoadstoneError
+    from loadstone.core.signals import Interrupted
+    from loadstone.core.version import __version__
 
 
 __all__ = [
-    "Run", "__version__", "bench", "calibrate_profile", "compare", "export_run", "import_files", "open_run",
-    "query_runs", "recover", "simulate", "size", "validate_points", "write_report",
+    "InputError", "Interrupted", "LoadstoneError", "Run", "__version__", "bench", "calibrate_profile", "compare",
+    "export_run", "import_files", "open_run", "query_runs", "recover", "simulate", "size", "validate_points",
+    "write_report",
 ]  # fmt: skip
+_MODULES = {
+    "InputError": "errors", "LoadstoneError": "errors", "Interrupted": "signals", "__version__": "version",
+}  # fmt: skip
+"""Of loadstone.core, where the names are that are imported when they are first used."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module 'loadstone' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"loadstone.core.{_MODULES[name]}"), name)
 
 
 def bench(url: str | Sequence[str] | None = None, **options: Any) -> dict[str, Any]:
@@ -36,57 +50,44 @@ def bench(url: str | Sequence[str] | None = None, **options: Any) -> dict[str, A
     `options` are named as the flags (`duration`, `timeout_first`; help("loadstone.workload.options.Options") lists
     them) and take what these take, as text or as values: `rate=[1, 2]`, `duration="20s"` or `duration=20`; `header`
     and `extra_body` may be dictionaries.
-    Raises loadstone.core.errors.InputError, one line, where there is no such option or it cannot be done, and
-    loadstone.core.signals.Interrupted, a KeyboardInterrupt, once what was measured is saved; requests that fail are
-    records.
+    Raises loadstone.InputError, one line, where there is no such option or it cannot be done, and
+    loadstone.Interrupted, a KeyboardInterrupt, once what was measured is saved; requests that fail are records.
     """
     from loadstone.runs import bench as measure
-    from loadstone.workload.options import options_of
+    from loadstone.workload.options import Options, options_of
 
-    return measure.bench(options_of({"url": url, **options}))
+    return measure.bench(options_of({"url": url, **options}, Options))
 
 
 def size(models: str | Sequence[str], **options: Any) -> dict[str, Any]:
     """Does it fit, how long a context, how many requests at once; the document of `loadstone size --json`.
 
     `models` as the command takes them; `options` are the fields of `loadstone.predict.sizing.Ask`, single values or
-    lists. Raises loadstone.core.errors.InputError, one line.
+    lists. Raises loadstone.InputError, one line.
     """
     from loadstone.predict.sizing import many
 
     return many.ask(models, **options)
 
 
-def simulate(
-    deployment: str,
-    *,
-    acceptance: float | None = None,
-    draws: int | None = None,
-    profile: str | PathLike[str] | None = None,
-    **options: Any,
-) -> dict[str, Any]:
+def simulate(deployment: str, **options: Any) -> dict[str, Any]:
     """Simulate a deployment, as `llama-3.1-70b@8xh200`; returns the summary, as `loadstone simulate --json`.
 
-    `acceptance`, `draws`, `profile` as the flags; `options` as of bench(); those that are about a server do nothing.
-    Raises as bench() does.
+    `options` as of bench() (those that are about a server do nothing), and `acceptance`, `draws`, `profile` as the
+    flags of `loadstone simulate`; help("loadstone.workload.options.SimulateOptions") lists them. Raises as bench()
+    does.
     """
     from loadstone.runs import simulate as simulation
-    from loadstone.workload.options import options_of, value_of
+    from loadstone.workload.options import SimulateOptions, options_of
 
-    return simulation.simulate(
-        value_of(deployment, str, "deployment"),
-        options_of(options, own=("acceptance", "draws", "profile")),
-        acceptance=value_of(acceptance, float | None, "--acceptance"),
-        draws=value_of(draws, int | None, "--draws"),
-        profile=None if profile is None else str(_folder(profile)),
-    )
+    return simulation.simulate(options_of({"deployment": deployment, **options}, SimulateOptions))
 
 
 def recover(path: str | PathLike[str]) -> dict[str, Any]:
     """Finish a run folder that a crash left; returns the summary. Harmless to repeat. Raises InputError."""
-    from loadstone.runs import bench as measure
+    from loadstone.runs import execution
 
-    return measure.recover(_folder(path))
+    return execution.recover(_folder(path))
 
 
 def compare(
@@ -130,9 +131,11 @@ def write_report(
     says: .html, .md, .csv; .png and .svg are a folder of pictures. Returns the files. `price`: dollars per GPU and
     hour, such as `h200=3.2`. Raises InputError.
     """
+    from loadstone.interop.read.folders import run_folders
     from loadstone.report.write import report
 
-    return report(_folders(runs), _folder(out), price=price).files
+    with run_folders(_folders(runs)) as (folders, passed_over):
+        return report(folders, _folder(out), passed_over=passed_over, price=price).files
 
 
 def export_run(run: str | PathLike[str], format: str = "csv", out: str | PathLike[str] | None = None) -> Path:

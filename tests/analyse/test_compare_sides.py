@@ -10,15 +10,16 @@ import numpy as np
 import pytest
 
 from conftest import Loadstone
-from loadstone.analyse.compare import compare, judge, request
+from loadstone.analyse.compare import compare
 from loadstone.analyse.compare.cells import take_blocks
+from loadstone.analyse.compare.comparison import judge
 from loadstone.analyse.compare.metric import DEFAULT, parse_metric
 from loadstone.analyse.compare.result import Cell, Row
-from loadstone.analyse.compare.sides import Requests, Run, open_run
+from loadstone.analyse.compare.sides import Place, Requests, open_run, shared_requests
 from loadstone.analyse.compare.text import explained, setup_lines, word
 from loadstone.core import CellInfo, Load, run_folder
 from loadstone.core.errors import InputError
-from loadstone.core.statistics.blocks import RESOLUTION
+from loadstone.core.statistics.dependence import RESOLUTION
 from loadstone.workload.dataset import read as read_dataset
 from loadstone.workload.lengths import Length, Synthetic
 from loadstone.workload.schedule import make_plan
@@ -127,12 +128,12 @@ def test_what_differs_in_the_plan_is_said(tmp_path: Path) -> None:
     assert [one["what"] for one in compare([a], [unexplained])["setup"]] == ["plan"]
 
 
-def placed(folder: Path, plan: Any) -> tuple[Run, int]:
+def placed(folder: Path, plan: Any) -> Place:
     """A run whose plan this is."""
     run = open_run(make(folder), {})
     run_folder.write_plan(folder / "plan.parquet", plan)
     run.info.plan_id = plan.plan_id
-    return run, 0
+    return Place(run, 0)
 
 
 def test_plans_are_the_same_up_to_where_they_part(tmp_path: Path) -> None:
@@ -147,10 +148,10 @@ def test_plans_are_the_same_up_to_where_they_part(tmp_path: Path) -> None:
     }  # fmt: skip
     made["late"].output_tokens[3 + 70] += 1
     places = {name: placed(tmp_path / name, each) for name, each in made.items()}
-    found = {name: request.shared(places["a"], place) for name, place in places.items()}
+    found = {name: shared_requests(places["a"], place) for name, place in places.items()}
     assert found == {"a": None, "longer": 103, "seed": 0, "warmup": 0, "other": 103, "late": 73}
-    places["a"][0].info.source = "imported"
-    assert request.shared(places["a"], places["longer"]) == 0
+    places["a"].run.info.source = "imported"
+    assert shared_requests(places["a"], places["longer"]) == 0
 
 
 def test_texts_are_part_of_what_was_asked(tmp_path: Path) -> None:
@@ -163,7 +164,7 @@ def test_texts_are_part_of_what_was_asked(tmp_path: Path) -> None:
         places.append((plan, placed(tmp_path / name, plan)))
     (plan, on_a), (_, on_b) = places
     at = next(index for index in range(8) if plan.request(0, index).prompt == "one")
-    assert request.shared(on_a, on_b) == at
+    assert shared_requests(on_a, on_b) == at
 
 
 # --- what may be concluded ------------------------------------------------------------------------------------------
@@ -224,7 +225,7 @@ def test_what_was_shown_would_have_shown() -> None:
     row = Row(metric, 1.0, 1.02, ratio=1.02, low=1.01, high=1.03, log_error=0.02)
     from loadstone.analyse.compare.permutation import Units
 
-    judge([Cell({}, [row], unit="blocks", units=Units(units[0], units[1], np.zeros(1)), tested=[row])], seed=0)
+    judge([Cell(CLOSED, [row], unit="blocks", units=Units(units[0], units[1], np.zeros(1)), tested=[row])], seed=0)
     assert row.differs
     assert row.least == pytest.approx(1.02)
 
@@ -265,7 +266,7 @@ def test_a_rhythm_that_lasts_the_run_is_no_difference() -> None:
         for metric in (metric for metric in DEFAULT if metric.per_request):
             a, b = (float(np.quantile(getattr(side, f"{metric.base}_s"), metric.quantile)) for side in sides)
             made.append(Row(metric, a, b, ratio=b / a))
-        cell = Cell({"kind": "concurrency", "value": 32.0}, made)
+        cell = Cell(Load("concurrency", 32.0), made)
         take_blocks(cell, [[sides[0]], [sides[1]]], paired=False)
         judge([cell], pair, relabellings=499)
         alarms += any(row.differs for row in made)

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from loadstone.analyse.compare import interval, permutation
+from loadstone.analyse.compare import permutation, ratio
 from loadstone.analyse.compare.permutation import Units, compare_all, welch
 from loadstone.analyse.compare.repeats import needed
-from loadstone.core.statistics import blocks
+from loadstone.core.statistics import dependence
 
 
 def units(a: Any, b: Any, *, paired: bool = False) -> Units:
@@ -125,9 +125,9 @@ def test_false_alarms_on_correlated_blocks_are_held() -> None:
         sides = [_autocorrelated(np.random.default_rng([pair, side])) for side in (0, 1)]
 
         def correlations(count: int, sides: list[NDArray[Any]] = sides) -> NDArray[Any]:
-            return np.asarray(np.mean([blocks.correlation(_means(side, count)) for side in sides], axis=0))
+            return np.asarray(np.mean([dependence.correlation(_means(side, count)) for side in sides], axis=0))
 
-        count, _, rho = blocks.settle(blocks.count(400, 8.0), correlations)
+        count, rho = dependence.settle(dependence.block_count(400, 8.0), correlations)
         (result,) = compare_all([Units(_means(sides[0], count), _means(sides[1], count), rho)], pair, 399)
         alarms += bool(result.p_family.min() <= 0.05)
     assert alarms <= 20  # of 5 % of 200, more than 20 have a chance of 1 in 400
@@ -142,24 +142,24 @@ def _autocorrelated(rng: np.random.Generator) -> NDArray[Any]:
 
 
 def _means(values: NDArray[Any], count: int) -> NDArray[Any]:
-    return np.stack([blocks.means(values[:, column], count) for column in range(values.shape[1])], axis=1)
+    return np.stack([dependence.block_means(values[:, column], count) for column in range(values.shape[1])], axis=1)
 
 
 def test_the_interval_of_a_ratio_is_made_of_those_of_its_values() -> None:
     """On a log scale 3 below and 4 above: √(3² + 4²) = 5 either way; less where both go together."""
-    a, b = (interval.reach(value, value * math.exp(-0.03), value * math.exp(0.04)) for value in (2.0, 3.0))
+    a, b = (ratio.reach(value, value * math.exp(-0.03), value * math.exp(0.04)) for value in (2.0, 3.0))
     assert a is not None
     assert b is not None
-    assert interval.ratio(a, b) == pytest.approx((0.05, 0.05))
-    assert interval.ratio(a, b, together=1.0) == pytest.approx((0.01, 0.01))
-    assert interval.ratio(a, b, more=0.12) == pytest.approx((0.13, 0.13))
-    assert interval.pooled([a, a, a, a]) == pytest.approx((0.015, 0.02))
-    assert interval.bounds(1.5, (0.05, 0.05)) == pytest.approx((1.5 * math.exp(-0.05), 1.5 * math.exp(0.05)))
+    assert ratio.ratio_reach(a, b) == pytest.approx((0.05, 0.05))
+    assert ratio.ratio_reach(a, b, correlation=1.0) == pytest.approx((0.01, 0.01))
+    assert ratio.ratio_reach(a, b, more=0.12) == pytest.approx((0.13, 0.13))
+    assert ratio.pooled([a, a, a, a]) == pytest.approx((0.015, 0.02))
+    assert ratio.bounds(1.5, (0.05, 0.05)) == pytest.approx((1.5 * math.exp(-0.05), 1.5 * math.exp(0.05)))
 
 
 @pytest.mark.parametrize(("low", "high"), [(None, 2.0), (0.5, None), (0.0, 2.0), (1.1, 2.0), (0.5, math.inf)])
 def test_what_has_no_end_reaches_nowhere(low: float | None, high: float | None) -> None:
-    assert interval.reach(1.0, low, high) is None
+    assert ratio.reach(1.0, low, high) is None
 
 
 def test_a_relabelling_is_a_relabelling() -> None:

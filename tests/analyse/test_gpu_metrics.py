@@ -13,17 +13,18 @@ import pytest
 import loadstone
 from conftest import FAST, eventually
 from loadstone.analyse.run_facts import steady_window
-from loadstone.analyse.verdict import gpu_figures
-from loadstone.analyse.verdict.gpu import GpuFigures, gpu_read_seldom
+from loadstone.analyse.verdict import Finding, GpuFigures, gpu_figures
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.gpu_metrics import Readings, labels_of, meaning
+from loadstone.core.summary import Summary
 from loadstone.core.units import show_number
 from loadstone.measure.engines.observe import GPU_SERIES, GPUS, Observer, exporter, read_gpu_metrics, read_metrics
 from loadstone.measure.simulated_server import start
 from loadstone.report.pages import terminal
 from test_observe import serving
 from test_verdict_server import Said, said, table
+from verdict_cells import found, rows
 
 DCGM = """\
 # HELP DCGM_FI_DEV_SM_CLOCK SM clock frequency (in MHz).
@@ -202,19 +203,23 @@ def test_two_exporters_are_never_read_at_once() -> None:
     assert found.power_w.mean == pytest.approx(50 + np.mean([100, 150, 200, 250, 300, 300]))
 
 
+def read_seldom(figures: GpuFigures | None) -> Finding | None:
+    return found(rows(), gpus=figures).get("gpu_read_seldom")
+
+
 def test_seldom_readings_are_told() -> None:
     figures = gpu_figures(readings(gpu("POWER_USAGE", held([400.0, 500.0], 30))), 0, 60)
     assert figures is not None
     assert figures.energy_j is None
-    finding = gpu_read_seldom(figures)
+    finding = read_seldom(figures)
     assert finding is not None
     assert finding.severity == "info"
     assert "every 30 s" in finding.evidence
     assert "-c 1000" in finding.remedy
     fresh = gpu_figures(readings(gpu("POWER_USAGE", [1.0, 2.0, 3.0])), 0, 3)
-    assert gpu_read_seldom(fresh) is None
-    assert gpu_read_seldom(None) is None
-    assert gpu_read_seldom(GpuFigures(gpus=1, samples=9, throttled={}, energy_j=5.0, new_every_s=3.0)) is None
+    assert read_seldom(fresh) is None
+    assert read_seldom(None) is None
+    assert read_seldom(GpuFigures(gpus=1, samples=9, throttled={}, energy_j=5.0, new_every_s=3.0)) is None
 
 
 # --- beside a run -------------------------------------------------------------------------------------------------
@@ -261,7 +266,7 @@ def test_tables_reports_and_comparisons_tell_of_it(tmp_path: Path) -> None:
     for times in (1, 3):
         with node(times=times) as url:
             documents.append(bench(tmp_path, requests=600, gpu_metrics=[url], label=f"{500 * times} W"))
-    lines = terminal.render(documents[1]).renderables[2:]  # type: ignore[attr-defined]
+    lines = terminal.render(Summary.of(documents[1])).renderables[2:]  # type: ignore[attr-defined]
     (said,) = [str(line) for line in lines if " W" in str(line)]
     joules = [(steady_window(cell) or {})["j_per_output_token"] for each in documents for cell in each["cells"]]
     assert said == f"2 GPUs drew {show_number(1501)} W · {show_number(joules[1])} J per output token"

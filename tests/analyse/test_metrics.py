@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from loadstone.analyse.metrics import CellMetrics, cell_metrics, parts
 from loadstone.core import Load, RequestRecord
 from loadstone.core.errors import InputError
-from loadstone.core.statistics import Flow, distribution
+from loadstone.core.statistics import Dependence, distribution
 
 TEXT = pa.string()
 SCHEMA = pa.schema(
@@ -265,8 +265,8 @@ def test_intervals_follow_from_who_was_under_way_and_when_answers_came() -> None
     e2e_s = 2.0 + 0.1 * np.sin(sent_s * math.pi / 2)
     last_s = sent_s + e2e_s
     found = metrics([record(float(at), [float(last)]) for at, last in zip(sent_s, last_s, strict=True)], OPEN)
-    assert found.e2e_s == distribution(last_s - sent_s, Flow.of(sent_s, last_s))
-    assert found.e2e_s != distribution(last_s - sent_s, Flow.of(last_s, sent_s))
+    assert found.e2e_s == distribution(last_s - sent_s, Dependence.of(sent_s, last_s))
+    assert found.e2e_s != distribution(last_s - sent_s, Dependence.of(last_s, sent_s))
     assert found.steady is not None
     low, high = found.steady.ci95["requests_per_s"]
     assert low is not None

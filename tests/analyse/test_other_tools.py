@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import datetime
 from itertools import groupby
 from pathlib import Path
@@ -19,8 +20,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadstone.analyse.metrics import cell_metrics
-from loadstone.analyse.other_tools import DEFINITIONS, DIALECTS, TOOLS, aiperf, guidellm, sglang, summarise_as, vllm
+from loadstone.analyse.other_tools import DEFINITIONS, DIALECTS, TOOLS, summarise_as
+from loadstone.analyse.other_tools.clients import AIPERF, VLLM, sglang
 from loadstone.analyse.other_tools.facts import Facts, gather
+from loadstone.analyse.other_tools.guidellm import GUIDELLM
 from loadstone.core import Load, RequestRecord
 from loadstone.core.errors import InputError
 from loadstone.core.run_folder import records_schema
@@ -44,8 +47,9 @@ def summarise(name: str, records: list[RequestRecord], load: Load = CLOSED, **op
     return summarise_as(name, lambda: batches(records), load, **options)
 
 
-def facts(records: list[RequestRecord]) -> Facts:
-    return gather(lambda: batches(records))
+def facts(records: list[RequestRecord], window: tuple[float, float]) -> Facts:
+    """`window`: what the tool measured around its requests."""
+    return replace(gather(lambda: batches(records), CLOSED), window=window)
 
 
 def capture(name: str) -> Json:
@@ -110,7 +114,7 @@ def of_vllm(result: Json) -> list[RequestRecord]:
 def test_vllm_says_what_vllm_bench_serve_said() -> None:
     result = capture("vllm.json")
     records = of_vllm(result)
-    ours = vllm.summary(facts(records), result["duration"])
+    ours = VLLM.summary(facts(records, (0.0, result["duration"])))
     assert set(ours) <= set(result)
     assert set(result) - set(ours) == {
         "endpoint_type", "backend", "model_id", "num_prompts", "request_rate", "burstiness", "max_concurrency",
@@ -133,7 +137,7 @@ def test_vllm_says_what_vllm_bench_serve_said() -> None:
 )
 def test_vllm_on_published_results(path: str) -> None:
     result = json.loads(shared(path))
-    ours = vllm.summary(facts(of_vllm(result)), result["duration"])
+    ours = VLLM.summary(facts(of_vllm(result), (0.0, result["duration"])))
     keys = set(ours) & set(result)
     if "latencies" not in result:
         # In that release E2E, and so TPOT, ended with the last line of a stream, of which its detail has no time.
@@ -172,7 +176,7 @@ def of_sglang(outputs: Iterable[Json], *, native: bool) -> list[RequestRecord]:
 def test_sglang_says_what_bench_serving_said(native: bool) -> None:
     document = capture("sglang.json" if native else "sglang_oai.json")
     result, records = document["result"], of_sglang(document["outputs"], native=native)
-    ours = sglang.summary(facts(records), result["duration"], native=native)
+    ours = sglang(native=native).summary(facts(records, (0.0, result["duration"])))
     # It prints the largest gap, and leaves it out of its file.
     assert set(ours) - set(result) == {"max_itl_ms"}
     assert ours["max_itl_ms"] == pytest.approx(max(max(output["itl"]) for output in document["outputs"]) * 1e3)
@@ -189,7 +193,8 @@ def test_sglang_on_a_published_result() -> None:
         dict(zip(names, each, strict=True)) | {"start_time": 0.0, "latency": each[0] + sum(each[1])}
         for each in zip(*(result[name] for name in names.values()), strict=True)
     ]
-    ours = sglang.summary(facts(of_sglang(outputs, native=False)), result["duration"], native=False)
+    known = facts(of_sglang(outputs, native=False), (0.0, result["duration"]))
+    ours = sglang(native=False).summary(known)
     absent = ("e2e", "tpot", "max_", "conc", "retokenized", "accept")
     keys = [key for key in ours if key in result and not any(word in key for word in absent)]
     assert len(keys) > 18
@@ -229,7 +234,7 @@ def check_aiperf(lines: Iterable[Json], document: Json, summary: Json) -> Json:
     phase_s = (
         datetime.fromisoformat(document["end_time"]) - datetime.fromisoformat(document["start_time"])
     ).total_seconds()
-    ours = aiperf.summary(facts(records), phase_s)
+    ours = AIPERF.summary(facts(records, (0.0, phase_s)))
     compared = 0
     for key, value in ours.items():
         name, statistic = key.rsplit(".", 1)
@@ -303,7 +308,7 @@ def check_guidellm(requests: list[Json], scheduler: Json, metrics: Json) -> None
     # Its times are of the wall clock, which a double holds to a quarter of a microsecond. Moved to an origin of ours
     # its rates would not be as coarse as it computed them.
     records = of_guidellm(requests)
-    ours = guidellm.summary(facts(records), (scheduler["measure_start_time"], scheduler["measure_end_time"]))
+    ours = GUIDELLM.summary(facts(records, (scheduler["measure_start_time"], scheduler["measure_end_time"])))
     wrong = {
         key: (value, at(metrics, key))
         for key, value in ours.items()

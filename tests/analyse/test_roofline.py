@@ -10,10 +10,11 @@ import msgspec
 import pytest
 
 from conftest import Loadstone
-from loadstone.analyse.roofline import Light, light_of
+from loadstone.analyse.roofline import roofline_of
 from loadstone.analyse.run_facts import run_facts
 from loadstone.analyse.summary import summarise
 from loadstone.core import run_folder
+from loadstone.core.summary import CellSummary, Roofline
 from report_folders import cell, length, run
 
 H100 = {"gpu": "h100", "gpus": 1, "tp": 1, "model": "llama-3.1-8b"}
@@ -32,11 +33,11 @@ DEPLOYMENTS = (
 )  # fmt: skip
 
 
-def light(parent: Path, deployment: dict[str, Any], one: dict[str, Any], **more: Any) -> Light | None:
+def light(parent: Path, deployment: dict[str, Any], one: dict[str, Any], **more: Any) -> Roofline | None:
     """Of a cell of 1,024 tokens in and 128 out (report_folders)."""
     folder = run(parent, f"r{len(list(parent.iterdir()))}", [one], deployment=deployment, **more)
     info = run_folder.read_info(folder)
-    return light_of(info, run_facts(info), one)
+    return roofline_of(info, run_facts(info), msgspec.convert(one, CellSummary))
 
 
 def served(load: float, *, rate: float, tpot: float | None, kind: str = "concurrency") -> dict[str, Any]:
@@ -130,10 +131,10 @@ def test_answers_side_by_side_are_none_that_the_formulas_know(tmp_path: Path) ->
     one = served(1, rate=1.0, tpot=0.0065)
     folder = run(tmp_path, "n", [one], deployment=H100)
     info = run_folder.read_info(folder)
-    assert light_of(info, run_facts(info), one) is not None
+    assert roofline_of(info, run_facts(info), msgspec.convert(one, CellSummary)) is not None
     assert info.target is not None
     info.target.choices = 2
-    assert light_of(info, run_facts(info), one) is None
+    assert roofline_of(info, run_facts(info), msgspec.convert(one, CellSummary)) is None
 
 
 def test_a_first_token_alone_has_no_steps(tmp_path: Path) -> None:

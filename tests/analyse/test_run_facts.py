@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from loadstone.analyse.run_facts import engine_name, gpu_name, run_facts
-from loadstone.core import RunInfo, Target
+from loadstone.core import Load, RunInfo, Target
+from loadstone.core.summary import CellSummary, Metrics, Requests, Summary, Verdict
 
 TARGET = Target(
     url="http://x", endpoint="chat", model="m/live", engine="vLLM", engine_version="0.26.0", prompt_kind="text"
@@ -55,11 +56,18 @@ def test_settings_are_the_users_label_and_the_arguments_that_are_no_facts() -> N
 
 def test_lengths_come_from_the_summary_where_the_papers_have_none() -> None:
     cells = [
-        {"requests": {"ok": 3, "short": 1}, "metrics": {"input_tokens": 40, "output_tokens": 8}},
-        {"requests": {"ok": 4, "short": None}, "metrics": {"input_tokens": 40, "output_tokens": 8}},
-        {"requests": {"ok": None, "short": None}, "metrics": {"input_tokens": None, "output_tokens": 8}},
+        CellSummary(
+            load=Load("burst", 4),
+            requests=Requests(ok=ok, short=short),
+            metrics=Metrics(input_tokens=inputs, output_tokens=8),
+            verdict=Verdict(True, []),
+        )
+        for ok, short, inputs in ((3, 1, 40), (4, None, 40), (None, None, None))
     ]
-    facts = run_facts(info({}), {"cells": cells})
+    summary = Summary(
+        schema=1, run_id="r", run_dir="r", source="imported", status="done", plan_id="", seed=0, cells=cells
+    )
+    facts = run_facts(info({}), summary)
     assert (facts.input_tokens, facts.output_tokens) == (10, 2)
 
 
@@ -77,6 +85,8 @@ def test_nothing_said_is_none() -> None:
         ("h200", "H200"), ("H200-SXM-141GB", "H200"), ("NVIDIA-H100-80GB-HBM3", "H100"), ("mi300", "MI300X"),
         ("AMD Instinct MI300X OAM", "MI300X"), ("a100_sxm", "A100"), ("L40S", "L40S"), ("gb200", "GB200"),
         ("H100 PCIe", "H100 PCIe"), ("NVIDIA H100 NVL", "H100 NVL"), ("RTX 4090", "RTX 4090"), (None, None),
+        ("NVIDIA GeForce RTX 4090", "RTX 4090"), ("H20-3e", "H20 141GB"), ("NVIDIA H20", "H20"), ("own", "own"),
+        ("NVIDIA A100-SXM4-40GB", "A100 40GB"), ("NVIDIA H800 PCIe", "H800 PCIe"), ("Tesla T4", "T4"),
     ],
 )  # fmt: skip
 def test_gpus_have_one_name(said: str | None, name: str | None) -> None:

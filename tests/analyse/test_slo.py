@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 
@@ -12,20 +11,19 @@ from loadstone import simulate
 from loadstone.analyse.slo import bounds_of
 from loadstone.core import Load
 from loadstone.core.statistics import distribution
+from loadstone.core.summary import Latency, Metrics, Requests
 
 CLOSED = Load("concurrency", 4)
 
 
-def built(values: np.ndarray, failed: int = 0) -> dict[str, Any]:
+def measured(values: np.ndarray, failed: int = 0) -> tuple[Requests, Metrics]:
     n = len(values)
-    counts = {"sent": n + failed, "ok": n, "short": 0}
-    return {"requests": counts, "tpot_s": msgspec.to_builtins(distribution(values)), "ttft_s": None}
+    return Requests(sent=n + failed, ok=n, short=0), Metrics(tpot_s=Latency.of(distribution(values)))
 
 
 def p_met(values: np.ndarray, bound: str, limit_s: float, **options: Any) -> float | None:
-    (found,) = bounds_of({bound: limit_s}, CLOSED, built(values), **options)
-    p: float | None = found["p_met"]
-    return p
+    (result,) = bounds_of({bound: limit_s}, CLOSED, *measured(values), **options)
+    return result.p_met
 
 
 @pytest.mark.parametrize("bound", ["tpot_p50", "tpot_p90", "tpot_p99"])
@@ -54,11 +52,12 @@ def test_what_the_model_may_be_off_by_is_in_it() -> None:
 
 def test_a_bound_on_every_request_is_one_on_the_slowest() -> None:
     values = np.linspace(0.01, 0.03, 200)
-    (found,) = bounds_of({"tpot": 0.03}, CLOSED, built(values))
-    assert (found["bound"], found["value"], found["met"]) == ("tpot<30ms", 0.03, True)
-    assert 0.4 < found["p_met"] < 0.6  # the next cell's slowest is as likely slower
-    (found,) = bounds_of({"tpot": 0.03}, CLOSED, built(values, failed=1))
-    assert (found["met"], found["p_met"]) == (False, 0.0)
+    (result,) = bounds_of({"tpot": 0.03}, CLOSED, *measured(values))
+    assert (result.bound, result.value, result.met) == ("tpot<30ms", 0.03, True)
+    assert result.p_met is not None
+    assert 0.4 < result.p_met < 0.6  # the next cell's slowest is as likely slower
+    (result,) = bounds_of({"tpot": 0.03}, CLOSED, *measured(values, failed=1))
+    assert (result.met, result.p_met) == (False, 0.0)
 
 
 def test_a_simulation_says_how_likely_its_bounds_hold(tmp_path: Path) -> None:

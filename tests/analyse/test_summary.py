@@ -153,6 +153,11 @@ def test_what_is_no_bound_is_refused_in_one_line(text: str) -> None:
         parse_slo(text)
 
 
+def test_two_bounds_of_one_name_are_refused() -> None:
+    with pytest.raises(InputError, match=r"^--slo: ttft has two bounds; give one$"):
+        parse_slo("ttft<500ms, ttft<1s")
+
+
 @pytest.mark.parametrize(
     ("load", "slo", "measured", "met"),
     [
@@ -221,7 +226,7 @@ def test_a_run_is_trusted_if_every_cell_is_and_every_bound_met(tmp_path: Path) -
     assert not trusted(summarise(make_run(tmp_path / "c", loads, on_time, slo={"ttft_p50": 0.1})))
     broken = {**on_time, "1-3": {"status": "error", "error": "x"}}
     assert not trusted(summarise(make_run(tmp_path / "d", loads, broken)))
-    assert not trusted({"cells": []})
+    assert not trusted(clean | {"cells": []})
 
 
 def test_a_run_without_records_is_told(tmp_path: Path) -> None:

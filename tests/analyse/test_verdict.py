@@ -8,9 +8,8 @@ from loadstone.analyse import verdict
 from loadstone.analyse.verdict import Finding, judge
 from loadstone.core import Load, run_folder
 from loadstone.workload.dataset import Dataset
-from loadstone.workload.lengths import Length, Synthetic
+from loadstone.workload.lengths import Length, Sessions, Synthetic
 from loadstone.workload.schedule import make_plan
-from loadstone.workload.session import Sessions
 from verdict_cells import COUNT, LOAD, WORKLOAD, closed, found, plan_of, rows, spoilt
 
 
@@ -193,7 +192,7 @@ def test_a_simulated_cell_has_no_client_to_blame() -> None:
         row["intended_s"] -= 0.03
     blamed = found(records, clock="user")
     assert {"sends_late", "connections_not_kept", "user_clock"} <= blamed.keys()
-    assert found(records, clock="user", simulated=True, target=None) == {}
+    assert found(records, clock="user", source="simulated", target=None) == {}
 
 
 def test_few_samples() -> None:

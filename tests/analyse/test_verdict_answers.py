@@ -158,7 +158,7 @@ def test_answers_in_the_same_rhythm() -> None:
     finding = found(records)["answers_identical"]
     assert finding.severity == "warning"
     assert finding.evidence.startswith("200 of 400 answers arrived with the same gaps, to the microsecond")
-    assert "answers_identical" not in found(records, measured_live=False)
+    assert "answers_identical" not in found(records, source="imported")
     for each in records[:1]:
         each["arrival_s"] = [at + 1e-5 * i * i for i, at in enumerate(each["arrival_s"])]
     assert set(found(records)) <= {"few_samples"}

@@ -132,11 +132,11 @@ def test_another_tools_median_gap_that_no_engine_makes() -> None:
     for each in records:
         first, _, _, last = each["arrival_s"]
         each["arrival_s"] = [first, first, first, last]
-    finding = found(records, measured_live=False)["client_read_late"]
+    finding = found(records, source="imported")["client_read_late"]
     assert finding.severity == "warning"
     assert "which spoils ITL p50 (0 ms), ITL p99 (300 ms)" in finding.evidence
     assert "client_read_late" not in found(records)  # our own reads are known, and were four
-    assert found(rows(), measured_live=False) == {}
+    assert found(rows(), source="imported") == {}
 
 
 def test_late_reading_that_brought_nothing_together_spoils_nothing() -> None:

@@ -6,10 +6,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from loadstone.analyse.verdict import gpu_figures, server_figures
-from loadstone.analyse.verdict.gpu import GpuFigures, gpu_throttled
+from loadstone.analyse.verdict import Finding, GpuFigures, gpu_figures, server_figures
 from loadstone.core.gpu_metrics import Readings
 from test_verdict_server import Said, said, table
+from verdict_cells import found, rows
 
 
 def of_gpu(name: str, values: list[float], gpu: int = 0, start_s: float = 10.0) -> list[Said]:
@@ -65,6 +65,10 @@ def test_gpus_are_no_server_and_servers_no_gpu() -> None:
     both = server_figures(table(engine + gpu), 10.0, 13.0)
     assert both is not None
     assert both.samples == 2
+
+
+def gpu_throttled(figures: GpuFigures | None) -> Finding | None:
+    return found(rows(), gpus=figures).get("gpu_throttled")
 
 
 @pytest.mark.parametrize(

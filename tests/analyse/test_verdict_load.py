@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from loadstone.analyse.verdict import Finding
 from loadstone.analyse.verdict.steady import Change, step, trend
 from loadstone.core import Load
+from loadstone.core.summary import ReplicaPart, Requests
 from loadstone.workload.arrivals import profile_arrivals
-from loadstone.workload.lengths import Length, Synthetic
+from loadstone.workload.lengths import Length, Sessions, Synthetic
 from loadstone.workload.schedule import make_plan
-from loadstone.workload.session import Sessions
 from verdict_cells import COUNT, LOAD, TARGET, WARM, WORKLOAD, Rows, closed, found, plan_of, row, rows
 
 SPOILS = {"overload", "queue_grows", "not_stationary", "warmup_leaked", "rate_not_reached"}
@@ -617,7 +617,11 @@ def test_slots_of_a_closed_loop_that_stay_together() -> None:
 
 
 def shared(*shares: float | None) -> dict[str, Finding]:
-    return found(rows(), replicas=[{"url": f"http://{i}", "token_share": share} for i, share in enumerate(shares)])
+    parts = [
+        ReplicaPart(requests=Requests(), output_tokens=0, replica=i, url=f"http://{i}", token_share=share)
+        for i, share in enumerate(shares)
+    ]
+    return found(rows(), replicas=parts)
 
 
 def test_a_fleet_unevenly_used() -> None:

@@ -10,11 +10,10 @@ import pytest
 
 from loadstone.analyse.summary import summarise
 from loadstone.analyse.verdict import Finding, ServerFigures, server_figures
-from loadstone.analyse.verdict.server import Level
 from loadstone.core import Load, run_folder
-from loadstone.workload.lengths import Length, Synthetic
+from loadstone.core.summary import Level
+from loadstone.workload.lengths import Length, Sessions, Synthetic
 from loadstone.workload.schedule import make_plan
-from loadstone.workload.session import Sessions
 from test_summary import make_run
 from verdict_cells import LOAD, TARGET, WORKLOAD, found, rows
 
@@ -206,7 +205,7 @@ def test_engines_that_answer_in_turn_did_not_begin_anew() -> None:
 
 
 def with_server(known: ServerFigures, **changed: Any) -> dict[str, Finding]:
-    return found(rows(**changed), figures=known)
+    return found(rows(**changed), server=known)
 
 
 def test_a_restart_is_an_error() -> None:
@@ -240,7 +239,7 @@ def test_preemptions_are_told() -> None:
 
 def cached(hits: float, **more: Any) -> dict[str, Finding]:
     known = ServerFigures(samples=5, restarts=0, prefix_hits=hits, prefix_queries=40_000)
-    return found(rows(cached_tokens=None), figures=known, **more)
+    return found(rows(cached_tokens=None), server=known, **more)
 
 
 def test_the_servers_counters_tell_of_its_prefix_cache_where_usage_does_not() -> None:
@@ -275,7 +274,7 @@ def test_sessions_share_what_only_the_answers_tell() -> None:
         each["request_id"] = f"0-{index}"
         each["turn"] = index % 4
     known = ServerFigures(samples=5, restarts=0, prefix_hits=20_000, prefix_queries=40_000)
-    assert "prefix_cache_helped" not in found(records, plan, figures=known)
+    assert "prefix_cache_helped" not in found(records, plan, server=known)
     # Of the answers only first turns tell of more than what was said: a word and a system message are in any cache.
     for cached_tokens, helped in ((17, False), (18, False), (19, True)):  # of 100, from 1 % on
         for each in records:

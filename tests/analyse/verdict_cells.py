@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from loadstone.analyse import verdict
 from loadstone.analyse.metrics import cell_metrics
-from loadstone.analyse.verdict import Finding, cell_findings
-from loadstone.core import Load, Plan, Target, run_folder
+from loadstone.analyse.verdict import Finding, Origin, cell_findings
+from loadstone.core import CellInfo, Load, Plan, Target, run_folder
 from loadstone.workload.lengths import Length, Synthetic
 from loadstone.workload.schedule import make_plan
 
@@ -87,18 +87,30 @@ def found(
     clock: Any = "kernel",
     interrupted: str | None = None,
     cell: int = 0,
+    source: Any = "measured",
     **more: Any,
 ) -> dict[str, Finding]:
-    """The findings by their kinds."""
+    """The findings by their kinds; `more`: as in verdict.Cell."""
     batch = pa.RecordBatch.from_pylist(records, schema=run_folder.records_schema())
     target: Target | None = more.setdefault("target", TARGET)
+    more.setdefault("info", CellInfo(load=plan.cells[cell]))
     metrics = cell_metrics(lambda: [batch], plan.cells[cell], {}, streams=target is None or target.streams)
     scalars = pa.Table.from_batches([batch]).select(verdict.SCALARS)
     # Cut anywhere: batches are as the file has them.
     events = verdict.Events()
     for cut in (batch.slice(0, 7), batch.slice(7)):
         events.add(cut)
-    findings = cell_findings(metrics, scalars, events, plan, cell, clock, interrupted, **more)
+    seen = verdict.Cell(
+        metrics=metrics,
+        requests=verdict.request_table(scalars, events),
+        plan=plan,
+        number=cell,
+        origin=Origin(source),
+        clock=clock,
+        interrupted=interrupted,
+        **more,
+    )
+    findings = cell_findings(seen)
     assert len({finding.kind for finding in findings}) == len(findings)
     assert all(f"{f.evidence}{f.remedy}".isprintable() and f.remedy.endswith(".") for f in findings)
     return {finding.kind: finding for finding in findings}

@@ -19,7 +19,7 @@ from loadstone.catalogue.architecture.model import (
     LinearAttention,
     Model,
 )
-from loadstone.catalogue.config.patterns import Patterns
+from loadstone.catalogue.config.quantisation import Patterns
 from loadstone.catalogue.config.reader import read_config, read_path
 from loadstone.catalogue.find import entries_of
 from loadstone.core.errors import InputError

@@ -361,7 +361,7 @@ def test_tables_of_n_grams_are_in_the_total() -> None:
         ("param2moe", {"use_bias": True}, "use_bias is true"),
         ("iquestloopcoder", {"mlp_bias": True}, "mlp_bias is true"),
         ("k2_horizon", {"attention_bias": True}, "attention_bias is true"),
-        ("sarvam_mla", {"moe_layer_freq": 2}, "moe_layer_freq must be 1"),
+        ("sarvam_mla", {"moe_layer_freq": 2}, "moe_layer_freq is 2; it must be 1"),
         ("step3_text", {"moe_layers_enum": "1,x"}, "must list layers"),
         ("k2_horizon", {"mova_num_experts": 8}, "a token takes 0 value projections of 8"),
         ("plamo3", {"interleaved_sliding_window": [1, 2, 3, None]}, "several sizes"),

@@ -14,9 +14,8 @@ from loadstone import catalogue
 from loadstone.analyse.run_facts import gpu_name
 from loadstone.catalogue import Gpu
 from loadstone.catalogue import find as load
-from loadstone.catalogue.deployment.deployment import ARGUMENTS, ENGINES, OWNERS
 from loadstone.catalogue.deployment.shorthand import names_engine
-from loadstone.catalogue.deployment.spellings import ELSEWHERE, SAME
+from loadstone.catalogue.engines import ARGUMENTS, ELSEWHERE, ENGINES, OWNERS, engine_key, engine_title
 from loadstone.core.errors import InputError
 
 GIB = 1 << 30
@@ -258,15 +257,23 @@ def test_engines_own_names_for_the_same(said: str, ours: str) -> None:
     assert catalogue.parse_deployment(found.name) == found
 
 
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [("TRT-LLM", "tensorrt-llm"), ("trtllm", "tensorrt-llm"), ("llama-server", "llama.cpp"), ("own", None)],
+)
+def test_engines_by_any_of_their_names(name: str, key: str | None) -> None:
+    assert engine_key(name) == key
+    assert engine_title(name) == {"tensorrt-llm": "TensorRT-LLM", "llama.cpp": "llama.cpp"}.get(key or "", name)
+
+
 def test_names_of_engines_lead_to_options() -> None:
     taken = {*ARGUMENTS, "tp", "pp", "dp", "ep", "kv", "attention-dp"}
-    assert set(SAME) == set(ELSEWHERE) - {""} <= set(ENGINES)
-    for engine, names in SAME.items():
-        assert set(names.values()) <= taken
-        assert not names.keys() & (taken | ELSEWHERE[engine].keys() | ELSEWHERE[""].keys())
-        assert not ELSEWHERE[engine].keys() & (taken | ELSEWHERE[""].keys())
-        assert all(OWNERS.get(name, engine) == engine for name in names.values())
-    for hints in ELSEWHERE.values():
+    for name, engine in ENGINES.items():
+        assert set(engine.same.values()) <= taken
+        assert not engine.same.keys() & (taken | engine.elsewhere.keys() | ELSEWHERE.keys())
+        assert not engine.elsewhere.keys() & (taken | ELSEWHERE.keys())
+        assert all(OWNERS.get(ours, name) == name for ours in engine.same.values())
+    for hints in (ELSEWHERE, *(engine.elsewhere for engine in ENGINES.values())):
         for hint in hints.values():
             assert hint.format(model="m", weights="fp8")
 

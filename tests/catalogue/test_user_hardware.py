@@ -10,9 +10,9 @@ import pytest
 
 from conftest import Loadstone
 from loadstone import catalogue
-from loadstone.analyse.roofline import light_of
+from loadstone.analyse.roofline import roofline_of
 from loadstone.analyse.run_facts import run_facts
-from loadstone.analyse.summary import summarise
+from loadstone.analyse.summary import summary_of
 from loadstone.core import RunInfo
 from loadstone.core.errors import InputError
 from loadstone.predict.step_time.profile import profile_of
@@ -203,13 +203,14 @@ def test_a_run_stays_readable_where_the_file_is_gone(slow: Path, loadstone: Load
     assert (said["hbm_bytes_per_s"], said["hbm_bytes"], said["source"]["hbm_bytes"]) == (4e12, 96 * GIB, "a listing")
     facts = run_facts(info)
     assert facts.gpu == "slow-200"  # not H200, which it only resembles
-    (cell,) = summarise(folder)["cells"]
+    (cell,) = summary_of(folder).cells
+    assert cell.roofline is not None
     # All weights but the table of embeddings are read in a step, and next to nothing else.
-    assert cell["light"]["tpot_s"] == pytest.approx((8_030_261_248 - 128_256 * 4096) * 2 / 4.0e12, rel=0.01)
-    assert light_of(info, facts, cell) is not None
+    assert cell.roofline.tpot_s == pytest.approx((8_030_261_248 - 128_256 * 4096) * 2 / 4.0e12, rel=0.01)
+    assert roofline_of(info, facts, cell) is not None
     # A record that names a file has nothing read for it.
     slow.write_text(SLOW)
-    assert light_of(info, msgspec.structs.replace(facts, gpu=str(slow), hardware=None), cell) is None
+    assert roofline_of(info, msgspec.structs.replace(facts, gpu=str(slow), hardware=None), cell) is None
     assert "slow-200" in loadstone("show", folder).out
 
 

@@ -14,6 +14,7 @@ import dataclasses
 import json
 import re
 import sys
+import tomllib
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -28,10 +29,8 @@ from transformers.models.auto.modeling_auto import (
 )
 
 CATALOGUE = Path(__file__).resolve().parents[2] / "src/loadstone/catalogue"
-_READER = (
-    "reader.py", "layers.py", "families.py", "vision.py", "projectors.py",
-    *sorted(path.name for path in CATALOGUE.glob("read_*.py")),
-)  # fmt: skip
+READER = sorted((CATALOGUE / "config").glob("*.py"))
+FAMILIES = tomllib.loads((CATALOGUE / "families.toml").read_text("utf-8"))
 _NEVER = ("model_type", "dtype", "torch_dtype", "tie_word_embeddings", "num_mtp_layers", "quantization_config")
 """Not sizes; tied embeddings have a rule of their own (`nested.tied_embeddings`)."""
 _WHERE_FALSE = ("use_sliding_window", "attention_bias")
@@ -78,16 +77,22 @@ def table() -> dict[str, Any]:
     return found
 
 
-def _texts(module: str) -> list[str]:
-    tree = ast.parse((CATALOGUE / module).read_text("utf-8"))
+def _texts(module: Path) -> list[str]:
+    tree = ast.parse(module.read_text("utf-8"))
     return [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
 
 
 def _wanted() -> Callable[[str], bool]:
     """Whether the reader names a field, as it does in its texts, or refuses a config for it."""
-    known = {text for module in _READER for text in _texts(module)}
-    passed = {word for text in _texts("ignored.py") for word in text.split()}
-    (shaping,) = (text for text in _texts("reader.py") if text.startswith("layer|block|"))
+    known = {text for module in READER for text in _texts(module)}
+    ignored = FAMILIES["ignored"]
+    known |= {name for part in ("beside", "without") for names in ignored[part].values() for name in names}
+    known |= {
+        row[flag] for row in FAMILIES["family"].values() for flag in ("bias_flag", "parallel_flag") if flag in row
+    }
+    known |= {name for first, others in FAMILIES["spellings"].items() for name in (first, *others)}
+    passed = set(ignored["always"])
+    (shaping,) = (text for text in _texts(CATALOGUE / "config/reader.py") if text.startswith("layer|block|"))
     return lambda name: name in known or (name not in passed and re.search(shaping, name) is not None)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from loadstone.core import CellInfo, Load, run_folder
 from loadstone.core.errors import InputError
-from loadstone.runs import bench
+from loadstone.runs.execution import recover
 from loadstone.workload.lengths import Length, Synthetic
 from loadstone.workload.schedule import make_plan
 from test_store import Row, batch, info, row
@@ -57,7 +57,7 @@ def run_of_nine(folder: Path) -> Path:
 
 
 def recovered(folder: Path) -> tuple[dict[str, Any], dict[str, Row]]:
-    document = bench.recover(folder)
+    document = recover(folder)
     return document, {one["request_id"]: one for part in run_folder.read_records(folder) for one in part.to_pylist()}
 
 
@@ -182,7 +182,7 @@ def test_a_journal_that_went_is_not_an_empty_one(tmp_path: Path, monkeypatch: py
 
 def test_a_flipped_bit_in_a_page_of_plan_or_records_is_told(tmp_path: Path) -> None:
     run = run_of_nine(tmp_path / "run")
-    bench.recover(run)
+    recover(run)
     for name in ("plan.parquet", "records.parquet"):
         path = run / name
         whole = path.read_bytes()
@@ -192,6 +192,6 @@ def test_a_flipped_bit_in_a_page_of_plan_or_records_is_told(tmp_path: Path) -> N
             last -= column.data_page_offset - column.dictionary_page_offset
         path.write_bytes(whole[:last] + bytes([whole[last] ^ 1]) + whole[last + 1 :])
         with pytest.raises(InputError, match=rf"{name}: .*CRC"):
-            bench.recover(run)
+            recover(run)
         path.write_bytes(whole)
     assert recovered(run)[0]["cells"]

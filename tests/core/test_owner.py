@@ -15,14 +15,14 @@ import pytest
 
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
-from loadstone.runs import bench
+from loadstone.runs.execution import recover
 from test_store import batch, info, row
 
 CODE = """
 import os, sys, time
 from pathlib import Path
-from loadstone import store
-with store.own(Path(sys.argv[1])):
+from loadstone.core import run_folder
+with run_folder.own(Path(sys.argv[1])):
     child = os.fork() if sys.argv[2] == "fork" else 1
     if child:
         print(child, flush=True)
@@ -61,7 +61,7 @@ def test_recover_beside_the_owner_is_refused_and_touches_nothing(cut_off: Path) 
         with pytest.raises(
             InputError, match=rf"this run is still going on \(process {process.pid}\); wait for its end"
         ):
-            bench.recover(cut_off)
+            recover(cut_off)
         assert {path.name: path.read_bytes() for path in cut_off.iterdir()} == before
 
 

@@ -120,3 +120,10 @@ def test_a_dataset_s_requests_say_whether_they_are_messages() -> None:
 )
 def test_labels(load: Load, label: str) -> None:
     assert load.label == label
+
+
+def test_a_plans_id_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = plan()
+    identifier = made.plan_id
+    monkeypatch.setattr("hashlib.sha256", lambda *_: pytest.fail("made anew"))
+    assert made.plan_id == identifier

@@ -14,15 +14,14 @@ from scipy.stats import f
 
 from loadstone.core.statistics import (
     PERCENTILES,
-    Flow,
+    Dependence,
     Pool,
-    autocorrelation,
-    blocks,
+    dependence,
     distribution,
     percentile,
     percentile_bounds,
 )
-from loadstone.core.statistics.flow import error_of_blocks, rate_bounds
+from loadstone.core.statistics.dependence import error_of_blocks
 
 values = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=40)
 
@@ -147,16 +146,16 @@ def test_distribution_of_nothing_is_missing() -> None:
     assert distribution(np.array([])) is None
 
 
-def flow_of(count: int, places: int) -> Flow:
+def dependence_of(count: int, places: int) -> Dependence:
     """Requests of a closed loop in lock-step: each takes 1 s, `places` at a time."""
     sent_s = np.arange(count) // places * 1.0 + np.arange(count) * 1e-9
-    return Flow.of(sent_s, sent_s + 1.0)
+    return Dependence.of(sent_s, sent_s + 1.0)
 
 
 def test_values_of_one_generation_say_nothing_of_the_next() -> None:
-    flow = flow_of(1000, 200)
-    assert flow.most == 0
-    found = distribution(np.arange(1000.0), flow)
+    of_cell = dependence_of(1000, 200)
+    assert of_cell.most_blocks == 0
+    found = distribution(np.arange(1000.0), of_cell)
     assert found is not None
     assert found.ci95 == {name: [None, None] for name in ("mean", *PERCENTILES)}
 
@@ -167,7 +166,7 @@ def test_a_generation_of_equal_values_is_one_value() -> None:
     """
     luck = np.random.default_rng(2).normal(size=20)
     values = np.repeat(luck, 50)
-    found = distribution(values, flow_of(1000, 50))
+    found = distribution(values, dependence_of(1000, 50))
     assert found is not None
     low, high = found.ci95["p50"]
     ordered = np.sort(luck)
@@ -185,8 +184,8 @@ def test_the_order_is_that_of_the_sends() -> None:
     values = np.repeat(rng.normal(size=20), 50)
     sent_s = np.arange(1000) * 0.02
     shuffled = rng.permutation(1000)
-    there = distribution(values, Flow.of(sent_s, sent_s + 1.0))
-    again = distribution(values[shuffled], Flow.of(sent_s[shuffled], sent_s[shuffled] + 1.0))
+    there = distribution(values, Dependence.of(sent_s, sent_s + 1.0))
+    again = distribution(values[shuffled], Dependence.of(sent_s[shuffled], sent_s[shuffled] + 1.0))
     assert there is not None
     assert again is not None
     assert there.ci95 == again.ci95
@@ -195,7 +194,7 @@ def test_the_order_is_that_of_the_sends() -> None:
 def test_the_last_digits_of_a_sum_are_no_difference() -> None:
     """A simulator without noise: values that drift in their thirteenth digit have the narrowest of bounds."""
     values = 0.044 * (1 + 1e-13 * np.arange(400))
-    found = distribution(values, flow_of(400, 1))
+    found = distribution(values, dependence_of(400, 1))
     assert found is not None
     low, high = found.ci95["p50"]
     assert low == pytest.approx(0.044)
@@ -203,15 +202,15 @@ def test_the_last_digits_of_a_sum_are_no_difference() -> None:
 
 
 def test_values_that_are_missing_are_left_out() -> None:
-    flow = flow_of(400, 10)
+    of_cell = dependence_of(400, 10)
     values = np.random.default_rng(1).normal(10, 1, 400)
     gaps = values.copy()
     gaps[::7] = np.nan
-    found = distribution(gaps, flow)
+    found = distribution(gaps, of_cell)
     assert found is not None
     assert (found.n, found.min) == (342, float(np.nanmin(gaps)))
     assert None not in found.ci95["p50"]
-    assert distribution(np.full(400, np.nan), flow) is None
+    assert distribution(np.full(400, np.nan), of_cell) is None
 
 
 def _ar1(rng: np.random.Generator, count: int, rho: float) -> np.ndarray:
@@ -227,14 +226,14 @@ def _ar1(rng: np.random.Generator, count: int, rho: float) -> np.ndarray:
 @pytest.mark.parametrize("name", ["mean", "p50"])
 def test_intervals_hold_the_truth_as_often_as_they_say(count: int, places: int, rho: float, name: str) -> None:
     """Of 300 cells whose neighbours go together, the true value lies in 95 %; as independent ones in half of them."""
-    flow = flow_of(count, places)
+    of_cell = dependence_of(count, places)
     held = as_independent = 0
     for seed in range(300):
         values = _ar1(np.random.default_rng([7, seed]), count, rho)
-        for_flow, plain = distribution(values, flow), distribution(values)
-        assert for_flow is not None
+        dependent, plain = distribution(values, of_cell), distribution(values)
+        assert dependent is not None
         assert plain is not None
-        held += _holds(for_flow.ci95[name], 0.0)
+        held += _holds(dependent.ci95[name], 0.0)
         as_independent += _holds(plain.ci95[name], 0.0)
     assert held >= 270  # of 95 % of 300, fewer than 271 have a chance of 1 in 4000
     assert as_independent < 220 or rho == 0.0
@@ -247,12 +246,12 @@ def _holds(bounds: list[float | None], value: float) -> bool:
 
 @pytest.mark.parametrize("count", [40, 400])
 def test_independent_requests_cost_little(count: int) -> None:
-    """One at a time, nothing shared: bounds for a flow are at most a quarter wider than as independent."""
+    """One at a time, nothing shared: bounds for a of_cell are at most a quarter wider than as independent."""
     wider = []
     for seed in range(100):
         values = np.random.default_rng([8, seed]).normal(10, 1, count)
         widths = []
-        for found in (distribution(values, flow_of(count, 1)), distribution(values)):
+        for found in (distribution(values, dependence_of(count, 1)), distribution(values)):
             assert found is not None
             low, high = found.ci95["p50"]
             assert low is not None
@@ -264,57 +263,59 @@ def test_independent_requests_cost_little(count: int) -> None:
 
 def rate_of(curve: np.ndarray, most: int, pace: float = 0.0) -> list[float | None]:
     """Bounds of what came in 10 s."""
-    return rate_bounds(curve, 10.0, Flow(np.arange(0), most, 16, pace))
+    return Dependence(np.arange(0), most, 16, pace).rate_bounds(curve, 10.0)
 
 
 def test_bounds_of_a_throughput() -> None:
     """Tokens that come evenly have no spread; those of a server that halves its pace half-way have a wide one."""
-    even, halves = np.ones(blocks.CURVE), np.repeat([4.0, 2.0], blocks.CURVE // 2)
+    even, halves = np.ones(dependence.CURVE), np.repeat([4.0, 2.0], dependence.CURVE // 2)
     low, high = rate_of(even, 20)
     assert low == pytest.approx(high)
-    assert high == pytest.approx(blocks.CURVE / 10)
+    assert high == pytest.approx(dependence.CURVE / 10)
     low, high = rate_of(halves, 20)
     assert low is not None
     assert high is not None
     assert high / low > 3
     assert rate_of(even, 5) == [None, None]
-    burst = np.repeat([blocks.CURVE, 0.0], [1, blocks.CURVE - 1])
+    burst = np.repeat([dependence.CURVE, 0.0], [1, dependence.CURVE - 1])
     low, high = rate_of(burst, 6)
     assert low == 0.0  # not below
     assert high is not None
-    assert high > blocks.CURVE / 10
+    assert high > dependence.CURVE / 10
 
 
 def test_the_variance_that_places_add() -> None:
     rng = np.random.default_rng(0)
     places = rng.normal(0, 1, 64)
     values = (places + rng.normal(0, 0.3, (20, 64))).ravel()
-    assert autocorrelation.variance(values, 64) == pytest.approx(1 / 64, rel=0.5)
-    noise = [autocorrelation.variance(np.random.default_rng(n).normal(0, 1, 640), 32) for n in range(300)]
+    assert dependence.variance_between_places(values, 64) == pytest.approx(1 / 64, rel=0.5)
+    noise = [dependence.variance_between_places(np.random.default_rng(n).normal(0, 1, 640), 32) for n in range(300)]
     assert sum(each > 0 for each in noise) <= 12  # 1 in 100 is expected
     in_pairs = (np.repeat(places[:32], 2) + rng.normal(0, 0.3, (20, 64))).ravel()
-    assert autocorrelation.variance(in_pairs, 64) > 1.5 * float(places[:32].var()) / 64  # half as many choices
+    assert (
+        dependence.variance_between_places(in_pairs, 64) > 1.5 * float(places[:32].var()) / 64
+    )  # half as many choices
     drifting = np.repeat(rng.normal(0, 1, 20), 64) + rng.normal(0, 0.3, 1280)
-    assert autocorrelation.variance(drifting, 64) == 0
+    assert dependence.variance_between_places(drifting, 64) == 0
     for few in (0, 1, 3, 256):
-        assert autocorrelation.variance(values, few) == 0
+        assert dependence.variance_between_places(values, few) == 0
     values[5] = math.nan
-    assert autocorrelation.variance(values, 64) == 0
+    assert dependence.variance_between_places(values, 64) == 0
     steady = (100 + 0.01 * places + 0.003 * rng.normal(0, 1, (20, 64))).ravel()
-    assert autocorrelation.variance(steady, 64) == 0  # less than anything counts
-    assert autocorrelation.variance(steady - 99, 64) > 0
+    assert dependence.variance_between_places(steady, 64) == 0  # less than anything counts
+    assert dependence.variance_between_places(steady - 99, 64) > 0
 
 
 def test_the_spread_of_places() -> None:
     """Where every second gap is nothing, gaps deviate by their mean: √(n/(n − 1)) of it for n places."""
     gaps = np.tile([0.0, 2.0], 320) + np.random.default_rng(0).normal(0, 0.01, 640)
-    assert autocorrelation.spread(gaps, 32) == pytest.approx(math.sqrt(32 / 31), rel=0.01)
-    assert autocorrelation.spread(np.random.default_rng(0).exponential(1.0, 640), 32) == 0
+    assert dependence.spread_between_places(gaps, 32) == pytest.approx(math.sqrt(32 / 31), rel=0.01)
+    assert dependence.spread_between_places(np.random.default_rng(0).exponential(1.0, 640), 32) == 0
 
 
 @pytest.mark.parametrize(("above", "below"), [(3, 20), (7, 56), (31, 480), (255, 2304)])
 def test_what_chance_puts_places_apart(above: int, below: int) -> None:
-    assert autocorrelation._fisher(above, below) == pytest.approx(float(f.ppf(0.99, above, below)), rel=2e-3)
+    assert dependence._fisher(above, below) == pytest.approx(float(f.ppf(0.99, above, below)), rel=2e-3)
 
 
 def in_step(seed: int, generations: int, places: int) -> np.ndarray:
@@ -331,7 +332,7 @@ def test_an_interval_knows_that_another_run_settles_otherwise() -> None:
     held = {name: dict.fromkeys((0, 32), 0) for name in truth}
     for values in runs:
         for places in (0, 32):
-            found = distribution(values, Flow.of(sent_s, sent_s + 1.0, places=places))
+            found = distribution(values, Dependence.of(sent_s, sent_s + 1.0, places=places))
             assert found is not None
             for name, true in truth.items():
                 low, high = found.ci95[name]
@@ -346,7 +347,7 @@ def test_percentiles_of_places_that_are_apart_are_known_as_of_so_many_values() -
     of_places = np.random.default_rng(0).permutation(np.linspace(1, 2, 16))
     sent_s = np.arange(320) // 16 + np.arange(320) * 1e-9
     values = np.tile(of_places, 20) * (1 + 1e-4 * (np.arange(320) % 7))
-    found = distribution(values, Flow.of(sent_s, sent_s + 1.0, places=16))
+    found = distribution(values, Dependence.of(sent_s, sent_s + 1.0, places=16))
     assert found is not None
     rank, none = percentile_bounds(15, 0.9)
     assert rank is not None
@@ -356,16 +357,16 @@ def test_percentiles_of_places_that_are_apart_are_known_as_of_so_many_values() -
 def test_a_throughput_knows_of_a_rhythm_by_what_requests_took() -> None:
     e2e_s = np.tile(np.repeat([1.0, 1.2], 8), 20)
     sent_s = np.arange(320) // 16 + np.arange(320) * 1e-9
-    loop = Flow.of(sent_s, sent_s + e2e_s, places=16)
-    assert loop.pace == pytest.approx(autocorrelation.variance(e2e_s, 16) / 1.1**2)
-    assert loop.pace > 0
-    assert Flow.of(sent_s, sent_s + e2e_s).pace == 0.0
-    even = np.ones(blocks.CURVE)
-    low, high = rate_of(even, 20, loop.pace)
+    loop = Dependence.of(sent_s, sent_s + e2e_s, places=16)
+    assert loop.e2e_variance == pytest.approx(dependence.variance_between_places(e2e_s, 16) / 1.1**2)
+    assert loop.e2e_variance > 0
+    assert Dependence.of(sent_s, sent_s + e2e_s).e2e_variance == 0.0
+    even = np.ones(dependence.CURVE)
+    low, high = rate_of(even, 20, loop.e2e_variance)
     assert low is not None
     assert high is not None
-    rate = blocks.CURVE / 10
-    assert (high - low) / 2 == pytest.approx(blocks.student(15) * math.sqrt(loop.pace) * rate, rel=1e-3)
+    rate = dependence.CURVE / 10
+    assert (high - low) / 2 == pytest.approx(dependence.student(15) * math.sqrt(loop.e2e_variance) * rate, rel=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -373,53 +374,51 @@ def test_a_throughput_knows_of_a_rhythm_by_what_requests_took() -> None:
     [(59, 10, 0), (60, 10, 6), (200, 10, 20), (10, 0.1, 10), (410, 10, 40), (48, math.inf, 0)],
 )
 def test_a_block_is_a_generation(requests: int, under_way: float, made: int) -> None:
-    assert blocks.count(requests, under_way) == made
+    assert dependence.block_count(requests, under_way) == made
 
 
 def test_requests_are_under_way_by_their_times_or_by_how_long_they_took_together() -> None:
     sent_s, end_s = np.array([3.0, 0.0, 1.0, 2.0, np.nan, 5.0, 4.0]), np.array([5.0, 1.0, 2.0, 3.0, 9.0, 6.0, 5.0])
-    flow = Flow.of(sent_s, end_s)  # 7 s of work in 9 s: one at a time
-    assert flow.order.tolist() == [1, 2, 3, 0, 6, 5, 4]
-    assert flow.most == 7
-    assert Flow.of(sent_s, end_s, span_s=6.5).most == 6
-    assert Flow.of(sent_s, end_s, span_s=5.0).most == 0
-    assert Flow.of(sent_s, end_s, span_s=0.0).most == 0
-    assert Flow.of(sent_s, np.full(7, np.nan)).most == 0
-    assert Flow.of(np.empty(0), np.empty(0)).most == 0
+    of_cell = Dependence.of(sent_s, end_s)  # 7 s of work in 9 s: one at a time
+    assert of_cell.order.tolist() == [1, 2, 3, 0, 6, 5, 4]
+    assert of_cell.most_blocks == 7
+    assert Dependence.of(sent_s, end_s, span_s=6.5).most_blocks == 6
+    assert Dependence.of(sent_s, end_s, span_s=5.0).most_blocks == 0
+    assert Dependence.of(sent_s, end_s, span_s=0.0).most_blocks == 0
+    assert Dependence.of(sent_s, np.full(7, np.nan)).most_blocks == 0
+    assert Dependence.of(np.empty(0), np.empty(0)).most_blocks == 0
 
 
 def test_blocks_by_hand() -> None:
     values = np.array([1.0, 3.0, np.nan, 5.0, 8.0])
-    assert blocks.means(values, 2).tolist() == [2.0, 6.5]
-    assert str(blocks.means(values[:4], 3).tolist()) == "[2.0, nan, 5.0]"
-    assert str(blocks.means(values, 5).tolist()) == "[1.0, 3.0, nan, 5.0, 8.0]"
-    assert str(blocks.means(values, 6).tolist()) == str([math.nan] * 6)
+    assert dependence.block_means(values, 2).tolist() == [2.0, 6.5]
+    assert str(dependence.block_means(values[:4], 3).tolist()) == "[2.0, nan, 5.0]"
+    assert str(dependence.block_means(values, 5).tolist()) == "[1.0, 3.0, nan, 5.0, 8.0]"
+    assert str(dependence.block_means(values, 6).tolist()) == str([math.nan] * 6)
     curve = np.array([1.0, 2.0, 3.0, 6.0])
-    assert blocks.rates(curve, 8.0, 2).tolist() == [0.75, 2.25]
-    above = blocks.above(np.array([1.0, 2.0, 2.0 + 1e-9, 2.0 + 1e-8, math.nan]), 2.0)
+    assert dependence.block_rates(curve, 8.0, 2).tolist() == [0.75, 2.25]
+    above = dependence.above(np.array([1.0, 2.0, 2.0 + 1e-9, 2.0 + 1e-8, math.nan]), 2.0)
     assert str(above.tolist()) == "[0.0, 0.5, 0.5, 1.0, nan]"
-    assert blocks.above(np.array([2.0009, 2.0011]), 2.0, near=blocks.RESOLUTION / 2).tolist() == [0.5, 1.0]
+    assert dependence.above(np.array([2.0009, 2.0011]), 2.0, near=dependence.RESOLUTION / 2).tolist() == [0.5, 1.0]
     # Neighbours that rise, that alternate, that are all one; what four blocks hide is a quarter.
     rows = np.array([[1.0, 1.0, 7.0], [2.0, 0.0, 7.0], [3.0, 1.0, 7.0], [4.0, 0.0, 7.0]])
-    assert blocks.correlation(rows) == pytest.approx([0.5, 0.0, 0.25])
-    assert blocks.correlation(np.repeat([[0.0], [1.0]], 50, axis=0)) == [0.9]
-    assert blocks.inflation(0.8) == pytest.approx(3.0)
+    assert dependence.correlation(rows) == pytest.approx([0.5, 0.0, 0.25])
+    assert dependence.correlation(np.repeat([[0.0], [1.0]], 50, axis=0)) == [0.9]
+    assert dependence.inflation(0.8) == pytest.approx(3.0)
 
 
 @pytest.mark.parametrize(
-    ("most", "found", "made", "left", "taken"),
+    ("most", "found", "made", "taken"),
     [
-        (40, {40: 0.3, 20: 0.4, 10: 0.2}, 10, 0.2, 0.2),
-        (40, {40: 0.29}, 40, 0.29, 0.29),
-        (12, {12: 0.5, 6: 0.3}, 6, 0.3, 0.8),  # fewer would be too few, and these still go together
-        (11, {11: 0.9}, 11, 0.9, 0.9),
+        (40, {40: 0.3, 20: 0.4, 10: 0.2}, 10, 0.2),
+        (40, {40: 0.29}, 40, 0.29),
+        (12, {12: 0.5, 6: 0.3}, 6, 0.8),  # fewer would be too few, and these still go together
+        (11, {11: 0.9}, 11, 0.9),
     ],
 )
-def test_blocks_that_go_together_are_joined(
-    most: int, found: dict[int, float], made: int, left: float, taken: float
-) -> None:
-    count, rho, used = blocks.settle(most, lambda count: np.array([0.0, found[count]]))
-    assert (count, rho[1], used[1]) == (made, left, taken)
+def test_blocks_that_go_together_are_joined(most: int, found: dict[int, float], made: int, taken: float) -> None:
+    count, rho = dependence.settle(most, lambda count: np.array([0.0, found[count]]))
+    assert (count, rho[1]) == (made, taken)
 
 
 def test_the_mean_of_what_is_never_negative_has_no_negative_bound() -> None:
@@ -438,7 +437,7 @@ def test_the_error_of_a_mean_of_blocks() -> None:
     assert apart == (pytest.approx(0.2**0.5), 5.0)
     rising = error_of_blocks(6, lambda count: np.arange(float(count)))
     assert rising == (pytest.approx(3 * (3.5 / 6) ** 0.5), 5.0)
-    found = distribution(np.repeat([-1.0, 1.0] * 3, 10), flow_of(60, 10))
+    found = distribution(np.repeat([-1.0, 1.0] * 3, 10), dependence_of(60, 10))
     assert found is not None
     assert found.ci95["mean"] == pytest.approx([-2.571 * 0.2**0.5, 2.571 * 0.2**0.5], abs=1e-3)
     assert error_of_blocks(5, lambda count: np.arange(float(count))) is None
@@ -448,7 +447,7 @@ def test_the_error_of_a_mean_of_blocks() -> None:
 def test_the_t_is_that_of_scipy() -> None:
     stdtrit = pytest.importorskip("scipy.special").stdtrit
     for freedom in (5, 6, 10, 39, 10**6):
-        assert blocks.student(freedom) == pytest.approx(float(stdtrit(freedom, 0.975)), abs=1e-3)
+        assert dependence.student(freedom) == pytest.approx(float(stdtrit(freedom, 0.975)), abs=1e-3)
 
 
 def test_figures_do_not_depend_on_how_many_threads_blas_has() -> None:

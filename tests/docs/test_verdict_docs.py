@@ -1,24 +1,31 @@
-"""docs/verdict.md and the rules say the same."""
+"""docs/verdict.md, findings.toml and the rules say the same."""
 
 import ast
 import re
 from pathlib import Path
 
+from loadstone.analyse.verdict.finding import rules
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def kinds_in_code() -> dict[str, set[str]]:
-    """Each kind that a rule makes a Finding of, with the severities that it can have."""
-    kinds: dict[str, set[str]] = {}
-    for module in (ROOT / "src" / "loadstone" / "verdict").glob("*.py"):
+def rows_in_code() -> set[str]:
+    """Each row of findings.toml that a rule makes a finding of."""
+    names: set[str] = set()
+    for module in (ROOT / "src" / "loadstone" / "analyse" / "verdict").glob("*.py"):
         for node in ast.walk(ast.parse(module.read_text())):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Finding":
-                kind, severity = node.args[:2]
-                assert isinstance(kind, ast.Constant), f"{module.name}:{node.lineno}: the kind is no plain text"
-                either = [severity.body, severity.orelse] if isinstance(severity, ast.IfExp) else [severity]
-                named = {part.value for part in either if isinstance(part, ast.Constant)}
-                kinds.setdefault(str(kind.value), set()).update(map(str, named))
-    return kinds
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "finding":
+                either = (
+                    [node.args[0].body, node.args[0].orelse] if isinstance(node.args[0], ast.IfExp) else node.args[:1]
+                )
+                for name in either:
+                    assert isinstance(name, ast.Constant), f"{module.name}:{node.lineno}: the name is no plain text"
+                    names.add(str(name.value))
+    return names
+
+
+def test_rules_make_the_findings_of_the_table() -> None:
+    assert rows_in_code() == rules().keys()
 
 
 def test_every_finding_is_documented_with_its_severity() -> None:
@@ -26,4 +33,7 @@ def test_every_finding_is_documented_with_its_severity() -> None:
     lines = re.findall(r"^\| `(\w+)` \| ((?:info|warning|error|, )+) \|", text, re.MULTILINE)
     documented = {kind: set(severities.split(", ")) for kind, severities in lines}
     assert len(documented) == len(lines)
-    assert documented == kinds_in_code()
+    severities: dict[str, set[str]] = {}
+    for name, rule in rules().items():
+        severities.setdefault(name.partition(".")[0], set()).add(rule.severity)
+    assert documented == severities

@@ -11,7 +11,6 @@ import pytest
 from conftest import FAST, QUICK, SSE, Ask, Loadstone, ScriptedServer, Send, answer, chunk, event, spawn, token
 from loadstone.measure.simulated_server import TimingServer, start
 from loadstone.runs import bench
-from loadstone.workload.request import Timeouts
 
 SMALL = ("--input", "16", "--output", "6", "--json")
 
@@ -290,7 +289,7 @@ def test_time_to_connect_is_limited(tmp_path: Path) -> None:
 
         options = bench.Options(
             url=server.url, input="8", output="4", concurrency=[2], requests=[2], warmup=0, out=tmp_path,
-            timeouts=Timeouts(connect_s=0.5),
+            timeout_connect_s=0.5,
         )  # fmt: skip
         document = bench.bench(options, on_event)
     assert document["cells"][0]["requests"]["timeout"] == 2

@@ -18,7 +18,7 @@ from conftest import Loadstone, eventually, gone, kill, processes_about, read_re
 from loadstone.core import run_folder
 from loadstone.measure.simulated_server import Law, TimingServer, start
 from loadstone.runs import bench, simulate
-from loadstone.workload.options import Options
+from loadstone.workload.options import SimulateOptions
 
 LONG = ("--input", "8", "--output", "400", "--concurrency", "3", "--requests", "60", "--warmup", "0", "--json")
 SHORT = ("--input", "8", "--output", "10", "--concurrency", "3", "--requests", "6000", "--warmup", "0", "--json")
@@ -292,12 +292,12 @@ def test_a_run_that_an_error_ends_does_not_say_running(
     def fails(*_: object) -> None:
         raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
 
-    options = bench.Options(url=server.url, input="8", output="4", concurrency=[1], requests=[4], out=tmp_path)
+    load = {"input": "8", "output": "4", "concurrency": [1], "requests": [4], "out": tmp_path}
     with pytest.raises(BlockingIOError):
-        bench.bench(options, fails)
+        bench.bench(bench.Options(url=server.url, **load), fails)
     monkeypatch.setattr(simulate, "uncertainty", fails)
     with pytest.raises(BlockingIOError):
-        simulate.simulate("llama-3.1-8b@1xh100", options)
+        simulate.simulate(SimulateOptions(deployment="llama-3.1-8b@1xh100", **load))
     told = [json.loads((folder / "run.json").read_bytes()) for folder in tmp_path.iterdir()]
     assert [info["status"] for info in told] == ["failed", "failed"]
     assert all("Resource temporarily unavailable" in info["error"] for info in told)
@@ -325,7 +325,9 @@ def test_an_interrupted_simulation_keeps_the_cells_that_were_done(loadstone: Loa
 def test_a_simulation_that_never_began_does_not_say_running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(simulate, "uncertainty", lambda *_: signal.raise_signal(signal.SIGINT))
     with pytest.raises(KeyboardInterrupt):
-        simulate.simulate("llama-3.1-8b@1xh100", Options(concurrency=[1], requests=[4], out=tmp_path))
+        simulate.simulate(
+            SimulateOptions(deployment="llama-3.1-8b@1xh100", concurrency=[1], requests=[4], out=tmp_path)
+        )
     (folder,) = tmp_path.iterdir()
     info = json.loads((folder / "run.json").read_bytes())
     assert (info["status"], info["error"]) == ("interrupted", "interrupted before anything was simulated")
@@ -355,7 +357,8 @@ def test_a_process_forked_off_in_a_run_keeps_no_worker(tmp_path: Path) -> None:
     code = """
 import os, sys, time
 from pathlib import Path
-from loadstone import measure
+from loadstone.runs import bench
+from loadstone.workload.options import Options
 forked = []
 def fork(event):
     if event.kind == "cell":
@@ -363,7 +366,7 @@ def fork(event):
         if not forked[0]:
             os.close(1)
             time.sleep(600)
-document = measure.bench(measure.Options(
+document = bench.bench(Options(
     sim="ttft=5ms,itl=1ms", input="8", output="4", concurrency=[2], requests=[8], out=Path(sys.argv[1])
 ), fork)
 os.kill(forked[0], 9)

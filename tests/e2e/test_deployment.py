@@ -17,7 +17,7 @@ from loadstone.measure.simulated_server import Law, TimingServer, start
 from loadstone.report.charts.bands import predictions
 from loadstone.report.data.points import points_of
 from loadstone.report.data.runs import read_run
-from loadstone.runs.meet_server import deployment_papers, doubts
+from loadstone.runs.preflight import deployment_record, doubts
 
 SMALL = ("--input", "64", "--output", "8", "--concurrency", "1", "--requests", "6", "--warmup", "0", "--json")
 
@@ -51,7 +51,7 @@ def met(engine: str | None, version: str | None = None, model: str = "house-mode
 
 
 def stated(text: str, target: Target) -> dict[str, Any]:
-    return deployment_papers(text, parse_deployment(text), target)
+    return deployment_record(text, parse_deployment(text), target)
 
 
 @pytest.mark.parametrize(

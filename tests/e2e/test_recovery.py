@@ -12,7 +12,7 @@ import pytest
 from conftest import Loadstone, eventually, kill, read_records, spawn
 from loadstone.core.errors import InputError
 from loadstone.measure.simulated_server import Law, TimingServer, start
-from loadstone.runs import bench
+from loadstone.runs.execution import recover
 
 REQUESTS = 150
 ASKED = ("--input", "8", "--output", "10", "--concurrency", "8", "--requests", str(REQUESTS), "--warmup", "0")
@@ -31,7 +31,7 @@ def recover_at(moments: list[float], out: Path, outcomes: Counter[str]) -> None:
         time.sleep(max(0.0, begun_s + at_s - time.monotonic()))
         for folder in out.glob("*"):
             try:
-                document = bench.recover(folder)
+                document = recover(folder)
             except InputError as error:
                 refused = [text for text in ("this run is still going on", "not a run folder") if text in str(error)]
                 outcomes[refused[0] if refused else str(error)] += 1

@@ -18,9 +18,8 @@ import torch
 
 from fake_nvml import FakeNvml, h100
 from loadstone.core.nvml import Gpus
-from loadstone.gpubench import attention, engine_kernels, launches, memory, products, shapes
-from loadstone.gpubench.device import describe_device, number_of
-from loadstone.gpubench.lab import Lab
+from loadstone.gpubench import attention, engine_kernels, memory_and_launches, products, shapes
+from loadstone.gpubench.lab import Lab, describe_device, number_of
 from loadstone.gpubench.points import Bench
 
 
@@ -137,9 +136,9 @@ def main() -> None:
         lab: Any = Lab(bench, "cpu", 600, gpus=gpus, gpu=number_of("cuda", gpus), spend_s=0.0)
         lab.cuda = True
         lab.note("before")
-        memory.bandwidth(lab)  # more than there is room for
-        memory._read(lab, lab.random(1 << 16), {"bytes": 1 << 17})
-        launches.floors(lab)
+        memory_and_launches.bandwidth(lab)  # more than there is room for
+        memory_and_launches._read(lab, lab.random(1 << 16), {"bytes": 1 << 17})
+        memory_and_launches.floors(lab)
         for dtype in ("bf16", "fp8", "fp8-rows"):
             products.measure_products(lab, 64, 96, (1, 16), dtype)
         attention.measure_prefill(lab, heads, ((16, 0), (8, 24)))
@@ -148,10 +147,10 @@ def main() -> None:
         products.measure_products(lab, 64, 96, (1, 16), "fp8-rows", engine=True)
         attention.measure_prefill(lab, heads, ((16, 0), (8, 24)), engine=True)
         attention.measure_decode(lab, heads, ((2, 50),), engine=True)
-        launches.layer(lab, 64, heads, 96, (1, 4))
-        memory.TOKENS = (1, 4)
-        memory.small_kernels(lab)
-        launches.sustained(lab, 0.2, size=64)
+        memory_and_launches.layer(lab, 64, heads, 96, (1, 4))
+        memory_and_launches.TOKENS = (1, 4)
+        memory_and_launches.small_kernels(lab)
+        memory_and_launches.sustained(lab, 0.2, size=64)
         turns: set[tuple[int, ...]] = set()
         torch.nn.functional.grouped_mm = functools.partial(grouped, torch.nn.functional.grouped_mm, turns)
         products.measure_experts(lab, shapes.ExpertShape(8, 2, 64, 32), (1,))

@@ -9,9 +9,8 @@ import math
 import torch
 
 from loadstone.gpubench.attention import error_of
-from loadstone.gpubench.device import describe_device
 from loadstone.gpubench.kernels import PagedDecode, block_sums
-from loadstone.gpubench.lab import Lab
+from loadstone.gpubench.lab import Lab, describe_device
 from loadstone.gpubench.points import Bench
 
 PAGE = 16

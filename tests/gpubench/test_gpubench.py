@@ -119,7 +119,10 @@ def test_what_correlates_with_it_moves_too() -> None:
         ("NVIDIA H100 80GB HBM3", "h100"), ("NVIDIA H100 PCIe", "h100-pcie"), ("NVIDIA H100 NVL", "h100-nvl"),
         ("NVIDIA H200", "h200"), ("NVIDIA B200", "b200"), ("NVIDIA L40S", "l40s"),
         ("NVIDIA A100-SXM4-80GB", "a100"), ("NVIDIA A100-SXM4-40GB", "a100-40gb"),
-        ("NVIDIA A100-PCIE-40GB", "a100-pcie-40gb"), ("NVIDIA GH200 480GB", "gh200"),
+        ("NVIDIA A100-PCIE-40GB", "a100-pcie-40gb"), ("NVIDIA GH200 480GB", "gh200"), ("NVIDIA L4", "l4"),
+        ("Tesla T4", "t4"), ("NVIDIA GeForce RTX 4090", "rtx-4090"), ("NVIDIA A100 80GB PCIe", "a100-pcie"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "rtx-pro-6000"), ("NVIDIA H20-3e", "h20-141gb"),
+        ("NVIDIA H20", "h20"), ("NVIDIA RTX 6000 Ada Generation", "rtx-6000-ada"), ("NVIDIA A10 PCIe", "a10"),
     ],
 )  # fmt: skip
 def test_a_drivers_name_means_a_catalogued_gpu(name: str, gpu: str) -> None:
@@ -127,7 +130,16 @@ def test_a_drivers_name_means_a_catalogued_gpu(name: str, gpu: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["Tesla", "", "llvmpipe", "NVIDIA X999", "NVIDIA H20 NVL", "NVIDIA H100 80GB HBM3 MIG 3g.40gb"]
+    "name",
+    [
+        "Tesla",
+        "",
+        "llvmpipe",
+        "NVIDIA X999",
+        "NVIDIA H20 NVL",
+        "NVIDIA H800 PCIe",
+        "NVIDIA H100 80GB HBM3 MIG 3g.40gb",
+    ],
 )
 def test_an_unknown_gpu_is_one_line(name: str) -> None:
     with pytest.raises(InputError) as raised:

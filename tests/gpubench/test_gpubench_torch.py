@@ -123,7 +123,7 @@ def test_a_kernel_that_is_wrong_is_not_timed() -> None:
 
 WRONG = """
 import json, math
-from loadstone.gpubench.device import describe_device
+from loadstone.gpubench.lab import describe_device
 from loadstone.gpubench.lab import Lab
 from loadstone.gpubench.points import Bench
 bench = Bench(created="", loadstone="", device=describe_device("cpu", None), budget_s=60)

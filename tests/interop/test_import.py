@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from loadstone.analyse.run_facts import run_facts
-from loadstone.analyse.summary import summarise, trusted
+from loadstone.analyse.summary import summarise, summary_of, trusted
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
 from loadstone.interop.read import Imported, import_files
@@ -117,7 +117,7 @@ def test_the_oldest_lines_give_their_quotients(tmp_path: Path) -> None:
 def test_facts_can_be_given_that_no_file_tells(tmp_path: Path) -> None:
     given = ["model=m/y", "gpu=h200", "gpus=8", "tp=8", "prefix_cache=off", "weights_dtype=fp8", "label=eager"]
     found = run(tmp_path, save(tmp_path, "a.jsonl", SGLANG), given=given)
-    facts = run_facts(run_folder.read_info(found.runs[0]), document(found))
+    facts = run_facts(run_folder.read_info(found.runs[0]), summary_of(found.runs[0]))
     assert (facts.engine, facts.model, facts.gpu, facts.gpus, facts.tp) == ("SGLang", "m/y", "H200", 8, 8)
     assert (facts.input_tokens, facts.output_tokens, facts.range_ratio) == (100, 11, 1.0)
     assert (facts.prefix_cache, facts.weights_dtype, facts.tool) == (False, "fp8", "sglang.bench_serving")

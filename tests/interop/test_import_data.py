@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from loadstone.analyse.run_facts import RunFacts, run_facts
-from loadstone.analyse.summary import summarise
+from loadstone.analyse.summary import summarise, summary_of
 from loadstone.core import run_folder
 from loadstone.interop.read import Imported, import_files
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(not RESULTS.exists(), reason="the shared results
 
 
 def facts_of(run: Path) -> RunFacts:
-    return run_facts(run_folder.read_info(run), summarise(run))
+    return run_facts(run_folder.read_info(run), summary_of(run))
 
 
 def cells_of(found: Imported) -> list[dict[str, Any]]:

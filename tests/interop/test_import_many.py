@@ -12,7 +12,7 @@ import pytest
 
 from loadstone.core import run_folder
 from loadstone.interop.read import import_files
-from loadstone.interop.read.write import LENGTHS, _Alike
+from loadstone.interop.read.run_folders import LENGTHS, _Alike
 from test_import import SGLANG, VLLM, document, kinds, run, save
 from test_import_fuzz import AIPERF, AIPERF_ROW, GUIDELLM
 

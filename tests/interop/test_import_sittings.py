@@ -1,10 +1,10 @@
-"""importers/write.py: which cells were measured in one sitting."""
+"""interop/read/run_folders.py: which cells were measured in one sitting."""
 
 import pytest
 
 from loadstone.core import Load
 from loadstone.interop.read.cell import Cell
-from loadstone.interop.read.write import runs_of
+from loadstone.interop.read.run_folders import runs_of
 
 
 def cell(tool: str, load: float, created: str | None) -> Cell:

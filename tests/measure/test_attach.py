@@ -14,10 +14,10 @@ from loadstone.core.errors import InputError, TargetError
 from loadstone.measure.engines import attach
 from loadstone.measure.simulated_server import Law, TimingServer, start
 from loadstone.measure.wire.ask import body
-from loadstone.runs.meet_server import LOADED, expected_s
+from loadstone.runs.preflight import LOADED, Server, answer_times_s
 from loadstone.workload.lengths import Length, Synthetic
 from loadstone.workload.options import Options
-from loadstone.workload.planning import by_default, plan_of
+from loadstone.workload.planning import Planner
 from loadstone.workload.prompts import Vocabulary
 from loadstone.workload.request import Ask, Sampling, Structured
 from loadstone.workload.schedule import make_plan
@@ -622,11 +622,12 @@ def test_how_long_requests_will_take_is_asked_of_the_server() -> None:
     cells = [Load("rate", 2.0), Load("rate", 4.0)]
     plan = make_plan(Synthetic(Length("fixed", 64), Length("fixed", 500)), cells, requests=[3, 3])
     with start(Law(0.03, 0.02)) as server:
-        met = meet(server.url)
-        expected = expected_s(Options(), plan, *met, [])
+        target, vocabulary, request = meet(server.url)
+        expected = answer_times_s(plan, Server(target, vocabulary, request, [], [], []))
         assert len(expected) == 2
         assert expected[0] == expected[1] > LOADED * 500 * 0.02 / 2
-        assert by_default(Options(rate=[2.0]))
-        assert plan_of(Options(rate=[2.0]), e2e_s=expected[:1]).cells == (Load("rate", 2.0),)
-        broken = msgspec.structs.replace(met[0], url=server.url + "/nowhere")
-        assert expected_s(Options(), plan, broken, *met[1:], []) == []
+        planner = Planner(Options(rate=[2.0]))
+        assert planner.chooses_length
+        assert planner.plan(e2e_s=expected[:1]).cells == (Load("rate", 2.0),)
+        broken = msgspec.structs.replace(target, url=server.url + "/nowhere")
+        assert answer_times_s(plan, Server(broken, vocabulary, request, [], [], [])) == []

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from conftest import Ask, Reply, ScriptedServer, Send, whole
-from loadstone.measure.engines.bounded import send
+from loadstone.measure.engines.server import send
 
 PACKED = b"HTTP/1.1 200 OK\r\nContent-Encoding: %b\r\nContent-Length: %d\r\n\r\n%b"
 

@@ -6,8 +6,7 @@ import pytest
 from loadstone.core import PlannedRequest
 from loadstone.core.run_folder import journal_schema
 from loadstone.measure.client.clock import Clock
-from loadstone.measure.client.fragments import Fragments
-from loadstone.measure.client.stream import Stream
+from loadstone.measure.client.stream import Fragments, Stream
 
 ORIGIN_NS = 10_000_000_000
 

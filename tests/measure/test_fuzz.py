@@ -18,13 +18,13 @@ from typing import NamedTuple
 import pytest
 
 from loadstone.measure.simulated_server.answer import Answer as OpenAIBytes
+from loadstone.measure.simulated_server.answer import GenerateAnswer
 from loadstone.measure.simulated_server.ask import Ask
-from loadstone.measure.simulated_server.generate import GenerateAnswer
 from loadstone.measure.simulated_server.law import Options, Usage
 from loadstone.measure.wire.answer import MAX_TEXT, Answer
-from loadstone.measure.wire.dialects import new_answer
+from loadstone.measure.wire.ask import new_answer
 from loadstone.measure.wire.tolerant import MAX_COUNT
-from loadstone.measure.wire.triton_grpc import GrpcAnswer
+from loadstone.measure.wire.triton import GrpcAnswer
 from loadstone.workload.request import Endpoint
 from test_template import HEADER, agree, chunk
 

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from loadstone.core import Load, Plan
-from loadstone.measure.client.feed import Due
-from loadstone.measure.client.load import StepLoad
+from loadstone.measure.client.load import Due, StepLoad
 from loadstone.measure.client.protocol import Step
 from loadstone.workload.lengths import Length, Synthetic
 from loadstone.workload.schedule import make_plan

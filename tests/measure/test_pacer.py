@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from loadstone.measure.client.pacer import Pacer
+from loadstone.measure.client.clock import Pacer
 
 
 @pytest.fixture(params=["timerfd", "loop timer"])

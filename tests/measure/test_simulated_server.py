@@ -23,7 +23,7 @@ from loadstone import __version__
 from loadstone.core.errors import InputError, LoadstoneError
 from loadstone.measure.simulated_server import Law, TimingServer, start
 from loadstone.measure.simulated_server.http import MOST_BODY_BYTES, MOST_HEAD_BYTES
-from loadstone.measure.simulated_server.scheduler import Scheduler
+from loadstone.measure.simulated_server.stream import Scheduler
 
 LAW = Law(ttft_s=0.02, itl_s=0.002)
 Json = dict[str, Any]

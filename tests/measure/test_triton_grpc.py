@@ -26,16 +26,17 @@ from loadstone.measure.client.connection import Address
 from loadstone.measure.client.grpc import METHOD, Channels, GrpcConnection, library, metadata, shut
 from loadstone.measure.client.stream import Stream
 from loadstone.measure.engines import triton_grpc as engine
-from loadstone.measure.wire.ask import RequestBody
-from loadstone.measure.wire.triton_grpc import GrpcAnswer, GrpcAsk, body, fold, may_be_last, tensors
-from loadstone.workload.request import LENGTH, PROMPT, Sampling, Structured
+from loadstone.measure.engines.probe import Trial
+from loadstone.measure.wire.ask import RequestBody, body
+from loadstone.measure.wire.triton import GrpcAnswer, GrpcBody, Tensor, fold, may_be_last
+from loadstone.workload.request import LENGTH, PROMPT, Ask, Sampling, Structured
 
 TYPES = {"text_input": "BYTES", "max_tokens": "INT32", "stream": "BOOL", "temperature": "FP32", "stop_words": "BYTES"}
 
 
-def ask(**changes: Any) -> GrpcAsk:
+def ask(**changes: Any) -> Ask:
     fields: dict[str, Any] = {"model": "ensemble", "types": TYPES, "inputs": tuple(TYPES), **changes}
-    return GrpcAsk(endpoint="triton-grpc", **fields)
+    return Ask(endpoint="triton-grpc", **fields)
 
 
 # --- tensors --------------------------------------------------------------------------------------------------
@@ -62,7 +63,7 @@ def test_a_rendered_request_in_bytes() -> None:
     rendered = RequestBody(body(ask(sampling=Sampling(temperature=0.5, stop=("a", "bc"))))).render(
         '"é!"'.encode(), 300
     )
-    assert {tensor.name: tensor.raw for tensor in tensors(msgspec.json.decode(rendered))} == {
+    assert {tensor.name: tensor.raw() for tensor in msgspec.json.decode(rendered, type=GrpcBody).inputs} == {
         "text_input": b"\x03\0\0\0\xc3\xa9!",
         "max_tokens": b"\x2c\x01\0\0",
         "stream": b"\x01",
@@ -89,8 +90,7 @@ def test_a_rendered_request_in_bytes() -> None:
     ],
 )
 def test_datatypes(datatype: str, value: object, raw: bytes) -> None:
-    fields = {"inputs": [{"name": "x", "datatype": datatype, "shape": [1], "data": [value]}]}
-    assert tensors(fields)[0].raw == raw
+    assert Tensor("x", datatype, [1], [value]).raw() == raw
 
 
 @pytest.mark.parametrize(
@@ -98,9 +98,8 @@ def test_datatypes(datatype: str, value: object, raw: bytes) -> None:
     [("UINT64", -1), ("INT32", "x"), ("BYTES", 3), ("BF16", 1.0), ("BOOL", "false"), ("BOOL", None), ("FP32", 1e39)],
 )
 def test_a_value_of_another_type_is_told(datatype: str, value: object) -> None:
-    fields = {"inputs": [{"name": "seed", "datatype": datatype, "shape": [1], "data": [value]}]}
     with pytest.raises(InputError, match=f"input 'seed' of the model is {datatype}, and cannot be"):
-        tensors(fields)
+        Tensor("seed", datatype, [1], [value]).raw()
 
 
 def test_an_input_that_the_model_lacks_is_told() -> None:
@@ -604,9 +603,9 @@ class Met(engine.Server):
 
     origin = "http://x:8001"
 
-    def __init__(self, inputs: tuple[str, ...], said: Callable[[GrpcAsk], str]) -> None:
+    def __init__(self, inputs: tuple[str, ...], said: Callable[[Ask], str]) -> None:
         self._inputs, self._said = inputs, said
-        self.asked: list[GrpcAsk] = []
+        self.asked: list[Ask] = []
 
     def call(self, name: str, /, **fields: Any) -> Any:
         config = {"name": "ensemble", "input": [{"name": each, "data_type": "TYPE_STRING"} for each in self._inputs]}
@@ -617,19 +616,19 @@ class Met(engine.Server):
         }
         return getattr(library().messages, f"{name}Response")(**answers[name])
 
-    def ask_once(self, ask: GrpcAsk, prompt: str = "", *, tokens: int = 4, keep_text: bool = False) -> GrpcAnswer:
+    def ask_once(self, ask: Ask, prompt: str = "", *, tokens: int | None = None, keep_text: bool = False) -> Trial:
         self.asked.append(ask)
         answer = GrpcAnswer(keep_text=keep_text)
         answer.receive({"text_output": text(self._said(ask))})
         answer.finish()
-        return answer
+        return Trial(answer, answer.error)
 
 
 GUIDED = ("text_input", "max_tokens", "temperature", "guided_decoding_guide_type", "guided_decoding_guide")
 DIGITS = Structured(kind="regex", value="[0-9]{80}")
 
 
-def meet(server: engine.Server, sampling: Sampling, structured: Structured | None) -> GrpcAsk:
+def meet(server: engine.Server, sampling: Sampling, structured: Structured | None) -> Ask:
     settings: dict[str, Any] = {"model": None, "tokenizer": None, "extra": {}, "stream": True, "exact": True}
     return engine.meet(server, sampling=sampling, structured=structured, **settings)[2]
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from loadstone.core import PlannedRequest
-from loadstone.measure.engines import vocabulary
-from loadstone.measure.engines.vocabulary import find_words
+from loadstone.measure.engines import probe
+from loadstone.measure.engines.probe import find_words
 from loadstone.workload.prompts import PromptWriter, Vocabulary
 from loadstone.workload.word_list import WORDS
 
@@ -94,7 +94,7 @@ def test_prompts_are_exact_by_the_servers_tokenize(encode: Tokenizer) -> None:
 
 @TOKENIZERS
 def test_prompts_are_exact_by_a_tokenizer_at_hand(encode: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vocabulary, "_local_tokenizer", lambda path: encode)
+    monkeypatch.setattr(probe, "_local_tokenizer", lambda path: encode)
     server = Server(encode)
     found = find_words("tokenizer.json", server.by_usage)
     assert server.off(found) == {0}

@@ -10,6 +10,8 @@ import pytest
 
 from conftest import script
 from loadstone.catalogue.deployment.shorthand import parse_deployment
+from loadstone.core.errors import InputError
+from loadstone.core.summary import Summary
 from loadstone.predict.step_time import StepModel
 from loadstone.predict.step_time.boards import architecture_of
 from loadstone.predict.step_time.expert_kernels import PER_TENSOR, expert_kernel
@@ -17,7 +19,7 @@ from loadstone.predict.step_time.step import first_token_s, parts_of
 from loadstone.predict.step_time.work import COLLECTIVE, work_of
 from loadstone.report.pages.terminal import render
 from loadstone.runs.simulate import simulate
-from loadstone.workload.options import Options
+from loadstone.workload.options import SimulateOptions
 
 relations = script(Path(__file__).resolve().parents[2] / "benchmarks/relations.py")
 
@@ -105,8 +107,8 @@ def test_the_parts_of_a_first_token_add_up_to_it() -> None:
 
 
 def test_simulate_says_of_what_the_first_token_consists(tmp_path: Path) -> None:
-    options = Options(input="1", output="4", concurrency=[1], requests=[2], out=tmp_path)
-    document = simulate("llama-3.1-8b@1xh100", options, draws=0)
+    load = {"input": "1", "output": "4", "concurrency": [1], "requests": [2], "out": tmp_path}
+    document = simulate(SimulateOptions(deployment="llama-3.1-8b@1xh100", draws=0, **load))
     first = document["first_token"]
     assert first["prompt_tokens"] == 1
     ttft_s = document["cells"][0]["metrics"]["ttft_s"]["p50"]
@@ -115,7 +117,8 @@ def test_simulate_says_of_what_the_first_token_consists(tmp_path: Path) -> None:
     assert saved["first_token"] == first
     damaged = document | {"first_token": {"prompt_tokens": 1, "parts_s": {"x": "much"}}}
     assert "TTFT of 1 token alone" in _text(document)
-    assert "TTFT of" not in _text(damaged)
+    with pytest.raises(InputError, match="first_token"):
+        _text(damaged)
 
 
 def _text(document: dict[str, object]) -> str:
@@ -123,5 +126,5 @@ def _text(document: dict[str, object]) -> str:
 
     console = Console(width=200)
     with console.capture() as capture:
-        console.print(render(document))
+        console.print(render(Summary.of(document)))
     return capture.get()

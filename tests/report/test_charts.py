@@ -15,12 +15,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from loadstone.core import run_folder
-from loadstone.report.charts import bands, bars, curves, fronts, inside, marks, ratios
+from loadstone.report.charts import bands, bars, curves, inside, marks
 from loadstone.report.charts.colours import ENGINES, GPUS, colour, colours
-from loadstone.report.charts.contexts import contexts_picture
-from loadstone.report.charts.export import to_png, to_svg
 from loadstone.report.charts.select import figures
-from loadstone.report.charts.theme import Figure
+from loadstone.report.charts.sizing import contexts_picture
+from loadstone.report.charts.theme import Figure, to_png, to_svg
+from loadstone.report.data import pairs
 from loadstone.report.data.frames import E2E, ITL, OUTPUT, TOTAL, TPOT, TTFT, frames, outliers
 from loadstone.report.data.points import Point
 from loadstone.report.data.runs import RunView, read_run
@@ -132,7 +132,7 @@ def test_throughput_over_latency_follows_the_load(tmp_path: Path) -> None:
 
 def test_the_pareto_front_has_what_none_beats(tmp_path: Path) -> None:
     (frame,) = frames(two_engines(tmp_path), "load")
-    figure = drawn(fronts.pareto(frame))
+    figure = drawn(curves.pareto(frame))
     front = figure.spec["datasets"][figure.spec["layer"][0]["data"]["name"]]
     assert [(row["x"], row["y"]) for row in front] == [(100, 12.5), (25, 50), (6.25, 200)]
     assert "per GPU" in figure.title
@@ -142,7 +142,7 @@ def test_a_front_of_what_was_measured_has_no_prediction_on_it(tmp_path: Path) ->
     run(tmp_path, "a", [cell(4, tpot=0.01, output=400), cell(16, tpot=0.02, output=800)])
     run(tmp_path, "b", [cell(4, tpot=0.005, output=4000), cell(16, tpot=0.006, output=9000)], source="simulated")
     (frame,) = frames(points(tmp_path), "load")
-    figure = drawn(fronts.pareto(frame))
+    figure = drawn(curves.pareto(frame))
     assert figure.summary.startswith("2 of 4 points are on the front")
     assert any("no other beats in both, without predictions" in note for note in figure.notes)
 
@@ -234,7 +234,7 @@ def test_what_carries_a_warning_is_crossed_out(tmp_path: Path) -> None:
     made = [
         curves.against(frame, TTFT, key="k"),
         curves.trade_off(frame, E2E, OUTPUT, section="throughput", key="k"),
-        fronts.pareto(frame),
+        curves.pareto(frame),
     ]
     for figure in made:
         assert [text for text, *_ in texts_of(drawn(figure))].count("×") == 1
@@ -250,7 +250,7 @@ def test_what_carries_a_warning_is_crossed_out(tmp_path: Path) -> None:
 def test_a_bar_of_a_cell_with_a_warning_is_pale(tmp_path: Path) -> None:
     run(tmp_path, "a", [cell(8, ttft=1.0, verdict={"trusted": False, "findings": []})])
     run(tmp_path, "b", [cell(8, ttft=0.2)], workload={"prefix_tokens": 512, "input": length(1040)})
-    found = bars.switches(points(tmp_path), "prefix")
+    found = pairs.switches(points(tmp_path), "prefix")
     figure = drawn(bars.side_by_side(found, TTFT, "prefix", "shared prefix or not", none="none"))
     assert [row.get("warned", False) for row in rows_of(figure)] == [True, False]
     assert "pale: the cell carries a warning" in " ".join(figure.notes)
@@ -310,7 +310,7 @@ def test_repeats_are_counted_where_there_are_several_setups(tmp_path: Path) -> N
     (frame,) = frames(points(tmp_path), "load")
     names = {"vLLM · repeat 1", "vLLM · repeat 2", "SGLang · repeat 1", "SGLang · repeat 2"}
     assert {series.label for series in frame.series} == names
-    front = drawn(fronts.pareto(frame))
+    front = drawn(curves.pareto(frame))
     assert legend(front) == (4, ["SGLang", "repeat 1", "repeat 2", "vLLM"])
     alone = [point for point in points(tmp_path) if point.engine == "vLLM"]
     assert {series.variant for series in series_of(alone)} == {"run 1", "run 3"}
@@ -437,7 +437,7 @@ def test_what_was_predicted_is_called_so_wherever_it_stands_beside_measurements(
 def test_bars_of_a_prefix_shared_or_not(tmp_path: Path) -> None:
     run(tmp_path, "a", [cell(8, ttft=1.0)])
     run(tmp_path, "b", [cell(8, ttft=0.2)], workload={"prefix_tokens": 512, "input": length(1040)})
-    found = bars.switches(points(tmp_path), "prefix")
+    found = pairs.switches(points(tmp_path), "prefix")
     figure = drawn(bars.side_by_side(found, TTFT, "prefix", "shared prefix or not", none="none"))
     assert [(row["value"], row["y"]) for row in rows_of(figure)] == [("none", 1000), ("512 tokens shared", 200)]
 
@@ -450,9 +450,9 @@ def test_ratios_put_better_to_the_right(tmp_path: Path) -> None:
             [cell(8, output=output, ttft=ttft), cell(64, output=output, ttft=ttft)],
             deployment={"gpu": gpu},
         )
-    found = ratios.gpu_ratios(points(tmp_path))
+    found = pairs.gpu_ratios(points(tmp_path))
     assert {(ratio.over.gpu, ratio.under.gpu) for ratio in found} == {("H100", "A100")}
-    (figure,) = ratios.ratio_figures(found)
+    (figure,) = bars.ratio_figures(found)
     drawn(figure)
     assert {row["measure"]: row["times"] for row in rows_of(figure)} == {
         "Output throughput": 2, "TTFT": 4, "TPOT": 1, "E2E latency": 1,
@@ -467,8 +467,8 @@ def test_ratios_have_the_intervals_of_their_table(tmp_path: Path) -> None:
         one = cell(64, ttft=ttft)
         one["metrics"]["ttft_s"] |= {"low": ttft / 2, "high": ttft * 2}
         run(tmp_path, gpu, [one], deployment={"gpu": gpu, "gpus": 1}, source="simulated")
-    found = ratios.gpu_ratios(points(tmp_path))
-    (figure,) = ratios.ratio_figures(found)
+    found = pairs.gpu_ratios(points(tmp_path))
+    (figure,) = bars.ratio_figures(found)
     drawn(figure)
     rows = {row["measure"]: row for row in rows_of(figure)}
     # ln 2 of both, two thirds of the errors alike: e^√(2·(1 − 2/3)·0.693²)
@@ -485,7 +485,7 @@ def test_ratios_without_any_interval_say_so(tmp_path: Path) -> None:
     for gpu in ("a100", "h100"):
         run(tmp_path, gpu, [one], deployment={"gpu": gpu})
     found = [msgspec.structs.replace(point, sums=False) for point in points(tmp_path)]
-    (figure,) = ratios.ratio_figures(ratios.gpu_ratios(found))
+    (figure,) = bars.ratio_figures(pairs.gpu_ratios(found))
     assert "no interval: too few generations of requests" in figure.notes
 
 
@@ -745,4 +745,4 @@ def test_the_output_throughput_of_nothing_is_no_picture(tmp_path: Path) -> None:
     run(tmp_path, "a", [cell(1, output=None, total=None), cell(4, output=None, total=None)])
     (frame,) = frames(points(tmp_path), "load")
     assert curves.against(frame, OUTPUT, key="k") is None
-    assert fronts.pareto(frame) is None
+    assert curves.pareto(frame) is None

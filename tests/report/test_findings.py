@@ -11,16 +11,20 @@ from typing import Any
 
 import pytest
 
-from loadstone.analyse.compare.contrast import OTHER_REPEATS, REPEATS
-from loadstone.report.charts.ratios import gpu_ratios, ratio_figures
+from loadstone.analyse.compare.ratio import OTHER_REPEATS, REPEATS
+from loadstone.core.errors import InputError
+from loadstone.interop.read.folders import run_folders
+from loadstone.report.charts.bars import ratio_figures
 from loadstone.report.data.effect import Effect, effect
 from loadstone.report.data.frames import E2E, ITL, OUTPUT, TPOT, TTFT
+from loadstone.report.data.pairs import gpu_ratios
 from loadstone.report.data.points import Point
+from loadstone.report.data.runs import read_runs
 from loadstone.report.data.series import series_of
 from loadstone.report.findings import observations
 from loadstone.report.findings.sentence import ranges
-from loadstone.report.pages.crosswise import matrices, ratios
-from loadstone.report.write import build_of
+from loadstone.report.pages.document import build
+from loadstone.report.pages.tables import ratios
 from report_folders import Json, cell, length, points, record, run, stat
 
 WARNED: Json = {"trusted": False, "findings": [{"kind": "queue_grows", "severity": "warning"}]}
@@ -423,15 +427,21 @@ def test_means_stand_in_where_no_median_is_known(tmp_path: Path) -> None:
     assert point.ttft.low is None  # of sums nobody knows how their requests depend on one another
 
 
-def test_odd_summaries_give_points_or_none(tmp_path: Path) -> None:
-    odd: list[Json] = [
+@pytest.mark.parametrize(
+    "odd",
+    [
         {"load": {"kind": "concurrency", "value": 1.0}},
         {"load": {"kind": "concurrency", "value": 2.0}, "metrics": None, "requests": [], "verdict": 3},
-        {"load": None} | {"metrics": {"ttft_s": stat(1.0)}},
-    ]
-    folder = run(tmp_path, "a", [cell(4)])
-    (folder / "summary.json").write_text(json.dumps({"cells": [*odd, "no cell"]}))
-    assert [point.load for point in points(tmp_path)] == [1.0, 2.0]
+        {"load": None, "metrics": {"ttft_s": stat(1.0)}},
+        "no cell",
+    ],
+)
+def test_an_odd_summary_is_refused_in_one_line(tmp_path: Path, odd: Json | str) -> None:
+    path = run(tmp_path, "a", [cell(4)]) / "summary.json"
+    document = json.loads(path.read_text())
+    path.write_text(json.dumps(document | {"cells": [*document["cells"], odd]}))
+    with pytest.raises(InputError, match=r"not a summary \(.*recover"):
+        read_runs([path.parent])
 
 
 def test_a_ratio_of_which_only_half_is_beyond_its_interval_is_said_of_that_half(tmp_path: Path) -> None:
@@ -555,21 +565,6 @@ def test_a_burst_is_not_called_online(tmp_path: Path) -> None:
     assert text.startswith("Cheapest output tokens in bursts (")
 
 
-def test_a_table_of_models_has_one_measure(tmp_path: Path) -> None:
-    """TPOT of one run among ITL of the others: what most have, and nothing of another in its place."""
-    itl = stat(0.027)
-    for model in ("Model-7B", "Other-70B"):
-        for gpu in ("a100", "h100"):
-            both = (model, gpu) == ("Model-7B", "h100")
-            one = cell(8, tpot=0.041 if both else None)
-            one["metrics"]["itl_s"] = None if both else itl
-            run(tmp_path, f"{model}-{gpu}", [one], model=model, deployment={"gpu": gpu, "gpus": 1})
-    (table,) = matrices(points(tmp_path))
-    assert table.title.startswith("Output throughput / ITL: ")
-    shown = [text.replace("\u202f", " ") for row in table.rows for text in row[1:]]
-    assert shown == ["1 000 / 27", "1 000 / 27", "1 000 / -", "1 000 / 27"]
-
-
 def test_gpus_are_compared_by_what_both_tell(tmp_path: Path) -> None:
     for gpu, tpot in (("a100", None), ("h100", 0.04)):
         one = cell(8, tpot=tpot, output=1000 if tpot else 500)
@@ -619,19 +614,17 @@ def test_the_tables_of_a_published_comparison_come_out(tmp_path: Path) -> None:
         writer = csv.DictWriter(file, names)
         writer.writeheader()
         writer.writerows({name: row[name] for name in names} for row in rows)
-    report = build_of([path], [], inside=False)  # all prompts at once: bursts of 320
-    (matrix,) = [table for table in report.tables if table.key.startswith("matrix")]
+    with run_folders([path]) as (folders, _):
+        report = build(read_runs(folders)[0], inside=False)  # all prompts at once: bursts of 320
     cells = {
-        (row[0], model): text.replace("\u202f", "")
-        for row in matrix.rows
-        for model, text in zip(matrix.heads, row, strict=True)
+        (point.hardware, point.model): (f"{point.output_tokens_per_s:.0f}", f"{1e3 * point.itl.value:.4g}")
+        for point in report.points
+        if point.itl is not None
     }
-    assert "Output throughput / ITL: " in matrix.title
-    assert cells["1×A100", "Mistral-7B-Instruct-v0.3"] == "1591 / 56.51"
-    assert cells["1×H100", "Mistral-7B-Instruct-v0.3"] == "3281 / 27.23"  # the only one that has a TPOT too
-    assert cells["8×H100", "Hermes-3-Llama-3.1-405B-FP8"] == "1231 / 73.54"
-    assert cells["4×H100", "Mixtral-8x7B-Instruct-v0.1"] == "2103 / 30.36"
-    assert sum(text == "N/A" for text in cells.values()) == 16
+    assert cells["1×A100", "Mistral-7B-Instruct-v0.3"] == ("1591", "56.51")
+    assert cells["1×H100", "Mistral-7B-Instruct-v0.3"] == ("3281", "27.23")  # the only one that has a TPOT too
+    assert cells["8×H100", "Hermes-3-Llama-3.1-405B-FP8"] == ("1231", "73.54")
+    assert cells["4×H100", "Mixtral-8x7B-Instruct-v0.1"] == ("2103", "30.36")
     (against,) = [table for table in report.tables if table.key == "ratios-H100-A100"]
     assert against.heads[4:] == ["output throughput", "lower ITL"]  # nobody told of TTFT, TPOT and E2E
     found = {(row[0], row[2]): (row[4], row[5]) for row in against.rows}

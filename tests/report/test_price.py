@@ -11,11 +11,11 @@ import pytest
 
 from conftest import Loadstone
 from loadstone.analyse.compare import compare
-from loadstone.analyse.compare.contrast import OTHER_REPEATS
 from loadstone.analyse.compare.price import dollars_per_hour, key, parse_prices, per_million, without_price
+from loadstone.analyse.compare.ratio import OTHER_REPEATS
 from loadstone.analyse.run_facts import RunFacts
 from loadstone.core.errors import InputError
-from loadstone.report.charts.fronts import price_by_pace
+from loadstone.report.charts.curves import price_by_pace
 from loadstone.report.data.effect import effect
 from loadstone.report.data.frames import DOLLARS, frames
 from loadstone.report.data.runs import read_runs

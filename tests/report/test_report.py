@@ -18,6 +18,7 @@ from conftest import Loadstone
 from loadstone.core.errors import InputError
 from loadstone.core.text import no_formula
 from loadstone.interop.read import import_files
+from loadstone.interop.read.folders import run_folders
 from loadstone.report import write
 from loadstone.report.data.points import alike
 from loadstone.report.data.runs import read_runs
@@ -329,18 +330,20 @@ def test_a_folder_of_other_tools_results_is_imported_for_the_report(tmp_path: Pa
     results = tmp_path / "in" / "monday"
     results.mkdir(parents=True)
     (results / "a.json").write_text(json.dumps(VLLM))
-    made = report([tmp_path / "in"], tmp_path / "r.md", given=["gpu=h100"]).report
+    with run_folders([tmp_path / "in"], ["gpu=h100"]) as (folders, _):
+        made = report(folders, tmp_path / "r.md").report
     assert [dict(part.facts)["files"] for part in made.parts] == ["monday/a.json"]
     assert not list(tmp_path.rglob("run.json"))
     (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match="folder of run folders"):
-        report([tmp_path / "empty"], tmp_path / "r.md")
+    with pytest.raises(InputError, match="folder of run folders"), run_folders([tmp_path / "empty"]) as (folders, _):
+        report(folders, tmp_path / "r.md")
 
 
 def test_rows_that_were_left_out_of_an_import_are_told(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text("\n".join(json.dumps(VLLM | {"request_rate": rate}) for rate in (2.0, "inf")))
     (tmp_path / "b.json").write_text(json.dumps({"avg_latency": 1.0, "percentiles": {"50": 1.0}}))
-    report([tmp_path / "a.json", tmp_path / "b.json"], tmp_path / "r.md")
+    with run_folders([tmp_path / "a.json", tmp_path / "b.json"]) as (folders, passed_over):
+        report(folders, tmp_path / "r.md", passed_over=passed_over)
     assert "passed over: b.json: does not state the load; left out" in (tmp_path / "r.md").read_text().replace(
         "\\", ""
     )

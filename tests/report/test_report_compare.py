@@ -14,7 +14,7 @@ from loadstone.report.data.points import points_of
 from loadstone.report.data.runs import read_run
 from loadstone.report.findings import observations
 from loadstone.runs import simulate
-from loadstone.workload.options import Options
+from loadstone.workload.options import SimulateOptions
 
 MEASURES = {"ttft_p50": TTFT, "tpot_p50": TPOT, "e2e_p50": E2E, "output_tokens_per_s": OUTPUT}
 Deployment = tuple[str, str, int]
@@ -29,9 +29,16 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, Deploymen
     return {
         (name, (engine, gpu, gpus)): Path(
             simulate.simulate(
-                f"llama-3.1-8b@{gpus}x{gpu}/tp{gpus},engine={engine}",
-                Options(input="512", output="64", range_ratio=0.5, label=f"{n}", out=out / name, **load),
-                draws=8,
+                SimulateOptions(
+                    deployment=f"llama-3.1-8b@{gpus}x{gpu}/tp{gpus},engine={engine}",
+                    input="512",
+                    output="64",
+                    range_ratio=0.5,
+                    label=f"{n}",
+                    out=out / name,
+                    draws=8,
+                    **load,
+                )
             )["run_dir"]
         )
         for name, load in loads.items()
@@ -74,10 +81,9 @@ def test_what_a_comparison_calls_better_a_report_does_too(
 
 def test_the_error_that_two_predictions_share_is_in_no_finding(tmp_path: Path) -> None:
     """Two simulations whose 80 % intervals overlap, and whose ratio is sure to less than either."""
-    asked = Options(concurrency=[8], requests=[64], input="512", output="64", out=tmp_path)
-    runs = [
-        Path(simulate.simulate(f"llama-3.1-8b@{gpus}xh100/tp{gpus}", asked, draws=8)["run_dir"]) for gpus in (1, 2)
-    ]
+    load = {"concurrency": [8], "requests": [64], "input": "512", "output": "64", "out": tmp_path, "draws": 8}
+    deployments = (f"llama-3.1-8b@{gpus}xh100/tp{gpus}" for gpus in (1, 2))
+    runs = [Path(simulate.simulate(SimulateOptions(deployment=name, **load))["run_dir"]) for name in deployments]
     slow, fast = points_of([read_run(folder) for folder in runs])
     assert slow.tpot is not None
     assert fast.tpot is not None

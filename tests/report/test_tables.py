@@ -8,6 +8,7 @@ from rich.console import Console, Group
 from rich.table import Table
 
 from loadstone.commands.output import fitted
+from loadstone.core.summary import Summary
 from loadstone.report.pages.terminal import render
 
 ESCAPE = "\x1b]0;owned\x07[bold]x[/bold]"
@@ -31,13 +32,22 @@ def document(kind: str = "concurrency", **finding: str) -> dict[str, Any]:
         "client": {"clock": "kernel", "receive_lag_p99_s": 4e-5, "send_lag_p99_s": 1e-4},
         "verdict": {"trusted": False, "findings": findings},
     }
-    target = {"engine": "vLLM", "engine_version": "0.32.0", "model": "m", "endpoint": "completions"}
-    return {"target": target, "plan_id": "0123456789ab", "seed": 0, "cells": [cell]}
+    target = {
+        "url": "http://a",
+        "urls": ["http://a"],
+        "prompt_kind": "text",
+        "engine": "vLLM",
+        "engine_version": "0.32.0",
+        "model": "m",
+        "endpoint": "completions",
+    }
+    run = {"schema": 1, "run_id": "r", "run_dir": "r", "source": "measured", "status": "done"}
+    return run | {"target": target, "plan_id": "0123456789ab", "seed": 0, "cells": [cell]}
 
 
 def shown(doc: dict[str, Any], width: int = 120) -> str:
     console = Console(file=io.StringIO(), width=width, highlight=False)
-    console.print(render(doc))
+    console.print(render(Summary.of(doc)))
     text: str = console.file.getvalue()  # type: ignore[attr-defined]
     return text
 
@@ -166,7 +176,7 @@ def two_rates(finding: str) -> dict[str, Any]:
     last["verdict"]["findings"][0]["kind"] = finding
     first = last | {"load": {"kind": "rate", "value": 2.0}, "verdict": {"trusted": True, "findings": []}}
     for cell, window, whole in ((first, 90.0, 80.0), (last, 756.0, 2372.0)):
-        steady = {"output_tokens_per_s": window}
+        steady = {"start_s": 0.0, "end_s": 9.0, "output_tokens_per_s": window, "requests_per_s": 1.0, "ci95": {}}
         cell["metrics"] = cell["metrics"] | {"output_tokens_per_s": whole, "steady": steady}
     doc["cells"] = [first, last]
     return doc
@@ -208,7 +218,7 @@ def test_loads_of_two_kinds_are_named() -> None:
 
 def test_a_note_about_a_load_does_not_look_like_a_finding() -> None:
     doc = document("rate")
-    bound = {"bound": "ttft_p99", "limit_s": 1.0, "measured_s": 2.0, "met": False}
+    bound = {"bound": "ttft_p99<1s", "metric": "ttft_p99", "limit_s": 1.0, "measured_s": 2.0, "met": False}
     cell = doc["cells"][0]
     cell |= {"slo": [bound], "slo_per_request_s": {"ttft": 0.5, "tpot": 0.03}}
     cell["load"]["value"] = 1.0
@@ -230,11 +240,11 @@ def test_each_piece_of_a_table_of_turns_says_which_turn_and_load() -> None:
     cell = doc["cells"][0]
     part = {
         "requests": cell["requests"], "cached_input_tokens": 5, "input_tokens": 10, "mean_input_tokens": 5.0,
-        "mean_output_tokens": 5.0, "token_share": 0.5,
+        "mean_output_tokens": 5.0, "output_tokens": 10, "token_share": 0.5,
     }  # fmt: skip
     part |= {name: cell["metrics"][name] for name in ("ttft_s", "tpot_s", "e2e_s")}
     cell["by_turn"] = [part | {"turn": turn} for turn in range(2)]
-    group = render(doc)
+    group = render(Summary.of(doc))
     assert isinstance(group, Group)
     turns = [each for each in group.renderables if isinstance(each, Table)][1]
     pieces = fitted(turns, 60)
@@ -247,7 +257,9 @@ def test_each_piece_of_a_table_of_turns_says_which_turn_and_load() -> None:
 def test_counts_in_another_tools_words_are_whole() -> None:
     doc = document()
     figures = {"completed": 115, "peak": 638.0, "many": 123456, "none": 0, "rate": 3.21987}
-    doc["cells"][0]["dialect"] = {"tool": "a tool", "metrics": figures, "definitions": dict.fromkeys(figures, "it")}
+    doc["cells"][0]["dialect"] = {
+        "name": "tool", "tool": "a tool", "metrics": figures, "definitions": dict.fromkeys(figures, "it"),
+    }  # fmt: skip
     text = shown(doc)
     told = {"completed": "115", "peak": "638", "many": "123\u202f456", "none": "0", "rate": "3.220"}
     assert all(re.search(rf"{name} +{value} +it", text) for name, value in told.items())

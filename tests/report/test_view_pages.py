@@ -5,7 +5,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Never
 from urllib.parse import quote
 
 import httpx
@@ -15,6 +15,7 @@ import pytest
 from loadstone.analyse.summary import summarise
 from loadstone.core import Load, Target, run_folder
 from loadstone.core.errors import InputError
+from loadstone.report.view import app as view_app
 from loadstone.report.view.app import Site
 from loadstone.report.view.guard import Guard
 from loadstone.report.view.serve import listen, url_of
@@ -155,11 +156,18 @@ def test_a_broken_run_has_a_page_that_says_so(runs: Path, name: str) -> None:
     assert ("cannot be read" in answer.text) or ("no report" in answer.text.lower())
 
 
-def test_a_summary_that_breaks_the_report_is_told_in_its_place(
-    runs: Path, capsys: pytest.CaptureFixture[str]
+def test_what_breaks_the_report_is_told_in_its_place(
+    runs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    page = open_page(runs)
     (runs / "two" / "summary.json").write_text('{"cells": [{"verdict": {"findings": [3]}, "load": {}}]}')
-    answer = get(open_page(runs), "/runs/two")
+    assert "There is no report of this yet" in get(page, "/runs/two").text
+
+    def broken(_: object) -> Never:
+        raise ValueError("nobody thought of this")
+
+    monkeypatch.setattr(view_app, "_made", broken)
+    answer = get(page, "/runs/two")
     assert answer.status_code == 200
     assert "No report can be made of these files" in answer.text
     assert "loadstone view: two:" in capsys.readouterr().err

@@ -22,11 +22,12 @@ from rich.console import Console
 from conftest import Loadstone
 from loadstone.analyse import client_accuracy
 from loadstone.analyse.client_accuracy import Comparison, Row, Selftest, Shift
-from loadstone.core import Load, RequestRecord, host, run_folder
+from loadstone.core import Load, LoadKind, RequestRecord, host, run_folder
 from loadstone.core.errors import InputError
+from loadstone.core.summary import CellSummary, Client, Latency, Metrics, Requests, Verdict
 from loadstone.measure.simulated_server import Law
-from loadstone.runs import bench as measure
 from loadstone.report.pages.selftest import render
+from loadstone.runs import bench as measure
 from loadstone.runs import selftest
 from loadstone.runs.selftest import Level, compare, spread
 
@@ -79,7 +80,7 @@ def test_contention_is_there_and_ends() -> None:
 
 
 def test_busy_processes_die_with_their_owner() -> None:
-    code = "import time; from loadstone import selftest\n"
+    code = "import time; from loadstone.runs import selftest\n"
     code += "with selftest._busy(1) as pids: print(pids[0], flush=True); time.sleep(60)"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as owner:
         assert owner.stdout is not None
@@ -301,16 +302,22 @@ def test_what_cannot_be_kept_is_shown_all_the_same(
 # What a run says of it.
 
 
-def cell(kind: str, value: float, events_per_s: float, **load: Any) -> dict[str, Any]:
-    """As a summary's cell, of requests that took two seconds."""
-    metrics = {"steady": None, "output_tokens_per_s": 4 * events_per_s, "output_tokens": 400, "output_events": 100}
-    metrics |= {"requests_per_s": value if kind == "rate" else 1.0, "e2e_s": {"mean": 2.0}, "tpot_s": {"p50": 0.01}}
-    client = {"receive_lag_p99_s": 0.009}
-    return {
-        "load": {"kind": kind, "value": value, "max_concurrency": None, **load},
-        "metrics": metrics,
-        "client": client,
-    }
+def cell(kind: LoadKind, value: float, events_per_s: float, **load: Any) -> CellSummary:
+    """Of requests that took two seconds."""
+    return CellSummary(
+        load=Load(kind, value, **load),
+        requests=Requests(),
+        metrics=Metrics(
+            output_tokens_per_s=4 * events_per_s,
+            output_tokens=400,
+            output_events=100,
+            requests_per_s=value if kind == "rate" else 1.0,
+            e2e_s=Latency(mean=2.0),
+            tpot_s=Latency(p50=0.01),
+        ),
+        client=Client(receive_lag_p99_s=0.009),
+        verdict=Verdict(True, []),
+    )
 
 
 TESTED = Selftest(
@@ -350,10 +357,9 @@ def test_quote_beyond_is_an_info() -> None:
     line, finding = client_accuracy.quote(cell("burst", 400, 1000), TESTED)
     assert line == "beyond the self-test of this host"
     assert finding is not None
-    assert (finding["kind"], finding["severity"]) == ("beyond_selftest", "info")
-    assert "400 streams" in finding["evidence"]
-    assert "100 streams" in finding["evidence"]
-    assert sorted(finding) == sorted(["kind", "severity", "evidence", "remedy"])
+    assert (finding.kind, finding.severity) == ("beyond_selftest", "info")
+    assert "400 streams" in finding.evidence
+    assert "100 streams" in finding.evidence
 
 
 def test_a_client_that_reads_far_later_than_it_was_tested_is_not_vouched_for() -> None:
@@ -361,10 +367,10 @@ def test_a_client_that_reads_far_later_than_it_was_tested_is_not_vouched_for() -
 
     def quoted(lag_s: float | None) -> tuple[str, str | None]:
         run = cell("concurrency", 8, 150)
-        run["client"]["receive_lag_p99_s"] = lag_s
+        run.client = Client(receive_lag_p99_s=lag_s)
         line, finding = client_accuracy.quote(run, tested)
         assert line is not None
-        return line, finding["severity"] + " " + finding["evidence"] if finding is not None else None
+        return line, f"{finding.severity} {finding.evidence}" if finding is not None else None
 
     assert quoted(0.019)[0].startswith("self-test of this host at 10 streams")  # late, but no later than ten times
     assert quoted(None)[1] is None
@@ -385,7 +391,7 @@ def test_quote_counts_streams_as_the_load_does() -> None:
 def test_nothing_is_said_without_a_selftest_or_output() -> None:
     assert client_accuracy.quote(cell("concurrency", 1, 10), None) == (None, None)
     silent = cell("rate", 40, 0)
-    silent["metrics"] |= {"output_tokens": 0, "output_events": 0, "e2e_s": None, "requests_per_s": None}
+    silent.metrics = Metrics(output_tokens_per_s=0.0, output_tokens=0, output_events=0, tpot_s=Latency(p50=0.01))
     assert client_accuracy.quote(silent, TESTED) == (None, None)
 
 

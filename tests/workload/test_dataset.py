@@ -14,7 +14,7 @@ import pytest
 
 from conftest import Write, lines
 from loadstone.core.errors import InputError
-from loadstone.workload import dataset_lines, files
+from loadstone.workload import dataset, files
 from loadstone.workload.dataset import Dataset, read
 
 PUBLIC = Path(__file__).resolve().parents[3] / "shared/data/prompts"
@@ -107,7 +107,7 @@ def test_a_line_without_end_is_not_read_to_its_end(write: Write, monkeypatch: py
     assert len(read(write(f"{good}\n" * 500)).prompts) == 500
     with pytest.raises(InputError, match="line 2: over 1,000 bytes"):
         read(write(f"{good}\n{long}\n{good}\n"))
-    monkeypatch.setattr(dataset_lines, "_MOST_ARRAY_BYTES", 3000)
+    monkeypatch.setattr(dataset, "_MOST_ARRAY_BYTES", 3000)
     assert len(read(write(json.dumps(["a"] * 500))).prompts) == 500
     with pytest.raises(InputError, match="array of over 3,000 bytes; give JSONL"):
         read(write(gzip.compress(json.dumps(["a"] * 5000).encode())))

@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 
@@ -13,8 +12,12 @@ from loadstone.core import Load, Plan, run_folder
 from loadstone.core.errors import InputError
 from loadstone.workload.lengths import Length, Synthetic
 from loadstone.workload.options import Options
-from loadstone.workload.planning import Beyond, plan_of
+from loadstone.workload.planning import Beyond, Planner
 from loadstone.workload.schedule import make_plan
+
+
+def plan_of(options: Options, *limits: int, **server: Any) -> Plan:
+    return Planner(options).plan(*limits, **server)
 
 
 @pytest.fixture
@@ -111,15 +114,15 @@ def test_prompts_of_a_file_that_the_server_does_not_take(tmp_path: Path) -> None
 
     with pytest.raises(InputError, match=r"prompts.txt: a prompt of (9|10) tokens \(a a.*\) and an answer of 4: "):
         plan_of(asked, beyond=beyond)
-    plan = plan_of(msgspec.structs.replace(asked, skip_bad=True), beyond=beyond)
+    plan = plan_of(replace(asked, skip_bad=True), beyond=beyond)
     assert sorted({len(text.split()) for text in plan.prompts}) == list(range(1, 9))
     assert (plan.workload["prompts"], plan.workload["too_long"]) == (8, 2)
     assert "too_long" not in plan_of(asked, beyond=lambda prompt, chat, output_tokens: None).workload
     with pytest.raises(InputError, match="every prompt is longer than the server's context"):
-        plan_of(msgspec.structs.replace(asked, skip_bad=True), beyond=lambda *_: 7)
+        plan_of(replace(asked, skip_bad=True), beyond=lambda *_: 7)
     # Only what is sent is looked at.
-    some = msgspec.structs.replace(asked, requests=[1])
-    assert any(isinstance(_tried(msgspec.structs.replace(some, seed=seed), beyond), Plan) for seed in range(5))
+    some = replace(asked, requests=[1])
+    assert any(isinstance(_tried(replace(some, seed=seed), beyond), Plan) for seed in range(5))
 
 
 def _tried(options: Options, beyond: Beyond) -> Plan | None:

@@ -6,11 +6,9 @@ import pytest
 from loadstone.core import Load, Plan
 from loadstone.core.errors import InputError
 from loadstone.workload.arrivals import SPANS, arrivals, default_requests, default_warmup
-from loadstone.workload.cell_rows import CYCLE_MIN_REQUESTS
 from loadstone.workload.dataset import Dataset
-from loadstone.workload.lengths import Length, Synthetic
-from loadstone.workload.schedule import make_plan
-from loadstone.workload.session import Sessions, Think
+from loadstone.workload.lengths import Length, Sessions, Synthetic, Think
+from loadstone.workload.schedule import CYCLE_MIN_REQUESTS, make_plan
 
 FIXED = Synthetic(Length("fixed", 64), Length("fixed", 40))
 MIXED = Synthetic(Length("uniform", 60, low=20, high=100), Length("uniform", 50, low=1, high=99))

@@ -10,11 +10,9 @@ import pytest
 from loadstone.core import Load, Plan, PlannedRequest, run_folder
 from loadstone.core.errors import InputError
 from loadstone.workload import trace
-from loadstone.workload.cell_rows import WARMUP_S
 from loadstone.workload.dataset import Dataset
-from loadstone.workload.lengths import Length, Synthetic
-from loadstone.workload.schedule import make_plan, promised_tokens
-from loadstone.workload.session import Sessions, Think
+from loadstone.workload.lengths import Length, Sessions, Synthetic, Think
+from loadstone.workload.schedule import WARMUP_S, make_plan, promised_tokens
 
 FIXED = Synthetic(Length("fixed", 10), Length("fixed", 5), system_prompt=True)
 FOUR = Sessions(Length("fixed", 4), Think("fixed", 2.0))

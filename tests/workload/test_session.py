@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from loadstone.core.errors import InputError
-from loadstone.workload.session import Think, parse_think
+from loadstone.workload.lengths import Think, parse_think
 
 
 def test_a_pause_is_fixed_or_drawn() -> None:

@@ -1,4 +1,4 @@
-"""workload/trace.py and trace_lines.py: every format, told by its content, and every way a file can be wrong."""
+"""workload/trace.py: every format, told by its content, and every way a file can be wrong."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -13,31 +13,40 @@ from numpy.typing import NDArray
 from loadstone.analyse.metrics import parts
 from loadstone.core import Load, Plan, RunInfo, run_folder
 from loadstone.core.arrays import COLUMNS
-from loadstone.workload.cell_rows import WARMUP_S
+from loadstone.core.summary import PiecePart, ReplicaPart, TurnPart
+from loadstone.workload.schedule import WARMUP_S
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def breakdown_of(
-    folder: Path, info: RunInfo, plan: Plan, cell: int, load: Load, streams: bool
-) -> dict[str, list[dict[str, Any]]]:
+class Breakdown(NamedTuple):
+    """Empty where the cell has no such parts."""
+
+    by_turn: list[TurnPart]
+    by_replica: list[ReplicaPart]
+    by_piece: list[PiecePart]
+
+
+def breakdown_of(folder: Path, info: RunInfo, plan: Plan, cell: int, load: Load, streams: bool) -> Breakdown:
     """The cell's numbers by turn, by server of a fleet, by piece of a profile: whichever there are."""
 
     def read() -> Iterator[pa.RecordBatch]:
         return run_folder.read_records(folder, cell, (*COLUMNS, "turn", "replica"))
 
-    found: dict[str, list[dict[str, Any]]] = {}
+    def by(key: Callable[[pa.RecordBatch], NDArray[np.int64]]) -> Iterator[tuple[int, dict[str, Any]]]:
+        for number, part in parts(read, key, streams=streams).items():
+            yield number, msgspec.structs.asdict(part)
+
+    breakdown = Breakdown([], [], [])
     if plan.has_sessions:
-        by_turn = parts(read, _whole("turn"), streams=streams)
-        found["by_turn"] = [{"turn": turn, **msgspec.to_builtins(part)} for turn, part in by_turn.items()]
+        breakdown.by_turn.extend(TurnPart(turn=turn, **part) for turn, part in by(_whole("turn")))
     urls = info.target.urls if info.target is not None else []
     if len(urls) > 1:
-        by_replica = parts(read, _whole("replica"), streams=streams)
-        found["by_replica"] = [
-            {"replica": number, "url": urls[number] if number < len(urls) else None, **msgspec.to_builtins(part)}
-            for number, part in by_replica.items()
-        ]
+        breakdown.by_replica.extend(
+            ReplicaPart(replica=number, url=urls[number] if number < len(urls) else None, **part)
+            for number, part in by(_whole("replica"))
+        )
     if load.profile:
         edges = np.cumsum([0.0, *(seconds for _, _, seconds in load.profile)])
         begin_s = _profile_start_s(folder, info, plan, cell, load)
@@ -47,17 +56,13 @@ def breakdown_of(
             at: NDArray[np.int64] = np.searchsorted(edges, at_s, side="right").astype(np.int64) - 1
             return at.clip(0, len(load.profile) - 1)
 
-        found["by_piece"] = [
-            {
-                "from": load.profile[number][0],
-                "to": load.profile[number][1],
-                "seconds": load.profile[number][2],
-                "output_tokens_per_s": part.output_tokens / load.profile[number][2],
-                **msgspec.to_builtins(part),
-            }
-            for number, part in parts(read, piece, streams=streams).items()
-        ]
-    return found
+        for number, part in by(piece):
+            begin, end, seconds = load.profile[number]
+            rate = part["output_tokens"] / seconds
+            breakdown.by_piece.append(
+                PiecePart(begin=begin, end=end, seconds=seconds, output_tokens_per_s=rate, **part)
+            )
+    return breakdown
 
 
 def _whole(column: str) -> Callable[[pa.RecordBatch], NDArray[np.int64]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import msgspec
 
 from loadstone.core import host, run_folder
 from loadstone.core.errors import InputError
+from loadstone.core.summary import CellSummary, Finding
 from loadstone.core.units import show_number, show_seconds
 from loadstone.core.version import __version__
 
@@ -115,10 +115,10 @@ def load() -> Selftest | None:
     """This host's self-test; None where there is none that can be read."""
     try:
         with path().open("rb") as file:
-            found = msgspec.json.decode(file.read(_MOST_BYTES), type=Selftest)
+            selftest = msgspec.json.decode(file.read(_MOST_BYTES), type=Selftest)
     except (OSError, ValueError, RuntimeError):  # no file, no JSON, no home
         return None
-    return found if found.schema == SCHEMA else None
+    return selftest if selftest.schema == SCHEMA else None
 
 
 # --- what a run may say of it ---------------------------------------------------------------------------------
@@ -137,8 +137,8 @@ def bound(selftest: Selftest, streams: float, events_per_s: float) -> Row | None
     return min(rows, key=lambda row: (row.streams, row.tokens_per_s), default=None)
 
 
-def quote(cell: Mapping[str, Any], selftest: Selftest | None) -> tuple[str | None, dict[str, str] | None]:
-    """What the self-test says of a run's cell (of its summary): a line for the table's foot, and a finding or None.
+def quote(cell: CellSummary, selftest: Selftest | None) -> tuple[str | None, Finding | None]:
+    """What the self-test says of a run's cell: a line for the table's foot, and a finding or None.
 
     Both are None where there is no self-test, or nothing arrived. A run beyond the self-test is an info, no warning:
     that nobody looked is no evidence against it, and its own receive lag and late sends are judged in any case.
@@ -148,15 +148,14 @@ def quote(cell: Mapping[str, Any], selftest: Selftest | None) -> tuple[str | Non
         return None, None
     row = bound(selftest, streams, rate)
     if row is not None and (lag_s := _waited_s(cell, row)) is not None:
-        finding = {
-            "kind": "beyond_selftest",
-            "severity": "info",
-            "evidence": f"the receive lag was {show_seconds(lag_s, 2)} (p99), and "
+        return "the self-test of this host does not apply here: the client read later than in the self-test", Finding(
+            "beyond_selftest",
+            "info",
+            f"the receive lag was {show_seconds(lag_s, 2)} (p99), and "
             f"{show_seconds(row.receive_lag_p99_s, 2)} in the self-test of this host: "
             "tokens read together have the time of the newest",
-            "remedy": "Leave the client as much processor time as in the self-test.",
-        }
-        return "the self-test of this host does not apply here: the client read later than in the self-test", finding
+            "Leave the client as much processor time as in the self-test.",
+        )
     if row is not None and row.comparison is not None:
         error = row.comparison.error_s
         name, most_s = ("p99", error.p99) if error.p99 is not None else ("at most", error.max)
@@ -165,45 +164,44 @@ def quote(cell: Mapping[str, Any], selftest: Selftest | None) -> tuple[str | Non
     tested = [row for row in selftest.rows if row.comparison is not None and not row.contended]
     most = max(tested, key=lambda row: row.events_per_s or 0, default=None)
     reached = f", which went up to {_size(most.streams, most.events_per_s)}" if most is not None else ""
-    finding = {
-        "kind": "beyond_selftest",
-        "severity": "info",
-        "evidence": f"{_size(streams, rate)} are beyond the self-test of this host{reached}",
-        "remedy": "Run `loadstone selftest` without --quick, or check the cell's own receive lag and late sends.",
-    }
-    return "beyond the self-test of this host", finding
+    return "beyond the self-test of this host", Finding(
+        "beyond_selftest",
+        "info",
+        f"{_size(streams, rate)} are beyond the self-test of this host{reached}",
+        "Run `loadstone selftest` without --quick, or check the cell's own receive lag and late sends.",
+    )
 
 
-def _waited_s(cell: Mapping[str, Any], row: Row) -> float | None:
+def _waited_s(cell: CellSummary, row: Row) -> float | None:
     """The cell's receive lag (p99) where it is not as in the self-test, and long enough to bring tokens together.
 
     Stamps are the kernel's: as long as a read comes before the stream's next token, its waiting changes no time.
     """
-    lag_s, tested_s, tpot = cell["client"]["receive_lag_p99_s"], row.receive_lag_p99_s, cell["metrics"]["tpot_s"]
-    if lag_s is None or tested_s is None or tpot is None or lag_s < max(tpot["p50"], LAG_TIMES * tested_s):
+    lag_s, tested_s, tpot = cell.client.receive_lag_p99_s, row.receive_lag_p99_s, cell.metrics.tpot_s
+    if lag_s is None or tested_s is None or tpot is None or lag_s < max(tpot.p50 or 0.0, LAG_TIMES * tested_s):
         return None
-    return float(lag_s)
+    return lag_s
 
 
 def _size(streams: float, events_per_s: float | None) -> str:
     return f"{show_number(math.ceil(streams), 1)} streams, {show_number(events_per_s, 2)} events/s"
 
 
-def _streams(cell: Mapping[str, Any]) -> float | None:
+def _streams(cell: CellSummary) -> float | None:
     """Requests under way at once: as the load says, and of an open loop as many as Little's law gives."""
-    load, metrics = cell["load"], cell["metrics"]
-    cap = load.get("max_concurrency") or math.inf
-    if load["kind"] != "rate":
-        return min(float(load["value"]), cap)
-    if metrics["requests_per_s"] is None or metrics["e2e_s"] is None:
+    load, rate, e2e = cell.load, cell.metrics.requests_per_s, cell.metrics.e2e_s
+    cap = load.max_concurrency or math.inf
+    if not load.is_open:
+        return min(load.value, cap)
+    if rate is None or e2e is None or e2e.mean is None:
         return None
-    return min(float(metrics["requests_per_s"] * metrics["e2e_s"]["mean"]), cap)
+    return min(rate * e2e.mean, cap)
 
 
-def events_per_s(cell: Mapping[str, Any]) -> float | None:
+def events_per_s(cell: CellSummary) -> float | None:
     """Stream events/s while the load was full."""
-    metrics = cell["metrics"]
-    tokens_per_s = (metrics["steady"] or metrics)["output_tokens_per_s"]
-    if tokens_per_s is None or not metrics["output_tokens"]:
+    metrics = cell.metrics
+    tokens_per_s = (metrics.steady or metrics).output_tokens_per_s
+    if tokens_per_s is None or not metrics.output_tokens or metrics.output_events is None:
         return None
-    return float(tokens_per_s * metrics["output_events"] / metrics["output_tokens"])
+    return tokens_per_s * metrics.output_events / metrics.output_tokens

@@ -1,115 +1,119 @@
 """What an imported run says of itself beside its records, or in their place.
 
-RunInfo.settings["import"] holds, for each cell, what the file stated and what was found about it:
-
-    {"tool", "files", "cells": [{"where", "tool", "definitions", "relative_times", "unknown", "stated", "findings"}]}
-
-A run of sums has no records: its summary.json is what the file stated. A run of requests has records, and a summary
-computed from them; `unknown` names what these cannot tell though they look as if, and `relative_times` says that each
-request's times count from its own send, so that whatever needs a common clock is as stated, or missing.
+RunInfo.settings["import"] holds {"tool", "files", "cells"}, an ImportedCell for each cell. A run of sums has no
+records: its summary.json is what the file stated. A run of requests has records, and a summary computed from them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from loadstone.analyse import verdict
-from loadstone.analyse.verdict import Finding
 from loadstone.core import RunInfo
+from loadstone.core import summary as summaries
 from loadstone.core.errors import InputError
+from loadstone.core.summary import CellSummary, Finding, Latency, Metrics, Summary
 from loadstone.core.units import show_seconds
 
 _NEEDS_A_CLOCK = (
     "steady", "sustained", "achieved_rate_per_s", "output_tokens_per_s", "total_tokens_per_s", "requests_per_s",
 )  # fmt: skip
-_TIMELESS = frozenset({
-    "request_errors", "short_outputs", "empty_answers", "output_length", "input_length", "finish_reasons",
-    "several_tokens_an_event", "few_samples", "no_usage", "client_read_late",
-})  # fmt: skip
-"""Rules of the verdict that hold of other tools' requests without a common clock."""
-_OF_EVENTS = frozenset({
-    "tokens_not_streamed", "several_tokens_an_event", "fewer_tokens_than_events", "tpot_understated",
-    "ttft_overstated", "client_read_late",
-})  # fmt: skip
-"""Rules about stream events, of which files may tell the first and the last alone."""
-_OF_OUR_CLIENT = frozenset({"user_clock", "events_coalesced"})
-"""Rules about this project's client, which did not measure an imported run."""
 CUT_AT_END = "cut_at_end"
 """Requests that a tool cuts when its time is up, as it is meant to: no failures."""
 DIFFERENCE = 0.02
 """A stated mean and that of the requests of the same file differ worth a word from this share on."""
 
 
-def of_cell(info: RunInfo, cell: int) -> Mapping[str, Any]:
-    """What the import said of a cell; empty for runs that were not imported."""
-    imported = info.settings.get("import")
-    cells = imported.get("cells") if isinstance(imported, dict) else None
-    found = cells[cell] if isinstance(cells, list) and cell < len(cells) else None
-    return found if isinstance(found, dict) else {}
+class Stated(msgspec.Struct, kw_only=True, frozen=True):
+    """What a file states of a cell. `latencies`: metric to statistic to seconds; `totals`: fields of Metrics."""
+
+    requests: dict[str, int | None] = {}
+    duration_s: float | None = None
+    latencies: dict[str, dict[str, float | None]] = {}
+    totals: dict[str, int | float | None] = {}
+    under_way: float | None = None
 
 
-def as_stated(cell: Mapping[str, Any]) -> bool:
-    """Whether a summary's cell is nothing but another tool's figures: who states them does not tell short answers."""
-    counts = cell.get("requests")
-    return isinstance(counts, Mapping) and counts.get("short", 0) is None
+class ImportedCell(msgspec.Struct, kw_only=True, frozen=True):
+    """What the import found out about a cell.
+
+    tool            whose client measured it
+    definitions     the dialect by whose formulas its numbers were made
+    relative_times  each request's times count from its own send, so that whatever needs a common clock is as stated,
+                    or missing
+    unknown         metrics that the records cannot tell though they look as if
+    """
+
+    where: str | None = None
+    created: str | None = None
+    tool: str | None = None
+    definitions: str | None = None
+    relative_times: bool = False
+    unknown: list[str] = []
+    stated: Stated = Stated()
+    findings: list[Finding] = []
+
+
+def of_cell(info: RunInfo, cell: int) -> ImportedCell | None:
+    """What the import found out about a cell; None for runs that were not imported, or where it cannot be read."""
+    try:
+        return msgspec.convert(info.settings["import"]["cells"][cell], ImportedCell)
+    except (KeyError, IndexError, TypeError, msgspec.ValidationError):
+        return None
+
+
+def origin(info: RunInfo, imported: ImportedCell | None) -> verdict.Origin:
+    """Where a cell's records come from, and what they cannot tell."""
+    imported = imported or ImportedCell()
+    return verdict.Origin(
+        info.source,
+        common_clock=not imported.relative_times,
+        every_event="output_events" not in imported.unknown,
+        cut_at_end=any(finding.kind == CUT_AT_END for finding in imported.findings),
+    )
 
 
 def is_summary_only(folder: Path, info: RunInfo) -> bool:
     return info.source == "imported" and not (folder / "records.parquet").exists()
 
 
-def read(folder: Path) -> dict[str, Any]:
+def read(folder: Path) -> Summary:
     """The summary of a run that has no records. Raises InputError where there is none."""
-    path = folder / "summary.json"
-    try:
-        document: dict[str, Any] = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-    except OSError as error:
-        raise InputError(f"{folder}: neither records nor a summary; import the file again") from error
-    except msgspec.DecodeError as error:
-        raise InputError(f"{path}: not a summary ({error}); import the file again") from error
-    if not isinstance(document.get("cells"), list):
-        raise InputError(f"{path}: not a summary (it has no cells); import the file again")
-    return document | {"run_dir": str(folder), "run_id": folder.name}
+    if not (folder / "summary.json").exists():
+        raise InputError(f"{folder}: neither records nor a summary; import the file again")
+    summary = summaries.read(folder, "import the file again")
+    summary.run_dir, summary.run_id = str(folder), folder.name
+    return summary
 
 
-def lay_over(document: dict[str, Any], told: Mapping[str, Any]) -> None:
-    """Puts into a cell's document, made of its records, what the file told besides; takes out what they cannot."""
-    metrics = document["metrics"]
-    stated = told.get("stated") or {}
-    relative = bool(told.get("relative_times"))
-    for name in told.get("unknown") or ():
-        if name in metrics:
-            metrics[name] = None
-    if relative:
-        document["duration_s"] = stated.get("duration_s")
+def lay_over(summary: CellSummary, imported: ImportedCell) -> None:
+    """Puts into a cell's summary, made of its records, what the file stated besides; takes out what they cannot
+    tell.
+    """
+    metrics, stated = summary.metrics, imported.stated
+    for name in set(imported.unknown).intersection(Metrics.__struct_fields__):
+        setattr(metrics, name, None)
+    if imported.relative_times:
+        summary.duration_s = stated.duration_s
         for name in _NEEDS_A_CLOCK:
-            metrics[name] = stated.get("totals", {}).get(name)
-    found = [msgspec.convert(one, Finding) for one in document["verdict"]["findings"]]
-    passed_over = _OF_OUR_CLIENT | (_OF_EVENTS if "output_events" in (told.get("unknown") or ()) else set())
-    found = [one for one in found if one.kind not in passed_over and (not relative or one.kind in _TIMELESS)]
-    told_of = [msgspec.convert(one, Finding) for one in told.get("findings") or ()]
-    counts = document["requests"]
-    if any(one.kind == CUT_AT_END for one in told_of) and not counts["error"] and not counts["timeout"]:
-        # Nothing failed: what was cancelled is told of already.
-        found = [one for one in found if one.kind != "request_errors"]
-    found += told_of
-    found += _differences(metrics, stated.get("latencies") or {})
-    document["verdict"] = msgspec.to_builtins(verdict.judge(found))
-    document["measured_by"] = told.get("tool")
+            setattr(metrics, name, stated.totals.get(name))
+    findings = [*summary.verdict.findings, *imported.findings, *_differences(metrics, stated.latencies)]
+    summary.verdict = verdict.judge(findings)
+    summary.measured_by = imported.tool
 
 
-def _differences(metrics: Mapping[str, Any], latencies: Mapping[str, Any]) -> list[Finding]:
+def _differences(metrics: Metrics, latencies: Mapping[str, Mapping[str, float | None]]) -> list[Finding]:
     shown = []
-    for name, stated in latencies.items():
-        ours, theirs = metrics.get(name), stated.get("mean")
-        if ours is None or theirs is None or abs(ours["mean"] - theirs) <= DIFFERENCE * max(ours["mean"], theirs):
+    for name, statistics in latencies.items():
+        values: Latency | None = getattr(metrics, name, None)
+        ours, theirs = values.mean if values is not None else None, statistics.get("mean")
+        if ours is None or theirs is None or abs(ours - theirs) <= DIFFERENCE * max(ours, theirs):
             continue
         label = name.removesuffix("_s").upper()
-        shown.append(f"{label} {show_seconds(theirs)} as stated, {show_seconds(ours['mean'])} by its requests")
+        shown.append(f"{label} {show_seconds(theirs)} as stated, {show_seconds(ours)} by its requests")
     if not shown:
         return []
     return [

@@ -15,25 +15,18 @@ from numpy.typing import NDArray
 
 from loadstone.core import Load, arrays
 from loadstone.core.errors import InputError
-from loadstone.core.statistics import Distribution, Flow, Pool, distribution
-from loadstone.core.statistics.blocks import CURVE
+from loadstone.core.statistics import Dependence, Distribution, Pool, distribution
+from loadstone.core.statistics.dependence import CURVE, window_curve
 from loadstone.core.statistics.distribution import mean_reach
-from loadstone.core.statistics.flow import rate_bounds
 from loadstone.core.statistics.growth import SURE, growth
+from loadstone.core.summary import SLO_KEYS, Latency, Part, Steady, Sustained
+from loadstone.core.summary import Requests as Counts
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
-
-SLO_KEYS = ("ttft", "tpot", "e2e")
-LATENCIES = ("ttft_s", "tpot_s", "itl_s", "e2e_s", "ttft_intended_s", "e2e_intended_s")
-TOTALS = (
-    "input_tokens", "output_tokens", "cached_input_tokens", "output_tokens_per_s", "total_tokens_per_s",
-    "requests_per_s", "achieved_rate_per_s", "goodput_per_s", "attainment",
-)  # fmt: skip
-"""Fields of CellMetrics that any client can tell."""
 
 
 class Requests(msgspec.Struct, kw_only=True, frozen=True):
@@ -45,41 +38,6 @@ class Requests(msgspec.Struct, kw_only=True, frozen=True):
     timeout: int
     cancelled: int
     short: int
-
-
-class Steady(msgspec.Struct, kw_only=True, frozen=True):
-    """Throughput from the first to the last send of a measured request, while the load is full.
-
-    output_tokens_per_s  tokens of both phases and any status that arrived within / (end_s − start_s)
-    total_tokens_per_s   that · (input_tokens + output_tokens)/output_tokens of the cell
-    requests_per_s       that · ok and short requests/output_tokens of the cell
-    ci95                 {"output_tokens_per_s": [low, high], …}: 95 % bounds of each, see rate_bounds()
-
-    Prompts and requests are counted by the tokens of their answers: at a moment of their own, as the first token or
-    the end, they would come in waves, of which a window from send to send holds one more than of answers.
-    """
-
-    start_s: float
-    end_s: float
-    output_tokens_per_s: float
-    total_tokens_per_s: float | None
-    requests_per_s: float
-    ci95: dict[str, list[float | None]]
-
-
-class Sustained(msgspec.Struct, kw_only=True, frozen=True):
-    """Throughput in the long run of an open loop that keeps up: the rate times what a request has on average.
-
-    output_tokens_per_s  load.value · mean output tokens; total_tokens_per_s with input tokens
-    requests_per_s       load.value
-    ci95                 {"output_tokens_per_s": [low, high], …}: 95 % bounds: as far as the mean is known, and the
-                         lower one less by the growth of E2E that the cell does not exclude (statistics.growth)
-    """
-
-    output_tokens_per_s: float
-    total_tokens_per_s: float | None
-    requests_per_s: float
-    ci95: dict[str, list[float]]
 
 
 class CellMetrics(msgspec.Struct, kw_only=True, frozen=True):
@@ -130,27 +88,6 @@ class CellMetrics(msgspec.Struct, kw_only=True, frozen=True):
     attainment: float | None
 
 
-class Part(msgspec.Struct, kw_only=True, frozen=True):
-    """The numbers of some of a cell's requests: one turn's, one server's. Fields as in CellMetrics.
-
-    mean_input_tokens, mean_output_tokens  of those that are ok or short; None where there are none, or not told
-    token_share                            of the cell's output tokens
-    """
-
-    requests: Requests
-    ttft_s: Distribution | None
-    tpot_s: Distribution | None
-    e2e_s: Distribution | None
-    ttft_intended_s: Distribution | None
-    e2e_intended_s: Distribution | None
-    input_tokens: int | None
-    cached_input_tokens: int | None
-    output_tokens: int
-    mean_input_tokens: float | None
-    mean_output_tokens: float | None
-    token_share: float | None
-
-
 def parts(
     read: Callable[[], Iterable[pa.RecordBatch]],
     keys: Callable[[pa.RecordBatch], NDArray[np.int64]],
@@ -170,15 +107,11 @@ def parts(
 
 def _part(rows: NDArray[Any], all_tokens: float, streams: bool) -> Part:
     done = rows[arrays.completed(rows)]
-    flow = Flow.of(done["sent"], done["last"])
     output_tokens = int(np.nansum(rows["tokens"]))
+    latencies = _latencies(done, Dependence.of(done["sent"], done["last"]), streams)
     return Part(
-        requests=_requests(rows),
-        ttft_s=distribution(done["first"] - done["sent"], flow) if streams else None,
-        tpot_s=distribution(arrays.tpot_s(done), flow) if streams else None,
-        e2e_s=distribution(done["last"] - done["sent"], flow),
-        ttft_intended_s=distribution(done["first"] - done["intended"], flow) if streams else None,
-        e2e_intended_s=distribution(done["last"] - done["intended"], flow),
+        requests=Counts(**msgspec.structs.asdict(_requests(rows))),
+        **{name: Latency.of(values) for name, values in latencies.items()},
         input_tokens=arrays.total(rows["input"][~np.isnan(rows["first"])]),
         cached_input_tokens=arrays.total(rows["cached"]),
         output_tokens=output_tokens,
@@ -186,6 +119,19 @@ def _part(rows: NDArray[Any], all_tokens: float, streams: bool) -> Part:
         mean_output_tokens=_mean(done["tokens"]),
         token_share=output_tokens / all_tokens if all_tokens else None,
     )
+
+
+def _latencies(done: NDArray[Any], dependence: Dependence, streams: bool) -> dict[str, Any]:
+    """The Distribution of each latency but ITL; None where there is none."""
+    of_first = {
+        "ttft_s": done["first"] - done["sent"],
+        "tpot_s": arrays.tpot_s(done),
+        "ttft_intended_s": done["first"] - done["intended"],
+    }
+    of_last = {"e2e_s": done["last"] - done["sent"], "e2e_intended_s": done["last"] - done["intended"]}
+    return {name: distribution(values, dependence) if streams else None for name, values in of_first.items()} | {
+        name: distribution(values, dependence) for name, values in of_last.items()
+    }
 
 
 def _requests(measured: NDArray[Any]) -> Requests:
@@ -230,12 +176,12 @@ def cell_metrics(
         for at, piece in arrays.pieces(whole):
             gained = arrays.gained(piece)
             if window is not None:
-                within += _curve(piece.arrival, gained, window)
+                within += window_curve(piece.arrival, gained, window)
             chosen = counted[at]
             events += int(piece.lengths[chosen].sum())
             if streams:
-                kept: Any = slice(None) if chosen.all() else np.repeat(chosen, piece.lengths)
-                gaps.add(arrays.token_gaps(piece.arrival[kept], gained[kept], piece.lengths[chosen]))
+                of_chosen: Any = slice(None) if chosen.all() else np.repeat(chosen, piece.lengths)
+                gaps.add(arrays.token_gaps(piece.arrival[of_chosen], gained[of_chosen], piece.lengths[chosen]))
         parts.append(part)
     rows = np.concatenate(parts)
     parts.clear()
@@ -246,7 +192,7 @@ def cell_metrics(
         if window is not None:
             for batch in read():
                 for _, piece in arrays.pieces(arrays.events(batch)):
-                    within += _curve(piece.arrival, arrays.gained(piece), window)
+                    within += window_curve(piece.arrival, arrays.gained(piece), window)
 
     measured = _those(rows, rows["measured"])
     done = _those(measured, arrays.completed(measured))
@@ -255,17 +201,13 @@ def cell_metrics(
     output_tokens = int(np.nansum(measured["tokens"]))
     input_tokens = arrays.total(started["input"])
     met = _met(measured, load, slo) if slo else None
-    flow = Flow.of(done["sent"], done["last"], span_s, load.places)
+    dependence = Dependence.of(done["sent"], done["last"], span_s, load.places)
 
     return CellMetrics(
         requests=_requests(measured),
         duration_s=duration_s,
-        ttft_s=distribution(done["first"] - done["sent"], flow) if streams else None,
-        tpot_s=distribution(arrays.tpot_s(done), flow) if streams else None,
+        **_latencies(done, dependence, streams),
         itl_s=itl,
-        e2e_s=distribution(done["last"] - done["sent"], flow),
-        ttft_intended_s=distribution(done["first"] - done["intended"], flow) if streams else None,
-        e2e_intended_s=distribution(done["last"] - done["intended"], flow),
         send_lag_s=distribution(measured["sent"] - measured["intended"]),
         receive_lag_s=distribution(done["lag"]),
         input_tokens=input_tokens,
@@ -275,7 +217,9 @@ def cell_metrics(
         output_tokens_per_s=arrays.over(output_tokens, duration_s),
         total_tokens_per_s=None if input_tokens is None else arrays.over(input_tokens + output_tokens, duration_s),
         requests_per_s=arrays.over(len(done), duration_s),
-        steady=None if window is None else _steady(within, window, flow, input_tokens, output_tokens, len(done)),
+        steady=None
+        if window is None
+        else _steady(within, window, dependence, input_tokens, output_tokens, len(done)),
         sustained=sustained_of(load, measured),
         achieved_rate_per_s=_achieved_rate_per_s(measured),
         goodput_per_s=None if met is None else arrays.over(int(met.sum()), duration_s),
@@ -289,28 +233,23 @@ def _window(sent_s: Floats) -> tuple[float, float] | None:
     return (float(sent.min()), float(sent.max())) if len(sent) and np.ptp(sent) > 0 else None
 
 
-def _curve(at_s: Floats, tokens: NDArray[Any], window: tuple[float, float]) -> Floats:
-    """Tokens that came in each of CURVE stretches of the window, both its ends included."""
-    start_s, end_s = window
-    inside = (at_s >= start_s) & (at_s <= end_s)
-    if not inside.all():
-        at_s, tokens = at_s[inside], tokens[inside]
-    stretch = ((at_s - start_s) * (CURVE / (end_s - start_s))).astype(np.int64)
-    return np.bincount(np.minimum(stretch, CURVE - 1), tokens, CURVE).astype(np.float64)
-
-
 def _steady(
-    tokens: Floats, window: tuple[float, float], flow: Flow, input_tokens: int | None, output_tokens: int, done: int
+    tokens: Floats,
+    window: tuple[float, float],
+    dependence: Dependence,
+    input_tokens: int | None,
+    output_tokens: int,
+    done: int,
 ) -> Steady | None:
-    """Throughput over the window: of `tokens` that arrived in each of its stretches, as _curve() has them, and of
-    what the cell had for so many; None where nobody had any."""
+    """Throughput over the window: of `tokens` that arrived in each of its stretches, as window_curve() has them, and
+    of what the cell had for so many; None where nobody had any."""
     start_s, end_s = window
     if not output_tokens:
         return None
     per_token = {"output_tokens_per_s": 1.0, "requests_per_s": done / output_tokens}
     if input_tokens is not None:
         per_token["total_tokens_per_s"] = (input_tokens + output_tokens) / output_tokens
-    rate, bounds = float(tokens.sum()) / (end_s - start_s), rate_bounds(tokens, end_s - start_s, flow)
+    rate, bounds = float(tokens.sum()) / (end_s - start_s), dependence.rate_bounds(tokens, end_s - start_s)
     rates = {name: rate * per for name, per in per_token.items()}
     return Steady(
         start_s=start_s,
@@ -333,15 +272,15 @@ def sustained_of(load: Load, measured: NDArray[Any]) -> Sustained | None:
     tokens = measured["tokens"]
     if not len(measured) or not arrays.completed(measured).all() or np.isnan(tokens).any() or not tokens.any():
         return None
-    due_s = np.where(np.isnan(measured["intended"]), measured["sent"], measured["intended"])
-    grown = growth(due_s, measured["last"])
+    grown = growth(arrays.origin_s(measured, load), measured["last"])
     if grown is None or grown[0] - grown[1] > SURE:
         return None
     behind = math.log1p(max(0.0, sum(grown)))
     each = {"output_tokens_per_s": tokens, "requests_per_s": np.ones(len(tokens))}
     if not np.isnan(measured["input"]).any():
         each["total_tokens_per_s"] = tokens + measured["input"]
-    rates, bounds = {}, {}
+    rates: dict[str, float] = {}
+    bounds: dict[str, list[float | None]] = {}
     for name, values in each.items():
         mean = float(values.mean())
         # Lengths are drawn one by one, whatever the requests then share.
@@ -358,13 +297,8 @@ def sustained_of(load: Load, measured: NDArray[Any]) -> Sustained | None:
 
 
 def _met(rows: NDArray[Any], load: Load, slo: Mapping[str, float]) -> Bools:
-    """Which requests are ok or short and within every bound (≤).
-
-    TTFT and E2E count from the intended time in an open loop (the user waits from then on), where it is known, and
-    from sending in a closed one. One token has no TPOT to miss.
-    """
-    intended, sent = rows["intended"], rows["sent"]
-    origin = sent if load.kind == "concurrency" else np.where(np.isnan(intended), sent, intended)
+    """Which requests are ok or short and within every bound (≤). One token has no TPOT to miss."""
+    origin = arrays.origin_s(rows, load)
     met = arrays.completed(rows)
     if "ttft" in slo:
         met &= rows["first"] - origin <= slo["ttft"]
@@ -388,5 +322,5 @@ def _those(rows: NDArray[Any], chosen: Bools) -> NDArray[Any]:
 
 
 def _mean(values: Floats) -> float | None:
-    told = arrays.present(values)
-    return float(told.mean()) if len(told) else None
+    known = arrays.present(values)
+    return float(known.mean()) if len(known) else None

@@ -52,10 +52,10 @@ def rows_of(sql: str, runs: Path) -> tuple[list[str], list[tuple[Any, ...]]]:
             for name, (file, select) in _TABLES.items():
                 files = [folder / file for folder in folders if (folder / file).exists()]
                 if files:
-                    with tempfile.TemporaryDirectory() as held:
-                        _join(files, Path(held) / file)
-                        made = f"create table {name} as {select} {_READ}"
-                        connection.execute(made, [str(Path(held) / file), _MOST_BYTES + 1])
+                    with tempfile.TemporaryDirectory() as scratch:
+                        _join(files, Path(scratch) / file)
+                        statement = f"create table {name} as {select} {_READ}"
+                        connection.execute(statement, [str(Path(scratch) / file), _MOST_BYTES + 1])
             for name in _OF_PARQUET:
                 files = [path for folder in folders if (path := folder / f"{name}.parquet").exists()]
                 if files:
@@ -89,9 +89,9 @@ def _no_table(name: str, connection: duckdb.DuckDBPyConnection) -> str:
     return f"no table {name!r}; there are {', '.join(sorted(there))}"
 
 
-def _join(files: Sequence[Path], place: Path) -> None:
+def _join(files: Sequence[Path], target: Path) -> None:
     """Write these JSON objects into one file: of each that it reads, DuckDB holds 128 MiB. Raises InputError."""
-    with place.open("wb") as whole:
+    with target.open("wb") as whole:
         for path in files:
             try:
                 if path.stat().st_size > _MOST_BYTES:
@@ -111,14 +111,14 @@ def _rows_of_runs(files: Sequence[Path]) -> ds.Dataset:
     import pyarrow.dataset as ds
     from pyarrow.fs import LocalFileSystem
 
-    kind, place = ds.ParquetFileFormat(), LocalFileSystem()
+    parquet, files_here = ds.ParquetFileFormat(), LocalFileSystem()
     schema = pa.schema([("run", pa.string())])
     parts = []
     for path in files:
-        part = kind.make_fragment(str(path), place, ds.field("run") == path.parent.name)
+        part = parquet.make_fragment(str(path), files_here, ds.field("run") == path.parent.name)
         try:
             schema = pa.unify_schemas([schema, part.physical_schema], promote_options="permissive")
         except (OSError, pa.ArrowException) as error:
             raise InputError(f"{path}: cannot be read ({' '.join(str(error).split())})") from error
         parts.append(part)
-    return ds.FileSystemDataset(parts, schema, kind, place)
+    return ds.FileSystemDataset(parts, schema, parquet, files_here)

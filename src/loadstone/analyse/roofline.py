@@ -15,48 +15,30 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from loadstone.analyse.run_facts import RunFacts, mapping, mean_tokens, number, steady_window
+from loadstone.analyse.run_facts import RunFacts, mapping
 from loadstone.catalogue.hardware import Gpu
-from loadstone.core import RunInfo
+from loadstone.core import Load, RunInfo
 from loadstone.core.errors import InputError
+from loadstone.core.summary import CellSummary, Latency, Roofline, finite, mean_tokens
 
 if TYPE_CHECKING:
     from loadstone.catalogue.deployment.deployment import Deployment
     from loadstone.predict.step_time.work import Work
 
 
-class Light(msgspec.Struct, kw_only=True, frozen=True):
-    """Shares of what the hardware allows: 1 is as fast as it can be. What cannot be told is None.
-
-    tpot_s      the least time of a step with as many requests decoding as there were
-    ttft_s      the least time of one prompt, alone
-    tpot_ratio  tpot_s / the median TPOT
-    ttft_ratio  ttft_s / the median TTFT from sending
-    mbu         bytes that the decode steps read, per second, over the memory bandwidth of all GPUs
-    mfu         FLOPs of all tokens that were computed, per second, over the peak of all GPUs
-    """
-
-    tpot_s: float | None = None
-    ttft_s: float | None = None
-    tpot_ratio: float | None = None
-    ttft_ratio: float | None = None
-    mbu: float | None = None
-    mfu: float | None = None
-
-
 @np.errstate(over="ignore", invalid="ignore")  # files may hold any number; what comes of it is left out
-def light_of(info: RunInfo, facts: RunFacts, cell: Mapping[str, Any]) -> Light | None:
-    """Of a summary's cell; None where the catalogue does not know what it ran on, or a request has several answers,
-    which the formulas do not know. `facts`: those of its run.
+def roofline_of(info: RunInfo, facts: RunFacts, cell: CellSummary) -> Roofline | None:
+    """What the hardware allows beside a cell's numbers; None where the catalogue does not know what it ran on, or a
+    request has several answers, which the formulas do not know. `facts`: those of its run.
     """
     if info.target is not None and info.target.choices > 1:
         return None
     roofline = _roofline(_shorthand(info, facts), facts.hardware, facts.own_model)
-    metrics = mapping(cell.get("metrics"))
+    metrics = cell.metrics
     input_tokens, output_tokens = _lengths(facts, cell)
     if roofline is None or not input_tokens:
         return None
-    rate = number((steady_window(cell) or metrics).get("requests_per_s"))
+    rate = finite((cell.steady or metrics).requests_per_s)
     cached = _cached_share(facts, cell)
     tpot_s = ttft_s = mbu = mfu = None
     if cached is not None:
@@ -64,19 +46,20 @@ def light_of(info: RunInfo, facts: RunFacts, cell: Mapping[str, Any]) -> Light |
     if rate and output_tokens and cached is not None:
         flops = roofline.flops(input_tokens * (1 - cached), input_tokens * cached, output_tokens)
         mfu = rate * flops / roofline.peak_flops_per_s
-    mean_s = number(mapping(metrics.get("tpot_s")).get("mean")) or _median_s(metrics, "tpot_s")
+    tpot_median_s = _median_s(metrics.tpot_s)
+    mean_s = (finite(metrics.tpot_s.mean) if metrics.tpot_s is not None else None) or tpot_median_s
     # Little's law: so many are decoding, on average over all time.
     decoding = (rate or 0.0) * (mean_s or 0.0) * ((output_tokens or 1.0) - 1)
     if mean_s and 0 < decoding < math.inf and not _speculates(info.settings):
-        tpot_s, reading_s = roofline.decode(decoding, _places(cell), input_tokens + (output_tokens or 0.0) / 2)
+        tpot_s, reading_s = roofline.decode(decoding, _places(cell.load), input_tokens + (output_tokens or 0.0) / 2)
         mbu = reading_s / mean_s
-    return Light(
-        tpot_s=number(tpot_s),
-        ttft_s=number(ttft_s),
-        tpot_ratio=_over(tpot_s, _median_s(metrics, "tpot_s")),
-        ttft_ratio=_over(ttft_s, _median_s(metrics, "ttft_s")),
-        mbu=number(mbu),
-        mfu=number(mfu),
+    return Roofline(
+        tpot_s=finite(tpot_s),
+        ttft_s=finite(ttft_s),
+        tpot_ratio=_over(tpot_s, tpot_median_s),
+        ttft_ratio=_over(ttft_s, _median_s(metrics.ttft_s)),
+        mbu=finite(mbu),
+        mfu=finite(mfu),
     )
 
 
@@ -173,36 +156,33 @@ def _decode_s(work: Work, batch: float, met: float, context_tokens: float) -> tu
     return float((products + attention)[0]), float(body_seconds(shared, values, np.array([met]))[0])
 
 
-def _lengths(facts: RunFacts, cell: Mapping[str, Any]) -> tuple[float | None, float | None]:
+def _lengths(facts: RunFacts, cell: CellSummary) -> tuple[float | None, float | None]:
     """Mean tokens of the cell's prompts and answers; those of the run where the cell does not tell."""
-    found = mean_tokens([cell])
-    return found if all(found) else (facts.input_tokens, facts.output_tokens)
+    lengths = mean_tokens([cell])
+    return lengths if all(lengths) else (facts.input_tokens, facts.output_tokens)
 
 
-def _cached_share(facts: RunFacts, cell: Mapping[str, Any]) -> float | None:
+def _cached_share(facts: RunFacts, cell: CellSummary) -> float | None:
     """Of the prompts' tokens; None where prompts have something in common and nobody tells what came of it."""
-    metrics = mapping(cell.get("metrics"))
-    cached, given = number(metrics.get("cached_input_tokens")), number(metrics.get("input_tokens"))
-    if cached is not None and given:
-        return min(1.0, cached / given)
-    shared = metrics.get("shared_input_tokens") or facts.prefix_tokens or cell.get("by_turn")
+    cached, inputs = finite(cell.metrics.cached_input_tokens), finite(cell.metrics.input_tokens)
+    if cached is not None and inputs:
+        return min(1.0, cached / inputs)
+    shared = cell.metrics.shared_input_tokens or facts.prefix_tokens or cell.by_turn
     return None if shared and facts.prefix_cache is not False else 0.0
 
 
-def _places(cell: Mapping[str, Any]) -> float:
+def _places(load: Load) -> float:
     """How many requests can be under way at most: a closed loop's, a burst's; of an open loop any number."""
-    load = mapping(cell.get("load"))
-    return math.inf if load.get("kind") == "rate" else number(load.get("value")) or math.inf
+    return math.inf if load.is_open else finite(load.value) or math.inf
 
 
-def _median_s(metrics: Mapping[str, Any], name: str) -> float | None:
+def _median_s(values: Latency | None) -> float | None:
     """The mean where another tool states no median."""
-    values = mapping(metrics.get(name))
-    return number(values.get("p50")) or number(values.get("mean"))
+    return (finite(values.p50) or finite(values.mean)) if values is not None else None
 
 
-def _over(light_s: float | None, measured_s: float | None) -> float | None:
-    return number(light_s / measured_s) if light_s is not None and measured_s else None
+def _over(ideal_s: float | None, measured_s: float | None) -> float | None:
+    return finite(ideal_s / measured_s) if ideal_s is not None and measured_s else None
 
 
 def _speculates(settings: Mapping[str, Any]) -> bool:
@@ -215,13 +195,13 @@ def _shorthand(info: RunInfo, facts: RunFacts) -> str | None:
     """Of what the run was on: as its papers name it, or put together from what a file told."""
     from loadstone.catalogue.deployment.shorthand import split_deployment
 
-    said = mapping(info.settings.get("deployment")).get("name")
-    if isinstance(said, str) and facts.hardware is not None:
+    shorthand = mapping(info.settings.get("deployment")).get("name")
+    if isinstance(shorthand, str) and facts.hardware is not None:
         # A node that only a file describes counts itself; its GPUs, which are in the papers, count here.
-        model, _, options = split_deployment(said)
+        model, _, options = split_deployment(shorthand)
         return f"{model}@{facts.gpus}xgpu/{options}"
-    if isinstance(said, str):
-        return said
+    if isinstance(shorthand, str):
+        return shorthand
     name = facts.architecture or facts.model
     if not name or not facts.gpu or not facts.gpus or (facts.source == "imported" and facts.tp is None):
         return None

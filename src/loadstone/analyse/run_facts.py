@@ -22,45 +22,22 @@ What nobody said is None.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import msgspec
 
+from loadstone.catalogue.engines import engine_title
+from loadstone.catalogue.find import gpu_title
 from loadstone.catalogue.hardware import Gpu
 from loadstone.core import RunInfo
-
-_ENGINES = {
-    "vllm": "vLLM",
-    "sglang": "SGLang",
-    "tensorrtllm": "TensorRT-LLM",
-    "trtllm": "TensorRT-LLM",
-    "trt": "TensorRT-LLM",
-    "tensorrt": "TensorRT-LLM",
-    "triton": "Triton",
-    "llamacpp": "llama.cpp",
-    "llamaserver": "llama.cpp",
-    "transformers": "transformers",
-    "mlxlm": "mlx-lm",
-    "lmdeploy": "LMDeploy",
-    "tgi": "TGI",
-    "hftgi": "TGI",
-}
-_GPUS = (
-    "GB300", "GB200", "B300", "B200", "GH200", "H200", "H100", "H800", "H20", "A100", "A800", "L40S", "L40", "L4",
-    "L20", "A10G", "A10", "A6000", "V100", "T4", "MI355X", "MI350X", "MI325X", "MI300X", "MI300A", "MI250X", "MI210",
-)  # fmt: skip
-_SIZES = {"A100": "40GB", "H20": "141GB"}
-"""Memory that such a GPU has only in a sort of its own, with another bandwidth."""
+from loadstone.core.summary import Summary, mean_tokens
 
 _WITHOUT_GPU = ("llama.cpp", "timing server", "simulated engine")
 """Engines that may run on the processor of a machine with GPUs."""
 
 _TOLD_AS_FACTS = ("max_model_len", "max_seq_len", "ctx_size", "prefix_caching")
 """Arguments of engines that a report has by other names."""
-
-_QUEUE_GROWS = ("overload", "queue_grows")
-"""Findings of a verdict on open loops in which requests begin faster than they end."""
 
 
 class RunFacts(msgspec.Struct, kw_only=True, frozen=True):
@@ -120,14 +97,14 @@ class RunFacts(msgspec.Struct, kw_only=True, frozen=True):
         return " · ".join(part for part in (engine, model, hardware, self.settings) if part) or "unknown"
 
 
-def run_facts(info: RunInfo, document: Mapping[str, Any] | None = None) -> RunFacts:
-    """The facts of a run. `document`, its summary, gives lengths where the papers have none."""
+def run_facts(info: RunInfo, summary: Summary | None = None) -> RunFacts:
+    """The facts of a run. `summary` gives lengths where run.json has none."""
     deployment = mapping(info.settings.get("deployment")) or _watched(info)
     workload = mapping(info.settings.get("workload"))
     imported = mapping(info.settings.get("import"))
     target = info.target
     lengths = _lengths(workload)
-    stated, arrived = mean_tokens((document or {}).get("cells") or ())
+    stated, arrived = mean_tokens(summary.cells if summary is not None else ())
     prefix_cache = info.settings.get("prefix_cache")
     hardware = _described(deployment.get("gpu"))
     introduced = engine_name(target.engine) if target else None
@@ -162,8 +139,8 @@ def run_facts(info: RunInfo, document: Mapping[str, Any] | None = None) -> RunFa
 
 
 def _settings(label: Any, arguments: Mapping[str, Any]) -> str | None:
-    said = [f"{name}={value}" for name, value in arguments.items() if name not in _TOLD_AS_FACTS]
-    return ", ".join(part for part in (_text(label), *said) if part) or None
+    others = [f"{name}={value}" for name, value in arguments.items() if name not in _TOLD_AS_FACTS]
+    return ", ".join(part for part in (_text(label), *others) if part) or None
 
 
 def _watched(info: RunInfo) -> dict[str, Any]:
@@ -175,116 +152,39 @@ def _watched(info: RunInfo) -> dict[str, Any]:
     return {"gpu": names.pop(), "gpus": 1 if len(gpus) == 1 else None} if len(names) == 1 else {}
 
 
-def _described(said: Any) -> Gpu | None:
+def _described(value: Any) -> Gpu | None:
     try:
-        return msgspec.convert(said, Gpu) if isinstance(said, Mapping) else None
+        return msgspec.convert(value, Gpu) if isinstance(value, Mapping) else None
     except msgspec.ValidationError:
         return None
 
 
-def _own_model(said: Any) -> str | None:
-    return msgspec.json.encode(said).decode() if isinstance(said, Mapping) and "config" in said else None
+def _own_model(value: Any) -> str | None:
+    return msgspec.json.encode(value).decode() if isinstance(value, Mapping) and "config" in value else None
 
 
-def engine_name(said: str | None) -> str | None:
+def engine_name(text: str | None) -> str | None:
     """`TensorRT-LLM` for `trt-llm`, `trtllm` …; a name not known stays as it is."""
-    if said is None:
-        return None
-    key = "".join(character for character in said.lower() if character.isalnum())
-    return _ENGINES.get(key, said)
+    return None if text is None else engine_title(text)
 
 
-def gpu_name(said: str | None) -> str | None:
+def gpu_name(text: str | None) -> str | None:
     """`H200` for `h200`, `NVIDIA H200`, `H200-SXM-141GB`; a name not known stays as it is."""
-    if said is None:
-        return None
-    upper = said.upper()
-    words = [word for word in "".join(c if c.isalnum() else " " for c in upper).split() if word]
-    if "MI300" in words:  # the only one that is rented in eights under that name
-        return "MI300X"
-    # H100 comes in three sorts that differ by half in bandwidth: a name that says which keeps it.
-    kind = next((f" {word}" for word in ("PCIE", "NVL") if word in words), "").replace("PCIE", "PCIe")
-    found = next((name for name in _GPUS if name in words or f"{name}X" in words), None)
-    if (size := _SIZES.get(found or "")) in words:
-        kind += f" {size}"
-    return said if found is None else found + kind
+    return None if text is None else gpu_title(text)
 
 
 def _lengths(workload: Mapping[str, Any]) -> dict[str, tuple[float | None, float | None]]:
     """(mean tokens, range ratio) of input and output, of a synthetic workload's Length."""
-    found: dict[str, tuple[float | None, float | None]] = {"input": (None, None), "output": (None, None)}
-    for name in found:
+    lengths: dict[str, tuple[float | None, float | None]] = {"input": (None, None), "output": (None, None)}
+    for name in lengths:
         length = mapping(workload.get(name))
         mean, kind = number(length.get("mean")), length.get("kind")
         if mean is None:
             continue
         low, high = number(length.get("low")), number(length.get("high"))
         uniform = low / high if kind == "uniform" and low is not None and high else None
-        found[name] = mean, 1.0 if kind == "fixed" else uniform
-    return found
-
-
-def mean_tokens(cells: Iterable[Mapping[str, Any]]) -> tuple[float | None, float | None]:
-    """Input and output tokens per request, over cells of a summary."""
-    requests = inputs = outputs = 0.0
-    for cell in cells:
-        metrics, counts = mapping(cell.get("metrics")), mapping(cell.get("requests"))
-        done = (number(counts.get("ok")) or 0.0) + (number(counts.get("short")) or 0.0)
-        each = [number(metrics.get(name)) for name in ("input_tokens", "output_tokens")]
-        if not done or None in each:
-            continue
-        requests, inputs, outputs = requests + done, inputs + (each[0] or 0.0), outputs + (each[1] or 0.0)
-    return (inputs / requests, outputs / requests) if requests else (None, None)
-
-
-def steady_window(cell: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The figures of the steady window of a summary's cell; None where it has none."""
-    return None if never_steady(cell) else mapping(mapping(cell.get("metrics")).get("steady")) or None
-
-
-def lasting(cell: Mapping[str, Any], *, steady: bool = True) -> Mapping[str, Any]:
-    """The throughputs of a summary's cell that tell what it gives in the long run, with their `ci95` where known:
-    what comes, where that is kept up with; else what was delivered in the steady window, or in the whole cell.
-    `steady`: False where none but whole cells are to be compared.
-    """
-    metrics = mapping(cell.get("metrics"))
-    return mapping(metrics.get("sustained")) or (steady_window(cell) if steady else None) or metrics
-
-
-def never_steady(cell: Mapping[str, Any]) -> bool:
-    """Whether a summary's cell is an open loop whose queue grows. Until its last request is sent, the server takes up
-    prompts, and most answers come later: what is done between the first and the last send is no state of it.
-    """
-    found = mapping(cell.get("verdict")).get("findings")
-    return isinstance(found, list) and any(mapping(each).get("kind") in _QUEUE_GROWS for each in found)
-
-
-def slo_met(cell: Mapping[str, Any]) -> bool | None:
-    """Whether a summary's cell met its bounds: every percentile, and per request every request; None where nothing
-    was bounded. Where all bounds are on percentiles, attainment is told and demands nothing.
-    """
-    bounds = cell.get("slo")
-    met = [bool(mapping(bound).get("met")) for bound in bounds] if isinstance(bounds, list) else []
-    attainment = number(mapping(cell.get("metrics")).get("attainment"))
-    if attainment is not None and (cell.get("slo_per_request_s") or not met):
-        met.append(attainment == 1)
-    return all(met) if met else None
-
-
-def slo_probability(cell: Mapping[str, Any]) -> float | None:
-    """How likely a summary's cell meets all its bounds; None where that is not known, or nothing was bounded.
-
-    Bounds on one measure stand and fall together; those on several are taken as independent.
-    """
-    found: dict[str, float] = {}
-    bounds = cell.get("slo")
-    for bound in map(mapping, bounds if isinstance(bounds, list) else []):
-        p = number(bound.get("p_met"))
-        if p is None:
-            return None
-        base = str(bound.get("metric")).partition("_")[0]
-        found[base] = min(p, found.get(base, 1.0))
-    return math.prod(found.values()) if found else None
+        lengths[name] = mean, 1.0 if kind == "fixed" else uniform
+    return lengths
 
 
 def mapping(value: Any) -> Mapping[str, Any]:

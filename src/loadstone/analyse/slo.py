@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from statistics import NormalDist
-from typing import Any
 
-from loadstone.analyse.metrics import SLO_KEYS
 from loadstone.core import Load
 from loadstone.core.statistics.distribution import PERCENTILES, Z95
+from loadstone.core.summary import SLO_KEYS, Latency, Metrics, Requests, SloBound, latency_field
 
 SURE = 0.9
 """Probability from which a bound counts as surely met, and below one less which as surely missed: the ends of an 80 %
@@ -21,43 +20,40 @@ _GUMBEL = math.pi / math.sqrt(6)
 def bounds_of(
     slo: Mapping[str, float],
     load: Load,
-    built: Mapping[str, Any],
+    requests: Requests,
+    metrics: Metrics,
     off: Mapping[str, Sequence[float]] | None = None,
     *,
     simulated: bool = False,
-) -> list[dict[str, Any]]:
-    """An entry for each bound, with what was measured or predicted, and how likely the bound holds.
+) -> list[SloBound]:
+    """What was measured or predicted of each bound of a cell, and how likely the bound holds.
 
-    `built`: the cell's metrics. `off`: of a simulated cell, by the name of the bound, equally likely factors by which
-    the prediction may be off.
-
-    value  seconds; of a bound on every request that of the slowest; None where nothing has one
-    p_met  probability that a cell of as many requests in the long run, or on the real machine, meets the bound; None
-           where a prediction does not say how far it may be off. A bound that failed requests miss has 0.
+    `off`: of a simulated cell, by the name of the bound, equally likely factors by which the prediction may be off.
 
     As for single requests (metrics.py), TTFT and E2E of an open loop count from the intended time.
     """
     bounds = []
-    counts = built["requests"]
-    failed = counts["sent"] - counts["ok"] - counts["short"]
+    failed = (requests.sent or 0) - requests.completed
     for name, limit_s in slo.items():
         base, _, percentile = name.partition("_")
-        values = built.get(f"{base}{'' if load.kind == 'concurrency' or base == 'tpot' else '_intended'}_s")
+        values: Latency | None = getattr(metrics, latency_field(base, load), None)
         if values is None and not percentile:
-            values = built.get(f"{base}_s")
+            values = getattr(metrics, f"{base}_s", None)
         of_all = not percentile and base in SLO_KEYS
-        value = values.get("max" if of_all else percentile) if values is not None else None
+        value = values.value("max" if of_all else percentile) if values is not None else None
         whole = not (of_all and failed)
         factors = (off or {}).get(name, None if simulated else (1.0,))
-        bounds.append({
-            "bound": f"{name}<{_limit(limit_s)}",
-            "metric": name,
-            "limit_s": limit_s,
-            "measured_s": value,
-            "value": value,
-            "met": value is not None and value <= limit_s and whole,
-            "p_met": None if factors is None else _p_met(values, percentile, limit_s, factors) if whole else 0.0,
-        })  # fmt: skip
+        bounds.append(
+            SloBound(
+                bound=f"{name}<{_limit(limit_s)}",
+                metric=name,
+                limit_s=limit_s,
+                measured_s=value,
+                value=value,
+                met=value is not None and value <= limit_s and whole,
+                p_met=None if factors is None else _p_met(values, percentile, limit_s, factors) if whole else 0.0,
+            )
+        )
     return bounds
 
 
@@ -66,35 +62,35 @@ def _limit(limit_s: float) -> str:
     return f"{limit_s * 1e3:.10g}ms" if limit_s < 1 else f"{limit_s:.10g}s"
 
 
-def _p_met(values: Mapping[str, Any] | None, percentile: str, limit_s: float, factors: Sequence[float]) -> float:
+def _p_met(values: Latency | None, percentile: str, limit_s: float, factors: Sequence[float]) -> float:
     """Log-normal around the value, each side as wide as the value's interval; over all factors."""
-    value = values.get(percentile or "max") if values is not None else None
+    value = values.value(percentile or "max") if values is not None else None
     if values is None or value is None:
         return 0.0
     if value <= 0:
         return 1.0
     below, above = _errors(values, percentile, value)
-    found = 0.0
+    total = 0.0
     for factor in factors:
         far = math.log(limit_s / (value * factor))
         error = above if far >= 0 else below
-        found += NormalDist().cdf(far / error) if error > 0 else float(far >= 0)
-    return found / len(factors)
+        total += NormalDist().cdf(far / error) if error > 0 else float(far >= 0)
+    return total / len(factors)
 
 
-def _errors(values: Mapping[str, Any], percentile: str, value: float) -> tuple[float, float]:
+def _errors(values: Latency, percentile: str, value: float) -> tuple[float, float]:
     """Standard errors of ln(value), downwards and upwards: from the value's 95 % interval. Where an end is not known,
     and of the largest value, as if the tail were exponential, as steep as p90 and p99 have it.
     """
-    scale = max(0.0, values["p99"] - values["p90"]) / math.log(10)
+    scale = max(0.0, (values.p99 or 0.0) - (values.p90 or 0.0)) / math.log(10)
     if not percentile:
         error = _GUMBEL * scale / value
         return error, error
     q = PERCENTILES[percentile]
-    worth = values["worth"][percentile]
+    worth = (values.worth or {}).get(percentile, 0)
     guessed = scale * math.sqrt(q / (1 - q) / max(1, worth))
-    low, high = values["ci95"][percentile]
+    low, high = values.bounds(percentile)
     if high is None:
-        high = max(value + Z95 * guessed, values["max"] if worth else 0.0)  # known to be beyond all values
+        high = max(value + Z95 * guessed, values.max or 0.0 if worth else 0.0)  # known to be beyond all values
     below = math.log(value / low) / Z95 if low is not None and low > 0 else math.log1p(guessed / value)
     return below, math.log(high / value) / Z95

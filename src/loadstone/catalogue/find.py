@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import msgspec
 
@@ -25,6 +25,9 @@ from loadstone.core.host import path_of
 GIB = 1 << 30
 _TUNED = re.compile(r"-(instruct|chat|it)$")
 _OWNER = re.compile(r"[a-z0-9][a-z0-9._-]*")
+_FORMS = ("pcie", "nvl")
+"""Sorts of a GPU that differ by half in bandwidth."""
+_WORDS = {"pcie": "PCIe", "ada": "Ada", "gaudi2": "Gaudi2", "gaudi3": "Gaudi3"}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -38,8 +41,8 @@ def entries_of(name: str) -> dict[str, dict[str, Any]]:
 
 
 @contextmanager
-def _told(where: str, remedy: str = "other entries show what there has to be") -> Iterator[None]:
-    """What is wrong with an entry that somebody wrote is told in one line. Raises InputError."""
+def _one_line_error(where: str, remedy: str = "other entries show what there has to be") -> Iterator[None]:
+    """Turns what is wrong with a written entry into an error of one line. Raises InputError."""
     try:
         yield
     except (msgspec.ValidationError, KeyError, TypeError) as error:
@@ -49,11 +52,11 @@ def _told(where: str, remedy: str = "other entries show what there has to be") -
 
 def _by_alias(table: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     """Every name and alias, in small letters, to the name."""
-    found: dict[str, str] = {}
+    by_alias: dict[str, str] = {}
     for name, entry in table.items():
         for alias in (name, *entry.get("aliases", ())):
-            found[alias.lower()] = name
-    return found
+            by_alias[alias.lower()] = name
+    return by_alias
 
 
 @cache
@@ -71,10 +74,10 @@ def node_names() -> dict[str, str]:
 def model_names() -> dict[str, str]:
     """With the id's last part as one more alias, where nothing else has it."""
     table = entries_of("models")
-    found = _by_alias(table)
+    names = _by_alias(table)
     for name in table:
-        found.setdefault(name.rpartition("/")[2].lower(), name)
-    return found
+        names.setdefault(name.rpartition("/")[2].lower(), name)
+    return names
 
 
 @cache
@@ -82,28 +85,59 @@ def _near_names() -> dict[str, str]:
     """Likewise with the last part of each alias that no two models share, and without `-instruct`: a model that was
     tuned for instructions has its base's sizes.
     """
-    found = model_names()
+    names = model_names()
     lasts: dict[str, set[str]] = {}
-    for alias, name in found.items():
+    for alias, name in names.items():
         lasts.setdefault(alias.rpartition("/")[2], set()).add(name)
-    found = {last: names.pop() for last, names in lasts.items() if len(names) == 1} | found
-    return {_TUNED.sub("", alias): name for alias, name in found.items()} | found
+    names = {last: owners.pop() for last, owners in lasts.items() if len(owners) == 1} | names
+    return {_TUNED.sub("", alias): name for alias, name in names.items()} | names
+
+
+class GpuMatch(NamedTuple):
+    """An entry of the catalogue that a text means; `form`: a sort of it that has no entry (`pcie`), or empty."""
+
+    key: str
+    form: str
+
+
+@cache
+def match_gpu(text: str) -> GpuMatch | None:
+    """The GPU that a driver or a report means, by the name or alias that has the most words in common with the text:
+    `NVIDIA A100-SXM4-40GB` is a100-40gb, `Tesla T4` t4, `H20-3e` h20-141gb. None: no such GPU in the catalogue.
+    """
+    words = set(re.findall("[a-z0-9]+", text.lower()))
+    names = {name: set(name.split("-")) for name in _by_alias(entries_of("gpus"))}
+    matches = [name for name, parts in names.items() if parts <= words]
+    if not matches:
+        return None
+    best = max(matches, key=lambda name: (len(names[name]), len(name)))
+    key = gpu_names()[best]
+    form = next((form for form in _FORMS if form in words and form not in names[best] | {*key.split("-")}), "")
+    return GpuMatch(key, "" if form == entries_of("gpus")[key]["link"] else form)
+
+
+def gpu_title(text: str) -> str:
+    """`H200` for `h200`, `NVIDIA H200`, `H200-SXM-141GB`; a name not known stays as it is."""
+    match = match_gpu(text)
+    if match is None:
+        return text
+    return " ".join(_WORDS.get(word, word.upper()) for word in (*match.key.split("-"), match.form) if word)
 
 
 def find_gpu(name: str) -> Gpu:
     """By name or alias, or from a file that describes it. Raises InputError with the nearest names."""
-    found = find_hardware(name, "GPU")
-    if isinstance(found, Node):
-        raise InputError(f"{name!r} is a node; name its GPU, {found.gpu}")
-    return found
+    hardware = find_hardware(name, "GPU")
+    if isinstance(hardware, Node):
+        raise InputError(f"{name!r} is a node; name its GPU, {hardware.gpu}")
+    return hardware
 
 
 def find_node(name: str) -> Node:
     """Likewise."""
-    found = find_hardware(name, "node")
-    if isinstance(found, Gpu):
+    hardware = find_hardware(name, "node")
+    if isinstance(hardware, Gpu):
         raise InputError(f"{name!r} is a GPU, not a node; see loadstone catalogue nodes")
-    return found
+    return hardware
 
 
 def find_hardware(name: str, what: str = "GPU or node") -> Gpu | Node:
@@ -111,11 +145,11 @@ def find_hardware(name: str, what: str = "GPU or node") -> Gpu | Node:
 
     Raises InputError with the nearest names; `what` it should have been.
     """
-    said = name.strip()
-    if user_files.is_file(said):
-        return _of_file(path_of(said), said)
+    text = name.strip()
+    if user_files.is_file(text):
+        return _of_file(path_of(text), text)
     gpus, nodes = gpu_names(), node_names()
-    key = "-".join(said.lower().split())  # as reports write it: H100 PCIe
+    key = "-".join(text.lower().split())  # as reports write it: H100 PCIe
     if what != "node" and key in gpus:
         return _gpu(gpus[key])
     if what != "GPU" and key in nodes:
@@ -135,13 +169,13 @@ def kept_hardware() -> list[Gpu | Node]:
 @cache
 def _gpu(key: str) -> Gpu:
     entry = entries_of("gpus").get(key) or entries_of("hosts")[key]
-    with _told(f"gpus.toml of the catalogue, [{key}]"):
+    with _one_line_error(f"gpus.toml of the catalogue, [{key}]"):
         return _to_gpu({"name": key, **_in_bytes(entry)})
 
 
 @cache
 def _node(key: str) -> Node:
-    with _told(f"nodes.toml of the catalogue, [{key}]"):
+    with _one_line_error(f"nodes.toml of the catalogue, [{key}]"):
         return msgspec.convert({"name": key, **_in_bytes(entries_of("nodes")[key])}, Node)
 
 
@@ -172,16 +206,16 @@ def _of_file(path: Path, given: str) -> Gpu | Node:
     is_node = "gpu" in entry or str(entry.get("like")).lower() in node_names()
     kind, names = ("nodes", node_names()) if is_node else ("gpus", gpu_names())
     shown = f"{kind} dgx-h200" if is_node else f"{kind} h200"
-    with _told(str(path), f"`loadstone catalogue {shown} --json` shows all fields"):
-        said = _in_bytes({name: value for name, value in entry.items() if name not in ("like", "given")})
-        _check_name(said["name"], path)
-        fields = _laid_over(entry.get("like"), said, kind, names, path) | {"given": given}
+    with _one_line_error(str(path), f"`loadstone catalogue {shown} --json` shows all fields"):
+        own = _in_bytes({name: value for name, value in entry.items() if name not in ("like", "given")})
+        _check_name(own["name"], path)
+        fields = _laid_over(entry.get("like"), own, kind, names, path) | {"given": given}
         # YAML takes 4.8e12 for a text; not strict is what reads it as the number that it is.
-        found = msgspec.convert(fields, Node, strict=False) if is_node else _to_gpu(fields, strict=False)
-    user_files.check_rates(found, str(path))
-    if isinstance(found, Node) and user_files.is_file(found.gpu):
-        return msgspec.structs.replace(found, gpu=str(path.parent / path_of(found.gpu)))
-    return found
+        hardware = msgspec.convert(fields, Node, strict=False) if is_node else _to_gpu(fields, strict=False)
+    user_files.check_rates(hardware, str(path))
+    if isinstance(hardware, Node) and user_files.is_file(hardware.gpu):
+        return msgspec.structs.replace(hardware, gpu=str(path.parent / path_of(hardware.gpu)))
+    return hardware
 
 
 def _check_name(name: Any, path: Path) -> None:
@@ -194,37 +228,37 @@ def _check_name(name: Any, path: Path) -> None:
         )
 
 
-def _laid_over(like: Any, said: dict[str, Any], kind: str, names: Mapping[str, str], path: Path) -> dict[str, Any]:
-    """`said`, on top of the catalogue's entry `like` where one is named; each number with its source."""
-    said = {"source": path.name if kind == "nodes" else {}, **said}
+def _laid_over(like: Any, own: dict[str, Any], kind: str, names: Mapping[str, str], path: Path) -> dict[str, Any]:
+    """`own`, on top of the catalogue's entry `like` where one is named; each number with its source."""
+    own = {"source": path.name if kind == "nodes" else {}, **own}
     if like is None:
-        return said if said["source"] else said | {"source": {"all": path.name}}
+        return own if own["source"] else own | {"source": {"all": path.name}}
     key = names.get(str(like).strip().lower())
     if key is None:
         close = ", ".join(nearest(str(like)[:60], names)) or "h200"
         raise InputError(f"{path}: like {str(like)[:60]!r}: not in the catalogue; nearest: {close}")
     base = _in_bytes(entries_of(kind).get(key) or entries_of("hosts")[key])
-    fields = {**base, "aliases": (), "notes": (), **said}
-    if kind == "nodes" or not isinstance(said["source"], dict):
+    fields = {**base, "aliases": (), "notes": (), **own}
+    if kind == "nodes" or not isinstance(own["source"], dict):
         return fields
-    changed = dict.fromkeys((name for name in said if name not in ("name", "source", "notes")), path.name)
-    if "hbm_bytes" in said and "usable_bytes" not in said:
+    changed = dict.fromkeys((name for name in own if name not in ("name", "source", "notes")), path.name)
+    if "hbm_bytes" in own and "usable_bytes" not in own:
         # A driver's share goes with the kind of memory: ECC in GDDR takes a sixteenth, HBM brings its own.
-        fields["usable_bytes"] = round(said["hbm_bytes"] * base["usable_bytes"] / base["hbm_bytes"])
+        fields["usable_bytes"] = round(own["hbm_bytes"] * base["usable_bytes"] / base["hbm_bytes"])
         changed["usable_bytes"] = f"an estimate: the share that a {key} shows"
-    kept = {name: text for name, text in base["source"].items() if name.partition(".")[0] + "_per_s" not in said}
-    return fields | {"source": {**kept, **changed, **said["source"]}}
+    kept = {name: text for name, text in base["source"].items() if name.partition(".")[0] + "_per_s" not in own}
+    return fields | {"source": {**kept, **changed, **own["source"]}}
 
 
 def find_model(name: str) -> Model:
     """By Hugging Face id, alias, or path to a `config.json` or its folder. An id that the catalogue lacks may be one
     that was downloaded to this machine. Raises InputError with the nearest.
     """
-    said, path = name.strip().lower(), path_of(name)
+    path = path_of(name)
     key = _key_of(name)
     if key is not None:
         return _catalogued(key)
-    if said and (name.endswith(".json") or path.exists()):
+    if name.strip() and (name.endswith(".json") or path.exists()):
         return read_path(path)
     downloaded = cached_config(name)
     if downloaded is None:
@@ -239,12 +273,12 @@ def is_catalogued(name: str) -> bool:
 
 def _key_of(name: str) -> str | None:
     """The catalogue's own name for a model: as it is, as its base, or whoever has put it where it is."""
-    said = name.strip().lower()
-    key = model_names().get(said)
-    if key is None and said and not path_of(name).exists():
+    text = name.strip().lower()
+    key = model_names().get(text)
+    if key is None and text and not path_of(name).exists():
         near = _near_names()
-        owner, _, last = said.rpartition("/")
-        names = [said, last] if _OWNER.fullmatch(owner) else [said]
+        owner, _, last = text.rpartition("/")
+        names = [text, last] if _OWNER.fullmatch(owner) else [text]
         key = next((near[name] for each in names for name in (each, _TUNED.sub("", each)) if name in near), None)
     return key
 
@@ -257,7 +291,7 @@ def _catalogued(key: str) -> Model:
     table = entries_of("models")
     entry = table[key]
     config: dict[str, Any] = entry.get("config", {})
-    with _told(f"models.toml of the catalogue, [{key}]"):
+    with _one_line_error(f"models.toml of the catalogue, [{key}]"):
         if "like" in entry:
             base = table[entry["like"]]["config"]
             config = {**(_unquantised(base) if "quantisation" in entry else base), **config}
@@ -282,9 +316,9 @@ def nearest(name: str, known: Iterable[str]) -> list[str]:
         newest = sorted(sorted(holding, reverse=True), key=lambda other: len(_words(other)))
         once = {other.rpartition("/")[2]: other for other in reversed(newest)}  # with and without its owner
         if once:
-            found = [other for other in newest if other in once.values()][:5]
+            matches = [other for other in newest if other in once.values()][:5]
             # One model with the words of another's name, as a fine-tune of it, is not what was meant.
-            return found if len(found) > 2 else list(dict.fromkeys([*close, *found]))
+            return matches if len(matches) > 2 else list(dict.fromkeys([*close, *matches]))
     return (
         close
         or [other for other in names if name and name in other][:3]

@@ -1,7 +1,7 @@
 """A GPU or node of the user's own: a small file of YAML or JSON with the fields of the catalogue's entries.
 
 It is found by its path, or by its name among those in the user's configuration folder. What it says is others' text:
-read with bounds, and decoded by the same code as the catalogue's own entries (load).
+read with bounds, and decoded by the same code as the catalogue's own entries (find).
 """
 
 from __future__ import annotations
@@ -45,33 +45,33 @@ def read(path: Path) -> dict[str, Any]:
     """The entry as it is written, with its `name`: the file's own where it gives none. Raises InputError."""
     try:
         with path.open("rb") as file:
-            said = file.read(_MOST_BYTES + 1)
+            content = file.read(_MOST_BYTES + 1)
     except FileNotFoundError:
         raise InputError(
             f"{path}: no such file; give a GPU or node of the catalogue, or a file that describes one"
         ) from None
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}; give a file that describes a GPU or node") from None
-    if len(said) > _MOST_BYTES:
+    if len(content) > _MOST_BYTES:
         raise InputError(f"{path}: more than {_MOST_BYTES >> 10} KiB; that describes no GPU")
     # Keys that are merged are repeated, and repeats of repeats have no end that the file's size bounds.
-    if b"<<" in said:
+    if b"<<" in content:
         raise InputError(f"{path}: YAML's merge key << is not read; name the catalogue's entry as `like`")
     try:
-        found = msgspec.json.decode(said) if path.suffix.lower() == ".json" else msgspec.yaml.decode(said)
+        entry = msgspec.json.decode(content) if path.suffix.lower() == ".json" else msgspec.yaml.decode(content)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         what = " ".join(str(error).split())[:120]
         raise InputError(f"{path}: not readable ({what}); write one field a line") from None
-    if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
+    if not isinstance(entry, dict) or not all(isinstance(key, str) for key in entry):
         raise InputError(f"{path}: no fields; write one a line, e.g. `like: h200`")
-    return {"name": path.stem.lower(), **found}
+    return {"name": path.stem.lower(), **entry}
 
 
-def check_rates(found: Gpu | Node, where: str) -> None:
+def check_rates(hardware: Gpu | Node, where: str) -> None:
     """Numbers that would be right in another unit. Raises InputError."""
-    rates = {name: getattr(found, name, None) for name in _RATES}
-    if isinstance(found, Gpu):
-        rates |= {f"flops_per_s.{dtype}": rate for dtype, rate in found.flops_per_s.items()}
+    rates = {name: getattr(hardware, name, None) for name in _RATES}
+    if isinstance(hardware, Gpu):
+        rates |= {f"flops_per_s.{dtype}": rate for dtype, rate in hardware.flops_per_s.items()}
     for name, rate in rates.items():
         if rate is not None and rate < _LEAST_PER_S:
             raise InputError(f"{where}: {name} is {rate:g} per second; write it in full, e.g. 4.8e12 for 4.8 TB/s")

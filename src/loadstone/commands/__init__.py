@@ -37,7 +37,7 @@ from loadstone.core.host import path_of
 from loadstone.core.signals import SIGNALS
 from loadstone.core.text import printable
 from loadstone.core.version import __version__
-from loadstone.workload.flag_names import said_of
+from loadstone.workload.flag_names import flag_here
 
 _NO_ROOM = "no room for more memory, processes or open files"
 UNREAD = 141
@@ -216,8 +216,8 @@ def _usage_error(error: Exception, message: str) -> str:
     """What typer's parser says of a command line, in one line and our words."""
     if type(error).__name__ == "NoSuchOption":
         command = getattr(getattr(error, "ctx", None), "info_name", None)
-        if (said := said_of(getattr(error, "option_name", ""), command)) is not None:
-            return said
+        if (text := flag_here(getattr(error, "option_name", ""), command)) is not None:
+            return text
     return _one_line(message).removesuffix(".").replace("Value error, ", "")
 
 

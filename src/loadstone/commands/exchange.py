@@ -8,13 +8,13 @@ from typing import Annotated
 
 import typer
 
-from loadstone.commands import flags
+from loadstone.commands.flags import Out
 from loadstone.commands.output import print_json
 
 
 def import_(
     files: Annotated[list[Path], typer.Argument(help="result files, or folders of them")],
-    out: flags.Out = Path("runs"),
+    out: Out = Path("runs"),
     given: Annotated[
         list[str] | None,
         typer.Option(

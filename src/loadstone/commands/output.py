@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from loadstone.core.signals import SIGNALS, Interrupted
@@ -27,20 +27,24 @@ def show_document(document: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print_json(document)
         return
+    from loadstone.core.summary import Summary
     from loadstone.report.pages.terminal import render
 
-    print_text(render(document))
+    print_text(render(Summary.of(document)))
     print(document["run_dir"])
 
 
-@contextlib.contextmanager
-def interrupted_shown(as_json: bool, done: str) -> Iterator[None]:
-    """Of a run that a signal ends: what there is of it, where it is, and the exit code for that."""
+def show_run(run: Callable[[], dict[str, Any]], done: str, as_json: bool, strict: bool) -> None:
+    """Shows the document of a run that was `done` ("measured"), and ends the command with the exit code for it; of a
+    run that a signal ends, what there is of it, and where it is.
+    """
+    from loadstone.analyse.summary import trusted
+
     try:
-        yield
+        document = run()
     except Interrupted as interrupted:
         for number in SIGNALS:
-            signal.signal(number, signal.SIG_IGN)  # impatience shall not cut what is said of it
+            signal.signal(number, signal.SIG_IGN)  # impatience shall not cut what is printed of it
         with contextlib.suppress(OSError):  # whoever read it may be gone, as with a terminal that is closed
             show_document(interrupted.document, as_json)
         print(f"interrupted; what was {done} is in {interrupted.folder}", file=sys.stderr)
@@ -48,6 +52,9 @@ def interrupted_shown(as_json: bool, done: str) -> Iterator[None]:
     except KeyboardInterrupt:
         print(f"loadstone: interrupted before anything was {done}", file=sys.stderr)
         sys.exit(INTERRUPTED)
+    show_document(document, as_json)
+    if document["status"] == "failed" or (strict and not trusted(document)):
+        sys.exit(1)
 
 
 def print_text(*parts: RenderableType) -> None:

@@ -33,11 +33,13 @@ def report(
     json: Annotated[bool, typer.Option("--json", help="print what was written as JSON on stdout")] = False,
 ) -> None:
     """Report on runs, in one file that opens offline. It has verdicts, findings in words, tables and charts."""
+    from loadstone.interop.read.folders import run_folders
     from loadstone.report.write import report as write
 
     if json and out == Path("-"):
         raise InputError("--json and -o -: both write to stdout; name a file with -o")
-    files, made = write(runs, out, format, given=set or (), price=price or ())
+    with run_folders(runs, set or ()) as (folders, passed_over):
+        files, made = write(folders, out, format, passed_over=passed_over, price=price or ())
     if json:
         from loadstone.report.pages.prices import prices_of
 

@@ -16,7 +16,7 @@ def recover(
     json: Annotated[bool, typer.Option("--json", help="print the summary as JSON on stdout")] = False,
 ) -> None:
     """Finish a run folder after a crash. Makes records and summary from its journals; harmless to repeat."""
-    from loadstone.runs.bench import recover as finish
+    from loadstone.runs.execution import recover as finish
 
     show_document(finish(run), json)
 

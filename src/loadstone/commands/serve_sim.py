@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from loadstone.commands.simulate import Acceptance, Deployment, Profile
+from loadstone.commands.flags import Acceptance, Deployment, Profile
 
 Host = Annotated[str, typer.Option(help="address to listen on")]
 Port = Annotated[int, typer.Option(help="port to listen on; 0: any free port, named in the line on stdout")]

@@ -133,13 +133,13 @@ def _write(document: dict[str, Any], csv: Path | None, picture: Path | None, con
 
             csv.write_text(to_csv(document), encoding="utf-8")
         if picture is not None:
-            from loadstone.report.charts.export import save_picture
-            from loadstone.report.pages.memory import memory_picture
+            from loadstone.report.charts.sizing import memory_picture
+            from loadstone.report.charts.theme import save_picture
 
             save_picture(memory_picture(document["rows"]), picture)
         if context_map is not None:
-            from loadstone.report.charts.contexts import contexts_picture
-            from loadstone.report.charts.export import save_picture
+            from loadstone.report.charts.sizing import contexts_picture
+            from loadstone.report.charts.theme import save_picture
 
             save_picture(contexts_picture(document["rows"]), context_map)
     except OSError as error:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from loadstone.core import Status
+from loadstone.core import Load, Status
 from loadstone.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -100,33 +100,33 @@ def rows(batch: pa.RecordBatch, events: Events) -> NDArray[Any]:
     import pyarrow.compute as pc
 
     arrival, tokens, lengths = events
-    found = np.zeros(batch.num_rows, ROW)
-    found["measured"] = pc.fill_null(pc.equal(batch.column("phase"), "measure"), False).to_numpy(zero_copy_only=False)
+    table = np.zeros(batch.num_rows, ROW)
+    table["measured"] = pc.fill_null(pc.equal(batch.column("phase"), "measure"), False).to_numpy(zero_copy_only=False)
     codes = pc.index_in(batch.column("status"), value_set=pa.array(STATUSES))
-    found["status"] = pc.fill_null(codes, -1).to_numpy(zero_copy_only=False)
+    table["status"] = pc.fill_null(codes, -1).to_numpy(zero_copy_only=False)
     for name, column in _TAKEN.items():
-        found[name] = batch.column(column).to_numpy(zero_copy_only=False)
+        table[name] = batch.column(column).to_numpy(zero_copy_only=False)
 
-    found["first"] = found["last"] = found["tokens"] = np.nan
+    table["first"] = table["last"] = table["tokens"] = np.nan
     any_output = lengths > 0
     ends = np.cumsum(lengths)[any_output]
-    found["first"][any_output] = arrival[ends - lengths[any_output]]
-    found["last"][any_output] = arrival[ends - 1]
-    found["tokens"][any_output] = tokens[ends - 1]
-    stated = batch.column("output_tokens").to_numpy(zero_copy_only=False).astype(np.float64)
-    trusted = completed(found) & ~np.isnan(stated)
-    found["tokens"][trusted] = stated[trusted]
-    return found
+    table["first"][any_output] = arrival[ends - lengths[any_output]]
+    table["last"][any_output] = arrival[ends - 1]
+    table["tokens"][any_output] = tokens[ends - 1]
+    reported = batch.column("output_tokens").to_numpy(zero_copy_only=False).astype(np.float64)
+    trusted = completed(table) & ~np.isnan(reported)
+    table["tokens"][trusted] = reported[trusted]
+    return table
 
 
 def gained(events: Events) -> NDArray[Any]:
     """Tokens that each event brought, from the cumulative counts; each request counts from 0."""
     _, tokens, lengths = events
-    found = tokens.copy()
-    found[1:] -= tokens[:-1]
+    brought = tokens.copy()
+    brought[1:] -= tokens[:-1]
     firsts = (np.cumsum(lengths) - lengths)[lengths > 0]
-    found[firsts] = tokens[firsts]
-    return found
+    brought[firsts] = tokens[firsts]
+    return brought
 
 
 def token_gaps(arrival: Floats, gained: NDArray[Any], lengths: NDArray[np.int64]) -> NDArray[np.float32]:
@@ -163,8 +163,8 @@ def spread_gaps(
 
 def present(values: NDArray[Any]) -> NDArray[Any]:
     """Those that are not missing."""
-    found: NDArray[Any] = values[~np.isnan(values)]
-    return found
+    known: NDArray[Any] = values[~np.isnan(values)]
+    return known
 
 
 def total(values: Floats) -> int | None:
@@ -184,6 +184,14 @@ def over(count: float | None, seconds: float | None) -> float | None:
     return count / seconds if count is not None and seconds is not None and seconds > 0 else None
 
 
+def origin_s(rows: NDArray[Any], load: Load) -> Floats:
+    """When TTFT and E2E of each of these ROWs count from: in a closed loop its sending, else the intended time, since
+    the user waits from then on; sending where that is not known.
+    """
+    sent: Floats = rows["sent"]
+    return sent if load.is_closed else np.where(np.isnan(rows["intended"]), sent, rows["intended"])
+
+
 def completed(rows: NDArray[Any]) -> Bools:
     """Which of these ROWs are ok or short."""
     return np.isin(rows["status"], _COMPLETED)
@@ -191,6 +199,6 @@ def completed(rows: NDArray[Any]) -> Bools:
 
 def tpot_s(rows: NDArray[Any]) -> Floats:
     """(tT − t1)/(T − 1) of each of these ROWs, NaN for T < 2."""
-    found = np.full(len(rows), np.nan)
-    np.divide(rows["last"] - rows["first"], rows["tokens"] - 1, out=found, where=rows["tokens"] >= 2)
-    return found
+    tpot = np.full(len(rows), np.nan)
+    np.divide(rows["last"] - rows["first"], rows["tokens"] - 1, out=tpot, where=rows["tokens"] >= 2)
+    return tpot

@@ -114,9 +114,10 @@ class Readings:
     """
 
     def __init__(self, samples: pa.Table) -> None:
-        found = _by_source(samples)
-        source = next((source for source in SOURCES if source in found), None)
-        self.of: Mapping[str, Mapping[str, Series]] = found[source] if source is not None else {}
+        by_source = _by_source(samples)
+        self.of: Mapping[str, Mapping[str, Series]] = next(
+            (by_source[source] for source in SOURCES if source in by_source), {}
+        )
 
     def within(self, name: str, start_s: float, end_s: float) -> dict[str, Series]:
         """The GPUs that told it in this time, each with what it told then."""
@@ -165,24 +166,24 @@ def _by_source(samples: pa.Table) -> dict[str, dict[str, dict[str, Series]]]:
     each, which = np.unique(np.stack([key.indices.to_numpy() for key in keys]), axis=1, return_inverse=True)
     parts: dict[tuple[str, str, str], list[Series]] = defaultdict(list)
     for nth, (name, label) in enumerate(each.T):
-        said = meaning(names[name])
+        metric = meaning(names[name])
         chosen = (which == nth) & np.isfinite(value) & (value < _BLANK_FROM) & ~np.isin(value, _DCGM_BLANK)
-        if said is not None and chosen.any():
-            series = Series(time_s[chosen], value[chosen] * said.factor)
-            parts[said.source, said.name, _gpu(labels[label])].append(series)
-    found: dict[str, dict[str, dict[str, Series]]] = defaultdict(lambda: defaultdict(dict))
+        if metric is not None and chosen.any():
+            series = Series(time_s[chosen], value[chosen] * metric.factor)
+            parts[metric.source, metric.name, _gpu(labels[label])].append(series)
+    by_source: dict[str, dict[str, dict[str, Series]]] = defaultdict(lambda: defaultdict(dict))
     for (source, quantity, gpu), several in parts.items():
-        found[source][quantity][gpu] = _merged(several)
-    return found
+        by_source[source][quantity][gpu] = _merged(several)
+    return by_source
 
 
 def _gpu(labels: str) -> str:
     """Which GPU: its own name where it has one, else its number on its machine."""
-    said = {name.lower(): text for name, text in msgspec.json.decode(labels, type=dict[str, Any]).items()}
-    name = next((name for name in _SELF if said.get(name)), None)
+    texts = {name.lower(): text for name, text in msgspec.json.decode(labels, type=dict[str, Any]).items()}
+    name = next((name for name in _SELF if texts.get(name)), None)
     if name in _SELF[:3]:
-        return str(said[name])
-    return " ".join(str(said[each]) for each in (*_PLACE, name) if each and said.get(each))
+        return str(texts[name])
+    return " ".join(str(texts[each]) for each in (*_PLACE, name) if each and texts.get(each))
 
 
 def _merged(several: list[Series]) -> Series:

@@ -46,13 +46,13 @@ def _quota(groups: Path) -> float:
     return math.inf
 
 
-def path_of(given: str | os.PathLike[str]) -> Path:
+def path_of(text: str | os.PathLike[str]) -> Path:
     """As a path, a leading ~ as the home folder: pyarrow takes it for that, and no shell has done so before Python.
     Where there is no such home it stays as it is.
 
     Raises TypeError where it is none.
     """
-    return Path(os.path.expanduser(Path(given)))  # noqa: PTH111  (Path's own raises there)
+    return Path(os.path.expanduser(Path(text)))  # noqa: PTH111  (Path's own raises there)
 
 
 def cache_folder() -> Path:

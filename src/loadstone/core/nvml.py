@@ -164,8 +164,8 @@ def _scaled(value: Any, factor: float) -> float | None:
 
 
 def _attribute(value: Any, name: str) -> int | None:
-    found = getattr(value, name, None)
-    return int(found) if isinstance(found, (int, float)) else None
+    number = getattr(value, name, None)
+    return int(number) if isinstance(number, (int, float)) else None
 
 
 def _text(value: object) -> str:

@@ -56,21 +56,31 @@ class Load(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             msgspec.structs.force_setattr(self, "duration_s", float(self.duration_s))
 
     @property
+    def is_closed(self) -> bool:
+        """Whether each end starts the next request; see arrays.origin_s() for what follows for latencies."""
+        return self.kind == "concurrency"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether requests are sent at a rate, whatever becomes of those before."""
+        return self.kind == "rate"
+
+    @property
     def places(self) -> int:
         """Of a closed loop that has as many all the time; 0 of any other load."""
-        return int(self.value) if self.kind == "concurrency" and not self.profile else 0
+        return int(self.value) if self.is_closed and not self.profile else 0
 
     @property
     def steady(self) -> bool:
         """Whether it is requests at one rate, and that is known: not that of a trace, a ramp, or of sessions."""
-        return self.kind == "rate" and not self.profile and self.process != "trace" and self.unit == "requests"
+        return self.is_open and not self.profile and self.process != "trace" and self.unit == "requests"
 
     @property
     def label(self) -> str:
         value = show_load(self.value)
         rate = " req/s" if self.unit == "requests" else " sessions/s"
         if self.profile:
-            unit = rate if self.kind == "rate" else ""
+            unit = rate if self.is_open else ""
             value = ", ".join(
                 f"{start:g}{unit} for {seconds:g} s" if start == end else f"{start:g}–{end:g}{unit} in {seconds:g} s"
                 for start, end, seconds in self.profile
@@ -184,9 +194,11 @@ class Plan:
     def __len__(self) -> int:
         return len(self.cell)
 
-    @property
+    @cached_property
     def plan_id(self) -> str:
-        """Twelve hex digits over everything the plan holds; equal plans have equal ids."""
+        """Twelve hex digits over everything the plan holds; equal plans have equal ids. A plan is not changed once it
+        is made, so they are made once.
+        """
         import numpy as np
 
         digest = hashlib.sha256(msgspec.json.encode([self.seed, self.cells, self.exact_output, self.chat]))
@@ -215,7 +227,7 @@ class Plan:
 
     def cyclic(self, cell: int) -> bool:
         load = self.cells[cell]
-        return load.kind == "concurrency" and load.duration_s is not None
+        return load.is_closed and load.duration_s is not None
 
     def warmup_count(self, cell: int) -> int:
         rows = self.rows(cell)

@@ -14,6 +14,8 @@ from loadstone.core.plan import Load, Phase
 TokenSource = Literal["running usage", "final usage", "pieces"]
 Status = Literal["ok", "error", "timeout", "cancelled", "short"]
 Clock = Literal["kernel", "user"]
+Source = Literal["measured", "simulated", "imported"]
+RunStatus = Literal["running", "done", "interrupted", "failed"]
 
 
 class RequestRecord(msgspec.Struct, kw_only=True):
@@ -127,8 +129,8 @@ class RunInfo(msgspec.Struct, kw_only=True):
 
     schema: int = 1
     run_id: str
-    source: Literal["measured", "simulated", "imported"]
-    status: Literal["running", "done", "interrupted", "failed"] = "running"
+    source: Source
+    status: RunStatus = "running"
     created: str
     """Wall-clock start, ISO 8601 UTC: the only wall time in a run."""
     command: list[str]

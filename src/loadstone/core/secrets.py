@@ -20,8 +20,8 @@ def keys_in(headers: Iterable[tuple[str, str]], body: Mapping[str, Any] | None =
     first.
     """
     texts = [*(value for _, value in headers), *_named(body)]
-    found = {word for text in texts for word in text.split() if len(word) >= _SHORTEST}
-    return sorted(found, key=lambda word: (-len(word), word))
+    keys = {word for text in texts for word in text.split() if len(word) >= _SHORTEST}
+    return sorted(keys, key=lambda word: (-len(word), word))
 
 
 def _named(value: Any, name: str = "") -> Iterator[str]:

@@ -18,13 +18,13 @@ def error_text(body: bytes) -> str:
         for _ in range(2):
             if isinstance(error, dict):
                 error = error.get("error") or error.get("message") or error.get("detail") or error
-        said = error if isinstance(error, str) else json.dumps(error, ensure_ascii=False)
+        text = error if isinstance(error, str) else json.dumps(error, ensure_ascii=False)
     except (ValueError, RecursionError):
         begin = body[:_PAGE_BYTES].lstrip(b"\xef\xbb\xbf \t\r\n")
         # Proxies and gateways refuse with a page.
         page = begin[:9].lower().startswith((b"<html", b"<!doctype", b"<head", b"<body", b"<h1"))
         return (page and excerpt(_MARKUP.sub(b" ", begin))) or excerpt(body) or _WORDLESS
-    return excerpt(said) or _WORDLESS
+    return excerpt(text) or _WORDLESS
 
 
 def no_formula(value: object) -> object:
@@ -39,8 +39,8 @@ def printable(text: str) -> str:
     return "".join(each if each.isprintable() or each in "\n\u202f" else "\ufffd" for each in text)
 
 
-def excerpt(said: bytes | str, limit: int = 200) -> str:
+def excerpt(output: bytes | str, limit: int = 200) -> str:
     """The beginning of engine output, made harmless for terminals and logs: one line, printable, short."""
-    body = said.encode("utf-8", "replace") if isinstance(said, str) else said
+    body = output.encode("utf-8", "replace") if isinstance(output, str) else output
     text = printable(" ".join(body[: 4 * limit].decode("utf-8", "replace").split()))
     return text if len(text) <= limit and len(body) <= 4 * limit else text[: limit - 1] + "…"

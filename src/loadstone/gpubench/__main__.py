@@ -19,13 +19,13 @@ def main() -> int:
     parser.add_argument("--budget", type=float, default=session.BUDGET_S, help="seconds")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"), help="cpu: tiny shapes, to try the code")
     parser.add_argument("--only", action="append", default=[], help="groups whose name begins so")
-    given = parser.parse_args()
+    parsed = parser.parse_args()
 
     def say(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
     try:
-        session.run(given.out, given.budget, say, device=given.device, only=tuple(given.only))
+        session.run(parsed.out, parsed.budget, say, device=parsed.device, only=tuple(parsed.only))
     except InputError as error:
         print(f"loadstone: {error}", file=sys.stderr)
         return error.exit_code

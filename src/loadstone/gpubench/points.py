@@ -75,10 +75,10 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     memory_bytes: int
     multiprocessors: int
     l2_bytes: int
-    capability: str
-    driver: str | None
-    power_limit_w: float | None
-    sm_clock_max_mhz: float | None
+    capability: str = ""
+    driver: str | None = None
+    power_limit_w: float | None = None
+    sm_clock_max_mhz: float | None = None
     software: dict[str, str]
 
 

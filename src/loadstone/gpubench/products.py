@@ -7,7 +7,7 @@ from typing import Any
 
 from loadstone.gpubench import engine_kernels
 from loadstone.gpubench.lab import Lab
-from loadstone.gpubench.memory import quantise
+from loadstone.gpubench.memory_and_launches import quantise
 from loadstone.gpubench.shapes import ExpertShape
 
 _SAMPLE = 48

@@ -12,10 +12,9 @@ from typing import Any, Concatenate, NamedTuple, ParamSpec
 from loadstone.core.errors import InputError
 from loadstone.core.nvml import Gpus
 from loadstone.core.version import __version__
-from loadstone.gpubench import engine_kernels, launches, memory, shapes
+from loadstone.gpubench import engine_kernels, memory_and_launches, shapes
 from loadstone.gpubench.attention import measure_decode, measure_prefill
-from loadstone.gpubench.device import describe_device, number_of
-from loadstone.gpubench.lab import Lab, OutOfTimeError
+from loadstone.gpubench.lab import Lab, OutOfTimeError, describe_device, number_of
 from loadstone.gpubench.points import Bench, Skipped, save
 from loadstone.gpubench.products import measure_experts, measure_products
 
@@ -81,13 +80,13 @@ def run(
     return bench
 
 
-def _measure(lab: Lab, wanted: list[Job], only: tuple[str, ...], out: Path, say: Callable[[str], None]) -> None:
+def _measure(lab: Lab, selected: list[Job], only: tuple[str, ...], out: Path, say: Callable[[str], None]) -> None:
     bench = lab.bench
-    wanted = [job for job in wanted if not only or job.name.startswith(only)]
+    selected = [job for job in selected if not only or job.name.startswith(only)]
     lab.note("before")
-    left = list(wanted)
+    left = list(selected)
     try:
-        for job in wanted:
+        for job in selected:
             lab.check_time()
             before = len(bench.points)
             try:
@@ -104,7 +103,7 @@ def _measure(lab: Lab, wanted: list[Job], only: tuple[str, ...], out: Path, say:
     except OutOfTimeError:
         why = f"the GPU failed: {lab.broken}" if lab.broken else f"the budget of {bench.budget_s:g} s was spent"
         bench.skipped += [Skipped(job.name, why) for job in left]
-        say(f"{why}; {len(left)} of {len(wanted)} groups are missing or not whole")
+        say(f"{why}; {len(left)} of {len(selected)} groups are missing or not whole")
     if not lab.broken:
         lab.note("after")
     bench.took_s = round(lab.took_s, 3)
@@ -122,10 +121,10 @@ def _of(measure: Callable[Concatenate[Lab, P], None], *args: P.args, **named: P.
 
 
 def _full() -> Iterator[Job]:
-    yield Job(0, "memory bandwidth", memory.bandwidth)
+    yield Job(0, "memory bandwidth", memory_and_launches.bandwidth)
     for dtype in ("bf16", "fp8", "fp8-rows"):
         yield Job(1, f"product {LARGE}³ {dtype}", _of(measure_products, LARGE, LARGE, (LARGE,), dtype))
-    yield Job(2, "launch floors", launches.floors)
+    yield Job(2, "launch floors", memory_and_launches.floors)
     seen: set[Any] = set()
     engine = engine_kernels.installed()
     for place, (name, tp) in enumerate(shapes.MODELS):
@@ -162,10 +161,10 @@ def _full() -> Iterator[Job]:
                     yield Job(41 + place, f"engine's attention {what} {task}", again)
         dense = shapes.dense_layer(model) if tp == 1 else None
         if dense is not None:
-            whole = _of(launches.layer, model.hidden, dense[0], dense[1], (1, 8, 64, 256))
+            whole = _of(memory_and_launches.layer, model.hidden, dense[0], dense[1], (1, 8, 64, 256))
             yield Job(13 + far, f"layer of {name}", whole)
-    yield Job(14, "small kernels", memory.small_kernels)
-    yield Job(15, "sustained product", launches.sustained)
+    yield Job(14, "small kernels", memory_and_launches.small_kernels)
+    yield Job(15, "sustained product", memory_and_launches.sustained)
     for name in shapes.MODELS_OF_EXPERTS:
         model = shapes.known(name)
         for shape in shapes.experts(model) if model is not None else ():
@@ -174,12 +173,12 @@ def _full() -> Iterator[Job]:
 
 def _small() -> Iterator[Job]:
     heads = shapes.Heads(4, 2, 32)
-    yield Job(0, "memory bandwidth", memory.bandwidth)
-    yield Job(1, "launch floors", launches.floors)
+    yield Job(0, "memory bandwidth", memory_and_launches.bandwidth)
+    yield Job(1, "launch floors", memory_and_launches.floors)
     for dtype in ("bf16", "fp8", "fp8-rows"):
         yield Job(2, f"product {dtype}", _of(measure_products, 64, 96, (1, 16), dtype))
     yield Job(3, "attention decode", _of(measure_decode, heads, ((2, 50),)))
     yield Job(3, "attention prefill", _of(measure_prefill, heads, ((16, 0), (8, 24))))
-    yield Job(4, "small kernels", memory.small_kernels)
-    yield Job(5, "layer", _of(launches.layer, 64, heads, 96, (1, 4)))
+    yield Job(4, "small kernels", memory_and_launches.small_kernels)
+    yield Job(5, "layer", _of(memory_and_launches.layer, 64, heads, 96, (1, 4)))
     yield Job(6, "experts", _of(measure_experts, shapes.ExpertShape(8, 2, 64, 32), (1, 16)))

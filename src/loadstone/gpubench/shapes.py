@@ -72,10 +72,10 @@ def products(model: Model, tp: int) -> list[Product]:
             stem = matrix.name if row else matrix.name.rpartition(".")[0]
             key = (stem, inputs, id(run))
             joined[key] = joined.get(key, 0) + outputs
-    found = [Product(stem, inputs, outputs) for (stem, inputs, _), outputs in joined.items()]
-    found.append(Product("lm_head", model.hidden, model.vocab // tp))
+    every = [Product(stem, inputs, outputs) for (stem, inputs, _), outputs in joined.items()]
+    every.append(Product("lm_head", model.hidden, model.vocab // tp))
     unique: dict[tuple[int, int], Product] = {}
-    for each in found:
+    for each in every:
         if each.inputs % 16 == 0 and each.outputs % 16 == 0 and each.inputs and each.outputs:
             unique.setdefault((each.inputs, each.outputs), each)
     return list(unique.values())
@@ -83,21 +83,21 @@ def products(model: Model, tp: int) -> list[Product]:
 
 def heads(model: Model, tp: int) -> list[Heads]:
     """The kinds of ordinary attention in a model, on one of `tp` ranks."""
-    found = [
+    kinds = [
         Heads(max(1, part.heads // tp), max(1, part.kv_heads // tp), part.head_dim)
         for part in (run.attention for run in model.kinds)
         if isinstance(part, FullAttention) and part.head_dim == part.v_head_dim
     ]
-    return list(dict.fromkeys(each for each in found if each.heads % each.kv_heads == 0))
+    return list(dict.fromkeys(each for each in kinds if each.heads % each.kv_heads == 0))
 
 
 def experts(model: Model) -> list[ExpertShape]:
-    found = [
+    kinds = [
         ExpertShape(part.experts, part.per_token, part.latent or model.hidden, part.intermediate)
         for part in (run.mlp for run in model.kinds)
         if isinstance(part, Experts)
     ]
-    return list(dict.fromkeys(each for each in found if each.intermediate % 16 == 0))
+    return list(dict.fromkeys(each for each in kinds if each.intermediate % 16 == 0))
 
 
 def dense_layer(model: Model) -> tuple[Heads, int] | None:

@@ -1,4 +1,4 @@
-"""The main job: plan, attach, run, save, summarise. `bench()` is what the command line calls, and a notebook may."""
+"""A measured run: the server is met, the plan made, sent by the workers, saved and summarised."""
 
 from __future__ import annotations
 
@@ -8,26 +8,22 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import SplitResult
 
 import msgspec
 
-from loadstone.runs import worker_jobs, meet_server
 from loadstone.analyse.client_accuracy import load as load_selftest
-from loadstone.measure.client.pool import Pool, StepResult
-from loadstone.measure.client.protocol import Progress
-from loadstone.core import CellInfo, Plan, RunInfo, Target, run_folder
+from loadstone.core import CellInfo, Plan, RunInfo, run_folder
 from loadstone.core.errors import DiskFullError, InputError
 from loadstone.core.nvml import Gpus
-from loadstone.core.signals import Interrupted, Signals
-from loadstone.analyse.other_tools import DIALECTS
-from loadstone.measure.engines import attach, cache
+from loadstone.core.signals import Signals
+from loadstone.measure.client.pool import Pool, StepResult
+from loadstone.measure.client.protocol import Progress
+from loadstone.measure.engines import attach
 from loadstone.measure.engines.observe import Observer, exporter
-from loadstone.runs.run_info import run_info
-from loadstone.analyse.summary import conclude, parse_slo
-from loadstone.measure.wire import ask
+from loadstone.runs import execution, preflight, worker_jobs
+from loadstone.runs.preflight import Server
 from loadstone.workload.options import Options
-from loadstone.workload.planning import by_default, plan_of
+from loadstone.workload.planning import Planner
 
 _EVENT_BYTES = 20
 
@@ -44,197 +40,204 @@ class Event(msgspec.Struct, kw_only=True):
     folder: Path | None = None
 
 
-def bench(options: Options, on_event: Callable[[Event], None] = lambda event: None) -> dict[str, Any]:
+Listener = Callable[[Event], None]
+
+
+def bench(options: Options, on_event: Listener = lambda event: None) -> dict[str, Any]:
     """Measure a live engine; returns the summary (the `--json` document), whose `run_dir` holds the run.
 
     Raises InputError (TargetError, DiskFullError) with one line where it cannot be done, and Interrupted, after
     saving, when a signal ended it. Requests that fail during the run are records, not exceptions.
     """
-    plan = plan_of(options)
-    slo = parse_slo(options.slo) if options.slo is not None else {}
-    if options.dialect is not None and options.dialect not in DIALECTS:
-        raise InputError(f"--dialect {options.dialect}: unknown; choose one of {', '.join(DIALECTS)}")
-    meet_server.check_asked(options)
-    deployed = meet_server.stated_deployment(options)
-    headers = meet_server.headers_of(options.headers)
+    planner = Planner(options)
+    draft = planner.plan()
+    bounds = execution.bounds_of(options)
+    preflight.check_options(options)
+    deployment = preflight.declared_deployment(options)
+    headers = preflight.headers_of(options.headers)
     with contextlib.ExitStack() as stack:
         signals = stack.enter_context(Signals())
-        urls, engine_log = meet_server.target_urls(options, plan, stack)
-        target, vocabulary, asking, servers, keys = meet_server.meet(options, plan, urls, headers)
-        path = "" if asking.endpoint == "triton-grpc" else ask.path(asking)
-        if options.trace is not None:
-            plan = plan_of(options, target.max_model_tokens, target.overhead_tokens + 1)
-        elif options.dataset is not None and options.turns is None and target.max_model_tokens is not None:
-            with meet_server.counting(options, target, headers) as beyond:
-                plan = plan_of(options, target.max_model_tokens, beyond=beyond)
-        salt = meet_server.salt_of(options)
-        meet_server.check(plan, target, vocabulary, salt)
-        expected_s: list[float] = []
-        if by_default(options) and options.dataset is None:
-            expected_s = meet_server.expected_s(options, plan, target, vocabulary, asking, headers)
-            plan = plan_of(options, e2e_s=expected_s)
-        info = run_info(options, plan, target, slo, salt, load_selftest())
-        if expected_s:
-            info.settings["expected_e2e_s"] = expected_s
-        if deployed is not None and options.deployment is not None:
-            info.settings["deployment"] = meet_server.deployment_papers(options.deployment, deployed, target)
-            if doubted := meet_server.doubts(deployed, target):
-                info.settings["deployment"]["doubts"] = doubted
-        if options.gpu_metrics:
-            info.settings["gpu_metrics"] = [exporter(url, options.proxy) for url in options.gpu_metrics]
-        gpus = _gpus(options, servers, info, stack)
+        urls, engine_log = preflight.target_urls(options, draft, stack)
+        server = preflight.meet(options, draft, urls, headers)
+        plan, expected_s = preflight.plan_for(planner, draft, server)
+        salt = preflight.salt_of(options)
+        preflight.check_plan(plan, server, salt, options.workers)
+        info = execution.describe(
+            options,
+            plan,
+            server.target,
+            bounds,
+            source="measured",
+            name=(server.target.engine, server.target.model.rsplit("/", 1)[-1]),
+            salt=salt,
+            settings=_settings(options, plan, expected_s),
+        )
+        info.selftest = msgspec.to_builtins(load_selftest())
+        doubts = []
+        if deployment is not None and options.deployment is not None:
+            doubts = preflight.doubts(deployment, server.target)
+            declared = preflight.deployment_record(options.deployment, deployment, server.target)
+            info.settings["deployment"] = declared | ({"doubts": doubts} if doubts else {})
+        gpus = _gpus(options, server, info, stack)
         folder = run_folder.create(options.out, info.run_id)
         info.run_id = folder.name
         _check_room(folder, plan)
-        stack.enter_context(run_folder.own(folder))
-        run_folder.write_info(folder, info)
-        try:
-            run_folder.write_plan(folder / "plan.parquet", plan)
+
+        def run() -> str | None:
             on_event(Event(kind="attached", info=info, plan=plan, folder=folder))
-            for doubt in info.settings.get("deployment", {}).get("doubts", ()):
+            for doubt in doubts:
                 text = f"--deployment {options.deployment}: please check: {doubt}; reports rely on it"
                 on_event(Event(kind="note", text=text))
-            flush = _flush(options, headers, target, info)
-            told = worker_jobs.jobs(options, plan, info, vocabulary, asking, folder, [
-                worker_jobs.destination(options, parts, base_path, path, headers, keys) for parts, base_path in servers
-            ])  # fmt: skip
-            pages = [f"{url}/metrics" if target.metrics_names else None for url in target.urls]
-            with Observer(
-                folder,
-                pages,
-                told[0].origin_ns,
-                headers=headers,
-                proxy=options.proxy,
-                gpus=gpus,
-                exporters=info.settings.get("gpu_metrics", ()),
-            ) as observer:
-                _run(Pool(told, folder / "log.txt"), plan, info, folder, on_event, signals, flush, observer.look)
-            for note in observer.notes:
-                on_event(Event(kind="note", text=note))
-        except (KeyboardInterrupt, Exception) as error:
-            run_folder.write_failure(folder, info, error, "measured")
-            raise
-        finally:
-            if engine_log is not None:
-                with contextlib.suppress(OSError):
-                    shutil.copyfile(engine_log, folder / "engine.log")
-        document = finish(folder, info)
-    if signals.count:
-        raise Interrupted(folder, document)
-    return document
+            try:
+                return _measure(options, plan, info, folder, server, gpus, signals, on_event)
+            finally:
+                if engine_log is not None:
+                    with contextlib.suppress(OSError):
+                        shutil.copyfile(engine_log, folder / "engine.log")
 
-
-def recover(folder: Path) -> dict[str, Any]:
-    """Finish a run folder that a crash left: records of what the journals hold, and the summary. Idempotent.
-
-    Raises InputError, one line, where it cannot be done, as while the run still goes on.
-    """
-    run_folder.read_info(folder)  # where there is none, the run has no owner yet, or it is no run
-    with run_folder.own(folder):
-        info = run_folder.read_info(folder)
-        if info.status == "running":
-            info.status = "interrupted"
-            info.error = info.error or "the run was cut off"
-        return finish(folder, info)
-
-
-def finish(folder: Path, info: RunInfo) -> dict[str, Any]:
-    """Journals to records, records to summary, by the folder's owner."""
-    run_folder.assemble(folder)
-    info.journals_damaged = run_folder.damaged_journals(folder) or info.journals_damaged
-    return conclude(folder, info, run_folder.read_plan(folder))
+        return execution.execute(folder, info, plan, signals, run)
 
 
 # --- running --------------------------------------------------------------------------------------------------
 
 
-def _run(
+def _measure(
+    options: Options,
+    plan: Plan,
+    info: RunInfo,
+    folder: Path,
+    server: Server,
+    gpus: Gpus | None,
+    signals: Signals,
+    on_event: Listener,
+) -> str | None:
+    """All cells, by workers, with the servers' metrics beside them; why it failed, where it did."""
+    flush = _flush(options, server, info)
+    jobs = worker_jobs.jobs(options, plan, info, server, folder)
+    observer = Observer(
+        folder,
+        [f"{url}/metrics" if server.target.metrics_names else None for url in server.target.urls],
+        jobs[0].origin_ns,
+        headers=server.headers,
+        proxy=options.proxy,
+        gpus=gpus,
+        exporters=info.settings.get("gpu_metrics", ()),
+    )
+    with observer:
+        pool = Pool(jobs, folder / "log.txt")
+        measure_cells(pool, plan, info, folder, signals, on_event, before_cell=flush, look=observer.look)
+    failure = "; ".join(pool.failures) if pool.failures and not signals.count else None
+    for note in [*([failure] if failure else []), *observer.notes]:
+        on_event(Event(kind="note", text=note))
+    return failure
+
+
+def measure_cells(
     pool: Pool,
     plan: Plan,
     info: RunInfo,
     folder: Path,
-    on_event: Callable[[Event], None],
     signals: Signals,
-    before_cell: Callable[[], None],
-    look: Callable[[], None],
+    on_event: Listener,
+    *,
+    before_cell: Callable[[], None] = lambda: None,
+    look: Callable[[], None] = lambda: None,
 ) -> None:
-    """All cells, one after another; `info` is kept up to date on disk."""
-    origin_ns = info.origin_ns = pool.origin_ns
-    stopped = False
+    """All cells, one after another, until a signal or a worker's failure; `info` is kept up to date on disk.
+
+    `look` samples the servers' metrics at the beginning and end of each cell.
+    """
+    info.origin_ns = pool.origin_ns
     with pool:
         info.clock = "kernel" if pool.kernel_clock else "user"
         run_folder.write_info(folder, info)  # for `recover`, should this be all that is ever written
         signals.on_first = lambda: pool.stop("interrupted")
-        for cell, load in enumerate(plan.cells):
+        for cell in range(len(plan.cells)):
             if signals.count or pool.failures:
                 break
             before_cell()
             look()
             on_event(Event(kind="cell", cell=cell, info=info, plan=plan))
-            for first, last in plan.steps(cell):
-                for said in pool.run_step(cell, load, first, last):
-                    if isinstance(said, StepResult):
-                        measured = said
-                    else:
-                        on_event(Event(kind="progress", cell=cell, progress=said, info=info, plan=plan))
-                    if signals.count > 1:
-                        break
-                    if pool.failures and not stopped:
-                        # What goes on without a worker is not the load that was planned.
-                        pool.stop(pool.failures[0])
-                        stopped = True
-                if signals.count or pool.failures:
-                    break
-            else:
-                info.cells[cell] = CellInfo(
-                    load=load,
-                    start_s=(measured.start_ns - origin_ns) * 1e-9,
-                    issue_end_s=(measured.issue_end_ns - origin_ns) * 1e-9,
-                    end_s=(measured.end_ns - origin_ns) * 1e-9,
-                    client_cpu_s=measured.cpu_s,
-                    requests_resent=measured.resent,
-                    models=dict(measured.models),
-                    prompts_compared=len(measured.texts),
-                    texts_compared=len(set(measured.texts.values())),
-                )
+            measured = _cell(pool, plan, cell, info, signals, on_event)
+            if measured is not None:
+                info.cells[cell] = measured
                 look()
                 on_event(Event(kind="cell_end", cell=cell, info=info, plan=plan))
                 run_folder.write_info(folder, info)
         # Closing the pool lets workers write their last rows: not to be cut short by impatience.
         signals.on_first = lambda: None
-    if signals.count:
-        info.status, info.error = "interrupted", "interrupted by a signal"
-    elif pool.failures:
-        info.status, info.error = "failed", "; ".join(pool.failures)
-        on_event(Event(kind="note", text=info.error))
-    else:
-        info.status = "done"
 
 
-def _flush(options: Options, headers: list[tuple[str, str]], target: Target, info: RunInfo) -> Callable[[], None]:
+def _cell(pool: Pool, plan: Plan, cell: int, info: RunInfo, signals: Signals, on_event: Listener) -> CellInfo | None:
+    """The steps of one cell; times are those of the last, after the warm-up. None where it was cut short."""
+    resent, stopped = 0, False
+    for first, last in plan.steps(cell):
+        for message in pool.run_step(cell, plan.cells[cell], first, last):
+            if isinstance(message, StepResult):
+                step = message
+                resent += step.resent
+            else:
+                on_event(Event(kind="progress", cell=cell, progress=message, info=info, plan=plan))
+            if signals.count > 1:
+                break
+            if pool.failures and not stopped:
+                # What goes on without a worker is not the load that was planned.
+                pool.stop(pool.failures[0])
+                stopped = True
+        if signals.count or pool.failures:
+            return None
+    return CellInfo(
+        load=plan.cells[cell],
+        start_s=(step.start_ns - pool.origin_ns) * 1e-9,
+        issue_end_s=(step.issue_end_ns - pool.origin_ns) * 1e-9,
+        end_s=(step.end_ns - pool.origin_ns) * 1e-9,
+        client_cpu_s=step.cpu_s,
+        requests_resent=resent,
+        models=dict(step.models),
+        prompts_compared=len(step.texts),
+        texts_compared=len(set(step.texts.values())),
+    )
+
+
+def _settings(options: Options, plan: Plan, expected_s: list[float]) -> dict[str, Any]:
+    """RunInfo.settings that only a measured run has, before it begins."""
+    settings: dict[str, Any] = {
+        "sampling": msgspec.to_builtins(preflight.sampling_of(options)),
+        "structured": options.structured,
+        "route": worker_jobs.route(options, plan),
+        "extra_body_fields": sorted(options.extra_body),
+        "headers": sorted(name for name, _ in options.headers),
+        "timeouts": msgspec.to_builtins(options.timeouts),
+    }
+    if expected_s:
+        settings["expected_e2e_s"] = expected_s
+    if options.gpu_metrics:
+        settings["gpu_metrics"] = [exporter(url, options.proxy) for url in options.gpu_metrics]
+    return settings
+
+
+def _flush(options: Options, server: Server, info: RunInfo) -> Callable[[], None]:
     """What empties the servers' prefix caches before a cell; `info` tells what came of it."""
     wanted = options.flush_cache if options.flush_cache is not None else options.salt != "auto"
     info.settings["prefix_cache"] = "prompts are new" if options.salt == "auto" else "left as it was"
 
     def flush_all() -> None:
         done = []
-        for url in target.urls:
-            with attach.Server(url, headers, options.proxy) as server:
-                done.append(cache.flush(server))
+        for url in server.target.urls:
+            with attach.Server(url, server.headers, options.proxy) as each:
+                done.append(attach.flush(each))
         info.settings["prefix_cache"] = (
             f"emptied before each cell, POST {done[0]}"
             if None not in done
             else "not emptied: the server offers no way"
         )
 
-    return flush_all if wanted and target.endpoint != "triton-grpc" else lambda: None
+    return flush_all if wanted and server.target.endpoint != "triton-grpc" else lambda: None
 
 
-def _gpus(
-    options: Options, servers: list[tuple[SplitResult, str]], info: RunInfo, stack: contextlib.ExitStack
-) -> Gpus | None:
+def _gpus(options: Options, server: Server, info: RunInfo, stack: contextlib.ExitStack) -> Gpus | None:
     """This machine's GPUs, where they are to be watched; `info` tells which they are."""
-    shared = bool(options.urls or options.engine) and any(_is_here(parts.hostname) for parts, _ in servers)
+    shared = bool(options.urls or options.engine) and any(_is_here(parts.hostname) for parts, _ in server.addresses)
     if options.gpu_telemetry is False or (options.gpu_telemetry is None and (options.gpu_metrics or not shared)):
         return None
     try:

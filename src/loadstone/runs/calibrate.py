@@ -9,11 +9,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from loadstone.runs.calibration_cases import cases_of_runs, deployment_of_runs
 from loadstone.catalogue import parse_deployment
 from loadstone.core.errors import InputError
 from loadstone.predict.calibrate.update import Calibration, update
 from loadstone.predict.step_time.profile import Quantity, profile_of, save, user_folder
+from loadstone.runs.calibration_cases import cases_of_runs, deployment_of_runs
 
 
 class Kept(NamedTuple):

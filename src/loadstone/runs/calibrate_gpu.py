@@ -9,10 +9,10 @@ from typing import Any
 from loadstone import catalogue
 from loadstone.core.errors import InputError
 from loadstone.gpubench import session
-from loadstone.runs import gpu_table
 from loadstone.gpubench.points import load
 from loadstone.predict.calibrate import gpu as fit
 from loadstone.predict.step_time.profile import profile_of, save, user_folder
+from loadstone.runs import gpu_table
 
 _ANY_MODEL = "llama-3.1-8b"
 """A profile belongs to an engine on a kind of GPU; a deployment names a model too."""

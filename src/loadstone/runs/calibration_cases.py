@@ -10,6 +10,8 @@ import msgspec
 import numpy as np
 
 from loadstone.analyse import imported_run
+from loadstone.analyse.run_facts import RunFacts, run_facts
+from loadstone.analyse.summary import summarise
 from loadstone.catalogue import Deployment
 from loadstone.catalogue.deployment.shorthand import parse_named
 from loadstone.core import run_folder
@@ -18,8 +20,6 @@ from loadstone.predict.calibrate.cases import MOST_REQUESTS, Case
 from loadstone.predict.calibrate.points import Point
 from loadstone.predict.scheduler import policy_of
 from loadstone.predict.step_time.work import work_of
-from loadstone.analyse.run_facts import RunFacts, run_facts
-from loadstone.analyse.summary import summarise
 
 _TELLS_NO_ENGINE = ("Triton",)
 """In front of engines that it does not name."""
@@ -89,9 +89,7 @@ def cases_of_runs(folders: Sequence[Path], deployment: Deployment) -> list[Case]
             users = len(inputs) - warm if point.load != "concurrency" else int(point.load_value or 1)
             keep = slice(0, MOST_REQUESTS)
             times = None if times is None else times[keep]
-            cases.append(
-                Case(point, deployment, users, policy, inputs[keep], outputs[keep], work, times, warm)
-            )
+            cases.append(Case(point, deployment, users, policy, inputs[keep], outputs[keep], work, times, warm))
         if len(cases) == before:
             raise InputError(
                 f"{folder}: no cell with a TPOT; answers of two tokens or more, over a stream, are needed"

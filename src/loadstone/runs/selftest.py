@@ -22,14 +22,15 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from loadstone.runs import bench
 from loadstone.analyse.client_accuracy import Comparison, Row, Selftest, Shift, Spread, events_per_s
+from loadstone.analyse.metrics import cell_metrics
 from loadstone.core import Load, host, run_folder
 from loadstone.core.errors import LoadstoneError
 from loadstone.core.statistics import Distribution, percentile
-from loadstone.core.units import show_number, show_seconds
-from loadstone.analyse.metrics import cell_metrics
+from loadstone.core.summary import Summary
+from loadstone.core.units import show_seconds
 from loadstone.measure.simulated_server import Law, TimingServer, start
+from loadstone.runs import bench
 from loadstone.workload.options import Options
 
 if TYPE_CHECKING:
@@ -122,17 +123,17 @@ def _numbers(row: Row, document: Mapping[str, Any], law: Law, truth: Mapping[str
 
     if not document["cells"]:
         return msgspec.structs.replace(row, note="nothing was sent")
-    folder, cell = Path(document["run_dir"]), document["cells"][0]
+    folder, cell = Path(document["run_dir"]), Summary.of(document).cells[0]
     info = run_folder.read_info(folder)
     records = pa.Table.from_batches(run_folder.read_records(folder, 0), schema=run_folder.records_schema())
     comparison = compare(records, truth, info.origin_ns or 0, law, info.cells[0].load)
-    ran, requests = info.cells[0], cell["requests"]
+    ran, sent, ok = info.cells[0], cell.requests.sent or 0, cell.requests.ok or 0
     ran_s = ran.end_s - ran.start_s if ran.end_s is not None and ran.start_s is not None else None
     notes = [] if info.clock == "kernel" else ["no kernel stamps here: arrivals are times of reading"]
     if comparison is None:
         notes.append("no request could be compared")
-    if requests["ok"] < requests["sent"]:
-        notes.append(f"{requests['sent'] - requests['ok']} of {requests['sent']} requests failed")
+    if ok < sent:
+        notes.append(f"{sent - ok} of {sent} requests failed")
     if comparison is not None and comparison.unmatched:
         notes.append(f"{comparison.unmatched} requests have another number of tokens than were written")
     late_s = comparison.server_late_s.p99 if comparison is not None else None
@@ -144,8 +145,8 @@ def _numbers(row: Row, document: Mapping[str, Any], law: Law, truth: Mapping[str
         clock=info.clock,
         events_per_s=events_per_s(cell),
         comparison=comparison,
-        receive_lag_p99_s=cell["client"]["receive_lag_p99_s"],
-        send_lag_p99_s=cell["client"]["send_lag_p99_s"],
+        receive_lag_p99_s=cell.client.receive_lag_p99_s,
+        send_lag_p99_s=cell.client.send_lag_p99_s,
         client_cores=ran.client_cpu_s / ran_s if ran_s and ran.client_cpu_s is not None else None,
     )
 

@@ -9,18 +9,16 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult
 
-from loadstone.measure.client.pool import workers_for
-from loadstone.measure.client.protocol import Destination, Job
 from loadstone.core import Plan, RunInfo
 from loadstone.core.errors import TargetError
 from loadstone.core.version import __version__
+from loadstone.measure.client.pool import workers_for
+from loadstone.measure.client.protocol import Destination, Job
 from loadstone.measure.engines import attach
 from loadstone.measure.wire import ask
-from loadstone.measure.wire.triton_grpc import GrpcAsk
-from loadstone.measure.wire.triton_grpc import body as grpc_body
+from loadstone.runs.preflight import Server
 from loadstone.workload.options import Options
-from loadstone.workload.prompts import Vocabulary
-from loadstone.workload.request import Ask, Route
+from loadstone.workload.request import Route
 
 _HELD_BYTES = 256 * 1024 * 1024
 """Raw bytes that all streams together may hold undecoded, about."""
@@ -32,8 +30,8 @@ def route(options: Options, plan: Plan) -> Route:
     return options.route or ("sticky" if plan.has_sessions else "round-robin")
 
 
-def destination(
-    options: Options, parts: SplitResult, base_path: str, path: str, headers: list[tuple[str, str]], keys: list[str]
+def _destination(
+    options: Options, parts: SplitResult, path: str, headers: list[tuple[str, str]], keys: list[str]
 ) -> Destination:
     """How workers reach one server, and the keys that it may repeat. Raises TargetError."""
     tls = parts.scheme == "https"
@@ -57,7 +55,7 @@ def destination(
         address=(family, list(sockaddr)),
         tls_name=parts.hostname if tls else None,
         tunnel=f"{bracketed}:{port}" if via is not None and tls else None,
-        request_line=f"POST {forward}{base_path}{path} HTTP/1.1",
+        request_line=f"POST {forward}{path} HTTP/1.1",
         headers=[(name, value) for name, value in fixed if name.lower() not in own] + headers,
         secrets=keys,
     )
@@ -69,27 +67,26 @@ def _address(name: str, port: int) -> tuple[int, tuple[Any, ...]]:
     `localhost` often means ::1 before 127.0.0.1, and many servers listen on the latter alone. Raises TargetError.
     """
     try:
-        found = [(int(entry[0]), entry[4]) for entry in socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)]
+        addresses = [(int(entry[0]), entry[4]) for entry in socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)]
     except OSError as error:
         raise TargetError(f"{name}: host not found ({error.strerror or error}); correct the URL") from error
-    for family, sockaddr in found if len(found) > 1 else ():
+    for family, sockaddr in addresses if len(addresses) > 1 else ():
         with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_STREAM) as trial:
             trial.settimeout(_TRIAL_S)
             trial.connect(sockaddr)
             return family, sockaddr
-    return found[0]
+    return addresses[0]
 
 
-def jobs(
-    options: Options,
-    plan: Plan,
-    info: RunInfo,
-    vocabulary: Vocabulary,
-    asking: Ask,
-    folder: Path,
-    destinations: list[Destination],
-) -> list[Job]:
+def jobs(options: Options, plan: Plan, info: RunInfo, server: Server, folder: Path) -> list[Job]:
+    """One for each worker; times of the run count from now. Raises TargetError."""
+    request = server.request
     streams = max((load.value for load in plan.cells if load.kind != "rate"), default=1000)
+    path = "" if request.endpoint == "triton-grpc" else ask.path(request)
+    destinations = [
+        _destination(options, parts, base_path + path, server.headers, server.keys)
+        for parts, base_path in server.addresses
+    ]
     origin_ns = time.monotonic_ns()
     return [
         Job(
@@ -98,10 +95,10 @@ def jobs(
             origin_ns=origin_ns,
             destinations=destinations,
             route=route(options, plan),
-            endpoint=asking.endpoint,
-            streams=asking.stream,
-            body=grpc_body(asking) if isinstance(asking, GrpcAsk) else ask.body(asking),
-            vocabulary=vocabulary,
+            endpoint=request.endpoint,
+            streams=request.stream,
+            body=ask.body(request),
+            vocabulary=server.vocabulary,
             salt=info.salt,
             request_tag=f"{info.salt or info.run_id}-",
             timeouts=options.timeouts,

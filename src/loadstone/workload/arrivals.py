@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
 
 from loadstone.core import Load
 from loadstone.core.errors import InputError
 from loadstone.core.units import parse_list, parse_seconds
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 SPANS = 5.0
 """Arrivals of an open loop last so many times as long as a request: the first of these fill the engine, and as many
@@ -43,8 +41,6 @@ def profile_arrivals(load: Load, rng: np.random.Generator, count: int | None = N
     gaps this is the inhomogeneous Poisson process of that rate (time rescaling; Çinlar 1975, ch. 4.7) that had so
     many arrivals.
     """
-    import numpy as np
-
     starts, ends, seconds = np.array(load.profile).T
     expected = np.cumsum((starts + ends) / 2 * seconds)
     total = float(expected[-1])
@@ -61,8 +57,6 @@ def profile_arrivals(load: Load, rng: np.random.Generator, count: int | None = N
 
 def _within(gaps: NDArray[np.float64], count: int, span: float) -> NDArray[np.float64]:
     """The first `count` arrivals of these gaps, whose sum becomes `span`."""
-    import numpy as np
-
     sums = np.cumsum(gaps)
     # Very bunched gaps may all be too small for a number.
     return np.asarray(sums[:count] * (span / max(float(sums[-1]), 1e-300)) if len(sums) else sums)
@@ -70,8 +64,6 @@ def _within(gaps: NDArray[np.float64], count: int, span: float) -> NDArray[np.fl
 
 def _gaps(load: Load, count: int, rng: np.random.Generator) -> NDArray[np.float64]:
     """Gaps of mean 1 before `count` arrivals; of drawn ones, one more after the last."""
-    import numpy as np
-
     if load.process == "constant":
         return np.ones(count)
     if load.process == "gamma":

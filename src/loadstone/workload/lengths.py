@@ -1,4 +1,7 @@
-"""Synthetic workloads: how long prompts and answers are. What stands in them is prompts.py's business."""
+"""Synthetic workloads: how long prompts and answers are, how many turns conversations have, and the pauses between.
+
+What stands in the prompts is prompts.py's business.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from loadstone.core.errors import InputError
-from loadstone.core.units import TOKEN_UNITS
+from loadstone.core.units import TOKEN_UNITS, parse_seconds
 
 if TYPE_CHECKING:
     import numpy as np
@@ -62,12 +65,12 @@ def parse_length(text: str, range_ratio: float, what: str) -> Length:
     kind, *numbers = text.strip().split(":")
     if not numbers:
         kind, numbers = "fixed", [kind]
-    wanted = {"fixed": 1, "uniform": 2, "normal": 2, "lognormal": 2}.get(kind)
+    expected = {"fixed": 1, "uniform": 2, "normal": 2, "lognormal": 2}.get(kind)
     try:
         values = [_number(number) for number in numbers]
     except ValueError:
         values = []
-    if wanted is None or len(values) != wanted or not all(map(math.isfinite, values)):
+    if expected is None or len(values) != expected or not all(map(math.isfinite, values)):
         raise InputError(
             f"{what}: {text!r} is not a length; write 1024, uniform:512:1024, normal:1024:128 or lognormal:1024:0.5"
         )
@@ -126,3 +129,65 @@ class Synthetic(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fie
                 f"--prefix {self.prefix_tokens}: inputs may be as short as {self.input.smallest} tokens; "
                 "a prompt must be longer than its shared prefix"
             )
+
+
+class Think(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The pause between an answer's end and the next turn, in seconds.
+
+    fixed        always `mean_s`
+    uniform      from `low_s` to `high_s`
+    exponential  mean `mean_s`
+    lognormal    median `mean_s`, `sd` the standard deviation of the logarithm
+    """
+
+    kind: Literal["fixed", "uniform", "exponential", "lognormal"] = "fixed"
+    mean_s: float = 0.0
+    sd: float = 0.0
+    low_s: float = 0.0
+    high_s: float = 0.0
+
+    def draw(self, rng: np.random.Generator, count: int) -> NDArray[np.float64]:
+        """`count` pauses, f8 seconds."""
+        import numpy as np
+
+        if self.kind == "uniform":
+            return rng.uniform(self.low_s, self.high_s, count)
+        if self.kind == "exponential":
+            return rng.exponential(self.mean_s, count)
+        if self.kind == "lognormal":
+            return rng.lognormal(math.log(self.mean_s), self.sd, count)
+        return np.full(count, self.mean_s)
+
+
+class Sessions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Requests come in conversations of `turns` turns. Each turn asks with all that was said before.
+
+    Of a dataset's conversations `turns` is the most that is taken.
+    """
+
+    turns: Length
+    think: Think = Think()
+
+
+def parse_think(text: str) -> Think:
+    """A Think from `2s`, `uniform:1s:3s`, `exponential:2s` or `lognormal:2s:0.5`. Raises InputError."""
+    kind, *numbers = text.strip().split(":")
+    if not numbers:
+        return Think("fixed", parse_seconds(kind, "--think-time"))
+    expected = {"fixed": 1, "uniform": 2, "exponential": 1, "lognormal": 2}.get(kind)
+    if expected != len(numbers):
+        raise InputError(
+            f"--think-time: {text!r} is not a pause; write 2s, uniform:1s:3s, exponential:2s or lognormal:2s:0.5"
+        )
+    first = parse_seconds(numbers[0], "--think-time")
+    if kind == "uniform":
+        high_s = parse_seconds(numbers[1], "--think-time")
+        if high_s < first:
+            raise InputError(f"--think-time: {text!r} goes from more to less; write the shorter time first")
+        return Think("uniform", (first + high_s) / 2, low_s=first, high_s=high_s)
+    if kind == "lognormal":
+        sd = parse_seconds(numbers[1], f"--think-time: the spread in {text!r}")
+        if first <= 0:
+            raise InputError(f"--think-time: {text!r}: a lognormal pause needs a median above 0")
+        return Think("lognormal", first, sd=sd)
+    return Think("exponential" if kind == "exponential" else "fixed", first)

@@ -1,295 +1,331 @@
-"""What a user may ask, named as the flags are."""
+"""The options of a run, each written once: its name, type, unit, default and help text.
+
+From these fields come the command line (`commands/flags.py`), what `loadstone.bench()` and `loadstone.simulate()`
+take, and a JSON Schema. A field is named as its flag, with _ for -; where it is a time in seconds, _s follows.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Any, Literal, NamedTuple, TypeVar, get_args, get_type_hints
 
 import msgspec
 
 from loadstone.core.errors import InputError
-from loadstone.core.host import path_of
-from loadstone.core.units import parse_counts, parse_list, parse_seconds
+from loadstone.workload import option_values as values
 from loadstone.workload.flag_names import no_such_option
-from loadstone.workload.lengths import parse_tokens
-from loadstone.workload.request import Endpoint, Route, Structured, Timeouts
+from loadstone.workload.request import Endpoint, Route, Timeouts
 
-DEFAULT_SIM = "llama-3.1-8b@1xh100"
-"""What is simulated where nothing is said."""
+ARGUMENT, TARGET, WORKLOAD, LOAD, SIMULATOR, RUN = "Arguments", "Target", "Workload", "Load", "Simulator", "Run"
+"""Headings of a help text, in their order there; ARGUMENT: of what stands without a flag."""
+_OF_A_SERVER = frozenset((
+    "url", "salt", "flush_cache", "sampling_seed", "stop", "structured", "stream", "workers", "gpu_telemetry",
+    "gpu_metrics",
+))  # fmt: skip
+"""Options, beside those under TARGET, that a simulation takes and that do nothing there."""
+HEADINGS = (ARGUMENT, TARGET, WORKLOAD, LOAD, SIMULATOR, RUN)
+Reader = Callable[[Any, str], Any]
 
 
-class Options(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What to measure, named as the flags of `loadstone bench`; see `loadstone bench --help`."""
+class Flag(NamedTuple):
+    """What the command line knows of an option.
 
-    url: str | Sequence[str] | None = None
-    """Several: a fleet of servers with the same model behind them."""
-    route: Route | None = None
-    """How a fleet's requests are spread; None: sessions stay with a server, other requests go round."""
-    engine: Literal["llama.cpp"] | None = None
-    sim: str | None = None
-    """An embedded server: a deployment, as `llama-3.1-70b@8xh200`, or a law, as `ttft=30ms,itl=5ms`; DEFAULT_SIM
-    where True is given, as by the flag alone."""
-    deployment: str | None = None
-    """What the server at `url` runs on, as `llama-3.1-70b@8xh200/tp8`; of a fleet, all servers together."""
-    model: str | None = None
-    endpoint: Endpoint | None = None
-    tokenizer: str | None = None
-    input: str | None = None
-    output: str | None = None
-    range_ratio: float = 1.0
-    prefix: int = 0
-    prefix_groups: int = 1
-    dataset: Path | None = None
-    trace: Path | None = None
-    time_scale: Sequence[float] = ()
-    """Times of the trace are multiplied by this, a cell each: 0.1 replays it ten times as fast."""
-    trace_window_s: tuple[float, float] | None = None
-    trace_sample: float | None = None
-    length_scale: float | None = None
-    skip_bad: bool = False
-    turns: str | None = None
-    think_time: str | None = None
-    plan: Path | None = None
-    rate: Sequence[float] = ()
-    burstiness: float = 1.0
-    ramp: str | None = None
-    concurrency: Sequence[int] = ()
-    max_concurrency: int | None = None
-    requests: Sequence[int] = ()
-    requests_per_rate: float | None = None
-    duration_s: float | None = None
-    grace_s: float = 30.0
-    warmup: int | None = None
-    slo: str | None = None
-    dialect: str | None = None
-    """Another tool's numbers of the same records beside ours, e.g. `vllm`."""
-    seed: int = 0
-    salt: str = "auto"
-    flush_cache: bool | None = None
-    """Empty the engine's prefix cache before each cell; None: where `salt` does not make prompts new anyway."""
-    stream: bool = True
-    temperature: float | None = None
-    top_p: float | None = None
-    sampling_seed: int | None = None
-    stop: Sequence[str] = ()
-    structured: str | None = None
-    headers: Sequence[tuple[str, str]] = ()
-    extra_body: Mapping[str, Any] = {}
-    proxy: str | None = None
-    """http://host:port to go through; proxies named in the environment are not used."""
-    timeouts: Timeouts = Timeouts()
-    gpu_telemetry: bool | None = None
-    """Watch this machine's GPUs; None: where a server shares the machine with the client, and a driver answers."""
-    gpu_metrics: Sequence[str] = ()
-    """Exporters that tell of the servers' GPUs, `node:9400` or a URL each."""
-    workers: int | None = None
-    label: str | None = None
-    """What tells this setup of an engine from others; reports keep runs of different labels apart."""
-    out: Path = Path("runs")
+    heading   under which `--help` lists it
+    help      what it says there
+    default   what it shows as the default: text, or the value itself
+    read      from a text or a notebook's value to the field's, by value and name; None: the value as it is
+    name      without -- and with _ for -; "" stands for the field's, without _s
+    argument  its name as an argument of the command, where it has no flag there
+    """
+
+    heading: str
+    help: str
+    default: Any = None
+    read: Reader | None = None
+    name: str = ""
+    argument: str | None = None
+
+
+def flag(heading: str, help: str, default: Any = None, read: Reader | None = None, **more: str) -> Any:
+    """A field that is an option; see Flag. A `default` that is text is read; {} makes a new one for each."""
+    metadata = {"flag": Flag(heading, help, None if default in ((), {}) else default, read, **more)}
+    if default == {}:
+        return dataclasses.field(default_factory=dict, metadata=metadata)
+    value = read(default, "") if read is not None and isinstance(default, str) else default
+    return dataclasses.field(default=value, metadata=metadata)
+
+
+@dataclasses.dataclass(kw_only=True)
+class Options:
+    """What to measure. The options of `loadstone bench`:"""
+
+    url: str | Sequence[str] | None = flag(
+        ARGUMENT,
+        "URL of a server; several URLs: a fleet; with --sim: a deployment, or fixed times, ttft=30ms,itl=5ms",
+        read=values.urls,
+        argument="target",
+    )
+    sim: str | None = flag(
+        TARGET,
+        f"measure an embedded simulated engine, as without a URL [default: {values.DEFAULT_SIM}]",
+        read=values.simulated,
+    )
+    deployment: str | None = flag(
+        TARGET, "what the server or fleet runs, for prices, roofline, calibrate: llama-3.1-70b@8xh200/tp8"
+    )
+    engine: Literal["llama.cpp"] | None = flag(TARGET, "start this engine with a small random model and measure it")
+    model: str | None = flag(TARGET, "model name to request [default: the server's first]")
+    endpoint: Endpoint | None = flag(TARGET, "API to use [default: what the server offers, completions first]")
+    route: Route | None = flag(
+        TARGET, "how to spread requests over a fleet [default: round-robin; for sessions: sticky]"
+    )
+    tokenizer: str | None = flag(
+        TARGET, "tokenizer.json, or its folder, to count prompt tokens [default: the server is asked]"
+    )
+    headers: Sequence[tuple[str, str]] = flag(
+        TARGET, "'Name: value', sent with every request", (), values.headers, name="header"
+    )
+    extra_body: Mapping[str, Any] = flag(TARGET, "JSON object merged into every request body", {}, values.json_object)
+    timeout_connect_s: float = flag(TARGET, "longest time to connect", "10s", values.seconds)
+    timeout_first_s: float = flag(TARGET, "longest time from sending to the first output", "600s", values.seconds)
+    timeout_idle_s: float = flag(TARGET, "longest time between outputs", "300s", values.seconds)
+    timeout_total_s: float = flag(TARGET, "longest time from sending to the end", "6h", values.seconds)
+    proxy: str | None = flag(TARGET, "HTTP proxy, http://host:port; proxies in the environment are ignored")
+
+    input: str | None = flag(
+        WORKLOAD,
+        "prompt tokens: 1024, 8k, uniform:512:1024, normal:1024:128, lognormal:1024:0.5 [default: 1024]",
+        read=values.text,
+    )
+    output: str | None = flag(
+        WORKLOAD, "output tokens, in the same forms [default: 128; a dataset's own]", read=values.text
+    )
+    range_ratio: float = flag(WORKLOAD, "draw lengths uniformly from [ratio·n, n]", 1.0)
+    prefix: int = flag(
+        WORKLOAD, "tokens at the start of each prompt that its group shares, e.g. 2000", "0", values.tokens
+    )
+    prefix_groups: int = flag(WORKLOAD, "groups of prompts; prompts of a group share a prefix", 1)
+    dataset: Path | None = flag(
+        WORKLOAD, "file of prompts: ShareGPT, OpenAI messages or plain; JSONL, JSON or text", read=values.path
+    )
+    turns: str | None = flag(
+        WORKLOAD,
+        "conversations of this many turns, e.g. 4 or uniform:2:6; loads then count conversations",
+        read=values.text,
+    )
+    think_time: str | None = flag(
+        WORKLOAD, "pause between turns: 2s, uniform:1s:3s, exponential:2s, lognormal:2s:0.5", read=values.text
+    )
+    trace: Path | None = flag(
+        WORKLOAD,
+        "replay this trace at its own times: Azure, Mooncake, BurstGPT, or plain CSV or JSONL",
+        read=values.path,
+    )
+    time_scale: Sequence[float] = flag(
+        WORKLOAD,
+        "multiply a trace's times by this; 0.1: ten times as fast; a list: a cell each [default: 1]",
+        (),
+        values.scales,
+    )
+    trace_window_s: tuple[float, float] | None = flag(
+        WORKLOAD, "replay only FROM:TO of a trace, e.g. 0s:10m", read=values.window
+    )
+    trace_sample: float | None = flag(WORKLOAD, "replay this share of a trace's requests, e.g. 0.1")
+    length_scale: float | None = flag(WORKLOAD, "multiply a trace's lengths in tokens by this; prefixes stay shared")
+    skip_bad: bool = flag(WORKLOAD, "leave out bad lines of a trace or dataset, and report how many", False)
+    plan: Path | None = flag(WORKLOAD, "replay the plan of a run folder, or a plan.parquet", read=values.path)
+    seed: int = flag(WORKLOAD, "seed of the plan: same seed, same plan", 0)
+    salt: str = flag(
+        WORKLOAD,
+        "what makes prompts new to every prefix cache: auto, none, or an earlier run's, to repeat it",
+        "auto",
+    )
+    flush_cache: bool | None = flag(
+        WORKLOAD, "empty the engine's prefix cache before each cell [default: if --salt makes no new prompts]"
+    )
+    temperature: float | None = flag(WORKLOAD, "sampling temperature [default: the server's]")
+    top_p: float | None = flag(WORKLOAD, "nucleus sampling [default: the server's]")
+    sampling_seed: int | None = flag(WORKLOAD, "sampling seed for the engine")
+    stop: Sequence[str] = flag(WORKLOAD, "stop answers at this text (may be repeated)", (), values.texts)
+    structured: str | None = flag(WORKLOAD, "constrain answers: json-schema:FILE, grammar:FILE or regex:PATTERN")
+    stream: bool = flag(WORKLOAD, "stream answers, or ask for them in one piece (E2E only)", True)
+
+    concurrency: Sequence[int] = flag(
+        LOAD, "closed loop: requests under way at a time; a list: a cell each [default: 1,4,16]", (), values.counts
+    )
+    rate: Sequence[float] = flag(
+        LOAD, "open loop: requests/s; a list: a cell each; inf: all of --requests at once", (), values.numbers
+    )
+    burstiness: float = flag(
+        LOAD, "spread of open-loop arrivals: 1 is Poisson, below 1 burstier, above 1 more even, inf constant", 1.0
+    )
+    ramp: str | None = flag(
+        LOAD, "rate in pieces: 1:20:60s,20:30s (1 to 20 in 60 s, then 20 for 30 s); or concurrency=1:64:60s"
+    )
+    max_concurrency: int | None = flag(
+        LOAD, "cap on an open loop's requests under way; waiting for a slot counts as latency"
+    )
+    requests: Sequence[int] = flag(
+        LOAD,
+        "measured requests per cell; a list with --rate inf [default: 8 to 16 × concurrency; a minute of arrivals]",
+        (),
+        values.counts,
+    )
+    requests_per_rate: float | None = flag(LOAD, "measured requests per cell: this × the rate")
+    duration_s: float | None = flag(LOAD, "measure each cell for this long instead, e.g. 60s", read=values.seconds)
+    grace_s: float = flag(LOAD, "after --duration: time for requests under way to end", "30s", values.seconds)
+    warmup: int | None = flag(
+        LOAD,
+        "requests before the measured ones, or 0 [default: the concurrency; a second of the rate, at most a tenth]",
+    )
+
+    slo: str | None = flag(
+        RUN,
+        "bounds on each request (goodput, attainment): ttft<500ms,tpot<30ms,e2e<5s; or on a percentile: ttft_p99<1s",
+    )
+    dialect: str | None = flag(
+        RUN, "another tool's numbers too: vllm, sglang, sglang-oai, aiperf, guidellm, inference-perf, llmperf, mlperf"
+    )
+    workers: int | None = flag(RUN, "client processes [default: as many as the load needs]")
+    gpu_telemetry: bool | None = flag(
+        RUN, "read this machine's NVIDIA GPUs once a second [default: if a server runs on this machine]"
+    )
+    gpu_metrics: Sequence[str] = flag(
+        RUN, "exporters of GPU metrics on the servers' machines (DCGM, AMD), e.g. node:9400", (), values.addresses
+    )
+    label: str | None = flag(
+        RUN, "name of this setup in reports and comparisons, e.g. 'no prefix cache'", read=values.text
+    )
+    out: Path = flag(RUN, "folder for the run folders", "runs", values.path)
     command: Sequence[str] = ()
-    """The command line, for the run's papers; secrets in it are blanked."""
+    """The command line, for run.json; secrets in it are blanked."""
 
     @property
     def urls(self) -> list[str]:
         return [] if self.url is None else [self.url] if isinstance(self.url, str) else list(self.url)
 
+    @property
+    def timeouts(self) -> Timeouts:
+        return Timeouts(self.timeout_connect_s, self.timeout_first_s, self.timeout_idle_s, self.timeout_total_s)
 
-def options_of(given: Mapping[str, Any], own: Collection[str] = ()) -> Options:
+
+@dataclasses.dataclass(kw_only=True)
+class SimulateOptions(Options):
+    """What to simulate. Options of `bench` that are about a server do nothing here. Those of `loadstone simulate`:"""
+
+    deployment: str = flag(
+        ARGUMENT,
+        "what to simulate: MODEL[:weights]@N×GPU[/tp8,engine=vllm], e.g. llama-3.1-70b@8xh200",
+        dataclasses.MISSING,
+        argument="deployment",
+    )
+    profile: str | None = flag(
+        SIMULATOR,
+        "coefficients made by `calibrate`, by name or file [default: the shipped ones]",
+        read=values.name_or_path,
+    )
+    acceptance: float | None = flag(
+        SIMULATOR, "speculative decoding: probability that a draft token is accepted [default: 0.7]"
+    )
+    draws: int | None = flag(
+        SIMULATOR, "simulations with varied coefficients, for the 80 % intervals; 0: no intervals [default: 24]"
+    )
+    model: str | None = flag(RUN, "model name kept in run.json; the deployment decides what is simulated")
+    temperature: float | None = flag(RUN, "kept in run.json, as in bench; changes no simulated time")
+    top_p: float | None = flag(RUN, "kept in run.json, as in bench; changes no simulated time")
+
+
+Kind = TypeVar("Kind", bound=Options)
+
+
+def flags_of(kind: type[Options]) -> dict[str, Flag]:
+    """By field, in the order of the help text."""
+    flags = {}
+    for field in dataclasses.fields(kind):
+        if (each := field.metadata.get("flag")) is not None:
+            flags[field.name] = each._replace(name=each.name or field.name.removesuffix("_s"))
+    return dict(sorted(flags.items(), key=lambda item: HEADINGS.index(item[1].heading)))
+
+
+def is_for_server(field: str, heading: str) -> bool:
+    """Whether only a live server has an option: simulations take it and do nothing."""
+    return heading == TARGET or field in _OF_A_SERVER
+
+
+def changed_flags(options: Options, *headings: str) -> list[str]:
+    """The flags under `headings`, with - for _, that say something else than they would by being left out."""
+    defaults = Options()
+    changed = []
+    for field, each in flags_of(Options).items():
+        value = getattr(options, field)
+        differs = (tuple(value) if isinstance(value, list) else value) != getattr(defaults, field)
+        if differs and each.heading in headings and not is_for_server(field, each.heading):
+            changed.append(each.name.replace("_", "-"))
+    return changed
+
+
+def options_of(given: Mapping[str, Any], kind: type[Kind]) -> Kind:
     """Options by their flags' names (with _ for -), or by those of the fields, each as a flag's text or as a value.
 
-    A time that is a number is in seconds; one value may stand for a list of it; None is an option left out. `own`:
-    options that the caller has besides, to be named where there is none of a name.
+    A time that is a number is in seconds; one value may stand for a list of it; None is an option left out.
     Raises InputError, one line, where there is no such option, or a value is none of its kind.
     """
-    asked: dict[str, Any] = {}
-    timeouts: dict[str, float] = {}
-    for name, said in given.items():
-        value = _plain(said)
-        flag = f"--{name.replace('_', '-')}"
-        if name in _TIMEOUTS:
-            if value is not None:
-                timeouts[_TIMEOUTS[name]] = parse_seconds(str(value), flag)
-            continue
-        field = FIELDS.get(name, name)
-        if field not in Options.__struct_fields__:
+    flags = flags_of(kind)
+    field_of = {each.name: field for field, each in flags.items()} | {field: field for field in (*flags, "command")}
+    fields: dict[str, Any] = {}
+    for name, value in given.items():
+        field = field_of.get(name)
+        if field is None:
             if name in ("json", "strict"):
                 raise InputError(
                     f"{name}: of the command alone; here its document comes back, with a verdict in each cell"
                 )
-            raise no_such_option(name, [*own, *_FLAGS, *_TIMEOUTS], "bench")
-        if field in asked:
+            raise no_such_option(name, [each.name for each in flags.values()], "bench")
+        if field in fields:
             raise InputError(f"{name}: given twice, by two names; give one")
+        number = values.plain(value)
+        read = flags[field].read if field in flags else None
         if value is not None:
-            asked[field] = _READERS[field](value, flag) if field in _READERS else value
-    if timeouts:
-        asked["timeouts"] = Timeouts(**timeouts)
+            fields[field] = number if read is None else read(number, f"--{name.replace('_', '-')}")
+        elif field in flags and flags[field].default is dataclasses.MISSING:
+            fields[field] = None
     try:
-        return msgspec.convert(asked, Options, strict=False)
+        return msgspec.convert(fields, kind, strict=False)
     except msgspec.ValidationError as error:
-        what, _, place = str(error).partition(" - at `$.")
-        name = place.rstrip("`").partition("[")[0]
-        if what.startswith("Invalid enum value"):
-            choices = [choice for kind in get_args(get_type_hints(Options)[name]) for choice in get_args(kind)]
-            what += f"; choose one of {', '.join(choices)}"
-        raise InputError(f"--{_FLAG_OF.get(name, name).replace('_', '-')}: {what}") from error
+        problem, _, place = str(error).partition(" - at `$.")
+        field = place.rstrip("`").partition("[")[0]
+        if problem.startswith("Invalid enum value"):
+            choices = [choice for part in get_args(get_type_hints(kind)[field]) for choice in get_args(part)]
+            problem += f"; choose one of {', '.join(choices)}"
+        name = flags[field].argument or f"--{flags[field].name.replace('_', '-')}"
+        raise InputError(f"{name}: {problem}") from error
 
 
-def value_of(value: Any, kind: Any, flag: str) -> Any:
-    """A value of a flag that is none of Options, as a `kind`. Raises InputError."""
-    try:
-        return msgspec.convert(_plain(value), kind, strict=False)
-    except msgspec.ValidationError as error:
-        raise InputError(f"{flag}: {error}") from error
-
-
-def _plain(value: Any) -> Any:
-    """A number or truth value of numpy's, an array without dimensions too, as Python's; all else as it is."""
-    kind = getattr(getattr(value, "dtype", None), "kind", None)
-    return value.item() if kind in ("b", "i", "u", "f") and value.shape == () else value
-
-
-def _text(value: Any, flag: str) -> str:
-    return str(value)
-
-
-def _path(value: Any, flag: str) -> Path:
-    try:
-        return path_of(value)
-    except TypeError:
-        raise InputError(f"{flag}: a path is needed, and this is of type {type(value).__name__}") from None
-
-
-def _urls(value: Any, flag: str) -> str | list[Any]:
-    if isinstance(value, str) or not hasattr(value, "__iter__"):
-        return value  # type: ignore[no-any-return]
-    urls = list(value)
-    if not urls:
-        raise InputError(f"{flag}: a list without a URL; name a server, or give None for an embedded one")
-    return urls
-
-
-def _seconds(value: Any, flag: str) -> float:
-    return parse_seconds(str(value), flag)
-
-
-def _several(value: Any) -> str:
-    """Numbers as a flag's text has them."""
-    if isinstance(value, str):
-        return value
-    return ",".join(map(str, value if hasattr(value, "__iter__") else [value]))
-
-
-def _numbers(value: Any, flag: str) -> list[float]:
-    text = _several(value)
-    return parse_list(text, flag) if text or isinstance(value, str) else []
-
-
-def _counts(value: Any, flag: str) -> list[int]:
-    text = _several(value)
-    return parse_counts(text, flag) if text or isinstance(value, str) else []
-
-
-def _scales(value: Any, flag: str) -> list[float]:
-    """`0.1` or `1/10`, several with commas."""
-    scales = []
-    text = _several(value)
-    for part in text.split(",") if text or isinstance(value, str) else ():
-        number, slash, divisor = part.partition("/")
-        values = parse_list(f"{number},{divisor}" if slash else number, flag)
-        if slash and values[1] == 0:
-            raise InputError(f"{flag}: {part!r} divides by zero; write 0.1 or 1/10")
-        scales.append(values[0] / values[1] if slash else values[0])
-    return scales
-
-
-def _window(value: Any, flag: str) -> tuple[float, float]:
-    text = ":".join(map(str, value)) if isinstance(value, Sequence) and not isinstance(value, str) else str(value)
-    start, colon, end = text.partition(":")
-    if not colon:
-        raise InputError(f"{flag}: {text!r} is not a span of time; write FROM:TO, e.g. 0s:10m")
-    window = parse_seconds(start or "0", flag), parse_seconds(end, flag)
-    if window[0] >= window[1]:
-        raise InputError(f"{flag}: {text!r} ends before it begins; write FROM:TO, e.g. 0s:10m")
-    return window
-
-
-def _headers(value: Any, flag: str) -> list[tuple[str, str]]:
-    if isinstance(value, Mapping):
-        return [(str(name), str(text)) for name, text in value.items()]
-    headers = []
-    for each in [value] if isinstance(value, str) or not hasattr(value, "__iter__") else value:
-        name, colon, text = each.partition(":") if isinstance(each, str) else _pair(each)
-        if not colon:
-            raise InputError(f"{flag}: write 'Name: value'")
-        headers.append((name.strip(), text.strip()))
-    return headers
-
-
-def _pair(given: Any) -> tuple[str, str, str]:
-    """A header's name, ":" and value; no ":" where `given` is none."""
-    pair = tuple(map(str, given)) if isinstance(given, Sequence) else ()
-    return (pair[0], ":", pair[1]) if len(pair) == 2 else ("", "", "")
-
-
-def _extra_body(value: Any, flag: str) -> dict[str, Any]:
-    try:
-        fields = msgspec.json.decode(value) if isinstance(value, str) else value
-    except msgspec.DecodeError as error:
-        raise InputError(f"{flag}: no JSON ({error}); write e.g. '{{\"top_k\": 40}}'") from None
-    if not isinstance(fields, Mapping):
-        raise InputError(f"{flag}: not a JSON object; write e.g. '{{\"top_k\": 40}}'")
-    return dict(fields)
-
-
-def _stops(value: Any, flag: str) -> list[str]:
-    return list(value) if hasattr(value, "__iter__") and not isinstance(value, str) else [value]
-
-
-FIELDS = {"duration": "duration_s", "grace": "grace_s", "trace_window": "trace_window_s", "header": "headers"}
-"""Of Options, where they are named otherwise than their flag."""
-_FLAG_OF = {field: flag for flag, field in FIELDS.items()}
-_TIMEOUTS = {f"timeout_{name}": f"{name}_s" for name in ("connect", "first", "idle", "total")}
-_FLAGS = [_FLAG_OF.get(field, field) for field in Options.__struct_fields__ if field not in ("timeouts", "command")]
-_READERS: dict[str, Callable[[Any, str], Any]] = {
-    "url": _urls,
-    **dict.fromkeys(("out", "dataset", "trace", "plan"), _path),
-    **dict.fromkeys(("concurrency", "requests"), _counts),
-    **dict.fromkeys(("input", "output", "turns", "think_time", "label"), _text),
-    **dict.fromkeys(("duration_s", "grace_s"), _seconds),
-    "sim": lambda value, flag: (DEFAULT_SIM if value else None) if isinstance(value, bool) else value,
-    "rate": _numbers,
-    "time_scale": _scales,
-    "trace_window_s": _window,
-    "prefix": lambda value, flag: parse_tokens(str(value), flag),
-    "headers": _headers,
-    "extra_body": _extra_body,
-    "stop": _stops,
-    "gpu_metrics": lambda value, flag: [url for each in _stops(value, flag) for url in str(each).split(",")],
-}
-
-
-def parse_structured(text: str) -> Structured:
-    """A Structured from `json-schema:…`, `regex:…` or `grammar:…`; a schema or grammar itself, or a file's path.
-
-    Raises InputError.
+def json_schema(kind: type[Options]) -> dict[str, Any]:
+    """A JSON Schema of the options by their flags' names, as a file of them has them: each as a value of its type or
+    as the flag's text.
     """
-    kind, colon, given = text.partition(":")
-    if not colon or kind not in ("json-schema", "regex", "grammar") or not given.strip():
-        raise InputError(f"--structured: {text[:40]!r}: write json-schema:FILE, grammar:FILE or regex:PATTERN")
-    if kind == "regex":
-        return Structured("regex", given)
-    inline = given.lstrip().startswith("{") if kind == "json-schema" else "::=" in given
-    if not inline:
-        try:
-            given = Path(given).read_text("utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "no text"
-            raise InputError(f"--structured: {given}: cannot be read ({reason}); give a file") from error
-    if kind == "grammar":
-        return Structured("grammar", given)
-    try:
-        schema = msgspec.json.decode(given, type=dict[str, Any])
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise InputError(f"--structured: not a JSON schema ({error}); give a JSON object") from error
-    return Structured("json_schema", schema)
+    flags, hints = flags_of(kind), get_type_hints(kind)
+    types, definitions = msgspec.json.schema_components(
+        [hints[field] for field in flags], schema_hook=lambda path: {"type": "string"}
+    )
+    properties = {}
+    for each, of_type in zip(flags.values(), types, strict=True):
+        schema = of_type if each.read is None else {"anyOf": [of_type, {"type": ["string", "number", "boolean"]}]}
+        shown = {} if each.default in (None, dataclasses.MISSING) else {"default": each.default}
+        properties[each.name] = schema | shown | {"description": each.help}
+    required = [each.name for each in flags.values() if each.default is dataclasses.MISSING]
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": required,
+        "additionalProperties": False,
+        "$defs": definitions,
+    }
+
+
+for _kind in (Options, SimulateOptions):
+    _lines = (f"{each.name:18} {each.help}" for each in flags_of(_kind).values())
+    _kind.__doc__ = "\n    ".join((f"{_kind.__doc__}\n", *_lines))

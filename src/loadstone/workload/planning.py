@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal, Protocol
+from pathlib import Path
+from typing import Any, Literal, Protocol
 
 import msgspec
 
@@ -12,21 +13,14 @@ from loadstone.core import Load, Plan, Unit, run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.text import excerpt
 from loadstone.workload import arrivals, dataset, trace
-from loadstone.workload.lengths import Length, Synthetic, parse_length
-from loadstone.workload.options import FIELDS, Options
+from loadstone.workload.lengths import Length, Sessions, Synthetic, parse_length, parse_think
+from loadstone.workload.options import LOAD, WORKLOAD, Options, changed_flags
 from loadstone.workload.schedule import Workload, make_plan
-from loadstone.workload.session import Sessions, parse_think
 
 _DEFAULT_INPUT, _DEFAULT_OUTPUT = "1024", "128"
 _MOST_REQUESTS = 20_000_000
 """In one run: a plan of more would not fit into memory, and its run would take days."""
-_PLANNED = (
-    "rate", "concurrency", "ramp", "burstiness", "max-concurrency", "requests", "requests-per-rate", "duration",
-    "warmup", "input", "output", "range-ratio", "prefix", "prefix-groups", "dataset", "turns", "think-time", "trace",
-    "time-scale", "trace-window", "trace-sample", "length-scale", "skip-bad", "seed",
-)  # fmt: skip
-"""Flags that a plan answers already."""
-_UNSAID = Options()
+_BESIDE_A_PLAN = ("plan", "temperature", "top-p", "grace")
 _OF_A_TRACE = ("time-scale", "trace-window", "trace-sample", "length-scale")
 
 
@@ -38,91 +32,127 @@ class Beyond(Protocol):
     def __call__(self, prompt: str, chat: bool, output_tokens: int) -> int | None: ...
 
 
-def by_default(options: Options) -> bool:
-    """Whether it is left to us how many single requests come at a rate: as many as last for several of their E2Es."""
-    said = options.requests or options.requests_per_rate is not None or options.duration_s is not None
-    files = options.plan is not None or options.trace is not None
-    return any(rate < math.inf for rate in options.rate) and not (said or files or options.turns is not None)
+class Planner:
+    """The plans that follow from a user's options. Files that they name are read once.
 
-
-def plan_of(
-    options: Options,
-    max_tokens: int | None = None,
-    min_input_tokens: int = 1,
-    beyond: Beyond | None = None,
-    e2e_s: Sequence[float] = (),
-) -> Plan:
-    """The plan that the options ask for.
-
-    `max_tokens`: the server's context; lines of a trace that are longer are bad lines, and so are prompts of a file
-    that are `beyond` it. `min_input_tokens`: the least that a prompt can have there; a trace's shorter ones are made
-    as long. `e2e_s`: about how long a request of each cell takes; it decides how many there are, if by_default().
     Raises InputError, one line that names the flag, or the file and line.
     """
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        _check_sampling(options)
+        self._plan: Plan | None = None
+        if options.plan is not None:
+            self._plan = _given_plan(options, options.plan)
+            return
+        _check_numbers(options)
+        self._sessions = _sessions(options)
+        self._workload, self._output = _workload(options, self._sessions)
+
+    @property
+    def chooses_length(self) -> bool:
+        """Whether it is left to us how many single requests come at a rate: as many as last for several of their
+        E2Es.
+        """
+        options = self.options
+        counted = options.requests or options.requests_per_rate is not None or options.duration_s is not None
+        files = options.plan is not None or options.trace is not None
+        open_loop = any(rate < math.inf for rate in options.rate)
+        return open_loop and not (counted or files or options.turns is not None)
+
+    def plan(
+        self,
+        max_tokens: int | None = None,
+        min_input_tokens: int = 1,
+        beyond: Beyond | None = None,
+        e2e_s: Sequence[float] = (),
+    ) -> Plan:
+        """The plan that the options ask for.
+
+        `max_tokens`: the server's context; lines of a trace that are longer are bad lines, and so are prompts of a
+        file that are `beyond` it. `min_input_tokens`: the least that a prompt can have there; a trace's shorter ones
+        are made as long. `e2e_s`: about how long a request of each cell takes, in seconds; it decides how many there
+        are, if the planner chooses_length. Raises InputError.
+        """
+        if self._plan is not None:
+            return self._plan
+        options, workload, sessions = self.options, self._workload, self._sessions
+        cut: dict[str, Any] = {
+            "window_s": options.trace_window_s,
+            "sample": options.trace_sample,
+            "length_scale": options.length_scale,
+        }
+        if isinstance(workload, trace.Trace):
+            workload = _cut(options, workload, max_tokens)
+        elif isinstance(workload, dataset.Dataset) and beyond is not None and options.skip_bad:
+            every = len(workload.prompts)
+            workload = _without_longer(workload, self._output, beyond)
+            cut["too_long"] = every - len(workload.prompts)
+        loads, requests = _loads(options, workload, "requests" if sessions is None else "sessions")
+        if e2e_s and self.chooses_length:
+            requests = [
+                arrivals.default_requests(load, expected) for load, expected in zip(loads, e2e_s, strict=True)
+            ]
+        _check_count(options, loads, requests or [_begun(load, workload) for load in loads])
+        if isinstance(workload, trace.Trace):
+            cut["lengthened"] = int((workload.input_tokens < min_input_tokens).sum())
+            workload = msgspec.structs.replace(
+                workload, input_tokens=workload.input_tokens.clip(min=min_input_tokens)
+            )
+        plan = make_plan(
+            workload,
+            loads,
+            seed=options.seed,
+            requests=requests,
+            warmup=options.warmup,
+            output=self._output,
+            sessions=sessions,
+            # An answer of a given form ends when it is complete.
+            exact=options.structured is None,
+        )
+        if isinstance(workload, trace.Trace) and options.trace is not None and max_tokens is not None:
+            # The warm-up is as long as the trace's first requests.
+            warm = [plan.warmup_count(cell) for cell in range(len(plan.cells))]
+            sent = max(max(count, len(plan.rows(cell)) - count) for cell, count in enumerate(warm))
+            workload.check_lengths(options.trace, max_tokens, sent)
+        if options.dataset is not None and beyond is not None and plan.prompts:
+            _check_prompts(options, plan, beyond)
+        plan.workload.update({name: value for name, value in cut.items() if value})
+        return plan
+
+
+def plan_of(options: Options) -> Plan:
+    """The plan that the options ask for, of whatever server. Raises InputError."""
+    return Planner(options).plan()
+
+
+def _check_sampling(options: Options) -> None:
     if options.seed < 0 or options.seed >= 1 << 63:
         raise InputError(f"--seed {options.seed}: must be 0 or more, and below 2^63")
     if options.temperature is not None and not 0 <= options.temperature < math.inf:
         raise InputError(f"--temperature {options.temperature:g}: must be 0 (greedy) or above")
     if options.top_p is not None and not 0 < options.top_p <= 1:
         raise InputError(f"--top-p {options.top_p:g}: must be above 0 and at most 1")
-    if options.plan is not None:
-        told = [flag for flag in _PLANNED if _given(options, flag)]
-        if told:
-            raise InputError(f"--plan and --{told[0]}: the plan says what is sent and when; give one")
-        plan = run_folder.read_plan(options.plan)
-        # Runs of other tools have plans, too, that nobody can send: without requests, or of a load that is not known.
-        if not all(len(plan.rows(cell)) and load.value > 0 for cell, load in enumerate(plan.cells)):
-            raise InputError(f"--plan {options.plan}: a cell without requests or load; give a plan that was measured")
-        return plan
-    _check_numbers(options)
-    sessions = _sessions(options)
-    workload, output = _workload(options, sessions, max_tokens)
-    too_long = 0
-    if isinstance(workload, dataset.Dataset) and beyond is not None and options.skip_bad:
-        given = len(workload.prompts)
-        workload = _without_longer(workload, output, beyond)
-        too_long = given - len(workload.prompts)
-    loads, requests = _loads(options, workload, "requests" if sessions is None else "sessions")
-    if e2e_s and by_default(options):
-        requests = [arrivals.default_requests(load, expected) for load, expected in zip(loads, e2e_s, strict=True)]
-    begun = requests if requests is not None else [_begun(load, workload) for load in loads]
+
+
+def _given_plan(options: Options, path: Path) -> Plan:
+    for flag in changed_flags(options, LOAD, WORKLOAD):
+        if flag not in _BESIDE_A_PLAN:
+            raise InputError(f"--plan and --{flag}: the plan says what is sent and when; give one")
+    plan = run_folder.read_plan(path)
+    # Runs of other tools have plans, too, that nobody can send: without requests, or of a load that is not known.
+    if not all(len(plan.rows(cell)) and load.value > 0 for cell, load in enumerate(plan.cells)):
+        raise InputError(f"--plan {path}: a cell without requests or load; give a plan that was measured")
+    return plan
+
+
+def _check_count(options: Options, loads: Sequence[Load], requests: Sequence[float]) -> None:
     most = sum(
         count + (arrivals.default_warmup(load, count) if options.warmup is None else options.warmup)
-        for load, count in zip(loads, begun, strict=True)
+        for load, count in zip(loads, requests, strict=True)
     )
     if most > _MOST_REQUESTS:
         raise InputError(f"{most:.3g} requests in one run: at most {_MOST_REQUESTS:,}; lower the load or --requests")
-    lengthened = 0
-    if isinstance(workload, trace.Trace):
-        lengthened = int((workload.input_tokens < min_input_tokens).sum())
-        workload = msgspec.structs.replace(workload, input_tokens=workload.input_tokens.clip(min=min_input_tokens))
-    plan = make_plan(
-        workload,
-        loads,
-        seed=options.seed,
-        requests=requests,
-        warmup=options.warmup,
-        output=output,
-        sessions=sessions,
-        # An answer of a given form ends when it is complete.
-        exact=options.structured is None,
-    )
-    if isinstance(workload, trace.Trace) and options.trace is not None and max_tokens is not None:
-        # The warm-up is as long as the trace's first requests.
-        warm = [plan.warmup_count(cell) for cell in range(len(plan.cells))]
-        sent = max(max(count, len(plan.rows(cell)) - count) for cell, count in enumerate(warm))
-        workload.check_lengths(options.trace, max_tokens, sent)
-    if options.dataset is not None and beyond is not None and plan.prompts:
-        _check_prompts(options, plan, beyond)
-    cut = {
-        "too_long": too_long,
-        "lengthened": lengthened,
-        "window_s": options.trace_window_s,
-        "sample": options.trace_sample,
-        "length_scale": options.length_scale,
-    }
-    plan.workload.update({name: value for name, value in cut.items() if value})
-    return plan
 
 
 def _begun(load: Load, workload: Workload) -> float:
@@ -134,14 +164,6 @@ def _begun(load: Load, workload: Workload) -> float:
     return 0 if load.duration_s is not None else arrivals.default_requests(load)
 
 
-def _given(options: Options, flag: str) -> bool:
-    """Whether a flag says something else than it would by being left out."""
-    name = flag.replace("-", "_")
-    name = FIELDS.get(name, name)
-    value = getattr(options, name)
-    return bool((tuple(value) if isinstance(value, list) else value) != getattr(_UNSAID, name))
-
-
 def _check_numbers(options: Options) -> None:
     if not 0 < options.range_ratio <= 1:
         raise InputError(f"--range-ratio {options.range_ratio:g}: must be above 0 and at most 1")
@@ -151,9 +173,9 @@ def _check_numbers(options: Options) -> None:
         raise InputError("--prefix-groups: prompts of a group share a prefix; give its length with --prefix")
     if options.warmup is not None and options.warmup < 0:
         raise InputError(f"--warmup {options.warmup}: must be 0 or more")
-    for name in _OF_A_TRACE:
-        if _given(options, name) and options.trace is None:
-            raise InputError(f"--{name}: says how a trace is replayed; it goes with --trace")
+    for flag in changed_flags(options, WORKLOAD):
+        if flag in _OF_A_TRACE and options.trace is None:
+            raise InputError(f"--{flag}: says how a trace is replayed; it goes with --trace")
     if options.skip_bad and options.trace is None and options.dataset is None:
         raise InputError("--skip-bad: leaves out bad lines of a file; it goes with --trace or --dataset")
 
@@ -170,16 +192,17 @@ def _sessions(options: Options) -> Sessions | None:
     return Sessions(parse_length(options.turns, 1.0, "--turns"), think)
 
 
-def _workload(options: Options, sessions: Sessions | None, max_tokens: int | None) -> tuple[Workload, Length | None]:
+def _workload(options: Options, sessions: Sessions | None) -> tuple[Workload, Length | None]:
     """The workload; and, for a dataset, how long answers should be where it does not say."""
     if options.trace is not None:
-        for flag in ("input", "output", "dataset", "prefix", "turns", "range-ratio"):
-            if _given(options, flag):
+        for flag in changed_flags(options, WORKLOAD):
+            if flag in ("input", "output", "dataset", "prefix", "turns", "range-ratio"):
                 raise InputError(f"--trace and --{flag}: the trace says what is asked; give one")
-        return _trace(options, max_tokens), None
+        _check_trace(options)
+        return trace.read(options.trace, skip_bad=options.skip_bad), None
     if options.dataset is not None:
-        for flag in ("input", "prefix"):
-            if _given(options, flag):
+        for flag in changed_flags(options, WORKLOAD):
+            if flag in ("input", "prefix"):
                 raise InputError(f"--dataset and --{flag}: the dataset says what prompts hold; give one")
         output = parse_length(options.output, options.range_ratio, "--output") if options.output else None
         return dataset.read(options.dataset, conversations=sessions is not None, skip_bad=options.skip_bad), output
@@ -226,21 +249,22 @@ def _check_prompts(options: Options, plan: Plan, beyond: Beyond) -> None:
             )
 
 
-def _trace(options: Options, max_tokens: int | None) -> trace.Trace:
-    assert options.trace is not None  # noqa: S101
-    factor = options.length_scale
+def _check_trace(options: Options) -> None:
+    factor, share = options.length_scale, options.trace_sample
     if factor is not None and not 0 < factor < math.inf:
         raise InputError(f"--length-scale {factor:g}: must be above 0")
-    share = options.trace_sample
     if share is not None and not 0 < share <= 1:
         raise InputError(f"--trace-sample {share:g}: must be above 0 and at most 1")
-    traced = trace.read(options.trace, skip_bad=options.skip_bad)
+
+
+def _cut(options: Options, traced: trace.Trace, max_tokens: int | None) -> trace.Trace:
+    """The part of a trace that is replayed, with the lengths asked for."""
     if options.trace_window_s is not None:
         traced = traced.cut(*options.trace_window_s)
-    if share is not None:
-        traced = traced.sample(share, options.seed)
-    if factor is not None:
-        traced = traced.scaled_lengths(factor)
+    if options.trace_sample is not None:
+        traced = traced.sample(options.trace_sample, options.seed)
+    if options.length_scale is not None:
+        traced = traced.scaled_lengths(options.length_scale)
     if max_tokens is not None and options.skip_bad:
         traced = traced.without_longer(max_tokens)
     if options.requests and not (options.rate or options.concurrency or options.ramp):

@@ -8,6 +8,7 @@ import hashlib
 from typing import Literal
 
 import msgspec
+import numpy as np
 
 from loadstone.core import PlannedRequest
 from loadstone.core.errors import InputError
@@ -34,8 +35,6 @@ class PromptWriter:
     """
 
     def __init__(self, vocabulary: Vocabulary, *, seed: int, salt: str | None, chat: bool) -> None:
-        import numpy as np
-
         self._chat = chat
         self._as_ids = vocabulary.kind == "token ids"
         self._overhead = vocabulary.overhead_tokens
@@ -61,7 +60,7 @@ class PromptWriter:
         `history`: what `answered` made of the turn before, for a later turn of a session. Raises InputError.
         """
         if request.prompt is not None:
-            return self._given(request, history)
+            return self._from_file(request, history)
         own = request.input_tokens - request.prefix_tokens - (0 if history else self._overhead)
         if own < 1:
             raise InputError(
@@ -110,8 +109,6 @@ class PromptWriter:
 
     def _pieces(self, name: str, count: int) -> bytes:
         """`count` pieces that follow from the key and `name`, joined."""
-        import numpy as np
-
         # SHAKE-128 gives the same bytes on every platform and version, which no library's generator promises.
         raw = hashlib.shake_128((self._key + name).encode()).digest(2 * count)
         picks = np.frombuffer(raw, "<u2") % self._size
@@ -126,7 +123,7 @@ class PromptWriter:
             self._prefixes[key] = self._pieces(f"prefix/{key[0]}/{key[1]}", key[2])
         return self._prefixes[key]
 
-    def _given(self, request: PlannedRequest, history: bytes) -> bytes:
+    def _from_file(self, request: PlannedRequest, history: bytes) -> bytes:
         """A file's prompt, with a mark in front that is new for every run, cell and phase.
 
         The mark is the same within a cell, so that prefixes which the file's prompts share stay shared. A later turn
@@ -139,7 +136,7 @@ class PromptWriter:
             key = f"{self._key}{request.cell}/{request.phase}"
             mark = f"[{hashlib.shake_128(key.encode()).hexdigest(4)}] "
         if not self._chat:
-            text = given_text(prompt, request.chat)
+            text = prompt_text(prompt, request.chat)
             if history:
                 text = "\n\n" + text
             return (history or b'"') + msgspec.json.encode(mark + text)[1:-1]
@@ -153,7 +150,7 @@ class PromptWriter:
         return (history + b"," if history else b"[") + msgspec.json.encode([first, *messages[1:]])[1:-1]
 
 
-def given_text(prompt: str, chat: bool) -> str:
+def prompt_text(prompt: str, chat: bool) -> str:
     """A file's prompt as text alone. Completions take no messages (`chat`): these have theirs one after another."""
     return "\n\n".join(_content(message) for message in msgspec.json.decode(prompt)) if chat else prompt
 

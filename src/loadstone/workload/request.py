@@ -8,7 +8,6 @@ import msgspec
 
 StructuredKind = Literal["json_schema", "regex", "grammar"]
 
-
 Spelling = Literal[
     "response_format", "structured_outputs", "guided", "sglang", "llama.cpp", "sampling_params", "guided_decoding"
 ]
@@ -29,13 +28,10 @@ class Structured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 Endpoint = Literal["completions", "chat", "sglang", "triton", "triton-grpc"]
 
-
 PROMPT = "\x02prompt\x03"
-
 
 LENGTH = "\x02length\x03"
 """Stand in a body for the prompt and for each number of output tokens: whole strings that nobody writes."""
-
 
 TEXT_OR_IDS = "\x02text or ids\x03"
 """Stands for the name of SGLang's field for the prompt, which follows from what the prompt is."""
@@ -55,6 +51,8 @@ class Ask(msgspec.Struct, kw_only=True, frozen=True):
     ignore_eos   the server goes on after its end token; min_tokens: the length is demanded as a minimum, too
     spelling     how the engine is asked for `structured`
     inputs       Triton: the names of the model's inputs; others are not sent
+    types        Triton over gRPC: the datatype of each of these inputs, as KServe names it (BYTES, INT32, …)
+    batched      Triton over gRPC: the model's tensors have a first dimension for the batch, of one here
     extra        the user's own fields, merged last, object by object: they win
     """
 
@@ -68,6 +66,8 @@ class Ask(msgspec.Struct, kw_only=True, frozen=True):
     structured: Structured | None = None
     spelling: Spelling | None = None
     inputs: tuple[str, ...] = ()
+    types: dict[str, str] = {}
+    batched: bool = False
     extra: dict[str, Any] = msgspec.field(default_factory=dict)
 
 

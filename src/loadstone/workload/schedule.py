@@ -1,24 +1,38 @@
-"""From a workload and loads to a Plan: which requests, how long, when. Everything is drawn here, before the run."""
+"""From a workload and loads to a Plan: which requests, how long, when. Everything is drawn here, before the run.
+
+Each purpose has its own generator, seeded by (seed, purpose, …), so that one choice never shifts another. Measured
+requests have the same sequence of lengths in every cell of a run: cells then differ by their load alone.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from loadstone.core import Blocks, Load, Plan
+from loadstone.core.errors import InputError
 from loadstone.workload import trace
-from loadstone.workload.arrivals import default_warmup
-from loadstone.workload.cell_rows import drawn_rows, trace_rows
+from loadstone.workload.arrivals import arrivals, default_requests, default_warmup, duration_s, mean, profile_arrivals
 from loadstone.workload.dataset import Dataset
-from loadstone.workload.lengths import Length, Synthetic
-from loadstone.workload.session import Sessions
+from loadstone.workload.lengths import Length, Sessions, Synthetic
 from loadstone.workload.trace import Trace
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
+Rows = dict[str, NDArray[Any]]
+"""Columns of a plan's cell, by their name in the Plan."""
 Workload = Synthetic | Dataset | Trace
+
+
+_LENGTHS, _GROUPS, _ARRIVALS, _ORDER, _TURNS, _THINK = range(6)
+
+CYCLE_MIN_REQUESTS = 1024
+"""A closed loop that runs by time goes round at least this many requests."""
+WARMUP_S = 1.0
+"""The warm-up of a trace or a ramp is spread evenly over so long before it begins."""
 
 
 def make_plan(
@@ -41,19 +55,17 @@ def make_plan(
     exact     lengths of answers are demanded, where they are said
     Raises InputError where a dataset has no length to ask for.
     """
-    import numpy as np
-
     columns: dict[str, list[NDArray[Any]]] = {name: [] for name in Plan.COLUMNS}
     traced: list[NDArray[np.int64]] = []
     for cell, load in enumerate(loads):
-        asked = requests[cell] if requests is not None else None
+        requested = requests[cell] if requests is not None else None
         measured = workload.count if isinstance(workload, Trace) and load.process == "trace" else None
-        warm = default_warmup(load, measured if asked is None else asked) if warmup is None else warmup
+        warm = default_warmup(load, measured if requested is None else requested) if warmup is None else warmup
         if isinstance(workload, Trace):
-            rows = trace_rows(workload, load, warm, asked, seed, cell)
+            rows = _trace_rows(workload, load, warm, requested, seed, cell)
             traced.append(rows.pop("line"))
         else:
-            rows = drawn_rows(workload, load, warm, asked, sessions, output, seed, cell)
+            rows = _drawn_rows(workload, load, warm, requested, sessions, output, seed, cell)
         count = len(rows["intended_s"])
         columns["cell"].append(np.full(count, cell, np.int32))
         for name, values in rows.items():
@@ -61,8 +73,8 @@ def make_plan(
     joined = {name: np.concatenate(parts) for name, parts in columns.items()}
     prompts: list[str] = []
     if not isinstance(workload, Synthetic) and workload.prompts:
-        given = _turn_texts(workload) if sessions is not None and isinstance(workload, Dataset) else workload.prompts
-        joined["prompt"], prompts = _by_first_use(joined["prompt"], given)
+        texts = _turn_texts(workload) if sessions is not None and isinstance(workload, Dataset) else workload.prompts
+        joined["prompt"], prompts = _by_first_use(joined["prompt"], texts)
     chats = isinstance(workload, Dataset) and (sessions is not None or workload.chat)
     return Plan(
         seed=seed,
@@ -78,8 +90,6 @@ def make_plan(
 
 def _turn_texts(workload: Dataset) -> list[str]:
     """Each turn's message as a JSON array, a system message before the first; all conversations end to end."""
-    import msgspec
-
     texts = []
     for turns, system in zip(workload.turns, workload.system, strict=True):
         for number, text in enumerate(turns):
@@ -92,8 +102,6 @@ def _turn_texts(workload: Dataset) -> list[str]:
 
 def _blocks(workload: Trace, lines: NDArray[np.int64]) -> Blocks | None:
     """The blocks of the plan's rows; the warm-up (line −1) has none."""
-    import numpy as np
-
     if not workload.block_tokens:
         return None
     # One row more, without blocks, for the lines that are −1.
@@ -107,8 +115,6 @@ def promised_tokens(plan: Plan, cell: int) -> NDArray[np.int32]:
     A group's prefix, or the leading blocks that any earlier request of the cell had too: what a prefix cache without
     bounds could give. Later turns of a session share all that was said, which only the answers tell: −1.
     """
-    import numpy as np
-
     rows = plan.rows(cell)
     shared = plan.prefix_tokens[rows.start : rows.stop].copy()
     if plan.blocks is not None:
@@ -119,8 +125,6 @@ def promised_tokens(plan: Plan, cell: int) -> NDArray[np.int32]:
 
 
 def _by_first_use(picks: NDArray[np.int32], prompts: list[str]) -> tuple[NDArray[np.int32], list[str]]:
-    import numpy as np
-
     used, first, inverse = np.unique(picks, return_index=True, return_inverse=True)
     order = np.argsort(first)
     rank = np.empty(len(used), np.int32)
@@ -129,9 +133,7 @@ def _by_first_use(picks: NDArray[np.int32], prompts: list[str]) -> tuple[NDArray
 
 
 def describe(workload: Workload, output: Length | None, sessions: Sessions | None = None) -> dict[str, Any]:
-    """The workload as the run's papers name it."""
-    import msgspec
-
+    """The workload as run.json names it."""
     if isinstance(workload, Synthetic):
         described = msgspec.to_builtins(workload)
     elif isinstance(workload, Trace):
@@ -154,3 +156,246 @@ def describe(workload: Workload, output: Length | None, sessions: Sessions | Non
             "output": msgspec.to_builtins(output),
         }
     return described if sessions is None else {**described, "sessions": msgspec.to_builtins(sessions)}
+
+
+# --- drawn workloads ------------------------------------------------------------------------------------------
+
+
+def _drawn_rows(
+    workload: Synthetic | Dataset,
+    load: Load,
+    warm: int,
+    requested: int | None,
+    sessions: Sessions | None,
+    output: Length | None,
+    seed: int,
+    cell: int,
+) -> Rows:
+    """The rows of one cell, warm-up first; `warm` counts sessions where there are any, `requested` requests."""
+    mean_turns = 1.0 if sessions is None else _mean_turns(workload, sessions)
+    begin = _measured(load, None if requested is None else math.ceil(requested / mean_turns))
+    if sessions is None:
+        turns = np.ones(warm + begin, np.int64)
+    else:
+        turns = _session_turns(workload, sessions, load, warm, begin, requested, seed)
+    begun = _begun(load, warm, len(turns) - warm, [seed, _ARRIVALS, cell])
+    first = np.cumsum(turns) - turns
+    count, warm_rows = int(turns.sum()), int(turns[:warm].sum())
+    intended = np.full(count, np.nan)
+    intended[first] = begun
+    phase = np.ones(count, np.uint8)
+    phase[:warm_rows] = 0
+    if isinstance(workload, Synthetic):
+        rows = _synthetic(workload, count, seed)
+    elif sessions is None:
+        rows = _dataset(workload, count, warm, output, seed)
+    else:
+        rows = _conversations(workload, turns, warm, output, seed)
+    # Drawn with the measured ones first: how long the warm-up is does not shift what is measured.
+    rows = {name: np.roll(values, warm_rows) for name, values in rows.items()}
+    turn = np.full(count, -1, np.int32)
+    think = np.zeros(count)
+    if sessions is not None:
+        turn = (np.arange(count) - np.repeat(first, turns)).astype(np.int32)
+        drawn = sessions.think.draw(np.random.default_rng([seed, _THINK]), count)
+        think = np.where(turn > 0, np.roll(drawn, warm_rows), 0.0)
+        # All turns of a session belong to its group, whose system prompt comes on top of the first one's own words.
+        rows["prefix_group"] = np.repeat(rows["prefix_group"][first], turns)
+        rows["prefix_tokens"] = np.where(turn == 0, rows["prefix_tokens"], 0).astype(np.int32)
+        rows["input_tokens"] = rows["input_tokens"] + rows["prefix_tokens"]
+    elif load.kind == "concurrency" and warm > 1:
+        rows["output_tokens"] = _staggered(rows["output_tokens"], warm)
+    return {"phase": phase, "intended_s": intended, "turn": turn, "think_s": think, **rows}
+
+
+def _measured(load: Load, requested: int | None) -> int:
+    """How many requests (sessions) begin after the warm-up, but for those of later laps."""
+    if requested is not None:
+        return requested
+    if load.kind == "rate" and load.profile:
+        expected = round(mean(load.profile) * duration_s(load.profile))
+        if expected < 1:
+            raise InputError("--ramp: nothing would be sent in so short a time at so low a rate; give it more")
+        return expected
+    if load.kind == "rate" and load.duration_s is not None:
+        return max(1, round(load.value * load.duration_s))
+    return default_requests(load) if load.duration_s is None else max(CYCLE_MIN_REQUESTS, 4 * int(load.value))
+
+
+def _begun(load: Load, warm: int, measured: int, key: list[int]) -> NDArray[np.float64]:
+    """When requests (first turns) are to be sent, seconds from the cell's start; NaN where an answer decides.
+
+    Of a rate the measured ones fall into the time that so many take at that rate, or the duration, wherever their
+    process has them in it: their number is no matter of chance, so the load is the one that was asked for.
+    """
+    rng = np.random.default_rng(key)
+    if load.kind == "rate" and load.profile:
+        # The warm-up comes before the profile begins, as in a trace.
+        lead = np.linspace(0, WARMUP_S, warm, endpoint=False)
+        return np.concatenate([lead, profile_arrivals(load, rng, measured) + (WARMUP_S if warm else 0.0)])
+    if load.kind != "rate":
+        return np.full(warm + measured, 0.0 if load.kind == "burst" else np.nan)
+    # Drawn first, as lengths are: how long the warm-up is shifts what is measured as a whole.
+    times = arrivals(load, measured, rng, load.duration_s or measured / load.value)
+    lead_s = warm / load.value
+    return np.concatenate([arrivals(load, warm, rng, lead_s), times + lead_s])
+
+
+def _synthetic(workload: Synthetic, count: int, seed: int) -> Rows:
+    # A stream for each: a longer cell begins like a shorter one.
+    inputs, outputs = np.random.default_rng([seed, _LENGTHS]).spawn(2)
+    prefix = workload.prefix_tokens > 0
+    groups = np.random.default_rng([seed, _GROUPS]).integers(workload.prefix_groups, size=count, dtype=np.int32)
+    return {
+        "input_tokens": workload.input.draw(inputs, count),
+        "output_tokens": workload.output.draw(outputs, count),
+        "prefix_group": groups if prefix else np.full(count, -1, np.int32),
+        "prefix_tokens": np.full(count, workload.prefix_tokens, np.int32),
+        "prompt": np.full(count, -1, np.int32),
+    }
+
+
+def _dataset(workload: Dataset, count: int, warm: int, output: Length | None, seed: int) -> Rows:
+    picks = _shuffled(len(workload.prompts), count - warm, warm, seed)
+    lengths = np.array([-1 if n is None else n for n in workload.output_tokens], np.int32)[picks]
+    if output is not None:
+        drawn = output.draw(np.random.default_rng([seed, _LENGTHS]), count)
+        lengths = np.where(lengths < 0, drawn, lengths)
+    elif (lengths < 0).any():
+        raise InputError("--output: the dataset does not say how long answers should be; give e.g. --output 256")
+    return _rows_of_texts(picks, lengths)
+
+
+def _shuffled(items: int, measured: int, warm: int, seed: int) -> NDArray[np.int64]:
+    """Which of a file's items each request or session takes: measured ones, here first, take them shuffled by seed,
+    the warm-up from the end of that.
+    """
+    order = np.random.default_rng([seed, _ORDER]).permutation(items)
+    return np.concatenate([order[np.arange(measured) % items], order[::-1][np.arange(warm) % items]])
+
+
+def _rows_of_texts(picks: NDArray[Any], output_tokens: NDArray[Any]) -> Rows:
+    """Rows whose prompts are given as texts."""
+    count = len(picks)
+    return {
+        "input_tokens": np.full(count, -1, np.int32),
+        "output_tokens": output_tokens.astype(np.int32),
+        "prefix_group": np.full(count, -1, np.int32),
+        "prefix_tokens": np.zeros(count, np.int32),
+        "prompt": picks.astype(np.int32),
+    }
+
+
+# --- sessions -------------------------------------------------------------------------------------------------
+
+
+def _mean_turns(workload: Synthetic | Dataset, sessions: Sessions) -> float:
+    """About how many turns a session has: to know how many sessions give the requests asked for."""
+    if isinstance(workload, Dataset):
+        return sum(min(len(turns), sessions.turns.mean) for turns in workload.turns) / len(workload.turns)
+    return max(1.0, sessions.turns.mean)
+
+
+def _session_turns(
+    workload: Synthetic | Dataset,
+    sessions: Sessions,
+    load: Load,
+    warm: int,
+    measured: int,
+    requested: int | None,
+    seed: int,
+) -> NDArray[np.int64]:
+    """How many turns each session has, warm-up first: of `measured` sessions, or of as many as have the turns that
+    are `requested`, if these are said.
+    """
+    if isinstance(workload, Dataset):
+        available = np.minimum([len(turns) for turns in workload.turns], int(sessions.turns.mean))
+        turns = available[_shuffled(len(available), measured, warm, seed)]
+    else:
+        turns = sessions.turns.draw(np.random.default_rng([seed, _TURNS]), warm + measured).astype(np.int64)
+    mine, before = turns[:measured], turns[measured:]
+    if requested is not None:
+        reached = np.cumsum(mine)
+        if reached[-1] < requested:
+            # Sessions turned out shorter than the mean: more of them.
+            return _session_turns(workload, sessions, load, warm, 2 * measured + 1, requested, seed)
+        last = int(np.searchsorted(reached, requested))
+        mine = mine[: last + 1].copy()
+        mine[last] -= reached[last] - requested
+    if load.kind == "concurrency" and warm > 1:
+        # Slots that begin in step would meet all their long prompts together; see _staggered().
+        before = np.maximum(1, np.rint(before * (np.arange(warm) + 1) / warm)).astype(np.int64)
+    return np.concatenate([before, mine]).astype(np.int64)
+
+
+def _conversations(workload: Dataset, turns: NDArray[np.int64], warm: int, output: Length | None, seed: int) -> Rows:
+    """A row per turn, measured sessions first (`turns` has the warm-up's first)."""
+    if output is None:
+        raise InputError("--output: give the length of the answers in a conversation, e.g. --output 256")
+    lengths = np.concatenate([turns[warm:], turns[:warm]])
+    order = _shuffled(len(workload.turns), len(turns) - warm, warm, seed)
+    offsets = np.cumsum([0, *map(len, workload.turns)])  # where a conversation's texts begin, all laid end to end
+    first = np.cumsum(lengths) - lengths
+    picks = np.repeat(offsets[order] - first, lengths) + np.arange(lengths.sum())
+    return _rows_of_texts(picks, output.draw(np.random.default_rng([seed, _LENGTHS]), len(picks)))
+
+
+# --- traces ---------------------------------------------------------------------------------------------------
+
+
+def _trace_rows(workload: Trace, load: Load, warm: int, requested: int | None, seed: int, cell: int) -> Rows:
+    """The trace's rows in their order, behind `warm` requests as long as its first but with prompts of their own.
+
+    `line`: the trace's row of each, −1 for the warm-up. Raises InputError where the load takes more requests than
+    the trace has: only a closed loop that runs by time goes round.
+    """
+    most = workload.count
+    if load.process == "trace":
+        count = most if requested is None else requested
+        lead = np.linspace(0, WARMUP_S, warm, endpoint=False)
+        times = workload.time_s[:count] * load.time_scale
+        intended = np.concatenate([lead, times + (WARMUP_S if warm else 0.0)])
+    else:
+        if load.kind == "concurrency" and load.duration_s is not None:
+            requested = most
+        elif requested is None and load.duration_s is None and load.kind != "burst" and not load.profile:
+            requested = min(most, default_requests(load))
+        count = _measured(load, requested)
+        intended = _begun(load, warm, count, [seed, _ARRIVALS, cell])
+    if count > most:
+        raise InputError(
+            f"{load.label}: {count:,} requests, and the trace has {most:,}; send fewer (--requests, --duration), or "
+            "replay more of it"
+        )
+    line = np.concatenate([np.full(warm, -1), np.arange(count)])
+    source = np.concatenate([np.arange(warm) % most, np.arange(count)])
+    output = workload.output_tokens[source].astype(np.int32)
+    if load.kind == "concurrency" and warm > 1:
+        output = _staggered(output, warm)
+    phase = np.ones(len(line), np.uint8)
+    phase[:warm] = 0
+    prompt = source if workload.prompts else np.full(len(line), -1)
+    rows = _rows_of_texts(prompt, output)
+    if not workload.prompts:
+        rows["input_tokens"] = workload.input_tokens[source].astype(np.int32)
+    return {
+        "phase": phase,
+        "intended_s": intended,
+        "turn": np.full(len(line), -1, np.int32),
+        "think_s": np.zeros(len(line)),
+        "line": line,
+        **rows,
+    }
+
+
+def _staggered(output_tokens: NDArray[np.int32], warm: int) -> NDArray[np.int32]:
+    """Warm-up answers of a closed loop cut to evenly spread parts of their length.
+
+    All slots start at once. With whole answers they would also end at once, and prefill bursts would go round the
+    loop for the whole cell; with the remaining lives of a loop long under way (uniform, for equal lengths) the
+    first measured requests already meet the steady state.
+    """
+    shares = (np.arange(warm) + 1) / warm
+    staggered = output_tokens.copy()
+    staggered[:warm] = np.maximum(1, np.rint(output_tokens[:warm] * shares))
+    return staggered

@@ -1,4 +1,12 @@
-"""Production traces: when requests came, how long they were, what their prompts shared. trace_lines has the formats.
+"""Production traces: when requests came, how long they were, what their prompts shared.
+
+The names of the columns (CSV with a header) or keys (JSONL, an object per line) tell the format:
+
+azure     TIMESTAMP (date and time, to 100 ns), ContextTokens, GeneratedTokens: Azure LLM inference, 2023 and 2024
+burstgpt  Timestamp (s), Request tokens, Response tokens: BurstGPT, with Session ID and Elapsed time or without
+mooncake  timestamp (ms), input_length, output_length, hash_ids (blocks of 512 tokens; may be absent): Mooncake
+plain     timestamp_s, input_tokens, output_tokens; also prompt (sent as it is) and, in JSONL, hash_ids with
+          block_tokens: our own. Only here is a column of another name an error
 
 BurstGPT notes a failed request as one of 0 response tokens: such lines are left out and counted, without an error.
 In the azure format two lines of one time and the same lengths are an error: its clock is so fine that the line was
@@ -7,28 +15,94 @@ repeated. The clocks of the others are coarse, and requests do come at once.
 
 from __future__ import annotations
 
+import csv
+import re
 from array import array
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime
+from functools import lru_cache
 from itertools import pairwise
+from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any, BinaryIO, NamedTuple
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from loadstone.core.errors import InputError
-from loadstone.workload import trace_lines
-from loadstone.workload.files import opened
-from loadstone.workload.trace_lines import MAX_TOKENS, BadLine, Format, Rows
+from loadstone.workload.files import BOM, HEAD_BYTES, check_text, lines, opened
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int32]
+Longs = NDArray[np.int64]
 
-    Floats = NDArray[np.float64]
-    Ints = NDArray[np.int32]
-    Longs = NDArray[np.int64]
 
+GIVE = "give an Azure, BurstGPT, Mooncake or plain trace, as CSV or JSONL in UTF-8"
+
+MAX_TOKENS = 2**31 - 1
+_MAX_TIME = 1e15  # no stamp in s or ms comes near it; one in µs or ns does, and would be read wrongly
+_DATE = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)?", re.ASCII)
 _TOO_LONG = "too long for the model"
+_ONE_OBJECT = "give one whole object on each line"
+
+
+class BadLine(Exception):
+    """What is wrong with one line, and the remedy; `reason` is the name under which such lines are counted."""
+
+    def __init__(self, reason: str, what: str, remedy: str = "correct it") -> None:
+        super().__init__(f"{what}; {remedy}")
+        self.reason = reason
+
+
+class Format(NamedTuple):
+    """A format by the names of its columns. `ticks_per_s`: the unit of its times, once they are numbers."""
+
+    name: str
+    time: str
+    input: str
+    output: str
+    ticks_per_s: int
+    block_tokens: int | None = None
+
+    @property
+    def columns(self) -> tuple[str, str, str]:
+        return (self.time, self.input, self.output)
+
+
+_FORMATS = (
+    Format("azure", "TIMESTAMP", "ContextTokens", "GeneratedTokens", 10**9),
+    Format("burstgpt", "Timestamp", "Request tokens", "Response tokens", 1),
+    Format("mooncake", "timestamp", "input_length", "output_length", 1000, 512),
+    Format("plain", "timestamp_s", "input_tokens", "output_tokens", 1),
+)
+
+
+class Row(NamedTuple):
+    """A line's values as the file has them: text in CSV, anything in JSON. None: the file does not say."""
+
+    time: Any
+    input: Any
+    output: Any
+    prompt: Any = None
+    hash_ids: Any = None
+    block_tokens: Any = None
+
+
+class Request(NamedTuple):
+    """A line that can be used. time: in the format's ticks; tokens at least 1; block_tokens 0: without hash_ids."""
+
+    time: float
+    input_tokens: int
+    output_tokens: int
+    prompt: str | None
+    hash_ids: Sequence[int]
+    block_tokens: int
+
+
+Rows = Iterator[tuple[int, Row | BadLine]]
+"""Line numbers, from 1, each with what stands there; blank lines are passed over."""
 
 
 class Trace(msgspec.Struct, frozen=True, eq=False):
@@ -72,26 +146,20 @@ class Trace(msgspec.Struct, frozen=True, eq=False):
     @property
     def simultaneous(self) -> int:
         """Requests that share their time with the one before."""
-        import numpy as np
-
         return int(np.count_nonzero(np.diff(self.time_s) == 0))
 
     def cut(self, start_s: float, end_s: float) -> Trace:
         """The requests of start_s ≤ time < end_s. Time 0 is then start_s, so that a wait before the first stays."""
         keep = (self.time_s >= start_s) & (self.time_s < end_s)
-        kept = self._take(keep, f"from {start_s:g} s to {end_s:g} s; it goes from 0 to {self.duration_s:g} s")
-        return msgspec.structs.replace(kept, time_s=kept.time_s - start_s)
+        selected = self._take(keep, f"from {start_s:g} s to {end_s:g} s; it goes from 0 to {self.duration_s:g} s")
+        return msgspec.structs.replace(selected, time_s=selected.time_s - start_s)
 
     def sample(self, share: float, seed: int) -> Trace:
         """Each request kept with the probability `share`, independently; times stay. Same seed, same requests."""
-        import numpy as np
-
         keep = np.random.default_rng(seed).random(self.count) < share
         return self._take(keep, f"in a sample of {share:g} of {self.count}; take a larger share or another seed")
 
     def first(self, count: int) -> Trace:
-        import numpy as np
-
         return self._take(np.arange(self.count) < count, f"among the first {count}; take at least 1")
 
     def without_longer(self, max_tokens: int) -> Trace:
@@ -100,18 +168,16 @@ class Trace(msgspec.Struct, frozen=True, eq=False):
         left_out = self.count - int(keep.sum())
         if not left_out:
             return self
-        kept = self._take(keep, f"within the {max_tokens} tokens that the model takes in all")
+        selected = self._take(keep, f"within the {max_tokens} tokens that the model takes in all")
         return msgspec.structs.replace(
-            kept,
+            selected,
             # Nobody waits for those that are left out at the beginning.
-            time_s=kept.time_s - (kept.time_s[0] - self.time_s[0]),
+            time_s=selected.time_s - (selected.time_s[0] - self.time_s[0]),
             skipped=self.skipped | {_TOO_LONG: left_out},
         )
 
     def check_lengths(self, path: Path, max_tokens: int, count: int) -> None:
         """Raises InputError, with the line, where a model does not take one of the first `count` requests."""
-        import numpy as np
-
         longer = np.flatnonzero(self._together()[:count] > max_tokens)
         if len(longer):
             row = longer[0]
@@ -122,8 +188,6 @@ class Trace(msgspec.Struct, frozen=True, eq=False):
             )
 
     def _together(self) -> Longs:
-        import numpy as np
-
         together: Longs = self.input_tokens.astype(np.int64) + self.output_tokens
         return together
 
@@ -134,8 +198,6 @@ class Trace(msgspec.Struct, frozen=True, eq=False):
         block_tokens · (blocks − 1) < input_tokens ≤ block_tokens · blocks. Raises InputError where a length would
         exceed 2³¹ − 1.
         """
-        import numpy as np
-
         block_tokens = max(1, round(self.block_tokens * factor)) if self.block_tokens else 0
         inputs = np.maximum(1.0, np.rint(self.input_tokens * factor))
         outputs = np.maximum(1.0, np.rint(self.output_tokens * factor))
@@ -153,8 +215,6 @@ class Trace(msgspec.Struct, frozen=True, eq=False):
         )
 
     def _take(self, keep: NDArray[np.bool_], which: str) -> Trace:
-        import numpy as np
-
         if not keep.any():
             raise InputError(f"no request of the trace lies {which}")
         blocks = np.diff(self.block_offsets)
@@ -176,8 +236,6 @@ def promised_tokens(offsets: Longs, ids: Ints, block_tokens: int, input_tokens: 
     Leading blocks in common with any one earlier request × block_tokens, at most input_tokens. i4 [n].
     offsets, ids, block_tokens, input_tokens: as a Trace has them.
     """
-    import numpy as np
-
     blocks, bounds = ids.tolist(), offsets.tolist()
     # A tree of what was asked: (node, block) to node. A block alone will not do: what stands before it counts.
     tree: dict[tuple[int, int], int] = {}
@@ -200,14 +258,12 @@ def read(path: Path, *, skip_bad: bool = False) -> Trace:
     of numbers or of impossible ones, of hash_ids that do not fit its length, earlier than the line before, or a
     repeated line. Whether a model takes them is asked of what is to be sent: without_longer(), check_lengths().
     """
-    with opened(path, trace_lines.GIVE) as (stream, sha256):
-        format, rows = trace_lines.rows(path, stream)
+    with opened(path, GIVE) as (stream, sha256):
+        format, rows = _rows(path, stream)
         return _read(path, format, rows, sha256, skip_bad)
 
 
 def _read(path: Path, format: Format, rows: Rows, sha256: str, skip_bad: bool) -> Trace:
-    import numpy as np
-
     # Arrays, not lists: a trace may have millions of lines.
     time_s, lines, inputs, outputs = array("d"), array("i"), array("i"), array("i")
     offsets, block_ids = array("q", [0]), array("i")
@@ -218,7 +274,7 @@ def _read(path: Path, format: Format, rows: Rows, sha256: str, skip_bad: bool) -
     block_tokens = 0
     for line, row in rows:
         try:
-            request = trace_lines.request(row, format, block_tokens)
+            request = _request(row, format, block_tokens)
             if lines and request.time <= last:
                 same = (request.input_tokens, request.output_tokens) == (inputs[-1], outputs[-1])
                 _check_order(request.time, last, lines[-1], same and format.name == "azure")
@@ -241,7 +297,7 @@ def _read(path: Path, format: Format, rows: Rows, sha256: str, skip_bad: bool) -
         offsets.append(len(block_ids))
     if not lines:
         left_out = ", ".join(f"{count} left out ({reason})" for reason, count in skipped.items())
-        raise InputError(f"{path}: no requests{': ' * bool(left_out)}{left_out}; {trace_lines.GIVE}")
+        raise InputError(f"{path}: no requests{': ' * bool(left_out)}{left_out}; {GIVE}")
     return Trace(
         format=format.name,
         time_s=np.array(time_s, np.float64),
@@ -262,3 +318,247 @@ def _check_order(time: float, last: float, last_line: int, repeated: bool) -> No
         raise BadLine("unsorted", f"earlier than line {last_line}", "sort the file by time")
     if repeated:
         raise BadLine("repeated line", f"the same as line {last_line}", "leave one of them")
+
+
+def _rows(path: Path, stream: BinaryIO) -> tuple[Format, Rows]:
+    """The format of a file and its lines, read as they are taken.
+
+    Raises InputError where it is empty, is not text, or has not all the columns of a format.
+    """
+    line, head = 1, stream.readline(HEAD_BYTES).removeprefix(BOM)
+    while head and not head.strip():
+        line, head = line + 1, stream.readline(HEAD_BYTES)
+    stream.seek(0)
+    if not head:
+        raise InputError(f"{path}: empty; {GIVE}")
+    check_text(path, head, GIVE)
+    if head.lstrip()[:1] in (b"{", b"["):
+        return _json(path, lines(path, stream), line, head)
+    try:
+        head.decode()
+    except UnicodeDecodeError:
+        raise InputError(f"{path}, line {line}: invalid UTF-8; {GIVE}") from None
+    return _csv(path, lines(path, stream))
+
+
+def _csv(path: Path, lines: Iterator[bytes]) -> tuple[Format, Rows]:
+    # Invalid bytes must not end the reading of the lines behind them: they are met again in the value they spoil.
+    reader = csv.reader((data.decode(errors="surrogateescape") for data in lines), strict=True)
+    try:
+        header = next(row for row in reader if any(map(str.strip, row)))
+    except csv.Error as error:
+        raise InputError(f"{path}, line {reader.line_num}: broken CSV: {error}; {GIVE}") from None
+    columns = [column.strip() for column in header]
+    format = _format(f"{path}, line {reader.line_num}", columns, ("prompt",))
+    columns_read = [*format.columns, "prompt"] if format.name == "plain" and "prompt" in columns else format.columns
+    return format, _csv_rows(reader, len(columns), itemgetter(*map(columns.index, columns_read)))
+
+
+def _csv_rows(reader: Any, width: int, pick: Callable[[list[str]], tuple[str, ...]]) -> Rows:
+    while True:
+        # A prompt in quotation marks may go over several lines; the first is the one to name.
+        line = reader.line_num + 1
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            yield line, BadLine("broken line", f"broken CSV: {error}")
+            continue
+        if len(cells) == width:
+            yield line, Row(*pick(cells))
+        elif any(map(str.strip, cells)):
+            yield line, BadLine("broken line", f"values: {len(cells)}, columns of the header: {width}")
+
+
+def _json(path: Path, lines: Iterator[bytes], line: int, head: bytes) -> tuple[Format, Rows]:
+    where = f"{path}, line {line}"
+    try:
+        first = _object(head)
+    except BadLine as bad:
+        raise InputError(f"{where}: {bad}; the first line determines the format") from None
+    format = _format(where, list(first), ("prompt", "hash_ids", "block_tokens"))
+    return format, _json_rows(lines, format, first.get("prompt") is not None)
+
+
+def _json_rows(lines: Iterator[bytes], format: Format, has_prompts: bool) -> Rows:
+    known = {*format.columns, "prompt", "hash_ids", "block_tokens"}
+    for line, data in enumerate(lines, 1):
+        text = data.strip()
+        if not text:
+            continue
+        try:
+            yield line, _json_row(_object(text), format, known, has_prompts)
+        except BadLine as bad:
+            yield line, bad
+
+
+def _json_row(item: dict[str, Any], format: Format, known: set[str], has_prompts: bool) -> Row:
+    prompt = None
+    if format.name == "plain":
+        if not known.issuperset(item):
+            raise BadLine("broken line", f"unknown: {_listed(item.keys() - known)}", "leave it out")
+        prompt = item.get("prompt")
+        if (prompt is not None) != has_prompts:
+            what = "no 'prompt'" if has_prompts else "a 'prompt'"
+            raise BadLine("no prompt", f"{what}, other than in the first line", "give all lines one, or none")
+    time, input, output = map(item.get, format.columns)
+    return Row(time, input, output, prompt, item.get("hash_ids"), item.get("block_tokens"))
+
+
+def _object(data: bytes) -> dict[str, Any]:
+    try:
+        item = msgspec.json.decode(data)
+    except (ValueError, RecursionError) as error:
+        what = str(error).removeprefix("JSON is malformed: ")
+        raise BadLine("broken line", f"broken JSON: {what}", _ONE_OBJECT) from None
+    if not isinstance(item, dict):
+        raise BadLine("broken line", "JSON, but no object", _ONE_OBJECT)
+    return item
+
+
+def _format(where: str, names: list[str], optional: tuple[str, ...]) -> Format:
+    """The format that has most of its columns among these, which must be all of them."""
+    format = max(_FORMATS, key=lambda format: len(set(format.columns) & set(names)))
+    missing = [column for column in format.columns if column not in names]
+    if len(missing) == len(format.columns):
+        formats = "; ".join(f"{format.name}: {_listed(format.columns)}" for format in _FORMATS)
+        raise InputError(f"{where}: not the columns of a trace, but {_listed(names)}; give one of these: {formats}")
+    if missing:
+        raise InputError(
+            f"{where}: found {_listed(names)}, but not {_listed(missing)}; a trace of format {format.name} needs it"
+        )
+    known = {*format.columns, *optional}
+    odd = [column for column in names if column not in known] if format.name == "plain" else []
+    if odd:
+        raise InputError(
+            f"{where}: unknown: {_listed(odd)}; leave it out, or name it one of {_listed(sorted(known))}"
+        )
+    twice = sorted({column for column in known if names.count(column) > 1})
+    if twice:
+        raise InputError(f"{where}: more than one {_listed(twice)}; leave one")
+    return format
+
+
+def _listed(names: Iterable[object]) -> str:
+    shown = [_shown(name) for name in names]
+    return ", ".join(shown[:12]) + (f" and {len(shown) - 12} more" if len(shown) > 12 else "")
+
+
+def _shown(value: object) -> str:
+    """A value of the file, in a line's length."""
+    # Of what is nested deeply, not even a repr can be had.
+    if isinstance(value, list | dict):
+        return "a list" if isinstance(value, list) else "an object"
+    text = repr(value[:50] if isinstance(value, str) else value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+# --- the values of a line ---------------------------------------------------------------------------------------
+
+
+def _request(row: Row | BadLine, format: Format, block_tokens: int) -> Request:
+    """What a line asks. Raises BadLine where no request can be made of it.
+
+    `block_tokens`: the size of blocks in the lines before, 0 while none had any.
+    """
+    if isinstance(row, BadLine):
+        raise row
+    time = _date(row.time, format.time) if format.name == "azure" else _time(row.time, format.time)
+    output_tokens = _count(row.output, format.output)
+    if not output_tokens:
+        raise BadLine("no answer", f"{format.output!r} is 0", "give it at least 1")
+    input_tokens = _count(row.input, format.input)
+    if not input_tokens:
+        raise BadLine("no input", f"{format.input!r} is 0", "give it at least 1")
+    if row.prompt is not None:
+        _check_prompt(row.prompt)
+    size = 0 if row.hash_ids is None else _block_tokens(row, format, input_tokens)
+    if size and block_tokens and size != block_tokens:
+        what = f"blocks of {size} tokens here, of {block_tokens} further up"
+        raise BadLine("hash_ids do not fit", what, "give all lines the same 'block_tokens'")
+    return Request(time, input_tokens, output_tokens, row.prompt, row.hash_ids or (), size)
+
+
+def _block_tokens(row: Row, format: Format, input_tokens: int) -> int:
+    ids = row.hash_ids
+    if not isinstance(ids, list) or not all(type(id) is int for id in ids):
+        raise BadLine("hash_ids do not fit", f"'hash_ids' is {_shown(ids)}, not a list of whole numbers")
+    size = format.block_tokens
+    if size is None or row.block_tokens is not None:
+        size = _count(row.block_tokens, "block_tokens")
+    if not size:
+        raise BadLine("hash_ids do not fit", "'block_tokens' is 0", "give it at least 1")
+    blocks = -(-input_tokens // size)
+    if len(ids) != blocks:
+        what = f"{len(ids)} hash_ids, but {input_tokens} tokens are {blocks} blocks of {size}"
+        raise BadLine("hash_ids do not fit", what, "correct it (blocks of another size: state 'block_tokens')")
+    return size
+
+
+def _check_prompt(prompt: Any) -> None:
+    if not isinstance(prompt, str) or not prompt.strip():
+        raise BadLine("no prompt", f"'prompt' is {_shown(prompt)}", "give it text")
+    try:
+        prompt.encode()
+    except UnicodeEncodeError:
+        raise BadLine("broken line", "invalid UTF-8 in 'prompt'") from None
+
+
+def _date(value: Any, column: str) -> int:
+    """A date and time, UTC where no zone is given, as ns since 1970."""
+    match = _DATE.fullmatch(value.strip()) if isinstance(value, str) else None
+    second = _epoch_s(match[1], match[3] or "Z") if match else None
+    if not match or second is None:
+        raise BadLine("not a number", f"{column!r} is {_shown(value)}, not like 2024-05-10 00:00:00.0099300")
+    if second < 0:
+        raise BadLine("negative number", f"{column!r} is {_shown(value)}, before 1970")
+    return second * 10**9 + int((match[2] or "").ljust(9, "0"))
+
+
+@lru_cache(maxsize=16)
+def _epoch_s(date: str, zone: str) -> int | None:
+    try:
+        return int(datetime.fromisoformat(date + zone).timestamp())
+    except ValueError:
+        return None
+
+
+def _time(value: Any, column: str) -> float:
+    time = _number(value, column)
+    if time < 0:
+        raise BadLine("negative number", f"{column!r} is {_shown(value)}, below 0")
+    # So written, NaN fails too.
+    if not time < _MAX_TIME:
+        raise BadLine("not a number", f"{column!r} is {_shown(value)}, not a time in the format's unit")
+    return time
+
+
+def _count(value: Any, column: str) -> int:
+    # Nearly every value of a long CSV file.
+    if isinstance(value, str) and len(value) < 10 and value.isdecimal():
+        return int(value)
+    number = _number(value, column)
+    if number < 0:
+        raise BadLine("negative number", f"{column!r} is {_shown(value)}, below 0")
+    # Tables that once had gaps write 128.0.
+    if not number <= MAX_TOKENS or number != int(number):
+        raise BadLine("not a number", f"{column!r} is {_shown(value)}, not a whole number of tokens")
+    return int(number)
+
+
+def _number(value: Any, column: str) -> float:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        text = value.strip()
+        if text.isdecimal() and len(text) < 20:
+            return int(text)
+        try:
+            # Python would take 1_000 for a number.
+            if "_" not in text:
+                return float(text)
+        except ValueError:
+            pass
+    what = f"no {column!r}" if value in (None, "") else f"{column!r} is {_shown(value)}, not a number"
+    raise BadLine("not a number", what)

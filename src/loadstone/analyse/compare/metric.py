@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from loadstone.analyse.compare.interval import Reach, reach
 from loadstone.analyse.compare.price import per_million
-from loadstone.analyse.run_facts import lasting, mapping, number
+from loadstone.analyse.compare.ratio import Reach, reach
 from loadstone.core.errors import InputError
+from loadstone.core.plan import LoadKind
 from loadstone.core.statistics import PERCENTILES
+from loadstone.core.summary import CellSummary, Latency, Metrics, Window
 
 _STATISTICS = {"mean": float("nan"), **PERCENTILES}
 _RATES = ("output_tokens_per_s", "total_tokens_per_s", "requests_per_s", "goodput_per_s", "attainment")
@@ -55,56 +55,57 @@ class Metric:
         """Whether it is output tokens per second, or follows from them."""
         return _PRICED.get(self.base, self.base) == "output_tokens_per_s"
 
-    def stat(self, cell: Mapping[str, Any], intended: bool, steady: bool, dollars: float | None) -> Stat | None:
+    def stat(self, cell: CellSummary, intended: bool, steady: bool, dollars: float | None) -> Stat | None:
         """Out of a summary's cell: seconds, per second, or dollars of what costs `dollars` per hour; None where it is
         missing.
         """
-        metrics = cell["metrics"]
-        if self.statistic is None:
-            rate = "output_tokens_per_s" if self.base == _ENERGY else _PRICED.get(self.base, self.base)
-            window = lasting(cell, steady=steady) if rate in _STEADY else metrics
-            found = Stat.of(window.get(rate), rate_interval(metrics, rate, window))
-            if self.base == _ENERGY:
-                return None if found is None else found.of_energy(window.get(_ENERGY))
-            return found.priced(dollars) if found is not None and self.priced else found
-        values = metrics.get(f"{self.base}{self._clock(intended)}_s") or {}
-        return Stat.of(values.get(self.statistic), (values.get("ci95") or {}).get(self.statistic))
+        if self.statistic is not None:
+            latency = self._latency(cell.metrics, intended)
+            return None if latency is None else Stat.of(latency.value(self.statistic), latency.bounds(self.statistic))
+        rate = "output_tokens_per_s" if self.base == _ENERGY else _PRICED.get(self.base, self.base)
+        window = cell.lasting(steady=steady) if rate in _STEADY else cell.metrics
+        throughput = Stat.of(getattr(window, rate), rate_interval(cell.metrics, rate, window))
+        if throughput is None or rate == self.base:
+            return throughput
+        joules = window.j_per_output_token
+        return throughput.inverse(joules if self.base == _ENERGY else per_million(dollars, throughput.value))
 
-    def model_reach(self, cell: Mapping[str, Any], intended: bool) -> Reach | None:
-        """How far the performance model may be off, 80 %, out of a simulated run's cell; None where it is not told.
+    def model_reach(self, cell: CellSummary, intended: bool) -> Reach | None:
+        """How far the performance model may be off, 80 %, out of a simulated run's cell; None where it is not known.
 
         A mean and every percentile take what is known of the median.
         """
-        metrics = cell["metrics"]
-        if self.statistic is None:
-            if _PRICED.get(self.base, self.base) not in _STEADY:
-                return None
-            found = predicted_rate(metrics, mapping(cell.get("load")).get("kind"))
-            return found[::-1] if found is not None and self.priced else found
-        values = mapping(metrics.get(f"{self.base}{self._clock(intended)}_s"))
-        return _reach(values.get("p50"), values)
+        if self.statistic is not None:
+            return _predicted(self._latency(cell.metrics, intended))
+        if _PRICED.get(self.base, self.base) not in _STEADY:
+            return None
+        rate = predicted_rate(cell.metrics, cell.load.kind)
+        return rate[::-1] if rate is not None and self.priced else rate
 
-    def _clock(self, intended: bool) -> str:
-        return "_intended" if intended and self.base in ("ttft", "e2e") else ""
+    def _latency(self, metrics: Metrics, intended: bool) -> Latency | None:
+        clock = "_intended" if intended and self.base in ("ttft", "e2e") else ""
+        return metrics.latency(f"{self.base}{clock}_s")
 
 
-def predicted_rate(metrics: Mapping[str, Any], kind: Any) -> Reach | None:
+def predicted_rate(metrics: Metrics, kind: LoadKind) -> Reach | None:
     """How far a predicted throughput may be off because the performance model is, 80 %; `kind`: of its load. What is
     known of output tokens in the long run holds, as a share, for all throughputs and windows. That of a closed loop
     varies as its E2E: it is places over mean E2E.
     """
-    e2e = mapping(metrics.get("e2e_s"))
-    of_e2e = _reach(e2e.get("p50"), e2e) if kind == "concurrency" else None
+    of_e2e = _predicted(metrics.e2e_s) if kind == "concurrency" else None
     if of_e2e is not None:
         return of_e2e[::-1]
-    said = mapping(mapping(metrics.get("interval")).get("output_tokens_per_s"))
-    ends = {end: said.get(f"model_{end}", said.get(end)) for end in ("low", "high")}
-    return _reach(said.get("value", metrics.get("output_tokens_per_s")), ends)
+    known = metrics.interval.get("output_tokens_per_s")
+    if known is None:
+        return None
+    value = metrics.output_tokens_per_s if known.value is None else known.value
+    low = known.low if known.model_low is None else known.model_low
+    high = known.high if known.model_high is None else known.model_high
+    return None if value is None else reach(value, low, high)
 
 
-def _reach(value: Any, ends: Mapping[str, Any]) -> Reach | None:
-    centre = number(value)
-    return None if centre is None else reach(centre, number(ends.get("low")), number(ends.get("high")))
+def _predicted(latency: Latency | None) -> Reach | None:
+    return None if latency is None or latency.p50 is None else reach(latency.p50, latency.low, latency.high)
 
 
 @dataclass(frozen=True)
@@ -115,31 +116,24 @@ class Stat:
     reach: Reach | None
 
     @classmethod
-    def of(cls, value: Any, ends: Any) -> Stat | None:
-        if not isinstance(value, int | float):
-            return None
-        low, high = ends if isinstance(ends, list) and len(ends) == 2 else (None, None)
-        return cls(float(value), reach(float(value), low, high))
+    def of(cls, value: float | None, ends: Sequence[float | None]) -> Stat | None:
+        return None if value is None else cls(float(value), reach(float(value), *ends))
 
-    def of_energy(self, joules: Any) -> Stat | None:
-        """Of a throughput: what its tokens take, as sure as it is."""
-        value = number(joules)
-        return None if value is None else Stat(value, None if self.reach is None else self.reach[::-1])
-
-    def priced(self, dollars: float | None) -> Stat | None:
-        value = per_million(dollars, self.value)
+    def inverse(self, value: float | None) -> Stat | None:
+        """Of a throughput: what is the more the lower it is, as sure as it is."""
         return None if value is None else Stat(value, None if self.reach is None else self.reach[::-1])
 
 
-def rate_interval(metrics: Mapping[str, Any], rate: str, window: Mapping[str, Any]) -> list[float | None]:
+def rate_interval(metrics: Metrics, rate: str, window: Window) -> tuple[float | None, float | None]:
     """The 95 % interval of a throughput of a cell in one of its windows: what is known of the steady one, as a share,
     holds for the whole cell.
     """
-    known = window if "ci95" in window else mapping(metrics.get("steady"))
-    ends, over, value = mapping(known.get("ci95")).get(rate), number(known.get(rate)), number(window.get(rate))
-    if not isinstance(ends, list) or len(ends) != 2 or not over or value is None:
-        return [None, None]
-    return [end * value / over if isinstance(end, int | float) else None for end in ends]
+    known = metrics.steady if isinstance(window, Metrics) else window
+    value = getattr(window, rate)
+    if known is None or rate not in known.ci95 or value is None or not (over := getattr(known, rate)):
+        return None, None
+    low, high = (None if end is None else end * value / over for end in known.ci95[rate])
+    return low, high
 
 
 DEFAULT = (
@@ -178,7 +172,7 @@ def parse_metric(name: str) -> Metric:
     )
 
 
-def parse_bounds(texts: list[str]) -> list[Bound]:
+def parse_bounds(texts: Sequence[str]) -> list[Bound]:
     """Bounds of `--fail-on`, several with commas. Raises InputError."""
     bounds = []
     for text in (part.strip() for one in texts for part in one.split(",")):

@@ -32,7 +32,7 @@ class Units:
 
     correlation  of neighbouring units, for each metric: makes the observed t too large by √((1 + ρ)/(1 − ρ)), and it
                  is divided by that
-    rhythm       variance of the difference that units do not show (statistics.rhythm); None: there is none
+    between_places  variance of the difference that units do not show (core.statistics.dependence); None: no such
     few          whether directions are drawn instead of labels
     """
 
@@ -40,7 +40,7 @@ class Units:
     b: Floats
     correlation: Floats
     paired: bool = False
-    rhythm: Floats | None = None
+    between_places: Floats | None = None
     few: bool = False
 
     @property
@@ -53,8 +53,8 @@ class Units:
 
     @property
     def wider(self) -> Floats:
-        """By what a standard error grows where runs have a rhythm."""
-        return np.asarray(np.sqrt(1 + (0.0 if self.rhythm is None else self.rhythm) / self.within))
+        """By what a standard error grows where the places of closed loops are apart."""
+        return np.asarray(np.sqrt(1 + (0.0 if self.between_places is None else self.between_places) / self.within))
 
 
 @dataclass(frozen=True)
@@ -78,16 +78,19 @@ def compare_all(cells: list[Units], seed: int, relabellings: int = RELABELLINGS,
     observed, singles, largest = [], [], np.zeros(relabellings)
     directions: dict[tuple[int, int], Floats] = {}
     for units in cells:
-        rho = units.correlation
+        shape, rho = (len(units.a), len(units.b)), units.correlation
         if units.few:
             # Of all loads the same ones: a slow run is slow under each.
-            shape = len(units.a), len(units.b)
             if shape not in directions:
                 directions[shape] = rng.normal(size=(relabellings, sum(shape)))
-            drawn = np.abs(_student_t(directions[shape], units))
+            labels = directions[shape]
+        elif units.paired:
+            labels = rng.choice([-1.0, 1.0], size=(relabellings, len(units.a)))
         else:
-            drawn = np.abs(_signed(units, rng, relabellings) if units.paired else _shuffled(units, rng, relabellings))
-        t = _observed(units) * np.sqrt((1 - rho) / (1 + rho)) / units.wider
+            order = rng.permuted(np.tile(np.arange(sum(shape)), (relabellings, 1)), axis=1)
+            labels = (order < len(units.a)).astype(np.float64)
+        drawn = np.abs(_t(units, labels))
+        t = _t(units, _own_labels(units))[0] * np.sqrt((1 - rho) / (1 + rho)) / units.wider
         observed.append(t)
         # Sums differ in their last bits with the order of their terms.
         singles.append((1 + (drawn >= np.abs(t) * (1 - 1e-9)).sum(axis=0)) / (1 + relabellings))
@@ -99,30 +102,20 @@ def compare_all(cells: list[Units], seed: int, relabellings: int = RELABELLINGS,
     ]
 
 
-def _observed(units: Units) -> Floats:
+def _own_labels(units: Units) -> Floats:
+    """The labels that the units have: the direction from A to B; of pairs signs; else 1 where a unit is of A."""
+    a, b = len(units.a), len(units.b)
     if units.few:
-        labels = np.repeat([-1 / len(units.a), 1 / len(units.b)], [len(units.a), len(units.b)])
-        return np.asarray(_student_t(labels[None, :], units)[0])
-    if units.paired:
-        alone: Floats = _paired_t(np.ones((1, len(units.a))), units.b - units.a)[0]
-        return alone
+        return np.repeat([-1 / a, 1 / b], [a, b])[None, :]
+    return np.ones((1, a)) if units.paired else np.repeat([1.0, 0.0], [a, b])[None, :]
+
+
+def _t(units: Units, labels: Floats) -> Floats:
+    """The statistic for each labelling; labellings × metrics."""
+    if units.paired and not units.few:
+        return _paired_t(labels, units.b - units.a)
     rows = np.concatenate([units.a, units.b])
-    first = np.concatenate([np.ones(len(units.a)), np.zeros(len(units.b))])[None, :]
-    found: Floats = _welch_t(first, rows)[0]
-    return found
-
-
-def _shuffled(units: Units, rng: np.random.Generator, relabellings: int) -> Floats:
-    rows = np.concatenate([units.a, units.b])
-    order = rng.permuted(np.tile(np.arange(len(rows)), (relabellings, 1)), axis=1)
-    first = (order < len(units.a)).astype(np.float64)
-    return _welch_t(first, rows)
-
-
-def _signed(units: Units, rng: np.random.Generator, relabellings: int) -> Floats:
-    """Of pairs, the labels within each are exchanged or not."""
-    signs = rng.choice([-1.0, 1.0], size=(relabellings, len(units.a)))
-    return _paired_t(signs, units.b - units.a)
+    return (_student_t if units.few else _welch_t)(labels, rows)
 
 
 def _welch_t(first: Floats, rows: Floats) -> Floats:
@@ -148,9 +141,8 @@ def _paired_t(signs: Floats, differences: Floats) -> Floats:
     return np.asarray(mean / np.sqrt(variance + _TINY**2))
 
 
-def _student_t(directions: Floats, units: Units) -> Floats:
+def _student_t(directions: Floats, rows: Floats) -> Floats:
     """Student's t, both sides with one variance, if the difference lay in each of these directions; × metrics."""
-    rows = np.concatenate([units.a, units.b])
     x = rows - rows.mean(axis=0)
     scale = np.maximum(np.abs(rows).max(axis=0), 1e-300)
     centred = directions - directions.mean(axis=1, keepdims=True)
@@ -159,7 +151,7 @@ def _student_t(directions: Floats, units: Units) -> Floats:
     return np.asarray(along / np.sqrt(rest + (_TINY * scale) ** 2 + 1e-300))
 
 
-def student(a: Floats, b: Floats) -> tuple[float, float, float]:
+def pooled_variance(a: Floats, b: Floats) -> tuple[float, float, float]:
     """As welch(), both sides with one variance: of so few values that each would know its own badly."""
     freedom = len(a) + len(b) - 2
     variance = float((np.var(a) * len(a) + np.var(b) * len(b)) / freedom)

@@ -3,7 +3,7 @@
     $ per million tokens = GPUs · $ per GPU and hour / 3600 / (tokens per second) · 10⁶
 
 All GPUs of a deployment are paid for, whatever they do. A price is never guessed: of a run whose GPU, or number of
-GPUs, is not told, or whose GPU has no price, it is said that nothing is known.
+GPUs, is not known, or whose GPU has no price, no price is known.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ def parse_prices(texts: str | Sequence[str]) -> dict[str, float]:
     prices: dict[str, float] = {}
     texts = [texts] if isinstance(texts, str) else texts
     for part in (part.strip() for text in texts for part in text.split(",")):
-        name, equals, said = (each.strip() for each in part.partition("="))
+        name, equals, price = (each.strip() for each in part.partition("="))
         try:
-            dollars = float(said) if equals and name else math.nan
+            dollars = float(price) if equals and name else math.nan
         except ValueError:
             dollars = math.nan
         if not (math.isfinite(dollars) and dollars > 0):
@@ -59,11 +59,11 @@ def without_price(runs: Iterable[tuple[str, RunFacts]], prices: Prices) -> str |
     for name, facts in runs:
         if dollars_per_hour(facts, prices) is None:
             reasons.setdefault(_why(facts), []).append(name)
-    said = [
+    parts = [
         f"{', '.join(names[:6])}{f' and {len(names) - 6} more' if len(names) > 6 else ''} ({why})"
         for why, names in reasons.items()
     ]
-    return f"no price is known for {'; '.join(said)}" if said else None
+    return f"no price is known for {'; '.join(parts)}" if parts else None
 
 
 def _why(facts: RunFacts) -> str:

@@ -10,17 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from loadstone.analyse.compare.contrast import published_spread
-from loadstone.analyse.compare.opening import MOST_RUNS
+from loadstone.analyse.compare.ratio import published_spread
 from loadstone.analyse.compare.result import LEVEL, Cell, Row
 from loadstone.analyse.compare.sides import Run
 
+MOST_RUNS = 1000
+"""On a side of a comparison."""
 POWER = 0.8
 """The chance that so many runs show the difference."""
 LEAST = 3
 """Runs a side where nothing was seen yet of how runs differ."""
 MOST_BLIND = 10
-"""What is told to be measured before the spread between runs is known: then there is a better number."""
+"""What a user is asked to measure before the spread between runs is known: then there is a better number."""
 _ALONE = 3.0
 """Tests of their own that the metrics of one load are worth: what they say goes together (docs/statistics.md)."""
 
@@ -86,11 +87,11 @@ def how(a: Sequence[Run], b: Sequence[Run], runs: int) -> str:
 
 def _again(command: Sequence[Any], folder: Path) -> str:
     """The same command, whose run goes into this folder."""
-    kept: list[str] = []
+    arguments: list[str] = []
     words = iter(map(str, command))
     for word in words:
         if word == "--out":
             next(words, None)
         elif not word.startswith("--out=") and word != "--json":
-            kept.append(word)
-    return shlex.join([*kept, "--out", str(folder)])
+            arguments.append(word)
+    return shlex.join([*arguments, "--out", str(folder)])

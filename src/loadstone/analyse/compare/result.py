@@ -1,4 +1,4 @@
-"""What is found of one load on both sides: a row for each metric, the units they are told apart by, conclusions."""
+"""The result for one load on both sides: a row for each metric, the units that tell them apart, conclusions."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import msgspec
+
 from loadstone.analyse.compare.metric import Metric
 from loadstone.analyse.compare.permutation import Units
 from loadstone.core import Load
-from loadstone.core.statistics.blocks import RESOLUTION
+from loadstone.core.statistics.dependence import RESOLUTION
 
 Conclusion = Literal["better", "runs_differ", "same", "within_model", "may_be_chance", "not_shown", "too_little"]
 
@@ -98,6 +100,11 @@ class Row:
         }  # fmt: skip
 
 
+def load_json(load: Load) -> dict[str, Any]:
+    """A load as summaries have it."""
+    return {**msgspec.to_builtins(load), "profile": [list(piece) for piece in load.profile]}
+
+
 def _holds_one(interval: tuple[float, float] | None) -> bool:
     """Whether a ratio of 1 lies within: no difference."""
     return interval is not None and interval[0] <= 1 <= interval[1]
@@ -109,7 +116,7 @@ class Cell:
     columns for. `runs`: how many have the load on either side.
     """
 
-    load: dict[str, Any]
+    load: Load
     rows: list[Row]
     unit: str | None = None
     why: str = ""
@@ -119,17 +126,12 @@ class Cell:
     units: Units | None = None
     tested: list[Row] = field(default_factory=list)
 
-    @property
-    def label(self) -> str:
-        known = {key: value for key, value in self.load.items() if key in Load.__struct_fields__}
-        return Load(**known | {"profile": tuple(map(tuple, known.get("profile") or ()))}).label
-
     def to_json(self) -> dict[str, Any]:
         units: dict[str, Any] = {"kind": self.unit, "a": None, "b": None, "paired": self.paired}
         if self.counts is not None:
             units |= {"a": self.counts[0], "b": self.counts[1]}
         return {
-            "load": self.load,
+            "load": load_json(self.load),
             "units": units,
             "why_not_tested": self.why or None,
             "metrics": [row.to_json() for row in self.rows],

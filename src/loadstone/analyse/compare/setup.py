@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 
-from loadstone.analyse.compare import request
-from loadstone.analyse.compare.sides import Run
+from loadstone.analyse.compare.sides import Place, Run, load_key
 from loadstone.analyse.run_facts import mapping
+from loadstone.core import Load, run_folder
+
+Difference = dict[str, Any]
+"""{"what", "a", "b"}: a thing that is not the same on both sides; several values of a side in a list."""
 
 _FACTS = (
     "source", "tool", "engine", "engine_version", "model", "gpu", "gpus", "nodes", "tp", "pp", "dp", "ep",
@@ -17,68 +20,124 @@ _FACTS = (
     "prefix_groups", "prefix_cache",
 )  # fmt: skip
 _ANSWERS = "answers a request"
+_HARDWARE = "hardware"
 _CONFIG = "model config"
-_PAPERS = (
-    "hardware", _CONFIG, "endpoint", _ANSWERS, "seed", "label", "engine arguments", "client", "client host",
-    "loadstone",
-)  # fmt: skip
 WORKLOAD = (
     "mode", "workload", "input_tokens", "output_tokens", "range_ratio", "prefix_tokens", "prefix_groups", _ANSWERS,
 )  # fmt: skip
 """What makes two sides answer different questions."""
-_TOLD = {"": ("kind", "name", "mode", "prefix_tokens", "prefix_groups"), "input": ("mean",), "output": ("mean",)}
+_IN_FACTS = {"": ("kind", "name", "mode", "prefix_tokens", "prefix_groups"), "input": ("mean",), "output": ("mean",)}
 """What facts say of a workload; "": of itself, else of a part of it."""
 
 
-def differences(a: Sequence[Run], b: Sequence[Run]) -> list[dict[str, Any]]:
-    """{"what", "a", "b"} of everything that is not the same on both sides; several values in a list."""
-    found = []
-    for what in (*_FACTS, *_PAPERS):
-        sides = [_distinct([_value(run, what) for run in runs]) for runs in (a, b)]
+def _fact(name: str) -> Callable[[Run], Any]:
+    def value(run: Run) -> Any:
+        fact = getattr(run.facts, name)
+        return round(fact, 1) if isinstance(fact, float) else fact
+
+    return value
+
+
+def _client(run: Run) -> Any:
+    return _without_unset({name: run.info.settings.get(name) for name in ("sampling", "structured", "route")})
+
+
+_COMPARED: dict[str, Callable[[Run], Any]] = {
+    **{name: _fact(name) for name in _FACTS},
+    _HARDWARE: lambda run: msgspec.to_builtins(run.facts.hardware) if run.facts.hardware else None,
+    _CONFIG: lambda run: msgspec.json.decode(run.facts.own_model)["config"] if run.facts.own_model else None,
+    "endpoint": lambda run: run.info.target.endpoint if run.info.target else None,
+    _ANSWERS: lambda run: run.info.target.choices if run.info.target else 1,
+    "seed": lambda run: run.info.seed if run.has_plan else None,
+    "label": lambda run: run.info.settings.get("label"),
+    "engine arguments": lambda run: mapping(run.info.settings.get("deployment")).get("arguments") or None,
+    "client": _client,
+    "client host": lambda run: run.info.host.get("hostname") or run.info.host.get("cpu"),
+    "loadstone": lambda run: run.info.loadstone,
+}
+"""What is compared of two runs, in the order in which it is shown."""
+
+
+def differences(a: Sequence[Run], b: Sequence[Run]) -> list[Difference]:
+    """Everything that is not the same on both sides."""
+    rows: list[Difference] = []
+    for what, value in _COMPARED.items():
+        sides = [_distinct([value(run) for run in runs]) for runs in (a, b)]
         if what != _CONFIG or [None] not in sides:  # a name tells apart what the catalogue has
-            found += _row(what, sides, only_differing=what in ("hardware", _CONFIG))
-    found += _workload(a, b)
-    return found + _plan(a, b, found)
+            rows += _row(what, sides, only_differing=what in (_HARDWARE, _CONFIG))
+    rows += _workload(a, b)
+    return rows + _plan(a, b, rows)
 
 
-def _workload(a: Sequence[Run], b: Sequence[Run]) -> list[dict[str, Any]]:
-    """What both sides tell of their workload, besides the facts of it, and tell differently."""
-    told = [[mapping(run.info.settings.get("workload")) for run in runs] for runs in (a, b)]
-    names = dict.fromkeys(name for side in told for each in side for name in each if name not in _TOLD[""])
-    found = []
+def _workload(a: Sequence[Run], b: Sequence[Run]) -> list[Difference]:
+    """What both sides say of their workload, besides the facts of it, and say differently."""
+    workloads = [[mapping(run.info.settings.get("workload")) for run in runs] for runs in (a, b)]
+    names = dict.fromkeys(name for side in workloads for each in side for name in each if name not in _IN_FACTS[""])
+    rows = []
     for name in names:
-        sides = [_distinct([_untold(name, each.get(name)) for each in side]) for side in told]
+        sides = [_distinct([_beside_facts(name, each.get(name)) for each in side]) for side in workloads]
         if all(values != [None] for values in sides):
-            found += _row(f"workload {name}", sides, only_differing=True)
-    return found
+            rows += _row(f"workload {name}", sides, only_differing=True)
+    return rows
 
 
-def _untold(name: str, value: Any) -> Any:
+def _beside_facts(name: str, value: Any) -> Any:
     if not isinstance(value, dict):
         return value
-    return {key: each for key, each in value.items() if key not in _TOLD.get(name, ())}
+    return {key: each for key, each in value.items() if key not in _IN_FACTS.get(name, ())}
 
 
-def _plan(a: Sequence[Run], b: Sequence[Run], found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """How loads ended differently; and what else makes plans differ, where the setup does not say it yet."""
-    runs, loads = [*a, *b], request.common_loads(a, b)
-    ends = [_distinct([request.ends(run, loads) for run in side]) for side in (a, b)]
-    rows = _row("ends after", ends) if all(each != [[]] for each in ends) else []
-    if not all(map(request.has_plan, runs)) or len({run.info.plan_id for run in runs}) == 1:
-        return rows
-    rows += _row("warm-up requests", [_distinct([request.warmups(run, loads) for run in side]) for side in (a, b)])
-    told = rows or any(row["what"] in ("seed", *WORKLOAD) or row["what"].startswith("workload") for row in found)
-    # By time as many requests are issued as fit, and a load that one side alone has is told of elsewhere.
-    if told or any(map(request.by_time, runs)) or len({tuple(_loads(run)) for run in runs}) > 1:
-        return rows
+def _plan(a: Sequence[Run], b: Sequence[Run], rows: Sequence[Difference]) -> list[Difference]:
+    """How loads ended differently; and what else makes plans differ, where `rows` do not say it yet."""
+    runs, loads = [*a, *b], common_loads(a, b)
+    ends = [_distinct([_ends(run, loads) for run in side]) for side in (a, b)]
+    more = _row("ends after", ends) if all(each != [[]] for each in ends) else []
+    if not all(run.has_plan for run in runs) or len({run.info.plan_id for run in runs}) == 1:
+        return more
+    more += _row("warm-up requests", [_distinct([_warmups(run, loads) for run in side]) for side in (a, b)])
+    explained = more or any(row["what"] in ("seed", *WORKLOAD) or row["what"].startswith("workload") for row in rows)
+    # By time as many requests are issued as fit, and a load that one side alone has is shown elsewhere.
+    by_time = any(cell.load.duration_s is not None for run in runs for cell in run.info.cells)
+    planned = {tuple(sorted(msgspec.json.encode(cell.load) for cell in run.info.cells)) for run in runs}
+    if explained or by_time or len(planned) > 1:
+        return more
     return _row("plan", [_distinct([run.info.plan_id for run in side]) for side in (a, b)])
 
 
-def _loads(run: Run) -> list[bytes]:
-    return sorted(msgspec.json.encode(cell.load) for cell in run.info.cells)
+def common_loads(a: Sequence[Run], b: Sequence[Run]) -> set[Load]:
+    """Keys of the loads that are on both sides."""
+    on_a, on_b = ({load_key(cell.load) for run in side for cell in run.summary.cells} for side in (a, b))
+    return on_a & on_b
 
 
-def _row(what: str, sides: list[list[Any]], *, only_differing: bool = False) -> list[dict[str, Any]]:
+def _common(run: Run, loads: set[Load]) -> list[Place]:
+    return [place for place in run.places if load_key(place.cell.load) in loads]
+
+
+def _ends(run: Run, loads: set[Load]) -> list[str]:
+    """After how long, or how many requests, each of these loads ended; once where all are alike."""
+    ends = []
+    for place in _common(run, loads):
+        cell, seconds = place.cell, None
+        if cell.load.profile or cell.load.process == "trace":
+            continue
+        if place.number is not None:
+            seconds = run.info.cells[place.number].load.duration_s
+        if seconds is not None:
+            ends.append(f"{seconds:g} s")
+        elif cell.requests.sent is not None:
+            ends.append(f"{cell.requests.sent} requests")
+    return list(dict.fromkeys(ends))
+
+
+def _warmups(run: Run, loads: set[Load]) -> list[int]:
+    """Requests before the measured ones of each of these loads; once where all are alike."""
+    plan = run_folder.read_plan(run.folder)
+    numbers = (place.number for place in _common(run, loads))
+    return list(dict.fromkeys(plan.warmup_count(number) for number in numbers if number is not None))
+
+
+def _row(what: str, sides: list[list[Any]], *, only_differing: bool = False) -> list[Difference]:
     """Distinct values of either side, as a row; none where they are the same."""
     if sides[0] == sides[1]:
         return []
@@ -102,35 +161,9 @@ def _distinct(values: Sequence[Any]) -> list[Any]:
     return [distinct[key] for key in sorted(distinct)]
 
 
-def _said(value: Any) -> Any:
+def _without_unset(value: Any) -> Any:
     """Without what says nothing, so that one who leaves a setting out and one who leaves it unset are the same."""
     if not isinstance(value, dict):
         return value
-    pruned = {name: _said(each) for name, each in value.items()}
+    pruned = {name: _without_unset(each) for name, each in value.items()}
     return {name: each for name, each in pruned.items() if each not in (None, [], {}, "")}
-
-
-def _value(run: Run, what: str) -> Any:
-    info = run.info
-    if what in _FACTS:
-        value = getattr(run.facts, what)
-        return round(value, 1) if isinstance(value, float) else value
-    if what == "hardware":
-        return msgspec.to_builtins(run.facts.hardware) if run.facts.hardware else None
-    if what == _CONFIG:
-        return msgspec.json.decode(run.facts.own_model)["config"] if run.facts.own_model else None
-    if what == "endpoint":
-        return info.target.endpoint if info.target else None
-    if what == _ANSWERS:
-        return info.target.choices if info.target else 1
-    if what == "label":
-        return info.settings.get("label")
-    if what == "engine arguments":
-        return mapping(info.settings.get("deployment")).get("arguments") or None
-    if what == "client":
-        return _said({name: info.settings.get(name) for name in ("sampling", "structured", "route")})
-    if what == "client host":
-        return info.host.get("hostname") or info.host.get("cpu")
-    if what == "seed":
-        return info.seed if request.has_plan(run) else None
-    return info.loadstone

@@ -1,49 +1,140 @@
-"""What is compared: the runs of a side, and of each cell its requests, as arrays."""
+"""What is compared: the runs of either side, none twice, and of each cell its requests, as arrays."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from loadstone.analyse import imported_run
 from loadstone.analyse.compare.price import Prices, dollars_per_hour
 from loadstone.analyse.run_facts import RunFacts, run_facts
-from loadstone.analyse.summary import summarise
-from loadstone.core import RunInfo, arrays, run_folder
+from loadstone.analyse.summary import summary_of
+from loadstone.core import Load, Plan, RunInfo, arrays, run_folder
 from loadstone.core.errors import InputError
-from loadstone.core.statistics import blocks
+from loadstone.core.statistics.dependence import block_rates, window_curve
+from loadstone.core.summary import CellSummary, Summary
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 Floats = NDArray[np.float64]
 
+_LENGTHS = tuple(name for name in Plan.COLUMNS if name not in ("cell", "prompt"))
+"""Columns of a plan that say what each request asks, but for its text."""
+
 
 @dataclass
 class Run:
-    """One run: its papers, its summary, whether its requests are there, what it costs per hour if that is known."""
+    """One run: what its folder says of it, its summary, whether its requests are there, and what it costs per hour
+    if that is known.
+    """
 
     folder: Path
     info: RunInfo
-    document: Mapping[str, Any]
+    summary: Summary
     facts: RunFacts
     has_records: bool
     dollars: float | None = None
-    numbers: dict[int, int] = field(default_factory=dict)
-    """Position in the document's cells to the cell's number in the records."""
 
     @property
     def simulated(self) -> bool:
         return self.info.source == "simulated"
 
+    @property
+    def has_plan(self) -> bool:
+        """Imported runs have none of their own."""
+        return self.info.source != "imported"
 
-Place = tuple[Run, int]
-"""A cell of a run: its position in the run's summary."""
+    @property
+    def places(self) -> list[Place]:
+        return [Place(self, position) for position in range(len(self.summary.cells))]
+
+    @cached_property
+    def numbers(self) -> dict[int, int]:
+        """Position in the summary's cells to the cell's number in the records: cells of which nothing was sent are
+        left out of a summary.
+        """
+        left = {number: (cell.load.kind, cell.load.value) for number, cell in enumerate(self.info.cells)}
+        numbers = {}
+        for position, cell in enumerate(self.summary.cells):
+            same = (number for number, load in left.items() if load == (cell.load.kind, cell.load.value))
+            if (number := next(same, None)) is not None:
+                numbers[position] = number
+                del left[number]
+        return numbers
+
+
+class Place(NamedTuple):
+    """A cell of a run: its position in the run's summary."""
+
+    run: Run
+    position: int
+
+    @property
+    def cell(self) -> CellSummary:
+        return self.run.summary.cells[self.position]
+
+    @property
+    def number(self) -> int | None:
+        """The cell's number in the plan and the records."""
+        return self.run.numbers.get(self.position)
+
+
+def load_key(load: Load) -> Load:
+    """Cells with equal keys are of the same load, however long it lasted."""
+    return msgspec.structs.replace(load, duration_s=None)
+
+
+# --- from what a user names to runs ---------------------------------------------------------------------------------
+
+
+def open_run(folder: Path, prices: Prices) -> Run:
+    """Raises InputError where it cannot be read or holds nothing."""
+    info = run_folder.read_info(folder)
+    summary = summary_of(folder)
+    if not summary.cells:
+        raise InputError(f"{folder}: nothing was sent in this run; there is nothing to compare")
+    facts = run_facts(info, summary)
+    has_records = not imported_run.is_summary_only(folder, info)
+    return Run(folder, info, summary, facts, has_records, dollars_per_hour(facts, prices))
+
+
+def runs_in(path: Path) -> list[Path]:
+    """The run folder itself, or those in it. Raises InputError where it holds none."""
+    if (path / "run.json").exists() or not path.is_dir():
+        return [path]
+    folders = sorted(file.parent for file in path.glob("*/run.json"))
+    if not folders:
+        raise InputError(f"{path}: neither a run folder nor a folder of run folders; name a run, e.g. runs/RUN")
+    return folders
+
+
+def refuse_twice(sides: Sequence[Sequence[Path]]) -> None:
+    """Raises InputError where a run is named twice, however it is spelled."""
+    named: dict[tuple[int, int], tuple[str, Path]] = {}
+    for side, folders in zip("AB", sides, strict=True):
+        for folder in folders:
+            try:
+                status = folder.stat()
+            except OSError:
+                continue  # it is refused when it is opened
+            key = status.st_dev, status.st_ino
+            if key in named:
+                before, spelled = named[key]
+                where = f"twice on side {side}" if before == side else "on both sides"
+                also = f" (also as {spelled})" if str(spelled) != str(folder) else ""
+                raise InputError(f"{folder}: the same run {where}{also}; name each once, a repeat is another run")
+            named[key] = side, folder
+
+
+# --- the requests of a cell -----------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -73,69 +164,37 @@ class Requests:
 
     def rates(self, count: int) -> Floats | None:
         """Output tokens/s in `count` equal stretches of the steady window; None without one."""
-        return blocks.rates(self.curve, self.window_s, count) if self.curve is not None and self.window_s else None
+        return block_rates(self.curve, self.window_s, count) if self.curve is not None and self.window_s else None
+
+    def pick(self, chosen: NDArray[np.intp]) -> Requests:
+        """Those of row numbers in their order; of the same window."""
+        return replace(self, **{name: getattr(self, name)[chosen] for name in _PER_REQUEST})
 
 
-PER_REQUEST = ("index", "ttft_s", "tpot_s", "e2e_s", "sent_s", "end_s")
+_PER_REQUEST = ("index", "ttft_s", "tpot_s", "e2e_s", "sent_s", "end_s")
 """The arrays of Requests that have an entry for each."""
 
 
-def open_run(folder: Path, prices: Prices) -> Run:
-    """Raises InputError where it cannot be read or holds nothing."""
-    info = run_folder.read_info(folder)
-    document = summarise(folder)
-    if not document["cells"]:
-        raise InputError(f"{folder}: nothing was sent in this run; there is nothing to compare")
-    facts = run_facts(info, document)
-    has_records = not imported_run.is_summary_only(folder, info)
-    run = Run(folder, info, document, facts, has_records, dollars_per_hour(facts, prices))
-    left = list(range(len(info.cells)))
-    for position, cell in enumerate(document["cells"]):
-        # Cells of which nothing was sent are left out of a summary.
-        number = next((n for n in left if _same(info.cells[n].load, cell["load"])), None)
-        if number is not None:
-            left.remove(number)
-            run.numbers[position] = number
-    return run
-
-
-def _same(load: Any, stated_load: Mapping[str, Any]) -> bool:
-    return bool(load.kind == stated_load.get("kind") and load.value == stated_load.get("value"))
-
-
-def load_key(load: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Cells with equal keys are of the same load."""
-    profile = tuple(map(tuple, load.get("profile") or ()))
-    names = ("kind", "value", "process", "burstiness", "max_concurrency", "unit", "time_scale")
-    return (*(load.get(name) for name in names), profile)
-
-
-def requests_of(run: Run, position: int, *, intended: bool, with_tokens: bool) -> Requests:
+def requests_of(place: Place, *, intended: bool, with_tokens: bool) -> Requests:
     """The requests of a cell of a run that has records; `intended`: times count from then, not from the send."""
-    number = run.numbers[position]
-    relative = bool(imported_run.of_cell(run.info, number).get("relative_times"))
-    parts = [_part(batch, intended) for batch in run_folder.read_records(run.folder, number, arrays.COLUMNS)]
-    rows = {name: np.concatenate([part[name] for part in parts]) if parts else np.empty(0) for name in PER_REQUEST}
+    folder, number = place.run.folder, place.run.numbers[place.position]
+    imported = imported_run.of_cell(place.run.info, number)
+    relative = imported is not None and imported.relative_times
+    parts = [_part(batch, intended) for batch in run_folder.read_records(folder, number, arrays.COLUMNS)]
+    rows = {name: np.concatenate([part[name] for part in parts]) if parts else np.empty(0) for name in _PER_REQUEST}
     order = np.argsort(rows["sent_s"], kind="stable")
-    taken = {name: values[order] for name, values in rows.items()}
+    columns = {name: values[order] for name, values in rows.items()}
     curve = window_s = None
-    span_s = run.document["cells"][position]["duration_s"]
+    span_s = place.cell.duration_s
     if not relative and len(order):
-        span_s = float(np.nanmax(taken["end_s"]) - np.nanmin(taken["sent_s"]))
-        start, end = float(np.nanmin(taken["sent_s"])), float(np.nanmax(taken["sent_s"]))
-        if with_tokens and end > start:
-            batches = run_folder.read_records(run.folder, number, arrays.COLUMNS)
-            curve, window_s = token_curve(map(_gains, batches), start, end), end - start
-    return Requests(index=taken.pop("index").astype(np.int64), curve=curve, window_s=window_s, span_s=span_s, **taken)
-
-
-def token_curve(pieces: Iterable[tuple[Floats, NDArray[Any]]], start_s: float, end_s: float) -> Floats:
-    """Tokens that came in each of CURVE stretches from `start_s` to `end_s`; pieces of (arrivals, tokens)."""
-    totals = np.zeros(blocks.CURVE)
-    for arrivals, tokens in pieces:
-        found, _ = np.histogram(arrivals, bins=blocks.CURVE, range=(start_s, end_s), weights=tokens)
-        totals += found
-    return totals
+        start_s, last_s = float(np.nanmin(columns["sent_s"])), float(np.nanmax(columns["sent_s"]))
+        span_s = float(np.nanmax(columns["end_s"])) - start_s
+        if with_tokens and last_s > start_s:
+            events = map(arrays.events, run_folder.read_records(folder, number, arrays.COLUMNS))
+            curves = [window_curve(each.arrival, arrays.gained(each), (start_s, last_s)) for each in events]
+            curve, window_s = np.sum(curves, axis=0), last_s - start_s
+    index = columns.pop("index").astype(np.int64)
+    return Requests(index=index, curve=curve, window_s=window_s, span_s=span_s, **columns)
 
 
 def _part(batch: pa.RecordBatch, intended: bool) -> dict[str, Floats]:
@@ -156,7 +215,40 @@ def _part(batch: pa.RecordBatch, intended: bool) -> dict[str, Floats]:
     }
 
 
-def _gains(batch: pa.RecordBatch) -> tuple[Floats, NDArray[Any]]:
-    """When each event of any request came, and the tokens it brought."""
-    events = arrays.events(batch)
-    return events.arrival, arrays.gained(events)
+# --- which requests are the same on both sides ----------------------------------------------------------------------
+
+
+def shared_requests(a: Place, b: Place) -> int | None:
+    """Numbers below which the requests of a cell are the same on both sides; None: all, the plans are one; 0: none.
+
+    Lengths, texts and pauses follow from the seed in a sequence that a longer run goes on with: of runs that end by
+    time, or by different counts, the first requests are the same.
+    """
+    if not (a.run.has_plan and b.run.has_plan) or a.number is None or b.number is None:
+        return 0
+    if a.run.info.plan_id == b.run.info.plan_id:
+        return None
+    plans = [run_folder.read_plan(place.run.folder) for place in (a, b)]
+    warm = plans[0].warmup_count(a.number)
+    if any(getattr(plans[0], name) != getattr(plans[1], name) for name in ("seed", "exact_output", "chat")):
+        return 0
+    if warm != plans[1].warmup_count(b.number):
+        return 0
+    # How the warm-up was drawn depends on how long the run is; it is not compared.
+    rows = [plan.rows(cell)[warm:] for plan, cell in zip(plans, (a.number, b.number), strict=True)]
+    count = min(map(len, rows))
+    firsts = [np.arange(each.start, each.start + count) for each in rows]
+    same = np.ones(count, bool)
+    for name in _LENGTHS:
+        on_a, on_b = (getattr(plan, name)[first] for plan, first in zip(plans, firsts, strict=True))
+        same &= np.isclose(on_a, on_b, rtol=0, atol=1e-9, equal_nan=True)
+    texts = zip(*(_texts(plan, first) for plan, first in zip(plans, firsts, strict=True)), strict=True)
+    same &= np.fromiter((x == y for x, y in texts), bool, count)
+    return warm + (count if same.all() else int(same.argmin()))
+
+
+def _texts(plan: Plan, rows: NDArray[np.intp]) -> list[object]:
+    """What each row asks that is no number: its text, or which shared blocks it is made of."""
+    if plan.blocks is not None:
+        return [plan.blocks.of(row).tobytes() for row in rows]
+    return [plan.prompts[at] if at >= 0 else None for at in plan.prompt[rows]]

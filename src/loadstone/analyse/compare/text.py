@@ -25,7 +25,7 @@ _WORDS = {
 
 
 def render(document: Mapping[str, Any]) -> RenderableType:
-    """What differs in the setup, then a table for each load. Everything engines or files said is plain text."""
+    """What differs in the setup, then a table for each load. All that comes from engines or files is plain text."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Group
     from rich.table import Table
@@ -63,25 +63,29 @@ def render(document: Mapping[str, Any]) -> RenderableType:
         )
     parts += [Text(line) for line in explained(document)]
     parts += [Text(f"{one['kind']}: {one['evidence']}. {one['remedy']}") for one in document["findings"]]
-    for bound in document.get("fail_on", ()):
-        where = f" at {', '.join(bound['at'])}" if bound["at"] else ""
-        how = " (by point values, untested)" if bound["untested"] else ""
-        said = f"MET{where}{how}" if bound["met"] else "not met"
-        if bound["missing"]:
-            said = "UNKNOWN: no load has the metric on both sides"
-        if bound["one_run"]:
-            said += f"; exceeded at {', '.join(bound['one_run'])}, but by one run a side, which decides nothing"
-        if bound["not_shown"]:
-            said += f"; exceeded at {', '.join(bound['not_shown'])}, but that may be chance"
-        if bound["repeats_needed"]:
-            said += f" ({bound['repeats_needed']} runs a side would show it)"
-        parts.append(Text(f"{bound['bound']}: {said}"))
+    parts += [Text(f"{bound['bound']}: {_bound_result(bound)}") for bound in document.get("fail_on", ())]
     return Group(*parts)
+
+
+def _bound_result(bound: Mapping[str, Any]) -> str:
+    """Whether a bound of --fail-on is met, and why not."""
+    where = f" at {', '.join(bound['at'])}" if bound["at"] else ""
+    how = " (by point values, untested)" if bound["untested"] else ""
+    result = f"MET{where}{how}" if bound["met"] else "not met"
+    if bound["missing"]:
+        result = "UNKNOWN: no load has the metric on both sides"
+    if bound["one_run"]:
+        result += f"; exceeded at {', '.join(bound['one_run'])}, but by one run a side, which decides nothing"
+    if bound["not_shown"]:
+        result += f"; exceeded at {', '.join(bound['not_shown'])}, but that may be chance"
+    if bound["repeats_needed"]:
+        result += f" ({bound['repeats_needed']} runs a side would show it)"
+    return result
 
 
 def explained(document: Mapping[str, Any]) -> list[str]:
     """What those conclusions mean that do not explain themselves."""
-    said = {row["conclusion"] for cell in document["cells"] for row in cell["metrics"]}
+    conclusions = {row["conclusion"] for cell in document["cells"] for row in cell["metrics"]}
     meaning = {
         "same": f"the same: to within {100 * document['resolution']:g} %; less counts as no difference",
         "may_be_chance": "may be chance: only one of the test (over all metrics together) and the interval (of this "
@@ -89,7 +93,7 @@ def explained(document: Mapping[str, Any]) -> list[str]:
         "within_model": "within the model's uncertainty: the simulations differ, but by less than the performance "
         "model may be off in their ratio (80 %)",
     }
-    return [text for conclusion, text in meaning.items() if conclusion in said]
+    return [text for conclusion, text in meaning.items() if conclusion in conclusions]
 
 
 def setup_lines(setup: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -138,28 +142,28 @@ def loads_of(loads: Sequence[Mapping[str, Any]]) -> str:
 
 
 def word(row: Mapping[str, Any]) -> tuple[str, str]:
-    """What is to be said of a metric, and how it is set on a terminal."""
+    """The conclusion on a metric in words, and how it is set on a terminal."""
     if row["ratio"] is None:
         return "missing on one side", ""
     if row["better"]:
         return f"{row['better'].upper()} is better", "bold"
-    said, many = _WORDS.get(row["conclusion"], ""), row.get("repeats_needed")
+    words, many = _WORDS.get(row["conclusion"], ""), row.get("repeats_needed")
     if many and row["conclusion"] == "runs_differ":
-        said += f"; repeat {many} times to know"
+        words += f"; repeat {many} times to know"
     elif many and row["conclusion"] in ("not_shown", "may_be_chance", "too_little"):
-        said += f"; {many} runs a side would show it"
-    return said, "dim"
+        words += f"; {many} runs a side would show it"
+    return words, "dim"
 
 
 def _value(row: Mapping[str, Any], side: str) -> str:
-    if row["metric"] == "attainment" and row[side] is not None:
-        return f"{row[side]:.1%}"
-    if row["metric"].startswith("dollars") and row[side] is not None:
-        return f"${show_number(row[side])}"
-    if row["metric"].startswith("j_per"):
-        return f"{show_number(row[side])} J" if row[side] is not None else "-"
-    rate = row["metric"].endswith("per_s")
-    return show_number(row[side], 4) if rate else show_seconds(row[side])
+    value, metric = row[side], row["metric"]
+    if value is not None and metric == "attainment":
+        return f"{value:.1%}"
+    if value is not None and metric.startswith("dollars"):
+        return f"${show_number(value)}"
+    if metric.startswith("j_per"):
+        return f"{show_number(value)} J" if value is not None else "-"
+    return show_number(value, 4) if metric.endswith("per_s") else show_seconds(value)
 
 
 def _ratio(value: float | None) -> str:
@@ -188,5 +192,5 @@ def _flat(value: Any) -> str:
 
 
 def plain(value: Any, limit: int = 120) -> str:
-    said = _flat(value)
-    return excerpt(said, limit)
+    """What engines or files wrote, as one short line."""
+    return excerpt(_flat(value), limit)

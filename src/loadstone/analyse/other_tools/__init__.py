@@ -8,10 +8,13 @@ duration begins and ends are the tool's own too; what a record cannot tell is No
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from loadstone.analyse.other_tools import aiperf, guidellm, inference_perf, llmperf, mlperf, sglang, vllm
-from loadstone.analyse.other_tools.facts import Facts, Summary, gather
+from loadstone.analyse.other_tools.clients import AIPERF, INFERENCE_PERF, LLMPERF, VLLM, sglang
+from loadstone.analyse.other_tools.dialect import Summary
+from loadstone.analyse.other_tools.facts import gather
+from loadstone.analyse.other_tools.guidellm import GUIDELLM
+from loadstone.analyse.other_tools.mlperf import MLPERF
 from loadstone.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -21,42 +24,21 @@ if TYPE_CHECKING:
 
 __all__ = ["DEFINITIONS", "DIALECTS", "TOOLS", "summarise_as"]
 
-
-class _Dialect(NamedTuple):
-    """`tool`: whose definitions, as read from its source; `summary`: its numbers; `definitions`: key to formula."""
-
-    tool: str
-    summary: Callable[[Facts, Load], Summary]
-    definitions: dict[str, str]
-
-
 _DIALECTS = {
-    "vllm": _Dialect("vllm bench serve 0.33.0", lambda facts, _: vllm.summary(facts), vllm.DEFINITIONS),
-    "sglang": _Dialect(
-        "sglang.bench_serving 0.5.23 --backend sglang",
-        lambda facts, _: sglang.summary(facts, native=True),
-        sglang.definitions(native=True),
-    ),
-    "sglang-oai": _Dialect(
-        "sglang.bench_serving 0.5.23 --backend sglang-oai, sglang-oai-chat or vllm",
-        lambda facts, _: sglang.summary(facts, native=False),
-        sglang.definitions(native=False),
-    ),
-    "aiperf": _Dialect("AIPerf 0.13.0", lambda facts, _: aiperf.summary(facts), aiperf.DEFINITIONS),
-    "guidellm": _Dialect("GuideLLM 0.8.1", lambda facts, _: guidellm.summary(facts), guidellm.DEFINITIONS),
-    "inference-perf": _Dialect(
-        "inference-perf 0.7.0", lambda facts, _: inference_perf.summary(facts), inference_perf.DEFINITIONS
-    ),
-    "llmperf": _Dialect(
-        "llmperf token_benchmark_ray.py", lambda facts, _: llmperf.summary(facts), llmperf.DEFINITIONS
-    ),
-    "mlperf": _Dialect("MLPerf LoadGen, token latencies", mlperf.summary, mlperf.DEFINITIONS),
+    "vllm": VLLM,
+    "sglang": sglang(native=True),
+    "sglang-oai": sglang(native=False),
+    "aiperf": AIPERF,
+    "guidellm": GUIDELLM,
+    "inference-perf": INFERENCE_PERF,
+    "llmperf": LLMPERF,
+    "mlperf": MLPERF,
 }
 
 DIALECTS = tuple(_DIALECTS)
 TOOLS = {name: dialect.tool for name, dialect in _DIALECTS.items()}
 """Whose definitions each dialect follows, and of which version."""
-DEFINITIONS = {name: dialect.definitions for name, dialect in _DIALECTS.items()}
+DEFINITIONS = {name: dialect.definitions() for name, dialect in _DIALECTS.items()}
 """For each dialect, what each of its keys is, in a line."""
 
 
@@ -73,4 +55,4 @@ def summarise_as(
     """
     if name not in _DIALECTS:
         raise InputError(f"--dialect {name}: unknown; choose one of {', '.join(DIALECTS)}")
-    return _DIALECTS[name].summary(gather(read, streams=streams), load)
+    return _DIALECTS[name].summary(gather(read, load, streams=streams))

@@ -1,154 +1,158 @@
-"""What every dialect starts from: the measured requests of one cell as arrays, and sums that several tools share.
+"""What every dialect starts from: the measured requests of one cell as arrays, and values that several tools share.
 
 Symbols as in docs/metrics.md: t0 sent, t1 first and tT last event with output, te end of the stream, n output tokens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from loadstone.core import arrays
-from loadstone.core.arrays import present
+from loadstone.core import Load, arrays
+from loadstone.core.arrays import Floats, over, total
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Floats = NDArray[np.float64]
-Summary = dict[str, float | int | None]
-
-_TIMES = {"intended": "intended_s", "sent": "sent_s", "end": "end_s"}
-_COUNTS = {"input": "input_tokens", "tokens": "output_tokens", "reasoning": "reasoning_tokens"}
-_ROW = np.dtype(
-    [("done", "?"), ("cancelled", "?"), ("events", "i8")]
-    + [(name, "f8") for name in (*_TIMES, *_COUNTS, "first", "second", "last")]
-)
+_ROW = np.dtype([*arrays.ROW.descr, ("events", "i8"), ("second", "f8"), ("reasoning", "f8")])
 
 
-class Facts(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Facts:
     """Times in seconds from the run's origin, NaN where missing.
 
-    measured  one row per measured request, whatever became of it: done (ok or short), cancelled, events, intended,
-              sent, first, second, last (events with output), end, input, tokens, reasoning
-    done      those of them that are done, which is what tools call successful
+    measured  one row per measured request, whatever became of it: arrays.ROW, and beside it how many events with
+              output it had (`events`), when the second of them came, and its reasoning tokens
     arrival   when each event of the done requests arrived, in their order, end to end
     gained    tokens each of these brought
+    load      what was asked for in this cell
+    window    from when to when rates are taken: first send to last end, unless more is known; None without requests
     """
 
     measured: NDArray[Any]
-    done: NDArray[Any]
     arrival: Floats
     gained: NDArray[np.int64]
+    load: Load
+    window: tuple[float, float] | None
+
+    @cached_property
+    def done(self) -> NDArray[Any]:
+        """The measured requests that are ok or short, which is what tools call successful."""
+        requests: NDArray[Any] = self.measured[arrays.completed(self.measured)]
+        return requests
+
+    @cached_property
+    def failed(self) -> NDArray[Any]:
+        requests: NDArray[Any] = self.measured[~arrays.completed(self.measured)]
+        return requests
+
+    @property
+    def ok(self) -> int:
+        return len(self.done)
+
+    @property
+    def cancelled(self) -> int:
+        return int((self.measured["status"] == arrays.STATUSES.index("cancelled")).sum())
+
+    @property
+    def errors(self) -> int:
+        """Requests that failed otherwise than by being cancelled."""
+        return len(self.failed) - self.cancelled
+
+    @property
+    def duration_s(self) -> float | None:
+        return None if self.window is None else self.window[1] - self.window[0]
+
+    def per_s(self, count: float | None) -> float | None:
+        """`count` over the duration."""
+        return over(count, self.duration_s)
+
+    @property
+    def input_tokens(self) -> int | None:
+        return total(self.done["input"])
+
+    @property
+    def output_tokens(self) -> int | None:
+        return total(self.done["tokens"])
+
+    @property
+    def all_tokens(self) -> int | None:
+        inputs, outputs = self.input_tokens, self.output_tokens
+        return None if inputs is None or outputs is None else inputs + outputs
+
+    @property
+    def ttft_s(self) -> Floats:
+        """t1 − t0 of the done requests, as the values below."""
+        return self.span("sent", "first")
+
+    @property
+    def tpot_s(self) -> Floats:
+        """(tT − t1)/(n − 1), NaN for n < 2."""
+        return mean_gap_s(self.span("first", "last"), self.done["tokens"])
+
+    def span(self, begin: str, end: str) -> Floats:
+        """Seconds from one column of the done requests to another."""
+        span_s: Floats = self.done[end] - self.done[begin]
+        return span_s
+
+    @cached_property
+    def chunk_gaps_s(self) -> Floats:
+        """The gap before each event but a request's first: what a tool sees that takes a chunk for a token."""
+        return np.diff(self.arrival)[~self.first_events[1:]]
+
+    @cached_property
+    def shared_gaps_s(self) -> Floats:
+        """ITL: each gap divided among the tokens that its event brought, once per token."""
+        _, gap_s, tokens = arrays.spread_gaps(self.arrival, self.gained, self.done["events"])
+        return np.repeat(gap_s, tokens)
+
+    @property
+    def owners(self) -> NDArray[np.int64]:
+        """The row in `done` that each event belongs to."""
+        return np.repeat(np.arange(len(self.done)), self.done["events"])
+
+    @property
+    def first_events(self) -> NDArray[np.bool_]:
+        """Which events are their request's first."""
+        return np.diff(self.owners, prepend=-1) > 0
 
 
-def gather(read: Callable[[], Iterable[pa.RecordBatch]], *, streams: bool = True) -> Facts:
+def gather(read: Callable[[], Iterable[pa.RecordBatch]], load: Load, *, streams: bool = True) -> Facts:
     """The facts of the records that `read` yields. Without `streams` only the last event of each is kept, as `last`.
 
     Raises InputError where arrival_s and tokens of a request differ in length.
     """
-    rows, arrivals, gains = [np.empty(0, _ROW)], [np.empty(0)], [np.empty(0, np.int64)]
-    for batch in read():
-        part, arrival, gained = _of_batch(batch, streams)
-        rows.append(part)
-        arrivals.append(arrival)
-        gains.append(gained)
-    measured = np.concatenate(rows)
-    return Facts(measured, measured[measured["done"]], np.concatenate(arrivals), np.concatenate(gains))
+    parts = [(np.empty(0, _ROW), np.empty(0), np.empty(0, np.int64))]
+    parts += [_of_batch(batch, streams) for batch in read()]
+    measured, arrival, gained = (np.concatenate(pieces) for pieces in zip(*parts, strict=True))
+    duration_s = arrays.span_s(measured["sent"], measured["end"])
+    window = None if duration_s is None else (float(np.nanmin(measured["sent"])), float(np.nanmax(measured["end"])))
+    return Facts(measured, arrival, gained, load, window)
 
 
 def _of_batch(batch: pa.RecordBatch, streams: bool) -> tuple[NDArray[Any], Floats, NDArray[np.int64]]:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    def column(name: str) -> Any:
-        return batch.column(name)
-
-    def flags(mask: pa.Array) -> NDArray[np.bool_]:
-        found: NDArray[np.bool_] = pc.fill_null(mask, False).to_numpy(zero_copy_only=False)
-        return found
-
     whole = arrays.events(batch)
-    arrival, tokens, events = whole
-    rows = np.zeros(batch.num_rows, _ROW)
-    for name, source in (_TIMES | _COUNTS).items():
-        rows[name] = column(source).to_numpy(zero_copy_only=False)
-    rows["done"] = flags(pc.is_in(column("status"), value_set=pa.array(["ok", "short"])))
-    rows["cancelled"] = flags(pc.equal(column("status"), "cancelled"))
-    rows["first"] = rows["second"] = rows["last"] = np.nan
-    any_output, two = events > 0, events > 1
-    starts = np.cumsum(events) - events
-    rows["last"][any_output] = arrival[(starts + events - 1)[any_output]]
-    # A server that states no count has what arrived counted for it.
-    counted = np.full(batch.num_rows, np.nan)
-    counted[any_output] = tokens[(starts + events - 1)[any_output]]
-    rows["tokens"] = np.where(np.isnan(rows["tokens"]), counted, rows["tokens"])
-
-    measured = flags(pc.equal(column("phase"), "measure"))
+    arrival, _, events = whole
+    taken = arrays.rows(batch, whole)
+    rows = np.zeros(len(taken), _ROW)
+    for name in arrays.ROW.names or ():
+        rows[name] = taken[name]
+    rows["reasoning"] = batch.column("reasoning_tokens").to_numpy(zero_copy_only=False)
+    rows["second"] = np.nan
+    measured = rows["measured"]
     if not streams:
+        rows["first"] = np.nan
         return rows[measured], np.empty(0), np.empty(0, np.int64)
     rows["events"] = events
-    rows["first"][any_output] = arrival[starts[any_output]]
-    rows["second"][two] = arrival[starts[two] + 1]
-    kept = np.repeat(measured & rows["done"], events)
+    two = events > 1
+    rows["second"][two] = arrival[(np.cumsum(events) - events)[two] + 1]
+    kept = np.repeat(measured & arrays.completed(rows), events)
     return rows[measured], arrival[kept], arrays.gained(whole)[kept].astype(np.int64)
-
-
-def described(
-    keys: str, formulas: Mapping[str, str], statistics: Mapping[str, str], more: str = ""
-) -> dict[str, str]:
-    """A line for each statistic of each value; `keys`: how a key is made of `name` and `statistic`."""
-    return {
-        keys.format(name=name, statistic=statistic): f"{words} of {formula}{more}"
-        for name, formula in formulas.items()
-        for statistic, words in statistics.items()
-    }
-
-
-# --- gaps -----------------------------------------------------------------------------------------------------
-
-
-def chunk_gaps(facts: Facts) -> Floats:
-    """The gap before each event but a request's first: what a tool sees that takes a chunk for a token."""
-    return np.diff(facts.arrival)[~_firsts(facts)[1:]]
-
-
-def token_gaps(facts: Facts, *, shared: bool) -> Floats:
-    """One gap per token: an event's gap to the event before that brought a token.
-
-    `shared`: divided among the tokens it brought, and a first event's tokens have none (SGLang's own endpoint).
-    Otherwise the first of them takes all of it and the others take 0, those of a first event too (inference-perf).
-    """
-    first = _firsts(facts)
-    kept = (first if shared else False) | (facts.gained > 0)
-    if not shared:
-        # The first event that brought a token is the first that counts.
-        owner = np.repeat(np.arange(len(facts.done)), facts.done["events"])[kept]
-        first_kept = np.diff(owner, prepend=-1) > 0
-    else:
-        first_kept = first[kept]
-    gap, gained = np.diff(facts.arrival[kept], prepend=0.0), facts.gained[kept]
-    if shared:
-        later = ~first_kept
-        brought = np.maximum(gained[later], 0)
-        return np.repeat(np.divide(gap[later], brought, out=np.zeros(len(brought)), where=brought > 0), brought)
-    gaps = np.zeros(int(gained.sum()))
-    ahead = np.cumsum(gained) - gained
-    gaps[ahead] = gap
-    return np.delete(gaps, ahead[first_kept])
-
-
-def _firsts(facts: Facts) -> NDArray[np.bool_]:
-    """Which events are their request's first."""
-    events = facts.done["events"]
-    first = np.zeros(len(facts.arrival), np.bool_)
-    first[(np.cumsum(events) - events)[events > 0]] = True
-    return first
-
-
-# --- sums that several tools share ----------------------------------------------------------------------------
 
 
 def mean_gap_s(span_s: Floats, tokens: Floats, less: int = 1) -> Floats:
@@ -156,26 +160,3 @@ def mean_gap_s(span_s: Floats, tokens: Floats, less: int = 1) -> Floats:
     gap_s = np.full(len(tokens), np.nan)
     np.divide(span_s, tokens - less, out=gap_s, where=tokens > less)
     return gap_s
-
-
-def both(one: int | None, other: int | None) -> int | None:
-    return None if one is None or other is None else one + other
-
-
-def describe(values: Floats, percentiles: Sequence[float], *, ddof: int = 0) -> Summary:
-    """mean, std, min, max and `p<percentile>` of what is present, None where nothing is.
-
-    std is √(Σ(x − mean)²/(n − ddof)); percentiles are linear between neighbours, numpy's default.
-    """
-    values = present(values)
-    names = [f"p{p:g}" for p in percentiles]
-    if len(values) == 0:
-        return dict.fromkeys(("mean", "std", "min", "max", *names))
-    points = dict(zip(names, map(float, np.percentile(values, percentiles)), strict=True))
-    std = float(np.std(values, ddof=ddof)) if len(values) > ddof else None
-    return {
-        "mean": float(np.mean(values)),
-        "std": std,
-        "min": float(values.min()),
-        "max": float(values.max()),
-    } | points

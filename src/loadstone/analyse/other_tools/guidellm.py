@@ -9,94 +9,53 @@ events of that time, and each counts by how long it held.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 
 import numpy as np
 
-from loadstone.analyse.other_tools.facts import Facts, Floats, Summary, described, mean_gap_s
-from loadstone.core.arrays import span_s
+from loadstone.analyse.other_tools.dialect import Dialect, Sample, Summary, Total
+from loadstone.analyse.other_tools.facts import Facts, mean_gap_s
+from loadstone.core.arrays import Floats
 
 _NEAR_S = 1e-4  # events so near to one another count as one moment
 _LEAST_S = 1e-6  # the least time that the last event's rate holds
 
 _PERCENTILES = {"p10": 0.10, "p25": 0.25, "p50": 0.50, "p75": 0.75, "p90": 0.90, "p95": 0.95, "p99": 0.99}
-_VALUES = {
-    "request_latency": "te − t0; s",
-    "time_to_first_token_ms": "t1 − t0; ms",
-    "time_per_output_token_ms": "(tT − t0)/n, first token included, each request weighing n; ms",
-    "inter_token_latency_ms": "(tT − t1)/(n − 1), each request weighing n − 1; ms",
-    "prompt_token_count": "input tokens per request",
-    "output_token_count": "n per request",
-    "total_token_count": "input tokens + n per request",
-    "requests_per_second": "the rate of request ends, over time",
-    "request_concurrency": "requests under way, over time",
-    "prompt_tokens_per_second": "the rate of input tokens, all at t1, over time",
-    "output_tokens_per_second": "the rate of output tokens, 1 at t1 and the others evenly up to tT, over time",
-    "tokens_per_second": "the rate of input and output tokens, over time",
-}
-_STATISTICS = {
-    "mean": "mean",
-    "median": "median",
-    "std_dev": "standard deviation over n",
-    "min": "smallest",
-    "max": "largest",
-    **{f"percentiles.{name}": f"{name[1:]}th percentile, a value that occurred," for name in _PERCENTILES},
-}
-DEFINITIONS = {
-    "request_totals.successful": "requests ok or short",
-    "request_totals.incomplete": "requests cancelled",
-    "request_totals.errored": "all others",
-    "request_totals.total": "requests, whatever became of them",
-    **described("{name}.successful.{statistic}", _VALUES, _STATISTICS, ", of ok and short requests"),
-}
+Weighted = tuple[Floats, Floats]
+"""Values, and how much each weighs."""
 
 
-def summary(facts: Facts, window: tuple[float, float] | None = None) -> Summary:
-    """The keys of `benchmarks[i].metrics`. `window`: where its rates begin and end, if known.
-
-    Otherwise that is the first send and the last end; the tool begins when it begins to hand out requests.
-    """
-    measured, done = facts.measured, facts.done
-    cancelled = int(measured["cancelled"].sum())
-    found: Summary = {
-        "request_totals.successful": len(done),
-        "request_totals.incomplete": cancelled,
-        "request_totals.errored": len(measured) - len(done) - cancelled,
-        "request_totals.total": len(measured),
-    }
-    tokens = done["tokens"]
-    values = {
-        "request_latency": (done["end"] - done["sent"], None),
-        "time_to_first_token_ms": ((done["first"] - done["sent"]) * 1e3, None),
-        "time_per_output_token_ms": (mean_gap_s(done["last"] - done["sent"], tokens, less=0) * 1e3, tokens),
-        "inter_token_latency_ms": (mean_gap_s(done["last"] - done["first"], tokens) * 1e3, tokens - 1),
-        "prompt_token_count": (done["input"], None),
-        "output_token_count": (tokens, None),
-        "total_token_count": (done["input"] + tokens, None),
-    }
-    weighted = {name: (each, np.ones(len(done)) if by is None else by) for name, (each, by) in values.items()}
-    if window is None and span_s(measured["sent"], measured["end"]) is not None:
-        window = float(np.nanmin(measured["sent"])), float(np.nanmax(measured["end"]))
-    weighted |= _over_time(facts, window) if window else dict.fromkeys(list(_VALUES)[7:], (np.empty(0), np.empty(0)))
-    for name, (each, weights) in weighted.items():
-        found |= {f"{name}.successful.{key}": value for key, value in _describe(each, weights).items()}
-    return found
-
-
-def _over_time(facts: Facts, window: tuple[float, float]) -> dict[str, tuple[Floats, Floats]]:
-    """The rates and the concurrency, each as values and how long they held."""
-    done = facts.done
-    prompts, outputs = (done["first"], done["input"]), _output_moments(facts)
-    both = np.concatenate([prompts[0], outputs[0]]), np.concatenate([prompts[1], outputs[1]])
+def describe(values: Weighted, statistics: Collection[str]) -> Summary:
+    """What its distributions say, of values by weights; None where there is none of any weight."""
+    each, weights = values
+    weighing = ~np.isnan(each) & (weights > 0)
+    if not weighing.any():
+        return dict.fromkeys(statistics)
+    ordered, inverse = np.unique(each[weighing], return_inverse=True)
+    sums = np.bincount(inverse, weights=weights[weighing])
+    share = sums / np.sum(sums)
+    mean = float(np.sum(ordered * share))
+    places = np.minimum(np.searchsorted(np.cumsum(share), list(_PERCENTILES.values()), side="left"), len(ordered) - 1)
+    points = {f"percentiles.{name}": float(ordered[place]) for name, place in zip(_PERCENTILES, places, strict=True)}
     return {
-        "requests_per_second": _rate(done["end"], np.ones(len(done)), window),
-        "request_concurrency": _concurrency(done["sent"], done["end"], window),
-        "prompt_tokens_per_second": _rate(*prompts, window),
-        "output_tokens_per_second": _rate(*outputs, window),
-        "tokens_per_second": _rate(*both, window),
+        "mean": mean,
+        "median": points["percentiles.p50"],
+        "std_dev": math.sqrt(float(np.sum((ordered - mean) ** 2 * share))),
+        "min": float(ordered[0]),
+        "max": float(ordered[-1]),
+        **points,
     }
 
 
-def _output_moments(facts: Facts) -> tuple[Floats, Floats]:
+def _alike(values: Floats) -> Weighted:
+    return values, np.ones(len(values))
+
+
+def _prompts(facts: Facts) -> Weighted:
+    return facts.done["first"], facts.done["input"]
+
+
+def _outputs(facts: Facts) -> Weighted:
     """When output tokens came, as GuideLLM places them: one at t1, the others evenly at as many moments as events."""
     done = facts.done
     bundled = done["events"] <= 1
@@ -110,12 +69,15 @@ def _output_moments(facts: Facts) -> tuple[Floats, Floats]:
     return np.concatenate(times), np.concatenate(weights)
 
 
-def _rate(times: Floats, weights: Floats, window: tuple[float, float]) -> tuple[Floats, Floats]:
+def _rate(facts: Facts, *events: Weighted) -> Weighted:
     """Events per second around each moment, and how long: from half way to the moment before to half way to the next.
 
     The ends of the window are moments at which nothing happens.
     """
-    begin, end = window
+    if facts.window is None:
+        return np.empty(0), np.empty(0)
+    times, weights = (np.concatenate(parts) for parts in zip(*events, strict=True))
+    begin, end = window = facts.window
     inside = (times >= begin) & (times <= end) & ~np.isnan(weights)
     moments, counts = _merged(np.append(times[inside], window), np.append(weights[inside], (0.0, 0.0)))
     if len(moments) <= 1:
@@ -126,11 +88,13 @@ def _rate(times: Floats, weights: Floats, window: tuple[float, float]) -> tuple[
     return counts / held, held
 
 
-def _concurrency(begins: Floats, ends: Floats, window: tuple[float, float]) -> tuple[Floats, Floats]:
+def _concurrency(facts: Facts) -> Weighted:
     """How many were under way, and for how long each number."""
-    begin, end = window
-    kept = (ends >= begin) & (begins <= end)
-    begins, ends = begins[kept], ends[kept]
+    if facts.window is None:
+        return np.empty(0), np.empty(0)
+    begin, end = facts.window
+    kept = (facts.done["end"] >= begin) & (facts.done["sent"] <= end)
+    begins, ends = facts.done["sent"][kept], facts.done["end"][kept]
     if len(begins) == 0:
         return np.empty(0), np.empty(0)
     moments, changes = _merged(
@@ -145,7 +109,7 @@ def _concurrency(begins: Floats, ends: Floats, window: tuple[float, float]) -> t
     return (level, held) if held.any() else (np.empty(0), np.empty(0))
 
 
-def _merged(times: Floats, weights: Floats) -> tuple[Floats, Floats]:
+def _merged(times: Floats, weights: Floats) -> Weighted:
     """Moments in order, those within _NEAR_S of the first of a group taken as that one, with the sum of weights."""
     unique, inverse = np.unique(times, return_inverse=True)
     sums = np.bincount(inverse, weights=weights, minlength=len(unique))
@@ -157,23 +121,54 @@ def _merged(times: Floats, weights: Floats) -> tuple[Floats, Floats]:
     return unique[groups], np.add.reduceat(sums, groups)
 
 
-def _describe(values: Floats, weights: Floats) -> Summary:
-    """What its distributions say, of values by weights; None where there is none of any weight."""
-    weighing = ~np.isnan(values) & (weights > 0)
-    names = ("mean", "median", "std_dev", "min", "max", *(f"percentiles.{name}" for name in _PERCENTILES))
-    if not weighing.any():
-        return dict.fromkeys(names)
-    ordered, inverse = np.unique(values[weighing], return_inverse=True)
-    sums = np.bincount(inverse, weights=weights[weighing])
-    share = sums / np.sum(sums)
-    mean = float(np.sum(ordered * share))
-    places = np.minimum(np.searchsorted(np.cumsum(share), list(_PERCENTILES.values()), side="left"), len(ordered) - 1)
-    points = {f"percentiles.{name}": float(ordered[place]) for name, place in zip(_PERCENTILES, places, strict=True)}
-    return {
-        "mean": mean,
-        "median": points["percentiles.p50"],
-        "std_dev": math.sqrt(float(np.sum((ordered - mean) ** 2 * share))),
-        "min": float(ordered[0]),
-        "max": float(ordered[-1]),
-        **points,
-    }
+# Its rates begin when it begins to hand out requests; records know the first send and the last end.
+GUIDELLM = Dialect(
+    "GuideLLM 0.8.1",
+    totals={
+        "request_totals.successful": Total("requests ok or short", lambda f: f.ok),
+        "request_totals.incomplete": Total("requests cancelled", lambda f: f.cancelled),
+        "request_totals.errored": Total("all others", lambda f: f.errors),
+        "request_totals.total": Total("requests, whatever became of them", lambda f: len(f.measured)),
+    },
+    samples={
+        "request_latency": Sample("te − t0; s", lambda f: _alike(f.span("sent", "end"))),
+        "time_to_first_token_ms": Sample("t1 − t0; ms", lambda f: _alike(f.ttft_s * 1e3)),
+        "time_per_output_token_ms": Sample(
+            "(tT − t0)/n, first token included, each request weighing n; ms",
+            lambda f: (mean_gap_s(f.span("sent", "last"), f.done["tokens"], less=0) * 1e3, f.done["tokens"]),
+        ),
+        "inter_token_latency_ms": Sample(
+            "(tT − t1)/(n − 1), each request weighing n − 1; ms", lambda f: (f.tpot_s * 1e3, f.done["tokens"] - 1)
+        ),
+        "prompt_token_count": Sample("input tokens per request", lambda f: _alike(f.done["input"])),
+        "output_token_count": Sample("n per request", lambda f: _alike(f.done["tokens"])),
+        "total_token_count": Sample(
+            "input tokens + n per request", lambda f: _alike(f.done["input"] + f.done["tokens"])
+        ),
+        "requests_per_second": Sample(
+            "the rate of request ends, over time", lambda f: _rate(f, _alike(f.done["end"]))
+        ),
+        "request_concurrency": Sample("requests under way, over time", _concurrency),
+        "prompt_tokens_per_second": Sample(
+            "the rate of input tokens, all at t1, over time", lambda f: _rate(f, _prompts(f))
+        ),
+        "output_tokens_per_second": Sample(
+            "the rate of output tokens, 1 at t1 and the others evenly up to tT, over time",
+            lambda f: _rate(f, _outputs(f)),
+        ),
+        "tokens_per_second": Sample(
+            "the rate of input and output tokens, over time", lambda f: _rate(f, _prompts(f), _outputs(f))
+        ),
+    },
+    statistics={
+        "mean": "mean",
+        "median": "median",
+        "std_dev": "standard deviation over n",
+        "min": "smallest",
+        "max": "largest",
+        **{f"percentiles.{name}": f"{name[1:]}th percentile, a value that occurred," for name in _PERCENTILES},
+    },
+    keys=("*", "*.successful.{}"),
+    suffix=", of ok and short requests",
+    describe=describe,
+)

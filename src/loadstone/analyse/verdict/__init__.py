@@ -1,19 +1,17 @@
 """Whether a cell's numbers can be believed: findings, each with its evidence and what to do about it.
 
-No warning and no error means trusted. Each module names its thresholds at its top, with their reasons;
-docs/verdict.md has them all for readers.
+No warning and no error means trusted. `findings.toml` has the severity of each finding, the runs for which it holds
+and its remedy; `thresholds.py` has the thresholds with their reasons; docs/verdict.md has all of it for readers.
 """
 
-from loadstone.analyse.verdict.cell import cell_findings
-from loadstone.analyse.verdict.damage import kept_findings
-from loadstone.analyse.verdict.facts import SCALARS, Events
-from loadstone.analyse.verdict.finding import Finding, Verdict, judge
-from loadstone.analyse.verdict.gpu import GpuFigures, gpu_figures
-from loadstone.analyse.verdict.prediction import prediction_findings
-from loadstone.analyse.verdict.run import run_findings
-from loadstone.analyse.verdict.server import ServerFigures, server_figures
+from loadstone.analyse.verdict.finding import Origin, judge
+from loadstone.analyse.verdict.requests import SCALARS, Cell, Events, request_table
+from loadstone.analyse.verdict.rules import cell_findings
+from loadstone.analyse.verdict.run import kept_findings, prediction_findings, run_findings
+from loadstone.analyse.verdict.server import gpu_figures, server_figures
+from loadstone.core.summary import Finding, GpuFigures, ServerFigures, Verdict
 
 __all__ = [
-    "SCALARS", "Events", "Finding", "GpuFigures", "ServerFigures", "Verdict", "cell_findings", "gpu_figures", "judge",
-    "kept_findings", "prediction_findings", "run_findings", "server_figures",
+    "SCALARS", "Cell", "Events", "Finding", "GpuFigures", "Origin", "ServerFigures", "Verdict", "cell_findings",
+    "gpu_figures", "judge", "kept_findings", "prediction_findings", "request_table", "run_findings", "server_figures",
 ]  # fmt: skip

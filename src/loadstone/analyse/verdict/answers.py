@@ -1,86 +1,60 @@
-"""Are the answers what was asked for?"""
+"""Are the answers what was asked for, and can their token counts be believed?"""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
 
 import numpy as np
 
-from loadstone.analyse.metrics import CellMetrics
-from loadstone.analyse.verdict.facts import Facts, plan_rows
-from loadstone.analyse.verdict.finding import Finding
-from loadstone.core import Plan, Target
+from loadstone.analyse.verdict import thresholds
+from loadstone.analyse.verdict.finding import finding
+from loadstone.analyse.verdict.requests import Cell, Floats, RequestTable
+from loadstone.core import Target
+from loadstone.core.summary import Finding
 from loadstone.core.units import show_seconds
-
-CAUSES = {
-    413: "a proxy limits the size of requests (nginx: client_max_body_size)",
-    429: "the server, or a gateway, limits requests",
-    502: "a proxy found no engine behind it",
-    503: "the server was full, or a proxy found no engine ready",
-    504: "a proxy timed out waiting for the engine",
-}
-"""What the HTTP status of most refusals tells of the cause."""
-CUT_SPREAD = 0.1
-CUT_S = 0.5
-"""Silence before connections were cut: as long each time (middle half over median), it was somebody's time limit."""
-LENGTH_SHARE = 0.01
-"""Requests whose input or output is not as long as asked, from which the workload is another one."""
-EMPTY_SHARE = 0.01
-"""Answers without any output, though complete: as for lengths."""
-EMPTY_ASKED_TOKENS = 8
-ONE_TOKEN_SHARE = 0.5
-"""Answers of one token where EMPTY_ASKED_TOKENS or more were allowed, from which there is no decoding to measure.
-Some are natural: a yes, a no."""
-SAME_REQUESTS = 20
-SAME_SHARE = 0.5
-"""Answers whose gaps are equal to the microsecond, from which they are none of an engine's: no two requests agree in
-several gaps by chance."""
-
-SAME_TEXTS_SHARE = 0.1
-"""Different prompts that got a text which another had got: few answers of an engine agree in eight tokens."""
+from loadstone.workload.schedule import promised_tokens
 
 _DATE = re.compile(r"-\d{4}[\d-]*$")
 """The release's, which may follow a model's name at OpenAI's."""
 
 
-def request_errors(metrics: CellMetrics, measured: Facts, interrupted: bool = False) -> Finding | None:
-    """`interrupted`: the cell ended early: what was under way then was cancelled by that, and did not fail."""
-    counts = metrics.requests
-    cancelled = 0 if interrupted else counts.cancelled
+def request_errors(cell: Cell) -> Finding | None:
+    """What was under way when a cell ended early, or when another tool's time was up, did not fail."""
+    counts, measured, ended_early = cell.metrics.requests, cell.measured, cell.interrupted is not None
+    cut = cell.origin.cut_at_end and not counts.error and not counts.timeout
+    cancelled = 0 if ended_early or cut else counts.cancelled
     failed = counts.error + counts.timeout + cancelled
     if not failed:
         return None
-    of_those = measured.pick(measured.status != "cancelled") if interrupted else measured
-    texts = Counter(error for error in of_those.error if error)
-    most = "; ".join(f"{count} × {_printable(text)}" for text, count in texts.most_common(2))
+    requests = measured.pick(measured.status != "cancelled") if ended_early else measured
+    messages = Counter(error for error in requests.error if error)
+    most = "; ".join(f"{count} × {_printable(text)}" for text, count in messages.most_common(2))
     after = int(((measured.status == "error") & (measured.http_status == 200)).sum())
     within = f", {after} of the errors after HTTP 200" if after else ""
-    return Finding(
+    return finding(
         "request_errors",
-        "error",
         f"{failed} of {counts.sent} requests failed ({counts.error} error, {counts.timeout} timeout, "
         f"{cancelled} cancelled){within}" + (f": {most}" if most else ""),
-        f"Percentiles leave out failed requests: {_cause(of_those)}fix the cause, or read them with the attainment.",
+        cause=_cause(requests),
     )
 
 
-def _cause(failed: Facts) -> str:
+def _cause(requests: RequestTable) -> str:
     """What most errors have in common, as half a sentence; empty where that tells nothing."""
-    errors = failed.pick(failed.status == "error")
+    errors = requests.pick(requests.status == "error")
     if not len(errors):
         return ""
     statuses, counts = np.unique(errors.http_status[~np.isnan(errors.http_status)], return_counts=True)
-    if len(counts) and 2 * counts.max() > len(errors) and statuses[counts.argmax()] in CAUSES:
-        return f"{CAUSES[int(statuses[counts.argmax()])]}; "
+    if len(counts) and 2 * counts.max() > len(errors) and statuses[counts.argmax()] in thresholds.CAUSES:
+        return f"{thresholds.CAUSES[int(statuses[counts.argmax()])]}; "
     cut = errors.pick(np.array(["closed the connection" in (error or "") for error in errors.error], np.bool_))
     silent_s = cut.end_s - np.where(np.isnan(cut.last_s), cut.sent_s, cut.last_s)
     silent_s = silent_s[~np.isnan(silent_s)]
     if len(silent_s) < 2 or 2 * len(silent_s) <= len(errors):
         return ""
     low, middle, high = np.quantile(silent_s, [0.25, 0.5, 0.75])
-    if middle < CUT_S or high - low > CUT_SPREAD * middle:
+    if middle < thresholds.CUT_S or high - low > thresholds.CUT_SPREAD * middle:
         return ""
     return f"connections were cut after {show_seconds(float(middle))} of silence, probably a proxy's timeout; "
 
@@ -90,141 +64,121 @@ def _printable(text: str) -> str:
     return "".join(character if character.isprintable() else "\ufffd" for character in text)
 
 
-def short_outputs(metrics: CellMetrics, choices: int = 1) -> Finding | None:
-    counts = metrics.requests
+def not_streamed(cell: Cell) -> Finding | None:
+    if cell.streams:
+        return None
+    return finding("not_streamed", "answers came in one piece: only E2E is measured, not TTFT, TPOT and ITL")
+
+
+def short_outputs(cell: Cell) -> Finding | None:
+    counts = cell.metrics.requests
     if not counts.short:
         return None
-    return Finding(
-        "short_outputs",
-        "warning",
+    return finding(
+        "short_outputs" if cell.choices == 1 else "short_outputs.choices",
         f"{counts.short} of {counts.sent} answers ended before the requested length",
-        "The engine ignores ignore_eos: compare tokens per second, not requests per second."
-        if choices == 1
-        else "The engine ignores ignore_eos, or its usage counts one answer of several: inspect one with curl.",
     )
 
 
-def empty_answers(done: Facts, plan: Plan, cell: int, streams: bool) -> Finding | None:
-    """`done`: measured requests that completed."""
+def empty_answers(cell: Cell) -> Finding | None:
+    done, plan, least = cell.completed, cell.plan, thresholds.EMPTY_REQUESTED_TOKENS
     silent = int((done.events == 0).sum())
-    if silent > EMPTY_SHARE * len(done):
-        return Finding(
-            "empty_answers",
-            "warning",
-            f"{silent} of {len(done)} complete answers carried no output, only a token count",
-            "They have no TTFT and no E2E: inspect one with curl, and check the server's chat template and parsers.",
+    if silent > thresholds.EMPTY_SHARE * len(done):
+        return finding(
+            "empty_answers", f"{silent} of {len(done)} complete answers carried no output, only a token count"
         )
-    allowed = plan.output_tokens[plan_rows(done, plan, cell)] >= EMPTY_ASKED_TOKENS
+    allowed = plan.output_tokens[cell.plan_rows(done)] >= least
     single = int((allowed & (done.output_tokens <= 1)).sum())
-    if not streams or plan.exact_output or single <= ONE_TOKEN_SHARE * len(done):
+    if not cell.streams or plan.exact_output or single <= thresholds.ONE_TOKEN_SHARE * len(done):
         return None
-    return Finding(
-        "empty_answers",
-        "warning",
-        f"{single} of {len(done)} answers ended after one token, though {EMPTY_ASKED_TOKENS} or more were allowed",
-        "There is hardly any decoding to measure: request exact lengths with --output, or check the prompts.",
+    return finding(
+        "empty_answers.one_token",
+        f"{single} of {len(done)} answers ended after one token, though {least} or more were allowed",
     )
 
 
-def several_answers(choices: int, streams: bool) -> Finding | None:
-    if choices == 1:
+def several_answers(cell: Cell) -> Finding | None:
+    if cell.choices == 1:
         return None
-    return Finding(
-        "several_answers",
-        "warning" if streams else "info",
-        f"each request returns {choices} answers: its output tokens are those of all of them together",
-        "TTFT is of the first answer to start, E2E of the last to end. TPOT and ITL are of all together: a single "
-        f"answer can be up to {choices} times slower. To measure latencies, request one answer (n)."
-        if streams
-        else "E2E is of the last answer to end: compare it with runs that request as many answers.",
+    return finding(
+        "several_answers" if cell.streams else "several_answers.whole",
+        f"each request returns {cell.choices} answers: its output tokens are those of all of them together",
+        choices=cell.choices,
     )
 
 
-def output_length(done: Facts, plan: Plan, cell: int, choices: int = 1) -> Finding | None:
-    """Answers longer than allowed. One token more is let pass: some count the end of the sequence.
-
-    `choices`: answers to each request, whose tokens are counted together.
-    """
-    asked = plan.output_tokens[plan_rows(done, plan, cell)] * choices
-    over = (asked > 0) & (done.output_tokens > asked + choices)
-    if over.sum() <= LENGTH_SHARE * len(done):
+def output_length(cell: Cell) -> Finding | None:
+    """Answers longer than allowed. One token more is let pass: some count the end of the sequence."""
+    done = cell.completed
+    allowed = cell.plan.output_tokens[cell.plan_rows(done)] * cell.choices
+    over = (allowed > 0) & (done.output_tokens > allowed + cell.choices)
+    if over.sum() <= thresholds.LENGTH_SHARE * len(done):
         return None
-    more = float(np.median((done.output_tokens - asked)[over]))
-    return Finding(
+    more = float(np.median((done.output_tokens - allowed)[over]))
+    return finding(
         "output_length",
-        "warning",
         f"{over.sum()} of {len(done)} answers are longer than allowed, by the server's count (median {more:+.0f})",
-        "The server ignores max_tokens or counts differently: check its usage, and compare tokens per second.",
     )
 
 
-def input_length(measured: Facts, plan: Plan, cell: int) -> Finding | None:
+def input_length(cell: Cell) -> Finding | None:
+    """Prompts that are not as long as requested, by the server's count."""
     # What a session's later turns hold depends on the answers, and a template may add more for a system message.
-    rows = plan_rows(measured, plan, cell)
+    plan, counted = cell.plan, cell.measured.input_tokens
+    rows = cell.plan_rows(cell.measured)
     unsure = (plan.turn[rows] > 0) | ((plan.turn[rows] == 0) & (plan.prefix_tokens[rows] > 0))
-    asked = np.where(unsure, -1, plan.input_tokens[rows])
-    got = measured.input_tokens
-    known = ~np.isnan(got) & (asked >= 0)
-    wrong = known & (got != asked)
-    if not known.any() or wrong.sum() <= LENGTH_SHARE * known.sum():
+    requested = np.where(unsure, -1, plan.input_tokens[rows])
+    known = ~np.isnan(counted) & (requested >= 0)
+    wrong = known & (counted != requested)
+    if not known.any() or wrong.sum() <= thresholds.LENGTH_SHARE * known.sum():
         return None
-    off = np.median((got - asked)[wrong])
-    return Finding(
+    off = np.median((counted - requested)[wrong])
+    return finding(
         "input_length",
-        "warning",
         f"{wrong.sum()} of {known.sum()} prompts are not as long as requested, by the server's count "
         f"(median {off:+.0f})",
-        "Give the model's --tokenizer, or use an endpoint that takes token ids.",
     )
 
 
-def finish_reasons(done: Facts, plan: Plan) -> Finding | None:
+def finish_reasons(cell: Cell) -> Finding | None:
     """Several reasons to finish, where lengths were demanded exactly: then none but the length is one."""
     reasons: Counter[str] = Counter()
-    for reason, count in Counter(done.finish_reason).items():
+    for reason, count in Counter(cell.completed.finish_reason).items():
         if reason:
             reasons[_printable(reason)] += count
     if len(reasons) < 2:
         return None
-    said = ", ".join(f"{count} × {reason[:40]}" for reason, count in reasons.most_common(4))
-    against = plan.exact_output and reasons["stop"] > 0
-    return Finding(
-        "finish_reasons",
-        "warning" if against else "info",
-        f"answers ended for different reasons: {said}",
-        "Exact lengths were requested, but some answers stopped on their own: check that the engine takes ignore_eos."
-        if against
-        else "Answers ended on their own or at their limit: the model chose the lengths, and they vary between runs.",
+    most = ", ".join(f"{count} × {reason[:40]}" for reason, count in reasons.most_common(4))
+    against = cell.plan.exact_output and reasons["stop"] > 0
+    return finding(
+        "finish_reasons.exact" if against else "finish_reasons", f"answers ended for different reasons: {most}"
     )
 
 
-def other_model(target: Target | None, named: Mapping[str, int] | None) -> Finding | None:
-    """Answers that name another model than was asked for. `named`: how many name which.
+def other_model(cell: Cell) -> Finding | None:
+    """Answers that name another model than was requested.
 
-    One name may be the same model's: told, but where the words differ in a path, provider or revision alone. Several
-    names, or that of another model which the server lists, are other models.
+    One name may be the same model's: an info, but where the words differ in a path, provider or revision alone.
+    Several names, or that of another model which the server lists, are other models.
     """
-    if target is None or not named:
+    target, counts = cell.target, cell.info.models
+    if target is None or not counts:
         return None
-    said = sorted(named.items(), key=lambda each: -each[1])
-    own, others = _names(target)
-    if len(said) == 1 and any(_alike(said[0][0], name) for name in own):
+    names = sorted(counts.items(), key=lambda each: -each[1])
+    own, others = _listed_names(target)
+    if len(names) == 1 and any(_alike(names[0][0], name) for name in own):
         return None
-    doubted = len(said) > 1 or said[0][0] in others - own
-    most = ", ".join(f"{count} × {_printable(name)}" for name, count in said[:3])
-    more = f" and {len(said) - 3} more" if len(said) > 3 else ""
-    return Finding(
-        "other_model",
-        "warning" if doubted else "info",
+    doubted = len(names) > 1 or names[0][0] in others - own
+    most = ", ".join(f"{count} × {_printable(name)}" for name, count in names[:3])
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return finding(
+        "other_model.several" if doubted else "other_model",
         f"requests asked for {_printable(target.model)}, answers name {most}{more}",
-        "A router or a fallback answers in its place: send requests to one model, at its own server."
-        if doubted
-        else "Check whether this is the same model under another name.",
     )
 
 
-def _names(target: Target) -> tuple[set[str], set[str]]:
-    """What the server lists as names of the model that was asked for, and of others."""
+def _listed_names(target: Target) -> tuple[set[str], set[str]]:
+    """What the server lists as names of the model that was requested, and of others."""
     own, others = {target.model}, set[str]()
     listed = target.models.get("data") if isinstance(target.models, dict) else None
     for entry in listed if isinstance(listed, list) else ():
@@ -235,43 +189,143 @@ def _names(target: Target) -> tuple[set[str], set[str]]:
     return own, others
 
 
-def _alike(said: str, name: str) -> bool:
+def _alike(answered: str, name: str) -> bool:
     """The same, but for a provider or path before it, and a date or revision after it that only one of them has."""
-    (bare, *release), (own, *own_release) = _parts(said), _parts(name)
+    (bare, *release), (own, *own_release) = _name_parts(answered), _name_parts(name)
     return bare == own and all(a == b or not a or not b for a, b in zip(release, own_release, strict=True))
 
 
-def _parts(text: str) -> tuple[str, str, str]:
+def _name_parts(text: str) -> tuple[str, str, str]:
     """A model's name, the release's date after it, and the revision, which transformers adds behind an @."""
     name, _, revision = text.casefold().rpartition("/")[2].partition("@")
     bare = _DATE.sub("", name)
     return bare, name[len(bare) :], revision
 
 
-def answers_identical(done: Facts) -> Finding | None:
-    """Answers that arrive in the same rhythm to the microsecond: recorded, or made up, not computed."""
-    patterns = done.pattern[done.pattern != 0]
-    if len(patterns) < SAME_REQUESTS:
+def answers_identical(cell: Cell) -> Finding | None:
+    """Answers that arrive with the same gaps to the microsecond: recorded, or made up, not computed."""
+    patterns = cell.completed.pattern[cell.completed.pattern != 0]
+    if len(patterns) < thresholds.SAME_REQUESTS:
         return None
-    _, counts = np.unique(patterns, return_counts=True)
-    same = int(counts.max())
-    if same < SAME_SHARE * len(patterns):
+    same = int(np.unique(patterns, return_counts=True)[1].max())
+    if same < thresholds.SAME_SHARE * len(patterns):
         return None
-    return Finding(
+    return finding(
         "answers_identical",
-        "warning",
         f"{same} of {len(patterns)} answers arrived with the same gaps, to the microsecond",
-        "No engine on a real machine is that regular: check whether a cache, a replay or a mock answers.",
     )
 
 
-def answers_repeated(prompts: int | None, texts: int | None) -> Finding | None:
-    """Different prompts that were answered with the same text. `prompts`, `texts`: how many of each, where known."""
-    if prompts is None or texts is None or prompts < SAME_REQUESTS or prompts - texts < SAME_TEXTS_SHARE * prompts:
+def answers_repeated(cell: Cell) -> Finding | None:
+    """Different prompts that were answered with the same text."""
+    prompts, texts = cell.info.prompts_compared, cell.info.texts_compared
+    if prompts is None or texts is None or prompts < thresholds.SAME_REQUESTS:
         return None
-    return Finding(
-        "answers_repeated",
-        "info",
-        f"the first {prompts} different prompts were answered with {texts} different texts",
-        "Random weights do this; with real weights, check whether a cache, a replay or a mock answers.",
+    if prompts - texts < thresholds.SAME_TEXTS_SHARE * prompts:
+        return None
+    return finding(
+        "answers_repeated", f"the first {prompts} different prompts were answered with {texts} different texts"
+    )
+
+
+# --- token counts ---------------------------------------------------------------------------------------------------
+
+
+def no_usage(cell: Cell) -> Finding | None:
+    """Of completed requests; the others were cut off before their usage."""
+    done = cell.completed
+    without = int(np.isin(done.token_source, ["pieces"]).sum())
+    if without <= thresholds.NO_USAGE_SHARE * len(done):
+        return None
+    counted = "each stream event" if cell.streams else "each answer"
+    who = "the server reports" if without == len(done) else f"{without} of {len(done)} answers have"
+    return finding(
+        "no_usage" if cell.streams else "no_usage.whole",
+        f"{who} no usage: there, {counted} is counted as one output token",
+    )
+
+
+def tokens_and_events(cell: Cell) -> Finding | None:
+    """Tokens as the server counts them against events as they came.
+
+    Some servers count the end of the sequence, which has no event: one token more than events says nothing.
+    """
+    done = cell.completed
+    reported = np.isin(done.token_source, ["final usage", "running usage"]) & ~np.isnan(done.output_tokens)
+    reported &= done.events > 0
+    events, tokens = int(done.events[reported].sum()), float(done.output_tokens[reported].sum())
+    requests = int(reported.sum())
+    if not cell.streams or not requests:
+        return None
+    ratio = tokens / events
+    if ratio >= thresholds.UNSEEN_TOKENS and np.median(done.events[reported]) > 1:
+        return finding("tokens_not_streamed", f"{ratio:.0f} tokens per stream event, by the server's count")
+    if ratio > thresholds.COALESCED_TOKENS and tokens - events > requests:
+        return finding("several_tokens_an_event", f"{ratio:.2f} tokens per stream event")
+    if events > thresholds.COALESCED_TOKENS * tokens and events - tokens > requests:
+        return finding(
+            "fewer_tokens_than_events",
+            f"the server counts {tokens:.0f} output tokens, but {events} events with output came",
+        )
+    return None
+
+
+def prefix_cache_helped(cell: Cell) -> Finding | None:
+    """Tokens that came from a prefix cache, beyond what the plan shares on purpose: by the usage of each answer,
+    or, where that is silent about it, by the server's own counters over the cell.
+    """
+    # Texts of a file share what they share, and later turns what was said; the other answers to a prompt find it.
+    if cell.plan.prompts or cell.choices != 1:
+        return None
+    server = cell.server
+    cached, inputs = cell.measured.cached_tokens, cell.measured.input_tokens
+    shared = _shared_tokens(cell, cell.measured)
+    known = ~np.isnan(cached) & ~np.isnan(inputs) & ~np.isnan(shared)
+    if known.any():
+        excess = float(np.clip(cached[known] - shared[known], 0, None).sum())
+        share, whose = excess / max(1.0, inputs[known].sum()), ""
+    else:
+        shared = _shared_tokens(cell, cell.requests)
+        if server is None or not server.prefix_hits or not server.prefix_queries or np.isnan(shared).any():
+            return None
+        share = (server.prefix_hits - float(shared.sum())) / server.prefix_queries
+        whose = ", by the server's counters"
+    if share <= thresholds.CACHED_SHARE:
+        return None
+    return finding(
+        "prefix_cache_helped",
+        f"{share:.0%} of input tokens came from the prefix cache beyond what the plan shares{whose}",
+    )
+
+
+def _shared_tokens(cell: Cell, requests: RequestTable) -> Floats:
+    """Tokens that any cache may have of each request; NaN for later turns of a session."""
+    rows = cell.plan_rows(requests)
+    promised = promised_tokens(cell.plan, cell.number)[rows - cell.plan.rows(cell.number).start].astype(np.float64)
+    # A template, and the word that every text begins with, are in any cache after the first request.
+    template = cell.target.overhead_tokens if cell.target else 0
+    shared = promised + template + 1 + thresholds.SYSTEM_TOKENS * (cell.plan.turn[rows] == 0)
+    return np.where(promised < 0, np.nan, shared)
+
+
+def prompts_repeated(cell: Cell) -> Finding | None:
+    """Texts of a file that were asked before within the cell: a prefix cache has them. Of sessions, those they begin
+    with. A file's own repeats may be what its traffic is like; those of going round a short file are not.
+    """
+    measured = cell.measured
+    begins = ~(measured.turn > 0)
+    texts = cell.plan.prompt[cell.plan_rows(measured)]
+    order = np.argsort(measured.index)
+    again = begins & (texts >= 0)
+    again[order[np.unique(texts[order], return_index=True)[1]]] = False
+    if again.sum() <= thresholds.REPEATED_SHARE * begins.sum():
+        return None
+    prompts = cell.plan.workload.get("prompts")
+    round_again = isinstance(prompts, int) and begins.sum() > prompts
+    cached = float(np.nansum(measured.cached_tokens[again])) / max(1.0, float(np.nansum(measured.input_tokens)))
+    helped = f"; {cached:.0%} of the cell's input tokens came from the prefix cache for them" if cached > 0 else ""
+    why = f", because the file has only {prompts}" if round_again else ""
+    return finding(
+        "prompts_repeated.cached" if round_again and cached > thresholds.CACHED_SHARE else "prompts_repeated",
+        f"{again.sum()} of {begins.sum()} prompts had been sent before in the cell{why}{helped}",
     )

@@ -1,41 +1,72 @@
-"""What a verdict is made of."""
+"""What a verdict is made of: findings, and the rule behind each."""
 
 from __future__ import annotations
 
-from typing import Literal
+import functools
+import tomllib
+from importlib.resources import files
+from typing import NamedTuple
 
 import msgspec
 
-Severity = Literal["info", "warning", "error"]
-
-
-MORE_PROCESSOR_TIME = (
-    "Give the client more processor time: stop other processes, add --workers, or use another machine. Of an engine "
-    "on this machine, start both from one shell, or run loadstone with sudo; else set "
-    "kernel.sched_autogroup_enabled=0 (sysctl) before it starts, or pin it to other cores (taskset)."
-)
-
-
-class Finding(msgspec.Struct, frozen=True):
-    """One thing to know about a cell: what was seen, in numbers, and what to do about it.
-
-    info     a reader should know it; it spoils nothing
-    warning  some of the numbers do not mean what they seem to
-    error    some of what was asked for was not measured
-    """
-
-    kind: str
-    severity: Severity
-    evidence: str
-    remedy: str
-
-
-class Verdict(msgspec.Struct, frozen=True):
-    trusted: bool
-    findings: list[Finding]
+from loadstone.core.record import Source
+from loadstone.core.summary import Finding, Severity, Verdict
 
 
 def judge(findings: list[Finding]) -> Verdict:
+    """The verdict on a cell with these findings."""
     order = ("error", "warning", "info")
     ranked = sorted(findings, key=lambda finding: order.index(finding.severity))
     return Verdict(all(finding.severity == "info" for finding in ranked), ranked)
+
+
+class Origin(NamedTuple):
+    """Where a cell's records come from, and what an imported file leaves out of them.
+
+    common_clock  False: each request's times count from its own send
+    every_event   False: of a stream only the first and the last event are known
+    cut_at_end    requests that the tool cancelled when its time was up, as it is meant to, are no failures
+    """
+
+    source: Source = "measured"
+    common_clock: bool = True
+    every_event: bool = True
+    cut_at_end: bool = False
+
+
+class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A row of findings.toml, which says what its fields mean."""
+
+    severity: Severity
+    remedy: str
+    sources: frozenset[Source] = frozenset({"measured", "simulated", "imported"})
+    relative_times: bool = False
+    every_event: bool = False
+
+    def holds(self, origin: Origin) -> bool:
+        """Whether records of this origin can show the finding."""
+        return (
+            origin.source in self.sources
+            and (origin.common_clock or self.relative_times)
+            and (origin.every_event or not self.every_event)
+        )
+
+
+@functools.cache
+def rules() -> dict[str, Rule]:
+    """The rows of findings.toml by `kind`, and by `kind.case` where a kind has several severities or remedies."""
+    table = tomllib.loads(files(__package__).joinpath("findings.toml").read_text("utf-8"))
+    by_name = {}
+    for kind, fields in table.items():
+        common = {name: value for name, value in fields.items() if not isinstance(value, dict)}
+        by_name[kind] = msgspec.convert(common, Rule)
+        for case, own in fields.items():
+            if isinstance(own, dict):
+                by_name[f"{kind}.{case}"] = msgspec.convert(common | own, Rule)
+    return by_name
+
+
+def finding(name: str, evidence: str, **values: object) -> Finding:
+    """A finding of the row `name` of findings.toml; `values`: what its remedy has in braces."""
+    rule = rules()[name]
+    return Finding(name.partition(".")[0], rule.severity, evidence, rule.remedy.format(**values))

@@ -1,73 +1,168 @@
-"""What the servers say of a cell in their /metrics, in words that all engines share, and what that means.
-
-Names as the engines write them, which is also what `loadstone.measure.engines.observe` always keeps:
+"""What the servers of a cell report in their /metrics and the GPUs of themselves, in words that all engines share,
+and what that means.
 
     running, waiting   gauges, requests
     kv_usage           gauge, share of the KV cache in use
     preemptions        counter, requests put back in the queue with their KV lost
     prefix_hits        counter, prompt tokens taken from a prefix cache
     prefix_queries     counter, prompt tokens looked for in it
+
+core.server_metrics has the engines' own names, which is also what `loadstone.measure.engines.observe` always keeps.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from loadstone.analyse.verdict.finding import Finding
+from loadstone.analyse.verdict import thresholds
+from loadstone.analyse.verdict.finding import finding
+from loadstone.analyse.verdict.requests import Cell
+from loadstone.core import gpu_metrics
+from loadstone.core.gpu_metrics import Readings
+from loadstone.core.nvml import reasons_in
 from loadstone.core.server_metrics import COUNTERS, GAUGES, START_TIME
+from loadstone.core.summary import Finding, GpuFigures, Level, ServerFigures
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 Floats = NDArray[np.float64]
-Series = tuple[Floats, Floats]
-"""Times, values; at least one."""
-
 
 RANKS = frozenset({"tp_rank", "pp_rank", "moe_ep_rank", "engine_rank", "pid"})
-"""Labels of processes that work on the same requests: what they say is one thing said several times."""
-FELL_SHARE = 0.5
-"""Counters that fell between two samples, of those above 0, from which the engine began anew: all do then, and a
-single one may only be misnamed."""
-START_MOVED_S = 1.0
+"""Labels of processes that work on the same requests: what they report is one thing several times."""
 SANE = 1e18
 """Values from here on, and what is no number, are no engine's: they are left out."""
 
 
-class Level(msgspec.Struct, frozen=True):
-    mean: float
-    max: float
+# --- findings -------------------------------------------------------------------------------------------------------
 
 
-class ServerFigures(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
-    """The servers of a target together, over one cell from its start to its end; None, and left out of JSON,
-    where unknown.
+def engines_in_turns(cell: Cell) -> Finding | None:
+    if cell.server is None or not cell.server.in_turns:
+        return None
+    of = f" at {cell.server.in_turns} of the addresses" if cell.server.in_turns > 1 else ""
+    return finding(
+        "engines_in_turns", f"several engines answered /metrics in turn{of}: a router spreads the requests"
+    )
 
-    samples      times that /metrics was read within; a gauge is known from these alone
-    restarts     times that an engine began anew
-    in_turns     servers behind whose one address several engines answer in turn: nothing else is known of them
-    other fields see the module; gauges are sums over servers (kv_usage: mean), counters what was added
-    """
 
-    samples: int
-    restarts: int
-    in_turns: int = 0
-    running: Level | None = None
-    waiting: Level | None = None
-    kv_usage: Level | None = None
-    preemptions: float | None = None
-    prefix_hits: float | None = None
-    prefix_queries: float | None = None
+def engine_restarted(cell: Cell) -> Finding | None:
+    if cell.server is None or not cell.server.restarts:
+        return None
+    times = cell.server.restarts
+    return finding(
+        "engine_restarted",
+        f"an engine restarted {times} time{'s' * (times > 1)} during the cell: its start time moved, or its counters "
+        "fell back",
+    )
+
+
+def preemptions(cell: Cell) -> Finding | None:
+    server = cell.server
+    if server is None or not server.preemptions:
+        return None
+    used = f", with up to {server.kv_usage.max:.0%} of its KV cache in use" if server.kv_usage is not None else ""
+    return finding("preemptions", f"the engine preempted requests {server.preemptions:.0f} times{used}")
+
+
+def gpu_read_seldom(cell: Cell) -> Finding | None:
+    """Why no energy is reported, where an exporter collects too seldom for it."""
+    gpus = cell.gpus
+    if gpus is None or gpus.new_every_s is None or gpus.energy_j is not None:
+        return None
+    return finding(
+        "gpu_read_seldom",
+        f"the GPUs' power readings changed only about every {gpus.new_every_s:.0f} s: too seldom to compute the "
+        "energy of this load",
+    )
+
+
+def gpu_throttled(cell: Cell) -> Finding | None:
+    """A warning for heat and failing supplies; for the power cap alone an info."""
+    gpus = cell.gpus
+    if gpus is None:
+        return None
+    shares = {name: share for name, share in gpus.throttled.items() if name in thresholds.HELD_DOWN}
+    worst = max(shares.values(), default=0.0)
+    faulty = worst >= thresholds.HELD_DOWN_SHARE and round(worst * gpus.samples) >= thresholds.LEAST_HELD_DOWN
+    if not faulty:
+        shares = {"power_cap": gpus.throttled.get("power_cap", 0.0)}
+        if shares["power_cap"] < thresholds.CAPPED_SHARE:
+            return None
+    reasons = ", ".join(f"{name.replace('_', ' ')} in {share:.0%}" for name, share in shares.items())
+    clock = "" if gpus.sm_clock_min_mhz is None else f"; SM clock down to {gpus.sm_clock_min_mhz:.0f} MHz"
+    return finding(
+        "gpu_throttled" if faulty else "gpu_throttled.power_cap",
+        f"GPU clocks were held down: {reasons} of {gpus.samples} readings{clock}",
+    )
+
+
+# --- GPUs -----------------------------------------------------------------------------------------------------------
+
+_STATES = ("power_w", "sm_clock_mhz", "memory_used_bytes", "busy_share", "clock_reasons")
+
+
+def gpu_figures(readings: Readings, start_s: float, end_s: float) -> GpuFigures | None:
+    """None where none of the readings, within the cell, is of a GPU's state."""
+    inside = {name: series for name in _STATES if (series := readings.within(name, start_s, end_s))}
+    if not inside:
+        return None
+
+    def level(name: str, *, of_sum: bool = False) -> Level | None:
+        """Mean and max over the moments of the GPUs' sum, or mean."""
+        if name not in inside:
+            return None
+        each = readings.together(name, start_s, end_s)[1]
+        joined = each.sum(axis=0) if of_sum else each.mean(axis=0)
+        return Level(float(np.mean(joined)), float(np.max(joined)))
+
+    clocks = [series.value.min() for series in inside.get("sm_clock_mhz", {}).values()]
+    memory = level("memory_used_bytes", of_sum=True)
+    reasons = [set(reasons_in(bits)) for by in inside.get("clock_reasons", {}).values() for bits in by.value]
+    return GpuFigures(
+        gpus=len({gpu for by_gpu in inside.values() for gpu in by_gpu}),
+        samples=max(sum(len(series.value) for series in by_gpu.values()) for by_gpu in inside.values()),
+        throttled={
+            name: sum(name in each for each in reasons) / len(reasons)
+            for name in sorted(set().union(*reasons) - {"idle"})
+        },
+        power_w=level("power_w", of_sum=True),
+        sm_clock_mhz=level("sm_clock_mhz"),
+        sm_clock_min_mhz=float(min(clocks)) if clocks else None,
+        memory_used_bytes=memory.max if memory is not None else None,
+        busy_share=level("busy_share"),
+        energy_j=readings.energy_j(start_s, end_s),
+        new_every_s=max((_new_every_s(series) for series in inside.get("power_w", {}).values()), default=0.0) or None,
+    )
+
+
+def _new_every_s(series: gpu_metrics.Series) -> float:
+    """0 where at least every second reading was a new one."""
+    return float(np.ptp(series.time_s)) / series.new if len(series.value) > 2 * series.new else 0.0
+
+
+# --- servers --------------------------------------------------------------------------------------------------------
+
+
+class Series(NamedTuple):
+    """At least one value."""
+
+    time_s: Floats
+    value: Floats
+
+
+Families = dict[str, dict[str, Series]]
+"""The series of one server by name, then by labels."""
 
 
 def server_figures(samples: pa.Table, start_s: float, end_s: float) -> ServerFigures | None:
-    """`samples` as store.read_server gives them. None where none were taken near the cell.
+    """`samples` as run_folder.read_server gives them. None where none were taken near the cell.
 
     Counters run from the last sample before the cell to the first one after it: what happened in between is in them,
     and of what neighbouring cells did as little as the samples allow.
@@ -76,49 +171,56 @@ def server_figures(samples: pa.Table, start_s: float, end_s: float) -> ServerFig
 
     # Scrapes come about every second, and one may fail: look a little beyond both ends.
     near = pc.and_(pc.greater(samples["time_s"], start_s - 5.0), pc.less(samples["time_s"], end_s + 5.0))
-    near = pc.and_(near, pc.greater_equal(samples["replica"], 0))  # below: GPUs, see verdict.gpu
-    by_server: dict[int, dict[str, dict[str, Series]]] = {}
-    times: set[float] = set()
-    for replica, name, labels, time_s, value in _series(
-        samples.filter(pc.and_(near, pc.less(pc.abs(samples["value"]), SANE)))
-    ):
-        by_server.setdefault(replica, defaultdict(dict))[name][labels] = _between(time_s, value, start_s, end_s)
-        times.update(time_s[(time_s >= start_s) & (time_s <= end_s)].tolist())
-    if not by_server:
+    near = pc.and_(near, pc.greater_equal(samples["replica"], 0))  # below: GPUs
+    whole = _families(samples.filter(pc.and_(near, pc.less(pc.abs(samples["value"]), SANE))))
+    if not whole:
         return None
-    at_s = np.array(sorted(times))
-    in_turns = _in_turns(samples) & by_server.keys()
-    by_server = {replica: families for replica, families in by_server.items() if replica not in in_turns}
+    all_s = np.concatenate(
+        [each.time_s for by in whole.values() for series in by.values() for each in series.values()]
+    )
+    at_s = np.unique(all_s[(all_s >= start_s) & (all_s <= end_s)])
+    in_turns = _in_turns(samples) & whole.keys()
+    servers: list[Families] = [
+        {
+            name: {labels: _between(each, start_s, end_s) for labels, each in series.items()}
+            for name, series in families.items()
+        }
+        for replica, families in whole.items()
+        if replica not in in_turns
+    ]
     return ServerFigures(
-        samples=len(times),
-        restarts=sum(_restarts(families) for families in by_server.values()),
+        samples=len(at_s),
+        restarts=sum(map(_restarts, servers)),
         in_turns=len(in_turns),
-        running=_level(by_server, GAUGES["running"], at_s),
-        waiting=_level(by_server, GAUGES["waiting"], at_s),
-        kv_usage=_level(by_server, GAUGES["kv_usage"], at_s, mean=True),
-        preemptions=_added(by_server, COUNTERS["preemptions"]),
-        prefix_hits=_added(by_server, COUNTERS["prefix_hits"]),
-        prefix_queries=_added(by_server, COUNTERS["prefix_queries"]),
+        running=_level(servers, GAUGES["running"], at_s),
+        waiting=_level(servers, GAUGES["waiting"], at_s),
+        kv_usage=_level(servers, GAUGES["kv_usage"], at_s, mean=True),
+        preemptions=_added(servers, COUNTERS["preemptions"]),
+        prefix_hits=_added(servers, COUNTERS["prefix_hits"]),
+        prefix_queries=_added(servers, COUNTERS["prefix_queries"]),
     )
 
 
-def _series(samples: pa.Table) -> Iterator[tuple[int, str, str, Floats, Floats]]:
-    """(replica, name, labels, times, values) of each series."""
+def _families(samples: pa.Table) -> dict[int, Families]:
+    """The series of each server."""
     columns = ("replica", "name", "labels")
     # On one thread, which keeps the samples of a series in their order.
     series = samples.group_by(columns, use_threads=False).aggregate([("time_s", "list"), ("value", "list")])
+    by_server: dict[int, Families] = defaultdict(lambda: defaultdict(dict))
     keys = zip(*(series[column].to_pylist() for column in columns), strict=True)
-    for key, time_s, value in zip(keys, series["time_s_list"], series["value_list"], strict=True):
-        yield *key, time_s.values.to_numpy(), value.values.to_numpy()
+    for (replica, name, labels), time_s, value in zip(keys, series["time_s_list"], series["value_list"], strict=True):
+        by_server[replica][name][labels] = Series(time_s.values.to_numpy(), value.values.to_numpy())
+    return by_server
 
 
-def _between(time_s: Floats, value: Floats, start_s: float, end_s: float) -> Series:
-    first = max(0, int(np.searchsorted(time_s, start_s, side="right")) - 1)
-    last = int(np.searchsorted(time_s, end_s, side="left")) + 1
-    return time_s[first:last], value[first:last]
+def _between(series: Series, start_s: float, end_s: float) -> Series:
+    """From the last value before to the first one after."""
+    first = max(0, int(np.searchsorted(series.time_s, start_s, side="right")) - 1)
+    last = int(np.searchsorted(series.time_s, end_s, side="left")) + 1
+    return Series(series.time_s[first:last], series.value[first:last])
 
 
-def _merged(families: Mapping[str, Mapping[str, Series]], wanted: str) -> list[list[Series]]:
+def _merged(families: Families, wanted: str) -> list[list[Series]]:
     """The series of `name` or `name{label=value}`, those of several ranks of one engine put together."""
     name, _, condition = wanted.partition("{")
     key, _, value = condition.rstrip("}").partition("=")
@@ -138,38 +240,30 @@ def _labels(text: str) -> dict[str, str]:
         return {}
 
 
-def _level(
-    by_server: Mapping[int, Mapping[str, Mapping[str, Series]]],
-    names: tuple[str, ...],
-    at_s: Floats,
-    *,
-    mean: bool = False,
-) -> Level | None:
+def _level(servers: list[Families], names: tuple[str, ...], at_s: Floats, *, mean: bool = False) -> Level | None:
     """A gauge at each of the moments: its newest value then, or its first one."""
-    found = []
-    for families in by_server.values():
+    levels = []
+    for families in servers:
         groups = next(filter(None, (_merged(families, name) for name in names)), [])
         for ranks in groups:
-            newest = [values[np.searchsorted(t, at_s, side="right").clip(1) - 1] for t, values in ranks]
-            found.append(np.max(newest, axis=0))
-    if not found or not len(at_s):
+            newest = [each.value[np.searchsorted(each.time_s, at_s, side="right").clip(1) - 1] for each in ranks]
+            levels.append(np.max(newest, axis=0))
+    if not levels or not len(at_s):
         return None
-    total = np.sum(found, axis=0) / (len(found) if mean else 1)
+    total = np.sum(levels, axis=0) / (len(levels) if mean else 1)
     return Level(float(total.mean()), float(total.max()))
 
 
-def _added(by_server: Mapping[int, Mapping[str, Mapping[str, Series]]], names: tuple[str, ...]) -> float | None:
+def _added(servers: list[Families], names: tuple[str, ...]) -> float | None:
     """What a counter gained, all servers together. One that fell began anew at 0."""
-    total, known = 0.0, False
-    for families in by_server.values():
+    gains = []
+    for families in servers:
         for name in names:
             parts = [_merged(families, part) for part in name.split("+")]
-            if not all(parts):
-                continue
-            known = True
-            total += sum(max(_gain(values) for _, values in ranks) for groups in parts for ranks in groups)
-            break
-    return total if known else None
+            if all(parts):
+                gains.append(sum(max(_gain(each.value) for each in ranks) for groups in parts for ranks in groups))
+                break
+    return float(sum(gains)) if gains else None
 
 
 def _gain(values: Floats) -> float:
@@ -183,21 +277,18 @@ def _in_turns(samples: pa.Table) -> set[int]:
     """
     import pyarrow.compute as pc
 
-    told = pc.or_(pc.equal(samples["name"], START_TIME), pc.ends_with(samples["name"], "_total"))
-    by_server: dict[int, dict[str, dict[str, Series]]] = {}
-    for replica, name, labels, *series in _series(samples.filter(pc.and_(told, pc.less(samples["value"], SANE)))):
-        by_server.setdefault(replica, defaultdict(dict))[name][labels] = (series[0], series[1])
+    counted = pc.or_(pc.equal(samples["name"], START_TIME), pc.ends_with(samples["name"], "_total"))
+    by_server = _families(samples.filter(pc.and_(counted, pc.less(samples["value"], SANE))))
     return {replica for replica, families in by_server.items() if _take_turns(families)}
 
 
-def _take_turns(families: Mapping[str, Mapping[str, Series]]) -> bool:
-    started = [values for _, values in families.get(START_TIME, {}).values()]
-    if started:
-        return any(bool((np.diff(values) < -START_MOVED_S).any()) for values in started)
+def _take_turns(families: Families) -> bool:
+    if started := families.get(START_TIME):
+        return any(bool((np.diff(each.value) < -thresholds.START_MOVED_S).any()) for each in started.values())
     return any(_regained(families, fell_s) for fell_s in _fell_together(families))
 
 
-def _regained(families: Mapping[str, Mapping[str, Series]], fell_s: float) -> bool:
+def _regained(families: Families, fell_s: float) -> bool:
     fell = again = 0
     for time_s, values in _counters(families):
         at = int(np.searchsorted(time_s, fell_s))
@@ -206,16 +297,16 @@ def _regained(families: Mapping[str, Mapping[str, Series]], fell_s: float) -> bo
         before, lost, later = values[at - 1], values[at - 1] - values[at], values[at:]
         fell += 1
         again += bool(np.any((np.diff(later) >= lost) & (later[:-1] < before) & (later[1:] >= before)))
-    return again > 0 and again >= FELL_SHARE * fell
+    return again > 0 and again >= thresholds.FELL_SHARE * fell
 
 
-def _counters(families: Mapping[str, Mapping[str, Series]]) -> Iterator[Series]:
+def _counters(families: Families) -> Iterator[Series]:
     for name, series in families.items():
         if name.endswith("_total"):
             yield from series.values()
 
 
-def _fell_together(families: Mapping[str, Mapping[str, Series]]) -> list[float]:
+def _fell_together(families: Families) -> list[float]:
     """Moments at which counters fell, of those above 0 so many as do where an engine begins anew."""
     above: dict[float, int] = defaultdict(int)
     fell: dict[float, int] = defaultdict(int)
@@ -223,51 +314,11 @@ def _fell_together(families: Mapping[str, Mapping[str, Series]]) -> list[float]:
         for before, after, at in zip(values[:-1], values[1:], time_s[1:], strict=True):
             above[at] += int(before > 0)
             fell[at] += int(after < before)
-    return sorted(at for at, count in fell.items() if count > 0 and count >= FELL_SHARE * above[at])
+    return sorted(at for at, count in fell.items() if count > 0 and count >= thresholds.FELL_SHARE * above[at])
 
 
-def _restarts(families: Mapping[str, Mapping[str, Series]]) -> int:
-    """Times that a process began anew, by its start time where it tells it, else by counters that fell together."""
-    started = [values for _, values in families.get(START_TIME, {}).values()]
-    if started:
-        return max(int((np.diff(values) > START_MOVED_S).sum()) for values in started)
+def _restarts(families: Families) -> int:
+    """Times that a process began anew, by its start time where it reports it, else by counters that fell together."""
+    if started := families.get(START_TIME):
+        return max(int((np.diff(each.value) > thresholds.START_MOVED_S).sum()) for each in started.values())
     return len(_fell_together(families))
-
-
-def engines_in_turns(server: ServerFigures | None) -> Finding | None:
-    if server is None or not server.in_turns:
-        return None
-    of = f" at {server.in_turns} of the addresses" if server.in_turns > 1 else ""
-    return Finding(
-        "engines_in_turns",
-        "info",
-        f"several engines answered /metrics in turn{of}: a router spreads the requests",
-        "Results are those of all engines together, and their own metrics (restarts, queues, prefix cache) are left "
-        "out. To see each engine, give all their URLs, as a fleet.",
-    )
-
-
-def engine_restarted(server: ServerFigures | None) -> Finding | None:
-    if server is None or not server.restarts:
-        return None
-    return Finding(
-        "engine_restarted",
-        "error",
-        f"an engine restarted {server.restarts} time{'s' * (server.restarts > 1)} during the cell: its start time "
-        "moved, or its counters fell back",
-        "The cell measured the engine before and after, once cold: see its log for the reason, and run the cell "
-        "again. If a router let another engine answer, give each engine's own URL.",
-    )
-
-
-def preemptions(server: ServerFigures | None) -> Finding | None:
-    if server is None or not server.preemptions:
-        return None
-    used = f", with up to {server.kv_usage.max:.0%} of its KV cache in use" if server.kv_usage is not None else ""
-    return Finding(
-        "preemptions",
-        "info",
-        f"the engine preempted requests {server.preemptions:.0f} times{used}",
-        "Their KV cache is computed twice, and tail latencies grow: give the engine more memory for its KV cache, or "
-        "fewer requests.",
-    )

@@ -58,45 +58,45 @@ class FullAttention(msgspec.Struct, frozen=True):
         query, out = self.heads * self.head_dim, self.heads * self.v_head_dim
         kv_heads = self.kv_heads if self.stores_kv else 0
         key, value = kv_heads * self.head_dim, 0 if self.keys_as_values else kv_heads * self.v_head_dim
-        found = [Matrix("self_attn.q_proj", self.q_rank or of, query, "attention", "column")]
+        matrices = [Matrix("self_attn.q_proj", self.q_rank or of, query, "attention", "column")]
         if self.q_rank:
-            found += [
+            matrices += [
                 Matrix("self_attn.q_a_proj", of, self.q_rank, "attention"),
                 vector("self_attn.q_a_layernorm", self.q_rank),
             ]
         if key:
-            found.append(Matrix("self_attn.k_proj", of, key, "attention", "kv"))
+            matrices.append(Matrix("self_attn.k_proj", of, key, "attention", "kv"))
         if self.value_experts:
             values = Matrix("self_attn.v_experts", of, value, "attention", "kv")
-            found += [
+            matrices += [
                 msgspec.structs.replace(values, copies=self.value_experts, active=self.values_per_token),
                 Matrix("self_attn.v_router", of, self.value_experts, "router", quantisable=False),
             ]
         elif value:
-            found.append(Matrix("self_attn.v_proj", of, value, "attention", "kv"))
-        found.append(Matrix("self_attn.o_proj", out, hidden, "attention", "row"))
+            matrices.append(Matrix("self_attn.v_proj", of, value, "attention", "kv"))
+        matrices.append(Matrix("self_attn.o_proj", out, hidden, "attention", "row"))
         if self.gate:
             width = out if self.gate == "element" else self.heads
-            found.append(Matrix("self_attn.g_proj", hidden, width, "attention", "column"))
+            matrices.append(Matrix("self_attn.g_proj", hidden, width, "attention", "column"))
         if self.bias:
             gate = query if self.gate_in_query else 0
-            found.append(vector("self_attn.qkv_bias", query + gate + key + value, "attention"))
+            matrices.append(vector("self_attn.qkv_bias", query + gate + key + value, "attention"))
         if self.output_bias:
-            found.append(vector("self_attn.o_bias", hidden, "attention"))
+            matrices.append(vector("self_attn.o_bias", hidden, "attention"))
         if self.qk_norm in ("head", "layer"):
             norms = (2 if self.stores_kv else 1) * (2 if self.qk_norm == "layer" else 1)
-            found.append(vector("self_attn.qk_norm", norms * self.head_dim))
+            matrices.append(vector("self_attn.qk_norm", norms * self.head_dim))
         elif self.qk_norm == "whole":
-            found.append(vector("self_attn.qk_norm", query + key))
+            matrices.append(vector("self_attn.qk_norm", query + key))
         if self.sinks:
-            found.append(vector("self_attn.sinks", self.heads, "attention"))
+            matrices.append(vector("self_attn.sinks", self.heads, "attention"))
         if self.index_heads:
-            found += [
+            matrices += [
                 Matrix("self_attn.index_q_proj", hidden, self.index_heads * self.index_dim, "attention"),
                 Matrix("self_attn.index_k_proj", hidden, self.index_dim, "attention"),
                 vector("self_attn.index_norm", 2 * self.index_dim),
             ]
-        return tuple(found)
+        return tuple(matrices)
 
     def kv_numbers_per_token(self) -> float:
         """K and V of all KV heads, and the indexer's keys."""
@@ -137,17 +137,17 @@ class LatentAttention(msgspec.Struct, frozen=True):
 
     def weights(self, hidden: int) -> tuple[Matrix, ...]:
         query = self.heads * (self.nope_dim + self.rope_dim)
-        found: list[Matrix] = []
+        matrices: list[Matrix] = []
         if self.q_rank is None:
-            found.append(Matrix("self_attn.q_proj", hidden, query, "attention", "column"))
+            matrices.append(Matrix("self_attn.q_proj", hidden, query, "attention", "column"))
         else:
-            found += [
+            matrices += [
                 Matrix("self_attn.q_a_proj", hidden, self.q_rank, "attention"),
                 vector("self_attn.q_a_layernorm", self.q_rank),
                 Matrix("self_attn.q_b_proj", self.q_rank, query, "attention", "column"),
             ]
         up = self.heads * (self.nope_dim + self.v_dim)
-        found += [
+        matrices += [
             Matrix("self_attn.kv_a_proj_with_mqa", hidden, self.kv_rank + self.rope_dim, "attention"),
             vector("self_attn.kv_a_layernorm", self.kv_rank),
             Matrix("self_attn.kv_b_proj", self.kv_rank, up, "attention", "column"),
@@ -155,16 +155,16 @@ class LatentAttention(msgspec.Struct, frozen=True):
         ]
         if self.gate:
             width = self.heads * self.v_dim if self.gate == "element" else self.heads
-            found.append(Matrix("self_attn.g_proj", hidden, width, "attention", "column"))
+            matrices.append(Matrix("self_attn.g_proj", hidden, width, "attention", "column"))
         if self.bias:
             biases = (self.q_rank or 0) + self.kv_rank + self.rope_dim + hidden
-            found.append(vector("self_attn.bias", biases, "attention"))
+            matrices.append(vector("self_attn.bias", biases, "attention"))
         if self.sinks:
-            found.append(vector("self_attn.sinks", self.heads, "attention"))
+            matrices.append(vector("self_attn.sinks", self.heads, "attention"))
         if self.rope_norm:
-            found.append(vector("self_attn.k_rope_norm", self.rope_dim))
+            matrices.append(vector("self_attn.k_rope_norm", self.rope_dim))
         if self.index_heads:
-            found += [
+            matrices += [
                 Matrix(
                     "self_attn.indexer.wq_b", self.q_rank or hidden, self.index_heads * self.index_dim, "attention"
                 ),
@@ -173,11 +173,11 @@ class LatentAttention(msgspec.Struct, frozen=True):
                 Matrix("self_attn.indexer.weights_proj", hidden, self.index_heads, "attention", quantisable=False),
             ]
             if self.index_pool:
-                found += [
+                matrices += [
                     Matrix("self_attn.indexer.pool_gate", hidden, self.index_dim, "attention", quantisable=False),
                     vector("self_attn.indexer.pool_ape", self.index_pool * self.index_dim, "attention"),
                 ]
-        return tuple(found)
+        return tuple(matrices)
 
     def kv_numbers_per_token(self) -> int:
         return self.kv_rank + self.rope_dim
@@ -219,7 +219,7 @@ class CompressedAttention(msgspec.Struct, frozen=True):
 
     def weights(self, hidden: int) -> tuple[Matrix, ...]:
         query = self.heads * self.head_dim
-        found = [
+        matrices = [
             Matrix("self_attn.wq_a", hidden, self.q_rank, "attention"),
             vector("self_attn.q_norm", self.q_rank),
             Matrix("self_attn.wq_b", self.q_rank, query, "attention", "column"),
@@ -230,14 +230,14 @@ class CompressedAttention(msgspec.Struct, frozen=True):
             vector("self_attn.sinks", self.heads, "attention"),
         ]
         if self.ratio:
-            found += self._compressor("self_attn.compressor", hidden, self.head_dim)
+            matrices += self._compressor("self_attn.compressor", hidden, self.head_dim)
         if self.index_heads:
-            found += [
+            matrices += [
                 Matrix("self_attn.indexer.wq_b", self.q_rank, self.index_heads * self.index_dim, "attention"),
                 Matrix("self_attn.indexer.weights_proj", hidden, self.index_heads, "attention", quantisable=False),
                 *self._compressor("self_attn.indexer.compressor", hidden, self.index_dim),
             ]
-        return tuple(found)
+        return tuple(matrices)
 
     def _compressor(self, name: str, hidden: int, width: int) -> list[Matrix]:
         """Keys and gates, twice where blocks overlap (the fine ones), a bias for each position, and a norm."""

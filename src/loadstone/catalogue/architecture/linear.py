@@ -51,15 +51,15 @@ class LinearAttention(msgspec.Struct, frozen=True):
 
     def weights(self, hidden: int) -> tuple[Matrix, ...]:
         inner, keys = self.heads * self.value_dim, self.key_heads * self.key_dim
-        found = list(self._weights(hidden, inner, keys))
+        matrices = list(self._weights(hidden, inner, keys))
         if self.conv_width > 1:
             long = self.conv_channels * (self.conv_width + self.conv_bias)
-            found.append(vector("linear_attn.conv1d", long, "linear"))
+            matrices.append(vector("linear_attn.conv1d", long, "linear"))
         if self.bias:
-            found.append(vector("linear_attn.in_bias", found[0].outputs, "linear"))
+            matrices.append(vector("linear_attn.in_bias", matrices[0].outputs, "linear"))
         if self.output_bias:
-            found.append(vector("linear_attn.out_bias", hidden, "linear"))
-        return tuple(found)
+            matrices.append(vector("linear_attn.out_bias", hidden, "linear"))
+        return tuple(matrices)
 
     def _weights(self, hidden: int, inner: int, keys: int) -> tuple[Matrix, ...]:
         """All but the convolution and biases; the projection in comes first."""

@@ -51,9 +51,9 @@ class Experts(msgspec.Struct, frozen=True):
         width = self.latent or hidden
         choices, narrow = self.experts + self.more_choices, self.router_width
         if narrow is None:
-            found = [Matrix("mlp.gate", hidden, choices, "router", quantisable=False)]
+            weights = [Matrix("mlp.gate", hidden, choices, "router", quantisable=False)]
         else:
-            found = [
+            weights = [
                 Matrix("mlp.gate.down_proj", hidden, narrow, "router", quantisable=False),
                 Matrix("mlp.gate.fc1", narrow, narrow, "router", quantisable=False),
                 Matrix("mlp.gate.fc2", narrow, narrow, "router", quantisable=False),
@@ -61,28 +61,28 @@ class Experts(msgspec.Struct, frozen=True):
                 vector("mlp.gate.biases_norm", 4 * narrow, "router"),
             ]
         if self.router_bias:
-            found.append(vector("mlp.gate.bias", choices if self.choices_biased else self.experts, "router"))
+            weights.append(vector("mlp.gate.bias", choices if self.choices_biased else self.experts, "router"))
         if self.latent:
-            found += [
+            weights += [
                 Matrix("mlp.fc1_latent_proj", hidden, self.latent, "mlp"),
                 Matrix("mlp.fc2_latent_proj", self.latent, hidden, "mlp"),
             ]
             if self.shared_bias:
-                found.append(vector("mlp.latent_bias", self.latent + hidden, "mlp"))
+                weights.append(vector("mlp.latent_bias", self.latent + hidden, "mlp"))
         for matrix in mlp_weights("mlp.experts", width, self.intermediate, self.matrices, self.bias):
-            found.append(
+            weights.append(
                 msgspec.structs.replace(
                     matrix, kind="experts", split="expert", copies=self.experts, active=self.per_token
                 )
             )
         if self.shared_intermediate:
             wide, biased = self.shared_intermediate, self.shared_bias
-            found += mlp_weights("mlp.shared_experts", hidden, wide, self.matrices, biased)
+            weights += mlp_weights("mlp.shared_experts", hidden, wide, self.matrices, biased)
         if self.shared_gate:
-            found.append(Matrix("mlp.shared_expert_gate", hidden, 1, "router", quantisable=False))
+            weights.append(Matrix("mlp.shared_expert_gate", hidden, 1, "router", quantisable=False))
         if self.image_intermediate:
-            found += self._of_images(hidden)
-        return tuple(found)
+            weights += self._of_images(hidden)
+        return tuple(weights)
 
     def _of_images(self, hidden: int) -> list[Matrix]:
         """A token of text passes none of them."""
@@ -98,14 +98,14 @@ class Experts(msgspec.Struct, frozen=True):
 
 
 def mlp_weights(name: str, hidden: int, intermediate: int, matrices: int, bias: bool) -> list[Matrix]:
-    found = [Matrix(f"{name}.gate_proj", hidden, intermediate, "mlp", "column")] if matrices == 3 else []
-    found += [
+    weights = [Matrix(f"{name}.gate_proj", hidden, intermediate, "mlp", "column")] if matrices == 3 else []
+    weights += [
         Matrix(f"{name}.up_proj", hidden, intermediate, "mlp", "column"),
         Matrix(f"{name}.down_proj", intermediate, hidden, "mlp", "row"),
     ]
     if bias:
-        found.append(vector(f"{name}.bias", (matrices - 1) * intermediate + hidden, "mlp"))
-    return found
+        weights.append(vector(f"{name}.bias", (matrices - 1) * intermediate + hidden, "mlp"))
+    return weights
 
 
 Mlp: TypeAlias = DenseMlp | Experts

@@ -123,10 +123,10 @@ class Model(msgspec.Struct, frozen=True, dict=True):
     def embeddings(self) -> tuple[Matrix, ...]:
         """The input table, the output head (tied: one matrix for both), the last norm, and `extra`."""
         width = self.embedding_width or self.hidden
-        found = [Matrix("embed_tokens", self.vocab, width, "embedding", "vocab", quantisable=False)]
+        matrices = [Matrix("embed_tokens", self.vocab, width, "embedding", "vocab", quantisable=False)]
         if not self.tied_embeddings:
-            found.append(Matrix("lm_head", width, self.vocab, "embedding", "vocab", quantisable=False))
-        return (*found, vector("norm", self.norms * self.hidden), *self.extra)
+            matrices.append(Matrix("lm_head", width, self.vocab, "embedding", "vocab", quantisable=False))
+        return (*matrices, vector("norm", self.norms * self.hidden), *self.extra)
 
     def weights(self) -> Iterator[tuple[Layers | None, Matrix, int]]:
         """Every matrix of the text model, (its run, itself, how many layers have it); None: the embeddings.

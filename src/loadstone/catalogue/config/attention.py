@@ -2,107 +2,107 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Container
 from typing import Any, Literal
 
-from loadstone.catalogue.architecture.attention import Attention, FullAttention
-from loadstone.catalogue.config.families import Family
+from loadstone.catalogue.architecture.attention import (
+    Attention,
+    CompressedAttention,
+    FullAttention,
+    LatentAttention,
+)
+from loadstone.catalogue.config.families import Family, Mixer, tables
 from loadstone.catalogue.config.fields import Fields
-from loadstone.catalogue.config.linear import linear_attention
-from loadstone.catalogue.config.read_heads import attention_biases, head_widths
-from loadstone.catalogue.config.read_latent import compressed_attention, latent_attention
+from loadstone.catalogue.config.states import linear_attention
 from loadstone.core.errors import InputError
 
-Half = Literal["full", "window", "linear", "none"]
-_NAMES: dict[str, Half] = {
-    "full_attention": "full",
-    "attention": "full",
-    "deepseek_sparse_attention": "full",
-    "indexed_attention": "full",
-    "compressed_sparse_attention": "full",
-    "heavily_compressed_attention": "full",
-    "minimax_m3_sparse": "full",
-    "reference_sliding_attention": "full",  # a window for what a model wrote, whose cache engines keep all the same
-    "sliding_attention": "window",
-    "chunked_attention": "window",
-    "linear_attention": "linear",
-    "mamba": "linear",
-    "conv": "linear",
-    "hybrid": "full",
-    "hybrid_sliding": "window",
-    "moe": "none",
-    "mlp": "none",
+Gate = Literal["element", "head"] | None
+
+_BY_NUMBER: dict[str, tuple[Mixer, Mixer]] = {
+    "hybrid_layer_pattern": ("full", "window"),  # MiMo
+    "attn_type_list": ("linear", "full"),  # MiniMax-01
 }
+"""Fields with a number for each layer: what 0 is, and what 1 is."""
+_WINDOWS = ("sliding_window", "attention_chunk_size", "sliding_window_size")
+_GATES: dict[str, Gate] = {
+    "": None, "headwise": "head", "elementwise": "element", "head_wise": "head", "element_wise": "element",
+}  # fmt: skip
 
 
-_OF_WINDOWS = (
-    "swa_num_attention_heads", "swa_num_key_value_heads", "swa_head_dim", "swa_v_head_dim",
-    "swa_attention_sink_enabled", "num_sliding_attention_heads",
-)  # fmt: skip
+# --- which attention each layer has --------------------------------------------------------------------------------
 
 
-def attention_kinds(fields: Fields, family: Family, count: int) -> list[Half]:
+def attention_kinds(fields: Fields, family: Family, count: int) -> list[Mixer]:
     """Which attention each layer has. Raises InputError: a kind that is not known here."""
-    _part_windows(fields)
-    named = fields.per_layer(count, "layer_types")
-    if named is not None:
-        fields.find("full_attention_interval", "sliding_window_pattern", "_sliding_window_pattern")
-        fields.find("layer_group_size", "full_attn_idxs", "local_layer_ids", "sliding_window", "use_sliding_window")
-        fields.find("global_attn_every_n_layers", "prefix_dense_sliding_window_pattern")
-        return [_kind(fields, name) for name in named]
-    hybrid = fields.per_layer(count, "hybrid_layer_pattern")  # MiMo: 1 is a sliding window
-    if hybrid is not None:
-        return ["window" if value else "full" for value in hybrid]
-    mixed = fields.per_layer(count, "attn_type_list")  # MiniMax-01: 1 is softmax attention
-    if mixed is not None:
-        return ["full" if value else "linear" for value in mixed]
-    period = fields.maybe("attn_layer_period", least=1)
-    if period:  # Jamba
-        offset = fields.count("attn_layer_offset", default=0)
-        return ["full" if index % period == offset else "linear" for index in range(count)]
-    placed = fields.items("attn_layer_indices", "full_attn_idxs")  # Bamba, of which null says: none; LFM2
-    if placed is not None or (family.state == "mamba2" and "attn_layer_indices" in fields.values):
-        placed = placed or []
-        return ["full" if index in placed else "linear" for index in range(count)]
+    _spread_window_settings(fields)
+    listed = fields.per_layer(count, "layer_types")
+    if listed is not None:
+        return [_kind(fields, name) for name in listed]
+    for name, kinds in _BY_NUMBER.items():
+        numbers = fields.per_layer(count, name)
+        if numbers is not None:
+            return [kinds[bool(number)] for number in numbers]
     local = fields.items("local_layer_ids")  # Inkling
     if local is not None:
         return ["window" if index in local else "full" for index in range(count)]
-    linear = fields.inner("linear_attn_config")
-    placed = None if linear is None else linear.items("full_attn_layers")
-    if placed is not None:  # counted from 1
-        return ["full" if index + 1 in placed else "linear" for index in range(count)]
-    if family.period:
-        return _every(family.period, count, "linear")
-    if linear is not None:
-        raise InputError(f"{linear.where}: no full_attn_layers, so which layers have a KV cache is unknown")
-    interval = fields.maybe("full_attention_interval", "layer_group_size", least=1)
-    if interval:
-        return _every(interval, count, "linear")
+    placed = _with_cache(fields, family, count)
+    if placed is not None:
+        return _full_at(placed, count, "linear")
     chunk = fields.maybe("attention_chunk_size")
     if chunk and "sliding_window" not in fields.values:
         # Llama 4: every fourth layer has no RoPE and sees everything.
         step = fields.count("no_rope_layer_interval", default=4, least=1)
-        return _every(step, count, "window")
+        return _full_at(_every(step, count), count, "window")
+    return _window_kinds(fields, family, count)
+
+
+def _with_cache(fields: Fields, family: Family, count: int) -> Container[Any] | None:
+    """The layers with a KV cache, of a model whose others keep a state; None: it has no others."""
+    period = fields.maybe("attn_layer_period", least=1)
+    if period:  # Jamba
+        offset = fields.count("attn_layer_offset", default=0)
+        return [index for index in range(count) if index % period == offset]
+    placed = fields.items("attn_layer_indices", "full_attn_idxs", "full_attention_layers")  # Bamba; LFM2; GigaChat
+    if placed is not None:
+        return placed
+    if family.state == "mamba2" and "attn_layer_indices" in fields.values:  # Bamba, of which null says: none
+        return []
+    linear = fields.inner("linear_attn_config")
+    placed = None if linear is None else linear.items("full_attn_layers")
+    if placed is not None:  # counted from 1
+        return [index for index in range(count) if index + 1 in placed]
+    if family.full_attention_every:
+        return _every(family.full_attention_every, count)
+    if linear is not None:
+        raise InputError(f"{linear.where}: no full_attn_layers, so which layers have a KV cache is unknown")
+    interval = fields.maybe("full_attention_interval", "layer_group_size", least=1)
+    return _every(interval, count) if interval else None
+
+
+def _window_kinds(fields: Fields, family: Family, count: int) -> list[Mixer]:
+    """Of a model without `layer_types` whose layers all have a KV cache: which of them see a window."""
     window = fields.maybe("sliding_window")
-    if not window or not fields.flag("use_sliding_window", default=family.windows != "G"):
+    if not window or not fields.flag("use_sliding_window", default=family.window_pattern != "G"):
         return ["full"] * count
-    pattern = fields.find("sliding_window_pattern", "_sliding_window_pattern")
-    if pattern is not None and isinstance(pattern[1], str):
-        return _lettered(fields, pattern[1], count)
-    names = ("sliding_window_pattern", "_sliding_window_pattern", "global_attn_every_n_layers")
-    every = fields.maybe(*names, least=1)
+    names = ("sliding_window_pattern", "_sliding_window_pattern")
+    pattern = fields.raw(*names)
+    if isinstance(pattern, str):  # EXAONE 4: `LLLG`, and the last layer sees everything
+        if not pattern or set(pattern) - {"L", "G"}:
+            raise InputError(f"{fields.where}: sliding_window_pattern is {pattern[:40]!r}; known are letters L and G")
+        return _by_letters(pattern + "$", count)
+    every = fields.maybe(*names, "global_attn_every_n_layers", least=1)
     if every:
-        return _every(every, count, "window")
+        return _full_at(_every(every, count), count, "window")
     if fields.values.get("use_sliding_window"):
         rotated = fields.per_layer(count, "no_rope_layers")  # SmolLM3: 0 has no RoPE, and a window
         if rotated is not None:
             return ["full" if value else "window" for value in rotated]
-        first = fields.count("max_window_layers", default=28 if family.windows else 0)  # Qwen: they see everything
-        return ["full" if index < first else "window" for index in range(count)]
-    kinds = _by_letters(family.windows.rstrip("$") or "L", count)
-    return [*kinds[:-1], "full"] if family.windows.endswith("$") else kinds
+        first = fields.count("max_window_layers", default=28 if family.window_pattern else 0)  # Qwen
+        return _full_at(range(first), count, "window")
+    return _by_letters(family.window_pattern or "L", count)
 
 
-def _part_windows(fields: Fields) -> None:
+def _spread_window_settings(fields: Fields) -> None:
     """Step's `attention_other_setting` is about layers with a window, of which others say `swa_…`."""
     other = fields.inner("attention_other_setting")
     if other is None:
@@ -114,159 +114,189 @@ def _part_windows(fields: Fields) -> None:
         "num_attention_groups": "swa_num_key_value_heads",
         "head_dim": "swa_head_dim",
     }
-    said = {new: other.values[old] for old, new in names.items() if old in other.values}
-    fields.values = {**fields.values, **said}
+    fields.values = fields.values | {new: other.values[old] for old, new in names.items() if old in other.values}
 
 
-def _lettered(fields: Fields, pattern: str, count: int) -> list[Half]:
-    """EXAONE 4: `LLLG` again and again, L a window, G everything, as the last layer sees."""
-    if not pattern or set(pattern) - {"L", "G"}:
-        raise InputError(f"{fields.where}: sliding_window_pattern is {pattern[:40]!r}; known are letters L and G")
-    return [*_by_letters(pattern, count - 1), "full"]
+def _by_letters(letters: str, count: int) -> list[Mixer]:
+    """L a window, G everything, again and again; $ at the end: the last layer sees everything."""
+    pattern = letters.removesuffix("$")
+    full = [index for index in range(count) if pattern[index % len(pattern)] == "G"]
+    return _full_at([*full, count - 1] if letters.endswith("$") else full, count, "window")
 
 
-def _by_letters(letters: str, count: int) -> list[Half]:
-    return ["window" if letters[index % len(letters)] == "L" else "full" for index in range(count)]
+def _every(step: int, count: int) -> range:
+    return range(step - 1, count, step)
 
 
-def _every(step: int, count: int, others: Half) -> list[Half]:
-    """Each `step`-th layer sees everything."""
-    return ["full" if (index + 1) % step == 0 else others for index in range(count)]
+def _full_at(layers: Container[Any], count: int, others: Mixer) -> list[Mixer]:
+    return ["full" if index in layers else others for index in range(count)]
 
 
-def _kind(fields: Fields, name: Any) -> Half:
+def _kind(fields: Fields, name: Any) -> Mixer:
+    name = str(name)
     # What is hybrid about a layer, these fields tell: ZAYA's and Inkling's convolutions.
-    untold = name in ("hybrid", "hybrid_sliding") and not {"cca_time0", "d_rel"} & fields.values.keys()
-    if not isinstance(name, str) or name not in _NAMES or untold:
+    vague = name in ("hybrid", "hybrid_sliding") and not {"cca_time0", "d_rel"} & fields.values.keys()
+    kind = next(
+        (kind for kind, names in tables().layer_types.items() if isinstance(name, str) and name in names), None
+    )
+    if kind is None or vague:
         raise InputError(
-            f"{fields.where}: layer type {str(name)[:40]!r} is not known, so its weights and its cache per token are "
+            f"{fields.where}: layer type {name[:40]!r} is not known, so its weights and its cache per token are "
             "unknown too"
         )
-    return _NAMES[name]
+    return kind
 
 
 def read_attention(
-    fields: Fields, family: Family, kind: Half, index: int, count: int, hidden: int
+    fields: Fields, family: Family, kind: Mixer, index: int, count: int, hidden: int
 ) -> Attention | None:
+    """Of layer `index` of `count`; None: it mixes no tokens. Raises InputError."""
     if kind == "none":
         return None
     ratios, rates = fields.items("compress_ratios"), fields.inner("compress_rates")
     if ratios is not None:
         ratio = fields.whole("compress_ratios", ratios[index]) if index < len(ratios) else 0
-        return compressed_attention(fields, ratio, 0 < ratio <= 4)
+        return _compressed_attention(fields, ratio, 0 < ratio <= 4)
     if rates is not None:  # transformers' own form
-        named = fields.per_layer(count, "layer_types")
-        if named is None:
+        listed = fields.per_layer(count, "layer_types")
+        if listed is None:
             raise InputError(f"{fields.where}: compress_rates without layer_types, which say where they hold")
-        name = named[index]
-        return compressed_attention(fields, rates.count(name, default=0), name == "compressed_sparse_attention")
+        name = listed[index]
+        return _compressed_attention(fields, rates.count(name, default=0), name == "compressed_sparse_attention")
     if kind == "linear":
         return linear_attention(fields, family, hidden)
     if fields.flag("use_mla", default=True) and fields.find("kv_lora_rank"):
-        return latent_attention(fields, family, kind == "window", index)
+        return _latent_attention(fields, family, kind == "window", index)
     return full_attention(fields, family, kind == "window", index, count, hidden)
+
+
+# --- keys and values of their own ----------------------------------------------------------------------------------
 
 
 def full_attention(
     fields: Fields, family: Family, window: bool, index: int, count: int, hidden: int
 ) -> FullAttention:
-    swa = ("swa_",) if window else ()
-    fields.find(*_OF_WINDOWS)
+    """Of layer `index` of `count`; `window`: it has a sliding window. Raises InputError."""
     heads = _heads(fields, window, index, count)
-    kv_heads = _kv_heads(fields, [f"{p}num_key_value_heads" for p in swa]) or heads
-    apart = window and family.windows_apart and "swa_num_key_value_heads" not in fields.values
-    kv_heads *= 2 if apart else 1
-    kv_heads, head_dim, v_head_dim = head_widths(fields, family, window, heads, kv_heads, hidden)
-    shared = fields.count("num_kv_shared_layers", default=0)
-    of_windows = ("swa_attention_sink_enabled",) if window else ()
-    sinks = fields.flag(
-        f"add_{'swa' if window else 'full'}_attention_sink_bias", *of_windows, default=family.sinks or apart
-    )
-    fields.find(f"add_{'full' if window else 'swa'}_attention_sink_bias")
-    sparse = _block_sparse(fields, index, count)
-    names = ("sliding_window", "attention_chunk_size", "sliding_window_size")
-    window_tokens = fields.maybe(*names, least=1) if window else None
-    if window and not set(names) & fields.values.keys():
-        raise InputError(f"{fields.where}: layers have a sliding window, and no sliding_window says how long it is")
-    both = fields.find("use_bidirectional_attention")
-    if window_tokens and both and both[1] in (True, "all"):  # Gemma's embedders: half of it on either side
-        window_tokens = window_tokens // 2 + 1
-    bias, output_bias = attention_biases(fields, family)
-    normed = fields.flag("use_qk_norm", "qk_layernorm", default=not family.qk_norm_if_said)
+    apart = window and family.window_kv_heads_doubled and "swa_num_key_value_heads" not in fields.values
+    kv_heads = (_kv_heads(fields, window) or heads) * (2 if apart else 1)
+    kv_heads, head_dim, v_head_dim = _head_widths(fields, family, window, heads, kv_heads, hidden)
+    sink_flags = ("add_swa_attention_sink_bias", "swa_attention_sink_enabled") if window else ()
+    top_tokens, index_heads, index_dim = _block_sparse(fields, index, count)
+    bias, output_bias = _attention_biases(fields, family)
+    by_flag = fields.raw("use_qk_norm")
+    normed = not family.qk_norm_by_flag if by_flag is None else bool(by_flag)
     qk_norm = "whole" if fields.text("qk_norm_type") == "olmo" else family.qk_norm if normed else None
-    if normed and qk_norm is None and fields.find("use_qk_norm", "qk_layernorm"):
+    if by_flag and qk_norm is None:
         fields.assume("norms of queries and keys, of a shape that is not known here: not counted")
-    gated = fields.flag(
-        "attn_output_gate",
-        "use_attn_output_gate",
-        "use_head_wise_attn_gate",
-        "attention_output_gate",
-        "use_attention_gate",
-        default=bool(family.gate),
-    )
+    gated = fields.flag("attn_output_gate", default=bool(family.gate))
     return FullAttention(
         heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
         v_head_dim=v_head_dim,
-        window_tokens=window_tokens,
-        top_tokens=sparse[0],
-        index_heads=sparse[1],
-        index_dim=sparse[2],
+        window_tokens=_window_tokens(fields) if window else None,
+        top_tokens=top_tokens,
+        index_heads=index_heads,
+        index_dim=index_dim,
         index_pool=fields.count("indexer_compress_ratio", default=1, least=1),
         bias=bias,
         output_bias=output_bias,
         qk_norm=None if qk_norm == "bare" else qk_norm,
         gate=_gating(fields) or ((family.gate or "element") if gated else None),
         gate_in_query=gated and family.gate_in_query,
-        sinks=sinks,
+        sinks=fields.flag(*(sink_flags or ("add_full_attention_sink_bias",)), default=family.sinks or apart),
         keys_as_values=fields.flag("attention_k_eq_v") and not window,
-        stores_kv=index < count - shared,
+        stores_kv=index < count - fields.count("num_kv_shared_layers", default=0),
         q_rank=fields.maybe("share_q_dim", least=1),
     )
 
 
 def _heads(fields: Fields, window: bool, index: int, count: int) -> int:
     each = fields.per_layer(count, "num_attention_heads_per_layer")  # Laguna
-    first = ("swa_num_attention_heads", "num_sliding_attention_heads") if window else ()
-    all_of_them = fields.count(*first, "num_attention_heads", "n_head", "n_heads", "num_heads", least=1)
-    return all_of_them if each is None else fields.whole("num_attention_heads_per_layer", each[index], least=1)
+    of_windows = ("swa_num_attention_heads", "num_sliding_attention_heads") if window else ()
+    of_all = fields.count(*of_windows, "num_attention_heads", least=1)
+    return of_all if each is None else fields.whole("num_attention_heads_per_layer", each[index], least=1)
 
 
-def _gating(fields: Fields) -> Literal["element", "head"] | None:
-    """Laguna's; None: its field is absent. Raises InputError: any other."""
-    found = fields.find("gating")
-    if found is None:
-        return None
-    if found[1] is True or found[1] == "per-head":
-        return "head"
-    if found[1] == "per-element":
-        return "element"
-    raise InputError(f"{fields.where}: gating is {str(found[1])[:40]!r}; known are true, per-head and per-element")
-
-
-def _kv_heads(fields: Fields, first: list[str]) -> int | None:
+def _kv_heads(fields: Fields, window: bool) -> int | None:
     """None: as many as heads."""
-    names = ("num_key_value_heads", "num_attention_groups", "n_head_kv", "num_kv_heads", "kv_n_heads")
+    of_windows = ("swa_num_key_value_heads",) if window else ()
     grouped = fields.flag("new_decoder_architecture")  # Falcon 40B, whose multi_query means nothing
     multi_query = fields.flag("multi_query") or fields.text("attn_type") == "multiquery_attention"
     groups = fields.maybe("multi_query_group_num", least=1) if fields.flag("multi_query_attention") else None
-    said = fields.maybe(*first, *names, least=1) or groups
-    return 1 if multi_query and not grouped else said
+    count = fields.maybe(*of_windows, "num_key_value_heads", least=1) or groups
+    return 1 if multi_query and not grouped else count
+
+
+def _head_widths(
+    fields: Fields, family: Family, window: bool, heads: int, kv_heads: int, hidden: int
+) -> tuple[int, int, int]:
+    """KV heads, numbers of a key's head, of a value's. `kv_heads`: of layers with a window, where others differ."""
+    of_windows = ("swa_head_dim",) if window else ()
+    head_dim = fields.maybe(*of_windows, "head_dim", "attention_head_dim", "kv_channels", least=1)
+    if head_dim is None and family.head_dim:
+        head_dim = family.head_dim
+        fields.assume(f"no head_dim: {head_dim}, as in the class of this model_type")
+    if head_dim is None:
+        head_dim = hidden // heads
+        if hidden % heads:
+            fields.assume(f"no head_dim, and {heads} heads do not divide {hidden}: head_dim {head_dim} assumed")
+    v_head_dim = fields.maybe(*(("swa_v_head_dim",) if window else ()), "v_head_dim") or head_dim
+    wide = fields.maybe("global_head_dim", least=1)
+    if wide is None and not fields.find("per_layer_config"):
+        wide = family.wide_head_dim
+    fewer = fields.maybe("num_global_key_value_heads", least=1)
+    if window:
+        return kv_heads, head_dim, v_head_dim
+    # Gemma 4: layers that see everything have wider heads, and fewer where their values are the keys.
+    if fewer and fields.flag("attention_k_eq_v"):
+        kv_heads = fewer
+    return kv_heads, wide or head_dim, wide or v_head_dim
+
+
+def _attention_biases(fields: Fields, family: Family) -> tuple[bool, bool]:
+    """Whether Q, K and V have one, and the output."""
+    of_all = fields.raw("attention_bias", *([family.bias_flag] if family.bias_flag else []))
+    of_inputs = fields.raw("qkv_bias")
+    if family.bias and family.output_bias is None:
+        of_all = None  # Qwen2, whose class gives Q, K and V theirs, whatever the config says
+    bias = next((bool(value) for value in (of_inputs, of_all) if value is not None), family.bias)
+    output = bool(of_all) if family.output_bias is None else family.output_bias and bias
+    return bias, fields.flag("attention_out_bias", default=output)
+
+
+def _window_tokens(fields: Fields) -> int | None:
+    tokens = fields.maybe(*_WINDOWS, least=1)
+    if fields.values.keys().isdisjoint(_WINDOWS):
+        raise InputError(f"{fields.where}: layers have a sliding window, and no sliding_window says how long it is")
+    if tokens and fields.raw("use_bidirectional_attention") in (True, "all"):  # Gemma's embedders: half either side
+        return tokens // 2 + 1
+    return tokens
+
+
+def _gating(fields: Fields) -> Gate:
+    """Laguna's; None: its field is absent. Raises InputError: any other."""
+    gating = fields.raw("gating")
+    if gating is None:
+        return None
+    if gating is True or gating == "per-head":
+        return "head"
+    if gating == "per-element":
+        return "element"
+    raise InputError(f"{fields.where}: gating is {str(gating)[:40]!r}; known are true, per-head and per-element")
 
 
 def _block_sparse(fields: Fields, index: int, count: int) -> tuple[int | None, int, int]:
     """MiniMax-M3: budget in tokens, heads and width of the index; none where the layer is dense."""
     budget = fields.maybe("indexer_budget", least=1)  # Qwen4
     if budget:
-        fields.find("indexer_kv_heads")
         return budget, fields.count("indexer_n_heads", least=1), fields.count("indexer_head_dim", least=1)
     config = fields.inner("sparse_attention_config")
     blocks = fields.maybe("index_topk_blocks", least=1)
     if config is None and blocks:  # transformers' own form
-        fields.find("index_n_heads", "index_head_dim", "index_block_size", "index_local_blocks")
-        named = fields.per_layer(count, "layer_types")
-        if named is None or named[index] != "minimax_m3_sparse":
+        listed = fields.per_layer(count, "layer_types")
+        if listed is None or listed[index] != "minimax_m3_sparse":
             return None, 0, 0
         tokens = blocks * fields.count("index_block_size", least=1)
         return tokens, fields.count("index_n_heads"), fields.count("index_head_dim")
@@ -280,4 +310,66 @@ def _block_sparse(fields: Fields, index: int, count: int) -> tuple[int | None, i
         block * config.count("sparse_topk_blocks", least=1),
         config.count("sparse_num_index_heads", default=0),
         config.count("sparse_index_dim", default=0),
+    )
+
+
+# --- compressed caches: a latent for all heads, a vector for many tokens -------------------------------------------
+
+
+def _latent_attention(fields: Fields, family: Family, window: bool, index: int) -> LatentAttention:
+    def number(read: Callable[..., Any], name: str, least: int = 0) -> Any:
+        return read(*([f"swa_{name}"] if window else []), name, least=least)
+
+    top = None if window else fields.maybe("index_topk", least=1)
+    who = fields.items("indexer_types")  # GLM-5.2: `shared` layers use the choice of the last `full` one
+    own = top is not None and (who is None or index >= len(who) or who[index] == "full")
+    heads, dim = fields.maybe("index_n_heads"), fields.maybe("index_head_dim")
+    pool = fields.maybe("index_kpool", least=1)
+    return LatentAttention(
+        heads=number(fields.count, "num_attention_heads", least=1),
+        q_rank=number(fields.maybe, "q_lora_rank", least=1),
+        kv_rank=number(fields.count, "kv_lora_rank", least=1),
+        nope_dim=number(fields.count, "qk_nope_head_dim"),
+        rope_dim=number(fields.count, "qk_rope_head_dim"),
+        v_dim=number(fields.count, "v_head_dim", least=1),
+        top_tokens=top,
+        index_heads=(heads or 0) if own else 0,
+        index_dim=(dim or 0) if own else 0,
+        index_pool=pool if own else None,
+        gate=_latent_gate(fields, family, window),
+        window_tokens=fields.count("sliding_window", "sliding_window_size", least=1) if window else None,
+        bias=fields.flag("attention_bias"),
+        sinks=fields.flag("learnable_sink", default=family.sinks),
+        rope_norm=family.rope_norm,
+    )
+
+
+def _latent_gate(fields: Fields, family: Family, window: bool) -> Gate:
+    if fields.flag("mla_use_output_gate"):
+        return "element"
+    names = ("swa_attention_gate_type",) if window else ()
+    named = fields.text(*names, "attention_gate_type", "gating_type", "gated_attention_proj_granularity_type")
+    if named not in _GATES:
+        raise InputError(
+            f"{fields.where}: {named[:40]!r} is not a gate that is known; known are headwise and elementwise"
+        )
+    # Ling's own configs say which gate, or that there is none; transformers' form of them leaves it to its class.
+    default = None if family.state == "kda-full" and "linear_num_heads" not in fields.values else family.gate
+    return (_GATES[named] or default) if fields.flag("gated_mla", default=True) else None
+
+
+def _compressed_attention(fields: Fields, ratio: int, indexed: bool) -> CompressedAttention:
+    """`indexed`: the overlapping fine compression, which has the indexer; the coarse one is read whole."""
+    return CompressedAttention(
+        heads=fields.count("num_attention_heads", least=1),
+        head_dim=fields.count("head_dim", least=1),
+        rope_dim=fields.count("qk_rope_head_dim"),
+        q_rank=fields.count("q_lora_rank", least=1),
+        o_rank=fields.count("o_lora_rank", least=1),
+        groups=fields.count("o_groups", least=1),
+        ratio=ratio,
+        window_tokens=fields.count("sliding_window", least=1),
+        top_tokens=fields.maybe("index_topk") if indexed else None,
+        index_heads=fields.count("index_n_heads") if indexed else 0,
+        index_dim=fields.count("index_head_dim") if indexed else 0,
     )

@@ -18,15 +18,19 @@ class Fields:
         self.where = where
         self.used: set[str] = set()
         self.assumed: list[str] = []
+        self.spellings: dict[str, tuple[str, ...]] = {}
 
     def find(self, *names: str) -> tuple[str, Any] | None:
-        found = None
-        for name in names:
-            if name in self.values:
-                self.used.add(name)
-                if found is None and self.values[name] is not None:
-                    found = name, self.values[name]
-        return found
+        """The first of them that is there, with its value; all count as understood from now on."""
+        all_names = (each for name in names for each in (name, *self.spellings.get(name, ())))
+        present = [name for name in all_names if name in self.values]
+        self.used.update(present)
+        return next(((name, self.values[name]) for name in present if self.values[name] is not None), None)
+
+    def raw(self, *names: str) -> Any:
+        """The value as it stands; None: absent."""
+        entry = self.find(*names)
+        return None if entry is None else entry[1]
 
     def count(self, *names: str, default: int | None = None, least: int = 0) -> int:
         """A whole number. Raises InputError where it is absent without default, or out of bounds."""
@@ -34,10 +38,10 @@ class Fields:
         if number is not None:
             return number
         if default is None:
-            raise InputError(f"{self.where}: no {names[0]}{self._unsaid(names[0])}")
+            raise InputError(f"{self.where}: no {names[0]}{self._absent(names[0])}")
         return default
 
-    def _unsaid(self, name: str) -> str:
+    def _absent(self, name: str) -> str:
         kind = self.values.get("model_type")
         if not isinstance(kind, str) or not kind:
             return "; is it the config.json of a language model?"
@@ -46,8 +50,8 @@ class Fields:
         )
 
     def maybe(self, *names: str, least: int = 0) -> int | None:
-        found = self.find(*names)
-        return None if found is None else self.whole(*found, least=least)
+        entry = self.find(*names)
+        return None if entry is None else self.whole(*entry, least=least)
 
     def whole(self, name: str, value: Any, least: int = 0) -> int:
         if isinstance(value, list) and len(value) > 1 and len(value) == self.values.get("num_hidden_layers"):
@@ -70,51 +74,43 @@ class Fields:
 
     def real(self, name: str, default: float) -> float:
         """A number of 0 to 1000, no fraction needed. Raises InputError."""
-        found = self.find(name)
-        if found is None:
+        value = self.raw(name)
+        if value is None:
             return default
-        if isinstance(found[1], bool) or not isinstance(found[1], int | float) or not 0 < found[1] < 1000:
-            raise InputError(
-                f"{self.where}: {name} is {_short(found[1])}; it must be a number above 0 and below 1000"
-            )
-        return found[1]
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1000:
+            raise InputError(f"{self.where}: {name} is {_short(value)}; it must be a number above 0 and below 1000")
+        return value
 
     def flag(self, *names: str, default: bool = False) -> bool:
-        found = self.find(*names)
-        return default if found is None else bool(found[1])
+        value = self.raw(*names)
+        return default if value is None else bool(value)
 
     def text(self, *names: str, default: str = "") -> str:
-        found = self.find(*names)
-        if found is None:
-            return default
-        if not isinstance(found[1], str) or len(found[1]) > 10_000:
-            raise InputError(f"{self.where}: {found[0]} is {_short(found[1])}; it must be a text")
-        return found[1]
+        name, value = self.find(*names) or ("", default)
+        if not isinstance(value, str) or len(value) > 10_000:
+            raise InputError(f"{self.where}: {name} is {_short(value)}; it must be a text")
+        return value
 
     def items(self, *names: str) -> list[Any] | None:
-        found = self.find(*names)
-        if found is None:
-            return None
-        if not isinstance(found[1], list) or len(found[1]) > 100 * MOST_LAYERS:
-            raise InputError(f"{self.where}: {found[0]} is {_short(found[1])}; it must be a list")
-        return found[1]
+        name, value = self.find(*names) or ("", None)
+        if value is not None and (not isinstance(value, list) or len(value) > 100 * MOST_LAYERS):
+            raise InputError(f"{self.where}: {name} is {_short(value)}; it must be a list")
+        return value
 
     def inner(self, *names: str) -> Fields | None:
         """An object within; its own fields are remembered by itself."""
-        found = self.find(*names)
-        if found is None or not isinstance(found[1], dict):
-            return None
-        return Fields(found[1], f"{self.where}, {found[0]}")
+        name, value = self.find(*names) or ("", None)
+        return Fields(value, f"{self.where}, {name}") if isinstance(value, dict) else None
 
     def of_layer(self, index: int) -> Fields:
         """With what `per_layer_config` (transformers 5) says of this layer in place of what holds for all. Raises
         InputError: it says what has no place among those.
         """
-        found = self.find("per_layer_config")
-        if found is None or not isinstance(found[1], dict):
+        each_layer = self.raw("per_layer_config")
+        if not isinstance(each_layer, dict):
             return self
         # Keys are as wide as the largest: "05".
-        own: Any = next((each for key, each in found[1].items() if (key.lstrip("0") or "0") == str(index)), {})
+        own: Any = next((each for key, each in each_layer.items() if (key.lstrip("0") or "0") == str(index)), {})
         where = f"{self.where}, per_layer_config[{index}]"
         if not isinstance(own, dict):
             raise InputError(f"{where}: must be an object")
@@ -128,7 +124,7 @@ class Fields:
     def with_own(self, own: dict[str, Any], where: str) -> Fields:
         """With these fields of one layer in place of what holds for all; what is understood of them is so here."""
         layer = Fields({**self.values, **own}, where)
-        layer.used, layer.assumed = self.used, self.assumed
+        layer.used, layer.assumed, layer.spellings = self.used, self.assumed, self.spellings
         return layer
 
     def spread(self, *names: str) -> None:
@@ -140,12 +136,12 @@ class Fields:
 
     def per_layer(self, layers: int, *names: str) -> list[Any] | None:
         """A list with an entry for each layer; longer ones (draft layers at the end) are cut. Raises InputError."""
-        found = self.items(*names)
-        if found is None:
+        entries = self.items(*names)
+        if entries is None:
             return None
-        if len(found) < layers:
-            raise InputError(f"{self.where}: {names[0]} has {len(found)} entries for {layers} layers")
-        return found[:layers]
+        if len(entries) < layers:
+            raise InputError(f"{self.where}: {names[0]} has {len(entries)} entries for {layers} layers")
+        return entries[:layers]
 
     def assume(self, text: str) -> None:
         if text not in self.assumed:

@@ -30,10 +30,10 @@ def cached_config(name: str) -> Path | None:
     except (OSError, ValueError):
         pass  # downloaded by commit alone
     try:
-        found = {each.stat().st_mtime: each for each in (model / "snapshots").glob("*/config.json")}
+        by_time = {each.stat().st_mtime: each for each in (model / "snapshots").glob("*/config.json")}
     except OSError:
         return None
-    return found[max(found)] if found else None
+    return by_time[max(by_time)] if by_time else None
 
 
 def _folder() -> Path:

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
+from msgspec.structs import replace
 
 from loadstone.catalogue.architecture.attention import FullAttention
 from loadstone.catalogue.architecture.matrix import Matrix, vector
 from loadstone.catalogue.architecture.mlp import DenseMlp
 from loadstone.catalogue.architecture.model import Layers
 from loadstone.catalogue.config.attention import attention_kinds, full_attention, read_attention
-from loadstone.catalogue.config.beside import beside_halves
+from loadstone.catalogue.config.beside import beside_halves, with_states
 from loadstone.catalogue.config.families import Family
 from loadstone.catalogue.config.fields import Fields
-from loadstone.catalogue.config.linear import linear_attention
-from loadstone.catalogue.config.mlp import EXPERTS_ONLY, read_dense, read_experts, sparse_layers
-from loadstone.catalogue.config.read_beside_attention import beside_attention
-from loadstone.catalogue.config.read_shared import shared_blocks
+from loadstone.catalogue.config.mlp import read_dense, read_experts, sparse_layers
+from loadstone.catalogue.config.states import linear_attention
 from loadstone.core.errors import InputError
 
 _MOST_DRAFTS = 16
+_LETTERS = {"M": "mamba", "*": "attention", "E": "moe", "-": "mlp"}
+_SHARING = {"linear_attention": False, "mamba": False, "hybrid": True}
+"""What `layers_block_type` calls a layer of Zamba2: whether one of the shared blocks stands before it."""
 
 
 def read_layers(fields: Fields, family: Family, hidden: int) -> list[Layers]:
@@ -28,15 +29,15 @@ def read_layers(fields: Fields, family: Family, hidden: int) -> list[Layers]:
     blocks = fields.items("block_configs")
     if blocks is not None:
         fields.layers(len(blocks))
-        if all(isinstance(block, dict) and "block_type" in block for block in blocks):
-            return beside_attention(fields, family, _blocks(fields, family, "block_configs", blocks, hidden), hidden)
-        return _searched(fields, blocks, hidden)
+        if not all(isinstance(block, dict) and "block_type" in block for block in blocks):
+            return _searched(fields, blocks, hidden)
+        return with_states(fields, family, _blocks(fields, family, "block_configs", blocks, hidden), hidden)
     if family.state == "shared":
-        return shared_blocks(fields, family, hidden)
-    halves = _halves(fields, family)
+        return _shared_blocks(fields, family, hidden)
+    halves = _halves(fields, family, "hybrid_override_pattern", "layers_block_type")
     if halves is not None:
-        return beside_attention(fields, family, [_half(fields, family, kind, hidden) for kind in halves], hidden)
-    count = fields.layers(fields.count("num_hidden_layers", "n_layer", "num_layers", "n_layers"))
+        return with_states(fields, family, [_half(fields, family, kind, hidden) for kind in halves], hidden)
+    count = fields.layers(fields.count("num_hidden_layers"))
     if fields.find("zero_expert_num"):
         return _shortcut(fields, family, count, hidden)
     kinds = attention_kinds(fields, family, count)
@@ -51,7 +52,7 @@ def read_layers(fields: Fields, family: Family, hidden: int) -> list[Layers]:
         )
         for index, own in enumerate(each)
     ]
-    return beside_attention(fields, family, layers, hidden)
+    return with_states(fields, family, layers, hidden)
 
 
 def _shortcut(fields: Fields, family: Family, count: int, hidden: int) -> list[Layers]:
@@ -62,40 +63,28 @@ def _shortcut(fields: Fields, family: Family, count: int, hidden: int) -> list[L
     extra = beside_halves(fields, family, hidden)
     attention = read_attention(fields, family, "full", 0, count, hidden)
     dense = DenseMlp(fields.count("ffn_hidden_size", "intermediate_size", least=1))
-    experts = msgspec.structs.replace(read_experts(fields, family), shared_intermediate=dense.intermediate)
+    experts = replace(read_experts(fields, family), shared_intermediate=dense.intermediate)
     return [Layers(1, attention, experts, extra), Layers(1, attention, dense, extra)] * count
 
 
-# --- layers that are only one half, and searched architectures -----------------------------------------------------
-
-_LETTERS = {"M": "mamba", "*": "attention", "E": "moe", "-": "mlp"}
+# --- layers that are only one half ---------------------------------------------------------------------------------
 
 
-def _halves(fields: Fields, family: Family, prefix: str = "") -> list[str] | None:
-    """Nemotron-H: every layer is a mixer of one kind; Mamba: of this one."""
+def _halves(fields: Fields, family: Family, letters: str, listed: str) -> list[str] | None:
+    """Nemotron-H: every layer is a mixer of one kind; Mamba: of this one. `letters`, `listed`: the fields
+    that say so. None: its layers have two halves.
+    """
     if family.only_states:
-        return ["mamba"] * fields.layers(fields.count("num_hidden_layers", "n_layer", least=1))
-    names = (
-        ("mtp_hybrid_override_pattern", "mtp_layers_block_type")
-        if prefix
-        else ("hybrid_override_pattern", "layers_block_type")
-    )
-    pattern = fields.text(names[0])
-    if pattern:
-        unknown = sorted(set(pattern) - set(_LETTERS))
-        if unknown:
-            raise InputError(f"{fields.where}: {names[0]} has {unknown[0]!r}; known are {' '.join(_LETTERS)}")
-        kinds = [_LETTERS[letter] for letter in pattern]
-    else:
-        listed = fields.items(names[1])
-        if listed is None:
-            return None
-        kinds = [str(kind) for kind in listed]
-    fields.find("num_hidden_layers")
-    if "moe" not in kinds:
-        fields.find(*EXPERTS_ONLY)
-    fields.layers(len(kinds))
-    return kinds
+        return ["mamba"] * fields.layers(fields.count("num_hidden_layers", least=1))
+    pattern = fields.text(letters)
+    unknown = sorted(set(pattern) - set(_LETTERS))
+    if unknown:
+        raise InputError(f"{fields.where}: {letters} has {unknown[0]!r}; known are {' '.join(_LETTERS)}")
+    names = [_LETTERS[letter] for letter in pattern] or fields.items(listed)
+    if names is None:
+        return None
+    fields.layers(len(names))
+    return [str(name) for name in names]
 
 
 def _half(fields: Fields, family: Family, kind: str, hidden: int) -> Layers:
@@ -103,9 +92,9 @@ def _half(fields: Fields, family: Family, kind: str, hidden: int) -> Layers:
     if kind in ("mamba", "linear_attention"):
         return Layers(1, linear_attention(fields, family, hidden), None, extra)
     if kind in ("attention", "full_attention"):
-        fields.find("attention_bias")  # Nemotron-H's code has none
         attention = full_attention(fields, family, False, 0, 1, hidden)
-        return Layers(1, msgspec.structs.replace(attention, bias=False, output_bias=False), None, extra)
+        # Nemotron-H's code has no biases, whatever the config says.
+        return Layers(1, replace(attention, bias=False, output_bias=False), None, extra)
     if kind == "moe":
         return Layers(1, None, read_experts(fields, family), extra)
     if kind == "mlp":
@@ -117,22 +106,23 @@ def _half(fields: Fields, family: Family, kind: str, hidden: int) -> Layers:
 
 def _blocks(fields: Fields, family: Family, name: str, blocks: list[Any], hidden: int) -> list[Layers]:
     """Nemotron-H Puzzle: halves, each with fields of its own in place of those that hold for all."""
-    fields.find("num_hidden_layers", "hybrid_override_pattern", "layers_block_type")
-    found = []
+    layers = []
     for index, block in enumerate(blocks):
         own = fields.with_own(block, f"{fields.where}, {name}[{index}]")
-        found.append(_half(own, family, own.text("block_type"), hidden))
+        layers.append(_half(own, family, own.text("block_type"), hidden))
         new = sorted(block.keys() - own.used - fields.values.keys())
         if new:
             raise InputError(f"{own.where}: {new[0][:40]} is not understood of one layer")
-    return found
+    return layers
+
+
+# --- searched architectures, and blocks that layers share ----------------------------------------------------------
 
 
 def _searched(fields: Fields, blocks: list[Any], hidden: int) -> list[Layers]:
     """Nemotron-NAS (DeciLM): a block per layer, with or without each half."""
-    fields.find("num_hidden_layers", "num_key_value_heads", "intermediate_size")
     heads = fields.count("num_attention_heads", least=1)
-    found = []
+    layers = []
     for index, entry in enumerate(blocks):
         where = f"{fields.where}, block_configs[{index}]"
         if not isinstance(entry, dict):
@@ -149,40 +139,90 @@ def _searched(fields: Fields, blocks: list[Any], hidden: int) -> list[Layers]:
         if mlp is not None and not mlp.flag("no_op"):
             feed = DenseMlp(_searched_width(mlp, hidden))
         norms = (mixer is not None) + (feed is not None)
-        found.append(Layers(1, mixer, feed, (vector("norms", norms * hidden),)))
-    return found
+        layers.append(Layers(1, mixer, feed, (vector("norms", norms * hidden),)))
+    return layers
 
 
 def _searched_width(mlp: Fields, hidden: int) -> int:
     """ffn_mult · hidden · 2/3, to the next multiple of 256."""
-    said = mlp.find("intermediate_size")
-    if said:
-        return mlp.whole("intermediate_size", said[1], least=1)
-    factor = mlp.find("ffn_mult")
-    if factor is None or not isinstance(factor[1], (int, float)) or not 0 < factor[1] < 1000:
+    width = mlp.maybe("intermediate_size", least=1)
+    if width is not None:
+        return width
+    factor = mlp.raw("ffn_mult")
+    if not isinstance(factor, (int, float)) or not 0 < factor < 1000:
         raise InputError(f"{mlp.where}: no ffn_mult and no intermediate_size")
-    return -(-int(2 * factor[1] * hidden / 3) // 256) * 256
+    return -(-int(2 * factor * hidden / 3) // 256) * 256
+
+
+def _shared_blocks(fields: Fields, family: Family, hidden: int) -> list[Layers]:
+    """Zamba2 (arXiv 2411.15242): Mamba-2 in each layer; before it, in some, one of `num_mem_blocks` blocks in turn of
+    attention, which sees the embeddings too, and MLP, with adapters and a projection of the layer's own.
+    """
+    kinds = fields.items("layers_block_type")
+    if not kinds:
+        raise InputError(f"{fields.where}: no layers_block_type, so which layers have attention is unknown")
+    fields.layers(len(kinds))
+    state = replace(linear_attention(fields, family, hidden), conv_bias=True)
+    norm = (vector("norms", hidden),)
+    blocks = fields.count("num_mem_blocks", default=1, least=1)
+    attention, mlp, extra = _shared_block(fields, hidden)
+    layers: list[Layers] = []
+    placed = 0
+    for kind in kinds:
+        if not isinstance(kind, str) or kind not in _SHARING:
+            known = ", ".join(_SHARING)
+            raise InputError(f"{fields.where}: layer kind {str(kind)[:40]!r} is not known; known are {known}")
+        if not _SHARING[kind]:
+            layers.append(Layers(1, state, None, norm))
+            continue
+        own = () if placed >= blocks else (vector("block_norms", 3 * hidden),)
+        layers.append(Layers(1, attention, mlp, (*norm, *extra, *own), state=state, shared=placed >= blocks))
+        placed += 1
+    return layers
+
+
+def _shared_block(fields: Fields, hidden: int) -> tuple[FullAttention, DenseMlp, tuple[Matrix, ...]]:
+    """The block's two halves, and what each layer that uses it has of its own."""
+    heads = fields.count("num_attention_heads", least=1)
+    wide = fields.count("attention_hidden_size", default=2 * hidden, least=heads)
+    dim = fields.count("attention_head_dim", "head_dim", default=wide // heads, least=1)
+    kv_heads = fields.count("num_key_value_heads", default=heads, least=1)
+    width = fields.count("intermediate_size", "ffn_hidden_size", default=4 * hidden, least=1)
+    rank = fields.count("adapter_rank", "lora_rank", default=128, least=1)
+    extra = [
+        Matrix("block.linear", hidden, hidden, "other"),
+        Matrix("block.mlp_adapter_a", hidden, rank, "other"),
+        Matrix("block.mlp_adapter_b", rank, 2 * width, "other"),
+    ]
+    if fields.flag("use_shared_attention_adapter"):
+        extra.append(Matrix("block.attention_adapters_a", wide, 3 * rank, "other"))
+        extra += [Matrix(f"block.{name}_adapter_b", rank, wide, "other") for name in "qkv"]
+    attention = FullAttention(heads, kv_heads, dim, dim, input_width=wide)
+    return attention, DenseMlp(width, bias=fields.flag("add_bias_linear")), tuple(extra)
+
+
+# --- draft layers --------------------------------------------------------------------------------------------------
 
 
 def draft_layers(fields: Fields, family: Family, hidden: int, last: Layers) -> list[Layers]:
     """Multi-token-prediction heads: layers like the last one, each behind a projection that joins the hidden state
     with the embedding of the next token (2·hidden → hidden). Raises InputError.
     """
-    count = fields.maybe("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules") or 0
+    count = fields.maybe("num_nextn_predict_layers") or 0
     if count > _MOST_DRAFTS:
         raise InputError(f"{fields.where}: {count} draft layers; {_MOST_DRAFTS} at most")
-    fields.find("mtp_hybrid_override_pattern", "mtp_layers_block_type")
-    fields.find("mtp_use_dedicated_embeddings", "use_mtp", "mtp_transformer_layers", "num_mtp_modules")
-    halves = _halves(fields, family, "mtp") if count else None
-    if family.draft_dense and count:
+    if not count:
+        return []
+    halves = _halves(fields, family, "mtp_hybrid_override_pattern", "mtp_layers_block_type")
+    own = fields.items("mtp_block_configs")
+    if family.draft_dense:
         window = fields.maybe("sliding_window") is not None
         attention = full_attention(fields, family, window, 0, 1, hidden)
         last = Layers(1, attention, read_dense(fields, family, hidden), last.extra)
-    joining = (Matrix("eh_proj", 2 * hidden, hidden, "other"), vector("enorm_hnorm_norm", 3 * hidden))
-    own = fields.items("mtp_block_configs") if count else None
     if own and all(isinstance(block, dict) for block in own):
-        found = _blocks(fields, family, "mtp_block_configs", own, hidden)
+        layers = _blocks(fields, family, "mtp_block_configs", own, hidden)
     else:
-        found = [_half(fields, family, kind, hidden) for kind in halves] if halves else [last]
-    first, *others = found
-    return [msgspec.structs.replace(first, extra=first.extra + joining), *others] * count
+        layers = [_half(fields, family, kind, hidden) for kind in halves] if halves else [last]
+    joining = (Matrix("eh_proj", 2 * hidden, hidden, "other"), vector("enorm_hnorm_norm", 3 * hidden))
+    first, *others = layers
+    return [replace(first, extra=first.extra + joining), *others] * count

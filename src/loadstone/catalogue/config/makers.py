@@ -1,76 +1,35 @@
-"""Configs in their makers' own form: their names for what others call otherwise, and what their flags stand for."""
+"""Configs in their makers' own form: their names for what others call otherwise, what their flags stand for, and the
+weights that only one maker's model has: beside its layers, for layers that run several times, tables."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
 from msgspec.structs import replace
 
-from loadstone.catalogue.config.families import Family
+from loadstone.catalogue.architecture.attention import FullAttention, LatentAttention
+from loadstone.catalogue.architecture.matrix import Matrix, vector
+from loadstone.catalogue.architecture.mlp import Experts
+from loadstone.catalogue.architecture.model import Layers
+from loadstone.catalogue.config.families import Family, tables
 from loadstone.catalogue.config.fields import Fields
 from loadstone.core.errors import InputError
 
-BY_ARCHITECTURE = {
-    "Grok1ForCausalLM": "grok-1",
-    "Grok1ModelForCausalLM": "grok-1",
-    "LongcatFlashForCausalLM": "longcat_flash",
-    "LongcatFlashNgramForCausalLM": "longcat_flash",
-}
-"""Model types of configs that state none, or another's."""
-
-_SAME = {
-    "Keye": "qwen3",
-    "KeyeVL1_5": "qwen3",
-    "aquila": "llama",
-    "kimi_audio": "qwen2",
-    "phi3_v": "phi3",
-    "phi4mm": "phi3",
-    "sdar": "qwen3",
-    "sdar_moe": "qwen3_moe",
-    "xverse": "llama",
-}
-"""Model types whose text model is another's, said without a config of its own."""
-
-_VERSIONS = {
-    "minicpmv": {"2.0": "minicpm", "2.5": "llama", "2.6": "qwen2", "4.0": "llama", "4.5": "qwen3"},
-    "minicpmo": {"2.6": "qwen2", "4.5": "qwen3"},
-}
-"""Likewise, by their `version`."""
-
-_BAILING = {"moe_router_enable_expert_bias": "use_moe_router_bias"}
-_NAMES: dict[str, dict[str, str]] = {
-    "bailing_moe": _BAILING,
-    "bailing_moe_v2": _BAILING,
-    "sarvam_moe": _BAILING,
-    "sarvam_mla": _BAILING,
-    "param2moe": _BAILING,
-    "chatglm": {"padded_vocab_size": "vocab_size"},
-    "mimo_v2": {"sliding_window_size": "sliding_window"},
-    "mimo_v2_flash": {"sliding_window_size": "sliding_window"},
-    "gigachat3_5": {"gated_attention": "mla_use_output_gate"},
-    "molmo": {"embedding_size": "vocab_size", "weight_tying": "tie_word_embeddings"},
-    "k2_horizon": {"query_key_norm": "use_qk_norm", "moe_gate_bias": "use_moe_router_bias"},
-    "PanguEmbedded": {"bias": "attention_bias"},
-    "pangu_ultra_moe": {"router_enable_expert_bias": "use_moe_router_bias"},
-    "PanguProMoE": {"router_enable_expert_bias": "use_moe_router_bias", "v_channels": "v_head_dim"},
-    "step3_text": {"max_position_embedding": "max_position_embeddings"},
-    "spark2_5": {"headwise_attn_output_gate": "use_head_wise_attn_gate"},
-    "nanbeige": {"num_loops": "loops"},
-    "ouro": {"total_ut_steps": "loops"},
-    "iquestloopcoder": {"loop_num": "loops"},
-}
-"""Fields that are called otherwise in all other configs."""
+_MOST_LOOPS = 16
+_GIGACHAT_NORMS = {"LlamaRMSNorm": 0, "ZeroCenteredRMSNorm": 0, "GatedNorm": 16, "ZeroCenteredGatedNorm": 16}
+"""GigaChat's kinds of norm, and the rank of their gates."""
 
 
 def own_kind(fields: Fields, architectures: Any, kind: str) -> str:
     """The model type to read it as, where the stated one is another's. Raises InputError."""
     first = architectures[0] if isinstance(architectures, list) and architectures else None
-    if isinstance(first, str) and first in BY_ARCHITECTURE:
-        return BY_ARCHITECTURE[first]
-    versions = _VERSIONS.get(kind)
+    if isinstance(first, str) and first in tables().read_as_by_architecture:
+        return tables().read_as_by_architecture[first]
+    versions = tables().read_as_by_version.get(kind)
     if versions is None or fields.inner("text_config", "llm_config"):
-        return _SAME.get(kind, kind)
+        return tables().read_as.get(kind, kind)
     version = str(fields.values.get("version"))
     if version not in versions:
         raise InputError(f"{fields.where}: {kind} of version {version[:20]}; known are {', '.join(versions)}")
@@ -79,166 +38,77 @@ def own_kind(fields: Fields, architectures: Any, kind: str) -> str:
 
 def in_common_names(fields: Fields, kind: str, family: Family) -> Family:
     """Renames fields in place; the family, as the config's own flags have it. Raises InputError."""
-    names = _NAMES.get(kind, {})
-    kept = {name: value for name, value in fields.values.items() if name not in names}
-    fields.values = {**kept, **{new: fields.values[old] for old, new in names.items() if old in fields.values}}
-    own = _OWN.get(kind)
-    return family if own is None else own(fields, family)
-
-
-# --- families with flags of their own ------------------------------------------------------------------------------
-
-
-def _no_biases(fields: Fields, *names: str) -> None:
-    for name in names:
-        if fields.flag(name):
-            raise InputError(f"{fields.where}: {name} is true, which no published model of this type has")
-
-
-def _param2moe(fields: Fields, family: Family) -> Family:
-    _no_biases(fields, "use_bias")
+    kept = {name: value for name, value in fields.values.items() if name not in family.names}
+    fields.values = kept | {new: fields.values[old] for old, new in family.names.items() if old in fields.values}
+    for name, only in family.published.items():
+        value = fields.raw(name)
+        if value is not None and (bool(value) if isinstance(only, bool) else value) != only:
+            raise InputError(
+                f"{fields.where}: {name} is {json.dumps(value)[:40]}; it must be {json.dumps(only)}, as in all "
+                "published models of this type"
+            )
+    kept = {name: value for name, value in fields.values.items() if name not in family.dropped}
+    fields.values = family.defaults | kept | family.fixed
+    for condition, facts in family.when.items():
+        name, _, wanted = condition.partition("=")
+        value = fields.raw(name)
+        if value is not None and wanted in (value, json.dumps(bool(value))):
+            family = replace(family, **facts)
+    if kind in _OWN:
+        fields.values = fields.values | _OWN[kind](fields)
     return family
 
 
-def _loop_coder(fields: Fields, family: Family) -> Family:
-    _no_biases(fields, "attention_bias", "mlp_bias")
-    return family
+# --- types whose fields need arithmetic: the fields that others would have in their place --------------------------
 
 
-def _sarvam_mla(fields: Fields, family: Family) -> Family:
-    if fields.count("moe_layer_freq", default=1) != 1:
-        raise InputError(f"{fields.where}: moe_layer_freq must be 1, as in all published models of this type")
-    return _bailing(fields, family)
-
-
-def _bailing(fields: Fields, family: Family) -> Family:
-    """Ling, Ring and Sarvam: the shared experts' width is said of one."""
-    _no_biases(fields, "use_bias")
-    if fields.flag("use_qk_norm") and not fields.flag("use_rmsnorm", default=True):
-        raise InputError(f"{fields.where}: use_rmsnorm is false, which no published model of this type has")
-    return _shared_width(fields, family)
-
-
-def _shared_width(fields: Fields, family: Family) -> Family:
-    """Of one shared expert, as its makers say it, to all."""
+def _shared_width(fields: Fields) -> dict[str, Any]:
+    """Ling, Ring and Sarvam state the width of one shared expert, others of all together."""
     each = fields.maybe("moe_shared_expert_intermediate_size", least=1)
-    if each:
-        many = fields.count("num_shared_experts", "n_shared_experts", default=1)
-        fields.values = {**fields.values, "moe_shared_expert_intermediate_size": each * many}
-    return family
+    many = fields.count("num_shared_experts", "n_shared_experts", default=1)
+    return {"moe_shared_expert_intermediate_size": each * many} if each else {}
 
 
-def _chatglm(fields: Fields, family: Family) -> Family:
-    if not fields.flag("multi_query_attention"):
-        fields.find("multi_query_group_num")
-    biased = fields.flag("add_bias_linear")
-    times = 1 if fields.flag("rmsnorm", default=True) else 2
-    if not fields.flag("post_layer_norm", default=True):
-        raise InputError(f"{fields.where}: post_layer_norm is false, which no published model of this type has")
-    fields.values = {**fields.values, "attention_out_bias": biased}
-    return replace(family, mlp_bias=biased, norms=2 * times, outer_norms=times)
-
-
-def _telechat(fields: Fields, family: Family) -> Family:
-    """A bias on the output, none on Q, K and V."""
-    fields.values = {**fields.values, "attention_out_bias": True}
-    return family
-
-
-def _fused_width(fields: Fields, family: Family) -> Family:
+def _halved_width(fields: Fields) -> dict[str, Any]:
     """Qwen's first and Molmo: `intermediate_size` is of gate and up together."""
-    whole = fields.count("intermediate_size", least=2)
-    fields.values = {**fields.values, "intermediate_size": whole // 2}
-    return family
+    return {"intermediate_size": fields.count("intermediate_size", least=2) // 2}
 
 
-def _molmo(fields: Fields, family: Family) -> Family:
-    fields.find("layer_norm_type", "norm_after")
-    return replace(_fused_width(fields, family), qk_norm="whole" if fields.flag("attention_layer_norm") else None)
-
-
-def _fixed_biases(fields: Fields, family: Family) -> Family:
-    """MiMo has Qwen2's attention with its biases, DeepSeek's first none, whatever the config says."""
-    fields.values = {name: value for name, value in fields.values.items() if name != "attention_bias"}
-    return family
-
-
-def _step3(fields: Fields, family: Family) -> Family:
-    """Experts in the layers that `moe_layers_enum` lists; without it, in all but the first."""
-    fields.find("norm_expert_weight", "num_attention_groups")
-    listed = list(range(1, fields.layers(fields.count("num_hidden_layers"))))
-    fields.values = {"moe_layers_enum": listed, **fields.values, "num_key_value_heads": 1}
-    return family
-
-
-def _k2_horizon(fields: Fields, family: Family) -> Family:
-    _no_biases(fields, "attention_bias")
-    fields.find("layernorm_num_groups", "rope_head_dim")
-    gated = bool(fields.text("attention_gate_func"))
-    return family if gated else replace(family, gate=None)
-
-
-def _pangu_ultra(fields: Fields, family: Family) -> Family:
-    return replace(family, norms=4 if fields.flag("sandwich_norm") else 2)
-
-
-def _pangu_pro(fields: Fields, family: Family) -> Family:
-    own = {
+def _pangu_pro(fields: Fields) -> dict[str, Any]:
+    return {
         "head_dim": fields.count("qk_nope_dim") + fields.count("qk_rope_dim"),
         "attention_out_bias": fields.flag("attention_bias"),
     }
-    fields.values = {**fields.values, **own}
-    return _pangu_ultra(fields, family)
 
 
-def _plamo3(fields: Fields, family: Family) -> Family:
+def _plamo3(fields: Fields) -> dict[str, Any]:
     """A list of windows, null where a layer sees everything."""
-    fields.find("window_size", "sliding_window_pattern")
     count = fields.layers(fields.count("num_hidden_layers"))
     windows = fields.per_layer(count, "interleaved_sliding_window")
-    if windows is not None:
-        sizes = {value for value in windows if value is not None}
-        if len(sizes) > 1:
-            raise InputError(f"{fields.where}: interleaved_sliding_window has several sizes; only one is read")
-        kinds = ["full_attention" if value is None else "sliding_attention" for value in windows]
-        fields.values = {**fields.values, "layer_types": kinds, "sliding_window": sizes.pop() if sizes else None}
-    return family
+    if windows is None:
+        return {}
+    sizes = {value for value in windows if value is not None}
+    if len(sizes) > 1:
+        raise InputError(f"{fields.where}: interleaved_sliding_window has several sizes; only one is read")
+    kinds = ["full_attention" if value is None else "sliding_attention" for value in windows]
+    return {"layer_types": kinds, "sliding_window": sizes.pop() if sizes else None}
 
 
-def _grok(fields: Fields, family: Family) -> Family:
-    """With `residual_moe`, a dense MLP beside the experts."""
-    fields.find("global_attn_every_n", "sliding_window_size", "attn_temperature_len", "context_len", "merge_gate_up")
-    if fields.flag("residual_moe"):
-        fields.values = {**fields.values, "shared_intermediate_size": fields.count("intermediate_size")}
-    return family
-
-
-GIGACHAT_NORMS = {"LlamaRMSNorm": 0, "ZeroCenteredRMSNorm": 0, "GatedNorm": 16, "ZeroCenteredGatedNorm": 16}
-"""GigaChat's kinds of norm, and the rank of their gates."""
-
-
-def _gigachat(fields: Fields, family: Family) -> Family:
-    """Layers with a KV cache by their numbers; norms before both halves, or after them too."""
-    _no_biases(fields, "use_shared_expert_sigmoid")
+def _gigachat(fields: Fields) -> dict[str, Any]:
+    """Norms before both halves, or after them too; of a kind whose gates have a rank."""
     placing = fields.text("layernorm_type", default="pre_post")
     form = fields.text("norm_type", default="ZeroCenteredGatedNorm")
     delta = fields.text("linear_attention_type", default="Qwen3NextGatedDeltaNet")
-    if placing not in ("pre", "pre_post") or form not in GIGACHAT_NORMS or delta != "Qwen3NextGatedDeltaNet":
+    if placing not in ("pre", "pre_post") or form not in _GIGACHAT_NORMS or delta != "Qwen3NextGatedDeltaNet":
         raise InputError(
             f"{fields.where}: layernorm_type {placing[:20]}, norm_type {form[:30]} and linear_attention_type "
             f"{delta[:30]} are not known together"
         )
-    placed = fields.items("full_attention_layers")
-    if fields.find("layer_types") is None and placed is not None:
-        count = fields.layers(fields.count("num_hidden_layers"))
-        kinds = ["full_attention" if index in placed else "linear_attention" for index in range(count)]
-        fields.values = {**fields.values, "layer_types": kinds}
-    fields.find("layernorm_gating_weight", "linear_sigmoid_gate_scale", "linear_gating_type", "nextn_is_sparse")
-    return replace(family, norms=4 if placing == "pre_post" else 2)
+    return {}
 
 
-def _iquest_q1(fields: Fields, family: Family) -> Family:
-    """Kinds of layers as a beginning, a block that comes again and again, and an end; dense layers by numbers."""
+def _iquest_q1(fields: Fields) -> dict[str, Any]:
+    """Kinds of layers as a beginning, a block that comes again and again, and an end."""
     count = fields.layers(fields.count("num_hidden_layers"))
     block = fields.items("hybrid_layers_types_block") or ["full_attention"] + ["sliding_attention"] * 3
     many = fields.layers(fields.count("num_hybrid_layers_block", default=21, least=1))
@@ -248,41 +118,103 @@ def _iquest_q1(fields: Fields, family: Family) -> Family:
         kinds = ["full_attention"] * count
     if len(kinds) != count:
         raise InputError(f"{fields.where}: kinds for {len(kinds)} layers, of which there are {count}")
-    _no_biases(fields, "use_over_encoding", "attention_bias")
-    fields.find("enable_lm_head_fp32", "first_layer_attn_out_scale", "first_layer_ffn_out_scale", "num_mtp_layers")
-    fields.values = {"mlp_only_layers": [0], **fields.values, "layer_types": kinds}
-    return family
+    return {"layer_types": kinds}
 
 
-def _spark(fields: Fields, family: Family) -> Family:
-    if fields.values.get("layer_types") is None:
-        count = fields.layers(fields.count("num_hidden_layers"))
-        kinds = ["sliding_attention" if (index + 1) % 4 else "full_attention" for index in range(count)]
-        fields.values = {**fields.values, "layer_types": kinds}
-    return replace(family, gate="head" if fields.flag("use_head_wise_attn_gate", default=True) else None)
-
-
-_OWN: dict[str, Callable[[Fields, Family], Family]] = {
-    "bailing_hybrid": _shared_width,
-    "bailing_moe": _bailing,
-    "bailing_moe_v2": _bailing,
-    "chatglm": _chatglm,
-    "mimo": _fixed_biases,
-    "deepseek": _fixed_biases,
-    "molmo": _molmo,
-    "param2moe": _param2moe,
-    "qwen": _fused_width,
-    "sarvam_moe": _bailing,
-    "sarvam_mla": _sarvam_mla,
-    "iquestloopcoder": _loop_coder,
-    "step3_text": _step3,
-    "k2_horizon": _k2_horizon,
-    "pangu_ultra_moe": _pangu_ultra,
+_OWN: dict[str, Callable[[Fields], dict[str, Any]]] = {
+    **dict.fromkeys(("bailing_hybrid", "bailing_moe", "bailing_moe_v2", "sarvam_moe", "sarvam_mla"), _shared_width),
+    **dict.fromkeys(("molmo", "qwen"), _halved_width),
     "PanguProMoE": _pangu_pro,
     "plamo3": _plamo3,
     "gigachat3_5": _gigachat,
-    "grok-1": _grok,
     "iquest_q1": _iquest_q1,
-    "spark2_5": _spark,
-    "telechat": _telechat,
 }
+
+
+# --- weights that only one model type has --------------------------------------------------------------------------
+
+
+def with_own_parts(fields: Fields, kind: str, family: Family, hidden: int, layers: list[Layers]) -> list[Layers]:
+    """The layers, with weights that only this model type has beside the two halves."""
+    if kind == "gigachat3_5":
+        wide = family.norms * hidden
+        return [replace(each, extra=(*each.extra, _norm_gates(fields, wide, *_latents(each)))) for each in layers]
+    if kind == "k2_horizon":
+        layers = [_chosen_values(fields, layer) for layer in layers]
+    return [replace(layer, extra=layer.extra + tuple(_beside(fields, kind, layer))) for layer in layers]
+
+
+def _chosen_values(fields: Fields, layer: Layers) -> Layers:
+    """Layers with experts have some for the attention's values too."""
+    many, taken = fields.count("mova_num_experts", default=0), fields.count("mova_num_experts_per_tok", default=0)
+    if not many or not isinstance(layer.mlp, Experts) or not isinstance(layer.attention, FullAttention):
+        return layer
+    if not 0 < taken <= many:
+        raise InputError(f"{fields.where}: a token takes {taken} value projections of {many}")
+    bias = (vector("self_attn.v_router.bias", many, "router"),) if layer.mlp.router_bias else ()
+    attention = replace(layer.attention, value_experts=many, values_per_token=taken)
+    return replace(layer, attention=attention, extra=layer.extra + bias)
+
+
+def _latents(layer: Layers) -> list[int]:
+    attention = layer.attention
+    return [attention.q_rank or 0, attention.kv_rank] if isinstance(attention, LatentAttention) else []
+
+
+def _norm_gates(fields: Fields, *widths: int) -> Matrix:
+    rank = _GIGACHAT_NORMS[fields.text("norm_type", default="ZeroCenteredGatedNorm")]
+    return vector("norm_gates", 2 * rank * sum(widths))
+
+
+def _beside(fields: Fields, kind: str, layer: Layers) -> list[Matrix]:
+    attention = layer.attention
+    if not isinstance(attention, FullAttention):
+        return []
+    if kind == "iquestloopcoder":
+        # For each head, how much it hears of the first loop's cache.
+        return [vector("gate_projections", attention.heads * (attention.head_dim + 1), "attention")]
+    if kind == "iquest_q1":
+        sinks = attention.kv_heads * attention.head_dim if fields.flag("enable_sink_attention", default=True) else 0
+        return [vector("self_attn.sink_k", sinks, "attention")]
+    if kind == "PanguProMoE":
+        sinks = fields.count("param_sink_number", default=0) * attention.kv_heads
+        wide = attention.head_dim + (attention.v_head_dim if fields.flag("param_sink_with_value") else 0)
+        return [vector("self_attn.k_layernorm", attention.head_dim), vector("self_attn.sinks", sinks * wide)]
+    return []
+
+
+def looped(fields: Fields, kind: str, family: Family, runs: tuple[Layers, ...]) -> tuple[Layers, ...]:
+    """All layers again, as often as the config says, with the same weights and a cache for every time."""
+    loops = fields.count("loops", default=1, least=1) if "loops" in family.names.values() else 1
+    if loops > _MOST_LOOPS:
+        raise InputError(f"{fields.where}: {loops} loops; {_MOST_LOOPS} at most")
+    again = tuple(replace(run, shared=True, extra=()) for run in runs)
+    if kind == "iquestloopcoder":
+        window = fields.count("loop_window_size", default=64, least=1)
+        again = tuple(replace(run, attention=_windowed(run.attention, window)) for run in again)
+        fields.assume("later loops also read the first one's cache: not in the times")
+    return runs + again * (loops - 1)
+
+
+def _windowed(attention: Any, window: int) -> Any:
+    return replace(attention, window_tokens=window)
+
+
+def own_tables(fields: Fields, kind: str, hidden: int, vocab: int) -> tuple[Matrix, ...]:
+    """Molmo's 128 rows for images; LongCat-Flash-Lite's n-grams: for each of several hashes of the last tokens a
+    table of narrow vectors, and a projection to hidden size. Sizes as in vLLM 0.32.
+    """
+    if kind == "gigachat3_5":
+        return (_norm_gates(fields, hidden),)
+    if kind == "molmo":
+        return (vector("new_embedding", 128 * hidden, "embedding"),)
+    ratio = fields.maybe("ngram_vocab_size_ratio", least=1)
+    if not ratio:
+        return ()
+    count = fields.count("emb_split_num", least=1) * (fields.count("emb_neighbor_num", least=2) - 1)
+    width = hidden // count
+    rows = count * ratio * vocab + count * count
+    return (
+        Matrix("ngram_embeddings", rows, width, "embedding", "vocab", quantisable=False),
+        Matrix("ngram_projections", count * width, hidden, "embedding", quantisable=False),
+    )

@@ -4,36 +4,18 @@ from __future__ import annotations
 
 from functools import cache
 from importlib import resources
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
-from loadstone.catalogue.config.families import Family
+from loadstone.catalogue.config.families import Family, tables
 from loadstone.catalogue.config.fields import Fields
 
 TEXT_PARTS = ("text_config", "llm_config", "language_config")
-_TIES: dict[str, Literal["inner", "outer", "never"]] = {
-    "blip-2": "inner",
-    "instructblip": "inner",
-    "instructblipvideo": "inner",
-    "llama4": "inner",
-    "fuyu": "outer",
-    "bailing_hybrid": "never",
-    "cosmos3_edge": "never",
-    "kimi_linear": "never",
-    "molmo2": "never",
-    "muse_glimmer": "never",
-    "muse_spark": "never",
-    "nemotron_h": "never",
-    "nemotron_h_omni": "never",
-    "step3p7": "never",
-}
-"""Where transformers does not ask the outer `tie_word_embeddings`: the text model has a class with an output head, or
-the class never ties. Of others with a `…ForCausalLM` the text model stands alone, and its own word counts."""
 _PERIODS = ("sliding_window_pattern", "full_attention_interval")
 
 
-class _Table(msgspec.Struct, frozen=True):
+class _Defaults(msgspec.Struct, frozen=True):
     """text_defaults.json, which tests/catalogue/transformers_defaults.py writes. parts: outer model_type, the part's
     field, its model_type; defaults: of the fields of such a part's class; aliases: other names that the class
     takes for one.
@@ -45,9 +27,9 @@ class _Table(msgspec.Struct, frozen=True):
 
 
 @cache
-def _table() -> _Table:
+def _defaults() -> _Defaults:
     content = (resources.files("loadstone.catalogue") / "text_defaults.json").read_bytes()
-    return msgspec.json.decode(content, type=_Table)
+    return msgspec.json.decode(content, type=_Defaults)
 
 
 def text_fields(whole: Fields) -> tuple[Fields, str]:
@@ -60,16 +42,16 @@ def text_fields(whole: Fields) -> tuple[Fields, str]:
         return whole, whole.text("model_type")
     kind = fields.text("model_type") or part_kind(whole, fields, "text_config")
     left = filled(fields, kind)
-    said = ", ".join(f"{name} {value}" for name, value in left.items() if value and not isinstance(value, str))
-    if said:
-        fields.assume(f"left out, and so as in the class of this model_type: {said}")
+    named = ", ".join(f"{name} {value}" for name, value in left.items() if value and not isinstance(value, str))
+    if named:
+        fields.assume(f"left out, and so as in the class of this model_type: {named}")
     return fields, kind
 
 
 def part_kind(whole: Fields, part: Fields, name: str) -> str:
     """The model_type of a part: its own, or where it does not say one that is known, the one its outer class has."""
     own, outer = part.text("model_type"), whole.text("model_type")
-    return own if own in _table().defaults else _table().parts.get(outer, {}).get(name, own or outer)
+    return own if own in _defaults().defaults else _defaults().parts.get(outer, {}).get(name, own or outer)
 
 
 def filled(fields: Fields, kind: str) -> dict[str, Any]:
@@ -78,10 +60,10 @@ def filled(fields: Fields, kind: str) -> dict[str, Any]:
     """
     if not fields.text("model_type"):
         return {}
-    aliases = _table().aliases.get(kind, {})
+    aliases = _defaults().aliases.get(kind, {})
     left = {
         name: value
-        for name, value in _table().defaults.get(kind, {}).items()
+        for name, value in _defaults().defaults.get(kind, {}).items()
         if fields.values.keys().isdisjoint([name, *aliases.get(name, ())])
     }
     if "layer_types" in fields.values or "_sliding_window_pattern" in fields.values:
@@ -95,20 +77,24 @@ def tied_embeddings(fields: Fields, whole: Fields, family: Family, known: bool) 
     (`VllmConfig.with_hf_config`), but in a few classes; then the text model's; then its class.
     """
     names = ("tie_word_embeddings", "tie_embedding")  # the other is LFM2's
-    inner = fields.find(*names)
-    outer = whole.find(*names) if whole is not fields else None
+    inner = fields.raw(*names)
+    outer = whole.raw(*names) if whole is not fields else None
     alone = any(str(name).endswith("ForCausalLM") for name in whole.items("architectures") or [])
-    rule = _TIES.get(whole.text("model_type"), "inner" if alone else "outer")
+    rule = tables().tied_embeddings.get(whole.text("model_type"), "inner" if alone else "outer")
     if rule == "never":
         return False
-    said = [each[1] for each in ((inner, outer) if rule == "inner" else (outer, inner)) if each is not None]
-    if not said:
-        how = f"{'tied' if family.tied else 'not tied'}, as this model_type is" if known else "not tied assumed"
+    flags = [bool(flag) for flag in ((inner, outer) if rule == "inner" else (outer, inner)) if flag is not None]
+    if not flags:
+        how = (
+            f"{'tied' if family.tied_embeddings else 'not tied'}, as this model_type is"
+            if known
+            else "not tied assumed"
+        )
         fields.assume(f"tie_word_embeddings absent: {how}")
-        return family.tied
-    if len(said) > 1 and bool(said[0]) != bool(said[1]):
+        return family.tied_embeddings
+    if len(set(flags)) > 1:
         fields.assume(
-            f"tie_word_embeddings differs from text_config's: {'tied' if said[0] else 'not tied'} taken, as "
+            f"tie_word_embeddings differs from text_config's: {'tied' if flags[0] else 'not tied'} taken, as "
             "transformers and vLLM do unless the checkpoint has an output head of its own"
         )
-    return bool(said[0])
+    return flags[0]

@@ -6,14 +6,110 @@ GPTQ, bitsandbytes. All say what is quantised and list modules that are not; the
 
 from __future__ import annotations
 
+import re
+from collections import defaultdict
+from fnmatch import fnmatchcase
 from typing import Any
 
 from loadstone.catalogue.architecture.matrix import Matrix
 from loadstone.catalogue.architecture.precision import FORMATS, Format
+from loadstone.catalogue.config.families import tables
 from loadstone.catalogue.config.fields import Fields
-from loadstone.catalogue.config.patterns import Patterns, paths_of
 
 _MOST_NAMES = 200_000
+_ALGORITHMS = {"FP8": "fp8", "W4A": "int4", "W8A8": "int8", "INT8": "int8"}
+"""How ModelOpt's names of algorithms begin."""
+_MOST_GLOBS = 500
+_MOST_EXPRESSIONS = 100
+_LAYER = re.compile(r"(?:^|\.)layers\.([0-9]+)(?=[.*]|$)")
+_NUMBERED = re.compile(r"\.[0-9]|[\[?]|\\d")
+"""In a pattern: it may be about some layers and not others."""
+_SAFE = re.compile(r"(?:[\w.\-$^]|\\\.|\\d\+|\.\*|\([\w|.\-]*\))*")
+"""Regular expressions taken from a config: literals, `.*` and plain alternatives. Nothing nested, so that no pattern
+can take exponential time."""
+
+
+def _paths_of(layer: int | None, matrix: Matrix, experts_apart: bool = False) -> list[str]:
+    """What checkpoints may call this matrix of this layer, in dotted names. `experts_apart`: Gemma keeps experts and
+    router beside the MLP, not within.
+    """
+    if layer is None:
+        short = {"lm_head": "head", "embed_tokens": "embed"}.get(matrix.name, matrix.name)
+        return [*(f"{prefix}{matrix.name}" for prefix in ("", "model.", "language_model.", "backbone.")), short]
+    names = tables().checkpoint_names
+    home, *rest = matrix.name.split(".")
+    tails = [""]
+    for part in rest:
+        tails = [f"{tail}.{choice}" for tail in tails for choice in names.part.get(part, (part,))]
+    homes = [f".{name}" for name in names.home.get(home, (home,))]
+    if experts_apart and matrix.kind in ("experts", "router"):
+        homes = [""]
+    return [f"{prefix}.{layer}{name}{tail}" for prefix in names.prefix for name in homes for tail in tails]
+
+
+class Patterns:
+    """A list of module names, globs and `re:` expressions."""
+
+    def __init__(self, patterns: list[str]) -> None:
+        self.refused: list[str] = []
+        self._names: dict[tuple[int | None, str], list[str]] = defaultdict(list)
+        self._globs: dict[int | None, list[str]] = defaultdict(list)
+        self._expressions: list[re.Pattern[str]] = []
+        self._layers: set[int] = set()
+        self._uniform = True
+        for pattern in patterns:
+            if not self._take(pattern):
+                self.refused.append(pattern[:60])
+
+    def _take(self, pattern: str) -> bool:
+        """Whether it can be used: bounds keep a hostile list from taking for ever."""
+        if len(pattern) > 500 or pattern.count("*") > 6:
+            return False
+        if pattern.startswith("re:"):
+            text = pattern[3:]
+            if len(self._expressions) >= _MOST_EXPRESSIONS or not _SAFE.fullmatch(text):
+                return False
+            self._expressions.append(re.compile(text))
+            self._uniform &= not _NUMBERED.search(text)
+            return True
+        match = _LAYER.search(pattern)
+        # `layers.1*` is about layer 1 and 10 to 19, and is looked at for every layer; `layers.1.*` is about one.
+        layer = int(match[1]) if match and not pattern[match.end() :].startswith("*") else None
+        if not set("*?[") & set(pattern):
+            self._names[layer, pattern.rpartition(".")[2]].append(f".{pattern}.")
+        elif len(self._globs[layer]) >= _MOST_GLOBS:
+            return False
+        else:
+            self._globs[layer].append(pattern)
+        if layer is not None:
+            self._layers.add(layer)
+        else:
+            self._uniform &= not _NUMBERED.search(pattern)
+        return True
+
+    def alike(self, layer: int) -> bool:
+        """Whether nothing here is about this layer in particular."""
+        return self._uniform and layer not in self._layers
+
+    def match(self, layer: int | None, paths: list[str]) -> bool:
+        if self._names and any(self._named(layer, path) for path in paths):
+            return True
+        globs = self._globs.get(None, []) + (self._globs.get(layer, []) if layer is not None else [])
+        if any(fnmatchcase(path, glob) or fnmatchcase(path, f"{glob}.*") for glob in globs for path in paths):
+            return True
+        return any(expression.match(path) for expression in self._expressions for path in paths)
+
+    def _named(self, layer: int | None, path: str) -> bool:
+        """A name is about all it stands in, between dots: `gate` about `model.layers.0.mlp.gate.weight`."""
+        whole = f".{path}."
+        for part in path.split("."):
+            for number in (layer, None) if layer is not None else (None,):
+                if any(name in whole for name in self._names.get((number, part), ())):
+                    return True
+        return False
+
+
+# --- what a checkpoint says -----------------------------------------------------------------------------------------
 
 
 class Rules:
@@ -45,7 +141,7 @@ class Rules:
         return [self.kept, *(targets for _, targets in self.groups)]
 
     def _looked_up(self, layer: int | None, matrix: Matrix) -> Format | None:
-        paths = paths_of(layer, matrix, self.experts_apart)
+        paths = _paths_of(layer, matrix, self.experts_apart)
         for path in paths:
             for name in (path, path.rpartition(".")[0]):
                 if name in self.named:
@@ -64,13 +160,13 @@ class Rules:
 
 def read_quantisation(config: Fields, beside: dict[str, Any] | None, experts_apart: bool = False) -> Rules | None:
     """`beside`: what hf_quant_config.json holds. None where nothing is quantised."""
-    found = config.inner("quantization_config")
+    own = config.inner("quantization_config")
     experts = config.text("expert_dtype")
     if beside is not None and isinstance(beside.get("quantization"), dict):
         beside = beside["quantization"]
-    if found is None and beside is None:
+    if own is None and beside is None:
         return None
-    fields = found or Fields(beside or {}, f"{config.where}, hf_quant_config.json")
+    fields = own or Fields(beside or {}, f"{config.where}, hf_quant_config.json")
     rules = Rules(experts_apart)
     kept: list[str] = []
     for source in (fields, Fields(beside, "hf_quant_config.json") if beside else None):
@@ -111,10 +207,9 @@ def _read_one(fields: Fields, rules: Rules, kept: list[str]) -> None:
         rules.base = FORMATS["mxfp4"]
         kept += _names(fields, "modules_to_not_convert")
     elif method in ("awq", "gptq", "gptq_marlin", "awq_marlin", "auto-round"):
-        bits = fields.count("bits", "w_bit", default=4, least=1)
-        group = fields.find("group_size", "q_group_size")
-        size = group[1] if group and isinstance(group[1], int) and group[1] > 0 else 0
+        bits, group = fields.count("bits", "w_bit", default=4, least=1), fields.raw("group_size", "q_group_size")
         zero = 0 if "sym" in fields.values and fields.flag("sym") and method != "gptq" else bits
+        size = group if isinstance(group, int) and group > 0 else 0
         rules.base = Format("int4" if bits == 4 else f"int{bits}", bits, size, 16, zero)
         kept += _names(fields, "modules_to_not_convert")
     elif method == "bitsandbytes":
@@ -159,13 +254,7 @@ def _of_algorithm(name: str) -> Format | None:
         return FORMATS["nvfp4"]
     if "MXFP4" in name:
         return FORMATS["mxfp4"]
-    if name.startswith("FP8"):
-        return FORMATS["fp8"]
-    if name.startswith("W4A"):
-        return FORMATS["int4"]
-    if name.startswith(("W8A8", "INT8")):
-        return FORMATS["int8"]
-    return None
+    return next((FORMATS[form] for start, form in _ALGORITHMS.items() if name.startswith(start)), None)
 
 
 def _kv_dtype(value: Any) -> str | None:

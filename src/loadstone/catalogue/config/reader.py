@@ -12,34 +12,39 @@ from typing import Any
 
 import msgspec
 
+from loadstone.catalogue.architecture.linear import LinearAttention
 from loadstone.catalogue.architecture.matrix import Matrix, vector
+from loadstone.catalogue.architecture.mlp import DenseMlp, Experts
 from loadstone.catalogue.architecture.model import Layers, Model
 from loadstone.catalogue.architecture.precision import FORMATS, TORCH_DTYPES, Format
 from loadstone.catalogue.config.beside import beside_layers, embedding_width, outer_norms
-from loadstone.catalogue.config.families import FAMILIES, NOT_READ, Family
+from loadstone.catalogue.config.families import Family, tables
 from loadstone.catalogue.config.fields import Fields
-from loadstone.catalogue.config.ignored import HARMLESS, IGNORED
 from loadstone.catalogue.config.layers import draft_layers, read_layers
-from loadstone.catalogue.config.makers import in_common_names, own_kind
-from loadstone.catalogue.config.makers_parts import looped, own_tables, with_own_parts
+from loadstone.catalogue.config.makers import in_common_names, looped, own_kind, own_tables, with_own_parts
 from loadstone.catalogue.config.nested import text_fields, tied_embeddings
 from loadstone.catalogue.config.quantisation import Rules, read_quantisation
-from loadstone.catalogue.config.read_beside_attention import streams_of_model
-from loadstone.catalogue.config.read_residual import residual_ends
-from loadstone.catalogue.config.vision import vision_parameters
+from loadstone.catalogue.config.towers import vision_parameters
 from loadstone.core.errors import InputError
 
 MOST_BYTES = 64 << 20
 _MOST_STRETCHED = 10_000
-_CONTEXT = (
-    "max_position_embeddings", "max_sequence_length", "max_seq_len", "seq_length", "n_positions", "model_max_length",
-)  # fmt: skip
 _GATED = ("silu", "swish", "swiglu", "silu_and_mul")
 _SHAPING = re.compile(
     r"layer|block|pattern|period|interval|offset|attn_type|mamba|ssm|state|conv|rwkv|heads|_dim$|_rank$|_size$|width"
     r"|expert|ffn|mlp|mixer|loop|ut_steps|altup|laurel|lora|cross_attention|shared|group_num|use_cla"
 )
 """Names of fields that are likely to change sizes."""
+_HARMLESS = re.compile(
+    r"_(alpha|beta|alpha_factor|beta_factor|scale|scaling|eps|std|init|coef|loss_weight|dropout|pdrop|noise|act|act_fn"
+    r"|token_id|token_index)$|^(attention|embedding|residual)_multiplier$|^(summary|vision_feature|vit)_"
+)
+"""Names of fields that change no size, by their ends and beginnings."""
+_TELLING = {
+    "layer_types", "layers_block_type", "hybrid_override_pattern", "attn_layer_indices", "attn_layer_period",
+    "full_attn_idxs",
+}  # fmt: skip
+"""Fields that tell layers with a state from those without."""
 _AS_WIDE = ("block_dim", "conv_dim", "conv_dim_out")
 """Widths of LFM2 that say nothing new where they are the residual stream's, as nearly always."""
 _PARTS = {
@@ -60,9 +65,9 @@ def read_path(path: Path) -> Model:
     return read_given({"name": _name_of(path), "config": config, "quantisation": beside})
 
 
-def read_given(said: Mapping[str, Any]) -> Model:
+def read_given(description: Mapping[str, Any]) -> Model:
     """From a model's files, as `Model.given` and a run's papers keep them, and its `name`. Raises InputError."""
-    name, config, beside = said.get("name"), said.get("config"), said.get("quantisation")
+    name, config, beside = description.get("name"), description.get("config"), description.get("quantisation")
     if not isinstance(name, str) or not isinstance(config, dict) or not isinstance(beside, dict | None):
         raise InputError("a model's description lacks its name or its config; give the path to its config.json")
     given = {"config": config, "quantisation": beside}
@@ -84,14 +89,14 @@ def _json(file: Path) -> dict[str, Any]:
     try:
         if file.stat().st_size > MOST_BYTES:
             raise InputError(f"{file}: more than {MOST_BYTES >> 20} MiB; that is not a config.json")
-        found = json.loads(file.read_text("utf-8"))
+        content = json.loads(file.read_text("utf-8"))
     except FileNotFoundError:
         raise InputError(f"{file}: no such file; give a config.json or the folder that holds it") from None
     except (OSError, UnicodeDecodeError, ValueError, RecursionError) as error:
         raise InputError(f"{file}: not a readable JSON file ({str(error)[:100]})") from None
-    if not isinstance(found, dict):
-        raise InputError(f"{file}: a JSON {type(found).__name__}, not an object; give a model's config.json")
-    return found
+    if not isinstance(content, dict):
+        raise InputError(f"{file}: a JSON {type(content).__name__}, not an object; give a model's config.json")
+    return content
 
 
 def read_config(config: dict[str, Any], name: str, beside: dict[str, Any] | None = None) -> Model:
@@ -101,37 +106,31 @@ def read_config(config: dict[str, Any], name: str, beside: dict[str, Any] | None
     kind = own_kind(fields, whole.values.get("architectures"), kind)
     family = in_common_names(fields, kind, _family(fields, kind))
     fields.spread("attn_config", "ffn_config")
-    hidden = fields.count("hidden_size", "n_embd", "d_model", least=1)
-    vocab = fields.count("vocab_size", "padded_vocab_size", least=1)
+    fields.spellings = tables().spellings
+    hidden, vocab = fields.count("hidden_size", least=1), fields.count("vocab_size", least=1)
     layers = with_own_parts(fields, kind, family, hidden, read_layers(fields, family, hidden))
     place = fields if "quantization_config" in fields.values else whole
     rules = read_quantisation(place, beside, experts_apart=kind.startswith("gemma4"))
     dtype = _dtype(fields, whole)
-    tied = tied_embeddings(fields, whole, family, kind in FAMILIES)
-    runs = looped(fields, kind, _runs(layers, rules, 0))
+    tied = tied_embeddings(fields, whole, family, kind in tables().family)
+    runs = looped(fields, kind, family, _runs(layers, rules, 0))
     drafts = draft_layers(fields, family, hidden, layers[-1])
-    vision, said = vision_parameters(whole, hidden)
-    for text in said:
-        fields.assume(text)
-    context = fields.maybe(*_CONTEXT, least=1)
-    context = _stretched(fields, kind, context)
+    vision, remarks = vision_parameters(whole, hidden)
+    for remark in remarks:
+        fields.assume(remark)
+    context = _stretched(fields, kind, fields.maybe("max_position_embeddings", least=1))
     if context is None:
         fields.assume("the config states no longest context: no limit assumed")
     norms = outer_norms(fields, family)
-    extra = (
-        *beside_layers(fields, family, hidden, vocab, len(layers)),
-        *streams_of_model(fields, hidden),
-        *residual_ends(fields, family, hidden),
-        *own_tables(fields, kind, hidden, vocab),
-    )
+    extra = beside_layers(fields, family, hidden, vocab, len(layers)) + own_tables(fields, kind, hidden, vocab)
     embeddings: tuple[tuple[str, Format], ...] = ()
-    if family.positions is not None and context:
-        extra += (vector("positions", (context + family.positions) * hidden, "embedding"),)
+    if family.position_rows is not None and context:
+        extra += (vector("positions", (context + family.position_rows) * hidden, "embedding"),)
     if rules is not None:
         table = Matrix("embed_tokens", vocab, hidden, "embedding", "vocab", quantisable=False)
         head = Matrix("lm_head", hidden, vocab, "embedding", "vocab", quantisable=False)
         embeddings = tuple((m.name, form) for m in (table, head) if (form := rules.format(None, m)) is not None)
-    _unknown(fields, whole, hidden)
+    _look_for_unread(fields, whole, family, layers, hidden)
     return Model(
         name=name,
         model_type=kind,
@@ -156,15 +155,13 @@ def read_config(config: dict[str, Any], name: str, beside: dict[str, Any] | None
 
 def _family(fields: Fields, kind: str) -> Family:
     """Raises InputError: a type whose layers cannot be described here, and one that leaves its MLP open."""
-    if kind in NOT_READ:
-        raise InputError(
-            f"{fields.where}: model_type {kind!r} is not read here, and cannot be sized: {NOT_READ[kind]}"
-        )
+    if kind in tables().refused:
+        reason = tables().refused[kind]
+        raise InputError(f"{fields.where}: model_type {kind!r} is not read here, and cannot be sized: {reason}")
     if fields.flag("is_encoder_decoder"):
         raise InputError(f"{fields.where}: an encoder with a decoder; only models of a decoder alone are read here")
-    family = FAMILIES.get(kind)
-    if family is not None:
-        return family
+    if kind in tables().family:
+        return tables().family[kind]
     act = fields.find("hidden_act", "hidden_activation", "activation_function", "mlp_hidden_act", "activation")
     if act is not None and str(act[1]).lower() not in _GATED:
         raise InputError(
@@ -193,10 +190,10 @@ def _stretched(fields: Fields, kind: str, context: int | None) -> int | None:
 
 
 def _dtype(fields: Fields, whole: Fields) -> str:
-    said = fields.text("torch_dtype", "dtype", default=whole.text("torch_dtype", "dtype"))
-    if said not in TORCH_DTYPES:
-        fields.assume(f"dtype {said[:40]!r}: bf16 assumed" if said else "no dtype: bf16 assumed")
-    return TORCH_DTYPES.get(said, "bf16")
+    name = fields.text("torch_dtype", "dtype", default=whole.text("torch_dtype", "dtype"))
+    if name not in TORCH_DTYPES:
+        fields.assume(f"dtype {name[:40]!r}: bf16 assumed" if name else "no dtype: bf16 assumed")
+    return TORCH_DTYPES.get(name, "bf16")
 
 
 def _runs(layers: list[Layers], rules: Rules | None, first: int) -> tuple[Layers, ...]:
@@ -228,28 +225,48 @@ def _most_kept(runs: tuple[Layers, ...], hidden: int, dtype: str) -> str:
     return max(counts, key=lambda form: counts[form]).dtype
 
 
-def _unknown(fields: Fields, whole: Fields, hidden: int) -> None:
+def _look_for_unread(fields: Fields, whole: Fields, family: Family, layers: list[Layers], hidden: int) -> None:
     """Names what was neither read nor known to change no size. What is null, false, 0 or empty adds nothing.
 
     Raises InputError: of the text model, fields whose names say that they shape it.
     """
-    left = {id(part): _left(part) for part in (fields, whole)}
+    ignored = family.ignored | _ignored(fields, layers)
     same = {name for name in _AS_WIDE if fields.values.get(name) == hidden}
-    shaping = [name for name in left[id(fields)] if _SHAPING.search(name) and name not in same]
+    left = _unread(fields, ignored)
+    shaping = [name for name in left if _SHAPING.search(name) and name not in same]
     if shaping:
         raise InputError(
             f"{fields.where}: not understood, and likely to change sizes: {_listed(shaping)}; "
             "where they do not, take them out of a copy of the file"
         )
-    names = sorted({name for found in left.values() for name in found} - same)
+    outer = [] if whole is fields else _unread(whole, tables().ignored.always)
+    names = sorted({*left, *outer} - same)
     if names:
         fields.assume(f"fields not understood, taken to change no size: {_listed(names)}")
 
 
-def _left(part: Fields) -> list[str]:
-    known = part.used | IGNORED | _PARTS
+def _ignored(fields: Fields, layers: list[Layers]) -> frozenset[str]:
+    """Fields that say nothing of a model with these fields and these layers."""
+    rules = tables().ignored
+    attentions = [each.attention for each in layers if not isinstance(each.attention, LinearAttention | None)]
+    # Of a type that is not known, or whose layers are not told apart, fields of states may mean something.
+    told_apart = fields.text("model_type") in tables().family and not fields.used.isdisjoint(_TELLING)
+    lacking = {
+        "experts": not any(isinstance(each.mlp, Experts) for each in layers),
+        "dense_mlps": not any(isinstance(each.mlp, DenseMlp) for each in layers),
+        "windows": not any(attention.window_tokens for attention in attentions),
+        "states": told_apart and not any(each.states for each in layers),
+        "attention": not attentions,
+    }
+    without = (names for part, names in rules.without.items() if lacking[part])
+    beside = (names for name, names in rules.beside.items() if fields.values.get(name) is not None)
+    return rules.always.union(*without, *beside)
+
+
+def _unread(part: Fields, ignored: frozenset[str]) -> list[str]:
+    known = part.used | ignored | _PARTS
     return sorted(
-        key for key, value in part.values.items() if value and key not in known and not HARMLESS.search(key)
+        name for name, value in part.values.items() if value and name not in known and not _HARMLESS.search(name)
     )
 
 

@@ -9,48 +9,10 @@ import msgspec
 from loadstone.catalogue.architecture.model import Model
 from loadstone.catalogue.hardware import Gpu, Node
 
-ENGINES = ("vllm", "sglang", "tensorrt-llm", "llama.cpp", "transformers")
-
-OWNERS = {
-    name: engine
-    for engine, names in {
-        "vllm": (
-            "cudagraph_mode", "gpu_memory_utilization", "max_cudagraph_capture_size", "max_num_batched_tokens",
-            "max_num_seqs",
-        ),
-        "sglang": (
-            "chunked_prefill_size", "cuda_graph_max_bs", "disable_piecewise_cuda_graph", "max_prefill_tokens",
-            "max_running_requests", "max_total_tokens", "mem_fraction_static", "page_size",
-            "piecewise_cuda_graph_max_tokens", "scheduler_recv_interval",
-        ),
-        "tensorrt-llm": (
-            "batch_wait_max_tokens_ratio", "batch_wait_timeout_iters", "capture_num_tokens",
-            "free_gpu_memory_fraction", "max_batch_size", "max_num_tokens", "timeout_iters",
-        ),
-        "llama.cpp": ("batch_size", "ctx_size", "parallel"),
-    }.items()
-    for name in names
-}  # fmt: skip
-"""Arguments that one engine alone has."""
-
-COMMON = (
-    "batching", "block_size", "draft", "enable_chunked_prefill", "enforce_eager", "kv_cache", "max_model_len",
-    "max_seq_len", "num_speculative_tokens", "prefix_caching",
+_PLAIN = (
+    "gpus", "nodes", "tp", "pp", "dp", "ep", "attention_dp", "weights_dtype", "kv_dtype", "engine", "engine_version",
 )  # fmt: skip
-"""Arguments that are understood for all engines."""
-
-ARGUMENTS = tuple(sorted([*COMMON, *OWNERS]))
-"""Engines' own arguments that a shorthand may carry, `-` or `_` alike. What they do is sizing's and the scheduler's
-business."""
-
-CHOICES = {"batching": ("continuous", "static"), "kv_cache": ("paged", "reserved")}
-"""Arguments of a few values, the first of which is what all engines do: the other is there for contrast."""
-
-SWITCHES = ("disable_piecewise_cuda_graph", "enable_chunked_prefill", "enforce_eager", "prefix_caching")
-"""Arguments that are true or false, and true where they stand alone."""
-
-ON, OFF = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
-"""How true and false are written."""
+"""Fields of a deployment that its description has as they are."""
 
 
 class Draft(msgspec.Struct, frozen=True):
@@ -155,23 +117,13 @@ class Deployment(msgspec.Struct, frozen=True):
     def argument(self, name: str) -> str | None:
         return dict(self.arguments).get(name)
 
-    def papers(self) -> dict[str, Any]:
-        """As a run's papers have it: RunInfo.settings["deployment"], see runfacts."""
+    def to_settings(self) -> dict[str, Any]:
+        """As a run has it: RunInfo.settings["deployment"], see analyse/run_facts.py."""
         return {
             # Of a model and hardware of the user's own, whose files may be gone when the run is read, all there was.
             "model": {"name": self.model.name, **self.model.given} if self.model.given else self.model.name,
             "gpu": msgspec.to_builtins(self.gpu) if self.has_own_hardware else self.gpu.name,
-            "gpus": self.gpus,
-            "nodes": self.nodes,
-            "tp": self.tp,
-            "pp": self.pp,
-            "dp": self.dp,
-            "ep": self.ep,
-            "attention_dp": self.attention_dp,
-            "weights_dtype": self.weights_dtype,
-            "kv_dtype": self.kv_dtype,
-            "engine": self.engine,
-            "engine_version": self.engine_version,
+            **{name: getattr(self, name) for name in _PLAIN},
             "arguments": dict(self.arguments),
             "name": self.name,
         }

@@ -12,34 +12,29 @@ import msgspec
 from loadstone.catalogue.architecture.model import Model
 from loadstone.catalogue.architecture.precision import FORMATS, dtype_of, kv_dtype_of
 from loadstone.catalogue.config.reader import read_given
-from loadstone.catalogue.deployment.deployment import (
+from loadstone.catalogue.deployment.deployment import Deployment, Draft
+from loadstone.catalogue.engines import (
     ARGUMENTS,
     CHOICES,
+    ELSEWHERE,
     ENGINES,
     OFF,
     ON,
     OWNERS,
     SWITCHES,
-    Deployment,
-    Draft,
+    engine_key,
+    owners_of,
 )
-from loadstone.catalogue.deployment.spellings import ELSEWHERE, SAME, owners_of
 from loadstone.catalogue.find import find_gpu, find_hardware, find_model, is_catalogued
 from loadstone.catalogue.hardware import Gpu, Node
 from loadstone.catalogue.user_files import is_file
 from loadstone.core.errors import InputError
 
-_ENGINE_NAMES = {
-    "trtllm": "tensorrt-llm",
-    "trt-llm": "tensorrt-llm",
-    "tensorrt": "tensorrt-llm",
-    "llama-cpp": "llama.cpp",
-}
 _MOST_GPUS = 65_536
 _WHERE = re.compile(r"(?:([0-9]+)\s*[x×*]\s*)?([a-z0-9][a-z0-9 ._-]*|.+\.(?:ya?ml|json))", re.IGNORECASE)
 _FILE = re.compile(r"(.+?\.(?:ya?ml|json))(?:/(.*))?", re.IGNORECASE)
 _COUNT = re.compile(r"(tp|pp|dp|ep|nodes)=?([0-9]+)")
-_DRAFTS = {"draft", *(flag for names in SAME.values() for flag, ours in names.items() if ours == "draft")}
+_DRAFTS = {"draft", *(flag for engine in ENGINES.values() for flag, ours in engine.same.items() if ours == "draft")}
 _DRAFT = re.compile(rf"[/,]\s*-*(?:{'|'.join(sorted(_DRAFTS)).replace('_', '[-_]')})\s*=", re.IGNORECASE)
 _SHARED = ("attention-dp", "dp-attention", "attention_dp", "dp_attention")
 _PRECISION = re.compile(
@@ -109,9 +104,9 @@ def parse_deployment(text: str, gpu: Gpu | None = None, model: Model | None = No
     if not left or not where:
         raise InputError(f"deployment {text!r}: not MODEL@GPUS; {_FORM}")
     model, weights = _model_of(left, text, model)
-    found, gpus, nodes, node = _hardware_of(where, text, gpu)
+    kind, gpus, nodes, node = _hardware_of(where, text, gpu)
     options = _options_of(rest, text)
-    return arrange(model, found, gpus, nodes, node, weights, options, text)
+    return arrange(model, kind, gpus, nodes, node, weights, options, text)
 
 
 def parse_named(text: str, hardware: Gpu | None, own: str | None = None) -> Deployment:
@@ -150,10 +145,10 @@ def _name_and_weights(left: str, text: str) -> tuple[str, str | None]:
 
 def _split_precision(name: str) -> tuple[str, str | None]:
     """(name, precision) of a model that the catalogue has without the end that says its precision; else None."""
-    found = _PRECISION.search(name)
-    if found is None or is_catalogued(name) or not is_catalogued(name[: found.start()]):
+    match = _PRECISION.search(name)
+    if match is None or is_catalogued(name) or not is_catalogued(name[: match.start()]):
         return name, None
-    return name[: found.start()], dtype_of(found[2] or found[1], name)
+    return name[: match.start()], dtype_of(match[2] or match[1], name)
 
 
 def _hardware_of(where: str, text: str, gpu: Gpu | None) -> tuple[Gpu, int, int, Node | None]:
@@ -164,52 +159,52 @@ def _hardware_of(where: str, text: str, gpu: Gpu | None) -> tuple[Gpu, int, int,
     if not 1 <= count <= _MOST_GPUS:
         raise InputError(f"deployment {text!r}: {count} GPUs; write 1 to {_MOST_GPUS}")
     try:
-        found = gpu or find_hardware(name)
+        hardware = gpu or find_hardware(name)
     except InputError as error:
         raise InputError(f"deployment {text!r}: {error}") from None
-    if isinstance(found, Gpu):
-        return found, count, -(-count // found.per_node), None
-    gpu, nic = find_gpu(found.gpu), found.scale_out_bytes_per_s
+    if isinstance(hardware, Gpu):
+        return hardware, count, -(-count // hardware.per_node), None
+    gpu, nic = find_gpu(hardware.gpu), hardware.scale_out_bytes_per_s
     if nic is not None and nic != gpu.nic_bytes_per_s:
         gpu = msgspec.structs.replace(gpu, nic_bytes_per_s=nic)
-    if count * found.gpus > _MOST_GPUS:
-        raise InputError(f"deployment {text!r}: {count * found.gpus} GPUs; write 1 to {_MOST_GPUS}")
-    return gpu, count * found.gpus, count, found
+    if count * hardware.gpus > _MOST_GPUS:
+        raise InputError(f"deployment {text!r}: {count * hardware.gpus} GPUs; write 1 to {_MOST_GPUS}")
+    return gpu, count * hardware.gpus, count, hardware
 
 
 def _options_of(rest: str, text: str) -> _Options:
-    found = _Options()
+    options = _Options()
     parts = [piece.strip() for piece in rest.split(",") if piece.strip()]
     for key, value in map(key_value, parts):  # what another option means depends on it
         if key == "engine":
-            found.engine = engine_of(value, text)
+            options.engine = engine_of(value, text)
     for part in parts:
-        _read_option(part, found, text)
-    for key in found.arguments:
-        if OWNERS.get(key, found.engine) != found.engine:
-            own = ", ".join(name for name, engine in OWNERS.items() if engine == found.engine)
-            whose = f"{key} is an argument of {OWNERS[key]}, not of {found.engine}"
+        _read_option(part, options, text)
+    for key in options.arguments:
+        if OWNERS.get(key, options.engine) != options.engine:
+            own = ", ".join(name for name, engine in OWNERS.items() if engine == options.engine)
+            whose = f"{key} is an argument of {OWNERS[key]}, not of {options.engine}"
             raise InputError(f"deployment {text!r}: {whose}" + (f"; its own are {own}" if own else ""))
-    return found
+    return options
 
 
-def _read_option(part: str, found: _Options, text: str) -> None:
+def _read_option(part: str, options: _Options, text: str) -> None:
     key, value = key_value(part)
-    ours = SAME.get(found.engine, {}).get(key, key)
+    ours = ENGINES[options.engine].same.get(key, key)
     stands = "=" in part
     count = _COUNT.fullmatch(part.lower()) or _COUNT.fullmatch(f"{ours}={value}")
     if count:
-        _once(count[1], found.counts, text)
-        found.counts[count[1]] = int(count[2])
+        _once(count[1], options.counts, text)
+        options.counts[count[1]] = int(count[2])
     elif ours in _SHARED:
         if stands and value.lower() not in (*ON, *OFF):
             raise InputError(f"deployment {text!r}: {part!r} is neither true nor false")
-        found.attention_dp = not stands or value.lower() in ON
-        found.within = found.attention_dp and key not in _SHARED
+        options.attention_dp = not stands or value.lower() in ON
+        options.within = options.attention_dp and key not in _SHARED
     elif ours == "kv":
-        found.kv_dtype = kv_dtype_of(value, f"deployment {text!r}, kv")
+        options.kv_dtype = kv_dtype_of(value, f"deployment {text!r}, kv")
     elif ours == "version":
-        found.engine_version = value or None
+        options.engine_version = value or None
     elif ours in ARGUMENTS:
         if not value and (stands or ours not in SWITCHES):
             raise InputError(f"deployment {text!r}: {part!r} has no value; write {ours}=…")
@@ -217,15 +212,15 @@ def _read_option(part: str, found: _Options, text: str) -> None:
         if value.lower() not in CHOICES.get(ours, (value.lower(),)):
             ways = " or ".join(f"{ours}={choice}" for choice in CHOICES[ours])
             raise InputError(f"deployment {text!r}: {part!r} is not known; write {ways}")
-        _once(ours, found.arguments, text)
-        found.arguments[ours] = value.lower() if ours in CHOICES else value
+        _once(ours, options.arguments, text)
+        options.arguments[ours] = value.lower() if ours in CHOICES else value
     elif ours != "engine":
-        _not_taken(part, key, value, found.engine, text)
+        _not_taken(part, key, value, options.engine, text)
 
 
 def _not_taken(part: str, key: str, value: str, engine: str, text: str) -> NoReturn:
     """What is no option here: said elsewhere, another engine's, or not known at all."""
-    hint = ELSEWHERE.get(engine, {}).get(key) or ELSEWHERE[""].get(key)
+    hint = ENGINES[engine].elsewhere.get(key) or ELSEWHERE.get(key)
     if hint:
         model = split_deployment(text)[0].rpartition(":")[0] or split_deployment(text)[0]
         try:
@@ -235,13 +230,13 @@ def _not_taken(part: str, key: str, value: str, engine: str, text: str) -> NoRet
         raise InputError(f"deployment {text!r}: {key} {hint.format(model=model, weights=weights)}")
     owners = [other for other in owners_of(key) if other != engine]
     if owners:
-        names = (SAME[owner].get(key) for owner in owners)
+        names = (ENGINES[owner].same.get(key) for owner in owners)
         ours = next((name for name in names if name and name not in OWNERS), None)
         whose = f"{key} is an argument of {' and '.join(owners)}, not of {engine}"
         raise InputError(f"deployment {text!r}: {whose}" + (f"; here it is {ours}" if ours else ""))
     known = ["tp8", "pp2", "dp2", "ep8", "nodes=2", "attention-dp", "kv=fp8", "engine=vllm", "version=1.0"]
     own = [name for name in ARGUMENTS if OWNERS.get(name, engine) == engine]
-    _unknown("option", part, key, [*known, *own, *SAME.get(engine, ())], text)
+    _unknown("option", part, key, [*known, *own, *ENGINES[engine].same], text)
 
 
 def _once(key: str, seen: Iterable[str], text: str) -> None:
@@ -251,7 +246,7 @@ def _once(key: str, seen: Iterable[str], text: str) -> None:
 
 def engine_of(value: str, text: str) -> str:
     """An engine by any of its names; `text` is the deployment that an error quotes. Raises InputError."""
-    name = _ENGINE_NAMES.get(value.lower(), value.lower())
+    name = engine_key(value) or value.lower()
     if name == "triton":
         served = "Triton serves an engine; write engine=tensorrt-llm, or engine=vllm where it serves that"
         raise InputError(f"deployment {text!r}: {served}")
@@ -260,11 +255,11 @@ def engine_of(value: str, text: str) -> str:
     return name
 
 
-def _unknown(what: str, said: str, key: str, known: Iterable[str], text: str) -> NoReturn:
+def _unknown(what: str, part: str, key: str, known: Iterable[str], text: str) -> NoReturn:
     heads = {name.partition("=")[0]: name for name in known}
     close = difflib.get_close_matches(key, heads, 3, 0.5) or list(heads)
     raise InputError(
-        f"deployment {text!r}: unknown {what} {said!r}; write {', '.join(heads[name] for name in close)}"
+        f"deployment {text!r}: unknown {what} {part!r}; write {', '.join(heads[name] for name in close)}"
     )
 
 

@@ -166,8 +166,8 @@ def _with_tokens(table: pa.Table) -> pa.Table:
     row = np.repeat(np.arange(len(events)), events)
     position = np.arange(offsets[-1]) - offsets[row] + 1
     values = np.maximum(1, np.rint(position * total[row] / events[row])).astype(np.int32)
-    given = running & (source == "running usage")
-    values[given[row]] = np.asarray(tokens.flatten())[np.repeat(given, np.diff(np.asarray(tokens.offsets)))]
+    counted = running & (source == "running usage")
+    values[counted[row]] = np.asarray(tokens.flatten())[np.repeat(counted, np.diff(np.asarray(tokens.offsets)))]
     column = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(values, pa.int32()))
     for name, filled in (("tokens", column), ("token_source", pa.array(source, pa.string()))):
         table = table.set_column(table.schema.get_field_index(name), name, filled)

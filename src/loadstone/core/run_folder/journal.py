@@ -253,14 +253,14 @@ def _with_earlier(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def damaged_journals(folder: Path) -> list[JournalDamage]:
     """What could not be read of the journals that assemble() kept. Raises InputError as Journal does."""
-    kept = []
+    damages = []
     for path in sorted(folder.glob("journal-*.arrow")):
         journal = Journal(path)
         for _ in journal:
             pass
         if journal.damage is not None:
-            kept.append(journal.damage)
-    return kept
+            damages.append(journal.damage)
+    return damages
 
 
 def wait_for_writers(folder: Path, journals: Iterable[Path]) -> None:

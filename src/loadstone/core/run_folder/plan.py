@@ -86,11 +86,11 @@ def read_plan(path: Path) -> Plan:
     if about.schema not in _SCHEMAS:
         reads = " and ".join(map(str, _SCHEMAS))
         raise InputError(f"{path}: plan of schema {about.schema}; this version of Loadstone reads {reads}")
-    odd = [name for name in _COUNTS if not _within(columns[name], _LONGEST)]
+    impossible = [name for name in _COUNTS if not _within(columns[name], _LONGEST)]
     if not _within(columns["cell"], len(about.cells) - 1, 0) or (np.diff(columns["cell"]) < 0).any():
-        odd.append("cell")
-    if odd:
-        raise InputError(f"{path}: not a plan: numbers in {', '.join(odd)} are impossible")
+        impossible.append("cell")
+    if impossible:
+        raise InputError(f"{path}: not a plan: numbers in {', '.join(impossible)} are impossible")
     columns["prompt"] = texts.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int32)
     return Plan(
         seed=about.seed,

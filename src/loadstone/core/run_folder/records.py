@@ -119,11 +119,11 @@ def _row_groups(folder: Path, columns: Sequence[str] | None, cell: int | None) -
         raise InputError(
             f"{folder / 'records.parquet'}: not a Parquet file ({error}); copy or measure it again"
         ) from error
-    odd = [field.name for field in records_schema() if field not in file.schema_arrow]
-    if odd:
+    missing = [field.name for field in records_schema() if field not in file.schema_arrow]
+    if missing:
         file.close()
         raise InputError(
-            f"{folder / 'records.parquet'}: not records of this version of Loadstone (no {', '.join(odd[:4])} "
+            f"{folder / 'records.parquet'}: not records of this version of Loadstone (no {', '.join(missing[:4])} "
             "of their kind); copy or measure it again"
         )
     at = file.schema_arrow.get_field_index("cell")

@@ -1,10 +1,11 @@
 """Describing a sample: its moments, its percentiles, and how far each can be trusted.
 
-`flow` has the one rule by which requests that depend on one another are counted, as `blocks` and as the places of a
-closed loop (`rhythm`); summaries, reports and comparisons take their intervals from it. docs/statistics.md says how
-often these hold the truth.
+`dependence` has the one rule by which requests that depend on one another are counted, in blocks and as the places
+of a closed loop; summaries, reports and comparisons take their intervals from it. docs/statistics.md says how often
+these hold the truth.
 """
 
+from loadstone.core.statistics.dependence import Dependence
 from loadstone.core.statistics.distribution import (
     PERCENTILES,
     STATISTICS,
@@ -13,9 +14,9 @@ from loadstone.core.statistics.distribution import (
     percentile,
     percentile_bounds,
 )
-from loadstone.core.statistics.flow import Flow
 from loadstone.core.statistics.pool import Pool
 
 __all__ = [
-    "PERCENTILES", "STATISTICS", "Distribution", "Flow", "Pool", "distribution", "percentile", "percentile_bounds",
+    "PERCENTILES", "STATISTICS", "Dependence", "Distribution", "Pool", "distribution", "percentile",
+    "percentile_bounds",
 ]  # fmt: skip

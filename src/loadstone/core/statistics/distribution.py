@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from loadstone.core.statistics.blocks import LEAST_BLOCKS, above, student
-from loadstone.core.statistics.flow import Flow, error_of_mean
+from loadstone.core.statistics.dependence import LEAST_BLOCKS, Dependence, above, student
+
+Floats = NDArray[np.float64]
 
 PERCENTILES = {"p50": 0.50, "p90": 0.90, "p95": 0.95, "p99": 0.99}
 STATISTICS = ("mean", "std", "min", "max", *PERCENTILES)
@@ -44,12 +44,12 @@ class Distribution(msgspec.Struct, kw_only=True, frozen=True):
     worth: dict[str, int]
 
 
-def distribution(values: NDArray[Any], flow: Flow | None = None) -> Distribution | None:
+def distribution(values: Floats, dependence: Dependence | None = None) -> Distribution | None:
     """The distribution of `values` (one axis, NaN where missing), or None where there are none.
 
-    `flow`: how the requests went that these are values of, one each; requests that were under way together depend on
-    one another, and the bounds are wider by what that makes of their number (blocks). Both sides of all bounds are
-    None where they were too few generations to tell. Without it the values are taken as drawn independently.
+    `dependence`: of the requests that these are values of, one each; requests that were under way together depend on
+    one another, and the bounds are wider by what that makes of their number. Both sides of all bounds are None where
+    they were too few generations to tell. Without it the values are taken as drawn independently.
 
     Bounds of a mean are ± t·error, not below 0 where no value is; those of a percentile the order statistics of
     percentile_bounds(), for as many independent values as these are worth: n/effect, effect =
@@ -65,14 +65,18 @@ def distribution(values: NDArray[Any], flow: Flow | None = None) -> Distribution
     mean = float(ordered.mean(dtype=np.float64))
     std = _std(ordered, mean)
     points = {name: _interpolate(ordered, q) for name, q in PERCENTILES.items()}
-    rhythm = 0.0 if flow is None else flow.rhythm(values)
-    bounds = {"mean": _mean_bounds(values, mean, std, n, flow, rhythm)}
-    if ordered[0] >= 0 and (low := bounds["mean"][0]) is not None:
-        bounds["mean"][0] = max(0.0, low)
-    least = max(1.0, rhythm * n / std**2) if rhythm else 1.0
-    worth = {}
+    if dependence is None:
+        reach, worth = mean_reach(std, n), dict.fromkeys(PERCENTILES, n)
+    else:
+        between_places = dependence.between_places(values)
+        known = dependence.error_of_mean(values, between_places)
+        reach = student(known[1]) * known[0] if known is not None else math.inf
+        least = max(1.0, between_places * n / std**2) if between_places else 1.0
+        worth = {name: _worth(values, points[name], q, n, dependence, least) for name, q in PERCENTILES.items()}
+    bounds: dict[str, list[float | None]] = {"mean": [None, None]}
+    if math.isfinite(reach):
+        bounds["mean"] = [max(0.0, mean - reach) if ordered[0] >= 0 else mean - reach, mean + reach]
     for name, q in PERCENTILES.items():
-        worth[name] = n if flow is None else _worth(values, points[name], q, n, flow, least)
         bounds[name] = [None if rank is None else float(ordered[rank - 1]) for rank in _ranks(n, worth[name], q)]
     return Distribution(
         n=n,
@@ -91,23 +95,12 @@ def mean_reach(std: float, n: int) -> float:
     return student(n - 1.0) * std / math.sqrt(n - 1) if n >= LEAST_BLOCKS else math.inf
 
 
-def _mean_bounds(
-    values: NDArray[Any], mean: float, std: float, n: int, flow: Flow | None, rhythm: float
-) -> list[float | None]:
-    if flow is None:
-        reach = mean_reach(std, n)
-    else:
-        found = error_of_mean(values, flow, rhythm)
-        reach = student(found[1]) * found[0] if found is not None else math.inf
-    return [mean - reach, mean + reach] if math.isfinite(reach) else [None, None]
-
-
-def _worth(values: NDArray[Any], cut: float, q: float, n: int, flow: Flow, least: float) -> int:
+def _worth(values: Floats, cut: float, q: float, n: int, dependence: Dependence, least: float) -> int:
     """How many independent values would tell the q-quantile, `cut`, as well as these n do; 0 where nobody can say."""
-    found = error_of_mean(above(values, cut), flow)
-    if found is None:
+    known = dependence.error_of_mean(above(values, cut))
+    if known is None:
         return 0
-    error, freedom = found
+    error, freedom = known
     effect = (error * student(freedom) / Z95) ** 2 * n / (q * (1 - q))
     return int(n / max(least, effect))
 
@@ -122,7 +115,7 @@ def _ranks(n: int, worth: int, q: float) -> tuple[int | None, int | None]:
     )
 
 
-def percentile(sorted_values: NDArray[Any], q: float) -> float | None:
+def percentile(sorted_values: Floats, q: float) -> float | None:
     """The q-quantile (0 ≤ q ≤ 1) of ascending values, or None where there are none.
 
     Linear interpolation between the two nearest order statistics, Hyndman and Fan's type 7, numpy's "linear":
@@ -169,7 +162,7 @@ def _binomial(n: int, q: float) -> tuple[int, NDArray[np.float64]]:
     return first, np.exp(log_mass - log_mass[mode - first] + at_mode)
 
 
-def _interpolate(ordered: NDArray[Any], q: float) -> float:
+def _interpolate(ordered: Floats, q: float) -> float:
     position = (len(ordered) - 1) * q
     below = int(position)
     low = float(ordered[below])
@@ -177,7 +170,7 @@ def _interpolate(ordered: NDArray[Any], q: float) -> float:
     return low + (position - below) * (high - low)
 
 
-def _std(values: NDArray[Any], mean: float) -> float:
+def _std(values: Floats, mean: float) -> float:
     # By blocks: numpy's own std would hold a hundred million float32 gaps once more, as float64.
     total = 0.0
     for start in range(0, len(values), BLOCK):

@@ -11,7 +11,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from loadstone.core.statistics.blocks import LEAST_BLOCKS, student
+from loadstone.core.statistics.dependence import LEAST_BLOCKS, student
 
 Floats = NDArray[np.float64]
 

@@ -70,8 +70,8 @@ class Pool:
         for block in self._blocks:
             upper, lower = _halves(block)
             for number in within:
-                if len(found := lower[upper == number]):
-                    within[number] += np.bincount(found, minlength=1 << 16)
+                if len(lower_halves := lower[upper == number]):
+                    within[number] += np.bincount(lower_halves, minlength=1 << 16)
         at = {}
         for rank, number in bin_of.items():
             rest = rank - int(ends[number] - self._counts[number])

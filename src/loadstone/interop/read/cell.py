@@ -1,16 +1,52 @@
-"""What an importer makes of a file: cells, each a load and what the file says came of it."""
+"""What an importer makes of a file: cells, each a load and what came of it, perhaps with its requests."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
 
 from loadstone.analyse.verdict import Finding
-from loadstone.core import Load, RequestRecord
+from loadstone.core import Load, Phase, RequestRecord, Status
+from loadstone.interop.read.findings import finding
+from loadstone.interop.read.values import Value
 
+NO_TOKENS = "no output, though the tool counts it as completed"
+NO_TIME = "impossible times in the file"
+MOST_S = 1e9
+MOST_TOKENS = 1_000_000_000
 _PLACE = re.compile(r", (line|benchmark|experiment) \d+$")
+
+
+@dataclass(kw_only=True)
+class Request:
+    """One request of a file. All but `start` and `due` count in seconds from its send.
+
+    start           when it was sent, by the file's own clock; None: not told
+    due             when it should have been, by the same clock
+    offsets_s       when its output arrived
+    end_s           when it ended; None: with its output
+    output_tokens   by the server, where it counts them
+    counted_tokens  by the client, which counts the answer's text anew
+    status          None: an error where there is one to tell of
+    """
+
+    start: float | None
+    due: float | None = None
+    offsets_s: Sequence[float] = ()
+    end_s: float | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    counted_tokens: int | None = None
+    cached_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    status: Status | None = None
+    error: str | None = None
+    phase: Phase = "measure"
+    session_id: str | None = None
+    turn: int | None = None
 
 
 @dataclass(kw_only=True)
@@ -22,7 +58,7 @@ class Cell:
     load         None: not told
     url          of the server, where the file tells it
     identity     what the tool calls this one measurement, in all files that tell of it
-    deployment   as RunInfo.settings["deployment"], see runfacts
+    deployment   as RunInfo.settings["deployment"], see analyse/run_facts.py
     workload     as Plan.workload; {} where nothing is told
     label        what the user calls the setup
     requests     `sent`, `ok` (completed, as the tool counts), `error`, `short`, …
@@ -70,5 +106,110 @@ class Cell:
     def completed(self) -> int | None:
         return self.requests.get("ok")
 
-    def say(self, kind: str, severity: str, evidence: str, remedy: str) -> None:
-        self.findings.append(Finding(kind, severity, evidence, remedy))  # type: ignore[arg-type]
+    @property
+    def rated(self) -> bool:
+        """Whether it is an open loop, in which a request is due whatever the others do."""
+        return self.load is not None and self.load.kind == "rate"
+
+    @property
+    def little(self) -> float | None:
+        """Requests under way in the mean by Little's law: Σ E2E/duration."""
+        mean_s, done = self.mean("e2e_s"), self.completed
+        return mean_s * done / self.duration_s if mean_s and done and self.duration_s else None
+
+    @property
+    def mean_lengths(self) -> tuple[float | None, float | None]:
+        """Input and output tokens per request."""
+        done = self.completed
+        inputs, outputs = (self.totals.get(f"{end}_tokens") for end in ("input", "output"))
+        if not done:
+            return None, None
+        return None if inputs is None else inputs / done, None if outputs is None else outputs / done
+
+    def sends_per_s(self, records: Sequence[RequestRecord]) -> float | None:
+        """(sends − 1)/(last − first send); None where the cell's requests have no common clock."""
+        sent = sorted(record.sent_s for record in records if record.sent_s is not None)
+        if self.relative or len(sent) < 2 or sent[-1] <= sent[0]:
+            return None
+        return (len(sent) - 1) / (sent[-1] - sent[0])
+
+    def mean(self, latency: str) -> float | None:
+        return self.latencies.get(latency, {}).get("mean")
+
+    def say(self, kind: str, evidence: str, severity: str | None = None, remedy: str | None = None) -> None:
+        """Adds a finding of this kind, see findings.py."""
+        self.findings.append(finding(kind, f"{self.where}: {evidence}", severity, remedy))
+
+    def say_recounted(self, recounted: int, of: int | None, remedy: str | None = None) -> None:
+        """Of clients that count the answers' text anew beside the server's own count."""
+        if recounted:
+            evidence = f"for {recounted} of {of} requests the server's count of output tokens is not the client's"
+            self.say("counts_differ", f"{evidence}, which counts the text anew", remedy=remedy)
+
+    def add_requests(self, requests: Sequence[Request], *, per_s: float = 1.0, origin: float | None = None) -> None:
+        """Their records, from `origin` on (None: the first send, or when the first was due), in 1/`per_s` seconds.
+
+        Where one was sent when is not told, no moment of any is kept. A turn is told of conversations alone.
+        """
+        starts = [request.start for request in requests]
+        self.relative = None in starts
+        moments = [*starts, *(request.due for request in requests)] if origin is None else [origin]
+        zero = min((moment for moment in moments if moment is not None), default=0)
+
+        def seconds(moment: float | None) -> float | None:
+            return None if self.relative or moment is None else (moment - zero) / per_s
+
+        several = any(request.turn for request in requests)
+        recounted = 0
+        for request in requests:
+            counts = request.output_tokens, request.counted_tokens
+            recounted += None not in counts and counts[0] != counts[1]
+            record = _record(request, seconds(request.start), seconds(request.due))
+            if several:
+                record.session_id, record.turn = request.session_id, request.turn
+            self.records.append(record)
+        self.say_recounted(recounted, len(requests))
+
+
+def _record(request: Request, sent_s: float | None, intended_s: float | None) -> RequestRecord:
+    """`sent_s` None: that moment is time 0. A request without any output is an error, whatever the tool says of it.
+
+    Its id and its cell it gets when it is written.
+    """
+    begin_s, offsets_s, end_s, error = sent_s or 0.0, request.offsets_s, request.end_s, request.error
+    status: Status = request.status or ("error" if error else "ok")
+    if not all(0 <= time <= MOST_S for time in (begin_s, *offsets_s, end_s or 0.0)):
+        begin_s, offsets_s, end_s, status, error = 0.0, [], None, "error", NO_TIME
+    output_tokens = request.output_tokens if request.output_tokens is not None else request.counted_tokens
+    if output_tokens is not None and output_tokens > MOST_TOKENS:
+        output_tokens = None
+    if status == "ok" and (not offsets_s or output_tokens == 0):
+        status, error = "error", error or NO_TOKENS
+    last_s = end_s if end_s is not None else offsets_s[-1] if offsets_s else None
+    return RequestRecord(
+        request_id="",
+        cell=0,
+        phase=request.phase,
+        intended_s=intended_s,
+        sent_s=begin_s,
+        arrival_s=[begin_s + offset_s for offset_s in offsets_s],
+        read=list(range(len(offsets_s))),
+        token_source=None if not offsets_s else "final usage" if output_tokens else "pieces",
+        end_s=None if last_s is None else begin_s + last_s,
+        input_tokens=None if (request.input_tokens or 0) > MOST_TOKENS else request.input_tokens,
+        output_tokens=output_tokens,
+        cached_tokens=request.cached_tokens,
+        reasoning_tokens=request.reasoning_tokens,
+        status=status,
+        error=error,
+    )
+
+
+def after(start: float, moment: float | None) -> float | None:
+    """`moment` as an offset from `start`; None where it is not told or before."""
+    return moment - start if moment is not None and moment >= start else None
+
+
+def failure(error: Value, key: str) -> str | None:
+    """What a request's `error` says, itself or under `key`; None where there is none."""
+    return (error.text(f"{key}|") or "an error without a message") if error else None

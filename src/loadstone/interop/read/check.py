@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from itertools import pairwise
 
 from loadstone.core.units import show_number, show_seconds
-from loadstone.interop.read.cell import Cell
-from loadstone.interop.read.requests import NO_TOKENS
+from loadstone.interop.read.cell import NO_TOKENS, Cell
 
 SUM_SHARE = 0.02
 """E2E and TTFT + TPOT·(n − 1) may differ by this share of E2E: clients end E2E with the stream, TPOT with a token."""
@@ -37,7 +37,9 @@ def check(cell: Cell) -> None:
     _unmeasured(cell)
     _failed(cell)
     _fewer(cell)
-    _spread(cell)
+    for name, stated in cell.latencies.items():
+        _order(cell, name, stated)
+        _spread(cell, name, stated)
     _sum(cell)
     _quotients(cell)
     _under_way(cell)
@@ -45,15 +47,11 @@ def check(cell: Cell) -> None:
     _empty(cell)
 
 
-def _doubt(cell: Cell, kind: str, evidence: str) -> None:
-    cell.say(kind, "warning", f"{cell.where}: {evidence}", "Ask the source; draw no conclusions from this row.")
-
-
 def _impossible(cell: Cell) -> None:
     for name, stated in cell.latencies.items():
         below = sorted(statistic for statistic, value in stated.items() if value < 0)
         if below:
-            _doubt(cell, "negative_time", f"{_LABELS[name]} {', '.join(below)} below 0; left out")
+            cell.say("negative_time", f"{_LABELS[name]} {', '.join(below)} below 0; left out")
             for statistic in below:
                 del stated[statistic]
 
@@ -62,25 +60,16 @@ def _unmeasured(cell: Cell) -> None:
     """vLLM's and SGLang's clients write 0 for the mean and all else of no sample: where every request failed, or none
     had a second token. A measured latency is never 0 throughout.
     """
-    for name in [name for name, stated in cell.latencies.items() if stated and not any(stated.values())]:
-        del cell.latencies[name]
+    cell.latencies = {name: stated for name, stated in cell.latencies.items() if not stated or any(stated.values())}
     if cell.completed == 0:
-        cell.say(
-            "none_completed",
-            "error",
-            f"{cell.where}: no request completed: there is nothing to measure",
-            "Find out what the server answered, and measure again.",
-        )
+        cell.say("none_completed", "no request completed: there is nothing to measure")
     elif not cell.records and not cell.latencies:
-        told = any(cell.totals.get(name) is not None for name in ("output_tokens_per_s", "total_tokens_per_s"))
-        offline = cell.workload.get("mode") == "offline"
-        if not (told and offline):
-            cell.say(
-                "no_latencies",
-                "info" if told else "warning",
-                f"{cell.where}: states no latency" + ("" if told else ", and no tokens per second"),
-                "Only its throughput can be compared." if told else "Nothing in it can be compared: ask the source.",
-            )
+        stated = any(cell.totals.get(name) is not None for name in ("output_tokens_per_s", "total_tokens_per_s"))
+        if not stated:
+            remedy = "Nothing in it can be compared: ask the source."
+            cell.say("no_latencies", "states no latency, and no tokens per second", remedy=remedy)
+        elif cell.workload.get("mode") != "offline":
+            cell.say("no_latencies", "states no latency", "info", "Only its throughput can be compared.")
 
 
 def _failed(cell: Cell) -> None:
@@ -88,55 +77,40 @@ def _failed(cell: Cell) -> None:
     failed = sum(cell.requests.get(name) or 0 for name in ("error", "timeout"))
     if failed and not cell.records:
         sent = cell.requests.get("sent") or failed + (cell.completed or 0)
-        cell.say(
-            "request_errors",
-            "error",
-            f"{cell.where}: {failed} of {sent} requests failed",
-            "Percentiles leave out failed requests: fix the cause, or read them with the attainment.",
-        )
+        cell.say("request_errors", f"{failed} of {sent} requests failed")
 
 
 def _fewer(cell: Cell) -> None:
     """A file of requests that ends early, beside sums of all of them."""
     done = sum(record.phase == "measure" for record in cell.records)
     if cell.records and cell.completed is not None and done < cell.completed:
-        cell.say(
-            "requests_missing",
-            "warning",
-            f"{cell.where}: {cell.completed} requests completed by its totals, but the file holds {done}",
-            "Results here are of the requests in the file: copy the file again, or read the tool's own totals.",
-        )
+        cell.say("requests_missing", f"{cell.completed} requests completed by its totals, but the file holds {done}")
 
 
-def _spread(cell: Cell) -> None:
+def _order(cell: Cell, name: str, stated: Mapping[str, float]) -> None:
+    shown = [(statistic, stated[statistic]) for statistic in _ORDER if statistic in stated]
+    for (low, smaller), (high, larger) in pairwise(shown):
+        if smaller > larger * (1 + ROUNDING):
+            evidence = f"{_LABELS[name]} {low} {show_seconds(smaller)} is above {high} {show_seconds(larger)}"
+            cell.say("percentiles_disordered", evidence)
+
+
+def _spread(cell: Cell, name: str, stated: Mapping[str, float]) -> None:
     """For any sample with mean μ and standard deviation σ (over n), a quantile q lies within
     μ − σ√((1 − q)/q) and μ + σ√(q/(1 − q)) (Cantelli 1928); so mean and median are at most σ apart.
     """
-    for name, stated in cell.latencies.items():
-        shown = [(statistic, stated[statistic]) for statistic in _ORDER if statistic in stated]
-        for (low, smaller), (high, larger) in pairwise(shown):
-            if smaller > larger * (1 + ROUNDING):
-                _doubt(
-                    cell,
-                    "percentiles_disordered",
-                    f"{_LABELS[name]} {low} {show_seconds(smaller)} is above {high} {show_seconds(larger)}",
-                )
-        mean, std = stated.get("mean"), stated.get("std")
-        if mean is None or std is None:
-            continue
-        slack = ROUNDING * abs(mean)
-        for statistic, q in _QUANTILES.items():
-            value = stated.get(statistic)
-            if value is None:
-                continue
-            least, most = mean - std * math.sqrt((1 - q) / q), mean + std * math.sqrt(q / (1 - q))
-            if not least - slack <= value <= most + slack:
-                _doubt(
-                    cell,
-                    "spread_impossible",
-                    f"{_LABELS[name]} {statistic} {show_seconds(value)} is impossible with a mean of "
-                    f"{show_seconds(mean)} and a standard deviation of {show_seconds(std)}",
-                )
+    if "mean" not in stated or "std" not in stated:
+        return
+    mean, std = stated["mean"], stated["std"]
+    slack = ROUNDING * abs(mean)
+    for statistic, q in _QUANTILES.items():
+        least, most = mean - std * math.sqrt((1 - q) / q), mean + std * math.sqrt(q / (1 - q))
+        if not least - slack <= stated.get(statistic, mean) <= most + slack:
+            cell.say(
+                "spread_impossible",
+                f"{_LABELS[name]} {statistic} {show_seconds(stated[statistic])} is impossible with a mean of "
+                f"{show_seconds(mean)} and a standard deviation of {show_seconds(std)}",
+            )
 
 
 def _sum(cell: Cell) -> None:
@@ -145,18 +119,15 @@ def _sum(cell: Cell) -> None:
     Where lengths differ, TPOT and n − 1 may go together, which moves the sum by at most σ(TPOT)·σ(n)
     (Cauchy–Schwarz): such cells are passed over, for σ(n) is not told.
     """
-    made, done = cell.totals.get("output_tokens"), cell.completed
-    fixed = cell.workload.get("output", {}).get("kind") == "fixed" if cell.workload.get("output") else None
-    ttft, tpot, e2e = (cell.latencies.get(name, {}).get("mean") for name in ("ttft_s", "tpot_s", "e2e_s"))
-    if ttft is None or tpot is None or e2e is None or not made or not done or fixed is False:
+    length, (_, n) = cell.workload.get("output"), cell.mean_lengths
+    ttft, tpot, e2e = (cell.mean(name) for name in ("ttft_s", "tpot_s", "e2e_s"))
+    if ttft is None or tpot is None or e2e is None or n is None or n < 2:
         return
-    n = made / done
-    if n < 2 or (fixed is None and n != round(n)):
+    if n != round(n) if not length else length.get("kind") != "fixed":
         return
     total = ttft + tpot * (n - 1)
     if abs(total - e2e) > SUM_SHARE * e2e:
-        _doubt(
-            cell,
+        cell.say(
             "times_do_not_add_up",
             f"mean TTFT {show_seconds(ttft)} + TPOT {show_seconds(tpot)} × {n - 1:.0f} = {show_seconds(total)}, "
             f"but the mean E2E is {show_seconds(e2e)}",
@@ -164,23 +135,19 @@ def _sum(cell: Cell) -> None:
 
 
 def _quotients(cell: Cell) -> None:
-    if cell.duration_s is None:
-        return
-    given, made = cell.totals.get("input_tokens"), cell.totals.get("output_tokens")
-    both = given + made if given is not None and made is not None else None
-    pairs = (
-        ("output_tokens_per_s", made, "output tokens"),
+    inputs, outputs = cell.totals.get("input_tokens"), cell.totals.get("output_tokens")
+    both = inputs + outputs if inputs is not None and outputs is not None else None
+    for name, count, noun in (
+        ("output_tokens_per_s", outputs, "output tokens"),
         ("total_tokens_per_s", both, "tokens in and out"),
         ("requests_per_s", cell.completed, "requests"),
-    )
-    for name, count, noun in pairs:
+    ):
         rate = cell.totals.get(name)
-        if rate is None or count is None:
+        if rate is None or count is None or cell.duration_s is None:
             continue
         expected = count / cell.duration_s
         if abs(rate - expected) > QUOTIENT_SHARE * max(expected, rate):
-            _doubt(
-                cell,
+            cell.say(
                 "throughput_inconsistent",
                 f"{show_number(rate, 4)} {noun}/s are stated, but {count:,.0f} in {show_seconds(cell.duration_s)} "
                 f"are {show_number(expected, 4)}/s",
@@ -189,32 +156,22 @@ def _quotients(cell: Cell) -> None:
 
 def _under_way(cell: Cell) -> None:
     """Little's law: mean requests under way = Σ E2E/duration; and no more than the cap."""
-    mean = cell.latencies.get("e2e_s", {}).get("mean")
-    little = mean * cell.completed / cell.duration_s if mean and cell.completed and cell.duration_s else None
-    stated = cell.under_way
-    if stated is not None and little is not None and abs(stated - little) > UNDER_WAY_SHARE * little:
-        _doubt(
-            cell,
-            "concurrency_inconsistent",
-            f"{stated:.4g} requests under way are stated, but Σ E2E/duration is {little:.4g}",
-        )
-    asked = cell.load.value if cell.load is not None and cell.load.kind == "concurrency" else None
-    if asked is not None and little is not None and little < UNFILLED_SHARE * asked:
-        cell.say(
-            "places_not_filled",
-            "warning",
-            f"{cell.where}: {little:.4g} requests were under way on average (Σ E2E/duration), not {asked:g}",
-            "The client was too slow, or sent too few requests: these are not the results of that concurrency.",
-        )
-    cap = cell.load.max_concurrency if cell.load is not None else None
-    if cell.load is not None and cell.load.kind == "concurrency":
-        cap = int(cell.load.value)
-    if cap is not None and little is not None and little > cap * (1 + UNDER_WAY_SHARE):
-        _doubt(
-            cell,
-            "concurrency_inconsistent",
-            f"Σ E2E/duration is {little:.4g} requests under way, but at most {cap} are allowed",
-        )
+    little, stated, load = cell.little, cell.under_way, cell.load
+    if little is None:
+        return
+    if stated is not None and abs(stated - little) > UNDER_WAY_SHARE * little:
+        evidence = f"{stated:.4g} requests under way are stated, but Σ E2E/duration is {little:.4g}"
+        cell.say("concurrency_inconsistent", evidence)
+    if load is None:
+        return
+    closed = load.kind == "concurrency"
+    if closed and little < UNFILLED_SHARE * load.value:
+        evidence = f"{little:.4g} requests were under way on average (Σ E2E/duration), not {load.value:g}"
+        cell.say("places_not_filled", evidence)
+    cap = int(load.value) if closed else load.max_concurrency
+    if cap is not None and little > cap * (1 + UNDER_WAY_SHARE):
+        evidence = f"Σ E2E/duration is {little:.4g} requests under way, but at most {cap} are allowed"
+        cell.say("concurrency_inconsistent", evidence)
 
 
 def _rate(cell: Cell) -> None:
@@ -222,36 +179,22 @@ def _rate(cell: Cell) -> None:
     off by 1/√n as a standard deviation. Later turns follow their answers, and a cap holds sends back.
     """
     load = cell.load
-    if load is None or load.kind != "rate" or load.profile or load.max_concurrency is not None or cell.relative:
+    if load is None or load.kind != "rate" or load.profile or load.max_concurrency is not None:
         return
-    sent = sorted(
-        record.sent_s
-        for record in cell.records
-        if record.phase == "measure" and record.sent_s is not None and not record.turn
-    )
-    if len(sent) < RATE_REQUESTS or sent[-1] <= sent[0]:
+    first_turns = [record for record in cell.records if record.phase == "measure" and not record.turn]
+    sent_per_s = cell.sends_per_s(first_turns)
+    if len(first_turns) < RATE_REQUESTS or sent_per_s is None:
         return
-    seen = (len(sent) - 1) / (sent[-1] - sent[0])
-    spread = 0.0 if load.process == "constant" else RATE_SPREADS / math.sqrt(load.burstiness * len(sent))
-    if abs(seen / load.value - 1) > max(RATE_SHARE, spread):
-        cell.say(
-            "rate_differs",
-            "warning",
-            f"{cell.where}: {seen:.4g} requests/s were sent, {load.value:.4g} are stated",
-            "The client did not keep to its schedule: these are not the results of that rate. Measure again.",
-        )
+    spread = 0.0 if load.process == "constant" else RATE_SPREADS / math.sqrt(load.burstiness * len(first_turns))
+    if abs(sent_per_s / load.value - 1) > max(RATE_SHARE, spread):
+        cell.say("rate_differs", f"{sent_per_s:.4g} requests/s were sent, {load.value:.4g} are stated")
 
 
 def _empty(cell: Cell) -> None:
     """Completed requests without a token are failures that were counted as successes."""
     empty = sum(record.error == NO_TOKENS for record in cell.records)
     done = cell.completed or len(cell.records)
-    if not cell.records and cell.completed and cell.totals.get("output_tokens") == 0:
-        empty = done = cell.completed
+    if not cell.records and cell.totals.get("output_tokens") == 0:
+        empty = done
     if empty:
-        cell.say(
-            "empty_completed",
-            "error",
-            f"{cell.where}: {empty} of {done} requests counted as completed returned no token",
-            "They failed, and make latencies and requests/s look better. Find out what the server answered.",
-        )
+        cell.say("empty_completed", f"{empty} of {done} requests counted as completed returned no token")

@@ -1,13 +1,19 @@
-"""Which files are results: those that were named, and those in folders, but for what others there repeat."""
+"""Reading other people's files: which of them are results, and bounded reading of JSON, JSON lines, YAML and CSV."""
 
 from __future__ import annotations
 
+import codecs
+import csv
+import io
+import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from loadstone.core.errors import InputError
 from loadstone.interop.read import aiperf, inference_perf
-from loadstone.interop.read.source import printable
 
 _MOST_FILES = 10_000
 _SUFFIXES = (".json", ".jsonl", ".csv", ".yaml", ".yml", ".txt")
@@ -19,28 +25,28 @@ def files_of(paths: Sequence[Path]) -> list[tuple[Path, str, bool]]:
     Some tools name all their results alike: what a file is called has its folder, from the one folder that was named
     or that all files are in, else as it was named.
     """
-    found: dict[Path, tuple[Path, str, bool]] = {}
+    files: dict[Path, tuple[Path, str, bool]] = {}
     apart = len({path if path.is_dir() else path.parent for path in paths}) > 1
     for path in paths:
-        if path.is_dir():
-            inside = sorted(one for one in path.rglob("*") if one.suffix in _SUFFIXES and one.is_file())
-            if len(inside) > _MOST_FILES:
-                raise InputError(f"{path}: {len(inside):,} files; name at most {_MOST_FILES:,}")
-            for one in inside:
-                if not _told_elsewhere(one):
-                    where = printable(one if apart else one.relative_to(path))
-                    found.setdefault(one.resolve(), (one, where, False))
-        else:
-            found[path.resolve()] = (path, printable(path if apart else path.name), True)
-    named = {resolved for resolved, (_, _, is_named) in found.items() if is_named}
-    # AIPerf's summary and its requests are one result: reading either reads both.
-    pairs = {one for one in found if one.name == aiperf.REQUESTS and aiperf.summary_beside(one) in found}
-    return [entry for resolved, entry in found.items() if resolved not in pairs or (
-        resolved in named and aiperf.summary_beside(resolved) not in named
-    )]  # fmt: skip
+        if not path.is_dir():
+            files[path.resolve()] = (path, printable(path if apart else path.name), True)
+            continue
+        inside = sorted(one for one in path.rglob("*") if one.suffix in _SUFFIXES and one.is_file())
+        if len(inside) > _MOST_FILES:
+            raise InputError(f"{path}: {len(inside):,} files; name at most {_MOST_FILES:,}")
+        for one in inside:
+            if not _repeats_others(one):
+                files.setdefault(one.resolve(), (one, printable(one if apart else one.relative_to(path)), False))
+
+    def is_second(resolved: Path, named: bool) -> bool:
+        """AIPerf's summary and its requests are one result: reading either reads both."""
+        summary = files.get(aiperf.summary_beside(resolved)) if resolved.name == aiperf.REQUESTS else None
+        return summary is not None and not (named and not summary[2])
+
+    return [entry for resolved, entry in files.items() if not is_second(resolved, entry[2])]
 
 
-def _told_elsewhere(path: Path) -> bool:
+def _repeats_others(path: Path) -> bool:
     """Files of a folder that repeat what others in it say: AIPerf's phases, inference-perf's summary and report."""
     if "phases" in path.parts and path.name.startswith("profile_export"):
         return True
@@ -48,7 +54,113 @@ def _told_elsewhere(path: Path) -> bool:
     requests = path.parent / inference_perf.REQUESTS
     if path.name == "summary_lifecycle_metrics.json" or path.name.startswith("inference-perf."):
         return bool(stages)
-    # One stage tells its requests' load; with several, none tells which requests are its.
+    # One stage states its requests' load; with several, none states which requests are its.
     if path in stages:
         return len(stages) == 1 and requests.exists()
     return path == requests and len(stages) > 1
+
+
+# --- reading -----------------------------------------------------------------------------------------------------
+
+MOST_BYTES = 1 << 30
+MOST_LINES = 2_000_000
+_YAML_BYTES = 16 << 20
+"""YAML is read slowly, and only reports of a few kilobytes come in it."""
+
+
+class NoResult(InputError):
+    """A sound file, but of nothing that is known."""
+
+
+_ARCHIVES = {b"PK\x03\x04": "a ZIP archive", b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2",
+             b"\xfd7zXZ": "xz", b"7z\xbc\xaf": "a 7-Zip archive", b"PAR1": "Parquet"}  # fmt: skip
+
+
+def printable(path: Path | str) -> str:
+    """A path in words. File names are bytes: what of them is no UTF-8 cannot be written to a run's files."""
+    return "".join(character if character.isprintable() else "\ufffd" for character in str(path))
+
+
+def read_text(path: Path) -> str:
+    """A file as text, without its byte order mark: UTF-8, or UTF-16 as Windows writes it. Raises InputError."""
+    try:
+        size = path.stat().st_size
+        if not path.is_file():
+            raise InputError(f"{printable(path)}: not a regular file; name a result file, or a folder of them")
+        if size > MOST_BYTES:
+            raise InputError(
+                f"{printable(path)}: {size / 1e6:,.0f} MB, and at most {MOST_BYTES / 1e6:,.0f} MB are read; split it"
+            )
+        content = path.read_bytes()
+        if (kind := next((kind for mark, kind in _ARCHIVES.items() if content.startswith(mark)), None)) is not None:
+            raise NoResult(f"{printable(path)}: {kind}, and only text is read; unpack it and name what is in it")
+        wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+        return content.decode("utf-16" if wide else "utf-8-sig", "replace")
+    except OSError as error:
+        raise InputError(f"{printable(path)}: cannot be read ({error.strerror or error}); check the name") from error
+
+
+def parse_json(content: str, what: str) -> Any:
+    """JSON as Python reads it: `Infinity` and `NaN`, which SGLang and vLLM write, are numbers. Raises InputError."""
+    try:
+        return json.loads(content)
+    except RecursionError:
+        raise InputError(f"{what}: nested too deep to be a result file") from None
+    except ValueError as error:
+        raise InputError(f"{what}: no JSON ({error}); was it cut off?") from None
+
+
+def parse_lines(content: str, what: str) -> tuple[list[tuple[int, dict[str, Any]]], list[int]]:
+    """(line number, object) of JSON lines, and the numbers of those that are no JSON: a tool that was killed leaves
+    half a line. Raises InputError where a line is JSON, but no object.
+    """
+    objects, broken = [], []
+    # Not splitlines: U+2028 and its like may stand in a JSON string.
+    for line, row in enumerate(content.split("\n"), 1):
+        if line > MOST_LINES:
+            raise InputError(f"{what}: more than {MOST_LINES:,} lines; split it")
+        if not row.strip():
+            continue
+        try:
+            value = parse_json(row, what)
+        except InputError:
+            broken.append(line)
+            continue
+        if not isinstance(value, dict):
+            raise InputError(f"{what}, line {line}: not a JSON object; each line must be one")
+        objects.append((line, value))
+    return objects, broken
+
+
+def parse_yaml(content: str, what: str) -> Any:
+    """Raises InputError."""
+    if len(content) > _YAML_BYTES:
+        raise InputError(f"{what}: too large for a report in YAML; write it as JSON")
+    try:
+        return msgspec.yaml.decode(content)
+    except RecursionError:
+        raise InputError(f"{what}: nested too deep to be a result file") from None
+    except (msgspec.DecodeError, ValueError) as error:
+        raise InputError(f"{what}: no YAML ({' '.join(str(error).split())[:200]}); was it cut off?") from None
+
+
+def _delimiter(content: str) -> str:
+    """Spreadsheets of some countries write semicolons, and what is copied from one has tabs."""
+    first = content.partition("\n")[0]
+    return "," if "," in first else max(",;\t", key=first.count)
+
+
+def parse_csv(content: str, what: str) -> tuple[list[str], list[tuple[int, list[str]]]]:
+    """Header, and (line number, cells) of the rows that have any. Raises InputError."""
+    try:
+        rows = csv.reader(io.StringIO(content, newline=""), delimiter=_delimiter(content))
+        header = [name.strip() for name in next(rows, [])]
+        lines = []
+        for row in rows:
+            if rows.line_num > MOST_LINES:
+                raise InputError(f"{what}: more than {MOST_LINES:,} lines; split it")
+            if any(cell.strip() for cell in row):
+                lines.append((rows.line_num, row))
+    except csv.Error as error:
+        raise InputError(f"{what}: no CSV ({error})") from None
+    return header, lines

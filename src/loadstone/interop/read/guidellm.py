@@ -7,109 +7,101 @@ spread of ITL cannot be known.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from loadstone.analyse.imported_run import CUT_AT_END
-from loadstone.analyse.run_facts import mapping
 from loadstone.core import Load, Status
-from loadstone.interop.read.cell import Cell
-from loadstone.interop.read.requests import earliest, record
+from loadstone.interop.read.cell import Cell, Request, after
 from loadstone.interop.read.values import Value, known, lengths, load_of, origin, sessions, sum_per_s
 
 CUT_SHARE = 0.05
 MOST_LATE_S = 86_400.0
-_LATENCIES = {
-    "ttft_s": ("time_to_first_token_ms", 1e-3),
-    "e2e_s": ("request_latency", 1.0),
-    "tpot_s": ("inter_token_latency_ms", 1e-3),
-}
 _STATUS: dict[str, Status] = {"successful": "ok", "errored": "error", "incomplete": "cancelled"}
 
 
 def is_report(document: Value) -> bool:
-    return document.at("benchmarks", 0).has("metrics", "requests")
+    return document.has("benchmarks.0.metrics", "benchmarks.0.requests")
 
 
 def report(document: Value, where: str) -> list[Cell]:
-    version = document.text("metadata", "guidellm_version", limit=40)
-    spec = document.at("config", "spec") or document.at("args")
+    version = document.text("metadata.guidellm_version", limit=40)
+    spec = document.at("config.spec") or document.at("args")
     return [
-        _cell(benchmark, spec, version, f"{where}, benchmark {count}")
+        _cell(benchmark, spec, f"GuideLLM {version}" if version else "GuideLLM", f"{where}, benchmark {count}")
         for count, benchmark in enumerate(document.items("benchmarks"), 1)
-        if isinstance(benchmark.raw, Mapping)
+        if isinstance(benchmark.raw, dict)
     ]
 
 
-def _cell(benchmark: Value, spec: Value, version: str | None, where: str) -> Cell:
+def _cell(benchmark: Value, spec: Value, tool: str, where: str) -> Cell:
     config = benchmark.at("config") or benchmark.at("args")
     # Until 0.6 `backend` of the arguments is a name, and the rest is beside it.
-    parts = (spec.at("backend"), spec.at("backend_kwargs"), config.at("backend"))
-    backend = next((part for part in parts if isinstance(part.raw, Mapping)), Value(None))
-    data = spec.at("data", 0)
-    totals = benchmark.at("metrics", "request_totals")
+    backend = Value(spec.mapping("backend") or spec.mapping("backend_kwargs") or config.mapping("backend"))
+    metrics = benchmark.at("metrics")
+    window = _window(benchmark)
     cell = Cell(
         where=where,
-        tool=f"GuideLLM {version}" if version else "GuideLLM",
-        load=_load(config, totals),
+        tool=tool,
+        load=_load(config.at("strategy"), metrics.get("request_totals.total")),
         url=origin(backend.get("target")),
         identity=config.text("id_"),
         endpoint=backend.text("request_format"),
         created=benchmark.when("start_time"),
-        deployment=known({"model": backend.text("model") or benchmark.text("worker", "backend_model")}),
-        workload=_workload(data),
+        deployment=backend.fields(model="model") or benchmark.fields(model="worker.backend_model"),
+        workload=_workload(spec.at("data.0")),
         definitions="guidellm",
+        requests=metrics.at("request_totals").fields(
+            ok="successful", error="errored", cancelled="incomplete", sent="total"
+        ),
+        # Sums count what a window cuts in two whole: over its length they are no rates, and its own means are.
+        duration_s=benchmark.positive("duration") if window is None else None,
+        latencies=_latencies(metrics),
+        totals=metrics.fields(
+            input_tokens="prompt_token_count.successful.total_sum",
+            output_tokens="output_token_count.successful.total_sum",
+        ),
+        under_way=metrics.amount("request_concurrency.successful.mean"),
     )
-    ok, failed, cut = (totals.whole(name) for name in _STATUS)
-    cell.requests = known({"ok": ok, "error": failed, "cancelled": cut, "sent": totals.whole("total")})
-    metrics = benchmark.at("metrics")
-
-    def of(name: str) -> Value:
-        found = mapping(metrics.get(name, "successful"))
-        return Value({**found, **mapping(found.get("percentiles"))})
-
-    cell.latencies = known({ours: of(theirs).statistics(scale=scale) for ours, (theirs, scale) in _LATENCIES.items()})
-    window = _window(benchmark)
-    # Sums count what a window cuts in two whole: over its length they are no rates, and its own means are.
-    cell.duration_s = benchmark.positive("duration") if window is None else None
-    inputs, outputs = (of(f"{end}_token_count").whole("total_sum") for end in ("prompt", "output"))
-    rates = {
-        "output_tokens_per_s": ("output_tokens_per_second", (outputs,)),
-        "total_tokens_per_s": ("tokens_per_second", (inputs, outputs)),
-        "requests_per_s": ("requests_per_second", (ok,)),
-    }
-    cell.totals = known({
-        "input_tokens": inputs,
-        "output_tokens": outputs,
-        **{
-            name: sum_per_s(cell.duration_s, *counts) if window is None else of(theirs).amount("mean")
-            for name, (theirs, counts) in rates.items()
-        },
-    })  # fmt: skip
-    cell.under_way = of("request_concurrency").amount("mean")
-    _requests(cell, benchmark.at("requests"), window)
+    inputs, outputs = (cell.totals.get(f"{end}_tokens") for end in ("input", "output"))
+    if window is None:
+        cell.totals |= known({
+            "requests_per_s": sum_per_s(cell.duration_s, cell.completed),
+            "output_tokens_per_s": sum_per_s(cell.duration_s, outputs),
+            "total_tokens_per_s": sum_per_s(cell.duration_s, inputs, outputs),
+        })  # fmt: skip
+    else:
+        cell.totals |= metrics.fields(
+            requests_per_s="requests_per_second.successful.mean",
+            output_tokens_per_s="output_tokens_per_second.successful.mean",
+            total_tokens_per_s="tokens_per_second.successful.mean",
+        )
+    _add_requests(cell, benchmark.at("requests"), window)
     # What was sent as time was up stands among the requests, but in no count.
     measured = [record for record in cell.records if record.phase == "measure"]
-    cut = sum(record.status == "cancelled" for record in measured) or cut
+    cut = sum(record.status == "cancelled" for record in measured) or cell.requests.get("cancelled")
     sent = len(measured) or cell.requests.get("sent")
     if cut and sent:
-        cell.say(
-            CUT_AT_END,
-            "warning" if cut > CUT_SHARE * sent else "info",
-            f"{where}: {cut} of {sent} requests were cut off when the tool's time was up",
-            "Percentiles leave them out, and long requests are cut off more often: measure longer.",
-        )
+        severity = "warning" if cut > CUT_SHARE * sent else "info"
+        cell.say(CUT_AT_END, f"{cut} of {sent} requests were cut off when the tool's time was up", severity)
     return cell
 
 
-def _load(config: Value, totals: Value) -> Load | None:
-    strategy = config.at("strategy")
+def _latencies(metrics: Value) -> dict[str, dict[str, float]]:
+    """Percentiles stand beside the moments, under a name of their own."""
+    flat = {
+        name: metrics.mapping(f"{name}.successful") | metrics.mapping(f"{name}.successful.percentiles")
+        for name in ("time_to_first_token_ms", "inter_token_latency_ms", "request_latency")
+    }
+    in_ms = {"ttft_s": "time_to_first_token_ms", "tpot_s": "inter_token_latency_ms"}
+    return Value(flat).latencies(in_ms, 1e-3) | Value(flat).latencies({"e2e_s": "request_latency"}, 1.0)
+
+
+def _load(strategy: Value, total: Any) -> Load | None:
     kind = strategy.get("type_")
     if kind == "synchronous":
         return Load("concurrency", 1)
     if kind in ("concurrent", "throughput"):
-        places = strategy.positive("streams") or strategy.positive("max_concurrency")
-        return load_of(concurrency=places) or load_of(rate="inf", prompts=totals.get("total"))
+        return load_of(rate="inf", concurrency=strategy.positive("streams|max_concurrency"), prompts=total)
     if kind in ("constant", "poisson", "async"):
         # max_concurrency of these is what its workers hold at most, far from reached.
         return load_of(rate=strategy.get("rate"), process=kind)
@@ -117,70 +109,55 @@ def _load(config: Value, totals: Value) -> Load | None:
 
 
 def _workload(data: Value) -> dict[str, Any]:
-    ends = [data.get(f"{end}_tokens") for end in ("prompt", "output")]
-    spread = any(data.positive(f"{end}_tokens_stdev") for end in ("prompt", "output"))
     if data.get("kind") != "synthetic_text":
         return {}
-    prefix = data.whole("prefix_buckets", 0, "prefix_tokens") or 0
-    return ({} if spread else lengths(*ends, prefix_tokens=prefix)) | sessions(data.positive("turns"))
+    spread = data.positive("prompt_tokens_stdev|output_tokens_stdev")
+    prefix = data.whole("prefix_buckets.0.prefix_tokens") or 0
+    fixed = {} if spread else lengths(data.get("prompt_tokens"), data.get("output_tokens"), prefix_tokens=prefix)
+    return fixed | sessions(data.positive("turns"))
 
 
 def _window(benchmark: Value) -> tuple[float, float] | None:
     """Where what is measured begins and ends, between a warm-up and a cool-down; None where there was neither."""
-    if not any(benchmark.positive(f"{name}_duration") for name in ("warmup", "cooldown")):
+    if benchmark.positive("warmup_duration|cooldown_duration") is None:
         return None
-    begin, end = (benchmark.positive("scheduler_metrics", f"measure_{name}_time") for name in ("start", "end"))
+    begin, end = (benchmark.positive(f"scheduler_metrics.measure_{name}_time") for name in ("start", "end"))
     return None if begin is None or end is None else (begin, end)
 
 
-def _requests(cell: Cell, groups: Value, window: tuple[float, float] | None) -> None:
-    rows = [(name, row) for name in _STATUS for row in groups.items(name) if isinstance(row.raw, Mapping)]
+def _add_requests(cell: Cell, groups: Value, window: tuple[float, float] | None) -> None:
+    rows = [(name, row) for name in _STATUS for row in groups.items(name) if isinstance(row.raw, dict)]
     if len(rows) < (cell.requests.get("sent") or 0) or not rows:
         return  # a sample of them, or none: the sums say more
-    starts = [start for _, row in rows if (start := _either(row, "request_start_time", "start_time")) is not None]
-    if len(starts) < len(rows):
-        return
-    # An open loop's; in a closed loop it is when the run began.
-    rated = cell.load is not None and cell.load.kind == "rate"
-    due = [_due(row, start) if rated else None for (_, row), start in zip(rows, starts, strict=True)]
-    origin_s = earliest([*starts, *due])
-    several = any(row.whole("info", "turn_index") for _, row in rows)
-    for (group, row), start, intended in zip(rows, starts, due, strict=True):
-        made = row.whole("output_tokens")
-        ttft, gap = row.amount("time_to_first_token_ms"), row.amount("inter_token_latency_ms")
-        end = _either(row, "request_end_time", "end_time")
-        offsets = [] if ttft is None else [ttft / 1e3]
-        if offsets and made is not None and made > 1 and gap is not None:
-            offsets.append(offsets[0] + gap / 1e3 * (made - 1))
-        cell.records.append(
-            record(
-                sent_s=start - origin_s,
-                intended_s=None if intended is None else intended - origin_s,
+    requests = []
+    for group, row in rows:
+        start, end = row.number("request_start_time|start_time"), row.number("request_end_time|end_time")
+        if start is None:
+            return
+        tokens = row.whole("output_tokens")
+        ttft_ms, gap_ms = row.amount("time_to_first_token_ms"), row.amount("inter_token_latency_ms")
+        offsets = [] if ttft_ms is None else [ttft_ms / 1e3]
+        if offsets and tokens is not None and tokens > 1 and gap_ms is not None:
+            offsets.append(offsets[0] + gap_ms / 1e3 * (tokens - 1))
+        # When it was to start is told of an open loop; in a closed one it is when the run began.
+        due = row.number("info.timings.targeted_start") if cell.rated else None
+        # As it counts: all that touch the window. What came after is as little measured as what came before.
+        measured = window is None or (end is not None and end >= window[0] and start <= window[1])
+        requests.append(
+            Request(
+                start=start,
+                due=due if due is not None and 0 <= start - due <= MOST_LATE_S else None,
                 offsets_s=offsets,
-                output_tokens=made if offsets else None,
+                end_s=after(start, end),
                 input_tokens=row.whole("prompt_tokens"),
+                output_tokens=tokens if offsets else None,
                 cached_tokens=row.whole("cached_tokens"),
-                end_s=end - start if end is not None and end >= start else None,
                 status=_STATUS[group],
-                error=row.text("info", "error") if group == "errored" else None,
-                # As it counts: all that touch the window. What came after is as little measured as what came before.
-                phase="measure" if window is None or _touches(window, start, end) else "warmup",
-                session_id=row.text("info", "conversation_id") if several else None,
-                turn=row.whole("info", "turn_index") if several else None,
+                error=row.text("info.error") if group == "errored" else None,
+                phase="measure" if measured else "warmup",
+                session_id=row.text("info.conversation_id"),
+                turn=row.whole("info.turn_index"),
             )
         )
+    cell.add_requests(requests)
     cell.unknown = ("itl_s", "output_events")
-
-
-def _due(row: Value, start: float) -> float | None:
-    """When a request was to start; None where that is not told, or cannot be."""
-    targeted = row.number("info", "timings", "targeted_start")
-    return targeted if targeted is not None and 0 <= start - targeted <= MOST_LATE_S else None
-
-
-def _touches(window: tuple[float, float], start: float, end: float | None) -> bool:
-    return end is not None and end >= window[0] and start <= window[1]
-
-
-def _either(row: Value, *names: str) -> float | None:
-    return next((row.number(name) for name in names if row.get(name) is not None), None)

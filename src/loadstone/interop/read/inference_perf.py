@@ -1,6 +1,8 @@
-"""Results of inference-perf (stage_N_lifecycle_metrics.json, per_request_lifecycle_metrics.json), all in seconds.
+"""Results of inference-perf (stage_N_lifecycle_metrics.json, per_request_lifecycle_metrics.json), all in seconds; and
+llm-d's benchmark report, 0.1 and 0.2: what its harnesses (inference-perf, GuideLLM, vllm bench) measured, converted,
+every figure with its unit beside it, the load and the stack under `scenario`, where it was filled in.
 
-Its `time_per_output_token` is our TPOT; `normalized_time_per_output_token`, E2E/n, has no counterpart.
+`time_per_output_token` is our TPOT; `normalized_time_per_output_token`, E2E/n, has no counterpart.
 """
 
 from __future__ import annotations
@@ -10,17 +12,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from loadstone.interop.read.cell import Cell
-from loadstone.interop.read.requests import SERVERS_COUNT, earliest, failure, record, say_recounted
-from loadstone.interop.read.values import Value, known, load_of, sum_of
+from loadstone.analyse.run_facts import engine_name
+from loadstone.core import Load
+from loadstone.interop.read.cell import Cell, Request, after, failure
+from loadstone.interop.read.values import Value, infinite, known, lengths, load_of, sum_of
 
-LATENCIES = {
-    "ttft_s": "time_to_first_token",
-    "tpot_s": "time_per_output_token",
-    "itl_s": "inter_token_latency",
-    "e2e_s": "request_latency",
+_LATENCIES = {
+    "ttft_s": "latency.time_to_first_token",
+    "tpot_s": "latency.time_per_output_token",
+    "itl_s": "latency.inter_token_latency",
+    "e2e_s": "latency.request_latency",
 }
 REQUESTS = "per_request_lifecycle_metrics.json"
+_ENGINES = {"vllm", "sglang", "tensorrt-llm", "trtllm"}
 
 
 def stages_in(folder: Path) -> list[Path]:
@@ -28,76 +32,72 @@ def stages_in(folder: Path) -> list[Path]:
 
 
 def is_stage(document: Value) -> bool:
-    return "latency" in document.at("successes") and "load_summary" in document
+    return document.has("successes.latency", "load_summary")
 
 
 def stage(document: Value, where: str) -> Cell:
-    asked, done = document.at("load_summary"), document.at("successes")
+    done = document.at("successes")
     cell = Cell(
         where=where,
         tool="inference-perf",
         # A closed loop's `requested_rate` is its count of requests over one second.
-        load=load_of(concurrency=asked.get("concurrency") or asked.get("concurrency_level"))
-        or load_of(rate=asked.get("requested_rate")),
+        load=load_of(concurrency=document.get("load_summary.concurrency|load_summary.concurrency_level"))
+        or load_of(rate=document.get("load_summary.requested_rate")),
         definitions="inference-perf",
+        latencies=done.latencies(_LATENCIES, 1.0),
+        requests=document.fields(ok="successes.count", error="failures.count", sent="load_summary.count"),
     )
-    cell.latencies = known({ours: done.statistics("latency", theirs) for ours, theirs in LATENCIES.items()})
-    ok, failed = done.whole("count"), document.whole("failures", "count")
-    cell.requests = known({"ok": ok, "error": failed, "sent": asked.whole("count")})
-    rates = done.at("throughput")
-    per_s = rates.positive("requests_per_sec")
+    ok = cell.completed
+    per_s = done.positive("throughput.requests_per_sec")
     # Its window is not named in older files; what it divided by, it did for requests too.
     cell.duration_s = document.positive("benchmark_time_seconds") or (ok / per_s if ok and per_s else None)
+    inputs, outputs = (done.whole(f"{name}_tokens.total") for name in ("prompt", "output"))
     cell.totals = known({
-        "input_tokens": done.whole("prompt_tokens", "total") or sum_of(done.number("prompt_len", "mean"), ok),
+        "input_tokens": inputs or sum_of(done.number("prompt_len.mean"), ok),
         # By the client's count, as its TPOT and rates; the server's, where it has both, is `output_tokens`.
-        "output_tokens": sum_of(done.number("output_len", "mean"), ok) or done.whole("output_tokens", "total"),
+        "output_tokens": sum_of(done.number("output_len.mean"), ok) or outputs,
         "requests_per_s": per_s,
-        "output_tokens_per_s": rates.amount("output_tokens_per_sec"),
-        "total_tokens_per_s": rates.amount("total_tokens_per_sec"),
-        "achieved_rate_per_s": asked.amount("achieved_rate"),
     })  # fmt: skip
-    mismatches = done.whole("token_count_mismatches") or 0
-    say_recounted(
-        cell, mismatches, ok, "TPOT and tokens/s use the client's count unless the tool was told otherwise."
+    cell.totals |= document.fields(
+        output_tokens_per_s="successes.throughput.output_tokens_per_sec",
+        total_tokens_per_s="successes.throughput.total_tokens_per_sec",
+        achieved_rate_per_s="load_summary.achieved_rate",
     )
+    remedy = "TPOT and tokens/s use the client's count unless the tool was told otherwise."
+    cell.say_recounted(done.whole("token_count_mismatches") or 0, ok, remedy)
     return cell
 
 
 def is_requests(document: Value) -> bool:
-    return document.at(0).has("start_time", "end_time", "info", "request")
+    return document.has("0.start_time", "0.end_time", "0.info", "0.request")
 
 
 def requests(rows: Sequence[Value], where: str) -> Cell:
     """per_request_lifecycle_metrics.json. Which stage a request was of, and at what rate, it does not tell."""
-    cell = Cell(where=where, tool="inference-perf", load=None, definitions="inference-perf")
-    starts = [row.number("start_time") for row in rows]
-    origin_s = earliest(starts)
-    recounted = 0
-    for row, start in zip(rows, starts, strict=True):
-        if start is None:
-            continue
-        answer = row.at("info", "response_metrics")
-        stated, counted = answer.whole("server_usage", "completion_tokens"), answer.whole("output_tokens")
-        recounted += stated is not None and counted is not None and stated != counted
-        times = answer.items("chunk_times") or answer.items("output_token_times")
-        offsets = [at - start for time in times if (at := time.number()) is not None and at >= start]
-        end, error = row.number("end_time"), failure(row.at("error"), "error_msg")
-        cell.records.append(
-            record(
-                sent_s=start - origin_s,
-                offsets_s=offsets,
-                output_tokens=stated if stated is not None else counted,
-                input_tokens=answer.whole("server_usage", "prompt_tokens") or row.whole("info", "input_tokens"),
-                end_s=end - start if end is not None and end >= start else None,
-                status="error" if error else "ok",
-                error=error,
-            )
-        )
-        if "model" not in cell.deployment and (model := _model(row.get("request"))):
-            cell.deployment["model"] = model
-    say_recounted(cell, recounted, len(rows), SERVERS_COUNT)
+    model = next((name for row in rows if (name := _model(row.get("request")))), None)
+    cell = Cell(
+        where=where,
+        tool="inference-perf",
+        load=None,
+        definitions="inference-perf",
+        deployment=known({"model": model}),
+    )
+    cell.add_requests([_request(row, start) for row in rows if (start := row.number("start_time")) is not None])
     return cell
+
+
+def _request(row: Value, start: float) -> Request:
+    answer = row.at("info.response_metrics")
+    times = answer.items("chunk_times") or answer.items("output_token_times")
+    return Request(
+        start=start,
+        offsets_s=[offset for time in times if (offset := after(start, time.number())) is not None],
+        end_s=after(start, row.number("end_time")),
+        input_tokens=answer.whole("server_usage.prompt_tokens") or row.whole("info.input_tokens"),
+        output_tokens=answer.whole("server_usage.completion_tokens"),
+        counted_tokens=answer.whole("output_tokens"),
+        error=failure(row.at("error"), "error_msg"),
+    )
 
 
 def _model(request: Any) -> str | None:
@@ -105,3 +105,75 @@ def _model(request: Any) -> str | None:
         return Value(json.loads(request) if isinstance(request, str) else request).text("model")
     except (ValueError, RecursionError):
         return None
+
+
+# --- llm-d -------------------------------------------------------------------------------------------------------
+
+
+def is_llmd(document: Value) -> bool:
+    return document.has("version", "results.request_performance.aggregate|metrics.latency")
+
+
+def llmd(document: Value, where: str) -> Cell:
+    results = document.at("results.request_performance.aggregate") or document.at("metrics")
+    load = document.at("scenario.load.standardized")
+    tool = [load.text("tool", limit=40), load.text("tool_version", limit=40)]
+    cell = Cell(
+        where=where,
+        tool=" ".join(filter(None, tool)) or "llm-d benchmark report",
+        load=_llmd_load(document.at("scenario.load"), load),
+        created=document.when("run.time.start") or results.when("time.start"),
+        deployment=_llmd_deployment(document.at("scenario")),
+        workload=_llmd_workload(load),
+        latencies=results.latencies(_LATENCIES),
+        requests=results.fields(sent="requests.total", error="requests.failures"),
+        totals=results.fields(
+            requests_per_s="throughput.request_rate.mean|throughput.requests_per_sec",
+            output_tokens_per_s="throughput.output_token_rate.mean|throughput.output_tokens_per_sec",
+            total_tokens_per_s="throughput.total_token_rate.mean|throughput.total_tokens_per_sec",
+        ),
+    )
+    sent, failed = cell.requests.get("sent"), cell.requests.get("error")
+    if sent is None or failed is None or sent < failed:
+        return cell
+    ok, per_s = sent - failed, cell.totals.get("requests_per_s")
+    cell.requests["ok"] = ok
+    # run.time is of the whole run, start-up included: the window is what the rates were divided by.
+    cell.duration_s = ok / per_s if ok and per_s else None
+    means = {f"{end}_tokens": results.amount(f"requests.{end}_length.mean") for end in ("input", "output")}
+    cell.totals |= known({name: sum_of(mean, ok) for name, mean in means.items()})
+    return cell
+
+
+def _llmd_load(load: Value, standardized: Value) -> Load | None:
+    rate, concurrency = standardized.get("rate_qps"), standardized.get("concurrency")
+    concurrency = None if infinite(concurrency) else concurrency
+    if stated := load_of(rate=rate, concurrency=concurrency):
+        return stated
+    # 0.1 keeps the harness's own arguments, and which of its stages this is.
+    which = load.whole("metadata.stage") or 0
+    return load_of(
+        rate=load.get(f"args.load.stages.{which}.rate|args.request_rate"),
+        concurrency=load.get("args.max_concurrency"),
+    )
+
+
+def _llmd_workload(load: Value) -> dict[str, Any]:
+    ends = [load.at(f"{end}_seq_len") for end in ("input", "output")]
+    if not ends[0] or any(end and end.get("distribution") != "fixed" for end in ends):
+        return {}
+    prefix = load.whole("prefix.prefix_len.value")
+    return lengths(ends[0].get("value"), ends[1].get("value"), prefix_tokens=prefix)
+
+
+def _llmd_deployment(scenario: Value) -> dict[str, Any]:
+    """Of the engines in the stack the first; prefill and decode apart have more than one."""
+    stack = [part.at("standardized") for part in scenario.items("stack")]
+    engine = next((part for part in stack if part.get("kind") == "inference_engine"), Value(None))
+    accelerator = engine.at("accelerator") or scenario.at("host.accelerator.0|host.accelerator")
+    tool = engine.text("tool") or scenario.text("platform.engine.0.name")
+    deployment = known({"model": engine.text("model.name") or scenario.text("model.name")})
+    if tool is not None and tool.lower() in _ENGINES:
+        deployment |= known({"engine": engine_name(tool)}) | engine.fields(engine_version="tool_version")
+    split = {name: f"parallelism.{name}" for name in ("tp", "pp", "dp", "ep")}
+    return deployment | accelerator.fields(gpu="model", gpus="count", **split)

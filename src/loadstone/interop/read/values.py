@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from loadstone.analyse.run_facts import mapping
+import msgspec
+
 from loadstone.core import Load
 from loadstone.core.text import excerpt
 from loadstone.workload.lengths import MAX_TOKENS, parse_length
 
+T = TypeVar("T")
+FACTS = ("engine", "engine_version", "model", "gpu", "weights_dtype", "kv_dtype")
+"""What a deployment is known by, as text."""
+COUNTS = ("gpus", "nodes", "tp", "pp", "dp", "ep")
 MOST = 1e19
 """Beyond it nothing in a result file is a number of anything: nanoseconds since 1970 are below."""
+_REQUESTS = ("ok", "error", "cancelled", "sent")
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?:,|\.|\s*$))")
 """The commas of 214,924.09; not that of 12,5, which may stand for a point."""
 _STATISTICS = {
@@ -22,43 +30,42 @@ _STATISTICS = {
     "std": "std", "stddev": "std", "std_dev": "std", "min": "min", "max": "max",
 }  # fmt: skip
 """By any of their usual names."""
+_SECONDS = {
+    "ns": 1e-9, "us": 1e-6, "ms": 1e-3, "ms/token": 1e-3, "s": 1.0, "sec": 1.0, "seconds": 1.0, "s/token": 1.0,
+}  # fmt: skip
+_MISSING = object()
 
 
 def number(value: Any) -> float | None:
     """A finite number of at most MOST in size; also from text, as in CSV."""
-    if isinstance(value, bool) or value is None:
-        return None
-    if isinstance(value, str):
-        try:
-            value = float(_THOUSANDS.sub("", value)) if len(value) <= 40 else None
-        except ValueError:
-            return None
-    if not isinstance(value, int | float):
+    if isinstance(value, str) and len(value) <= 40:
+        value = _THOUSANDS.sub("", value)
+    elif isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
-        found = float(value)
-    except OverflowError:
+        converted = float(value)
+    except (ValueError, OverflowError):
         return None
-    return found if math.isfinite(found) and abs(found) <= MOST else None
+    return converted if math.isfinite(converted) and abs(converted) <= MOST else None
 
 
 def positive(value: Any) -> float | None:
-    found = number(value)
-    return found if found is not None and found > 0 else None
+    converted = number(value)
+    return converted if converted is not None and converted > 0 else None
 
 
 def amount(value: Any) -> float | None:
     """A number of at least 0."""
-    found = number(value)
-    return found if found is not None and found >= 0 else None
+    converted = number(value)
+    return converted if converted is not None and converted >= 0 else None
 
 
 def whole(value: Any) -> int | None:
     """A whole number of at least 0, exactly: nanoseconds since 1970 do not fit into a float."""
-    found = amount(value)
-    if isinstance(value, int) and found is not None:
+    converted = amount(value)
+    if isinstance(value, int) and converted is not None:
         return int(value)
-    return int(found) if found is not None and found == int(found) else None
+    return int(converted) if converted is not None and converted == int(converted) else None
 
 
 def text(value: Any, limit: int = 200) -> str | None:
@@ -68,156 +75,13 @@ def text(value: Any, limit: int = 200) -> str | None:
     return excerpt(value.strip()[: 4 * limit], limit)
 
 
-def items(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-class Value:
-    """A value out of a file: readers of its parts, each at a path of keys and indices (none: the value itself).
-
-    A part that is not there, or is not what is asked for, is None (of `items`: none).
-    """
-
-    __slots__ = ("raw",)
-
-    def __init__(self, raw: Any) -> None:
-        self.raw = raw
-
-    def __bool__(self) -> bool:
-        return bool(self.raw)
-
-    def __contains__(self, name: str) -> bool:
-        return name in mapping(self.raw)
-
-    def has(self, *names: str) -> bool:
-        return mapping(self.raw).keys() >= set(names)
-
-    def get(self, *path: str | int) -> Any:
-        """The part as the file has it."""
-        value = self.raw
-        for step in path:
-            if isinstance(step, int):
-                value = value[step] if isinstance(value, list) and -len(value) <= step < len(value) else None
-            else:
-                value = mapping(value).get(step)
-        return value
-
-    def at(self, *path: str | int) -> Value:
-        return Value(self.get(*path))
-
-    def items(self, *path: str | int) -> list[Value]:
-        return [Value(item) for item in items(self.get(*path))]
-
-    def number(self, *path: str | int) -> float | None:
-        return number(self.get(*path))
-
-    def positive(self, *path: str | int) -> float | None:
-        return positive(self.get(*path))
-
-    def amount(self, *path: str | int) -> float | None:
-        return amount(self.get(*path))
-
-    def whole(self, *path: str | int) -> int | None:
-        return whole(self.get(*path))
-
-    def text(self, *path: str | int, limit: int = 200) -> str | None:
-        return text(self.get(*path), limit)
-
-    def when(self, *path: str | int) -> str | None:
-        return when(self.get(*path))
-
-    def statistics(self, *path: str | int, scale: float = 1.0) -> dict[str, float]:
-        return statistics(mapping(self.get(*path)), scale)
-
-
-def infinite(value: Any) -> bool:
-    return value in ("inf", "Infinity") or (isinstance(value, float) and math.isinf(value) and value > 0)
-
-
-def statistics(source: Mapping[str, Any], scale: float = 1.0) -> dict[str, float]:
-    """mean, std, min, max and percentiles under any of their usual names, times `scale`."""
-    found = {}
-    for name, ours in _STATISTICS.items():
-        value = number(source.get(name))
-        if value is not None and ours not in found:
-            found[ours] = value * scale
-    return found
-
-
-def keyed(source: Value, name: str) -> dict[str, float]:
-    """Statistics spelled as `mean_<name>`, `p99_<name>`, as vLLM and SGLang do, from milliseconds."""
-    return statistics({stat: source.get(f"{stat}_{name}") for stat in _STATISTICS}, 1e-3)
-
-
-_SCALES = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "seconds": 1.0, "ms/token": 1e-3, "s/token": 1.0}
-
-
-def in_seconds(source: Value, unit: str) -> dict[str, float]:
-    """Statistics with their unit beside them, under this name; none of an unknown unit."""
-    scale = _SCALES.get(str(source.get(unit)))
-    return source.statistics(scale=scale) if scale is not None else {}
-
-
-def load_of(
-    *,
-    rate: Any = None,
-    concurrency: Any = None,
-    prompts: Any = None,
-    burstiness: Any = None,
-    process: Any = "poisson",
-) -> Load | None:
-    """The load of a client that has a request rate (number or infinite) and a cap on requests under way.
-
-    An infinite rate under a cap is a closed loop; without one, a burst of all prompts. None where it is not told.
-    """
-    per_s, places = positive(rate), positive(concurrency)
-    if per_s is not None:
-        shape = positive(burstiness) or 1.0
-        return Load(
-            "rate",
-            per_s,
-            process="constant" if process == "constant" else "poisson" if shape == 1.0 else "gamma",
-            burstiness=shape,
-            max_concurrency=int(places) if places is not None else None,
-        )
-    if places is not None:
-        return Load("concurrency", places)
-    count = positive(prompts)
-    return Load("burst", count) if infinite(rate) and count is not None else None
-
-
-def lengths(input_tokens: Any, output_tokens: Any, range_ratio: Any = None, **more: Any) -> dict[str, Any]:
-    """A synthetic workload as Plan.workload has it, of the lengths that are told (tokens per request)."""
-    import msgspec
-
-    told = amount(range_ratio)
-    ratio = 1.0 if told is None else min(1.0, told)
-    found: dict[str, Any] = {}
-    for name, value in (("input", input_tokens), ("output", output_tokens)):
-        tokens = whole(value)
-        if tokens is not None and 1 <= tokens <= MAX_TOKENS:
-            found[name] = msgspec.to_builtins(parse_length(str(tokens), ratio, name))
-    return ({"kind": "synthetic", **found} if found else {}) | known(more)
-
-
-def sessions(turns: float | None, pause_s: float | None = None) -> dict[str, Any]:
-    """The part of Plan.workload that says how many turns conversations had, in the mean; {} of single requests."""
-    if turns is None or turns <= 1:
-        return {}
-    return {"sessions": {"turns": {"kind": "fixed", "mean": turns}, "think": {"mean_s": pause_s or 0.0}}}
-
-
 def when(value: Any) -> str | None:
     """A wall-clock time as ISO 8601, from what tools write: `20241109-150842`, ISO, (nano)seconds since 1970."""
-    from datetime import UTC, datetime
-
-    seconds = number(value) if not isinstance(value, str) else None
-    if seconds is not None:
+    if not isinstance(value, str):
+        seconds = number(value) or 0.0
         if seconds > 1e14:
             seconds /= 1e9
         return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds") if 1e9 < seconds < 4e9 else None
-    if not isinstance(value, str):
-        return None
     if match := re.fullmatch(r"(\d{4})(\d\d)(\d\d)-(\d\d)(\d\d)(\d\d)", value):
         value = "{}-{}-{}T{}:{}:{}".format(*match.groups())
     try:
@@ -239,6 +103,171 @@ def origin(value: Any) -> str | None:
     return text(f"{parts.scheme}://{host}" + (f":{port}" if port else ""))
 
 
+def statistics(source: Mapping[str, Any], scale: float = 1.0) -> dict[str, float]:
+    """mean, std, min, max and percentiles under any of their usual names, times `scale`."""
+    numbers: dict[str, float] = {}
+    for name, ours in _STATISTICS.items():
+        if (value := number(source.get(name))) is not None:
+            numbers.setdefault(ours, value * scale)
+    return numbers
+
+
+@lru_cache(maxsize=1024)
+def _alternatives(path: str) -> tuple[tuple[str, ...], ...]:
+    return tuple(tuple(filter(None, one.split("."))) for one in path.split("|"))
+
+
+class Value:
+    """A value out of a file: readers of its parts.
+
+    A path is keys and indices of lists, joined by dots, with alternatives between bars: `backend.model|models.0`. The
+    first part that is what is asked for counts; without any the answer is None (of `items`: none). The empty path is
+    the value itself.
+    """
+
+    __slots__ = ("raw",)
+
+    def __init__(self, raw: Any) -> None:
+        self.raw = raw
+
+    def __bool__(self) -> bool:
+        return bool(self.raw)
+
+    def _part(self, steps: tuple[str, ...]) -> Any:
+        value = self.raw
+        for step in steps:
+            if isinstance(value, dict):
+                value = value.get(step, _MISSING)
+            elif isinstance(value, list) and step.isdigit() and int(step) < len(value):
+                value = value[int(step)]
+            else:
+                return _MISSING
+        return value
+
+    def has(self, *paths: str) -> bool:
+        """Whether there is something at each of these, be it null."""
+        return all(any(self._part(steps) is not _MISSING for steps in _alternatives(path)) for path in paths)
+
+    def first(self, convert: Callable[[Any], T | None], path: str) -> T | None:
+        """The first alternative that `convert` takes."""
+        for steps in _alternatives(path):
+            value = self._part(steps)
+            if value is not _MISSING and (converted := convert(value)) is not None:
+                return converted
+        return None
+
+    def get(self, path: str) -> Any:
+        """The part as the file has it."""
+        return self.first(lambda value: value, path)
+
+    def at(self, path: str) -> Value:
+        return Value(self.get(path))
+
+    def items(self, path: str = "") -> list[Value]:
+        value = self.get(path)
+        return [Value(item) for item in value] if isinstance(value, list) else []
+
+    def number(self, path: str = "") -> float | None:
+        return self.first(number, path)
+
+    def positive(self, path: str = "") -> float | None:
+        return self.first(positive, path)
+
+    def amount(self, path: str = "") -> float | None:
+        return self.first(amount, path)
+
+    def whole(self, path: str = "") -> int | None:
+        return self.first(whole, path)
+
+    def text(self, path: str = "", limit: int = 200) -> str | None:
+        return self.first(lambda value: text(value, limit), path)
+
+    def when(self, path: str) -> str | None:
+        return self.first(when, path)
+
+    def mapping(self, path: str = "") -> dict[str, Any]:
+        value = self.get(path)
+        return value if isinstance(value, dict) else {}
+
+    def fields(self, **paths: str) -> dict[str, Any]:
+        """What is told of a cell's deployment, counts and totals, by our names: facts are text, counts of requests,
+        tokens and GPUs whole, and all others amounts.
+        """
+        values: dict[str, Any] = {}
+        for name, path in paths.items():
+            counted = name in COUNTS or name in _REQUESTS or name.endswith("_tokens")
+            values[name] = (self.text if name in FACTS else self.whole if counted else self.amount)(path)
+        return known(values)
+
+    def latencies(self, paths: Mapping[str, str], scale: float | None = None) -> dict[str, dict[str, float]]:
+        """Statistics of our metrics in seconds; without `scale` each has its unit beside it."""
+        spans = {}
+        for name, path in paths.items():
+            part = self.at(path)
+            if factor := scale or _SECONDS.get(part.text("unit|units") or ""):
+                spans[name] = statistics(part.mapping(), factor)
+        return known(spans)
+
+    def keyed(self, name: str) -> dict[str, float]:
+        """Statistics spelled as `mean_<name>`, `p99_<name>`, as vLLM and SGLang do, from milliseconds."""
+        return statistics({each: self.get(f"{each}_{name}") for each in _STATISTICS}, 1e-3)
+
+
+def infinite(value: Any) -> bool:
+    return value in ("inf", "Infinity") or (isinstance(value, float) and math.isinf(value) and value > 0)
+
+
+def load_of(
+    *,
+    rate: Any = None,
+    concurrency: Any = None,
+    prompts: Any = None,
+    burstiness: Any = None,
+    process: Any = "poisson",
+) -> Load | None:
+    """The load of a client that has a request rate (number or infinite) and a cap on requests under way.
+
+    An infinite rate under a cap is a closed loop; without one, a burst of all prompts. None where it is not told.
+    """
+    per_s, cap = positive(rate), positive(concurrency)
+    if per_s is not None:
+        shape = positive(burstiness) or 1.0
+        return Load(
+            "rate",
+            per_s,
+            process="constant" if process == "constant" else "poisson" if shape == 1.0 else "gamma",
+            burstiness=shape,
+            max_concurrency=int(cap) if cap is not None else None,
+        )
+    if cap is not None:
+        return Load("concurrency", cap)
+    return burst_of(positive(prompts)) if infinite(rate) else None
+
+
+def burst_of(count: float | None) -> Load | None:
+    """All at once."""
+    return Load("burst", count) if count else None
+
+
+def lengths(input_tokens: Any, output_tokens: Any, range_ratio: Any = None, **more: Any) -> dict[str, Any]:
+    """A synthetic workload as Plan.workload has it, of the lengths that are told (tokens per request)."""
+    ratio = amount(range_ratio)
+    spans: dict[str, Any] = {}
+    for name, value in (("input", input_tokens), ("output", output_tokens)):
+        tokens = whole(value)
+        if tokens is not None and 1 <= tokens <= MAX_TOKENS:
+            length = parse_length(str(tokens), 1.0 if ratio is None else min(1.0, ratio), name)
+            spans[name] = msgspec.to_builtins(length)
+    return ({"kind": "synthetic", **spans} if spans else {}) | known(more)
+
+
+def sessions(turns: float | None, pause_s: float | None = None) -> dict[str, Any]:
+    """The part of Plan.workload that says how many turns conversations had, in the mean; {} of single requests."""
+    if turns is None or turns <= 1:
+        return {}
+    return {"sessions": {"turns": {"kind": "fixed", "mean": turns}, "think": {"mean_s": pause_s or 0.0}}}
+
+
 def known(pairs: Mapping[str, Any]) -> dict[str, Any]:
     """Without what is missing: None, and statistics of which none is told."""
     return {key: value for key, value in pairs.items() if value is not None and value != {}}
@@ -250,8 +279,8 @@ def sum_of(mean: float | None, count: int | None) -> int | None:
 
 def sum_per_s(seconds: float | None, *counts: float | None) -> float | None:
     """Σ counts/seconds; None where one of them is not told."""
-    told = [count for count in counts if count is not None]
-    return sum(told) / seconds if seconds and len(told) == len(counts) else None
+    reported = [count for count in counts if count is not None]
+    return sum(reported) / seconds if seconds and len(reported) == len(counts) else None
 
 
 def ended(ok: int | None, failed: int | None) -> dict[str, int | None]:

@@ -46,11 +46,12 @@ def lines(folder: Path, info: RunInfo, tool: str) -> bytes:
         streams = info.target is None or info.target.streams
         read = partial(run_folder.read_records, folder, cell)
         numbers = summarise_as(dialect, read, about.load, streams=streams)
-        told = imported_run.of_cell(info, cell)
-        if told.get("relative_times"):
-            numbers = _over((told.get("stated") or {}).get("duration_s"), numbers)
+        imported = imported_run.of_cell(info, cell)
+        relative = imported is not None and imported.relative_times
+        if imported is not None and relative:
+            numbers = _over(imported.stated.duration_s, numbers)
             del detail["start_times"]
-        if tool != "vllm" or about.load.kind != "rate" or told.get("relative_times") or None in detail["queue_times"]:
+        if tool != "vllm" or not about.load.is_open or relative or None in detail["queue_times"]:
             del detail["queue_times"]
         head = _vllm(info, facts, about.load, detail) if tool == "vllm" else _sglang(info, facts, about.load)
         made.append(json.dumps(head | numbers | detail, ensure_ascii=False))

@@ -7,12 +7,12 @@ import io
 from pathlib import Path
 from typing import Any
 
-from loadstone.analyse.metrics import LATENCIES, TOTALS
 from loadstone.analyse.run_facts import RunFacts, run_facts
-from loadstone.analyse.summary import summarise
+from loadstone.analyse.summary import summary_of
 from loadstone.core import RunInfo, arrays, run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.statistics import STATISTICS
+from loadstone.core.summary import LATENCIES, TOTALS
 from loadstone.core.text import no_formula, printable
 
 _EACH = ("ttft_s", "tpot_s", "e2e_s")
@@ -23,8 +23,8 @@ def cells_csv(folder: Path, info: RunInfo) -> bytes:
 
     Raises InputError.
     """
-    document = summarise(folder)
-    facts = run_facts(info, document)
+    summary = summary_of(folder)
+    facts, document = run_facts(info, summary), summary.document()
     rows = [_row(document, facts, cell) for cell in document["cells"]]
     if not rows:
         raise InputError(f"{folder}: nothing was sent in this run; there is nothing to export")

@@ -13,7 +13,7 @@ import os
 import socket
 import ssl
 import time
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from loadstone.core.text import excerpt
 from loadstone.measure.client.clock import ANCILLARY_BYTES, Clock, ask_for_stamps
@@ -39,26 +39,25 @@ class Owner(Protocol):
     def dropped(self, connection: Any) -> None: ...
 
 
-class Address:
+class Address(NamedTuple):
     """Where to connect, resolved once: (family, sockaddr), and the name for TLS where there is any.
 
     `tunnel`: host:port to ask a proxy at that address to connect to first.
     """
 
-    def __init__(self, family: int, sockaddr: Any, tls_name: str | None, tunnel: str | None = None) -> None:
-        self.family = family
-        self.sockaddr = sockaddr
-        self.tls_name = tls_name
-        self.tunnel = tunnel
+    family: int
+    sockaddr: Any
+    tls_name: str | None
+    tunnel: str | None = None
 
 
 class Connection:
     """Use: `open(stream)` sends it once connected; after `Owner.ended`, `start(stream)` sends the next."""
 
     __slots__ = (
-        "_closed", "_connected", "_fd", "_held", "_held_limit", "_incoming", "_outgoing", "_owner", "_proxy_said",
+        "_fd", "_held", "_held_limit", "_incoming", "_outgoing", "_owner", "_proxy_answer",
         "_reader", "_reads", "_reads_ns", "_recvmsg", "_sock", "_stamps", "_tls", "_tunnel", "_unsent", "_used",
-        "stream",
+        "closed", "connected", "stream",
     )  # fmt: skip
 
     def __init__(self, owner: Owner, address: Address, tls: ssl.SSLContext | None) -> None:
@@ -71,9 +70,9 @@ class Connection:
         self._held = 0
         self._reader = HttpReader(owner.clock)
         self._unsent = b""
-        self._connected = False
+        self.connected = False
         self._used = False
-        self._closed = False
+        self.closed = False
         self._sock = socket.socket(address.family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         self._fd = self._sock.fileno()
         self._recvmsg = self._sock.recvmsg
@@ -82,7 +81,7 @@ class Connection:
             self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
             self._tls = tls.wrap_bio(self._incoming, self._outgoing, server_hostname=address.tls_name)
         self._tunnel = address.tunnel
-        self._proxy_said = b""
+        self._proxy_answer = b""
 
     # --- opening and writing ----------------------------------------------------------------------------------
 
@@ -115,20 +114,20 @@ class Connection:
 
     def _on_proxy_answer(self) -> None:
         try:
-            answer = self._sock.recv(4096)
+            data = self._sock.recv(4096)
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
             self._break(_broken(error))
             return
         # It says nothing after its answer until we do, and says that in few words, though maybe in several packets.
-        said = self._proxy_said = self._proxy_said + answer
-        if answer and b"\r\n\r\n" not in said and len(said) < READ_BYTES:
+        answer = self._proxy_answer = self._proxy_answer + data
+        if data and b"\r\n\r\n" not in answer and len(answer) < READ_BYTES:
             return
-        if said[:8] in (b"HTTP/1.1", b"HTTP/1.0") and said[9:12] == b"200" and said.endswith(b"\r\n\r\n"):
+        if answer[:8] in (b"HTTP/1.1", b"HTTP/1.0") and answer[9:12] == b"200" and answer.endswith(b"\r\n\r\n"):
             self._begin()
         else:
-            reason = excerpt(said.partition(b"\r")[0])
+            reason = excerpt(answer.partition(b"\r")[0])
             self._break(f"the proxy refused: {reason or 'it closed the connection'}")
 
     def _begin(self) -> None:
@@ -154,15 +153,11 @@ class Connection:
         self._ready()
 
     def _ready(self) -> None:
-        self._connected = True
+        self.connected = True
         if self.stream is not None:
             self._send_request()
         else:
             self._owner.opened(self)
-
-    @property
-    def connected(self) -> bool:
-        return self._connected
 
     def start(self, stream: Stream) -> None:
         """Send `stream` on this idle connection."""
@@ -253,7 +248,7 @@ class Connection:
             self._incoming.write(data)
         else:
             self._incoming.write_eof()
-        if not self._connected:
+        if not self.connected:
             if data:
                 self._shake_hands()
             else:
@@ -294,7 +289,7 @@ class Connection:
     def _lost(self, error: OSError) -> None:
         """The socket failed: first what arrived before, then the failure."""
         self.decode()
-        if not self._closed:
+        if not self.closed:
             self._break(_broken(error), lost=True)
 
     # --- reading: later ---------------------------------------------------------------------------------------
@@ -338,19 +333,15 @@ class Connection:
 
     def close(self) -> None:
         """Close the socket. Idempotent; the stream, if any, is the caller's to end."""
-        if self._closed:
+        if self.closed:
             return
-        self._closed = True
+        self.closed = True
         loop = self._owner.loop
         loop.remove_reader(self._fd)
         loop.remove_writer(self._fd)
         self._sock.close()
         self._reads.clear()
         self._reader.close()
-
-    @property
-    def closed(self) -> bool:
-        return self._closed
 
 
 def _broken(error: OSError) -> str:

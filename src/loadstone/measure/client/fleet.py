@@ -37,6 +37,7 @@ class Fleet:
         ]
         self._tls = ssl.create_default_context() if any(to.tls_name for to in destinations) else None
         self._route = route
+        self.sticky = route == "sticky"
         self._idle: list[list[AnyConnection]] = [[] for _ in destinations]
         self._busy = [0] * len(destinations)
         self._avoid_until_ns = [0] * len(destinations)
@@ -44,9 +45,6 @@ class Fleet:
         self._keeps = [False] * len(destinations)
         self._replica_of: dict[AnyConnection, int] = {}
         self._turn = 0
-
-    def __len__(self) -> int:
-        return len(self._addresses)
 
     def choose(self, request: PlannedRequest) -> int:
         """The replica for a request, or for a session's first turn.
@@ -63,15 +61,11 @@ class Fleet:
             now = time.monotonic_ns()
             up = [i for i in range(count) if self._avoid_until_ns[i] <= now] or range(count)
             return min(up, key=lambda i: (self._busy[i], (i - self._turn) % count))
-        if self._route == "sticky" and request.prefix_group is not None:
+        if self.sticky and request.prefix_group is not None:
             return request.prefix_group % count
-        if self._route == "sticky" and request.turn is not None:
+        if self.sticky and request.turn is not None:
             return self._turn % count
         return request.index % count
-
-    @property
-    def sticky(self) -> bool:
-        return self._route == "sticky"
 
     def launch(self, stream: Stream, *, fresh: bool = False) -> AnyConnection:
         """Send `stream` to its replica, over a kept connection unless `fresh`. Raises OSError without a socket."""
@@ -120,25 +114,27 @@ class Fleet:
         else:
             self._idle[self._replica_of[connection]].append(connection)
 
-    def drop(self, connection: AnyConnection) -> None:
-        """A connection that is of no more use."""
+    def drop(self, connection: AnyConnection, under: Stream | None = None) -> None:
+        """A connection that is of no more use; the request `under` way on it, if any, has ended."""
+        if under is not None:
+            self.free(under)
         replica = self._replica_of.pop(connection, None)
         if replica is not None and connection in self._idle[replica]:
             self._idle[replica].remove(connection)
 
     def preconnect(self, count: int, call_later: Callable[..., Any]) -> None:
         """Open connections before they are needed, over all replicas, a few at a time for the servers' backlog."""
-        wanted = []
+        missing = []
         for replica, idle in enumerate(self._idle):
-            share = count // len(self) + (replica < count % len(self))
-            wanted += [replica] * max(0, share - len(idle))
-        self._preconnect(wanted, call_later)
+            share = count // len(self._addresses) + (replica < count % len(self._addresses))
+            missing += [replica] * max(0, share - len(idle))
+        self._preconnect(missing, call_later)
 
-    def _preconnect(self, wanted: list[int], call_later: Callable[..., Any]) -> None:
-        for replica in wanted[:64]:
+    def _preconnect(self, missing: list[int], call_later: Callable[..., Any]) -> None:
+        for replica in missing[:64]:
             try:
                 self._open(replica, None)
             except OSError:
                 return  # told when a request finds no socket
-        if len(wanted) > 64:
-            call_later(0.005, self._preconnect, wanted[64:], call_later)
+        if len(missing) > 64:
+            call_later(0.005, self._preconnect, missing[64:], call_later)

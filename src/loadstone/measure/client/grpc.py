@@ -21,7 +21,7 @@ from loadstone.core.errors import InputError
 from loadstone.core.text import excerpt
 from loadstone.measure.client.connection import Address, Owner
 from loadstone.measure.client.stream import Stream
-from loadstone.measure.wire.triton_grpc import GrpcAnswer, encode, fold, may_be_last
+from loadstone.measure.wire.triton import GrpcAnswer, encode, fold, may_be_last
 
 METHOD = "/inference.GRPCInferenceService/ModelStreamInfer"
 _MESSAGE_BYTES = 16 * 1024 * 1024
@@ -103,8 +103,8 @@ class GrpcConnection:
     """Use: `open(stream)` sends it once connected; after `Owner.ended`, `start(stream)` sends the next."""
 
     __slots__ = (
-        "_call", "_channels", "_closed", "_connected", "_held", "_held_bytes", "_owner", "_parse", "_reader", "_used",
-        "_writer", "stream",
+        "_call", "_channels", "_held", "_held_bytes", "_owner", "_parse", "_reader", "_used",
+        "_writer","closed", "connected", "stream",
     )  # fmt: skip
 
     def __init__(self, owner: Owner, channels: Channels) -> None:
@@ -117,17 +117,9 @@ class GrpcConnection:
         self._call: Any = None
         self._reader: asyncio.Task[None] | None = None
         self._writer: asyncio.Task[None] | None = None
-        self._connected = False
+        self.connected = False
         self._used = False
-        self._closed = False
-
-    @property
-    def connected(self) -> bool:
-        return self._connected
-
-    @property
-    def closed(self) -> bool:
-        return self._closed
+        self.closed = False
 
     # --- opening and writing ----------------------------------------------------------------------------------
 
@@ -176,7 +168,7 @@ class GrpcConnection:
         try:
             await call.wait_for_connection()
             self._ready()
-            while not self._closed:
+            while not self.closed:
                 data = await call.read()
                 now = monotonic_ns()
                 if data is end:
@@ -192,11 +184,11 @@ class GrpcConnection:
             if (task := asyncio.current_task()) is not None and task.cancelling():
                 return  # by `close`, or by `shut`
             reason = "gRPC CANCELLED: the server cancelled the stream"
-        if not self._closed:
+        if not self.closed:
             self._lost(reason)
 
     def _ready(self) -> None:
-        self._connected = True
+        self.connected = True
         if self.stream is not None:
             self._send(self.stream)
         else:
@@ -239,7 +231,7 @@ class GrpcConnection:
     def _lost(self, reason: str) -> None:
         """The stream failed or ended: first what arrived before, then that."""
         self.decode()
-        if self._closed:
+        if self.closed:
             return
         stream, self.stream = self.stream, None
         self.close()
@@ -251,9 +243,9 @@ class GrpcConnection:
 
     def close(self) -> None:
         """Cancel the stream. Idempotent; the worker's stream, if any, is the caller's to end."""
-        if self._closed:
+        if self.closed:
             return
-        self._closed = True
+        self.closed = True
         self._held.clear()
         if self._call is None:
             return

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import selectors
 import subprocess
 import sys
@@ -24,12 +23,14 @@ from loadstone.measure.client.protocol import (
     FromWorker,
     Job,
     Leave,
+    MessageReader,
     Progress,
     Ready,
     Step,
     StepDone,
     Stop,
     ToWorker,
+    decode_report,
 )
 
 _START_S = 30.0
@@ -72,7 +73,6 @@ class Pool:
         self.disk_full = False
         self.kernel_clock = True
         self.origin_ns = jobs[0].origin_ns
-        self._decode = msgspec.json.Decoder(FromWorker).decode
         self._selector = selectors.DefaultSelector()
         self._workers: list[_Worker] = []
         self._jobs = jobs
@@ -134,32 +134,30 @@ class Pool:
         yield result
 
     def _progress(self) -> Progress:
-        total = Progress(0, 0, 0, 0, 0)
-        for worker in self._workers:
-            said = worker.progress
-            total.issued += said.issued
-            total.ended += said.ended
-            total.failed += said.failed
-            total.active += said.active
-            total.tokens += said.tokens
-            total.last_error = said.last_error or total.last_error
-        return total
+        reports = [worker.progress for worker in self._workers]
+        return Progress(
+            issued=sum(report.issued for report in reports),
+            ended=sum(report.ended for report in reports),
+            failed=sum(report.failed for report in reports),
+            active=sum(report.active for report in reports),
+            tokens=sum(report.tokens for report in reports),
+            last_error=next((report.last_error for report in reversed(reports) if report.last_error), None),
+        )
 
     def stop(self, reason: str) -> None:
         """Have every worker cancel what is under way and send nothing more."""
         for worker in self._workers:
             worker.tell(Stop(reason))
 
-    def _listen(self, timeout_s: float) -> Iterator[tuple[_Worker, Ready | Progress | StepDone | Failed]]:
+    def _listen(self, timeout_s: float) -> Iterator[tuple[_Worker, FromWorker]]:
         for key, _ in self._selector.select(timeout_s):
             worker: _Worker = key.data
-            for line in worker.read():
-                if line is None:
-                    self._selector.unregister(worker.stdout)
-                    if not worker.failed:
-                        self.failures.append(f"worker {worker.job.worker} died ({worker.how_it_ended()})")
-                    continue
-                message = self._decode(line)
+            messages = worker.read()
+            if messages is None:
+                self._selector.unregister(worker.stdout)
+                if not worker.failed:
+                    self.failures.append(f"worker {worker.job.worker} died ({worker.how_it_ended()})")
+            for message in messages or ():
                 if isinstance(message, Progress):
                     worker.progress = message
                 elif isinstance(message, Failed):
@@ -190,7 +188,6 @@ class _Worker:
         self.alive = True
         self.failed = False
         self.progress = Progress(0, 0, 0, 0, 0)
-        self._rest = b""
         self._process = subprocess.Popen(
             # -P: a file called queue.py in the current folder must not be taken for the library's.
             [sys.executable, "-P", "-m", "loadstone.measure.client.worker"],
@@ -204,6 +201,7 @@ class _Worker:
         if self._process.stdout is None or self._process.stdin is None:
             raise LoadstoneError("a worker started without pipes")
         self.stdout = self._process.stdout
+        self._messages = MessageReader(self.stdout.fileno(), decode_report)
         self._stdin = self._process.stdin
 
     def tell(self, message: ToWorker) -> None:
@@ -211,15 +209,11 @@ class _Worker:
             self._stdin.write(msgspec.json.encode(message) + b"\n")
             self._stdin.flush()
 
-    def read(self) -> Iterator[bytes | None]:
-        """Lines that came; None once, when the worker is gone."""
-        data = os.read(self.stdout.fileno(), 1 << 20)
-        if not data:
-            self.alive = False
-            yield None
-            return
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        yield from lines
+    def read(self) -> list[FromWorker] | None:
+        """Messages that came; None when the worker is gone."""
+        messages = self._messages.read()
+        self.alive = messages is not None
+        return messages
 
     def how_it_ended(self) -> str:
         code = self._process.wait()

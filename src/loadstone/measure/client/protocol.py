@@ -6,7 +6,9 @@ worker → owner (stdout)   Ready once, Progress four times a second, StepDone p
 
 from __future__ import annotations
 
-from typing import Any
+import os
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -105,3 +107,25 @@ class Failed(msgspec.Struct, tag="failed"):
 
 ToWorker = Job | Step | Stop | Leave
 FromWorker = Ready | Progress | StepDone | Failed
+_Message = TypeVar("_Message")
+
+
+class MessageReader(Generic[_Message]):
+    """What comes through a pipe, as messages of the kind that `decode` makes of a line."""
+
+    def __init__(self, pipe: int, decode: Callable[[bytes], _Message]) -> None:
+        self._pipe = pipe
+        self._decode = decode
+        self._rest = b""
+
+    def read(self) -> list[_Message] | None:
+        """What one read brings, which may be less than a line; None at the pipe's end."""
+        data = os.read(self._pipe, 1 << 20)
+        if not data:
+            return None
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        return [self._decode(line) for line in lines]
+
+
+decode_order: Callable[[bytes], ToWorker] = msgspec.json.Decoder(ToWorker).decode
+decode_report: Callable[[bytes], FromWorker] = msgspec.json.Decoder(FromWorker).decode

@@ -11,17 +11,13 @@ import msgspec
 
 from loadstone.core import Plan, PlannedRequest, Status
 from loadstone.core.secrets import blank
-from loadstone.measure.client.clock import Clock
-from loadstone.measure.client.feed import Due, Feed
+from loadstone.measure.client.clock import Clock, Pacer
 from loadstone.measure.client.fleet import AnyConnection, Fleet
-from loadstone.measure.client.fragments import Fragments
 from loadstone.measure.client.grpc import Channels, shut
-from loadstone.measure.client.load import StepLoad
-from loadstone.measure.client.pacer import Pacer
+from loadstone.measure.client.load import Due, Feed, StepLoad
 from loadstone.measure.client.protocol import Job, Progress, Step
-from loadstone.measure.client.stream import Stream
-from loadstone.measure.wire.ask import RequestBody
-from loadstone.measure.wire.dialects import new_answer
+from loadstone.measure.client.stream import Fragments, Stream
+from loadstone.measure.wire.ask import RequestBody, new_answer
 from loadstone.workload.prompts import PromptWriter
 
 _SWEEP_S = 0.02
@@ -195,8 +191,7 @@ class Sender:
 
     def broke(self, connection: AnyConnection, stream: Stream, reason: str, *, retry: bool) -> None:
         """A connection failed under its request."""
-        self._fleet.drop(connection)
-        self._fleet.free(stream)
+        self._fleet.drop(connection, stream)
         now_ns = time.monotonic_ns()
         if retry and not self._stopping and now_ns - (stream.sent_ns or 0) < _RACE_NS:
             if self._step is not None:
@@ -305,8 +300,7 @@ class Sender:
                 stream.end_ns = stream.last_output_ns
                 self.ended(connection, stream)
             else:
-                self._fleet.drop(connection)
-                self._fleet.free(stream)
+                self._fleet.drop(connection, stream)
                 if stream.sent_ns is None:
                     self._fleet.failed(stream)
                 self._fail(stream, reason, "timeout")
@@ -329,8 +323,7 @@ class Sender:
                     continue
                 connection.stream = None
                 connection.close()
-                self._fleet.drop(connection)
-                self._fleet.free(stream)
+                self._fleet.drop(connection, stream)
             del self._active[stream]
             self._sessions.pop(stream, None)
             stream.status, stream.error, stream.end_ns = "cancelled", reason, time.monotonic_ns()

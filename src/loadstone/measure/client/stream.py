@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from array import array
+from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+
 from loadstone.core import PlannedRequest, Status, TokenSource
+from loadstone.core.run_folder import journal_schema
 from loadstone.core.text import error_text, excerpt
 from loadstone.measure.client.clock import Clock
 from loadstone.measure.wire.answer import Answer
@@ -16,6 +21,7 @@ _AFTER_DONE_NS = 1_000_000_000
 """How long after [DONE] the HTTP message may still take to end before the answer counts as ended."""
 
 
+@dataclass(slots=True, eq=False)
 class Stream:
     """A request under way: its plan, its times, and what was heard so far. Becomes a record when it ends.
 
@@ -23,62 +29,31 @@ class Stream:
     plain      it is, and not compressed: bodies go straight to the answer
     """
 
-    __slots__ = (
-        "answer",
-        "arrival_s",
-        "body",
-        "decompress",
-        "end_ns",
-        "error",
-        "expected",
-        "headers",
-        "heard_s",
-        "http_status",
-        "intended_ns",
-        "journaled",
-        "last_output_ns",
-        "part_ns",
-        "payload",
-        "plain",
-        "read_index",
-        "reads",
-        "replica",
-        "request",
-        "reused",
-        "sent_ns",
-        "started_ns",
-        "status",
-        "worst_lag_ns",
-    )  # fmt: skip
-
-    def __init__(
-        self, request: PlannedRequest, payload: bytes, intended_ns: int, answer: Answer | None = None
-    ) -> None:
-        self.request = request
-        self.payload = payload
-        self.intended_ns = intended_ns
-        self.started_ns = 0  # when it was taken up: connecting comes between this and sending
-        self.sent_ns: int | None = None
-        self.end_ns: int | None = None
-        self.replica: int = 0
-        self.reused = False
-        self.answer = OpenAIAnswer() if answer is None else answer
-        self.arrival_s = array("d")
-        self.heard_s: float | None = None  # the last output that is journaled
-        self.journaled = 0  # events
-        self.read_index = array("i")
-        self.reads = 0
-        self.last_output_ns = 0
-        self.worst_lag_ns = -1
-        self.part_ns = 0  # when it was last journaled
-        self.http_status: int | None = None
-        self.headers: dict[bytes, bytes] = {}
-        self.expected: bool | None = None
-        self.plain = False
-        self.body = b""
-        self.decompress: Any = None
-        self.status: Status | None = None
-        self.error: str | None = None
+    request: PlannedRequest
+    payload: bytes
+    intended_ns: int
+    answer: Answer = field(default_factory=OpenAIAnswer)
+    started_ns: int = 0  # when it was taken up: connecting comes between this and sending
+    sent_ns: int | None = None
+    end_ns: int | None = None
+    replica: int = 0
+    reused: bool = False
+    arrival_s: array[float] = field(default_factory=lambda: array("d"))
+    read_index: array[int] = field(default_factory=lambda: array("i"))
+    journaled_until_s: float | None = None  # the last output that is journaled
+    journaled: int = 0  # events
+    part_ns: int = 0  # when it was last journaled
+    reads: int = 0
+    last_output_ns: int = 0
+    worst_lag_ns: int = -1
+    http_status: int | None = None
+    headers: dict[bytes, bytes] = field(default_factory=dict)
+    expected: bool | None = None
+    plain: bool = False
+    body: bytes = b""
+    decompress: Any = None
+    status: Status | None = None
+    error: str | None = None
 
     def overdue(self, limits: Timeouts, now_ns: int) -> str | None:
         """Why it should end now, if it should. Measured by output: keep-alive comments do not count."""
@@ -99,18 +74,16 @@ class Stream:
         would not have had the answer."""
         if self.sent_ns is None:
             return None
-        arrival_s, before_s = self.arrival_s, self.heard_s
+        arrival_s, before_s = self.arrival_s, self.journaled_until_s
         if arrival_s:
             if before_s is None:
                 before_s = arrival_s[0]
                 if before_s - clock.since_origin_s(self.sent_ns) > limits.first_s:
                     return _waited(limits.first_s, "the first output")
             # One subtraction tells for nearly all that no gap can be so long.
-            if arrival_s[-1] - before_s > limits.idle_s:
-                import numpy as np
-
-                if np.diff(arrival_s, prepend=before_s).max() > limits.idle_s:
-                    return _waited(limits.idle_s, "the next output")
+            may_exceed = arrival_s[-1] - before_s > limits.idle_s
+            if may_exceed and np.diff(arrival_s, prepend=before_s).max() > limits.idle_s:
+                return _waited(limits.idle_s, "the next output")
         return None if self.end_ns is None else self._unending(limits, self.end_ns)
 
     def _unending(self, limits: Timeouts, now_ns: int) -> str | None:
@@ -134,28 +107,21 @@ class Stream:
         self.error = self.error or self._complaint()
         if self.error is not None:
             self.status = "error"
-        elif exact_output and self.output_tokens() < self._demanded() and not self._full():
-            self.status = "short"
         else:
-            self.status = "ok"
-
-    def _demanded(self) -> int:
-        """Tokens of all answers to the request."""
-        return self.request.output_tokens * self.answer.choices
-
-    def _full(self) -> bool:
-        """Whether the server ended it at the limit, and nothing tells how many tokens its events held."""
-        return self.answer.output_tokens is None and self.answer.finish_reason == "length"
+            requested_tokens = self.request.output_tokens * self.answer.choices
+            # Where the server ended it at the limit, and nothing tells how many tokens its events held, it is whole.
+            full = self.answer.output_tokens is None and self.answer.finish_reason == "length"
+            short = exact_output and self.output_tokens() < requested_tokens and not full
+            self.status = "short" if short else "ok"
 
     def _complaint(self) -> str | None:
         answer = self.answer
         if self.http_status != 200:
-            said = error_text(self.body)
-            return f"HTTP {self.http_status}: {said}"
+            return f"HTTP {self.http_status}: {error_text(self.body)}"
         if not self.expected:
             kind = excerpt(self.headers.get(b"content-type", b"no content type"))
-            wanted = "not an event stream" if answer.streams else "not one JSON object"
-            return f"answer is {wanted} ({kind}): {excerpt(self.body)}"
+            expected_kind = "not an event stream" if answer.streams else "not one JSON object"
+            return f"answer is {expected_kind} ({kind}): {excerpt(self.body)}"
         what = "stream" if answer.streams else "answer"
         if answer.error is not None:
             return f"error in the {what}: {answer.error}"
@@ -168,3 +134,92 @@ class Stream:
 
 def _waited(limit_s: float, what: str) -> str:
     return f"timeout: waited {limit_s:g} s for {what}"
+
+
+class Fragments:
+    """Rows not yet written. `events` counts the output events of all rows ever added."""
+
+    def __init__(self, worker: int, clock: Clock) -> None:
+        self._worker = worker
+        self._clock = clock
+        self._schema = journal_schema()
+        self._rows: list[tuple[Any, ...]] = []
+        self.events = 0
+
+    def warm_up(self) -> None:
+        """Write a batch and throw it away: what libraries do at their first use, they do before the run."""
+        request = PlannedRequest(0, 0, "warmup", 0.0, 1, 1, None, 0, None)
+        self.add(Stream(request, b"", self._clock.origin_ns))
+        batch = self.take()
+        if batch is not None:
+            batch.serialize()
+        self.events = 0
+
+    def add(self, stream: Stream) -> None:
+        """The last fragment of a stream, which has ended."""
+        answered = stream.http_status == 200 and stream.expected
+        source = stream.token_source() if answered else None
+        self._add(stream, source, stream.end_ns, stream.output_tokens() if answered else None, stream.status)
+
+    def add_part(self, stream: Stream) -> None:
+        """What came since the last fragment of a stream that goes on."""
+        self._add(stream, stream.token_source(), None, stream.output_tokens(), None)
+
+    def _add(self, stream: Stream, source: str | None, end_ns: int | None, output: int | None, status: Any) -> None:
+        request, answer = stream.request, stream.answer
+        since = self._clock.since_origin_s
+        tokens = array("i", answer.running_tokens if source == "running usage" else ())
+        self.events += len(stream.arrival_s)
+        self._rows.append((
+            request.request_id,
+            request.cell,
+            request.phase,
+            request.session_id,
+            request.turn,
+            since(stream.intended_ns),
+            None if stream.sent_ns is None else since(stream.sent_ns),
+            stream.arrival_s,
+            stream.read_index,
+            tokens,
+            source,
+            None if end_ns is None else since(end_ns),
+            answer.input_tokens,
+            output,
+            answer.cached_tokens,
+            answer.reasoning_tokens,
+            answer.finish_reason,
+            status,
+            stream.error,
+            stream.http_status,
+            self._worker,
+            stream.replica,
+            stream.reused,
+            None if stream.worst_lag_ns < 0 else stream.worst_lag_ns * 1e-9,
+            answer.server_prefill_s,
+            answer.server_decode_s,
+            stream.journaled,
+        ))  # fmt: skip
+        stream.journaled += len(stream.arrival_s)
+        if stream.arrival_s:
+            stream.journaled_until_s = stream.arrival_s[-1]
+        stream.arrival_s, stream.read_index = array("d"), array("i")
+        answer.running_tokens = []
+
+    def take(self) -> pa.RecordBatch | None:
+        """All rows so far as one batch, forgotten here; None if there are none."""
+        if not self._rows:
+            return None
+        rows, self._rows = self._rows, []
+        columns = [
+            _lists(values, kind) if pa.types.is_list(kind) else pa.array(values, kind)
+            for kind, values in zip(self._schema.types, zip(*rows, strict=True), strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+
+def _lists(values: tuple[array[Any], ...], kind: pa.ListType) -> pa.ListArray:
+    """A list column of arrays, without a Python object per element."""
+    offsets = np.zeros(len(values) + 1, np.int32)
+    np.cumsum([len(value) for value in values], out=offsets[1:])
+    flat = pa.Array.from_buffers(kind.value_type, int(offsets[-1]), [None, pa.py_buffer(b"".join(values))])
+    return pa.ListArray.from_arrays(pa.array(offsets), flat)

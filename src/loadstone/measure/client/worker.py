@@ -24,12 +24,24 @@ import msgspec
 from loadstone.core import run_folder
 from loadstone.core.errors import DiskFullError, LoadstoneError
 from loadstone.core.signals import SIGNALS
-from loadstone.measure.client.clock import Clock, ask_for_stamps
-from loadstone.measure.client.fragments import Fragments
+from loadstone.measure.client.clock import Clock, ask_for_stamps, new_event_loop
 from loadstone.measure.client.load import StepLoad
 from loadstone.measure.client.priority import rise
-from loadstone.measure.client.protocol import Failed, FromWorker, Job, Leave, Ready, Step, StepDone, Stop, ToWorker
+from loadstone.measure.client.protocol import (
+    Failed,
+    FromWorker,
+    Job,
+    Leave,
+    MessageReader,
+    Ready,
+    Step,
+    StepDone,
+    Stop,
+    ToWorker,
+    decode_order,
+)
 from loadstone.measure.client.sender import Sender
+from loadstone.measure.client.stream import Fragments
 
 _FLUSH_S = 0.5
 _PROGRESS_S = 0.25
@@ -49,7 +61,7 @@ class Worker:
         self._sender = Sender(job, plan, loop, self._clock, self._fragments, self._on_settled)
         self._exit_code = 0
 
-    def run(self, orders: Orders) -> int:
+    def run(self, orders: MessageReader[ToWorker]) -> int:
         self._loop.add_reader(0, self._on_orders, orders)
         self._loop.set_exception_handler(self._on_exception)
         for regular in (self._sender.sweep, self._flush_regularly, self._report_regularly):
@@ -67,9 +79,10 @@ class Worker:
         self._journal.close()
         return self._exit_code
 
-    def _on_orders(self, orders: Orders) -> None:
-        for order in orders.read():
-            if order is None or isinstance(order, Leave):
+    def _on_orders(self, orders: MessageReader[ToWorker]) -> None:
+        received = orders.read()
+        for order in [Leave()] if received is None else received:
+            if isinstance(order, Leave):
                 if self._sender.under_way:
                     self._sender.stop(run_folder.INTERRUPTED)
                 self._loop.stop()
@@ -122,37 +135,12 @@ class Worker:
         self._loop.stop()
 
 
-class Orders:
-    """Lines from the owner's pipe."""
-
-    def __init__(self) -> None:
-        self._rest = b""
-        self._decode = msgspec.json.Decoder(ToWorker).decode
-
-    def read(self) -> list[ToWorker | None]:
-        """What one read brings; None at the pipe's end."""
-        data = os.read(0, 1 << 20)
-        if not data:
-            return [None]
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        return [self._decode(line) for line in lines]
-
-
 def _say(message: FromWorker) -> None:
     line = msgspec.json.encode(message) + b"\n"
     try:
         os.write(1, line)
     except OSError:
         pass  # nobody listens any more; the end of stdin says so too
-
-
-def _new_loop() -> asyncio.AbstractEventLoop:
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop()
-    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
-    return loop
 
 
 def main() -> int:
@@ -163,14 +151,14 @@ def main() -> int:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    orders = Orders()
-    received: list[ToWorker | None] = []
-    while not received:
+    orders = MessageReader(0, decode_order)
+    received: list[ToWorker] | None = []
+    while received == []:
         received = orders.read()
-    job = received[0]
+    job = received[0] if received else None
     if not isinstance(job, Job):
         return 2
-    loop = _new_loop()
+    loop = new_event_loop()
     try:
         worker = Worker(job, loop)
     except LoadstoneError as error:

@@ -161,26 +161,22 @@ def _private_apt(folder: Path) -> dict[str, str]:
     network = [line for line in settings if line.startswith(("Acquire::http", "Acquire::https"))]
     status = folder / "status"
     status.touch()
-    (folder / "apt.conf").write_text(
-        "\n".join(
-            [
-                *network,
-                f'Dir "{folder}/";',
-                f'Dir::State::status "{status}";',
-                'Dir::Etc::netrc "/etc/apt/auth.conf";',
-                'Dir::Etc::netrcparts "/etc/apt/auth.conf.d";',
-                'APT::Architecture "amd64";',
-                'APT::Architectures { "amd64"; };',
-                'APT::Sandbox::User "";',  # root's apt would download as a user who may not enter this folder
-                # The signatures are checked, the age of the index is not: mirrors that are frozen or lag are common,
-                # and the newest version is not what is wanted, only a genuine one.
-                'Acquire::Check-Valid-Until "false";',
-                'Acquire::Languages "none";',
-                'Acquire::Retries "2";',
-                "",
-            ]
-        )
-    )
+    configuration = [
+        *network,
+        f'Dir "{folder}/";',
+        f'Dir::State::status "{status}";',
+        'Dir::Etc::netrc "/etc/apt/auth.conf";',
+        'Dir::Etc::netrcparts "/etc/apt/auth.conf.d";',
+        'APT::Architecture "amd64";',
+        'APT::Architectures { "amd64"; };',
+        'APT::Sandbox::User "";',  # root's apt would download as a user who may not enter this folder
+        # The signatures are checked, the age of the index is not: mirrors that are frozen or lag are common,
+        # and the newest version is not what is wanted, only a genuine one.
+        'Acquire::Check-Valid-Until "false";',
+        'Acquire::Languages "none";',
+        'Acquire::Retries "2";',
+    ]
+    (folder / "apt.conf").write_text("".join(f"{line}\n" for line in configuration))
     source = f"deb [signed-by={keyring}] {_archive(system, folder)} {_SUITE} main\n"
     (folder / "etc/apt/sources.list").write_text(source)
     return dict(system, APT_CONFIG=str(folder / "apt.conf"))
@@ -188,14 +184,12 @@ def _private_apt(folder: Path) -> dict[str, str]:
 
 def _archive(environment: Mapping[str, str], folder: Path) -> str:
     """The address of the archive this machine's packages come from."""
-    wanted = "$(COMPONENT) $(RELEASE) $(REPO_URI)"
-    rows = [
-        row.split() for row in _run(["apt-get", "indextargets", "--format", wanted], environment, folder).splitlines()
-    ]
-    for component, release, uri in (row for row in rows if len(row) == 3):
-        # Updates that live in an archive of their own, and other makers' archives, do not hold the suite.
-        if component == "main" and "security" not in release:
-            return uri
+    form = "$(COMPONENT) $(RELEASE) $(REPO_URI)"
+    for line in _run(["apt-get", "indextargets", "--format", form], environment, folder).splitlines():
+        match line.split():
+            # Updates that live in an archive of their own, and other makers' archives, do not hold the suite.
+            case ["main", release, uri] if "security" not in release:
+                return uri
     raise InputError(f"llama-server cannot be fetched, apt has no package source: {_INSTALL}")
 
 

@@ -26,8 +26,7 @@ from loadstone.core.nvml import Gpus
 from loadstone.core.secrets import blank_bytes, keys_in
 from loadstone.core.server_metrics import NAMES
 from loadstone.core.text import excerpt
-from loadstone.measure.engines.bounded import send
-from loadstone.measure.engines.server import check_url, shown, trust
+from loadstone.measure.engines.server import check_url, http_client, send, shown
 
 INTERVAL_S = 1.0
 FLUSH_S = 10.0
@@ -70,12 +69,12 @@ def read_metrics(text: str) -> list[Sample]:
     for line in text.splitlines():
         if len(line) > _LINE_CHARS:
             continue
-        if (said := _TYPE.fullmatch(line)) is not None:
-            types[said[1]] = said[2]
-        elif (found := _SAMPLE.match(line)) is not None and len(found[1]) <= _NAME_CHARS:
-            if found[1] in NAMES:
+        if (type_line := _TYPE.fullmatch(line)) is not None:
+            types[type_line[1]] = type_line[2]
+        elif (match := _SAMPLE.match(line)) is not None and len(match[1]) <= _NAME_CHARS:
+            if match[1] in NAMES:
                 known.append(line)
-            elif _wanted(found[1], types) and len(others) < SERIES:
+            elif _is_recorded(match[1], types) and len(others) < SERIES:
                 others.append(line)
     return [
         Sample(name, as_json, value)
@@ -89,12 +88,12 @@ def read_gpu_metrics(text: str) -> list[Sample]:
     lines = [
         line
         for line in text.splitlines()
-        if len(line) <= _LINE_CHARS and (found := _SAMPLE.match(line)) is not None and meaning(found[1]) is not None
+        if len(line) <= _LINE_CHARS and (match := _SAMPLE.match(line)) is not None and meaning(match[1]) is not None
     ]
     return [
         Sample(name, as_json, value)
         for name, labels, value in _parsed(lines[:GPU_SERIES])
-        if (kept := labels_of(labels)) is not None and len(as_json := _as_json(kept)) <= _LABELS_CHARS
+        if (gpu_labels := labels_of(labels)) is not None and len(as_json := _as_json(gpu_labels)) <= _LABELS_CHARS
     ]
 
 
@@ -106,7 +105,7 @@ def _parsed(lines: Iterable[str]) -> Iterator[tuple[str, dict[str, str], float]]
                     yield sample.name, sample.labels, float(sample.value)
 
 
-def _wanted(name: str, types: dict[str, str]) -> bool:
+def _is_recorded(name: str, types: dict[str, str]) -> bool:
     if name.endswith(_PASSED_OVER) or name.startswith(_PASSED_OVER_FAMILIES):
         return False
     if types.get(name) in ("counter", "gauge") or types.get(name.removesuffix("_total")) == "counter":
@@ -191,7 +190,8 @@ class Observer:
     def _watch(self, wake: threading.Event, number: int, url: str) -> None:
         failed: str | None = None
         try:
-            with _client(url, self._headers if number != GPUS else (), self._proxy) as http:
+            headers = self._headers if number != GPUS else ()
+            with http_client(url, headers, self._proxy, _TIMEOUT_S) as http:
                 while True:
                     closing = self._closing
                     wake.clear()
@@ -267,18 +267,6 @@ class Observer:
 _OF = {False: "of the engine", True: "of GPUs"}
 
 
-def _client(url: str, headers: Iterable[tuple[str, str]], proxy: str | None) -> httpx.Client:
-    return httpx.Client(
-        headers=[*headers, ("Accept-Encoding", "identity")],
-        timeout=_TIMEOUT_S,
-        trust_env=False,
-        proxy=proxy,
-        # A kept connection would hold a thread of llama-server's.
-        limits=httpx.Limits(max_keepalive_connections=0),
-        verify=trust(url.partition(":")[0]),
-    )
-
-
 def _page(http: httpx.Client, url: str) -> bytes | str:
     """A page's body; a text where there is none of it: why."""
     try:
@@ -308,7 +296,7 @@ def exporter(url: str, proxy: str | None = None) -> str:
             "password"
         ) from None
     page = parts.geturl() if parts.path.strip("/") else f"{parts.scheme}://{parts.netloc}/metrics"
-    with _client(page, (), proxy) as http:
+    with http_client(page, (), proxy, _TIMEOUT_S) as http:
         body = _page(http, page)
     if isinstance(body, str):
         raise InputError(f"--gpu-metrics {shown(page)}: {body}; name an exporter of GPUs that runs, e.g. node:9400")

@@ -125,11 +125,11 @@ def _guard(owner_pid: int, command: list[str]) -> int:
 
     The first line on standard output is the server's pid, or why there is none.
     """
-    told_to_stop = False
+    must_stop = False
 
     def stop(_signal: int, _frame: object) -> None:
-        nonlocal told_to_stop
-        told_to_stop = True
+        nonlocal must_stop
+        must_stop = True
 
     # Every signal also makes the pipe readable, so that the wait below misses none.
     wake, waker = os.pipe()
@@ -150,7 +150,7 @@ def _guard(owner_pid: int, command: list[str]) -> int:
 
     owner = sys.stdin.fileno()
     # The owner's pid is looked at too, once a second: a process that it forked may hold its end of the pipe open.
-    while server.poll() is None and not told_to_stop and os.getppid() == owner_pid:
+    while server.poll() is None and not must_stop and os.getppid() == owner_pid:
         readable, _, _ = select.select([owner, wake], [], [], 1.0)
         if owner in readable:  # nothing is ever written to it: this is its end
             break

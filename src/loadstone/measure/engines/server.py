@@ -5,13 +5,16 @@ Nothing that the server says is believed further than it is used: bodies are cut
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import socket
 import ssl
-from collections.abc import Sequence
-from typing import Any
+import threading
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
 import httpx
@@ -20,7 +23,6 @@ import msgspec
 from loadstone.core.errors import InputError, TargetError
 from loadstone.core.secrets import blank_bytes, keys_in
 from loadstone.core.text import error_text, excerpt
-from loadstone.measure.engines.bounded import send
 from loadstone.measure.wire.tolerant import storable
 
 _TIMEOUT_S = 60.0
@@ -28,6 +30,93 @@ _CONNECT_S = 10.0
 _PROBE_S = 3.0
 _BODY_BYTES = 4 * 1024 * 1024
 _WANTS_CERTIFICATE = "it requires a client certificate, which is not supported; use an address without this"
+_OF_THE_BODY = (b"content-encoding", b"content-length", b"transfer-encoding")
+_PACKED = {"gzip": 47, "x-gzip": 47, "deflate": 15}
+"""Content codings that are read, and the window that zlib wants for each."""
+
+
+class Reply(NamedTuple):
+    """An answer, whose body is read here and not by httpx; `whole`: the body is all of it."""
+
+    answer: httpx.Response
+    body: bytes
+    whole: bool
+
+
+def send(http: httpx.Client, request: httpx.Request, *, limit_s: float, most_bytes: int) -> Reply:
+    """The answer and the beginning of its body. Raises httpx.HTTPError; ReadTimeout where it does not end in time."""
+    with _within(limit_s, request):
+        answer = http.send(request, stream=True)
+        with contextlib.closing(answer):
+            body = _read(answer, most_bytes)
+    return Reply(answer, body[:most_bytes], len(body) <= most_bytes)
+
+
+@contextlib.contextmanager
+def _within(limit_s: float, request: httpx.Request) -> Iterator[None]:
+    """Send `request` in this block. httpx.ReadTimeout ends what takes longer, however it is spun out.
+
+    httpx counts from one piece of an answer to the next: headers that drip, or interim answers (1xx) that flood,
+    would last for ever. So the socket is shut when the time is over, which wakes whoever reads it.
+    """
+    over = threading.Event()
+    sockets: list[socket.socket] = []
+
+    def shut() -> None:
+        for each in sockets:
+            with contextlib.suppress(OSError):
+                # Of TLS too: its own way would pull the session from under who reads it.
+                socket.socket.shutdown(each, socket.SHUT_RDWR)
+
+    def end() -> None:
+        over.set()
+        shut()
+
+    def on_trace(event: str, about: dict[str, Any]) -> None:
+        if event == "connection.connect_tcp.complete":
+            sockets.append(about["return_value"].get_extra_info("socket"))
+            if over.is_set():
+                shut()
+
+    request.extensions["trace"] = on_trace
+    timer = threading.Timer(limit_s, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    except (httpx.HTTPError, OSError, ValueError) as error:
+        if over.is_set():
+            raise httpx.ReadTimeout("the answer does not end", request=request) from error
+        raise
+    finally:
+        timer.cancel()
+    if over.is_set():  # what was read may be cut
+        raise httpx.ReadTimeout("the answer does not end", request=request)
+
+
+def _read(answer: httpx.Response, most_bytes: int) -> bytes:
+    """The body, or its beginning: then longer than `most_bytes`. Raises httpx.DecodingError.
+
+    httpx would unpack each piece whole, and as many times over as the header says: 7 kB can become gigabytes.
+    """
+    coding = answer.headers.get("content-encoding", "identity").strip().lower()
+    if coding not in ("identity", *_PACKED):
+        raise httpx.DecodingError(f"its answer is compressed by {coding}, though asked not to be")
+    unpack = zlib.decompressobj(_PACKED[coding]) if coding in _PACKED else None
+    body = bytearray()
+    for piece in answer.iter_raw():
+        try:
+            body += piece if unpack is None else unpack.decompress(piece, most_bytes + 1)
+        except zlib.error as error:
+            raise httpx.DecodingError(f"its compressed answer cannot be read: {error}") from error
+        if len(body) > most_bytes:
+            return bytes(body)
+    if unpack is not None and not unpack.eof:
+        raise httpx.DecodingError("its compressed answer is cut")
+    return bytes(body)
+
+
+# --- a server ---------------------------------------------------------------------------------------------------
 
 
 class Server:
@@ -44,18 +133,8 @@ class Server:
         self.origin = f"{self.parts.scheme}://{self.parts.netloc}"
         self._proxy = proxy
         self._keys = keys_in(headers)
-        sent = httpx.Headers({"Accept-Encoding": "identity"})
-        sent.update(dict(headers))
-        self._http = httpx.Client(
-            base_url=self.origin + self.base_path,
-            headers=sent,
-            timeout=httpx.Timeout(_TIMEOUT_S, connect=_CONNECT_S),
-            trust_env=False,
-            proxy=proxy,
-            # A kept connection would hold a thread of llama-server's, and some servers and proxies cut it unasked.
-            limits=httpx.Limits(max_keepalive_connections=0),
-            verify=trust(self.parts.scheme),
-        )
+        timeout = httpx.Timeout(_TIMEOUT_S, connect=_CONNECT_S)
+        self._http = http_client(self.origin + self.base_path, headers, proxy, timeout)
 
     def __enter__(self) -> Server:
         return self
@@ -98,59 +177,50 @@ class Server:
         headers = {"Content-Type": "application/json"} if body is not None else {}
         try:
             request = self._http.build_request(method, path, content=body, headers=headers)
-            answer, said, _ = send(self._http, request, limit_s=_TIMEOUT_S, most_bytes=_BODY_BYTES)
-        except httpx.ConnectError as error:
-            if "CERTIFICATE_VERIFY" in str(error):
-                raise TargetError(
-                    f"{self.origin}: its certificate is not trusted ({_reason(error)}); {_cure(str(error))}"
-                ) from error
-            self._check_scheme()
-            if "[SSL" in str(error):
-                raise TargetError(
-                    f"{self.origin}: TLS failed ({_reason(error)}); write the name that its certificate is for"
-                ) from error
-            if self._proxy is not None:
-                raise TargetError(
-                    f"--proxy {self._proxy}: no proxy answers there ({_reason(error)}); start it, or correct --proxy"
-                ) from error
-            raise TargetError(
-                f"{self.origin}: no server answers there ({_reason(error)}); start it, or correct the URL"
-            ) from error
-        except httpx.ConnectTimeout as error:
-            self._check_scheme()  # a server that waits for the rest of what it takes for HTTP
-            raise TargetError(
-                f"{self.origin}: no connection within {_CONNECT_S:.0f} s; start the server, or correct the URL"
-            ) from error
-        except httpx.TimeoutException as error:
-            raise TargetError(
-                f"{self.origin}{path}: no whole answer within {_TIMEOUT_S:.0f} s; check that the server is healthy"
-            ) from error
-        except httpx.ProxyError as error:
-            raise TargetError(
-                f"--proxy {self._proxy}: the proxy does not lead to {self.origin} ({_reason(error)}); "
-                "correct --proxy or the URL"
-            ) from error
-        except httpx.DecodingError as error:
-            raise TargetError(f"{self.origin}{path}: {_reason(error)}; correct the server, or the URL") from error
+            reply, content, _ = send(self._http, request, limit_s=_TIMEOUT_S, most_bytes=_BODY_BYTES)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            if "CERTIFICATE_REQUIRED" in str(error):
-                raise TargetError(f"{self.origin}: {_WANTS_CERTIFICATE}") from error
-            self._check_scheme()
-            raise TargetError(
-                f"{self.origin}{path}: not an HTTP server ({_reason(error)}); correct the URL"
-            ) from error
-        if _of_tls(answer.status_code, said):
+            raise TargetError(self._failure(error, path)) from error
+        if _of_tls(reply.status_code, content):
             if self.parts.scheme == "https":
                 raise TargetError(f"{self.origin}: {_WANTS_CERTIFICATE}")
             self._check_scheme()
-        if method == "POST" or answer.status_code != 200:
+        # The body is unpacked already, and may have been cut.
+        headers_left = [(name, value) for name, value in reply.headers.raw if name.lower() not in _OF_THE_BODY]
+        if method == "POST" or reply.status_code != 200:
             # It is for people; what describes the server must stay as it is until its model is known.
-            said = blank_bytes(said, self._keys)
-            if "location" in answer.headers:
-                answer.headers.encoding = "utf-8"
-                answer.headers["location"] = blank_bytes(answer.headers["location"].encode(), self._keys).decode()
-        answer._content, answer.encoding = said, "utf-8"
+            content = blank_bytes(content, self._keys)
+            headers_left = [(name, blank_bytes(value, self._keys)) for name, value in headers_left]
+        answer = httpx.Response(reply.status_code, headers=headers_left, content=content)
+        answer.encoding = "utf-8"
         return answer
+
+    def _failure(self, error: httpx.HTTPError | httpx.InvalidURL, path: str) -> str:
+        """Why there is no answer, in one line. Raises TargetError where the URL should begin by the other scheme."""
+        reason, text, where = _reason(error), str(error), f"{self.origin}{path}"
+        match error:
+            case httpx.ConnectError() if "CERTIFICATE_VERIFY" in text:
+                return f"{self.origin}: its certificate is not trusted ({reason}); {_cure(text)}"
+            case httpx.ConnectError():
+                self._check_scheme()
+                if "[SSL" in text:
+                    return f"{self.origin}: TLS failed ({reason}); write the name that its certificate is for"
+                if self._proxy is not None:
+                    return f"--proxy {self._proxy}: no proxy answers there ({reason}); start it, or correct --proxy"
+                return f"{self.origin}: no server answers there ({reason}); start it, or correct the URL"
+            case httpx.ConnectTimeout():
+                self._check_scheme()  # a server that waits for the rest of what it takes for HTTP
+                return f"{self.origin}: no connection within {_CONNECT_S:.0f} s; start the server, or correct the URL"
+            case httpx.TimeoutException():
+                return f"{where}: no whole answer within {_TIMEOUT_S:.0f} s; check that the server is healthy"
+            case httpx.ProxyError():
+                way = f"the proxy does not lead to {self.origin} ({reason})"
+                return f"--proxy {self._proxy}: {way}; correct --proxy or the URL"
+            case httpx.DecodingError():
+                return f"{where}: {reason}; correct the server, or the URL"
+            case _ if "CERTIFICATE_REQUIRED" in text:
+                return f"{self.origin}: {_WANTS_CERTIFICATE}"
+        self._check_scheme()
+        return f"{where}: not an HTTP server ({reason}); correct the URL"
 
     def _check_scheme(self) -> None:
         """Raises TargetError where the server speaks HTTP without TLS though the URL says https, or the reverse."""
@@ -174,16 +244,16 @@ def _speaks(scheme: str, parts: SplitResult) -> bool:
                 believing.wrap_socket(plain, server_hostname=name).close()
                 return True
             plain.sendall(f"GET / HTTP/1.1\r\nHost: {parts.netloc}\r\nConnection: close\r\n\r\n".encode())
-            said = plain.recv(4096)
+            answer = plain.recv(4096)
             # A TLS server may say in plain HTTP that it wants another.
-            return said.startswith(b"HTTP/") and not _of_tls(400 * (said[9:12] == b"400"), said)
+            return answer.startswith(b"HTTP/") and not _of_tls(400 * (answer[9:12] == b"400"), answer)
     except (OSError, ValueError):
         return False
 
 
-def _of_tls(status: int, said: bytes) -> bool:
+def _of_tls(status: int, body: bytes) -> bool:
     """Whether an answer is a TLS server's complaint: plain HTTP was spoken to it, or no certificate shown."""
-    return status == 400 and re.search(rb"HTTPS|\bSSL|\bTLS", said) is not None
+    return status == 400 and re.search(rb"HTTPS|\bSSL|\bTLS", body) is not None
 
 
 def _cure(error: str) -> str:
@@ -239,9 +309,24 @@ def check_proxy(url: str) -> None:
         raise InputError("--proxy: this proxy cannot be used; write http://host:port, without a name or password")
 
 
-def trust(scheme: str) -> ssl.SSLContext:
-    """Whom to believe over TLS. Without it nobody: reading all certificates takes longer than the meeting."""
-    return ssl.create_default_context() if scheme == "https" else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+def http_client(
+    url: str, headers: Iterable[tuple[str, str]], proxy: str | None, timeout: httpx.Timeout | float
+) -> httpx.Client:
+    """For requests to a URL and what is below it. Proxies in the environment are not used, only `proxy` is."""
+    sent = httpx.Headers({"Accept-Encoding": "identity"})
+    sent.update(dict(headers))
+    # Over plain HTTP nobody is trusted: reading all certificates takes longer than all requests together.
+    tls = url.startswith("https:")
+    return httpx.Client(
+        base_url=url,
+        headers=sent,
+        timeout=timeout,
+        trust_env=False,
+        proxy=proxy,
+        # A kept connection would hold a thread of llama-server's, and some servers and proxies cut it unasked.
+        limits=httpx.Limits(max_keepalive_connections=0),
+        verify=ssl.create_default_context() if tls else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
+    )
 
 
 def refusal(where: str, answer: httpx.Response) -> str:
@@ -249,7 +334,6 @@ def refusal(where: str, answer: httpx.Response) -> str:
     if answer.has_redirect_location:
         to = excerpt(answer.headers["location"])
         return f"{where}: HTTP {answer.status_code}: it is at {to}; give that server's URL"
-    said = error_text(answer.content)
     status = answer.status_code
     behind = "a proxy finds no engine behind it, or not in time; check that the engine runs"
     remedy = {
@@ -263,7 +347,7 @@ def refusal(where: str, answer: httpx.Response) -> str:
     }.get(status, "the server refuses the simplest request; see its log")
     if status == 401 and answer.headers.get("www-authenticate", "").lower().startswith("basic"):
         remedy = "it requires a user name and password: -H 'Authorization: Basic …', the base64 of name:password"
-    return f"{where}: HTTP {answer.status_code}: {said}; {remedy}"
+    return f"{where}: HTTP {status}: {error_text(answer.content)}; {remedy}"
 
 
 def _json(answer: httpx.Response) -> Any:

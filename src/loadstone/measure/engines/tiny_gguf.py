@@ -49,7 +49,7 @@ _SILENCE = -10.0
 
 def fingerprint() -> str:
     """Twelve hex digits that change when the code or the words that make the file change."""
-    sources = (Path(__file__), Path(word_list.__file__))
+    sources = (Path(__file__), word_list.FILE)
     return hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:12]
 
 

@@ -12,26 +12,16 @@ from loadstone.core.errors import InputError, TargetError
 from loadstone.core.secrets import blank, keys_in
 from loadstone.core.text import excerpt
 from loadstone.measure.client.grpc import METHOD, OPTIONS, library, metadata
-from loadstone.measure.engines.identify import choose_triton_model, triton_inputs
-from loadstone.measure.engines.probe import (
-    PROMPT,
-    SHAPED_TOKENS,
-    check_inputs,
-    triton_fields,
-    with_sampling,
-    with_shape,
-)
+from loadstone.measure.engines.attach import choose_triton_model, triton_inputs
+from loadstone.measure.engines.probe import PROMPT, Trial, check_extra, find_words, negotiate, trial_tokens
 from loadstone.measure.engines.server import check_url
-from loadstone.measure.engines.vocabulary import find_words
-from loadstone.measure.wire.ask import RequestBody
-from loadstone.measure.wire.triton_grpc import GrpcAnswer, GrpcAsk, body, encode, fold
+from loadstone.measure.wire.ask import RequestBody, body
+from loadstone.measure.wire.triton import GrpcAnswer, encode, fold
 from loadstone.workload.prompts import Vocabulary
-from loadstone.workload.request import Sampling, Structured
+from loadstone.workload.request import Ask, Sampling, Structured
 
 _TIMEOUT_S = 60.0
 _PREFIX = METHOD.rpartition("/")[0]
-_TRIAL_TOKENS = 4
-"""A single token may have no text, and then is not seen where the model does not count."""
 _RESPONSES = 1000
 
 
@@ -79,11 +69,12 @@ class Server:
             raise TargetError(self._refusal(name, error)) from error
 
     def ask_once(
-        self, ask: GrpcAsk, prompt: str = PROMPT, *, tokens: int = _TRIAL_TOKENS, keep_text: bool = False
-    ) -> GrpcAnswer:
-        """One request, asked and heard as in a run. Raises TargetError where the server refuses the stream."""
-        written = RequestBody(body(ask)).render(msgspec.json.encode(prompt), tokens)
-        request = encode(self.messages, written, "meet")
+        self, ask: Ask, prompt: str = PROMPT, *, tokens: int | None = None, keep_text: bool = False
+    ) -> Trial:
+        """One request, sent and read as in a run. Raises TargetError where the server refuses the stream."""
+        tokens = tokens or trial_tokens(ask)
+        rendered = RequestBody(body(ask)).render(msgspec.json.encode(prompt), tokens)
+        request = encode(self.messages, rendered, "meet")
         answer = GrpcAnswer(stream=ask.stream, keep_text=keep_text)
         parse = self.messages.ModelStreamInferResponse.FromString
         responses = self._channel.stream_stream(METHOD)(iter([request]), timeout=_TIMEOUT_S, metadata=self._metadata)
@@ -100,12 +91,11 @@ class Server:
             responses.cancel()
         if answer.error is None and not answer.done:
             answer.fail("no output" if not answer.events else "the answer has no last response")
-        answer.error = answer.error and blank(answer.error, self._keys)
-        return answer
+        return Trial(answer, answer.error and blank(answer.error, self._keys))
 
     def _refusal(self, name: str, error: Any) -> str:
         code = error.code().name
-        said = blank(excerpt(error.details() or "no further word"), self._keys)
+        details = blank(excerpt(error.details() or "no further word"), self._keys)
         remedy = {
             "UNAVAILABLE": "no gRPC server answers there; start it, or give Triton's gRPC port (8001 by default)",
             "UNIMPLEMENTED": "it is not a Triton server; correct the URL",
@@ -114,7 +104,7 @@ class Server:
             "DEADLINE_EXCEEDED": "check that the server is healthy",
             "NOT_FOUND": "check --model",
         }.get(code, "see the server's log")
-        return f"{self.origin}: {name}: gRPC {code}: {said}; {remedy}"
+        return f"{self.origin}: {name}: gRPC {code}: {details}; {remedy}"
 
 
 def meet(
@@ -127,7 +117,7 @@ def meet(
     extra: dict[str, Any],
     stream: bool,
     exact: bool,
-) -> tuple[Target, Vocabulary, GrpcAsk]:
+) -> tuple[Target, Vocabulary, Ask]:
     """As attach.meet: who the server is, how to write prompts for it, and what a run asks.
 
     Raises TargetError, one line, where it cannot be measured, and InputError where it does not take what was asked.
@@ -151,17 +141,8 @@ def meet(
         models=index,
         version={"name": about.name, "version": about.version, "extensions": list(about.extensions)},
     )
-    check_inputs(ask, sampling, structured)
-    ask = triton_fields(target, ask, exact=exact)
-    ask = with_sampling(lambda ask: server.ask_once(ask).error, ask, sampling)
-    if structured is not None:
-
-        def hear(shaped: GrpcAsk) -> tuple[str | None, GrpcAnswer]:
-            answer = server.ask_once(shaped, tokens=SHAPED_TOKENS, keep_text=True)
-            return answer.error, answer
-
-        ask = with_shape(hear, ask, structured)
-    vocabulary = find_words(tokenizer, lambda words: server.ask_once(ask, " ".join(words)).input_tokens)
+    ask = negotiate(server.ask_once, target, ask, sampling=sampling, structured=structured, exact=exact)
+    vocabulary = find_words(tokenizer, lambda words: server.ask_once(ask, " ".join(words)).answer.input_tokens)
     target.overhead_tokens = vocabulary.overhead_tokens
     return target, vocabulary, ask
 
@@ -171,7 +152,7 @@ def check_same(server: Server, target: Target) -> None:
     _check(server, _plain(server, target.model, target.streams, {}))
 
 
-def _plain(server: Server, model: str, stream: bool, extra: dict[str, Any]) -> GrpcAsk:
+def _plain(server: Server, model: str, stream: bool, extra: dict[str, Any]) -> Ask:
     """The plainest request to a model: what its configuration says of its inputs."""
     config = server.call("ModelConfig", name=model).config
     data_type = config.DESCRIPTOR.file.enum_types_by_name["DataType"].values_by_number
@@ -180,7 +161,7 @@ def _plain(server: Server, model: str, stream: bool, extra: dict[str, Any]) -> G
         for entry in config.input
         if entry.data_type in data_type
     }
-    return GrpcAsk(
+    return Ask(
         endpoint="triton-grpc",
         model=model,
         stream=stream,
@@ -191,11 +172,9 @@ def _plain(server: Server, model: str, stream: bool, extra: dict[str, Any]) -> G
     )
 
 
-def _check(server: Server, ask: GrpcAsk) -> None:
+def _check(server: Server, ask: Ask) -> None:
     """Raises TargetError, or InputError about --extra-body, unless the plain request is answered."""
     error = server.ask_once(ask).error
-    if error is None:
-        return
-    if ask.extra and server.ask_once(msgspec.structs.replace(ask, extra={})).error is None:
-        raise InputError(f"--extra-body: the server does not take it ({error}); correct it")
-    raise TargetError(f"{server.origin}: {ask.model} refuses the simplest request: {error}; see the server's log")
+    if error is not None:
+        check_extra(server.ask_once, ask, error)
+        raise TargetError(f"{server.origin}: {ask.model} refuses the simplest request: {error}; see the server's log")

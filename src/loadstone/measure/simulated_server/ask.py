@@ -139,7 +139,7 @@ def lengths(ask: Ask, path: str, content_tokens: int, max_model_len: int) -> tup
     return input_tokens, output_tokens
 
 
-def usage_asked(ask: Ask) -> Usage:
+def requested_usage(ask: Ask) -> Usage:
     """The usage that `stream_options` asks for; an answer in one piece always has it."""
     options = ask.stream_options or _StreamOptions()
     if ask.stream and not options.include_usage:

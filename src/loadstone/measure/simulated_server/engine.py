@@ -13,10 +13,10 @@ import itertools
 import time
 from collections import deque
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from loadstone.core.errors import InputError
-from loadstone.measure.client.pacer import Pacer
+from loadstone.measure.client.clock import Pacer
+from loadstone.measure.simulated_server.stream import Stream
 from loadstone.predict.scheduler import Sequence
 from loadstone.predict.simulator.cell import route
 from loadstone.predict.simulator.engine import NEVER
@@ -24,12 +24,9 @@ from loadstone.predict.simulator.fleet import Fleet, sharing
 from loadstone.predict.simulator.pipeline import Unit, engines_of, next_s_of
 from loadstone.predict.simulator.run import State, states_of
 
-if TYPE_CHECKING:
-    from loadstone.measure.simulated_server.stream import Stream
-
 _WRITES_PER_TURN = 256  # then sockets are read again
 _WAKE_GAP_S = 0.0002
-"""Wakes come no closer than this; see scheduler.py."""
+"""Wakes come no closer than this; see stream.py."""
 
 
 class Engine:

@@ -8,6 +8,7 @@ import os
 import time
 import zlib
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,7 +17,7 @@ import msgspec
 
 from loadstone.core.errors import InputError
 from loadstone.core.version import __version__
-from loadstone.measure.simulated_server.answer import Answer
+from loadstone.measure.simulated_server.answer import Answer, GenerateAnswer
 from loadstone.measure.simulated_server.ask import (
     CHAT,
     COMPLETIONS,
@@ -28,26 +29,16 @@ from loadstone.measure.simulated_server.ask import (
     parse_ask,
     prompt_tokens,
 )
-from loadstone.measure.simulated_server.generate import GenerateAnswer
 from loadstone.measure.simulated_server.law import Law, Options
-from loadstone.measure.simulated_server.metrics import Metrics
-from loadstone.measure.simulated_server.scheduler import Scheduler
-from loadstone.measure.simulated_server.stream import Keys, Stream
+from loadstone.measure.simulated_server.stream import Keys, Request, Scheduler, Stream
 
 if TYPE_CHECKING:
     from loadstone.measure.simulated_server.engine import Engine
+    from loadstone.predict.simulator.run import State
 
-_METHODS = {
-    "/health": "GET",
-    "/metrics": "GET",
-    "/version": "GET",
-    "/truth": "GET",
-    "/v1/models": "GET",
-    "/tokenize": "POST",
-    COMPLETIONS: "POST",
-    CHAT: "POST",
-    GENERATE: "POST",
-}
+
+_PAGES = ("/health", "/metrics", "/version", "/truth", "/v1/models")
+_METHODS = dict.fromkeys(_PAGES, "GET") | dict.fromkeys(("/tokenize", COMPLETIONS, CHAT, GENERATE), "POST")
 _REASONS = {
     200: "OK",
     400: "Bad Request",
@@ -65,6 +56,51 @@ _STARTED_S = int(time.time())
 _names = (b"%016x" % serial for serial in itertools.count(1))  # for requests without an id
 
 
+class Metrics:
+    """Counters, as Prometheus text under vLLM's names. The tokens sent before an abort count."""
+
+    def __init__(self, model: str) -> None:
+        self._model = model
+        self.running = 0  # requests
+        self.prompt_tokens = self.generated_tokens = 0
+        self.ended: Counter[str] = Counter()  # requests by finished_reason
+
+    def text(self, engine: Engine | None = None) -> bytes:
+        """The answer to GET /metrics; of a deployment's engine each scheduler's own, as vLLM numbers them."""
+        model = f'engine="0",model_name="{self._model}"'
+        ended = {f'{model},finished_reason="{reason}"': self.ended[reason] for reason in ("stop", "length", "abort")}
+        families: list[tuple[str, str, dict[str, float]]] = [
+            ("prompt_tokens_total", "counter", {model: self.prompt_tokens}),
+            ("generation_tokens_total", "counter", {model: self.generated_tokens}),
+            ("request_success_total", "counter", dict(ended)),
+        ]
+        if engine is None:
+            families.insert(0, ("num_requests_running", "gauge", {model: self.running}))
+            families.insert(1, ("num_requests_waiting", "gauge", {model: 0}))
+        else:
+            families += self._of_engine(engine)
+        lines = []
+        for name, kind, samples in families:
+            lines.append(f"# TYPE vllm:{name} {kind}\n")
+            lines += [f"vllm:{name}{{{labels}}} {float(value)!r}\n" for labels, value in samples.items()]
+        return "".join(lines).encode()
+
+    def _of_engine(self, engine: Engine) -> list[tuple[str, str, dict[str, float]]]:
+        states = engine.states()
+
+        def each(of: Callable[[State], float]) -> dict[str, float]:
+            return {f'engine="{number}",model_name="{self._model}"': of(state) for number, state in enumerate(states)}
+
+        return [
+            ("num_requests_running", "gauge", each(lambda state: state.running)),
+            ("num_requests_waiting", "gauge", each(lambda state: state.waiting)),
+            ("kv_cache_usage_perc", "gauge", each(lambda state: state.used_tokens / engine.kv_tokens)),
+            ("num_preemptions_total", "counter", each(lambda state: state.preemptions)),
+            ("prefix_cache_queries_total", "counter", each(lambda state: state.cache_queries)),
+            ("prefix_cache_hits_total", "counter", each(lambda state: state.cache_hits)),
+        ]
+
+
 class Server(NamedTuple):
     """What all connections share.
 
@@ -79,20 +115,6 @@ class Server(NamedTuple):
     truth: dict[str, array[int]]
     """By X-Request-Id, CLOCK_MONOTONIC ns: when the request was read, when each event with text was written."""
     engine: Engine | None = None
-
-
-class Request(NamedTuple):
-    """One HTTP request, as far as it matters here."""
-
-    arrival_ns: int = 0  # CLOCK_MONOTONIC, when its last byte was read
-    method: str = ""
-    path: str = ""
-    id: bytes = b""
-    truth: bool = False
-    keep_alive: bool = False
-    body: bytes = b""
-    body_bytes: int = 0  # of which no more than MOST_BODY_BYTES are kept
-    fault: tuple[int, str] | None = None  # status and message, of bytes that are no request; what follows is not read
 
 
 class Connection(asyncio.Protocol):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import InitVar, dataclass, field
 from typing import Any
 
 from loadstone.core.text import excerpt
@@ -50,6 +51,7 @@ class Whole:
         return [body] if body.strip() else []
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
 class Answer:
     """Everything one answer says, folded event by event: feed it the body's bytes, in pieces of any size.
 
@@ -68,54 +70,34 @@ class Answer:
     A dialect adds `_fold`, which takes one payload: a stream event's, or the whole body.
     """
 
-    __slots__ = (
-        "_counts",
-        "_ended",
-        "_keeps",
-        "_last_running",
-        "_sse",
-        "_texts",
-        "_texts_length",
-        "cached_tokens",
-        "done",
-        "error",
-        "events",
-        "finish_reason",
-        "input_tokens",
-        "model",
-        "output_tokens",
-        "reasoning_tokens",
-        "running",
-        "running_tokens",
-        "server_decode_s",
-        "server_prefill_s",
-        "still",
-        "streams",
-    )
+    stream: InitVar[bool] = True
+    keep_text: InitVar[bool] = False
+    streams: bool = field(init=False)
+    events: int = 0
+    running: bool = True
+    still: int = 0
+    running_tokens: list[int] = field(default_factory=list)
+    finish_reason: str | None = None
+    done: bool = False
+    error: str | None = None
+    model: str | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    server_prefill_s: float | None = None
+    server_decode_s: float | None = None
+    _sse: SseDecoder | Whole = field(init=False)
+    _keeps: bool = field(init=False)
+    _texts: list[str] = field(default_factory=list)
+    _texts_length: int = 0
+    _last_running: int = 0
+    _counts: dict[int, int] = field(default_factory=dict)  # newest count of each of several answers
+    _ended: frozenset[int] = frozenset()
 
-    def __init__(self, *, stream: bool = True, keep_text: bool = False) -> None:
-        self.streams = stream
-        self._sse: SseDecoder | Whole = SseDecoder() if stream else Whole()
-        self._keeps = keep_text
-        self._texts: list[str] = []
-        self._texts_length = 0
-        self._last_running = 0
-        self._counts: dict[int, int] = {}  # newest count of each of several answers
-        self._ended: frozenset[int] = frozenset()
-        self.events = 0
-        self.running = True
-        self.still = 0
-        self.running_tokens: list[int] = []
-        self.finish_reason: str | None = None
-        self.done = False
-        self.error: str | None = None
-        self.model: str | None = None
-        self.input_tokens: int | None = None
-        self.output_tokens: int | None = None
-        self.cached_tokens: int | None = None
-        self.reasoning_tokens: int | None = None
-        self.server_prefill_s: float | None = None
-        self.server_decode_s: float | None = None
+    def __post_init__(self, stream: bool, keep_text: bool) -> None:
+        self.streams, self._keeps = stream, keep_text
+        self._sse = SseDecoder() if stream else Whole()
 
     @property
     def choices(self) -> int:
@@ -173,12 +155,12 @@ class Answer:
         It may be `done`, which says that the answer is complete, or nothing, which keeps a connection alive.
         All else is an error.
         """
-        said = payload.strip()
-        if said == done:
+        text = payload.strip()
+        if text == done:
             self.done = True
             return None
-        fields = load_object(payload) if said else None
-        if said and fields is None:
+        fields = load_object(payload) if text else None
+        if text and fields is None:
             what = "stream event" if self.streams else "answer"
             self._complain(f"{what} is not a JSON object: {excerpt(payload)}")
         return fields

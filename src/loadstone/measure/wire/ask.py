@@ -13,8 +13,12 @@ import msgspec
 
 from loadstone.core.errors import InputError
 from loadstone.measure.wire import sglang, triton
-from loadstone.measure.wire.structured import fields
-from loadstone.workload.request import LENGTH, PROMPT, TEXT_OR_IDS, Ask
+from loadstone.measure.wire.answer import Answer
+from loadstone.measure.wire.openai import OpenAIAnswer
+from loadstone.measure.wire.sglang import SglangAnswer
+from loadstone.measure.wire.structured import shape_fields
+from loadstone.measure.wire.triton import GrpcAnswer, TritonAnswer
+from loadstone.workload.request import LENGTH, PROMPT, TEXT_OR_IDS, Ask, Endpoint
 
 
 def path(ask: Ask) -> str:
@@ -32,14 +36,18 @@ def path(ask: Ask) -> str:
 
 
 def body(ask: Ask) -> dict[str, Any]:
-    """The JSON body of every request, with PROMPT and LENGTH in the places of what differs."""
+    """The JSON body of every request, with PROMPT and LENGTH in the places of what differs.
+
+    Raises InputError where a model behind gRPC has no input for a field of the user's own.
+    """
     if ask.endpoint == "sglang":
         written = {**sglang.fields(ask, LENGTH), TEXT_OR_IDS: PROMPT}
     elif ask.endpoint in ("triton", "triton-grpc"):
         written = triton.inputs(ask, PROMPT, LENGTH)
     else:
         written = _openai(ask)
-    return _merged(written, ask.extra)
+    merged = _merged(written, ask.extra)
+    return triton.grpc_body(ask, merged) if ask.endpoint == "triton-grpc" else merged
 
 
 def _openai(ask: Ask) -> dict[str, Any]:
@@ -55,8 +63,7 @@ def _openai(ask: Ask) -> dict[str, Any]:
             written[name] = value
     if ask.sampling.stop:
         written["stop"] = list(ask.sampling.stop)
-    if ask.structured is not None and ask.spelling is not None:
-        written |= fields(ask.structured, ask.spelling)
+    written |= shape_fields(ask)
     written["max_tokens"] = LENGTH
     if ask.min_tokens:
         written["min_tokens"] = LENGTH
@@ -93,3 +100,17 @@ class RequestBody:
         for place in self._names:
             pieces[place] = b'"input_ids"' if prompt.startswith(b"[") else b'"text"'
         return b"".join(pieces)
+
+
+_ANSWERS: dict[Endpoint, type[Answer]] = {
+    "completions": OpenAIAnswer,
+    "chat": OpenAIAnswer,
+    "sglang": SglangAnswer,
+    "triton": TritonAnswer,
+    "triton-grpc": GrpcAnswer,
+}
+
+
+def new_answer(endpoint: Endpoint, *, stream: bool = True, keep_text: bool = False) -> Answer:
+    """An answer about to be heard: of a stream or in one piece, and whether its text is of use."""
+    return _ANSWERS[endpoint](stream=stream, keep_text=keep_text)

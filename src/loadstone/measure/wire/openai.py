@@ -9,14 +9,105 @@ character) or for none; an `error` object after a 200; `choices: null`; numbers 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import accumulate
+from typing import Any
+
+import msgspec
 
 from loadstone.core.text import error_text, excerpt
 from loadstone.measure.wire.answer import Answer, place_of
-from loadstone.measure.wire.openai_chunk import Delta, Timings, Usage, decode_chunk, decode_whole, tolerated
 from loadstone.measure.wire.sse import SseDecoder
 from loadstone.measure.wire.template import Template, learn
-from loadstone.measure.wire.tolerant import MAX_COUNT, NO_RAW, UNREADABLE, count, present
+from loadstone.measure.wire.tolerant import MAX_COUNT, NO_RAW, UNREADABLE, convert, count, present, text
+
+
+class CachedDetails(msgspec.Struct):
+    cached_tokens: float | None = None
+
+
+class ReasoningDetails(msgspec.Struct):
+    reasoning_tokens: float | None = None
+
+
+class Usage(msgspec.Struct):
+    prompt_tokens: float | None = None
+    completion_tokens: float | None = None
+    prompt_tokens_details: CachedDetails | None = None
+    completion_tokens_details: ReasoningDetails | None = None
+
+
+class Delta(msgspec.Struct):
+    content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    refusal: str | None = None
+    tool_calls: msgspec.Raw = NO_RAW
+    function_call: msgspec.Raw = NO_RAW
+
+    def carries_output(self) -> bool:
+        """Reasoning, tool calls and refusals are output as much as content is; a role alone is not."""
+        return bool(
+            self.content
+            or self.reasoning_content
+            or self.reasoning
+            or self.refusal
+            or present(self.tool_calls)
+            or present(self.function_call)
+        )
+
+
+class Choice(msgspec.Struct):
+    index: float | None = None
+    text: str | None = None
+    delta: Delta | None = None
+    finish_reason: str | None = None
+
+
+class Timings(msgspec.Struct):
+    prompt_ms: float | None = None
+    predicted_ms: float | None = None
+
+
+class Chunk(msgspec.Struct):
+    choices: list[Choice] | None = None
+    usage: Usage | None = None
+    timings: Timings | None = None
+    model: str | None = None
+    error: msgspec.Raw = NO_RAW
+    message: msgspec.Raw = NO_RAW
+
+
+class _WholeChoice(Choice):
+    """What a chunk calls its delta, a whole answer calls its message."""
+
+    delta: Delta | None = msgspec.field(default=None, name="message")
+
+
+class _WholeChunk(Chunk):
+    choices: list[_WholeChoice] | None = None  # type: ignore[assignment]
+
+
+Decode = Callable[[bytes], Chunk]
+decode_chunk: Decode = msgspec.json.Decoder(Chunk).decode
+decode_whole: Decode = msgspec.json.Decoder(_WholeChunk).decode
+"""Strict decoders: they raise one of UNREADABLE."""
+
+
+def tolerated(fields: dict[str, Any], *, whole: bool) -> Chunk:
+    """An object where a field has an odd type or the text is no valid UTF-8."""
+    chunk = convert(fields, _WholeChunk if whole else Chunk) or Chunk()
+    if chunk.choices:
+        for choice, written in zip(chunk.choices, filter(_is_object, fields["choices"]), strict=True):
+            # SGLang's older servers send an object, {"type": "length", …}.
+            if isinstance(reason := written.get("finish_reason"), dict):
+                choice.finish_reason = text(reason.get("type"))
+    return chunk
+
+
+def _is_object(value: Any) -> bool:
+    return isinstance(value, dict)
+
 
 _MAX_MS = 1e12
 _REASON_LENGTH = 40
@@ -130,11 +221,11 @@ class OpenAIAnswer(Answer):
         """
         self._take_details(usage)
         # As `count`, without the call: engines may send this on every event.
-        stated = usage.completion_tokens
-        if stated is None or not 0 <= stated <= MAX_COUNT:
+        reported = usage.completion_tokens
+        if reported is None or not 0 <= reported <= MAX_COUNT:
             self.running = self.running and not output
             return output
-        tokens = int(stated)
+        tokens = int(reported)
         if self._counts:
             tokens = self._of_all(tokens, place)
         self.output_tokens = tokens or self.output_tokens  # output came: 0 is not counted yet, or never
@@ -158,9 +249,9 @@ class OpenAIAnswer(Answer):
 
     def _take_details(self, usage: Usage) -> None:
         """Everything in `usage` but the count of output tokens."""
-        stated = usage.prompt_tokens
-        if stated is not None and 0 <= stated <= MAX_COUNT:
-            self.input_tokens = int(stated)
+        reported = usage.prompt_tokens
+        if reported is not None and 0 <= reported <= MAX_COUNT:
+            self.input_tokens = int(reported)
         cached = usage.prompt_tokens_details
         if cached is not None and (tokens := count(cached.cached_tokens)) is not None:
             self.cached_tokens = tokens

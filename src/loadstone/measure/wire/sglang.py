@@ -11,17 +11,15 @@ field); a request that the server gave up has the finish reason `abort`.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from loadstone.core.text import error_text, excerpt
-from loadstone.measure.wire import structured
 from loadstone.measure.wire.answer import CHOICES, MAX_TEXT, Answer, place_of
+from loadstone.measure.wire.structured import shape_fields
 from loadstone.measure.wire.tolerant import NO_RAW, UNREADABLE, convert, count, present, raw
-
-if TYPE_CHECKING:
-    from loadstone.workload.request import Ask
+from loadstone.workload.request import Ask
 
 _REASON_LENGTH = 40
 
@@ -34,16 +32,11 @@ def fields(ask: Ask, length: str) -> dict[str, Any]:
     if ask.ignore_eos:
         params["ignore_eos"] = True
     sampling = ask.sampling
-    for name, value in (
-        ("temperature", sampling.temperature),
-        ("top_p", sampling.top_p),
-        ("sampling_seed", sampling.seed),
-        ("stop", list(sampling.stop) or None),
-    ):
-        if value is not None:
-            params[name] = value
-    if ask.structured is not None and ask.spelling is not None:
-        params |= structured.fields(ask.structured, ask.spelling)
+    drawn = {"temperature": sampling.temperature, "top_p": sampling.top_p, "sampling_seed": sampling.seed}
+    params |= {name: value for name, value in drawn.items() if value is not None}
+    if sampling.stop:
+        params["stop"] = list(sampling.stop)
+    params |= shape_fields(ask)
     return {"sampling_params": params, "stream": ask.stream}
 
 
@@ -136,48 +129,37 @@ class SglangAnswer(Answer):
 
     def _take_reason(self, reason: msgspec.Raw) -> None:
         """`{"type": "length", "length": 8}`, or a bare word from old servers."""
-        if (said := _value(reason)) is None:
+        if (value := _value(reason)) is None:
             return
-        kind = said.get("type") if isinstance(said, dict) else said
-        word = kind if isinstance(kind, str) else bytes(raw(said)).decode()
+        kind = value.get("type") if isinstance(value, dict) else value
+        word = kind if isinstance(kind, str) else bytes(raw(value)).decode()
         self.finish_reason = excerpt(word, _REASON_LENGTH)
         if kind == "abort":
-            message = said.get("message") if isinstance(said, dict) else None
+            message = value.get("message") if isinstance(value, dict) else None
             self._complain(error_text(bytes(raw(message))) if message else "aborted by the server")
 
 
 def _several(payload: bytes) -> list[_Event]:
     """The answers to a request with `n`, in one piece: a list."""
-    try:
-        said = json.loads(payload.decode("utf-8", "replace"))
-    except (ValueError, RecursionError):
-        return []
-    return [_tolerated(each) for each in said[:CHOICES] if isinstance(each, dict)] if isinstance(said, list) else []
+    answers = _value(payload)
+    return (
+        [_tolerated(one) for one in answers[:CHOICES] if isinstance(one, dict)] if isinstance(answers, list) else []
+    )
 
 
-def _value(field: msgspec.Raw) -> Any:
-    """What a field says, invalid UTF-8 replaced; None where it cannot be read."""
+def _value(field: msgspec.Raw | bytes) -> Any:
+    """What a field or payload holds, invalid UTF-8 replaced; None where it cannot be read."""
     try:
         return json.loads(bytes(field).decode("utf-8", "replace"))
     except (ValueError, RecursionError):
         return None
 
 
-def _newer(stated: float | None, known: int | None) -> int | None:
-    tokens = count(stated)
+def _newer(reported: float | None, known: int | None) -> int | None:
+    tokens = count(reported)
     return known if tokens is None else tokens
 
 
 def _tolerated(fields: dict[str, Any]) -> _Event:
     """An event where a field has an odd type, or the text is no valid UTF-8."""
-    meta = fields.get("meta_info")
-    numbers = convert(meta, _Meta)
-    if numbers is not None and isinstance(meta, dict):
-        numbers.finish_reason = raw(meta.get("finish_reason"))
-    event = _Event(meta_info=numbers)
-    if isinstance(index := fields.get("index"), int | float):
-        event.index = index
-    for name in ("text", "output_ids", "error", "message"):
-        if fields.get(name):
-            setattr(event, name, raw(fields[name]))
-    return event
+    return convert(fields, _Event) or _Event()

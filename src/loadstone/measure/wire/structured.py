@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from loadstone.workload.request import Spelling, Structured, StructuredKind
+from loadstone.workload.request import Ask, Spelling, Structured, StructuredKind
 
 _OPENAI: dict[StructuredKind, tuple[Spelling, ...]] = {
     "json_schema": ("response_format", "structured_outputs", "guided", "llama.cpp", "sglang"),
@@ -34,11 +34,13 @@ def spellings(endpoint: str, kind: StructuredKind) -> tuple[Spelling, ...]:
     return _OPENAI[kind]
 
 
-def fields(structured: Structured, spelling: Spelling) -> dict[str, Any]:
-    """The fields of a request body that ask for the shape; those of `sampling_params` belong into that object."""
-    kind, value = structured.kind, structured.value
+def shape_fields(ask: Ask) -> dict[str, Any]:
+    """The fields of a request body that ask for its shape, if any; those of `sampling_params` go into that object."""
+    if ask.structured is None or ask.spelling is None:
+        return {}
+    kind, value = ask.structured.kind, ask.structured.value
     as_text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
-    match spelling:
+    match ask.spelling:
         case "response_format":
             schema = {"name": "answer", "schema": value, "strict": True}
             return {"response_format": {"type": "json_schema", "json_schema": schema}}

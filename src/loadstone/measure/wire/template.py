@@ -51,7 +51,7 @@ class Template:
         counts = self._all(reads)
         if counts is not None:
             return len(reads), counts
-        plain, other, found = 0, len(reads), list[int]()
+        plain, other, all_counts = 0, len(reads), list[int]()
         while other - plain > 1:
             middle = (plain + other) // 2
             counts = self._all(reads[plain:middle])
@@ -59,8 +59,8 @@ class Template:
                 other = middle
             else:
                 plain = middle
-                found += counts
-        return plain, found
+                all_counts += counts
+        return plain, all_counts
 
     def _all(self, reads: Sequence[bytes]) -> list[int] | None:
         """The counts if every one of `reads` is plain, else None."""
@@ -78,8 +78,8 @@ class Template:
             if sum(map(len, rests)) != left:
                 return None
             if gap:
-                kept = [rest.rstrip(_DIGITS) for rest in rests]
-                numbers = [rest[len(keep) :] for rest, keep in zip(rests, kept, strict=True)]
+                without_digits = [rest.rstrip(_DIGITS) for rest in rests]
+                numbers = [rest[len(keep) :] for rest, keep in zip(rests, without_digits, strict=True)]
                 # No number, one with a leading zero (or zero: read in full), or one that nobody counts to.
                 if not all(numbers) or b" 0" in b" " + b" ".join(numbers) or max(map(len, numbers)) > 10:
                     return None
@@ -87,7 +87,7 @@ class Template:
                     counts = list(map(int, numbers))
                     if max(counts) > MAX_COUNT:
                         return None
-                rests = kept
+                rests = without_digits
                 left = sum(map(len, rests))
         texts = b"".join(rests)
         if not all(rests) or len(texts.translate(None, _CONTROLS)) != len(texts):

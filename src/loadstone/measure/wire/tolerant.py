@@ -6,7 +6,7 @@ Nothing here raises on what a server sent: what cannot be used is missing.
 from __future__ import annotations
 
 import json
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import msgspec
 
@@ -84,13 +84,30 @@ def text(value: Any) -> str | None:
 
 
 def convert(value: Any, kind: type[_T]) -> _T | None:
-    """A struct from a dict, leaving out fields that have another type than expected; None of what is no dict."""
+    """A struct from a dict, as far as its fields can be read; None of what is no dict.
+
+    Whatever is there can be text; a field of another type than expected keeps its default.
+    """
     if not isinstance(value, dict):
         return None
     fields = {}
     for field in msgspec.structs.fields(kind):
         try:
-            fields[field.name] = msgspec.convert(value.get(field.encode_name), field.type, strict=False)
+            fields[field.name] = _convert_field(value.get(field.encode_name), field.type)
         except (msgspec.ValidationError, ValueError, OverflowError):
             continue
     return kind(**fields)
+
+
+def _convert_field(value: Any, kind: Any) -> Any:
+    option = (get_args(kind) or (kind,))[0]  # of what is optional, the type that it has
+    if option is str:
+        return text(value)
+    if option is msgspec.Raw:
+        return raw(value) if value else NO_RAW
+    if msgspec.inspect.is_struct_type(option):
+        return convert(value, option)
+    (element,) = get_args(option) or (None,)
+    if isinstance(value, list) and msgspec.inspect.is_struct_type(element):
+        return [convert(each, element) for each in value if isinstance(each, dict)]
+    return msgspec.convert(value, kind, strict=False)

@@ -25,7 +25,7 @@ import msgspec
 import numpy as np
 
 from loadstone import catalogue
-from loadstone.catalogue.find import gpu_names
+from loadstone.catalogue.find import match_gpu
 from loadstone.catalogue.hardware import Gpu
 from loadstone.core.errors import InputError
 from loadstone.gpubench.points import Bench, Point, fastest
@@ -83,17 +83,12 @@ def gpu_of(device: str) -> Gpu:
     """The catalogued GPU that a driver's name means: `NVIDIA H100 80GB HBM3` is h100, `NVIDIA H100 PCIe` is not, nor
     is a slice of one. Raises InputError where the catalogue has none.
     """
-    words = re.findall(r"[a-z0-9]+", device.lower())
-    stem = next((word for word in words if re.fullmatch(r"[a-z]{1,3}\d{2,4}[a-z]?", word)), None)
-    if stem is None:
+    match = match_gpu(device)
+    if match is None or match.form:
         raise InputError(f"{device}: not a GPU of the catalogue; see loadstone catalogue gpus")
-    if "mig" in words:
+    if re.search(r"\bmig\b", device, re.IGNORECASE):
         raise InputError(f"{device}: a slice of a GPU, which no data sheet is of; use the whole GPU")
-    form = next((word for word in words if word in ("pcie", "nvl")), None)
-    name = f"{stem}-{form}" if form else stem
-    # Two sizes of one GPU differ in bandwidth too: the catalogue names the one that is not the usual.
-    sizes = (f"{name}-{word}" for word in words if re.fullmatch(r"\d+gb", word))
-    return catalogue.gpu(next((size for size in sizes if size in gpu_names()), name))
+    return catalogue.gpu(match.key)
 
 
 def fit(bench: Bench, gpu: Gpu | None = None) -> Fitted:

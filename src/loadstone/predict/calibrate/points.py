@@ -16,6 +16,8 @@ import msgspec
 
 from loadstone.catalogue import Deployment, Gpu, Model, gpu, model, parse_deployment
 from loadstone.catalogue.architecture.precision import dtype_of, kv_dtype_of
+from loadstone.catalogue.engines import engine_key
+from loadstone.catalogue.find import match_gpu
 from loadstone.catalogue.user_files import is_file
 from loadstone.core.errors import InputError
 from loadstone.predict.engine_rules import ENGINES
@@ -34,7 +36,6 @@ _MISSING = ("nan", "n/a", "na", "none", "null", "-")
 """How tables write, beside an empty cell, that nothing was measured."""
 _MOST = 1e9
 """No count, length or load is larger."""
-_GPU = re.compile(r"(rtx[- ]?pro[- ]?\d+|rtx[- ]?\d+|[a-z]+\d+[a-z]*)", re.IGNORECASE)
 
 
 class Point(
@@ -228,25 +229,21 @@ def _can_run(deployment: Deployment) -> bool:
 
 
 def _engine(point: Point) -> str:
-    name = point.engine.lower().split()[0] if point.engine else ""
-    name = {"trtllm": "tensorrt-llm"}.get(name, name)
-    if name not in ENGINES:
+    key = engine_key(point.engine.split()[0]) if point.engine else None
+    if key not in ENGINES:
         raise InputError(f"engine {point.engine!r} is not modelled")
-    return name
+    return key
 
 
 @cache
 def _gpu(text: str) -> Gpu:
     if is_file(text):
         return gpu(text)
-    match = _GPU.search(text.replace("NVIDIA", "").replace("AMD", ""))
-    name = match[1].lower().replace("-", " ") if match else text
-    for each in (text, name, name.replace(" ", "-"), name.replace(" ", "")):
-        try:
-            return gpu(each)
-        except InputError:
-            continue
-    raise InputError(f"GPU {text!r} is not in the catalogue")
+    match = match_gpu(text)
+    try:
+        return gpu(text if match is None else match.key)
+    except InputError:
+        raise InputError(f"GPU {text!r} is not in the catalogue") from None
 
 
 @cache

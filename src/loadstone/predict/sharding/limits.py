@@ -7,7 +7,8 @@ import re
 
 import msgspec
 
-from loadstone.catalogue.deployment.deployment import OFF, ON, Deployment
+from loadstone.catalogue.deployment.deployment import Deployment
+from loadstone.catalogue.engines import OFF, ON
 from loadstone.core.errors import InputError
 
 GIB = 1 << 30

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from loadstone.core import Load, Plan
 from loadstone.core.statistics.distribution import PERCENTILES
 from loadstone.core.statistics.growth import SURE, growth
+from loadstone.core.summary import latency_field
 from loadstone.predict.simulator.cell import run_cell
 from loadstone.predict.simulator.engine import StepTimes
 from loadstone.predict.simulator.fleet import Fleet
@@ -132,7 +133,7 @@ def bounded(run: CellRun, load: Load, slo: Collection[str]) -> dict[str, float]:
     latencies, found = _seen(run).latencies, {}
     for name in slo:
         base, _, percentile = name.partition("_")
-        values = latencies[f"{base}{'' if load.kind == 'concurrency' or base == 'tpot' else '_intended'}_s"]
+        values = latencies[latency_field(base, load)]
         if len(values):
             found[name] = float(np.quantile(values, PERCENTILES[percentile] if percentile else 1.0))
     return found

@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 
 from loadstone.catalogue import parse_deployment
-from loadstone.catalogue.deployment.deployment import OWNERS, Deployment
+from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.catalogue.deployment.shorthand import engine_of, key_value, split_deployment
-from loadstone.catalogue.deployment.spellings import owners_of
+from loadstone.catalogue.engines import OWNERS, owners_of
 from loadstone.core.errors import InputError
 from loadstone.core.units import TOKEN_UNITS, parse_counts
 from loadstone.predict.sizing.size import Row, size

@@ -7,7 +7,6 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-import msgspec
 import numpy as np
 
 from loadstone.catalogue.deployment.deployment import Deployment
@@ -244,13 +243,6 @@ _PARTS = {
 }
 _MOVE = 1e-3
 """Of ln θ, for slopes by differences."""
-
-
-class FirstToken(msgspec.Struct, frozen=True):
-    """What the TTFT of so many prompt tokens, alone in an idle engine, consists of; seconds by part."""
-
-    prompt_tokens: int
-    parts_s: dict[str, float]
 
 
 def first_token_s(model: StepModel, prompt_tokens: int, step_tokens: int) -> float:

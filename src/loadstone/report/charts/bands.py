@@ -9,7 +9,7 @@ from typing import Any
 from loadstone.report.charts.colours import BLUE, GREY, ORANGE
 from loadstone.report.charts.curves import unit_of
 from loadstone.report.charts.marks import CROSSED, bounds, crossed
-from loadstone.report.charts.theme import Figure, Row, data, figure, load_axis, wide
+from loadstone.report.charts.theme import Figure, Row, data, figure, load_axis, tooltips, wide
 from loadstone.report.data.frames import TPOT, TTFT, Frame, Measure, load_title
 from loadstone.report.data.points import Point
 from loadstone.report.data.series import lengths_label
@@ -41,19 +41,13 @@ def spread(frame: Frame, measure: Measure, *, key: str) -> Figure | None:
     y_title = f"{measure.name} ({unit})"
     values = [row[name] for row in rows for name in ("p50", "p99")]
     y_scale = alt.Scale(type="log", nice=False) if wide(values, WIDE) else alt.Scale()
+    shown = [(f"{name}:Q", f"{name} ({unit})", ".4~g") for name in ("p50", "p90", "p99")]
     chart = (
         base.mark_area(opacity=0.18, color=BLUE).encode(y=alt.Y("p90:Q", title=y_title, scale=y_scale), y2="p99:Q")
         + base.mark_area(opacity=0.38, color=BLUE).encode(y=alt.Y("p50:Q", title=y_title), y2="p90:Q")
         + base.mark_line(color=BLUE, point=alt.OverlayMarkDef(color=BLUE, size=60)).encode(
             y=alt.Y("p50:Q", title=y_title),
-            tooltip=[
-                alt.Tooltip("x:Q", title=frame.x_title),
-                *(
-                    alt.Tooltip(f"{name}:Q", title=f"{name} ({unit})", format=".4~g")
-                    for name in ("p50", "p90", "p99")
-                ),
-                alt.Tooltip("n:Q", title="requests"),
-            ],
+            tooltip=tooltips(("x:Q", frame.x_title), *shown, ("n:Q", "requests")),
         )
     )
     if any("low" in row and "high" in row for row in rows):
@@ -61,12 +55,12 @@ def spread(frame: Frame, measure: Measure, *, key: str) -> Figure | None:
         bars = bounded.mark_rule(color=ORANGE, strokeWidth=2.2)
         chart += bars.encode(y=alt.Y("low:Q", title=y_title), y2="high:Q")
     bounded_above = any("high" in row for row in rows)
-    said = "bars: 95 % bounds of the p99" if bounded_above else "too few requests to bound the p99"
+    bar_text = "bars: 95 % bounds of the p99" if bounded_above else "too few requests to bound the p99"
     sizes = requests_a("load", (row["n"] for row in rows))
     return figure(
         key,
         f"{measure.name}: median, p90, p99",
-        [frame.words, joined("line: median; dark: to p90; light: to p99", said, sizes, by="; ")],
+        [frame.words, joined("line: median; dark: to p90; light: to p99", bar_text, sizes, by="; ")],
         chart,
         section="run",
         summary=f"{measure.name} percentiles, {frame.words}: "
@@ -86,14 +80,14 @@ def predictions(points: Sequence[Point]) -> list[tuple[list[Point], list[Point]]
             point.prefix, point.near_input, point.near_output,
         )  # fmt: skip
         groups[key][0 if point.source == "simulated" else 1].append(point)
-    found = []
+    pairs = []
     for simulated, others in groups.values():
         for settings in dict.fromkeys(point.settings for point in simulated):
             own = [point for point in simulated if point.settings == settings]
             alike = [point for point in others if not settings or point.settings in ("", settings)]
             if alike:
-                found.append((own, alike))
-    return found
+                pairs.append((own, alike))
+    return pairs
 
 
 def predicted(pair: tuple[list[Point], list[Point]], measure: Measure) -> Figure | None:
@@ -129,7 +123,7 @@ def predicted(pair: tuple[list[Point], list[Point]], measure: Measure) -> Figure
         explained.append("bars: 95 % interval of what was measured")
         bars = alt.Chart(data(dots)).transform_filter("isValid(datum.low)").mark_rule(color=BLUE)
         layers.append(bars.encode(x=x, y=low, y2="high:Q"))
-    tooltip = ["run:N", "x:Q", alt.Tooltip("y:Q", title=title, format=".4~g")]
+    tooltip = tooltips(("run:N",), ("x:Q",), ("y:Q", title, ".4~g"))
     marks = alt.Chart(data(dots)).mark_point(size=90).encode(x=x, y=y, color=colour, tooltip=tooltip)
     layers.append(crossed(marks, dots, x, y))
     if any("warned" in row for row in dots):
@@ -139,7 +133,7 @@ def predicted(pair: tuple[list[Point], list[Point]], measure: Measure) -> Figure
     off = [row["y"] / at["y"] for row in dots for at in lines if at["x"] == row["x"] and at["y"]]
     first = measured[0]
     words = joined(first.model, first.engine, first.hardware, lengths_label(first), simulated[0].settings, by=" · ")
-    said = (
+    agreement = (
         f"measured / simulated: {_times(min(off))} to {_times(max(off))} over {len(off)} loads"
         if off
         else "no load in common"
@@ -147,10 +141,10 @@ def predicted(pair: tuple[list[Point], list[Point]], measure: Measure) -> Figure
     return figure(
         f"predicted-{measure.key}",
         f"{measure.name}: measured over simulated",
-        [words, "; ".join([said, *explained])],
+        [words, "; ".join([agreement, *explained])],
         alt.layer(*layers),
         section="predicted",
-        summary=f"{measure.name}, measured over simulated, {words}. {said}",
+        summary=f"{measure.name}, measured over simulated, {words}. {agreement}",
     )
 
 

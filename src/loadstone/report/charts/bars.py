@@ -1,95 +1,24 @@
-"""Side by side: cells that differ in one thing alone, and bars of their values."""
+"""Side by side: bars of cells that differ in one thing alone, and GPU against GPU."""
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 from loadstone.report.charts.curves import unit_of
-from loadstone.report.charts.theme import WIDTH, Figure, Row, data, figure, shades
+from loadstone.report.charts.marks import CROSSED, crossed
+from loadstone.report.charts.theme import WIDTH, Figure, Row, data, figure, shades, tooltips, wide
 from loadstone.report.data.frames import Measure, load_label
-from loadstone.report.data.points import Point, alike
+from loadstone.report.data.pairs import UNSETTLED, Fact, Ratio, heaviest, interval_words, left_out
+from loadstone.report.data.points import Point
 from loadstone.report.data.series import common, lengths_label, series_of
-from loadstone.report.data.wording import joined, requests_a
+from loadstone.report.data.wording import count, joined, requests_a
 
 ROWS = 24
-"""Bars beyond these are left to the table."""
-NEAR = 0.1
-"""Lengths that differ by less are the same: a shared prefix is seldom cut to the token."""
-
-_SPLIT = re.compile(r"(tp|pp|dp|ep|fleet of )(\d+)")
-
-Fact = Literal["prefix", "parallel", "context", "settings"]
-
-
-def switches(points: Sequence[Point], fact: Fact) -> list[list[Point]]:
-    """All sets of points that differ in `fact` alone, each of its values once, by their values.
-
-    Of prefixes, input lengths that nearly are the same are taken to be.
-    """
-    groups: dict[Any, list[Point]] = defaultdict(list)
-    for point in points:
-        groups[alike(point, fact, "near_input", "near_output")].append(point)
-    found = []
-    for group in groups.values():
-        for base in _of_like_lengths(group, fact != "prefix"):
-            chosen = {getattr(point, fact): point for point in reversed(base)}
-            if len(chosen) > 1:
-                found.append([chosen[value] for value in sorted(chosen)])
-    return found
-
-
-def more_gpus(points: Sequence[Point]) -> list[tuple[Point, Point]]:
-    """(fewer, more): cells that differ in their number of GPUs alone and in what follows from it, one kind of split
-    that goes further; the next larger number of each kind.
-    """
-    groups: dict[Any, dict[tuple[int, str], Point]] = defaultdict(dict)
-    for point in points:
-        if point.gpus:
-            groups[alike(point, "gpus", "parallel")].setdefault((point.gpus, point.parallel), point)
-    found = []
-    for group in groups.values():
-        for (few, split), point in group.items():
-            larger: dict[str, tuple[int, Point]] = {}
-            for (many, other), more in sorted(group.items(), key=lambda entry: entry[0]):
-                kinds = _further(split, other)
-                if many > few and kinds is not None:
-                    larger.setdefault(kinds, (many, more))
-            found += [(point, more) for _, more in larger.values()]
-    return found
-
-
-def _further(split: str, other: str) -> str | None:
-    """The kind of split in which `other` differs; "" where nothing is told of either, None where they differ in more.
-    Experts are dealt out as the rest is.
-    """
-    told, others = (dict(_SPLIT.findall(text)) for text in (split, other))
-    if bool(told) != bool(others):
-        return None
-    kinds = {kind for kind in (*told, *others) if told.get(kind, "1") != others.get(kind, "1")} - {"ep"}
-    return "".join(kinds) if len(kinds) < 2 else None
-
-
-def _of_like_lengths(group: Sequence[Point], exactly: bool) -> list[list[Point]]:
-    sets: list[list[Point]] = []
-    for point in group:
-        for known in sets:
-            if _near(known[0].input_tokens, point.input_tokens, exactly) and _near(
-                known[0].output_tokens, point.output_tokens, exactly
-            ):
-                known.append(point)
-                break
-        else:
-            sets.append([point])
-    return sets
-
-
-def _near(a: int | None, b: int | None, exactly: bool) -> bool:
-    if a is None or b is None or exactly:
-        return a == b
-    return abs(a - b) <= NEAR * max(a, b)
+"""Bars, or rows of a picture, beyond these are left to the table."""
+_LANE = 11
+"""Height of a measure's own part of a row, so that no interval lies on another."""
 
 
 def side_by_side(
@@ -129,12 +58,7 @@ def side_by_side(
         x=alt.X("y:Q", title=title, axis=alt.Axis(tickCount=5)),
         color=alt.Color("value:N", scale=shades(values), legend=alt.Legend(title=None)),
         opacity=alt.condition("datum.warned", alt.value(0.4), alt.value(1)),
-        tooltip=[
-            "set:N",
-            "value:N",
-            alt.Tooltip("y:Q", title=title, format=".4~g"),
-            alt.Tooltip("n:Q", title="requests"),
-        ],
+        tooltip=tooltips(("set:N",), ("value:N",), ("y:Q", title, ".4~g"), ("n:Q", "requests")),
     )
     texts = base.mark_text(align="left", dx=4, fontSize=12).encode(x="y:Q", text=alt.Text("y:Q", format=".4~g"))
     height = max(120, len(order) * (18 * len(values) + 12))
@@ -162,3 +86,85 @@ def side_by_side(
         summary=f"{measure.name} in {unit}, {what}: "
         + "; ".join(f"{row['set']} {row['value']} {row['y']:.4g}" for row in rows[:12]),
     )
+
+
+def ratio_figures(ratios: Sequence[Ratio]) -> list[Figure]:
+    """A picture for each pair of GPUs: a row for each model, number of GPUs and length; a mark for each measure."""
+    import altair as alt
+
+    pairs: dict[tuple[str, str], list[Ratio]] = defaultdict(list)
+    for ratio in heaviest(ratios):
+        pairs[ratio.over.gpu, ratio.under.gpu].append(ratio)
+    made = []
+    for (over, under), found in pairs.items():
+        names = [series.label for series in series_of([ratio.over for ratio in found], without=("gpu",))]
+        loads, lengths = ({of(ratio.over) for ratio in found} for of in (load_label, lengths_label))
+        placed: list[tuple[Any, Row]] = []
+        for ratio, name in zip(found, names, strict=True):
+            point = ratio.over
+            row = joined(
+                name if name != over else "",
+                load_label(point) if len(loads) > 1 else "",
+                f"{count(point.output_tokens)} out" if len(lengths) > 1 and point.output_tokens else "",
+                by=" · ",
+            )
+            place = (name, point.kind, point.load, point.near_output or 0)
+            shown_as: Row = {"row": row or over, "measure": ratio.measure.name, "times": ratio.times}
+            if (known := ratio.effect) is not None:
+                shown_as |= {"low": known.low, "high": known.high}
+            doubtful = not (point.trusted and ratio.under.trusted)
+            placed.append((place, shown_as | {"warned": True} if doubtful else shown_as))
+        order = list(dict.fromkeys(row["row"] for _, row in sorted(placed, key=lambda entry: entry[0])))
+        shown = [row for _, row in placed if row["row"] in order[:ROWS]]
+        measures = list(dict.fromkeys(row["measure"] for row in shown))
+        log = wide([row[name] for row in shown for name in ("times", "low", "high") if name in row], 8)
+        x_scale = alt.Scale(type="log", nice=False, padding=14) if log else alt.Scale(zero=False, padding=14)
+        x = alt.X("times:Q", title=f"{over} over {under} (times)", scale=x_scale)
+        y = alt.Y("row:N", title=None, sort=order, axis=alt.Axis(labelLimit=400, grid=True))
+        lane = alt.YOffset("measure:N", sort=measures, scale=alt.Scale(paddingOuter=0.7))
+        base = alt.Chart(data(shown)).encode(
+            y=y,
+            yOffset=lane,
+            color=alt.Color("measure:N", scale=shades(measures), legend=alt.Legend(title=None, columns=1)),
+        )
+        bars = (
+            base.transform_filter("isValid(datum.low)").mark_rule(opacity=0.55).encode(x=alt.X("low:Q"), x2="high:Q")
+        )
+        marks = base.mark_point(size=110, opacity=0.95).encode(
+            x=x,
+            shape=alt.Shape("measure:N", scale=alt.Scale(domain=measures), legend=alt.Legend(title=None, columns=1)),
+            tooltip=["row:N", "measure:N", alt.Tooltip("times:Q", format=".3~g")],
+        )
+        even = alt.Chart(data([{"times": 1}])).mark_rule(color="#777777", strokeDash=[3, 3]).encode(x="times:Q")
+        beyond = f"; {len(order) - ROWS} more rows are in the table" if len(order) > ROWS else ""
+        words = common([ratio.over for ratio in found], without=("gpu",))
+        words = [
+            f"{ratio.over.gpus} GPU{'s' * (ratio.over.gpus != 1)} each" if part == ratio.over.hardware else part
+            for part in words
+        ]
+        made.append(
+            figure(
+                f"gpus-{over}-{under}",
+                f"{over} against {under}",
+                [
+                    " · ".join(words),
+                    "Throughput: ratio; latencies: inverse ratio, so that right is better for all" + beyond,
+                    "At the highest load that both keep up with; model, engine, GPU count and lengths are the same",
+                    joined(
+                        f"bars: {interval_words(found)}, and how much repeats differ"
+                        if any("low" in row for row in shown)
+                        else "no interval: too few generations of requests",
+                        CROSSED if any("warned" in row for row in shown) else "",
+                        UNSETTLED if left_out(found) else "",
+                        by="; ",
+                    ),
+                ],
+                (even + bars + crossed(marks, shown, x, y, yOffset=lane)).properties(
+                    width=WIDTH - 100, height=max(100, _LANE * len(measures) * min(len(order), ROWS))
+                ),
+                section="gpus",
+                summary=f"{over} over {under}: "
+                + "; ".join(f"{row['row']} {row['measure']} {row['times']:.2f}×" for row in shown[:12]),
+            )
+        )
+    return made

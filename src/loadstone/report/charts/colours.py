@@ -51,39 +51,30 @@ OTHERS = (
 SEQUENCE = (BLUE, ORANGE, GREEN, PURPLE, VERMILION, SKY, GREY, *OTHERS)
 """For what has no colour of its own: runs, parallelism, panels."""
 
-DASHES: tuple[tuple[int, ...], ...] = (
-    (1, 0),
-    (7, 4),
-    (2, 3),
-    (9, 3, 2, 3),
-    (4, 2),
-    (12, 4),
-    (1, 2),
-    (6, 2, 1, 2, 1, 2),
-)
+DASHES = ((1, 0), (7, 4), (2, 3), (9, 3, 2, 3), (4, 2), (12, 4), (1, 2), (6, 2, 1, 2, 1, 2))
 SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "triangle-right", "triangle-left")
 
 
 def colour(name: str) -> str:
     """The colour of an engine, a GPU, or anything else: a fixed one, or one that follows from the name alone."""
-    known = _known(name)
-    return known if known is not None else OTHERS[zlib.crc32(name.encode("utf-8", "replace")) % len(OTHERS)]
+    fixed = _known(name)
+    return fixed if fixed is not None else OTHERS[zlib.crc32(name.encode("utf-8", "replace")) % len(OTHERS)]
 
 
 def colours(names: Sequence[str]) -> list[str]:
     """A colour for each name of one picture. Two names whose own colours are the same get different ones."""
-    taken = {name: found for name in names if (found := _known(name)) is not None}
+    taken = {name: own_colour for name in names if (own_colour := _known(name)) is not None}
     used = set(taken.values()) if len(set(taken.values())) == len(taken) else set()
-    given: list[str] = []
+    chosen: list[str] = []
     for name in names:
         wanted = colour(name)
-        if name not in taken or wanted in given:
+        if name not in taken or wanted in chosen:
             start = OTHERS.index(wanted) if wanted in OTHERS else 0
             order = (*OTHERS[start:], *OTHERS[:start])
-            free = (other for other in order if other not in used and other not in given)
+            free = (other for other in order if other not in used and other not in chosen)
             wanted = next(free, wanted)
-        given.append(wanted)
-    return given
+        chosen.append(wanted)
+    return chosen
 
 
 def _known(name: str) -> str | None:

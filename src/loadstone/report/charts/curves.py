@@ -1,15 +1,32 @@
-"""Lines: a measure against load or length, and throughput against latency; what pictures say of their points."""
+"""Lines: a measure against load or length, throughput against latency, what one gives for another (fronts); and what
+pictures say of their points.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
-from loadstone.report.charts.marks import BESIDE, CROSSED, axis_scale, bounds, lines, loads_beside, named, tips
-from loadstone.report.charts.theme import Figure, Row, figure, load_axis, wide
-from loadstone.report.data.frames import Frame, Measure, bunched, load_label
+from loadstone.report.charts.marks import (
+    BESIDE,
+    CROSSED,
+    WHOSE,
+    axis_scale,
+    bounds,
+    crossed,
+    lines,
+    loads_beside,
+    looks,
+    named,
+)
+from loadstone.report.charts.theme import Figure, Row, data, figure, load_axis, tooltips, wide
+from loadstone.report.data.frames import DOLLARS, OUTPUT, PER_GPU, PER_USER, Frame, Measure, bunched, load_label
 from loadstone.report.data.points import Point
 from loadstone.report.data.wording import joined, requests_a
+
+if TYPE_CHECKING:
+    import altair as alt
 
 FAR = 100.0
 """Times that a value must be above another for a logarithmic axis: else a line over loads is read from 0."""
@@ -33,12 +50,7 @@ def against(frame: Frame, measure: Measure, *, key: str, suffix: str = "") -> Fi
     x = load_axis(frame.x_title, sorted({row["x"] for row in rows}))
     far = wide([row["y"] for row in rows], FAR)
     y = alt.Y("y:Q", title=title, scale=axis_scale(rows, "y", bars=True) if far else alt.Scale(zero=True))
-    tooltip = [
-        *tips(),
-        alt.Tooltip("x:Q", title=frame.x_title),
-        alt.Tooltip("y:Q", title=title, format=".4~g"),
-        alt.Tooltip("n:Q", title="requests"),
-    ]
+    tooltip = tooltips(*WHOSE, ("x:Q", frame.x_title), ("y:Q", title, ".4~g"), ("n:Q", "requests"))
     return figure(
         key,
         f"{measure.name} by {frame.axis_word}{suffix}",
@@ -67,13 +79,8 @@ def trade_off(frame: Frame, latency: Measure, throughput: Measure, *, section: s
         "x:Q", title=f"{latency.name}{_which(frame.points, latency)} ({unit})", scale=axis_scale(rows, "x", bars=True)
     )
     y = alt.Y("y:Q", title=title, scale=axis_scale(rows, "y"))
-    tooltip = [
-        *tips(),
-        alt.Tooltip("load:Q", title=frame.x_title),
-        alt.Tooltip("x:Q", title=f"{latency.name} ({unit})", format=".4~g"),
-        alt.Tooltip("y:Q", title=title, format=".5~g"),
-        alt.Tooltip("n:Q", title="requests"),
-    ]
+    shown = ("x:Q", f"{latency.name} ({unit})", ".4~g"), ("y:Q", title, ".5~g"), ("n:Q", "requests")
+    tooltip = tooltips(*WHOSE, ("load:Q", frame.x_title), *shown)
     better = "up and right" if latency.better == "higher" else "up and left"
     return figure(
         key,
@@ -89,6 +96,139 @@ def trade_off(frame: Frame, latency: Measure, throughput: Measure, *, section: s
         summary=f"{throughput.name} over {latency.noun}; {frame.words}. "
         + _spoken([{**row, "x": row["load"]} for row in rows], throughput.unit),
     )
+
+
+_PACE = "Output tok/s per user (1 / median TPOT)"
+
+
+def pareto(frame: Frame) -> Figure | None:
+    """Tokens per user against tokens per GPU, with the points that no other beats in both joined by a step."""
+    import altair as alt
+
+    per_gpu = all(point.gpus for point in frame.points)
+    cost = PER_GPU if per_gpu else OUTPUT
+    rows = _rows(frame, cost)
+    if len(rows) < 3:
+        return None
+    front = _front(_rows(_candidates(frame), cost), "higher")
+    x = alt.X("x:Q", title=_PACE, scale=axis_scale(rows, "x"))
+    y = alt.Y("y:Q", title=f"{cost.name} (tok/s)", scale=axis_scale(rows, "y"))
+    tooltip = _tooltips(frame, ("y:Q", "tok/s", ".5~g"))
+    points = (
+        alt.Chart(data(rows))
+        .mark_point(size=90)
+        .encode(x=x, y=y, tooltip=tooltip, **looks(rows, frame.variants)("point"))
+    )
+    return figure(
+        "pareto",
+        "Pareto front: pace per user against throughput" + (" per GPU" if per_gpu else ""),
+        [
+            frame.words,
+            f"Dotted, grey: the front, points that no other beats in both{_aside(frame)}; better is up and right",
+            definition(frame.points, cost),
+            sample_words(frame.points, PER_USER),
+        ],
+        _joined(front, x, y) + crossed(points, rows, x, y),
+        section="throughput",
+        summary=f"{len(front)} of {len(rows)} points are on the front; {frame.words}",
+    )
+
+
+def price_by_pace(frame: Frame) -> Figure | None:
+    """Dollars per million output tokens over the pace one user sees, a line for each series through its loads; the
+    points that none beats in both joined by a step: what a pace costs at least.
+    """
+    import altair as alt
+
+    rows = _rows(frame, DOLLARS)
+    if len(rows) < 2:
+        return None
+    front = _front(_rows(_candidates(frame), DOLLARS), "lower")
+    title = "$ per million output tokens"
+    x = alt.X("x:Q", title=_PACE, scale=axis_scale(rows, "x"))
+    y = alt.Y("y:Q", title=title, scale=axis_scale(rows, "y", bars=True))
+    total = "total:Q", "$ per million tokens, input and output", ".3~g"
+    tooltip = _tooltips(frame, ("y:Q", title, ".3~g"), total)
+    return figure(
+        "price",
+        "Price of output tokens against pace per user",
+        [
+            whose(frame, rows),
+            f"A point per load, {BESIDE}: {frame.x_title}; better is down and right. Dotted, grey: the lowest price "
+            f"of each pace{_aside(frame)}",
+            definition(frame.points, DOLLARS),
+            sample_words(frame.points, DOLLARS),
+        ],
+        _joined(front, x, y)
+        + lines(rows, frame.variants, x, y, tooltip, order="load")
+        + loads_beside(rows, x, y, bars="y"),
+        section="price",
+        summary=f"Dollars per million output tokens over tokens per second per user; {frame.words}. "
+        "The cheapest for each pace: "
+        + "; ".join(f"${row['y']:.3g} at {row['x']:.3g} tok/s per user" for row in front[:12]),
+    )
+
+
+def _candidates(frame: Frame) -> Frame:
+    """The points that a front is of: not what was predicted, where anything was measured; none with a warning, where
+    others are there.
+    """
+    measured = frame.only(lambda point, _: point.source != "simulated")
+    measured = measured if measured.points else frame
+    trusted = measured.only(lambda point, _: point.trusted)
+    return trusted if trusted.points else measured
+
+
+def _aside(frame: Frame) -> str:
+    candidates = _candidates(frame).points
+    rest = [point for point in frame.points if not any(point is other for other in candidates)]
+    aside = [
+        "predictions"
+        if any(point.source == "simulated" and point.source != candidates[0].source for point in rest)
+        else "",
+        "points with a warning"
+        if any(not point.trusted for point in rest) and all(point.trusted for point in candidates)
+        else "",
+    ]
+    words = joined(*aside, by=" and ")
+    return f", without {words}" if words else ""
+
+
+def _rows(frame: Frame, measure: Measure) -> list[Row]:
+    return [
+        {"x": pace, "y": value, "load": point.load}
+        | named(point, series)
+        | bounds(measure.stat(point), 1.0)
+        | ({"total": point.dollars_total.value} if point.dollars_total is not None else {})
+        for point, series in frame.pairs
+        if (pace := PER_USER.of(point)) is not None and (value := measure.of(point)) is not None
+    ]
+
+
+def _front(rows: Sequence[Row], better: Literal["higher", "lower"]) -> list[dict[str, Any]]:
+    """The points that none beats in both pace, x, and y; fastest first."""
+    sign = 1 if better == "higher" else -1
+    front: list[dict[str, Any]] = []
+    for row in sorted(rows, key=lambda each: (-each["x"], -sign * each["y"])):
+        if not front or sign * row["y"] > sign * front[-1]["y"]:
+            front.append({"x": row["x"], "y": row["y"]})
+    return front
+
+
+def _joined(front: Sequence[Row], x: alt.X, y: alt.Y) -> alt.Chart:
+    """The front as a step."""
+    import altair as alt
+
+    marks = alt.Chart(data(front)).mark_line(
+        interpolate="step-before", color="#777777", strokeDash=[3, 3], strokeWidth=2
+    )
+    line: alt.Chart = marks.encode(x=x, y=y, order=alt.Order("x:Q"))
+    return line
+
+
+def _tooltips(frame: Frame, *more: tuple[str, ...]) -> list[alt.Tooltip]:
+    """What a point of a front tells of itself; `more`: of its height."""
+    return tooltips(*WHOSE, ("load:Q", frame.x_title), ("x:Q", "tok/s per user", ".4~g"), *more)
 
 
 def whose(frame: Frame, rows: Sequence[Row]) -> str:
@@ -161,9 +301,9 @@ def _spoken(rows: Sequence[Row], unit: str) -> str:
     lines = defaultdict(list)
     for row in rows:
         lines[joined(row["colour"], row["variant"], by=" ")].append(row)
-    said = []
+    texts = []
     for name, line in list(lines.items())[:12]:
         line.sort(key=lambda row: row["x"])
         first, last = line[0], line[-1]
-        said.append(f"{name}: {first['y']:.4g} {unit} at {first['x']:g} to {last['y']:.4g} at {last['x']:g}")
-    return "; ".join(said)
+        texts.append(f"{name}: {first['y']:.4g} {unit} at {first['x']:g} to {last['y']:.4g} at {last['x']:g}")
+    return "; ".join(texts)

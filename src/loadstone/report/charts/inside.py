@@ -8,7 +8,7 @@ import numpy as np
 
 from loadstone.report.charts.bands import WIDE
 from loadstone.report.charts.colours import BLUE, GREEN, GREY, ORANGE, PURPLE, VERMILION
-from loadstone.report.charts.theme import WIDTH, Figure, Row, data, figure, shades, wide
+from loadstone.report.charts.theme import WIDTH, Figure, Row, data, figure, shades, tooltips, wide
 from loadstone.report.data.samples import TIME_BINS, Heat, RunSample, Track
 from loadstone.report.data.wording import count, joined, requests_a
 
@@ -50,11 +50,7 @@ def cumulative(sample: RunSample, metric: str, name: str, since: str, *, key: st
                 scale=shades(names),
                 legend=alt.Legend(title=None) if len(names) > 1 else None,
             ),
-            tooltip=[
-                alt.Tooltip("load:N"),
-                alt.Tooltip("x:Q", title=f"{metric} ({unit})", format=".4~g"),
-                alt.Tooltip("y:Q", title="% below", format=".4~g"),
-            ],
+            tooltip=tooltips(("load:N",), ("x:Q", f"{metric} ({unit})", ".4~g"), ("y:Q", "% below", ".4~g")),
         )
     )
     sizes = requests_a("line", (cdf.n for cdf in found))
@@ -108,7 +104,7 @@ def timeline(sample: RunSample, name: str, *, key: str) -> Figure | None:
                     scale=alt.Scale(domain=names, range=[_TRACKS.get(each, GREY) for each in names]),
                     legend=alt.Legend(title=None, columns=2) if len(names) > 1 else None,
                 ),
-                tooltip=["what:N", alt.Tooltip("x:Q", title="s", format=".4~g"), alt.Tooltip("y:Q", format=".4~g")],
+                tooltip=tooltips(("what:N",), ("x:Q", "s", ".4~g"), ("y:Q", "", ".4~g")),
             )
         )
         edges = alt.Chart(data(spans)).mark_rule(color="#999999", strokeDash=[2, 3], strokeWidth=1.2)
@@ -165,11 +161,7 @@ def gaps(heat: Heat, name: str, *, key: str) -> Figure:
                 scale=alt.Scale(type="log", scheme="cividis"),
                 legend=alt.Legend(title="tokens", orient="right", gradientLength=180, tickCount=4, format="~s"),
             ),
-            tooltip=[
-                alt.Tooltip("x:Q", title="from (s)", format=".4~g"),
-                alt.Tooltip("y:Q", title="ITL from (ms)", format=".4~g"),
-                alt.Tooltip("n:Q", title="tokens"),
-            ],
+            tooltip=tooltips(("x:Q", "from (s)", ".4~g"), ("y:Q", "ITL from (ms)", ".4~g"), ("n:Q", "tokens")),
         )
     )
     together = int(heat.counts[:, 0].sum())

@@ -26,6 +26,8 @@ LOGARITHMIC = 20.0
 _ROOM = 0.05
 """Share of a logarithmic axis that is left free at each end."""
 BESIDE = "labelled where there is room"
+WHOSE = ("colour:N", "series"), ("variant:N", "variant")
+"""Tooltips: what every point tells of itself first."""
 CROSSED = "×: the cell carries a warning"
 OTHERS = "the others"
 """In a legend: series of whom nothing more is told."""
@@ -47,13 +49,6 @@ def bounds(stat: Stat | None, scale: float) -> dict[str, float]:
     if stat is None or stat.low is None or stat.high is None:
         return {}
     return {"low": stat.low * scale, "high": stat.high * scale}
-
-
-def tips() -> list[alt.Tooltip]:
-    """What every point tells of itself first."""
-    import altair as alt
-
-    return [alt.Tooltip("colour:N", title="series"), alt.Tooltip("variant:N", title="variant")]
 
 
 def lines(
@@ -133,12 +128,12 @@ def looks(rows: Sequence[Row], known: Sequence[str]) -> Any:
     differ = field == "colour" and variants != order[:1]
 
     def encode(mark: str) -> dict[str, Any]:
-        found: dict[str, Any] = {"color": colour, "detail": ["colour:N", "variant:N"]}
+        channels: dict[str, Any] = {"color": colour, "detail": ["colour:N", "variant:N"]}
         if differ and mark == "line":
-            found["strokeDash"] = dashes
+            channels["strokeDash"] = dashes
         if differ and mark == "point":
-            found["shape"] = shapes
-        return found
+            channels["shape"] = shapes
+        return channels
 
     return encode
 
@@ -172,10 +167,10 @@ def axis_scale(rows: Sequence[Row], column: Direction, *, bars: bool = False) ->
 def _ends(rows: Sequence[Row], column: Direction, bars: bool) -> tuple[float, float]:
     """Where the axis begins and ends: at 0 unless it is logarithmic."""
     values = [row[column] for row in rows]
-    told = [row[end] for row in rows for end in ("low", "high") if bars and end in row]
+    ends_of_bars = [row[end] for row in rows for end in ("low", "high") if bars and end in row]
     if not wide(values, LOGARITHMIC):
-        return 0.0, max(1.12 * max(values), 1.02 * max(told, default=0.0))
-    seen = [value for value in (*values, *told) if value > 0]
+        return 0.0, max(1.12 * max(values), 1.02 * max(ends_of_bars, default=0.0))
+    seen = [value for value in (*values, *ends_of_bars) if value > 0]
     room = (max(seen) / min(seen)) ** (_ROOM / (1 - 2 * _ROOM))
     return min(seen) / room, max(seen) * room
 
@@ -212,7 +207,7 @@ def _beside(rows: Sequence[Row], bars: Direction) -> list[Row]:
             for share in np.linspace(0, 1, 40)
         ]
     )
-    found: list[Row] = []
+    placed: list[Row] = []
     written: list[Row] = []
     for row in sorted(rows, key=lambda row: -row["load"]):
         x, y = at[id(row)]
@@ -224,10 +219,10 @@ def _beside(rows: Sequence[Row], bars: Direction) -> list[Row]:
             if not (np.abs(taken - middle) < (wide_px / 2 + 2, 7)).all(axis=1).any():
                 box = [(part * wide_px, high) for part in np.linspace(-0.5, 0.5, 12) for high in (-2, 2)]
                 taken = np.concatenate([taken, np.add(middle, box)])
-                found.append({"x": row["x"], "y": row["y"], "load": row["load"], "side": side})
+                placed.append({"x": row["x"], "y": row["y"], "load": row["load"], "side": side})
                 written.append(row)
                 break
-    return found
+    return placed
 
 
 def _part(value: float, low: float, high: float) -> float:

@@ -10,11 +10,9 @@ from typing import Literal
 import msgspec
 
 from loadstone.report.charts.bands import predicted, predictions
-from loadstone.report.charts.bars import side_by_side, switches
+from loadstone.report.charts.bars import ratio_figures, side_by_side
 from loadstone.report.charts.colours import SEQUENCE, SHAPES
-from loadstone.report.charts.curves import against, trade_off
-from loadstone.report.charts.fronts import pareto, price_by_pace
-from loadstone.report.charts.ratios import gpu_ratios, ratio_figures
+from loadstone.report.charts.curves import against, pareto, price_by_pace, trade_off
 from loadstone.report.charts.theme import Figure
 from loadstone.report.data.frames import (
     BATCH_S,
@@ -32,6 +30,7 @@ from loadstone.report.data.frames import (
     outliers,
     pace,
 )
+from loadstone.report.data.pairs import gpu_ratios, switches
 from loadstone.report.data.points import Point
 from loadstone.report.data.series import Series
 from loadstone.report.data.wording import joined
@@ -81,9 +80,9 @@ def _all(points: Sequence[Point]) -> Iterator[Figure | None]:
         for measure in measures:
             yield from _line(frame, measure)
     for fact, what, none, shown in _SWITCHED:
-        found = switches(points, fact)
+        switch_sets = switches(points, fact)
         for measure in shown:
-            yield side_by_side(found, measure, fact, what, none=none)
+            yield side_by_side(switch_sets, measure, fact, what, none=none)
     yield from ratio_figures(gpu_ratios(points))
     for frame in by_model:
         yield trade_off(frame, pace(frame.points), OUTPUT, section="models", key="models")
@@ -94,7 +93,7 @@ def _all(points: Sequence[Point]) -> Iterator[Figure | None]:
 
 def _framed(points: Sequence[Point]) -> list[list[Frame]]:
     """All frames: sweeps, by length, by model. They know one another's variants, where there are several to tell."""
-    found = [
+    framed = [
         [_cut(frame) for frame in group]
         for group in (
             frames(points, "load"),
@@ -102,9 +101,9 @@ def _framed(points: Sequence[Point]) -> list[list[Frame]]:
             frames(points, "load", by="model"),
         )
     ]
-    told = [dict.fromkeys(series.variant for series in frame.series) for group in found for frame in group]
-    variants = tuple(dict.fromkeys(variant for own in told if len(own) > 1 for variant in own))
-    return [[msgspec.structs.replace(frame, variants=variants) for frame in group] for group in found]
+    variants_of = [dict.fromkeys(series.variant for series in frame.series) for group in framed for frame in group]
+    variants = tuple(dict.fromkeys(variant for own in variants_of if len(own) > 1 for variant in own))
+    return [[msgspec.structs.replace(frame, variants=variants) for frame in group] for group in framed]
 
 
 def _served(frame: Frame) -> Iterator[Figure | None]:
@@ -141,12 +140,12 @@ def _cut(frame: Frame) -> Frame:
         many, most = weights.get(series, (0, 0.0))
         weights[series] = many + 1, max(most, point.output_tokens_per_s or 0.0)
     looks = len(SHAPES if len({series.colour for series in weights}) > 1 else SEQUENCE)
-    kept: dict[Series, str] = {}
+    chosen: dict[Series, str] = {}
     for series in sorted(weights, key=weights.__getitem__, reverse=True):
-        if len(kept) < MAX_LINES and len({*kept.values(), series.variant}) <= looks:
-            kept[series] = series.variant
-    if len(kept) == len(weights):
+        if len(chosen) < MAX_LINES and len({*chosen.values(), series.variant}) <= looks:
+            chosen[series] = series.variant
+    if len(chosen) == len(weights):
         return frame
-    cut = frame.only(lambda _, series: series in kept)
-    words = joined(cut.words, f"{len(kept)} of {len(weights)} series", by=" · ")
+    cut = frame.only(lambda _, series: series in chosen)
+    words = joined(cut.words, f"{len(chosen)} of {len(weights)} series", by=" · ")
     return msgspec.structs.replace(cut, words=words)

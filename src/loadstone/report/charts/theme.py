@@ -1,13 +1,18 @@
-"""How pictures look. They are small with large letters, so that they can be read at a third of their size."""
+"""What all pictures have: looks, data, axes, tooltips, and their files (SVG, PNG, HTML), made offline.
+
+They are small with large letters, so that they can be read at a third of their size.
+"""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from loadstone.core.errors import InputError
 from loadstone.report.charts.colours import SEQUENCE
 
 if TYPE_CHECKING:
@@ -41,8 +46,8 @@ class Figure(msgspec.Struct, kw_only=True):
 
 def figure(key: str, title: str, notes: Iterable[str], chart: Any, *, section: str, summary: str) -> Figure:
     """An Altair chart made a figure: title, notes and looks added."""
-    said = [note for note in notes if note]
-    lines = [line for note in said for line in textwrap.wrap(note, _LINE_CHARS)]
+    shown_notes = [note for note in notes if note]
+    lines = [line for note in shown_notes for line in textwrap.wrap(note, _LINE_CHARS)]
     from altair.utils import schemapi
 
     spec: dict[str, Any] = chart.to_dict(validate=schemapi.DEBUG_MODE)
@@ -50,7 +55,17 @@ def figure(key: str, title: str, notes: Iterable[str], chart: Any, *, section: s
     spec["config"] = CONFIG
     if "width" not in spec and not {"hconcat", "vconcat", "facet", "repeat"} & set(spec):
         spec |= {"width": WIDTH, "height": HEIGHT}
-    return Figure(key=key, title=title, notes=said, summary=summary, section=section, spec=spec)
+    return Figure(key=key, title=title, notes=shown_notes, summary=summary, section=section, spec=spec)
+
+
+def tooltips(*columns: tuple[str, ...]) -> list[alt.Tooltip]:
+    """Of columns of the data, each with its title and number format where these are not its name and Vega's own."""
+    import altair as alt
+
+    def tooltip(column: str, title: str = "", format: str = "") -> alt.Tooltip:
+        return alt.Tooltip(column, title=title or alt.Undefined, format=format or alt.Undefined)
+
+    return [tooltip(*column) for column in columns]
 
 
 def data(rows: Iterable[Mapping[str, Any]]) -> alt.InlineData:
@@ -87,6 +102,37 @@ def load_axis(title: str, values: Sequence[float]) -> alt.X:
     kind = {"type": "log", "base": 2} if doubling else {"zero": False}
     axis = alt.Axis(values=list(values), format=",.6~r", grid=False)
     return alt.X("x:Q", title=title, scale=alt.Scale(**kind, nice=False, padding=14), axis=axis)
+
+
+def to_png(figure: Figure, scale: float = PNG_SCALE) -> bytes:
+    import vl_convert
+
+    drawn: bytes = vl_convert.vegalite_to_png(figure.spec, scale=scale, allowed_base_urls=[])
+    return drawn
+
+
+def to_svg(figure: Figure) -> str:
+    import vl_convert
+
+    drawn: str = vl_convert.vegalite_to_svg(figure.spec, allowed_base_urls=[])
+    return drawn
+
+
+def save_picture(picture: Figure, path: Path) -> None:
+    """As HTML, SVG or PNG, by the name's ending; the HTML needs no network. Raises InputError for any other."""
+    kind = path.suffix.lower()
+    if kind == ".png":
+        path.write_bytes(to_png(picture))
+    elif kind == ".svg":
+        path.write_text(to_svg(picture), encoding="utf-8")
+    elif kind in (".html", ".htm"):
+        import vl_convert
+
+        # It writes strings into a script element as they are: a model's name must not end that.
+        harmless = msgspec.json.decode(msgspec.json.encode(picture.spec).replace(b"<", "‹".encode()))
+        path.write_text(vl_convert.vegalite_to_html(harmless, bundle=True), encoding="utf-8")
+    else:
+        raise InputError(f"{path}: a picture's name ends in .png, .svg or .html")
 
 
 CONFIG: dict[str, Any] = {

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from loadstone.analyse.compare import interval
-from loadstone.analyse.compare.contrast import Side, contrast
+from loadstone.analyse.compare.ratio import Side, bounds, contrast
 from loadstone.report.data.frames import Measure, unsettled
 from loadstone.report.data.points import Point
 
@@ -69,8 +68,8 @@ def effect(a: Point, b: Point, measure: Measure) -> Effect | None:
         return None
     known = contrast(_side(b, measure), _side(a, measure), measure.key)
     # Of two simulations that were asked the same, drawn by one seed, no chance is in what they differ by.
-    asked = [point.basis.draw for point in (a, b) if point.basis is not None]
-    simulated, alike = len(asked) == 2, len(asked) == 2 and asked[0] == asked[1]
+    draws = [point.basis.draw for point in (a, b) if point.basis is not None]
+    simulated, alike = len(draws) == 2, len(draws) == 2 and draws[0] == draws[1]
     if known.model is not None and (alike or (simulated and known.sampling is None)):
         reaches = [known.model]
     elif known.sampling is None:
@@ -78,7 +77,7 @@ def effect(a: Point, b: Point, measure: Measure) -> Effect | None:
     else:
         reaches = [known.sampling, known.model or known.sampling]
     widest = max(each[0] for each in reaches), max(each[1] for each in reaches)
-    return Effect(of_a / of_b, *interval.bounds(of_a / of_b, widest))
+    return Effect(of_a / of_b, *bounds(of_a / of_b, widest))
 
 
 def _side(point: Point, measure: Measure) -> Side:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from loadstone.analyse.verdict.client import BUNCHED_S
+from loadstone.analyse.verdict.thresholds import BUNCHED_S
 from loadstone.report.data.points import Point
 from loadstone.report.data.series import Series, common, lengths_label, series_of
 from loadstone.report.data.statistic import Stat
@@ -131,10 +131,10 @@ class Frame(msgspec.Struct, frozen=True):
     @property
     def xs(self) -> dict[Series, set[float | None]]:
         """Where each series has points."""
-        found: dict[Series, set[float | None]] = defaultdict(set)
+        result: dict[Series, set[float | None]] = defaultdict(set)
         for point, series in self.pairs:
-            found[series].add(self.x(point))
-        return found
+            result[series].add(self.x(point))
+        return result
 
     @property
     def offline(self) -> bool:
@@ -159,8 +159,8 @@ class Frame(msgspec.Struct, frozen=True):
         return load_word(self.points[0]) if self.axis == "load" else f"{self.axis} length"
 
     def only(self, keep: Callable[[Point, Series], bool]) -> Frame:
-        kept = [(p, s) for p, s in self.pairs if keep(p, s)]
-        return msgspec.structs.replace(self, points=tuple(p for p, _ in kept), series=tuple(s for _, s in kept))
+        chosen = [(p, s) for p, s in self.pairs if keep(p, s)]
+        return msgspec.structs.replace(self, points=tuple(p for p, _ in chosen), series=tuple(s for _, s in chosen))
 
 
 def frames(
@@ -180,15 +180,15 @@ def frames(
         for name, value in (("load", point.load), ("input", point.near_input), ("output", point.near_output)):
             key.append(None if name == axis else value)
         groups[tuple(key)].append(point)
-    found = []
+    result = []
     for group in groups.values():
         if by == "model" and len({point.model for point in group}) < 2:
             continue
         frame = _frame(group, axis)
         spread = frame.xs
         if any(len(xs) > 1 for xs in spread.values()) or (single and len(spread) > 1):
-            found.append(frame)
-    return found
+            result.append(frame)
+    return result
 
 
 def _frame(group: Sequence[Point], axis: Axis) -> Frame:

@@ -10,19 +10,11 @@ from typing import Any
 
 import msgspec
 
-from loadstone.analyse.compare.model import Basis, basis
 from loadstone.analyse.compare.price import Prices, dollars_per_hour
-from loadstone.analyse.run_facts import (
-    RunFacts,
-    lasting,
-    mapping,
-    never_steady,
-    number,
-    slo_met,
-    slo_probability,
-    steady_window,
-)
-from loadstone.core import Load
+from loadstone.analyse.compare.ratio import Basis, basis
+from loadstone.analyse.run_facts import RunFacts, mapping, number
+from loadstone.core import Load, LoadKind
+from loadstone.core.summary import CellSummary, Roofline, ServerFigures, Window
 from loadstone.core.units import show_seconds
 from loadstone.report.data.runs import RunView
 from loadstone.report.data.statistic import Stat, energy, latency, price, throughput, whole
@@ -85,7 +77,7 @@ class Point(msgspec.Struct, kw_only=True, frozen=True):
     near_output: int | None = None
     prefix: str
     work: str
-    kind: str
+    kind: LoadKind
     load: float
     ok: int | None
     sent: int | None
@@ -112,7 +104,7 @@ class Point(msgspec.Struct, kw_only=True, frozen=True):
     light_ttft_s: float | None
     mbu: float | None
     mfu: float | None
-    server: dict[str, Any]
+    server: ServerFigures | None
     architecture: str
     how: str
     slo: str
@@ -140,13 +132,16 @@ class Point(msgspec.Struct, kw_only=True, frozen=True):
 
 
 def points_of(runs: Sequence[RunView], prices: Prices | None = None) -> list[Point]:
-    """The points of all cells that have a load, in the order of the runs. `prices`: dollars per GPU and hour."""
-    cells = [(nth, run, at, cell) for nth, run in enumerate(runs, 1) for at, cell in enumerate(run.document["cells"])]
-    served = [cell for _, run, _, cell in cells if run.facts.mode != "offline" and _load(cell)[0] != "burst"]
-    lasting = [cell for cell in served if not never_steady(cell)]
-    steady = bool(lasting) and all(map(steady_window, lasting))
-    made = (_point(nth, run, at, cell, steady, prices or {}) for nth, run, at, cell in cells)
-    return _labelled(_grouped([point for point in made if point is not None]))
+    """The points of all cells, in the order of the runs. `prices`: dollars per GPU and hour."""
+    served = [c for run in runs if run.facts.mode != "offline" for c in run.summary.cells if c.load.kind != "burst"]
+    lasting = [cell for cell in served if not cell.queue_grows]
+    steady = bool(lasting) and all(cell.steady is not None for cell in lasting)
+    points = [
+        _point(number, run, at, cell, steady, prices or {})
+        for number, run in enumerate(runs, 1)
+        for at, cell in enumerate(run.summary.cells)
+    ]
+    return _labelled(_grouped(points))
 
 
 def _labelled(points: Sequence[Point]) -> list[Point]:
@@ -194,28 +189,23 @@ def _representatives(lengths: Sequence[int]) -> dict[int, int]:
     return chosen
 
 
-def _point(nth: int, run: RunView, at: int, cell: Mapping[str, Any], steady: bool, prices: Prices) -> Point | None:
-    kind, load = _load(cell)
-    metrics, facts = mapping(cell.get("metrics")), run.facts
-    if kind is None or load is None:
-        return None
-    counts = mapping(cell.get("requests"))
-    done = [value for name in ("ok", "short") if (value := number(counts.get(name))) is not None]
-    ok = int(sum(done)) if done else None
-    window = (steady_window(cell) if steady and kind != "burst" else None) or metrics
-    longer = lasting(cell, steady=window is not metrics)
-    clock = "" if kind == "concurrency" else "_intended"
-    tpot, e2e = latency(metrics.get("tpot_s"), ok), latency(metrics.get(f"e2e{clock}_s"), ok)
-    ttft = latency(metrics.get(f"ttft{clock}_s"), ok)
-    intended = clock != "" and (ttft is not None or e2e is not None)
-    output, total = (throughput(metrics, longer, f"{name}_tokens_per_s", kind) for name in ("output", "total"))
+def _point(number: int, run: RunView, at: int, cell: CellSummary, steady: bool, prices: Prices) -> Point:
+    kind, metrics, facts, counts = cell.load.kind, cell.metrics, run.facts, cell.requests
+    ok = None if counts.ok is None and counts.short is None else counts.completed
+    window: Window = (cell.steady if steady and kind != "burst" else None) or metrics
+    longer = cell.lasting(steady=window is not metrics)
+    closed = kind == "concurrency"
+    ttft, e2e = (None if closed else latency(each, ok) for each in (metrics.ttft_intended_s, metrics.e2e_intended_s))
+    intended = ttft is not None or e2e is not None
+    output = throughput(metrics, longer, "output_tokens_per_s", kind)
+    total = throughput(metrics, longer, "total_tokens_per_s", kind)
     delivered = throughput(metrics, window, "output_tokens_per_s", kind)
     dollars = dollars_per_hour(facts, prices)
-    how = _how(run, cell)
-    light = mapping(cell.get("light"))
+    how = _how(run, cell.load)
+    roofline = cell.roofline or Roofline()
     return Point(
         run=clean(run.info.run_id),
-        number=nth,
+        number=number,
         cell=at,
         source=run.info.source,
         model=clean((facts.model or "unknown model").rstrip("/").rsplit("/", 1)[-1]),
@@ -235,17 +225,17 @@ def _point(nth: int, run: RunView, at: int, cell: Mapping[str, Any], steady: boo
         prefix=_prefix(facts),
         work=clean(joined(_work(facts, mapping(run.info.settings.get("workload"))), how, _chat(run))),
         kind=kind,
-        load=load,
+        load=cell.load.value,
         ok=ok,
-        sent=whole(number(counts.get("sent"))),
-        trusted=bool(mapping(cell.get("verdict")).get("trusted")),
-        warnings=_warnings(cell),
-        ttft=ttft or latency(metrics.get("ttft_s"), ok),
-        tpot=tpot,
-        itl=latency(metrics.get("itl_s"), ok),
-        e2e=e2e or latency(metrics.get("e2e_s"), ok),
-        requests_per_s=number(longer.get("requests_per_s")),
-        duration_s=number(cell.get("duration_s")),
+        sent=whole(counts.sent),
+        trusted=cell.verdict.trusted,
+        warnings=tuple(clean(finding.kind) for finding in cell.verdict.findings if finding.severity != "info"),
+        ttft=ttft or latency(metrics.ttft_s, ok),
+        tpot=latency(metrics.tpot_s, ok),
+        itl=latency(metrics.itl_s, ok),
+        e2e=e2e or latency(metrics.e2e_s, ok),
+        requests_per_s=longer.requests_per_s,
+        duration_s=cell.duration_s,
         since="the intended time" if intended else "sending",
         window=LONG_RUN if longer is not window else "steady window" if window is not metrics else "whole cell",
         sums=not run.has_records,
@@ -254,21 +244,21 @@ def _point(nth: int, run: RunView, at: int, cell: Mapping[str, Any], steady: boo
         dollars_per_hour=dollars,
         dollars_output=price(dollars, output),
         dollars_total=price(dollars, total),
-        j_output=energy(number(window.get("j_per_output_token")), delivered),
-        basis=basis(run.info, facts, [kind, load, how]),
-        power_w=number(mapping(mapping(cell.get("gpu")).get("power_w")).get("mean")),
-        light_tpot_s=number(light.get("tpot_s")),
-        light_ttft_s=number(light.get("ttft_s")),
-        mbu=number(light.get("mbu")),
-        mfu=number(light.get("mfu")),
-        server=dict(mapping(cell.get("server"))),
+        j_output=energy(window.j_per_output_token, delivered),
+        basis=basis(run.info, facts, [kind, cell.load.value, how]),
+        power_w=cell.gpu.power_w.mean if cell.gpu is not None and cell.gpu.power_w is not None else None,
+        light_tpot_s=roofline.tpot_s,
+        light_ttft_s=roofline.ttft_s,
+        mbu=roofline.mbu,
+        mfu=roofline.mfu,
+        server=cell.server,
         architecture=clean((facts.architecture or "").rstrip("/").rsplit("/", 1)[-1]),
         how=how,
         slo=", ".join(f"{clean(name)} < {show_seconds(limit_s)}" for name, limit_s in run.info.slo.items()),
-        slo_met=slo_met(cell),
-        p_met=slo_probability(cell),
-        attainment=number(metrics.get("attainment")),
-        goodput_per_s=number(metrics.get("goodput_per_s")),
+        slo_met=cell.slo_met,
+        p_met=cell.slo_probability,
+        attainment=metrics.attainment,
+        goodput_per_s=metrics.goodput_per_s,
     )
 
 
@@ -283,12 +273,6 @@ def alike(point: Point, *but: str) -> tuple[Any, ...]:
     return tuple(getattr(point, fact) for fact in FACTS if fact not in but)
 
 
-def _load(cell: Mapping[str, Any]) -> tuple[str | None, float | None]:
-    load = mapping(cell.get("load"))
-    kind, value = load.get("kind"), number(load.get("value"))
-    return (kind, value) if kind in ("concurrency", "rate", "burst") else (None, None)
-
-
 def _parallel(facts: RunFacts) -> str:
     split = (("tp", facts.tp), ("pp", facts.pp), ("dp", facts.dp), ("ep", facts.ep))
     return " ".join(f"{name}{n}" for name, n in split if n and (n > 1 or name == "tp"))
@@ -299,28 +283,18 @@ def _fleet(run: RunView) -> str:
     return f"fleet of {servers}" if servers > 1 else ""
 
 
-def _how(run: RunView, cell: Mapping[str, Any]) -> str:
+def _how(run: RunView, load: Load) -> str:
     """`sessions of 4 turns`, `ramp 5–40 req/s in 60 s`."""
-    try:
-        load = msgspec.convert(cell.get("load"), Load)
-    except msgspec.ValidationError:
-        return ""  # a file's: it has value and kind alone
     sessions = mapping(mapping(run.info.settings.get("workload")).get("sessions"))
     turns = number(mapping(sessions.get("turns")).get("mean"))
-    told = f"sessions of {turns:.3g} turns" if turns else "sessions"
+    conversations = f"sessions of {turns:.3g} turns" if turns else "sessions"
     talks = bool(sessions) or load.unit == "sessions"  # imported loads may count requests of conversations
-    return joined(told if talks else "", f"ramp {load.label}" if load.profile else "")
+    return joined(conversations if talks else "", f"ramp {load.label}" if load.profile else "")
 
 
 def _chat(run: RunView) -> str:
     """Its template lengthens every prompt."""
     return "chat" if run.info.target is not None and "chat" in run.info.target.endpoint else ""
-
-
-def _warnings(cell: Mapping[str, Any]) -> tuple[str, ...]:
-    found = mapping(cell.get("verdict")).get("findings")
-    said = [mapping(each) for each in found] if isinstance(found, list) else []
-    return tuple(clean(str(each.get("kind"))) for each in said if each.get("severity") != "info")
 
 
 def _precision(facts: RunFacts) -> str:
@@ -350,7 +324,7 @@ def _work(facts: RunFacts, workload: Mapping[str, Any]) -> str:
     name = workload.get("name") or workload.get("file")
     if name and _SHARED in str(name):
         name = None  # said of the prefix
-    told = str(name) if name else kind if kind not in ("synthetic", "random", workload.get("name")) else ""
+    name_of_data = str(name) if name else kind if kind not in ("synthetic", "random", workload.get("name")) else ""
     if not name and (sha256 := workload.get("sha256")):
-        told = f"{told} {str(sha256)[:8]}"
-    return joined(spread, told)
+        name_of_data = f"{name_of_data} {str(sha256)[:8]}"
+    return joined(spread, name_of_data)

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
-from loadstone.analyse.run_facts import RunFacts, mapping, run_facts
+from loadstone.analyse.run_facts import RunFacts, run_facts
 from loadstone.core import RunInfo, run_folder
+from loadstone.core import summary as summaries
 from loadstone.core.errors import InputError
-
-_SUMMARY_BYTES = 256 * 1024 * 1024
+from loadstone.core.summary import Summary
 
 
 class RunView(msgspec.Struct, kw_only=True):
-    """A run as a report sees it. `document`: its summary, as `loadstone bench --json` prints it."""
+    """A run as a report sees it."""
 
     folder: Path
     info: RunInfo
-    document: dict[str, Any]
+    summary: Summary
     facts: RunFacts
 
     @property
@@ -49,57 +48,40 @@ def read_runs(paths: Sequence[Path]) -> tuple[list[RunView], list[str]]:
                     raise
                 passed_over.append(str(error))
     if not runs:
-        said = f" ({passed_over[0]})" if passed_over else ""
-        raise InputError(f"{paths[0] if paths else 'runs'}: no run that can be read{said}; name run folders")
+        why = f" ({passed_over[0]})" if passed_over else ""
+        raise InputError(f"{paths[0] if paths else 'runs'}: no run that can be read{why}; name run folders")
     return sorted(runs, key=lambda run: (run.info.created, run.info.run_id)), passed_over
 
 
 def _folders(path: Path) -> Iterable[Path]:
-    found = sorted(each.parent for each in path.glob("*/run.json")) if path.is_dir() else []
-    if not found:
+    folders = sorted(each.parent for each in path.glob("*/run.json")) if path.is_dir() else []
+    if not folders:
         raise InputError(
             f"{path}: neither a run folder nor a folder of run folders; give one, or other tools' result files"
         )
-    return found
+    return folders
 
 
 def read_run(folder: Path) -> RunView:
     """One run. Its summary.json where it has one, else computed from its records. Raises InputError.
 
     A summary of before intervals had regard to how requests depend on one another is computed anew too; what the
-    hardware allows is added where it is not told, as in sums that were imported.
+    hardware allows is added where no cell has it, as in figures that were imported.
     """
     info = run_folder.read_info(folder)
-    path = folder / "summary.json"
-    document: Any = None
-    has_records = (folder / "records.parquet").exists()
-    if path.exists():
-        if path.stat().st_size > _SUMMARY_BYTES:
-            size = path.stat().st_size
-            raise InputError(f"{path}: {size} bytes, too large; `loadstone recover {folder}` makes it again")
-        try:
-            document = msgspec.json.decode(path.read_bytes())
-        except (OSError, msgspec.DecodeError, RecursionError) as error:
-            raise InputError(
-                f"{path}: not a summary ({error}); `loadstone recover {folder}` makes it again"
-            ) from error
-    if document is None or (has_records and _by_requests(document)):
-        from loadstone.analyse.summary import summarise
+    summary = summaries.read(folder) if (folder / "summary.json").exists() else None
+    if summary is None or ((folder / "records.parquet").exists() and _by_requests(summary)):
+        from loadstone.analyse.summary import summary_of
 
-        document = summarise(folder)
-    if not isinstance(document, dict) or not isinstance(document.get("cells"), list):
-        raise InputError(f"{path}: not a summary (it has no cells); `loadstone recover {folder}` makes it again")
-    document["cells"] = [cell for cell in document["cells"] if isinstance(cell, dict)]
-    if any("light" not in cell for cell in document["cells"]):
-        from loadstone.analyse.summary import with_light
+        summary = summary_of(folder)
+    if all(cell.roofline is None for cell in summary.cells):
+        from loadstone.analyse.summary import with_roofline
 
-        document = with_light(document, info)
-    return RunView(folder=folder, info=info, document=document, facts=run_facts(info, document))
+        summary = with_roofline(summary, info)
+    return RunView(folder=folder, info=info, summary=summary, facts=run_facts(info, summary))
 
 
-def _by_requests(document: Any) -> bool:
+def _by_requests(summary: Summary) -> bool:
     """Whether its intervals take each request for independent: such summaries have none of a mean."""
-    cells = mapping(document).get("cells")
-    metrics = (mapping(mapping(cell).get("metrics")) for cell in (cells if isinstance(cells, list) else ()))
-    found = (mapping(mapping(values).get("ci95")) for each in metrics for values in each.values())
-    return any("p50" in bounds and "mean" not in bounds for bounds in found)
+    known = (cell.metrics.latency(name) for cell in summary.cells for name in summaries.LATENCIES)
+    return any("p50" in latency.ci95 and "mean" not in latency.ci95 for latency in known if latency is not None)

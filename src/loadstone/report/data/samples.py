@@ -92,7 +92,7 @@ def sample(run: RunView) -> RunSample | None:
             _count(events, heat, tokens, edges)
         requests.append(np.concatenate(parts))
     cdfs = [
-        found for number in _shown(len(requests)) for found in _cdfs(run.info.cells[number].load, requests[number])
+        result for number in _shown(len(requests)) for result in _cdfs(run.info.cells[number].load, requests[number])
     ]
     streams = run.info.target is None or run.info.target.streams
     return RunSample(
@@ -133,8 +133,8 @@ def _count(events: arrays.Events, heat: Heat, tokens: NDArray[np.int64], edges: 
 
 def _bin(times: Floats, edges: Floats) -> NDArray[np.int64]:
     width = (edges[-1] - edges[0]) / (len(edges) - 1)
-    found: NDArray[np.int64] = np.clip(((times - edges[0]) / width).astype(np.int64), 0, len(edges) - 2)
-    return found
+    result: NDArray[np.int64] = np.clip(((times - edges[0]) / width).astype(np.int64), 0, len(edges) - 2)
+    return result
 
 
 def _shown(cells: int) -> list[int]:
@@ -161,12 +161,12 @@ def _cdfs(load: Load, rows: NDArray[Any]) -> Iterable[Cdf]:
 
 
 def _spans(info: RunInfo, requests: list[NDArray[Any]]) -> list[tuple[str, float, float]]:
-    found = []
+    result = []
     for cell, rows in zip(info.cells, requests, strict=True):
         if len(rows):
             end = np.nanmax(np.concatenate([rows["end"], rows["last"], rows["sent"]]))
-            found.append((cell.load.label, float(np.nanmin(rows["sent"])), float(end)))
-    return found
+            result.append((cell.load.label, float(np.nanmin(rows["sent"])), float(end)))
+    return result
 
 
 def _tracks(rows: NDArray[Any], tokens: NDArray[np.int64], edges: Floats) -> Iterable[Track]:

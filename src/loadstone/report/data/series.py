@@ -100,19 +100,19 @@ def series_of(points: Sequence[Point], *, without: Collection[str] = ()) -> list
 
 def common(points: Sequence[Point], *, without: Collection[str] = ()) -> list[str]:
     """What all points have in common and is known, in words: it stands in the title instead of the legend."""
-    found = []
+    shared = []
     for name, of in SETUP:
         values = {of(point) for point in points}
         if name not in {*without, "source", "context"} and len(values) == 1:
-            found.append(next(iter(values)))
+            shared.append(next(iter(values)))
     if len({point.hardware for point in points}) == 1:
-        found = [part for part in found if part not in (points[0].gpu, f"{points[0].gpus}×")]
-        found.insert(0, points[0].hardware)
-    found = [f"{part[:-1]} GPU{'s' * (part != '1×')} each" if part.endswith("×") else part for part in found]
-    return [part for part in found if part]
+        shared = [part for part in shared if part not in (points[0].gpu, f"{points[0].gpus}×")]
+        shared.insert(0, points[0].hardware)
+    shared = [f"{part[:-1]} GPU{'s' * (part != '1×')} each" if part.endswith("×") else part for part in shared]
+    return [part for part in shared if part]
 
 
-def asked(point: Point) -> str:
+def workload_label(point: Point) -> str:
     """What was asked, but for the load: `3 200 in, 800 out, a prefix shared`."""
     return joined(lengths_label(point), point.prefix, point.work)
 

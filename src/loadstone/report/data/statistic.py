@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
-from loadstone.analyse.compare.interval import Reach, bounds, reach
 from loadstone.analyse.compare.metric import predicted_rate, rate_interval
 from loadstone.analyse.compare.price import per_million
-from loadstone.analyse.run_facts import mapping, number
+from loadstone.analyse.compare.ratio import Reach, bounds, reach
+from loadstone.core import LoadKind
 from loadstone.core.statistics.distribution import Z80, Z95
+from loadstone.core.summary import Latency, Metrics, Window
 
+RateName = Literal["output_tokens_per_s", "total_tokens_per_s"]
 PREDICTED = "80 %, predicted"
 
 
@@ -23,7 +24,7 @@ class Stat(msgspec.Struct, kw_only=True, frozen=True):
     value      the median, or the mean where nobody gave a median; of a rate there is one number a cell
     which      which of these it is
     low, high  of `value`; None where it is not known
-    level      what they are: a 95 % confidence interval, see statistics.blocks; the 80 % interval of a prediction
+    level      what they are: a 95 % confidence interval, see statistics.Dependence; the 80 % interval of a prediction
     drawn      of a prediction how far the 95 % interval of what was drawn goes, on a log scale
     off        of a prediction, how far the 80 % interval of the model's error goes, where `low` and `high` have what
                was drawn in them too
@@ -67,45 +68,45 @@ class Stat(msgspec.Struct, kw_only=True, frozen=True):
         return Z95 * self.std / math.sqrt(self.n) / self.mean
 
 
-def latency(said: Any, ok: int | None) -> Stat | None:
+def latency(values: Latency | None, ok: int | None) -> Stat | None:
     """Out of a distribution of a summary; `ok`: requests, where it does not tell."""
-    values = {name: number(value) for name, value in mapping(said).items()}
-    median, mean = values.get("p50"), values.get("mean")
-    value = median if median is not None else mean
+    if values is None:
+        return None
+    which: Literal["median", "mean"] = "median" if values.p50 is not None else "mean"
+    value = values.p50 if values.p50 is not None else values.mean
     if value is None:
         return None
-    ci95 = mapping(mapping(said).get("ci95"))
-    low, high = _pair(ci95.get("p50" if median is not None else "mean"))
+    low, high = values.bounds("p50" if which == "median" else "mean")
     drawn = reach(value, low, high)
-    level: str | None = "95 %"
-    if values.get("low") is not None and values.get("high") is not None:
-        low, high, level = values["low"], values["high"], PREDICTED
-    p99_low, p99_high = _pair(ci95.get("p99"))
+    level = "95 %"
+    if values.low is not None and values.high is not None:
+        low, high, level = values.low, values.high, PREDICTED
+    p99_low, p99_high = values.bounds("p99")
     return Stat(
         value=value,
-        which="median" if median is not None else "mean",
+        which=which,
         low=low,
         high=high,
         level=level if low is not None and high is not None else None,
         drawn=drawn,
-        n=whole(values.get("n")) or ok,
-        mean=mean,
-        std=values.get("std"),
-        p90=values.get("p90"),
-        p99=values.get("p99"),
+        n=whole(values.n) or ok,
+        mean=values.mean,
+        std=values.std,
+        p90=values.p90,
+        p99=values.p99,
         p99_low=p99_low,
         p99_high=p99_high,
     )
 
 
-def throughput(metrics: Mapping[str, Any], window: Mapping[str, Any], name: str, kind: str) -> Stat | None:
+def throughput(metrics: Metrics, window: Window, name: RateName, kind: LoadKind) -> Stat | None:
     """`name` of a cell with this kind of load, in the window that is shown. A prediction may be off by what the
     performance model is, and by what was drawn, as if independent.
     """
-    value = number(window.get(name))
+    value: float | None = getattr(window, name)
     if value is None:
         return None
-    low, high = _pair(rate_interval(mapping(metrics), name, window))
+    low, high = rate_interval(metrics, name, window)
     drawn, off, level = reach(value, low, high), predicted_rate(metrics, kind), "95 %"
     if off is not None:
         below, above = map(math.hypot, off, (each * Z80 / Z95 for each in drawn or (0.0, 0.0)))
@@ -132,12 +133,6 @@ def _inverse(value: float, rate: Stat | None) -> Stat:
     low, high = bounds(value, rate.reach[::-1])
     drawn, off = rate.drawn and rate.drawn[::-1], rate.off and rate.off[::-1]
     return Stat(value=value, which="rate", low=low, high=high, level=rate.level, drawn=drawn, off=off)
-
-
-def _pair(said: Any) -> tuple[float | None, float | None]:
-    if not isinstance(said, list | tuple) or len(said) != 2:
-        return None, None
-    return number(said[0]), number(said[1])
 
 
 def whole(value: float | None) -> int | None:

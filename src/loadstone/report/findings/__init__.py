@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from loadstone.report.charts.bars import Fact, more_gpus, switches
-from loadstone.report.charts.ratios import gpu_ratios
 from loadstone.report.data.frames import Frame, frames
+from loadstone.report.data.pairs import Fact, gpu_ratios, more_gpus, switches
 from loadstone.report.data.points import Point
 from loadstone.report.findings.bottleneck import bottlenecks
 from loadstone.report.findings.changes import by_length, gpu_against_gpu, scaled, switched
@@ -25,9 +24,9 @@ def observations(points: Sequence[Point]) -> list[Sentence]:
     """
     quiet = {id(point) for point in silent(points)}
     simulated = [point for point in points if point.source == "simulated" and id(point) not in quiet]
-    found = _observed([point for point in points if point.source != "simulated"])
-    found += [replace(each, text=f"Predicted (80 % intervals): {each.text}") for each in _observed(simulated)]
-    return list({sentence.text: sentence for sentence in found}.values())
+    sentences = _observed([point for point in points if point.source != "simulated"])
+    sentences += [replace(each, text=f"Predicted (80 % intervals): {each.text}") for each in _observed(simulated)]
+    return list({sentence.text: sentence for sentence in sentences}.values())
 
 
 def silent(points: Sequence[Point]) -> list[Point]:
@@ -41,28 +40,28 @@ def _question(point: Point) -> tuple[object, ...]:
 
 
 def _observed(real: Sequence[Point]) -> list[Sentence]:
-    found: list[Sentence] = []
+    sentences: list[Sentence] = []
     for frame in frames(real, "load", single=True):
-        found += cheapest(frame)
+        sentences += cheapest(frame)
     sweeps, by_output, by_input = frames(real, "load"), frames(real, "output"), frames(real, "input")
     for frame in sweeps:
-        found += peaks(frame)
+        sentences += peaks(frame)
     for frame in sweeps:
-        found += leaders(frame)
-        found += bottlenecks(frame)
+        sentences += leaders(frame)
+        sentences += bottlenecks(frame)
     for frame in _alone(real, [*sweeps, *by_output, *by_input]):
-        found += leaders(frame)
+        sentences += leaders(frame)
     for frame in by_output:
         if frame.offline:
             continue  # the sweeps over batches of each length have said it
-        found += leaders(frame)
-        found += by_length(frame)
+        sentences += leaders(frame)
+        sentences += by_length(frame)
     for frame in by_input:
-        found += by_length(frame)
+        sentences += by_length(frame)
     facts: tuple[Fact, ...] = ("prefix", "parallel", "context", "settings")
     for fact in facts:
-        found += switched(switches(real, fact), fact)
-    return [*found, *scaled(more_gpus(real)), *gpu_against_gpu(gpu_ratios(real))]
+        sentences += switched(switches(real, fact), fact)
+    return [*sentences, *scaled(more_gpus(real)), *gpu_against_gpu(gpu_ratios(real))]
 
 
 def _alone(points: Sequence[Point], others: Sequence[Frame]) -> list[Frame]:

@@ -7,7 +7,6 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from loadstone.analyse.run_facts import mapping, number
 from loadstone.core.units import show_number, show_seconds
 from loadstone.report.data.frames import OUTPUT, TPOT, TTFT, Frame, Measure, load_label
 from loadstone.report.data.points import Point
@@ -87,19 +86,19 @@ def _recovers(before: Point, points: Sequence[Point]) -> bool:
 def _against_light(point: Point, light_s: float, tpot_s: float) -> str:
     """At the lightest load a decode step reads weights and does next to nothing else."""
     share = light_s / tpot_s
-    said = (
+    comparison = (
         f"at {load_label(point)} TPOT is {show_seconds(tpot_s)}, where the memory's bandwidth allows "
         f"{show_seconds(light_s)} ({100 * share:.0f} % of the speed of light)"
     )
     others_s = _prefills_s(point)
     if others_s is not None and light_s < HOST * (tpot_s - others_s):
-        return f"{said}: most of a step goes not to weights or KV cache, but to the host, launches or links"
+        return f"{comparison}: most of a step goes not to weights or KV cache, but to the host, launches or links"
     if share > 1:
-        said += (
+        comparison += (
             ": faster than possible with one token a step, so it uses speculative decoding without stating it, or "
             "its stated deployment is wrong"
         )
-    return said
+    return comparison
 
 
 def _prefills_s(point: Point) -> float | None:
@@ -115,9 +114,10 @@ def _prefills_s(point: Point) -> float | None:
 
 def _reason(before: Point, after: Point) -> str | None:
     """What the records show, most direct evidence first; None where they show nothing."""
-    waiting = number(mapping(after.server.get("waiting")).get("mean"))
-    usage = number(mapping(after.server.get("kv_usage")).get("max"))
-    preempted = number(after.server.get("preemptions"))
+    server = after.server
+    waiting = server.waiting.mean if server is not None and server.waiting is not None else None
+    usage = server.kv_usage.max if server is not None and server.kv_usage is not None else None
+    preempted = server.preemptions if server is not None else None
     if usage is not None and usage >= FULL and waiting is not None and waiting >= WAITING:
         return f"KV cache: it is {usage:.0%} full and {show_number(waiting)} requests wait, by the metrics"
     if preempted is not None and preempted > 0:

@@ -8,10 +8,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from statistics import median
 
-from loadstone.report.charts.bars import Fact
-from loadstone.report.charts.ratios import Ratio
 from loadstone.report.data.effect import Effect, effect
 from loadstone.report.data.frames import E2E, ITL, OUTPUT, PER_GPU, TPOT, TTFT, Frame, Measure, load_label, load_word
+from loadstone.report.data.pairs import Fact, Ratio
 from loadstone.report.data.points import Point, alike
 from loadstone.report.data.series import lengths_label
 from loadstone.report.data.wording import count, joined
@@ -31,10 +30,10 @@ def by_length(frame: Frame) -> Iterable[Sentence]:
     for name, point in zip(setups(frame.points), frame.points, strict=True):
         lines[name].append(point)
     for measure in (TTFT, TPOT):
-        steady, said = [], []
+        steady, changing = [], []
         for name, points in lines.items():
-            found = ((x, y, point) for point in points if (x := frame.x(point)) and (y := measure.of(point)))
-            known = sorted(found, key=lambda entry: entry[0])
+            measured = ((x, y, point) for point in points if (x := frame.x(point)) and (y := measure.of(point)))
+            known = sorted(measured, key=lambda entry: entry[0])
             if not 2 <= len(known) == len({x for x, _, _ in known}):
                 continue
             (_, first_y, first), (_, last_y, last) = known[0], known[-1]
@@ -55,37 +54,37 @@ def by_length(frame: Frame) -> Iterable[Sentence]:
             )
             goes = "grows" if last_y > first_y else "falls"
             ends_s = f"{value(first, measure)} to {value(last, measure)}"
-            said.append(f"{name}'s {goes} {change.times}, {ends_s}{where}")
-        if not steady and not said:
+            changing.append(f"{name}'s {goes} {change.times}, {ends_s}{where}")
+        if not steady and not changing:
             continue
         ends = sorted({x for point in frame.points if (x := frame.x(point)) is not None})
         parts = [f"steady for {', '.join(steady)}"] if steady else []
         span = f"from {count(int(ends[0]))} to {count(int(ends[-1]))} {frame.axis} tokens"
         first_of = frame.points[0]
-        told = joined(first_of.model, first_of.prefix, first_of.work)
-        text = f"{measure.name} at {load_label(first_of)} {span} ({told}): {'; '.join([*parts, *said])}"
+        workload = joined(first_of.model, first_of.prefix, first_of.work)
+        text = f"{measure.name} at {load_label(first_of)} {span} ({workload}): {'; '.join([*parts, *changing])}"
         text += f"{warned(frame.points)}."
         yield Sentence(text=text, kind="trend", about=frame.axis)
 
 
-def switched(found: Sequence[Sequence[Point]], what: Fact) -> Iterable[Sentence]:
+def switched(sets: Sequence[Sequence[Point]], what: Fact) -> Iterable[Sentence]:
     """What a switch of one fact changes, setup by setup and measure by measure, over the loads; only what is beyond
     doubt.
     """
     groups: dict[tuple[str, ...], list[Pair]] = defaultdict(list)
-    every = [point for switch in found for point in switch]
+    every = [point for switch in sets for point in switch]
     names = {id(point): name for point, name in zip(every, setups(every, without=(what,)), strict=True)}
-    for base, *others in found:
+    for base, *others in sets:
         for point in others:
-            told = _asked(base, "" if what == "prefix" else base.prefix)
+            workload = _workload_label(base, "" if what == "prefix" else base.prefix)
             named = f" ({point.label} instead of {base.label})" if _renamed(base, point, what) else ""
             change = getattr(base, what), getattr(point, what), named
-            groups[names[id(point)], told, point.kind, *change].append((base, point))
-    for (name, told, _, before, after, named), pairs in groups.items():
+            groups[names[id(point)], workload, point.kind, *change].append((base, point))
+    for (name, workload, _, before, after, named), pairs in groups.items():
         other = (f"{what} {after} instead of {before}" if before else after) + named
         for measure in (OUTPUT, TTFT, TPOT, E2E):
-            if said := _clauses(pairs, measure):
-                text = f"{name} with {other}, at {_loads(pairs)} ({told}): {'; '.join(said)}{_warned(pairs)}."
+            if clauses := _clauses(pairs, measure):
+                text = f"{name} with {other}, at {_loads(pairs)} ({workload}): {'; '.join(clauses)}{_warned(pairs)}."
                 yield Sentence(text=text, kind="switch", about=what)
 
 
@@ -94,23 +93,23 @@ def _renamed(base: Point, point: Point, what: Fact) -> bool:
     return what != "settings" and bool(base.label and point.label) and base.label != point.label
 
 
-def scaled(found: Sequence[Pair]) -> Iterable[Sentence]:
+def scaled(scalings: Sequence[Pair]) -> Iterable[Sentence]:
     """What more GPUs give at the same loads, and how much of it each of them: see bars.more_gpus()."""
     groups: dict[tuple[str, ...], list[Pair]] = defaultdict(list)
-    names = setups([point for pair in found for point in pair], without=("parallel",))
-    for (few, many), name in zip(found, names[1::2], strict=True):
+    names = setups([point for pair in scalings for point in pair], without=("parallel",))
+    for (few, many), name in zip(scalings, names[1::2], strict=True):
         split = [f" ({point.parallel})" if point.parallel else "" for point in (few, many)]
-        told = _asked(few, few.prefix)
-        groups[f"{name}{split[1]} instead of {few.hardware}{split[0]}", told, few.kind].append((few, many))
-    for (change, told, _), pairs in groups.items():
+        workload = _workload_label(few, few.prefix)
+        groups[f"{name}{split[1]} instead of {few.hardware}{split[0]}", workload, few.kind].append((few, many))
+    for (change, workload, _), pairs in groups.items():
         of_all = [clause for measure in (OUTPUT, TTFT, TPOT, E2E) for clause in _clauses(pairs, measure)]
         if of_all:
-            said = [*of_all, *_clauses(pairs, PER_GPU)]
-            text = f"{change}, at {_loads(pairs)} ({told}): {'; '.join(said)}{_warned(pairs)}."
+            clauses = [*of_all, *_clauses(pairs, PER_GPU)]
+            text = f"{change}, at {_loads(pairs)} ({workload}): {'; '.join(clauses)}{_warned(pairs)}."
             yield Sentence(text=text, kind="scale", about="load")
 
 
-def _asked(point: Point, prefix: str) -> str:
+def _workload_label(point: Point, prefix: str) -> str:
     return joined(point.model, lengths_label(point), prefix, point.work)
 
 
@@ -123,11 +122,11 @@ def _clauses(pairs: Sequence[Pair], measure: Measure) -> list[str]:
     """At which loads `measure` is higher and at which lower, beyond doubt, and by how much."""
     effects: list[tuple[float, Effect]] = []
     for base, point in sorted(pairs, key=lambda pair: pair[0].load):
-        found = effect(point, base, OUTPUT if measure is PER_GPU else measure)
-        if found is not None:
+        change = effect(point, base, OUTPUT if measure is PER_GPU else measure)
+        if change is not None:
             share = (base.gpus or 1) / (point.gpus or 1) if measure is PER_GPU else 1.0
-            effects.append((base.load, Effect(share * found.ratio, share * found.low, share * found.high)))
-    said = []
+            effects.append((base.load, Effect(share * change.ratio, share * change.low, share * change.high)))
+    texts = []
     for word, up in (("higher", True), ("lower", False)):
         own = [(load, each) for load, each in effects if each.clear and (each.ratio > 1) == up]
         if own:
@@ -135,8 +134,8 @@ def _clauses(pairs: Sequence[Pair], measure: Measure) -> list[str]:
             at = f" at {ranges([load for load, _ in own], every)}" if len(own) < len(effects) else ""
             sized = sorted((each for _, each in own), key=lambda each: abs(math.log(each.ratio)))
             sizes = " to ".join(dict.fromkeys(each.words for each in (sized[0], sized[-1])))
-            said.append(f"{measure.noun} {sizes} {word}{at}")
-    return said
+            texts.append(f"{measure.noun} {sizes} {word}{at}")
+    return texts
 
 
 def _warned(pairs: Iterable[Pair]) -> str:
@@ -150,15 +149,15 @@ def gpu_against_gpu(ratios: Sequence[Ratio]) -> Iterable[Sentence]:
     pairs: dict[tuple[str, str, str], list[Ratio]] = defaultdict(list)
     for ratio in ratios:
         pairs[ratio.over.gpu, ratio.under.gpu, ratio.over.engine].append(ratio)
-    for (over, under, engine), found in pairs.items():
+    for (over, under, engine), own in pairs.items():
         head = f"{over} against {under} with {engine}, all else equal"
-        said = {measure: _ratio(found, measure) for measure in (OUTPUT, TTFT, TPOT, ITL, E2E)}
-        if any(said.values()):
-            text = f"{head}: {'; '.join(clause for clause in said.values() if clause)}"
-            yield Sentence(text=f"{text}{_warned(_pairs(found))}.", kind="ratio", about="gpus")
+        clauses_of = {measure: _ratio(own, measure) for measure in (OUTPUT, TTFT, TPOT, ITL, E2E)}
+        if any(clauses_of.values()):
+            text = f"{head}: {'; '.join(clause for clause in clauses_of.values() if clause)}"
+            yield Sentence(text=f"{text}{_warned(_pairs(own))}.", kind="ratio", about="gpus")
         sweeps: dict[object, list[Ratio]] = defaultdict(list)
-        for ratio in found:
-            if said[ratio.measure] is None:
+        for ratio in own:
+            if clauses_of[ratio.measure] is None:
                 sweeps[alike(ratio.over, "load", "version")].append(ratio)
         for sweep in sweeps.values():
             if len({ratio.over.load for ratio in sweep}) < 2:
@@ -170,9 +169,13 @@ def gpu_against_gpu(ratios: Sequence[Ratio]) -> Iterable[Sentence]:
             ]
             if clauses:
                 first = sweep[0].over
-                told = joined(first.precision, first.parallel, first.settings, _asked(first, first.prefix))
+                workload = joined(
+                    first.precision, first.parallel, first.settings, _workload_label(first, first.prefix)
+                )
                 head = f"{first.hardware} against {sweep[0].under.hardware} with {engine}"
-                text = f"{head}, at {_loads(_pairs(sweep))} ({told}): {'; '.join(clauses)}{_warned(_pairs(sweep))}."
+                text = (
+                    f"{head}, at {_loads(_pairs(sweep))} ({workload}): {'; '.join(clauses)}{_warned(_pairs(sweep))}."
+                )
                 yield Sentence(text=text, kind="ratio", about="gpus")
 
 
@@ -180,9 +183,9 @@ def _pairs(ratios: Iterable[Ratio]) -> list[Pair]:
     return [(ratio.under, ratio.over) for ratio in ratios]
 
 
-def _ratio(found: Sequence[Ratio], measure: Measure) -> str | None:
+def _ratio(ratios: Sequence[Ratio], measure: Measure) -> str | None:
     """In one direction, or in how many pairs in which; None of a single sweep that goes both ways: loads say more."""
-    own = [ratio for ratio in found if ratio.measure is measure]
+    own = [ratio for ratio in ratios if ratio.measure is measure]
     effects = [each for ratio in own if (each := effect(ratio.over, ratio.under, measure)) is not None and each.clear]
     if len(effects) <= len(own) / 2:
         return None

@@ -34,22 +34,26 @@ def cheapest(frame: Frame) -> Iterable[Sentence]:
     first, second, *_ = least
     names = setups(least)
     effects = [effect(first, other, DOLLARS) for other in least[1:]]
-    unclear = [other for other, found in zip(least[1:], effects, strict=True) if found is None or not found.clear]
+    unclear = [
+        other
+        for other, difference in zip(least[1:], effects, strict=True)
+        if difference is None or not difference.clear
+    ]
     maybe, text = _maybe(frame, least), head
     if not unclear and effects[0] is not None:
         sure = "" if not maybe else "probably "
         text += f"{sure}{names[0]} at {load_label(first)}, {_price(first)}; {effects[0].words} below the next, "
         text += f"{names[1]} ({_dollars(second.dollars_output)} at {load_label(second)})"
     else:
-        said = [
+        alternatives = [
             f"{names[least.index(other)]} ({_dollars(other.dollars_output)} at {load_label(other)})"
             for other in unclear[:3]
         ]
-        said += [f"{len(unclear) - 3} more"] if len(unclear) > 3 else []
+        alternatives += [f"{len(unclear) - 3} more"] if len(unclear) > 3 else []
         text += (
             f"no clear winner. {names[0]} at {load_label(first)} is lowest, {_price(first)}, but not clearly below "
         )
-        text += f"{', '.join(said[:-1])}{' and ' if said[1:] else ''}{said[-1]}"
+        text += f"{', '.join(alternatives[:-1])}{' and ' if alternatives[1:] else ''}{alternatives[-1]}"
     yield Sentence(text=f"{text}{maybe}{doubt([first, *(unclear or [second])])}.", kind="price", about="price")
 
 
@@ -67,12 +71,14 @@ def _maybe(frame: Frame, least: Sequence[Point]) -> str:
     """What is unsure about the ranking: whether the first meets its bounds, which is the first that surely does, and
     which cheaper cell may meet them after all.
     """
-    said = []
+    alternatives = []
     if least and not surely_met(least[0]):
         first = least[0]
-        said.append(f"{setup(first)} at {load_label(first)} meets its bounds with {show_p(first.p_met or 0.0)}")
+        alternatives.append(
+            f"{setup(first)} at {load_label(first)} meets its bounds with {show_p(first.p_met or 0.0)}"
+        )
         surely = _least(frame, [point for point in frame.points if point.slo_met and surely_met(point)])
-        said += [
+        alternatives += [
             f"the cheapest that surely does is {setup(point)} at {load_label(point)} "
             f"({_dollars(point.dollars_output)})"
             for point in surely[:1]
@@ -81,12 +87,12 @@ def _maybe(frame: Frame, least: Sequence[Point]) -> str:
     others = [point for point in frame.points if point.slo_met is False and (point.p_met or 0.0) >= 1 - SURE]
     for point in _least(frame, others):
         if top is None or (DOLLARS.of(point) or 0.0) < top:
-            said.append(
+            alternatives.append(
                 f"{setup(point)} at {load_label(point)} ({_dollars(point.dollars_output)}) would be cheaper, and may "
                 f"meet them after all ({show_p(point.p_met or 0.0)})"
             )
             break
-    return "".join(f"; {each}" for each in said)
+    return "".join(f"; {each}" for each in alternatives)
 
 
 def _price(point: Point) -> str:

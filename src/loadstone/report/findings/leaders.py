@@ -35,10 +35,10 @@ def leaders(frame: Frame) -> Iterable[Sentence]:
         return  # one engine on several machines: ratios say that
     for hardware, group in groups.items():
         for measure in measures:
-            said = _contest(frame, group, measure)
-            if said is not None:
+            contest = _contest(frame, group, measure)
+            if contest is not None:
                 where = f"On {hardware}" if hardware else "Here"
-                yield Sentence(text=f"{where}, {said}.", kind="leader", about=frame.section)
+                yield Sentence(text=f"{where}, {contest}.", kind="leader", about=frame.section)
 
 
 def _names(group: Sequence[Point]) -> set[str]:
@@ -62,9 +62,9 @@ def _contest(frame: Frame, group: Sequence[Point], measure: Measure) -> str | No
     wins: list[_Win] = []
     for x, each in at.items():
         (_, name, first), (_, other, second), *_ = sorted(each, key=lambda entry: sign * entry[0])
-        found = effect(first, second, measure)
-        if found is not None and found.clear:
-            wins.append(_Win(x, name, found, first, other, second))
+        lead = effect(first, second, measure)
+        if lead is not None and lead.clear:
+            wins.append(_Win(x, name, lead, first, other, second))
     if not wins:
         return None
     xs = list(at)
@@ -85,27 +85,29 @@ def _contest(frame: Frame, group: Sequence[Point], measure: Measure) -> str | No
     if left:
         clauses.append(f"the first two cannot be told apart at {ranges(left, xs)}")
     first = group[0]
-    told = work(first) if frame.axis == "load" else joined(first.model, load_label(first), first.prefix, first.work)
+    workload = (
+        work(first) if frame.axis == "load" else joined(first.model, load_label(first), first.prefix, first.work)
+    )
     contested = [point for win in wins for point in (win.first, win.second)]
-    return f"{'; '.join(clauses)} ({told}){warned(contested)}"
+    return f"{'; '.join(clauses)} ({workload}){warned(contested)}"
 
 
 def entries(
     frame: Frame, group: Sequence[Point], measure: Measure, without: Collection[str] = ("gpu", "gpus")
 ) -> dict[float, list[tuple[float, str, Point]]]:
     """(value, name, point) of each setup at each x. Of repeats the one in the middle: they do not compete."""
-    found: dict[float, dict[str, list[tuple[float, Point]]]] = defaultdict(lambda: defaultdict(list))
+    by_x: dict[float, dict[str, list[tuple[float, Point]]]] = defaultdict(lambda: defaultdict(list))
     for point, series in zip(group, series_of(group, without=without), strict=True):
         x, y = frame.x(point), measure.of(point)
         if x is not None and y is not None:
-            found[x][series.setup].append((y, point))
+            by_x[x][series.setup].append((y, point))
     return {
         x: [
             (y, name, point)
             for name, repeats in setups.items()
             for y, point in [sorted(repeats, key=lambda entry: entry[0])[(len(repeats) - 1) // 2]]
         ]
-        for x, setups in found.items()
+        for x, setups in by_x.items()
     }
 
 
@@ -144,9 +146,7 @@ def peaks(frame: Frame) -> Iterable[Sentence]:
 def _peak(head: str, ranked: Sequence[Point], rank: Measure) -> str:
     first, second, *_ = ranked
     names = setups(ranked)
-    found = effect(first, second, rank)
-    lead = (
-        f", {found.words} above the next," if found is not None and found.clear else "; not clearly above the next,"
-    )
+    gap = effect(first, second, rank)
+    lead = f", {gap.words} above the next," if gap is not None and gap.clear else "; not clearly above the next,"
     text = f"{head}: {names[0]} with {throughput(first)} at {load_label(first)}{lead}"
     return f"{text} {names[1]} ({throughput(second)} at {load_label(second)}){doubt(ranked[:2])}."

@@ -10,7 +10,7 @@ from loadstone.analyse.slo import SURE
 from loadstone.core.units import show_number, show_seconds
 from loadstone.report.data.frames import Measure
 from loadstone.report.data.points import Point
-from loadstone.report.data.series import asked, series_of
+from loadstone.report.data.series import series_of, workload_label
 from loadstone.report.data.wording import joined
 
 
@@ -80,7 +80,7 @@ def ranges(xs: Sequence[float], every: Sequence[float]) -> str:
 
 def work(point: Point) -> str:
     """`DeepSeek-R1, 3 200 in, 800 out`."""
-    return joined(point.model, asked(point))
+    return joined(point.model, workload_label(point))
 
 
 def meeting(points: Sequence[Point]) -> tuple[list[Point], str]:

@@ -21,11 +21,10 @@ from loadstone.report.data.frames import E2E, TPOT, TTFT, Frame
 from loadstone.report.data.points import Point, points_of
 from loadstone.report.data.runs import RunView
 from loadstone.report.data.samples import sample
-from loadstone.report.data.series import Series, asked
+from loadstone.report.data.series import Series, workload_label
 from loadstone.report.data.wording import clean, joined
 from loadstone.report.findings import Sentence, observations, silent
 from loadstone.report.pages import tables
-from loadstone.report.pages.crosswise import matrices, ratios
 
 SECTIONS = {
     "throughput": "Throughput against latency",
@@ -42,12 +41,20 @@ SECTIONS = {
     "sizing": "Memory",
 }
 NOTHING_SHOWN = "These runs show no clear difference: there is only one series, or differences are within intervals."
+_BRACKETS = (
+    "In brackets: the interval of the effect, from the spread of requests where known (for predictions, the model's "
+    "own 80 % interval) and from how much repeats of one configuration differ. Smaller differences are not mentioned."
+)
+_SILENCE = (
+    "Simulated runs have no findings where measured or imported runs of the same model and workload are in the "
+    "report."
+)
 INSIDE_RUNS = 100
 """Runs whose records are drawn: distributions, timeline, gaps."""
 
 
 class RunPart(msgspec.Struct, kw_only=True):
-    """What a report says of one run alone. `facts`: (name, value) pairs of its papers."""
+    """What a report says of one run alone. `facts`: (name, value) pairs of its environment."""
 
     number: int
     title: str
@@ -88,53 +95,49 @@ class Report(msgspec.Struct, kw_only=True):
         return f"{self.runs} run{'s' * (self.runs != 1)}, {cells} cell{'s' * (cells != 1)}"
 
     @property
+    def tone(self) -> str:
+        """How the verdict looks on a page."""
+        trusted, cells = self.trusted
+        return "bad" if trusted < cells or not cells else "told" if self.stated else "good"
+
+    @property
     def verdict(self) -> str:
         """One sentence on all cells together."""
         trusted, cells = self.trusted
+        warned, ours = cells - trusted, cells - self.stated
         if not cells:
             return "Nothing was measured."
-        if trusted < cells == 1:
-            return "The only cell carries a warning."
-        if trusted < cells:
-            one = self.stated == 1
-            told = f"; {self.stated} {'is' if one else 'are'} as stated by another tool"
-            said = told if self.stated else ""
-            return f"{cells - trusted} of {cells} cells carr{'y' if cells - trusted > 1 else 'ies'} a warning{said}."
         if cells == 1:
-            said = "is as stated by another tool, without contradictions" if self.stated else "can be trusted"
-            return f"The only cell {said}."
-        if self.stated == cells:
+            conclusion = "is as stated by another tool, without contradictions" if self.stated else "can be trusted"
+            return f"The only cell {'carries a warning' if warned else conclusion}."
+        if warned:
+            others = f"; {self.stated} {'is' if self.stated == 1 else 'are'} as stated by another tool"
+            verb = "carry" if warned > 1 else "carries"
+            return f"{warned} of {cells} cells {verb} a warning{others if self.stated else ''}."
+        if not ours:
             return f"All {cells} cells are as stated by another tool, without contradictions."
         if self.stated:
-            ours = cells - self.stated
             return f"{ours} of {cells} cells can be trusted; the others are as stated by another tool."
         return f"All {cells} cells can be trusted."
 
     @property
     def remarks(self) -> list[str]:
         """What has to be known to read the findings, a sentence or two each."""
-        said = []
+        remarks = []
         if self.sentences:
-            said.append(
-                "In brackets: the interval of the effect, from the spread of requests where known (for predictions, "
-                "the model's own 80 % interval) and from how much repeats of one configuration differ. Smaller "
-                "differences are not mentioned."
-            )
+            remarks.append(_BRACKETS)
         if silent(self.points):
-            said.append(
-                "Simulated runs have no findings where measured or imported runs of the same model and workload are "
-                "in the report."
-            )
+            remarks.append(_SILENCE)
         if self.prices:
             prices = ", ".join(f"{clean(gpu.upper(), 40)} ${dollars:.2f}" for gpu, dollars in self.prices.items())
             more = f" {self.unpriced[0].upper()}{self.unpriced[1:]}." if self.unpriced else ""
-            said.append(f"Prices as given, per GPU and hour: {prices}.{more}")
-        return said
+            remarks.append(f"Prices as given, per GPU and hour: {prices}.{more}")
+        return remarks
 
     def sections(self) -> list[tuple[str, str, list[Figure]]]:
         """(key, title, figures) of the sections that have any."""
-        found = [(key, title, [f for f in self.figures if f.section == key]) for key, title in SECTIONS.items()]
-        return [section for section in found if section[2]]
+        every = [(key, title, [f for f in self.figures if f.section == key]) for key, title in SECTIONS.items()]
+        return [section for section in every if section[2]]
 
 
 def build(
@@ -172,10 +175,10 @@ def _build(runs: Sequence[RunView], passed_over: Sequence[str], inside: bool, pr
         overview=tables.overview(runs, points),
         verdicts=tables.verdicts(runs),
         sentences=observations(points),
-        tables=[*matrices(points), *ratios(points), tables.cells(points, run=len(runs) > 1)],
+        tables=[*tables.ratios(points), tables.cells(points, run=len(runs) > 1)],
         figures=figures(points),
         parts=parts,
-        passed_over=[clean(said, 300) for said in passed_over],
+        passed_over=[clean(text, 300) for text in passed_over],
         points=points,
         prices=dict(prices),
         unpriced=clean(unpriced, 600) if unpriced is not None else None,
@@ -187,14 +190,14 @@ def _title(points: Sequence[Point], runs: int) -> str:
         names = list(dict.fromkeys(name for point in points if (name := getattr(point, fact))))
         return ", ".join(names) if len(names) <= 3 else f"{len(names)} {noun}"
 
-    told = joined(few("engine", "engines"), few("model", "models"), few("hardware", "machines"), by=" · ")
-    return told or f"{runs} runs"
+    known = joined(few("engine", "engines"), few("model", "models"), few("hardware", "machines"), by=" · ")
+    return known or f"{runs} runs"
 
 
 def _part(number: int, run: RunView, points: Sequence[Point], inside: bool) -> RunPart:
     name = clean(run.facts.label, 120)
-    words = asked(points[0]) if points else ""
-    notes = [f"{clean(str(said.get('evidence')), 300)}." for said in run.document.get("findings") or ()]
+    words = workload_label(points[0]) if points else ""
+    notes = [f"{clean(finding.evidence, 300)}." for finding in run.summary.findings]
     made: list[Figure | None] = []
     key = f"run-{number}"
     if points and len({point.load for point in points}) > 1:
@@ -215,7 +218,7 @@ def _part(number: int, run: RunView, points: Sequence[Point], inside: bool) -> R
         title=joined(f"Run {number}: {name}", words, by=" · "),
         table=tables.cells(points, key=f"{key}-cells", title="Cells", run=False),
         figures=[figure for figure in made if figure is not None],
-        facts=_papers(run),
+        facts=_environment(run),
         repeat=_repeat(run),
         notes=notes,
     )
@@ -223,7 +226,7 @@ def _part(number: int, run: RunView, points: Sequence[Point], inside: bool) -> R
 
 def _any_cell(run: RunView, what: str) -> bool:
     """Whether the import said that of any cell; see stated.of_cell()."""
-    return any(stated.of_cell(run.info, cell).get(what) for cell in range(len(run.info.cells)))
+    return any(getattr(stated.of_cell(run.info, cell), what, None) for cell in range(len(run.info.cells)))
 
 
 def _inside(run: RunView, name: str, key: str, points: Sequence[Point]) -> list[Figure | None]:
@@ -244,12 +247,12 @@ def _inside(run: RunView, name: str, key: str, points: Sequence[Point]) -> list[
     return made
 
 
-def _papers(run: RunView) -> list[tuple[str, str]]:
+def _environment(run: RunView) -> list[tuple[str, str]]:
     """The environment: what one needs to know, or to have, to repeat it."""
     info, facts, settings = run.info, run.facts, run.info.settings
     target, cache = info.target, settings.get("prefix_cache")
     kv = f"KV {facts.kv_dtype}" if facts.kv_dtype else None
-    told: list[tuple[str, Any]] = [
+    known: list[tuple[str, Any]] = [
         ("run", info.run_id),
         ("status", info.status + (f": {info.error}" if info.error else "")),
         # An imported file may not tell when it was measured; the run's date is then that of the import.
@@ -269,7 +272,7 @@ def _papers(run: RunView) -> list[tuple[str, str]]:
         ("clock", info.clock),
         ("Loadstone", info.loadstone),
     ]
-    return [(name, clean(str(value), 300)) for name, value in told if value not in (None, "", "None")]
+    return [(name, clean(str(value), 300)) for name, value in known if value not in (None, "", "None")]
 
 
 def _files(run: RunView) -> list[str]:

@@ -1,19 +1,20 @@
-"""Tables of a report: rows of text, made once for HTML, Markdown and CSV."""
+"""Tables of a report: rows of text, made once for HTML and Markdown."""
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
 
-from loadstone.analyse.imported_run import as_stated
 from loadstone.core.units import show_load, show_number, show_seconds
-from loadstone.report.data.frames import load_label
+from loadstone.report.data.frames import E2E, ITL, OUTPUT, TPOT, TTFT, load_label
+from loadstone.report.data.pairs import UNSETTLED, Ratio, gpu_ratios, heaviest, interval_words, left_out, lightest
 from loadstone.report.data.points import LATENCIES, LONG_RUN, Point
 from loadstone.report.data.runs import RunView
-from loadstone.report.data.series import asked, common, series_of
+from loadstone.report.data.series import common, series_of, workload_label
 from loadstone.report.data.statistic import PREDICTED, Stat
 from loadstone.report.data.wording import clean, count, joined, show_p, show_share
 from loadstone.report.pages.terminal import UNBOUNDED, UNBOUNDED_NOTE, percent
@@ -35,6 +36,17 @@ class Table(msgspec.Struct, kw_only=True):
     rows: list[list[str]]
     notes: list[str] = msgspec.field(default_factory=list)
     words: bool = False
+
+    @property
+    def groups(self) -> list[tuple[str, list[int]]]:
+        """The columns of a page: the side of each, and which columns stand in it, one under the other."""
+        groups: list[tuple[str, list[int]]] = []
+        for at, side in enumerate(self.align):
+            if side == "u":
+                groups[-1][1].append(at)
+            else:
+                groups.append((side, [at]))
+        return groups
 
 
 def trimmed(table: Table) -> Table:
@@ -58,14 +70,14 @@ def overview(runs: Sequence[RunView], points: Sequence[Point]) -> Table:
     for number, run in enumerate(runs, 1):
         own = [point for point in points if point.number == number]
         first = own[0] if own else None
-        cells, trusted = len(run.document["cells"]), sum(point.trusted for point in own)
+        cells, trusted = len(run.summary.cells), sum(point.trusted for point in own)
         rows.append(
             [
                 str(number),
                 clean(run.info.run_id),
                 run.info.source,
                 _deployed(run),
-                asked(first) if first else "",
+                workload_label(first) if first else "",
                 _loads(own),
                 trust((trusted, cells), stated_cells([run]) > 0),
                 f"${show_number(first.dollars_per_hour)}" if first and first.dollars_per_hour is not None else "-",
@@ -101,39 +113,28 @@ def trust(cells: tuple[int, int], stated: bool) -> str:
 
 def stated_cells(runs: Sequence[RunView]) -> int:
     """Cells of which there is only what another tool stated: no records to judge by."""
-    return sum(as_stated(cell) for run in runs for cell in run.document["cells"])
+    return sum(cell.is_as_stated for run in runs for cell in run.summary.cells)
 
 
 def verdicts(runs: Sequence[RunView]) -> Table:
     """Every warning and error of every cell, the same ones together."""
-    found: dict[tuple[str, str, str], list[tuple[int, str, str]]] = defaultdict(list)
+    places: dict[tuple[str, str, str], list[str]] = defaultdict(list)
     for number, run in enumerate(runs, 1):
-        of_run = {"verdict": {"findings": run.document.get("findings")}}  # what no cell of it can tell
-        for cell in [of_run, *run.document["cells"]]:
-            for said in (cell.get("verdict") or {}).get("findings") or ():
-                if said.get("severity") == "info":
-                    continue
-                load = cell.get("load") or {}
-                key = (
-                    str(said.get("severity")),
-                    clean(str(said.get("kind")), 60),
-                    clean(str(said.get("remedy")), 300),
-                )
-                where = f"{load.get('kind')} {_short(load.get('value'))}" if load else "as a whole"
-                found[key].append((number, where, clean(str(said.get("evidence")), 300)))
+        of_cells = [
+            (finding, f"{cell.load.kind} {show_load(cell.load.value)}")
+            for cell in run.summary.cells
+            for finding in cell.verdict.findings
+        ]
+        for finding, where in [*((finding, "as a whole") for finding in run.summary.findings), *of_cells]:
+            if finding.severity != "info":
+                key = finding.severity, clean(finding.kind, 60), clean(finding.remedy, 300)
+                places[key].append(f"run {number}, {where}: {clean(finding.evidence, 300)}")
     rows = []
-    for (severity, kind, remedy), places in sorted(
-        found.items(), key=lambda entry: (entry[0][0] != "error", -len(entry[1]))
-    ):
-        number, where, evidence = places[0]
-        others = f"; and in {len(places) - 1} more cell{'s' * (len(places) > 2)}" if len(places) > 1 else ""
-        rows.append([severity, kind.replace("_", " "), f"run {number}, {where}: {evidence}{others}", remedy])
+    for (severity, kind, remedy), own in sorted(places.items(), key=lambda at: (at[0][0] != "error", -len(at[1]))):
+        others = f"; and in {len(own) - 1} more cell{'s' * (len(own) > 2)}" if len(own) > 1 else ""
+        rows.append([severity, kind.replace("_", " "), own[0] + others, remedy])
     heads = ["severity", "finding", "evidence", "remedy"]
     return Table(key="verdicts", title="Warnings and errors", heads=heads, align="llll", rows=rows, words=True)
-
-
-def _short(value: Any) -> str:
-    return show_load(float(value)) if isinstance(value, int | float) else "?"
 
 
 def cells(points: Sequence[Point], *, key: str = "cells", title: str = "All cells", run: bool = True) -> Table:
@@ -261,12 +262,37 @@ _NUMBERS: tuple[tuple[str, str, Callable[[Point], str]], ...] = (
 """The columns of numbers in their order, each with its side (Table.align)."""
 
 
+_EXPLAINED: tuple[tuple[Callable[[Point], bool], str], ...] = (
+    (
+        lambda point: bool(point.light_tpot_s),
+        "Of light: the TPOT that the hardware allows, at the data sheet's bandwidth and FLOP/s with as many requests "
+        "decoding, over the TPOT of the cell.",
+    ),
+    (
+        lambda point: point.mbu is not None or point.mfu is not None,
+        "MBU: bytes of weights and KV cache that the decode steps read, over the bandwidth of all GPUs' memory. "
+        "MFU: FLOPs of all tokens computed, prompts and answers, over the peak of all GPUs for the weights' type.",
+    ),
+    (
+        lambda point: point.dollars_per_hour is not None,
+        "$/M: dollars per million tokens, output only, or input and output: the hourly cost of all GPUs of the "
+        "deployment, over the throughput beside it; the interval is that of the output throughput.",
+    ),
+    (
+        lambda point: point.power_w is not None,
+        "J/token: energy of all GPUs that were read, over the output tokens, in the window of the throughput; "
+        "W: their mean power over the cell, its warm-up included.",
+    ),
+)
+"""What some columns mean, where a cell has a number in them."""
+
+
 def _notes(points: Sequence[Point]) -> list[str]:
     loops = {
         "in closed loops": {point.since for point in points if point.kind == "concurrency"},
         "in open loops and bursts": {point.since for point in points if point.kind != "concurrency"},
     }
-    origins = {name: " or ".join(sorted(found)) for name, found in loops.items() if found}
+    origins = {name: " or ".join(sorted(origins_of)) for name, origins_of in loops.items() if origins_of}
     alike = len(set(origins.values())) == 1
     since = sorted(set(origins.values())) if alike else [f"{origin} {name}" for name, origin in origins.items()]
     windows = sorted({point.window for point in points} - {LONG_RUN})
@@ -280,26 +306,7 @@ def _notes(points: Sequence[Point]) -> list[str]:
         f"TTFT and E2E count from {', from '.join(since)}. "
         f"TPOT = (tT − t1)/(T − 1). Throughput{window}; total: input and output."
     ]
-    if any(point.light_tpot_s for point in points):
-        notes.append(
-            "Of light: the TPOT that the hardware allows, at the data sheet's bandwidth and FLOP/s with as many "
-            "requests decoding, over the TPOT of the cell."
-        )
-    if any(point.mbu is not None or point.mfu is not None for point in points):
-        notes.append(
-            "MBU: bytes of weights and KV cache that the decode steps read, over the bandwidth of all GPUs' memory. "
-            "MFU: FLOPs of all tokens computed, prompts and answers, over the peak of all GPUs for the weights' type."
-        )
-    if any(point.dollars_per_hour is not None for point in points):
-        notes.append(
-            "$/M: dollars per million tokens, output only, or input and output: the hourly cost of all GPUs of the "
-            "deployment, over the throughput beside it; the interval is that of the output throughput."
-        )
-    if any(point.power_w is not None for point in points):
-        notes.append(
-            "J/token: energy of all GPUs that were read, over the output tokens, in the window of the throughput; "
-            "W: their mean power over the cell, its warm-up included."
-        )
+    notes += [text for applies, text in _EXPLAINED if any(map(applies, points))]
     level = _level(points)
     if level != "95 %":
         measured = "95 %; for simulated cells, " if level == _INTERVAL else ""
@@ -328,3 +335,61 @@ def _notes(points: Sequence[Point]) -> list[str]:
 def _means(points: Sequence[Point]) -> bool:
     stats: Iterable[Stat | None] = (getattr(point, name) for point in points for name in LATENCIES)
     return any(stat is not None and stat.which == "mean" for stat in stats)
+
+
+def ratios(points: Sequence[Point]) -> list[Table]:
+    """GPU against GPU: throughput and latency ratios, for all that is equal otherwise a row at the lightest load and
+    one at the highest.
+    """
+    pairs: dict[tuple[str, str], dict[Any, list[Ratio]]] = defaultdict(lambda: defaultdict(list))
+    every = gpu_ratios(points)
+    ends = {id(ratio): ratio for ratio in (*lightest(every), *heaviest(every))}
+    for ratio in ends.values():
+        over = ratio.over
+        key = (over.engine, over.model, over.gpus, over.parallel, over.kind, over.load, workload_label(over))
+        pairs[over.gpu, ratio.under.gpu][key].append(ratio)
+    made = []
+    for (better, worse), by_cell in pairs.items():
+        placed: list[tuple[Any, list[str]]] = []
+        for own in by_cell.values():
+            point = own[0].over
+            times = {ratio.measure.key: each.times for ratio in own if (each := ratio.effect) is not None}
+            said = [times.get(measure.key, "-") for measure in (OUTPUT, TTFT, TPOT, ITL, E2E)]
+            where = joined(load_label(point), workload_label(point))
+            where += "" if all(ratio.over.trusted and ratio.under.trusted for ratio in own) else f" {WARNED}"
+            place = (
+                point.model,
+                point.engine,
+                point.gpus or 0,
+                point.parallel,
+                workload_label(point),
+                point.kind,
+                point.load,
+            )
+            placed.append((place, [point.model, point.engine, f"{point.gpus or '?'}×", where, *said]))
+        rows = [row for _, row in sorted(placed)]
+        heads = ["model", "engine", "GPUs", "workload", "output throughput"]
+        heads += [f"lower {name}" for name in ("TTFT", "TPOT", "ITL", "E2E")]
+        table = Table(
+            key=f"ratios-{better}-{worse}",
+            title=f"{better} against {worse}",
+            heads=heads,
+            align="llrlrrrrr",
+            rows=rows[:MAX_ROWS],
+            notes=[
+                f"times better, with the interval: {interval_words(itertools.chain(*by_cell.values()))}, and how "
+                "much repeats of one configuration differ (TTFT 8.8 %, others 3.4 %)",
+                *_doubtful(rows),
+                *([f"{UNSETTLED}."] if left_out(ratio for own in by_cell.values() for ratio in own) else []),
+            ],
+        )
+        made.append(trimmed(table))
+    return made
+
+
+def _doubtful(rows: Sequence[Sequence[str]]) -> list[str]:
+    return (
+        [f"{WARNED}: a cell carries a warning"]
+        if any(text.endswith(f" {WARNED}") for row in rows for text in row)
+        else []
+    )

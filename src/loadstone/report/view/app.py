@@ -61,7 +61,7 @@ class Site:
     def listing(self, request: Request) -> Response:
         query = {name: clean(value, _MAX_TEXT) for name, value in request.query_params.items()}
         start = query.get("start", "")
-        wanted = pages.Wanted(
+        chosen = pages.Filter(
             query.get("q", ""),
             query.get("engine", ""),
             query.get("source", ""),
@@ -70,13 +70,13 @@ class Site:
         )
         rows = self._shelf.rows()
         part = query.get("part") == "rows"
-        text = pages.rows_part(rows, wanted) if part else pages.listing(rows, wanted)
+        text = pages.rows_part(rows, chosen) if part else pages.listing(rows, chosen)
         return _with_tag(request, text)
 
     def run(self, request: Request) -> Response:
         row = self._row(request.path_params["key"])
         if row.state == "unreadable":
-            return HTMLResponse(pages.message(row.name, "This run cannot be read.", [row.why]))
+            return HTMLResponse(pages.message(row.name, "This run cannot be read.", row.why))
         return HTMLResponse(pages.live(row) if row.live else self._report([row]))
 
     def live(self, request: Request) -> Response:
@@ -88,11 +88,9 @@ class Site:
     def compare(self, request: Request) -> Response:
         keys = list(dict.fromkeys(request.query_params.getlist("run")))
         if not 2 <= len(keys) <= MOST_COMPARED:
-            said = f"{len(keys)} runs are ticked." if len(keys) != 1 else "One run is ticked."
-            return HTMLResponse(
-                pages.message("Compare", said, [f"Go back and tick two, or up to {MOST_COMPARED} for one report."]),
-                400,
-            )
+            ticked = f"{len(keys)} runs are ticked." if len(keys) != 1 else "One run is ticked."
+            remedy = f"Go back and tick two, or up to {MOST_COMPARED} for one report."
+            return HTMLResponse(pages.message("Compare", ticked, remedy), 400)
         rows = [self._row(key) for key in keys]
         waiting = [row.name for row in rows if row.live or row.state == "unreadable"]
         if waiting:
@@ -123,12 +121,12 @@ class Site:
                 try:
                     self._made[key] = _made(rows)
                 except InputError as error:
-                    return pages.message(rows[0].name, "There is no report of this yet.", [clean(str(error), 400)])
+                    return pages.message(rows[0].name, "There is no report of this yet.", clean(str(error), 400))
                 except Exception as error:
                     # Files of others' making may be wrong in ways nobody thought of; this page is about them.
-                    said = f"{type(error).__name__}: {clean(str(error), 300)}"
-                    print(f"loadstone view: {', '.join(row.name for row in rows)}: {said}", file=sys.stderr)
-                    return pages.message(rows[0].name, "No report can be made of these files.", [said])
+                    why = f"{type(error).__name__}: {clean(str(error), 300)}"
+                    print(f"loadstone view: {', '.join(row.name for row in rows)}: {why}", file=sys.stderr)
+                    return pages.message(rows[0].name, "No report can be made of these files.", why)
                 while len(self._made) > 1 and sum(map(len, self._made.values())) > _KEPT_BYTES:
                     self._made.popitem(last=False)
             self._made.move_to_end(key)
@@ -158,7 +156,7 @@ def _with_tag(request: Request, text: str) -> Response:
 
 def _refused(request: Request, error: Exception) -> Response:
     code = error.status_code if isinstance(error, HTTPException) else 404
-    said = error.detail if isinstance(error, HTTPException) else str(error)
+    text = clean(error.detail if isinstance(error, HTTPException) else str(error), 300)
     if request.url.path.endswith(".json"):
-        return JSONResponse({"schema": 1, "error": clean(said, 300)}, code)
-    return HTMLResponse(pages.message("Not here", clean(said, 300)), code)
+        return JSONResponse({"schema": 1, "error": text}, code)
+    return HTMLResponse(pages.message("Not here", text), code)

@@ -189,8 +189,8 @@ def percentile(counts: Counts, level: float) -> list[float | None]:
 
 
 def _buckets(seconds: Floats) -> Counts:
-    found: Counts = (np.log(np.clip(seconds, LOW_S, HIGH_S) / LOW_S) / math.log(RATIO)).astype(np.int64)
-    return np.clip(found, 0, BUCKETS - 1)
+    buckets: Counts = (np.log(np.clip(seconds, LOW_S, HIGH_S) / LOW_S) / math.log(RATIO)).astype(np.int64)
+    return np.clip(buckets, 0, BUCKETS - 1)
 
 
 def _rounded(values: Any) -> list[float | None]:

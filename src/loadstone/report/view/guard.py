@@ -96,9 +96,9 @@ class Guard:
 
     def _unlocked(self, scope: Scope, headers: Headers, token: str) -> Response | None:
         query = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True, max_num_fields=100)
-        given = query.pop("token", [])
-        if given:
-            if not _same(given[0], token):
+        tokens = query.pop("token", [])
+        if tokens:
+            if not _same(tokens[0], token):
                 return PlainTextResponse("Wrong token: use the URL that `loadstone view` printed.\n", 401)
             # Not a redirect: one that begins at another site would arrive without the SameSite=Strict cookie.
             # The path is as it came, beginning with one slash: `//host` would lead elsewhere.
@@ -118,6 +118,6 @@ class Guard:
         return PlainTextResponse("A token is needed: use the URL that `loadstone view` printed.\n", 401)
 
 
-def _same(given: str, token: str) -> bool:
+def _same(sent: str, token: str) -> bool:
     """In a time that tells nothing of where they differ."""
-    return secrets.compare_digest(given.encode("utf-8", "replace"), token.encode())
+    return secrets.compare_digest(sent.encode("utf-8", "replace"), token.encode())

@@ -77,14 +77,14 @@ class LiveRun:
 
     def _cell(self, number: int) -> dict[str, Any]:
         cell = self._curves.cells.get(number)
-        told: dict[str, Any] = {
+        plan: dict[str, Any] = {
             "load": self._loads[number],
             "origin": "sent" if self._closed[number] else "intended",
             "planned": None if self._by_time[number] else self._planned[number],
         }
         if cell is None:
-            return told | {"sent": 0, "warmup": 0, "ok": 0, "short": 0, "failed": 0, "cancelled": 0, "under_way": 0}
-        return told | {
+            return plan | {"sent": 0, "warmup": 0, "ok": 0, "short": 0, "failed": 0, "cancelled": 0, "under_way": 0}
+        return plan | {
             "begin_s": cell.begin_s if math.isfinite(cell.begin_s) else None,
             "sent": cell.sent,
             "warmup": cell.warm,
@@ -94,15 +94,10 @@ class LiveRun:
             "cancelled": cell.cancelled,
             "under_way": cell.sent - cell.ended,
             "output_tokens": round(cell.events * cell.tokens_per_event),
-            **{
-                name: percentile(counts[None, :], level)[0]
-                for name, counts, level in (
-                    ("ttft_p50_s", cell.ttft, 0.5),
-                    ("ttft_p90_s", cell.ttft, 0.9),
-                    ("gap_p50_s", cell.gap, 0.5),
-                    ("gap_p99_s", cell.gap, 0.99),
-                )
-            },
+            "ttft_p50_s": percentile(cell.ttft[None, :], 0.5)[0],
+            "ttft_p90_s": percentile(cell.ttft[None, :], 0.9)[0],
+            "gap_p50_s": percentile(cell.gap[None, :], 0.5)[0],
+            "gap_p99_s": percentile(cell.gap[None, :], 0.99)[0],
         }
 
 

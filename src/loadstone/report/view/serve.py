@@ -71,13 +71,15 @@ def serve(
 def listen(host: str, port: int) -> socket.socket:
     """A listening socket. Raises InputError."""
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, _, _, _, address = found[0]
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, _, _, _, address = addresses[0]
         return socket.create_server(address[:2], family=family, backlog=128)
     except (OSError, OverflowError, UnicodeError) as error:
         number = getattr(error, "errno", None) or 0
-        said = os.strerror(number) if number > 0 else getattr(error, "strerror", None) or error
-        raise InputError(f"--host {host} --port {port}: cannot listen there ({said}); --port 0 takes any") from error
+        reason = os.strerror(number) if number > 0 else getattr(error, "strerror", None) or error
+        raise InputError(
+            f"--host {host} --port {port}: cannot listen there ({reason}); --port 0 takes any"
+        ) from error
 
 
 def url_of(host: str, address: str, port: int, token: str | None) -> str:

@@ -15,19 +15,21 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
+from urllib.parse import quote
 
 import msgspec
 
 from loadstone.analyse.run_facts import run_facts
 from loadstone.core import RunInfo, run_folder
 from loadstone.core.errors import InputError
+from loadstone.core.summary import Summary
 from loadstone.core.text import excerpt
 from loadstone.report.data.points import Point, points_of
 from loadstone.report.data.runs import RunView
-from loadstone.report.data.series import asked
-from loadstone.report.data.wording import clean
-from loadstone.report.pages.tables import stated_cells
+from loadstone.report.data.series import workload_label
+from loadstone.report.data.wording import clean, joined
+from loadstone.report.pages.tables import stated_cells, trust
 
 State = Literal["running", "done", "interrupted", "failed", "cut off", "no summary", "unreadable"]
 Signature = tuple[tuple[int, int, int] | None, ...]
@@ -68,6 +70,19 @@ class Row(msgspec.Struct, kw_only=True):
     search: str = ""
 
     @property
+    def url(self) -> str:
+        return f"/runs/{quote(self.key, safe='~')}"
+
+    @property
+    def comparable(self) -> bool:
+        return self.state not in ("unreadable", "running", "cut off")
+
+    @property
+    def trust(self) -> str:
+        """How many of its cells are trusted, in words."""
+        return trust(self.trusted, self.stated) if self.trusted[1] else "-"
+
+    @property
     def live(self) -> bool:
         """Whether its journals, not its records, are what there is to see."""
         return self.state in ("running", "cut off")
@@ -89,7 +104,7 @@ class Shelf:
         with self._lock:
             rows = [self._look(key, folder, root) for key, folder, root in self._folders()]
             present = {row.key for row in rows}
-            self._known = {key: found for key, found in self._known.items() if key in present}
+            self._known = {key: known for key, known in self._known.items() if key in present}
         return sorted(rows, key=lambda row: (row.created, row.key), reverse=True)
 
     def find(self, key: str) -> Row | None:
@@ -138,48 +153,44 @@ def _unreadable(key: str, folder: Path, why: str) -> Row:
 def _row(key: str, folder: Path) -> Row:
     _bounded(folder / "run.json", _PAPERS_BYTES)
     info = run_folder.read_info(folder)
-    document, why = _summary(folder)
-    facts = run_facts(info, document)
-    view = RunView(folder=folder, info=info, document=document, facts=facts)
-    points = points_of([view])
+    summary, why = _summary(folder)
+    facts = run_facts(info, summary)
+    runs = [RunView(folder=folder, info=info, summary=summary, facts=facts)] if summary is not None else []
+    points, stated = points_of(runs), stated_cells(runs)
     rates = [point.output_tokens_per_s for point in points if point.output_tokens_per_s is not None]
     state: State = info.status if info.status == "running" or not why else "no summary"
-    said = [why if state == "no summary" else "", clean(info.error or "", 300)]
+    problems = [why if state == "no summary" else "", clean(info.error or "", 300)]
     first = points[0] if points else None
     row = Row(
         key=key,
         folder=folder,
         name=_name(folder),
         state=state,
-        why="; ".join(part for part in said if part),
+        why=joined(*problems, by="; "),
         created=clean(info.created, 25),
         source=info.source,
         engine=clean(facts.engine or "unknown", 60),
         deployment=clean(facts.label, 160),
-        workload=asked(first) if first is not None else "",
+        workload=workload_label(first) if first is not None else "",
         loads=_loads(info, points),
-        trusted=(sum(point.trusted for point in points), len(document["cells"])),
-        stated=bool(document["cells"]) and stated_cells([view]) == len(document["cells"]),
+        trusted=(sum(point.trusted for point in points), len(points)),
+        stated=stated == len(points) > 0,
         output_tokens_per_s=max(rates, default=None),
     )
     row.search = " ".join([row.name, row.deployment, row.source, row.state, row.workload, row.loads]).casefold()
     return row
 
 
-def _summary(folder: Path) -> tuple[dict[str, Any], str]:
+def _summary(folder: Path) -> tuple[Summary | None, str]:
     """summary.json, or nothing, and why."""
     path = folder / "summary.json"
     if not path.exists():
-        return {"cells": []}, "it has no summary yet"
+        return None, "it has no summary yet"
     _bounded(path, _SUMMARY_BYTES)
     try:
-        document = msgspec.json.decode(path.read_bytes())
-    except (OSError, msgspec.DecodeError) as error:
-        return {"cells": []}, f"summary.json cannot be read ({clean(str(error), 100)})"
-    if not isinstance(document, dict) or not isinstance(document.get("cells"), list):
-        return {"cells": []}, "summary.json has no cells"
-    document["cells"] = [cell for cell in document["cells"] if isinstance(cell, dict)]
-    return document, ""
+        return Summary.decode(path.read_bytes()), ""
+    except (OSError, InputError) as error:
+        return None, f"summary.json cannot be read ({clean(str(error), 100)})"
 
 
 def _bounded(path: Path, limit: int) -> None:
@@ -193,13 +204,13 @@ def _bounded(path: Path, limit: int) -> None:
 
 def _loads(info: RunInfo, points: Iterable[Point]) -> str:
     """`concurrency 1, 4, 16`, of what ran; of what was planned where nothing did."""
-    found = [(point.kind, point.load) for point in points] or [
+    loads = [(point.kind, point.load) for point in points] or [
         (cell.load.kind, cell.load.value) for cell in info.cells
     ]
-    kinds = list(dict.fromkeys(kind for kind, _ in found))
-    values = [f"{value:g}" for _, value in found]
+    kinds = list(dict.fromkeys(kind for kind, _ in loads))
+    values = [f"{value:g}" for _, value in loads]
     shown = ", ".join(values if len(values) <= 8 else [*values[:6], "…", values[-1]])
-    return f"{'/'.join(kinds)} {shown}" if found else ""
+    return f"{'/'.join(kinds)} {shown}" if loads else ""
 
 
 # --- folders and files --------------------------------------------------------------------------------------------
@@ -256,15 +267,15 @@ def _is_within(path: Path, root: Path) -> bool:
 
 def signature(folder: Path, names: Iterable[str]) -> Signature:
     """What changes when one of these files does."""
-    found: list[tuple[int, int, int] | None] = []
+    signatures: list[tuple[int, int, int] | None] = []
     for name in names:
         try:
             seen = (folder / name).stat()
         except OSError:
-            found.append(None)
+            signatures.append(None)
             continue
-        found.append((seen.st_mtime_ns, seen.st_size, seen.st_ino))
-    return tuple(found)
+        signatures.append((seen.st_mtime_ns, seen.st_size, seen.st_ino))
+    return tuple(signatures)
 
 
 def is_written_to(folder: Path) -> bool:

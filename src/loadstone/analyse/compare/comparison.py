@@ -1,0 +1,272 @@
+"""From two sides of runs to the document of `loadstone compare`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from loadstone.analyse.compare import cells, repeats
+from loadstone.analyse.compare.metric import DEFAULT, ENERGY, PRICED, Bound, parse_bounds
+from loadstone.analyse.compare.permutation import RELABELLINGS, compare_all
+from loadstone.analyse.compare.price import Prices, parse_prices, without_price
+from loadstone.analyse.compare.ratio import ONE_PROFILE, basis, shared_error
+from loadstone.analyse.compare.result import LEVEL, LEVEL_OF_FEW, Cell, load_json
+from loadstone.analyse.compare.setup import WORKLOAD, Difference, differences
+from loadstone.analyse.compare.sides import Place, Run, load_key, open_run, refuse_twice, runs_in
+from loadstone.analyse.compare.text import loads_of
+from loadstone.core import Load
+from loadstone.core.errors import InputError
+from loadstone.core.statistics.dependence import RESOLUTION
+from loadstone.core.summary import Finding
+
+Sides = tuple[list[Run], list[Run]]
+
+MOST_RUNS = repeats.MOST_RUNS
+_OF_REPEATS = ("seed", "plan", "client host", "loadstone")
+"""What repeats of one run may differ in."""
+
+
+def compare(
+    a: Sequence[Path], b: Sequence[Path], *, fail_on: Sequence[str] = (), price: Sequence[str] = (), seed: int = 0
+) -> dict[str, Any]:
+    """The comparison as the JSON document of `loadstone compare`; ratios are B over A.
+
+    `a`, `b`: run folders, or folders of repeats.
+    `fail_on`: bounds such as `ttft_p99>+5%`. `price`: dollars per GPU and hour, such as `h200=3.2`.
+    The same runs and seed give the same document.
+    Raises InputError, one line, where a run cannot be read or is named twice, or no load is on both sides.
+    """
+    bounds = parse_bounds(fail_on)
+    prices = parse_prices(price)
+    if not prices and (bound := next((bound for bound in bounds if bound.metric.priced), None)):
+        raise InputError(f"--fail-on {bound.text!r}: needs --price, e.g. --price h200=3.2")
+    sides = open_sides(a, b, prices)
+    all_metrics = [cell.metrics for side in sides for run in side for cell in run.summary.cells]
+    energy = [ENERGY] if any(each.j_per_output_token is not None for each in all_metrics) else []
+    requested = [bound.metric for bound in bounds]
+    metrics = list(dict.fromkeys([*DEFAULT, *(PRICED if prices else ()), *energy, *requested]))
+    by_load = [_by_load(side) for side in sides]
+    matched = [key for key in by_load[0] if key in by_load[1]]
+    alone = [
+        [load_json(places[0].cell.load) for key, places in by_load[side].items() if key not in by_load[1 - side]]
+        for side in (0, 1)
+    ]
+    if not matched:
+        raise InputError(
+            f"{a[0]} and {b[0]}: no load is on both sides ({loads_of(alone[0])} against {loads_of(alone[1])}); "
+            "compare runs of the same loads"
+        )
+    compared = [cells.gather(by_load[0][key], by_load[1][key], metrics) for key in matched]
+    judge(compared, seed)
+    setup = differences(*sides)
+    findings = _findings(sides, compared, setup)
+    document: dict[str, Any] = {
+        "schema": 1,
+        "a": _side(sides[0]),
+        "b": _side(sides[1]),
+        "setup": setup,
+        "cells": [cell.to_json() for cell in compared],
+        "unmatched": {"a": alone[0], "b": alone[1]},
+        "level": LEVEL,
+        "resolution": RESOLUTION,
+    }
+    if prices:
+        on_a, on_b = ([run.dollars for run in side] for side in sides)
+        document["prices"] = {"dollars_per_gpu_hour": prices, "a": on_a, "b": on_b}
+        findings += _unpriced(sides, prices)
+    document["findings"] = msgspec.to_builtins(findings)
+    if bounds:
+        document["fail_on"] = [_bound(bound, compared) for bound in bounds]
+    return document
+
+
+def open_sides(a: Sequence[Path], b: Sequence[Path], prices: Prices) -> Sides:
+    """The runs of both sides, each a run folder, or a folder that holds repeats of one run and nothing else.
+
+    Raises InputError where one cannot be read or holds nothing, or a run is named twice, however it is spelled.
+    """
+    on_a, on_b = ([(path, runs_in(path)) for path in paths] for paths in (a, b))
+    folders = [[folder for _, held in side for folder in held] for side in (on_a, on_b)]
+    for side in folders:
+        if not side:
+            raise InputError("compare: one side has no run; write RUN_A RUN_B, repeats with commas: A1,A2 B1,B2")
+        if len(side) > MOST_RUNS:
+            raise InputError(f"{len(side)} runs on a side: at most {MOST_RUNS}; compare fewer")
+    refuse_twice(folders)
+    return (
+        [run for path, held in on_a for run in _opened(path, held, prices)],
+        [run for path, held in on_b for run in _opened(path, held, prices)],
+    )
+
+
+def _opened(path: Path, folders: Sequence[Path], prices: Prices) -> list[Run]:
+    """Raises InputError where a folder of runs holds others than repeats of one."""
+    runs = [open_run(folder, prices) for folder in folders]
+    names = dict.fromkeys(row["what"] for run in runs[1:] for row in differences(runs[:1], [run]))
+    loads = [sorted(repr(load_key(cell.load)) for cell in run.summary.cells) for run in runs]
+    differ = [name for name in names if name not in _OF_REPEATS] + ["loads"] * any(each != loads[0] for each in loads)
+    if differ:
+        shown = ", ".join(map(str, folders[:3])) + (" …" if len(folders) > 3 else "")
+        raise InputError(
+            f"{path}: holds {len(runs)} runs that are not repeats of one another ({', '.join(differ[:4])}); "
+            f"name the run in it: {shown}"
+        )
+    return runs
+
+
+def _by_load(runs: Sequence[Run]) -> dict[Load, list[Place]]:
+    """Where each load is."""
+    by_load: dict[Load, list[Place]] = {}
+    for run in runs:
+        for place in run.places:
+            by_load.setdefault(load_key(place.cell.load), []).append(place)
+    return by_load
+
+
+def _side(runs: Sequence[Run]) -> dict[str, Any]:
+    return {"runs": [str(run.folder) for run in runs], "label": runs[0].facts.label, "source": runs[0].info.source}
+
+
+def judge(compared: Sequence[Cell], seed: int, relabellings: int = RELABELLINGS) -> None:
+    """p values for the family of all metrics of all cells that can be tested."""
+    tested = [cell for cell in compared if cell.units is not None]
+    units = [cell.units for cell in tested if cell.units is not None]
+    level = LEVEL_OF_FEW if any(each.few for each in units) else LEVEL
+    results = compare_all(units, seed, relabellings, level)
+    for cell, result in zip(tested, results, strict=True):
+        for index, row in enumerate(cell.tested):
+            row.p, row.p_family, row.level = float(result.p[index]), float(result.p_family[index]), level
+            if row.log_error is not None:
+                row.least = max(1 + RESOLUTION, math.exp(result.least * row.log_error))
+    for row in (row for cell in compared for row in cell.rows):
+        if not (row.least and row.ratio):
+            continue
+        # The test is of means of blocks, which may be blunter here than the error of the ratio has it, or keener.
+        beyond = abs(math.log(row.ratio)) > math.log(row.least)
+        if beyond and not row.shown:
+            row.least = None
+        elif row.apart and not beyond:
+            row.least = max(row.ratio, 1 / row.ratio)
+    repeats.count(tested, [result.least for result in results])
+
+
+# --- findings of a comparison ---------------------------------------------------------------------------------------
+
+
+def _findings(sides: Sides, compared: Sequence[Cell], setup: Sequence[Difference]) -> list[Finding]:
+    findings = [*_workload_differs(setup), _untrusted(sides), _predicted(sides, compared)]
+    findings += [_one_run_each(sides, compared), _point_values(compared)]
+    return [each for each in findings if each is not None]
+
+
+def _workload_differs(setup: Sequence[Difference]) -> list[Finding]:
+    rows = [row for row in setup if row["what"] in WORKLOAD]
+    unknown = [row["what"] for row in rows if row["a"] is None or row["b"] is None]
+    different = [row["what"] for row in rows if row["what"] not in unknown]
+    findings = []
+    if unknown:
+        evidence = f"whether both sides had the same workload is unknown: one does not state its {', '.join(unknown)}"
+        remedy = "State it when importing the run (--set), or measure both with one plan."
+        findings.append(Finding("workload_not_told", "warning", evidence, remedy))
+    if different:
+        evidence = f"the sides had different workloads: {', '.join(different)} differ"
+        remedy = "The numbers differ because of the workload too: measure both with one plan."
+        findings.append(Finding("workloads_differ", "warning", evidence, remedy))
+    return findings
+
+
+def _untrusted(sides: Sides) -> Finding | None:
+    doubted = [
+        f"{side} {cell.load.kind} {cell.load.value:g}"
+        for side, runs in zip("AB", sides, strict=True)
+        for run in runs
+        for cell in run.summary.cells
+        if not cell.verdict.trusted
+    ]
+    if not doubted:
+        return None
+    evidence = f"cells that carry warnings: {', '.join(dict.fromkeys(doubted[:12]))}"
+    remedy = "Read their findings first (`loadstone show`): what is wrong there affects the ratio too."
+    return Finding("untrusted", "warning", evidence, remedy)
+
+
+def _predicted(sides: Sides, compared: Sequence[Cell]) -> Finding | None:
+    """That a side is a prediction, and what was made of how far the model may be off."""
+    simulated = [side for side, runs in zip("AB", sides, strict=True) if any(run.simulated for run in runs)]
+    if not simulated:
+        return None
+    shared = shared_error([basis(run.info, run.facts) for side in sides for run in side])
+    known = any(row.model is not None for cell in compared for row in cell.rows)
+    if shared == 1:
+        conclusion = "both are one deployment with one workload, so the performance model's errors cancel out"
+    elif not known:
+        conclusion = "the performance model's error is unknown (--draws 0), and no conclusion includes it"
+    elif len(simulated) == 1:
+        conclusion = "the conclusions include the performance model's error (80 %)"
+    else:
+        alike = shared == ONE_PROFILE
+        whose, share = ("one profile and model", "four fifths") if alike else ("two profiles or models", "two thirds")
+        conclusion = f"with {whose}, {share} of the performance model's error is assumed to cancel out"
+    evidence = f"{' and '.join(simulated)}: simulated; intervals and tests cover the simulation's own spread; "
+    return Finding("predicted", "info", evidence + conclusion, "Measure where a decision depends on it.")
+
+
+def _one_run_each(sides: Sides, compared: Sequence[Cell]) -> Finding | None:
+    measured = [row for cell in compared for row in cell.rows if row.alone]
+    looked_at = [cell for cell in compared if cell.unit == "blocks" or measured]
+    single = {side for cell in looked_at for side, runs in zip("AB", cell.runs, strict=True) if runs == 1}
+    if not single:
+        return None
+    which = "on each side" if len(single) == 2 else f"on {single.pop()}"
+    evidence = f"only one run {which}: the spread within a run is known, the spread from run to run is not"
+    remedy = "To cover what other seeds draw, simulate repeats: compare A1,A2,A3 B1,B2,B3."
+    if measured:
+        evidence += ", so neither side is called better; intervals have that of published repeats in it"
+        remedy = repeats.how(*sides, repeats.to_measure(measured))
+    return Finding("one_run_each", "info", evidence, remedy)
+
+
+def _point_values(compared: Sequence[Cell]) -> Finding | None:
+    by_reason: dict[str, list[dict[str, Any]]] = {}
+    for cell in compared:
+        if cell.unit is None:
+            by_reason.setdefault(cell.why, []).append(load_json(cell.load))
+    if not by_reason:
+        return None
+    reasons = "; ".join(f"at {loads_of(loads)}: {why}" for why, loads in by_reason.items())
+    evidence = f"no test, only point values, {reasons}"
+    return Finding("point_values", "info", evidence, "Measure longer, or repeat both runs.")
+
+
+def _unpriced(sides: Sides, prices: Prices) -> list[Finding]:
+    runs = [(f"{side} {run.folder.name}", run.facts) for side, own in zip("AB", sides, strict=True) for run in own]
+    evidence = without_price(runs, prices)
+    remedy = "Give --price GPU=DOLLARS; of a result file, state the GPU at its import: --set gpu=h200 --set gpus=8."
+    return [Finding("no_price", "info", evidence, remedy)] if evidence else []
+
+
+def _bound(bound: Bound, compared: Sequence[Cell]) -> dict[str, Any]:
+    """Met where the estimate is beyond the bound and the data shows a difference; without a test, by the estimate.
+    Single measured runs decide nothing.
+    """
+    rows = [(cell.load.label, row) for cell in compared for row in cell.rows if row.metric == bound.metric]
+    beyond = [(label, row) for label, row in rows if row.ratio is not None and bound.beyond(row.ratio)]
+    several = [(label, row) for label, row in beyond if not row.alone]
+    tested = [(label, row) for label, row in several if row.p_family is not None]
+    untested = [label for label, row in several if row.p_family is None]
+    where = [label for label, row in tested if row.differs]
+    open_ = [row for _, row in beyond if not row.differs and (row.alone or row.p_family is not None)]
+    return {
+        "bound": bound.text,
+        "met": bool(where or untested),
+        "at": where + untested,
+        "untested": untested,
+        "not_shown": [label for label, row in tested if not row.differs],
+        "one_run": [label for label, row in beyond if row.alone],
+        "repeats_needed": max((row.repeats or 0 for row in open_), default=0) or None,
+        "missing": all(row.ratio is None for _, row in rows),
+    }

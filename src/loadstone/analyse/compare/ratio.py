@@ -1,0 +1,165 @@
+"""How sure is the ratio of two values, B over A? The one rule of `loadstone compare` and of reports.
+
+Three things make a ratio uncertain, and each is known in its own way:
+
+sampling   what was drawn in each run: from the intervals of the two values, 95 %
+repeats    what differs from run to run of one setup, which a single measured run cannot show: published repeats stand
+           for it. It is added to sampling. A simulation repeats itself and has none
+model      how far the performance model may be off, 80 %: of predictions, less what both share (shared_error)
+
+The intervals of the values are those of each run's summary (core.statistics.dependence), so that a report and a
+comparison say the same of a run. On a log scale, with a and b the values and [l, u] their intervals:
+
+    lower end = b − a − √((b − l_b)² + (u_a − a)² − 2·c·(b − l_b)(u_a − a))
+
+and the upper end likewise; c is how far both go together, 0 but for requests compared in pairs (the method of
+variance estimates recovery: Zou and Donner, Statistics in Medicine 27 (2008)).
+
+Each simulated run has an 80 % interval of its own (predict.simulator.interval), and two such runs may share what is
+wrong with them. How much, published measurements say (docs/compare.md): on one user's machines the errors of two
+predictions go together by two thirds, of one profile and one model by four fifths; and one deployment with one
+workload has one error, which the ratio does not have.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from loadstone.analyse.run_facts import RunFacts
+from loadstone.core import RunInfo
+
+REPEATS = {"ttft": 0.088}
+OTHER_REPEATS = 0.034
+"""How far two runs of one configuration are apart: three quarters of published repeats differ by less, 8.8 % in TTFT
+and 3.4 % in TPOT (docs/reports.md)."""
+_QUARTILE = 1.150
+"""The upper quartile of |x|, x of a normal law with a standard deviation of 1."""
+ONE_USER = 2 / 3
+"""Correlation of the errors of two predictions: machine, launch and client are one user's in both."""
+ONE_PROFILE = 0.8
+"""The same with the coefficients of one profile, for one model."""
+_ONE_ERROR = ("deployment", "policy", "schedulers", "profile", "workload")
+"""Settings of a run that, all alike, make two simulations of a load wrong by the same."""
+
+Reach = tuple[float, float]
+"""How far an interval goes below a value and above it, on a log scale."""
+
+
+def reach(value: float, low: float | None, high: float | None) -> Reach | None:
+    """None where an end is not known, or is nothing that has a logarithm."""
+    if low is None or high is None or not 0 < low <= value <= high < math.inf:
+        return None
+    return math.log(value / low), math.log(high / value)
+
+
+def bounds(value: float, of: Reach) -> tuple[float, float]:
+    """The interval again."""
+    return value * math.exp(-of[0]), value * math.exp(of[1])
+
+
+def pooled(reaches: Sequence[Reach]) -> Reach:
+    """Of the geometric mean of independent values."""
+    below, above = (math.hypot(*ends) / len(reaches) for ends in zip(*reaches, strict=True))
+    return below, above
+
+
+def ratio_reach(a: Reach, b: Reach, correlation: float = 0.0, more: float = 0.0) -> Reach:
+    """Of b over a. `correlation`: c; `more`: what else makes them differ, added as if independent."""
+
+    def joined(x: float, y: float) -> float:
+        return math.sqrt(max(0.0, x * x + y * y - 2 * correlation * x * y) + more * more)
+
+    return joined(b[0], a[1]), joined(b[1], a[0])
+
+
+def repeats(base: str) -> float:
+    """How far two runs of one setup are apart in TTFT, or in something else."""
+    return REPEATS.get(base, OTHER_REPEATS)
+
+
+def published_spread(base: str) -> float:
+    """The standard deviation from run to run that goes with it, on a log scale."""
+    return repeats(base) / _QUARTILE / 2**0.5
+
+
+class Basis(NamedTuple):
+    """What a prediction rests on.
+
+    question  everything that decides how far the model is off, as bytes
+    draw      everything that decides what was drawn: lengths and times
+    profile   the performance model's coefficients: their name, as JSON; None where it is not known
+    """
+
+    question: bytes
+    draw: bytes
+    profile: bytes | None
+    model: str | None
+
+
+def basis(info: RunInfo, facts: RunFacts, load: object = None) -> Basis | None:
+    """Of a simulated run, under this load (anything that has a JSON form) where what is compared has several; None of
+    another run.
+    """
+    if info.source != "simulated":
+        return None
+    settings, profile = info.settings, info.settings.get("profile")
+    question = _encoded([load, [settings.get(name) for name in _ONE_ERROR]])
+    draw = _encoded([load, info.seed, settings.get("workload")])
+    return Basis(question, draw, _encoded(profile) if profile is not None else None, facts.model)
+
+
+def _encoded(value: object) -> bytes:
+    return msgspec.json.encode(value, order="sorted")
+
+
+def shared_error(bases: Sequence[Basis | None]) -> float:
+    """Correlation of the errors of these runs: 1, ONE_PROFILE or ONE_USER; 0 where one is measured."""
+    known = [each for each in bases if each is not None]
+    if len(known) < len(bases) or not known:
+        return 0.0
+    first = known[0]
+    if all(each.question == first.question for each in known):
+        return 1.0
+    named = first.profile is not None and first.model is not None
+    return ONE_PROFILE if named and all(each[2:] == first[2:] for each in known) else ONE_USER
+
+
+class Side(NamedTuple):
+    """What is known of one value: how far its interval goes; None where it is not known, or there is no model in it.
+
+    `bases`: of its runs, of each what its prediction rests on; None: it was measured, or imported.
+    """
+
+    sampling: Reach | None
+    model: Reach | None
+    bases: Sequence[Basis | None]
+
+    @property
+    def repeats_missing(self) -> bool:
+        """Whether it is of one run that another run of the same setup would differ from."""
+        return len(self.bases) == 1 and self.bases[0] is None
+
+
+class Contrast(NamedTuple):
+    """How far a ratio may be off, on a log scale; None where it is not known, or nothing of that sort is in it."""
+
+    sampling: Reach | None
+    model: Reach | None
+
+
+def contrast(a: Side, b: Side, base: str, *, paired: float = 0.0) -> Contrast:
+    """Of b over a. `base`: what is compared, as `ttft`; `paired`: correlation of what was drawn on both sides."""
+    sampling = model = None
+    if a.sampling is not None and b.sampling is not None:
+        more = repeats(base) * ((a.repeats_missing + b.repeats_missing) / 2) ** 0.5
+        sampling = ratio_reach(a.sampling, b.sampling, paired, more)
+    bases = [*a.bases, *b.bases]
+    shared = shared_error(bases)
+    known = all(side.model is not None or not any(side.bases) for side in (a, b))
+    if any(bases) and shared < 1 and known:
+        model = ratio_reach(a.model or (0.0, 0.0), b.model or (0.0, 0.0), shared)
+    return Contrast(sampling, model)

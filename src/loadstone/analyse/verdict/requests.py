@@ -1,0 +1,260 @@
+"""What the rules look at: a cell, and its requests as arrays, one entry each, in the order of the records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadstone.analyse.metrics import CellMetrics
+from loadstone.analyse.verdict.finding import Origin
+from loadstone.core import CellInfo, Clock, Load, Plan, Target, arrays
+from loadstone.core.errors import InputError
+from loadstone.core.summary import GpuFigures, ReplicaPart, ServerFigures
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+Texts = NDArray[np.object_]
+
+_TEXTS = ("status", "error", "finish_reason", "token_source")
+_NUMBERS = (
+    "turn", "intended_s", "sent_s", "end_s", "input_tokens", "output_tokens", "cached_tokens", "http_status",
+    "worker", "reused_connection", "receive_lag_s",
+)  # fmt: skip
+SCALARS = ("request_id", "phase", *_TEXTS, *_NUMBERS)
+"""The columns of the records that the rules look at, beside their events."""
+
+_PATTERN_EVENTS = 3
+"""Gaps from which the pattern of a request's arrivals is its own."""
+
+
+@dataclass(frozen=True, eq=False)
+class EventFigures:
+    """Of each request's stream events; NaN and 0 where there are none.
+
+    first_s   first and last_s last arrival of output
+    events    stream events with output
+    together  of those, events that came with the one before in the same read
+    first_read_events, first_read_tokens  of those, events that the first read brought, and output tokens after it
+    pattern   equal for requests whose gaps are equal to the microsecond; 0: too few gaps to tell
+    """
+
+    first_s: Floats
+    last_s: Floats
+    events: Integers
+    together: Integers
+    first_read_events: Integers
+    first_read_tokens: Integers
+    pattern: NDArray[np.uint64]
+
+    @classmethod
+    def empty(cls, count: int) -> EventFigures:
+        """Of so many requests without events."""
+        first_s, last_s = np.full((2, count), np.nan)
+        events, together, read_events, read_tokens = np.zeros((4, count), np.int64)
+        return cls(first_s, last_s, events, together, read_events, read_tokens, np.zeros(count, np.uint64))
+
+
+@dataclass(frozen=True, eq=False)
+class RequestTable(EventFigures):
+    """Requests of one cell, both phases; NaN (−1 for whole numbers) where missing.
+
+    index              number of the request within its cell
+    reused_connection  1 sent on a connection that had served another, 0 on a fresh one
+    """
+
+    index: Integers
+    measured: Bools
+    completed: Bools
+    status: Texts
+    error: Texts
+    finish_reason: Texts
+    token_source: Texts
+    turn: Floats
+    intended_s: Floats
+    sent_s: Floats
+    end_s: Floats
+    input_tokens: Floats
+    output_tokens: Floats
+    cached_tokens: Floats
+    http_status: Floats
+    worker: Floats
+    reused_connection: Floats
+    receive_lag_s: Floats
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    @property
+    def due_s(self) -> Floats:
+        """Intended times; of imported requests, whose are not known, when they were sent."""
+        return np.where(np.isnan(self.intended_s), self.sent_s, self.intended_s)
+
+    def pick(self, chosen: NDArray[Any]) -> RequestTable:
+        """Those of a mask, or of row numbers in their order."""
+        at: Any = np.flatnonzero(chosen) if chosen.dtype == np.bool_ else chosen
+        if chosen.dtype == np.bool_ and len(at) and np.ptp(at) == len(at) - 1:
+            at = slice(at[0], at[-1] + 1)  # not copied: a table of a million requests has some 150 MB
+        return RequestTable(**{each.name: getattr(self, each.name)[at] for each in fields(self)})
+
+
+class Events:
+    """What the rules know of the requests' events, from records that come a batch at a time, whole."""
+
+    def __init__(self, *, live: bool = True) -> None:
+        """`live`: also `pattern` and what reads brought, which say something of live servers only."""
+        self._live = live
+        self._batches = [EventFigures.empty(0)]
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        self._batches.append(_event_figures(batch, self._live))
+
+    def arrays(self) -> dict[str, Any]:
+        """The columns of EventFigures, of all batches."""
+        names = [each.name for each in fields(EventFigures)]
+        return {name: np.concatenate([getattr(each, name) for each in self._batches]) for name in names}
+
+
+def request_table(scalars: pa.Table, events: Events) -> RequestTable:
+    """`scalars`: one cell's records, columns SCALARS. `events`: of the same records in the same order.
+
+    Raises InputError where a request_id does not end in a number.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    def texts(name: str) -> Texts:
+        # Few are different: each is made once.
+        column = scalars[name].combine_chunks()
+        if column.type != pa.string():
+            column = column.cast(pa.string())
+        coded = column.dictionary_encode()
+        words = np.array([*coded.dictionary.to_pylist(), None], dtype=object)
+        codes = coded.indices.fill_null(len(words) - 1).to_numpy(zero_copy_only=False)
+        return np.asarray(words[codes.astype(np.int64)])
+
+    last_parts = pc.replace_substring_regex(scalars["request_id"].combine_chunks(), "^.*-", "")
+    if not pc.all(pc.match_substring_regex(last_parts, "^[0-9]{1,18}$"), skip_nulls=False).as_py():
+        raise InputError(
+            "records whose request_id does not end in a number belong to no run; copy or measure it again"
+        )
+    columns: dict[str, Any] = {name: texts(name) for name in _TEXTS}
+    status = columns["status"]
+    return RequestTable(
+        index=last_parts.cast(pa.int64()).to_numpy(zero_copy_only=False),
+        measured=texts("phase") == "measure",
+        completed=(status == "ok") | (status == "short"),
+        **columns,
+        **{name: scalars[name].to_numpy().astype(np.float64) for name in _NUMBERS},
+        **events.arrays(),
+    )
+
+
+def _event_figures(batch: pa.RecordBatch, live: bool) -> EventFigures:
+    figures = EventFigures.empty(batch.num_rows)
+    arrival, lengths = arrays.flat(batch.column("arrival_s"))
+    figures.events[:] = lengths
+    some = lengths > 0
+    ends = np.cumsum(lengths)[some]
+    firsts = ends - lengths[some]
+    figures.first_s[some] = arrival[firsts]
+    figures.last_s[some] = arrival[ends - 1]
+    if not len(arrival) or not live:
+        return figures
+    (read, reads), (tokens, counts) = (arrays.flat(batch.column(name)) for name in ("read", "tokens"))
+    with np.errstate(invalid="ignore"):  # records that others made may have arrivals without end
+        gap_us = np.diff(arrival, prepend=0.0) * 1e6
+    gap_us[firsts] = 0.0
+    # Sums of gaps times a number for each position, modulo 2⁶⁴: different gaps give different sums.
+    position = np.arange(len(arrival)) - np.repeat(firsts, lengths[some])
+    weight = (position.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    weight ^= weight >> np.uint64(29)
+    whole_us = np.nan_to_num(np.rint(gap_us), posinf=0.0, neginf=0.0).astype(np.int64)
+    sums = np.add.reduceat(whole_us.astype(np.uint64) * weight, firsts)
+    gaps = np.add.reduceat((whole_us > 0).astype(np.int64), firsts)
+    figures.pattern[some] = np.where(gaps >= _PATTERN_EVENTS, sums, np.uint64(0))
+    if np.array_equal(lengths, reads) and np.array_equal(lengths, counts):
+        same = np.diff(read, prepend=-1) == 0
+        same[firsts] = False
+        figures.together[some] = np.add.reduceat(same.astype(np.int64), firsts)
+        of_first = read == np.repeat(read[firsts], lengths[some])
+        brought = np.add.reduceat(of_first.astype(np.int64), firsts)
+        figures.first_read_events[some] = brought
+        figures.first_read_tokens[some] = tokens[firsts + brought - 1]
+    return figures
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Cell:
+    """One cell of a run, as its rules see it.
+
+    metrics      its numbers
+    requests     its requests, warm-up too
+    plan, number the run's plan, and which of its cells this is
+    info         when it ran, and what answered
+    interrupted  why it ended early
+    target       the live server
+    replicas     of each server of a fleet its part of the numbers
+    server, gpus what servers and GPUs reported while it ran
+    """
+
+    metrics: CellMetrics
+    requests: RequestTable
+    plan: Plan
+    number: int
+    info: CellInfo
+    origin: Origin
+    clock: Clock
+    interrupted: str | None = None
+    target: Target | None = None
+    replicas: Sequence[ReplicaPart] = ()
+    server: ServerFigures | None = None
+    gpus: GpuFigures | None = None
+
+    @property
+    def load(self) -> Load:
+        return self.plan.cells[self.number]
+
+    @property
+    def streams(self) -> bool:
+        return self.target is None or self.target.streams
+
+    @property
+    def choices(self) -> int:
+        """Answers to each request, whose tokens are counted together."""
+        return 1 if self.target is None else self.target.choices
+
+    @cached_property
+    def measured(self) -> RequestTable:
+        return self.requests.pick(self.requests.measured)
+
+    @cached_property
+    def completed(self) -> RequestTable:
+        """Measured requests that completed."""
+        return self.measured.pick(self.measured.completed)
+
+    def plan_rows(self, requests: RequestTable) -> Integers:
+        """The plan's row of each request; laps of a cell that runs by time repeat the measured rows."""
+        rows, warm = self.plan.rows(self.number), self.plan.warmup_count(self.number)
+        lap = max(1, len(rows) - warm)
+        index = requests.index
+        return rows.start + np.where(index < len(rows), index, warm + (index - warm) % lap)
+
+
+def under_way(requests: RequestTable, at_s: Floats, *, since: Floats | None = None) -> Integers:
+    """Requests begun (sent, or `since`) at or before each moment and not ended by it."""
+    begun_s = requests.sent_s if since is None else since
+    known = ~np.isnan(begun_s)
+    ends_s = np.where(np.isnan(requests.end_s), np.inf, requests.end_s)
+    begun = np.searchsorted(np.sort(begun_s[known]), at_s, side="right")
+    ended = np.searchsorted(np.sort(ends_s[known]), at_s, side="right")
+    return np.asarray(begun - ended, np.int64)

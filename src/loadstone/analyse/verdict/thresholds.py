@@ -1,0 +1,220 @@
+"""Every threshold of the verdict with its reason, by the findings that it decides.
+
+A threshold lies where a deviation begins to show in the numbers, not where it begins to exist. Severities, remedies
+and the runs for which a finding holds are in findings.toml.
+"""
+
+# --- Which of a cell's numbers an error of the client spoils: sends_late, client_read_late --------------------------
+
+SPOILT_SHARE = 0.1
+"""An error over the metric that it is in, from which the metric is spoilt: a tenth is what repeated runs of one setup
+differ by, and no difference below it is claimed from one run."""
+
+# --- request_errors -------------------------------------------------------------------------------------------------
+
+CAUSES = {
+    413: "a proxy limits the size of requests (nginx: client_max_body_size)",
+    429: "the server, or a gateway, limits requests",
+    502: "a proxy found no engine behind it",
+    503: "the server was full, or a proxy found no engine ready",
+    504: "a proxy timed out waiting for the engine",
+}
+"""What the HTTP status of most refusals tells of the cause."""
+CUT_SPREAD = 0.1
+CUT_S = 0.5
+"""Silence before connections were cut: as long each time (middle half over median), it was somebody's time limit."""
+
+# --- engine_restarted, engines_in_turns -----------------------------------------------------------------------------
+
+FELL_SHARE = 0.5
+"""Counters that fell between two samples, of those above 0, from which the engine began anew: all do then, and a
+single one may only be misnamed."""
+START_MOVED_S = 1.0
+"""A change of the start time of an engine that is more than rounding."""
+
+# --- few_samples ----------------------------------------------------------------------------------------------------
+
+P99_REQUESTS = 368
+"""Independent requests that bound a p99 from above with 97.5 %: 0.99ⁿ ≤ 0.025."""
+
+# --- sends_late -----------------------------------------------------------------------------------------------------
+
+LATE_FLOOR_S = 0.002
+"""A send that is no later than this is as punctual as a process gets that has just been woken."""
+MISSING_SHARE = 0.05
+"""Of a closed loop, the mean lag of sends over the mean E2E: the part of the load that was not there."""
+
+# --- cap_held_back --------------------------------------------------------------------------------------------------
+
+CAP_SHARE = 0.05
+CAP_FLOOR_S = 0.005
+CAP_REQUESTS = 0.01
+"""A wait for a slot of a capped open loop, beyond this share of the median E2E and so many seconds; of so many of the
+requests, and at least two."""
+WAITED_SHARE = 0.1
+"""Requests that waited for a place, from which a capped open loop is a closed one for the most part that matters:
+its tail."""
+
+# --- rate_not_reached, rate_by_chance -------------------------------------------------------------------------------
+
+RATE_SHARE = 0.95
+"""Achieved rate over planned rate, below which another load was measured than the one asked for."""
+RATE_REQUESTS = 20
+"""Sends from which a rate is worth comparing: the middle nine tenths of them are."""
+CHANCE_SHARE = 0.1
+"""Rate of the arrivals that were drawn, over or under the one asked for: as much as a minute of 100 may be off."""
+
+# --- warmup_leaked --------------------------------------------------------------------------------------------------
+
+WARM_TIMES = 2.0
+WARM_MORE = 4
+"""Warm-up requests under way when the first measured one is sent, beyond this many times the p95 of requests under
+way later, and so many more: a backlog of the start. Arrivals at random alone do not come near."""
+
+# --- fleet_imbalance ------------------------------------------------------------------------------------------------
+
+IMBALANCE = 1.25
+"""The busiest server's output tokens over the mean, from which a fleet is unevenly used."""
+
+# --- overload, queue_grows, not_stationary: blocks of requests in the order they were due ---------------------------
+
+BLOCKS = 10
+BLOCK_REQUESTS = 5
+"""Requests in a block, at least: below 50 in all, chance looks like a trend."""
+TAU = 0.7
+"""Kendall's τ of the blocks from which they rise or fall steadily: for ten blocks in random order |τ| ≥ 0.7 has a
+probability of about 0.002 (Kendall 1938)."""
+ENDS = 3
+"""Blocks that stand for the beginning of a cell, or its end."""
+DRIFT_RATIO = 1.25
+"""The last blocks over the first, or the inverse, from which a cell has no one latency."""
+DRIFT_SHARE = 0.05
+"""The change's share of the median E2E from which it matters."""
+LENGTHS_RATIO = 1.1
+"""A change of the lengths asked for, from which a change of latencies is their doing."""
+OVERLOAD_RATIO = 2.5
+"""Growth of TTFT from the intended time, from which a server does not keep up: in a queue that grows evenly the last
+blocks wait more than five times as long as the first, their own prefill apart."""
+BEHIND_SHARE = 0.05
+"""Of the time of the sends, by which a server that has not kept up is behind at its end; and by which it falls
+behind in its second half where a tenth fewer end than would."""
+BEHIND_OWN = 0.9
+"""Quantile of the waits in the block that waited least: so much is a request's own, and no queue."""
+BEHIND_SINCE = 0.1
+"""Of how far it is behind at the end: when it was less, it had caught up."""
+BEHIND_LASTS = 0.25
+"""Of the time of the sends, since when it has not: what begins later is a burst whose end was not seen."""
+BACKLOG_RATIO = 1.5
+BACKLOG_MORE = 4
+"""Growth of the requests under way that goes with it: times, and requests at least."""
+UNENDED_SHARE = 0.1
+"""Of the requests that begin in each of the last two quarters, the part that those that end fall short by: as many
+more would be under way after another E2E."""
+UNENDED_SIGMAS = 3.0
+"""Standard deviations of the difference of two random counts by which they do so over the last half. Of 800 cells at
+0.8, 0.9 and 0.95 of a server's capacity, 50 to 2,000 requests, at most 4 are beyond both; of those at 1.3 times it
+29 % with 400 requests and 99 % with 2,000, at twice it all with 400."""
+
+# --- phases_locked --------------------------------------------------------------------------------------------------
+
+LOCKED = 0.8
+"""Standard deviation of the mean gaps between sends, of a closed loop's places over their generations, as a share of
+the mean gap, from which requests are sent in groups that stay: 1 where all are in pairs. In 50 simulated loops of
+equal lengths it was up to 0.74 or from 0.84 on, in 50 of spread lengths 0 (docs/measuring.md)."""
+LOCKED_APART = 0.2
+"""The same of TTFT, from which its percentiles depend on how many places are in which group."""
+
+# --- gpu_throttled --------------------------------------------------------------------------------------------------
+
+HELD_DOWN = {"hardware_slowdown", "thermal", "hardware_thermal", "power_brake"}
+"""Reasons for low clocks that are the machine's trouble. The power cap is none: under heavy products it is a GPU's
+ordinary state, for at full clocks they draw more than it may."""
+HELD_DOWN_SHARE = 0.02
+"""Of the readings: at one a second, one in a cell of a minute; heat comes and goes slowly."""
+LEAST_HELD_DOWN = 2
+"""Readings: a single one may be a spike."""
+CAPPED_SHARE = 0.1
+"""Of the readings, where the power cap alone held the clocks down."""
+
+# --- client_saturated -----------------------------------------------------------------------------------------------
+
+BUSY_SHARE = 0.9
+"""A worker's processor time as a share of the cell, from which it works without a pause: what comes next, waits."""
+BUSY_CELL_S = 1.0
+"""A cell so short is mostly beginning and end."""
+
+# --- client_read_late, events_coalesced -----------------------------------------------------------------------------
+
+TOGETHER_SHARE = 0.1
+"""Events that share a read with the one before, as a share of all that follow another, from which percentiles of ITL
+are those of reads."""
+READ_LATE_SHARE = 0.5
+"""And from which the median gap is one that was not measured."""
+LONG_WAITS = 0.01
+"""Requests, as a share and at least two, whose wait was as long as the p99 of ITL."""
+UNMEASURED_GAP = 0.1
+"""Median ITL over median TPOT, of another tool's run, below which half of the gaps are none of an engine's steps."""
+
+# --- tpot_understated, ttft_overstated, arrivals_bunched ------------------------------------------------------------
+
+UNDERSTATED = 1.1
+"""Times that TPOT is too small, median of the answers, for the tokens that came with the first."""
+OVERSTATED = 0.1
+"""Share of TTFT, median of the answers, for which the first event waited for those that it came with."""
+BUNCHED_S = 1e-5
+"""Time per output token, median, below which tokens were not streamed: well below any engine's step."""
+STARVED_SHARE = 0.1
+"""Receive lag over E2E, medians, from which a client that got no processor is what bunched an answer."""
+
+# --- requests_resent, connections_not_kept --------------------------------------------------------------------------
+
+RESENT_SHARE = 0.01
+RESENT_REQUESTS = 5
+"""Requests sent a second time, from which on both they are more than the race of a server's keep-alive time."""
+CHURN_SHARE = 0.5
+"""Requests on fresh connections, beyond the first for each place, from which connections are not kept."""
+CHURN_REQUESTS = 10
+"""Requests beyond the first for each place, below which they tell nothing."""
+CHURN_COST = 0.05
+"""Time to connect over E2E, medians, from which that is no small matter."""
+CHURN_FLOOR_S = 0.005
+"""A time to connect that is a small matter, whatever E2E is."""
+
+# --- input_length, output_length, empty_answers ---------------------------------------------------------------------
+
+LENGTH_SHARE = 0.01
+"""Requests whose input or output is not as long as asked, from which the workload is another one."""
+EMPTY_SHARE = 0.01
+"""Answers without any output, though complete: as for lengths."""
+EMPTY_REQUESTED_TOKENS = 8
+ONE_TOKEN_SHARE = 0.5
+"""Answers of one token where EMPTY_REQUESTED_TOKENS or more were allowed, from which there is no decoding to measure.
+Some are natural: a yes, a no."""
+
+# --- answers_identical, answers_repeated ----------------------------------------------------------------------------
+
+SAME_REQUESTS = 20
+"""Answers from which it is worth looking whether they are the same."""
+SAME_SHARE = 0.5
+"""Answers whose gaps are equal to the microsecond, from which they are none of an engine's: no two requests agree in
+several gaps by chance."""
+SAME_TEXTS_SHARE = 0.1
+"""Different prompts that got a text which another had got: few answers of an engine agree in eight tokens."""
+
+# --- no_usage, tokens_not_streamed, several_tokens_an_event, fewer_tokens_than_events -------------------------------
+
+NO_USAGE_SHARE = 0.01
+"""Answers without usage, from which percentiles mix two ways of counting."""
+COALESCED_TOKENS = 1.05
+"""Tokens per output event from which events are no tokens; events per token, from which tokens are miscounted."""
+UNSEEN_TOKENS = 64
+"""Tokens per output event from which most of them were never streamed: no engine's stream interval is so long."""
+
+# --- prefix_cache_helped, prompts_repeated --------------------------------------------------------------------------
+
+CACHED_SHARE = 0.01
+"""Cached tokens beyond the plan's promise, as a share of input tokens, from which a run is flattered."""
+REPEATED_SHARE = 0.01
+"""Prompts of a file asked once more, from which they are worth a word."""
+SYSTEM_TOKENS = 16
+"""What a chat template may add for a system message, which is shared too."""

@@ -1,0 +1,77 @@
+"""Inference engines by any of their names, and what their own command lines call things: engines.toml."""
+
+from __future__ import annotations
+
+import tomllib
+from importlib import resources
+
+import msgspec
+
+
+class Engine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An entry of engines.toml, which describes its fields."""
+
+    title: str
+    names: tuple[str, ...] = ()
+    deployable: bool = False
+    arguments: tuple[str, ...] = ()
+    same: dict[str, str] = {}
+    elsewhere: dict[str, str] = {}
+
+
+class _Common(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    arguments: tuple[str, ...]
+    elsewhere: dict[str, str]
+
+
+class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    common: _Common
+    engine: dict[str, Engine]
+
+
+def _plain(name: str) -> str:
+    return "".join(character for character in name.lower() if character.isalnum())
+
+
+_FILE = msgspec.convert(
+    tomllib.loads(resources.files("loadstone.catalogue").joinpath("engines.toml").read_text("utf-8")), _File
+)
+_KEYS = {_plain(name): key for key, engine in _FILE.engine.items() for name in (key, *engine.names)}
+
+ENGINES = {key: engine for key, engine in _FILE.engine.items() if engine.deployable}
+"""Those that the shorthand of a deployment may name."""
+
+ELSEWHERE = _FILE.common.elsewhere
+"""Arguments of all engines that are not taken, and what to write in their place."""
+
+OWNERS = {argument: key for key, engine in ENGINES.items() for argument in engine.arguments}
+"""Arguments that one engine alone has."""
+
+ARGUMENTS = tuple(sorted([*_FILE.common.arguments, *OWNERS]))
+"""Engines' own arguments that a shorthand may carry, `-` or `_` alike. What they do is sizing's and the scheduler's
+business."""
+
+CHOICES = {"batching": ("continuous", "static"), "kv_cache": ("paged", "reserved")}
+"""Arguments of a few values, the first of which is what all engines do: the other is there for contrast."""
+
+SWITCHES = ("disable_piecewise_cuda_graph", "enable_chunked_prefill", "enforce_eager", "prefix_caching")
+"""Arguments that are true or false, and true where they stand alone."""
+
+ON, OFF = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
+"""How true and false are written."""
+
+
+def engine_key(name: str) -> str | None:
+    """`tensorrt-llm` for `TRT-LLM`, `trtllm` …; None: no engine that is known here."""
+    return _KEYS.get(_plain(name))
+
+
+def engine_title(name: str) -> str:
+    """`TensorRT-LLM` for `trt-llm`, `trtllm` …; a name not known stays as it is."""
+    key = engine_key(name)
+    return name if key is None else _FILE.engine[key].title
+
+
+def owners_of(flag: str) -> list[str]:
+    """Engines whose command lines have such a flag."""
+    return [key for key, engine in ENGINES.items() if flag in engine.same or flag in engine.elsewhere]

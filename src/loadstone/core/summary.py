@@ -1,0 +1,609 @@
+"""The numbers of a run, typed: what `loadstone bench --json` prints and `summary.json` keeps.
+
+    summary = read(folder)                        of a run folder's summary.json
+    summary = Summary.of(document)                of a document that is already decoded
+    document = summary.document()                 what is printed: dicts, lists, numbers, text
+
+A field with `= null()` is printed as null where it is not known; one with `= None` is left out of the document then.
+Times are seconds from the run's origin, latencies seconds, rates per second; shares lie between 0 and 1.
+docs/metrics.md defines the metrics.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from loadstone.core.errors import InputError
+from loadstone.core.plan import Load
+from loadstone.core.record import Clock, RunStatus, Source, Target
+
+if TYPE_CHECKING:
+    from loadstone.core.statistics import Distribution
+
+SCHEMA = 1
+LATENCIES = ("ttft_s", "tpot_s", "itl_s", "e2e_s", "ttft_intended_s", "e2e_intended_s")
+"""Fields of Metrics that are latencies."""
+TOTALS = (
+    "input_tokens", "output_tokens", "cached_input_tokens", "output_tokens_per_s", "total_tokens_per_s",
+    "requests_per_s", "achieved_rate_per_s", "goodput_per_s", "attainment",
+)  # fmt: skip
+"""Fields of Metrics that any client can tell, beside its latencies."""
+SLO_KEYS = ("ttft", "tpot", "e2e")
+"""What a request may have a bound on."""
+_MOST_BYTES = 256 * 1024 * 1024
+"""A summary.json of more is none of a run's."""
+_QUEUE_GROWS = ("overload", "queue_grows")
+"""Findings on open loops in which requests begin faster than they end."""
+
+Severity = Literal["info", "warning", "error"]
+Bounds = Annotated[list[float | None], msgspec.Meta(min_length=2, max_length=2)]
+"""[low, high]; a side that the values cannot give is None."""
+
+
+def null() -> Any:
+    """The default of a field that is printed as null where it is not known."""
+    return msgspec.field(default_factory=_unknown)
+
+
+def _unknown() -> None:
+    return None
+
+
+# --- the verdict ------------------------------------------------------------------------------------------------
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One thing to know about a cell: what was seen, in numbers, and what to do about it.
+
+    info     a reader should know it; it spoils nothing
+    warning  some of the numbers do not mean what they seem to
+    error    some of what was asked for was not measured
+    """
+
+    kind: str
+    severity: Severity
+    evidence: str
+    remedy: str
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """`trusted`: no finding is a warning or an error. Findings are ordered by severity, errors first."""
+
+    trusted: bool
+    findings: list[Finding]
+
+    def has(self, *kinds: str) -> bool:
+        """Whether one of the findings is of one of these kinds."""
+        return any(finding.kind in kinds for finding in self.findings)
+
+
+# --- latencies and throughputs ----------------------------------------------------------------------------------
+
+
+class Latency(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """A sample of seconds in a dozen numbers; fields as in statistics.Distribution.
+
+    Another tool's figures may lack any of them; both bounds of each percentile are then None, and so is `worth`.
+
+    low, high  of a simulated run: the 80 % interval of p50; None where no interval is known
+    """
+
+    n: int | None = null()
+    mean: float | None = null()
+    std: float | None = null()
+    min: float | None = null()
+    max: float | None = null()
+    p50: float | None = null()
+    p90: float | None = null()
+    p95: float | None = null()
+    p99: float | None = null()
+    ci95: dict[str, Bounds] = {}
+    worth: dict[str, int] | None = None
+    low: float | None = None
+    high: float | None = None
+
+    @classmethod
+    def of(cls, values: Distribution | None) -> Latency | None:
+        return None if values is None else cls(**msgspec.structs.asdict(values))
+
+    def value(self, statistic: str) -> float | None:
+        """`mean`, `p50`, …; None where it is not known, or none of these."""
+        value = getattr(self, statistic, None)
+        return value if isinstance(value, int | float) else None
+
+    def bounds(self, statistic: str) -> tuple[float | None, float | None]:
+        """The 95 % confidence interval of a statistic."""
+        low, high = self.ci95.get(statistic, (None, None))
+        return low, high
+
+
+class Steady(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """Throughput from the first to the last send of a measured request, while the load is full.
+
+    output_tokens_per_s  tokens of both phases and any status that arrived within / (end_s − start_s)
+    total_tokens_per_s   that · (input_tokens + output_tokens)/output_tokens of the cell
+    requests_per_s       that · ok and short requests/output_tokens of the cell
+    ci95                 {"output_tokens_per_s": [low, high], …}: 95 % bounds, see statistics.Dependence.rate_bounds()
+    j_per_output_token   what all GPUs that were watched drew in the window, over the output tokens that came in it
+
+    Prompts and requests are counted by the tokens of their answers: at a moment of their own, as the first token or
+    the end, they would come in waves, of which a window from send to send holds one more than of answers.
+    """
+
+    start_s: float
+    end_s: float
+    output_tokens_per_s: float
+    total_tokens_per_s: float | None = null()
+    requests_per_s: float
+    ci95: dict[str, Bounds]
+    j_per_output_token: float | None = None
+
+
+class Sustained(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """Throughput in the long run of an open loop that keeps up: the rate times what a request has on average.
+
+    output_tokens_per_s  load.value · mean output tokens; total_tokens_per_s with input tokens
+    requests_per_s       load.value
+    ci95                 {"output_tokens_per_s": [low, high], …}: 95 % bounds: as far as the mean is known, and the
+                         lower one less by the growth of E2E that the cell does not exclude (statistics.growth)
+    """
+
+    output_tokens_per_s: float
+    total_tokens_per_s: float | None = null()
+    requests_per_s: float
+    ci95: dict[str, Bounds]
+
+    @property
+    def j_per_output_token(self) -> None:
+        """The long run is of no window in which energy was read."""
+
+
+class RateInterval(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """The 80 % interval of a predicted throughput.
+
+    value                  what the interval is of: what the cell gives in the long run, as far as it tells
+    low, high              with what was drawn, and the error of the performance model
+    model_low, model_high  what the performance model alone leaves open
+    """
+
+    value: float | None = None
+    low: float
+    high: float
+    model_low: float | None = None
+    model_high: float | None = None
+
+
+class Metrics(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """The numbers of a cell; definitions as in analyse.metrics.CellMetrics.
+
+    input_tokens, output_tokens, cached_input_tokens  counts; other tools may tell a mean times the requests
+    shared_input_tokens  that measured requests share with earlier ones on purpose: a cache could give so many at best
+    j_per_output_token   joules of all GPUs that were watched, over the cell
+    goodput_per_s, attainment  where per-request bounds were set
+    interval             of a simulated run: by throughput
+    """
+
+    ttft_s: Latency | None = null()
+    tpot_s: Latency | None = null()
+    itl_s: Latency | None = null()
+    e2e_s: Latency | None = null()
+    ttft_intended_s: Latency | None = null()
+    e2e_intended_s: Latency | None = null()
+    input_tokens: int | float | None = null()
+    output_tokens: int | float | None = null()
+    output_events: int | None = null()
+    cached_input_tokens: int | float | None = null()
+    output_tokens_per_s: float | None = null()
+    total_tokens_per_s: float | None = null()
+    requests_per_s: float | None = null()
+    steady: Steady | None = null()
+    sustained: Sustained | None = null()
+    achieved_rate_per_s: float | None = null()
+    shared_input_tokens: int | None = None
+    j_per_output_token: float | None = None
+    goodput_per_s: float | None = None
+    attainment: float | None = None
+    interval: dict[str, RateInterval] = {}
+
+    @property
+    def ci95(self) -> dict[str, Bounds]:
+        """A whole cell's throughputs have no bounds of their own; see `steady`."""
+        return {}
+
+    def latency(self, name: str) -> Latency | None:
+        """One of LATENCIES, by its name."""
+        values: Latency | None = getattr(self, name)
+        return values
+
+
+Window = Metrics | Steady | Sustained
+"""What has throughputs, `ci95` and `j_per_output_token`: a whole cell, its steady window, the long run."""
+
+
+# --- parts of a cell --------------------------------------------------------------------------------------------
+
+
+class Requests(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """Measured requests by how they ended. `sent` is all of them; `short` ones are not counted under `ok`. Another
+    tool may tell only some of the counts.
+    """
+
+    sent: int | None = null()
+    ok: int | None = null()
+    error: int | None = null()
+    timeout: int | None = null()
+    cancelled: int | None = null()
+    short: int | None = null()
+
+    @property
+    def completed(self) -> int:
+        """Requests that are ok or short, as far as these are told."""
+        return (self.ok or 0) + (self.short or 0)
+
+
+class Part(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """The numbers of some of a cell's requests: one turn's, one server's. Fields as in Metrics.
+
+    mean_input_tokens, mean_output_tokens  of those that are ok or short; None where there are none, or not told
+    token_share                            of the cell's output tokens
+    """
+
+    requests: Requests
+    ttft_s: Latency | None = null()
+    tpot_s: Latency | None = null()
+    e2e_s: Latency | None = null()
+    ttft_intended_s: Latency | None = null()
+    e2e_intended_s: Latency | None = null()
+    input_tokens: int | None = null()
+    cached_input_tokens: int | None = null()
+    output_tokens: int
+    mean_input_tokens: float | None = null()
+    mean_output_tokens: float | None = null()
+    token_share: float | None = null()
+
+
+class TurnPart(Part, kw_only=True, frozen=True):
+    """One turn of all sessions, counted from 0."""
+
+    turn: int
+
+
+class ReplicaPart(Part, kw_only=True, frozen=True):
+    """One server of a fleet, by its place in the target's URLs."""
+
+    replica: int
+    url: str | None = null()
+
+
+class PiecePart(Part, kw_only=True, frozen=True):
+    """One piece of a load's profile: `seconds` long, from one rate or concurrency to another."""
+
+    begin: float = msgspec.field(name="from")
+    end: float = msgspec.field(name="to")
+    seconds: float
+    output_tokens_per_s: float
+
+
+class Level(msgspec.Struct, frozen=True):
+    """A quantity that was read again and again."""
+
+    mean: float
+    max: float
+
+
+class ServerFigures(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """The servers of a target together, over one cell from its start to its end; None, and left out of JSON,
+    where unknown.
+
+    samples         times that /metrics was read within; a gauge is known from these alone
+    restarts        times that an engine began anew
+    in_turns        servers behind whose one address several engines answer in turn: nothing else is known of them
+    running         requests; a sum over servers, as is `waiting`
+    kv_usage        share of the KV cache in use, mean over servers
+    preemptions     requests put back in the queue with their KV lost
+    prefix_hits     prompt tokens taken from a prefix cache
+    prefix_queries  prompt tokens looked for in it
+    """
+
+    samples: int
+    restarts: int
+    in_turns: int = 0
+    running: Level | None = None
+    waiting: Level | None = None
+    kv_usage: Level | None = None
+    preemptions: float | None = None
+    prefix_hits: float | None = None
+    prefix_queries: float | None = None
+
+
+class GpuFigures(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """The GPUs that were watched, together, over one cell; None, and left out of JSON, where unknown.
+
+    samples      readings within the cell, all GPUs together
+    throttled    reason (of nvml.REASONS) to the share of the readings in which it held the clock down
+    energy_j     of all GPUs over the cell, see Readings.energy_j
+    new_every_s  how often the power that is told was a new one, where most readings repeated the one before
+    other fields of all GPUs: power summed; clocks and busy share averaged, and the lowest clock; memory's largest sum
+    """
+
+    gpus: int
+    samples: int
+    throttled: dict[str, float]
+    power_w: Level | None = None
+    sm_clock_mhz: Level | None = None
+    sm_clock_min_mhz: float | None = None
+    memory_used_bytes: float | None = None
+    busy_share: Level | None = None
+    energy_j: float | None = None
+    new_every_s: float | None = None
+
+
+class Client(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """The client: 99th percentiles of its lags, whose clock stamped arrivals, processor seconds that its workers
+    took, and what the host's self-test says of it, in a line.
+    """
+
+    send_lag_p99_s: float | None = null()
+    receive_lag_p99_s: float | None = null()
+    clock: Clock = msgspec.field(default_factory=lambda: "user")
+    cpu_s: float | None = null()
+    selftest: str | None = None
+
+
+class SloBound(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """A bound on a latency, and whether it was met.
+
+    bound            as it was written: `tpot_p99<30ms`; `metric` is its left side, `limit_s` its right
+    measured_s, value  seconds (both the same); of a bound on every request that of the slowest; None where nothing
+                     has one
+    p_met            probability that a cell of as many requests in the long run, or on the real machine, meets the
+                     bound; None where a prediction does not say how far it may be off. A bound that failed requests
+                     miss has 0.
+    """
+
+    bound: str
+    metric: str
+    limit_s: float
+    measured_s: float | None = null()
+    value: float | None = null()
+    met: bool
+    p_met: float | None = null()
+
+
+class Roofline(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """Shares of what the hardware allows: 1 is as fast as it can be. What cannot be told is None.
+
+    tpot_s      the least time of a step with as many requests decoding as there were
+    ttft_s      the least time of one prompt, alone
+    tpot_ratio  tpot_s / the median TPOT
+    ttft_ratio  ttft_s / the median TTFT from sending
+    mbu         bytes that the decode steps read, per second, over the memory bandwidth of all GPUs
+    mfu         FLOPs of all tokens that were computed, per second, over the peak of all GPUs
+    """
+
+    tpot_s: float | None = null()
+    ttft_s: float | None = null()
+    tpot_ratio: float | None = null()
+    ttft_ratio: float | None = null()
+    mbu: float | None = null()
+    mfu: float | None = null()
+
+
+class ToolNumbers(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """The cell's numbers under another tool's names: `tool` says whose, `definitions` has one for each."""
+
+    name: str
+    tool: str
+    metrics: dict[str, int | float | None]
+    definitions: dict[str, str]
+
+
+class FirstToken(msgspec.Struct, frozen=True):
+    """What the TTFT of so many prompt tokens, alone in an idle engine, consists of; seconds by part."""
+
+    prompt_tokens: int
+    parts_s: dict[str, float]
+
+
+# --- a cell, a run ----------------------------------------------------------------------------------------------
+
+
+class CellSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One load of a run.
+
+    client             of a run that this project's client did not measure all of it is unknown
+    measured_by        whose client measured an imported run
+    definitions        the dialect by whose formulas an imported cell's numbers were made; null where nobody knows,
+                       left out where they were made of its records
+    slo_per_request_s  bounds on each request: `ttft`, `tpot`, `e2e` to seconds
+    dialect            the numbers by another tool's definitions, where these were asked for
+    roofline           printed as `light`: what the hardware allows beside the numbers; None where nobody knows it
+    """
+
+    load: Load
+    requests: Requests
+    duration_s: float | None = null()
+    metrics: Metrics
+    by_turn: list[TurnPart] = []
+    by_replica: list[ReplicaPart] = []
+    by_piece: list[PiecePart] = []
+    client: Client = msgspec.field(default_factory=Client)
+    measured_by: str | None = None
+    definitions: str | UnsetType | None = UNSET
+    verdict: Verdict
+    server: ServerFigures | None = None
+    gpu: GpuFigures | None = None
+    slo_per_request_s: dict[str, float] = {}
+    slo: list[SloBound] = []
+    dialect: ToolNumbers | None = None
+    roofline: Roofline | None = msgspec.field(name="light", default_factory=_unknown)
+
+    @property
+    def is_as_stated(self) -> bool:
+        """Whether it is nothing but another tool's figures: who states them does not tell short answers."""
+        return self.requests.short is None
+
+    @property
+    def queue_grows(self) -> bool:
+        """Whether it is an open loop whose queue grows. Until its last request is sent, the server takes up prompts,
+        and most answers come later: what is done between the first and the last send is no state of it.
+        """
+        return self.verdict.has(*_QUEUE_GROWS)
+
+    @property
+    def steady(self) -> Steady | None:
+        """The figures of the steady window; None where there is none, also because the queue grows."""
+        return None if self.queue_grows else self.metrics.steady
+
+    def lasting(self, *, steady: bool = True) -> Window:
+        """The throughputs that tell what it gives in the long run, with their `ci95` where known: what comes, where
+        that is kept up with; else what was delivered in the steady window, or in the whole cell.
+
+        `steady`: False where none but whole cells are to be compared.
+        """
+        return self.metrics.sustained or (self.steady if steady else None) or self.metrics
+
+    @property
+    def slo_met(self) -> bool | None:
+        """Whether it met its bounds: every percentile, and per request every request; None where nothing was bounded.
+        Where all bounds are on percentiles, attainment is told and demands nothing.
+        """
+        met = [bound.met for bound in self.slo]
+        if self.metrics.attainment is not None and (self.slo_per_request_s or not met):
+            met.append(self.metrics.attainment == 1)
+        return all(met) if met else None
+
+    @property
+    def slo_probability(self) -> float | None:
+        """How likely it meets all its bounds; None where that is not known, or nothing was bounded.
+
+        Bounds on one measure stand and fall together; those on several are taken as independent.
+        """
+        least: dict[str, float] = {}
+        for bound in self.slo:
+            if bound.p_met is None:
+                return None
+            base = bound.metric.partition("_")[0]
+            least[base] = min(bound.p_met, least.get(base, 1.0))
+        return math.prod(least.values()) if least else None
+
+
+class Summary(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A run: what it was of, a CellSummary for each load that was begun, and findings that none of these can tell.
+
+    first_token  of a simulated run: what the TTFT of its first prompt consists of
+    """
+
+    schema: int
+    run_id: str
+    run_dir: str
+    source: Source
+    status: RunStatus
+    target: Target | None = null()
+    plan_id: str
+    seed: int
+    cells: list[CellSummary]
+    findings: list[Finding] = msgspec.field(default_factory=lambda: [])
+    first_token: FirstToken | None = None
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> Summary:
+        """Of a document as `document()` gives it. Raises InputError where it is none."""
+        try:
+            return _checked(msgspec.convert(document, cls))
+        except (msgspec.ValidationError, RecursionError) as error:
+            raise InputError(f"not a summary ({error})") from error
+
+    @classmethod
+    def decode(cls, text: bytes) -> Summary:
+        """Of JSON. Raises InputError where it is no summary."""
+        try:
+            return _checked(msgspec.json.decode(text, type=cls))
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise InputError(f"not a summary ({error})") from error
+
+    def document(self) -> dict[str, Any]:
+        """The `--json` document. Keys are only ever added to it."""
+        document: dict[str, Any] = msgspec.to_builtins(self)
+        for cell in document["cells"]:
+            cell["load"]["profile"] = [list(piece) for piece in cell["load"]["profile"]]
+            metrics = cell["metrics"]
+            if any(bound["metric"].startswith(SLO_KEYS) for bound in cell.get("slo", ())):
+                metrics.setdefault("goodput_per_s", None)
+                metrics.setdefault("attainment", None)
+            if self.source == "simulated":
+                for values in filter(None, map(metrics.get, LATENCIES)):
+                    values.setdefault("low", None)
+                    values.setdefault("high", None)
+        return document
+
+    @property
+    def trusted(self) -> bool:
+        """Every planned cell was measured, is trusted, and met its bounds: what `--strict` asks for."""
+        return (
+            bool(self.cells)
+            and all(finding.severity == "info" for finding in self.findings)
+            and all(cell.verdict.trusted and cell.slo_met is not False for cell in self.cells)
+        )
+
+
+def latency_field(base: str, load: Load) -> str:
+    """The field of Metrics by which `ttft`, `tpot` or `e2e` counts: TTFT and E2E from sending in a closed loop, else
+    from the intended time, since the user waits from then on.
+    """
+    return f"{base}_s" if load.is_closed or base == "tpot" else f"{base}_intended_s"
+
+
+def mean_tokens(cells: Iterable[CellSummary]) -> tuple[float | None, float | None]:
+    """Input and output tokens per request that is ok or short, over cells; None where no cell tells both."""
+    requests = inputs = outputs = 0.0
+    for cell in cells:
+        metrics, done = cell.metrics, cell.requests.completed
+        if done and metrics.input_tokens is not None and metrics.output_tokens is not None:
+            try:
+                requests += done
+                inputs += metrics.input_tokens
+                outputs += metrics.output_tokens
+            except OverflowError:  # whole numbers in other tools' files have no bound
+                return None, None
+    return (inputs / requests, outputs / requests) if requests else (None, None)
+
+
+def finite(value: float | None) -> float | None:
+    """A number that is none (NaN) or has no end as None: records and files that others made may give such."""
+    try:
+        return value if value is not None and math.isfinite(value) else None
+    except OverflowError:  # a whole number that is larger than any float
+        return None
+
+
+def read(folder: Path, remedy: str | None = None) -> Summary:
+    """The summary.json of a run folder. Raises InputError, one line, where it is not there or no summary.
+
+    `remedy`: what to do then; None: to make it again from the run's records.
+    """
+    path = folder / "summary.json"
+    remedy = remedy or f"`loadstone recover {folder}` makes it again"
+    try:
+        with path.open("rb") as file:
+            text = file.read(_MOST_BYTES + 1)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}); {remedy}") from error
+    if len(text) > _MOST_BYTES:
+        raise InputError(f"{path}: more than {_MOST_BYTES} bytes, too large; {remedy}")
+    try:
+        return Summary.decode(text)
+    except InputError as error:
+        raise InputError(f"{path}: {error}; {remedy}") from error
+
+
+def _checked(summary: Summary) -> Summary:
+    if summary.schema != SCHEMA:
+        raise InputError(f"summary of schema {summary.schema}; this version of Loadstone reads {SCHEMA}")
+    return summary

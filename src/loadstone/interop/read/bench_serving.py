@@ -1,0 +1,449 @@
+"""Results of vLLM's clients (`vllm bench serve`, benchmark_serving.py before it, `throughput`, `latency`) and of
+SGLang's (`bench_serving` of any version, `bench_offline_throughput`, `bench_one_batch_server`), and tables made of
+them, as dstack publishes. SGLang's client began as a copy of vLLM's: most keys of the two are the same.
+
+Keys: vllm/benchmarks/serve.py, throughput.py, latency.py; sglang/benchmark/serving.py. All but the oldest are
+optional. `backend` names the client's way of asking (`openai-chat`), which tells the engine only where it is an
+engine's name. A line of SGLang's has neither model nor version nor failures, unless `server_info` is in it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
+from typing import Any
+
+from loadstone.analyse.run_facts import engine_name
+from loadstone.core import Load
+from loadstone.core.statistics import STATISTICS, distribution
+from loadstone.core.units import show_seconds
+from loadstone.interop.read.cell import MOST_S, Cell, Request
+from loadstone.interop.read.check import UNDER_WAY_SHARE
+from loadstone.interop.read.values import (
+    Value,
+    amount,
+    burst_of,
+    ended,
+    known,
+    lengths,
+    load_of,
+    number,
+    statistics,
+    sum_per_s,
+    text,
+)  # fmt: skip
+
+WAIT_SHARE = 0.05
+"""Mean wait before sending, as a share of the mean E2E, from which latencies that lack it are told."""
+_VLLM_BACKENDS = {"vllm", "sglang", "tgi", "tensorrt-llm", "lmdeploy", "deepspeed-mii", "llama.cpp"}
+_DRAWN = ("random", "random-ids")
+# Of vLLM's, what people give as --metadata, which lands between the tool's own keys. Of several the last one counts.
+_METADATA = {
+    "engine": "engine",
+    "engine_version": "vllm_version|engine_version|version",
+    "gpu": "hardware|gpu_type|gpu",
+    "weights_dtype": "quantization|dtype|precision",
+    "kv_dtype": "kv_cache_dtype",
+    "tp": "tensor_parallel_size|tp",
+    "pp": "pipeline_parallel_size|pp",
+    "dp": "data_parallel_size|dp",
+    "ep": "ep",
+    "gpus": "num_gpus|gpus",
+    "nodes": "nodes",
+}
+
+
+def _fill(cell: Cell, document: Value) -> None:
+    """What the serving benchmarks of both state: the sums, and the requests where they are there."""
+    cell.duration_s = document.positive("duration")
+    names = {"ttft_s": "ttft_ms", "tpot_s": "tpot_ms", "itl_s": "itl_ms"}
+    cell.latencies = known({ours: document.keyed(theirs) for ours, theirs in names.items()})
+    if e2e_s := document.keyed("e2el_ms") or document.keyed("e2e_latency_ms"):
+        cell.latencies["e2e_s"] = e2e_s
+    cell.totals = document.fields(
+        input_tokens="total_input_tokens",
+        output_tokens="total_output_tokens",
+        cached_input_tokens="cache_report.total_cached_tokens",
+        requests_per_s="request_throughput",
+        output_tokens_per_s="output_throughput",
+        total_tokens_per_s="total_token_throughput|total_throughput",
+        goodput_per_s="request_goodput",
+        attainment="slo_attainment",
+    )
+
+
+# --- vLLM --------------------------------------------------------------------------------------------------------
+
+
+def is_vllm(document: Value) -> bool:
+    return document.has(
+        "duration", "completed", "request_throughput", "output_throughput", "total_token_throughput|model_id"
+    )
+
+
+def vllm(document: Value, where: str) -> Cell:
+    backend = document.text("backend|endpoint_type")
+    engine = engine_name(backend if backend in _VLLM_BACKENDS else None)
+    metadata = document.fields(**_METADATA)
+    cell = Cell(
+        where=where,
+        tool="vllm bench serve",
+        load=_vllm_load(document),
+        endpoint=backend,
+        created=document.when("date"),
+        deployment=known({"model": document.text("model_id"), "engine": engine}) | {
+            name: value for name, value in metadata.items() if value
+        },
+        workload=_vllm_workload(document),
+        definitions="vllm",
+    )  # fmt: skip
+    completed, failed = document.whole("completed"), document.whole("failed")
+    if failed is None and document.has("errors"):
+        failed = sum(error.text() is not None for error in document.items("errors"))
+    cell.requests = ended(completed, failed)
+    _fill(cell, document)
+    each = document.items("latencies")
+    # Of a default run newer releases give no sums of E2E, but all of its values.
+    if "e2e_s" not in cell.latencies and completed == len(each) and (spread := _spread_of(each)):
+        cell.latencies["e2e_s"] = spread
+    _add_requests(cell, document)
+    if not cell.records:
+        _waits(cell, document.items("queue_times"))
+    return cell
+
+
+def _waits(cell: Cell, times: Sequence[Value]) -> None:
+    """Of sums, which count from sending: how long the requests of an open loop had waited for a place by then."""
+    each = [wait for time in times if (wait := time.amount()) is not None]
+    e2e_s = cell.mean("e2e_s")
+    if cell.rated and each and e2e_s is not None and (mean_s := sum(each) / len(each)) > WAIT_SHARE * e2e_s:
+        cell.say(
+            "waits_left_out",
+            f"requests waited {show_seconds(mean_s)} on average to be sent, at most {show_seconds(max(each))}; the "
+            "stated latencies count from sending",
+        )
+
+
+def _vllm_load(document: Value) -> Load | None:
+    if (strategy := document.get("ramp_up_strategy")) is not None:
+        # `request_rate` then says inf.
+        start, end = (document.positive(f"ramp_up_{which}_rps") for which in ("start", "end"))
+        prompts = document.positive("num_prompts")
+        return _ramp(start, end, prompts, strategy == "exponential") if start and end and prompts else None
+    return load_of(
+        rate=document.get("request_rate"),
+        concurrency=document.get("max_concurrency"),
+        prompts=document.get("num_prompts"),
+        burstiness=document.get("burstiness"),
+    )
+
+
+def _ramp(start: float, end: float, prompts: float, exponential: bool) -> Load | None:
+    """Its rate goes from start to end with the requests that were sent, evenly or by equal factors, not with time:
+    it takes n·∫ dp/r(p) to send n, which is n·ln(e/s)/(e − s), and n·(1/s − 1/e)/ln(e/s).
+    """
+    ratio = math.log(end) - math.log(start)
+    if abs(ratio) < 1e-9:
+        return Load("rate", start)
+    each_s = (1 / start - 1 / end) / ratio if exponential else ratio / (end - start)
+    took_s = prompts * each_s
+    return Load("rate", 1 / each_s, profile=((start, end, took_s),)) if each_s > 0 and took_s <= MOST_S else None
+
+
+def _spread_of(values: Sequence[Value]) -> dict[str, float]:
+    import numpy as np
+
+    each = [value for item in values if (value := item.positive()) is not None]
+    spread = distribution(np.array(each)) if each and len(each) == len(values) else None
+    return {} if spread is None else {name: getattr(spread, name) for name in STATISTICS}
+
+
+def _vllm_workload(document: Value) -> dict[str, Any]:
+    """Lengths where all requests have the same; the file does not name the data set."""
+    ends = [document.items(name) for name in ("input_lens", "output_lens")]
+    alike = all(len({str(length.raw) for length in each}) == 1 for each in ends)
+    return lengths(ends[0][0].raw, ends[1][0].raw) if alike else {}
+
+
+def is_vllm_throughput(document: Value) -> bool:
+    return document.has("elapsed_time", "num_requests", "tokens_per_second")
+
+
+def vllm_throughput(document: Value, where: str) -> Cell:
+    """Offline: all requests at once, without a server. `tokens_per_second` counts input and output."""
+    return Cell(
+        where=where,
+        tool="vllm bench throughput",
+        load=burst_of(document.whole("num_requests")),
+        workload={"mode": "offline"},
+        requests=document.fields(ok="num_requests", sent="num_requests"),
+        duration_s=document.positive("elapsed_time"),
+        totals=document.fields(requests_per_s="requests_per_second", total_tokens_per_s="tokens_per_second"),
+    )
+
+
+def is_vllm_latency(document: Value) -> bool:
+    return document.has("avg_latency", "percentiles")
+
+
+def vllm_latency(document: Value, where: str) -> Cell:
+    """Offline: one batch after another, each timed as a whole. How large a batch is, the file does not tell."""
+    percentiles = {f"p{key}": value for key, value in document.mapping("percentiles").items()}
+    spread = _spread_of(document.items("latencies"))
+    spread = spread or statistics(percentiles | {"mean": document.get("avg_latency")})
+    return Cell(
+        where=where,
+        tool="vllm bench latency",
+        load=None,
+        workload={"mode": "offline"},
+        latencies={"e2e_s": spread} if "mean" in spread else {},
+    )
+
+
+# --- SGLang ------------------------------------------------------------------------------------------------------
+
+
+def is_sglang(document: Value) -> bool:
+    return document.has("duration", "completed", "random_input_len", "median_e2e_latency_ms|mean_e2e_latency_ms")
+
+
+def sglang(document: Value, where: str, *, all_sent: bool = False) -> Cell:
+    """`all_sent`: an empty rate means an infinite one, as in tables that leave `inf` out."""
+    backend = document.text("backend") or ""
+    rate = document.get("request_rate")
+    cell = Cell(
+        where=where,
+        tool="sglang.bench_serving",
+        load=load_of(
+            rate=float("inf") if all_sent and number(rate) is None else rate,
+            concurrency=document.get("max_concurrency"),
+            prompts=document.get("completed"),
+        ),
+        endpoint=backend or None,
+        deployment=_sglang_deployment(document, backend),
+        definitions="sglang" if backend in ("sglang", "sglang-native") else "sglang-oai",
+        requests=document.fields(ok="completed"),
+        under_way=document.amount("concurrency"),
+    )
+    _fill(cell, document)
+    # The oldest lines leave these out; they are quotients of what is there.
+    both = sum_per_s(1.0, *(document.amount(f"{end}_throughput") for end in ("input", "output")))
+    if both is None:
+        both = sum_per_s(cell.duration_s, *(cell.totals.get(f"{end}_tokens") for end in ("input", "output")))
+    per_s = sum_per_s(cell.duration_s, cell.completed)
+    cell.totals = known({"requests_per_s": per_s, "total_tokens_per_s": both}) | cell.totals
+    cell.workload = _sglang_workload(cell, document)
+    if rate == "trace":
+        cell.workload["name"] = cell.workload.get("name") or "trace"
+    # Its client may take the length it asked for as the length it got; its own count of the text tells.
+    counted, again = cell.totals.get("output_tokens"), document.whole("total_output_tokens_retokenized")
+    if counted and again is not None and again < 0.9 * counted:
+        evidence = f"{counted:,} output tokens are counted; the text has {again:,} by the client's tokenizer"
+        cell.say("tokens_doubtful", evidence)
+    _add_requests(cell, document)
+    return cell
+
+
+def _sglang_workload(cell: Cell, document: Value) -> dict[str, Any]:
+    name = document.text("dataset_name", limit=60)
+    listed = [document.whole(f"random_{end}_len") for end in ("input", "output")]
+    if name in _DRAWN:
+        return lengths(listed[0], listed[1], document.get("random_range_ratio"))
+    if name is None:
+        return {}
+    means = cell.mean_lengths
+    unused = [tokens for tokens, real in zip(listed, means, strict=True) if tokens and real and tokens != round(real)]
+    if unused and None not in means:
+        cell.say(
+            "lengths_not_used",
+            f"lists random lengths {listed[0]}/{listed[1]}, which the data set {name} does not use; its requests "
+            f"average {means[0]:.0f}/{means[1]:.0f} tokens",
+        )
+    return {"kind": "synthetic" if name == "generated-shared-prefix" else "dataset", "name": name}
+
+
+def _sglang_deployment(document: Value, backend: str) -> dict[str, Any]:
+    engine = "TensorRT-LLM" if backend.startswith("trt") else engine_name(backend.partition("-")[0])
+    server = document.at("server_info").fields(
+        engine_version="version",
+        model="model_path",
+        weights_dtype="quantization",
+        kv_dtype="kv_cache_dtype",
+        **{name: f"{name}_size" for name in ("tp", "pp", "dp", "ep")},
+    )
+    if server.get("kv_dtype") == "auto":
+        del server["kv_dtype"]
+    return known({"engine": None if backend in ("", "truss", "gserver") else engine}) | server
+
+
+def is_sglang_offline(document: Value) -> bool:
+    return document.has("successful_requests", "total_latency", "output_throughput")
+
+
+def sglang_offline(document: Value, where: str) -> Cell:
+    return Cell(
+        where=where,
+        tool="sglang.bench_offline_throughput",
+        load=burst_of(document.whole("successful_requests")),
+        deployment={"engine": "SGLang"},
+        workload={"mode": "offline"},
+        requests=document.fields(ok="successful_requests"),
+        duration_s=document.positive("total_latency"),
+        totals=document.fields(
+            input_tokens="total_input_tokens",
+            output_tokens="total_output_tokens",
+            requests_per_s="request_throughput",
+            output_tokens_per_s="output_throughput",
+            total_tokens_per_s="total_throughput",
+        ),
+    )
+
+
+def is_one_batch(document: Value) -> bool:
+    return document.has("batch_size", "input_len", "output_len", "latency")
+
+
+def one_batch(document: Value, where: str) -> Cell:
+    """A burst of equal requests. Its `output_throughput` leaves the time to the last TTFT out; ours does not."""
+    batch, took_s = document.whole("batch_size"), document.positive("latency")
+    inputs, outputs = document.whole("input_len"), document.whole("output_len")
+    cell = Cell(
+        where=where,
+        tool="sglang.bench_one_batch_server",
+        load=burst_of(batch),
+        deployment={"engine": "SGLang"},
+        workload=lengths(inputs, outputs),
+        requests=document.fields(ok="batch_size"),
+        duration_s=took_s,
+    )
+    if batch and took_s and inputs is not None and outputs is not None:
+        cell.totals = {
+            "input_tokens": batch * inputs,
+            "output_tokens": batch * outputs,
+            "output_tokens_per_s": batch * outputs / took_s,
+            "total_tokens_per_s": batch * (inputs + outputs) / took_s,
+            "requests_per_s": batch / took_s,
+        }
+        cell.latencies = {"e2e_s": {"max": took_s}}
+        if (last := document.positive("last_ttft")) is not None:
+            cell.latencies["ttft_s"] = {"max": last}
+    return cell
+
+
+# --- requests ----------------------------------------------------------------------------------------------------
+
+_LISTS = ("ttfts", "input_lens", "output_lens", "itls", "errors", "start_times", "latencies", "queue_times")
+
+
+def _last_line(error: Any) -> str | None:
+    """An error's own line: vLLM's client keeps whole tracebacks, whose last line says what went wrong."""
+    lines = error.strip().splitlines() if isinstance(error, str) and error.startswith("Traceback ") else []
+    return text(lines[-1] if lines else error)
+
+
+def _add_requests(cell: Cell, document: Value) -> None:
+    """Records of _LISTS, seconds, one entry per request, of which some may be missing.
+
+    Lists of unlike length are no requests: a finding, and the cell keeps its sums.
+    """
+    columns = {name: document.items(name) for name in _LISTS}
+    count = len(columns["ttfts"])
+    unlike = [name for name, column in columns.items() if column and len(column) != count]
+    if count and unlike:
+        cell.say("lists_differ", f"{', '.join(unlike)} and ttfts differ in length; the requests are left out")
+    if not count or unlike:
+        return
+
+    # How long a request waited for its send. In a closed loop all do from the beginning, which says nothing.
+    starts = [start.number() for start in columns["start_times"]]
+    dated = cell.rated and bool(starts) and None not in starts
+    requests = []
+    gapless = bundled = 0
+    for row in zip(*(column or [Value(None)] * count for column in columns.values()), strict=True):
+        ttft, inputs, outputs, gaps, error, start, latency, wait = row
+        ttft_s, end_s, tokens, start_s = ttft.amount(), latency.amount(), outputs.whole(), start.number()
+        wait_s = wait.amount() if dated else None
+        problem = _last_line(error.raw)
+        gaps_s = [amount(gap) for gap in gaps.raw] if isinstance(gaps.raw, list) else []
+        offsets: list[float] = []
+        if problem is None and ttft_s is not None and (ttft_s > 0 or tokens) and None not in gaps_s:
+            offsets = list(accumulate([ttft_s, *(gap for gap in gaps_s if gap is not None)]))
+            if len(offsets) == 1 and (tokens or 0) > 1:
+                # An answer without its gaps: its end is known, how it came is not.
+                gapless += 1
+                if end_s is not None and end_s > ttft_s:
+                    offsets.append(end_s)
+            elif tokens is not None and len(offsets) < tokens:
+                bundled += 1
+        requests.append(
+            Request(
+                start=start_s,
+                due=None if start_s is None or wait_s is None else start_s - wait_s,
+                offsets_s=offsets,
+                end_s=end_s or None,
+                input_tokens=inputs.whole(),
+                output_tokens=tokens if offsets else None,
+                error=problem,
+            )
+        )
+    cell.add_requests(requests)
+    if gapless:
+        cell.unknown += ("itl_s", "output_events")
+    if bundled:
+        cell.say(
+            "tokens_bundled",
+            f"{bundled} of {count} requests have fewer gaps than tokens: a chunk brought several, and they count as "
+            "evenly spread",
+        )
+
+
+# --- tables ------------------------------------------------------------------------------------------------------
+
+
+def row_reader(header: list[str]) -> Callable[[Mapping[str, str], str], Cell] | None:
+    """What reads the lines of a CSV with these columns, if they are of one of the two tools."""
+    columns = set(header)
+    if {"backend", "max_concurrency", "median_ttft_ms", "mean_e2e_latency_ms", "completed"} <= columns:
+        return _sglang_row
+    return _vllm_row if {"backend", "elapsed_time", "num_requests", "tokens_per_second"} <= columns else None
+
+
+def _vllm_row(row: Mapping[str, str], where: str) -> Cell:
+    """One line of a CSV of the throughput benchmark's keys with GPU, backend and lengths, as dstack publishes."""
+    document = Value({name: value for name, value in row.items() if value.strip()})
+    cell = vllm_throughput(document, where)
+    cell.deployment = known({
+        "engine": engine_name(document.text("backend", limit=60)), "gpu": document.text("GPU|gpu", limit=60),
+    })  # fmt: skip
+    cell.workload = lengths(document.get("input_len"), document.get("output_len"), mode="offline")
+    cell.totals |= document.fields(input_tokens="total_input_tokens", output_tokens="total_output_tokens")
+    cell.totals |= known({"output_tokens_per_s": sum_per_s(cell.duration_s, cell.totals.get("output_tokens"))})
+    return cell
+
+
+def _sglang_row(row: Mapping[str, str], where: str) -> Cell:
+    """One line of a CSV of bench_serving's keys with a column `GPU` before them, as dstack publishes.
+
+    Where the client also wrote p95_itl_ms, for which the table has no column, `p99_itl_ms` holds the p95 and
+    `concurrency` the p99; what `concurrency` should be, Little's law tells: requests under way = Σ E2E/duration. It
+    is put right only where that names another number, and the two ITL values are in order.
+    """
+    document = Value({name: value if value.strip() else None for name, value in row.items()})
+    cell = sglang(document, where, all_sent=True)
+    cell.deployment |= known({"gpu": document.text("GPU|gpu", limit=60)})
+    stated, cap, under_way = cell.under_way, document.number("max_concurrency"), cell.little
+    p99_ms = document.number("p99_itl_ms")
+    if stated is None or cap is None or p99_ms is None or under_way is None or document.has("p95_itl_ms"):
+        return cell
+    agrees = abs(stated - under_way) <= UNDER_WAY_SHARE * under_way
+    if agrees or under_way > cap * (1 + UNDER_WAY_SHARE) or p99_ms > stated:
+        return cell
+    cell.latencies["itl_s"] |= {"p95": p99_ms * 1e-3, "p99": stated * 1e-3}
+    cell.under_way = None
+    cell.say(
+        "columns_shifted",
+        f"column concurrency says {stated:.1f} where Σ E2E/duration is {under_way:.1f}, of {cap:.0f} places: a p95 "
+        f"of ITL moved the columns after it; p95 {p99_ms:.1f} ms, p99 {stated:.1f} ms",
+    )
+    return cell

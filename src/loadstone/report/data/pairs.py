@@ -1,0 +1,178 @@
+"""Cells that differ in one thing alone: in a fact, in how many GPUs there are, in the GPU."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from loadstone.report.data.effect import Effect, effect
+from loadstone.report.data.frames import E2E, OUTPUT, TTFT, Measure, pace, unsettled
+from loadstone.report.data.points import Point, alike
+from loadstone.report.data.wording import joined
+
+NEAR = 0.1
+"""Lengths that differ by less are the same: a shared prefix is seldom cut to the token."""
+UNSETTLED = "TTFT and E2E of cells whose queue grew are left out: they grow with the length of the cell"
+
+_SPLIT = re.compile(r"(tp|pp|dp|ep|fleet of )(\d+)")
+
+Fact = Literal["prefix", "parallel", "context", "settings"]
+
+
+def switches(points: Sequence[Point], fact: Fact) -> list[list[Point]]:
+    """All sets of points that differ in `fact` alone, each of its values once, by their values.
+
+    Of prefixes, input lengths that nearly are the same are taken to be.
+    """
+    groups: dict[Any, list[Point]] = defaultdict(list)
+    for point in points:
+        groups[alike(point, fact, "near_input", "near_output")].append(point)
+    result = []
+    for group in groups.values():
+        for base in _of_like_lengths(group, fact != "prefix"):
+            chosen = {getattr(point, fact): point for point in reversed(base)}
+            if len(chosen) > 1:
+                result.append([chosen[value] for value in sorted(chosen)])
+    return result
+
+
+def more_gpus(points: Sequence[Point]) -> list[tuple[Point, Point]]:
+    """(fewer, more): cells that differ in their number of GPUs alone and in what follows from it, one kind of split
+    that goes further; the next larger number of each kind.
+    """
+    groups: dict[Any, dict[tuple[int, str], Point]] = defaultdict(dict)
+    for point in points:
+        if point.gpus:
+            groups[alike(point, "gpus", "parallel")].setdefault((point.gpus, point.parallel), point)
+    result = []
+    for group in groups.values():
+        for (few, split), point in group.items():
+            larger: dict[str, tuple[int, Point]] = {}
+            for (many, other), more in sorted(group.items(), key=lambda entry: entry[0]):
+                kinds = _further(split, other)
+                if many > few and kinds is not None:
+                    larger.setdefault(kinds, (many, more))
+            result += [(point, more) for _, more in larger.values()]
+    return result
+
+
+def _further(split: str, other: str) -> str | None:
+    """The kind of split in which `other` differs; "" where nothing is told of either, None where they differ in more.
+    Experts are dealt out as the rest is.
+    """
+    splits, other_splits = (dict(_SPLIT.findall(text)) for text in (split, other))
+    if bool(splits) != bool(other_splits):
+        return None
+    kinds = {kind for kind in (*splits, *other_splits) if splits.get(kind, "1") != other_splits.get(kind, "1")} - {
+        "ep"
+    }
+    return "".join(kinds) if len(kinds) < 2 else None
+
+
+def _of_like_lengths(group: Sequence[Point], exactly: bool) -> list[list[Point]]:
+    sets: list[list[Point]] = []
+    for point in group:
+        for known in sets:
+            if _near(known[0].input_tokens, point.input_tokens, exactly) and _near(
+                known[0].output_tokens, point.output_tokens, exactly
+            ):
+                known.append(point)
+                break
+        else:
+            sets.append([point])
+    return sets
+
+
+def _near(a: int | None, b: int | None, exactly: bool) -> bool:
+    if a is None or b is None or exactly:
+        return a == b
+    return abs(a - b) <= NEAR * max(a, b)
+
+
+class Ratio(msgspec.Struct, frozen=True):
+    """How many times better `over` does than `under`: throughput divided, latency the other way round."""
+
+    over: Point
+    under: Point
+    measure: Measure
+    times: float
+
+    @property
+    def effect(self) -> Effect | None:
+        """`times` with its interval, where that is known."""
+        result = effect(self.over, self.under, self.measure)
+        return result.inverse if result is not None and self.measure.better == "lower" else result
+
+
+def gpu_ratios(points: Sequence[Point]) -> list[Ratio]:
+    """All pairs of cells that differ in their GPU alone, the better GPU (by its throughputs) over the other; without
+    the ratios of queues that may have grown.
+    """
+    groups: dict[Any, dict[str, Point]] = defaultdict(dict)
+    for point in points:
+        if not point.gpu:
+            continue
+        groups[alike(point, "gpu", "version")].setdefault(point.gpu, point)
+    wins: dict[tuple[str, str], float] = defaultdict(float)
+    for group in groups.values():
+        for a, b in itertools.permutations(group.values(), 2):
+            if a.output_tokens_per_s and b.output_tokens_per_s:
+                wins[a.gpu, b.gpu] += math.log(a.output_tokens_per_s / b.output_tokens_per_s)
+    result = []
+    for group in groups.values():
+        for (over, under), sum_log in wins.items():
+            if sum_log < 0 or over not in group or under not in group or (sum_log == 0 and over > under):
+                continue
+            for measure in (OUTPUT, TTFT, pace((group[over], group[under])), E2E):
+                if unsettled(group[over], measure) or unsettled(group[under], measure):
+                    continue
+                much, less = measure.of(group[over]), measure.of(group[under])
+                if much and less and much > 0 and less > 0:
+                    times = much / less if measure.better == "higher" else less / much
+                    result.append(Ratio(group[over], group[under], measure, times))
+    return result
+
+
+def left_out(ratios: Iterable[Ratio]) -> bool:
+    """Whether some latencies of these pairs are not there: see unsettled()."""
+    return any(unsettled(point, TTFT) for ratio in ratios for point in (ratio.over, ratio.under))
+
+
+def heaviest(ratios: Sequence[Ratio]) -> list[Ratio]:
+    """Of each sweep the highest load that both have, and of which no latency is left out if there is such a one."""
+    return _at_end(ratios, 1)
+
+
+def lightest(ratios: Sequence[Ratio]) -> list[Ratio]:
+    """The lowest such load."""
+    return _at_end(ratios, -1)
+
+
+def _at_end(ratios: Sequence[Ratio], sign: Literal[1, -1]) -> list[Ratio]:
+    tops: dict[Any, tuple[bool, float]] = {}
+
+    def place(ratio: Ratio) -> tuple[bool, float]:
+        return not left_out([ratio]), sign * ratio.over.load
+
+    def sweep(ratio: Ratio) -> tuple[Any, ...]:
+        return ratio.under.gpu, *alike(ratio.over, "load")
+
+    for ratio in ratios:
+        tops[sweep(ratio)] = max(tops.get(sweep(ratio), place(ratio)), place(ratio))
+    return [ratio for ratio in ratios if place(ratio) == tops[sweep(ratio)]]
+
+
+def interval_words(ratios: Iterable[Ratio]) -> str:
+    """Where the intervals of these ratios come from."""
+    predicted = {point.source == "simulated" for ratio in ratios for point in (ratio.over, ratio.under)}
+    return joined(
+        "sampling where the spread is known" if False in predicted else "",
+        "for predictions the model's own, 80 %" if True in predicted else "",
+        by="; ",
+    )

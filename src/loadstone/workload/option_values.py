@@ -1,0 +1,165 @@
+"""The value of an option, from a flag's text or from what a notebook gives.
+
+Every reader takes the value and the name that an error shall have for it, and raises InputError, one line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from loadstone.core.errors import InputError
+from loadstone.core.host import path_of
+from loadstone.core.units import parse_counts, parse_list, parse_seconds
+from loadstone.workload.lengths import parse_tokens
+from loadstone.workload.request import Structured
+
+DEFAULT_SIM = "llama-3.1-8b@1xh100"
+"""What is simulated where nothing is named."""
+
+
+def plain(value: Any) -> Any:
+    """A number or truth value of numpy's, an array without dimensions too, as Python's; all else as it is."""
+    kind = getattr(getattr(value, "dtype", None), "kind", None)
+    return value.item() if kind in ("b", "i", "u", "f") and value.shape == () else value
+
+
+def is_several(value: Any) -> bool:
+    return hasattr(value, "__iter__") and not isinstance(value, str)
+
+
+def text(value: Any, flag: str) -> str:
+    return str(value)
+
+
+def path(value: Any, flag: str) -> Path:
+    try:
+        return path_of(value)
+    except TypeError:
+        raise InputError(f"{flag}: a path is needed, and this is of type {type(value).__name__}") from None
+
+
+def name_or_path(value: Any, flag: str) -> str:
+    return str(path(value, flag))
+
+
+def urls(value: Any, flag: str) -> str | list[Any]:
+    if not is_several(value):
+        return value  # type: ignore[no-any-return]
+    if not (several := list(value)):
+        raise InputError(f"{flag}: a list without a URL; name a server, or give None for an embedded one")
+    return several
+
+
+def simulated(value: Any, flag: str) -> Any:
+    return (DEFAULT_SIM if value else None) if isinstance(value, bool) else value
+
+
+def seconds(value: Any, flag: str) -> float:
+    return parse_seconds(str(value), flag)
+
+
+def tokens(value: Any, flag: str) -> int:
+    return parse_tokens(str(value), flag)
+
+
+def _joined(value: Any) -> str | None:
+    """Numbers as a flag's text has them; None where there are none."""
+    if isinstance(value, str):
+        return value
+    return ",".join(map(str, value if is_several(value) else [value])) or None
+
+
+def numbers(value: Any, flag: str) -> list[float]:
+    joined = _joined(value)
+    return [] if joined is None else parse_list(joined, flag)
+
+
+def counts(value: Any, flag: str) -> list[int]:
+    joined = _joined(value)
+    return [] if joined is None else parse_counts(joined, flag)
+
+
+def scales(value: Any, flag: str) -> list[float]:
+    """`0.1` or `1/10`, several with commas."""
+    result = []
+    joined = _joined(value)
+    for part in () if joined is None else joined.split(","):
+        number, slash, divisor = part.partition("/")
+        values = parse_list(f"{number},{divisor}" if slash else number, flag)
+        if slash and values[1] == 0:
+            raise InputError(f"{flag}: {part!r} divides by zero; write 0.1 or 1/10")
+        result.append(values[0] / values[1] if slash else values[0])
+    return result
+
+
+def window(value: Any, flag: str) -> tuple[float, float]:
+    """Two times in seconds, from `0s:10m` or a pair."""
+    span = ":".join(map(str, value)) if isinstance(value, Sequence) and not isinstance(value, str) else str(value)
+    start, colon, end = span.partition(":")
+    if not colon:
+        raise InputError(f"{flag}: {span!r} is not a span of time; write FROM:TO, e.g. 0s:10m")
+    limits = parse_seconds(start or "0", flag), parse_seconds(end, flag)
+    if limits[0] >= limits[1]:
+        raise InputError(f"{flag}: {span!r} ends before it begins; write FROM:TO, e.g. 0s:10m")
+    return limits
+
+
+def headers(value: Any, flag: str) -> list[tuple[str, str]]:
+    """Names and values, from `Name: value`, pairs, or a mapping."""
+    if isinstance(value, Mapping):
+        return [(str(name), str(content)) for name, content in value.items()]
+    pairs = []
+    for header in value if is_several(value) else [value]:
+        pair = header.split(":", 1) if isinstance(header, str) else header
+        if not isinstance(pair, Sequence) or len(pair) != 2:
+            raise InputError(f"{flag}: write 'Name: value'")
+        pairs.append((str(pair[0]).strip(), str(pair[1]).strip()))
+    return pairs
+
+
+def json_object(value: Any, flag: str) -> dict[str, Any]:
+    try:
+        fields = msgspec.json.decode(value) if isinstance(value, str) else value
+    except msgspec.DecodeError as error:
+        raise InputError(f"{flag}: no JSON ({error}); write e.g. '{{\"top_k\": 40}}'") from None
+    if not isinstance(fields, Mapping):
+        raise InputError(f"{flag}: not a JSON object; write e.g. '{{\"top_k\": 40}}'")
+    return dict(fields)
+
+
+def texts(value: Any, flag: str) -> list[Any]:
+    return list(value) if is_several(value) else [value]
+
+
+def addresses(value: Any, flag: str) -> list[str]:
+    return [address for each in texts(value, flag) for address in str(each).split(",")]
+
+
+def parse_structured(given: str) -> Structured:
+    """A Structured from `json-schema:…`, `regex:…` or `grammar:…`; a schema or grammar itself, or a file's path.
+
+    Raises InputError.
+    """
+    kind, colon, content = given.partition(":")
+    if not colon or kind not in ("json-schema", "regex", "grammar") or not content.strip():
+        raise InputError(f"--structured: {given[:40]!r}: write json-schema:FILE, grammar:FILE or regex:PATTERN")
+    if kind == "regex":
+        return Structured("regex", content)
+    inline = content.lstrip().startswith("{") if kind == "json-schema" else "::=" in content
+    if not inline:
+        try:
+            content = Path(content).read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "no text"
+            raise InputError(f"--structured: {content}: cannot be read ({reason}); give a file") from error
+    if kind == "grammar":
+        return Structured("grammar", content)
+    try:
+        schema = msgspec.json.decode(content, type=dict[str, Any])
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise InputError(f"--structured: not a JSON schema ({error}); give a JSON object") from error
+    return Structured("json_schema", schema)

@@ -1,0 +1,71 @@
+"""The plan of the house: wings, their order and their pages are as ARCHITECTURE.md says."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "src" / "loadstone"
+WINGS = sorted(path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists())
+PATH = re.compile(r"`([\w./]+\.(?:py|toml|json|md|csv)|[\w./]+/)`")
+ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
+QUESTIONS = (
+    "Where is TPOT defined?",
+    "Where is vLLM's memory rule?",
+    "Where is a new engine added?",
+    "Where is a finding's threshold?",
+    "Where is the kernel's stamp read?",
+)
+
+
+def test_nothing_lies_loose_beside_the_wings() -> None:
+    assert sorted(path.name for path in PACKAGE.glob("*.py")) == ["__init__.py", "__main__.py"]
+    assert len(WINGS) <= 12
+
+
+def test_the_contract_names_every_wing_and_ignores_no_import() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]["contracts"]
+    rows = next(each["layers"] for each in contracts if each["type"] == "layers")
+    assert sorted(wing.strip() for row in rows for wing in re.split(r"[|:]", row)) == WINGS
+    assert len(rows) <= 9
+    assert not any("ignore_imports" in each for each in contracts)
+
+
+@pytest.mark.parametrize("wing", WINGS)
+def test_a_wing_has_a_page_and_the_files_that_it_names(wing: str) -> None:
+    page = (PACKAGE / wing / "README.md").read_text("utf-8")
+    named = PATH.findall(page)
+    assert named, "it names no file to start reading with"
+    assert [name for name in named if not (PACKAGE / wing / name).exists()] == []
+    assert len(page.splitlines()) <= 25
+    assert f"`{wing}/`" in ARCHITECTURE
+
+
+def test_files_that_the_architecture_names_exist() -> None:
+    named = PATH.findall(ARCHITECTURE)
+    assert [name for name in named if not ((ROOT / name).exists() or (PACKAGE / name).exists())] == []
+
+
+def test_walks_never_climb_back_up() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]["contracts"]
+    rows = next(each["layers"] for each in contracts if each["type"] == "layers")
+    row_of = {wing.strip(): -number for number, row in enumerate(rows) for wing in re.split(r"[|:]", row)}
+    section = ARCHITECTURE.partition("## Three walks")[2].partition("\n## ")[0]
+    walks = [re.findall(r"^\d\. (.*)", walk, re.MULTILINE) for walk in section.split("\n\n")]
+    walks = [walk for walk in walks if walk]
+    assert len(walks) == 3
+    for walk in walks:
+        files = [name for stop in walk for name in PATH.findall(stop) if name.endswith(".py")]
+        wings = [row_of[name.partition("/")[0]] for name in files]
+        assert len(files) <= 8
+        assert wings == sorted(wings), f"{files} climbs back up"
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_the_architecture_answers_in_one_step(question: str) -> None:
+    (row,) = [line for line in ARCHITECTURE.splitlines() if question in line]
+    assert PATH.findall(row)
