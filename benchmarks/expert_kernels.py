@@ -1,4 +1,4 @@
-"""Writes perfmodel/expert_kernels.json anew from the kernel tables of PyPI's aiconfigurator-core (Apache-2.0).
+"""Writes step_time/expert_kernels.json anew from the kernel tables of PyPI's aiconfigurator-core (Apache-2.0).
 
     pip install --no-deps --target TABLES aiconfigurator-core==0.12.0
     python benchmarks/expert_kernels.py TABLES/aiconfigurator_core/systems/data [--write FILE]
@@ -29,9 +29,9 @@ from msgspec.structs import replace
 from loadstone.catalogue import Gpu, gpu
 from loadstone.catalogue.architecture.precision import FORMATS
 from loadstone.core.errors import InputError
+from loadstone.predict.step_time.boards import architecture_of
 from loadstone.predict.step_time.coefficients import Array
 from loadstone.predict.step_time.expert_kernels import PER_TENSOR, ExpertKernel, mean_of
-from loadstone.predict.step_time.gpu_families import architecture_of
 
 BOARDS = {
     "a100_sxm": "a100",

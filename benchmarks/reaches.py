@@ -1,4 +1,4 @@
-"""What perfmodel/reaches.py is made of, by the kernel tables of PyPI's aiconfigurator-core (Apache-2.0): what matrix
+"""What step_time/boards.py is made of, by the kernel tables of PyPI's aiconfigurator-core (Apache-2.0): what matrix
 products reach of data sheets, how fast 16-bit and FP8 caches are read, what all-reduces reach of their links.
 
     pip install --no-deps --target TABLES aiconfigurator-core==0.12.0

@@ -14,7 +14,8 @@ TTFT is the mean of USERS that send at once to an idle engine; TPOT and E2E are 
 a closed loop TTFT may grow where decodes get faster: requests come back sooner, to the same queue.) A relation is
 violated where the side that must not be slower is, by more than TOLERANCE. Violations that no measurement explains
 (EXPLAINED) are grouped, the largest group first; of the worst of each the part of the prediction that grew most is
-named (perfmodel/parts.py). Exits with 1 where there are any, or where an explanation explains nothing any more.
+named (parts_of in step_time/step.py). Exits with 1 where there are any, or where an explanation explains nothing any
+more.
 """
 
 from __future__ import annotations
@@ -36,8 +37,7 @@ from loadstone.catalogue.deployment.shorthand import parse_deployment
 from loadstone.core.errors import InputError
 from loadstone.predict.calibrate.cases import run
 from loadstone.predict.simulator.fleet import Fleet, fleet_of
-from loadstone.predict.step_time.parts import parts_of
-from loadstone.predict.step_time.step import StepModel
+from loadstone.predict.step_time.step import StepModel, parts_of
 from loadstone.predict.step_time.work import GEMM
 
 TOLERANCE = 0.03

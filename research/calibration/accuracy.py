@@ -32,12 +32,12 @@ from numpy.typing import NDArray
 from fit import Fit, family, solve, values_of, weights_of
 from loadstone.core.errors import InputError
 from loadstone.core.statistics.distribution import Z80
-from loadstone.predict.calibrate.cases import Case, Table, case_of, refresh, table_of
+from loadstone.predict.calibrate.cases import Case, CaseTable, case_of, refresh
 from loadstone.predict.calibrate.points import read_points
 from loadstone.predict.calibrate.update import update
 from loadstone.predict.engine_rules import OLD_ERAS, rules_of
-from loadstone.predict.step_time.gpu_families import architecture_of
-from loadstone.predict.step_time.profile import profile_of, save
+from loadstone.predict.step_time.boards import architecture_of
+from loadstone.predict.step_time.profile import Quantity, profile_of, save
 from profiles import (
     MANY,
     fit_all,
@@ -51,7 +51,7 @@ from profiles import (
     spreads_of,
 )
 
-QUANTITIES = ("tpot", "ttft", "throughput")
+QUANTITIES: tuple[Quantity, ...] = ("tpot", "ttft", "throughput")
 Floats = NDArray[np.float64]
 
 
@@ -93,9 +93,9 @@ WAYS: dict[str, Callable[[Case], str]] = {
 
 
 def show(
-    table: Table,
-    gap: Mapping[str, Floats],
-    spread: Mapping[str, Floats] | None = None,
+    table: CaseTable,
+    gap: Mapping[Quantity, Floats],
+    spread: Mapping[Quantity, Floats] | None = None,
     ways: Sequence[str] = ("all", "GPU", "GPU and engine", "family", "regime", "source"),
 ) -> None:
     """|predicted/measured − 1|: median and 90th percentile; bias; share inside the 80 % interval."""
@@ -121,8 +121,8 @@ def show(
             print(text)
 
 
-def worst(table: Table, gap: Mapping[str, Floats], count: int) -> None:
-    for name in ("tpot", "ttft"):
+def worst(table: CaseTable, gap: Mapping[Quantity, Floats], count: int) -> None:
+    for name in QUANTITIES[:2]:
         size = np.where(np.isfinite(gap[name]), np.abs(gap[name]), 0.0)
         print(f"furthest off in {name}")
         for at in np.argsort(-size)[:count]:
@@ -139,12 +139,12 @@ def key_of(case: Case) -> tuple[str, str, str]:
     return deployment.engine, rules_of(deployment).era, architecture_of(deployment.gpu)
 
 
-def fitted_on(cases: Sequence[Case]) -> Table:
+def fitted_on(cases: Sequence[Case]) -> CaseTable:
     """Of the cases those that the fit is to: tokens per second are scored alone, and take long to simulate."""
-    return table_of([case for case in cases if case.point.ttft_s or case.point.tpot_s])
+    return CaseTable([case for case in cases if case.point.ttft_s or case.point.tpot_s])
 
 
-def families_out(table: Table, arguments: argparse.Namespace) -> None:
+def families_out(table: CaseTable, arguments: argparse.Namespace) -> None:
     fitted = fitted_on(table.cases)
     use = np.ones(len(fitted.cases), bool)
     fit = fit_all(fitted, use, arguments.rounds)
@@ -164,13 +164,13 @@ def families_out(table: Table, arguments: argparse.Namespace) -> None:
             remaining[key] = everywhere[key[1] in OLD_ERAS] | residuals(gap, known, mine)
     alone, unseen = architectures_out(fitted, fit)
 
-    def residual_of(engine: str, era: str, architecture: str) -> Mapping[str, float]:
+    def residual_of(engine: str, era: str, architecture: str) -> Mapping[Quantity, float]:
         rest = everywhere[era in OLD_ERAS]
         if architecture not in alone:
             rest = {name: max(value, unseen.get(name, 0.0)) for name, value in rest.items()}
         return remaining.get((engine, era, architecture), rest)
 
-    spread: dict[str, Floats] = {}
+    spread: dict[Quantity, Floats] = {}
     for name in QUANTITIES:
         rest = np.array([residual_of(*key)[name] for key in keys])
         spread[name] = np.sqrt(known[name] + rest**2)
@@ -185,12 +185,12 @@ def families_out(table: Table, arguments: argparse.Namespace) -> None:
         arguments.json.write_text(json.dumps([_row(table, gap, spread, at) for at in range(len(table.cases))]))
 
 
-def architectures_out(table: Table, fit: Fit) -> tuple[set[str], dict[str, float]]:
+def architectures_out(table: CaseTable, fit: Fit) -> tuple[set[str], dict[Quantity, float]]:
     """The architectures with many rows, and what remains where each is predicted from the others; says how far off
     that is. `table` is left as it was."""
     fits = fit_without_architecture(table, fit)
     at = [place for place, case in enumerate(table.cases) if architecture_of(case.deployment.gpu) in fits]
-    kept = table_of([table.cases[place] for place in at])
+    kept = CaseTable([table.cases[place] for place in at])
     fit_of = [fits[architecture_of(case.deployment.gpu)] for case in kept.cases]
     logarithms = np.concatenate([values_of(each, [case]) for each, case in zip(fit_of, kept.cases, strict=True)])
     refresh(kept, np.exp(logarithms))
@@ -203,7 +203,9 @@ def architectures_out(table: Table, fit: Fit) -> tuple[set[str], dict[str, float
     return set(fits), unseen
 
 
-def _row(table: Table, gap: Mapping[str, Floats], spread: Mapping[str, Floats], at: int) -> dict[str, object]:
+def _row(
+    table: CaseTable, gap: Mapping[Quantity, Floats], spread: Mapping[Quantity, Floats], at: int
+) -> dict[str, object]:
     case = table.cases[at]
     deployment, point = case.deployment, case.point
     row: dict[str, object] = {
@@ -247,7 +249,7 @@ def out(cases: Sequence[Case], arguments: argparse.Namespace) -> None:
         logarithms[at] = values_of(without, [table.cases[position] for position in at])
         say(f"{name[:60]}: {len(at)} rows held out")
     at = np.flatnonzero(scored)
-    kept = table_of([table.cases[position] for position in at])
+    kept = CaseTable([table.cases[position] for position in at])
     refresh(kept, np.exp(logarithms[at]))
     show(kept, gaps(kept), ways=("all", "drafts", "GPU", "release", "GPU and engine", "family", "source"))
 
@@ -272,7 +274,7 @@ def two_given(cases: list[Case]) -> None:
             continue
         profile = profile_of(given[0].deployment)
         found = update(profile, given, "two", "", without=family(given[0]))
-        table = table_of(rest)
+        table = CaseTable(rest)
         for values, kept in ((profile.values(without=family(given[0])), before), (found.profile.values(), after)):
             refresh(table, np.tile(values, (len(rest), 1)))
             kept += [abs(table.tpot_s[at] / (case.point.tpot_s or np.nan) - 1) for at, case in enumerate(rest)]
@@ -301,7 +303,7 @@ def main() -> None:
     elif arguments.out:
         out(cases, arguments)
     else:
-        families_out(table_of(cases), arguments)
+        families_out(CaseTable(cases), arguments)
     say(f"{time.perf_counter() - began:.0f} s")
 
 

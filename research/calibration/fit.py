@@ -27,10 +27,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from loadstone.predict.calibrate.cases import Case, Table, predict, slopes
+from loadstone.predict.calibrate.cases import Case, CaseTable, predict, slopes
 from loadstone.predict.engine_rules import ENGINES, OLD_ERAS, rules_of
+from loadstone.predict.step_time.boards import architecture_of, is_amd
 from loadstone.predict.step_time.coefficients import HOST, NAMES, PRIOR, SPREAD, Array
-from loadstone.predict.step_time.gpu_families import architecture_of, is_amd
 
 LEVELS = {
     "all": 0.9, "engine": 0.5, "era": 0.5, "progress": 1.5, "architecture": 0.4, "pair": 0.4, "vendor": 2.0,
@@ -228,7 +228,7 @@ class _Target(NamedTuple):
 
 
 def solve(
-    table: Table,
+    table: CaseTable,
     groups: Groups,
     use: NDArray[np.bool_],
     weights: Array,
@@ -271,7 +271,7 @@ def solve(
 
 
 def _target(
-    name: str, table: Table, groups: Groups, use: NDArray[np.bool_], weights: Array, first_offset: int
+    name: str, table: CaseTable, groups: Groups, use: NDArray[np.bool_], weights: Array, first_offset: int
 ) -> _Target:
     seconds = [case.point.ttft_s if name == "ttft" else case.point.tpot_s for case in table.cases]
     measured = np.array([np.log(value) if value else np.nan for value in seconds])

@@ -25,18 +25,18 @@ from fit import (
     weights_of,
 )
 from loadstone.core.statistics.distribution import Z80
-from loadstone.predict.calibrate.cases import Case, Table, refresh, slopes
+from loadstone.predict.calibrate.cases import Case, CaseTable, refresh, slopes
 from loadstone.predict.engine_rules import rules_of
+from loadstone.predict.step_time.boards import architecture_of, kind_of, shapes_of
 from loadstone.predict.step_time.coefficients import NAMES, Array
-from loadstone.predict.step_time.gpu_families import architecture_of, kind_of, shapes_of
-from loadstone.predict.step_time.profile import Profile, Provenance
+from loadstone.predict.step_time.profile import Profile, Provenance, Quantity
 
 ROUNDS = 3
 MANY = 60
 """Cases from which what remains after a fit can be told."""
 
 
-def fit_all(table: Table, use: NDArray[np.bool_], rounds: int = ROUNDS) -> Fit:
+def fit_all(table: CaseTable, use: NDArray[np.bool_], rounds: int = ROUNDS) -> Fit:
     """Simulating and fitting in turn, from the priors."""
     groups, weights = group(table.cases), weights_of(table.cases)
     fit: Fit | None = None
@@ -48,7 +48,7 @@ def fit_all(table: Table, use: NDArray[np.bool_], rounds: int = ROUNDS) -> Fit:
     return fit
 
 
-def fit_without(table: Table, fit: Fit, use: NDArray[np.bool_]) -> dict[str, Fit]:
+def fit_without(table: CaseTable, fit: Fit, use: NDArray[np.bool_]) -> dict[str, Fit]:
     """A fit without each model family, from where the whole fit ended (the table as last simulated)."""
     weights = weights_of(table.cases)
     names = np.array([family(case) for case in table.cases])
@@ -58,7 +58,7 @@ def fit_without(table: Table, fit: Fit, use: NDArray[np.bool_]) -> dict[str, Fit
     }
 
 
-def fit_without_architecture(table: Table, fit: Fit) -> dict[str, Fit]:
+def fit_without_architecture(table: CaseTable, fit: Fit) -> dict[str, Fit]:
     """A fit without each architecture that has MANY cases: what the others say of a GPU that nobody has measured."""
     weights = weights_of(table.cases)
     names = np.array([architecture_of(case.deployment.gpu) for case in table.cases])
@@ -70,7 +70,7 @@ def fit_without_architecture(table: Table, fit: Fit) -> dict[str, Fit]:
     }
 
 
-def held_out_values(table: Table, fits: Mapping[str, Fit], fit: Fit) -> Array:
+def held_out_values(table: CaseTable, fits: Mapping[str, Fit], fit: Fit) -> Array:
     """ln θ of each case from the fit without its family, d × K."""
     rows = np.empty((len(table.cases), len(NAMES)))
     for name in {family(case) for case in table.cases}:
@@ -79,23 +79,25 @@ def held_out_values(table: Table, fits: Mapping[str, Fit], fit: Fit) -> Array:
     return rows
 
 
-def gaps(table: Table) -> dict[str, Array]:
+def gaps(table: CaseTable) -> dict[Quantity, Array]:
     """ln measured − ln simulated, NaN where there is no measurement; the table as last simulated."""
-    measured = {
+    measured: dict[Quantity, list[float | None]] = {
         "ttft": [case.point.ttft_s for case in table.cases],
         "tpot": [case.point.tpot_s for case in table.cases],
         "throughput": [case.point.output_tokens_per_s for case in table.cases],
     }
-    said = {"ttft": table.ttft_s, "tpot": table.tpot_s, "throughput": table.rate}
+    said: dict[Quantity, Array] = {"ttft": table.ttft_s, "tpot": table.tpot_s, "throughput": table.rate}
     return {
         name: np.log(np.array([np.nan if value is None else value for value in values])) - np.log(said[name])
         for name, values in measured.items()
     }
 
 
-def residuals(gap: Mapping[str, Array], known: Mapping[str, Array], use: NDArray[np.bool_]) -> dict[str, float]:
+def residuals(
+    gap: Mapping[Quantity, Array], known: Mapping[Quantity, Array], use: NDArray[np.bool_]
+) -> dict[Quantity, float]:
     """The spread s for which ±1.28·√(known variance + s²) holds 80 % of the gaps: found by bisection."""
-    found = {}
+    found: dict[Quantity, float] = {}
     for name, values in gap.items():
         at = use & np.isfinite(values)
         if at.sum() < 10:
@@ -109,7 +111,7 @@ def residuals(gap: Mapping[str, Array], known: Mapping[str, Array], use: NDArray
     return found
 
 
-def known_variance(table: Table, logarithms: Array, spreads: Sequence[Array]) -> dict[str, Array]:
+def known_variance(table: CaseTable, logarithms: Array, spreads: Sequence[Array]) -> dict[Quantity, Array]:
     """Variance of ln TTFT, ln TPOT and (as TPOT's) ln throughput from that of the coefficients."""
     by_ttft, by_tpot = slopes(table, logarithms)
     ttft = np.array([slope @ spread @ slope for slope, spread in zip(by_ttft, spreads, strict=True)])
@@ -130,9 +132,13 @@ def spreads_of(cases: Sequence[Case], fits: Mapping[str, Fit], fit: Fit) -> list
 
 
 def profiles(
-    table: Table, fit: Fit, fits: Mapping[str, Fit], residual_of: Callable[[str, str, str], Mapping[str, float]],
-    script: str, date: str,
-) -> list[Profile]:  # fmt: skip
+    table: CaseTable,
+    fit: Fit,
+    fits: Mapping[str, Fit],
+    residual_of: Callable[[str, str, str], Mapping[Quantity, float]],
+    script: str,
+    date: str,
+) -> list[Profile]:
     """All profile files. `residual_of`: what remains, by engine, era and architecture, `*` for any."""
     seen: dict[tuple[str, str, str], list[Case]] = {}
     for case in table.cases:

@@ -164,8 +164,7 @@ def query_runs(sql: str, runs: str | PathLike[str] = "runs") -> dict[str, Any]:
 def validate_points(points: str | PathLike[str], *, profile: str | PathLike[str] | None = None) -> dict[str, Any]:
     """Every measurement of a CSV predicted; the document of `loadstone validate --json`. Raises InputError."""
     from loadstone.predict.calibrate.points import read_points
-    from loadstone.predict.validate.document import document_of
-    from loadstone.predict.validate.score import score
+    from loadstone.predict.validate import document_of, score
 
     return document_of(score(read_points(_folder(points)), None if profile is None else str(_folder(profile))))
 

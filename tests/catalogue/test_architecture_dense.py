@@ -12,7 +12,7 @@ from loadstone.catalogue.config.reader import read_config
 from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.core.errors import InputError
 from loadstone.predict.engine_rules import ranks
-from loadstone.predict.step_time.work_of_batch import work_of
+from loadstone.predict.step_time.work import work_of
 
 BASE: dict[str, Any] = {
     "hidden_size": 128, "intermediate_size": 320, "num_hidden_layers": 12, "num_attention_heads": 8,

@@ -21,7 +21,7 @@ from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.catalogue.find import entries_of
 from loadstone.core.errors import InputError
 from loadstone.predict.engine_rules import ranks
-from loadstone.predict.step_time.work_of_batch import work_of
+from loadstone.predict.step_time.work import work_of
 
 _LETTERS = {
     "S": "sliding_attention",

@@ -22,7 +22,7 @@ from loadstone.core.errors import InputError
 from loadstone.predict.engine_rules import ranks
 from loadstone.predict.sharding.rank import CacheLayer
 from loadstone.predict.sizing.check import contradictions
-from loadstone.predict.step_time.work_of_batch import work_of
+from loadstone.predict.step_time.work import work_of
 
 L, A, C = "linear_attention", "full_attention", "conv"
 SIZES: dict[str, Any] = {

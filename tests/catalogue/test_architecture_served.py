@@ -15,7 +15,7 @@ from loadstone.catalogue.config.reader import read_config
 from loadstone.core.errors import InputError
 from loadstone.predict.engine_rules import ranks
 from loadstone.predict.sizing.check import contradictions
-from loadstone.predict.step_time.work_of_batch import work_of
+from loadstone.predict.step_time.work import work_of
 
 CONFIGS: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("served_configs.json").read_text())
 

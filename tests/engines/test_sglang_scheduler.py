@@ -20,7 +20,7 @@ from engines.launch import _HOMES, _READY_TIMEOUT_S, environment
 from loadstone.catalogue.deployment.shorthand import parse_deployment
 from loadstone.measure.engines.process import ServerProcess, free_port
 from loadstone.predict.scheduler import EnginePolicy, Scheduler, Sequence
-from loadstone.predict.scheduler.defaults import policy_of
+from loadstone.predict.scheduler.policy import policy_of
 
 KV_TOKENS, SEQS, CHUNK = 1024, 12, 256
 BURSTS, REQUESTS = 6, 16

@@ -18,6 +18,7 @@ from loadstone.core.statistics.distribution import Z80
 from loadstone.measure.simulated_server import start
 from loadstone.measure.simulated_server.law import Law
 from loadstone.predict.calibrate.cases import (
+    CaseTable,
     Outcome,
     case_of,
     decode_seconds,
@@ -25,7 +26,6 @@ from loadstone.predict.calibrate.cases import (
     refresh,
     run,
     slopes,
-    table_of,
 )
 from loadstone.predict.calibrate.points import Point, deployment_of
 from loadstone.predict.calibrate.update import _widths, update
@@ -208,7 +208,7 @@ def test_range_ratio_is_what_is_sent() -> None:
 def measured(cases: list, truth: np.ndarray, noise: float = 0.0) -> list:
     """The cases with the TTFT and TPOT that the model with these coefficients gives."""
     rng = np.random.default_rng(0)
-    table = table_of(cases)
+    table = CaseTable(cases)
     refresh(table, np.tile(truth, (len(cases), 1)))
     found = []
     for at, case in enumerate(cases):
@@ -232,7 +232,7 @@ TRUTH = {"gemm_memory_bf16": 0.74, "gemm_compute_bf16": 0.66, "product_s": 6e-6,
 
 def test_the_formula_agrees_with_the_simulation_it_was_taken_from() -> None:
     cases = measured(grid(), values(**TRUTH))
-    table = table_of(cases)
+    table = CaseTable(cases)
     rows = np.tile(values(**TRUTH), (len(cases), 1))
     refresh(table, rows)
     ttft, tpot = predict(table, rows)
@@ -248,7 +248,7 @@ def test_the_formula_agrees_with_the_simulation_it_was_taken_from() -> None:
 
 def test_a_fit_finds_coefficients_again() -> None:
     cases = measured(grid(), values(**TRUTH), noise=0.01)
-    table = table_of(cases)
+    table = CaseTable(cases)
     groups, weights, use = group(cases), weights_of(cases), np.ones(len(cases), bool)
     fit = None
     for _ in range(3):
@@ -270,7 +270,7 @@ def test_profiles_of_a_fit_hold_a_family_out() -> None:
     first = measured(grid(fold="llama"), values(**TRUTH))
     second = measured(grid(model="Qwen/Qwen3-8B", fold="qwen"), values(**TRUTH))
     cases = first + second
-    table = table_of(cases)
+    table = CaseTable(cases)
     refresh(table, np.exp(values_of(None, cases)))
     use = np.ones(len(cases), bool)
     fit = solve(table, group(cases), use, weights_of(cases))
@@ -293,7 +293,7 @@ def test_what_an_old_release_took_for_latent_attention_is_nobody_elses() -> None
     }  # fmt: skip
     slow = values(latent_layer_s=16e-6 + 0.025 / 61)
     cases = measured(grid("deepseek-ai/DeepSeek-R1", **more), slow)
-    table = table_of(cases)
+    table = CaseTable(cases)
     fit = None
     for _ in range(3):
         refresh(table, np.exp(values_of(fit, cases)))
@@ -311,7 +311,7 @@ def test_what_an_old_release_took_for_latent_attention_is_nobody_elses() -> None
 def test_an_era_and_a_gpu_seen_apart_have_a_profile_too() -> None:
     cases = measured(grid(engine_version="0.12.0"), values(**TRUTH))
     cases += measured(grid(gpu="A100-SXM-80GB"), values(**TRUTH))
-    table = table_of(cases)
+    table = CaseTable(cases)
     refresh(table, np.exp(values_of(None, cases)))
     fit = solve(table, group(cases), np.ones(len(cases), bool), weights_of(cases))
     found = {
@@ -336,7 +336,7 @@ def test_releases_build_on_one_another() -> None:
     other = measured(grid(engine="tensorrt-llm", engine_version="1.2"), values(product_s=8e-6))
     other += measured(grid(engine="tensorrt-llm", engine_version="1.3"), values(product_s=4e-6))
     cases = before + other + newest
-    table = table_of(cases)
+    table = CaseTable(cases)
     refresh(table, np.exp(values_of(None, cases)))
     groups, weights, at = group(cases), weights_of(cases), np.arange(len(cases))
     fit = solve(table, groups, at < len(before + other), weights)
@@ -382,7 +382,7 @@ def test_two_points_bring_the_rest_of_a_sweep_near() -> None:
     truth = values(gemm_memory_bf16=0.6, gemm_compute_bf16=0.5, product_s=9e-6, sequence_s=3e-5, request_s=0.05)
     cases = measured([case_of(point_of(row, users)) for row, users in enumerate((1, 8, 32, 128), 1)], truth)
     found = update(prior_profile(), [cases[0], cases[3]], "mine", "2026-01-01")
-    table = table_of(cases[1:3])
+    table = CaseTable(cases[1:3])
     gaps = []
     for profile in (prior_profile(), found.profile):
         refresh(table, np.tile(profile.values(), (2, 1)))

@@ -20,8 +20,7 @@ from loadstone.predict.step_time.coefficients import INDEX, PRIOR
 from loadstone.predict.step_time.expert_kernels import ExpertKernel, expert_kernel, expert_kernels
 from loadstone.predict.step_time.formulas import body_seconds
 from loadstone.predict.step_time.profile import prior_profile
-from loadstone.predict.step_time.work import COLLECTIVE, EXPERTS, Work, ideal
-from loadstone.predict.step_time.work_of_batch import work_of
+from loadstone.predict.step_time.work import COLLECTIVE, EXPERTS, Work, ideal, work_of
 
 fitting = script(Path(__file__).resolve().parents[2] / "benchmarks/expert_kernels.py")
 

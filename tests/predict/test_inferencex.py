@@ -10,7 +10,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from loadstone.predict.calibrate.cases import case_of, refresh, table_of
+from loadstone.predict.calibrate.cases import CaseTable, case_of, refresh
 from loadstone.predict.calibrate.points import read_points
 from loadstone.predict.step_time.profile import profile_of
 
@@ -89,7 +89,7 @@ def test_rows_of_the_fit_are_met() -> None:
     """A sample, with the shipped coefficients: near in TPOT, on NVIDIA's GPUs and AMD's."""
     cases = [case_of(point) for point in read_points(POINTS)[::3]]
     cases = [case for case in cases if case.policy.speculative is None and case.users <= 64]
-    table = table_of(cases)
+    table = CaseTable(cases)
     refresh(table, np.array([profile_of(case.deployment).values() for case in cases]))
     off = np.array([abs(table.tpot_s[at] / (case.point.tpot_s or np.nan) - 1) for at, case in enumerate(cases)])
     amd = np.array([case.deployment.gpu.vendor == "amd" for case in cases])

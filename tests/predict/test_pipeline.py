@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from loadstone.catalogue.deployment.shorthand import parse_deployment
 from loadstone.predict.scheduler import EnginePolicy, Sequence, Speculative, batches_of, policy_of
-from loadstone.predict.scheduler.pipeline import Batch
+from loadstone.predict.scheduler.scheduler import Batch
 from loadstone.predict.simulator.cell import run_cell
 from loadstone.predict.simulator.engine import Journal
 from loadstone.predict.simulator.fleet import Fleet, fleet_of, longest_request

@@ -21,7 +21,7 @@ from loadstone.predict.simulator.fleet import Fleet
 from loadstone.predict.sizing import engine_limits, memory_of, size
 from loadstone.predict.step_time import StepModel, profile_of
 from loadstone.predict.step_time.coefficients import INDEX
-from loadstone.predict.step_time.work_of_batch import work_of
+from loadstone.predict.step_time.work import work_of
 
 SLOTS = "llama-3.1-8b:fp16@1xcpu/engine=llama.cpp,parallel=8,ctx_size=4096"
 

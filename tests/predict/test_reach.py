@@ -11,13 +11,11 @@ from loadstone.catalogue import gpu, gpus
 from loadstone.catalogue.deployment.shorthand import parse_deployment
 from loadstone.predict.engine_rules import ENGINES
 from loadstone.predict.step_time import StepModel
+from loadstone.predict.step_time.boards import architecture_of, floor_of, reach_of, ring_of, widened, widening_of
 from loadstone.predict.step_time.coefficients import INDEX, PRIOR
 from loadstone.predict.step_time.formulas import body_seconds
-from loadstone.predict.step_time.gpu_families import architecture_of
 from loadstone.predict.step_time.profile import prior_profile
-from loadstone.predict.step_time.reach import floor_of, reach_of, ring_of, widened, widening_of
-from loadstone.predict.step_time.work import COLLECTIVE, GEMM, HEAD, ideal
-from loadstone.predict.step_time.work_of_batch import work_of
+from loadstone.predict.step_time.work import COLLECTIVE, GEMM, HEAD, ideal, work_of
 
 
 def prompt_s(deployment: str) -> float:

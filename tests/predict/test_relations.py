@@ -13,11 +13,10 @@ from loadstone.catalogue.deployment.shorthand import parse_deployment
 from loadstone.core.errors import InputError
 from loadstone.core.summary import Summary
 from loadstone.predict.step_time import StepModel
+from loadstone.predict.step_time.boards import architecture_of
 from loadstone.predict.step_time.expert_kernels import PER_TENSOR, expert_kernel
-from loadstone.predict.step_time.gpu_families import architecture_of
-from loadstone.predict.step_time.parts import first_token_s, parts_of
-from loadstone.predict.step_time.work import COLLECTIVE
-from loadstone.predict.step_time.work_of_batch import work_of
+from loadstone.predict.step_time.step import first_token_s, parts_of
+from loadstone.predict.step_time.work import COLLECTIVE, work_of
 from loadstone.report.pages.terminal import render
 from loadstone.runs.simulate import simulate
 from loadstone.workload.options import SimulateOptions

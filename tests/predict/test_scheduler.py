@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from loadstone.core.errors import InputError
 from loadstone.predict.scheduler import EnginePolicy, Scheduler, Sequence, Speculative
 from loadstone.predict.scheduler.blocks import PrefixCache
-from loadstone.predict.scheduler.speculation import gains
+from loadstone.predict.scheduler.running import gains
 
 Step = tuple[list[tuple[int, int, int]], int]
 """Chunks (row, new, cached) and decodes that take part."""

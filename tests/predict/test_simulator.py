@@ -23,15 +23,14 @@ from loadstone.core import Plan, run_folder
 from loadstone.core.errors import InputError
 from loadstone.predict.scheduler import EnginePolicy, Scheduler, Speculative
 from loadstone.predict.simulator.cell import run_cell
+from loadstone.predict.simulator.client import Asked, whole_prompts
 from loadstone.predict.simulator.content import Contents, shares
-from loadstone.predict.simulator.counters import Counters
 from loadstone.predict.simulator.engine import NEVER, Group, Journal, Replica, taker
 from loadstone.predict.simulator.fast import applies, run_fast
 from loadstone.predict.simulator.fleet import Fleet
 from loadstone.predict.simulator.interval import beginning, intervals, medians
 from loadstone.predict.simulator.pipeline import engines_of
-from loadstone.predict.simulator.requests import Asked, whole_prompts
-from loadstone.predict.simulator.run import CellRun, State
+from loadstone.predict.simulator.run import CellRun, Counters, State
 from loadstone.predict.simulator.table import tables
 from loadstone.workload.options import Options
 from loadstone.workload.planning import plan_of
@@ -954,7 +953,7 @@ def test_each_engine_is_told_under_vllms_names() -> None:
 
 
 def test_samples_stay_evenly_spread_as_they_thin_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("loadstone.predict.simulator.counters._MOST", 20)
+    monkeypatch.setattr("loadstone.predict.simulator.run._MOST_SAMPLES", 20)
     counters = Counters("m", 2, 1000)
     at_s = 0.0
     while at_s < 100:
@@ -974,7 +973,7 @@ def test_the_way_of_a_request_and_the_clients_moments() -> None:
 
 
 def test_counters_count_on_over_cells_and_thin_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("loadstone.predict.simulator.counters._MOST", 40)
+    monkeypatch.setattr("loadstone.predict.simulator.run._MOST_SAMPLES", 40)
     asked = plan(concurrency=[2, 4], requests=[300], output="20")
     fleet = Fleet(POLICY, Times())
     counters = Counters("m", 1, POLICY.kv_tokens)

@@ -16,6 +16,7 @@ from loadstone.catalogue import parse_deployment
 from loadstone.core.errors import InputError
 from loadstone.predict.engine_rules import rules_of
 from loadstone.predict.step_time import StepModel, profile_of
+from loadstone.predict.step_time.boards import architecture_of
 from loadstone.predict.step_time.coefficients import COEFFICIENTS, EXPERT_LAYERS, HOST, INDEX, LIGHT, NAMES, PRIOR
 from loadstone.predict.step_time.formulas import (
     body_seconds,
@@ -25,10 +26,8 @@ from loadstone.predict.step_time.formulas import (
     pair_seconds,
     pairs_of,
 )
-from loadstone.predict.step_time.gpu_families import architecture_of
 from loadstone.predict.step_time.profile import ELSEWHERE, Profile, load, prior_profile, remaining, save, unmeasured
-from loadstone.predict.step_time.work import COLLECTIVE, EXPERTS, GEMM, HEAD, Work, ideal
-from loadstone.predict.step_time.work_of_batch import work_of
+from loadstone.predict.step_time.work import COLLECTIVE, EXPERTS, GEMM, HEAD, Work, ideal, work_of
 
 DEPLOYMENTS = (
     "llama-3.1-8b@1xh100/tp1,engine=vllm",

@@ -14,11 +14,10 @@ from annotate import annotated
 from conftest import Loadstone
 from loadstone.catalogue import model, parse_deployment
 from loadstone.core.errors import InputError
-from loadstone.predict.calibrate.cases import case_of, refresh, table_of
+from loadstone.predict.calibrate.cases import CaseTable, case_of, refresh
 from loadstone.predict.calibrate.points import Point, deployment_of, read_points
 from loadstone.predict.step_time.profile import family_of, prior_profile, profile_of, save
-from loadstone.predict.validate.document import document_of, footnote
-from loadstone.predict.validate.score import Scored, figures, regime, score, summarise
+from loadstone.predict.validate import Scored, document_of, figures, footnote, regime, score, summarise
 
 POINTS = Path(__file__).resolve().parents[3] / "shared" / "data" / "points.csv"
 
@@ -99,7 +98,7 @@ def test_a_family_that_was_fitted_is_scored_without_itself(tmp_path: Path) -> No
     assert akin.predicted["tpot"] != unseen.predicted["tpot"]
     fitted = profile_of(deployment_of(said.point))
     case = case_of(said.point)
-    table = table_of([case])
+    table = CaseTable([case])
     refresh(table, fitted.values()[None])
     assert float(table.tpot_s[0]) != said.predicted["tpot"]
 

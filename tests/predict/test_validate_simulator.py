@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from loadstone.catalogue.deployment.shorthand import parse_deployment
-from loadstone.predict.calibrate.cases import Outcome, case_of, predict, refresh, run, simulate, slopes, table_of
+from loadstone.predict.calibrate.cases import CaseTable, Outcome, case_of, predict, refresh, run, simulate, slopes
 from loadstone.predict.calibrate.points import Point
 from loadstone.predict.scheduler import EnginePolicy
 from loadstone.predict.simulator.cell import run_cell
@@ -171,7 +171,7 @@ TP8 = {"tp": 8, "dp": 1, "moe_ep": 1}
 @pytest.mark.parametrize("parallel", [{}, TP8], ids=["attention-dp", "tp8"])
 def test_the_formula_follows_the_simulation_as_coefficients_move(engine: str, parallel: dict[str, int]) -> None:
     case = case_of(point(engine=engine, engine_version="", **parallel))
-    table = table_of([case])
+    table = CaseTable([case])
     model = fleet_of(case.deployment).model
     assert isinstance(model, StepModel)
     values = model.values[None, :]

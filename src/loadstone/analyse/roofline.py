@@ -72,8 +72,7 @@ class _Roofline:
     def __init__(self, deployment: Deployment) -> None:
         from loadstone.predict.step_time import StepModel
         from loadstone.predict.step_time.coefficients import LIGHT
-        from loadstone.predict.step_time.work import EXPERTS, GEMM, HEAD, ideal
-        from loadstone.predict.step_time.work_of_batch import work_of
+        from loadstone.predict.step_time.work import EXPERTS, GEMM, HEAD, ideal, work_of
 
         self._schedulers = deployment.dp * deployment.pp
         self._group = deployment.dp if deployment.attention_dp else 1
@@ -219,14 +218,14 @@ def _shorthand(info: RunInfo, facts: RunFacts) -> str | None:
 def _roofline(shorthand: str | None, hardware: Gpu | None, own_model: str | None) -> _Roofline | None:
     """None of what only a file describes: names come from servers and papers, and no file is read for one."""
     from loadstone.catalogue.deployment.shorthand import parse_named
-    from loadstone.predict.step_time.gpu_families import architecture_of
-    from loadstone.predict.step_time.processor import ARCHITECTURE
+    from loadstone.predict.step_time.boards import architecture_of
+    from loadstone.predict.step_time.coefficients import PROCESSOR
 
     try:
         if not shorthand:
             return None
         deployment = parse_named(shorthand, hardware, own_model)
         # The catalogue's processor stands for all there are: its rates are no limit of any.
-        return None if architecture_of(deployment.gpu) == ARCHITECTURE else _Roofline(deployment)
+        return None if architecture_of(deployment.gpu) == PROCESSOR else _Roofline(deployment)
     except (InputError, ArithmeticError, KeyError, OSError, RuntimeError):
         return None  # the last two: a model's name that no path can have

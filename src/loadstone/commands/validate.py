@@ -21,8 +21,7 @@ def validate(
     """Predict every measurement in a file, and show the errors. Nothing is fitted on the file."""
     from loadstone.commands.output import print_json, print_text
     from loadstone.predict.calibrate.points import read_points
-    from loadstone.predict.validate.document import document_of, footnote, render
-    from loadstone.predict.validate.score import score
+    from loadstone.predict.validate import document_of, footnote, render, score
 
     rows = score(read_points(points), profile)
     if json:

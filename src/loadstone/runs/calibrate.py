@@ -5,7 +5,7 @@ all of them and kept.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import exp, expm1
 from pathlib import Path
 from statistics import median
@@ -25,8 +25,8 @@ from loadstone.predict.calibrate.cases import MOST_REQUESTS, Case
 from loadstone.predict.calibrate.points import Point
 from loadstone.predict.calibrate.update import Calibration, update
 from loadstone.predict.scheduler import policy_of
-from loadstone.predict.step_time.profile import profile_of, save, user_folder
-from loadstone.predict.step_time.work_of_batch import work_of
+from loadstone.predict.step_time.profile import Quantity, profile_of, save, user_folder
+from loadstone.predict.step_time.work import work_of
 
 _TELLS_NO_ENGINE = ("Triton",)
 """In front of engines that it does not name."""
@@ -76,11 +76,11 @@ def calibrate(runs: Sequence[Path], deployment: str | None, name: str, folder: P
     return CalibratedProfile(name, path, target.name, base.name, len(cases), calibration)
 
 
-def _means(values: dict[str, list[float]]) -> dict[str, float]:
+def _means(values: Mapping[Quantity, list[float]]) -> dict[str, float]:
     return {key: sum(each) / len(each) for key, each in values.items() if each}
 
 
-def _errors(gaps: dict[str, list[float]]) -> dict[str, float]:
+def _errors(gaps: Mapping[Quantity, list[float]]) -> dict[str, float]:
     return {key: median(abs(expm1(-gap)) for gap in each) for key, each in gaps.items() if each}
 
 

@@ -20,14 +20,14 @@ from loadstone.core.signals import Signals
 from loadstone.core.summary import FirstToken
 from loadstone.predict.scheduler import policy_of
 from loadstone.predict.simulator.cell import run_cell
-from loadstone.predict.simulator.counters import Counters
+from loadstone.predict.simulator.client import CHARACTERS_PER_TOKEN, TURNAROUND_S, whole_prompts
 from loadstone.predict.simulator.fleet import Fleet, fleet_of, fleet_with, longest_request
 from loadstone.predict.simulator.interval import Off, answer_s, intervals
-from loadstone.predict.simulator.requests import CHARACTERS_PER_TOKEN, TURNAROUND_S, whole_prompts
+from loadstone.predict.simulator.run import Counters
 from loadstone.predict.simulator.table import tables
 from loadstone.predict.step_time import StepModel
-from loadstone.predict.step_time.parts import first_token_s, parts_of
 from loadstone.predict.step_time.profile import engine_measured, remaining, unmeasured, vendor_measured
+from loadstone.predict.step_time.step import first_token_s, parts_of
 from loadstone.runs import execution
 from loadstone.workload.options import SimulateOptions
 from loadstone.workload.planning import Planner

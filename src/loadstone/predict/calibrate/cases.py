@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,8 +41,7 @@ from loadstone.predict.step_time.formulas import (
     waiting_seconds,
 )
 from loadstone.predict.step_time.step import StepModel
-from loadstone.predict.step_time.work import Work, stack
-from loadstone.predict.step_time.work_of_batch import work_of
+from loadstone.predict.step_time.work import Work, stack, work_of
 
 MOST_REQUESTS = 4096
 """A simulated closed loop of more requests says nothing new."""
@@ -275,41 +274,49 @@ def _plan(
 # --- all points at once -------------------------------------------------------------------------------------------
 
 
-@dataclass
-class Table:
-    """Cases, their works as one, and what the last simulation of each said (see the module)."""
-
-    cases: list[Case]
-    work: Work
-    tokens: Array
-    batch: Array = field(default_factory=lambda: np.zeros(0))
-    context: Array = field(default_factory=lambda: np.zeros(0))
-    chunk: Array = field(default_factory=lambda: np.zeros(0))
-    chunk_pairs: Array = field(default_factory=lambda: np.zeros(0))
-    chunk_window_pairs: Array = field(default_factory=lambda: np.zeros(0))
-    chunk_sequences: Array = field(default_factory=lambda: np.zeros(0))
-    beside: Array = field(default_factory=lambda: np.zeros(0))
-    met: Array = field(default_factory=lambda: np.zeros(0))
-    q: Array = field(default_factory=lambda: np.zeros(0))
-    r: Array = field(default_factory=lambda: np.zeros(0))
-    w: Array = field(default_factory=lambda: np.zeros(0))
-    k: Array = field(default_factory=lambda: np.zeros(0))
-    ttft_s: Array = field(default_factory=lambda: np.zeros(0))
-    tpot_s: Array = field(default_factory=lambda: np.zeros(0))
-    rate: Array = field(default_factory=lambda: np.zeros(0))
-    held_back: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))
-    eager: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))
-    graph_tokens: Array = field(default_factory=lambda: np.zeros(0))
-    in_step: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))
+_MEANS = (
+    "batch", "context", "chunk", "chunk_sequences", "chunk_pairs", "chunk_window_pairs", "beside", "met", "q", "rate",
+    "ttft_s", "tpot_s", "held_back",
+)  # fmt: skip
 
 
-def table_of(cases: Sequence[Case]) -> Table:
-    tokens = np.array([case.inputs.mean() for case in cases])
-    eager = np.array([rules_of(case.deployment).is_eager for case in cases])
-    graphs = np.array([rules_of(case.deployment).graph_tokens for case in cases], float)
-    in_step = np.array([case.deployment.attention_dp and case.deployment.dp > 1 for case in cases])
-    works = stack([case.work for case in cases])
-    return Table(list(cases), works, tokens, eager=eager, graph_tokens=graphs, in_step=in_step)
+class CaseTable:
+    """Cases, their works as one, and what the last simulation of each gave, as arrays over the cases (see refresh()).
+
+    batch, context          sequences of a decode step, tokens of a sequence
+    chunk, chunk_sequences  prompt tokens of a step that has some, and of how many prompts they are
+    chunk_pairs             pairs of a new and an earlier token in it; chunk_window_pairs: within windows
+    beside, met             sequences that decode in such a step; tokens that a rank brings to it, on average
+    q, r, w, k              of the formula, see the module
+    rate                    output tokens per second
+    held_back               somebody waited for room in the KV cache
+    """
+
+    batch: Array
+    context: Array
+    chunk: Array
+    chunk_sequences: Array
+    chunk_pairs: Array
+    chunk_window_pairs: Array
+    beside: Array
+    met: Array
+    q: Array
+    r: Array
+    w: Array
+    k: Array
+    rate: Array
+    ttft_s: Array
+    tpot_s: Array
+    held_back: NDArray[np.bool_]
+
+    def __init__(self, cases: Sequence[Case]) -> None:
+        self.cases = list(cases)
+        self.work = stack([case.work for case in cases])
+        self.tokens = np.array([case.inputs.mean() for case in cases])
+        rules = [rules_of(case.deployment) for case in cases]
+        self.eager = np.array([each.is_eager for each in rules])
+        self.graph_tokens = np.array([each.graph_tokens for each in rules], float)
+        self.in_step = np.array([case.deployment.attention_dp and case.deployment.dp > 1 for case in cases])
 
 
 def simulate(case: Case, values: Array) -> tuple[Outcome, StepModel]:
@@ -321,48 +328,38 @@ def simulate(case: Case, values: Array) -> tuple[Outcome, StepModel]:
     return run(fleet, case.users, case.inputs, case.outputs, case.point.row, case.times, case.warm), model
 
 
-def refresh(table: Table, values: Array) -> None:
-    """Simulates every case at its own coefficients (d × K) and keeps what the formula needs."""
-    count = len(table.cases)
-    names = (
-        "batch",
-        "context",
-        "chunk",
-        "chunk_pairs",
-        "chunk_window_pairs",
-        "chunk_sequences",
-        "beside",
-        "met",
-        "q",
-        "rate",
+def _means(case: Case, outcome: Outcome) -> tuple[float, ...]:
+    """As _MEANS has them."""
+    middle = np.mean if case.point.stat == "mean" else np.median
+    mean = float(case.inputs.mean())
+    sequences = max(1.0, outcome.chunk_tokens / mean)
+    # A chunk of a longer prompt has on average half the prompt before it.
+    new = min(mean, outcome.chunk_tokens)
+    pairs = new * max(mean - new, 0.0) / 2 + new * new / 2
+    mixed = case.policy.order == "mixed"
+    return (
+        max(1.0, outcome.decodes),
+        max(1.0, outcome.context),
+        outcome.chunk_tokens,
+        sequences,
+        sequences * pairs,
+        sequences * min(pairs, new * float(case.work.window[0])),
+        max(0.0, outcome.decodes - sequences) if mixed else 0.0,
+        outcome.met_tokens,
+        outcome.prompt_steps / max(1.0, outcome.decode_steps + (outcome.prompt_steps if mixed else 0)),
+        outcome.output_tokens / outcome.duration_s,
+        float(middle(outcome.ttft_s)),
+        float(middle(outcome.tpot_s)),
+        outcome.held_back,
     )
-    kept = {name: np.zeros(count) for name in names}
-    table.ttft_s, table.tpot_s = np.zeros(count), np.zeros(count)
-    table.held_back = np.zeros(count, bool)
-    for at, case in enumerate(table.cases):
-        outcome, _ = simulate(case, values[at])
-        middle = np.mean if case.point.stat == "mean" else np.median
-        table.ttft_s[at], table.tpot_s[at] = float(middle(outcome.ttft_s)), float(middle(outcome.tpot_s))
-        table.held_back[at] = outcome.held_back
-        kept["rate"][at] = outcome.output_tokens / outcome.duration_s
-        kept["batch"][at] = max(1.0, outcome.decodes)
-        kept["context"][at] = max(1.0, outcome.context)
-        kept["chunk"][at] = outcome.chunk_tokens
-        mean = float(case.inputs.mean())
-        sequences = max(1.0, outcome.chunk_tokens / mean)
-        kept["chunk_sequences"][at] = sequences
-        # A chunk of a longer prompt has on average half the prompt before it.
-        new = min(mean, outcome.chunk_tokens)
-        pairs = new * max(mean - new, 0.0) / 2 + new * new / 2
-        window = float(case.work.window[0])
-        kept["chunk_pairs"][at] = sequences * pairs if sequences > 1 else pairs
-        kept["chunk_window_pairs"][at] = (sequences if sequences > 1 else 1.0) * min(pairs, new * window)
-        mixed = case.policy.order == "mixed"
-        kept["beside"][at] = max(0.0, outcome.decodes - sequences) if mixed else 0.0
-        kept["met"][at] = outcome.met_tokens
-        kept["q"][at] = outcome.prompt_steps / max(1.0, outcome.decode_steps + (outcome.prompt_steps if mixed else 0))
-    for name, column in kept.items():
+
+
+def refresh(table: CaseTable, values: Array) -> None:
+    """Simulates every case at its own coefficients (d × K) and keeps what the formula needs."""
+    means = [_means(case, simulate(case, values[at])[0]) for at, case in enumerate(table.cases)]
+    for name, column in zip(_MEANS, np.array(means, float).T, strict=True):
         setattr(table, name, column)
+    table.held_back = table.held_back.astype(bool)
     decode, prompt = decode_seconds(table, values), prompt_seconds(table, values)
     mixes = table.beside > 0
     # Prompts of a burst are nobody's decodes, and a median sees fewer than there are: as many as explain TPOT.
@@ -377,7 +374,7 @@ def refresh(table: Table, values: Array) -> None:
     table.k = np.maximum(table.ttft_s - host - table.w * decode, 0.3 * prompt) / prompt
 
 
-def decode_seconds(table: Table, values: Array) -> Array:
+def decode_seconds(table: CaseTable, values: Array) -> Array:
     """A decode step at the mean batch and context."""
     work, batch = table.work, table.batch
     full, windowed, state = context_seconds(work, values)
@@ -392,7 +389,7 @@ def decode_seconds(table: Table, values: Array) -> Array:
     return both(kernels, launched) + step + sequence * batch
 
 
-def prompt_seconds(table: Table, values: Array) -> Array:
+def prompt_seconds(table: CaseTable, values: Array) -> Array:
     """A mean step that holds prompt tokens."""
     work = table.work
     full, windowed, state = context_seconds(work, values)
@@ -416,15 +413,13 @@ def prompt_seconds(table: Table, values: Array) -> Array:
     return both(kernels, launched) + step + more + sequence * sequences
 
 
-def host_seconds(table: Table, values: Array) -> Array:
-    return (
-        values[:, INDEX["request_s"]]
-        + values[:, INDEX["request_token_s"]] * table.tokens
-        + values[:, INDEX["stream_s"]]
-    )
+def host_seconds(table: CaseTable, values: Array) -> Array:
+    request, per_token, stream = values[:, [INDEX[name] for name in ("request_s", "request_token_s", "stream_s")]].T
+    seconds: Array = request + per_token * table.tokens + stream
+    return seconds
 
 
-def predict(table: Table, values: Array) -> tuple[Array, Array]:
+def predict(table: CaseTable, values: Array) -> tuple[Array, Array]:
     """(ln TTFT, ln TPOT) by the formula, d each."""
     decode, prompt = decode_seconds(table, values), prompt_seconds(table, values)
     share = np.where(table.beside > 0, 1 - table.q, 1.0)
@@ -433,7 +428,7 @@ def predict(table: Table, values: Array) -> tuple[Array, Array]:
     return np.log(ttft), np.log(tpot)
 
 
-def slopes(table: Table, logarithms: Array) -> tuple[Array, Array]:
+def slopes(table: CaseTable, logarithms: Array) -> tuple[Array, Array]:
     """d ln TTFT / d ln θ and d ln TPOT / d ln θ, d × K each, by differences."""
     ttft, tpot = predict(table, np.exp(logarithms))
     by_ttft, by_tpot = np.zeros(logarithms.shape), np.zeros(logarithms.shape)

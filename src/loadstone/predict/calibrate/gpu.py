@@ -29,10 +29,10 @@ from loadstone.catalogue.find import match_gpu
 from loadstone.catalogue.hardware import Gpu
 from loadstone.core.errors import InputError
 from loadstone.gpubench.points import Bench, Point, fastest
+from loadstone.predict.step_time.boards import architecture_of
 from loadstone.predict.step_time.coefficients import COEFFICIENTS, INDEX, Array
 from loadstone.predict.step_time.expert_kernels import expert_kernel
 from loadstone.predict.step_time.formulas import both
-from loadstone.predict.step_time.gpu_families import architecture_of
 from loadstone.predict.step_time.profile import Profile, Provenance
 
 TRANSFER = {

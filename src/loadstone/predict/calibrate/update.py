@@ -16,13 +16,13 @@ import msgspec
 import numpy as np
 
 from loadstone.core.statistics.distribution import Z80
-from loadstone.predict.calibrate.cases import Case, refresh, slopes, table_of
+from loadstone.predict.calibrate.cases import Case, CaseTable, refresh, slopes
 from loadstone.predict.step_time.coefficients import SPREAD, Array
-from loadstone.predict.step_time.profile import Profile, Provenance, spreads
+from loadstone.predict.step_time.profile import Profile, Provenance, Quantity, spreads
 
 OWN = 1.2
 """Prior standard deviation of a deployment's own part, of the coefficient's spread [G]."""
-SIGMA = {"ttft": 0.06, "tpot": 0.03, "throughput": 0.03}
+SIGMA: dict[Quantity, float] = {"ttft": 0.06, "tpot": 0.03, "throughput": 0.03}
 """One measurement around the best that the model can do for its deployment, in ln: a quarter of the repeats of public
 points differ by more than 8.8 % in TTFT and 3.4 % in TPOT."""
 _ROUNDS = 4
@@ -36,10 +36,10 @@ class Calibration(msgspec.Struct, frozen=True):
     gaps are ln measured − ln simulated."""
 
     profile: Profile
-    before: dict[str, list[float]]
-    after: dict[str, list[float]]
-    gap_before: dict[str, list[float]]
-    gap_after: dict[str, list[float]]
+    before: dict[Quantity, list[float]]
+    after: dict[Quantity, list[float]]
+    gap_before: dict[Quantity, list[float]]
+    gap_after: dict[Quantity, list[float]]
 
 
 def update(
@@ -51,15 +51,15 @@ def update(
     without: str | None = None,
 ) -> Calibration:
     """The profile after these cases. `without`: start from the coefficients fitted without that model family."""
-    table = table_of(cases)
+    table = CaseTable(cases)
     start = np.log(profile.values(without=without))
     prior = np.array(profile.covariance) + np.diag((OWN * SPREAD) ** 2)
     inverse = np.linalg.inv(prior)
     measured = _measured(cases)
     logarithms, covariance = start, prior
-    gap_before: dict[str, list[float]] = {}
-    gap: Mapping[str, Array] = {}
-    by: dict[str, Array] = {}
+    gap_before: dict[Quantity, list[float]] = {}
+    gap: Mapping[Quantity, Array] = {}
+    by: dict[Quantity, Array] = {}
     last, turn = _ROUNDS, 0
     while True:
         rows = np.tile(logarithms, (len(cases), 1))
@@ -112,7 +112,7 @@ def update(
     )
 
 
-def _measured(cases: Sequence[Case]) -> dict[str, Array]:
+def _measured(cases: Sequence[Case]) -> dict[Quantity, Array]:
     def logs(values: Sequence[float | None]) -> Array:
         logarithms: Array = np.log(np.array([np.nan if value is None else value for value in values]))
         return logarithms
@@ -120,7 +120,7 @@ def _measured(cases: Sequence[Case]) -> dict[str, Array]:
     return {"ttft": logs([case.point.ttft_s for case in cases]), "tpot": logs([case.point.tpot_s for case in cases])}
 
 
-def _widths(profile: Profile, by: Array, quantity: str) -> list[float]:
+def _widths(profile: Profile, by: Array, quantity: Quantity) -> list[float]:
     """exp(Z80·√(J·C·Jᵀ + s²)) − 1: as far as predictions with the profile go up."""
     return [float(value) for value in np.expm1(Z80 * spreads(profile, by, quantity))]
 

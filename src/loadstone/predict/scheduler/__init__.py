@@ -1,9 +1,7 @@
 """What an engine's scheduler does: queues, paged KV blocks, chunked prefill, preemption, prefix cache. No clock."""
 
-from loadstone.predict.scheduler.defaults import policy_of
-from loadstone.predict.scheduler.pipeline import batches_of
-from loadstone.predict.scheduler.policy import EnginePolicy, Speculative
-from loadstone.predict.scheduler.scheduler import Scheduler
-from loadstone.predict.scheduler.sequence import Sequence
+from loadstone.predict.scheduler.policy import EnginePolicy, Speculative, policy_of
+from loadstone.predict.scheduler.running import Sequence
+from loadstone.predict.scheduler.scheduler import Scheduler, batches_of
 
 __all__ = ["EnginePolicy", "Scheduler", "Sequence", "Speculative", "batches_of", "policy_of"]

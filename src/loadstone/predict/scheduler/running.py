@@ -9,10 +9,61 @@ a block, and nothing needs counting; `_tight` says when that is no longer so.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+from collections.abc import Sequence as Keys
+
+import numpy as np
+
 from loadstone.predict.scheduler.blocks import PrefixCache
-from loadstone.predict.scheduler.policy import EnginePolicy
-from loadstone.predict.scheduler.sequence import NO_KEYS, Sequence
-from loadstone.predict.scheduler.speculation import gains
+from loadstone.predict.scheduler.policy import EnginePolicy, Speculative
+
+NO_KEYS: tuple[Hashable, ...] = ()
+
+
+class Sequence:
+    """A request, from its arrival at the scheduler to its last token.
+
+    row            the caller's name for it
+    prompt_tokens  as sent, whatever a prefix cache may have of it
+    output_tokens  that it will have written when it ends
+    keys           of the blocks, from the first on, that other requests may ask for as well
+
+    target         tokens to compute before it decodes: the prompt; after a preemption also what it had written
+    computed       of those, what is done, the step under way included
+    emitted        tokens written before the present run of it began
+    base           tokens in the KV cache less the scheduler's tick, while it decodes
+    growth         tokens written per step while it decodes: 1, more with speculation
+    end_tick       the decode step that writes its last token
+    cached_tokens  of the prompt, taken from the prefix cache when it was first let in
+    most_blocks    that it can come to hold
+    held           keys of its blocks in the prefix cache
+    preempted      how many times
+    """
+
+    # Defaults of the class: a million of these are made, and most fields are set only once it runs.
+    emitted = computed = end_tick = cached_tokens = most_blocks = preempted = 0
+    base: float = 0
+    growth: float = 1
+    held: Keys[Hashable] = NO_KEYS
+    gains: list[int] | None = None
+
+    def __init__(self, row: int, prompt_tokens: int, output_tokens: int, keys: Keys[Hashable] = NO_KEYS) -> None:
+        self.row = row
+        self.prompt_tokens = self.target = prompt_tokens
+        self.output_tokens = output_tokens
+        self.keys = keys
+
+
+def gains(speculative: Speculative, seed: int, row: int, written: int, left: int) -> list[int]:
+    """How many of `left` tokens are written after each step, for a request that has written some already."""
+    luck = np.random.default_rng([seed, row, written]).random((left, speculative.draft_tokens))
+    # A guess counts where all before it did; each step writes one token besides.
+    gained = 1 + np.cumprod(luck < speculative.acceptance, axis=1).sum(axis=1)
+    after = np.cumsum(gained)
+    steps = int(np.searchsorted(after, left)) + 1
+    found: list[int] = np.minimum(after[:steps], left).tolist()
+    return found
+
 
 Chunk = tuple[Sequence, int, int]
 """A part of a prompt that a step computes: of whom, new tokens, tokens before them in the cache."""

@@ -9,13 +9,12 @@ from dataclasses import replace
 from loadstone.core import Plan
 from loadstone.predict.engine_rules.rules import Route
 from loadstone.predict.scheduler import Sequence
-from loadstone.predict.simulator.client import NEVER, Client
+from loadstone.predict.simulator.client import NEVER, Asked, Client
 from loadstone.predict.simulator.content import Contents, shares
 from loadstone.predict.simulator.engine import taker
 from loadstone.predict.simulator.fast import applies, run_fast
 from loadstone.predict.simulator.fleet import Fleet, sharing
 from loadstone.predict.simulator.pipeline import Unit, engines_of, next_s_of
-from loadstone.predict.simulator.requests import Asked
 from loadstone.predict.simulator.run import CellRun, Look, Seen
 
 _LEAD_S = 0.1

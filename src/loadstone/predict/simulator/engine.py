@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence as Sequences
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from loadstone.predict.engine_rules.rules import Route
 from loadstone.predict.scheduler import Scheduler, Sequence
@@ -39,7 +39,7 @@ class StepTimes(Protocol):
     def step_s(
         self,
         decodes: int,
-        decode_context_tokens: Any,
+        decode_context_tokens: float,
         chunks: Sequences[tuple[int, int]],
         met_tokens: int | None = None,
         /,

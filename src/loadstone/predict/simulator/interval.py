@@ -25,6 +25,7 @@ from loadstone.predict.simulator.cell import run_cell
 from loadstone.predict.simulator.engine import StepTimes
 from loadstone.predict.simulator.fleet import Fleet
 from loadstone.predict.simulator.run import CellRun
+from loadstone.predict.step_time.profile import Quantity
 
 LOW, HIGH = 0.1, 0.9
 _LEAST_REQUESTS = 300
@@ -32,7 +33,7 @@ _ROUNDS = 4
 """Requests of the part, for each place of a closed loop."""
 _MOST_REQUESTS = 4096
 _MEDIANS = ("ttft_s", "ttft_intended_s", "tpot_s", "itl_s", "e2e_s", "e2e_intended_s")
-_RESIDUAL = {"ttft_s": "ttft", "ttft_intended_s": "ttft", "tpot_s": "tpot", "itl_s": "tpot"}
+_RESIDUAL: dict[str, Quantity] = {"ttft_s": "ttft", "ttft_intended_s": "ttft", "tpot_s": "tpot", "itl_s": "tpot"}
 _SHARES = (np.arange(25) + 0.5) / 25
 _POINTS = np.array([NormalDist().inv_cdf(share) for share in _SHARES])
 _RATE = "output_tokens_per_s"
@@ -56,7 +57,7 @@ def intervals(
     cell: int,
     fleet: Fleet,
     draws: Sequence[StepTimes],
-    residual: Mapping[str, float],
+    residual: Mapping[Quantity, float],
     slo: Collection[str] = (),
 ) -> Off:
     """`slo`: names of bounds, as `ttft` or `tpot_p99`."""
@@ -94,7 +95,10 @@ def intervals(
 
 
 def _remains(
-    name: str, best: Mapping[str, float], ratios: Mapping[str, NDArray[np.float64]], residual: Mapping[str, float]
+    name: str,
+    best: Mapping[str, float],
+    ratios: Mapping[str, NDArray[np.float64]],
+    residual: Mapping[Quantity, float],
 ) -> float:
     """What of ln(measured/predicted) of a metric the coefficients do not explain.
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from loadstone.core import Plan
 from loadstone.predict.scheduler import EnginePolicy
-from loadstone.predict.scheduler.speculation import gains
+from loadstone.predict.scheduler.running import gains
 from loadstone.predict.simulator.run import CellRun
 
 if TYPE_CHECKING:

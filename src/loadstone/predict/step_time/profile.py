@@ -12,6 +12,7 @@ from __future__ import annotations
 from functools import cache
 from importlib import resources
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -21,21 +22,32 @@ from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.core import host
 from loadstone.core.errors import InputError
 from loadstone.predict.engine_rules import OLD_ERAS, rules_of
-from loadstone.predict.step_time import processor
-from loadstone.predict.step_time.coefficients import EXPERT_LAYERS, NAMES, PRIOR, SPREAD, Array
-from loadstone.predict.step_time.gpu_families import architecture_of, is_amd, kind_of, shapes_of
+from loadstone.predict.step_time.boards import architecture_of, is_amd, kind_of, shapes_of
+from loadstone.predict.step_time.coefficients import (
+    EXPERT_LAYERS,
+    NAMES,
+    PRIOR,
+    PROCESSOR,
+    PROCESSOR_PRIOR,
+    PROCESSOR_SPREAD,
+    SPREAD,
+    Array,
+)
+
+Quantity = Literal["ttft", "tpot", "throughput"]
+"""What is predicted of a point, and scored."""
 
 _FEW = 5
 """Rows: with fewer, boards of an architecture that differ threefold in power and products rest on one of them."""
 MEASURED_VENDORS = ("nvidia", "any")
 """On whose GPUs present releases of engines were measured with every kind of model (docs/accuracy.md)."""
-ELSEWHERE = {"ttft": 0.63, "tpot": 0.30, "throughput": 0.20}
+ELSEWHERE: dict[Quantity, float] = {"ttft": 0.63, "tpot": 0.30, "throughput": 0.20}
 """What remains, at least, on machines and with launches that a fit has not seen, in ln: with it four in five of
 benchmarks/public_points.csv lie inside, where nothing is suspect in them (docs/accuracy.md)."""
 
 
 class Provenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a profile was fitted on; `kinds`: how many of its rows are of which kind of model (families.kind_of)."""
+    """What a profile was fitted on; `kinds`: how many of its rows are of which kind of model (boards.kind_of)."""
 
     script: str
     date: str
@@ -50,7 +62,7 @@ class OtherArchitecture(InputError):
 
 
 class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Coefficients in the order of `names`, as logarithms. `families`: by the shapes of a model (families.shapes_of),
+    """Coefficients in the order of `names`, as logarithms. `families`: by the shapes of a model (boards.shapes_of),
     the family that its rows are held out with."""
 
     name: str
@@ -60,7 +72,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     names: tuple[str, ...]
     logarithms: tuple[float, ...]
     covariance: tuple[tuple[float, ...], ...]
-    residual: dict[str, float]
+    residual: dict[Quantity, float]
     provenance: Provenance
     held_out: dict[str, tuple[float, ...]] = {}
     families: dict[str, str] = {}
@@ -97,10 +109,10 @@ def prior_profile(name: str = "prior") -> Profile:
 def processor_profile() -> Profile:
     """The same of an engine on a processor, which no GPU's measurements say anything of."""
     return msgspec.structs.replace(
-        prior_profile(processor.ARCHITECTURE),
-        architecture=processor.ARCHITECTURE,
-        logarithms=tuple(processor.CENTRE.tolist()),
-        covariance=tuple(map(tuple, np.diag(processor.SPREAD**2).tolist())),
+        prior_profile(PROCESSOR),
+        architecture=PROCESSOR,
+        logarithms=tuple(PROCESSOR_PRIOR.tolist()),
+        covariance=tuple(map(tuple, np.diag(PROCESSOR_SPREAD**2).tolist())),
         residual={"ttft": 1.0, "tpot": 1.0, "throughput": 1.0},
     )
 
@@ -120,7 +132,7 @@ def profile_of(deployment: Deployment, name: str | None = None) -> Profile:
                 "`loadstone calibrate`"
             )
         return profile
-    if architecture == processor.ARCHITECTURE:
+    if architecture == PROCESSOR:
         return processor_profile()
     shipped = _shipped()
     # AMD's libraries are one code: an engine unmeasured on one of its architectures is timed as on another.
@@ -190,17 +202,17 @@ def vendor_measured(deployment: Deployment) -> bool:
     return any(kind_of(deployment.model) in each.provenance.kinds for each in present)
 
 
-def remaining(profile: Profile, source: str | None = None) -> dict[str, float]:
+def remaining(profile: Profile, source: str | None = None) -> dict[Quantity, float]:
     """What remains of ln(measured/predicted), by quantity, for a point of that `source`; None: on a user's machine.
 
     No less than ELSEWHERE, but where the fit has seen the source, or the profile is the user's own.
     """
-    if is_own(profile) or source in _sources() or profile.architecture == processor.ARCHITECTURE:
+    if is_own(profile) or source in _sources() or profile.architecture == PROCESSOR:
         return profile.residual
     return {name: max(value, ELSEWHERE.get(name, 0.0)) for name, value in profile.residual.items()}
 
 
-def spreads(profile: Profile, slopes: Array, quantity: str, source: str | None = None) -> Array:
+def spreads(profile: Profile, slopes: Array, quantity: Quantity, source: str | None = None) -> Array:
     """Standard deviations of ln(measured/predicted) of a `quantity`, √(J·C·Jᵀ + s²) with s from remaining().
 
     `slopes`: d ln(predicted)/d ln(coefficient), a row for each point. An 80 % interval is exp(±Z80·that), of scores

@@ -1,18 +1,46 @@
-"""What one rank has to do in one engine step, as arrays: products, reads and messages.
+"""What one rank has to do in one engine step: products, reads and messages, counted from the model's shapes.
 
 A `Work` holds operators, one entry an operator, each belonging to a deployment (`row`); a deployment has its own
 arrays beside them. So the same formulas (`step.py`) serve one deployment over many batch sizes and, in a fit,
-thousands of deployments at once. `counting.py` makes one of a deployment.
+thousands of deployments at once.
+
+A rank's share follows the parallelism. With attention data-parallel, attention and its projections are whole on each
+attention rank (tp ranks wide) and the MLP or the experts are spread over the tp·dp ranks of a stage, which see the
+tokens of all dp schedulers. Without, a replica's tp ranks share everything. Pipeline stages follow one another, so
+that their times add up: a work holds all layers whatever pp is, and each stage's host takes its time.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
+from statistics import NormalDist
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from loadstone.catalogue.architecture.attention import CompressedAttention, FullAttention, LatentAttention
+from loadstone.catalogue.architecture.linear import LinearAttention, ShortStates
+from loadstone.catalogue.architecture.matrix import Matrix
+from loadstone.catalogue.architecture.mlp import DenseMlp, Experts
+from loadstone.catalogue.architecture.model import Layers, Model
+from loadstone.catalogue.architecture.precision import FORMATS, KV_BYTES, Format
+from loadstone.catalogue.deployment.deployment import Deployment
+from loadstone.catalogue.hardware import Gpu
+from loadstone.predict.engine_rules import rules_of
+from loadstone.predict.step_time.boards import (
+    ALIKE,
+    Ring,
+    architecture_of,
+    floor_of,
+    reach_of,
+    ring_of,
+    widened,
+    widening_of,
+)
 from loadstone.predict.step_time.coefficients import Array
+from loadstone.predict.step_time.expert_kernels import PER_TENSOR, expert_kernel
 
 GEMM, EXPERTS, HEAD, COLLECTIVE = range(4)
 
@@ -113,3 +141,327 @@ def repeat(work: Work, count: int) -> Work:
     columns = {each.name: np.tile(getattr(work, each.name), count) for each in fields(Work)}
     columns["row"] += np.repeat(np.arange(count) * len(work.hbm), len(work.row))
     return Work(**columns)
+
+
+_LAUNCHES = {"layer": 6, "experts": 6, "latent": 24, "indexer": 8}
+"""Kernels that a host launches one by one where no CUDA graph holds a step, beside products and the quantising before
+them: norms, rotary, cache write and attention of a layer; routing and experts; splits and joins of latent attention;
+its indexer. Round numbers."""
+_LINEAR_LAUNCHES = {"gated-delta": 48, "kda": 48, "mamba2": 28, "mamba1": 12, "lightning": 16, "short-conv": 4}
+"""The same of linear attention. The gated delta rule's thirteen kernels are Triton's, whose launches take several
+times as long; the others by how many theirs are: Mamba-2's scan has five, with convolution and norm seven."""
+_INDEXER_FLOORS = 3
+"""An indexer's projections, norms, logits and choice, in floors of latent attention's small kernels. With it those
+come out at 17 µs; whole attention modules of vLLM and TensorRT-LLM, their products taken off, leave 16."""
+_ALL_PAIRS = frozenset({"ampere", "ada", "hopper"})
+"""Architectures whose kernels for whole experts, in vLLM and SGLang (of Triton, DeepGEMM, Marlin), skip the products
+of other ranks' experts and nothing else: the activation between products, its quantising, zeros for what was skipped,
+and the sum over a token's experts go over the pairs of all ranks (vLLM's `expert_map`, SGLang's `filter_expert`). On
+Blackwell they take FlashInfer's, which see a rank's own pairs alone."""
+ACTIVATION_BYTES = 2.0
+NETWORK_FLOORS = 3
+"""A collective between nodes has a floor so many times that of one within a node: a guess, for none of the points
+that are fitted on crosses nodes."""
+LOGIT_BYTES = 12.0
+"""A logit is written, gathered from the ranks, and read again in 32 bits for sampling."""
+
+
+def work_of(deployment: Deployment) -> Work:
+    """The work of one rank of one scheduler (a data-parallel replica, or an attention rank) of `deployment`."""
+    return _Counter(deployment).work()
+
+
+class _Counter:
+    def __init__(self, deployment: Deployment) -> None:
+        self.deployment = deployment
+        self.rules = rules_of(deployment)
+        self.model: Model = deployment.model
+        self.gpu: Gpu = deployment.gpu
+        self.tp = deployment.tp
+        self.group = deployment.dp if deployment.attention_dp else 1
+        self.ranks = self.tp * self.group
+        self.ep = max(1, min(deployment.ep, self.ranks))
+        self.rows: list[dict[str, float]] = []
+        self.sums = dict.fromkeys((each.name for each in fields(Work) if each.name not in OPERATOR), 0.0)
+        self.windows: list[tuple[float, float]] = []
+
+    def work(self) -> Work:
+        for run in self.model.kinds:
+            self._layers(run)
+        self._head()
+        if self.deployment.pp > 1:
+            # From stage to stage: a message from one GPU to another, not a reduction.
+            crossing = self.deployment.nodes_crossed > 1 and self.gpu.nic_bytes_per_s
+            link = crossing or min(self.gpu.link_bytes_per_s, self.gpu.pair_bytes_per_s)
+            self._collective(self.deployment.pp - 1, 2, link, 1.0, 1.0)
+        sums = self.sums
+        sums["hbm"] = self.gpu.hbm_bytes_per_s
+        sums["stages"] = float(self.deployment.pp)
+        sums["peak16"] = self.gpu.peak_flops_per_s("bf16")
+        weight = sum(size for _, size in self.windows)
+        sums["window"] = sum(tokens * size for tokens, size in self.windows) / weight if weight else 1.0
+        columns = {
+            name: np.array([row.get(name, 0.0) for row in self.rows], np.int64 if name in INTEGERS else np.float64)
+            for name in OPERATOR
+        }
+        return Work(**columns, **{name: np.array([value]) for name, value in sums.items()})  # type: ignore[arg-type]
+
+    @property
+    def _per_node(self) -> int:
+        return max(1, self.deployment.gpus // max(1, self.deployment.nodes))
+
+    def _link(self, ranks: int) -> float:
+        """Bytes/s of the slowest link that a collective over so many ranks crosses; in a mesh, of a GPU's links to
+        the others that take part."""
+        if ranks > self._per_node and self.gpu.nic_bytes_per_s:
+            return self.gpu.nic_bytes_per_s
+        return min(self.gpu.link_bytes_per_s, self.gpu.pair_bytes_per_s * max(1, ranks - 1))
+
+    # --- layers -------------------------------------------------------------------------------------------------
+
+    def _layers(self, run: Layers) -> None:
+        count = run.count
+        # Norms of queries and keys are two more of a layer's four or five small kernels.
+        normed = isinstance(run.attention, FullAttention) and run.attention.qk_norm
+        # Where products and norms have biases, engines add those, and the residual, in kernels of their own.
+        biased = isinstance(run.mlp, DenseMlp) and run.mlp.bias
+        self._small("layers", count * (1.5 if normed or biased else 1.0), _LAUNCHES["layer"])
+        if run.attention is not None:
+            heads = run.attention.kv_heads if isinstance(run.attention, FullAttention) else 1
+            self._products(run, run.attention.weights(self.model.hidden), self.tp, 1, heads)
+            self._attention(run.attention, float(count))
+            if run.state is not None:
+                self._products(run, run.state.weights(self.model.hidden), self.tp, 1, 1)
+                self._state(run.state, float(count))
+            if self.tp > 1:
+                self._all_reduce(count, self.tp, 1.0)
+                if isinstance(run.attention, FullAttention) and run.attention.qk_norm == "whole":
+                    # A norm over the heads of all ranks: they reduce its sums of squares first.
+                    self._collective(count, self.tp, self._link(self.tp), 0.0, 1.0, ring_of(self.gpu, self.tp))
+        self._products(run, [each for each in run.extra if each.active], self.tp, 1, 1)  # what is looked up is none
+        if run.mlp is not None:
+            matrices = run.mlp.weights(self.model.hidden)
+            dense = [matrix for matrix in matrices if matrix.kind != "experts" and matrix.active]
+            self._products(run, dense, self.ranks, self.group, 1)
+            if isinstance(run.mlp, Experts):
+                self._experts(run, run.mlp, [each for each in matrices if each.kind == "experts"])
+            if self.ranks > 1:
+                # All-reduce, or all-gather and reduce-scatter of the tokens of all schedulers: the same volume.
+                self._all_reduce(count, self.ranks, float(self.group))
+
+    def _products(self, run: Layers, matrices: Iterable[Matrix], ranks: int, group: int, kv_heads: int) -> None:
+        """One product for each set of matrices that engines fuse: those with the same input and format."""
+        fused: dict[tuple[str, int, Format], list[float]] = {}
+        for matrix in matrices:
+            if matrix.inputs == 1:
+                continue  # norms and biases: in the layer's floor
+            share = {"column": ranks, "row": ranks, "vocab": ranks, "kv": min(ranks, kv_heads)}.get(matrix.split, 1)
+            inputs = matrix.inputs / (share if matrix.split == "row" else 1)
+            outputs = matrix.active * matrix.outputs / (1 if matrix.split == "row" else share)
+            stem = matrix.name if matrix.split == "row" else matrix.name.rsplit(".", 1)[0]
+            total = fused.setdefault((stem, matrix.inputs, self._format(run, matrix)), [0.0, inputs, 0.0])
+            total[0] += inputs * outputs
+            total[2] += outputs
+        # Shared experts run beside the others, or within their kernel; but for those with a gate of their own.
+        gated = isinstance(run.mlp, Experts) and run.mlp.shared_gate
+        for (stem, _, form), (parameters, inputs, outputs) in fused.items():
+            if "shared" not in stem or gated:
+                self._floor(run.count, form)
+            self._add(
+                kind=GEMM,
+                count=run.count,
+                flops=2 * parameters,
+                weights=parameters * form.bytes,
+                activations=ACTIVATION_BYTES * (inputs + outputs),
+                group=group,
+                **self._precision(form),
+                **self._reaches(form),
+            )
+
+    def _experts(self, run: Layers, mlp: Experts, matrices: list[Matrix]) -> None:
+        slices = self.ranks / self.ep
+        form = self._format(run, matrices[0])
+        each = sum(matrix.inputs * matrix.outputs for matrix in matrices) / slices
+        width = mlp.latent or self.model.hidden
+        self._small("expert_layers", run.count, _LAUNCHES["experts"])
+        engine, architecture = self.deployment.engine, architecture_of(self.gpu)
+        kernel = expert_kernel(engine, architecture, PER_TENSOR if form == FORMATS["fp8"] else form.dtype)
+        self._add(
+            kind=EXPERTS,
+            count=run.count,
+            flops=2 * each,
+            weights=each * form.bytes,
+            activations=ACTIVATION_BYTES * (2 * width + mlp.matrices * mlp.intermediate / slices),
+            experts=mlp.experts,
+            per_token=mlp.per_token,
+            ep=self.ep,
+            # The expected largest of n normal numbers, to a hundredth or so (Blom 1958).
+            fullest=NormalDist().inv_cdf((self.ep - 0.375) / (self.ep + 0.25)),
+            all_pairs=self.ep > 1 and self.rules.all_pairs and architecture.split()[0] in _ALL_PAIRS,
+            group=self.group,
+            floor=kernel.floor_s,
+            reach_compute=kernel.compute,
+            reach_memory=kernel.memory,
+            reach_moving=kernel.moving,
+            **self._precision(form),
+        )
+
+    # --- attention ----------------------------------------------------------------------------------------------
+
+    def _attention(
+        self, attention: FullAttention | LatentAttention | CompressedAttention | LinearAttention, count: float
+    ) -> None:
+        cache_bytes = KV_BYTES.get(self.deployment.kv_dtype or "", KV_BYTES[self.model.kv_dtype])
+        if isinstance(attention, LinearAttention):
+            self._state(attention, count)
+            return
+        heads = max(1.0, attention.heads / self.tp)
+        if self.deployment.kv_dtype == "fp8":
+            self.sums["widening"] = widening_of(self.gpu, self.rules)
+        if isinstance(attention, FullAttention):
+            kv_heads = max(1.0, attention.kv_heads / self.tp)
+            width = attention.head_dim + attention.v_head_dim
+            seen = attention.window_tokens or attention.top_tokens
+            self._attend(count, kv_heads * width * cache_bytes, 2 * heads * width, 2 * heads * width, seen)
+        elif isinstance(attention, LatentAttention):
+            # Decode in the latent space (absorbed); prompts with keys and values expanded.
+            compressed = attention.kv_rank + attention.rope_dim
+            decode = 2 * heads * (compressed + attention.kv_rank)
+            prompt = 2 * heads * (attention.nope_dim + attention.rope_dim + attention.v_dim)
+            self.sums["latent"] = 1.0
+            # Absorbed, the expansion is two small products per head, before and after.
+            self._small("products", count, 1)
+            self._small("latent_layers", count, self.rules.latent_launches or _LAUNCHES["latent"])
+            seen = attention.window_tokens or attention.top_tokens
+            self._attend(count, compressed * cache_bytes, decode, prompt, seen)
+        else:
+            # A window of raw vectors, and of the compressed ones the chosen, or all.
+            flops = 4 * heads * attention.head_dim
+            cache = attention.head_dim * cache_bytes
+            self.sums["latent"] = 1.0
+            self._small("latent_layers", count, _LAUNCHES["latent"])
+            self._attend(count, cache, flops, flops, attention.window_tokens + (attention.top_tokens or 0))
+            if attention.ratio and not attention.top_tokens:
+                self._attend(count, cache / attention.ratio, flops / attention.ratio, flops / attention.ratio, None)
+        if attention.index_heads:
+            # The indexer looks at every token, in FP8: at twice the 16-bit rate.
+            self._small("latent_layers", count, _LAUNCHES["indexer"], _INDEXER_FLOORS)
+            ratio = attention.ratio if isinstance(attention, CompressedAttention) else attention.index_pool or 1
+            flops = attention.index_heads * attention.index_dim / ratio
+            self._attend(count, attention.index_dim / ratio, flops, flops, None)
+
+    def _state(self, state: LinearAttention | ShortStates, count: float) -> None:
+        """It is read and written once a step."""
+        each = state.state_bytes(self.rules.state_dtype)
+        self.sums["state"] += count * 2 * each / min(self.tp, state.heads)
+        self._small("linear_layers", count, _LINEAR_LAUNCHES[state.kind])
+
+    def _attend(self, count: float, cache: float, flops: float, pair_flops: float, seen: int | None) -> None:
+        """cache, flops: per context token of a decode; pair_flops: per pair in a prompt; `seen`: tokens at most."""
+        windowed = "window_" if seen else ""
+        self.sums[f"{windowed}cache"] += count * cache
+        self.sums["window_flops" if seen else "context_flops"] += count * flops
+        self.sums[f"{windowed}pair_flops"] += count * pair_flops
+        if seen:
+            self.windows.append((float(seen), count * cache))
+
+    # --- the rest -----------------------------------------------------------------------------------------------
+
+    def _head(self) -> None:
+        model = self.model
+        form = FORMATS[model.dtype]
+        # Products beside the layers: of the embeddings of every layer, and between streams or widths.
+        beside = [
+            msgspec.structs.replace(each, outputs=each.outputs * each.active)
+            for each in model.extra
+            if each.kind != "embedding"
+        ]
+        self._products(Layers(1, None, None), beside, self.tp, 1, 1)
+        width = model.embedding_width or model.hidden
+        self._add(
+            kind=HEAD,
+            count=1.0,
+            flops=2 * width * model.vocab / self.tp,
+            weights=form.bytes * width * model.vocab / self.tp,
+            activations=model.vocab * LOGIT_BYTES,
+            group=1.0,
+            **self._precision(form),
+            **self._reaches(form),
+        )
+
+    def _all_reduce(self, count: float, ranks: int, group: float) -> None:
+        """Within nodes; then every GPU reduces its own part of the tensor with its like on the other nodes, over its
+        own share of the network."""
+        within = min(ranks, self._per_node)
+        if within > 1:
+            ring = ring_of(self.gpu, within)
+            self._collective(count, within, self._link(within), 2 * (within - 1) / within, group, ring)
+        nodes = ranks / within
+        if nodes > 1:
+            volume = 2 * (nodes - 1) / nodes / within
+            self._collective(count, nodes, self._link(ranks), volume, group)
+            self._collective(count * (NETWORK_FLOORS - 1), nodes, self._link(ranks), 0.0, group)
+
+    def _collective(
+        self, count: float, ranks: float, link: float, volume: float, group: float, ring: Ring = ALIKE
+    ) -> None:
+        self._add(
+            kind=COLLECTIVE,
+            count=count,
+            ranks=ranks,
+            link=link,
+            message=ACTIVATION_BYTES * self.model.hidden * volume,
+            group=group,
+            peak=1.0,
+            floor=ring.floor_s,
+            reach_memory=ring.link,
+        )
+
+    def _floor(self, count: float, form: Format) -> None:
+        self._small("products", count, 1, floor_of(self.gpu))
+        if self._precision(form)["compute"]:  # else the activations stay in 16 bits
+            self._small("quantised", count, 0)  # by the kernel before it: norm, attention, activation
+
+    def _small(self, name: str, count: float, launches: int, floors: float = 1) -> None:
+        """What takes the floor `name` so many times over, and so many launches where no CUDA graph holds it."""
+        self.sums[name] += count * floors
+        self.sums["launches"] += count * launches
+
+    def _add(self, **row: float) -> None:
+        self.rows.append(row)
+
+    def _format(self, run: Layers, matrix: Matrix) -> Format:
+        """How a matrix is kept.
+
+        Four-bit checkpoints of models with experts quantise the experts alone (NVFP4 of DeepSeek, Kimi, MiniMax and
+        Qwen, MXFP4 of gpt-oss, INT4 of Kimi), dense ones every product but the head; for a checkpoint that is the
+        model's own, the catalogue knows.
+        """
+        dtype = self.deployment.weights_dtype
+        if dtype and dtype != self.model.weights_dtype and FORMATS[dtype].bits == 4 and self.model.has_experts:
+            return FORMATS[dtype] if matrix.kind == "experts" else FORMATS[self.model.dtype]
+        return self.model.format_of(run, matrix, dtype or None)
+
+    def _precision(self, form: Format) -> dict[str, float]:
+        """Where the hardware has no products of a type, or fewer than of 16 bits (INT8 on B300), weights are widened
+        and multiplied in 16 bits.
+        """
+        name = "fp4" if form.dtype in ("nvfp4", "mxfp4") else form.dtype
+        widened = self.gpu.peak_flops_per_s("bf16")
+        native = self.gpu.flops_per_s.get(name, 0.0) >= widened
+        return {
+            "peak": self.gpu.flops_per_s[name] if native else widened,
+            "compute": _class(form) if native else 0,
+            "memory": _class(form),
+        }
+
+    def _reaches(self, form: Format) -> dict[str, float]:
+        reach, kind = reach_of(self.gpu), self._precision(form)
+        compute, memory = int(kind["compute"]), int(kind["memory"])
+        apart = 1.0 if compute == memory else widened(self.gpu, self.rules)
+        return {"reach_compute": apart * reach.compute[compute], "reach_memory": reach.memory[memory]}
+
+
+def _class(form: Format) -> int:
+    """Which of the GEMM efficiencies: 16, 8 or 4 bits."""
+    return {16: 0, 32: 0, 8: 1}.get(form.bits, 2)

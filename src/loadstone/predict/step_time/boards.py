@@ -1,18 +1,54 @@
-"""How boards, caches and links differ from those that coefficients were fitted on, which are data centres' GPUs with
-NVLink and 16-bit caches for the most part: by kernel tables, for the points of the fit tell little or nothing of it.
+"""How GPUs differ: which ones share coefficients, and how boards, caches and links differ from those that the
+coefficients were fitted on, which are data centres' GPUs with NVLink and 16-bit caches for the most part.
 
-The tables are those of PyPI's aiconfigurator-core 0.12 (Apache-2.0), of vLLM, SGLang and TensorRT-LLM.
-`benchmarks/reaches.py` prints what each reaches there; what is here of matrix products are ratios of L40S and RTX PRO
-6000 to H100, H200 and B200, within 4 % of what it prints.
+The latter is by kernel tables, for the points of the fit tell little or nothing of it: those of PyPI's
+aiconfigurator-core 0.12 (Apache-2.0), of vLLM, SGLang and TensorRT-LLM. `benchmarks/reaches.py` prints what each
+reaches there; what is here of matrix products are ratios of L40S and RTX PRO 6000 to H100, H200 and B200, within 4 %
+of what it prints.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+from loadstone.catalogue.architecture.attention import CompressedAttention, LatentAttention
+from loadstone.catalogue.architecture.model import Model
 from loadstone.catalogue.hardware import Gpu
 from loadstone.predict.engine_rules.rules import EngineRules
-from loadstone.predict.step_time.gpu_families import architecture_of
+
+_CUT = frozenset({"h20"})
+"""GPUs that were sold with a seventh of their architecture's products, by the first word of their names."""
+
+
+def architecture_of(gpu: Gpu) -> str:
+    """GPUs whose kernels are the same code: `hopper`, `blackwell`, `cdna 3` …
+
+    Blackwell Ultra and the Grace boards run Blackwell's; cards without a scale-up network are a kind of their own, as
+    their memory and clocks are other ones, and so is a GPU with most of its products cut off, which reaches other
+    shares of its peak.
+    """
+    name = (gpu.architecture or gpu.name).lower().replace("grace ", "").replace(" ultra", "")
+    if gpu.link == "pcie":
+        return f"{name} pcie"
+    word = gpu.name.partition("-")[0]
+    return f"{name} {word}" if word in _CUT else name
+
+
+def is_amd(architecture: str) -> bool:
+    """Whether its kernels, collectives and launches are AMD's libraries'."""
+    return architecture.startswith("cdna")
+
+
+def kind_of(model: Model) -> str:
+    """What its layers are, as engines had to learn them one after the other."""
+    if any(isinstance(run.attention, LatentAttention | CompressedAttention) for run in model.layers):
+        return "latent-attention"
+    return "mixture-of-experts" if model.has_experts else "dense"
+
+
+def shapes_of(model: Model) -> str:
+    """Models that differ in their weights alone have the same."""
+    return f"{model.hidden} x {model.layer_count} x {model.vocab}"
 
 
 class Reach(NamedTuple):

@@ -1,1 +1,0 @@
-"""Scoring the performance model against published measurements."""
