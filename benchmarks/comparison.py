@@ -50,7 +50,7 @@ from loadstone.analyse.compare.metric import DEFAULT, Metric, Stat
 from loadstone.analyse.compare.ratio import Side
 from loadstone.analyse.compare.result import LEVEL, Cell, Row
 from loadstone.analyse.compare.sides import Requests
-from loadstone.core import Load
+from loadstone.core.plan import Load
 from loadstone.core.statistics import Dependence, distribution
 from loadstone.core.statistics.dependence import RESOLUTION, window_curve
 from loadstone.measure.engines import llama_cpp

@@ -18,7 +18,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from loadstone.core import Plan, run_folder
+from loadstone.core import run_folder
+from loadstone.core.plan import Plan
 from loadstone.runs import simulate
 from loadstone.workload.options import Options, SimulateOptions
 from loadstone.workload.planning import plan_of

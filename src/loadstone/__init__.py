@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from loadstone.core import Plan, RunInfo
     from loadstone.core.errors import InputError, LoadstoneError
+    from loadstone.core.plan import Plan
+    from loadstone.core.record import RunInfo
     from loadstone.core.signals import Interrupted
     from loadstone.core.version import __version__
 

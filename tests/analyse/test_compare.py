@@ -20,8 +20,10 @@ from loadstone.analyse.compare.permutation import Units
 from loadstone.analyse.compare.result import Cell, Row
 from loadstone.analyse.compare.text import cells_of, loads_of, plain, word
 from loadstone.analyse.summary import summarise
-from loadstone.core import CellInfo, Load, RequestRecord, RunInfo, Target, TokenSource, run_folder
+from loadstone.core import run_folder
 from loadstone.core.errors import InputError
+from loadstone.core.plan import Load
+from loadstone.core.record import CellInfo, RequestRecord, RunInfo, Target, TokenSource
 from loadstone.interop.read import import_files
 from loadstone.report.data.effect import effect
 from loadstone.report.data.frames import OUTPUT, TPOT, TTFT

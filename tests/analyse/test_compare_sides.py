@@ -17,8 +17,10 @@ from loadstone.analyse.compare.metric import DEFAULT, parse_metric
 from loadstone.analyse.compare.result import Cell, Row
 from loadstone.analyse.compare.sides import Place, Requests, open_run, shared_requests
 from loadstone.analyse.compare.text import explained, setup_lines, word
-from loadstone.core import CellInfo, Load, run_folder
+from loadstone.core import run_folder
 from loadstone.core.errors import InputError
+from loadstone.core.plan import Load
+from loadstone.core.record import CellInfo
 from loadstone.core.statistics.dependence import RESOLUTION
 from loadstone.workload.dataset import read as read_dataset
 from loadstone.workload.lengths import Length, Synthetic

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadstone.analyse.metrics import CellMetrics, cell_metrics, parts
-from loadstone.core import Load, RequestRecord
 from loadstone.core.errors import InputError
+from loadstone.core.plan import Load
+from loadstone.core.record import RequestRecord
 from loadstone.core.statistics import Dependence, distribution
 
 TEXT = pa.string()

@@ -24,8 +24,9 @@ from loadstone.analyse.other_tools import DEFINITIONS, DIALECTS, TOOLS, summaris
 from loadstone.analyse.other_tools.clients import AIPERF, VLLM, sglang
 from loadstone.analyse.other_tools.facts import Facts, gather
 from loadstone.analyse.other_tools.guidellm import GUIDELLM
-from loadstone.core import Load, RequestRecord
 from loadstone.core.errors import InputError
+from loadstone.core.plan import Load
+from loadstone.core.record import RequestRecord
 from loadstone.core.run_folder import records_schema
 from test_metrics import record
 

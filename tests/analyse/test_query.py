@@ -11,8 +11,10 @@ import pytest
 from loadstone.analyse.query import rows_of
 from loadstone.analyse.summary import summarise
 from loadstone.commands.output import print_rows
-from loadstone.core import CellInfo, Load, RunInfo, run_folder
+from loadstone.core import run_folder
 from loadstone.core.errors import InputError
+from loadstone.core.plan import Load
+from loadstone.core.record import CellInfo, RunInfo
 from test_summary import CLOSED, make_run
 
 LOADS = [Load("rate", 2.5), Load("rate", 5.0)]

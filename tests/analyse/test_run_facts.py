@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from loadstone.analyse.run_facts import engine_name, gpu_name, run_facts
-from loadstone.core import Load, RunInfo, Target
+from loadstone.core.plan import Load
+from loadstone.core.record import RunInfo, Target
 from loadstone.core.summary import CellSummary, Metrics, Requests, Summary, Verdict
 
 TARGET = Target(

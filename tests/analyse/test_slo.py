@@ -9,7 +9,7 @@ import pytest
 
 from loadstone import simulate
 from loadstone.analyse.slo import bounds_of
-from loadstone.core import Load
+from loadstone.core.plan import Load
 from loadstone.core.statistics import distribution
 from loadstone.core.summary import Latency, Metrics, Requests
 

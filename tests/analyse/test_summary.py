@@ -6,8 +6,10 @@ import msgspec
 import pytest
 
 from loadstone.analyse.summary import parse_slo, summarise, trusted
-from loadstone.core import CellInfo, Load, Plan, RequestRecord, RunInfo, Target, run_folder
+from loadstone.core import run_folder
 from loadstone.core.errors import InputError
+from loadstone.core.plan import Load, Plan
+from loadstone.core.record import CellInfo, RequestRecord, RunInfo, Target
 from loadstone.workload.lengths import Length, Synthetic
 from loadstone.workload.schedule import make_plan
 

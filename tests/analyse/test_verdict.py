@@ -6,7 +6,8 @@ import pytest
 
 from loadstone.analyse import verdict
 from loadstone.analyse.verdict import Finding, judge
-from loadstone.core import Load, run_folder
+from loadstone.core import run_folder
+from loadstone.core.plan import Load
 from loadstone.workload.dataset import Dataset
 from loadstone.workload.lengths import Length, Sessions, Synthetic
 from loadstone.workload.schedule import make_plan

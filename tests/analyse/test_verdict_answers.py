@@ -5,7 +5,8 @@ import pytest
 from msgspec import structs
 
 from loadstone.analyse.verdict import Finding
-from loadstone.core import CellInfo, Plan
+from loadstone.core.plan import Plan
+from loadstone.core.record import CellInfo
 from loadstone.workload.dataset import Dataset
 from loadstone.workload.lengths import Length, Synthetic
 from loadstone.workload.schedule import make_plan

@@ -7,7 +7,8 @@ import pytest
 from msgspec import structs
 
 from loadstone.analyse.verdict import Finding
-from loadstone.core import CellInfo, Load, Plan
+from loadstone.core.plan import Load, Plan
+from loadstone.core.record import CellInfo
 from verdict_cells import LOAD, TARGET, Rows, closed, found, plan_of, rows
 
 

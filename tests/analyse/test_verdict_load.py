@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from loadstone.analyse.verdict import Finding
 from loadstone.analyse.verdict.steady import Change, step, trend
-from loadstone.core import Load
+from loadstone.core.plan import Load
 from loadstone.core.summary import ReplicaPart, Requests
 from loadstone.workload.arrivals import profile_arrivals
 from loadstone.workload.lengths import Length, Sessions, Synthetic

@@ -4,7 +4,8 @@ from pathlib import Path
 
 from loadstone.analyse.summary import summarise, trusted
 from loadstone.analyse.verdict import run_findings
-from loadstone.core import CellInfo, Load
+from loadstone.core.plan import Load
+from loadstone.core.record import CellInfo
 from loadstone.report.data.runs import read_runs
 from loadstone.report.pages.document import build
 from test_summary import make_run

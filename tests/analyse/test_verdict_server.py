@@ -10,7 +10,8 @@ import pytest
 
 from loadstone.analyse.summary import summarise
 from loadstone.analyse.verdict import Finding, ServerFigures, server_figures
-from loadstone.core import Load, run_folder
+from loadstone.core import run_folder
+from loadstone.core.plan import Load
 from loadstone.core.summary import Level
 from loadstone.workload.lengths import Length, Sessions, Synthetic
 from loadstone.workload.schedule import make_plan

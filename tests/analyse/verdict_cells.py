@@ -11,7 +11,9 @@ import pyarrow as pa
 from loadstone.analyse import verdict
 from loadstone.analyse.metrics import cell_metrics
 from loadstone.analyse.verdict import Finding, Origin, cell_findings
-from loadstone.core import CellInfo, Load, Plan, Target, run_folder
+from loadstone.core import run_folder
+from loadstone.core.plan import Load, Plan
+from loadstone.core.record import CellInfo, Target
 from loadstone.workload.lengths import Length, Synthetic
 from loadstone.workload.schedule import make_plan
 

@@ -13,8 +13,8 @@ from loadstone import catalogue
 from loadstone.analyse.roofline import roofline_of
 from loadstone.analyse.run_facts import run_facts
 from loadstone.analyse.summary import summary_of
-from loadstone.core import RunInfo
 from loadstone.core.errors import InputError
+from loadstone.core.record import RunInfo
 from loadstone.predict.step_time.profile import profile_of
 
 GIB = 1 << 30

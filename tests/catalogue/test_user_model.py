@@ -13,7 +13,7 @@ import pytest
 from conftest import Loadstone
 from loadstone.analyse.run_facts import run_facts
 from loadstone.analyse.summary import summarise
-from loadstone.core import RunInfo
+from loadstone.core.record import RunInfo
 
 CONFIG: dict[str, Any] = {
     "model_type": "llama", "torch_dtype": "bfloat16", "hidden_size": 1024, "num_hidden_layers": 4,

@@ -8,7 +8,8 @@ import pytest
 
 from loadstone import simulate
 from loadstone.analyse.metrics import sustained_of
-from loadstone.core import Load, arrays
+from loadstone.core import arrays
+from loadstone.core.plan import Load
 from loadstone.core.statistics.growth import growth
 
 

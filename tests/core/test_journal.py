@@ -9,8 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from loadstone.core import CellInfo, Load, run_folder
+from loadstone.core import run_folder
 from loadstone.core.errors import InputError
+from loadstone.core.plan import Load
+from loadstone.core.record import CellInfo
 from loadstone.runs.execution import recover
 from loadstone.workload.lengths import Length, Synthetic
 from loadstone.workload.schedule import make_plan

@@ -4,7 +4,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from loadstone.core import Load, Plan, RequestRecord
+from loadstone.core.plan import Load, Plan
+from loadstone.core.record import RequestRecord
 from loadstone.workload.dataset import Dataset
 from loadstone.workload.lengths import Length, Synthetic
 from loadstone.workload.schedule import make_plan

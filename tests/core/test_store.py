@@ -14,8 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from loadstone.core import CellInfo, Load, Plan, RunInfo, run_folder
+from loadstone.core import run_folder
 from loadstone.core.errors import DiskFullError, InputError
+from loadstone.core.plan import Load, Plan
+from loadstone.core.record import CellInfo, RunInfo
 from loadstone.core.run_folder.folder import replacing
 from loadstone.workload.dataset import Dataset
 from loadstone.workload.lengths import Length, Synthetic

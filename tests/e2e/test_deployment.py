@@ -11,8 +11,8 @@ import loadstone as package
 from conftest import QUICK, Ask, Loadstone, Outcome, ScriptedServer, Send, answer, whole
 from loadstone.analyse.run_facts import run_facts
 from loadstone.catalogue import parse_deployment
-from loadstone.core import RunInfo, Target
 from loadstone.core.errors import InputError
+from loadstone.core.record import RunInfo, Target
 from loadstone.measure.simulated_server import Law, TimingServer, start
 from loadstone.report.charts.bands import predictions
 from loadstone.report.data.points import points_of

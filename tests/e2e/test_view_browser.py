@@ -20,7 +20,8 @@ import pytest
 
 from browser import Browser, needs_chromium
 from loadstone import bench
-from loadstone.core import Target, run_folder
+from loadstone.core import run_folder
+from loadstone.core.record import Target
 from loadstone.report.view.shelf import is_written_to
 from test_view_pages import HOSTILE
 from test_view_shelf import finished

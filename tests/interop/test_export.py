@@ -10,8 +10,10 @@ import pytest
 
 from loadstone.analyse.other_tools import summarise_as
 from loadstone.analyse.summary import summarise
-from loadstone.core import Load, Target, run_folder
+from loadstone.core import run_folder
 from loadstone.core.errors import InputError
+from loadstone.core.plan import Load
+from loadstone.core.record import Target
 from loadstone.interop.read import import_files
 from loadstone.interop.write import export_run
 from test_import import SGLANG

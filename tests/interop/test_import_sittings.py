@@ -2,7 +2,7 @@
 
 import pytest
 
-from loadstone.core import Load
+from loadstone.core.plan import Load
 from loadstone.interop.read.cell import Cell
 from loadstone.interop.read.run_folders import runs_of
 

@@ -9,8 +9,9 @@ import pytest
 
 from conftest import LAST_CHUNK, MODEL, SSE, Json, ScriptedServer, Send, answer, chunk, event, whole
 from conftest import Ask as Request
-from loadstone.core import Load, Target
 from loadstone.core.errors import InputError, TargetError
+from loadstone.core.plan import Load
+from loadstone.core.record import Target
 from loadstone.measure.engines import attach
 from loadstone.measure.simulated_server import Law, TimingServer, start
 from loadstone.measure.wire.ask import body

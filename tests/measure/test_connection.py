@@ -14,7 +14,7 @@ import pytest
 
 from conftest import LAST_CHUNK, SSE, Ask, Hangup, ScriptedServer, Send, chunk, token, whole
 from conftest import event as sse_event
-from loadstone.core import PlannedRequest
+from loadstone.core.plan import PlannedRequest
 from loadstone.measure.client.clock import Clock
 from loadstone.measure.client.connection import Address, Connection
 from loadstone.measure.client.stream import Stream

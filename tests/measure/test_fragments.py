@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from loadstone.core import PlannedRequest
+from loadstone.core.plan import PlannedRequest
 from loadstone.core.run_folder import journal_schema
 from loadstone.measure.client.clock import Clock
 from loadstone.measure.client.stream import Fragments, Stream

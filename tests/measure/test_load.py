@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from loadstone.core import Load, Plan
+from loadstone.core.plan import Load, Plan
 from loadstone.measure.client.load import Due, StepLoad
 from loadstone.measure.client.protocol import Step
 from loadstone.workload.lengths import Length, Synthetic

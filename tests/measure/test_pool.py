@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from loadstone.core import Load
+from loadstone.core.plan import Load
 from loadstone.measure.client import pool
 from loadstone.measure.client.pool import workers_for
 

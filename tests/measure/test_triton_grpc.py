@@ -19,8 +19,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadstone.core import PlannedRequest
 from loadstone.core.errors import InputError
+from loadstone.core.plan import PlannedRequest
 from loadstone.measure.client.clock import Clock
 from loadstone.measure.client.connection import Address
 from loadstone.measure.client.grpc import METHOD, Channels, GrpcConnection, library, metadata, shut

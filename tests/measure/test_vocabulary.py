@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from loadstone.core import PlannedRequest
+from loadstone.core.plan import PlannedRequest
 from loadstone.measure.engines import probe
 from loadstone.measure.engines.probe import find_words
 from loadstone.workload.prompts import PromptWriter, Vocabulary

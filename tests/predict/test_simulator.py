@@ -19,8 +19,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from loadstone.core import Plan, run_folder
+from loadstone.core import run_folder
 from loadstone.core.errors import InputError
+from loadstone.core.plan import Plan
 from loadstone.predict.scheduler import EnginePolicy, Scheduler, Speculative
 from loadstone.predict.simulator.cell import run_cell
 from loadstone.predict.simulator.client import Asked, whole_prompts

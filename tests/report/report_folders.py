@@ -9,7 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from loadstone.core import CellInfo, Load, RequestRecord, RunInfo, Target, run_folder
+from loadstone.core import run_folder
+from loadstone.core.plan import Load
+from loadstone.core.record import CellInfo, RequestRecord, RunInfo, Target
 from loadstone.report.data.points import Point, points_of
 from loadstone.report.data.runs import read_runs
 

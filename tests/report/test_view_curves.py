@@ -6,7 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from loadstone.core import RequestRecord, run_folder
+from loadstone.core import run_folder
+from loadstone.core.record import RequestRecord
 from loadstone.report.view.curves import BINS, FIRST_BIN_S, RATIO, Curves
 from loadstone.report.view.live import LiveRuns
 from loadstone.report.view.shelf import Shelf

@@ -13,8 +13,10 @@ import msgspec
 import pytest
 
 from loadstone.analyse.summary import summarise
-from loadstone.core import Load, Target, run_folder
+from loadstone.core import run_folder
 from loadstone.core.errors import InputError
+from loadstone.core.plan import Load
+from loadstone.core.record import Target
 from loadstone.report.view import app as view_app
 from loadstone.report.view.app import Site
 from loadstone.report.view.guard import Guard

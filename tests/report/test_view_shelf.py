@@ -8,8 +8,10 @@ import msgspec
 import pytest
 
 from loadstone.analyse.summary import summarise
-from loadstone.core import CellInfo, Load, RunInfo, run_folder
+from loadstone.core import run_folder
 from loadstone.core.errors import InputError
+from loadstone.core.plan import Load
+from loadstone.core.record import CellInfo, RunInfo
 from loadstone.interop.read import import_files
 from loadstone.report.view.shelf import FRESH_S, Row, Shelf
 from test_import import SGLANG

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from loadstone.core import CellInfo, Load, Plan, RunInfo
 from loadstone.core.errors import InputError
+from loadstone.core.plan import Load, Plan
+from loadstone.core.record import CellInfo, RunInfo
 from loadstone.core.signals import Signals
 from loadstone.measure.client.pool import StepResult
 from loadstone.runs.bench import measure_cells

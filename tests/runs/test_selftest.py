@@ -22,8 +22,10 @@ from rich.console import Console
 from conftest import Loadstone
 from loadstone.analyse import client_accuracy
 from loadstone.analyse.client_accuracy import Comparison, Row, Selftest, Shift
-from loadstone.core import Load, LoadKind, RequestRecord, host, run_folder
+from loadstone.core import host, run_folder
 from loadstone.core.errors import InputError
+from loadstone.core.plan import Load, LoadKind
+from loadstone.core.record import RequestRecord
 from loadstone.core.summary import CellSummary, Client, Latency, Metrics, Requests, Verdict
 from loadstone.measure.simulated_server import Law
 from loadstone.report.pages.selftest import render

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from loadstone.core import Load, Process
 from loadstone.core.errors import InputError
+from loadstone.core.plan import Load, Process
 from loadstone.workload.arrivals import arrivals, duration_s, level, mean, parse_profile, profile_arrivals
 
 

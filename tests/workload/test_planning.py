@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loadstone.core import Load, Plan, run_folder
+from loadstone.core import run_folder
 from loadstone.core.errors import InputError
+from loadstone.core.plan import Load, Plan
 from loadstone.workload.lengths import Length, Synthetic
 from loadstone.workload.options import Options
 from loadstone.workload.planning import Beyond, Planner

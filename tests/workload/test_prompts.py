@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadstone.core import PlannedRequest
 from loadstone.core.errors import InputError
+from loadstone.core.plan import PlannedRequest
 from loadstone.workload.prompts import PromptWriter, Vocabulary
 
 IDS = Vocabulary("token ids", ids=tuple(range(5, 20_000, 7)))

@@ -3,8 +3,8 @@ import math
 import numpy as np
 import pytest
 
-from loadstone.core import Load, Plan
 from loadstone.core.errors import InputError
+from loadstone.core.plan import Load, Plan
 from loadstone.workload.arrivals import SPANS, arrivals, default_requests, default_warmup
 from loadstone.workload.dataset import Dataset
 from loadstone.workload.lengths import Length, Sessions, Synthetic, Think

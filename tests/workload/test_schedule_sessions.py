@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from loadstone.core import Load, Plan, PlannedRequest, run_folder
+from loadstone.core import run_folder
 from loadstone.core.errors import InputError
+from loadstone.core.plan import Load, Plan, PlannedRequest
 from loadstone.workload import trace
 from loadstone.workload.dataset import Dataset
 from loadstone.workload.lengths import Length, Sessions, Synthetic, Think

@@ -11,8 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadstone.analyse.metrics import parts
-from loadstone.core import Load, Plan, RunInfo, run_folder
+from loadstone.core import run_folder
 from loadstone.core.arrays import COLUMNS
+from loadstone.core.plan import Load, Plan
+from loadstone.core.record import RunInfo
 from loadstone.core.summary import PiecePart, ReplicaPart, TurnPart
 from loadstone.workload.schedule import WARMUP_S
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import msgspec
 
 from loadstone.analyse import verdict
-from loadstone.core import RunInfo
 from loadstone.core import summary as summaries
 from loadstone.core.errors import InputError
+from loadstone.core.record import RunInfo
 from loadstone.core.summary import CellSummary, Finding, Latency, Metrics, Summary
 from loadstone.core.units import show_seconds
 

@@ -13,8 +13,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from loadstone.core import Load, arrays
+from loadstone.core import arrays
 from loadstone.core.errors import InputError
+from loadstone.core.plan import Load
 from loadstone.core.statistics import Dependence, Distribution, Pool, distribution
 from loadstone.core.statistics.dependence import CURVE, window_curve
 from loadstone.core.statistics.distribution import mean_reach

@@ -17,8 +17,9 @@ import numpy as np
 
 from loadstone.analyse.run_facts import RunFacts, mapping
 from loadstone.catalogue.hardware import Gpu
-from loadstone.core import Load, RunInfo
 from loadstone.core.errors import InputError
+from loadstone.core.plan import Load
+from loadstone.core.record import RunInfo
 from loadstone.core.summary import CellSummary, Latency, Roofline, finite, mean_tokens
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ import msgspec
 from loadstone.catalogue.engines import engine_title
 from loadstone.catalogue.find import gpu_title
 from loadstone.catalogue.hardware import Gpu
-from loadstone.core import RunInfo
+from loadstone.core.record import RunInfo
 from loadstone.core.summary import Summary, mean_tokens
 
 _WITHOUT_GPU = ("llama.cpp", "timing server", "simulated engine")

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from statistics import NormalDist
 
-from loadstone.core import Load
+from loadstone.core.plan import Load
 from loadstone.core.statistics.distribution import PERCENTILES, Z95
 from loadstone.core.summary import SLO_KEYS, Latency, Metrics, Requests, SloBound, latency_field
 

@@ -17,10 +17,12 @@ from loadstone.analyse.metrics import CellMetrics, cell_metrics
 from loadstone.analyse.roofline import roofline_of
 from loadstone.analyse.run_facts import run_facts
 from loadstone.analyse.slo import bounds_of
-from loadstone.core import Plan, RunInfo, run_folder
+from loadstone.core import run_folder
 from loadstone.core.arrays import COLUMNS
 from loadstone.core.errors import InputError
 from loadstone.core.gpu_metrics import Readings
+from loadstone.core.plan import Plan
+from loadstone.core.record import RunInfo
 from loadstone.core.statistics import PERCENTILES, Distribution
 from loadstone.core.statistics.distribution import Z80, Z95
 from loadstone.core.summary import (

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from loadstone.core import Load, Plan, run_folder
+from loadstone.core import run_folder
+from loadstone.core.plan import Load, Plan
 from loadstone.core.text import excerpt
 from loadstone.core.units import show_number, show_seconds
 from loadstone.measure.client.protocol import Progress

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from loadstone.core import Load, Status
 from loadstone.core.errors import InputError
+from loadstone.core.plan import Load
+from loadstone.core.record import Status
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -12,9 +12,11 @@ from typing import Any, Literal
 import msgspec
 
 from loadstone.analyse.client_accuracy import load as load_selftest
-from loadstone.core import CellInfo, Plan, RunInfo, run_folder
+from loadstone.core import run_folder
 from loadstone.core.errors import DiskFullError, InputError
 from loadstone.core.nvml import Gpus
+from loadstone.core.plan import Plan
+from loadstone.core.record import CellInfo, RunInfo
 from loadstone.core.signals import Signals
 from loadstone.measure.client.pool import Pool, StepResult
 from loadstone.measure.client.protocol import Progress

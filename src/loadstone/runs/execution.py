@@ -9,8 +9,10 @@ from typing import Any, Literal
 
 from loadstone.analyse.other_tools import DIALECTS
 from loadstone.analyse.summary import conclude, parse_slo
-from loadstone.core import CellInfo, Plan, RunInfo, Target, host, run_folder
+from loadstone.core import host, run_folder
 from loadstone.core.errors import InputError
+from loadstone.core.plan import Plan
+from loadstone.core.record import CellInfo, RunInfo, Target
 from loadstone.core.signals import Interrupted, Signals
 from loadstone.core.version import __version__
 from loadstone.workload.options import Options

@@ -22,8 +22,9 @@ from loadstone.analyse.run_facts import engine_name
 from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.catalogue.deployment.shorthand import names_engine, parse_deployment
 from loadstone.catalogue.engines import ENGINES, engine_key
-from loadstone.core import Plan, Target
 from loadstone.core.errors import InputError, TargetError
+from loadstone.core.plan import Plan
+from loadstone.core.record import Target
 from loadstone.core.secrets import blank, blank_bytes, keys_in
 from loadstone.core.text import excerpt
 from loadstone.measure.client.pool import workers_for

@@ -24,8 +24,9 @@ from numpy.typing import NDArray
 
 from loadstone.analyse.client_accuracy import Comparison, Row, Selftest, Shift, Spread, events_per_s
 from loadstone.analyse.metrics import cell_metrics
-from loadstone.core import Load, host, run_folder
+from loadstone.core import host, run_folder
 from loadstone.core.errors import LoadstoneError
+from loadstone.core.plan import Load
 from loadstone.core.statistics import Distribution, percentile
 from loadstone.core.summary import Summary
 from loadstone.core.units import show_seconds

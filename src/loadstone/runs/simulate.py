@@ -14,8 +14,10 @@ import msgspec
 from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.catalogue.deployment.shorthand import parse_deployment
 from loadstone.catalogue.engines import engine_title
-from loadstone.core import CellInfo, Plan, RunInfo, Target, run_folder
+from loadstone.core import run_folder
 from loadstone.core.errors import InputError
+from loadstone.core.plan import Plan
+from loadstone.core.record import CellInfo, RunInfo, Target
 from loadstone.core.signals import Signals
 from loadstone.core.summary import FirstToken
 from loadstone.predict.scheduler import policy_of

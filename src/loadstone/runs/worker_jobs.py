@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult
 
-from loadstone.core import Plan, RunInfo
 from loadstone.core.errors import TargetError
+from loadstone.core.plan import Plan
+from loadstone.core.record import RunInfo
 from loadstone.core.version import __version__
 from loadstone.measure.client.pool import workers_for
 from loadstone.measure.client.protocol import Destination, Job

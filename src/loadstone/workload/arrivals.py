@@ -7,8 +7,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from loadstone.core import Load
 from loadstone.core.errors import InputError
+from loadstone.core.plan import Load
 from loadstone.core.units import parse_list, parse_seconds
 
 SPANS = 5.0

@@ -9,8 +9,9 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from loadstone.core import Load, Plan, Unit, run_folder
+from loadstone.core import run_folder
 from loadstone.core.errors import InputError
+from loadstone.core.plan import Load, Plan, Unit
 from loadstone.core.text import excerpt
 from loadstone.workload import arrivals, dataset, trace
 from loadstone.workload.lengths import Length, Sessions, Synthetic, parse_length, parse_think

@@ -10,8 +10,8 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from loadstone.core import PlannedRequest
 from loadstone.core.errors import InputError
+from loadstone.core.plan import PlannedRequest
 
 
 class Vocabulary(msgspec.Struct, frozen=True):

@@ -14,8 +14,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from loadstone.core import Blocks, Load, Plan
 from loadstone.core.errors import InputError
+from loadstone.core.plan import Blocks, Load, Plan
 from loadstone.workload import trace
 from loadstone.workload.arrivals import arrivals, default_requests, default_warmup, duration_s, mean, profile_arrivals
 from loadstone.workload.dataset import Dataset

@@ -18,8 +18,8 @@ from loadstone.analyse.compare.result import LEVEL, LEVEL_OF_FEW, Cell, load_jso
 from loadstone.analyse.compare.setup import WORKLOAD, Difference, differences
 from loadstone.analyse.compare.sides import Place, Run, load_key, open_run, refuse_twice, runs_in
 from loadstone.analyse.compare.text import loads_of
-from loadstone.core import Load
 from loadstone.core.errors import InputError
+from loadstone.core.plan import Load
 from loadstone.core.statistics.dependence import RESOLUTION
 from loadstone.core.summary import Finding
 

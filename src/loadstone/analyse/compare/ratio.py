@@ -30,7 +30,7 @@ from typing import NamedTuple
 import msgspec
 
 from loadstone.analyse.run_facts import RunFacts
-from loadstone.core import RunInfo
+from loadstone.core.record import RunInfo
 
 REPEATS = {"ttft": 0.088}
 OTHER_REPEATS = 0.034

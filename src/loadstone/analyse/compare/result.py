@@ -10,7 +10,7 @@ import msgspec
 
 from loadstone.analyse.compare.metric import Metric
 from loadstone.analyse.compare.permutation import Units
-from loadstone.core import Load
+from loadstone.core.plan import Load
 from loadstone.core.statistics.dependence import RESOLUTION
 
 Conclusion = Literal["better", "runs_differ", "same", "within_model", "may_be_chance", "not_shown", "too_little"]

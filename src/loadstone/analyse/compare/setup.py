@@ -9,7 +9,8 @@ import msgspec
 
 from loadstone.analyse.compare.sides import Place, Run, load_key
 from loadstone.analyse.run_facts import mapping
-from loadstone.core import Load, run_folder
+from loadstone.core import run_folder
+from loadstone.core.plan import Load
 
 Difference = dict[str, Any]
 """{"what", "a", "b"}: a thing that is not the same on both sides; several values of a side in a list."""

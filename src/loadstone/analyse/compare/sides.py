@@ -16,8 +16,10 @@ from loadstone.analyse import imported_run
 from loadstone.analyse.compare.price import Prices, dollars_per_hour
 from loadstone.analyse.run_facts import RunFacts, run_facts
 from loadstone.analyse.summary import summary_of
-from loadstone.core import Load, Plan, RunInfo, arrays, run_folder
+from loadstone.core import arrays, run_folder
 from loadstone.core.errors import InputError
+from loadstone.core.plan import Load, Plan
+from loadstone.core.record import RunInfo
 from loadstone.core.statistics.dependence import block_rates, window_curve
 from loadstone.core.summary import CellSummary, Summary
 

@@ -20,7 +20,7 @@ from loadstone.core.errors import InputError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from loadstone.core import Load
+    from loadstone.core.plan import Load
 
 __all__ = ["DEFINITIONS", "DIALECTS", "TOOLS", "summarise_as"]
 

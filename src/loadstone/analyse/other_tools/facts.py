@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loadstone.core import Load, arrays
+from loadstone.core import arrays
 from loadstone.core.arrays import Floats, over, total
+from loadstone.core.plan import Load
 
 if TYPE_CHECKING:
     import pyarrow as pa

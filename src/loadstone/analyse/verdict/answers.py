@@ -10,7 +10,7 @@ import numpy as np
 from loadstone.analyse.verdict import thresholds
 from loadstone.analyse.verdict.finding import finding
 from loadstone.analyse.verdict.requests import Cell, Floats, RequestTable
-from loadstone.core import Target
+from loadstone.core.record import Target
 from loadstone.core.summary import Finding
 from loadstone.core.units import show_seconds
 from loadstone.workload.schedule import promised_tokens

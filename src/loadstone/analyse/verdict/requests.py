@@ -12,8 +12,10 @@ from numpy.typing import NDArray
 
 from loadstone.analyse.metrics import CellMetrics
 from loadstone.analyse.verdict.finding import Origin
-from loadstone.core import CellInfo, Clock, Load, Plan, Target, arrays
+from loadstone.core import arrays
 from loadstone.core.errors import InputError
+from loadstone.core.plan import Load, Plan
+from loadstone.core.record import CellInfo, Clock, Target
 from loadstone.core.summary import GpuFigures, ReplicaPart, ServerFigures
 
 if TYPE_CHECKING:

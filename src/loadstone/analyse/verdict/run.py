@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from loadstone.analyse.verdict.finding import finding, rules
-from loadstone.core import JournalDamage, Load, RunInfo
+from loadstone.core.plan import Load
+from loadstone.core.record import JournalDamage, RunInfo
 from loadstone.core.summary import Finding
 
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
-from loadstone.core import RunInfo
 from loadstone.core.errors import DiskFullError, InputError
+from loadstone.core.record import RunInfo
 
 RUN_SCHEMA = 1
 

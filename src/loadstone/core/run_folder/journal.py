@@ -29,8 +29,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from loadstone.core import JournalDamage
 from loadstone.core.errors import InputError
+from loadstone.core.record import JournalDamage
 from loadstone.core.run_folder.folder import unwritable
 from loadstone.core.run_folder.owner import lock
 from loadstone.core.run_folder.records import journal_schema, records_schema

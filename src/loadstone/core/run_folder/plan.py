@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from loadstone.core import Blocks, Load, Plan
 from loadstone.core.errors import InputError
+from loadstone.core.plan import Blocks, Load, Plan
 from loadstone.core.run_folder.folder import replacing
 from loadstone.core.run_folder.records import read_columns
 

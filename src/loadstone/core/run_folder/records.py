@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from loadstone.core import RequestRecord
 from loadstone.core.errors import InputError
+from loadstone.core.record import RequestRecord
 from loadstone.core.run_folder.folder import replacing
 
 if TYPE_CHECKING:

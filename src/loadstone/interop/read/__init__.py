@@ -14,8 +14,8 @@ import msgspec
 
 from loadstone.analyse.run_facts import engine_name, gpu_name
 from loadstone.analyse.verdict import Finding
-from loadstone.core import Load
 from loadstone.core.errors import InputError
+from loadstone.core.plan import Load
 from loadstone.interop.read import detect, files, plain_csv
 from loadstone.interop.read.cell import Cell
 from loadstone.interop.read.check import check

@@ -15,7 +15,7 @@ from itertools import accumulate
 from typing import Any
 
 from loadstone.analyse.run_facts import engine_name
-from loadstone.core import Load
+from loadstone.core.plan import Load
 from loadstone.core.statistics import STATISTICS, distribution
 from loadstone.core.units import show_seconds
 from loadstone.interop.read import values

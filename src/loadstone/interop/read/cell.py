@@ -9,7 +9,8 @@ from pathlib import PurePath
 from typing import Any
 
 from loadstone.analyse.verdict import Finding
-from loadstone.core import Load, Phase, RequestRecord, Status
+from loadstone.core.plan import Load, Phase
+from loadstone.core.record import RequestRecord, Status
 from loadstone.interop.read.findings import finding
 from loadstone.interop.read.values import Value
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 from loadstone.analyse.imported_run import CUT_AT_END
-from loadstone.core import Load, Status
+from loadstone.core.plan import Load
+from loadstone.core.record import Status
 from loadstone.interop.read.cell import Cell, Request, after
 from loadstone.interop.read.values import Value, lengths, load_of, origin, sessions
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from loadstone.analyse.run_facts import engine_name
-from loadstone.core import Load
+from loadstone.core.plan import Load
 from loadstone.interop.read.cell import Cell, Request, after, failure
 from loadstone.interop.read.values import Value, infinite, lengths, load_of, present, sum_of
 

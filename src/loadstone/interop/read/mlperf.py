@@ -6,7 +6,7 @@ statistics without interpolation (loadgen/results.cc).
 
 from __future__ import annotations
 
-from loadstone.core import Load
+from loadstone.core.plan import Load
 from loadstone.interop.read.cell import Cell
 from loadstone.interop.read.values import Value, burst_of, load_of, present, text
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from loadstone.core import Load
 from loadstone.core.errors import InputError
+from loadstone.core.plan import Load
 from loadstone.core.statistics import STATISTICS
 from loadstone.core.summary import TOTALS
 from loadstone.interop.read.cell import Cell

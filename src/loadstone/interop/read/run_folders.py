@@ -13,8 +13,10 @@ import numpy as np
 from loadstone.analyse import verdict
 from loadstone.analyse.run_facts import run_facts
 from loadstone.analyse.summary import run_summary, summarise
-from loadstone.core import PHASES, CellInfo, Load, Plan, RunInfo, Target, run_folder
+from loadstone.core import run_folder
 from loadstone.core.errors import InputError
+from loadstone.core.plan import PHASES, Load, Plan
+from loadstone.core.record import CellInfo, RunInfo, Target
 from loadstone.core.statistics import PERCENTILES
 from loadstone.core.summary import Bounds, CellSummary, Latency, Metrics, Requests
 from loadstone.core.version import __version__

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from loadstone.core import Load
+from loadstone.core.plan import Load
 from loadstone.core.text import excerpt
 from loadstone.workload.lengths import MAX_TOKENS, parse_length
 

@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING, Any
 from loadstone.analyse import imported_run
 from loadstone.analyse.other_tools import summarise_as
 from loadstone.analyse.run_facts import RunFacts, run_facts
-from loadstone.core import Load, RunInfo, run_folder
+from loadstone.core import run_folder
 from loadstone.core.errors import InputError
+from loadstone.core.plan import Load
+from loadstone.core.record import RunInfo
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -9,8 +9,9 @@ from typing import Any
 
 from loadstone.analyse.run_facts import RunFacts, run_facts
 from loadstone.analyse.summary import summary_of
-from loadstone.core import RunInfo, arrays, run_folder
+from loadstone.core import arrays, run_folder
 from loadstone.core.errors import InputError
+from loadstone.core.record import RunInfo
 from loadstone.core.statistics import STATISTICS
 from loadstone.core.summary import LATENCIES, TOTALS, CellSummary, Latency, Summary
 from loadstone.core.text import no_formula, printable

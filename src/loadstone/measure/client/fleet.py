@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from loadstone.core import PlannedRequest
+from loadstone.core.plan import PlannedRequest
 from loadstone.measure.client.connection import Address, Connection, Owner
 from loadstone.measure.client.grpc import Channels, GrpcConnection
 from loadstone.measure.client.protocol import Destination

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from loadstone.core import Plan, PlannedRequest
+from loadstone.core.plan import Plan, PlannedRequest
 from loadstone.measure.client.protocol import Step
 from loadstone.measure.client.stream import Stream
 from loadstone.measure.wire.ask import RequestBody

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import msgspec
 
-from loadstone.core import Load
 from loadstone.core.errors import LoadstoneError
 from loadstone.core.host import processors
+from loadstone.core.plan import Load
 from loadstone.measure.client.priority import needs_own_session
 from loadstone.measure.client.protocol import (
     Failed,

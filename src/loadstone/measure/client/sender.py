@@ -9,7 +9,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from loadstone.core import Plan, PlannedRequest, Status
+from loadstone.core.plan import Plan, PlannedRequest
+from loadstone.core.record import Status
 from loadstone.core.secrets import blank
 from loadstone.measure.client.clock import Clock, Pacer
 from loadstone.measure.client.fleet import AnyConnection, Fleet

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from loadstone.core import PlannedRequest, Status, TokenSource
+from loadstone.core.plan import PlannedRequest
+from loadstone.core.record import Status, TokenSource
 from loadstone.core.run_folder import journal_schema
 from loadstone.core.text import error_text, excerpt
 from loadstone.measure.client.clock import Clock

@@ -13,8 +13,8 @@ from urllib.parse import quote
 import httpx
 import msgspec
 
-from loadstone.core import Target
 from loadstone.core.errors import InputError, TargetError
+from loadstone.core.record import Target
 from loadstone.core.text import excerpt
 from loadstone.measure.engines.probe import Trial, ask_once, check_extra, find_vocabulary, negotiate, token_counter
 from loadstone.measure.engines.server import Server, check_proxy, check_url, refusal, shown

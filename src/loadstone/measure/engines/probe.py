@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, Protocol
 import httpx
 import msgspec
 
-from loadstone.core import Target
 from loadstone.core.errors import InputError
+from loadstone.core.record import Target
 from loadstone.core.text import error_text, excerpt
 from loadstone.measure.engines.server import Server
 from loadstone.measure.wire import triton

@@ -7,8 +7,8 @@ from typing import Any, Self
 
 import msgspec
 
-from loadstone.core import Target
 from loadstone.core.errors import InputError, TargetError
+from loadstone.core.record import Target
 from loadstone.core.secrets import blank, keys_in
 from loadstone.core.text import excerpt
 from loadstone.measure.client.grpc import METHOD, OPTIONS, library, metadata

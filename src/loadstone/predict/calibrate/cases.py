@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadstone.catalogue import Deployment
-from loadstone.core import Load, Plan
 from loadstone.core.errors import InputError
+from loadstone.core.plan import Load, Plan
 from loadstone.predict.calibrate.points import Point, deployment_of
 from loadstone.predict.engine_rules import rules_of
 from loadstone.predict.scheduler import EnginePolicy, policy_of

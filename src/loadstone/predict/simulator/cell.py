@@ -6,7 +6,7 @@ import gc
 import heapq
 from dataclasses import replace
 
-from loadstone.core import Plan
+from loadstone.core.plan import Plan
 from loadstone.predict.engine_rules.rules import Route
 from loadstone.predict.scheduler import Sequence
 from loadstone.predict.simulator.client import NEVER, Asked, Client

@@ -10,7 +10,7 @@ import heapq
 import math
 from typing import TYPE_CHECKING
 
-from loadstone.core import Load, Plan
+from loadstone.core.plan import Load, Plan
 from loadstone.workload.arrivals import level
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 
-from loadstone.core import Plan
+from loadstone.core.plan import Plan
 from loadstone.predict.simulator.client import Asked
 
 _PLACE_BITS = 24

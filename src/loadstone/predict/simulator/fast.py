@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Iterator
 from heapq import heappop, heappush
 
-from loadstone.core import Load, Plan
+from loadstone.core.plan import Load, Plan
 from loadstone.predict.scheduler import EnginePolicy
 from loadstone.predict.simulator.engine import NEVER, StepTimes, steps_over
 from loadstone.predict.simulator.run import CellRun, Look, State

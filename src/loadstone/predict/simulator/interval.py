@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from loadstone.core import Load, Plan
+from loadstone.core.plan import Load, Plan
 from loadstone.core.statistics.distribution import PERCENTILES
 from loadstone.core.statistics.growth import SURE, growth
 from loadstone.core.summary import latency_field

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loadstone.core import Plan
+from loadstone.core.plan import Plan
 from loadstone.predict.scheduler import EnginePolicy
 from loadstone.predict.scheduler.running import gains
 from loadstone.predict.simulator.run import CellRun

@@ -13,7 +13,7 @@ import msgspec
 from loadstone.analyse.compare.price import Prices, dollars_per_hour
 from loadstone.analyse.compare.ratio import Basis, basis
 from loadstone.analyse.run_facts import RunFacts, mapping, number
-from loadstone.core import Load, LoadKind
+from loadstone.core.plan import Load, LoadKind
 from loadstone.core.summary import CellSummary, Roofline, ServerFigures, Window
 from loadstone.core.units import show_seconds
 from loadstone.report.data.runs import RunView

@@ -8,9 +8,10 @@ from pathlib import Path
 import msgspec
 
 from loadstone.analyse.run_facts import RunFacts, run_facts
-from loadstone.core import RunInfo, run_folder
+from loadstone.core import run_folder
 from loadstone.core import summary as summaries
 from loadstone.core.errors import InputError
+from loadstone.core.record import RunInfo
 from loadstone.core.summary import Summary
 
 

@@ -12,8 +12,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from loadstone.core import Load, RunInfo, arrays, run_folder
+from loadstone.core import arrays, run_folder
 from loadstone.core.gpu_metrics import Readings
+from loadstone.core.plan import Load
+from loadstone.core.record import RunInfo
 from loadstone.core.server_metrics import GAUGES
 from loadstone.report.data.runs import RunView
 

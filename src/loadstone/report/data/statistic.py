@@ -10,7 +10,7 @@ import msgspec
 from loadstone.analyse.compare.metric import predicted_rate, rate_interval
 from loadstone.analyse.compare.price import per_million
 from loadstone.analyse.compare.ratio import Reach, bounds, reach
-from loadstone.core import LoadKind
+from loadstone.core.plan import LoadKind
 from loadstone.core.statistics.distribution import Z80, Z95
 from loadstone.core.summary import Latency, Metrics, Window
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loadstone.core import LoadKind
+from loadstone.core.plan import LoadKind
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -21,8 +21,9 @@ from urllib.parse import quote
 import msgspec
 
 from loadstone.analyse.run_facts import run_facts
-from loadstone.core import RunInfo, run_folder
+from loadstone.core import run_folder
 from loadstone.core.errors import InputError
+from loadstone.core.record import RunInfo
 from loadstone.core.summary import Summary
 from loadstone.core.text import excerpt
 from loadstone.report.data.points import Point, points_of
