@@ -4,7 +4,8 @@
 
 Each tool measures one timing server (30 ms + 0.1 ms per input token to the first token, then 7 ms per token, three
 tokens an event) with 12 requests of about 64 + 24 tokens, four at a time. Its raw output is cut down to what
-tests/test_dialects.py needs and written to OUT/<tool>.json. The tools are installed as benchmarks/peers.py does.
+tests/analyse/test_other_tools.py needs and written to OUT/<tool>.json. The tools are installed as
+benchmarks/peers.py does.
 """
 
 from __future__ import annotations

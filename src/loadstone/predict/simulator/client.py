@@ -1,4 +1,4 @@
-"""The client of a simulated run: what a cell asks for, sent by the rules of the real client (client/worker.py).
+"""The client of a simulated run: what a cell asks for, sent by the rules of the real client (measure/client/).
 
 What follows from an answer is sent a moment after it (TURNAROUND_S), with a spread. The spread matters: without it
 all places of a closed loop stay in lock-step with the engine's steps, and miss steps that a real client meets.

@@ -1,6 +1,6 @@
 """What a simulated cell leaves behind, what can be seen of it on the way, and what its engines say of themselves.
 
-The latter has vLLM's names, as engines/observe.py keeps it of real ones.
+The latter has vLLM's names, as measure/engines/observe.py keeps it of real ones.
 """
 
 from __future__ import annotations

@@ -102,7 +102,7 @@ def prior_profile(name: str = "prior") -> Profile:
         logarithms=tuple(PRIOR.tolist()),
         covariance=tuple(map(tuple, np.diag(SPREAD**2).tolist())),
         residual={"ttft": 0.5, "tpot": 0.3, "throughput": 0.3},
-        provenance=Provenance("perfmodel/coefficients.py", "", 0, {}, "priors only"),
+        provenance=Provenance("predict/step_time/coefficients.py", "", 0, {}, "priors only"),
     )
 
 

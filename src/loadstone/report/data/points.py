@@ -51,7 +51,7 @@ class Point(msgspec.Struct, kw_only=True, frozen=True):
     j_output    joules for an output token, of all GPUs that were watched; power_w: what these drew, over the cell
     architecture  the catalogue's name for the model, where the user stated it and the server has another
     basis       of a prediction, what it rests on: see comparison.model
-    light_*     what the hardware allows; mbu, mfu: how much of it was used: see light.py
+    light_*     what the hardware allows; mbu, mfu: how much of it was used: see analyse/roofline.py
     warnings    kinds of the findings for which it is not trusted
     """
 
