@@ -40,7 +40,7 @@ SIMULATED = [
 ]  # fmt: skip
 LOADS: list[dict[str, Any]] = [
     {"input": "512", "output": "64", "concurrency": [1, 8], "requests": 24},
-    {"input": "200-1200", "output": "16-64", "rate": [4], "requests": 40},
+    {"input": "uniform:200:1200", "output": "uniform:16:64", "rate": [4], "requests": 40},
 ]
 CLOCK = re.compile(r"\d{8}-\d{6}|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|\+00:00)?")
 VOLATILE = frozenset({"run_dir", "run_id", "run", "client", "created", "file", "path"})
