@@ -341,7 +341,7 @@ def test_predictions_without_any_measurement_say_so(tmp_path: Path) -> None:
     run(tmp_path, "a", [cell(4, output=900)], source="simulated")
     run(tmp_path, "b", [cell(4, output=300, verdict=unmeasured)], source="simulated", deployment={"gpu": "gaudi3"})
     (text,) = [each.text for each in observations(points(tmp_path, {"h200": 3, "gaudi3": 2})) if each.kind == "price"]
-    assert text.endswith("(gaudi3: from the data sheet, without a measurement of that vendor's GPUs).")
+    assert text.endswith("(Gaudi3: from the data sheet, without a measurement of that vendor's GPUs).")
 
 
 def test_loads_are_listed_as_one_says_them() -> None:
