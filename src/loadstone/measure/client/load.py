@@ -14,7 +14,7 @@ from typing import NamedTuple
 from loadstone.core.plan import Plan, PlannedRequest
 from loadstone.measure.client.protocol import Step
 from loadstone.measure.client.stream import Stream
-from loadstone.measure.wire.ask import RequestBody
+from loadstone.measure.wire.request import RequestBody
 from loadstone.workload.arrivals import level
 from loadstone.workload.prompts import PromptWriter
 

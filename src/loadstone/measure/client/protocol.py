@@ -42,7 +42,7 @@ class Job(msgspec.Struct, kw_only=True, tag="job"):
     endpoint: Endpoint
     streams: bool
     body: dict[str, Any]
-    """Every request's body, with marks for prompt and length; see wire.ask."""
+    """Every request's body, with marks for prompt and length; see wire.request."""
     vocabulary: Vocabulary
     salt: str | None
     request_tag: str

@@ -18,7 +18,7 @@ from loadstone.measure.client.grpc import Channels, shut
 from loadstone.measure.client.load import Due, Feed, StepLoad
 from loadstone.measure.client.protocol import Job, Progress, Step
 from loadstone.measure.client.stream import Fragments, Stream
-from loadstone.measure.wire.ask import RequestBody, new_answer
+from loadstone.measure.wire.request import RequestBody, new_answer
 from loadstone.workload.prompts import PromptWriter
 
 _SWEEP_S = 0.02

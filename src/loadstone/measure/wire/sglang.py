@@ -19,25 +19,25 @@ from loadstone.core.text import error_text, excerpt
 from loadstone.measure.wire.answer import CHOICES, MAX_TEXT, Answer, place_of
 from loadstone.measure.wire.structured import shape_fields
 from loadstone.measure.wire.tolerant import NO_RAW, UNREADABLE, convert, count, present, raw
-from loadstone.workload.request import Ask
+from loadstone.workload.request import RequestSpec
 
 _REASON_LENGTH = 40
 
 
-def fields(ask: Ask, length: str) -> dict[str, Any]:
+def fields(spec: RequestSpec, length: str) -> dict[str, Any]:
     """The body of a request, all but its prompt (`text` or `input_ids`); `length` stands for a number of tokens."""
     params: dict[str, Any] = {"max_new_tokens": length}
-    if ask.min_tokens:
+    if spec.min_tokens:
         params["min_new_tokens"] = length
-    if ask.ignore_eos:
+    if spec.ignore_eos:
         params["ignore_eos"] = True
-    sampling = ask.sampling
+    sampling = spec.sampling
     drawn = {"temperature": sampling.temperature, "top_p": sampling.top_p, "sampling_seed": sampling.seed}
     params |= {name: value for name, value in drawn.items() if value is not None}
     if sampling.stop:
         params["stop"] = list(sampling.stop)
-    params |= shape_fields(ask)
-    return {"sampling_params": params, "stream": ask.stream}
+    params |= shape_fields(spec)
+    return {"sampling_params": params, "stream": spec.stream}
 
 
 class _Meta(msgspec.Struct):
