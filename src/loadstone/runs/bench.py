@@ -18,8 +18,8 @@ from loadstone.core.nvml import Gpus
 from loadstone.core.plan import Plan
 from loadstone.core.record import CellInfo, RunInfo
 from loadstone.core.signals import Signals
-from loadstone.measure.client.pool import Pool, StepResult
-from loadstone.measure.client.protocol import Progress
+from loadstone.measure.client.pool import Pool
+from loadstone.measure.client.protocol import Progress, StepDone
 from loadstone.measure.engines import attach
 from loadstone.measure.engines.observe import Observer, exporter
 from loadstone.measure.engines.server import HttpServer
@@ -177,7 +177,7 @@ def _cell(pool: Pool, plan: Plan, cell: int, info: RunInfo, signals: Signals, on
     resent, stopped = 0, False
     for first, last in plan.steps(cell):
         for message in pool.run_step(cell, plan.cells[cell], first, last):
-            if isinstance(message, StepResult):
+            if isinstance(message, StepDone):
                 step = message
                 resent += step.resent
             else:

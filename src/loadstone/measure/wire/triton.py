@@ -170,9 +170,7 @@ class TritonAnswer(Answer):
             return
         text = response.text_output
         self.take("".join(text) if isinstance(text, list) else text, _first(response.num_output_tokens))
-        input_tokens = _first(response.num_input_tokens)
-        if input_tokens is not None:
-            self.input_tokens = input_tokens
+        self._take_counts(_first(response.num_input_tokens), None, None)
 
     def take(self, text: str | None, tokens: int | None) -> None:
         """One response of the model: its text, and how many tokens came with it where it says so."""
@@ -214,9 +212,7 @@ class GrpcAnswer(TritonAnswer):
         before = self.events
         text = _first_bytes(outputs.get("text_output"))
         self.take(None if text is None else text.decode("utf-8", "replace"), _count(outputs.get("num_output_tokens")))
-        input_tokens = _count(outputs.get("num_input_tokens"))
-        if input_tokens is not None:
-            self.input_tokens = input_tokens
+        self._take_counts(_count(outputs.get("num_input_tokens")), None, None)
         return self.events - before if self.streams else 0
 
     def finish(self) -> int:
