@@ -15,9 +15,8 @@ from loadstone.analyse.compare.ratio import OTHER_REPEATS, REPEATS
 from loadstone.core.errors import InputError
 from loadstone.interop.read.folders import run_folders
 from loadstone.report.charts.bars import ratio_figures
-from loadstone.report.data.effect import Effect, effect
 from loadstone.report.data.frames import E2E, ITL, OUTPUT, TPOT, TTFT
-from loadstone.report.data.pairs import gpu_ratios
+from loadstone.report.data.pairs import Effect, effect, gpu_ratios
 from loadstone.report.data.points import Point
 from loadstone.report.data.runs import read_runs
 from loadstone.report.data.series import series_of

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from loadstone.analyse.slo import SURE
 from loadstone.core.units import show_number
-from loadstone.report.data.effect import effect
 from loadstone.report.data.frames import DOLLARS, Frame, load_label
+from loadstone.report.data.pairs import effect
 from loadstone.report.data.points import Point
 from loadstone.report.data.statistic import Stat
 from loadstone.report.data.wording import joined, show_p

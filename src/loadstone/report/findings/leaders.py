@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
-from loadstone.report.data.effect import Effect, effect
 from loadstone.report.data.frames import E2E, OUTPUT, TOTAL, TPOT, TTFT, Frame, Measure, load_label
+from loadstone.report.data.pairs import Effect, effect
 from loadstone.report.data.points import Point
 from loadstone.report.data.series import series_of
 from loadstone.report.data.wording import joined

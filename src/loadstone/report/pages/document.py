@@ -40,7 +40,7 @@ SECTIONS = {
     "predicted": "Measured over simulated",
     "sizing": "Memory",
 }
-NOTHING_SHOWN = "These runs show no clear difference: there is only one series, or differences are within intervals."
+_NOTHING_SHOWN = "These runs show no clear difference: there is only one series, or differences are within intervals."
 _BRACKETS = (
     "In brackets: the interval of the effect, from the spread of requests where known (for predictions, the model's "
     "own 80 % interval) and from how much repeats of one configuration differ. Smaller differences are not mentioned."
@@ -87,6 +87,7 @@ class Report(msgspec.Struct, kw_only=True):
     prices: dict[str, float] = msgspec.field(default_factory=dict)
     unpriced: str | None = None
     version: str = __version__
+    nothing_shown: str = _NOTHING_SHOWN
 
     @property
     def size(self) -> str:
