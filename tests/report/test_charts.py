@@ -564,7 +564,7 @@ def test_the_roofline_is_drawn_where_the_catalogue_knows_it(tmp_path: Path) -> N
     # 10 requests/s · 20 ms · 127 tokens: 25 decode at once. 8.03 G parameters but for 128,256 × 4,096 of embedding,
     # two bytes each, and 131,072 bytes of KV cache for each of 25 × 1,088 tokens, at 4.8 TB/s.
     expected_s = (2 * (8.03e9 - 128256 * 4096) + 25 * 1088 * 131072) / 4.8e12
-    assert every[0].light_tpot_s == pytest.approx(expected_s, rel=0.02)
+    assert every[0].roofline.tpot_s == pytest.approx(expected_s, rel=0.02)
     (pair,) = bands.predictions(every)
     figure = drawn(bands.predicted(pair, TPOT))
     assert any(row.get("what") == "speed of light" for rows in figure.spec["datasets"].values() for row in rows)

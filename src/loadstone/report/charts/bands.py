@@ -112,7 +112,7 @@ def predicted(pair: tuple[list[Point], list[Point]], measure: Measure) -> Figure
     light: list[Row] = [
         {"x": point.load, "y": value * scale, "what": "speed of light"}
         for point in sorted(simulated, key=lambda each: each.load)
-        if (value := {"tpot": point.light_tpot_s, "ttft": point.light_ttft_s}.get(measure.key)) is not None
+        if (value := {"tpot": point.roofline.tpot_s, "ttft": point.roofline.ttft_s}.get(measure.key)) is not None
     ]
     log = wide([row["y"] for row in (*lines, *dots, *light)], FAR)
     y_scale = alt.Scale(type="log", nice=False, padding=8) if log else alt.Scale()

@@ -2,8 +2,8 @@
 
 They are small with large letters, so that they can be read at a third of their size. An engine or a GPU has the same
 colour in all, told apart by the colour-blind: the first eight are those of Okabe and Ito, Color Universal Design
-(2008), without black, which dark pages hide, and yellow, which light ones do; the others are from Tol, "muted" (2021),
-for names that the table does not know.
+(2008), without black, which dark pages hide, and yellow, which light ones do; the others, for
+names that the table does not know, are from Tol, "muted" (2021).
 """
 
 from __future__ import annotations
