@@ -13,6 +13,7 @@ import numpy as np
 
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
+from loadstone.core.files import check_regular
 from loadstone.report.data.wording import clean
 from loadstone.report.view.curves import Curves, percentile
 from loadstone.report.view.shelf import Row, Signature, signature
@@ -107,6 +108,7 @@ def _planned(folder: Path, cells: int) -> list[int | None]:
     import pyarrow.parquet as pq
 
     try:
+        check_regular(folder / "plan.parquet")
         column = pq.read_table(folder / "plan.parquet", columns=["cell"])["cell"].to_numpy()
         counts = np.bincount(column[(column >= 0) & (column < cells)], minlength=cells)
     except (OSError, KeyError, TypeError, ValueError, pa.ArrowException):
