@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
+from loadstone.core.files import check_regular
 from loadstone.report.data.wording import clean
 from loadstone.report.view.curves import Curves, percentile
 from loadstone.report.view.run_list import Row, Signature, signature
@@ -164,6 +165,7 @@ class LiveRun:
 def _planned(folder: Path, cells: int) -> list[int | None]:
     """Requests of each cell, warm-up included; None where the plan does not say."""
     try:
+        check_regular(folder / "plan.parquet")
         column = pq.read_table(folder / "plan.parquet", columns=["cell"])["cell"].to_numpy()
         counts = np.bincount(column[(column >= 0) & (column < cells)], minlength=cells)
     except (OSError, KeyError, TypeError, ValueError, pa.ArrowException):
