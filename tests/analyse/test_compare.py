@@ -24,8 +24,8 @@ from loadstone.core.errors import InputError
 from loadstone.core.plan import Load
 from loadstone.core.record import CellInfo, RequestRecord, RunInfo, Target, TokenSource
 from loadstone.interop.read import import_files
-from loadstone.report.data.effect import effect
 from loadstone.report.data.frames import OUTPUT, TPOT, TTFT
+from loadstone.report.data.pairs import effect
 from loadstone.report.data.points import points_of
 from loadstone.report.data.runs import read_run
 from loadstone.workload.lengths import Length, Synthetic
