@@ -119,8 +119,8 @@ def _engine(ask: Ask, engine: str | None) -> list[str]:
     parts = [f"engine={engine}"] if engine else []
     parts += [f"version={ask.engine_version}"] if ask.engine_version else []
     # Of several engines, each takes what is its own.
-    own = {engine_of(engine, engine)} if engine else set()
-    others = {engine_of(other, other) for other in ask.engine} - own
+    own = {engine_of(engine)} if engine else set()
+    others = {engine_of(other) for other in ask.engine} - own
     for said in ask.arguments:
         owners = _owners(key_value(said)[0])
         if owners & own or not owners & others:
