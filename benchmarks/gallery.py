@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import loadstone
+from loadstone.analyse.compare.price import Prices
 from loadstone.interop.read import import_files
 from loadstone.predict.sizing.deployments import sizes
 from loadstone.predict.sizing.options import SizeOptions
@@ -72,7 +73,7 @@ def _reports(folder: Path, results: Path | None) -> Iterable[tuple[str, Report]]
             deployment, input="1024", output="256", range_ratio=0.5, concurrency=[1, 4, 16, 64, 256], requests=[600],
             out=folder / "simulated",
         )  # fmt: skip
-    yield "simulated", build(read_runs([folder / "simulated"])[0], prices={"h200": 3.2, "h100": 2.1})
+    yield "simulated", build(read_runs([folder / "simulated"])[0], prices=Prices(h200=3.2, h100=2.1))
     if results is not None:
         files = [results / "dstack" / f"{kind}_results.csv" for kind in ("online", "offline")]
         import_files(files, folder / "dstack", given=["model=deepseek-ai/DeepSeek-R1", "gpus=8"])

@@ -152,7 +152,7 @@ def cause_of(violation: Violation) -> str:
         def seconds(model: StepModel, here: Fleet = here, point: Point = point) -> float:
             return _simulated(replace(here, model=model), point)[violation.metric]
 
-        for name, part_s in parts_of(here.model, seconds).items():
+        for name, part_s in parts_of(here.model, seconds):
             grown[name] += sign * part_s
     return max(grown, key=lambda name: grown[name])
 

@@ -108,10 +108,14 @@ def compare(
     `fail_on`: bounds such as `ttft_p99>+5%`; `price`: dollars per GPU and hour, such as `h200=3.2`.
     Raises InputError, one line.
     """
+    import msgspec
+
     from loadstone.analyse.compare import compare as compare_sides
 
     bounds = [fail_on] if isinstance(fail_on, str) else fail_on
-    return compare_sides(_folders(a), _folders(b), fail_on=bounds, price=price, seed=seed)
+    comparison = compare_sides(_folders(a), _folders(b), fail_on=bounds, price=price, seed=seed)
+    document: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(comparison))
+    return document
 
 
 def import_files(

@@ -20,9 +20,9 @@ import pytest
 from loadstone.measure.simulated_server.answer import Answer as OpenAIBytes
 from loadstone.measure.simulated_server.answer import GenerateAnswer
 from loadstone.measure.simulated_server.ask import Ask
-from loadstone.measure.simulated_server.law import Options, Usage
+from loadstone.measure.simulated_server.law import Settings, Usage
 from loadstone.measure.wire.answer import MAX_TEXT, Answer
-from loadstone.measure.wire.ask import new_answer
+from loadstone.measure.wire.request import new_answer
 from loadstone.measure.wire.tolerant import MAX_COUNT
 from loadstone.measure.wire.triton import GrpcAnswer
 from loadstone.workload.request import Endpoint
@@ -65,7 +65,7 @@ def simulated() -> Iterable[bytes]:
         ask = Ask(prompt="one two", messages=[], text="one two", max_tokens=9, stream=stream)
         for usage in usages:
             for tokens_per_event in (1, 4):
-                options = Options(tokens_per_event, usage, True, 4096, False)
+                options = Settings(tokens_per_event=tokens_per_event, usage=usage, max_model_len=4096)
                 answer = OpenAIBytes(ask, options, (2, 9), chat=False, name=b"n", truth=False)
                 yield http(answer, tokens_per_event)
         yield http(GenerateAnswer(ask, options, (2, 9), name=b"n", truth=False), tokens_per_event)

@@ -664,9 +664,11 @@ def test_import_is_light() -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
 def test_signals_end_it(number: signal.Signals, loop: str) -> None:
-    start = "from loadstone.measure.simulated_server.__main__ import main; main()"
-    without = f"import sys; sys.modules['uvloop'] = None; {start}"
-    with launch("--law", "ttft=1ms,itl=1ms", code=without if loop == "asyncio" else "") as process:
+    package = "loadstone.measure.simulated_server"
+    imports = f"from {package} import *; from {package}.__main__ import serve"
+    without = f"import sys; sys.modules['uvloop'] = None; {imports}; serve(Settings(law=Law(0.001, 0.001)))"
+    settings = '{"law": {"ttft_s": 0.001, "itl_s": 0.001}}'
+    with launch(settings, code=without if loop == "asyncio" else "") as process:
         assert process.stdout
         server = TimingServer(json.loads(process.stdout.readline())["url"], process.pid)
         with socket.create_connection(address(server)) as connection:
@@ -716,6 +718,5 @@ def test_it_says_why_it_does_not_start(capfd: pytest.CaptureFixture[str]) -> Non
     with pytest.raises(LoadstoneError, match="did not start"), start(Law(), host="203.0.113.1"):
         pass
     assert "cannot listen on 203.0.113.1" in capfd.readouterr().err
-    with pytest.raises(LoadstoneError, match="did not start"), start(Law(), tokens_per_event=0):
+    with pytest.raises(InputError, match="tokens_per_event"), start(Law(), tokens_per_event=0):
         pass
-    assert "--tokens-per-event" in capfd.readouterr().err

@@ -15,7 +15,7 @@ from loadstone.predict.scheduler.scheduler import Batch
 from loadstone.predict.simulator.cell import run_cell
 from loadstone.predict.simulator.engine import Journal
 from loadstone.predict.simulator.fleet import Fleet, fleet_of, longest_request
-from loadstone.predict.simulator.pipeline import Pipeline, engines_of
+from loadstone.predict.simulator.pipeline import Pipeline, complete, engines_of
 from loadstone.predict.sizing.size import size
 from test_simulator import POLICY, SLOPED, Times, check_answers, plan, records_of
 
@@ -34,7 +34,7 @@ def drive(unit: Pipeline) -> dict[int, float]:
     ended: dict[int, float] = {}
     while unit.next_s < np.inf:
         at_s = unit.next_s
-        ended |= {sequence.row: at_s for sequence in unit.complete()}
+        ended |= {sequence.row: at_s for sequence in complete(unit)}
     return ended
 
 

@@ -98,10 +98,10 @@ def test_the_parts_of_a_first_token_add_up_to_it() -> None:
     model = StepModel(parse_deployment("llama-3.1-8b@1xh100"))
     for tokens in (1, 20_000):
         total = first_token_s(model, tokens, 8192)
-        parts = parts_of(model, lambda each, tokens=tokens: first_token_s(each, tokens, 8192))
+        parts = dict(parts_of(model, lambda each, tokens=tokens: first_token_s(each, tokens, 8192)))
         assert sum(parts.values()) == pytest.approx(total, rel=0.02)
         assert list(parts.values()) == sorted(parts.values(), reverse=True)
-    alone = parts_of(model, lambda each: first_token_s(each, 1, 8192))
+    alone = dict(parts_of(model, lambda each: first_token_s(each, 1, 8192)))
     assert alone["before the engine"] == pytest.approx(model.request_s + model.request_token_s, rel=0.01)
     assert alone["streaming"] == pytest.approx(model.stream_s, rel=0.01)
 

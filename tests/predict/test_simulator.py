@@ -29,8 +29,8 @@ from loadstone.predict.simulator.content import Contents, shares
 from loadstone.predict.simulator.engine import NEVER, Group, Journal, Replica, taker
 from loadstone.predict.simulator.fast import applies, run_fast
 from loadstone.predict.simulator.fleet import Fleet
-from loadstone.predict.simulator.interval import beginning, intervals, medians
-from loadstone.predict.simulator.pipeline import engines_of
+from loadstone.predict.simulator.interval import _figures, beginning, intervals
+from loadstone.predict.simulator.pipeline import complete, engines_of
 from loadstone.predict.simulator.run import CellRun, Counters, State
 from loadstone.predict.simulator.table import tables
 from loadstone.workload.options import Options
@@ -507,7 +507,7 @@ def test_the_next_goes_where_the_fewest_are_those_that_wait_four_times() -> None
         replica.add(Request(row, 100, 5), 0.0)
         loads.append(replica.load)
     assert loads == [1, 1 + 4, 1 + 8, 1 + 12]
-    replica.complete()
+    complete(replica)
     assert replica.load == 2 + 8
     assert taker([9, 3, 3], 0, "least-busy") == 1
     assert [taker([3, 3, 9], turn, "least-busy") for turn in range(4)] == [0, 1, 0, 0]
@@ -527,7 +527,7 @@ def ranks(hold_steps: int, *arrivals: tuple[float, int]) -> list[float]:
             row, (at_s, _) = coming.pop(0)
             group.add(Request(row, 100, arrivals[row][1]), at_s)
         else:
-            group.complete()
+            complete(group)
     return journal.first_s
 
 
@@ -562,12 +562,12 @@ def test_experts_take_what_all_ranks_bring() -> None:
     group = Group([Replica(Scheduler(policy), Told(), Journal(2)) for _ in range(2)])
     group.add(Request(0, 99, 5), 0.0)
     group.add(Request(1, 29, 5), 0.001)
-    group.complete()
+    complete(group)
     # 99 of one prompt; then 29 of the other and a token and three guesses of the first: half of each, rounded up.
     assert sorted(told, key=lambda each: each[0]) == [(0, [(99, 0)], 50), (0, [(29, 0)], 17), (1, [], 17)]
     told.clear()
-    group.complete()
-    group.complete()
+    complete(group)
+    complete(group)
     assert told == []  # decodes alone go by their line
 
 
@@ -579,7 +579,7 @@ def test_a_stretch_is_cut_at_the_first_step_that_ends_no_earlier(share: float, s
     def under_way() -> Replica:
         replica = Replica(Scheduler(POLICY), Times(context=context), None)
         replica.add(Request(0, 100, steps + 1), 1.0)
-        replica.complete()
+        complete(replica)
         assert replica.steps == steps
         return replica
 
@@ -615,7 +615,7 @@ def test_a_group_of_one_is_a_replica(seed: int, order: str, kv_blocks: int) -> N
                 row, (at_s, (prompt, output)) = waiting.pop(0)
                 unit.add(Request(row, prompt, output), at_s)
             else:
-                ends += [(unit.next_s, sequence.row) for sequence in unit.complete()]
+                ends += [(unit.next_s, sequence.row) for sequence in complete(unit)]
         found.append((journal.first_s, journal.pieces, ends))
     assert found[0] == found[1]
 
@@ -1103,7 +1103,7 @@ def test_without_draws_nothing_is_known_to_be_unsure() -> None:
 def test_medians_are_those_of_the_measured() -> None:
     fleet = Fleet(POLICY, SLOPED)
     asked = plan(concurrency=[4], requests=[9], warmup=12, input="uniform:10:900", output="uniform:1:90")
-    found = medians(run_cell(asked, 0, fleet))
+    found = _figures(run_cell(asked, 0, fleet), asked.cells[0], ())
     measured = [record for record in records_of(asked, fleet) if record["phase"] == "measure"]
     assert found["ttft_s"] == pytest.approx(np.median([each["arrival_s"][0] - each["sent_s"] for each in measured]))
     assert found["e2e_s"] == pytest.approx(np.median([each["end_s"] - each["sent_s"] for each in measured]))

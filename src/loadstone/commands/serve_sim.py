@@ -23,14 +23,7 @@ def serve_sim(
     ] = False,
 ) -> None:
     """Serve a simulated engine over HTTP. OpenAI-compatible, as fast as the deployment is predicted to be."""
-    from loadstone.catalogue.deployment.shorthand import parse_deployment
-    from loadstone.measure.simulated_server.__main__ import main
-    from loadstone.predict.simulator.fleet import fleet_of
+    from loadstone.measure.simulated_server import Settings
+    from loadstone.measure.simulated_server.__main__ import serve
 
-    # What is wrong with it is told in one line before a server is begun.
-    fleet_of(parse_deployment(deployment), profile=profile)
-    arguments = ["--deployment", deployment, "--host", host, "--port", str(port)]
-    arguments += [] if acceptance is None else ["--acceptance", str(acceptance)]
-    code = main(arguments if profile is None else [*arguments, "--profile", profile])
-    if code:
-        raise typer.Exit(code)
+    serve(Settings(deployment=deployment, host=host, port=port, acceptance=acceptance, profile=profile))

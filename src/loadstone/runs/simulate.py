@@ -190,7 +190,7 @@ def _first_token(model: StepModel, fleet: Fleet, plan: Plan) -> FirstToken:
     tokens = max(1, int(whole_prompts(plan, 0)[plan.warmup_count(0)]))
     # Where prompts are not cut, one takes as many as it has.
     step_tokens = fleet.policy.max_batched_tokens if fleet.policy.chunked else tokens
-    return FirstToken(tokens, parts_of(model, lambda each: first_token_s(each, tokens, step_tokens)))
+    return FirstToken(tokens, dict(parts_of(model, lambda each: first_token_s(each, tokens, step_tokens))))
 
 
 def _settings(deployment: Deployment, fleet: Fleet, options: SimulateOptions) -> dict[str, Any]:

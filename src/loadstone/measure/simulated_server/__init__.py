@@ -5,7 +5,7 @@ therefore costs little (it shares the host with the client) and keeps time: one 
 kernel timer, times absolute from the arrival of the request so that nothing drifts. The bytes follow vLLM 0.32, and
 SGLang 0.5.
 
-Run `python -m loadstone.measure.simulated_server --help`, or `with start(Law()) as server:` and `server.url`.
+Run `loadstone serve-sim ttft=30ms,itl=5ms`, or `with start(Law()) as server:` and `server.url`.
 
 Request header `X-Loadstone-Truth: 1` puts an SSE comment `: t=<CLOCK_MONOTONIC ns at the write>` before each event.
 With `keep_truth` the server keeps those times instead, and streams are the bytes they always are: GET /truth answers
@@ -21,10 +21,12 @@ import sys
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from loadstone.core.errors import LoadstoneError
-from loadstone.measure.simulated_server.law import DEFAULT_MAX_MODEL_LEN, MODEL, Law, Usage
+import msgspec
 
-__all__ = ["MODEL", "Law", "TimingServer", "start"]
+from loadstone.core.errors import LoadstoneError
+from loadstone.measure.simulated_server.law import MODEL, Law, Settings, Usage
+
+__all__ = ["MODEL", "Law", "Settings", "TimingServer", "start"]
 
 
 class TimingServer(NamedTuple):
@@ -42,20 +44,33 @@ def start(
     tokens_per_event: int = 1,
     usage: Usage = "asked",
     done: bool = True,
-    max_model_len: int = DEFAULT_MAX_MODEL_LEN,
+    max_model_len: int = Settings().max_model_len,
     keep_truth: bool = False,
 ) -> Iterator[TimingServer]:
     """Run a timing server as a child process until the block ends, or this process does.
 
-    `law`: when tokens are due; or the shorthand of a deployment, as `llama-3.1-70b@8xh200`, whose scheduler has it.
-    The options are those of `law.Options`; max_model_len counts tokens.
+    `law`: when tokens are due; or the shorthand of a deployment, as `llama-3.1-70b@8xh200`, whose scheduler decides.
+    The others are those of `law.Settings`, which raises InputError; max_model_len counts tokens.
     Raises LoadstoneError if the server does not come up; why is on stderr.
     """
-    command = [sys.executable, "-P", "-m", "loadstone.measure.simulated_server", "--with-parent", "--host", host]
-    command += ["--law", str(law)] if isinstance(law, Law) else ["--deployment", law]
-    command += ["--tokens-per-event", str(tokens_per_event), "--usage", usage, "--max-model-len", str(max_model_len)]
-    command += [] if done else ["--no-done"]
-    command += ["--keep-truth"] if keep_truth else []
+    settings = Settings(
+        law=law if isinstance(law, Law) else Law(),
+        deployment="" if isinstance(law, Law) else law,
+        host=host,
+        with_parent=True,
+        tokens_per_event=tokens_per_event,
+        usage=usage,
+        done=done,
+        max_model_len=max_model_len,
+        keep_truth=keep_truth,
+    )
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "loadstone.measure.simulated_server",
+        msgspec.json.encode(settings).decode(),
+    ]
     pipe = subprocess.PIPE
     # A group of its own keeps Ctrl-C from it; in this session it shares processors with the client as with a sibling.
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, process_group=0) as process:

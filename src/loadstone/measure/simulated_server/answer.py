@@ -8,7 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from loadstone.measure.simulated_server.ask import Ask, requested_usage
-from loadstone.measure.simulated_server.law import Options
+from loadstone.measure.simulated_server.law import Settings
 
 WORDS = [b" w%04d" % number for number in range(1000)]  # all of one length, so the chunk's size is known beforehand
 
@@ -54,7 +54,7 @@ class Answer:
     """One generation: the bytes of its parts."""
 
     def __init__(
-        self, ask: Ask, options: Options, lengths: tuple[int, int], *, chat: bool, name: bytes, truth: bool
+        self, ask: Ask, settings: Settings, lengths: tuple[int, int], *, chat: bool, name: bytes, truth: bool
     ) -> None:
         """`lengths`: input and output tokens; `name` is the request's id; `truth` stamps each event with the
         CLOCK_MONOTONIC ns at which it is made.
@@ -62,17 +62,17 @@ class Answer:
         self.input_tokens, self.output_tokens = lengths
         self.cached_tokens = 0
         self.is_stream = bool(ask.stream)
-        self._usage = requested_usage(ask) if options.usage == "asked" else options.usage
-        self._options, self._truth = options, truth
+        self._usage = requested_usage(ask) if settings.usage == "asked" else settings.usage
+        self._settings, self._truth = settings, truth
         self._shape = shape = _CHAT if chat else _COMPLETION
         text = msgspec.json.encode(name.decode("latin-1"))[1:-1]
         kind = shape.chunk_object if self.is_stream else shape.whole_object
         start = b'{"id":"%b%b","object":"%b","created":%d,"model":"%b","choices":['
-        self._prefix = start % (shape.id, text, kind, int(time.time()), msgspec.json.encode(options.model)[1:-1])
+        self._prefix = start % (shape.id, text, kind, int(time.time()), msgspec.json.encode(settings.model)[1:-1])
         # Of a plain event all but the word is known beforehand, its size too.
         self._tails = _TAILS[shape]
         self._plain_head = b""
-        if options.tokens_per_event == 1 and self._usage != "running" and not truth:
+        if settings.tokens_per_event == 1 and self._usage != "running" and not truth:
             head = b"data: " + self._prefix + shape.chunk_before
             self._plain_head = b"%x\r\n%b" % (len(head) + len(self._tails[0]) - len(b"\r\n"), head)
 
@@ -95,7 +95,7 @@ class Answer:
         data = self._event(choice + shape.last_after + b"]" + usage + b"}")
         if self._usage in ("final", "running"):
             data += self._event(self._prefix + b"]" + self._final_usage() + b"}")
-        if self._options.done:
+        if self._settings.done:
             data += self._event(b"[DONE]")
         return data + b"0\r\n\r\n"
 
@@ -139,11 +139,11 @@ class GenerateAnswer:
     Each event holds all text and ids so far, as SGLang's do: what a stream costs grows with its length squared.
     """
 
-    def __init__(self, ask: Ask, options: Options, lengths: tuple[int, int], *, name: bytes, truth: bool) -> None:
+    def __init__(self, ask: Ask, settings: Settings, lengths: tuple[int, int], *, name: bytes, truth: bool) -> None:
         self.input_tokens, self.output_tokens = lengths
         self.cached_tokens = 0
         self.is_stream = bool(ask.stream)
-        self._options, self._truth = options, truth
+        self._settings, self._truth = settings, truth
         self._id = msgspec.json.encode(name.decode("latin-1"))
         self._text = bytearray()
         self._ids = bytearray()
@@ -157,7 +157,7 @@ class GenerateAnswer:
         data = event(self._document(begin, end), self._truth)
         if end < self.output_tokens:
             return data
-        return data + (event(b"[DONE]", self._truth) if self._options.done else b"") + b"0\r\n\r\n"
+        return data + (event(b"[DONE]", self._truth) if self._settings.done else b"") + b"0\r\n\r\n"
 
     def whole(self) -> bytes:
         """The body of an answer in one piece."""

@@ -29,7 +29,7 @@ from loadstone.measure.simulated_server.ask import (
     parse_ask,
     prompt_tokens,
 )
-from loadstone.measure.simulated_server.law import Law, Options
+from loadstone.measure.simulated_server.law import Law, Settings
 from loadstone.measure.simulated_server.stream import Keys, Request, Scheduler, Stream
 
 if TYPE_CHECKING:
@@ -104,12 +104,11 @@ class Metrics:
 class Server(NamedTuple):
     """What all connections share.
 
-    scheduler  when tokens are written by a law
-    engine     when they are as a deployment's scheduler has it: then there is no law
+    scheduler  writes tokens by the settings' law
+    engine     writes them as a deployment's scheduler has it; None: there is none, and the law holds
     """
 
-    law: Law | None
-    options: Options
+    settings: Settings
     scheduler: Scheduler
     metrics: Metrics
     truth: dict[str, array[int]]
@@ -251,7 +250,7 @@ class Connection(asyncio.Protocol):
         if request.fault is not None:
             raise RefusalError(*request.fault)
         method = _METHODS.get(request.path)
-        if method is None or (request.path == "/truth" and not self._server.options.keep_truth):
+        if method is None or (request.path == "/truth" and not self._server.settings.keep_truth):
             raise RefusalError(404, f"no {request.path} here")
         if request.method != method:
             raise RefusalError(405, f"{request.path} takes no {request.method}")
@@ -267,41 +266,41 @@ class Connection(asyncio.Protocol):
                 self.respond(request, msgspec.json.encode({"version": __version__}))
             case "/v1/models":
                 card = {
-                    "id": self._server.options.model,
+                    "id": self._server.settings.model,
                     "object": "model",
                     "created": _STARTED_S,
                     "owned_by": "loadstone" if self._server.engine is None else "loadstone-sim",
-                    "root": self._server.options.model,
+                    "root": self._server.settings.model,
                     "parent": None,
-                    "max_model_len": self._server.options.max_model_len,
+                    "max_model_len": self._server.settings.max_model_len,
                 }
                 self.respond(request, msgspec.json.encode({"object": "list", "data": [card]}))
             case "/truth":
                 self.respond(request, msgspec.json.encode(self._server.truth, enc_hook=array.tolist))
                 self._server.truth.clear()
             case "/tokenize":
-                self._tokenize(request, parse_ask(request.body, self._server.options.model))
+                self._tokenize(request, parse_ask(request.body, self._server.settings.model))
             case _:
-                self._generate(request, parse_ask(request.body, self._server.options.model))
+                self._generate(request, parse_ask(request.body, self._server.settings.model))
 
     def _tokenize(self, request: Request, ask: Ask) -> None:
         tokens = prompt_tokens(ask.content if ask.prompt is None else ask.prompt)
         ids = [zlib.crc32(token.encode()) % _VOCABULARY if isinstance(token, str) else token for token in tokens]
-        document = {"tokens": ids, "count": len(ids), "max_model_len": self._server.options.max_model_len}
+        document = {"tokens": ids, "count": len(ids), "max_model_len": self._server.settings.max_model_len}
         self.respond(request, msgspec.json.encode(document))
 
     def _generate(self, request: Request, ask: Ask) -> None:
         name = request.id or next(_names)
-        options, truth = self._server.options, request.truth
+        settings, truth = self._server.settings, request.truth
         content = content_of(ask, request.path)
-        tokens = lengths(ask, request.path, len(content), options.max_model_len)
+        tokens = lengths(ask, request.path, len(content), settings.max_model_len)
         answer: Answer | GenerateAnswer
         if request.path == GENERATE:
-            answer = GenerateAnswer(ask, options, tokens, name=name, truth=truth)
+            answer = GenerateAnswer(ask, settings, tokens, name=name, truth=truth)
         else:
-            answer = Answer(ask, options, tokens, chat=request.path == CHAT, name=name, truth=truth)
-        times = array("q", [request.arrival_ns]) if options.keep_truth else None
-        stream = Stream(self, request, answer, options.tokens_per_event, times)
+            answer = Answer(ask, settings, tokens, chat=request.path == CHAT, name=name, truth=truth)
+        times = array("q", [request.arrival_ns]) if settings.keep_truth else None
+        stream = Stream(self, request, answer, settings.tokens_per_event, times)
         if self._server.engine is not None:
             stream.keys = Keys(content, stream.output_tokens, self._server.engine.block_tokens)
             try:
@@ -314,8 +313,8 @@ class Connection(asyncio.Protocol):
             self.write(_head(200, request, "text/event-stream; charset=utf-8", "transfer-encoding: chunked"))
         if times is not None:
             self._server.truth[name.decode("latin-1")] = times
-        if self._server.law is not None:
-            self._server.scheduler.add(self._by_law(self._server.law, stream))
+        if self._server.engine is None:
+            self._server.scheduler.add(self._by_law(settings.law, stream))
 
     def _by_law(self, law: Law, stream: Stream) -> Iterator[int]:
         """Have an answer written as the law has it. Yields when, in CLOCK_MONOTONIC ns, and is resumed then."""

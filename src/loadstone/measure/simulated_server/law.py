@@ -1,8 +1,8 @@
-"""What the timing server is told: when tokens are due, and in what form it sends them."""
+"""What the timing server is started with: when tokens are due, and in what form it sends them."""
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import msgspec
 
@@ -12,7 +12,6 @@ from loadstone.core.units import parse_seconds
 Usage = Literal["asked", "none", "final", "running", "unasked"]
 
 MODEL = "timing"
-DEFAULT_MAX_MODEL_LEN = 131_072  # tokens
 
 
 class Law(msgspec.Struct, frozen=True):
@@ -50,21 +49,40 @@ class Law(msgspec.Struct, frozen=True):
         return int((self.ttft_s + self.per_input_token_s * input_tokens + self.itl_s * index) * 1e9)
 
 
-class Options(NamedTuple):
-    """The form of the answers, and under which name they are given.
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """What a timing server is started with; as JSON it is the argument of its process.
 
+    deployment         whose scheduler decides when tokens are due, e.g. `llama-3.1-70b@8xh200`; "": the law does
+    acceptance         of a deployment's guessed tokens
+    profile            performance profile of a deployment; None: the one that is shipped for it
+    port               to listen on; 0: any, and the line on stdout says which
+    with_parent        ends when stdin does
     tokens_per_event   the first event carries one token, each later one up to so many, and is sent when the last of
                        them is due (vLLM's `--stream-interval`)
     usage              `asked`: as `stream_options` asks; `none`; `final`: in an event of its own before the end;
                        `running`: on every event too; `unasked`: on the last event with text (llama.cpp)
     done               ends streams with `[DONE]`
+    model              the name under which it serves
     max_model_len      the most tokens of input and output together
     keep_truth         keeps when each event with text was written, until GET /truth takes it
     """
 
-    tokens_per_event: int
-    usage: Usage
-    done: bool
-    max_model_len: int
-    keep_truth: bool
+    law: Law = Law()
+    deployment: str = ""
+    acceptance: float | None = None
+    profile: str | None = None
+    host: str = "127.0.0.1"
+    port: int = 0
+    with_parent: bool = False
+    tokens_per_event: int = 1
+    usage: Usage = "asked"
+    done: bool = True
     model: str = MODEL
+    max_model_len: int = 131_072
+    keep_truth: bool = False
+
+    def __post_init__(self) -> None:
+        if self.tokens_per_event < 1 or self.max_model_len < 1:
+            raise InputError("tokens_per_event and max_model_len: must be at least 1")
+        if not 0 <= self.port < 1 << 16:
+            raise InputError(f"--port {self.port}: must be 0 (any) to 65535")

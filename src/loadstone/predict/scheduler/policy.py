@@ -193,22 +193,17 @@ def policy_of(
             max_seqs = min(max_seqs, budget // per_decode)
         else:
             batch_seqs = min(batch_seqs, budget // per_decode)
+    kept = reserved is None and (habits.prefix_cache if caching is None else caching)
+    as_scheduled = habits._replace(prefix_cache=kept)._asdict()
+    del as_scheduled["budget_tokens"]  # it is max_batched_tokens
     return EnginePolicy(
         kv_blocks=kv_blocks,
         block_tokens=limits.block_tokens,
         max_batched_tokens=budget,
         max_seqs=max_seqs,
-        order=habits.order,
-        chunked=habits.chunked,
-        prefix_cache=reserved is None and (habits.prefix_cache if caching is None else caching),
         reserved_tokens=None if reserved is None else min(reserved, kv_blocks * limits.block_tokens),
-        keep_free=habits.keep_free,
         speculative=speculative,
-        route=habits.route,
-        poll_steps=habits.poll_steps,
-        hold_steps=habits.hold_steps,
-        gather_steps=habits.gather_steps,
-        gather_tokens=habits.gather_tokens,
         pipeline=pipeline,
         batch_seqs=batch_seqs,
+        **as_scheduled,
     )

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections import deque
 from itertools import islice
+from typing import Any
 
 from loadstone.core.errors import InputError
 from loadstone.predict.scheduler.blocks import PrefixCache
@@ -403,6 +404,11 @@ class Pool:
         self.used_blocks = 0
 
 
+def _of_pool(name: str) -> Any:
+    """A field of a batch that is its pool's."""
+    return property(lambda batch: getattr(batch._pool, name), lambda batch, value: setattr(batch._pool, name, value))
+
+
 class Batch(Scheduler):
     """One batch under way: a scheduler for what runs in it."""
 
@@ -416,29 +422,9 @@ class Batch(Scheduler):
 
     # What the account of one scheduler keeps in fields.
 
-    @property
-    def _most(self) -> int:
-        return self._pool.most_blocks
-
-    @_most.setter
-    def _most(self, blocks: int) -> None:
-        self._pool.most_blocks = blocks
-
-    @property
-    def _used(self) -> int:
-        return self._pool.used_blocks
-
-    @_used.setter
-    def _used(self, blocks: int) -> None:
-        self._pool.used_blocks = blocks
-
-    @property
-    def _cache(self) -> PrefixCache | None:
-        return self._pool.cache
-
-    @_cache.setter
-    def _cache(self, cache: PrefixCache | None) -> None:
-        self._pool.cache = cache
+    _most = _of_pool("most_blocks")
+    _used = _of_pool("used_blocks")
+    _cache = _of_pool("cache")
 
     @property
     def _tight(self) -> bool:

@@ -14,7 +14,7 @@ from loadstone.predict.simulator.content import Contents, shares
 from loadstone.predict.simulator.engine import taker
 from loadstone.predict.simulator.fast import applies, run_fast
 from loadstone.predict.simulator.fleet import Fleet, sharing
-from loadstone.predict.simulator.pipeline import Unit, engines_of, next_s_of
+from loadstone.predict.simulator.pipeline import Unit, complete, engines_of, next_s_of
 from loadstone.predict.simulator.run import CellRun, Look, Seen
 
 _LEAD_S = 0.1
@@ -122,7 +122,7 @@ def _run_step(
             unit.add(sequence, now_s)
         elif next_s < NEVER:
             now_s = next_s
-            for sequence in unit.complete():
+            for sequence in complete(unit):
                 index = sequence.row
                 end_s[index] = now_s
                 if sequence.cached_tokens:

@@ -97,7 +97,7 @@ class Journal:
 
 
 class Replica:
-    """Drive it so: `add` an arrival when `next_s` lies behind it, else `complete` what ends at `next_s`.
+    """Drive it so: `add` an arrival when `next_s` lies behind it, else `complete` (pipeline.py) what ends then.
 
     next_s  end of the step or stretch under way; NEVER while idle
     """
@@ -155,12 +155,6 @@ class Replica:
         elif may_enter:
             self.cut(at_s)
 
-    def complete(self) -> list[Sequence]:
-        """Go to `next_s`: who ended there; and the next step is under way."""
-        ended = self.finish()
-        self.go_on()
-        return ended
-
     def go_on(self) -> None:
         """Begin what comes next, if anything."""
         scheduler = self.scheduler
@@ -170,7 +164,7 @@ class Replica:
             self.next_s = NEVER
 
     def finish(self) -> list[Sequence]:
-        """What is under way is over."""
+        """Go to `next_s`: what is under way is over; who ended with it."""
         scheduler = self.scheduler
         self.now_s = now_s = self.next_s
         ended = scheduler.advance(self.steps)
@@ -312,11 +306,6 @@ class Group:
         for each in self.members:
             each.cut(at_s)
         self.next_s = self.members[0].next_s
-
-    def complete(self) -> list[Sequence]:
-        ended = self.finish()
-        self.go_on()
-        return ended
 
     def finish(self) -> list[Sequence]:
         self.now_s = self.next_s

@@ -63,7 +63,7 @@ def intervals(
     """`slo`: names of bounds, as `ttft` or `tpot_p99`."""
     part = beginning(plan, cell)
     runs = [run_cell(part, 0, replace(fleet, model=model), grace_s=0.0) for model in (fleet.model, *draws)]
-    best, *drawn = ({**medians(run), **bounded(run, part.cells[0], slo)} for run in runs)
+    best, *drawn = (_figures(run, part.cells[0], slo) for run in runs)
     ratios = {
         name: np.log([each[name] / value for each in drawn if each.get(name, 0) > 0 and value > 0] or [1.0])
         for name, value in best.items()
@@ -76,7 +76,7 @@ def intervals(
             min(1.0, each[_RATE] / best[_RATE]) if share is None else share
             for each, share in zip(drawn, drawn_leaving, strict=True)
         ] or [1.0])  # fmt: skip
-    found = Off({}, {})
+    off = Off({}, {})
     for name, by_draw in ratios.items():
         # ITL is a step and so is TPOT; nothing more is known of the one than of the other.
         remains = _remains(name, best, ratios, residual)
@@ -84,14 +84,14 @@ def intervals(
             remains = 0.0
         logs = by_draw[:, None] + remains * _POINTS[None, :]
         if name in slo:
-            found.factors[name] = np.exp(np.quantile(logs, _SHARES)).tolist()
+            off.factors[name] = np.exp(np.quantile(logs, _SHARES)).tolist()
             continue
         low, high = np.exp(np.quantile(logs, (LOW, HIGH)))
-        found.intervals[name] = (
+        off.intervals[name] = (
             min(1.0, float(low)),
             1.0 if keeps_up and name == _RATE else max(1.0, float(high)),
         )
-    return found
+    return off
 
 
 def _remains(
@@ -117,29 +117,23 @@ def _remains(
     return math.hypot(first * residual.get("ttft", 0.0), (1 - first) * residual.get("tpot", 0.0))
 
 
-def medians(run: CellRun) -> dict[str, float]:
-    """p50 of each latency over measured requests that ended, and output tokens per second of the cell."""
-    seen = _seen(run)
-    found = {name: float(np.median(values)) for name in _MEDIANS if len(values := seen.latencies[name])}
-    if len(seen.end_s):
-        length_s = float(seen.end_s.max() - seen.sent_s.min())
-        if length_s > 0:
-            found[_RATE] = float(seen.output_tokens.sum()) / length_s
-    return found
-
-
-def bounded(run: CellRun, load: Load, slo: Collection[str]) -> dict[str, float]:
-    """By bound, the figure that it bounds: a percentile, or of a bound on every request the slowest."""
-    latencies, found = _seen(run).latencies, {}
+def _figures(run: CellRun, load: Load, slo: Collection[str]) -> dict[str, float]:
+    """Of measured requests that ended: p50 of each latency, output tokens per second, and by bound the figure that it
+    bounds: a percentile, or of a bound on every request the slowest.
+    """
+    ended = _ended(run)
+    figures = {name: float(np.median(values)) for name in _MEDIANS if len(values := ended.latencies[name])}
+    if len(ended.end_s) and (length_s := float(ended.end_s.max() - ended.sent_s.min())) > 0:
+        figures[_RATE] = float(ended.output_tokens.sum()) / length_s
     for name in slo:
         base, _, percentile = name.partition("_")
-        values = latencies[latency_field(base, load)]
+        values = ended.latencies[latency_field(base, load)]
         if len(values):
-            found[name] = float(np.quantile(values, PERCENTILES[percentile] if percentile else 1.0))
-    return found
+            figures[name] = float(np.quantile(values, PERCENTILES[percentile] if percentile else 1.0))
+    return figures
 
 
-class _Seen(NamedTuple):
+class _Ended(NamedTuple):
     """Of measured requests that ended: by metric their latencies (of one token there is no TPOT), and their times."""
 
     latencies: dict[str, NDArray[np.float64]]
@@ -149,7 +143,7 @@ class _Seen(NamedTuple):
     output_tokens: NDArray[np.int64]
 
 
-def _seen(run: CellRun) -> _Seen:
+def _ended(run: CellRun) -> _Ended:
     asked = run.asked
     count = asked.count
     first = np.array(run.journal.first_s[:count]) + run.stream_s
@@ -163,18 +157,18 @@ def _seen(run: CellRun) -> _Seen:
         "ttft_s": (first - sent)[done], "ttft_intended_s": (first - intended)[done], "tpot_s": tpot, "itl_s": tpot,
         "e2e_s": (end - sent)[done], "e2e_intended_s": (end - intended)[done],
     }  # fmt: skip
-    return _Seen(latencies, intended[done], sent[done], end[done], output[done])
+    return _Ended(latencies, intended[done], sent[done], end[done], output[done])
 
 
 def _leaving(run: CellRun, load: Load) -> float | None:
     """Of requests that come at a steady rate, the share that leaves in the same time; None where it is unknown."""
     if not load.steady:
         return None
-    seen = _seen(run)
-    found = growth(seen.due_s, seen.end_s)
-    if found is None:
+    ended = _ended(run)
+    trend = growth(ended.due_s, ended.end_s)
+    if trend is None:
         return None
-    slope, reach = found
+    slope, reach = trend
     return 1 / (1 + slope) if slope - reach > SURE else 1.0
 
 

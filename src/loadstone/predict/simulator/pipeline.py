@@ -61,11 +61,6 @@ class Pipeline:
             slot.cut(at_s)
             self.next_s = slot.next_s
 
-    def complete(self) -> list[Sequence]:
-        ended = self.finish()
-        self.go_on()
-        return ended
-
     def finish(self) -> list[Sequence]:
         """The oldest batch has ended."""
         self._ended = slot = self._under_way.popleft()
@@ -118,6 +113,13 @@ Unit = Replica | Group | Pipeline
 
 
 next_s_of = attrgetter("next_s")
+
+
+def complete(unit: Unit) -> list[Sequence]:
+    """Go to the unit's `next_s`: who ended there; and the next step is under way."""
+    ended = unit.finish()
+    unit.go_on()
+    return ended
 
 
 def engines_of(

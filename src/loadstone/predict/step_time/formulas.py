@@ -39,6 +39,12 @@ from loadstone.predict.step_time.work import COLLECTIVE, EXPERTS, GEMM, HEAD, Wo
 _GEMM_COMPUTE = np.array([INDEX["gemm_compute_bf16"], INDEX["gemm_compute_fp8"], INDEX["gemm_compute_fp4"]])
 _GEMM_MEMORY = np.array([INDEX["gemm_memory_bf16"], INDEX["gemm_memory_fp8"], INDEX["gemm_memory_fp4"]])
 
+_FLOORS = {
+    "layers": "layer_s", "products": "product_s", "quantised": "quantised_s", "expert_layers": "expert_layer_s",
+    "latent_layers": "latent_layer_s", "linear_layers": "linear_layer_s",
+}  # fmt: skip
+"""By number of layers or kernels (of Work), the coefficient that each takes."""
+
 
 def body_seconds(work: Work, values: Array, tokens: Array) -> Array:
     """Everything that depends on the number of tokens alone: products, experts, collectives, floors of layers."""
@@ -77,32 +83,17 @@ def body_seconds(work: Work, values: Array, tokens: Array) -> Array:
         link = values[mine, INDEX["collective_link"]] * work.reach_memory[at] * work.link[at]
         each[at] = floor + work.floor[at] + met[at] * work.message[at] / link
 
-    kernels = np.bincount(row, each * work.count, minlength=len(work.hbm))
-    return (
-        kernels
-        + work.layers * values[:, INDEX["layer_s"]]
-        + work.products * values[:, INDEX["product_s"]]
-        + work.quantised * values[:, INDEX["quantised_s"]]
-        + work.expert_layers * values[:, INDEX["expert_layer_s"]]
-        + work.latent_layers * values[:, INDEX["latent_layer_s"]]
-        + work.linear_layers * values[:, INDEX["linear_layer_s"]]
-    )
+    total: Array = np.bincount(row, each * work.count, minlength=len(work.hbm)).astype(np.float64)
+    for name, coefficient in _FLOORS.items():
+        total += getattr(work, name) * values[:, INDEX[coefficient]]
+    return total
 
 
 def met_part(work: Work) -> Work:
     """Of the work behind body_seconds what is done on the tokens of all ranks of an attention-DP group together:
     experts and collectives. Zero without such a group."""
-    none = np.zeros_like(work.layers)
-    return replace(
-        work,
-        count=np.where(work.group > 1, work.count, 0.0),
-        layers=none,
-        products=none,
-        quantised=none,
-        expert_layers=none,
-        latent_layers=none,
-        linear_layers=none,
-    )
+    none = dict.fromkeys(_FLOORS, np.zeros_like(work.layers))
+    return replace(work, count=np.where(work.group > 1, work.count, 0.0), **none)  # type: ignore[arg-type]
 
 
 def head_seconds(work: Work, values: Array, sequences: Array) -> Array:

@@ -6,6 +6,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -117,8 +118,8 @@ class StepModel:
         Layers that see a window are taken as full of it: where Σ context tokens are fewer than the windows of all
         together, it takes window_s less for each that they lack.
         """
-        found = self._lines.get(decodes)
-        if found is None:
+        line = self._lines.get(decodes)
+        if line is None:
             base = self._tokens_s(decodes, 0, 0.0) + decodes * self._state_s
             slope = self._context_s
             if (drafter := self._drafter) is not None:
@@ -127,9 +128,8 @@ class StepModel:
             if self.eager:
                 base = self._launched(base)
             base += decodes * self.window_tokens * self.window_s
-            found = base + self._step_s + decodes * self._sequence_s, slope
-            self._lines[decodes] = found
-        return found
+            line = self._lines[decodes] = base + self._step_s + decodes * self._sequence_s, slope
+        return line
 
     def step_s(
         self,
@@ -255,21 +255,25 @@ def first_token_s(model: StepModel, prompt_tokens: int, step_tokens: int) -> flo
     return seconds
 
 
-def parts_of(model: StepModel, seconds: Callable[[StepModel], float]) -> dict[str, float]:
-    """What `seconds` of a model is made of, s by part, largest first; they add up to it, parts of nothing left out.
+class Part(NamedTuple):
+    name: str
+    seconds: float
+
+
+def parts_of(model: StepModel, seconds: Callable[[StepModel], float]) -> list[Part]:
+    """What `seconds` of a model is made of, largest first; they add up to it, parts of nothing left out.
 
     A step's time grows in proportion where all its terms do (formulas.py), so it is Σ x·∂t/∂x over these terms x
     (Euler's theorem): by how much it grows, to first order, where a coefficient's term does. Terms that meet in a
     norm share its time by that. What no coefficient scales, the floors and token moves of experts' kernels, floors of
     PCIe, the widening of FP8 caches, is the rest.
     """
-    total = seconds(model)
-    found = {}
-    for part, names in _PARTS.items():
+    total, parts = seconds(model), []
+    for name, names in _PARTS.items():
         # A share of a peak works the other way round: time grows as it falls.
-        signs = [1.0 if COEFFICIENTS[INDEX[name]].unit.startswith("s") else -1.0 for name in names]
+        signs = [1.0 if COEFFICIENTS[INDEX[each]].unit.startswith("s") else -1.0 for each in names]
         values = model.values.copy()
-        values[[INDEX[name] for name in names]] *= np.exp(_MOVE * np.array(signs))
-        found[part] = (seconds(model.at(values)) - total) / _MOVE
-    found[REST] = total - sum(found.values())
-    return dict(sorted(((k, v) for k, v in found.items() if v > 1e-3 * total), key=lambda each: -each[1]))
+        values[[INDEX[each] for each in names]] *= np.exp(_MOVE * np.array(signs))
+        parts.append(Part(name, (seconds(model.at(values)) - total) / _MOVE))
+    parts.append(Part(REST, total - sum(part.seconds for part in parts)))
+    return sorted((part for part in parts if part.seconds > 1e-3 * total), key=lambda part: -part.seconds)

@@ -109,17 +109,14 @@ class Work:
     stages: Array
 
 
-INTEGERS = {"row", "kind", "compute", "memory"}
-OPERATOR = (
-    "row", "kind", "count", "flops", "weights", "activations", "peak", "compute", "memory", "experts", "per_token",
-    "ep", "fullest", "all_pairs", "group", "ranks", "link", "message", "floor", "reach_compute", "reach_memory",
-    "reach_moving",
-)  # fmt: skip
+_FIELDS = [each.name for each in fields(Work)]
+_OPERATOR = _FIELDS[: _FIELDS.index("hbm")]
+_INTEGERS = {"row", "kind", "compute", "memory"}
 
 
 def stack(works: list[Work]) -> Work:
     """Many works as one, the deployments numbered in order."""
-    columns: dict[str, list[NDArray[np.float64]]] = {each.name: [] for each in fields(Work)}
+    columns: dict[str, list[NDArray[np.float64]]] = {name: [] for name in _FIELDS}
     before = 0
     for work in works:
         for name, column in columns.items():
@@ -138,7 +135,7 @@ def ideal(work: Work) -> Work:
 
 def repeat(work: Work, count: int) -> Work:
     """The same deployment so many times over: for evaluating it at several batch sizes at once."""
-    columns = {each.name: np.tile(getattr(work, each.name), count) for each in fields(Work)}
+    columns = {name: np.tile(getattr(work, name), count) for name in _FIELDS}
     columns["row"] += np.repeat(np.arange(count) * len(work.hbm), len(work.row))
     return Work(**columns)
 
@@ -182,7 +179,7 @@ class _Counter:
         self.ranks = self.tp * self.group
         self.ep = max(1, min(deployment.ep, self.ranks))
         self.rows: list[dict[str, float]] = []
-        self.sums = dict.fromkeys((each.name for each in fields(Work) if each.name not in OPERATOR), 0.0)
+        self.sums = dict.fromkeys((each.name for each in fields(Work) if each.name not in _OPERATOR), 0.0)
         self.windows: list[tuple[float, float]] = []
 
     def work(self) -> Work:
@@ -201,8 +198,8 @@ class _Counter:
         weight = sum(size for _, size in self.windows)
         sums["window"] = sum(tokens * size for tokens, size in self.windows) / weight if weight else 1.0
         columns = {
-            name: np.array([row.get(name, 0.0) for row in self.rows], np.int64 if name in INTEGERS else np.float64)
-            for name in OPERATOR
+            name: np.array([row.get(name, 0.0) for row in self.rows], np.int64 if name in _INTEGERS else np.float64)
+            for name in _OPERATOR
         }
         return Work(**columns, **{name: np.array([value]) for name, value in sums.items()})  # type: ignore[arg-type]
 

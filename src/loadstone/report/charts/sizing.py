@@ -8,8 +8,7 @@ from collections.abc import Collection, Sequence
 from loadstone.analyse.run_facts import gpu_name
 from loadstone.core.errors import InputError
 from loadstone.predict.sizing.size import Row
-from loadstone.report.charts.colours import BLUE, GREEN, GREY, ORANGE, SKY
-from loadstone.report.charts.theme import Figure, data, figure, tooltips
+from loadstone.report.charts.theme import BLUE, GREEN, GREY, ORANGE, SKY, Figure, data, figure, tooltips
 from loadstone.report.data.wording import clean
 
 PARTS = (("weights", BLUE), ("activations, runtime", ORANGE), ("KV asked for", GREEN), ("KV room left", SKY),
