@@ -21,6 +21,7 @@ from loadstone.catalogue.architecture.model import Model
 from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.core import host
 from loadstone.core.errors import InputError
+from loadstone.core.files import read_json
 from loadstone.predict.engine_rules import OLD_ERAS, rules_of
 from loadstone.predict.step_time.boards import architecture_of, is_amd, kind_of, shapes_of
 from loadstone.predict.step_time.coefficients import (
@@ -289,12 +290,7 @@ def _path_of(name: str) -> Path:
 
 def load(path: Path) -> Profile:
     """A profile file, checked. Raises InputError."""
-    try:
-        profile = msgspec.json.decode(path.read_bytes(), type=Profile)
-    except OSError as error:
-        raise InputError(f"profile {path}: {error.strerror}; `loadstone calibrate` writes one") from error
-    except msgspec.DecodeError as error:
-        raise InputError(f"profile {path}: {error}; write it anew with `loadstone calibrate`") from error
+    profile = read_json(path, Profile, _MOST_BYTES, "a profile", "`loadstone calibrate` writes one")
     return _in_order(profile, str(path))
 
 
@@ -309,6 +305,7 @@ def user_folder() -> Path:
     return host.config_folder() / "profiles"
 
 
+_MOST_BYTES = 64 << 20
 _FAR = 100.0
 """Logarithms and variances of coefficients are far below it."""
 
